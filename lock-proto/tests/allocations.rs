@@ -1,4 +1,5 @@
-//! What the machine allocates, counted: a lock that is held quietly costs its renewals and nothing else (requirement M7).
+//! Counts allocations: an idle hold only allocates for its renewals.
+// M7
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -11,7 +12,7 @@ use lock_proto::{ClientId, ConnId, Instant};
 
 const LOCKS: usize = 100;
 
-/// Takes all bytes, as a socket would, and gives how many renewals they were.
+/// Takes all bytes as a socket would and returns the number of renewals among them.
 fn write(client: &mut Client, conn: ConnId) -> usize {
     let mut renewals = 0;
     loop {
@@ -20,14 +21,14 @@ fn write(client: &mut Client, conn: ConnId) -> usize {
         if n == 0 {
             return renewals;
         }
-        // Nothing to compare with yet: before the first renewal the server is asked who it is. Any answer will do.
+        // Before the first renewal the client asks for INFO. Any reply will do.
         let command = |name: &[u8]| bytes.windows(name.len()).filter(|window| *window == name).count();
         renewals += command(b"\r\nEVAL") + command(b"\r\nINFO");
         client.consume(conn, n);
     }
 }
 
-/// Renews until `count` renewals were answered.
+/// Runs the client until `count` renewals are answered.
 fn renew(client: &mut Client, conn: ConnId, now: &mut Instant, mut count: usize) {
     while count > 0 {
         *now = client.next_deadline().unwrap();
@@ -60,7 +61,7 @@ fn m7_a_thousand_renewals_allocate_at_most_ten_times() {
         while client.poll_output().is_some() {}
     }
     let conn = conn.unwrap();
-    // Buffers find their size, and scripts are sent for the first time.
+    // Let buffers reach their final size, and scripts be sent with their source once.
     renew(&mut client, conn, &mut now, 2 * LOCKS);
     let counted = allocation_counter::measure(|| renew(&mut client, conn, &mut now, 1_000));
     assert!(counted.count_total <= 10, "{} allocations for 1 000 renewals", counted.count_total);

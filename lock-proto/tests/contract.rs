@@ -1,4 +1,4 @@
-//! The contract that every machine keeps, whatever it is for (docs/spec/machines.md).
+//! The contract of every machine (docs/spec/machines.md).
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -34,7 +34,7 @@ fn drain(locks: &mut Locks) -> Vec<LocksOutput> {
     core::iter::from_fn(|| locks.poll_output()).collect()
 }
 
-/// One lock, held by `locks` since `at`.
+/// Acquires a lock that `locks` holds from `at` on.
 fn hold(locks: &mut Locks, at: Instant, name: &str) -> LockId {
     let id = locks.acquire(at, &Acquire::new(name).ttl(Duration::from_secs(9))).unwrap();
     for output in drain(locks) {
@@ -47,7 +47,6 @@ fn hold(locks: &mut Locks, at: Instant, name: &str) -> LockId {
     id
 }
 
-/// A client with one lock under way and its connection open.
 fn connected(client: &mut Client) -> (LockId, ConnId) {
     let id = client.acquire(ms(0), &Acquire::new("a").ttl(Duration::from_secs(9))).unwrap();
     let Some(Output::Connect { conn, .. }) = client.poll_output() else { panic!("a connection is wanted") };
@@ -95,7 +94,7 @@ fn m2_lost_is_queued_by_the_call_that_decides_it_before_any_request() {
     hold(&mut locks, ms(0), "a");
     locks.acquire(ms(1), &Acquire::new("a")).unwrap();
     drain(&mut locks);
-    // Any call will do, whatever it is about.
+    // Any call expires the hold first, whatever it is about.
     locks.handle_node_up(ms(60_000), NodeId::new(0), None);
     let outputs = drain(&mut locks);
     assert!(matches!(outputs[0], LocksOutput::Event { event: Event::Lost(Loss::Expired), .. }), "{outputs:?}");
@@ -127,7 +126,7 @@ fn m3_draining_changes_nothing() {
     assert_eq!(locks, quiet);
 }
 
-/// Whether there is something to write is told of the connection that is asked about, before a byte of it is encoded.
+/// Whether there are bytes to write is known per connection, before anything is encoded.
 #[test]
 fn p4_whether_there_are_bytes_can_be_asked_without_taking_them() {
     let mut client = client();
@@ -156,7 +155,7 @@ fn m5_verbs_fail_with_misuse_and_nothing_has_changed_facts_never_fail() {
     assert!(matches!(locks.acquire(ms(0), &Acquire::new("b").ttl(Duration::ZERO)), Err(Misuse::Invalid(_))));
     assert_eq!(locks, before);
     assert!(hub().acquire(ms(0), &Acquire::new([b'x'; 512])).is_ok(), "the longest name");
-    // Facts about nodes, keys and calls that do not exist.
+    // Input for unknown nodes, keys and calls.
     let mut other = hub();
     other.acquire(ms(0), &Acquire::new("z")).unwrap();
     let Some(LocksOutput::Send { call, .. }) = other.poll_output() else { panic!("a request") };
@@ -193,7 +192,8 @@ fn m7_of_many_locks_only_those_that_are_due_are_touched() {
     for n in 0..2_000 {
         hold(&mut locks, ms(n), &format!("lock {n}"));
     }
-    // Jitter moves a renewal by up to 300 ms, and some nine fall on a beat; so at any time only a part is due, and all of them come once.
+    // Jitter moves a renewal by up to 300 ms, and about nine fall on one beat. So only a part is
+    // due at any time, and each renewal is sent once.
     let mut renewals = 0;
     let mut at = locks.next_deadline().unwrap();
     while at < ms(5_100) {

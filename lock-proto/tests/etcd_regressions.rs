@@ -1,4 +1,4 @@
-//! What the explorer found in the etcd hub, each as the shortest history that shows it.
+//! Bugs of the etcd hub found by the explorer, each as the shortest sequence that shows it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 #[path = "etcd_explorer/store.rs"]
@@ -24,7 +24,7 @@ struct Hub {
 }
 
 impl Hub {
-    /// A hub whose session is granted.
+    /// Creates a hub with a granted session.
     fn new() -> Self {
         let config = Config::new([Endpoint::parse("127.0.0.1:2379").unwrap()]);
         let locks = Locks::new(NOW, config, ClientId::from_bits(1), 1).unwrap();
@@ -48,7 +48,6 @@ impl Hub {
         }
     }
 
-    /// Executes the next request that was sent.
     fn serve_one(&mut self) -> Request {
         self.drain();
         let (call, request) = self.sent.remove(0);
@@ -65,7 +64,6 @@ impl Hub {
         }
     }
 
-    /// Somebody else's key.
     fn occupy(&mut self, key: &'static str) {
         let mut kv = lock_proto::etcd::message::KeyValue { key: key.into(), ..Default::default() };
         self.store.revision += 1;
@@ -73,7 +71,7 @@ impl Hub {
         self.store.keys.insert(kv.key.clone(), kv);
     }
 
-    /// Somebody who waits behind somebody else's key.
+    /// Starts a waiter behind a foreign key.
     fn waiter(&mut self) -> LockId {
         self.occupy("name/7");
         let waits = self.locks.acquire(NOW, &Acquire::new("name")).unwrap();
@@ -82,7 +80,7 @@ impl Hub {
     }
 }
 
-/// Seed 47211: the one that tried was abandoned while its request was under way, and the answer, busy, was nobody's.
+/// Seed 47211: a try was abandoned during its request, and nobody handled the busy reply.
 #[test]
 fn a_waiter_behind_an_abandoned_try_contends_when_the_try_is_answered() {
     let mut hub = Hub::new();
@@ -94,11 +92,11 @@ fn a_waiter_behind_an_abandoned_try_contends_when_the_try_is_answered() {
     assert!(matches!(hub.serve_one(), Request::Create { alone: false, .. }), "the waiter enters the queue");
 }
 
-/// Seed 30861: a try found its client's own ghost in the queue, adopted it, and was then behind somebody else.
+/// Seed 30861: a try adopted a leftover key of its own client behind a foreign predecessor.
 #[test]
 fn a_waiter_behind_a_try_that_adopted_a_ghost_contends_after_it() {
     let mut hub = Hub::new();
-    // The ghost: a create that was executed, and whose answer is lost.
+    // The leftover key: a create that was executed, but whose reply is lost.
     let ghost = hub.locks.acquire(NOW, &Acquire::new("name").wait(Wait::Try)).unwrap();
     hub.drain();
     let (call, create) = hub.sent.remove(0);
@@ -110,7 +108,7 @@ fn a_waiter_behind_a_try_that_adopted_a_ghost_contends_after_it() {
     hub.locks.handle_reply(NOW, call, &lock_proto::etcd::Reply::Unknown(lost));
     hub.drain();
     assert!(hub.told.iter().any(|(id, event)| *id == ghost && matches!(event, Event::Failed(_))));
-    // The next try, and somebody who waits behind it.
+    // The next try, with a waiter behind it.
     let tries = hub.locks.acquire(NOW, &Acquire::new("name").wait(Wait::Try)).unwrap();
     let waits = hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
     hub.serve();
@@ -125,7 +123,7 @@ fn a_waiter_behind_a_try_that_adopted_a_ghost_contends_after_it() {
     );
 }
 
-/// Found by reading: the answer to the first put was taken for that to the second value, which was never written.
+/// Found in review: the reply to the first put confirmed the second, which was never written.
 #[test]
 fn a_value_proclaimed_while_another_is_being_written_is_written_too() {
     let mut hub = Hub::new();
@@ -144,7 +142,7 @@ fn a_value_proclaimed_while_another_is_being_written_is_written_too() {
     assert_eq!(told, 1, "one answer, when the last value stands");
 }
 
-/// Found by the play of `leader`: a change that was told while a reading from before it was on its way was never read.
+/// Found by the `leader` play: a change during an older read was never read.
 #[test]
 fn an_observer_reads_again_when_a_change_overtakes_a_reading() {
     let mut hub = Hub::new();
@@ -153,7 +151,7 @@ fn an_observer_reads_again_when_a_change_overtakes_a_reading() {
     hub.drain();
     let [watch] = *hub.watches else { panic!("{:?}", hub.watches) };
     hub.locks.handle_watching(NOW, watch, hub.store.revision);
-    // The reading is executed; its answer is still on its way when the key changes, and the change is told.
+    // The read is executed. Before its reply arrives, the key changes and the watch reports it.
     let (call, request) = hub.sent.remove(0);
     let old = hub.store.execute(NOW.as_nanos(), &request);
     hub.occupy("board/7");
@@ -166,8 +164,9 @@ fn an_observer_reads_again_when_a_change_overtakes_a_reading() {
     assert!(hub.sent.is_empty(), "and then knows");
 }
 
-/// Found by measuring. etcd, asked to watch from now on, may open the watch in the past if a write comes at the same moment, and then
-/// tells up to 100 ms late. The watch that is opened next shows whether there was a write; only then is the queue read by the clock.
+/// Found by measurement: a watch from the current revision may start in the past if a write happens
+/// at the same moment. etcd then reports events up to 100 ms late. The next watch shows whether
+/// there was a write; only then does the client poll the queue.
 #[test]
 fn a_watch_that_was_opened_during_a_write_is_not_relied_upon() {
     for (written, looks) in [(false, 0), (true, 4)] {
@@ -177,9 +176,9 @@ fn a_watch_that_was_opened_during_a_write_is_not_relied_upon() {
         hub.locks.handle_watching(NOW, older, hub.store.revision);
         hub.store.revision += i64::from(written);
         hub.locks.handle_watching(NOW, own, hub.store.revision);
-        // The reading that a watch opened after the last one causes anyway.
+        // A later watch causes this read anyway.
         hub.serve();
-        // From now on somebody writes all the time, and no watch tells anything.
+        // From here on there are constant writes, and no watch reports any.
         let mut at = Vec::new();
         for ms in 1..1_000 {
             let now = NOW + Duration::from_millis(ms);
@@ -200,7 +199,7 @@ fn a_watch_that_was_opened_during_a_write_is_not_relied_upon() {
     }
 }
 
-/// And such a reading finds what the watch does not tell.
+/// Such a read finds a release that the watch has not reported.
 #[test]
 fn a_release_that_the_watch_tells_late_is_found_by_reading() {
     let mut hub = Hub::new();
@@ -218,8 +217,9 @@ fn a_release_that_the_watch_tells_late_is_found_by_reading() {
     assert!(hub.told.iter().any(|(id, event)| *id == waits && matches!(event, Event::Granted(_))), "{:?}", hub.told);
 }
 
-/// Scenario `etcd-turns`, seed 2814: two waiters timed out in one step. The second one, which wanted a lease of its own, was head for a moment
-/// in between: its lease was granted all the same, and kept alive until the client was shut down.
+/// Scenario `etcd-turns`, seed 2814: two waiters timed out in one step. The second one, which
+/// needed a separate lease, was briefly at the head. Its lease was granted nevertheless, and kept
+/// alive until the shutdown.
 #[test]
 fn a_waiter_that_is_gone_before_its_lease_is_asked_for_leaves_none() {
     let mut hub = Hub::new();
@@ -230,7 +230,7 @@ fn a_waiter_that_is_gone_before_its_lease_is_asked_for_leaves_none() {
     let second = hub.locks.acquire(NOW, &own).unwrap();
     hub.serve();
     hub.told.clear();
-    // The process stands still for longer than both wait.
+    // The process is paused for longer than both waits.
     hub.locks.handle_timeout(NOW + Duration::from_secs(3));
     hub.drain();
     let failed = |lock| hub.told.iter().any(|(id, event)| *id == lock && matches!(event, Event::Failed(_)));
@@ -239,7 +239,7 @@ fn a_waiter_that_is_gone_before_its_lease_is_asked_for_leaves_none() {
     assert!(!asked, "{:?}", hub.sent);
 }
 
-/// A watch that is refused (by permissions, say) is replaced by readings.
+/// A rejected watch (for lack of permission, for example) is replaced by periodic reads.
 #[test]
 fn a_waiter_whose_watch_is_refused_reads_the_queue_now_and_then() {
     let mut hub = Hub::new();
@@ -255,7 +255,7 @@ fn a_waiter_whose_watch_is_refused_reads_the_queue_now_and_then() {
     assert!(hub.told.iter().any(|(id, event)| *id == waits && matches!(event, Event::Granted(_))), "{:?}", hub.told);
 }
 
-/// A watch that begins in the past tells a waiter of its own put: it knows of that.
+/// A watch that starts in the past reports the waiter's own put, which is ignored.
 #[test]
 fn a_waiter_does_not_read_the_queue_because_of_its_own_put() {
     let mut hub = Hub::new();
@@ -268,7 +268,7 @@ fn a_waiter_does_not_read_the_queue_because_of_its_own_put() {
     hub.locks.handle_changed(NOW, own, put.revision, false, &put.kv);
     hub.drain();
     assert!(hub.sent.is_empty(), "{:?}", hub.sent);
-    // Somebody else's put is something else.
+    // A foreign put is not ignored.
     hub.locks.handle_changed(
         NOW,
         own,
@@ -280,7 +280,7 @@ fn a_waiter_does_not_read_the_queue_because_of_its_own_put() {
     assert!(matches!(hub.sent[..], [(_, Request::Look { .. })]), "{:?}", hub.sent);
 }
 
-/// A reading that failed is made again after its pause, whatever else there is to do meanwhile.
+/// A failed read is repeated after its backoff, whatever else happens in between.
 #[test]
 fn a_reading_that_failed_is_not_repeated_before_its_pause_is_over() {
     let mut hub = Hub::new();

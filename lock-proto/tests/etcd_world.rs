@@ -1,8 +1,8 @@
-//! Whole clients (`etcd::Client`) against a simulated cluster, over a network (`sim::etcd::World`): cases of the failure catalogue in which
-//! the connection matters, and what the world itself promises.
+//! Whole clients (`etcd::Client`) with a simulated cluster and network (`sim::etcd::World`): the
+//! cases of the failure catalogue that involve connections, and tests of the world itself.
 //!
-//! `docs/failures.md` lists the cases; their ids are in the names of the tests that begin with `catalogue_`. Names that begin with a
-//! number, as `e5_…`, are those of the requirements in `docs/spec`.
+//! Tests named `catalogue_…` contain the id of a case in `docs/failures.md`. Tests named `e5_…`
+//! contain the number of a requirement in `docs/spec`.
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
@@ -34,7 +34,6 @@ fn give_back(w: &mut World, client: usize, lock: LockId) {
     w.expect(secs(3), "the release is answered", |w| w.is_over(client, lock));
 }
 
-/// Every client ends, and nothing is left.
 #[track_caller]
 fn end(w: &mut World, clients: usize) {
     for client in (0..clients).filter(|client| !w.is_dead(*client)).collect::<Vec<_>>() {
@@ -47,7 +46,7 @@ fn end(w: &mut World, clients: usize) {
     assert_eq!(cluster.connection_count(), 0);
 }
 
-/// Case M2: the history is compacted while somebody waits, and its watch has to be opened anew afterwards. That is no error.
+/// Case M2: compaction during a wait, before the watch must be reopened, is not an error.
 #[test]
 fn catalogue_m2_a_compaction_while_waiting_is_no_error() {
     for crash in [false, true] {
@@ -70,7 +69,8 @@ fn catalogue_m2_a_compaction_while_waiting_is_no_error() {
     }
 }
 
-/// Case S3: a new leader gives every lease its whole TTL again. The dead holder's key stays as long as the cluster says.
+/// Case S3: a new leader restarts every lease with its full TTL. The dead holder's key lives as
+/// long as the cluster says.
 #[test]
 fn catalogue_s3_a_new_leader_prolongs_a_dead_holders_life() {
     let mut w = World::cluster(3).clients(2).seed(1).build();
@@ -86,7 +86,8 @@ fn catalogue_s3_a_new_leader_prolongs_a_dead_holders_life() {
     end(&mut w, 2);
 }
 
-/// Case S8: a stream or a member that ends does not end the session: the next member serves, and what was held stays held.
+/// Case S8: the end of a stream or member does not end the session. The client continues on the
+/// next member and keeps its locks.
 #[test]
 fn catalogue_s8_a_lock_outlives_the_members_it_was_taken_from() {
     let mut w = World::cluster(3).clients(2).seed(1).build();
@@ -105,8 +106,8 @@ fn catalogue_s8_a_lock_outlives_the_members_it_was_taken_from() {
     end(&mut w, 2);
 }
 
-/// A member that is cut off from the others, or stopped, answers nothing and says nothing. Its clients go to another in time (requirement
-/// E9).
+/// A member that is isolated or paused does not answer. Its clients move to another one in time.
+// E9
 #[test]
 fn e9_a_member_that_is_cut_off_is_left() {
     for member in 0..3 {
@@ -134,8 +135,8 @@ fn e9_a_member_that_is_cut_off_is_left() {
     }
 }
 
-/// Watches begin from now on, whatever is written meanwhile, and when they are opened again: etcd parks those that begin earlier, and works
-/// that off every 100 ms only. The world itself looks at each.
+/// Watches start at the current revision, also when they are reopened during writes. etcd handles
+/// watches that start earlier only every 100 ms. The world checks each watch.
 #[test]
 fn e5_no_watch_begins_in_the_past() {
     let mut w = World::cluster(3).clients(6).seed(1).build();
@@ -158,7 +159,7 @@ fn e5_no_watch_begins_in_the_past() {
     end(&mut w, 6);
 }
 
-/// The whole client, by the methods that the server was called with.
+/// Counts the methods that a whole client calls.
 #[test]
 fn e3_an_uncontended_lock_is_two_calls() {
     let mut w = World::cluster(1).seed(1).build();
@@ -174,7 +175,7 @@ fn e3_an_uncontended_lock_is_two_calls() {
     end(&mut w, 1);
 }
 
-/// A holder that cannot be heard is lost by its own clock before the cluster ends its lease, and is told so though it hears nothing.
+/// A partitioned holder loses its lock by its own clock before the cluster ends its lease.
 #[test]
 fn t2_a_cut_off_holder_is_told_before_another_holds() {
     for direction in [None, Some(Direction::ToNode), Some(Direction::ToClient)] {
@@ -198,7 +199,7 @@ fn t2_a_cut_off_holder_is_told_before_another_holds() {
     }
 }
 
-/// What a stopped holder had on its way is refused by a resource that compares the owner's key; and none of its own kind is told late.
+/// A resource that compares the owner's key rejects late writes of a paused holder.
 #[test]
 fn e8_a_write_of_an_old_holder_is_refused() {
     let mut late = 0;
@@ -220,7 +221,7 @@ fn e8_a_write_of_an_old_holder_is_refused() {
     assert!(late > 3, "some writes come late: {late}");
 }
 
-/// A process that stood still past its lease hears first that it has lost; a clock that stood still as well deceives it.
+/// A process that resumes after its lease first learns of the loss, unless its clock stopped.
 #[test]
 fn t4_a_clock_that_stands_still_while_suspended_breaks_the_promise() {
     for clock_stops in [false, true] {
@@ -241,7 +242,7 @@ fn t4_a_clock_that_stands_still_while_suspended_breaks_the_promise() {
     }
 }
 
-/// Every way of ending watches and streams: the waiter is served all the same, and an observer hears of every leader.
+/// Whatever watches and streams end, waiters are served and observers see every leader.
 #[test]
 fn e4_a_waiter_outlives_its_watches() {
     let mut w = World::cluster(3).clients(3).seed(2).build();
@@ -273,7 +274,7 @@ fn e4_a_waiter_outlives_its_watches() {
     end(&mut w, 3);
 }
 
-/// An only member that stands still: what its kernel had taken is done when it goes on, and leases ended meanwhile.
+/// The only member is paused. It executes the accepted requests on resume; leases have expired.
 #[test]
 fn s2_an_only_member_that_stood_still_serves_again() {
     let mut w = World::cluster(1).clients(2).seed(9).build();
@@ -305,7 +306,6 @@ fn s5_the_same_seed_gives_the_same_log() {
     assert_ne!(run(5), run(6));
 }
 
-/// Every point of an acquisition, in order.
 fn points(trace: &Trace, whose: usize, which: LockId) -> Vec<&Point> {
     let mut points = Vec::new();
     for entry in &trace.entries {
@@ -318,7 +318,6 @@ fn points(trace: &Trace, whose: usize, which: LockId) -> Vec<&Point> {
     points
 }
 
-/// Every word on a lane, in order.
 fn words(trace: &Trace, whose: Option<Lane>) -> Vec<&str> {
     let mut words = Vec::new();
     for entry in &trace.entries {
@@ -343,7 +342,7 @@ fn a_run_is_recorded_for_pictures() {
     w.release(0, first);
     w.expect(secs(1), "the second holds", |w| w.is_held(1, second));
 
-    // A waiter that is not waited for any more.
+    // An abandoned waiter.
     let third = w.acquire(0, Acquire::new("a"));
     w.run_for(ms(500));
     w.abandon(0, third);
@@ -380,7 +379,7 @@ fn a_run_is_recorded_for_pictures() {
     assert!(matches!(points(&trace, 1, second)[..], [Point::Asked, Point::Granted { .. }, Point::Claimed, ..]));
     assert_eq!(points(&trace, 0, third), [&Point::Asked, &Point::GaveBack]);
 
-    // States, cuts, a clock that stood still.
+    // States, partitions, and a stopped clock.
     let at = |what: &What| trace.entries.iter().find(|entry| entry.what == *what).map(|entry| entry.at);
     for (lane, states) in [
         (Lane::Node(2), &[State::Down, State::Running][..]),
@@ -404,7 +403,7 @@ fn a_run_is_recorded_for_pictures() {
     assert!(at(&What::Clock { lane: Lane::Client(1), by: -2_000_000_000 }).is_some());
     assert!(trace.entries.iter().any(|entry| matches!(entry.what, What::Write { client: 0, accepted: true, .. })));
 
-    // The cluster, and the leases in it: that of the dead client ends by itself, the other one's goes on.
+    // The cluster and its leases: the dead client's lease expires, the other one is kept alive.
     assert!(words(&trace, Some(Lane::Node(leader))).starts_with(&["leads", "cut off from the other members"]));
     assert!(words(&trace, None).contains(&"compacted") && words(&trace, None).contains(&"the cluster has no leader"));
     let leases = |client| {
@@ -413,7 +412,7 @@ fn a_run_is_recorded_for_pictures() {
     };
     assert_eq!((leases(0), leases(1)), (1, 2), "{:?}", trace.entries);
 
-    // What travels.
+    // Packets.
     let says = |from, to, label: &str| {
         let mut all = trace.messages.iter();
         all.any(|message| (message.from, message.to) == (from, to) && message.label.starts_with(label))

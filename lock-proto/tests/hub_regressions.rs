@@ -1,4 +1,4 @@
-//! Defects of the hub that a review or the explorer has found, each as the shortest sequence of calls that shows it.
+//! Bugs of the hub found by review or the explorer, each as the shortest sequence that shows it.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
 #[path = "hub_regressions/extends.rs"]
@@ -36,7 +36,7 @@ fn endpoint(n: u16) -> Endpoint {
     }
 }
 
-/// What a server says of itself at connect, read by a pipe, as there is no other way to make it.
+/// Creates a `ServerInfo` through a pipe, which is the only way to get one.
 fn server(run_id: &str, uptime: u64) -> Result<ServerInfo, ServerError> {
     let config = PipeConfig {
         endpoint: endpoint(0),
@@ -60,7 +60,6 @@ fn server(run_id: &str, uptime: u64) -> Result<ServerInfo, ServerError> {
     hello.server.unwrap()
 }
 
-/// A hub, and what it has put out.
 struct Hub {
     locks: Locks,
     sent: Vec<(CallId, Request)>,
@@ -116,7 +115,7 @@ impl Hub {
         all.remove(0)
     }
 
-    /// Gives this lock back; the next waiter is to get a full TTL before it is told.
+    /// Releases this lock. The next waiter must get a full TTL before it is notified.
     fn prepares_next(&mut self, at: u64, held: LockId) {
         self.locks.release(ms(at), held).unwrap();
         self.drain();
@@ -156,7 +155,7 @@ fn not_sent() -> Reply {
     Reply::NotSent(Cause::Fault(Fault::Reset))
 }
 
-/// A node that turned out to be young granted first, then the round was won by the others: what it granted is given back as well.
+/// A recently restarted node granted before the others won the round. Its grant is released.
 #[test]
 fn a4_what_a_young_node_granted_is_given_back_after_a_win() {
     let mut hub = Hub::new(3, |c| c);
@@ -177,13 +176,13 @@ fn a4_what_a_young_node_granted_is_given_back_after_a_win() {
     for (call, _) in &deletes {
         hub.reply(5, *call, &Reply::Deleted { number: 1, awaited: false });
     }
-    // All is over: a shutdown has nothing to wait for.
+    // Everything is over: a shutdown completes at once.
     hub.locks.shut_down(ms(6), for_ms(60_000));
     assert_eq!(nodes, [0, 1, 2], "every node that granted is owed a delete");
     assert!(hub.locks.is_stopped(), "the lock is kept for ever");
 }
 
-/// Two nodes turn out to be one server while the round is under way: it must not be won by their two votes.
+/// Two nodes turn out to be the same server during a round. It must not be won by their two votes.
 #[test]
 fn q6_equal_nodes_found_during_a_round_do_not_win_it() {
     let mut hub = Hub::new(3, |c| c);
@@ -197,7 +196,7 @@ fn q6_equal_nodes_found_during_a_round_do_not_win_it() {
     assert!(matches!(told[..], [Event::Failed(Failure::EqualNodes(..))]), "{told:?}");
 }
 
-/// Many waiters that all fail at once must not use a stack frame each.
+/// Many waiters that fail at once must not use one stack frame each.
 #[test]
 fn m5_many_waiters_that_fail_at_once_do_not_overflow_the_stack() {
     let mut hub = Hub::new(3, |c| c);
@@ -206,10 +205,10 @@ fn m5_many_waiters_that_fail_at_once_do_not_overflow_the_stack() {
         hub.acquire(2, &want());
     }
     hub.told();
-    // A small stack, as the tasks and threads of a host have.
+    // A small stack, as a host's tasks and threads have.
     let small = std::thread::Builder::new().stack_size(256 * 1024);
     let run = small.spawn(move || {
-        // The three turn out to be equal, and the holder is lost: every waiter is told.
+        // The nodes turn out to be equal and the lock is lost: every waiter is notified.
         for node in 0..3 {
             hub.up(3, node, &server("same", 99));
         }
@@ -223,7 +222,7 @@ fn m5_many_waiters_that_fail_at_once_do_not_overflow_the_stack() {
     hub.locks.abandon(ms(4), first);
 }
 
-/// The same where every node refuses to tell its age.
+/// The same, where every node refuses to report its uptime.
 #[test]
 fn m5_many_waiters_that_are_refused_at_once_do_not_overflow_the_stack() {
     let mut hub = Hub::new(3, |c| c);
@@ -245,7 +244,7 @@ fn m5_many_waiters_that_are_refused_at_once_do_not_overflow_the_stack() {
     assert_eq!(refused, 20_000);
 }
 
-/// The last instant is an instant like any other: nothing panics, and nothing runs for ever.
+/// The last instant works like any other: no panic and no endless loop.
 #[test]
 fn m1_time_may_jump_to_the_last_instant() {
     for nodes in [1, 3] {
@@ -264,7 +263,7 @@ fn m1_time_may_jump_to_the_last_instant() {
     }
 }
 
-/// A fencing token near the end of the numbers overflows nothing.
+/// A fencing token near the maximum does not overflow.
 #[test]
 fn m5_a_fence_at_the_end_of_the_numbers_does_no_harm() {
     let mut hub = Hub::new(1, |c| c);
@@ -274,7 +273,7 @@ fn m5_a_fence_at_the_end_of_the_numbers_does_no_harm() {
     assert!(matches!(hub.told()[..], [Event::Granted(_)]));
 }
 
-/// The lock was lost to another client, which the watchdog saw: the release says so.
+/// The watchdog saw that the lock was lost to another client. The release reports it.
 #[test]
 fn u1_the_release_after_a_loss_to_another_client_is_taken() {
     let mut hub = Hub::new(1, |c| c);
@@ -291,8 +290,8 @@ fn u1_the_release_after_a_loss_to_another_client_is_taken() {
     assert_eq!(hub.told(), [Event::Released(Release::Taken)]);
 }
 
-/// Two holds of one client under one name are lost, and given back together: what the delete of the first finds is no answer to the second.
-/// (Scenario `redis-strangers`, seed 107.)
+/// Two holds of one client on the same name are lost and released together. The result of the first
+/// delete does not resolve the second release. (Scenario `redis-strangers`, seed 107.)
 #[test]
 fn u1_a_delete_that_was_under_way_says_nothing_of_a_later_release() {
     let mut hub = Hub::new(1, |c| c);
@@ -314,8 +313,8 @@ fn u1_a_delete_that_was_under_way_says_nothing_of_a_later_release() {
     assert_eq!(hub.told(), [Event::Released(Release::Released)]);
 }
 
-/// An extend in the very instant of the last confirmed request is carried out and answered. A clock that ran backwards stands
-/// still for a while, so it is not the granularity of the clock alone.
+/// An extend at the very instant of the last confirmed request is sent and answered. The clock may
+/// also stand still after it ran backwards, so its granularity is not the only cause.
 #[test]
 fn m1_an_extend_while_the_clock_stands_still_is_answered() {
     let mut hub = Hub::new(1, |c| c);
@@ -332,7 +331,7 @@ fn m1_an_extend_while_the_clock_stands_still_is_answered() {
     assert!(matches!(hub.told()[..], [Event::Renewed { .. }, Event::Extended]));
 }
 
-/// The same for a waiter that is to get a full TTL before it is told.
+/// The same for a waiter that must get a full TTL before it is notified.
 #[test]
 fn a8_a_manual_waiter_is_served_while_the_clock_stands_still() {
     let mut hub = Hub::new(1, |c| c);
@@ -350,7 +349,7 @@ fn a8_a_manual_waiter_is_served_while_the_clock_stands_still() {
     assert!(matches!(hub.told()[..], [Event::Released(Release::Released), Event::Granted(_)]));
 }
 
-/// A shutdown counts the holds whose release nobody confirmed, also those that were answered Unknown before it ended.
+/// A shutdown counts unconfirmed releases, including those answered with `Unknown` before.
 #[test]
 fn u2_a_shutdown_counts_what_was_answered_unknown_before_its_end() {
     let mut hub = Hub::new(1, |c| c.release_within(for_ms(500)));
@@ -365,7 +364,7 @@ fn u2_a_shutdown_counts_what_was_answered_unknown_before_its_end() {
     assert_eq!(hub.outputs, [LocksOutput::Stopped { unreleased: 1 }]);
 }
 
-/// At the end of a shutdown every acquisition has had its last event, and nothing goes on by itself.
+/// At the end of a shutdown every acquisition has its last event, and no timer runs.
 #[test]
 fn u2_a_shutdown_that_runs_out_of_time_answers_every_release() {
     let mut hub = Hub::new(1, |c| c);
@@ -378,7 +377,7 @@ fn u2_a_shutdown_that_runs_out_of_time_answers_every_release() {
     assert_eq!(hub.locks.next_deadline(), None);
 }
 
-/// What is looked at once more a TTL later is not looked at any more when the client has stopped: its connections are closed.
+/// A stopped client drops the checks it had scheduled for a TTL later: its connections are closed.
 #[test]
 fn u2_a_stopped_hub_sends_nothing() {
     let mut hub = Hub::new(1, |c| c);
@@ -397,7 +396,7 @@ fn u2_a_stopped_hub_sends_nothing() {
     assert_eq!(hub.requests(), []);
 }
 
-/// A signal that was taken by a waiter which leaves before it could try is handed on.
+/// A waiter that took a signal and leaves before its attempt passes the signal on.
 #[test]
 fn a7_a_signal_taken_by_a_waiter_that_leaves_is_handed_on() {
     let mut hub = Hub::new(3, |c| c.wake(Wake::Notify));
@@ -406,7 +405,7 @@ fn a7_a_signal_taken_by_a_waiter_that_leaves_is_handed_on() {
         hub.reply(1, call, &Reply::Busy { expires: Expiry::In(for_ms(5_000)) });
     }
     let Some(LocksOutput::Listen { key, .. }) = hub.outputs.pop() else { panic!("{:?}", hub.outputs) };
-    // The release reaches the first node; before the others follow, the waiter is cancelled.
+    // The release reaches the first node. The waiter is cancelled before it reaches the others.
     hub.locks.handle_signal(ms(10), NodeId::new(0), &key);
     hub.locks.abandon(ms(11), id);
     hub.drain();
@@ -417,7 +416,7 @@ fn a7_a_signal_taken_by_a_waiter_that_leaves_is_handed_on() {
     );
 }
 
-/// A signal for a lock that nobody here wants is handed on, by a call of its own each time.
+/// Each signal for a lock without local waiters is passed on by a separate call.
 #[test]
 fn a7_signals_that_nobody_wants_are_handed_on_each_by_its_own_call() {
     let mut hub = Hub::new(1, |c| c.wake(Wake::Notify));
@@ -437,7 +436,7 @@ fn a7_signals_that_nobody_wants_are_handed_on_each_by_its_own_call() {
     assert!(calls[0] != calls[1] && calls[1] != calls[2] && calls[0] != calls[2], "{calls:?}");
 }
 
-/// Only who holds it can have it extended: not a waiter behind the holder, and not one that is being prepared.
+/// Only the holder can extend a lock, not a waiter, even if it is about to be granted.
 #[test]
 fn m5_a_waiter_cannot_extend_what_another_holds() {
     let mut hub = Hub::new(1, |c| c);
@@ -451,7 +450,7 @@ fn m5_a_waiter_cannot_extend_what_another_holds() {
     assert_eq!(hub.requests(), []);
 }
 
-/// What a quorum gives ends when the quorum ends, whatever the node says that promised most.
+/// The validity of a quorum grant is that of its majority, even if one node granted for longer.
 #[test]
 fn q3_the_validity_that_is_told_is_that_of_the_majority() {
     let mut hub = Hub::new(3, |c| c);
@@ -466,7 +465,7 @@ fn q3_the_validity_that_is_told_is_that_of_the_majority() {
     assert!(hub.locks.valid_until(id).unwrap() > before, "two of three");
 }
 
-/// The answer of an earlier attempt does not make the answer of the extend a stranger's.
+/// A late reply to an earlier attempt does not invalidate the reply to an extend.
 #[test]
 fn h3_an_extend_is_answered_though_an_older_take_is_answered_meanwhile() {
     let mut hub = Hub::new(3, |c| c);
@@ -476,7 +475,7 @@ fn h3_an_extend_is_answered_though_an_older_take_is_answered_meanwhile() {
     hub.reply(1, takes[1].0, &granted());
     hub.locks.claim(ms(1), id).unwrap();
     hub.at(3_000);
-    // Renewals on two nodes. The third is not asked again before it has answered the first attempt.
+    // Renewals on two nodes. The third has not yet answered the first attempt.
     let renewals = hub.requests();
     assert_eq!(renewals.len(), 2, "{renewals:?}");
     hub.reply(3_001, takes[2].0, &granted());
@@ -498,7 +497,7 @@ fn h3_an_extend_is_answered_though_an_older_take_is_answered_meanwhile() {
     assert!(renewed, "two of three have extended: {told:?}");
 }
 
-/// A node that says, while an extend waits for it, that it has lost the key, cannot confirm the extend any more.
+/// A node that reports a lost key during an extend can no longer confirm it.
 #[test]
 fn h3_an_extend_does_not_wait_for_a_node_that_has_lost_the_key() {
     let mut hub = Hub::new(3, |c| c);
@@ -518,7 +517,7 @@ fn h3_an_extend_does_not_wait_for_a_node_that_has_lost_the_key() {
     assert!(told.iter().any(|event| matches!(event, Event::ExtendFailed(_))), "{told:?}");
 }
 
-/// Who is to get a full TTL before it is told still waits: there is nothing that it could release. (Explorer, seed 9288.)
+/// A waiter that must get a full TTL first has nothing to release. (Explorer, seed 9288.)
 #[test]
 fn a8_a_waiter_that_is_being_prepared_cannot_release() {
     let mut hub = Hub::new(1, |c| c);
@@ -530,7 +529,7 @@ fn a8_a_waiter_that_is_being_prepared_cannot_release() {
     assert_eq!(hub.requests(), []);
 }
 
-/// The guard is dropped when the shutdown tells of the loss: the key may still be there, so it counts as not released.
+/// The guard is dropped when the shutdown reports the loss. The hold counts as unreleased.
 #[test]
 fn u2_a_shutdown_counts_a_hold_whose_guard_was_dropped_meanwhile() {
     let mut hub = Hub::new(1, |c| c);
@@ -542,7 +541,8 @@ fn u2_a_shutdown_counts_a_hold_whose_guard_was_dropped_meanwhile() {
     assert_eq!(hub.outputs, [LocksOutput::Stopped { unreleased: 1 }]);
 }
 
-/// Requirement Q6: who waits for restarted servers to count is told so, and not that they do not answer.
+/// A waiter that waits for restarted servers to count gets that reason, not a timeout.
+// Q6
 #[test]
 fn q6_a_wait_for_young_nodes_is_told_as_such() {
     let mut hub = Hub::new(3, |c| c);
@@ -554,7 +554,9 @@ fn q6_a_wait_for_young_nodes_is_told_as_such() {
     assert_eq!(hub.requests(), [], "nobody is asked who may not vote");
 }
 
-/// Requirement Q6: a node that could not tell its age just now may be young; one that will not tell it is out, or trusted by setting.
+/// A node that temporarily cannot report its uptime counts as recently restarted. One that refuses
+/// to report it is excluded, or trusted by configuration.
+// Q6
 #[test]
 fn q6_a_node_that_could_not_tell_its_age_counts_as_young() {
     for (text, trust, first, later) in

@@ -1,5 +1,5 @@
-//! A lock that is not this library's, in the simulated world: `SET key token NX PX ttl`, and a
-//! `DEL` that looks at no token.
+//! A lock from outside this library in the simulated world: `SET key token NX PX ttl`, and a `DEL`
+//! that does not compare the token.
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -15,7 +15,7 @@ use lock_proto::{
 
 const RETRY: Duration = Duration::from_millis(20);
 
-/// A client of one node. It renews nothing.
+/// A client of one node, without renewal.
 #[derive(Clone, Debug)]
 struct Naive {
     id: ClientId,
@@ -41,14 +41,14 @@ struct Lock {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The next attempt.
+    /// Next attempt at this time.
     Waits(Instant),
-    /// An attempt left at this time.
+    /// Attempt sent at this time.
     Asked(Instant),
-    /// Until then.
+    /// Held until this time.
     Held(Instant),
     Lost,
-    /// The answer must be there by this time.
+    /// Timeout of the release.
     Releasing(Instant),
 }
 
@@ -150,7 +150,7 @@ impl Machine for Naive {
         Ok(())
     }
 
-    /// Here is what is wrong with it.
+    // The flaw: the token is not compared.
     fn release(&mut self, now: Instant, id: LockId) -> Result<(), Misuse> {
         let by = now + self.release_within();
         let lock = self.locks.get_mut(&id).ok_or(Misuse::Stale(id))?;
@@ -264,7 +264,7 @@ impl ByteClient for Naive {
     }
 }
 
-/// A holder stands still for longer than its TTL, and gives back what another holds by then.
+/// A holder is paused for longer than its TTL and then releases the next holder's lock.
 fn late_release<C: RedisClient>(w: &mut World<C>) {
     let second = Duration::from_secs(1);
     let want = || Acquire::new("stock:42").ttl(2 * second);

@@ -1,4 +1,4 @@
-//! First scenarios of the Redis client in a simulated world, bytes to bytes.
+//! Basic scenarios of the Redis client in a simulated world, at the level of bytes.
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
@@ -29,7 +29,7 @@ fn failure(w: &World, client: usize, lock: LockId) -> Option<&Failure> {
     w.events(client, lock).iter().find_map(|event| if let Event::Failed(why) = event { Some(why) } else { None })
 }
 
-/// After everything is over only the fence counters may stay without a TTL, and nothing at all that is a lock.
+/// Checks that no lock is left and that only fence counters have no TTL.
 fn assert_clean(w: &World, nodes: usize) {
     for node in 0..nodes {
         for key in w.keys(node) {
@@ -227,7 +227,8 @@ fn a_quorum_that_loses_its_majority_is_lost() {
     }
 }
 
-/// Requirement Q6: without the quarantine this is two holders with every clock right and no process paused.
+/// Without the quarantine there would be two holders, with correct clocks and no paused process.
+// Q6
 #[test]
 fn a_node_that_restarts_empty_does_not_vote_again_at_once() {
     for seed in 0..20 {
@@ -241,7 +242,7 @@ fn a_node_that_restarts_empty_does_not_vote_again_at_once() {
         for node in 0..3 {
             w.partition(0, node);
         }
-        // One of the three forgets. For the second client three nodes are free now.
+        // One of the three loses its data. Now three nodes are free for the second client.
         w.restart_node(2, false);
         let second = w.acquire(1, Acquire::new("a").ttl(secs(3)));
         w.run_for(secs(2));
@@ -255,7 +256,7 @@ fn a_node_that_restarts_empty_does_not_vote_again_at_once() {
 fn what_was_sent_into_a_cut_and_arrives_much_later_takes_nothing() {
     for seed in 0..40 {
         let mut w = World::redis(1).clients(2).seed(seed).build();
-        // The answer of the first take is lost; what follows is sent into the cut.
+        // The reply to the first take is lost. Later requests run into the partition.
         w.run_for(ms(5));
         w.cut(0, 0, Direction::ToClient);
         let first = w.acquire(0, Acquire::new("a").ttl(secs(1)).wait(Wait::For(ms(700))));
@@ -283,7 +284,7 @@ fn a_stopped_server_that_goes_on_leaves_no_ghost() {
         w.expect(secs(2), "the wait runs out", |w| w.is_over(0, lock));
         w.run_for(secs(10));
         w.resume_node(0);
-        // The take of the closed connection is executed now, with a full TTL; the client owes its removal.
+        // The take of the closed connection is executed now. The client deletes its key.
         w.run_for(ms(1_500));
         let next = w.acquire(1, Acquire::new("a").ttl(secs(2)));
         w.expect(ms(100), "another gets the lock at once", |w| w.is_held(1, next));
@@ -303,7 +304,7 @@ fn a_dead_client_holds_up_nobody_longer_than_its_ttl() {
         w.run_for(ms(100));
         let third = w.acquire(2, Acquire::new("a").ttl(secs(1)));
         w.run_for(ms(100));
-        // The holder and the waiter before the third die.
+        // The holder dies, and so does the waiter before the third.
         w.kill_client(0);
         w.kill_client(1);
         w.expect(ms(1_200), "the third holds", |w| w.is_held(2, third));
@@ -338,7 +339,7 @@ fn a_server_clock_set_forward_breaks_exclusion_and_the_checker_sees_it() {
     let second = w.acquire(1, Acquire::new("a").ttl(secs(10)));
     w.expect(secs(1), "the second holds", |w| w.is_held(1, second));
     assert_eq!(w.overlaps(), 1, "{:?}", w.violations());
-    // What remains even then: the second has the greater fence.
+    // The second fence is still greater.
     assert!(w.grant(1, second).unwrap().fence > w.grant(0, first).unwrap().fence);
 }
 

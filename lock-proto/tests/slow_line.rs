@@ -1,4 +1,4 @@
-//! Redis servers behind slow lines, and many holds after a reconnect.
+//! Redis servers on slow links, and many holds after a reconnect.
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -16,7 +16,7 @@ const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// A client of so many nodes, connected, with a round trip of twice `latency` from now on.
+/// Connects a client to this many nodes, and then sets the round trip to twice `latency`.
 fn slow(nodes: usize, latency: Duration) -> World {
     let mut w = World::redis(nodes).seed(1).build();
     let first = w.acquire_for(0, Acquire::new("first"), ms(1));
@@ -33,7 +33,8 @@ fn is_lost(w: &World, lock: LockId) -> bool {
     w.events(0, lock).iter().any(|event| matches!(event, Event::Lost(_)))
 }
 
-/// Its first renewal comes too late: the lock is lost, as such a short TTL has to be on such a line. Its neighbour is not.
+/// With a TTL this short on a slow link, the first renewal is late and the lock is lost. Its
+/// neighbour is not affected.
 #[test]
 fn p6_a_short_ttl_on_a_slow_line_is_granted_and_starves_nobody() {
     for nodes in [1, 3] {
@@ -52,7 +53,7 @@ fn p6_a_short_ttl_on_a_slow_line_is_granted_and_starves_nobody() {
     }
 }
 
-/// An answer takes longer than the round of the quorum is allowed to: late grants that still count win.
+/// A reply takes longer than the round timeout. Late grants that are still valid win.
 #[test]
 fn q1_a_late_grant_that_still_counts_wins() {
     let mut w = slow(5, ms(200));

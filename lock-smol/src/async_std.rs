@@ -1,8 +1,8 @@
-//! The same on async-std.
+//! Clients on async-std.
 //!
 //! async-std is discontinued
-//! ([RUSTSEC-2025-0052](https://rustsec.org/advisories/RUSTSEC-2025-0052.html)). This is for
-//! programs that still have to run on it; the handles are those of every other runtime, so a later
+//! ([RUSTSEC-2025-0052](https://rustsec.org/advisories/RUSTSEC-2025-0052.html)). This module is for
+//! programs that still have to run on it. The handles are the same on every runtime, so a later
 //! move changes one line.
 //!
 //! ```no_run
@@ -55,6 +55,6 @@ pub fn connect_with(settings: impl Into<Settings>) -> Result<Client, ConnectErro
     Ok(client)
 }
 
-/// async-std as a [`Host`](driver::Host), to run a [`Driver`](driver::Driver) in a task of your
-/// own. It has the reactor of smol, so the host is the same.
+/// async-std as a [`Host`](driver::Host), to run a [`Driver`](driver::Driver) in your own task.
+/// async-std uses the reactor of smol, so the host is the same.
 pub type AsyncStd = Smol;

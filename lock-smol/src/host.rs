@@ -1,4 +1,4 @@
-//! What the driver needs of smol.
+//! The driver's host on smol.
 
 use core::net::SocketAddr;
 use core::pin::Pin;
@@ -13,15 +13,14 @@ use crate::stream::Stream;
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Smol as a [`Host`], to run a [`Driver`](lock_proto::driver::Driver) in a task or on an executor
-/// of your own.
+/// Smol as a [`Host`], to run a [`Driver`](lock_proto::driver::Driver) in your own task.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Smol {
     clock: BootClock,
 }
 
 impl Smol {
-    /// Smol's reactor, and the system's clock.
+    /// Creates a host with smol's reactor and the system's clock.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

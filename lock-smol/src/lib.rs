@@ -33,14 +33,15 @@
 //!
 //!         // Waits until the lock is free, then keeps it alive for as long as the guard lives.
 //!         let guard = client.lock("invoice:42").ttl(Duration::from_secs(5)).acquire().await?;
-//!         println!("held, with fencing token {}", guard.fence().expect("one node gives fencing tokens"));
+//!         let fence = guard.fence().expect("one node gives fencing tokens");
+//!         println!("held, with fencing token {fence}");
 //!
-//!         // Runs the work, ends it if the lock is lost, then gives the lock back.
+//!         // Runs the work, cancels it if the lock is lost, then releases the lock.
 //!         let done = guard.protect(async { "paid" }).await;
 //!         assert_eq!(done.output, Ok("paid"));
 //!         assert_eq!(done.release, Release::Released);
 //!
-//!         // Nothing is left to give back.
+//!         // The shutdown releases all remaining locks; here there are none.
 //!         let end = client.shutdown(Duration::from_secs(1)).await;
 //!         assert_eq!(end.unreleased, 0);
 //!         Ok(())
@@ -48,23 +49,23 @@
 //! }
 //! ```
 //!
-//! [`connect`] spawns one task, the driver, on smol's global executor. Everything else —
-//! [`Lock`], [`Guard`], [`Observer`] — is the same on every runtime, and may be used and dropped on
+//! [`connect`] spawns one task, the driver, on smol's global executor. All other types
+//! ([`Lock`], [`Guard`], [`Observer`]) are the same on every runtime and may be used and dropped on
 //! any thread.
 //!
-//! What a lock promises on one node, on a replicated one and on a quorum, and what fencing adds, is
-//! described in `lock-proto`.
+//! `lock-proto` documents the guarantees of a lock on one node, on a replicated node and on a
+//! quorum, and what fencing adds.
 //!
 //! # etcd
 //!
-//! `connect("etcd://user:password@host1:2379,host2:2379")` gives the same client and the
-//! same locks, in one queue with `etcdctl lock` and the Go concurrency package; and
-//! [elections](Election) beside them. HTTP/2 and gRPC run inside the driver's task, and need
-//! nothing of the runtime but a TCP connection and a timer.
+//! `connect("etcd://user:password@host1:2379,host2:2379")` returns the same client with the
+//! same locks, plus [elections](Election). Its locks share one queue with `etcdctl lock` and the Go
+//! concurrency package. HTTP/2 and gRPC run inside the driver's task. They need only a TCP
+//! connection and a timer from the runtime.
 //!
 //! # Features
 //!
-//! A store is compiled in by its feature. The URL of a store without its feature gives
+//! Each store is a feature. The URL of a store that is not compiled in gives
 //! [`ConnectError::MissingFeature`].
 //!
 //! * `redis` (default): Redis and Valkey.
@@ -73,9 +74,11 @@
 //!
 //! # async-std
 //!
-//! With the feature `async-std`, the module `async_std` has the same for that runtime. async-std is
-//! discontinued ([RUSTSEC-2025-0052](https://rustsec.org/advisories/RUSTSEC-2025-0052.html)); its
-//! authors recommend smol.
+//! The feature `async-std` adds the module `async_std` with the same API for that runtime.
+//! async-std is discontinued
+//! ([RUSTSEC-2025-0052](https://rustsec.org/advisories/RUSTSEC-2025-0052.html)); its authors
+//! recommend smol.
+
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "async-std")]

@@ -1,4 +1,4 @@
-//! A connection of smol: TCP or a unix socket.
+//! Sockets on smol.
 
 use core::pin::Pin;
 use core::task::{Context, Poll};

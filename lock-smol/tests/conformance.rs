@@ -1,5 +1,7 @@
-//! The conformance suite on smol, and with the feature on async-std. No tokio runtime exists in this process: `.ci/check-adapters` sees
-//! to it that none can, and `no_thread_is_tokios` looks.
+//! The conformance suite on smol and, with its feature, on async-std.
+//!
+//! `.ci/check-adapters` ensures that no tokio runtime exists in this process; `no_thread_is_tokios`
+//! verifies it.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -50,7 +52,7 @@ mod async_std_runtime {
     use async_std::task::{self, JoinHandle};
     use lock_smol::async_std::{AsyncStd, connect_with};
 
-    /// It has one executor for the whole process, which never ends: the tasks do.
+    /// async-std has one executor per process, which never ends, so tasks are cancelled instead.
     #[derive(Default)]
     struct OnAsyncStd(Mutex<Vec<JoinHandle<()>>>);
 
@@ -94,7 +96,7 @@ mod async_std_runtime {
     }
 }
 
-/// Holds a lock on both back ends, and looks at the threads that work for it.
+/// Holds a lock on both stores and checks which threads work for it.
 fn without_tokio<R: Runtime>() {
     lock_conformance::run(|kit: Kit<R>| async move {
         for server in [Server::redis(), Server::etcd()] {

@@ -1,4 +1,4 @@
-//! What is smol's own; the rest is in `conformance.rs`.
+//! Tests specific to smol. The common ones are in `conformance.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -29,7 +29,7 @@ fn an_executor_of_ones_own_that_goes_away() {
     let ttl = Duration::from_millis(300);
     let guard = smol::block_on(executor.run(client.lock("a").ttl(ttl).acquire())).unwrap();
     assert!(guard.is_held());
-    // Nobody runs the executor: the clock decides.
+    // Nothing polls the executor here: the clock alone decides.
     thread::sleep(guard.remaining());
     assert!(!guard.is_held());
     assert_eq!(smol::block_on(guard.lost()), Loss::Expired);

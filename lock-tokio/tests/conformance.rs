@@ -1,4 +1,5 @@
-//! The conformance suite on tokio: the same scenarios as on every other runtime (requirement D4).
+//! The conformance suite on tokio, with the same scenarios as on every other runtime.
+// D4
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -6,7 +7,7 @@ use lock_conformance::Runtime;
 use lock_tokio::{Client, ConnectError, Settings, Tokio};
 use tokio::runtime::{self, Builder};
 
-/// With worker threads, or with none.
+/// A multi-threaded runtime with this many workers, or a single-threaded one if zero.
 struct OnTokio<const WORKERS: usize>(runtime::Runtime);
 
 impl<const WORKERS: usize> Runtime for OnTokio<WORKERS> {

@@ -1,4 +1,4 @@
-//! What is tokio's own; the rest is in `conformance.rs`.
+//! Tests specific to tokio. The common ones are in `conformance.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

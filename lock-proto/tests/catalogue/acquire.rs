@@ -1,4 +1,4 @@
-//! Cases A: taking a lock.
+//! Cases A: acquiring a lock.
 
 use lock_proto::Machine;
 use lock_proto::Misuse;
@@ -7,8 +7,9 @@ use lock_proto::sim::{Direction, World};
 
 use super::*;
 
-/// Case A1: the take was executed and its answer lost with the connection. The repeated take finds its own client's token and
-/// replaces it, instead of waiting for its own ghost (requirement A3).
+/// Case A1: the take was executed, but its reply was lost with the connection. The repeated take
+/// finds the client's own token and replaces it instead of waiting for its expiry.
+// A3
 #[test]
 fn catalogue_a1_a_repeated_take_is_not_kept_out_by_its_own_token() {
     for (seed, fencing) in (0..20).map(|seed| (seed, seed % 2 == 0)) {
@@ -30,8 +31,9 @@ fn catalogue_a1_a_repeated_take_is_not_kept_out_by_its_own_token() {
     }
 }
 
-/// Case A1, the late form: the lost take is executed seconds later, when the key is free and its client still waits for it. The wait ends with the
-/// next attempt, not with the ghost's TTL (requirements A3 and A4).
+/// Case A1, late form: the lost take is executed seconds later, when the key is free and its client
+/// is still waiting. The next attempt ends the wait; it does not last for the TTL of the late key.
+// A3, A4
 #[test]
 fn catalogue_a1_a_take_that_lands_late_does_not_keep_its_own_client_out() {
     for seed in 0..20 {
@@ -55,8 +57,9 @@ fn catalogue_a1_a_take_that_lands_late_does_not_keep_its_own_client_out() {
     }
 }
 
-/// Case A2: a client that dies between taking and setting the time limit locks everybody out for ever. Value and limit are one command
-/// (requirement A1), and the key of somebody who has none is reported as what it is (requirement A10).
+/// Case A2: a client that dies between taking the lock and setting its TTL locks everyone out for
+/// good. Here one command sets value and TTL. A foreign key without a TTL is reported as such.
+// A1, A10
 #[test]
 fn catalogue_a2_no_key_is_ever_without_a_time_limit() {
     for seed in 0..20 {
@@ -78,12 +81,13 @@ fn catalogue_a2_no_key_is_ever_without_a_time_limit() {
     w.expect(secs(1), "the wait goes on and ends well", |w| w.is_held(0, lock));
 }
 
-/// Case A3: every node says yes, and the last answer is read when the validity is over. That is no win (requirement Q2), and what was
-/// taken is given back.
+/// Case A3: every node grants, but the last reply is read after the end of the validity. The round
+/// is not won, and its keys are released.
+// Q2
 #[test]
 fn catalogue_a3_grants_that_come_too_late_do_not_count() {
     for (seed, nodes) in (0..20).map(|seed| (seed, [1, 3][seed as usize % 2])) {
-        // A tenth of drift: between the end of validity and that of the keys lies a second.
+        // With a drift of a tenth, the keys outlive the validity by a second.
         let drift = Drift { divisor: 10, margin: ms(2) };
         let mut w = World::redis(nodes).seed(seed).config(move |c| c.drift(drift)).build();
         warm(&mut w, 0);
@@ -106,8 +110,9 @@ fn catalogue_a3_grants_that_come_too_late_do_not_count() {
     }
 }
 
-/// Case A4: a round that takes too long ends with an error and leaves its keys on the nodes that did answer. Every end of a round goes
-/// through the compensating deletes (requirement A4).
+/// Case A4: a round that takes too long fails and leaves keys on the nodes that granted. Here every
+/// end of a round sends compensating deletes.
+// A4
 #[test]
 fn catalogue_a4_a_round_that_was_too_slow_leaves_no_keys() {
     for seed in 0..20 {
@@ -125,8 +130,9 @@ fn catalogue_a4_a_round_that_was_too_slow_leaves_no_keys() {
     }
 }
 
-/// Case A5: the wait runs out, and the caller goes on as if it had the lock. A wait that runs out is an error, and there is nothing
-/// that could be taken for a lock (requirement A5).
+/// Case A5: the wait times out, and the caller continues as if it had the lock. Here a timeout is
+/// an error without a guard.
+// A5
 #[test]
 fn catalogue_a5_a_wait_that_runs_out_is_an_error() {
     for seed in 0..10 {
@@ -143,8 +149,9 @@ fn catalogue_a5_a_wait_that_runs_out_is_an_error() {
     }
 }
 
-/// Case A6: a wait that is interrupted returns like one that succeeded. An acquisition that was given up is told nothing more and
-/// cannot be claimed (requirement M6).
+/// Case A6: an interrupted wait returns like a successful one. Here an abandoned acquisition gets
+/// no events and cannot be claimed.
+// M6
 #[test]
 fn catalogue_a6_an_interrupted_wait_never_holds() {
     for seed in 0..10 {
@@ -163,8 +170,9 @@ fn catalogue_a6_an_interrupted_wait_never_holds() {
     }
 }
 
-/// Case A7: the lock's key is also a data key. What is no string is reported at once and left alone; what overwrites a held lock is a
-/// loss, and the release leaves it alone (requirements A10 and U1).
+/// Case A7: the lock's key is also used for data. A key of another type is reported and left alone.
+/// If it overwrites a held lock, the lock is lost, and the release leaves the key alone.
+// A10, U1
 #[test]
 fn catalogue_a7_a_data_key_in_the_way_is_named_and_left_alone() {
     for nodes in [1, 3] {
@@ -188,8 +196,9 @@ fn catalogue_a7_a_data_key_in_the_way_is_named_and_left_alone() {
     assert_eq!(w.get(0, "a"), Some(&b"data"[..]));
 }
 
-/// Case A8: with no server in reach the wait never ends, or ends as if the lock were taken. A wait has an end, and says which of the two
-/// it was (requirement A5).
+/// Case A8: without a reachable server the wait never ends, or ends as if the lock were taken. Here
+/// every wait ends, and its error tells unreachable from busy.
+// A5
 #[test]
 fn catalogue_a8_unreachable_and_taken_are_two_things() {
     for (seed, nodes) in (0..20).map(|seed| (seed, [1, 3][seed as usize % 2])) {
@@ -209,7 +218,7 @@ fn catalogue_a8_unreachable_and_taken_are_two_things() {
             w.expect(within, "the wait is over", |w| w.is_over(0, lock));
             let Some(Failure::TimedOut(report)) = failure(&w, 0, lock) else { panic!("{:?}", w.events(0, lock)) };
             assert!(!report.is_busy(), "seed {seed}: {report}");
-            // A round of a quorum is over when a majority cannot be reached.
+            // A quorum round ends once a majority is unreachable.
             let unreachable = report.nodes.iter().filter(|node| matches!(node, Answer::Unreachable(_))).count();
             assert!(unreachable > nodes / 2, "seed {seed}: {report}");
         }
@@ -219,8 +228,9 @@ fn catalogue_a8_unreachable_and_taken_are_two_things() {
     }
 }
 
-/// Case A9: the wait's limit is silently the TTL, and its error does not say what stood in the way. Wait and TTL are two settings, and the
-/// error tells the holder's rest (requirement A5).
+/// Case A9: the wait is silently limited by the TTL, and the error does not name the obstacle. Here
+/// they are two settings, and the error reports the holder's remaining TTL.
+// A5
 #[test]
 fn catalogue_a9_wait_and_ttl_are_two_settings() {
     let mut w = World::redis(1).clients(2).build();
@@ -234,8 +244,9 @@ fn catalogue_a9_wait_and_ttl_are_two_settings() {
     assert!(*left > secs(5) && *left <= secs(10), "{report}");
 }
 
-/// Case A10: a wait of zero makes no attempt at all, because the clock ticks before the first check. To try once is a mode of its own, and
-/// makes exactly one attempt, however late its answer is looked at (requirement A5).
+/// Case A10: a wait of zero makes no attempt at all, because the clock ticks before the first
+/// check. Here trying once is a separate mode with exactly one attempt, even if its reply is late.
+// A5
 #[test]
 fn catalogue_a10_to_try_once_is_exactly_one_attempt() {
     for seed in 0..10 {
@@ -252,7 +263,7 @@ fn catalogue_a10_to_try_once_is_exactly_one_attempt() {
         w.expect(ms(5), "it has failed", |w| w.is_over(1, busy));
         w.run_for(secs(1));
         assert_eq!(requests(&w, 1, "take", "a"), 1, "{}", w.log());
-        // What this client holds itself needs no question.
+        // A lock held by this client needs no request.
         let local = w.acquire(0, Acquire::new("a").wait(Wait::Try));
         assert!(w.is_over(0, local));
         w.run_for(secs(1));
@@ -260,15 +271,17 @@ fn catalogue_a10_to_try_once_is_exactly_one_attempt() {
     }
 }
 
-/// Case A11: the lease ends, another client takes the lock, works and leaves, and then the first one's extension "succeeds". After a gap
-/// nothing is extended; to have the lock again is a new grant with a greater fencing token (requirements T2 and A9).
+/// Case A11: the lease expires, another client takes the lock and releases it, and then the first
+/// client's extension "succeeds". Here nothing is extended after a gap: a new grant with a greater
+/// fencing token is needed.
+// T2, A9
 #[test]
 fn catalogue_a11_what_has_ended_is_never_extended() {
     for seed in 0..20 {
         let mut w = World::redis(1).clients(2).seed(seed).build();
         let first = hold(&mut w, 0, Acquire::new("a").ttl(secs(1)).renew(Renew::Manual));
         w.run_for(ms(700));
-        // The extension is on its way when the network fails, and arrives when all is over.
+        // The extension is in flight when the partition begins, and arrives when all is over.
         w.cut(0, 0, Direction::ToNode);
         w.extend(0, first);
         let second = w.acquire(1, Acquire::new("a").ttl(secs(1)));
@@ -287,8 +300,9 @@ fn catalogue_a11_what_has_ended_is_never_extended() {
     }
 }
 
-/// Case A12: TTL and renewal are fields of the shared lock object, so one caller gets the other's. They belong to one acquisition
-/// (requirements H3 and A8).
+/// Case A12: TTL and renewal are fields of a shared lock object, so callers get each other's. Here
+/// they belong to one acquisition.
+// H3, A8
 #[test]
 fn catalogue_a12_ttl_and_renewal_belong_to_one_acquisition() {
     for seed in 0..10 {
@@ -301,7 +315,7 @@ fn catalogue_a12_ttl_and_renewal_belong_to_one_acquisition() {
         w.run_for(secs(20));
         assert!(w.is_held(0, renewed), "the second is renewed, though the first was not: seed {seed}\n{}", w.log());
         give_back(&mut w, 0, renewed);
-        // Passed on within the client: a TTL longer than the one that the key was given is asked for first.
+        // On a local hand-over, a TTL longer than the key's is first requested from the server.
         let shorter = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)));
         let takes = requests(&w, 0, "take", "a");
         let longer = w.acquire(0, Acquire::new("a").ttl(secs(9)).renew(Renew::Manual));

@@ -1,4 +1,4 @@
-//! Cases C: giving up while something is under way.
+//! Cases C: cancellation while requests are in flight.
 
 use lock_proto::Machine;
 use lock_proto::Misuse;
@@ -8,8 +8,9 @@ use lock_proto::sim::{Direction, World};
 
 use super::*;
 
-/// Case C1: the take is on its way, its caller is interrupted, the server grants, and a watchdog renews for nobody. An acquisition that was
-/// given up is given back as soon as it is granted, and never renewed (requirements A4 and H5).
+/// Case C1: the caller is interrupted during its take, the server grants, and a watchdog renews an
+/// orphan. Here a grant of an abandoned acquisition is released at once and never renewed.
+// A4, H5
 #[test]
 fn catalogue_c1_a_grant_for_a_caller_that_has_left_is_given_back() {
     for seed in 0..20 {
@@ -29,8 +30,9 @@ fn catalogue_c1_a_grant_for_a_caller_that_has_left_is_given_back() {
     }
 }
 
-/// Case C3: the release uses the cancelled request's context, so the delete never leaves. A release has a time of its own, whatever
-/// becomes of its caller (requirement U1).
+/// Case C3: the release uses the cancelled request's context, so the delete is never sent. Here a
+/// release has a separate timeout and does not depend on its caller.
+// U1
 #[test]
 fn catalogue_c3_a_release_outlives_its_caller() {
     for seed in 0..20 {
@@ -40,7 +42,7 @@ fn catalogue_c3_a_release_outlives_its_caller() {
         w.release(0, lock);
         w.run_for(us(seed * 50));
         w.abandon(0, lock);
-        // The delete is lost for good. Then longer than the release's own time, and than any connection's patience.
+        // The delete is lost for good. Then wait beyond the release and connection timeouts.
         w.drop_connections(0, 0);
         w.run_for(secs(3));
         assert!(w.get(0, "a").is_some());
@@ -51,8 +53,9 @@ fn catalogue_c3_a_release_outlives_its_caller() {
     }
 }
 
-/// Case C4: the round has failed and its nodes are cleaned up, and then a take that was still on its way lands on a slow one. A node with
-/// an unanswered take is owed a delete after it (requirement A4).
+/// Case C4: the round has failed and its nodes are cleaned up, and then a take in flight reaches a
+/// slow node. Here a node with an unanswered take gets a delete after it.
+// A4
 #[test]
 fn catalogue_c4_a_take_that_lands_after_the_round_is_deleted() {
     for (seed, leaves) in (0..20).map(|seed| (seed, seed % 2 == 0)) {
@@ -61,7 +64,7 @@ fn catalogue_c4_a_take_that_lands_after_the_round_is_deleted() {
         for node in 0..2 {
             w.on_node(node, "SET a somebody", |node, now| node.insert(now, "a", "somebody", Some(secs(60))));
         }
-        // The process of the third node stands still: its kernel takes what comes.
+        // The process of the third node is paused. Its kernel accepts data.
         w.pause_node(2);
         let lock = w.acquire(0, Acquire::new("a").wait(Wait::Try));
         w.run_for(us(200));
@@ -69,7 +72,7 @@ fn catalogue_c4_a_take_that_lands_after_the_round_is_deleted() {
             w.abandon(0, lock);
         }
         w.expect(ms(5), "the round has failed at once", |w| w.is_over(0, lock));
-        // Every connection to it is given up meanwhile.
+        // Meanwhile the client gives up every connection to it.
         w.run_for(secs(1 + seed));
         w.resume_node(2);
         assert_eq!(requests(&w, 0, "take", "a"), 3, "it has landed: seed {seed}\n{}", w.log());
@@ -79,8 +82,9 @@ fn catalogue_c4_a_take_that_lands_after_the_round_is_deleted() {
     }
 }
 
-/// Case C4, the late form: the take lands when the delete has been confirmed already, on a younger connection. The node is looked at once more a
-/// TTL later (requirement A4).
+/// Case C4, late form: the take arrives after its delete was confirmed on a newer connection. The
+/// client checks the node again a TTL later.
+// A4
 #[test]
 fn catalogue_c4_a_take_that_lands_after_its_delete_is_found() {
     for seed in 0..20 {
@@ -100,8 +104,9 @@ fn catalogue_c4_a_take_that_lands_after_its_delete_is_found() {
     }
 }
 
-/// Case C5: dropping the future leaves it open whether the command is sent and executed. Whenever the caller leaves, before, during or
-/// after, nothing is left behind and nothing is renewed (requirements A4 and M8).
+/// Case C5: after the future is dropped, the command may or may not be sent and executed. Here
+/// nothing is left behind and nothing is renewed, whenever the caller leaves.
+// A4, M8
 #[test]
 fn catalogue_c5_an_acquisition_dropped_at_any_moment_leaves_nothing() {
     let mut granted = 0;
@@ -110,7 +115,7 @@ fn catalogue_c5_an_acquisition_dropped_at_any_moment_leaves_nothing() {
         if !cold {
             warm(&mut w, 0);
         }
-        // Offers are claimed by a future that is polled; this one is not.
+        // A polled future would claim the offer. This one is not polled.
         w.auto_claim(false);
         let lock = w.acquire(0, Acquire::new("a"));
         w.run_for(us(50 * step));
@@ -119,7 +124,7 @@ fn catalogue_c5_an_acquisition_dropped_at_any_moment_leaves_nothing() {
             w.drop_connections(0, 0);
         }
         w.abandon(0, lock);
-        // With the connection lost, the delete waits for the next one.
+        // The connection is lost, so the delete waits for the next one.
         w.run_for(ms(50));
         assert!(w.get(0, "a").is_none(), "step {step}, cold {cold}\n{}", w.log());
         assert_never_back(&mut w, 1, secs(25));
@@ -129,8 +134,9 @@ fn catalogue_c5_an_acquisition_dropped_at_any_moment_leaves_nothing() {
     assert!((20..150).contains(&granted), "some leave before the grant, some after it: {granted} of 160");
 }
 
-/// Case C6: `release` forgets the token first, the delete is cancelled, and a second try is refused as "not the owner". The token is
-/// forgotten only after a definite answer (requirement U1).
+/// Case C6: `release` forgets the token first, the delete is cancelled, and a retry fails with "not
+/// the owner". Here the token is forgotten only after a definite reply.
+// U1
 #[test]
 fn catalogue_c6_a_release_that_did_not_arrive_is_repeated() {
     for seed in 0..20 {
@@ -138,7 +144,7 @@ fn catalogue_c6_a_release_that_did_not_arrive_is_repeated() {
         let lock = hold(&mut w, 0, Acquire::new("a"));
         w.run_for(ms(5));
         w.release(0, lock);
-        // The delete is lost on its way.
+        // The delete is lost in flight.
         w.drop_connections(0, 0);
         assert!(w.get(0, "a").is_some());
         assert_eq!(
@@ -152,7 +158,8 @@ fn catalogue_c6_a_release_that_did_not_arrive_is_repeated() {
     }
 }
 
-/// Case C10: errors other than the expected ones skip the clean-up. It follows from the state, whatever went wrong (requirement A4).
+/// Case C10: unexpected errors skip the cleanup. Here it follows from the state.
+// A4
 #[test]
 fn catalogue_c10_whatever_goes_wrong_is_cleaned_up() {
     type Trouble = fn(&mut World);

@@ -7,8 +7,9 @@ use lock_proto::{Instant, Misuse};
 
 use super::*;
 
-/// Case K1: the server's wall clock steps forward and all keys end at once. No client can cure it; the fencing token still grows
-/// (requirement A9).
+/// Case K1: the server's wall clock jumps forward and all keys expire. No client can prevent that,
+/// but the fencing token still grows.
+// A9
 #[test]
 fn catalogue_k1_a_server_clock_step_breaks_exclusion_but_not_the_fence() {
     for seed in 0..10 {
@@ -19,7 +20,7 @@ fn catalogue_k1_a_server_clock_step_breaks_exclusion_but_not_the_fence() {
         let second = hold(&mut w, 1, Acquire::new("a"));
         assert_eq!(w.overlaps(), 1, "this is what nobody can promise: {:?}", w.violations());
         assert!(w.grant(1, second).unwrap().fence > w.grant(0, first).unwrap().fence);
-        // Back again: the counter has kept the greater time.
+        // The clock jumps back: the counter keeps the greater time.
         w.jump_node_clock_back(0, secs(3_600));
         assert_eq!(give_back(&mut w, 1, second), Release::Released);
         let third = hold(&mut w, 1, Acquire::new("a"));
@@ -27,8 +28,9 @@ fn catalogue_k1_a_server_clock_step_breaks_exclusion_but_not_the_fence() {
     }
 }
 
-/// Case K2: the process stands still for longer than the TTL between request and answer, then reads the answer and believes to hold. The
-/// clock is looked at after the answer (requirement T2).
+/// Case K2: the process is paused for longer than the TTL between request and reply, then reads the
+/// reply and believes to hold the lock. Here the clock is read after the reply.
+// T2
 #[test]
 fn catalogue_k2_an_answer_read_after_a_pause_is_no_lock() {
     for (seed, nodes) in (0..40).map(|seed| (seed, [1, 3][seed as usize % 2])) {
@@ -43,7 +45,7 @@ fn catalogue_k2_an_answer_read_after_a_pause_is_no_lock() {
         w.resume_client(0);
         w.run_for(secs(5));
         assert!(w.grant(0, first).is_none() && w.is_held(1, second), "seed {seed}\n{}", w.log());
-        // The same with a renewal's answer.
+        // The same with the reply to a renewal.
         give_back(&mut w, 1, second);
         w.expect(secs(3), "the first holds", |w| w.is_held(0, first));
         w.expect(ms(700), "its renewal is executed", |w| requests(w, 0, "extend", "a") >= nodes);
@@ -59,8 +61,10 @@ fn catalogue_k2_an_answer_read_after_a_pause_is_no_lock() {
     }
 }
 
-/// Case K3: validity and waits are measured by the time of day. The machines see one number that grows; what time of day it is, here or
-/// on the server, changes nothing, and a number that goes backwards counts as standing still (requirement M1).
+/// Case K3: validity and waits are measured by the time of day. Here machines see one monotonic
+/// number. The time of day of client or server changes nothing, and a number that goes backwards
+/// counts as standing still.
+// M1
 #[test]
 fn catalogue_k3_the_time_of_day_plays_no_part() {
     let run = |offset: u64, unix: u64| {
@@ -70,7 +74,7 @@ fn catalogue_k3_the_time_of_day_plays_no_part() {
             .node(0, |c| c.unix_time(secs(unix)))
             .config(|c| c.fencing(false))
             .build();
-        // By hand, because the jitter of renewals is a hash of the reading.
+        // Renewed manually, because the jitter of renewals is a hash of the clock reading.
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(3)).renew(Renew::Manual));
         for _ in 0..5 {
             w.run_for(secs(2));
@@ -88,7 +92,7 @@ fn catalogue_k3_the_time_of_day_plays_no_part() {
     let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)).renew(Renew::Manual));
     w.run_for(ms(1_500));
     let until = w.machine(0).valid_until(lock);
-    // A verb and facts with a clock that was set back: an extension now counts from the latest time ever told.
+    // The clock was set back. An extension counts from the latest time seen.
     w.try_verb(0, |machine, _| {
         machine.handle_timeout(Instant::ZERO);
         machine.extend(Instant::ZERO, lock)
@@ -101,8 +105,9 @@ fn catalogue_k3_the_time_of_day_plays_no_part() {
     assert_eq!(late, Err(Misuse::NotHeld(lock)), "no clock brings it back");
 }
 
-/// Case K4: the deadline of a keep-alive counts from the receipt of its answer, so the client believes in the lock for longer than the
-/// server. On Redis it is the renewal: it counts from its emission (requirement T1).
+/// Case K4: the deadline of a keep-alive counts from the receipt of its reply, so the client
+/// believes in the lock for longer than the server. Here a renewal counts from its emission.
+// T1
 #[test]
 fn catalogue_k4_a_renewal_counts_from_its_emission() {
     for (seed, manual) in (0..20).map(|seed| (seed, seed % 2 == 0)) {
@@ -125,14 +130,16 @@ fn catalogue_k4_a_renewal_counts_from_its_emission() {
             "seed {seed}: {valid_until}, told at {told}\n{}",
             w.log()
         );
-        // The key outlives what the client believes.
+        // The key outlives the client's validity.
         let key_ends = w.now() + w.node(0).pttl(w.now(), "a").unwrap();
         assert!(valid_until + ms(90) <= key_ends, "seed {seed}: {valid_until} and {key_ends}");
     }
 }
 
-/// Case K5: the machine sleeps, its timers stand still, and it wakes up long after the TTL with several holders about. On a clock that goes on
-/// through a suspend, the first thing that every hold is told is its loss, and no late renewal goes out (requirements T2 and T4).
+/// Case K5: the machine sleeps with its timers stopped, and wakes up long after the TTL with
+/// several holders. With a clock that advances during a suspend, every hold first gets its loss,
+/// and no late renewal is sent.
+// T2, T4
 #[test]
 fn catalogue_k5_after_a_suspend_every_hold_is_lost_first() {
     for seed in 0..20 {
@@ -154,8 +161,9 @@ fn catalogue_k5_after_a_suspend_every_hold_is_lost_first() {
     }
 }
 
-/// Case K6: the thread that renews is starved, or has very many locks to renew. A late call is a normal input: what is still valid is renewed at
-/// once (requirements M7 and H2).
+/// Case K6: the renewing thread is starved or has too many locks. Here a late call is a normal
+/// input: locks that are still valid are renewed at once.
+// M7, H2
 #[test]
 fn catalogue_k6_late_renewals_are_made_up_for() {
     for seed in 0..3 {

@@ -1,4 +1,4 @@
-//! Cases L: being told that the lock is lost.
+//! Cases L: notification of a lost lock.
 
 use lock_proto::Instant;
 use lock_proto::Machine;
@@ -7,8 +7,9 @@ use lock_proto::sim::{Direction, World};
 
 use super::*;
 
-/// Case L1: a holder that is cut off is never told, while the next one works. It is told at the end of its own validity, which is before
-/// the server can hand the lock on (requirement T2).
+/// Case L1: a partitioned holder is never notified while the next one works. Here it is notified at
+/// the end of its own validity, before the server can grant the lock to another client.
+// T2
 #[test]
 fn catalogue_l1_a_holder_that_is_cut_off_is_told_before_the_next_one_holds() {
     for (seed, drift) in (0..20).map(|seed| (seed, [-4_000, 0, 4_000][seed as usize % 3])) {
@@ -16,7 +17,7 @@ fn catalogue_l1_a_holder_that_is_cut_off_is_told_before_the_next_one_holds() {
         let first = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)));
         let second = w.acquire(1, Acquire::new("a").ttl(secs(2)));
         w.run_for(secs(3));
-        // All ways of being cut off: nothing of it is told by the network.
+        // Partitions in each direction. The network reports none of them.
         match seed % 3 {
             0 => w.partition(0, 0),
             1 => w.cut(0, 0, Direction::ToClient),
@@ -32,8 +33,9 @@ fn catalogue_l1_a_holder_that_is_cut_off_is_told_before_the_next_one_holds() {
     }
 }
 
-/// Case L2: "acquired" is a stored status, true as long as no timer has run, and it can flip back. Whether a lock is held follows from the
-/// clock at the question, and a loss is final (requirements T2 and T3).
+/// Case L2: "acquired" is a stored status that stays true until a timer runs, and can flip back.
+/// Here the clock decides at each query, and a loss is final.
+// T2, T3
 #[test]
 fn catalogue_l2_held_is_a_question_to_the_clock() {
     for seed in 0..20 {
@@ -41,7 +43,7 @@ fn catalogue_l2_held_is_a_question_to_the_clock() {
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)));
         let until = w.machine(0).valid_until(lock).unwrap();
         w.run_for(ms(590));
-        // From here on no timer of the process runs; the renewal's answer lies in its socket.
+        // From here on no timer of the process runs. The reply to the renewal is in its socket.
         w.cut(0, 0, Direction::ToClient);
         w.run_for(ms(210));
         w.pause_client(0);
@@ -58,8 +60,9 @@ fn catalogue_l2_held_is_a_question_to_the_clock() {
     }
 }
 
-/// Case L5: after the loss the release is repeated for seconds. One delete, one answer; without an answer it ends with the release's own
-/// time (requirements H6 and U1).
+/// Case L5: after the loss the release is repeated for seconds. Here there is one delete and one
+/// reply, or the release timeout.
+// H6, U1
 #[test]
 fn catalogue_l5_the_release_of_a_lost_lock_is_short() {
     for seed in 0..10 {
@@ -86,8 +89,9 @@ fn catalogue_l5_the_release_of_a_lost_lock_is_short() {
     }
 }
 
-/// Case L7: a false alarm ends the process. A loss is a value that is told to its holder, only when it is one; a renewal that is late but
-/// gets through is none (requirement T2).
+/// Case L7: a false alarm ends the process. Here a loss is reported to the holder only when it is
+/// certain. A late but successful renewal is no loss.
+// T2
 #[test]
 fn catalogue_l7_a_late_renewal_is_no_alarm() {
     for seed in 0..20 {
@@ -107,7 +111,8 @@ fn catalogue_l7_a_late_renewal_is_no_alarm() {
     }
 }
 
-/// Case L8: a lost lock is taken again behind its holder's back. What is lost stays lost, also while the lock is free (requirement T2).
+/// Case L8: a lost lock is reacquired without the holder's knowledge. Here a loss is final.
+// T2
 #[test]
 fn catalogue_l8_a_lost_lock_is_never_taken_again_by_itself() {
     for seed in 0..10 {

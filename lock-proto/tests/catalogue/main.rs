@@ -1,7 +1,8 @@
-//! The failure catalogue: what other lock clients got wrong, each case played through in a simulated world.
+//! The failure catalogue: mistakes of other lock clients, each played through in a simulated world.
 //!
-//! `docs/failures.md` lists the cases. Their ids (A1, C3, …) are in the names of the tests; they are not those of the requirements
-//! in `docs/spec`. Cases that concern the async handles are in `src/driver/tests/catalogue.rs`.
+//! `docs/failures.md` lists the cases. Their ids (A1, C3, …) are in the names of the tests; they
+//! are not requirements of `docs/spec`. Cases of the async handles are in
+//! `src/driver/tests/catalogue.rs`.
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
@@ -34,7 +35,6 @@ const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// Takes a lock and waits until it is held.
 #[track_caller]
 fn hold(w: &mut World, client: usize, want: Acquire) -> LockId {
     let lock = w.acquire(client, want);
@@ -42,7 +42,7 @@ fn hold(w: &mut World, client: usize, want: Acquire) -> LockId {
     lock
 }
 
-/// Opens the connections of a client, so that what follows needs no handshake and no script's source.
+/// Opens a client's connections and loads its scripts.
 #[track_caller]
 fn warm(w: &mut World, client: usize) {
     let lock = hold(w, client, Acquire::new("warm-up"));
@@ -50,7 +50,6 @@ fn warm(w: &mut World, client: usize) {
     w.run_for(ms(5));
 }
 
-/// Gives a lock back and waits for the answer.
 #[track_caller]
 fn give_back(w: &mut World, client: usize, lock: LockId) -> Release {
     w.release(client, lock);
@@ -78,20 +77,19 @@ fn was_renewed(w: &World, client: usize, lock: LockId) -> bool {
     w.events(client, lock).iter().any(|event| matches!(event, Event::Renewed { .. }))
 }
 
-/// The value that an acquisition writes, once it was granted.
 fn token(w: &World, client: usize, lock: LockId) -> Vec<u8> {
     w.grant(client, lock).unwrap().token.to_string().into_bytes()
 }
 
-/// How often a client's requests of this kind (`take`, `extend`, `release`) for the lock `name` reached a server, also those that it
-/// refused.
+/// Returns how many of a client's requests of this kind (`take`, `extend`, `release`) for lock
+/// `name` reached a server, including rejected ones.
 fn requests(w: &World, client: usize, kind: &str, name: &str) -> usize {
     w.log().lines().filter(|line| is_request(line, client, kind, name)).count()
 }
 
-/// Whether a line of the log tells of such a request. A take may be a plain `SET`.
+/// Returns whether a log line shows such a request. A take may be a plain `SET`.
 fn is_request(line: &str, client: usize, kind: &str, name: &str) -> bool {
-    // With others of its kind it is another script.
+    // A batch of requests is a different script.
     let (script, others) = (format!("<{kind}>"), format!("<{kind}-"));
     let mut words = line.split(' ').skip_while(|word| *word != script && !word.starts_with(&others));
     let keys = words.nth(1).and_then(|keys| keys.parse().ok()).unwrap_or(0);
@@ -99,7 +97,7 @@ fn is_request(line: &str, client: usize, kind: &str, name: &str) -> bool {
     line.contains(&format!(" from c{client}/")) && (plain || words.take(keys).any(|key| key == name))
 }
 
-/// A request of another program, over a connection of its own.
+/// Sends a command of another program over a separate connection.
 fn command(w: &mut World, node: usize, args: &[&str]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", args.len());
     for arg in args {
@@ -115,7 +113,7 @@ fn command(w: &mut World, node: usize, args: &[&str]) -> Vec<u8> {
     })
 }
 
-/// Nothing that is a lock is left, and only the fence counter stays without a time limit.
+/// Checks that no lock is left and that only the fence counter has no TTL.
 #[track_caller]
 fn assert_clean(w: &World) {
     let log = w.log();
@@ -131,7 +129,7 @@ fn assert_clean(w: &World) {
     }
 }
 
-/// The key `a` does not appear on any of these nodes while this time passes.
+/// Checks that the key `a` does not appear on any of these nodes during this time.
 #[track_caller]
 fn assert_never_back(w: &mut World, nodes: usize, time: Duration) {
     let back = w.run_until(time, |w| (0..nodes).any(|node| w.get(node, "a").is_some()));

@@ -9,8 +9,9 @@ use lock_proto::sim::World;
 
 use super::*;
 
-/// Case X2: the token is a constant, or belongs to an object that many callers share, so one overwrites the other's. It is made inside, by
-/// client and attempt (requirement A2).
+/// Case X2: the token is constant or belongs to an object that callers share, so they overwrite
+/// each other's. Here it is generated per client and attempt.
+// A2
 #[test]
 fn catalogue_x2_every_grant_of_a_server_has_a_token_of_its_own() {
     for seed in 0..5 {
@@ -26,8 +27,9 @@ fn catalogue_x2_every_grant_of_a_server_has_a_token_of_its_own() {
     }
 }
 
-/// Case X3: a token of the whole process lets every thread in again that asks. Acquisitions of one client exclude each other, and each
-/// release ends its own hold only (requirement A8).
+/// Case X3: with one token per process, every thread can enter. Here acquisitions of one client
+/// exclude each other, and a release ends only its own hold.
+// A8
 #[test]
 fn catalogue_x3_one_client_is_not_one_owner() {
     for seed in 0..10 {
@@ -41,13 +43,14 @@ fn catalogue_x3_one_client_is_not_one_owner() {
         });
         assert!(all_over && most == 1, "{most} held at once: seed {seed}\n{}", w.log());
         assert!(locks.iter().all(|lock| released(&w, 0, *lock) == Some(Release::Released)));
-        // First come, first served, and every one with a fence of its own.
+        // FIFO order, and each grant has a different fence.
         let fences: Vec<_> = locks.iter().map(|lock| w.grant(0, *lock).unwrap().fence.unwrap()).collect();
         assert!(fences.is_sorted() && fences.iter().collect::<BTreeSet<_>>().len() == fences.len());
     }
 }
 
-/// Case X4: whoever names a lease time switches the renewal off without knowing. TTL and renewal are two settings (requirement H3).
+/// Case X4: setting a TTL silently disables the renewal. Here they are two settings.
+// H3
 #[test]
 fn catalogue_x4_a_ttl_does_not_switch_renewal_off() {
     let mut w = World::redis(1).build();
@@ -57,8 +60,9 @@ fn catalogue_x4_a_ttl_does_not_switch_renewal_off() {
     assert!(w.is_held(0, auto) && lost(&w, 0, manual).is_some());
 }
 
-/// Case X5: the release in a `finally` runs although the lock was never had. Nothing but a grant can be given back: anything else is an error,
-/// and nothing has changed (requirements M5 and M6).
+/// Case X5: the release in a `finally` runs although the lock was never granted. Here only a grant
+/// can be released: anything else is an error and changes nothing.
+// M5, M6
 #[test]
 fn catalogue_x5_what_was_never_granted_cannot_be_released() {
     let mut w = World::redis(1).clients(2).build();
@@ -75,8 +79,9 @@ fn catalogue_x5_what_was_never_granted_cannot_be_released() {
     assert!(w.is_held(1, second));
 }
 
-/// Case X6: the fencing number is read from the counter when it is asked for, so a holder that has lost the lock gets its successor's. It is a
-/// field of the grant (requirement A9).
+/// Case X6: the fencing token is read from the counter on demand, so a holder that lost the lock
+/// gets its successor's. Here it is a field of the grant.
+// A9
 #[test]
 fn catalogue_x6_the_fence_belongs_to_the_grant() {
     let mut w = World::redis(1).clients(2).build();

@@ -10,13 +10,13 @@ use lock_proto::{ClientId, ConfigError, Instant, Invalid, Misuse};
 
 use super::*;
 
-/// Another client's key on a node, without a client.
 fn rival(w: &mut World, node: usize, ttl: Duration) {
     w.on_node(node, "SET a rival", |node, now| node.insert(now, "a", "rival", Some(ttl)));
 }
 
-/// Case Q1: a winner has three nodes of five, the other two become free, one of the three loses its key, and a second one wins three. The
-/// winner goes on to take what is missing (requirement Q3).
+/// Case Q1: a winner has three of five nodes. The other two become free, one of the three loses its
+/// key, and a second client wins three. Here the winner keeps trying to take the missing nodes.
+// Q3
 #[test]
 fn catalogue_q1_a_winner_takes_the_missing_nodes_as_well() {
     for seed in 0..20 {
@@ -40,8 +40,10 @@ fn catalogue_q1_a_winner_takes_the_missing_nodes_as_well() {
     }
 }
 
-/// Case Q2: a node restarts empty, renewals then succeed on two of three for ever, and the second restart loses every lock. The node gets
-/// the token again while a majority confirms, and has no vote in new rounds meanwhile (requirements Q3 and Q6).
+/// Case Q2: a node restarts empty, renewals succeed on two of three nodes from then on, and a
+/// second restart loses every lock. Here the node gets the token again while a majority confirms,
+/// and meanwhile has no vote in new rounds.
+// Q3, Q6
 #[test]
 fn catalogue_q2_a_node_that_lost_its_data_is_given_it_again() {
     for seed in 0..20 {
@@ -61,8 +63,9 @@ fn catalogue_q2_a_node_that_lost_its_data_is_given_it_again() {
     }
 }
 
-/// Case Q3: validity counts the matching keys and forgets how long the slow node took. It is the instant at which the round was sent, plus the
-/// TTL, less the drift, however late the answers come (requirements T1 and Q4).
+/// Case Q3: the validity counts matching keys and ignores the time a slow node took. Here it is the
+/// start of the round plus the TTL minus the drift, however late the replies are.
+// T1, Q4
 #[test]
 fn catalogue_q3_slow_answers_shorten_what_is_left() {
     for (seed, nodes) in (0..20).map(|seed| (seed, [1, 3, 5][seed as usize % 3])) {
@@ -79,8 +82,10 @@ fn catalogue_q3_slow_answers_shorten_what_is_left() {
     }
 }
 
-/// Case Q4: the wait for the members is longer than the lease, so early ones end while late ones are awaited. A round ends when its members
-/// are silent, and with its grants at the latest; a setting that is not short against the TTL is refused (requirement Q1).
+/// Case Q4: the timeout of a round is longer than the lease, so early grants expire while late ones
+/// are awaited. Here a round ends when its nodes are silent, and with its grants at the latest. A
+/// round timeout that is not short against the TTL is rejected.
+// Q1
 #[test]
 fn catalogue_q4_a_round_ends_with_the_silence_of_its_nodes() {
     for seed in 0..10 {
@@ -97,8 +102,9 @@ fn catalogue_q4_a_round_ends_with_the_silence_of_its_nodes() {
     assert!(matches!(refused, Err(Misuse::Invalid(Invalid::RoundTimeout { .. }))), "{refused:?}");
 }
 
-/// Case Q5: the "independent" nodes are one server, so one grant counts several times. Equal addresses and equal run ids are refused
-/// (requirement Q6).
+/// Case Q5: the "independent" nodes are one server, so one grant counts several times. Here equal
+/// addresses and equal run ids are rejected.
+// Q6
 #[test]
 fn catalogue_q5_one_server_has_one_vote() {
     let hour = secs(3_600);
@@ -122,8 +128,10 @@ fn catalogue_q5_one_server_has_one_vote() {
     assert!(matches!(refused, Err(ConfigError::EqualNodes(..))), "{refused:?}");
 }
 
-/// Case Q6: the take's script is not known to the server any more, the round is decided and the delete sent, and then the take is repeated with
-/// its source and lands last. The repetition never overtakes a later delete (requirements P1 and Q5).
+/// Case Q6: the server does not know the take's script, the round is decided and the delete sent,
+/// and then the take is repeated with its source and arrives last. Here the repetition never
+/// overtakes a later delete.
+// P1, Q5
 #[test]
 fn catalogue_q6_a_repeated_script_never_overtakes_the_delete() {
     let (mut repeated, mut refused) = (0, 0);
@@ -132,7 +140,7 @@ fn catalogue_q6_a_repeated_script_never_overtakes_the_delete() {
         warm(&mut w, 0);
         w.on_node(0, "SCRIPT FLUSH", |node, _| node.flush_scripts());
         if at % 4 < 2 {
-            // Another client's release has been here: the delete is executed at once, and the take is not known.
+            // The release script is already loaded: the delete runs while the take is unknown.
             command(&mut w, 0, &["SCRIPT", "LOAD", script::RELEASE.source]);
         }
         w.slow(0, 0, Direction::ToNode, ms(15)..ms(16));
@@ -163,7 +171,7 @@ fn catalogue_q6_a_repeated_script_never_overtakes_the_delete() {
         (0..2).for_each(|node| rival(&mut w, node, secs(60)));
         w.on_node(2, "SCRIPT FLUSH", |node, _| node.flush_scripts());
         w.slow(0, 2, Direction::ToNode, ms(15)..ms(25));
-        // The second attempt is a script: the first has left its node in doubt.
+        // The second attempt is a script, because the first has left its node in doubt.
         let lock = w.acquire(0, Acquire::new("a").wait(Wait::For(ms(300))));
         w.expect(ms(301), "the wait is over", |w| w.is_over(0, lock));
         w.run_for(ms(200));
@@ -173,8 +181,9 @@ fn catalogue_q6_a_repeated_script_never_overtakes_the_delete() {
     }
 }
 
-/// Case Q7: one dead node holds up locking and unlocking for its whole timeout. A quorum decides, and the rest is finished in the background
-/// (requirement Q1).
+/// Case Q7: one dead node delays locking and unlocking by its timeout. Here a quorum decides, and
+/// the rest completes in the background.
+// Q1
 #[test]
 fn catalogue_q7_a_dead_node_holds_nobody_up() {
     for (seed, warm_up) in (0..20).map(|seed| (seed, seed % 2 == 0)) {
@@ -182,7 +191,7 @@ fn catalogue_q7_a_dead_node_holds_nobody_up() {
         if warm_up {
             warm(&mut w, 0);
         }
-        // One swallows everything, one does not even let packets pass.
+        // One node accepts data without replying; the other is partitioned.
         w.pause_node(1);
         w.partition(0, 3);
         for _ in 0..3 {
@@ -198,8 +207,9 @@ fn catalogue_q7_a_dead_node_holds_nobody_up() {
     }
 }
 
-/// Case Q8: every node said yes, and the error says only "expired". The report tells how long was waited and what each node said
-/// (requirement Q4).
+/// Case Q8: every node granted, but the error only says "expired". Here the report has the time
+/// waited and the reply of each node.
+// Q4
 #[test]
 fn catalogue_q8_a_round_that_was_too_slow_says_so() {
     let mut w = World::redis(3).config(|c| c.round_timeout(ms(50))).build();
@@ -214,8 +224,9 @@ fn catalogue_q8_a_round_that_was_too_slow_says_so() {
     assert_eq!(report.to_string(), "waited 50ms; node 0: granted, node 1: no answer yet, node 2: no answer yet");
 }
 
-/// Case Q9: a quorum's release fails because a node that was never won says "not yours". What was never confirmed there needs no release
-/// there (requirement U1).
+/// Case Q9: a quorum release fails because a node that never granted answers "not yours". Here only
+/// confirmed grants need a confirmed release.
+// U1
 #[test]
 fn catalogue_q9_a_node_that_was_never_won_does_not_spoil_the_release() {
     for (seed, nodes) in (0..20).map(|seed| (seed, [3, 5][seed as usize % 2])) {
@@ -232,8 +243,9 @@ fn catalogue_q9_a_node_that_was_never_won_does_not_spoil_the_release() {
     }
 }
 
-/// Case Q10: contenders split the votes, and try again in step. What was won is given back at once, and the next attempt comes after a random
-/// delay (requirement Q2).
+/// Case Q10: contenders split the votes and retry in step. Here grants of a lost round are released
+/// at once, and the next attempt follows a random delay.
+// Q2
 #[test]
 fn catalogue_q10_split_votes_come_apart() {
     let mut splits = 0;
@@ -245,7 +257,7 @@ fn catalogue_q10_split_votes_come_apart() {
         for (client, lock) in locks {
             assert_eq!(released(&w, client, lock), Some(Release::Released), "seed {seed}");
         }
-        // A delete before the first grant gives back a part of the votes.
+        // A delete before the first grant releases part of a split vote.
         let log = w.log();
         let (contest, _) = log[log.find(" acquire a\n").unwrap()..].split_once("Granted").unwrap();
         splits += usize::from((0..5).any(|c| contest.lines().any(|line| is_request(line, c, "release", "a"))));

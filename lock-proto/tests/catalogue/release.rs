@@ -1,4 +1,4 @@
-//! Cases U: giving back.
+//! Cases U: releasing a lock.
 
 use lock_proto::redis::{Acquire, Blocked, Event, Loss, Release, Renew};
 use lock_proto::sim::redis::Condition;
@@ -6,8 +6,9 @@ use lock_proto::sim::{Direction, World};
 
 use super::*;
 
-/// Case U1: the first holder overruns its TTL, the second takes the lock, and the first one's release deletes the second one's key. Only
-/// the own token is deleted (requirement U1).
+/// Case U1: the first holder exceeds its TTL, a second client takes the lock, and the first one's
+/// release deletes its key. Here a release deletes only its own token.
+// U1
 #[test]
 fn catalogue_u1_a_late_release_takes_nothing_from_the_next_holder() {
     for seed in 0..20 {
@@ -26,8 +27,9 @@ fn catalogue_u1_a_late_release_takes_nothing_from_the_next_holder() {
     }
 }
 
-/// Case U2: the release of a lock that has ended is repeated for the whole window and ends as an error. There are four outcomes, and only
-/// the one that is not known is repeated (requirement U1).
+/// Case U2: the release of an expired lock is retried for the whole window and ends as an error.
+/// Here there are four outcomes, and only the unknown one is retried.
+// U1
 #[test]
 fn catalogue_u2_a_release_has_four_outcomes_and_repeats_one() {
     let by_hand = || Acquire::new("a").ttl(secs(2)).renew(Renew::Manual);
@@ -59,8 +61,9 @@ fn catalogue_u2_a_release_has_four_outcomes_and_repeats_one() {
     }
 }
 
-/// Case U3: a release answers "false, and no error", or "already taken" for a lock that had merely ended. Each outcome says what was
-/// found, by the token and not by its absence (requirement U1).
+/// Case U3: a release answers "false, and no error", or "already taken" for a lock that had merely
+/// expired. Here each outcome reports what was found, based on the token and not on its absence.
+// U1
 #[test]
 fn catalogue_u3_ended_and_taken_are_two_things() {
     for seed in 0..10 {
@@ -75,8 +78,9 @@ fn catalogue_u3_ended_and_taken_are_two_things() {
     }
 }
 
-/// Case U3, second part: the holder was told that another has the lock, and its release says only that it has ended. What was found stays known
-/// until the guard comes back (requirement U1).
+/// Case U3, second part: the holder learned that another client has the lock, but its release only
+/// says "expired". Here the finding is kept until the guard is released.
+// U1
 #[test]
 fn catalogue_u3_what_was_lost_to_another_is_released_as_taken() {
     let mut w = World::redis(1).build();
@@ -86,8 +90,10 @@ fn catalogue_u3_what_was_lost_to_another_is_released_as_taken() {
     assert_eq!(give_back(&mut w, 0, lock), Release::Taken);
 }
 
-/// Case U5: the delete was executed and its answer lost; the repeated one finds nothing, and the caller is told that it was not the owner.
-/// Gone after a delete of ours that may have done it is a success (requirement U1).
+/// Case U5: the delete was executed but its reply was lost. The repeated delete finds nothing, and
+/// the caller learns that it was not the owner. Here a key that is gone after our delete may have
+/// removed it counts as released.
+// U1
 #[test]
 fn catalogue_u5_a_delete_whose_answer_was_lost_is_a_release() {
     for (seed, next_in_between) in (0..20).map(|seed| (seed, seed % 2 == 0)) {
@@ -110,8 +116,9 @@ fn catalogue_u5_a_delete_whose_answer_was_lost_is_a_release() {
     }
 }
 
-/// Case U7: the release failed, the local record is gone and the key still there, so every later acquisition waits for its own old key.
-/// What this client gave back it may replace (requirement A3).
+/// Case U7: the release failed, the local record is gone but the key still exists, so later
+/// acquisitions wait for the client's own old key. Here the client may replace what it released.
+// A3
 #[test]
 fn catalogue_u7_a_client_never_waits_for_what_it_gave_back() {
     for seed in 0..20 {
@@ -133,8 +140,9 @@ fn catalogue_u7_a_client_never_waits_for_what_it_gave_back() {
     }
 }
 
-/// Case U8: the remote lock has ended, but the process's own mutex stays taken, and its other threads never get in. A loss lets the next
-/// local waiter contend, though the lost guard is still out (requirement A8).
+/// Case U8: the remote lock has expired, but the local mutex stays locked, and other threads never
+/// get in. Here a loss lets the next local waiter contend, even while the lost guard exists.
+// A8
 #[test]
 fn catalogue_u8_a_loss_lets_the_local_waiters_on() {
     for seed in 0..10 {
@@ -154,8 +162,9 @@ fn catalogue_u8_a_loss_lets_the_local_waiters_on() {
     }
 }
 
-/// Case U9: the server turns read-only, out of memory or out of disk while a lock is held, and refuses to renew and to delete. That is
-/// neither "lost" nor "taken": it is tried again until the validity ends (requirements H2 and P2).
+/// Case U9: the server becomes read-only, or runs out of memory or disk, and rejects renewals and
+/// deletes. That is neither "lost" nor "taken": the client retries until the validity ends.
+// H2, P2
 #[test]
 fn catalogue_u9_a_server_that_refuses_writes_has_not_lost_the_lock() {
     const CONDITIONS: [Condition; 4] =
@@ -170,14 +179,14 @@ fn catalogue_u9_a_server_that_refuses_writes_has_not_lost_the_lock() {
         w.set_condition(0, condition, false);
         w.run_for(secs(10));
         assert!(w.is_held(0, lock), "{condition:?}, seed {seed}\n{}", w.log());
-        // It refuses the release for a while.
+        // It rejects the release for a while.
         w.set_condition(0, condition, true);
         w.release(0, lock);
         w.run_for(ms(700));
         w.set_condition(0, condition, false);
         w.expect(ms(1_200), "it is released", |w| w.is_over(0, lock));
         assert_eq!(released(&w, 0, lock), Some(Release::Released), "{condition:?}, seed {seed}\n{}", w.log());
-        // It refuses for good.
+        // It rejects the release for good.
         let lock = hold(&mut w, 1, Acquire::new("b").ttl(secs(3)));
         if condition != Condition::OutOfMemory {
             w.set_condition(0, condition, true);

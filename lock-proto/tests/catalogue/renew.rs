@@ -8,8 +8,9 @@ use lock_proto::{Invalid, Misuse};
 
 use super::*;
 
-/// Case R1: after a renewal that failed an entry of the old hold stays, and the next hold of that name is never renewed. The watchdog is a
-/// part of one grant and ends with it (requirement H1).
+/// Case R1: after a failed renewal an entry of the old hold remains, and the next hold of that name
+/// is never renewed. Here the watchdog is part of one grant and ends with it.
+// H1
 #[test]
 fn catalogue_r1_the_next_hold_has_a_watchdog_of_its_own() {
     for seed in 0..20 {
@@ -18,7 +19,7 @@ fn catalogue_r1_the_next_hold_has_a_watchdog_of_its_own() {
         w.partition(0, 0);
         w.expect(secs(2), "it is lost", |w| lost(w, 0, first).is_some());
         w.heal_all();
-        // With the old guard still out, and without.
+        // With and without the old guard.
         if seed % 2 == 0 {
             w.abandon(0, first);
         }
@@ -30,8 +31,9 @@ fn catalogue_r1_the_next_hold_has_a_watchdog_of_its_own() {
     }
 }
 
-/// Case R2: the release's "stop renewing" runs before the grant's "start renewing", and an orphan is renewed for ever. One machine orders
-/// both: what was released can arm nothing (requirement H1).
+/// Case R2: the release stops the renewal before the grant starts it, and an orphan is renewed for
+/// good. Here one machine orders both: a released lock cannot start a renewal.
+// H1
 #[test]
 fn catalogue_r2_a_release_right_after_the_grant_ends_all() {
     for (seed, claimed) in (0..20).map(|seed| (seed, seed % 2 == 0)) {
@@ -49,8 +51,9 @@ fn catalogue_r2_a_release_right_after_the_grant_ends_all() {
     }
 }
 
-/// Case R3: the release fails, and the renewal goes on for days. Renewal stops when the release is *asked for*, whatever comes of it; the
-/// TTL is the backstop (requirement H2).
+/// Case R3: the release fails, and the renewal continues for days. Here renewal stops when the
+/// release is requested, whatever its result. The TTL is the backstop.
+// H2
 #[test]
 fn catalogue_r3_renewal_stops_when_the_release_is_asked_for() {
     for (seed, condition) in (0..20).map(|seed| (seed, [Condition::ReadOnly, Condition::DiskError][seed as usize % 2]))
@@ -70,7 +73,8 @@ fn catalogue_r3_renewal_stops_when_the_release_is_asked_for() {
     }
 }
 
-/// Case R4: one lock's failure stops the timer of all. Each lock is a machine of its own (requirement H1).
+/// Case R4: the failure of one lock stops the timer of all. Here each lock is a separate machine.
+// H1
 #[test]
 fn catalogue_r4_the_loss_of_one_lock_disturbs_no_other() {
     for seed in 0..10 {
@@ -85,12 +89,13 @@ fn catalogue_r4_the_loss_of_one_lock_disturbs_no_other() {
     }
 }
 
-/// Case R6: a renewal is under way when the lock is given back; its answer re-arms the timer, or is taken for a loss. Late answers are
-/// dropped by their call's id (requirement H2).
+/// Case R6: a renewal is in flight at the release, and its reply restarts the timer or is taken for
+/// a loss. Here late replies are dropped by call id.
+// H2
 #[test]
 fn catalogue_r6_a_late_renewal_answer_says_nothing() {
     let mut under_way = 0;
-    // The renewal leaves at a third of the TTL less up to a tenth of that.
+    // The renewal is sent at a third of the TTL, less up to a tenth of that.
     for at in (890..1_030).step_by(5) {
         let mut w = World::redis(1).seed(at).build();
         warm(&mut w, 0);
@@ -101,7 +106,7 @@ fn catalogue_r6_a_late_renewal_answer_says_nothing() {
         w.run_for((start + ms(at - 40)).since(w.now()));
         let before = w.events(0, lock).len();
         w.release(0, lock);
-        // The same name again, at once: the late answer is not for this hold either.
+        // The same name again, at once: the late reply does not belong to this hold either.
         let next = (at % 2 == 0).then(|| w.acquire(0, Acquire::new("a").ttl(secs(3))));
         w.expect(ms(200), "it is answered", |w| w.is_over(0, lock));
         let after = &w.events(0, lock)[before..];
@@ -123,8 +128,10 @@ fn catalogue_r6_a_late_renewal_answer_says_nothing() {
     assert!(under_way >= 5, "in {under_way} runs the renewal was under way");
 }
 
-/// Case R8: a client that gives up at the first failed renewal loses a lock that had most of its time left; one that never gives up hides
-/// the loss. Retried until the validity ends, then lost; a clear "not mine" ends it at once (requirement H2).
+/// Case R8: a client that gives up at the first failed renewal loses a lock with most of its TTL
+/// left; one that never gives up hides the loss. Here renewals are retried until the validity ends.
+/// A definite "not mine" ends the hold at once.
+// H2
 #[test]
 fn catalogue_r8_renewal_is_retried_until_the_validity_ends() {
     for seed in 0..20 {
@@ -134,12 +141,12 @@ fn catalogue_r8_renewal_is_retried_until_the_validity_ends() {
         w.run_for(ms(500));
         w.kill_node(0);
         if seed % 2 == 0 {
-            // Back with most of a second to spare: as if nothing had been.
+            // Back with most of a second to spare: the lock is kept.
             w.run_for(ms(1_200));
             w.restart_node(0, true);
             w.run_for(secs(20));
             assert!(w.is_held(0, lock) && lost(&w, 0, lock).is_none(), "seed {seed}\n{}", w.log());
-            // Now it is somebody else's: that needs no second question.
+            // The key belongs to another client now, which a single reply proves.
             w.on_node(0, "SET a other", |node, now| node.insert(now, "a", "other", Some(secs(60))));
             w.expect(ms(1_010), "the loss is told by the next renewal", |w| lost(w, 0, lock).is_some());
             assert_eq!(lost(&w, 0, lock), Some(Loss::Taken));
@@ -153,8 +160,9 @@ fn catalogue_r8_renewal_is_retried_until_the_validity_ends() {
     }
 }
 
-/// Case R9: extending returns a new handle and kills the old one, which callers go on using. It moves the end of the one handle there is
-/// (requirement H3).
+/// Case R9: an extension returns a new handle and invalidates the old one, which callers continue
+/// to use. Here it moves the deadline of the only handle.
+// H3
 #[test]
 fn catalogue_r9_an_extension_keeps_the_handle() {
     let mut w = World::redis(1).build();
@@ -171,8 +179,9 @@ fn catalogue_r9_an_extension_keeps_the_handle() {
     assert_eq!(give_back(&mut w, 0, lock), Release::Released);
 }
 
-/// Case R10: an extension that adds to the rest pushes the end far away, so that a crash blocks everybody. The end is set to a TTL from
-/// now and no further, and a hold can be bounded (requirements H1 and H3).
+/// Case R10: extensions that add to the remaining time move the deadline far away, so that a crash
+/// blocks everyone. Here the deadline is a TTL from now, and a hold can be bounded.
+// H1, H3
 #[test]
 fn catalogue_r10_extensions_do_not_add_up() {
     let mut w = World::redis(1).build();
@@ -190,8 +199,9 @@ fn catalogue_r10_extensions_do_not_add_up() {
     assert_eq!(w.now().since(start), secs(5));
 }
 
-/// Case R11: a TTL of zero means "no expiry" in one place and "delete now" in another. There is no such TTL: the message names what is
-/// allowed, and nothing has been sent (requirement M5).
+/// Case R11: a TTL of zero means "no expiry" in one place and "delete now" in another. Here it is
+/// rejected before anything is sent, and the message names the allowed range.
+// M5
 #[test]
 fn catalogue_r11_a_ttl_of_zero_is_refused() {
     let mut w = World::redis(1).build();
@@ -206,8 +216,10 @@ fn catalogue_r11_a_ttl_of_zero_is_refused() {
     assert_eq!(w.total_calls(0), 0);
 }
 
-/// Case R12: the key has vanished, the extension creates it again, and the holder goes on though others may have held the lock meanwhile.
-/// On one node nothing is created again, and in a quorum only while a majority confirms (requirements H1 and Q3).
+/// Case R12: the key has vanished, the extension recreates it, and the holder continues although
+/// others may have held the lock meanwhile. Here one node never recreates a key, and a quorum does
+/// so only while a majority confirms.
+// H1, Q3
 #[test]
 fn catalogue_r12_a_renewal_brings_no_lost_key_back() {
     for seed in 0..10 {
@@ -230,8 +242,9 @@ fn catalogue_r12_a_renewal_brings_no_lost_key_back() {
     }
 }
 
-/// Case R13: one node of three fails while extending, and the client gives up the lock on all. A failed extension changes nothing before
-/// the validity ends (requirement Q4).
+/// Case R13: one of three nodes fails during an extension, and the client gives up the lock on all.
+/// Here a failed extension changes nothing before the validity ends.
+// Q4
 #[test]
 fn catalogue_r13_a_failed_extension_gives_nothing_up() {
     for seed in 0..10 {
@@ -241,7 +254,7 @@ fn catalogue_r13_a_failed_extension_gives_nothing_up() {
         w.run_for(secs(20));
         assert!(w.is_held(0, lock), "seed {seed}\n{}", w.log());
         assert!((1..3).all(|node| w.get(node, "a") == Some(&token(&w, 0, lock)[..])));
-        // Two of three: nothing is confirmed any more, and still it is held until the end.
+        // Without two of three nodes nothing is confirmed. The lock is held while it is valid.
         w.set_condition(1, Condition::ReadOnly, true);
         w.extend(0, lock);
         w.expect(ms(100), "the extension has failed", |w| {
@@ -257,8 +270,9 @@ fn catalogue_r13_a_failed_extension_gives_nothing_up() {
     }
 }
 
-/// Case R14: the renewal has a fixed period, so short TTLs end before it. It follows from the TTL, whatever that is, and lasts as long as
-/// the hold (requirement H1).
+/// Case R14: the renewal has a fixed period, so short TTLs expire before it. Here it follows from
+/// the TTL and lasts as long as the hold.
+// H1
 #[test]
 fn catalogue_r14_the_renewal_period_follows_from_the_ttl() {
     for ttl in [ms(200), secs(1), secs(14), secs(60), secs(3_600)] {
@@ -272,8 +286,9 @@ fn catalogue_r14_the_renewal_period_follows_from_the_ttl() {
     }
 }
 
-/// Case R15: what is left of a short TTL is computed by a subtraction that wraps. The shortest TTL is held like any other, and arithmetic
-/// on times saturates (requirement M1).
+/// Case R15: the rest of a short TTL is computed by a subtraction that wraps. Here the shortest TTL
+/// works like any other, and time arithmetic saturates.
+// M1
 #[test]
 fn catalogue_r15_the_shortest_ttl_works() {
     for seed in 0..5 {
@@ -285,8 +300,9 @@ fn catalogue_r15_the_shortest_ttl_works() {
     }
 }
 
-/// Case R16: a renewal at four fifths of the TTL leaves time for one try. The first comes at a third, several tries fit, and settings
-/// under which two would not are refused (requirement H1).
+/// Case R16: a renewal at four fifths of the TTL leaves time for one try. Here the first is at a
+/// third and several tries fit. Settings that leave no room for two are rejected.
+// H1
 #[test]
 fn catalogue_r16_several_tries_fit_the_validity() {
     for (seed, ttl) in [(1, ms(300)), (2, secs(3)), (3, secs(10)), (4, secs(60))] {

@@ -1,4 +1,4 @@
-//! Cases F and O: failovers, restarts, and what an error says.
+//! Cases F and O: failovers, restarts and error reports.
 
 use lock_proto::redis::{Acquire, Answer, Expiry, Failure, Loss, Release, Wait};
 use lock_proto::redis::{Protocol, Secret};
@@ -7,8 +7,9 @@ use lock_proto::sim::redis::{Condition, Slots, User};
 
 use super::*;
 
-/// Case F1: the server confirms the lock and dies before its replica has heard of it; the replica grants it again. No client can exclude this; the
-/// fencing token grows all the same (requirement A9).
+/// Case F1: the server confirms the lock and dies before replicating it, and the replica grants it
+/// again. No client can prevent this, but the fencing token still grows.
+// A9
 #[test]
 fn catalogue_f1_a_grant_that_the_server_forgets_is_fenced() {
     for seed in 0..10 {
@@ -25,8 +26,9 @@ fn catalogue_f1_a_grant_that_the_server_forgets_is_fenced() {
     }
 }
 
-/// Case F4: after a failover the server answers that it knows no such script, or is read-only, loading, or asks to try again. All of these mean
-/// "not executed", and are worth a retry (requirements P1 and P2).
+/// Case F4: after a failover the server does not know a script, is read-only or loading, or replies
+/// `TRYAGAIN`. All of these mean "not executed" and are retried.
+// P1, P2
 #[test]
 fn catalogue_f4_not_executed_is_worth_a_retry() {
     for (seed, condition) in (0..12).map(|seed| (seed, [Condition::ReadOnly, Condition::Loading][seed as usize % 2])) {
@@ -54,8 +56,9 @@ fn catalogue_f4_not_executed_is_worth_a_retry() {
     }
 }
 
-/// Case F6: the server evicts lock keys like cache entries, and the counter of the fencing tokens with them. The holder is told by its next
-/// renewal, and the token grows by the server's clock (requirements H2 and A9).
+/// Case F6: the server evicts lock keys and the fence counter like cache entries. The holder learns
+/// of it at its next renewal, and the token grows with the server's clock.
+// H2, A9
 #[test]
 fn catalogue_f6_an_evicted_key_is_a_loss_and_the_fence_grows_on() {
     for seed in 0..10 {
@@ -71,7 +74,8 @@ fn catalogue_f6_an_evicted_key_is_a_loss_and_the_fence_grows_on() {
     }
 }
 
-/// Case O1: one error for busy, unreachable and lost. The report names every node and what it said (requirements A5 and Q4).
+/// Case O1: one error for busy, unreachable and lost. Here the report has the reply of every node.
+// A5, Q4
 #[test]
 fn catalogue_o1_the_error_names_every_node() {
     type Trouble = fn(&mut World);
@@ -87,7 +91,7 @@ fn catalogue_o1_the_error_names_every_node() {
     for (which, (trouble, said)) in LAST.into_iter().enumerate() {
         let mut w = World::redis(5).seed(which as u64).build();
         warm(&mut w, 0);
-        // Each node has a trouble of its own; the last one answers last.
+        // Each node has a different fault. The last one replies last.
         w.pause_node(1);
         w.kill_node(2);
         w.restart_node(3, false);
@@ -114,7 +118,8 @@ fn catalogue_o1_the_error_names_every_node() {
     }
 }
 
-/// Servers in cluster mode are refused at once, in words that name it, and nothing is taken there (requirement P2).
+/// A server in cluster mode is rejected with a clear error before anything is taken.
+// P2
 #[test]
 fn p2_a_cluster_is_refused_before_anything_is_taken() {
     for (nodes, protocol, slots) in [
@@ -124,7 +129,7 @@ fn p2_a_cluster_is_refused_before_anything_is_taken() {
         (3, Protocol::Resp3, Slots::None),
         (1, Protocol::Resp2, Slots::All),
     ] {
-        // One node that is asked for no mode refuses the take, which names the fence counter as well.
+        // A single node that was not asked for its mode rejects the take with its two keys.
         let asked = nodes > 1 || protocol == Protocol::Resp3;
         let mut builder = World::redis(nodes).config(move |config| config.fencing(!asked).quarantine(secs(1)));
         for node in 0..nodes {
@@ -142,7 +147,7 @@ fn p2_a_cluster_is_refused_before_anything_is_taken() {
     }
 }
 
-/// A client that may use the lock's key and no other: it takes, waits by polling, and gives back, each as fast as any.
+/// A user with access to the lock's key alone can acquire, poll and release without delay.
 #[test]
 fn u1_the_key_of_the_lock_alone_is_enough() {
     let user = || User::new("app").password("secret").keys(["a"]).channels([]);
@@ -167,8 +172,9 @@ fn u1_the_key_of_the_lock_alone_is_enough() {
     assert_eq!(w.keys(0), [""; 0]);
 }
 
-/// A server wants connections that are up to log in again: they do, holders stay holders and waiters go on. A password that has changed
-/// is a refusal, and is not tried in a tight loop (requirement P2).
+/// A server logs out connected clients. They log in again, holders keep their locks and waiters
+/// continue. A changed password is an error, and is not retried in a tight loop.
+// P2
 #[test]
 fn p2_who_is_logged_out_logs_in_again() {
     for seed in 0..10 {
@@ -188,7 +194,7 @@ fn p2_who_is_logged_out_logs_in_again() {
         assert!(w.is_held(0, held) && !w.is_over(1, waiting), "seed {seed}\n{}", w.log());
         assert_eq!(give_back(&mut w, 0, held), Release::Released);
         w.expect(secs(2), "the waiter has it", |w| w.is_held(1, waiting));
-        // Now with another password, which they do not know.
+        // Now with a password that the clients do not know.
         w.on_node(0, "has another password", |node, now| {
             node.set_user(now, User::new("default").password("other"));
             node.log_out(now);

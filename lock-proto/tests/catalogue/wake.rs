@@ -1,4 +1,4 @@
-//! Cases P: waking waiters.
+//! Cases P: wake-up of waiters.
 
 use lock_proto::redis::{Acquire, Backoff, Release, Wake};
 use lock_proto::sim::redis::User;
@@ -6,13 +6,14 @@ use lock_proto::sim::{Builder, Direction, World};
 
 use super::*;
 
-/// A world in which polling comes far too late to help.
+/// A world in which polling is too slow to help.
 fn woken(clients: usize, seed: u64) -> Builder {
     World::redis(1).clients(clients).seed(seed).config(|c| c.poll(Backoff::fixed(secs(1))))
 }
 
-/// Case P1: the try fails, the holder releases and announces it, and only then the waiter listens; it sleeps on. First listen, then try
-/// again, then wait (requirement A7).
+/// Case P1: the try fails, the holder releases and notifies, and only then does the waiter
+/// subscribe and sleep. Here it subscribes first, tries again, and then waits.
+// A7
 #[test]
 fn catalogue_p1_no_release_falls_between_the_try_and_the_wait() {
     for step in 0..120 {
@@ -27,7 +28,7 @@ fn catalogue_p1_no_release_falls_between_the_try_and_the_wait() {
         w.expect(ms(20), "the waiter has it", |w| w.is_held(1, second));
     }
     for seed in 0..10 {
-        // A foreign client leaves, without a signal, before the waiter listens: there is a second try for that.
+        // A foreign client releases without a signal before the subscription: the retry finds that.
         let mut w = woken(1, seed).build();
         w.on_node(0, "SET a foreign", |node, now| node.insert(now, "a", "foreign", Some(secs(60))));
         let lock = w.acquire(0, Acquire::new("a"));
@@ -37,8 +38,9 @@ fn catalogue_p1_no_release_falls_between_the_try_and_the_wait() {
     }
 }
 
-/// Case P2: a message is lost, and the waiter hangs. A signal is only a hint: it may be lost with its connection, or never be sent, as by
-/// the release of a foreign client (requirement A7).
+/// Case P2: a notification is lost, and the waiter hangs. Here a signal is only a hint: it may be
+/// lost with its connection, or never be sent by a foreign client.
+// A7
 #[test]
 fn catalogue_p2_a_lost_signal_costs_time_only() {
     for seed in 0..20 {
@@ -54,7 +56,7 @@ fn catalogue_p2_a_lost_signal_costs_time_only() {
         w.heal_all();
         w.expect(secs(1), "the waiter has it", |w| w.is_held(1, second));
 
-        // Nobody says anything: polling is the guarantee.
+        // No signal at all: polling is the guarantee.
         let mut w = World::redis(1).seed(seed).build();
         w.on_node(0, "SET a foreign", |node, now| node.insert(now, "a", "foreign", Some(secs(60))));
         let lock = w.acquire(0, Acquire::new("a"));
@@ -64,8 +66,9 @@ fn catalogue_p2_a_lost_signal_costs_time_only() {
     }
 }
 
-/// Case P4: after a restart the connection is back and the subscription is not. The waiter listens again on the new connection
-/// (requirement A7).
+/// Case P4: after a restart the connection is back but the subscription is not. Here the waiter
+/// subscribes again on the new connection.
+// A7
 #[test]
 fn catalogue_p4_after_a_restart_the_waiter_listens_again() {
     for seed in 0..20 {
@@ -82,8 +85,9 @@ fn catalogue_p4_after_a_restart_the_waiter_listens_again() {
     }
 }
 
-/// Case P5: every waiter takes a subscription from a pool, and when the pool is empty no lock can be had. One connection serves all waits of
-/// a client, and without it the wait goes on by polling (requirement A7).
+/// Case P5: every waiter takes a subscription from a pool, and an empty pool blocks all
+/// acquisitions. Here one connection serves all waiters of a client, and without it they poll.
+// A7
 #[test]
 fn catalogue_p5_all_waits_share_one_connection() {
     for seed in 0..3 {
@@ -101,8 +105,9 @@ fn catalogue_p5_all_waits_share_one_connection() {
     }
 }
 
-/// Case P6: a proxy or a user without the wake-up commands makes the lock unusable. Polling alone serves everybody, also without being told
-/// to (requirement A7).
+/// Case P6: a proxy or a user without the wake-up commands makes the lock unusable. Here polling
+/// alone serves every waiter, without any setting.
+// A7
 #[test]
 fn catalogue_p6_without_the_wake_up_commands_polling_serves() {
     const REFUSED: [&[&str]; 3] = [&["blpop"], &["client|unblock"], &["blpop", "client|unblock", "client|id"]];
@@ -124,8 +129,9 @@ fn catalogue_p6_without_the_wake_up_commands_polling_serves() {
     assert_eq!(w.calls(0, "blpop"), 0);
 }
 
-/// Case P7: the holder dies, its key ends, and since nobody announces that, the waiters sleep on. A timer runs to the end of the key that
-/// was seen (requirement A6).
+/// Case P7: the holder dies and its key expires. Nothing announces that, so the waiters sleep on.
+/// Here a timer runs until the known expiry of the key.
+// A6
 #[test]
 fn catalogue_p7_the_end_of_a_dead_holders_key_needs_no_message() {
     for seed in 0..20 {
@@ -136,13 +142,14 @@ fn catalogue_p7_the_end_of_a_dead_holders_key_needs_no_message() {
         assert!(w.is_held(0, first));
         w.kill_client(0);
         w.expect(secs(5), "the key ends", |w| w.get(0, "a").is_none());
-        // The moment after the end, the spread of 10 ms, and the way there and back.
+        // One moment after the expiry, plus jitter of 10 ms and the round trip.
         w.expect(ms(13), "the waiter has it", |w| w.is_held(1, second));
     }
 }
 
-/// Case P8: in a fair queue a dead waiter blocks those behind it for its own wait time. One whose connection is closed is forgotten, and one
-/// that is merely silent holds the others up until the next poll at most (requirement A7).
+/// Case P8: in a fair queue a dead waiter blocks those behind it for its whole wait. Here a waiter
+/// with a closed connection is dropped; a silent one delays the others until the next poll.
+// A7
 #[test]
 fn catalogue_p8_a_dead_waiter_stalls_nobody() {
     for (seed, silent) in (0..20).map(|seed| (seed, seed % 2 == 0)) {

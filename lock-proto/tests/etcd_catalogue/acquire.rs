@@ -1,11 +1,11 @@
-//! Cases A, C and U: taking, giving up and giving back while answers are lost.
+//! Cases A, C and U: acquiring, cancelling and releasing while replies are lost.
 
 use lock_proto::redis::{Acquire, Wait};
 
 use super::*;
 use crate::world::{Fate, Kind};
 
-/// Found by the simulation: a late key that a reading found, and not the watch, left the watch open for ever.
+/// Found by the simulation: a late key was found by a read, and its watch was never closed.
 #[test]
 fn e3_what_is_owed_leaves_no_watch() {
     let mut found = 0;
@@ -23,8 +23,9 @@ fn e3_what_is_owed_leaves_no_watch() {
     assert!(found > 100, "most are found when they land: {found}");
 }
 
-/// Case A13: the create is executed, its answer is lost, and whoever unlocks is told that there is nothing to unlock, while the key stays
-/// in the queue. A create that ended Unknown is owed: whoever gives up, its key goes (requirement E3).
+/// Case A13: the create is executed but its reply is lost. The unlock reports nothing to unlock,
+/// while the key stays. Here a create with an unknown result gets a cleanup of its key.
+// E3
 #[test]
 fn catalogue_a13_a_create_without_an_answer_leaves_no_key() {
     for fate in [Fate::Unanswered, Fate::Reset, Fate::Late(ms(1_300)), Fate::Late(ms(5_000))] {
@@ -36,7 +37,7 @@ fn catalogue_a13_a_create_without_an_answer_leaves_no_key() {
             w.run_for(ms(give_up_after));
             w.abandon(0, lock);
             w.every(0, Kind::Create, None);
-            // It may land late, and is seen then; it must not stay.
+            // It may arrive late and is seen then, but must not stay.
             w.run_for(secs(6));
             assert!(w.queue("a").is_empty(), "{fate:?} {give_up_after} {}", w.describe());
             let next = w.hold(1, Acquire::new("a"));
@@ -48,8 +49,9 @@ fn catalogue_a13_a_create_without_an_answer_leaves_no_key() {
     }
 }
 
-/// Case A13, for those who go on waiting: the own key is taken over by a guarded put, and given back like any other (requirements E3 and
-/// E6).
+/// Case A13, for a client that keeps waiting: a guarded put adopts the key of the lost create,
+/// which is released like any other.
+// E3, E6
 #[test]
 fn catalogue_a13_a_client_does_not_wait_for_its_own_ghost() {
     let mut w = World::new(1);
@@ -64,8 +66,9 @@ fn catalogue_a13_a_client_does_not_wait_for_its_own_ghost() {
     w.end();
 }
 
-/// Case C8: a cancelled acquisition hangs in its own clean-up while the server is out of reach. It is over at once; the delete goes on in
-/// the background, and for no longer than the lease lives (requirement E3).
+/// Case C8: a cancelled acquisition hangs in its cleanup while the server is unreachable. Here it
+/// ends at once. The cleanup goes on in the background, at most for the lifetime of the lease.
+// E3
 #[test]
 fn catalogue_c8_giving_up_does_not_wait_for_the_server() {
     let mut w = World::new(2);
@@ -88,7 +91,7 @@ fn catalogue_c8_giving_up_does_not_wait_for_the_server() {
     w.end();
 }
 
-/// Case C8: with the server back in time, the key is deleted as soon as it can be.
+/// Case C8: once the server is reachable, the key is deleted without delay.
 #[test]
 fn catalogue_c8_the_clean_up_goes_on_in_the_background() {
     let mut w = World::new(2);
@@ -105,8 +108,8 @@ fn catalogue_c8_the_clean_up_goes_on_in_the_background() {
     w.end();
 }
 
-/// Case C9: the caller's time is over, the lease lives, and the lock goes to a waiter who is not there any more. A wait that runs out
-/// deletes its key, and the next one gets the lock.
+/// Case C9: the caller has timed out, the lease lives, and the lock is granted to a waiter that has
+/// left. Here a timeout deletes the key, and the next waiter gets the lock.
 #[test]
 fn catalogue_c9_the_lock_does_not_go_to_a_waiter_that_has_left() {
     let mut w = World::new(3);
@@ -124,7 +127,7 @@ fn catalogue_c9_the_lock_does_not_go_to_a_waiter_that_has_left() {
     w.end();
 }
 
-/// Case C9: the time is over at the very moment at which the lock becomes free.
+/// Case C9: the timeout coincides with the release of the lock.
 #[test]
 fn catalogue_c9_giving_up_and_winning_at_one_moment() {
     for us in (0..60_000).step_by(250) {
@@ -144,8 +147,9 @@ fn catalogue_c9_giving_up_and_winning_at_one_moment() {
     }
 }
 
-/// Case U4: the delete's answer is lost, the lock is taken again under the same key, and the repeated delete removes that. Each delete is
-/// guarded by the last change that it is meant for (requirement E6).
+/// Case U4: the delete's reply is lost, the lock is acquired again under the same key, and the
+/// repeated delete removes that key. Here each delete compares the revision it is meant for.
+// E6
 #[test]
 fn catalogue_u4_a_late_delete_does_not_remove_the_next_hold() {
     for late in [200, 900, 1_100, 1_500, 3_000, 8_000] {
@@ -167,7 +171,8 @@ fn catalogue_u4_a_late_delete_does_not_remove_the_next_hold() {
     }
 }
 
-/// Case U4: a delete whose answer was lost is repeated, and that it finds nothing is no alarm (requirement U1).
+/// Case U4: a delete without a reply is repeated. It is no error if it finds nothing then.
+// U1
 #[test]
 fn catalogue_u4_a_delete_without_an_answer_is_repeated() {
     for fate in [Fate::Reset, Fate::Unanswered, Fate::Lost] {
@@ -181,8 +186,9 @@ fn catalogue_u4_a_delete_without_an_answer_is_repeated() {
     }
 }
 
-/// Case U10: an unlock that deletes whatever key it is given. Ours compares, and leaves the next holder's key alone, also after a loss
-/// (requirements E6 and U1).
+/// Case U10: an unlock deletes any key it is given. Here it compares the revision and leaves the
+/// next holder's key alone, also after a loss.
+// E6, U1
 #[test]
 fn catalogue_u10_an_unlock_removes_nothing_but_its_own() {
     let mut w = World::new(2);
@@ -194,7 +200,7 @@ fn catalogue_u10_an_unlock_removes_nothing_but_its_own() {
     w.delete_by_hand(&key);
     w.expect(ms(5), "the next one has it", |w| w.is_held(1, second));
     w.resume(0);
-    // It does not know yet.
+    // The client does not know of it yet.
     assert!(lost(&w, 0, first).is_none());
     assert_eq!(give_back(&mut w, 0, first), Release::Taken);
     w.run_for(secs(20));

@@ -1,4 +1,5 @@
-//! What is not done twice, not missed, and not told wrongly at the edges: requirements E1, E3, E4, E5, E9, T2, U1.
+//! Edge cases: nothing is repeated, missed or reported wrongly.
+// E1, E3, E4, E5, E9, T2, U1
 
 use lock_proto::etcd::{Refusal, Reply};
 use lock_proto::redis::Acquire;
@@ -6,8 +7,8 @@ use lock_proto::redis::Acquire;
 use super::*;
 use crate::world::{Fate, Kind, LATENCY};
 
-/// What lands after the reading that follows the opening of a watch, and before that reading is answered: the news and the answer are on
-/// different ways.
+/// A key is created after the read that follows the opening of a watch, but before its reply
+/// arrives. The event and the reply may arrive in any order.
 #[test]
 fn e3_what_lands_during_a_reading_is_not_missed() {
     let mut w = owed::with_a_watched_cleanup(1, ms(3_000));
@@ -20,7 +21,8 @@ fn e3_what_lands_during_a_reading_is_not_missed() {
     w.end();
 }
 
-/// The next in line waits for a reading that was owed anyway: what it finds is for the next one to take over, and not deleted.
+/// The next waiter waits for a read that cleanup needed anyway. It adopts the key that the read
+/// finds, and the key is not deleted.
 #[test]
 fn e6_what_a_reading_finds_is_for_the_one_that_waits_for_it() {
     let mut w = World::new(1);
@@ -37,7 +39,7 @@ fn e6_what_a_reading_finds_is_for_the_one_that_waits_for_it() {
     w.end();
 }
 
-/// The delete was sent while the lock was held, and is answered when the lease is over.
+/// The delete was sent during the hold, and its reply arrives after the end of the lease.
 #[test]
 fn u1_a_delete_under_way_answers_its_release_when_the_lease_is_lost_meanwhile() {
     let mut w = World::new(1);
@@ -52,7 +54,7 @@ fn u1_a_delete_under_way_answers_its_release_when_the_lease_is_lost_meanwhile() 
     w.end();
 }
 
-/// At the end of its validity a lock is lost, and a delete that is sent then was not sent by its holder.
+/// At the end of its validity the lock is lost. A delete sent then was not sent by the holder.
 #[test]
 fn t2_u1_a_release_at_the_end_of_validity_is_too_late() {
     for (before, told) in [(ms(100), Release::Released), (ms(0), Release::Unknown)] {
@@ -69,7 +71,7 @@ fn t2_u1_a_release_at_the_end_of_validity_is_too_late() {
     }
 }
 
-/// A watch on the own key that is opened anew makes one reading, and another only when that one is answered.
+/// A reopened watch on the own key causes one read, and the next one only after its reply.
 #[test]
 fn e9_one_reading_of_the_own_key_at_a_time() {
     let mut w = World::with(1, |config| config.watch_own_after(Duration::ZERO));
@@ -90,7 +92,7 @@ fn e9_one_reading_of_the_own_key_at_a_time() {
     w.end();
 }
 
-/// The lease was granted, nobody heard of it, and it has ended before it was of use: nothing hung on it.
+/// The reply to the grant was lost, and the lease expired before its use, without any key.
 #[test]
 fn e1_a_lease_that_ends_before_it_is_used_is_granted_again() {
     for gone in [Reply::Refused(Refusal::LeaseNotFound), Reply::Done(lock_proto::etcd::Found::Lease { ttl: 0 })] {
@@ -107,7 +109,7 @@ fn e1_a_lease_that_ends_before_it_is_used_is_granted_again() {
     }
 }
 
-/// What the holder writes says nothing about whose turn it is.
+/// A holder's writes do not affect the order of the queue.
 #[test]
 fn e4_a_proclamation_costs_the_candidates_nothing() {
     let mut w = World::new(2);
@@ -124,7 +126,7 @@ fn e4_a_proclamation_costs_the_candidates_nothing() {
     w.end();
 }
 
-/// A watch that was kept before, and is not open at the end of this wait, is not kept for the next one: it may have missed something.
+/// A kept watch that is not open at the end of a wait is not kept again: it may have missed events.
 #[test]
 fn e5_a_watch_that_is_not_open_is_not_kept() {
     let mut w = kept::gave_back();
@@ -132,14 +134,15 @@ fn e5_a_watch_that_is_not_open_is_not_kept() {
     w.run_for(ms(5));
     let line: Vec<_> = w.queue("a").into_iter().map(|kv| kv.key).collect();
     assert_eq!(line.len(), 2);
-    w.deafen(1);
+    w.block_watches(1);
     kept::release_held(&mut w, 0);
     w.expect(secs(3), "its turn, as was read", |w| w.is_held(1, lock));
     assert!(!w.watched(1).contains(&line[0]), "{:?}", w.watched(1));
     w.end();
 }
 
-/// What was written while the create was on its way back: the own key, which must be taken over; or the one before it, which is nothing.
+/// A write while the reply to the create is in flight. If it was to the own key, the key must be
+/// adopted; if to the predecessor's, it is ignored.
 #[test]
 fn e5_what_is_written_before_the_wait_begins_is_read_if_it_is_the_own_key() {
     for (place, puts) in [(0, 0), (1, 1)] {

@@ -1,4 +1,5 @@
-//! The contract of every machine, as the hub keeps it: M1 to M9, T2, U2, and what a caller can do wrong.
+//! The contract of every machine, as kept by the hub, and misuse by callers.
+// M1 to M9, T2, U2
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -44,7 +45,7 @@ fn m1_time_that_runs_backwards_stands_still_and_the_input_counts() {
     assert_eq!(hub.valid_until(lock), Some(w.now + ms(9_898)));
 }
 
-/// After a pause the first word is `Lost`, whatever the first input is, and what arrives with it resurrects nothing.
+/// After a pause the first event is `Lost`, and nothing that arrives then revives the lock.
 #[test]
 fn m2_t2_after_a_pause_the_first_word_is_lost() {
     let mut w = World::new(1);
@@ -64,7 +65,7 @@ fn m2_t2_after_a_pause_the_first_word_is_lost() {
     w.end();
 }
 
-/// `Lost` comes before any request that follows from it.
+/// `Lost` is queued before any request that follows from it.
 #[test]
 fn m2_lost_is_queued_before_what_follows_from_it() {
     let mut w = World::new(1);
@@ -91,7 +92,7 @@ fn m3_draining_changes_nothing_and_queued_output_is_due_now() {
     assert_eq!(hub.next_deadline(), None, "the answer is somebody else's to wait for");
 }
 
-/// Ids do not come back: a slot is used again, an id is not.
+/// Ids are unique: a slot is reused, an id is not.
 #[test]
 fn m6_a_stale_id_is_nobodys_lock() {
     let mut w = World::new(1);
@@ -122,7 +123,7 @@ fn m6_a_stale_id_is_nobodys_lock() {
     w.end();
 }
 
-/// A held lock costs nothing but the session's signs of life: no timer of its own runs before its warning.
+/// A held lock needs only the session's keep-alives: no timer runs before its warning.
 #[test]
 fn m7_quiet_locks_cost_nothing() {
     let mut w = World::with(1, |config| config.watch_own_after(secs(3_600)));
@@ -140,7 +141,7 @@ fn m7_quiet_locks_cost_nothing() {
     assert!(wakes <= 12, "woken {wakes} times in thirty seconds");
 }
 
-/// What never left is no debt; what may have arrived is one.
+/// A request that was not sent needs no cleanup; one that may have arrived does.
 #[test]
 fn m8_not_sent_is_a_definite_no() {
     for (not_sent, cleanups) in [(true, 0), (false, 1)] {
@@ -157,7 +158,7 @@ fn m8_not_sent_is_a_definite_no() {
     }
 }
 
-/// A copy that acts on its own is given another id, and then it is another client.
+/// A copy of a client gets another id, which makes it a different client.
 #[test]
 fn m9_clients_of_other_ids_choose_other_leases() {
     let mut leases = BTreeSet::new();
@@ -199,7 +200,7 @@ fn u2_a_shutdown_answers_everybody_and_leaves_nothing() {
     w.end();
 }
 
-/// What is still under way when a shutdown begins is waited for, and taken back.
+/// A shutdown waits for requests in flight and undoes them.
 #[test]
 fn u2_a_shutdown_waits_for_what_is_under_way() {
     for us in (0..5_000).step_by(250) {
@@ -244,7 +245,7 @@ fn m5_what_cannot_be_is_a_misuse_and_changes_nothing() {
     }
     w.run_for(ms(10));
     assert_eq!(w.verb(0, |hub, now| hub.claim(now, waiting)), Err(Misuse::NotHeld(waiting)), "claimed already");
-    // Somebody else's hold is not its own.
+    // A local waiter does not own another's hold.
     assert!(w.verb(0, |hub, _| hub.owner(waiting)).is_some());
     assert_eq!(w.verb(0, |hub, _| hub.owner(behind)), None);
     let not_held = Err(Misuse::NotHeld(behind));
@@ -286,7 +287,8 @@ fn the_number_of_locks_that_are_held_is_told() {
     w.end();
 }
 
-/// Requirement E1: what the cluster does not allow is not asked for again, and what it could not do is.
+/// A rejected grant is not repeated; a transient failure is.
+// E1
 #[test]
 fn e1_a_lease_that_is_refused_for_good_is_not_asked_for_again() {
     for (class, refused) in [(ErrorClass::Refused, true), (ErrorClass::Transient, false)] {

@@ -10,8 +10,9 @@ pub(crate) fn leader(event: &ElectionEvent) -> Option<&Leader> {
     if let ElectionEvent::Leader(leader) = event { Some(leader) } else { None }
 }
 
-/// Case E1: a candidate's lease ends, its predecessor leaves, and it is elected without a key; and the other way round, a key without a
-/// candidate. Who is told to lead is who observers see (requirements E4 and E10).
+/// Case E1: a candidate's lease expires, and it is elected without a key. Or a key is left without
+/// a candidate. Here the elected leader is the one that observers see.
+// E4, E10
 #[test]
 fn catalogue_e1_no_phantom_leads() {
     let mut w = World::new(3);
@@ -34,8 +35,9 @@ fn catalogue_e1_no_phantom_leads() {
     w.end();
 }
 
-/// Case E2: the campaign ends with an error, its key stays, and becomes leader later with nobody behind it. Every end of a candidacy takes
-/// its key along (requirement E3).
+/// Case E2: the campaign fails, but its key stays and later becomes the leader without a candidate.
+/// Here every end of a candidacy deletes its key.
+// E3
 #[test]
 fn catalogue_e2_a_candidacy_that_has_ended_never_leads() {
     for lose in [None, Some(Fate::Reset), Some(Fate::Lost), Some(Fate::Unanswered)] {
@@ -59,8 +61,9 @@ fn catalogue_e2_a_candidacy_that_has_ended_never_leads() {
     }
 }
 
-/// Case E3: the key was deleted and made again under the same lease: a success without a key, or with another than one's own. The
-/// revision of creation tells them apart (requirement E4).
+/// Case E3: the key was deleted and recreated under the same lease, so the campaign succeeds
+/// without its own key. Here the create revision tells them apart.
+// E4
 #[test]
 fn catalogue_e3_a_key_that_was_made_again_is_not_the_own_one() {
     let mut w = World::new(1);
@@ -79,8 +82,9 @@ fn catalogue_e3_a_key_that_was_made_again_is_not_the_own_one() {
     w.end();
 }
 
-/// Case E4: observers never hear that nobody leads, and go on with a leader who is dead. There are three things to hear: a leader, nobody,
-/// and that nothing can be heard (requirement E10).
+/// Case E4: observers never learn that nobody leads, and rely on a dead leader. Here they get one
+/// of three events: a leader, no leader, or a failure.
+// E10
 #[test]
 fn catalogue_e4_observers_hear_that_nobody_leads() {
     let mut w = World::new(2);
@@ -100,8 +104,9 @@ fn catalogue_e4_observers_hear_that_nobody_leads() {
     w.end();
 }
 
-/// Case E5: the lease is released before the work has stopped, and two are active. First the signal, then the work's answer, then the
-/// release: until the guard comes back nothing is sent that would let a successor in (requirements E10 and H6).
+/// Case E5: the lease is released before the work has stopped, and two leaders are active. Here the
+/// leader is first asked to stop, and the key is deleted only after the guard is released.
+// E10, H6
 #[test]
 fn catalogue_e5_to_resign_has_two_phases() {
     let mut w = World::new(2);
@@ -113,7 +118,7 @@ fn catalogue_e5_to_resign_has_two_phases() {
     w.expect(secs(10), "the signal", |w| lost(w, 0, first).is_some());
     w.heal(0);
     let before = w.requests(0);
-    // Between the local end and the store's lies what is kept for drift.
+    // The time between the local and the store's end of the lease is the drift allowance.
     w.run_for(ms(50));
     assert_eq!(w.requests(0), before, "{}", w.describe());
     assert!(!was_granted(&w, 1, second) && w.queue("a").len() == 2);
@@ -123,7 +128,8 @@ fn catalogue_e5_to_resign_has_two_phases() {
     w.end();
 }
 
-/// Case E6: the stop is not told, or told to somebody who never led. Each election has one end.
+/// Case E6: the end of a leadership is not reported, or reported to a candidate that never led.
+/// Here each election has exactly one end.
 #[test]
 fn catalogue_e6_each_election_has_one_end() {
     let mut w = World::new(3);
@@ -167,8 +173,9 @@ fn catalogue_e6_each_election_has_one_end() {
     w.end();
 }
 
-/// Case E7: a leader that has given up renews again, and there is no way to give up on purpose. To resign is a verb, and final
-/// (requirements E10 and H2).
+/// Case E7: a leader that has given up renews again, and there is no way to resign on purpose. Here
+/// resigning is a verb, and final.
+// E10, H2
 #[test]
 fn catalogue_e7_what_was_resigned_is_not_renewed() {
     let mut w = World::new(2);
@@ -189,7 +196,9 @@ fn catalogue_e7_what_was_resigned_is_not_renewed() {
     w.end();
 }
 
-/// Case E8: one constructor adds the slash and another does not, so they read different ranges. There is one name (requirement E2).
+/// Case E8: two constructors read different ranges, with or without a slash. Here there is one
+/// name.
+// E2
 #[test]
 fn catalogue_e8_all_verbs_mean_the_same_queue() {
     for name in ["a", "a/", "/", "a/b", "\u{0}\u{ff}"] {

@@ -1,4 +1,5 @@
-//! The requirements on elections: E10.
+//! Requirements of elections.
+// E10
 
 use lock_proto::Misuse;
 use lock_proto::etcd::{ElectionEvent, Refusal, Reply};
@@ -12,7 +13,7 @@ fn value(event: Option<&ElectionEvent>) -> Option<&[u8]> {
     event.and_then(leader).map(|leader| &leader.value[..])
 }
 
-/// The first revision of a proclamation, if it was confirmed.
+/// Returns the first revision of a confirmed proclamation.
 fn proclaimed(w: &World, client: usize, lock: LockId) -> Option<i64> {
     let revision = |event: &Event| if let Event::Proclaimed { revision } = event { Some(*revision) } else { None };
     w.events(client, lock).iter().find_map(revision)
@@ -40,7 +41,7 @@ fn e10_a_leader_proclaims_and_observers_hear_it() {
     w.end();
 }
 
-/// A proclamation without an answer is read and made again; it is answered once, and what it says is so.
+/// A proclamation without a reply is checked by a read and repeated. It gets one correct result.
 #[test]
 fn e10_a_proclamation_without_an_answer_is_made_again() {
     for fate in [Fate::Reset, Fate::Unanswered, Fate::Lost] {
@@ -92,7 +93,7 @@ fn e10_only_a_leader_proclaims() {
     w.end();
 }
 
-/// Also what is passed on within a client is written, for those who observe.
+/// A local hand-over is written, too, so that observers see it.
 #[test]
 fn e10_a_successor_within_the_client_is_seen() {
     let mut w = World::new(2);
@@ -153,7 +154,8 @@ fn e10_a_closed_observation_is_silent() {
     w.end();
 }
 
-/// The first reading may be answered before the watch is open: what follows is heard as soon as it is, not with the next poll.
+/// The first read may complete before the watch is open. The watch, not a poll, reports later
+/// changes.
 #[test]
 fn e10_a_watch_that_opens_after_the_reading_is_heard_at_once() {
     let mut w = World::new(2);
@@ -167,12 +169,12 @@ fn e10_a_watch_that_opens_after_the_reading_is_heard_at_once() {
     w.end();
 }
 
-/// While its watch is refused an observer reads now and then.
+/// While its watch is rejected, an observer reads periodically.
 #[test]
 fn e10_without_a_watch_the_leader_is_read_now_and_then() {
     let mut w = World::new(2);
     let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
-    w.deafen(1);
+    w.block_watches(1);
     let lock = w.verb(0, |hub, now| hub.campaign(now, &Acquire::new("a"), "one".into())).unwrap();
     w.run_for(ms(1_100));
     assert!(w.is_held(0, lock));
@@ -184,7 +186,8 @@ fn e10_without_a_watch_the_leader_is_read_now_and_then() {
     w.end();
 }
 
-/// A key in the election's range that is no candidate's was reported as the leader. Nobody is elected behind it, and it leads nothing itself.
+/// Regression: a foreign key in the election's range was reported as the leader. It does not lead,
+/// and blocks candidates behind it.
 #[test]
 fn e10_a_foreign_key_leads_nothing() {
     for key in ["a/x/7f", "a/", "a/7F", "a/0x7f", "a/7f/", "a/00000000000000001"] {
@@ -199,7 +202,7 @@ fn e10_a_foreign_key_leads_nothing() {
         w.run_for(ms(10));
         assert!(matches!(failure(&w, 1, candidate), Some(Failure::KeyInUse(_))), "{key}");
         w.delete_by_hand(&key.into());
-        // One that is younger than the leader's changes nothing, until the leader has left.
+        // A newer foreign key changes nothing until the leader has left.
         let leads = w.campaign(1, "a", "one");
         w.run_for(ms(10));
         w.put_by_hand(key, 0);
@@ -213,7 +216,8 @@ fn e10_a_foreign_key_leads_nothing() {
     }
 }
 
-/// The server lost the event that a leader was elected, or has left. The observer heard of it never, or with the next change only.
+/// The server lost the event of an election or resignation. Without polling, the observer would
+/// learn of it with the next change, if at all.
 #[test]
 fn e10_an_observer_hears_of_a_change_whose_event_was_lost() {
     let mut w = World::new(2);
@@ -226,7 +230,7 @@ fn e10_an_observer_hears_of_a_change_whose_event_was_lost() {
     w.expect(secs(11), "the leader is seen", |w| value(w.heard(1, query).last()) == Some(b"one"));
     give_back(&mut w, 0, leads);
     w.expect(secs(31), "nobody leads", |w| w.heard(1, query).last() == Some(&ElectionEvent::NoLeader));
-    // Seldom, while nothing happens.
+    // Reads are rare while nothing happens.
     let reads = w.count(1, Kind::First);
     w.run_for(secs(600));
     assert!((20..=27).contains(&(w.count(1, Kind::First) - reads)), "{}", w.count(1, Kind::First) - reads);

@@ -1,4 +1,4 @@
-//! Cases K, L and X: validity, learning of the loss, and who the owner is.
+//! Cases K, L and X: validity, notification of a loss, and ownership.
 
 use std::collections::BTreeSet;
 
@@ -9,11 +9,13 @@ use lock_proto::redis::{Acquire, Grant};
 use super::*;
 use crate::world::{Fate, Kind, LATENCY};
 
-/// What is left of a TTL of ten seconds: 1 % and 2 ms are for drift (requirement T1).
+/// The validity of a TTL of ten seconds: 1 % and 2 ms are reserved for drift.
+// T1
 const TEN: Duration = ms(9_898);
 
-/// Case K4: the deadline counts from the receipt of a keep-alive's answer, so the local view outlives the server's. Here it counts from the
-/// emission, also that of the grant (requirements E1 and T1).
+/// Case K4: the deadline counts from the receipt of a keep-alive's reply, so the local view
+/// outlives the server's. Here it counts from the emission of the request, also for the grant.
+// E1, T1
 #[test]
 fn catalogue_k4_validity_counts_from_the_emission() {
     let mut w = World::new(1);
@@ -30,8 +32,9 @@ fn catalogue_k4_validity_counts_from_the_emission() {
     w.end();
 }
 
-/// Case L3: the loss is a signal of the session, and each lock has to find out for itself. Every holder is told, by a clock of this client
-/// (requirement T2).
+/// Case L3: the loss is a signal of the session, and each lock has to discover it. Here every
+/// holder is notified, by its client's clock.
+// T2
 #[test]
 fn catalogue_l3_every_lock_of_a_session_is_told_of_its_loss() {
     let mut w = World::new(1);
@@ -53,8 +56,9 @@ fn catalogue_l3_every_lock_of_a_session_is_told_of_its_loss() {
     w.end();
 }
 
-/// Case L4: packets are dropped without a word, the watch hangs for minutes, and the loss is told minutes late. The local deadline decides,
-/// and the holder is warned before it (requirement T2).
+/// Case L4: packets are dropped, the watch hangs for minutes, and so the loss is reported minutes
+/// late. Here the local deadline decides, and the holder is warned before it.
+// T2
 #[test]
 fn catalogue_l4_a_hung_watch_does_not_hide_the_loss() {
     let mut w = World::new(2);
@@ -76,8 +80,8 @@ fn catalogue_l4_a_hung_watch_does_not_hide_the_loss() {
     w.end();
 }
 
-/// Case X1: the owner is a thread, and asynchronous code changes threads. The owner is the acquisition's id, and the machine goes where it
-/// is needed.
+/// Case X1: the owner is a thread, but asynchronous code moves between threads. Here the owner is
+/// the acquisition's id, and the machine is `Send`.
 #[test]
 fn catalogue_x1_the_owner_is_no_thread() {
     fn moves<T: Send + Sync + 'static>() {}
@@ -91,7 +95,7 @@ fn catalogue_x1_the_owner_is_no_thread() {
     w.end();
 }
 
-/// Case X2: a token that is constant, or shared. Every grant has one of its own, and a fence of its own.
+/// Case X2: a token is constant or shared. Here every grant has a unique token and fence.
 #[test]
 fn catalogue_x2_every_grant_has_a_token_of_its_own() {
     let mut w = World::new(2);
@@ -111,8 +115,9 @@ fn catalogue_x2_every_grant_has_a_token_of_its_own() {
     w.end();
 }
 
-/// Case X3: a token of the whole process lets every thread in. Acquisitions of one client exclude each other, whatever their leases
-/// (requirement E7).
+/// Case X3: with one token per process, every thread can enter. Here acquisitions of one client
+/// exclude each other, whatever their leases.
+// E7
 #[test]
 fn catalogue_x3_one_client_is_not_one_owner() {
     let mut w = World::new(1);
@@ -129,7 +134,8 @@ fn catalogue_x3_one_client_is_not_one_owner() {
     w.end();
 }
 
-/// Case X4: to name a TTL switches the renewal off. They are two settings (requirement H3).
+/// Case X4: setting a TTL disables the renewal. Here they are two settings.
+// H3
 #[test]
 fn catalogue_x4_a_ttl_does_not_switch_renewal_off() {
     let mut w = World::new(1);
@@ -140,5 +146,5 @@ fn catalogue_x4_a_ttl_does_not_switch_renewal_off() {
     w.end();
 }
 
-/// Messages take half a millisecond each way: what the tests above count on.
+/// The tests above rely on a latency of half a millisecond in each direction.
 const _: () = assert!(LATENCY.as_micros() == 500);

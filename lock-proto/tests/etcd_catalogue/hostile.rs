@@ -1,4 +1,5 @@
-//! Answers that cannot be: nothing panics, and nothing is believed that was not proven (requirements M5 and M6).
+//! Impossible replies: nothing panics, and nothing unproven is accepted.
+// M5, M6
 
 use bytes::Bytes;
 use lock_proto::etcd::message::{
@@ -48,7 +49,7 @@ fn requests() -> [Request; 8] {
     ]
 }
 
-/// What became of a request whose answer cannot be is unknown: it is no yes and no no.
+/// An impossible reply leaves the result of its request unknown: neither success nor failure.
 #[test]
 fn m5_an_answer_that_cannot_be_is_unknown() {
     let [create, alone, look, write, delete, first, grant, revoke] = requests();
@@ -58,7 +59,7 @@ fn m5_an_answer_that_cannot_be_is_unknown() {
     let granted = |id, ttl| RpcReply::Grant(LeaseGrantResponse { header: header(3), id, ttl });
     let range_of = |revision, kvs| RpcReply::Range(RangeResponse { header: header(revision), kvs, count: 1 });
     for (request, answer) in [
-        // No header, a revision that cannot be, no answers, too few, or of another kind.
+        // No header, an invalid revision, or responses that are missing or of another kind.
         (&create, headless()),
         (&create, txn(0, true, vec![put(), absent()])),
         (&create, txn(-4, true, vec![put(), absent()])),
@@ -70,7 +71,7 @@ fn m5_an_answer_that_cannot_be_is_unknown() {
         (&create, txn(9, false, vec![absent()])),
         (&create, range_of(9, vec![])),
         (&alone, txn(9, false, vec![])),
-        // Keys that cannot be: made before the store began, changed before they were made, or after the reading.
+        // Impossible keys: created before the store, modified before creation or after the read.
         (&create, txn(9, false, vec![own(0, 4), absent()])),
         (&create, txn(9, false, vec![own(-1, 4), absent()])),
         (&create, txn(9, false, vec![own(5, 4), absent()])),
@@ -87,7 +88,7 @@ fn m5_an_answer_that_cannot_be_is_unknown() {
         (&first, range_of(9, vec![kv("a/2", 0, 0)])),
         (&first, range_of(9, vec![kv("a/2", 5, 4)])),
         (&first, txn(9, true, vec![absent()])),
-        // Another lease than the one that was asked for, or one that does not live.
+        // A lease that was not requested, or one without a positive TTL.
         (&grant, granted(0x2f, 10)),
         (&grant, granted(0x1f, 0)),
         (&grant, granted(0x1f, -1)),
@@ -106,7 +107,7 @@ fn m5_an_answer_that_cannot_be_is_unknown() {
     }
 }
 
-/// Facts about what nobody asked for are dropped.
+/// Input for unknown calls, watches and locks is dropped.
 #[test]
 fn m5_facts_that_nobody_asked_for_are_dropped() {
     let mut w = World::new(2);
@@ -145,8 +146,8 @@ fn m5_facts_that_nobody_asked_for_are_dropped() {
     w.end();
 }
 
-/// An answer of another kind than the request, or a store that contradicts itself, in any order: whatever was answered, once the server is
-/// itself again everything comes to an end, and nothing is left.
+/// A reply of the wrong kind, or a store that contradicts itself, in any order. Once the server is
+/// correct again, everything completes and nothing is left.
 #[test]
 fn m5_a_server_that_answers_nonsense_does_no_lasting_harm() {
     let kinds =
@@ -178,7 +179,7 @@ fn m5_a_server_that_answers_nonsense_does_no_lasting_harm() {
     ];
     for kind in kinds {
         for reply in &nonsense {
-            // That a key is gone is no nonsense, and has to be believed.
+            // A missing key is possible, and must be accepted.
             let gone = matches!(reply, Reply::Done(Found::Queue { own: None, .. }));
             if gone && matches!(kind, Kind::Look | Kind::Put | Kind::Delete) {
                 continue;
@@ -200,7 +201,7 @@ fn m5_a_server_that_answers_nonsense_does_no_lasting_harm() {
                 let _ = w.verb(0, |hub, now| hub.proclaim(now, lock, "y".into()));
                 let _ = w.verb(0, |hub, now| hub.release(now, lock));
             }
-            // It does not ask in a circle either.
+            // Nor does the client repeat requests without end.
             assert!(w.requests(0) < 3_000, "{} requests after {kind:?} {reply:?}", w.requests(0));
             w.every(0, kind, None);
             w.verb(0, |hub, now| hub.close_query(now, query));
@@ -216,7 +217,7 @@ fn m5_a_server_that_answers_nonsense_does_no_lasting_harm() {
     }
 }
 
-/// A revision that lies in the future of every reading does not make a waiter ask for ever.
+/// An event with a revision beyond that of every read does not cause endless reads.
 #[test]
 fn m5_an_event_of_an_impossible_revision_is_no_circle() {
     let mut w = World::new(2);

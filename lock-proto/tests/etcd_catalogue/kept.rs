@@ -1,4 +1,5 @@
-//! The watches of a wait that are kept for the next one (requirement E5).
+//! Watches of a wait that are kept for the next one.
+// E5
 
 use std::collections::VecDeque;
 
@@ -9,7 +10,7 @@ use lock_proto::redis::Acquire;
 use super::*;
 use crate::world::{Fate, Kind};
 
-/// Clients that lock in turn, each of them in line.
+/// Clients that acquire one lock in turn, each of them in the queue.
 pub(super) fn in_line(clients: usize, change: impl Fn(Config) -> Config) -> (World, VecDeque<(usize, LockId)>) {
     let mut w = World::with(clients, change);
     let mut line = VecDeque::new();
@@ -20,7 +21,7 @@ pub(super) fn in_line(clients: usize, change: impl Fn(Config) -> Config) -> (Wor
     (w, line)
 }
 
-/// The holder gives the lock back, and queues again when that is confirmed. Who has it then.
+/// Releases the holder's lock and queues it again. Returns the next holder.
 #[track_caller]
 pub(super) fn turn(w: &mut World, line: &mut VecDeque<(usize, LockId)>) -> usize {
     let (client, lock) = line.pop_front().unwrap();
@@ -31,7 +32,8 @@ pub(super) fn turn(w: &mut World, line: &mut VecDeque<(usize, LockId)>) -> usize
     next
 }
 
-/// Two clients, where client 0 holds and client 1 has just given back: it was behind client 0 before, and its watches are kept.
+/// Two clients: client 0 holds, and client 1 has just released. Client 1 was behind client 0
+/// before, so its watches are kept.
 pub(super) fn gave_back() -> World {
     gave_back_with(|config| config)
 }
@@ -60,7 +62,7 @@ pub(super) fn release_held(w: &mut World, client: usize) {
     w.release(client, held(w, client));
 }
 
-/// Client 0 gives back what it holds, and client 1 has it within that time.
+/// Releases the lock of client 0 and expects client 1 to hold it within this time.
 #[track_caller]
 fn its_turn(w: &mut World, lock: LockId, within: Duration) {
     release_held(w, 0);
@@ -87,7 +89,7 @@ fn e5_who_locks_in_turn_opens_its_watches_once() {
             turn(&mut w, &mut line);
         }
         w.run_for(ms(5));
-        // A delete, a reading and a create for each.
+        // A delete, a read and a create for each.
         assert_eq!((opened(&w) - before.0, made(&w) - before.1), (0, 15 * clients), "{clients} clients");
         w.end();
     }
@@ -125,7 +127,7 @@ fn e5_kept_watches_are_closed_soon() {
     assert_eq!(w.watched(1).len(), 2);
     w.run_for(ms(20));
     assert!(w.watched(1).is_empty());
-    // Also while it is held; counted anew from its end.
+    // Also during the hold. The time restarts at its end.
     let lock = w.acquire(1, Acquire::new("a"));
     its_turn(&mut w, lock, ms(10));
     w.run_for(ms(110));
@@ -144,7 +146,7 @@ fn e5_kept_watches_are_closed_soon() {
     w.end();
 }
 
-/// A holder that watches its key anyway, and did not wait.
+/// A holder that did not wait, but watches its key.
 #[test]
 fn e5_a_holders_own_watch_is_not_kept_in_place_of_another() {
     for want in [Acquire::new("a"), Acquire::new("a").ttl(secs(3))] {
@@ -162,7 +164,7 @@ fn e5_a_holders_own_watch_is_not_kept_in_place_of_another() {
     }
 }
 
-/// What the kept watches tell may be older than the reading that the wait begins with, or younger: then it must not be missed.
+/// Events of kept watches that are newer than the first read of the wait must not be missed.
 #[test]
 fn e5_a_release_that_is_told_before_the_wait_begins_is_not_missed() {
     for us in (0..26_000).step_by(250) {
@@ -177,7 +179,7 @@ fn e5_a_release_that_is_told_before_the_wait_begins_is_not_missed() {
     }
 }
 
-/// The same with the own key: the place in the line is lost.
+/// The same with the own key: the place in the queue is lost.
 #[test]
 fn e5_the_end_of_the_own_key_that_is_told_before_the_wait_begins_is_not_missed() {
     for wait in [2, 10, 19, 21, 25] {
@@ -193,7 +195,7 @@ fn e5_the_end_of_the_own_key_that_is_told_before_the_wait_begins_is_not_missed()
     }
 }
 
-/// News of an earlier stay in the line, which was on its way for long.
+/// A late event of an earlier wait.
 #[test]
 fn e5_old_news_of_a_key_do_not_end_the_watch_on_it() {
     let mut w = gave_back();
@@ -212,7 +214,7 @@ fn e5_old_news_of_a_key_do_not_end_the_watch_on_it() {
     w.end();
 }
 
-/// A watch that broke has missed something.
+/// A broken watch has missed events.
 #[test]
 fn e5_kept_watches_that_broke_are_not_used() {
     let mut w = gave_back();
@@ -226,7 +228,7 @@ fn e5_kept_watches_that_broke_are_not_used() {
     w.end();
 }
 
-/// So has one that is being opened again when its holder gives the lock back.
+/// So has a watch that is being reopened when its holder releases the lock.
 #[test]
 fn e5_a_holders_watch_that_is_not_open_is_not_kept() {
     let mut w = gave_back();
@@ -244,7 +246,8 @@ fn e5_a_holders_watch_that_is_not_open_is_not_kept() {
     w.end();
 }
 
-/// Behind somebody else, or with another lease, both are opened anew: the own one last, as the witness of the other.
+/// Behind another predecessor or with another lease, both watches are reopened. The own one is
+/// last, to detect writes during the opening of the other.
 #[test]
 fn e5_kept_watches_are_for_the_same_keys_only() {
     for own_lease in [false, true] {

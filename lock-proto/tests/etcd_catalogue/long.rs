@@ -1,16 +1,17 @@
-//! Queues that are too long to be listed (requirements E3, E4).
+//! Queues that are too long to be listed.
+// E3, E4
 
 use lock_proto::etcd::{Ahead, Request};
 
 use super::kept::{in_line, turn};
 use super::*;
 
-/// Long enough that who is left is listed before the turn comes.
+/// Long enough for the remaining keys to be listed before the client's turn.
 const MANY: usize = 140;
-/// More than are listed.
+/// More keys than are listed.
 const SOME: usize = 16;
 
-/// What a client has asked for about its queue since its first so many requests.
+/// Returns a client's queue requests after its first `since` requests.
 fn asked(w: &World, client: usize, since: usize) -> Vec<Request> {
     let all = w.clients[client].requests.iter().skip(since).map(|(_, request)| request.clone());
     all.filter(|request| matches!(request, Request::Create { .. } | Request::Look { .. })).collect()
@@ -20,8 +21,9 @@ fn sent(w: &World) -> Vec<usize> {
     w.clients.iter().map(|client| client.requests.len()).collect()
 }
 
-/// Each enters by one request, since it is behind the same one again; lists who is left when its turn is near; and reads a few keys
-/// when it has come. Only that one reading, which others do not wait for, has to look through the queue.
+/// Each client enters by one request, because its predecessor is the same as before. It lists the
+/// remaining keys when its turn is near, and reads a few keys when it has come. Only that list
+/// scans the queue, and no other client waits for it.
 #[test]
 fn e4_a_turn_in_a_long_queue_takes_readings_of_single_keys() {
     let (mut w, mut line) = in_line(MANY, |config| config);
@@ -47,16 +49,16 @@ fn e4_a_turn_in_a_long_queue_takes_readings_of_single_keys() {
         }
         assert_eq!((turns, enters), (1, 1), "client {client}: {asked:?}");
     }
-    // The next few clients may have listed the queue for their next turn already.
+    // The next few clients may already have listed the queue for their next turn.
     assert!(lists <= MANY + 5, "{lists}");
     w.end();
 }
 
-/// The listing does not delay the waiter whose turn has come.
+/// The list does not delay the waiter whose turn has come.
 #[test]
 fn e4_who_is_left_is_listed_after_the_hand_over() {
     let (mut w, mut line) = in_line(MANY, |config| config);
-    // The last client watches the fifth key before its own, which is deleted five turns before its own.
+    // The last client watches the fifth key before its own, which is deleted five turns earlier.
     while line.len() > 6 {
         let (client, lock) = line.pop_front().unwrap();
         give_back(&mut w, client, lock);
@@ -76,7 +78,7 @@ fn e4_who_is_left_is_listed_after_the_hand_over() {
     w.end();
 }
 
-/// Who is next before a client that enters anew has to be found.
+/// A client that enters for the first time must find its predecessor.
 #[test]
 fn e3_behind_a_long_queue_the_newest_is_read_and_watched() {
     let (mut w, _) = in_line(MANY, |config| config);
@@ -94,7 +96,7 @@ fn e3_behind_a_long_queue_the_newest_is_read_and_watched() {
     w.end();
 }
 
-/// Whoever was expected to be before it is not there any more, or somebody else is between.
+/// The expected predecessor has left, or another client is between.
 #[test]
 fn e3_who_is_expected_may_be_another() {
     for gives_up in [true, false] {
@@ -117,7 +119,7 @@ fn e3_who_is_expected_may_be_another() {
         line.extend(between);
         line.push_back((client, w.acquire(client, lock_proto::redis::Acquire::new("a"))));
         w.run_for(ms(10));
-        // All get it, in their order.
+        // All get the lock, in order.
         while let Some((client, lock)) = line.pop_front() {
             w.expect(ms(20), "its turn", |w| w.is_held(client, lock));
             give_back(&mut w, client, lock);
@@ -126,7 +128,7 @@ fn e3_who_is_expected_may_be_another() {
     }
 }
 
-/// Those before a waiter give up, one after the other: it waits for those that are left.
+/// The predecessors of a waiter leave one by one. The waiter waits for the remaining ones.
 #[test]
 fn e4_those_ahead_that_give_up_are_no_turns() {
     let (mut w, mut line) = in_line(SOME, |config| config);

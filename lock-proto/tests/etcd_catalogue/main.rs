@@ -1,8 +1,8 @@
-//! The failure catalogue of etcd, and the requirements on it: the hub (`etcd::Locks`) against a store, in virtual time. Whole clients, with
-//! connections and a cluster, are in `tests/etcd_world.rs`.
+//! The failure catalogue of etcd and its requirements: the hub (`etcd::Locks`) with a store, in
+//! virtual time. Whole clients, with connections and a cluster, are in `tests/etcd_world.rs`.
 //!
-//! `docs/failures.md` lists the cases; their ids are in the names of the tests that begin with `catalogue_`. Names that begin with a
-//! number, as `e5_…`, are those of the requirements in `docs/spec`.
+//! Tests named `catalogue_…` contain the id of a case in `docs/failures.md`. Tests named `e5_…`
+//! contain the number of a requirement in `docs/spec`.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
 mod acquire;
@@ -39,7 +39,7 @@ const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// Makes the session, so that what follows costs no lease.
+/// Creates the session, so that later requests need no lease.
 #[track_caller]
 fn warm(w: &mut World, client: usize) {
     let lock = w.hold(client, lock_proto::redis::Acquire::new("warm-up"));
@@ -47,7 +47,6 @@ fn warm(w: &mut World, client: usize) {
     w.clients[client].requests.retain(|(_, request)| world::Kind::of(request) == world::Kind::Grant);
 }
 
-/// Gives a lock back and waits for the answer.
 #[track_caller]
 fn give_back(w: &mut World, client: usize, lock: LockId) -> Release {
     w.release(client, lock);

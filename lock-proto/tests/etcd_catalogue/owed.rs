@@ -1,4 +1,5 @@
-//! What is owed under one lease while another is in use, and what a shutdown waits for: requirements E1, E3, E6, E7, H6, U1, U2.
+//! Cleanup under one lease while another is in use, and what a shutdown waits for.
+// E1, E3, E6, E7, H6, U1, U2
 
 use lock_proto::Fault;
 use lock_proto::etcd::{Refusal, Reply, Request};
@@ -15,7 +16,8 @@ fn busy() -> Reply {
     Reply::Refused(Refusal::Error(ServerError { class: ErrorClass::Transient, text: "too many requests".into() }))
 }
 
-/// A client that owes a key under its shared lease: a create that was given up lands later. Two seconds on, the key is watched.
+/// A client with a pending cleanup under its shared lease: a cancelled create arrives late. After
+/// two seconds the client watches the key.
 pub(super) fn with_a_watched_cleanup(clients: usize, late: Duration) -> World {
     let mut w = World::new(clients);
     warm(&mut w, 0);
@@ -28,10 +30,8 @@ pub(super) fn with_a_watched_cleanup(clients: usize, late: Duration) -> World {
     w
 }
 
-// --- two leases under one name ---
-
-/// The lease that an earlier attempt used ends, and the name owes a key under it. Whoever is on the way to the lock on another lease, or has
-/// it, goes on as if nothing had happened.
+/// The lease of an earlier attempt expires with a pending cleanup under it. An acquisition or hold
+/// of the same name on another lease is not affected.
 #[test]
 fn e1_the_end_of_a_lease_disturbs_nobody_on_another() {
     for stage in ["leasing", "entering", "waiting", "held"] {
@@ -59,7 +59,7 @@ fn e1_the_end_of_a_lease_disturbs_nobody_on_another() {
     }
 }
 
-/// Nor do the signs of life of the one say anything about the other.
+/// Keep-alives of one lease do not affect the other.
 #[test]
 fn h3_a_holder_is_told_of_the_signs_of_life_of_its_own_lease() {
     let mut w = with_a_watched_cleanup(1, secs(60));
@@ -79,7 +79,7 @@ fn h3_a_holder_is_told_of_the_signs_of_life_of_its_own_lease() {
     w.end();
 }
 
-/// The key that is owed under one lease goes, although the next attempt is on another, and has trouble of its own.
+/// The cleanup under one lease completes, whatever happens to an attempt on another one.
 #[test]
 fn e3_an_attempt_on_another_lease_forgets_no_debt() {
     let mut w = World::new(1);
@@ -95,8 +95,8 @@ fn e3_an_attempt_on_another_lease_forgets_no_debt() {
     w.end();
 }
 
-/// The one at the head wanted a lease of its own, which is being granted, or on which a key is being made. Whoever comes next gets the lease
-/// that it asked for.
+/// The head of the queue needs a separate lease, which is being granted, or on which a key is being
+/// created. The next waiter gets the lease that it requested.
 #[test]
 fn e1_the_next_in_line_is_granted_on_the_lease_that_it_asked_for() {
     for slow in [Kind::Grant, Kind::Create] {
@@ -115,7 +115,7 @@ fn e1_the_next_in_line_is_granted_on_the_lease_that_it_asked_for() {
     }
 }
 
-/// The same, once its key is in the queue, behind somebody else's.
+/// The same, once the key is in the queue behind a foreign one.
 #[test]
 fn e1_the_next_in_line_queues_on_the_lease_that_it_asked_for() {
     let mut w = World::new(2);
@@ -132,7 +132,7 @@ fn e1_the_next_in_line_queues_on_the_lease_that_it_asked_for() {
     w.end();
 }
 
-/// One who shares the lease with the head that leaves goes on from where that one was: no second key is made.
+/// A waiter that shares the lease with the leaving head takes over its key or its grant.
 #[test]
 fn e7_the_next_in_line_goes_on_from_where_the_head_was() {
     for slow in [Kind::Grant, Kind::Create] {
@@ -148,7 +148,7 @@ fn e7_the_next_in_line_goes_on_from_where_the_head_was() {
     }
 }
 
-/// Nor is its place in the queue lost.
+/// It also takes over the place in the queue.
 #[test]
 fn e7_the_next_in_line_keeps_the_place_in_the_queue() {
     let mut w = World::new(2);
@@ -165,7 +165,7 @@ fn e7_the_next_in_line_keeps_the_place_in_the_queue() {
     w.end();
 }
 
-/// A lease that never left the client is not revoked.
+/// A lease that was never requested is not revoked.
 #[test]
 fn e1_a_lease_that_was_not_asked_for_is_not_revoked() {
     let mut w = World::new(1);
@@ -178,8 +178,8 @@ fn e1_a_lease_that_was_not_asked_for_is_not_revoked() {
     w.end();
 }
 
-/// The lease was lost with two guards out. The first that comes back does not end it: the other's holder may still be at work, and its key
-/// is left alone.
+/// The lease was lost with two guards. Releasing the first does not revoke it: the other's holder
+/// may still be at work, and its key is left alone.
 #[test]
 fn h6_a_lost_lease_is_revoked_when_the_last_guard_is_back() {
     let mut w = World::new(1);
@@ -196,8 +196,8 @@ fn h6_a_lost_lease_is_revoked_when_the_last_guard_is_back() {
     w.end();
 }
 
-/// A lease that ends because a late create could land on it waits for a release of another name that is under way, so that its outcome is
-/// known.
+/// A lease must end because a late create could still use it. It waits for the pending release of
+/// another name, so that its result is known.
 #[test]
 fn u1_a_lease_that_is_to_end_waits_for_a_release_that_is_under_way() {
     let mut w = World::new(1);
@@ -205,7 +205,7 @@ fn u1_a_lease_that_is_to_end_waits_for_a_release_that_is_under_way() {
     w.fate(0, Kind::Create, Fate::Late(secs(35)));
     let lock = w.acquire(0, Acquire::new("a").wait(Wait::For(ms(100))));
     let given_up = w.now;
-    // The key of `a` is watched for a TTL, and then the lease is to end.
+    // The key of `a` is watched for a TTL; then the lease must end.
     w.expect(secs(15), "the last reading", |w| w.sent(0, Kind::Look).iter().any(|(at, _)| *at > given_up + secs(9)));
     assert!(failure(&w, 0, lock).is_some());
     w.every(0, Kind::Delete, Some(Fate::Answer(busy())));
@@ -217,7 +217,8 @@ fn u1_a_lease_that_is_to_end_waits_for_a_release_that_is_under_way() {
     w.end();
 }
 
-/// A create that may yet land is remembered while its lease has the lock again, although a debt under another lease is paid meanwhile.
+/// A create that may still arrive is remembered while its lease holds the lock again, even if a
+/// cleanup under another lease completes.
 #[test]
 fn e3_a_debt_that_is_paid_takes_no_other_with_it() {
     let mut w = with_a_watched_cleanup(1, secs(4));
@@ -233,9 +234,7 @@ fn e3_a_debt_that_is_paid_takes_no_other_with_it() {
     w.end();
 }
 
-// --- what is owed ---
-
-/// What lands is deleted once, and the news of that delete is no reason for another.
+/// A late key is deleted once. The event of that delete does not cause another.
 #[test]
 fn e3_what_lands_is_deleted_once() {
     let mut w = with_a_watched_cleanup(1, secs(4));
@@ -244,8 +243,8 @@ fn e3_what_lands_is_deleted_once() {
     w.end();
 }
 
-/// A put under way when the lock is given back ends without an answer, and the key is gone: somebody else's doing, for no delete of ours
-/// was sent.
+/// A put in flight at the release gets no reply, and the key is gone. Another client deleted it,
+/// because no delete of ours was sent.
 #[test]
 fn u1_a_put_without_an_answer_is_no_release() {
     let mut w = World::new(1);
@@ -262,7 +261,7 @@ fn u1_a_put_without_an_answer_is_no_release() {
     w.end();
 }
 
-/// What a failure says is what the server has said, or that it said nothing.
+/// A failure reports the server's error, or that there was no reply.
 #[test]
 fn a_failure_tells_what_was_answered() {
     let refused = ServerError { class: ErrorClass::Refused, text: "etcdserver: permission denied".into() };
@@ -286,7 +285,7 @@ fn a_failure_tells_what_was_answered() {
     }
 }
 
-/// A name that nobody wants any more, and under which nothing is owed, takes no room.
+/// A name without acquisitions and cleanup uses no memory.
 #[test]
 fn a_name_that_is_over_is_forgotten() {
     let mut w = World::new(1);
@@ -297,7 +296,8 @@ fn a_name_that_is_over_is_forgotten() {
     w.end();
 }
 
-/// A create that was given up and never left owes nothing. If one before it may have landed, its key is looked for all the same.
+/// A cancelled create that was never sent needs no cleanup. If an earlier one may have arrived, its
+/// key is still looked for.
 #[test]
 fn e3_a_create_that_was_given_up_and_not_executed_owes_no_more_than_before() {
     for answer in [not_sent(), busy()] {
@@ -310,7 +310,7 @@ fn e3_a_create_that_was_given_up_and_not_executed_owes_no_more_than_before() {
         w.run_for(secs(5));
         let signs = w.count(0, Kind::KeepAlive);
         assert_eq!(w.requests(0) - signs, requests, "{answer:?} {}", w.describe());
-        // The first one was executed, and its answer lost.
+        // The first one was executed, and its reply lost.
         w.fate(0, Kind::Create, Fate::Reset);
         w.fate(0, Kind::Create, Fate::Answer(answer.clone()));
         let creates = w.count(0, Kind::Create);
@@ -323,7 +323,7 @@ fn e3_a_create_that_was_given_up_and_not_executed_owes_no_more_than_before() {
     }
 }
 
-/// What lands after the reading and before the watch on it is open is found as soon as that is open.
+/// A key created after the read and before its watch is open is found once the watch is open.
 #[test]
 fn e3_what_lands_before_the_watch_is_open_is_not_missed() {
     for us in (0..60_000).step_by(250) {
@@ -333,14 +333,14 @@ fn e3_what_lands_before_the_watch_is_open_is_not_missed() {
         w.fate(0, Kind::Create, Fate::Late(late));
         let lock = w.acquire(0, Acquire::new("a"));
         w.abandon(0, lock);
-        // It is given up after a second, and the first reading is made after a pause.
+        // The request times out after a second, and the first read follows after a backoff.
         w.run_for(late.max(ms(1_040)) + ms(10));
         assert!(w.queue("a").is_empty(), "{us} {}", w.describe());
         w.end();
     }
 }
 
-/// The delete did not arrive, and the next attempt of the same client takes the key over: then it was passed on.
+/// The delete did not arrive, and the client's next attempt adopts the key: a local hand-over.
 #[test]
 fn u1_a_release_is_answered_when_the_next_attempt_takes_the_key_over() {
     let mut w = World::new(1);
@@ -355,7 +355,7 @@ fn u1_a_release_is_answered_when_the_next_attempt_takes_the_key_over() {
     w.end();
 }
 
-/// Somebody writes the key again and again, each time between the reading and the put. The client does not try without a pause.
+/// The key is written between each read and put. The client backs off between attempts.
 #[test]
 fn e6_a_key_that_is_written_all_the_time_is_not_adopted_in_a_circle() {
     let mut w = World::new(1);
@@ -375,7 +375,7 @@ fn e6_a_key_that_is_written_all_the_time_is_not_adopted_in_a_circle() {
     w.end();
 }
 
-/// A put that was not executed is made again. There is nothing to be read.
+/// A put that was not executed is repeated without a read.
 #[test]
 fn e10_a_put_that_was_not_executed_is_made_again_without_a_reading() {
     for answer in [not_sent(), busy()] {
@@ -391,9 +391,7 @@ fn e10_a_put_that_was_not_executed_is_made_again_without_a_reading() {
     }
 }
 
-// --- the end ---
-
-/// What may still land hangs on a lease that is revoked, and is not waited for.
+/// A create that may still arrive uses a revoked lease, so the shutdown does not wait for it.
 #[test]
 fn u2_a_shutdown_does_not_wait_for_what_may_never_land() {
     let mut w = with_a_watched_cleanup(1, secs(6));
@@ -403,7 +401,7 @@ fn u2_a_shutdown_does_not_wait_for_what_may_never_land() {
     w.end();
 }
 
-/// A key that is known to be there is deleted, and not left to the end of its lease.
+/// A key known to exist is deleted instead of being left to its lease.
 #[test]
 fn u2_a_shutdown_deletes_what_is_owed() {
     let mut w = World::new(1);
@@ -417,7 +415,7 @@ fn u2_a_shutdown_deletes_what_is_owed() {
     w.end();
 }
 
-/// Whoever waits for a release is answered before the client stops, if only with what is known.
+/// A pending release is answered before the client stops, if only with `Unknown`.
 #[test]
 fn u2_a_release_is_answered_when_the_time_of_a_shutdown_is_over() {
     let mut w = World::new(1);
@@ -432,7 +430,7 @@ fn u2_a_release_is_answered_when_the_time_of_a_shutdown_is_over() {
     assert_eq!(w.clients[0].stopped, Some(3));
 }
 
-/// Extended by hand, a lease of its own, while that of the name's debt is not confirmed.
+/// A manual extension on a separate lease, while keep-alives of the cleanup's lease fail.
 #[test]
 fn h3_an_extension_fails_by_its_own_lease_only() {
     let mut w = with_a_watched_cleanup(1, secs(60));

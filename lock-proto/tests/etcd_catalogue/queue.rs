@@ -6,8 +6,9 @@ use lock_proto::redis::{Acquire, ErrorClass, ServerError, Wait};
 use super::*;
 use crate::world::{Fate, Kind};
 
-/// Case M1: a waiter whose own lease has ended goes on watching its predecessor. Its own key is watched as well, and it queues again at
-/// once (requirement E4).
+/// Case M1: a waiter whose lease has expired keeps watching its predecessor. Here it watches its
+/// own key as well, and queues again at once.
+// E4
 #[test]
 fn catalogue_m1_a_waiter_notices_the_end_of_its_own_key() {
     let mut w = World::new(2);
@@ -23,7 +24,7 @@ fn catalogue_m1_a_waiter_notices_the_end_of_its_own_key() {
     w.end();
 }
 
-/// Case M1, the form with the key alone: deleted by hand, on a lease that lives.
+/// Case M1, with the key alone: it is deleted by hand while its lease lives.
 #[test]
 fn catalogue_m1_a_waiter_whose_key_was_deleted_queues_again() {
     let mut w = World::new(3);
@@ -45,8 +46,9 @@ fn catalogue_m1_a_waiter_whose_key_was_deleted_queues_again() {
     w.end();
 }
 
-/// Case M2: while a watch is broken the history is compacted, and what happened meanwhile is never told. Whoever was deaf reads again
-/// (requirements E4 and E5).
+/// Case M2: the history is compacted while a watch is broken, and events in between are never
+/// delivered. Here the client reads the queue after a broken watch.
+// E4, E5
 #[test]
 fn catalogue_m2_what_a_broken_watch_has_missed_is_read() {
     let mut w = World::new(2);
@@ -61,26 +63,28 @@ fn catalogue_m2_what_a_broken_watch_has_missed_is_read() {
     w.end();
 }
 
-/// Case M2, the form in which the watch is refused for good: the queue is read now and then, and a wait that ends leaves no key.
+/// Case M2, with a watch that is rejected for good: the client reads the queue periodically, and a
+/// wait that ends leaves no key.
 #[test]
 fn catalogue_m2_without_a_watch_the_queue_is_read_now_and_then() {
     let mut w = World::new(2);
     let first = w.hold(0, Acquire::new("a"));
     let second = w.acquire(1, Acquire::new("a"));
-    w.deafen(1);
+    w.block_watches(1);
     w.run_for(secs(2));
     w.release(0, first);
     w.expect(ms(1_100), "it is read", |w| w.is_held(1, second));
     let fourth = w.acquire(0, Acquire::new("a").wait(Wait::For(secs(3))));
-    w.deafen(0);
+    w.block_watches(0);
     w.run_for(ms(3_010));
     assert!(matches!(failure(&w, 0, fourth), Some(Failure::TimedOut(_))));
     assert_eq!(w.queue("a").len(), 1, "no key of it stays");
     w.end();
 }
 
-/// Case M3: a key that is no lock's, or of a lock with a longer name, stands in the queue and blocks it for ever. It is named at once, and
-/// left alone (requirement E2).
+/// Case M3: a foreign key, or one of a lock with a longer name, is in the queue and blocks it for
+/// good. Here it is reported at once and left alone.
+// E2
 #[test]
 fn catalogue_m3_foreign_keys_in_the_queue_are_named() {
     for foreign in ["a/other/5f", "a/data", "a/", "a/5F", "a/00112233445566778", "a/5f "] {
@@ -99,7 +103,7 @@ fn catalogue_m3_foreign_keys_in_the_queue_are_named() {
     }
 }
 
-/// Case M3: also for those who wait already, once it is next before them.
+/// Case M3: also for a client that is already waiting, once it is the next one before it.
 #[test]
 fn catalogue_m3_a_foreign_key_behind_the_holder_is_named_when_it_is_next() {
     let mut w = World::new(2);
@@ -108,7 +112,7 @@ fn catalogue_m3_a_foreign_key_behind_the_holder_is_named_when_it_is_next() {
     let second = w.acquire(1, Acquire::new("a"));
     w.run_for(ms(10));
     assert!(matches!(failure(&w, 1, second), Some(Failure::KeyInUse(_))));
-    // A lock of a longer name that comes later is behind, and harms nobody.
+    // A key of a lock with a longer name that comes later is behind, and does no harm.
     let lock = w.hold(1, Acquire::new("c"));
     w.put_by_hand("c/d/1f", 0);
     w.run_for(secs(5));
@@ -117,7 +121,7 @@ fn catalogue_m3_a_foreign_key_behind_the_holder_is_named_when_it_is_next() {
     w.end();
 }
 
-/// Case M3: or when it is next because somebody between has gone.
+/// Case M3: or once the key in between has gone.
 #[test]
 fn catalogue_m3_a_foreign_key_is_named_when_whoever_was_between_has_gone() {
     let mut w = World::new(2);
@@ -135,8 +139,9 @@ fn catalogue_m3_a_foreign_key_is_named_when_whoever_was_between_has_gone() {
     w.end();
 }
 
-/// Case M4: two lock objects of one session are one owner, and either's unlock frees both. Acquisitions of one client exclude each other,
-/// with one key between them (requirement E7).
+/// Case M4: two lock objects of one session are one owner, and each unlock frees both. Here
+/// acquisitions of one client exclude each other, with one key between them.
+// E7
 #[test]
 fn catalogue_m4_one_session_is_not_one_owner() {
     let mut w = World::new(1);
@@ -152,8 +157,9 @@ fn catalogue_m4_one_session_is_not_one_owner() {
     w.end();
 }
 
-/// Case M5: a waiter whose session was revoked is told that it holds the lock when the way is free. The reading that would prove it finds
-/// no key of its own (requirement E4).
+/// Case M5: a waiter with a revoked session is granted the lock once its predecessor has left. Here
+/// the read that would prove the grant does not find its own key.
+// E4
 #[test]
 fn catalogue_m5_the_way_is_free_and_the_own_key_is_gone() {
     let mut w = World::new(2);
@@ -161,7 +167,7 @@ fn catalogue_m5_the_way_is_free_and_the_own_key_is_gone() {
     let second = w.acquire(1, Acquire::new("a"));
     w.run_for(ms(10));
     let old = w.lease(1);
-    // At one moment, and the waiter is told of the predecessor's key first.
+    // At the same time. The waiter gets the event of the predecessor's key first.
     let key = w.queue("a")[0].key.clone();
     w.delete_by_hand(&key);
     w.revoke_by_hand(old);
@@ -173,8 +179,9 @@ fn catalogue_m5_the_way_is_free_and_the_own_key_is_gone() {
     w.end();
 }
 
-/// Case M6: even a correct lock does not guard another store against a holder that is stopped. Transactions that compare the owner's key
-/// fail from the moment of its loss, and the fencing token of the next one is greater (requirement E8).
+/// Case M6: even a correct lock does not protect another store against a paused holder. Guarded
+/// transactions fail once the key is lost, and the next fencing token is greater.
+// E8
 #[test]
 fn catalogue_m6_a_stopped_holder_fails_by_its_guard_and_its_fence() {
     let mut w = World::new(2);
@@ -194,8 +201,9 @@ fn catalogue_m6_a_stopped_holder_fails_by_its_guard_and_its_fence() {
     w.end();
 }
 
-/// Case M7: a try loses, deletes its key, the delete fails, and the key becomes the owner later. A try puts a key only if nobody is in the
-/// queue (requirements A5 and E3).
+/// Case M7: a try loses and deletes its key, the delete fails, and the key becomes the owner later.
+/// Here a try creates a key only if the queue is empty.
+// A5, E3
 #[test]
 fn catalogue_m7_a_try_that_loses_leaves_no_key() {
     let mut w = World::new(2);
@@ -212,7 +220,7 @@ fn catalogue_m7_a_try_that_loses_leaves_no_key() {
     w.end();
 }
 
-/// Case M7, the form with a lost answer: what the try has put is deleted, also if the first delete fails.
+/// Case M7, with a lost reply: the key of the try is deleted, even if the first delete fails.
 #[test]
 fn catalogue_m7_a_try_without_an_answer_leaves_no_key() {
     for delete in [Fate::Lost, Fate::Unanswered, Fate::Reset] {
@@ -230,7 +238,8 @@ fn catalogue_m7_a_try_without_an_answer_leaves_no_key() {
     }
 }
 
-/// A waiter that polls, and may not read any more, is told so and leaves no key; one that finds the cluster busy waits on.
+/// A polling waiter that loses its read permission fails and leaves no key. One that finds the
+/// cluster busy keeps waiting.
 #[test]
 fn a_waiter_that_may_not_read_fails_and_leaves_no_key() {
     for (class, fails) in [(ErrorClass::Refused, true), (ErrorClass::Transient, false)] {
@@ -241,7 +250,7 @@ fn a_waiter_that_may_not_read_fails_and_leaves_no_key() {
         let reads = w.count(1, Kind::Look);
         let refusal = Refusal::Error(ServerError { class, text: "no".into() });
         w.fate(1, Kind::Look, Fate::Answer(Reply::Refused(refusal)));
-        w.deafen(1);
+        w.block_watches(1);
         w.expect(secs(10), "it has read", |w| w.count(1, Kind::Look) > reads);
         w.run_for(ms(100));
         assert_eq!(matches!(failure(&w, 1, waits), Some(Failure::Refused(_))), fails, "{class:?}");
@@ -256,7 +265,8 @@ fn a_waiter_that_may_not_read_fails_and_leaves_no_key() {
     }
 }
 
-/// The server lost the event that the key before was deleted: the waiter, whose watches were open, waited for ever.
+/// Regression: the server lost the event of the predecessor's deletion. The waiter's watches were
+/// open, so it waited for good.
 #[test]
 fn e4_a_waiter_finds_a_release_whose_event_was_lost() {
     for every in [None, Some(secs(4))] {
@@ -272,7 +282,7 @@ fn e4_a_waiter_finds_a_release_whose_event_was_lost() {
         assert_eq!(give_back(&mut w, 0, first), Release::Released);
         w.expect(limit, "the waiter is served", |w| w.is_held(1, waiter));
         assert!(w.now.since(released) > limit / 2, "by nothing else than another look");
-        // Its own key was deleted, and it did not hear of that either.
+        // Its own key was deleted, and that event was lost, too.
         w.lose_events(2, true);
         let own = w.queue("a")[1].key.clone();
         w.delete_by_hand(&own);
@@ -282,7 +292,7 @@ fn e4_a_waiter_finds_a_release_whose_event_was_lost() {
     }
 }
 
-/// Who waits long reads seldom, and not all at one time.
+/// A long wait needs few reads, which waiters do not send at the same time.
 #[test]
 fn e4_a_long_wait_costs_a_reading_now_and_then() {
     let mut w = World::new(2);

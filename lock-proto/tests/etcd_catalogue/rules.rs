@@ -1,4 +1,5 @@
-//! The requirements on sessions, keys and the queue: E1 to E6, A5, T1.
+//! Requirements of sessions, keys and the queue.
+// E1 to E6, A5, T1
 
 use lock_proto::Fault;
 use lock_proto::etcd::message::{COMPARE_MOD, Op};
@@ -8,15 +9,13 @@ use lock_proto::redis::{Acquire, Answer, Cause, Drift, ErrorClass, Renew, Server
 use super::*;
 use crate::world::{Fate, Kind};
 
-// --- E1, T1 ---
-
 #[test]
 fn e1_all_locks_share_one_lease_but_those_with_a_life_of_their_own() {
     let mut w = World::new(1);
     for n in 0..20 {
         w.hold(0, Acquire::new(format!("shared-{n}")));
     }
-    // Whole seconds, rounded up: as long as the session's.
+    // Whole seconds, rounded up: the session's TTL.
     w.hold(0, Acquire::new("equal").ttl(ms(9_100)));
     assert_eq!(w.store.leases.len(), 1);
     w.hold(0, Acquire::new("short").ttl(secs(3)));
@@ -26,8 +25,8 @@ fn e1_all_locks_share_one_lease_but_those_with_a_life_of_their_own() {
     w.end();
 }
 
-/// The client chooses the id, so a grant without an answer can be made again: that it exists then is no refusal, and its life counts from a
-/// sign of life, since nobody knows when it began.
+/// The client chooses the lease id and can repeat a grant without a reply. That the lease exists
+/// then is no error. Its TTL counts from a keep-alive, because the time of the grant is unknown.
 #[test]
 fn e1_a_grant_without_an_answer_is_made_again_with_the_same_id() {
     for fate in [Fate::Reset, Fate::Unanswered] {
@@ -44,8 +43,8 @@ fn e1_a_grant_without_an_answer_is_made_again_with_the_same_id() {
     }
 }
 
-/// Found by fuzzing `etcd_ops`: a member that is cut off sat on a create for longer than the TTL. The key appeared when nobody watched it any
-/// more, and stood in the line for as long as the client lived.
+/// Found by fuzzing `etcd_ops`: an isolated member delayed a create for longer than the TTL. The
+/// key was no longer watched, and blocked the queue as long as the client lived.
 #[test]
 fn e3_a_create_that_lands_after_more_than_a_ttl_blocks_nobody() {
     for others in [false, true] {
@@ -56,13 +55,14 @@ fn e3_a_create_that_lands_after_more_than_a_ttl_blocks_nobody() {
         w.expect(ms(150), "the end of the wait", |w| failure(w, 0, lock).is_some());
         let lease = w.lease(0);
         w.run_for(secs(30));
-        // With nothing else on it the lease is gone, and the create with it; else the key is deleted as soon as it is seen.
+        // Without other keys the lease is gone, and the create fails; otherwise the key is deleted
+        // as soon as it is seen.
         assert_eq!(w.store.leases.contains_key(&lease), others, "{}", w.describe());
         w.run_for(secs(10));
         assert_eq!(w.queue("a"), [], "{}", w.describe());
         let second = w.hold(1, Acquire::new("a"));
         w.release(1, second);
-        // A lock that is taken now hangs on another lease, and the first one ends with its last hold.
+        // A new lock uses another lease, and the first lease ends with its last hold.
         let third = w.hold(0, Acquire::new("a"));
         assert_ne!(w.queue("a")[0].lease, lease);
         w.release(0, third);
@@ -89,7 +89,7 @@ fn e1_a_lease_that_nobody_waits_for_any_more_is_revoked() {
     }
 }
 
-/// The server has a least TTL of its own: what was granted counts, not what was asked for.
+/// The server has a minimum TTL: the granted TTL counts, not the requested one.
 #[test]
 fn t1_e1_the_granted_ttl_counts() {
     let mut w = World::with(1, |config| config.session_ttl(secs(1)));
@@ -99,7 +99,7 @@ fn t1_e1_the_granted_ttl_counts() {
     assert_eq!(w.grant(0, lock).valid_until, start + ms(2_000 - 20 - 2));
     w.run_for(secs(20));
     assert!(w.is_held(0, lock));
-    // A third of two seconds, less a tenth of that at most.
+    // A third of two seconds, less at most a tenth of that.
     assert!((29..=34).contains(&w.count(0, Kind::KeepAlive)), "{}", w.count(0, Kind::KeepAlive));
     w.end();
     let mut w = World::with(1, |config| config.drift(Drift { divisor: 10, margin: ms(50) }));
@@ -108,8 +108,6 @@ fn t1_e1_the_granted_ttl_counts() {
     assert_eq!(w.grant(0, lock).valid_until, start + ms(10_000 - 1_000 - 50));
     w.end();
 }
-
-// --- E2 ---
 
 #[test]
 fn e2_the_key_is_the_name_and_the_lease_in_bare_hexadecimal() {
@@ -127,7 +125,7 @@ fn e2_the_key_is_the_name_and_the_lease_in_bare_hexadecimal() {
     w.end();
 }
 
-/// Somebody else's contender, as `etcdctl lock` makes it, is one like ours.
+/// A foreign contender, as created by `etcdctl lock`, is treated like ours.
 #[test]
 fn e2_others_wait_in_the_same_line() {
     let mut w = World::new(1);
@@ -140,9 +138,7 @@ fn e2_others_wait_in_the_same_line() {
     w.end();
 }
 
-// --- E3, A5 ---
-
-/// With a session in place: one transaction to take the lock, one to give it back.
+/// With an existing session: one transaction to acquire, one to release.
 #[test]
 fn e3_an_uncontended_lock_costs_two_requests() {
     let mut w = World::new(1);
@@ -158,8 +154,8 @@ fn e3_an_uncontended_lock_costs_two_requests() {
     w.end();
 }
 
-/// A create without an answer may land after the delete that was to remove it. The own key is watched for one more TTL, and deleted when it
-/// appears; then the watch is closed.
+/// A create without a reply may arrive after the delete that should remove it. The own key is
+/// watched for another TTL, and deleted when it appears; then the watch is closed.
 #[test]
 fn e3_what_lands_within_a_ttl_is_deleted() {
     for late in [1_100, 2_000, 5_000, 9_000] {
@@ -173,13 +169,13 @@ fn e3_what_lands_within_a_ttl_is_deleted() {
         assert!(w.queue("a").is_empty(), "late by {late} ms {}", w.describe());
         assert!(w.store.leases.contains_key(&w.lease(0)));
         w.run_for(secs(25));
-        // Nothing is left, nor is the lease with which it could land still later.
+        // Nothing is left, not even the lease that a later create could use.
         assert!(w.verb(0, |hub, _| hub.next_deadline_reason()).is_none() && w.store.leases.is_empty());
         w.end();
     }
 }
 
-/// The key is found, and may not be written: whoever is told so leaves none.
+/// The key is found, but may not be written: the waiter fails and leaves no key.
 #[test]
 fn e3_a_refused_adoption_leaves_no_key() {
     let mut w = World::new(1);
@@ -195,7 +191,8 @@ fn e3_a_refused_adoption_leaves_no_key() {
     w.end();
 }
 
-/// What could not be deleted is taken over by the next attempt; if that does not get on and is given up, the key is deleted after all.
+/// The next attempt adopts a key that could not be deleted. If that attempt is cancelled without
+/// progress, the key is deleted after all.
 #[test]
 fn e3_an_attempt_that_does_not_get_on_leaves_no_key() {
     let cause = Cause::Fault(Fault::Unreachable);
@@ -221,8 +218,8 @@ fn e3_an_attempt_that_does_not_get_on_leaves_no_key() {
     }
 }
 
-/// A later attempt that ends otherwise does not forget what an earlier one owes: a try that finds the queue occupied, one that is refused,
-/// and a hold whose key is deleted.
+/// A later attempt does not drop the cleanup of an earlier one, however it ends: a try on an
+/// occupied queue, a rejected attempt, and a hold whose key is deleted.
 #[test]
 fn e3_a_later_attempt_forgets_no_debt() {
     let refusal =
@@ -278,7 +275,7 @@ fn a5_a_try_makes_one_attempt_or_none() {
     let attempt = w.acquire(1, Acquire::new("a").wait(Wait::Try));
     w.run_for(ms(1));
     assert!(w.is_held(1, attempt));
-    // Who waits behind a try in its own client is not hurt by its failure.
+    // A waiter behind a local try is not affected by its failure.
     let attempt = w.acquire(0, Acquire::new("a").wait(Wait::Try));
     let waiter = w.acquire(0, Acquire::new("a"));
     w.run_for(ms(10));
@@ -286,9 +283,8 @@ fn a5_a_try_makes_one_attempt_or_none() {
     w.end();
 }
 
-// --- E4, E5 ---
-
-/// A waiter watches its own key and the one before it, and when that one leaves without having held, the one before that.
+/// A waiter watches its own key and its predecessor. If that one leaves without having held the
+/// lock, it watches the one before.
 #[test]
 fn e4_a_waiter_watches_its_own_key_and_its_predecessors() {
     let mut w = World::new(3);
@@ -298,7 +294,7 @@ fn e4_a_waiter_watches_its_own_key_and_its_predecessors() {
     w.acquire(2, Acquire::new("a"));
     w.run_for(ms(10));
     let keys: Vec<_> = w.queue("a").into_iter().map(|kv| kv.key).collect();
-    // The own one last: it is the witness that no write came while the other was opened.
+    // The own key last: its watch shows that there was no write while the other was opened.
     assert_eq!(w.clients[2].watches_opened, [keys[1].clone(), keys[2].clone()]);
     w.abandon(1, second);
     w.run_for(ms(10));
@@ -307,8 +303,8 @@ fn e4_a_waiter_watches_its_own_key_and_its_predecessors() {
     w.end();
 }
 
-/// The watch tells only what comes after its opening. What came before that and after the last reading is read, once; whatever else is
-/// written meanwhile costs nothing more.
+/// A watch reports only changes after its opening. Changes between the last read and the opening
+/// cause one more read; unrelated writes cause no others.
 #[test]
 fn e5_a_watch_that_opened_later_than_the_last_reading_causes_one_more() {
     for (unrelated, looks) in [(false, 0), (true, 1)] {
@@ -333,7 +329,7 @@ fn e5_a_watch_that_opened_later_than_the_last_reading_causes_one_more() {
     }
 }
 
-/// The predecessor leaves in the gap between the reading and the opening.
+/// The predecessor leaves between the read and the opening of the watch.
 #[test]
 fn e5_a_release_before_the_watch_is_open_is_not_missed() {
     for us in (0..3_000).step_by(50) {
@@ -348,7 +344,7 @@ fn e5_a_release_before_the_watch_is_open_is_not_missed() {
     }
 }
 
-/// A reading that was on its way back when the predecessor left is out of date, and is made once more, at once.
+/// The predecessor leaves during a read. Its outdated result is replaced by another read.
 #[test]
 fn e5_a_release_during_a_reading_is_not_missed() {
     let mut w = World::new(2);
@@ -367,7 +363,7 @@ fn e5_a_release_during_a_reading_is_not_missed() {
     w.end();
 }
 
-/// A release wakes one waiter, and the others do not even hear of it.
+/// A release wakes one waiter. The others get no event.
 #[test]
 fn e5_one_waiter_reacts_to_a_release() {
     const CLIENTS: usize = 10;
@@ -391,9 +387,7 @@ fn e5_one_waiter_reacts_to_a_release() {
     w.end();
 }
 
-// --- E6 ---
-
-/// Every write of an own key compares its last change, and every put carries the lease, whatever happens.
+/// Every write of an own key compares its last revision, and every put attaches the lease.
 #[test]
 fn e6_every_write_is_guarded_and_on_its_lease() {
     let mut w = World::new(2);
@@ -442,7 +436,8 @@ fn e6_every_write_is_guarded_and_on_its_lease() {
     w.end();
 }
 
-/// A key that this attempt did not create is owned by a guarded put, and by nothing else: not by reading it, and not if it has changed since.
+/// A key that this attempt did not create is owned only after a guarded put: not by reading it, and
+/// not if it has changed since.
 #[test]
 fn e6_a_found_key_is_owned_by_a_guarded_put() {
     let mut w = World::new(1);
@@ -452,7 +447,7 @@ fn e6_a_found_key_is_owned_by_a_guarded_put() {
     let lock = w.acquire(0, Acquire::new("a"));
     w.expect(ms(100), "the key was found", |w| w.count(0, Kind::Put) == 1);
     assert!(!was_granted(&w, 0, lock));
-    // Somebody writes it before the put arrives: that one does nothing then.
+    // A write before the put arrives makes the put fail.
     let key = w.queue("a")[0].key.clone();
     w.put_by_hand(core::str::from_utf8(&key).unwrap(), w.lease(0));
     w.run_for(ms(20));
@@ -465,7 +460,7 @@ fn e6_a_found_key_is_owned_by_a_guarded_put() {
     w.end();
 }
 
-/// A key that was adopted keeps its place in the queue, which need not be the first.
+/// An adopted key keeps its place in the queue, which need not be the first.
 #[test]
 fn e6_an_adopted_key_waits_in_its_place() {
     let mut w = World::new(2);
@@ -481,8 +476,8 @@ fn e6_an_adopted_key_waits_in_its_place() {
     w.end();
 }
 
-/// A waiter's key that somebody else has written, or made again, is not the one it created: it is taken over by a put, and hangs on its
-/// lease again.
+/// A waiter's key that another client has written or recreated is not the one it created. A put
+/// adopts it and attaches the lease again.
 #[test]
 fn e4_e6_a_waiters_key_that_somebody_wrote_is_adopted() {
     for made_again in [false, true] {

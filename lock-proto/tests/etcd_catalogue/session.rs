@@ -1,4 +1,4 @@
-//! Cases S: the session, which is a lease that is kept alive.
+//! Cases S: the session, i.e. a lease with keep-alives.
 
 use lock_proto::etcd::{Found, Refusal, Reply, Request};
 use lock_proto::redis::{Acquire, Loss, Wait};
@@ -6,8 +6,9 @@ use lock_proto::redis::{Acquire, Loss, Wait};
 use super::*;
 use crate::world::{Fate, Kind, LATENCY};
 
-/// Case S1: a waiter's lease ends while it waits, and when its predecessor leaves it is told that it holds the lock, without a key. Here the
-/// end of the lease ends the wait; what holds in the end is a new key on a living lease (requirement E4).
+/// Case S1: a waiter's lease expires, and later it is granted the lock without a key. Here the end
+/// of the lease ends the attempt; the lock is granted with a new key on a live lease.
+// E4
 #[test]
 fn catalogue_s1_a_lock_is_not_granted_on_a_lease_that_has_ended() {
     let mut w = World::new(2);
@@ -28,8 +29,9 @@ fn catalogue_s1_a_lock_is_not_granted_on_a_lease_that_has_ended() {
     w.end();
 }
 
-/// Case S1, the form with a pause: the reading that proves ownership is on its way when its reader is stopped for longer than its lease
-/// lives. The end of the lease comes before that news (requirements E4 and T2).
+/// Case S1, with a pause: the read that proves ownership is in flight when the client is paused for
+/// longer than its lease. The end of the lease is handled before the reply.
+// E4, T2
 #[test]
 fn catalogue_s1_a_proof_that_is_read_after_a_pause_proves_nothing() {
     let mut w = World::new(2);
@@ -49,8 +51,9 @@ fn catalogue_s1_a_proof_that_is_read_after_a_pause_proves_nothing() {
     w.end();
 }
 
-/// Case S2: a leader that does not know that it has been replaced revokes leases that are kept alive. The loss comes by the own key's
-/// watch, long before the next sign of life (requirement E9).
+/// Case S2: a leader that does not know of its replacement revokes leases despite keep-alives. The
+/// watch of the own key reports the loss, long before the next keep-alive.
+// E9
 #[test]
 fn catalogue_s2_a_lease_that_vanishes_although_it_is_kept_alive_is_noticed() {
     let mut w = World::new(1);
@@ -65,8 +68,8 @@ fn catalogue_s2_a_lease_that_vanishes_although_it_is_kept_alive_is_noticed() {
     w.end();
 }
 
-/// Case S3: a new leader gives every lease its whole TTL again, so a dead holder's key stays longer than its TTL. Nobody but the store
-/// decides when it is gone, and nobody asks in the meantime.
+/// Case S3: a new leader restarts every lease with its full TTL, so a dead holder's key outlives
+/// its TTL. Only the store decides when it is gone, and clients do not poll meanwhile.
 #[test]
 fn catalogue_s3_a_takeover_is_not_timed_by_the_waiter() {
     let mut w = World::new(2);
@@ -85,8 +88,8 @@ fn catalogue_s3_a_takeover_is_not_timed_by_the_waiter() {
     w.end();
 }
 
-/// Case S4: a sign of life for a lease that has ended is answered with a TTL of zero, not with an error. That is the loss, now
-/// (requirement E1).
+/// Case S4: a keep-alive for an expired lease gets a TTL of zero, not an error. That is a loss.
+// E1
 #[test]
 fn catalogue_s4_a_sign_of_life_without_a_life_is_a_loss() {
     for ttl in [0, -1, i64::MIN] {
@@ -102,8 +105,9 @@ fn catalogue_s4_a_sign_of_life_without_a_life_is_a_loss() {
     }
 }
 
-/// Case S5: the worker is gone and its session lives on, and with it the lock. A lock whose guard was dropped is given back, and one that
-/// nobody takes is withdrawn (requirement H5).
+/// Case S5: the worker is gone but its session lives on, and with it the lock. Here a lock with a
+/// dropped guard is released, and one that is not claimed is withdrawn.
+// H5
 #[test]
 fn catalogue_s5_a_session_does_not_keep_a_lock_that_nobody_has() {
     let mut w = World::new(1);
@@ -120,8 +124,9 @@ fn catalogue_s5_a_session_does_not_keep_a_lock_that_nobody_has() {
     w.end();
 }
 
-/// Case S5, the other form: a session that is built on somebody else's lease keeps that alive as well. A lease id that is taken is not
-/// ours (requirement E1).
+/// Case S5, other form: a session on a foreign lease keeps that alive as well. Here a lease id that
+/// is taken is not used.
+// E1
 #[test]
 fn catalogue_s5_somebody_elses_lease_is_not_taken_over() {
     let mut w = World::new(1);
@@ -139,8 +144,9 @@ fn catalogue_s5_somebody_elses_lease_is_not_taken_over() {
     assert!(!w.sent(0, Kind::Revoke).iter().any(|(_, request)| *request == Request::Revoke { lease: foreign }));
 }
 
-/// Case S6: a lock without a lease of its own is given one by the server, which nobody keeps alive. Every key is put with a lease that we
-/// made (requirement E1).
+/// Case S6: a lock without a lease gets one from the server without keep-alives. Here every key is
+/// attached to a lease that the client created.
+// E1
 #[test]
 fn catalogue_s6_every_key_hangs_on_a_lease_of_our_own() {
     let mut w = World::new(2);
@@ -156,8 +162,9 @@ fn catalogue_s6_every_key_hangs_on_a_lease_of_our_own() {
     w.end();
 }
 
-/// Case S7: a put without the lease detaches the key from it, and after a crash the lock is held for ever. All puts of ours carry it, and
-/// a key that somebody else has overwritten is put on its lease again (requirement E6).
+/// Case S7: a put without the lease detaches the key, and after a crash the lock is held for good.
+/// Here all puts attach it, and a key that another client has overwritten is attached again.
+// E6
 #[test]
 fn catalogue_s7_a_key_that_was_overwritten_hangs_on_its_lease_again() {
     let mut w = World::new(1);
@@ -173,7 +180,8 @@ fn catalogue_s7_a_key_that_was_overwritten_hangs_on_its_lease_again() {
     assert!(w.store.keys.is_empty(), "it ends with its holder");
 }
 
-/// Case S7, the other form: a client that ends leaves its lease behind. Closing revokes (requirements E1 and U2).
+/// Case S7, other form: a client that ends leaves its lease behind. Here a shutdown revokes it.
+// E1, U2
 #[test]
 fn catalogue_s7_no_lease_is_left_behind() {
     let mut w = World::new(1);
@@ -189,8 +197,9 @@ fn catalogue_s7_no_lease_is_left_behind() {
     assert!(w.store.leases.is_empty() && w.store.keys.is_empty());
 }
 
-/// Case S8: one timeout ends the keep-alives of the whole client, and closing it hangs. A failed sign of life is repeated while the lease
-/// lives, and a shutdown has an end (requirements H2 and U2).
+/// Case S8: one timeout ends the keep-alives of the whole client, and closing it hangs. Here a
+/// failed keep-alive is repeated while the lease lives, and a shutdown is bounded.
+// H2, U2
 #[test]
 fn catalogue_s8_one_failed_sign_of_life_is_repeated() {
     for fate in [Fate::Lost, Fate::Unanswered, Fate::Reset] {
@@ -209,7 +218,7 @@ fn catalogue_s8_one_failed_sign_of_life_is_repeated() {
     }
 }
 
-/// The answer to the grant takes longer than a third of the TTL, when the lease is already due to be renewed.
+/// The reply to the grant takes so long that the lease is already due for renewal.
 // E1, T1
 #[test]
 fn a_lease_that_was_granted_late_is_renewed() {
@@ -224,7 +233,7 @@ fn a_lease_that_was_granted_late_is_renewed() {
     w.end();
 }
 
-/// Case S8: whoever waits for the lease is not left waiting without an end either.
+/// Case S8: a wait for the lease is bounded, too.
 #[test]
 fn catalogue_s8_a_wait_without_a_session_has_an_end() {
     let mut w = World::new(1);

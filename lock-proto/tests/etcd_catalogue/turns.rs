@@ -1,11 +1,10 @@
-//! The requirements on a hold and its turn: E7, E8, E9, A8, and H2 to H6, U1 as they are kept here.
+//! Requirements of holds and local hand-over.
+// E7, E8, E9, A8, H2 to H6, U1
 
 use lock_proto::redis::{Acquire, Renew, Wait};
 
 use super::*;
 use crate::world::{Fate, Kind};
-
-// --- E7, A8 ---
 
 #[test]
 fn e7_a8_a_turn_passes_on_without_a_request() {
@@ -26,7 +25,7 @@ fn e7_a8_a_turn_passes_on_without_a_request() {
     w.end();
 }
 
-/// Others get their chance: a turn lasts 100 ms, and then the client goes to the end of the queue.
+/// Local hand-over is limited to 100 ms. Then the client goes to the end of the queue.
 #[test]
 fn e7_a8_a_turn_is_bounded_by_time() {
     let mut w = World::new(2);
@@ -52,7 +51,7 @@ fn e7_a8_a_turn_is_bounded_by_time() {
     w.end();
 }
 
-/// The fence counts the grants of a turn in 16 bits; with the last of them the turn ends.
+/// The fence counts the local hand-overs in 16 bits. Local hand-over ends with the last number.
 #[test]
 fn e7_a8_a_turn_of_no_time_is_one_hold() {
     let mut w = World::with(1, |config| config.turn(Duration::ZERO));
@@ -85,7 +84,7 @@ fn e7_e8_a_turn_is_bounded_by_the_fence() {
     w.end();
 }
 
-/// A life of its own cannot be handed on, nor be taken from somebody else's.
+/// A separate lease is neither handed over nor taken over.
 #[test]
 fn e7_a_lease_of_its_own_is_not_passed_on() {
     let mut w = World::new(1);
@@ -100,8 +99,8 @@ fn e7_a_lease_of_its_own_is_not_passed_on() {
     w.end();
 }
 
-/// Found by fuzzing `etcd_ops`: waiters with lives of their own whose waits end at one time are each the next in line for a moment. The life
-/// that was begun for one of them was kept alive for ever, with nobody to end it.
+/// Found by fuzzing `etcd_ops`: waiters with separate leases time out together, and each becomes
+/// the head for a moment. The lease requested for one of them was kept alive for good.
 #[test]
 fn e7_waiters_that_give_up_together_leave_no_lease() {
     let mut w = World::new(1);
@@ -117,8 +116,8 @@ fn e7_waiters_that_give_up_together_leave_no_lease() {
     w.end();
 }
 
-/// Found by fuzzing `election_ops`: an office that was offered and not taken is passed on when the offer ends, and the watch of the next one's key
-/// is due at the same instant.
+/// Found by fuzzing `election_ops`: an offered leadership is not claimed and is handed over when
+/// the offer expires. At the same instant the watch of the next leader's key is due.
 #[test]
 fn e7_what_is_passed_on_when_an_offer_ends_may_have_something_due_at_once() {
     let mut w = World::with(1, |config| config.watch_own_after(Duration::ZERO));
@@ -132,7 +131,7 @@ fn e7_what_is_passed_on_when_an_offer_ends_may_have_something_due_at_once() {
     w.end();
 }
 
-/// Whoever guards its transactions by the key must not pass them once the next one has the lock: the key is written first.
+/// A hand-over first writes the key, so that the old holder's guarded transactions fail.
 #[test]
 fn e7_an_owner_guard_ends_before_the_next_one_holds() {
     let mut w = World::new(1);
@@ -148,15 +147,15 @@ fn e7_an_owner_guard_ends_before_the_next_one_holds() {
     assert!(key.mod_revision > guard.mod_revision && key.create_revision == guard.create_revision);
     assert_eq!(key.lease, w.lease(0));
     assert_eq!(w.fence(0, second), (key.mod_revision as u64) << 16);
-    // Who took no guard passes on for nothing.
+    // Without an owner guard, a hand-over needs no request.
     w.release(0, second);
     assert!(w.is_held(0, third));
     assert_eq!(w.count(0, Kind::Put), 1);
     w.end();
 }
 
-/// The put has no answer: what came of it is read, and written again, so that ownership comes from a put's own answer and two grants never
-/// have one fence.
+/// The put gets no reply. The client reads the key and repeats the put, so that ownership follows
+/// from a put's own reply and two grants never have the same fence.
 #[test]
 fn e7_a_put_without_an_answer_is_read_and_made_again() {
     for (fate, executed) in
@@ -180,7 +179,7 @@ fn e7_a_put_without_an_answer_is_read_and_made_again() {
     }
 }
 
-/// The own key is being read for its watch while it is written: the reading's answer is not the put's.
+/// The own key is read for its watch during a put. The reply to the read does not confirm the put.
 #[test]
 fn e7_a_reading_under_way_does_not_confirm_a_put() {
     for election in [false, true] {
@@ -210,7 +209,7 @@ fn e7_a_reading_under_way_does_not_confirm_a_put() {
     }
 }
 
-/// The loss of the key ends the turn for all: who waits contends anew.
+/// The loss of the key ends the local hand-over: waiters contend again.
 #[test]
 fn e7_the_loss_of_the_key_ends_the_turn() {
     let mut w = World::new(1);
@@ -228,9 +227,7 @@ fn e7_the_loss_of_the_key_ends_the_turn() {
     w.end();
 }
 
-// --- E8 ---
-
-/// Not the revision of creation: a waiter's key is older than what its predecessor was granted meanwhile.
+/// The fence is not the create revision: a key may be older than its predecessor's grants.
 #[test]
 fn e8_the_fence_grows_from_client_to_client() {
     let mut w = World::new(3);
@@ -240,7 +237,7 @@ fn e8_the_fence_grows_from_client_to_client() {
         let client = round % 3;
         let next = w.acquire(client, Acquire::new("a"));
         w.run_for(ms(5));
-        // Grants within the turn, while the other's key is in the queue already.
+        // Local hand-overs while the other client's key is already in the queue.
         for _ in 0..3 {
             let again = w.acquire(held.0, Acquire::new("a"));
             w.verb(held.0, |hub, now| hub.owner_guard(now, held.1)).unwrap();
@@ -263,9 +260,7 @@ fn e8_the_fence_grows_from_client_to_client() {
     w.end();
 }
 
-// --- E9 ---
-
-/// Short holds cost no watch; a hold that has become a long one does.
+/// A short hold needs no watch; a long one does.
 #[test]
 fn e9_the_own_key_is_watched_once_a_hold_has_become_a_long_one() {
     for (setting, from) in [(None, ms(10_000) / 3), (Some(ms(200)), ms(200)), (Some(Duration::ZERO), Duration::ZERO)] {
@@ -289,7 +284,7 @@ fn e9_the_own_key_is_watched_once_a_hold_has_become_a_long_one() {
     }
 }
 
-/// What was deleted before the watch was open is read.
+/// A deletion before the watch is open is found by a read.
 #[test]
 fn e9_a_loss_before_the_watch_is_open_is_not_missed() {
     let mut w = World::new(1);
@@ -318,8 +313,6 @@ fn e9_many_locks_are_kept_alive_by_one_sign_of_life() {
     assert_eq!(w.requests(0) - before, signs, "and nothing else");
 }
 
-// --- H2, H3, H5, H6 ---
-
 #[test]
 fn h3_by_hand_there_is_one_full_life_and_what_extend_gives() {
     let mut w = World::new(2);
@@ -342,7 +335,8 @@ fn h3_by_hand_there_is_one_full_life_and_what_extend_gives() {
     w.end();
 }
 
-/// Each extend is answered by a sign of life that left at or after the call: not by one that was under way, whatever became of it.
+/// Each extend is confirmed by a keep-alive sent at or after the call. One in flight does not
+/// count, whatever its result.
 #[test]
 fn h3_each_extend_has_an_answer_of_its_own() {
     let answers = |w: &World, lock| {
@@ -353,7 +347,7 @@ fn h3_each_extend_has_an_answer_of_its_own() {
         };
         w.events(0, lock).iter().filter_map(of).collect::<Vec<bool>>()
     };
-    // What becomes of the first, of the second, and for how long each is under way.
+    // The results of the first and the second, and how long each takes.
     for first in [true, false] {
         let mut w = World::new(1);
         let lock = w.hold(0, Acquire::new("a").ttl(secs(30)).renew(Renew::Manual));
@@ -375,7 +369,7 @@ fn h3_each_extend_has_an_answer_of_its_own() {
     }
 }
 
-/// An extension that cannot be confirmed says so, and takes nothing away.
+/// An extension that cannot be confirmed fails, and the lock is kept.
 #[test]
 fn h3_a_failed_extension_is_told() {
     let mut w = World::new(1);
@@ -403,7 +397,7 @@ fn h3_a_hold_can_be_bounded() {
     w.end();
 }
 
-/// The key of a bounded hold was deleted with the notification, while the work under its guard went on.
+/// Regression: the key of a bounded hold was deleted while its guard still existed.
 #[test]
 fn h6_a_bounded_hold_keeps_its_key_until_the_guard_is_back() {
     let mut w = World::new(2);
@@ -423,7 +417,7 @@ fn h6_a_bounded_hold_keeps_its_key_until_the_guard_is_back() {
     w.end();
 }
 
-/// A guard that never comes back does not keep the others out for longer than a TTL, although the client lives on.
+/// A guard that is never released blocks others for at most a TTL, although the client lives on.
 #[test]
 fn h6_the_key_of_a_bounded_hold_ends_by_itself() {
     for most in [ms(1), secs(5), secs(25)] {
@@ -439,7 +433,7 @@ fn h6_the_key_of_a_bounded_hold_ends_by_itself() {
     }
 }
 
-/// The same for a candidate: it has time to stop, and what it proclaimed last does not save its key.
+/// The same for a leader: it has time to stop. A proclamation does not prolong its key's life.
 #[test]
 fn h6_a_bounded_office_is_given_up_in_two_steps() {
     let mut w = World::new(2);
@@ -461,7 +455,7 @@ fn h6_a_bounded_office_is_given_up_in_two_steps() {
     w.end();
 }
 
-/// Nobody takes what was offered: it goes to the next one, here or elsewhere.
+/// An unclaimed offer goes to the next waiter, local or remote.
 #[test]
 fn h5_an_unclaimed_grant_is_withdrawn() {
     let mut w = World::new(2);
@@ -479,7 +473,7 @@ fn h5_an_unclaimed_grant_is_withdrawn() {
     w.end();
 }
 
-/// After a loss nothing is sent for the key until the guard comes back; then one delete.
+/// After a loss nothing is sent for the key until the guard is released; then one delete.
 #[test]
 fn h6_after_a_loss_the_key_is_left_alone_until_the_guard_is_back() {
     let mut w = World::with(1, |config| config.drift(lock_proto::redis::Drift { divisor: 10, margin: secs(1) }));
@@ -495,7 +489,8 @@ fn h6_after_a_loss_the_key_is_left_alone_until_the_guard_is_back() {
     w.end();
 }
 
-/// Found by the simulation: while the lock was being passed on with a write that was not answered, the next holder's wait did not end.
+/// Found by the simulation: during a local hand-over with an unanswered write, the next holder's
+/// wait did not time out.
 #[test]
 fn e7_a_wait_ends_in_time_while_the_lock_is_passed_on() {
     let mut w = World::new(1);
@@ -517,7 +512,7 @@ fn e7_a_wait_ends_in_time_while_the_lock_is_passed_on() {
     w.end();
 }
 
-/// It begins with the grant, however long the wait or the writing of the key before has taken.
+/// It starts with the grant, however long the wait or the write of the key took.
 #[test]
 fn h3_the_maximal_hold_time_begins_with_the_grant() {
     let mut w = World::new(1);
@@ -534,20 +529,18 @@ fn h3_the_maximal_hold_time_begins_with_the_grant() {
     w.end();
 }
 
-// --- U1 ---
-
 #[test]
 fn u1_a_release_has_four_outcomes() {
-    // Ours.
+    // Released by its holder.
     let mut w = World::new(2);
     let lock = w.hold(0, Acquire::new("a"));
     assert_eq!(give_back(&mut w, 0, lock), Release::Released);
-    // It has ended, and nobody has it.
+    // It was deleted, and nobody holds it.
     let lock = w.hold(0, Acquire::new("a"));
     let key = w.queue("a")[0].key.clone();
     w.delete_by_hand(&key);
     assert_eq!(give_back(&mut w, 0, lock), Release::Expired);
-    // It has ended, and somebody else has it.
+    // It was deleted, and another client holds it.
     let lock = w.hold(0, Acquire::new("a"));
     let key = w.queue("a")[0].key.clone();
     let other = w.acquire(1, Acquire::new("a"));
@@ -556,7 +549,7 @@ fn u1_a_release_has_four_outcomes() {
     assert_eq!(give_back(&mut w, 0, lock), Release::Taken);
     w.expect(ms(5), "the other", |w| w.is_held(1, other));
     assert_eq!(give_back(&mut w, 1, other), Release::Released);
-    // Nobody knows in time; it goes on in the background.
+    // The result is not known in time. The release goes on in the background.
     let lock = w.hold(0, Acquire::new("a"));
     w.cut(0);
     w.release(0, lock);

@@ -1,5 +1,5 @@
-//! What whole clients (`etcd::Client`) send together, against a simulated cluster. Cases in which the network matters are in
-//! `tests/etcd_world.rs`.
+//! Batched requests of whole clients (`etcd::Client`) on a simulated cluster. Cases with a network
+//! are in `tests/etcd_world.rs`.
 
 use lock_proto::Machine;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,6 @@ use lock_proto::{ClientId, ConnId, Fault, Instant};
 
 use super::*;
 
-/// Clients and a cluster, wired without delay.
 struct Whole {
     now: Instant,
     cluster: Cluster,
@@ -22,7 +21,6 @@ struct Whole {
     rpcs: BTreeMap<u64, RpcId>,
     streams: BTreeMap<u64, StreamId>,
     number: u64,
-    /// The first revision that each watch asked for.
     starts: Vec<i64>,
 }
 
@@ -55,7 +53,6 @@ impl Whole {
         names.iter().find(|(_, known)| *known == name).map(|(number, _)| *number)
     }
 
-    /// Carries out what everybody says, until nobody says anything.
     fn pump(&mut self) {
         loop {
             let mut quiet = true;
@@ -171,7 +168,6 @@ impl Whole {
         lock
     }
 
-    /// One lock for each of the names, wanted at the same time.
     fn acquire_all(&mut self, client: usize, names: usize) -> Vec<LockId> {
         let want = |n| Acquire::new(format!("{n}"));
         let now = self.now;
@@ -202,14 +198,14 @@ impl Whole {
     }
 }
 
-/// What one client wants at the same time it takes and gives back together.
+/// Locks that a client requests or releases at the same time share one call.
 #[test]
 fn e11_many_locks_at_once_are_few_calls() {
     let mut w = Whole::new(1, 2);
     let first = w.acquire(0, Acquire::new("first"));
     let mut fences: Vec<Option<Fence>> = vec![None; 60];
     for round in 0..6 {
-        // The last rounds are the other client's: what it is told is greater.
+        // The last rounds are the other client's, whose fences must be greater.
         let client = round / 4;
         let before = w.transactions();
         let locks = w.acquire_all(client, 60);
@@ -236,7 +232,8 @@ fn e11_many_locks_at_once_are_few_calls() {
     w.end();
 }
 
-/// A server that allows few operations refuses many at once. Each of them is asked for again alone, and fewer at once from then on.
+/// A server with a low operation limit rejects large batches. Each request is repeated alone, and
+/// later batches are smaller.
 #[test]
 fn e11_a_server_that_allows_few_operations_serves_all() {
     for most in [2, 3, 5, 12] {
@@ -254,7 +251,7 @@ fn e11_a_server_that_allows_few_operations_serves_all() {
     }
 }
 
-/// etcd looks at no inner transaction when it checks permissions and space. It refuses ours all the same.
+/// etcd does not check permissions and quota of nested transactions. It still rejects ours.
 #[test]
 fn e11_nothing_is_done_together_that_is_refused_alone() {
     let mut w = Whole::new(1, 1);
@@ -267,7 +264,7 @@ fn e11_nothing_is_done_together_that_is_refused_alone() {
     w.cluster.set(w.now, Condition::NoSpace, false);
     assert!(w.run_until(secs(5), |w| locks.iter().all(|lock| w.is_held(0, *lock))));
     w.end();
-    // Users are introduced while somebody works without a login.
+    // Users are enabled while a client works without a login.
     let mut w = Whole::new(1, 1);
     let first = w.acquire(0, Acquire::new("first"));
     w.cluster.set_user(w.now, User::new("root", "pw").root());

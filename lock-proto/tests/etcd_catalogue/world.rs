@@ -1,7 +1,8 @@
-//! Clients (hubs), a store, and what is on its way between them, in virtual time.
+//! Clients (hubs), a store, and messages in flight, in virtual time.
 //!
-//! Everything goes well and takes [`LATENCY`] each way, unless a test says what becomes of a request ([`World::fate`],
-//! [`World::every`]) or of a whole client ([`World::cut`], [`World::pause`], [`World::kill`]).
+//! Requests succeed and take [`LATENCY`] in each direction, unless a test sets the fate of a
+//! request ([`World::fate`], [`World::every`]) or of a whole client ([`World::cut`],
+//! [`World::pause`], [`World::kill`]).
 
 mod questions;
 
@@ -16,10 +17,8 @@ use lock_proto::{CallId, ClientId, Fault, Instant, LockId};
 
 use crate::store::{Change, Store};
 
-/// What a message needs from a client to the store, or back.
 pub(crate) const LATENCY: Duration = Duration::from_micros(500);
 
-/// What a request is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Create,
@@ -48,20 +47,19 @@ impl Kind {
     }
 }
 
-/// What becomes of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Fate {
-    /// It never arrives, and nobody says so.
+    /// It is lost without an error.
     Lost,
-    /// It is executed, and its answer is lost.
+    /// It is executed, and its reply is lost without an error.
     Unanswered,
-    /// It is given up, and executed after this time all the same.
+    /// It times out, and is executed after this time.
     Late(Duration),
-    /// The way there and the way back take so long. It is not given up meanwhile.
+    /// It takes this long in each direction, without a timeout.
     Slow(Duration, Duration),
-    /// It is executed, and the connection breaks before the answer.
+    /// It is executed, and the connection breaks before the reply.
     Reset,
-    /// It is not executed, and this is the answer.
+    /// It is not executed, and gets this reply.
     Answer(Reply),
 }
 
@@ -88,34 +86,31 @@ impl Watch {
     }
 }
 
-/// One client, and what has become of its wishes.
 pub(crate) struct Client {
     pub(crate) hub: Locks,
     pub(crate) requests: Vec<(Instant, Request)>,
     pub(crate) stopped: Option<u32>,
     pub(crate) watches_opened: Vec<Bytes>,
     events: BTreeMap<LockId, Vec<(Instant, Event)>>,
-    /// Everything told about locks, in order.
+    /// All events of locks, in order.
     told: Vec<(LockId, Event)>,
     elections: BTreeMap<QueryId, Vec<ElectionEvent>>,
-    /// All that there ever were.
     calls: BTreeSet<CallId>,
     in_flight: BTreeSet<CallId>,
     watches: BTreeMap<WatchId, Watch>,
     fates: Vec<(Kind, Fate)>,
     always: BTreeMap<Kind, Fate>,
     cut: bool,
-    deaf: bool,
-    /// What its watches should report is lost.
+    watches_blocked: bool,
+    /// Events of its watches are lost.
     loses_events: bool,
     paused: bool,
     dead: bool,
     inbox: Vec<Happening>,
-    /// Whether what is granted is claimed at once.
+    /// Whether grants are claimed at once.
     claims: bool,
 }
 
-/// See the module.
 pub(crate) struct World {
     pub(crate) now: Instant,
     pub(crate) store: Store,
@@ -124,7 +119,6 @@ pub(crate) struct World {
     number: u64,
 }
 
-/// The settings of a test's clients, unless it says otherwise: everything by default.
 pub(crate) fn config() -> Config {
     Config::new([Endpoint::parse("127.0.0.1:2379").unwrap()])
 }
@@ -148,7 +142,6 @@ impl World {
         world
     }
 
-    /// One more client.
     pub(crate) fn add(&mut self, config: Config) -> usize {
         let id = self.clients.len() as u128 + 1;
         self.clients.push(Client {
@@ -165,7 +158,7 @@ impl World {
             fates: Vec::new(),
             always: BTreeMap::new(),
             cut: false,
-            deaf: false,
+            watches_blocked: false,
             loses_events: false,
             paused: false,
             dead: false,
@@ -174,8 +167,6 @@ impl World {
         });
         self.clients.len() - 1
     }
-
-    // --- verbs ---
 
     pub(crate) fn verb<R>(&mut self, client: usize, f: impl FnOnce(&mut Locks, Instant) -> R) -> R {
         let result = f(&mut self.clients[client].hub, self.now);
@@ -211,19 +202,17 @@ impl World {
         self.verb(client, |hub, now| hub.shut_down(now, within));
     }
 
-    /// From now on nothing is claimed by itself.
+    /// Stops claiming grants automatically.
     pub(crate) fn leave_unclaimed(&mut self, client: usize) {
         self.clients[client].claims = false;
     }
 
-    // --- faults ---
-
-    /// What becomes of the next request of this kind.
+    /// Sets the fate of the next request of this kind.
     pub(crate) fn fate(&mut self, client: usize, kind: Kind, fate: Fate) {
         self.clients[client].fates.push((kind, fate));
     }
 
-    /// What becomes of every request of this kind from now on; `None` for the usual.
+    /// Sets the fate of every later request of this kind, or resets it with `None`.
     pub(crate) fn every(&mut self, client: usize, kind: Kind, fate: Option<Fate>) {
         match fate {
             Some(fate) => self.clients[client].always.insert(kind, fate),
@@ -231,18 +220,18 @@ impl World {
         };
     }
 
-    /// Nothing gets through any more, in either direction, and nobody says so.
+    /// Drops all messages in both directions without an error.
     pub(crate) fn cut(&mut self, client: usize) {
         self.clients[client].cut = true;
     }
 
-    /// The client is connected again: its watches are opened anew.
+    /// Reconnects the client and reopens its watches.
     pub(crate) fn heal(&mut self, client: usize) {
         self.clients[client].cut = false;
         self.break_watches(client);
     }
 
-    /// Its watches are not heard at present, and will be opened again.
+    /// Breaks its watches, which will be reopened.
     pub(crate) fn break_watches(&mut self, client: usize) {
         let ids: Vec<WatchId> = self.clients[client].watches.keys().copied().collect();
         for watch in ids {
@@ -253,13 +242,13 @@ impl World {
         }
     }
 
-    /// No watch of its is open, now or later.
-    pub(crate) fn deafen(&mut self, client: usize) {
-        self.clients[client].deaf = true;
+    /// Breaks its watches for good.
+    pub(crate) fn block_watches(&mut self, client: usize) {
+        self.clients[client].watches_blocked = true;
         self.break_watches(client);
     }
 
-    /// From now on its watches stay open and report nothing; or not any more.
+    /// Sets whether its open watches lose all events.
     pub(crate) fn lose_events(&mut self, client: usize, loses: bool) {
         self.clients[client].loses_events = loses;
     }
@@ -268,7 +257,7 @@ impl World {
         self.clients[client].paused = true;
     }
 
-    /// It goes on, and reads first what has come meanwhile.
+    /// Resumes the client, which first handles its queued input.
     pub(crate) fn resume(&mut self, client: usize) {
         self.clients[client].paused = false;
         for happening in core::mem::take(&mut self.clients[client].inbox) {
@@ -288,26 +277,24 @@ impl World {
         let kv = KeyValue { key: key.clone(), create_revision, mod_revision: revision, lease, ..KeyValue::default() };
         self.store.keys.insert(key, kv.clone());
         self.store.changes.push(Change { revision, deleted: false, kv });
-        self.tell_watchers();
+        self.notify_watchers();
     }
 
     pub(crate) fn delete_by_hand(&mut self, key: &Bytes) {
         self.store.delete(key);
-        self.tell_watchers();
+        self.notify_watchers();
     }
 
     pub(crate) fn revoke_by_hand(&mut self, lease: i64) {
         assert!(self.store.revoke(lease), "there is no lease {lease:x}");
-        self.tell_watchers();
+        self.notify_watchers();
     }
-
-    // --- time ---
 
     pub(crate) fn run_for(&mut self, time: Duration) {
         self.run_until(time, |_| false);
     }
 
-    /// Runs until this is so, but no longer than that; whether it is so.
+    /// Runs until `done` holds, at most for `limit`. Returns whether it holds.
     pub(crate) fn run_until(&mut self, limit: Duration, mut done: impl FnMut(&Self) -> bool) -> bool {
         let end = self.now + limit;
         for _ in 0..1_000_000 {
@@ -325,7 +312,7 @@ impl World {
             }
             self.now = self.now.max(next);
             self.store.expire(self.now.as_nanos());
-            self.tell_watchers();
+            self.notify_watchers();
             while let Some(entry) = self.agenda.first_entry().filter(|entry| entry.key().0 <= self.now) {
                 let (client, happening) = entry.remove();
                 self.happen(client, happening);
@@ -368,22 +355,22 @@ impl World {
         let cut = known.cut || known.dead;
         let now = self.now;
         match happening {
-            // What arrives at the store.
+            // Arrivals at the store.
             Happening::Execute { call, request, back } => {
                 let reply = self.store.execute(now.as_nanos(), &request);
-                self.tell_watchers();
+                self.notify_watchers();
                 if let Some(back) = back.filter(|_| !cut) {
                     self.plan(back, client, Happening::Answer { call, reply });
                 }
             }
             Happening::Reset { call, request } => {
                 self.store.execute(now.as_nanos(), &request);
-                self.tell_watchers();
+                self.notify_watchers();
                 let reply = Reply::Unknown(Cause::Fault(Fault::Reset));
                 self.plan(LATENCY, client, Happening::Answer { call, reply });
             }
             Happening::Open { watch } => {
-                if known.deaf && known.watches.contains_key(&watch) {
+                if known.watches_blocked && known.watches.contains_key(&watch) {
                     return self.verb(client, |hub, now| hub.handle_unsubscribed(now, watch));
                 }
                 let Some(known) = known.watches.get_mut(&watch).filter(|_| !cut) else { return };
@@ -391,7 +378,7 @@ impl World {
                 let revision = self.store.revision;
                 self.plan(LATENCY, client, Happening::Opened { watch, revision });
             }
-            // What arrives at the client.
+            // Arrivals at the client.
             Happening::Answer { .. }
             | Happening::Opened { .. }
             | Happening::Changed { .. }
@@ -427,8 +414,8 @@ impl World {
         }
     }
 
-    /// What has changed in the store is on its way to those who watch it.
-    pub(crate) fn tell_watchers(&mut self) {
+    /// Sends the store's changes to the watchers.
+    pub(crate) fn notify_watchers(&mut self) {
         let changes = core::mem::take(&mut self.store.changes);
         for change in changes {
             for client in 0..self.clients.len() {
@@ -444,7 +431,6 @@ impl World {
         }
     }
 
-    /// Carries out what the hub says.
     fn drain(&mut self, client: usize) {
         while let Some(output) = self.clients[client].hub.poll_output() {
             let known = &mut self.clients[client];
@@ -487,7 +473,8 @@ impl World {
             Some(place) => Some(known.fates.remove(place).1),
             None => known.always.get(&kind).cloned(),
         };
-        // E13: a late answer is waited for.
+        // Wait for the late reply.
+        // E13
         if !matches!(fate, Some(Fate::Slow(..))) {
             self.plan(timeout, client, Happening::GiveUp { call });
         }
@@ -502,9 +489,7 @@ impl World {
         }
     }
 
-    // --- the end ---
-
-    /// Every client that is alive ends, and nothing is left of any of them.
+    /// Shuts down every live client and checks that nothing is left.
     #[track_caller]
     pub(crate) fn end(&mut self) {
         let alive: Vec<usize> = (0..self.clients.len()).filter(|c| !self.clients[*c].dead).collect();
@@ -524,12 +509,10 @@ impl World {
         }
     }
 
-    /// The watch of a client on this key.
     pub(crate) fn watch_on(&self, client: usize, key: &Bytes) -> WatchId {
         *self.clients[client].watches.iter().find(|(_, watch)| watch.key == *key).unwrap().0
     }
 
-    /// The keys that a client watches.
     pub(crate) fn watched(&self, client: usize) -> Vec<Bytes> {
         self.clients[client].watches.values().map(|watch| watch.key.clone()).collect()
     }

@@ -1,10 +1,14 @@
-//! The etcd hub against an adversary: typed requests, a simulated store, virtual time, one seed a run. Requirements S2 and S3.
+//! The etcd hub against an adversary: typed requests, a simulated store, virtual time, one seed per
+//! run.
 //!
-//! In the first phase anything may happen: requests are lost, executed late or without an answer, watches break, leases run out, processes
-//! stand still, keys are deleted by hand, verbs come in every state. In the second everything works again, every guard is given back,
-//! and then nothing may be left: no key, no lease, no waiter, no timer.
+//! In the first phase anything may happen. Requests are lost or executed late or without a reply,
+//! watches break, leases expire, processes are paused, keys are deleted by hand, verbs come in
+//! every state. In the second phase everything works again and every guard is released. Then
+//! nothing may be left: no key, lease, waiter or timer.
 //!
-//! `LOCK_SEEDS=100000` explores more, `LOCK_FIRST=5000` begins there, `LOCK_SEED=17` runs one seed again and prints what happens.
+//! `LOCK_SEEDS=100000` explores more, `LOCK_FIRST=5000` sets the first seed, and `LOCK_SEED=17`
+//! runs one seed and prints its events.
+// S2, S3
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
 mod process;

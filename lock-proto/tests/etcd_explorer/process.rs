@@ -1,4 +1,4 @@
-//! One process: a hub, what it has asked for, and what its application does.
+//! One process: a hub, its requests, and its application.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,7 +10,6 @@ use lock_proto::{CallId, ClientId, Instant, LockId};
 use crate::Rng;
 use crate::store::Change;
 
-/// How far an acquisition is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Waiting,
@@ -26,12 +25,11 @@ pub(crate) struct Acquisition {
     pub(crate) state: State,
 }
 
-/// A request on its way.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) call: CallId,
     pub(crate) request: Request,
-    /// When the patience is over, on the process's clock.
+    /// Request timeout, by the process's clock.
     pub(crate) until: u64,
 }
 
@@ -39,7 +37,7 @@ pub(crate) struct Sent {
 pub(crate) struct Watch {
     pub(crate) key: Bytes,
     pub(crate) end: Bytes,
-    /// Told everything up to this index of the store's changes; `None` while it is not open.
+    /// Index of the next change to deliver, or `None` while the watch is not open.
     pub(crate) told: Option<usize>,
 }
 
@@ -49,11 +47,11 @@ impl Watch {
     }
 }
 
-/// The fencing tokens that were told.
+/// Fencing tokens of all grants.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fences {
     pub(crate) told: BTreeMap<u8, BTreeSet<u64>>,
-    /// Keys are deleted by hand: a grant may then be heard of after that of its successor, but no token comes twice.
+    /// Keys are deleted by hand. Grants may be reported out of order, but no token is repeated.
     pub(crate) by_hand: bool,
 }
 
@@ -76,7 +74,7 @@ pub(crate) struct Process {
     pub(crate) watches: BTreeMap<WatchId, Watch>,
     pub(crate) paused: bool,
     pub(crate) stopped: bool,
-    /// Its clock runs ahead of the true time by this, and by so many parts in a thousand faster.
+    /// Initial offset of its clock from the true time, and its speed in thousandths.
     pub(crate) offset: u64,
     pub(crate) pace: u64,
     log: bool,
@@ -110,12 +108,11 @@ impl Process {
         process
     }
 
-    /// Its clock at the true time `now`.
     pub(crate) fn clock(&self, now: u64) -> Instant {
         Instant::from_nanos(self.offset + now / 1_000 * self.pace)
     }
 
-    /// The true time at which its clock shows `at`, or a little later.
+    /// Returns the first true time at which its clock shows `at`.
     pub(crate) fn true_time(&self, at: Instant) -> u64 {
         at.as_nanos().saturating_sub(self.offset).div_ceil(self.pace) * 1_000
     }
@@ -132,7 +129,6 @@ impl Process {
         }
     }
 
-    /// Carries out what the hub says.
     pub(crate) fn drain(&mut self, now: u64, fences: &mut Fences) {
         let clock = self.clock(now);
         while let Some(output) = self.hub.poll_output() {
@@ -180,13 +176,13 @@ impl Process {
             | (Event::Extended | Event::ExtendFailed(_), State::Held)
             | (Event::Proclaimed { .. } | Event::ProclaimFailed(_), State::Held)
             | (Event::AtRisk { .. }, State::Held)
-            // Told before the guard came back, and heard after it.
+            // Emitted before the guard was released, and delivered after it.
             | (Event::Lost(_) | Event::AtRisk { .. } | Event::Renewed { .. }, State::GivenBack) => {}
             (event, state) => panic!("{event:?} while {state:?}"),
         }
     }
 
-    /// Tells the hub what its watches have heard, as one stream: in order.
+    /// Delivers the changes to the hub's watches in order, as one stream does.
     pub(crate) fn hear(&mut self, now: u64, changes: &[Change]) {
         let clock = self.clock(now);
         let first = self.watches.values().filter_map(|watch| watch.told).min().unwrap_or(changes.len());
@@ -206,8 +202,7 @@ impl Process {
     }
 }
 
-/// A random wish.
-pub(crate) fn draw_wish(rng: &mut Rng, name_of: u8) -> Acquire {
+pub(crate) fn draw_request(rng: &mut Rng, name_of: u8) -> Acquire {
     let mut want = Acquire::new(name(name_of));
     match rng.below(10) {
         0 => want = want.wait(lock_proto::redis::Wait::Try),

@@ -1,4 +1,4 @@
-//! A store with etcd's semantics, as far as the hub uses them: revisions, leases, guarded transactions, watches.
+//! The parts of etcd that the hub uses: revisions, leases, guarded transactions, watches.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,6 @@ use lock_proto::etcd::message::{
 };
 use lock_proto::etcd::{Found, Refusal, Reply, Request, Rpc, RpcReply};
 
-/// A change, as watchers are told.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub(crate) revision: i64,
@@ -68,7 +67,7 @@ impl Store {
         }
     }
 
-    /// Deletes at the revision under way.
+    /// Deletes a key at the current revision.
     fn remove(&mut self, key: &Bytes) {
         self.keys.remove(key);
         let kv = KeyValue { key: key.clone(), mod_revision: self.revision, ..KeyValue::default() };
@@ -106,7 +105,7 @@ impl Store {
                 if self.leases.contains_key(&grant.id) {
                     return Reply::Refused(Refusal::LeaseExists);
                 }
-                // The server has a least TTL of its own.
+                // The server has a minimum TTL.
                 let ttl = grant.ttl.max(2);
                 let nanos = ttl as u64 * 1_000_000_000;
                 self.leases.insert(grant.id, (nanos, now + nanos));
@@ -136,7 +135,7 @@ impl Store {
         if range.peek().is_none() { equal(None) } else { range.all(|(_, kv)| equal(Some(kv))) }
     }
 
-    /// `None`: the lease of a put does not exist, and nothing was done.
+    /// Executes a transaction. Returns `None` if the lease of a put does not exist.
     fn txn(&mut self, txn: &TxnRequest) -> Option<TxnResponse> {
         let succeeded = txn.compare.iter().all(|compare| self.holds(compare));
         let ops = if succeeded { &txn.success } else { &txn.failure };

@@ -8,12 +8,12 @@ use lock_proto::redis::Cause;
 use lock_proto::{Fault, LockId};
 
 use crate::Rng;
-use crate::process::{Acquisition, Fences, Process, State, draw_wish, name};
+use crate::process::{Acquisition, Fences, Process, State, draw_request, name};
 use crate::store::Store;
 
 const MS: u64 = 1_000_000;
 const STEPS: usize = 600;
-/// After the faults everything must be over within this: several TTLs for each acquisition in turn.
+/// Everything must be over within this time after the faults: several TTLs for each acquisition.
 const SETTLED_WITHIN: u64 = 120_000 * MS;
 
 pub(crate) struct World {
@@ -21,11 +21,11 @@ pub(crate) struct World {
     rng: Rng,
     store: Store,
     processes: Vec<Process>,
-    /// Requests that were given up and are executed later.
+    /// Requests that timed out and are executed later.
     ghosts: Vec<(u64, Request)>,
     fences: Fences,
     names: u64,
-    /// Somebody deletes and writes keys by hand in this run: then exclusion cannot be promised, but fencing is.
+    /// Keys are deleted and written by hand, so only fencing is guaranteed, not mutual exclusion.
     by_hand: bool,
     next_id: u128,
     log: bool,
@@ -66,13 +66,11 @@ impl World {
         }
     }
 
-    // --- phase one ---
-
     pub(crate) fn chaos(&mut self) {
         for _ in 0..STEPS {
             let p = self.rng.below(self.processes.len() as u64) as usize;
             match self.rng.below(100) {
-                // Mostly things go well, or nobody would ever hold a lock that could be lost.
+                // Mostly no faults; otherwise no client would hold a lock that could be lost.
                 0..22 => self.serve(p),
                 22..34 => self.advance_to_next(),
                 34..40 => self.advance(self.now + self.rng.clone().below(20 * MS)),
@@ -99,7 +97,6 @@ impl World {
         }
     }
 
-    /// Time goes on; leases end on the way.
     fn advance(&mut self, to: u64) {
         self.now = self.now.max(to);
         self.store.expire(self.now);
@@ -118,7 +115,7 @@ impl World {
         }
     }
 
-    /// As [`advance_to_next`](Self::advance_to_next), but never on the spot.
+    /// Like [`advance_to_next`](Self::advance_to_next), but always advances.
     fn advance_on(&mut self) {
         let before = self.now;
         self.advance_to_next();
@@ -127,7 +124,7 @@ impl World {
         }
     }
 
-    /// Everybody who is not paused does what is due, then the promises are checked.
+    /// Runs due timers of all running processes, then checks the invariants.
     fn turn(&mut self) {
         for process in &mut self.processes {
             if process.paused {
@@ -168,13 +165,12 @@ impl World {
         }
     }
 
-    /// One request is executed, and its answer is on the way.
     fn execute(&mut self, p: usize) {
         let process = &mut self.processes[p];
         if process.requests.is_empty() {
             return;
         }
-        // Calls run side by side: any of them may be first.
+        // Calls are concurrent: any of them may be first.
         let place = self.rng.below(process.requests.len() as u64) as usize;
         let sent = process.requests.remove(place).unwrap();
         let reply = self.store.execute(self.now, &sent.request);
@@ -192,7 +188,6 @@ impl World {
         process.hub.handle_reply(process.clock(self.now), call, &reply);
     }
 
-    /// A request or an answer is lost.
     fn fail(&mut self, p: usize, answer: bool) {
         let cause = Cause::Fault(Fault::Reset);
         let process = &mut self.processes[p];
@@ -261,7 +256,7 @@ impl World {
     }
 
     fn revoke_by_hand(&mut self) {
-        // A holder of this lease learns of it only when it hears of it: exclusion cannot be promised.
+        // A holder learns of it only by an event, so mutual exclusion is not guaranteed.
         if self.by_hand {
             let leases: Vec<i64> = self.store.leases.keys().copied().collect();
             if let Some(lease) = leases.get(self.rng.below(leases.len().max(1) as u64) as usize) {
@@ -285,7 +280,7 @@ impl World {
         let process = &mut self.processes[p];
         if !process.paused && !process.stopped {
             process.hub.shut_down(process.clock(self.now), core::time::Duration::from_secs(2));
-            // Holders that are told so give nothing back any more: it was done for them.
+            // The shutdown releases the locks, so their holders do not.
             for acquisition in process.acquisitions.values_mut() {
                 if matches!(acquisition.state, State::Held | State::Lost) {
                     acquisition.state = State::GivenBack;
@@ -299,7 +294,7 @@ impl World {
         }
     }
 
-    /// Everything of one process works for a moment.
+    /// Lets all parts of one process work for a moment.
     fn serve(&mut self, p: usize) {
         for _ in 0..12 {
             let waiting = !self.processes[p].requests.is_empty();
@@ -344,7 +339,7 @@ impl World {
         match (verb, one) {
             (0 | 1, _) if any.len() < 6 => {
                 let of = self.rng.below(self.names) as u8;
-                let want = draw_wish(&mut self.rng, of);
+                let want = draw_request(&mut self.rng, of);
                 // One of the names is an election.
                 let id = if of == 1 {
                     process.hub.campaign(clock, &want, format!("p{}", process.id).into())
@@ -364,7 +359,7 @@ impl World {
             }
             (3, Some(id)) => {
                 let released = process.hub.release(clock, id).is_ok();
-                // What was told before the guard came back is told before the answer.
+                // Events from before the release are reported before its result.
                 if let Some(known) = process.acquisitions.get_mut(&id).filter(|_| released) {
                     known.state = State::GivenBack;
                 }
@@ -402,8 +397,6 @@ impl World {
         process.drain(self.now, &mut self.fences);
     }
 
-    // --- phase two ---
-
     pub(crate) fn settle(&mut self) {
         self.say(&"--- the faults are over ---");
         for process in &mut self.processes {
@@ -426,7 +419,7 @@ impl World {
             self.turn();
             let busy = self.processes.iter().any(|process| !process.requests.is_empty());
             let done = self.processes.iter().all(|process| process.acquisitions.is_empty());
-            // Ghosts that may still land are watched for.
+            // Requests that may still arrive are watched for.
             if !busy && done && self.ghosts.is_empty() && self.store.keys.is_empty() {
                 break;
             }
@@ -453,7 +446,6 @@ impl World {
         process.drain(self.now, &mut self.fences);
     }
 
-    /// Every client ends, and nothing is left of it.
     fn end_all(&mut self, end: u64) {
         for process in &mut self.processes {
             process.hub.shut_down(process.clock(self.now), core::time::Duration::from_secs(60));
@@ -478,7 +470,7 @@ impl World {
         for process in &self.processes {
             assert_eq!(process.hub.next_deadline(), None, "a timer runs after the end");
         }
-        // A lease whose grant landed after its revocation ends by itself; no key hangs on it.
+        // A lease whose grant was executed after its revocation expires; it has no keys.
         assert!(self.store.keys.is_empty(), "left: {:?}", self.store.keys);
     }
 

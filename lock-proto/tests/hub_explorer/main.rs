@@ -1,10 +1,12 @@
-//! The hub against an adversary: typed requests, simulated nodes, virtual time, one seed a run. Requirements S2 and S3.
+//! The hub against an adversary: typed requests, simulated nodes, virtual time, one seed per run.
 //!
-//! In the first phase anything may happen: connections break while requests are on their way, what was sent lands later, nodes restart,
-//! processes stand still or die, verbs come in every state. In the second everything works again, every guard
-//! is given back, and then nothing may be left: no key, no waiter, no timer, no state.
+//! In the first phase anything may happen. Connections break with requests in flight that arrive
+//! later, nodes restart, processes are paused or die, verbs come in every state. In the second
+//! phase everything works again and every guard is released. Then nothing may be left: no key,
+//! waiter, timer or state.
 //!
-//! `LOCK_SEEDS=100000` explores more, `LOCK_SEED=17` runs one seed again and prints what happens.
+//! `LOCK_SEEDS=100000` explores more; `LOCK_SEED=17` runs one seed and prints its events.
+// S2, S3
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
 mod node;

@@ -1,37 +1,35 @@
-//! What a Redis node does with a typed request, in virtual time and without any bytes.
+//! A Redis node that executes typed requests in virtual time, without bytes.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use lock_proto::redis::script::SIGNAL_LIFE_MS;
 use lock_proto::redis::{Expiry, FenceBlock, Key, Reply, Request};
 
-/// A token as it lies under a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Value {
     pub(crate) client: u128,
     pub(crate) number: u64,
-    /// The last millisecond in which it is there.
+    /// The last millisecond of its lifetime.
     pub(crate) until: u64,
-    /// Written for a connection that had been closed: later than anybody could wait for.
+    /// Written by a request of a closed connection, later than any client waits for it.
     pub(crate) by_ghost: bool,
 }
 
-/// A key that was deleted by a request, and whose it was.
+/// Owner of a key that a request deleted.
 pub(crate) type Deleted = Option<(u128, u64)>;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Node {
     pub(crate) keys: BTreeMap<Key, Value>,
     fence: u64,
-    /// When the marker of a lock's waiters ends.
+    /// Expiry of each lock's waiter marker.
     markers: BTreeMap<Key, u64>,
     signals: BTreeMap<Key, u64>,
-    /// Processes that block on the signal list of a lock, first come first served.
+    /// Processes that block on the signal list of a lock, in FIFO order.
     pub(crate) waiting: BTreeMap<Key, VecDeque<usize>>,
-    /// When it was started, in ns.
     pub(crate) started: u64,
     pub(crate) starts: u64,
-    /// What closed connections had sent.
+    /// Requests in flight from closed connections.
     pub(crate) ghosts: Vec<(u128, VecDeque<Request>)>,
 }
 
@@ -55,7 +53,7 @@ impl Node {
         }
     }
 
-    /// The process that is woken by a signal on this lock, if there is a signal and somebody waits.
+    /// Returns the process that a signal on this lock wakes, if there are both.
     pub(crate) fn wake(&mut self, key: &Key) -> Option<usize> {
         self.signals.get(key)?;
         let first = self.waiting.get_mut(key)?.pop_front()?;
@@ -67,7 +65,7 @@ impl Node {
         self.signals.entry(key.clone()).or_insert(now / 1_000_000 + SIGNAL_LIFE_MS);
     }
 
-    /// As if the server's clock always had room for as many as are wanted.
+    /// Mints tokens as if the server's clock always had room for them.
     fn mint(&mut self, wanted: u32) -> Option<FenceBlock> {
         let first = self.fence + 1;
         self.fence += u64::from(wanted);
@@ -128,8 +126,8 @@ impl Node {
                     (Reply::Deleted { number: value.number, awaited }, Some((client, value.number)))
                 }
                 Some(value) => {
-                    // Retired numbers are left out of a request only if none can be there: none but what lands even after it was
-                    // looked for, which ends at its TTL.
+                    // A request omits retired numbers only if none can be found. The exception is a
+                    // take that arrives after the client's check and expires with its TTL.
                     let older = value.client == client && value.number < *number && !value.by_ghost;
                     let missed = older && retired.is_none();
                     assert!(!missed, "{request:?} finds {value:?}");

@@ -1,4 +1,4 @@
-//! One client: its hub, its connections, and an application that keeps book of what it was told.
+//! One client: its hub, its connections, and an application that records its events.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -9,11 +9,10 @@ use lock_proto::redis::{
 };
 use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId, Role};
 
-/// The longest TTL in use, in ms.
 pub(crate) const MAX_TTL: u64 = 3_000;
-/// A request without an answer for so long, in ns, ends its connection.
+/// Request timeout in ns. It ends the connection.
 const ANSWERED_WITHIN: u64 = 500_000_000;
-/// One instant may have this many outputs and timeouts of a hub, not more.
+/// Maximum number of outputs and timeouts of a hub at one instant.
 const MOST_AT_ONCE: u32 = 2_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +24,6 @@ pub(crate) enum State {
     Releasing,
 }
 
-/// What the application knows of one acquisition.
 #[derive(Clone, Debug)]
 pub(crate) struct Acquisition {
     pub(crate) name: u8,
@@ -47,7 +45,6 @@ pub(crate) struct Conn {
     pub(crate) retry_at: u64,
     pub(crate) unsent: VecDeque<Sent>,
     pub(crate) socket: VecDeque<Sent>,
-    /// Executed; the answer is on its way.
     pub(crate) answered: VecDeque<(Sent, Reply)>,
 }
 
@@ -62,7 +59,7 @@ impl Conn {
     }
 }
 
-/// What the world tells a process; it waits while the process stands still.
+/// Input of a process. Queued while the process is paused.
 #[derive(Clone, Debug)]
 pub(crate) enum Fact {
     Reply(CallId, Reply),
@@ -82,9 +79,9 @@ pub(crate) struct Process {
     pub(crate) paused: bool,
     pub(crate) stopped: bool,
     pub(crate) stopping: bool,
-    /// Locks whose release is to be told of, and on which nodes that is arranged.
+    /// Locks whose release the hub subscribed to, and the nodes that block for them.
     pub(crate) wanted: BTreeSet<Key>,
-    /// Of these a node has told, and listening may be asked for again.
+    /// Locks with a delivered signal. The hub may subscribe to them again.
     told: BTreeSet<Key>,
     pub(crate) blocked: BTreeSet<(usize, Key)>,
     pub(crate) sends: u64,
@@ -103,7 +100,7 @@ fn endpoint(n: usize) -> Endpoint {
     }
 }
 
-/// What a server tells of itself, read by a pipe: there is no other way to make it.
+/// Creates a `ServerInfo` through a pipe, which is the only way to get one.
 pub(crate) fn server_info(run_id: &str, uptime: u64) -> Result<ServerInfo, ServerError> {
     let config = PipeConfig {
         endpoint: endpoint(0),
@@ -158,7 +155,7 @@ impl Process {
         assert!(self.at_once.1 < MOST_AT_ONCE, "a busy loop at {now}, last {what:?}");
     }
 
-    /// Everything that the hub has put out is carried out, and what needs no time is answered.
+    /// Carries out all outputs of the hub, and replies to those that take no time.
     pub(crate) fn drain(&mut self, now: u64, fences: &mut BTreeMap<u8, u64>) {
         loop {
             while let Some(output) = self.hub.poll_output() {
@@ -225,7 +222,7 @@ impl Process {
 
     fn told(&mut self, now: u64, id: LockId, event: &Event, fences: &mut BTreeMap<u8, u64>) {
         assert!(!self.ended.contains(&id), "{id} has ended and is told {event:?}");
-        // An acquisition that fails within `acquire` is told before its id is known.
+        // An acquisition that fails within `acquire` reports it before its id is known.
         let known = self.acquisitions.entry(id).or_insert(Acquisition {
             name: u8::MAX,
             state: State::Waiting,
@@ -267,7 +264,7 @@ impl Process {
         }
     }
 
-    // The verbs, in every state.
+    // Verbs, in every state.
 
     pub(crate) fn acquire(&mut self, now: u64, name: u8, want: &Acquire) {
         if let Ok(id) = self.hub.acquire(Instant::from_nanos(now), want) {
@@ -290,14 +287,14 @@ impl Process {
     pub(crate) fn release(&mut self, now: u64, id: LockId) {
         let asked = self.hub.release(Instant::from_nanos(now), id);
         if let (Ok(()), Some(known)) = (asked, self.acquisitions.get_mut(&id)) {
-            // What was lost or withdrawn in this very call is told first.
+            // A loss or withdrawal within this call is reported first.
             known.state = if known.state == State::Waiting { State::Waiting } else { State::Releasing };
         }
     }
 
     pub(crate) fn abandon(&mut self, now: u64, id: LockId, fences: &mut BTreeMap<u8, u64>) {
         self.hub.abandon(Instant::from_nanos(now), id);
-        // Its last events may be queued from what was due before.
+        // The last events of the acquisition may be queued already.
         self.drain_events_of(now, id, fences);
         self.acquisitions.remove(&id);
         self.ended.insert(id);
@@ -311,8 +308,7 @@ impl Process {
     }
 }
 
-/// A wish, drawn at random.
-pub(crate) fn draw_wish(rng: &mut crate::Rng, name: u8) -> Acquire {
+pub(crate) fn draw_request(rng: &mut crate::Rng, name: u8) -> Acquire {
     let ttl = [1_000, 2_000, MAX_TTL][rng.below(3)];
     let wait = match rng.below(6) {
         0 => Wait::Try,

@@ -8,13 +8,13 @@ use lock_proto::{Fault, Instant};
 
 use crate::Rng;
 use crate::node::Node;
-use crate::process::{Acquisition, Fact, Process, Sent, State, draw_wish, server_info};
+use crate::process::{Acquisition, Fact, Process, Sent, State, draw_request, server_info};
 
 const MS: u64 = 1_000_000;
-/// A node that was started before the run is older than any quarantine.
+/// Nodes started before this time are past any quarantine.
 const START: u64 = 100_000 * MS;
 const STEPS: usize = 400;
-/// After the faults everything must be over within this: several TTLs for each acquisition in turn.
+/// Everything must be over within this time after the faults: several TTLs for each acquisition.
 const SETTLED_WITHIN: u64 = 90_000 * MS;
 
 pub(crate) struct World {
@@ -22,7 +22,7 @@ pub(crate) struct World {
     rng: Rng,
     nodes: Vec<Node>,
     processes: Vec<Process>,
-    /// The last fencing token that was told of each name.
+    /// Last fencing token of each name.
     fences: BTreeMap<u8, u64>,
     next_id: u128,
     wake: Wake,
@@ -77,14 +77,12 @@ impl World {
         }
     }
 
-    // --- phase one ---
-
     pub(crate) fn chaos(&mut self) {
         for _ in 0..STEPS {
             let p = self.rng.below(self.processes.len());
             let n = self.rng.below(self.nodes.len());
             match self.rng.below(120) {
-                // Mostly things go well, or nobody would ever hold a lock that could be lost.
+                // Mostly no faults; otherwise no client would hold a lock that could be lost.
                 100..120 => {
                     self.serve(p);
                     self.claim_offers(p);
@@ -112,7 +110,7 @@ impl World {
         }
     }
 
-    /// Everybody who is not paused does what is due, then the promises are checked.
+    /// Runs due timers of all running processes, then checks the invariants.
     fn turn(&mut self) {
         for p in 0..self.processes.len() {
             if self.processes[p].paused {
@@ -172,7 +170,8 @@ impl World {
         if let Some((client, number)) = deleted
             && let Some(process) = self.processes.iter().find(|process| process.id == client)
         {
-            // Requirement H6: the token of a holder stays as long as its guard is out, lost or not.
+            // The token of a holder stays while its guard exists, lost or not.
+            // H6
             let out = |known: &&Acquisition| {
                 matches!(known.state, State::Held | State::Lost) && known.token == Some(number) && !process.stopping
             };
@@ -197,7 +196,6 @@ impl World {
         }
     }
 
-    /// A reply that the hub has had already, or that was never asked for.
     fn duplicate(&mut self, p: usize, n: usize) {
         let Some((sent, reply)) = self.processes[p].conns[n].answered.front().cloned() else { return };
         self.deliver(p, n);
@@ -229,12 +227,12 @@ impl World {
             self.nodes[n].ghosts.push((process.id, left));
         }
         if self.rng.one_in(2) {
-            self.deafen(p, n);
+            self.break_listener(p, n);
         }
     }
 
-    /// The connection on which the process waits for signals breaks.
-    fn deafen(&mut self, p: usize, n: usize) {
+    /// Breaks the connection on which the process waits for signals.
+    fn break_listener(&mut self, p: usize, n: usize) {
         for waiting in self.nodes[n].waiting.values_mut() {
             waiting.retain(|who| *who != p);
         }
@@ -259,7 +257,7 @@ impl World {
         self.processes.swap(p, last);
     }
 
-    /// Something that a closed connection had sent is executed.
+    /// Executes a request from a closed connection.
     fn ghost(&mut self, n: usize) {
         let count = self.nodes[n].ghosts.len();
         if count == 0 {
@@ -281,13 +279,13 @@ impl World {
         }
     }
 
-    /// A single node that forgets everything keeps no promise, so only a node of a quorum does.
+    /// Restarts a node. Only a quorum node loses its data: a single one must keep it.
     fn restart(&mut self, n: usize) {
         let empty = self.nodes.len() > 1 && self.rng.one_in(2);
         self.say(&("restart", n, empty));
         for p in 0..self.processes.len() {
             self.break_connection(p, n, Fault::Closed);
-            self.deafen(p, n);
+            self.break_listener(p, n);
         }
         self.nodes[n].restart(self.now, empty);
     }
@@ -296,7 +294,7 @@ impl World {
         self.say(&("crash", p));
         for n in 0..self.nodes.len() {
             self.break_connection(p, n, Fault::Closed);
-            self.deafen(p, n);
+            self.break_listener(p, n);
         }
         self.processes[p] = self.new_process();
     }
@@ -334,7 +332,7 @@ impl World {
         let process = &mut self.processes[p];
         let count = process.acquisitions.len();
         if count == 0 || (count < 7 && self.rng.one_in(3)) {
-            let wish = draw_wish(&mut self.rng, name);
+            let wish = draw_request(&mut self.rng, name);
             if self.log {
                 println!("{:>12}us {p} wants {wish:?}", now / 1_000);
             }
@@ -363,9 +361,7 @@ impl World {
         }
     }
 
-    // --- phase two ---
-
-    /// Everything works, and every guard comes back: within a bounded time nothing is left.
+    /// Ends all faults and releases every guard. Within a bounded time nothing may be left.
     pub(crate) fn settle(&mut self) {
         self.say(&"settling");
         for n in 0..self.nodes.len() {
@@ -394,7 +390,7 @@ impl World {
         assert!(sends < 60_000, "{sends} requests");
     }
 
-    /// All connections of a process carry what they have.
+    /// Delivers everything on all connections of a process.
     fn serve(&mut self, p: usize) {
         for n in 0..self.nodes.len() {
             self.flush(p, n);
@@ -407,7 +403,6 @@ impl World {
         }
     }
 
-    /// The application takes what it was offered.
     fn claim_offers(&mut self, p: usize) {
         let process = &mut self.processes[p];
         if process.paused {
@@ -441,7 +436,6 @@ impl World {
         process.drain(self.now, &mut self.fences);
     }
 
-    /// Nothing runs, nothing is remembered, nothing is on its way.
     fn is_over(&self) -> bool {
         self.processes.iter().all(|process| {
             let idle = process.conns.iter().all(|conn| conn.is_idle()) && process.facts.is_empty();

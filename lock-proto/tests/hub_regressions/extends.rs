@@ -1,8 +1,8 @@
-//! Extends, and what answers them.
+//! Extends and their replies.
 
 use super::*;
 
-/// A renewal that was under way when an extend was asked for is no answer to it.
+/// A renewal in flight when an extend is requested does not confirm it.
 #[test]
 fn h3_an_extend_is_not_answered_by_a_renewal_that_left_before() {
     for (ends, later) in [(Reply::Extended, true), (not_sent(), false)] {
@@ -27,7 +27,7 @@ fn h3_an_extend_is_not_answered_by_a_renewal_that_left_before() {
     }
 }
 
-/// Each extend has an answer of its own: those that come while one is under way get the next request.
+/// Each extend gets a separate reply. One requested while another is in flight waits.
 #[test]
 fn h3_extends_at_the_same_time_have_answers_of_their_own() {
     for nodes in [1, 3] {

@@ -1,9 +1,9 @@
-//! What comes late, and what is deleted for it.
+//! Late requests and their cleanup.
 
 use super::*;
 
-/// What was given up may appear though the name was used again meanwhile: the node is looked at a TTL after the first delete. (Scenario
-/// `redis-late`.)
+/// A late request of an old attempt may be executed although the name was used again. The client
+/// checks the node a TTL after the first delete. (Scenario `redis-late`.)
 #[test]
 fn a4_a_late_set_is_deleted_though_the_name_was_used_again() {
     let mut hub = Hub::new(1, |c| c);
@@ -24,7 +24,7 @@ fn a4_a_late_set_is_deleted_though_the_name_was_used_again() {
     let (delete, _) = hub.one();
     hub.reply(11, delete, &deleted(2));
     assert!(matches!(hub.told()[..], [Event::Released(Release::Released)]));
-    // The SET arrives now, and nobody wants the lock.
+    // The SET arrives now, and no acquisition exists.
     hub.at(9_004);
     let (look, request) = hub.one();
     assert!(matches!(request, Request::Release { retired: Some(_), .. }), "{request:?}");
@@ -32,8 +32,8 @@ fn a4_a_late_set_is_deleted_though_the_name_was_used_again() {
     assert_eq!(hub.locks.next_deadline(), None);
 }
 
-/// A node that turned out to be young granted, while a delete of an earlier hold was under way there: that finds the new token, and its
-/// answer does not make the client forget it. (Scenario `redis-logins`, seed 42.)
+/// A recently restarted node grants during a delete of an earlier hold. The reply to the delete
+/// must not make the client forget the new token. (Scenario `redis-logins`, seed 42.)
 #[test]
 fn a4_what_a_young_node_granted_is_not_forgotten_by_an_older_delete() {
     let mut hub = Hub::new(3, |c| c);

@@ -1,4 +1,4 @@
-//! Servers that allow a lock's own key and no other.
+//! Servers that allow access to a lock's own key only.
 
 use super::*;
 
@@ -12,8 +12,8 @@ fn announces(request: &Request) -> bool {
     matches!(request, Request::Release { announce: true, .. })
 }
 
-/// The keys by which waiters are woken are forbidden, or lie elsewhere in a cluster: the lock's own key is deleted without them, and later
-/// releases do not name them on that node.
+/// The wake-up keys are forbidden or in another cluster slot. The lock's own key is deleted without
+/// them, and later releases omit them on that node.
 #[test]
 fn u1_a_refused_release_is_repeated_without_the_announcement() {
     let mut hub = Hub::new(1, |c| c.wake(Wake::Notify));
@@ -29,7 +29,7 @@ fn u1_a_refused_release_is_repeated_without_the_announcement() {
     assert_eq!(hub.told(), [Event::Released(Release::Released)]);
     for (at, up, announced) in [(20, false, false), (30, true, true)] {
         if up {
-            // Its rules may have changed.
+            // The permissions may have changed.
             hub.up(at, 0, &server("a", 1_000));
         }
         let id = hub.held(at, &want());
@@ -42,7 +42,7 @@ fn u1_a_refused_release_is_repeated_without_the_announcement() {
     }
 }
 
-/// A release that the server does not allow at all is answered at once: nothing more will come.
+/// A release without permission fails at once, because no other reply will follow.
 #[test]
 fn u1_a_release_that_is_refused_for_good_is_answered_at_once() {
     let mut hub = Hub::new(3, |c| c.wake(Wake::Notify));
@@ -61,7 +61,7 @@ fn u1_a_release_that_is_refused_for_good_is_answered_at_once() {
     assert_eq!(hub.requests(), []);
 }
 
-/// A waiter's attempt also sets a marker. Where that key is refused it tries without, and polls.
+/// A waiter's attempt also sets a marker. Without permission for it, the waiter omits it and polls.
 #[test]
 fn a7_a_refused_attempt_is_repeated_without_the_marker() {
     let mut hub = Hub::new(1, |c| c.wake(Wake::Notify));
@@ -79,7 +79,7 @@ fn a7_a_refused_attempt_is_repeated_without_the_marker() {
     hub.at(6_000);
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Take { waiting_ms: 0, .. }), "{request:?}");
-    // Refused without the marker is refused.
+    // Without the marker a rejection is final.
     hub.reply(6_001, call, &refused());
     assert!(matches!(hub.told()[..], [Event::Failed(Failure::Refused(_))]));
 }

@@ -1,4 +1,4 @@
-//! The hub alone: which requests it sends, and when.
+//! The hub alone: its requests and their timing.
 
 use core::time::Duration;
 
@@ -39,7 +39,7 @@ impl Hub {
         }
     }
 
-    /// The node is up, and this is its run id. It has been running for an hour.
+    /// Reports a node as up with this run id and an uptime of an hour.
     fn up(&mut self, at: u64, node: u16, run_id: &str) {
         self.up_with(at, node, Some(&Ok(ServerInfo::new(run_id, HOUR))));
     }
@@ -79,7 +79,6 @@ impl Hub {
         id
     }
 
-    /// What one attempt hears of each node.
     fn answers(&mut self, at: u64) -> Vec<Answer> {
         self.events.clear();
         self.acquire(at, &Acquire::new("other").wait(Wait::Try));
@@ -99,7 +98,7 @@ fn broken() -> Reply {
     Reply::Unknown(Cause::Fault(Fault::Reset))
 }
 
-/// The names of the locks that are to be extended.
+/// Returns the names of the locks in the extend requests.
 fn names(sent: &[(CallId, Request)]) -> Vec<String> {
     let name = |request: &Request| match request {
         Request::Extend { key, .. } => String::from_utf8_lossy(key.lock()).into_owned(),
@@ -112,7 +111,7 @@ fn names(sent: &[(CallId, Request)]) -> Vec<String> {
 fn q7_holds_are_verified_some_at_a_time_and_the_earliest_end_comes_first() {
     let mut hub = Hub::new(1, |c| c);
     hub.up(0, 0, "one");
-    // The later it was taken, the sooner it ends.
+    // The later a lock was taken, the sooner it ends.
     for n in 0..1_000 {
         let ttl = Duration::from_millis(100_000 - 10 * n);
         hub.held(n, &Acquire::new(format!("lock{n}")).ttl(ttl));
@@ -123,13 +122,13 @@ fn q7_holds_are_verified_some_at_a_time_and_the_earliest_end_comes_first() {
     let first = hub.requests();
     let expected = |from: u64, count: u64| (0..count).map(|i| format!("lock{}", from - i)).collect::<Vec<_>>();
     assert_eq!(names(&first), expected(999, 256));
-    // Each answer makes room for one more.
+    // Each reply makes room for one more.
     for (call, _) in &first[..10] {
         hub.reply(1_001, *call, &Reply::Extended);
     }
     let more = hub.requests();
     assert_eq!(names(&more), expected(743, 10));
-    // What had no answer when the connection ended, and what had not been asked, is asked on the next one; once.
+    // Requests without a reply, or not yet sent, are sent once on the next connection.
     for (call, _) in first[10..].iter().chain(&more) {
         hub.reply(1_002, *call, &broken());
     }
@@ -151,7 +150,7 @@ fn q7_holds_are_verified_some_at_a_time_and_the_earliest_end_comes_first() {
     assert_eq!(hub.requests(), []);
 }
 
-/// All renewals fell due while the server was away. It is the same one when it comes back, and is not asked for everything at once.
+/// All renewals became due while the server was away. After the reconnect they are sent in batches.
 #[test]
 fn p6_after_a_reconnect_missed_renewals_leave_some_at_a_time_and_the_earliest_end_comes_first() {
     let mut hub = Hub::new(1, |c| c);
@@ -167,7 +166,7 @@ fn p6_after_a_reconnect_missed_renewals_leave_some_at_a_time_and_the_earliest_en
     for (call, _) in &renewals {
         hub.reply(34_001, *call, &broken());
     }
-    // Those that are tried again before the server is back are not tried together.
+    // Retries before the reconnect are spread out.
     hub.at(40_000);
     let retries = hub.requests();
     assert!((100..900).contains(&retries.len()), "{} are tried again so far", retries.len());
@@ -199,7 +198,7 @@ fn q7_a_new_connection_to_who_knows_whom_verifies_what_is_held() {
     }
 }
 
-/// A node voted, and then became another server: its vote is not counted, and what it granted is given back.
+/// A node voted and then became another server: its vote does not count, and its grant is released.
 #[test]
 fn q7_a_vote_from_before_a_change_does_not_count() {
     let mut hub = Hub::new(3, |c| c);
@@ -216,9 +215,8 @@ fn q7_a_vote_from_before_a_change_does_not_count() {
     let [Event::Granted(_)] = hub.events[..] else { panic!("{:?}", hub.events) };
 }
 
-/// The address of one node led to the server of another, which renewed for both. What that server
-/// confirmed does not count for the server that the address leads to next. (Scenario `redis-names`,
-/// seed 97.)
+/// The address of one node led to the server of another, which renewed for both. Its confirmation
+/// does not count for the next server at that address. (Scenario `redis-names`, seed 97.)
 #[test]
 fn q6_what_a_server_confirmed_stays_with_it_when_a_name_leads_elsewhere() {
     let mut hub = Hub::new(3, |c| c);
@@ -253,16 +251,16 @@ fn q7_three_changes_within_a_quarantine_are_an_unstable_identity() {
         (1_000, "d", Answer::RecentlyRestarted),
         (2_000, "e", Answer::RecentlyRestarted),
         (11_000, "f", Answer::UnstableIdentity),
-        // Two within ten seconds, the third longer ago.
+        // Two within ten seconds; the third is older.
         (21_001, "g", Answer::RecentlyRestarted),
     ] {
         hub.up(at, 2, run_id);
         assert_eq!(hub.answers(at + 1)[2], answer, "{run_id}");
     }
-    // The quarantine ends, timed from the last change.
+    // The quarantine ends, counted from the last change.
     assert_eq!(hub.answers(31_000)[2], Answer::RecentlyRestarted);
     assert_eq!(hub.answers(31_001)[2], loading);
-    // Who waits for such nodes is told so.
+    // A waiter for such nodes gets that reason.
     for (at, run_id) in [(40_000, "h"), (40_001, "i"), (40_002, "j")] {
         hub.up(at, 1, &format!("1{run_id}"));
         hub.up(at, 2, &format!("2{run_id}"));
@@ -275,7 +273,7 @@ fn q7_three_changes_within_a_quarantine_are_an_unstable_identity() {
     assert_eq!(hub.events, [Event::Blocked(Blocked::UnstableIdentity)]);
 }
 
-/// A server that is trusted unseen is trusted as long as it was never seen.
+/// A server of unknown identity is trusted only as long as no identity was ever known.
 #[test]
 fn q7_a_server_that_was_known_and_is_not_any_more_is_not_trusted() {
     for (known, votes) in [(false, 3), (true, 2)] {
@@ -289,7 +287,7 @@ fn q7_a_server_that_was_known_and_is_not_any_more_is_not_trusted() {
     }
 }
 
-/// The server's clock is set, forward or back, while a client connects anew: its youth ends when it would have ended.
+/// The server's clock jumps during a reconnect. The quarantine follows the client's clock.
 #[test]
 fn q7_the_youth_of_a_known_server_is_timed_by_the_clients_clock() {
     for uptime in [0, 2, 3_600] {

@@ -1,4 +1,5 @@
-//! Addresses that come to lead to another server: requirements Q6 and Q7.
+//! Addresses that come to lead to another server.
+// Q6, Q7
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 

@@ -1,4 +1,4 @@
-//! Whole clients. The checkers of the world panic when two of them hold the lock.
+//! Whole clients. The world's checkers panic if two of them hold the lock.
 
 use core::time::Duration;
 
@@ -25,7 +25,7 @@ fn hold(w: &mut World, client: usize, want: Acquire) -> LockId {
     lock
 }
 
-/// Every client connects to every node.
+/// Connects every client to every node.
 fn meet(w: &mut World, clients: usize) {
     for client in 0..clients {
         let lock = hold(w, client, Acquire::new("warm-up").ttl(secs(3)));
@@ -40,13 +40,13 @@ fn lost(w: &World, client: usize, lock: LockId) -> Option<Loss> {
 }
 
 fn extends(w: &World, name: &str) -> usize {
-    // Alone, or with others.
+    // In a single or a batched request.
     let asks = |line: &&str| line.contains("<extend") && line.split(' ').any(|word| word == name);
     w.log().lines().filter(asks).count()
 }
 
-/// The holder has three of five, is cut off from one, and the name of another comes to lead to the third: every extend is answered twice by
-/// one server, which counts once.
+/// The holder has three of five nodes and is partitioned from one. Then the address of another
+/// leads to the third's server. Each extend gets two replies from that server, which count once.
 #[test]
 fn q6_a_hold_counts_a_server_once_when_another_name_comes_to_lead_to_it() {
     for seed in 0..20 {
@@ -65,7 +65,7 @@ fn q6_a_hold_counts_a_server_once_when_another_name_comes_to_lead_to_it() {
     }
 }
 
-/// Four servers of five are left, and three of them renew: nothing is lost.
+/// Four of five servers are left, and three of them renew: the lock is kept.
 #[test]
 fn q6_a_hold_goes_on_with_a_majority_of_servers() {
     for seed in 0..20 {
@@ -103,7 +103,8 @@ fn q6_an_extend_that_one_server_confirms_twice_is_confirmed_once() {
     }
 }
 
-/// A holder on the nodes 0 and 1 is cut off from all. Then `change` makes the node 1 lose what it had, and another client tries.
+/// A holder on the nodes 0 and 1 is partitioned from all nodes. Then `change` makes node 1 lose its
+/// data, and another client tries.
 fn changed_under_a_holder(seed: u64, change: fn(&mut World)) {
     let mut w = World::redis(3).clients(2).seed(seed).config(|c| c.quarantine(secs(3))).build();
     meet(&mut w, 2);
@@ -119,7 +120,7 @@ fn changed_under_a_holder(seed: u64, change: fn(&mut World)) {
     w.expect(secs(1), "the attempt is over", |w| w.is_over(1, tried));
     let [.., Event::Failed(Failure::TimedOut(report))] = w.events(1, tried) else { panic!("{:?}", w.events(1, tried)) };
     assert_eq!(report.nodes[1], Answer::RecentlyRestarted, "seed {seed}: {report}\n{}", w.log());
-    // In time it counts again.
+    // The node counts again after the quarantine.
     let second = w.acquire(1, want());
     w.expect(secs(5), "the second has it", |w| w.is_held(1, second));
     assert!(lost(&w, 0, lock).is_some());
@@ -142,7 +143,7 @@ fn q7_a_restart_is_timed_by_the_clients_clock_whatever_the_server_says() {
     }
 }
 
-/// Long before the next renewal is due.
+/// The holder learns it long before the next renewal.
 #[test]
 fn q7_a_holder_hears_at_once_that_a_replica_took_over_without_its_key() {
     for (seed, renew) in (0..20).map(|seed| (seed, [Renew::Auto, Renew::Manual][seed as usize % 2])) {
@@ -158,7 +159,7 @@ fn q7_a_holder_hears_at_once_that_a_replica_took_over_without_its_key() {
         w.run_for(ms(100));
         assert!(w.is_held(0, kept), "seed {seed}\n{}", w.log());
         assert_eq!((extends(&w, "kept"), extends(&w, "gone")), (1, 1), "seed {seed}\n{}", w.log());
-        // The extend counts as any other, but for who renews by hand and did not ask for it.
+        // It counts as a renewal, except for a manually renewed lock that did not request it.
         let renewed = w.events(0, kept).iter().any(|event| matches!(event, Event::Renewed { .. }));
         assert_eq!(renewed, renew == Renew::Auto, "seed {seed}: {:?}", w.events(0, kept));
         if renew == Renew::Manual {
@@ -168,14 +169,14 @@ fn q7_a_holder_hears_at_once_that_a_replica_took_over_without_its_key() {
     }
 }
 
-/// The same server at the other end of a new connection: nothing has to be asked.
+/// A new connection to the same server needs no requests for the holders.
 #[test]
 fn q7_a_new_connection_to_the_same_server_costs_the_holders_nothing() {
     for nodes in [1, 3] {
         let mut w = World::redis(nodes).build();
         meet(&mut w, 1);
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(9)));
-        // A single node is asked who it is with the first renewal.
+        // A single node is asked for its identity with the first renewal.
         assert_eq!(w.calls(0, "info"), if nodes == 1 { 0 } else { 1 });
         w.run_for(ms(3_100));
         assert_eq!((extends(&w, "a"), w.calls(0, "info")), (nodes, 1), "{}", w.log());

@@ -1,4 +1,4 @@
-//! What a real primary sends to its replicas, read as a replica would.
+//! The replication stream of a real primary, read as a replica would.
 
 use lock_proto::sim::redis::Effect;
 
@@ -10,7 +10,7 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    /// Asks for a copy, which is thrown away, and for all that follows.
+    /// Requests a full copy, which is discarded, and the stream after it.
     pub(crate) fn open(port: u16) -> Self {
         let mut connection = RealConnection::open(port);
         connection.send(b"PSYNC ? -1\r\n");
@@ -22,7 +22,7 @@ impl Feed {
         Self { connection }
     }
 
-    /// Whether the primary sends the same commands. Times and fences may be as far apart as the two servers.
+    /// Compares the next commands with the primary's. Times and fences may differ.
     pub(crate) fn expect(&mut self, effect: &Effect) -> Result<(), String> {
         for command in effect.commands() {
             let words: Vec<Reply> = command.iter().map(|word| Reply::Bulk(word.to_vec())).collect();

@@ -1,4 +1,4 @@
-//! What the scripts mint, on a real server and on the simulated one.
+//! Fencing tokens minted by the scripts, on a real and on the simulated server.
 
 use lock_proto::Instant;
 use lock_proto::redis::script;
@@ -9,10 +9,8 @@ use crate::server::{RealConnection, RealServer, encode};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef:";
 
-/// Asks a server.
 type Ask<'a> = &'a mut dyn FnMut(&[&str]) -> Reply;
 
-/// What a script has minted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Minted {
     first: i64,
@@ -49,13 +47,12 @@ fn number(reply: &Reply) -> i64 {
     core::str::from_utf8(text).unwrap().parse().unwrap()
 }
 
-/// The server's clock in µs.
 fn clock(ask: Ask<'_>) -> i64 {
     let Reply::List('*', parts) = ask(&["TIME"]) else { panic!("no time") };
     number(&parts[0]) * 1_000_000 + number(&parts[1])
 }
 
-/// Runs a check against a real server and the simulated one, whose clock moves by its commands only.
+/// Runs a check on a real and on the simulated server, whose clock advances with commands.
 fn on_both(check: fn(Ask<'_>)) {
     let server = RealServer::start();
     let mut real = RealConnection::open(server.port);
@@ -117,7 +114,7 @@ fn a9_a_clock_that_was_set_back_is_seen() {
     });
 }
 
-/// Somebody on the way repeats a command that was executed.
+/// A proxy repeats a command that was executed.
 #[test]
 fn a9_a_take_that_finds_its_own_token_mints_again() {
     on_both(|ask| {
@@ -128,7 +125,8 @@ fn a9_a_take_that_finds_its_own_token_mints_again() {
     });
 }
 
-/// One look at the clock and one update of the counter; the locks share the gap between them, and their tokens do not overlap.
+/// Locks in one script read the clock once and update the counter once. They share the gap, and
+/// their tokens do not overlap.
 #[test]
 fn a9_locks_that_are_taken_together_share_the_gap() {
     on_both(|ask| {
@@ -149,20 +147,20 @@ fn a9_locks_that_are_taken_together_share_the_gap() {
         ask(&["SET", "fence", &ahead.to_string()]);
         let last = minted(&take(ask, ["g", "h", "i"], "1000"));
         assert_eq!((last.first, last.count), (ahead + 1, 1), "one for each");
-        // Each has an answer of its own, with the tokens that were meant for it.
+        // Each has a separate reply with its own tokens.
         ask(&["RPUSH", "k", "data"]);
         let Reply::Bulk(text) = take(ask, ["j", "k", "a"], "1000") else { panic!("not all are free") };
         let words: Vec<_> = core::str::from_utf8(&text).unwrap().split(' ').collect();
         let [first, "1", _, "g", "x", left] = words[..] else { panic!("{words:?}") };
         assert_eq!(first.parse::<i64>().unwrap(), ahead + 4);
         assert!((9_000..=10_000).contains(&left.parse::<i64>().unwrap()), "{left}");
-        // What is refused for the first lock is refused for all, and nothing is written.
+        // An error for the first lock is an error for all, and nothing is written.
         assert!(matches!(take(ask, ["k", "l", "m"], "1000"), Reply::Line('-', text) if text.starts_with("WRONGTYPE")));
         assert_eq!(ask(&["EXISTS", "l", "m"]), Reply::Int(0));
     });
 }
 
-/// What becomes of each lock does not depend on its neighbours.
+/// The result of each lock does not depend on its neighbours.
 #[test]
 fn p4_renewals_and_releases_of_several_locks_have_answers_of_their_own() {
     on_both(|ask| {
@@ -218,7 +216,8 @@ fn a9_an_extend_mints_for_the_owner_only() {
         assert!(more.first > first.last(), "{more:?} after {first:?}");
         let Reply::Int(left) = ask(&["PTTL", "b"]) else { panic!("no PTTL") };
         assert!(left > 5_000, "it was extended: {left}");
-        // Refused before the key is touched (requirement A1).
+        // Rejected before the key is touched.
+        // A1
         ask(&["SET", "fence", "nonsense"]);
         ask(&["PEXPIRE", "b", "5000"]);
         assert!(matches!(extend(ask, "b", "64"), Reply::Line('-', text) if text.starts_with("LOCKFENCE")));
@@ -227,7 +226,7 @@ fn a9_an_extend_mints_for_the_owner_only() {
     });
 }
 
-/// In a quorum the node that wakes waiters may hold another client's token, or none.
+/// In a quorum, the node that wakes waiters may have another client's token, or none.
 #[test]
 fn a7_a_release_wakes_a_waiter_whatever_the_key_holds() {
     on_both(|ask| {

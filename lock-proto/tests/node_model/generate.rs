@@ -11,7 +11,7 @@ pub(crate) struct Step {
     pub(crate) how: Match,
 }
 
-/// The client parts of two clients' tokens.
+/// The client part of two clients' tokens.
 const CLIENTS: [&str; 2] = ["00000000000000000000000000000001:", "00000000000000000000000000000002:"];
 const KEYS: [&str; 6] = ["k0", "k1", "k2", "lock:a", "lock:b", "f"];
 const NUMBERS: [&str; 11] = ["0", "1", "2", "3", "-1", "abc", "1.5", "", "1000000000", "9223372036854775807", "+1"];
@@ -20,7 +20,7 @@ pub(crate) struct Generator {
     rng: Rng,
     conns: usize,
     pub(crate) blocking: bool,
-    /// Channels, too: a client of the old protocol that listens can do little else, so not always.
+    /// Generate pub/sub commands, too. A RESP2 subscriber can do little else, so not always.
     pub(crate) channels: bool,
 }
 
@@ -44,8 +44,8 @@ impl Generator {
         }
     }
 
-    /// A time that does not pass during the test, and far from every other one: scripts compare what is left of one with the next, and
-    /// the two clocks are some milliseconds apart, or many if the machine is busy.
+    /// Draws a TTL that does not expire during the test, and far from all others: scripts compare
+    /// TTLs, and the two clocks differ by milliseconds, or more on a busy machine.
     fn ttl(&mut self) -> String {
         (1_000_000_000 + 1_000_000 * self.rng.below(100_000)).to_string()
     }
@@ -83,7 +83,7 @@ impl Generator {
                         _ => args.extend(words(&["PX", number])),
                     }
                 }
-                // `PX 1` and the like would end during the test.
+                // `PX 1` and the like would expire during the test.
                 if args.windows(2).any(|w| w[0] == "PX" && matches!(w[1].as_str(), "1" | "2" | "3")) {
                     return (words(&["GET", key]), Match::Clock);
                 }
@@ -168,14 +168,14 @@ impl Generator {
 
     fn channel_command(&mut self) -> Vec<String> {
         let (one, two) = (self.pick(&["c", "d", "lock:c"]), self.pick(&["c", "d", "lock:d"]));
-        // No two fit one channel: their messages would come in any order.
+        // No two patterns match the same channel: the order of their messages is undefined.
         let patterns = ["lock:*", "[cd]", "x*"];
         let words: Vec<&str> = match self.rng.below(9) {
             0 => vec!["SUBSCRIBE", one, two],
             1 => vec!["PSUBSCRIBE", self.pick(&patterns)],
             2 => vec!["UNSUBSCRIBE", one],
             3 => vec!["PUNSUBSCRIBE", self.pick(&patterns)],
-            // By name: without, the answers come in any order.
+            // With explicit names: otherwise the order of the replies is undefined.
             4 => vec!["PUNSUBSCRIBE", "x*", "lock:*", "[cd]"],
             5 => vec!["UNSUBSCRIBE", "c", "d", "lock:c", "lock:d"],
             6 => vec!["SUBSCRIBE"],
@@ -188,7 +188,7 @@ impl Generator {
         self.rng.pick(&script::ALL).copied().unwrap_or(script::TAKE)
     }
 
-    /// By hash now and then; it may answer NOSCRIPT.
+    /// Calls a script by source or by hash, which may fail with NOSCRIPT.
     fn call(&mut self, script: &script::Script, keys: &[&str], argv: &[&str]) -> Vec<String> {
         let (verb, code) = if self.rng.one_in(2) { ("EVALSHA", script.sha1) } else { ("EVAL", script.source) };
         let count = keys.len().to_string();
@@ -237,7 +237,7 @@ impl Generator {
         }
     }
 
-    /// Locks that are the same, signals that are locks: whatever the names are, both do the same.
+    /// Draws names that may coincide, of locks and of signals: both servers must do the same.
     fn release_many(&mut self) -> Vec<String> {
         let count = self.rng.below(4).max(1) as usize;
         let tokens: Vec<String> = (0..count).map(|_| self.token()).collect();

@@ -1,11 +1,11 @@
-//! Memory that is used up, replicas that are missing, and a primary that is away.
+//! Exhausted memory, missing replicas, and an unreachable primary.
 
 use lock_proto::sim::redis::{Eviction, NodeConfig};
 
 use crate::generate::Generator;
 use crate::{CONNS, Pair};
 
-/// Without commands that block: when memory is short, it is not told what happens to those who wait.
+/// Without blocking commands: how Redis treats blocked clients when memory is short is unspecified.
 fn generator(seed: u64) -> Generator {
     let mut generator = Generator::new(seed, CONNS);
     generator.blocking = false;
@@ -29,7 +29,7 @@ fn what_needs_memory_is_refused_the_same_and_what_may_be_evicted_goes() {
         pair.run(&mut generator, 200);
         pair.control.ask(&["CONFIG", "SET", "maxmemory-policy", name]);
         pair.control.ask(&["CONFIG", "SET", "maxmemory", "1"]);
-        // Less than an empty server takes: all that may go goes.
+        // Less than an empty server uses, so that everything is evicted that may be.
         pair.model.set_max_memory(Some(1), eviction);
         pair.run(&mut generator, 200);
         pair.say("DBSIZE");
@@ -56,7 +56,7 @@ fn a_replica_that_may_not_show_old_data_says_the_same() {
     let mut generator = generator(61);
     generator.channels = true;
     pair.run(&mut generator, 200);
-    // Nobody listens at the discard port.
+    // Nothing listens on the discard port.
     pair.control.ask(&["REPLICAOF", "127.0.0.1", "9"]);
     let now = pair.now();
     pair.model.demote(now);

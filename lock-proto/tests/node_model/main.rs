@@ -1,5 +1,6 @@
-//! The simulated node answers as a real Redis server does: the same generated commands go to both, and every reply is compared
-//! (requirement S1).
+//! Compares the simulated node with a real Redis server: both get the same generated commands, and
+//! every reply must match.
+// S1
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
@@ -23,7 +24,6 @@ use server::{RealConnection, RealServer, encode};
 
 const CONNS: usize = 3;
 
-/// The model and the real server, side by side.
 struct Pair {
     server: RealServer,
     control: RealConnection,
@@ -60,7 +60,7 @@ impl Pair {
         pair
     }
 
-    /// Logs in on every connection, and learns the ids.
+    /// Logs in on every connection and stores the client ids.
     fn log_in(&mut self, args: &[&str]) {
         for conn in 0..CONNS {
             if !args.is_empty() {
@@ -120,7 +120,7 @@ impl Pair {
         }
     }
 
-    /// The next command may only be sent when the real server has blocked the client as well.
+    /// Waits until the real server has blocked the client as well.
     fn await_blocked(&mut self) {
         let expected = format!("blocked_clients:{}\r\n", self.model.blocked_count());
         let deadline = Clock::now() + Duration::from_secs(30);
@@ -136,7 +136,7 @@ impl Pair {
         }
     }
 
-    /// One command on the first connection, as words.
+    /// Sends one command on the first connection, given as words.
     fn say(&mut self, line: &str) {
         self.say_as(line, Match::Exact);
     }
@@ -154,7 +154,7 @@ impl Pair {
     fn run(&mut self, generator: &mut Generator, steps: usize) {
         for _ in 0..steps {
             let mut step = generator.step();
-            // A blocked client sends nothing: what would wait is given to the next one.
+            // A blocked client sends nothing. The next free one sends the command instead.
             let free = (0..CONNS).map(|i| (step.conn + i) % CONNS).find(|conn| !self.is_blocked(*conn));
             match free {
                 Some(conn) => step.conn = conn,
@@ -173,7 +173,6 @@ impl Pair {
         self.model.is_blocked(conn as u64)
     }
 
-    /// Ends every wait by hand on both sides.
     fn release_all(&mut self) {
         for conn in 0..CONNS {
             if !self.is_blocked(conn) {
@@ -183,7 +182,7 @@ impl Pair {
             assert_eq!(self.control.ask(&["CLIENT", "UNBLOCK", &id]), Reply::Int(1));
             let now = self.now();
             self.model.handle_connected(now, 99);
-            // Where no password is wanted, that is refused and does no harm.
+            // Without a password AUTH fails, which does no harm.
             let line = format!("AUTH secret\r\nCLIENT UNBLOCK {}\r\n", self.model_ids[conn]);
             self.model.handle_received(now, 99, line.as_bytes());
             self.model.handle_disconnected(now, 99);
@@ -222,7 +221,7 @@ fn keys_end_in_both() {
     pair.log_in(&[]);
     for _ in 0..5 {
         pair.say("SET short v PX 15");
-        // Not a wait for luck: this is the time that is to pass on both clocks.
+        // The keys must expire on both clocks.
         std::thread::sleep(Duration::from_millis(18));
         pair.say("GET short");
         pair.say("PTTL short");
@@ -263,7 +262,7 @@ fn a_user_with_few_rights_is_refused_the_same() {
 fn conditions_refuse_the_same() {
     for (condition, enter, leave) in [
         (Condition::OutOfMemory, &["CONFIG", "SET", "maxmemory", "1"][..], &["CONFIG", "SET", "maxmemory", "0"][..]),
-        // Nobody listens at the discard port: a replica whose master is away.
+        // Nothing listens on the discard port: a replica with an unreachable primary.
         (Condition::ReadOnly, &["REPLICAOF", "127.0.0.1", "9"], &["REPLICAOF", "NO", "ONE"]),
     ] {
         let mut pair = Pair::new(NodeConfig::new(1), |_| {});

@@ -1,4 +1,4 @@
-//! Replication: what a primary sends, what a replica shows, and what is left after a promotion.
+//! Replication: the stream of a primary, the state of a replica, and the data after a promotion.
 
 use core::time::Duration;
 use std::time::Instant as Clock;
@@ -10,7 +10,6 @@ use crate::generate::Generator;
 use crate::reply::{Match, Reply};
 use crate::{CONNS, Pair};
 
-/// The value of a field of `INFO replication`.
 fn field(info: &str, name: &str) -> String {
     let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.unwrap_or_else(|| panic!("no {name} in {info}")).to_owned()
@@ -35,7 +34,6 @@ impl Pair {
         field(&self.real_info(), "master_repl_offset").parse().unwrap()
     }
 
-    /// These fields say the same on both sides.
     fn same_info(&mut self, names: &[&str]) {
         let (model, real) = (self.model_info(), self.real_info());
         for name in names {
@@ -44,7 +42,6 @@ impl Pair {
     }
 }
 
-/// A primary and its replica, simulated and real.
 struct Replicated {
     primary: Pair,
     replica: Pair,
@@ -56,7 +53,7 @@ impl Replicated {
         let mut replica = Pair::new(NodeConfig::new(seed + 1_000), &prepare);
         primary.log_in(&[]);
         replica.log_in(&[]);
-        // Data from before: it comes with the copy.
+        // Data from before the replication is part of the copy.
         primary.run(&mut Generator::new(seed, CONNS), 100);
         let port = primary.server.port.to_string();
         assert_eq!(replica.control.ask(&["REPLICAOF", "127.0.0.1", &port]), Reply::Line('+', "OK".into()));
@@ -69,7 +66,7 @@ impl Replicated {
         both
     }
 
-    /// Brings everything to the model of the replica, and waits until the real one has got it.
+    /// Applies all effects to the replica's model and waits until the real replica has them.
     fn catch_up(&mut self) {
         let now = self.replica.now();
         while let Some(effect) = self.primary.model.poll_effect() {
@@ -109,7 +106,7 @@ impl Replicated {
 fn a_primary_sends_the_same_to_its_replicas() {
     for seed in 71..74 {
         let mut pair = Pair::new(NodeConfig::new(seed), |control| {
-            // Keys end when a command looks at them, not when the server finds the time.
+            // Keys expire on access, not in the background.
             control.ask(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
         });
         pair.log_in(&[]);
@@ -126,7 +123,7 @@ fn a_primary_sends_the_same_to_its_replicas() {
                 pair.say("SELECT 1");
                 pair.say("SET other v");
                 pair.say("SELECT 0");
-                // Not a wait for luck: this is the time that is to pass on both clocks.
+                // The keys must expire on both clocks.
                 std::thread::sleep(Duration::from_millis(4));
                 pair.say("DEL ends other");
                 pair.say("PUBLISH c message");
@@ -184,7 +181,7 @@ fn what_has_expired_is_hidden_by_a_replica_until_its_primary_removes_it() {
         both.primary.say("RPUSH list a b");
         both.primary.say("PEXPIRE list 30");
         both.catch_up();
-        // Not a wait for luck: this is the time that is to pass on all clocks.
+        // The keys must expire on all clocks.
         std::thread::sleep(Duration::from_millis(40));
         for line in ["GET short", "LLEN list", "PTTL short", "TYPE list", "EXISTS short list", "KEYS *", "DBSIZE"] {
             both.replica.say(line);
@@ -195,7 +192,7 @@ fn what_has_expired_is_hidden_by_a_replica_until_its_primary_removes_it() {
             both.replica.say("SET short w NX PX 100000");
             both.replica.say("GET list");
         } else {
-            // The primary looks at them, and its replica hears of it.
+            // Access on the primary expires the keys and replicates that.
             both.primary.say("EXISTS short list");
             both.catch_up();
         }
@@ -211,7 +208,7 @@ fn acknowledged_writes_are_counted_the_same() {
     both.primary.say("WAIT 1 x");
     both.primary.say("SET k v");
     both.catch_up();
-    // The real replica tells by itself once a second; who waits has it asked.
+    // A real replica acknowledges once a second; WAIT asks it to do so at once.
     let asked = both.primary.model.replication_offset();
     let now = both.primary.now();
     both.primary.model.handle_ack(now, 1, asked);
@@ -219,7 +216,7 @@ fn acknowledged_writes_are_counted_the_same() {
     assert_eq!(both.primary.real[0].read(), Ok(Reply::Int(1)));
     both.primary.model.handle_received(now, 0, b"WAIT 1 25000\r\n");
     assert_eq!(both.primary.model_reply(0), Some(Reply::Int(1)));
-    // Two there are not.
+    // There are no two replicas.
     both.primary.real[0].send(b"WAIT 2 20\r\n");
     let now = both.primary.now();
     both.primary.model.handle_received(now, 0, b"WAIT 2 20\r\n");

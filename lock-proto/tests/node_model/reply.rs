@@ -1,8 +1,8 @@
-//! Replies as a client reads them, in both versions of the protocol.
+//! Replies in RESP2 and RESP3.
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// Simple strings, errors, verbatim strings: with the byte that marks them.
+    /// Simple strings, errors and verbatim strings, with their type byte.
     Line(char, String),
     Int(i64),
     Bulk(Vec<u8>),
@@ -10,7 +10,7 @@ pub(crate) enum Reply {
     List(char, Vec<Self>),
 }
 
-/// The first reply in `bytes`, and its length; `None` if it is not whole.
+/// Returns the first reply in `bytes` and its length, or `None` if it is incomplete.
 pub(crate) fn parse(bytes: &[u8]) -> Option<(Reply, usize)> {
     let end = bytes.windows(2).position(|w| w == b"\r\n")?;
     let kind = char::from(*bytes.first()?);
@@ -45,15 +45,14 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<(Reply, usize)> {
     }
 }
 
-/// How exactly two replies must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Match {
     Exact,
     /// In any order.
     Set,
-    /// Numbers may differ by as much as time passes between the two servers.
+    /// Numbers may differ by the time between the two servers.
     Clock,
-    /// Only the kind counts.
+    /// Only the type counts.
     Kind,
 }
 
@@ -91,7 +90,8 @@ impl Reply {
     }
 }
 
-/// The parts of a script's answer that can be compared: how many fencing tokens it mints depends on how long ago the last ones were.
+/// Returns the comparable parts of a script's reply. The number of minted tokens depends on the
+/// time since the last ones.
 fn minted(items: &[Reply]) -> Option<[&Reply; 2]> {
     match items {
         [Reply::Int(1), first, Reply::Int(1..), ahead] => Some([first, ahead]),
@@ -99,15 +99,15 @@ fn minted(items: &[Reply]) -> Option<[&Reply; 2]> {
     }
 }
 
-/// Milliseconds of an expiry, or microseconds of a fence: 60 s of either, for a machine that stands still for a while. Smaller numbers
-/// are seconds.
+/// Compares milliseconds of an expiry or microseconds of a fence, allowing 60 s for a slow machine.
+/// Smaller numbers are seconds.
 fn near(a: i64, b: i64) -> bool {
     let allowed = match a {
         1_000_000_000_000_000.. => 60_000_000,
         100_000_000.. => 60_000,
         _ => 60,
     };
-    // Small numbers are answers, not times.
+    // Small numbers are results, not times.
     a == b || (a.min(b) > 10 && a.abs_diff(b) < allowed)
 }
 

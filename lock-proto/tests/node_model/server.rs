@@ -9,14 +9,14 @@ use lock_testkit::Redis;
 use crate::reply::{Reply, parse};
 
 pub(crate) struct RealServer {
-    /// Ends with this value.
+    /// Stops the server on drop.
     _redis: Redis,
     pub(crate) port: u16,
 }
 
 impl RealServer {
     pub(crate) fn start() -> Self {
-        // A primary sends nothing but writes, and expiry can be left to commands.
+        // The primary's stream has only writes, and keys can be set to expire on access only.
         let redis = Redis::builder().arg("repl-ping-replica-period", "3600").arg("enable-debug-command", "yes").start();
         Self { port: redis.port(), _redis: redis }
     }
@@ -39,7 +39,6 @@ impl RealConnection {
         self.stream.write_all(bytes).expect("write to redis-server");
     }
 
-    /// The next reply, or what went wrong.
     pub(crate) fn read(&mut self) -> Result<Reply, String> {
         loop {
             if let Some((reply, used)) = parse(&self.buffer) {
@@ -56,8 +55,8 @@ impl RealConnection {
         }
     }
 
-    /// Skips the copy of the data that follows `FULLRESYNC`: `$length`, and so many bytes without an end of line. Line ends may come
-    /// before it, as signs of life.
+    /// Skips the data copy after `FULLRESYNC`: `$length`, then that many bytes without a line end.
+    /// Empty lines may precede it as keep-alives.
     pub(crate) fn skip_copy(&mut self) {
         loop {
             let blank = self.buffer.iter().take_while(|byte| **byte == b'\n').count();

@@ -1,4 +1,4 @@
-//! What the simulated node costs: a world runs a million steps a second.
+//! The cost of the simulated node: a world runs a million steps a second.
 
 use core::time::Duration;
 use std::time::Instant as Clock;
@@ -13,7 +13,7 @@ fn request(args: &[&str]) -> Vec<u8> {
     encode(&args.iter().map(|arg| arg.as_bytes().to_vec()).collect::<Vec<_>>())
 }
 
-/// Take, renew and release by hash, with a fence and with a marker, as the machines send them.
+/// Take, renew and release by hash, with a fence and a marker, as clients send them.
 fn cycle() -> Vec<(&'static str, Vec<u8>)> {
     let token = "00000000000000000000000000000001:7";
     let take = ["EVALSHA", script::TAKE.sha1, "2", "lock:a", "fence", token, "0 0 0", "10000", "64"];
@@ -40,7 +40,7 @@ fn ask(node: &mut Node, now: Instant, bytes: &[u8]) {
     core::hint::black_box(node.next_deadline());
 }
 
-/// A node that knows the scripts, with some keys and connections.
+/// Creates a node with loaded scripts, some keys and some connections.
 fn warm() -> Node {
     let mut node = Node::new(Instant::ZERO, NodeConfig::new(1));
     for conn in 1..=20 {

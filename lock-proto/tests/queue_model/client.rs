@@ -1,4 +1,4 @@
-//! One process: its hub, its requests and watches, and an application that claims what it is offered.
+//! One process: its hub, requests and watches, and an application that claims all offers.
 
 use core::hash::{Hash, Hasher};
 use core::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) enum Phase {
 pub(crate) struct Acquisition {
     pub(crate) id: LockId,
     pub(crate) phase: Phase,
-    /// By then its application gives it back, held or lost.
+    /// Time by which its application releases the guard, held or lost.
     pub(crate) back_by: Instant,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Sent {
 struct Watch {
     key: Bytes,
     end: Bytes,
-    /// Told everything up to this index of the store's changes; `None` while it is not open.
+    /// Index of the next change to deliver, or `None` while the watch is not open.
     told: Option<usize>,
 }
 
@@ -58,10 +58,10 @@ pub(crate) struct Client {
     pub(crate) wishes: u8,
     pub(crate) served: u8,
     pub(crate) crashed: bool,
-    /// It takes its own key for granted: what it has seen of it last, if it is that kind of client.
+    /// Flawed variant: the client never rechecks its own key, and uses the last state it saw.
     pub(crate) credulous: bool,
     own: Option<(Bytes, Seen)>,
-    /// Fencing tokens that were told and not looked at.
+    /// Fencing tokens of grants that are not yet checked.
     pub(crate) fences: Vec<u64>,
     pub(crate) broken: Option<String>,
 }
@@ -96,7 +96,7 @@ impl Client {
         self.hub.hash(state);
         self.acquisitions.hash(state);
         self.own.hash(state);
-        // Requests run side by side: their order says nothing.
+        // Requests are concurrent, so their order is irrelevant.
         let mut requests: Vec<&Sent> = self.requests.iter().collect();
         requests.sort_by_key(|sent| sent.call);
         requests.hash(state);
@@ -113,13 +113,12 @@ impl Client {
         }
     }
 
-    /// The acquisition that holds the lock at `now`.
     pub(crate) fn holds(&self, now: Instant) -> Option<LockId> {
         let valid = |id: &LockId| self.hub.valid_until(*id).is_some_and(|until| now < until);
         self.acquisitions.iter().filter(|_| !self.crashed).map(|known| known.id).find(valid)
     }
 
-    /// Guards that can come back.
+    /// Returns the guards that can be released.
     pub(crate) fn returnable(&self) -> impl Iterator<Item = usize> {
         let out = |phase| matches!(phase, Phase::Held | Phase::Lost);
         self.acquisitions.iter().enumerate().filter(move |(_, known)| out(known.phase)).map(|(place, _)| place)
@@ -129,17 +128,16 @@ impl Client {
         self.acquisitions.iter().any(|known| known.phase == Phase::Waiting)
     }
 
-    /// Nothing is on its way, in either direction.
     pub(crate) fn is_quiet(&self, changes: usize) -> bool {
         self.crashed
-            || (self.requests.is_empty() && self.replies.is_empty() && !self.has_news(changes) && !self.has_closed())
+            || (self.requests.is_empty() && self.replies.is_empty() && !self.has_changes(changes) && !self.has_closed())
     }
 
     pub(crate) fn has_closed(&self) -> bool {
         self.watches.values().any(|watch| watch.told.is_none())
     }
 
-    pub(crate) fn has_news(&self, changes: usize) -> bool {
+    pub(crate) fn has_changes(&self, changes: usize) -> bool {
         self.watches.values().any(|watch| watch.told.is_some_and(|told| told < changes))
     }
 
@@ -167,7 +165,7 @@ impl Client {
         self.serve(now);
     }
 
-    /// Whatever a look says of the own key, it is taken for what it was when it was written.
+    /// Replaces the own key in a reply by its state when it was written.
     fn believe(&mut self, request: &Request, reply: &mut Reply) {
         let Reply::Done(Found::Queue { own, .. }) = reply else { return };
         match request {
@@ -179,7 +177,7 @@ impl Client {
         }
     }
 
-    /// What became of a request will not be known.
+    /// Reports a request as failed with an unknown result.
     pub(crate) fn lost(&mut self, now: Instant, call: CallId) {
         self.hub.handle_reply(now, call, &Reply::Unknown(Cause::Fault(Fault::Reset)));
         self.serve(now);
@@ -196,7 +194,6 @@ impl Client {
         self.lost(now, sent.call);
     }
 
-    /// All watches that are not open are opened, at the store's present revision.
     pub(crate) fn open(&mut self, now: Instant, changes: usize, revision: i64) {
         let closed: Vec<WatchId> =
             self.watches.iter().filter(|(_, watch)| watch.told.is_none()).map(|(id, _)| *id).collect();
@@ -209,7 +206,6 @@ impl Client {
         }
     }
 
-    /// All that has changed is heard, in order.
     pub(crate) fn hear(&mut self, now: Instant, changes: &[Change]) {
         for (index, change) in changes.iter().enumerate() {
             let ids: Vec<WatchId> = self.watches.keys().copied().collect();
@@ -228,7 +224,7 @@ impl Client {
         }
     }
 
-    /// Does what is due, and carries out what the hub says.
+    /// Runs due timers and carries out the hub's outputs.
     pub(crate) fn serve(&mut self, now: Instant) {
         for _ in 0..100 {
             while let Some(output) = self.hub.poll_output() {
@@ -270,7 +266,7 @@ impl Client {
             (Phase::Held, Event::Lost(_)) => known.phase = Phase::Lost,
             (Phase::GivenBack, Event::Released(_)) => drop(self.acquisitions.remove(place)),
             (Phase::Waiting, Event::Blocked(_)) | (Phase::Held, Event::AtRisk { .. } | Event::Renewed { .. }) => {}
-            // Told before the guard came back, and heard after it.
+            // Emitted before the guard was released, and delivered after it.
             (Phase::GivenBack, Event::Lost(_) | Event::AtRisk { .. } | Event::Renewed { .. }) => {}
             (phase, event) => {
                 self.broken.get_or_insert_with(|| format!("{event:?} while {phase:?}"));
@@ -283,7 +279,6 @@ impl Client {
     }
 }
 
-/// What a request wants, in words.
 pub(crate) fn tell(request: &Request) -> String {
     match request {
         Request::Create { .. } => "enter the queue".into(),

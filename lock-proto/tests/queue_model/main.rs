@@ -1,21 +1,30 @@
-//! The etcd queue, searched by `stateright`: every order in which two or three clients can meet in one store. Requirements S4 and S6.
+//! The etcd queue, searched by `stateright`: all ways in which two or three clients can meet.
 //!
-//! The hubs are [`etcd::Locks`](lock_proto::etcd::Locks) as they are shipped; the store does what the typed requests ask for. What can happen
-//! next is a choice: requests are executed in any order and heard of in any order, watches are opened and heard sooner or later,
-//! clients want the lock and give it back, and, within a budget, requests and replies are lost (a lost request is executed later
-//! or never), a client dies, a waiter's key is deleted by hand. Time passes only when nothing is on its way, up to the next instant
-//! at which something happens by itself, and an application gives its lock back after half of the TTL at the latest.
+//! The hubs are the real [`etcd::Locks`](lock_proto::etcd::Locks). The store executes their typed
+//! requests. Every possible next event is a choice:
 //!
-//! Always: one owner, who has the key that was created first; nothing but the own key is removed by an unlock, and not one that is
-//! held; fencing tokens grow; wherever nothing can happen any more everybody has been served. Eventually, where nothing goes wrong:
-//! everybody is served and the queue is empty. (The checker looks for that at the ends of ways only; time has an end here, so that a way
-//! without one would be found.) Sometimes, or the search would prove nothing: the first gets it, the last gets it, all wait at once.
+//! * requests are executed and replies are delivered, in any order;
+//! * watches are opened and their events are delivered;
+//! * clients request and release the lock;
+//! * as bounded faults, requests and replies are lost (a lost request is executed later or never),
+//!   a client dies, and a waiter's key is deleted by hand.
 //!
-//! States that differ by the values of counters, or in times by less than a thirtieth of the TTL, count as one
-//! ([`Canon`](lock_proto::sim::search::Canon)).
+//! Time passes up to the next timer, only when nothing is in flight. An application releases its
+//! lock after at most half of the TTL.
 //!
-//! `LOCK_DEPTH=3` searches three choices deeper, where the search does not reach the end anyway; `--nocapture` shows the counts and the
-//! counterexamples.
+//! Always: one owner, which has the oldest key; an unlock deletes only its own key, and never one
+//! that is held; fencing tokens grow; in final states every waiter has been served. Eventually,
+//! without faults: every waiter is served and the queue is empty. (The checker examines this only
+//! at the ends of paths. Time is bounded here, so endless paths are found, too.) Sometimes, to
+//! prove that the search is not vacuous: the first client gets the lock, the last one gets it, all
+//! wait at once.
+//!
+//! States that differ only in the values of counters, or in times by less than a thirtieth of the
+//! TTL, are equal ([`Canon`](lock_proto::sim::search::Canon)).
+//!
+//! `LOCK_DEPTH=3` searches three choices deeper where the search is bounded; `--nocapture` shows
+//! the counts and the counterexamples.
+// S4, S6
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
@@ -33,13 +42,13 @@ use stateright::{Checker, Model};
 use model::{Action, Budget, FIRST, HEIR, OWN, PROMISES, Queue, SOMETIMES, State, Variant, describe};
 
 const TTL: Duration = Duration::from_secs(3);
-/// An application keeps the lock for this long at the most.
+/// Maximum hold time of an application.
 const HOLD: Duration = Duration::from_millis(1_500);
 
-// Clocks and counters begin in ranges of their own, so that a state can be told without them.
+// Clocks and counters start in distinct ranges, so that a state can be described without them.
 const EPOCH: u64 = 1_000_000_000_000_000_000;
 const REVISIONS: Range<u64> = 1 << 40..1 << 41;
-/// A revision, and sixteen bits below it.
+/// A revision shifted by sixteen bits.
 const FENCES: Range<u64> = 1 << 56..1 << 57;
 const CALLS: Range<u64> = 1 << 50..1 << 51;
 const WATCHES: Range<u64> = 1 << 52..1 << 53;
@@ -48,9 +57,8 @@ type Path = Vec<(State, Option<Action>)>;
 
 struct Found {
     states: usize,
-    /// Nothing was left to be searched.
     exhausted: bool,
-    /// What was found of the model's properties, each with a way there.
+    /// Discovered properties of the model, each with a path.
     paths: Vec<(&'static str, Path)>,
 }
 
@@ -60,10 +68,10 @@ impl Found {
     }
 }
 
-/// Tries every way of at most `steps` choices.
+/// Tries every path of at most `steps` choices.
 fn search(name: &str, model: &Queue, steps: usize) -> Found {
     let start = std::time::Instant::now();
-    // The checker counts states, and does not look at the last one.
+    // The checker counts states instead of steps, and does not check the last one.
     let target = steps.saturating_add(2);
     let checker = model.clone().checker().target_max_depth(target).spawn_bfs().join();
     let (states, depth) = (checker.unique_state_count(), checker.max_depth());
@@ -88,7 +96,7 @@ fn tell(rule: &str, path: &Path) -> String {
     text
 }
 
-/// No promise is broken on any way of at most `steps` choices, over at least `floor` states.
+/// Checks that all paths of up to `steps` choices keep the invariants, over `floor` states or more.
 fn keeps(name: &str, model: &Queue, steps: usize, floor: usize) -> Found {
     let deeper = std::env::var("LOCK_DEPTH").ok().map_or(0, |text| text.parse().unwrap());
     let found = search(name, model, steps.saturating_add(deeper));
@@ -104,7 +112,8 @@ fn keeps(name: &str, model: &Queue, steps: usize, floor: usize) -> Found {
     found
 }
 
-/// The shortest way to break the promise `rule` has `steps` choices; the right protocol goes all those ways unharmed.
+/// Checks that the shortest counterexample to `rule` has `steps` choices, and that the real
+/// protocol passes all such paths.
 fn breaks(name: &str, model: &Queue, steps: usize, rule: &str) -> Path {
     for (steps, variant) in [(steps, Variant::Ours), (steps - 1, model.variant)] {
         let found = search(name, &Queue { variant, ..model.clone() }, steps);
@@ -161,7 +170,8 @@ fn s6_the_key_of_a_waiter_is_deleted_by_hand() {
     keeps("a waiter's key is deleted", &Queue { budget, prompt: true, ..fair(&[2, 1]) }, 18, 3_000);
 }
 
-/// Whoever does not look whether its own key is still there takes the lock without having it (requirement E4).
+/// A client that does not check that its own key still exists takes the lock without having it.
+// E4
 #[test]
 fn s4_no_look_at_the_own_key() {
     let budget = Budget { tampers: 1, ..Budget::default() };
@@ -170,7 +180,8 @@ fn s4_no_look_at_the_own_key() {
     assert!(path.iter().any(|(_, action)| matches!(action, Some(Action::Tamper(_)))), "only that breaks it");
 }
 
-/// A delete that is not guarded by the revision removes the key of a later acquisition (requirement E6).
+/// A delete without a revision check removes the key of a later acquisition.
+// E6
 #[test]
 fn s4_an_unlock_that_is_not_guarded_by_the_revision() {
     let budget = Budget { losses: 1, ..Budget::default() };

@@ -1,4 +1,4 @@
-//! Clients, the store, and everything that can happen next, as a model for `stateright`.
+//! Clients, the store and the possible next events, as a model for `stateright`.
 
 use core::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -22,61 +22,55 @@ pub(crate) const HEIR: &str = "one dies with the lock, and another gets it";
 pub(crate) const PROMISES: [&str; 5] = [ONE, FIRST, OWN, END, SERVED];
 pub(crate) const SOMETIMES: [&str; 3] = ["the first gets it", "the last gets it", "all wait at once"];
 
-/// After so long nothing happens any more.
 const HORIZON: u64 = EPOCH + 60 * SECOND.as_nanos() as u64;
 
-/// What is done differently from what this library asks for.
+/// The protocol variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Variant {
     Ours,
-    /// A client does not look whether its own key is still there.
+    /// A client does not check that its own key still exists.
     NoOwnKeyCheck,
-    /// A key is deleted whatever its revision.
+    /// A key is deleted without comparing its revision.
     BlindUnlock,
 }
 
-/// What may go wrong on one way, all in all.
+/// Maximum number of faults on one path.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 pub(crate) struct Budget {
-    /// Requests or replies that are lost; a lost request is executed later, or never.
+    /// Lost requests or replies. A lost request is executed later or never.
     pub(crate) losses: u8,
-    /// Clients that die.
     pub(crate) crashes: u8,
-    /// Keys of waiters that are deleted by hand.
+    /// Waiters' keys that are deleted by hand.
     pub(crate) tampers: u8,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
-    /// How often each client wants the lock, one wish after the other.
+    /// How often each client requests the lock, one request at a time.
     pub(crate) wishes: Vec<u8>,
     pub(crate) budget: Budget,
     pub(crate) variant: Variant,
-    /// A reply arrives as soon as the store has answered.
+    /// Replies arrive at once.
     pub(crate) prompt: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
     Acquire(usize),
-    /// The guard at this place comes back.
     Release(usize, usize),
-    /// The store executes a request of a client; requests run side by side.
+    /// The store executes a request of a client. Requests are concurrent.
     Execute(usize, usize),
-    /// A client hears a reply.
     Reply(usize, usize),
     LoseRequest(usize, usize),
     LoseReply(usize, usize),
-    /// Something that was lost is executed after all.
+    /// A lost request is executed late.
     Ghost(usize),
-    /// The watches of a client are opened.
     Open(usize),
-    /// A client hears what has changed.
+    /// Watch events are delivered to a client.
     Hear(usize),
     Crash(usize),
-    /// The key of a waiter is deleted by hand.
     Tamper(usize),
-    /// Time passes until something happens by itself.
+    /// Time passes until the next timer.
     Pass,
 }
 
@@ -88,7 +82,6 @@ pub(crate) struct State {
     ghosts: Vec<Request>,
     left: Budget,
     pub(crate) broken: Option<String>,
-    /// The fencing token that was told last.
     fence: u64,
 }
 
@@ -105,7 +98,7 @@ impl Hash for State {
 }
 
 impl State {
-    /// What it is, apart from the values of counters and clocks.
+    /// Hashes the state, normalized by the values of counters and clocks.
     fn fingerprint(&self) -> u64 {
         let at = Instant::from_nanos;
         let mut canon = Canon::new()
@@ -151,7 +144,7 @@ impl State {
         self.clients.iter().map(|client| &**client).filter(|client| !client.crashed)
     }
 
-    /// Everybody who lives has had what it wanted, and gave it back.
+    /// Returns whether every live client has got and released all its locks.
     pub(crate) fn is_done(&self) -> bool {
         self.awake().all(|client| client.wishes == 0 && client.acquisitions.is_empty() && client.requests.is_empty())
     }
@@ -176,7 +169,7 @@ impl State {
         reply
     }
 
-    /// The same request, but whatever the revision.
+    /// Returns the same request without its revision check.
     fn blind(&self, world: &Queue, request: &Request) -> Option<Request> {
         let Request::Delete { queue, lease, .. } = request else { return None };
         let there = self.store.keys.get(&queue.key(*lease)).filter(|_| world.variant == Variant::BlindUnlock)?;
@@ -188,13 +181,13 @@ impl State {
         clients.chain(self.store.next_expiry()).filter(|at| *at > self.now).min()
     }
 
-    /// The key of a client that waits, and holds nothing.
+    /// Returns the key of a client that waits and holds nothing.
     fn waiter_key(&self, c: usize) -> Option<Bytes> {
         let client = &self.clients[c];
         if client.crashed || !client.waits() || client.acquisitions.iter().any(|known| known.phase != Phase::Waiting) {
             return None;
         }
-        // Leases are chosen by the clients: whose it is tells the key that was created for it.
+        // Clients choose their leases, so the key identifies its client.
         let first = self.store.keys.values().min_by_key(|kv| kv.create_revision)?;
         let keys = self.store.keys.values().filter(|kv| kv.create_revision != first.create_revision);
         keys.map(|kv| kv.key.clone()).next()
@@ -210,17 +203,16 @@ impl Queue {
             && !state.is_done()
             && state.clients.iter().all(|client| client.is_quiet(changes))
             && state.awake().all(|client| next <= client.back_by())
-            // Whoever wants the lock says so before time is let pass for nobody.
+            // Time passes only if some client has a request.
             && (state.awake().any(|client| !client.acquisitions.is_empty()))
     }
 }
 
-/// Nobody holds the lock beside somebody else.
 fn one_owner(_: &Queue, state: &State) -> bool {
     state.clients.iter().filter(|client| client.holds(state.now()).is_some()).count() <= 1
 }
 
-/// Whoever holds it has the key that was created first.
+/// The holder has the oldest key.
 fn first_owns(_: &Queue, state: &State) -> bool {
     let first = state.store.keys.values().min_by_key(|kv| kv.create_revision).map(|kv| &kv.key);
     let owners = state.awake().filter_map(|client| client.hub.owner(client.holds(state.now())?));
@@ -231,7 +223,7 @@ fn unbroken(_: &Queue, state: &State) -> bool {
     state.broken.is_none()
 }
 
-/// At an end everybody has been served.
+/// In final states every waiter has been served.
 fn ends_well(model: &Queue, state: &State) -> bool {
     let mut actions = Vec::new();
     model.actions(state, &mut actions);
@@ -272,7 +264,7 @@ impl Model for Queue {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        // What is broken is not followed any further, so that a counterexample ends where the promise does.
+        // Stop at a violation, so that the counterexample ends there.
         if !(one_owner(self, state) && first_owns(self, state) && unbroken(self, state)) {
             return;
         }
@@ -287,7 +279,7 @@ impl Model for Queue {
             if client.has_closed() {
                 actions.push(Action::Open(c));
             }
-            if client.has_news(changes) {
+            if client.has_changes(changes) {
                 actions.push(Action::Hear(c));
             }
             if client.wishes > 0 && client.acquisitions.is_empty() {
@@ -402,7 +394,6 @@ impl Model for Queue {
     }
 }
 
-/// A step in words.
 pub(crate) fn describe(state: &State, action: Action) -> String {
     let who = |c: usize| (b'A' + c as u8) as char;
     let what = match action {

@@ -1,4 +1,5 @@
-//! Requirement S4: beyond the bounds the known counterexamples are found, and what is promised even there holds.
+//! Outside the bounds the known counterexamples are found, and the remaining guarantees hold.
+// S4
 
 use core::time::Duration;
 
@@ -6,10 +7,10 @@ use lock_proto::sim::scenario::{Action, Step, Store};
 use lock_proto::sim::trace::What;
 use lock_proto::sim::{Keep, Outcome, Plan, Rule, Scenario};
 
-/// Within this many seeds a counterexample must be found.
+/// Maximum number of seeds until a counterexample is found.
 const BUDGET: u64 = 200;
 
-/// The first plan of a scenario, as it is changed, in which this is found.
+/// Returns the first plan of a scenario, modified by `change`, that violates this rule.
 fn search(name: &str, rule: Rule, change: impl Fn(&mut Plan)) -> (Plan, Outcome) {
     let scenario = Scenario::named(name).unwrap();
     for seed in 0..BUDGET {
@@ -30,7 +31,6 @@ fn fencing(plan: &mut Plan, on: bool) {
     plan.excused = if on { Vec::new() } else { vec![Rule::StaleWrite] };
 }
 
-/// How many writes the resource refused.
 fn refused(plan: &Plan) -> usize {
     let (outcome, trace) = plan.run_traced();
     assert!(outcome.violations.is_empty(), "{plan}\n{outcome}");
@@ -52,9 +52,9 @@ fn s4_a_client_that_pauses_writes_over_its_successor_unless_there_is_a_fence() {
     let stale =
         |plan: &Plan| plan.run_keeping(Keep::Nothing).excused.iter().any(|found| found.rule == Rule::StaleWrite);
     let small = plan.shrink(stale);
-    // One holds and stops, one takes over and writes, the first goes on.
+    // One client holds the lock and is paused, another takes over and writes, the first resumes.
     assert!(small.len() <= 8, "{small}");
-    // With fencing tokens the same write is refused. (It sends other bytes, so that chance falls otherwise: several plans.)
+    // With fencing tokens the same write is rejected. Random choices differ, so try several plans.
     let fenced = (0..BUDGET).map(|seed| {
         let mut plan = Plan::from_seed(plan.scenario, seed);
         fencing(&mut plan, true);
@@ -66,7 +66,7 @@ fn s4_a_client_that_pauses_writes_over_its_successor_unless_there_is_a_fence() {
 #[test]
 fn s4_a_clock_that_is_set_at_a_majority_gives_two_holders_of_a_quorum() {
     let (plan, outcome) = search("redis-clock-jumps", Rule::MutualExclusion, |plan| {
-        // Only quorums: the others have nobody who wants anything.
+        // Only quorums: without steps the other plans do nothing.
         if plan.setup.nodes.len() == 1 {
             plan.steps.clear();
         }
@@ -85,16 +85,17 @@ fn s4_a_replica_that_has_not_heard_gives_two_holders_and_fencing_tokens_that_gro
         .shrink(|plan| plan.run_keeping(Keep::Nothing).excused.iter().any(|found| found.rule == Rule::MutualExclusion));
     assert!(small.steps.iter().any(|step| matches!(step.action, Action::Redis(_))), "nothing else breaks it: {small}");
     assert!(small.len() <= 5, "{small}");
-    // That tokens grow, and that stale writes are refused, was promised and held in every plan on the way.
+    // Even here tokens must grow and stale writes be rejected, which held in every plan tried.
     assert!(small.promises(Rule::FenceGrows) && small.promises(Rule::StaleWrite));
 }
 
-/// Requirement Q6: a client that meets a server for the first time has only the server's word for how long it has been running. One that
-/// restarts empty and whose clock is then set forward says that it is old.
+/// A client that meets a server for the first time relies on the uptime it reports. A server that
+/// restarts empty and whose clock is then set forward reports a long one.
+// Q6
 #[test]
 fn s4_a_clock_that_is_set_after_an_empty_restart_gives_two_holders_at_first_sight() {
     let (plan, _) = search("redis-first-sight", Rule::MutualExclusion, |_| {});
-    // Only clocks of nodes that have just lost everything: otherwise keys that end too early are a counterexample, too.
+    // Only clocks of empty nodes jump: keys that expire early are another counterexample.
     let empty = |plan: &Plan, step: &Step| {
         let Action::JumpNode { node, .. } = step.action else { return true };
         let restart = Action::RestartNode { node, keep_data: false };
@@ -109,7 +110,7 @@ fn s4_a_clock_that_is_set_after_an_empty_restart_gives_two_holders_at_first_sigh
     let has = |wanted: fn(&Action) -> bool| small.steps.iter().any(|step| wanted(&step.action));
     assert!(has(|action| matches!(action, Action::RestartNode { keep_data: false, .. })), "{small}");
     assert!(has(|action| matches!(action, Action::JumpNode { .. })), "{small}");
-    // Clients that have met the nodes before time the restart by their own clocks.
+    // Clients that know the nodes time the restart by their own clocks.
     for seed in 0..BUDGET {
         let mut plan = Plan::from_seed(small.scenario, seed);
         let Store::Redis(store) = &mut plan.setup.store else { unreachable!("a plan for Redis") };
@@ -129,7 +130,8 @@ fn s4_clocks_beyond_the_allowance_and_clocks_that_stand_still_give_two_holders()
     }
 }
 
-/// Requirement E4: a server may lose an event and say nothing.
+/// A server may lose an event silently.
+// E4
 #[test]
 fn s4_a_client_that_trusts_its_watches_waits_for_ever_when_events_are_lost() {
     let scenario = Scenario::named("etcd-lost-events").unwrap();

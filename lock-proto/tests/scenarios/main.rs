@@ -1,7 +1,9 @@
-//! Every scenario over a slice of seeds: under faults nothing breaks, and after them nothing is left (requirements S1, S2, S3, S4 and S5).
+//! Runs all scenarios: invariants hold under faults, and nothing is left after them.
 //!
-//! `LOCK_SEEDS=100000` runs more of each, `LOCK_FIRST=5000` begins there, `LOCK_SCENARIO=redis-wake` runs that one alone. What fails prints a line that
-//! runs it again; with that the plan is made as small as it gets, and printed with its log.
+//! `LOCK_SEEDS=100000` sets the number of seeds, `LOCK_FIRST=5000` the first one, and
+//! `LOCK_SCENARIO=redis-wake` selects one scenario. A failure prints a command that runs it again,
+//! shrinks the plan, and prints it with its log.
+// S1, S2, S3, S4, S5
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
@@ -16,7 +18,7 @@ use std::time::Instant;
 use lock_proto::sim::scenario::Bounds;
 use lock_proto::sim::{Keep, Plan, Rule, Scenario, scenarios};
 
-/// Seeds of each scenario in a plain `cargo test`.
+/// Seeds per scenario in a plain `cargo test`.
 const SEEDS: u64 = 40;
 
 fn number(name: &str) -> Option<u64> {
@@ -30,7 +32,7 @@ fn chosen() -> Vec<&'static Scenario> {
     }
 }
 
-/// A plan with the same finding, as small as it gets, and its log.
+/// Prints the smallest plan that violates the same rule, with its log.
 fn explain(plan: &Plan, rule: Rule) {
     let small = plan.shrink(|plan| plan.run_keeping(Keep::Nothing).violations.iter().any(|found| found.rule == rule));
     println!("{small}\n{}", small.run_keeping(Keep::Lines(400)));
@@ -73,7 +75,7 @@ fn s2_under_faults_nothing_breaks_and_after_them_nothing_is_left() {
     assert!(failed.is_empty(), "{} failed:\n{}", failed.len(), failed.join("\n"));
 }
 
-/// What the line that a failure prints runs.
+/// Replays a failure. The command that a failure prints runs this.
 #[test]
 fn replay() {
     let plan = match (number("LOCK_SEED"), std::env::var("LOCK_BYTES")) {
@@ -104,7 +106,7 @@ fn s5_the_same_seed_gives_the_same_bytes() {
         let (one, two) = (plan.run_keeping(all), Plan::from_seed(scenario, 4_711).run_keeping(all));
         assert_eq!(one, two, "{}", scenario.name);
         assert!(one.digest.1 > 0);
-        // And how closely it is watched changes nothing.
+        // Tracing changes nothing.
         let (traced, trace) = plan.run_traced();
         assert_eq!((traced.digest, traced.steps), (one.digest, one.steps), "{}", scenario.name);
         assert!(!trace.messages.is_empty() && trace.end.as_nanos() > 0);

@@ -1,4 +1,4 @@
-//! What a record of a run must be, whatever happened in it: pictures rely on it.
+//! Invariants of a trace, on which pictures rely.
 
 use std::collections::BTreeMap;
 
@@ -29,10 +29,10 @@ fn a_record_of_a_run_is_in_order_and_tells_what_was_found() {
     }
 }
 
-/// How many grants there are in a record; the points of every acquisition must be in order.
+/// Counts the grants in a trace, and checks that the points of each acquisition are in order.
 fn points(trace: &Trace) -> u64 {
     let mut granted = 0;
-    // How far each one is: asked, granted, claimed, given back or over.
+    // Stage of each one: requested, granted, claimed, released, over.
     let mut live = BTreeMap::new();
     for entry in &trace.entries {
         let What::Lock { client, lock, point, .. } = &entry.what else { continue };
@@ -45,7 +45,7 @@ fn points(trace: &Trace) -> u64 {
             }
             Point::Claimed => (&[Some(1)][..], 2),
             Point::Renewed { .. } => (&[Some(1), Some(2)][..], live.get(&id).copied().unwrap_or(0)),
-            // One that is shut down has given back what it is told is lost.
+            // A shutdown releases locks before it reports them as lost.
             Point::Lost(_) => (&[Some(1), Some(2), Some(3)][..], live.get(&id).copied().unwrap_or(0).max(2)),
             Point::GaveBack => (&[Some(0), Some(1), Some(2), Some(3)][..], 3),
             Point::Ended(_) => (&[Some(0), Some(1), Some(3)][..], 4),

@@ -1,4 +1,4 @@
-//! Whether two builds do the same: one line for each scenario, which `make same-runs` compares.
+//! Compares the behaviour of two builds, for `make same-runs`: one line per scenario.
 
 use core::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use lock_proto::sim::{Keep, Plan, scenarios};
 
 use super::number;
 
-/// Writes a digest of all logs and one of all fingerprints of each scenario into the file that `LOCK_DIGESTS` names.
+/// Writes digests of all logs and fingerprints of each scenario to the file `LOCK_DIGESTS`.
 #[test]
 #[ignore = "writes a file, for make same-runs"]
 fn digests() {

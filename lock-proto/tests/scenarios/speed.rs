@@ -1,7 +1,8 @@
-//! How fast the simulation is: `cargo test --release -p lock-proto --features sim --test scenarios -- --ignored speed --nocapture`.
+//! Speed of the simulation: `cargo test --release -p lock-proto --features sim --test scenarios --
+//! --ignored speed --nocapture`.
 //!
-//! Budgets: a million machine steps a second, twenty thousand short scenarios a minute, on one core. A step is one event that one machine is
-//! given: a client or a server, and, in the second figure, the network.
+//! Budgets on one core: a million machine steps a second, twenty thousand short scenarios a minute.
+//! A step is one input of a client or server; the second figure includes the network.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -14,7 +15,7 @@ const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Three clients, three nodes, sixty seconds: twenty wishes for one lock, each held for a while, and faults in between.
+/// Three clients, three nodes, sixty seconds, twenty requests for one lock, with faults.
 fn short(seed: u64) -> Plan {
     let mut plan = Plan::from_seed(Scenario::named("redis-contention").unwrap(), seed);
     plan.setup.clients = vec![Pace::default(); 3];

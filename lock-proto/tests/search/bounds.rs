@@ -1,4 +1,5 @@
-//! With the bounds broken two clients hold the lock, and the search finds the shortest way there (requirement S4).
+//! Outside the bounds two clients hold the lock, and the search finds the shortest counterexample.
+// S4
 
 use core::time::Duration;
 
@@ -9,7 +10,7 @@ use crate::world::{Action, Budget, World};
 
 const TWO: &str = "A and B both hold the lock";
 
-/// A clock that loses a tenth; the settings allow for a hundredth.
+/// A clock that loses a tenth, where the settings allow a hundredth.
 #[test]
 fn s4_a_clock_that_is_too_slow() {
     let budget = Budget { stalls: 1, ..Budget::default() };
@@ -18,7 +19,8 @@ fn s4_a_clock_that_is_too_slow() {
     assert!(found.actions.contains(&Action::Pass), "only time breaks it");
 }
 
-/// A clock that loses a hundredth, and settings that allow for none: so the margin of requirement T1 is needed.
+/// A clock that loses a hundredth, where the settings allow no drift: the margin is needed.
+// T1
 #[test]
 fn s4_no_allowance_for_drift() {
     let budget = Budget { stalls: 1, ..Budget::default() };
@@ -27,7 +29,7 @@ fn s4_no_allowance_for_drift() {
     breaks("no allowance for drift", &world, 8, TWO);
 }
 
-/// Whoever looks at its guard and then stands still acts on what it saw: only a fenced resource can tell.
+/// A client is paused after checking its guard. Only a fenced resource rejects its late write.
 #[test]
 fn s4_a_pause_after_the_look_at_the_guard() {
     let budget = Budget { stalls: 1, ..Budget::default() };
@@ -44,7 +46,7 @@ fn s4_a_node_that_forgets() {
     assert!(found.actions.contains(&Action::Forget(0)), "only that breaks it");
 }
 
-/// One node of three is enough: its clock jumps, or its data is lost and it does not say so.
+/// One node of three is enough: its clock jumps, or it loses its data and does not report that.
 #[test]
 fn s4_a_node_of_a_quorum_that_forgets() {
     let budget = Budget { forgets: 1, ..Budget::default() };

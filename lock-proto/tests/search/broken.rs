@@ -1,4 +1,6 @@
-//! Protocols that are subtly wrong are caught (requirement S4), each by its shortest way; the right one goes all these ways unharmed.
+//! The search catches subtly wrong protocols, each by its shortest counterexample. The real
+//! protocol passes all of these.
+// S4
 
 use crate::node::Variant;
 use crate::world::{Action, Budget, World};
@@ -15,7 +17,8 @@ fn even_clocks() -> World {
     World { paces: vec![[1_000, 1_000]], ..World::new() }
 }
 
-/// One token for all attempts: an old compensating delete ends the retried attempt's lock (requirement A2).
+/// With one token for all attempts, an old compensating delete ends the retried lock.
+// A2
 #[test]
 fn s4_the_same_token_for_every_attempt() {
     let world = World { budget: Budget { cuts: 2, ..Budget::default() }, ..even_clocks() };
@@ -23,14 +26,16 @@ fn s4_the_same_token_for_every_attempt() {
     assert!(actions.iter().any(|action| matches!(action, Action::Ghost(_))), "by something that arrives late");
 }
 
-/// A delete that does not look at the token ends somebody else's lock (requirement U1).
+/// A delete that does not compare the token ends another client's lock.
+// U1
 #[test]
 fn s4_a_release_that_is_not_guarded_by_the_token() {
     let world = World { budget: Budget { cuts: 1, ..Budget::default() }, ..even_clocks() };
     caught("blind release", Variant::BlindRelease, world, 9, TWO);
 }
 
-/// A renewal that writes the key anew, whoever has it by then, takes it from its holder (requirement H1).
+/// A renewal that rewrites the key without comparing the token takes it from its new holder.
+// H1
 #[test]
 fn s4_a_renewal_that_outlives_the_release() {
     let world = World { wishes: [2, 1], budget: Budget { cuts: 1, ..Budget::default() }, ..even_clocks() };
@@ -38,7 +43,8 @@ fn s4_a_renewal_that_outlives_the_release() {
     assert!(actions.iter().any(|action| matches!(action, Action::Ghost(_))), "by something that arrives late");
 }
 
-/// A watchdog that nobody stops keeps the key alive for ever (requirement H2).
+/// A watchdog that is not stopped keeps the key alive for good.
+// H2
 #[test]
 fn s4_a_watchdog_that_outlives_the_release() {
     caught("endless renewal", Variant::EndlessRenewal, even_clocks(), 11, "a key lives on, and nobody is there");

@@ -1,4 +1,4 @@
-//! One process: its hub, its clock, its connections, and an application that claims what it is offered.
+//! One process: its hub, clock and connections, and an application that claims all offers.
 
 use core::hash::{Hash, Hasher};
 use std::collections::VecDeque;
@@ -10,12 +10,11 @@ use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId};
 
 use crate::{ANSWERED_WITHIN, CALLS, EPOCH, FENCES, HOLD, NUMBERS, TTL};
 
-/// How a client is called in traces.
 pub(crate) fn who(client: usize) -> char {
     (b'A' + client as u8) as char
 }
 
-/// A token's number, counted from 1.
+/// Returns a token's number, counted from 1.
 pub(crate) fn short(number: u64) -> u64 {
     number.saturating_sub(NUMBERS.start)
 }
@@ -32,24 +31,23 @@ pub(crate) enum Phase {
 pub(crate) struct Acquisition {
     pub(crate) id: LockId,
     pub(crate) phase: Phase,
-    /// The number of its token, once it is granted.
+    /// Number of its token, once granted.
     pub(crate) number: u64,
-    /// By then, on its own clock, its application gives it back, held or lost.
+    /// Local time by which its application releases the guard, held or lost.
     pub(crate) back_by: Instant,
 }
 
-/// A request, and its reply once it is executed.
 #[derive(Clone, Debug, Hash)]
 pub(crate) struct Sent {
     call: CallId,
     pub(crate) request: Request,
-    /// When the patience is over, on the client's clock.
+    /// Request timeout, by the client's clock.
     until: Instant,
-    /// Its client wanted or had the lock, or was giving it back, when this was sent.
+    /// The client wanted, held or was releasing the lock when it sent this.
     pub(crate) wanted: bool,
 }
 
-/// A connection keeps its order.
+/// A connection. It keeps its order.
 #[derive(Clone, Debug, Default, Hash)]
 pub(crate) struct Conn {
     pub(crate) requests: VecDeque<Sent>,
@@ -66,7 +64,7 @@ impl Conn {
     }
 }
 
-/// What came about, as bits.
+/// Things that happened, as bits.
 pub(crate) mod mark {
     pub(crate) const GRANTED: u64 = 1;
     pub(crate) const LOST: u64 = 1 << 1;
@@ -80,18 +78,15 @@ pub(crate) mod mark {
     pub(crate) const AFTER_CRASH: u64 = 1 << 9;
 }
 
-/// What the world is told by a client, and keeps book of.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct News {
+pub(crate) struct Report {
     pub(crate) marks: u64,
-    /// Fencing tokens that were told.
     pub(crate) fences: Vec<u64>,
     pub(crate) broken: Option<String>,
-    /// What happened, in words, if somebody wants to know.
     pub(crate) log: Option<Vec<String>>,
 }
 
-impl News {
+impl Report {
     pub(crate) fn say(&mut self, what: impl FnOnce() -> String) {
         if let Some(log) = &mut self.log {
             log.push(what());
@@ -107,14 +102,14 @@ impl News {
 pub(crate) struct Client {
     pub(crate) index: usize,
     pub(crate) hub: Locks,
-    /// Its clock runs by so many parts in a thousand.
+    /// Speed of its clock, in thousandths.
     pub(crate) pace: u64,
     pub(crate) conns: Vec<Conn>,
     pub(crate) acquisitions: Vec<Acquisition>,
     pub(crate) wishes: u8,
     pub(crate) crashed: bool,
     pub(crate) stalled: bool,
-    /// A watchdog that was not stopped: what it sends, and when.
+    /// Request of a watchdog that was not stopped, and when it sends it.
     pub(crate) zombie: Option<(Request, u64)>,
     pub(crate) endless: bool,
     last_renewal: Option<Request>,
@@ -129,7 +124,7 @@ impl Client {
             .poll(Backoff::fixed(TTL / 2))
             .fence_block(1)
             .release_within(TTL * 2);
-        // One seed: that their jitter is the same must do no harm.
+        // One seed for all clients: equal jitter must do no harm.
         let id = ClientId::from_bits(index as u128 + 1);
         let hub = Locks::new(Instant::from_nanos(EPOCH), change(config), id, 1).unwrap();
         Self {
@@ -157,12 +152,11 @@ impl Client {
         }
     }
 
-    /// Its clock at the true time `now`.
     pub(crate) const fn clock(&self, now: u64) -> Instant {
         Instant::from_nanos(EPOCH + (now - EPOCH) / 1_000 * self.pace)
     }
 
-    /// The first true time at which its clock shows `at`.
+    /// Returns the first true time at which its clock shows `at`.
     const fn true_time(&self, at: Instant) -> u64 {
         EPOCH + at.as_nanos().saturating_sub(EPOCH).div_ceil(self.pace) * 1_000
     }
@@ -171,62 +165,62 @@ impl Client {
         !self.crashed && !self.stalled
     }
 
-    /// The next true time at which it does something by itself.
     pub(crate) fn next(&self) -> Option<u64> {
         let hub = self.hub.next_deadline().map(|at| self.true_time(at));
         let zombie = self.zombie.as_ref().map(|(_, at)| *at);
         [hub, zombie].into_iter().flatten().min()
     }
 
-    /// The true time by which its application gives a guard back.
+    /// Returns the true time by which its application releases a guard.
     pub(crate) fn back_by(&self) -> Option<u64> {
         let out = |known: &&Acquisition| matches!(known.phase, Phase::Held | Phase::Lost);
         self.acquisitions.iter().filter(out).map(|known| self.true_time(known.back_by)).min()
     }
 
-    /// The true time at which its patience with a node ends.
+    /// Returns the true time at which a request to this node times out.
     pub(crate) fn timeout(&self, node: usize) -> Option<u64> {
         self.conns[node].timeout().map(|at| self.true_time(at))
     }
 
-    /// Which of its acquisitions holds the lock at the true time `now`: its guard compares the clock (requirement T3).
+    /// Returns the acquisition that holds the lock at the true time `now`, by its own clock.
+    // T3
     pub(crate) fn holds(&self, now: u64) -> Option<&Acquisition> {
         let valid = |id| self.hub.valid_until(id).is_some_and(|until| self.clock(now) < until);
         self.acquisitions.iter().filter(|_| !self.crashed).find(|known| valid(known.id))
     }
 
-    pub(crate) fn acquire(&mut self, now: u64, news: &mut News) {
+    pub(crate) fn acquire(&mut self, now: u64, report: &mut Report) {
         self.wishes -= 1;
         let id = self.hub.acquire(self.clock(now), &Acquire::new("stock").ttl(TTL)).unwrap();
         self.acquisitions.push(Acquisition { id, phase: Phase::Waiting, number: 0, back_by: Instant::MAX });
-        self.serve(now, news);
+        self.serve(now, report);
     }
 
-    pub(crate) fn release(&mut self, now: u64, place: usize, news: &mut News) {
+    pub(crate) fn release(&mut self, now: u64, place: usize, report: &mut Report) {
         let id = self.acquisitions[place].id;
         if self.endless && self.acquisitions[place].phase == Phase::Held {
             self.zombie = self.last_renewal.take().map(|renewal| (renewal, now + TTL.as_nanos() as u64 / 3));
         }
         self.hub.release(self.clock(now), id).unwrap();
         self.acquisitions[place].phase = Phase::GivenBack;
-        self.serve(now, news);
+        self.serve(now, report);
     }
 
-    pub(crate) fn abandon(&mut self, now: u64, place: usize, news: &mut News) {
+    pub(crate) fn abandon(&mut self, now: u64, place: usize, report: &mut Report) {
         let id = self.acquisitions.remove(place).id;
         self.hub.abandon(self.clock(now), id);
-        self.serve(now, news);
+        self.serve(now, report);
     }
 
-    pub(crate) fn answered(&mut self, now: u64, node: usize, news: &mut News) {
+    pub(crate) fn answered(&mut self, now: u64, node: usize, report: &mut Report) {
         if let Some((sent, reply)) = self.conns[node].replies.pop_front() {
             self.hub.handle_reply(self.clock(now), sent.call, &reply);
-            self.serve(now, news);
+            self.serve(now, report);
         }
     }
 
-    /// The connection breaks: gives what was on its way to the node.
-    pub(crate) fn cut(&mut self, now: u64, node: usize, news: &mut News) -> VecDeque<Sent> {
+    /// Breaks the connection and returns the requests in flight.
+    pub(crate) fn cut(&mut self, now: u64, node: usize, report: &mut Report) -> VecDeque<Sent> {
         let Conn { requests, replies } = core::mem::take(&mut self.conns[node]);
         let unknown = Reply::Unknown(Cause::Fault(Fault::Reset));
         let calls: Vec<CallId> = replies.iter().map(|(sent, _)| sent).chain(&requests).map(|sent| sent.call).collect();
@@ -234,12 +228,12 @@ impl Client {
             self.hub.handle_reply(self.clock(now), call, &unknown);
         }
         self.hub.handle_node_up(self.clock(now), NodeId::new(node as u16), None);
-        self.serve(now, news);
+        self.serve(now, report);
         requests
     }
 
-    /// Does what is due, and carries out what the hub says.
-    pub(crate) fn serve(&mut self, now: u64, news: &mut News) {
+    /// Runs due timers and carries out the hub's outputs.
+    pub(crate) fn serve(&mut self, now: u64, report: &mut Report) {
         let clock = self.clock(now);
         if let Some((request, at)) = self.zombie.as_mut().filter(|(_, at)| *at <= now) {
             *at = now + TTL.as_nanos() as u64 / 3;
@@ -250,10 +244,10 @@ impl Client {
         for _ in 0..100 {
             while let Some(output) = self.hub.poll_output() {
                 match output {
-                    LocksOutput::Send { call, request } => self.send(clock, call, request, news),
-                    LocksOutput::Event { lock, event } => self.told(clock, lock, &event, news),
+                    LocksOutput::Send { call, request } => self.send(clock, call, request, report),
+                    LocksOutput::Event { lock, event } => self.told(clock, lock, &event, report),
                     LocksOutput::Listen { .. } | LocksOutput::Unlisten { .. } => {}
-                    LocksOutput::Stopped { .. } => news.broken("a hub stopped unasked".into()),
+                    LocksOutput::Stopped { .. } => report.broken("a hub stopped unasked".into()),
                 }
             }
             if self.hub.next_deadline().is_none_or(|at| at > clock) {
@@ -261,12 +255,12 @@ impl Client {
             }
             self.hub.handle_timeout(clock);
         }
-        news.broken(format!("{} does not come to rest", who(self.index)));
+        report.broken(format!("{} does not come to rest", who(self.index)));
     }
 
-    fn send(&mut self, clock: Instant, call: CallId, request: Request, news: &mut News) {
+    fn send(&mut self, clock: Instant, call: CallId, request: Request, report: &mut Report) {
         let index = self.index;
-        news.say(|| format!("{} sends {}", who(index), tell_request(&request)));
+        report.say(|| format!("{} sends {}", who(index), tell_request(&request)));
         if matches!(request, Request::Extend { .. }) {
             self.last_renewal = Some(request.clone());
         }
@@ -275,39 +269,39 @@ impl Client {
         self.conns[call.node().index()].requests.push_back(sent);
     }
 
-    fn told(&mut self, clock: Instant, id: LockId, event: &Event, news: &mut News) {
+    fn told(&mut self, clock: Instant, id: LockId, event: &Event, report: &mut Report) {
         let index = self.index;
-        news.say(|| format!("{} is told {}", who(index), tell_event(event)));
+        report.say(|| format!("{} is told {}", who(index), tell_event(event)));
         let Some(place) = self.acquisitions.iter().position(|known| known.id == id) else {
-            return news.broken(format!("{id} of {} has ended, and is told {event:?}", who(index)));
+            return report.broken(format!("{id} of {} has ended, and is told {event:?}", who(index)));
         };
         let known = &mut self.acquisitions[place];
         match (known.phase, event) {
             (Phase::Waiting, Event::Granted(grant)) => {
                 if grant.valid_until <= clock {
-                    news.broken(format!("{} is granted what is over", who(index)));
+                    report.broken(format!("{} is granted what is over", who(index)));
                 }
-                news.marks |= mark::GRANTED;
-                news.fences.extend(grant.fence.map(|fence| fence.get()));
+                report.marks |= mark::GRANTED;
+                report.fences.extend(grant.fence.map(|fence| fence.get()));
                 *known = Acquisition { id, phase: Phase::Held, number: grant.token.number, back_by: clock + HOLD };
                 if self.hub.claim(clock, id).is_err() {
-                    news.broken(format!("{} cannot claim what it was just granted", who(index)));
+                    report.broken(format!("{} cannot claim what it was just granted", who(index)));
                 }
             }
             (Phase::Held, Event::Lost(_)) => {
-                news.marks |= mark::LOST;
+                report.marks |= mark::LOST;
                 known.phase = Phase::Lost;
             }
-            (Phase::Held, Event::Renewed { .. }) => news.marks |= mark::RENEWED,
+            (Phase::Held, Event::Renewed { .. }) => report.marks |= mark::RENEWED,
             (Phase::GivenBack, Event::Released(release)) => {
-                news.marks |= if *release == Release::Released { mark::RELEASED } else { mark::NOT_RELEASED };
+                report.marks |= if *release == Release::Released { mark::RELEASED } else { mark::NOT_RELEASED };
                 self.acquisitions.remove(place);
             }
             (Phase::Waiting, Event::Blocked(_))
             | (Phase::Held, Event::AtRisk { .. } | Event::Extended | Event::ExtendFailed(_)) => {}
-            // Told before the guard came back, and heard after it.
+            // Emitted before the guard was released, and delivered after it.
             (Phase::GivenBack, Event::Lost(_) | Event::AtRisk { .. } | Event::Renewed { .. }) => {}
-            (phase, event) => news.broken(format!("{} is {phase:?}, and is told {event:?}", who(index))),
+            (phase, event) => report.broken(format!("{} is {phase:?}, and is told {event:?}", who(index))),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Within the bounds every promise is kept.
+//! Within the bounds every guarantee holds.
 
 use crate::keeps;
 use crate::world::{Budget, World};
@@ -43,7 +43,8 @@ fn s6_one_node_and_everything_goes_wrong_once() {
     keeps("one of each", &world, 8, 20_000, &[GETS, LOSES, GIVES, RENEWS, GHOST, REPLACES, HEIR]);
 }
 
-/// A lock is passed on inside a client, or given up while it waits there (requirement A8).
+/// A lock is handed over locally, or a local wait is cancelled.
+// A8
 #[test]
 fn s6_one_node_and_two_wishes_in_one_client() {
     let budget = Budget { cuts: 1, cancels: 1, ..Budget::default() };
@@ -51,7 +52,7 @@ fn s6_one_node_and_two_wishes_in_one_client() {
     keeps("two wishes at once", &world, 9, 15_000, &[GETS, GIVES, RENEWS, GHOST, REPLACES]);
 }
 
-/// Replies come at once or never, so that the same number of choices reaches further in time.
+/// Replies arrive at once or never, so that the same depth covers more time.
 #[test]
 fn s6_one_node_and_longer_lives() {
     let budget = Budget { crashes: 1, stalls: 1, ..Budget::default() };

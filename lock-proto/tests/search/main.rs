@@ -1,23 +1,33 @@
-//! Exhaustive search over the real hubs: every way in which two clients can meet at one node, or at three (requirements S4 and S6).
+//! Exhaustive search over the real hubs: all ways in which two clients can meet at 1 or 3 nodes.
 //!
-//! The hubs are [`redis::Locks`](lock_proto::redis::Locks) as they are shipped; the nodes do the least that the typed requests ask for; the
-//! explorer is [`sim::search`](lock_proto::sim::search), breadth first, so that what it finds is as short as can be.
+//! The hubs are the real [`redis::Locks`](lock_proto::redis::Locks). The nodes implement the
+//! minimum that the typed requests need. The explorer is [`sim::search`](lock_proto::sim::search),
+//! breadth first, so that counterexamples are as short as possible.
 //!
-//! What can happen next is a choice, and every choice is tried: a client wants the lock, gives it back, gives up waiting, stands still
-//! or dies; a request is executed, a reply is heard, or their connection breaks, and what it had brought is executed later or never; a
-//! node forgets; or time passes, up to the next instant at which something happens by itself. What goes wrong has a budget. Clocks
-//! run slower and faster by as much as the settings allow for (1 %), a reply comes within the patience of whoever waits or costs
-//! a connection, and an application gives its lock back after 1.5 TTLs at the latest. So the smallest worlds are searched to
-//! their end, and the others to a depth: every way of that many choices is tried, none beyond.
+//! Every possible next event is a choice, and every choice is tried:
 //!
-//! In every state: at most one client holds the lock, in true time; fencing tokens grow in the order in which they are told; no key
-//! outlives its last user by more than a TTL; no key is deleted whose guard is out; every event fits. From some states, chosen by count,
-//! everything is led to its end: everybody is served, and nothing is left.
+//! * a client requests the lock, releases it, cancels its wait, is paused or dies;
+//! * a request is executed, a reply is delivered, or their connection breaks, and its requests are
+//!   executed later or never;
+//! * a node loses its data;
+//! * time passes up to the next timer.
 //!
-//! Two states count as one if they differ in the values of counters, or in times by less than a twentieth of the TTL
-//! ([`Canon`](lock_proto::sim::search::Canon)); jitter, which follows from counters, is taken as it comes first.
+//! The number of faults is bounded. Clocks drift by as much as the settings allow (1 %). A reply
+//! arrives within the request timeout or costs a connection. An application releases its lock after
+//! at most 1.5 TTLs. The smallest worlds are searched completely, the others up to a depth.
 //!
-//! `LOCK_DEPTH=3` searches all worlds three choices deeper; `--nocapture` shows the counts and the shortest counterexamples.
+//! Every state is checked: at most one client holds the lock in true time; fencing tokens grow in
+//! the order of their grants; no key outlives its last user by more than a TTL; no key with a guard
+//! is deleted; every event is legal. A sample of the states is run to its end: every waiter is
+//! served, and nothing is left.
+//!
+//! Two states are equal if they differ only in the values of counters, or in times by less than a
+//! twentieth of the TTL ([`Canon`](lock_proto::sim::search::Canon)). Jitter follows from counters
+//! and is taken from the first such state.
+//!
+//! `LOCK_DEPTH=3` searches all worlds three choices deeper; `--nocapture` shows the counts and the
+//! shortest counterexamples.
+// S4, S6
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
@@ -38,12 +48,12 @@ use world::{Action, World};
 
 const MS: u64 = 1_000_000;
 const TTL: Duration = Duration::from_millis(1_000);
-/// When a client gives a silent connection up.
+/// Request timeout of a client.
 const ANSWERED_WITHIN: Duration = Duration::from_millis(200);
-/// An application keeps the lock for this long at the most.
+/// Maximum hold time of an application.
 const HOLD: Duration = Duration::from_millis(1_500);
 
-// Clocks and counters begin in ranges of their own, so that a state can be told without them.
+// Clocks and counters start in distinct ranges, so that a state can be described without them.
 const EPOCH: u64 = 1_000_000_000_000_000_000;
 const NUMBERS: Range<u64> = 1 << 50..1 << 51;
 const FENCES: Range<u64> = 1 << 52..1 << 53;
@@ -65,7 +75,8 @@ fn explore(name: &str, world: &World, search: Search) -> Outcome<Action> {
     outcome
 }
 
-/// Every way of at most `depth` choices keeps every promise, and all of `wanted` comes about, over at least `floor` states.
+/// Checks that every path of at most `depth` choices keeps the invariants, and that all of `wanted`
+/// happens, over at least `floor` states.
 fn keeps(name: &str, world: &World, depth: usize, floor: usize, wanted: &[&str]) -> Outcome<Action> {
     let deeper = std::env::var("LOCK_DEPTH").ok().map_or(0, |text| text.parse().unwrap());
     let outcome = explore(name, world, Search::new().depth(depth.saturating_add(deeper)));
@@ -81,7 +92,7 @@ fn keeps(name: &str, world: &World, depth: usize, floor: usize, wanted: &[&str])
     outcome
 }
 
-/// The shortest way to break a promise has `steps` choices; one less, and none is found.
+/// Checks that the shortest counterexample has exactly `steps` choices.
 fn breaks(name: &str, world: &World, steps: usize, rule: &str) -> Counterexample<Action> {
     let outcome = explore(name, world, Search::new().depth(steps));
     let Some(found) = outcome.counterexample else { panic!("{name}: not found within {steps} choices: {outcome}") };

@@ -1,4 +1,4 @@
-//! The least that a Redis node has to do for one lock, and three ways to do it wrong.
+//! A minimal Redis node for one lock, and some wrong variants of the protocol.
 
 use core::hash::{Hash, Hasher};
 
@@ -7,18 +7,18 @@ use lock_proto::redis::{Expiry, FenceBlock, Reply, Request};
 
 use crate::{EPOCH, FENCES, MS};
 
-/// What is done differently from what this library asks for.
+/// The protocol variant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Variant {
     #[default]
     Ours,
-    /// A client writes one and the same token with every attempt.
+    /// A client writes the same token with every attempt.
     SameToken,
-    /// `DEL` without a look at the token.
+    /// `DEL` without comparing the token.
     BlindRelease,
-    /// `SET key token PX ttl` in place of an expiry that is set if the token matches.
+    /// `SET key token PX ttl` instead of extending the TTL if the token matches.
     BlindRenewal,
-    /// That, by a watchdog that nobody stops when the lock is given back.
+    /// Like `BlindRenewal`, by a watchdog that is not stopped at the release.
     EndlessRenewal,
 }
 
@@ -32,30 +32,28 @@ impl Variant {
 pub(crate) struct Value {
     pub(crate) client: usize,
     pub(crate) number: u64,
-    /// The last millisecond in which it is there.
     until: u64,
 }
 
 impl Value {
-    /// The first instant at which it is not there any more.
+    /// Returns the first instant at which it is expired.
     pub(crate) const fn gone_at(&self) -> u64 {
         (self.until + 1) * MS
     }
 }
 
-/// One key, and the counter of fencing tokens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node {
     pub(crate) value: Option<Value>,
     fence: u64,
 }
 
-/// What a request has done, beside its reply.
+/// Effects of a request apart from its reply.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Done {
-    /// Whose token was deleted or replaced.
+    /// Owner of the token that was deleted or replaced.
     pub(crate) ended: Option<(usize, u64)>,
-    /// An own token that nobody wanted any more was replaced.
+    /// A retired token of the same client was replaced.
     pub(crate) replaced: bool,
 }
 
@@ -73,14 +71,13 @@ impl Node {
         (value, self.fence).hash(state);
     }
 
-    /// What is there, in words.
     pub(crate) fn tell(&self) -> String {
         let Some(value) = self.value else { return "nothing".into() };
         let who = crate::client::who(value.client);
         format!("{who}'s #{} until {} ms", crate::client::short(value.number), value.until - EPOCH / MS)
     }
 
-    /// As if the server's clock always had room for as many as are wanted.
+    /// Mints tokens as if the server's clock always had room for them.
     fn mint(&mut self, wanted: u32) -> Option<FenceBlock> {
         let first = self.fence + 1;
         self.fence += u64::from(wanted);
@@ -108,7 +105,7 @@ impl Node {
                 }
                 let fence = self.mint(*fence_block);
                 let replaced = self.value.is_some();
-                // Whoever writes one token again and again cannot tell what he replaces.
+                // With one token for all attempts, a client cannot know what it replaces.
                 let ended = self.value.filter(|_| !same).map(|value| (value.client, value.number));
                 self.value = Some(Value { client, number: written(*number), until });
                 (Reply::Granted { fence }, Done { ended, replaced })

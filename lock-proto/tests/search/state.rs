@@ -1,16 +1,16 @@
-//! All that there is at one instant, and how it goes on.
+//! A state of the world and its transitions.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
 
 use lock_proto::redis::{Reply, Request};
 
-use crate::client::{Client, News, Phase, Sent, mark, short, tell_reply, tell_request, who};
+use crate::client::{Client, Phase, Report, Sent, mark, short, tell_reply, tell_request, who};
 use crate::node::{Node, Variant};
 use crate::world::{Budget, World};
 use crate::{EPOCH, FENCES, TTL};
 
-/// What a closed connection had brought to a node.
+/// Requests from a closed connection that a node has received.
 #[derive(Clone, Debug, Hash)]
 pub(crate) struct Ghosts {
     pub(crate) client: usize,
@@ -25,10 +25,10 @@ pub(crate) struct State {
     pub(crate) nodes: Vec<Node>,
     pub(crate) ghosts: Vec<Ghosts>,
     pub(crate) left: Budget,
-    /// When somebody last had, wanted or gave back the lock, or something was executed that had been sent by such a one.
+    /// When a client last used the lock, or a request of such a client was executed.
     pub(crate) quiet: u64,
     pub(crate) fence: u64,
-    /// Clients that have looked at their guard, seen that they hold the lock, and stand still since.
+    /// Clients that have checked their guard and are paused since.
     pub(crate) remembers: [bool; 2],
     granted: [bool; 2],
     pub(crate) marks: u64,
@@ -60,11 +60,11 @@ impl State {
         }
     }
 
-    /// A step of one client, and what follows from it.
-    pub(crate) fn with<R>(&mut self, client: usize, f: impl FnOnce(&mut Client, u64, &mut News) -> R) -> R {
-        let mut news = News { log: self.log.take(), ..News::default() };
-        let result = f(Rc::make_mut(&mut self.clients[client]), self.now, &mut news);
-        let News { marks, fences, broken, log } = news;
+    /// Runs a step of one client and handles its reports.
+    pub(crate) fn with<R>(&mut self, client: usize, f: impl FnOnce(&mut Client, u64, &mut Report) -> R) -> R {
+        let mut report = Report { log: self.log.take(), ..Report::default() };
+        let result = f(Rc::make_mut(&mut self.clients[client]), self.now, &mut report);
+        let Report { marks, fences, broken, log } = report;
         self.log = log;
         self.marks |= marks;
         if let Some(rule) = broken {
@@ -109,7 +109,8 @@ impl State {
             self.quiet = self.now;
         }
         if let Some((owner, number)) = done.ended.filter(|(owner, _)| !self.clients[*owner].crashed) {
-            // Requirement H6: whoever still has the guard, lost or not, keeps its key for as long as it lives.
+            // A key stays while its guard exists, lost or not.
+            // H6
             let out = |phase| matches!(phase, Phase::Held | Phase::Lost);
             if self.clients[owner].acquisitions.iter().any(|known| known.number == number && out(known.phase)) {
                 let rule = format!("the key of {}'s #{} is deleted, and its guard is out", who(owner), short(number));
@@ -119,7 +120,7 @@ impl State {
         reply
     }
 
-    /// When time passes, it passes up to here: the next instant at which something happens by itself.
+    /// Returns the next instant at which something happens without a choice.
     pub(crate) fn next(&self) -> Option<u64> {
         let clients = self.clients.iter().filter(|client| client.is_awake());
         let clients = clients.flat_map(|client| {
@@ -130,7 +131,7 @@ impl State {
         clients.chain(keys).filter(|at| *at > self.now).min()
     }
 
-    /// Connections whose silence has been too long by `now`.
+    /// Returns the connections that have timed out by `now`.
     pub(crate) fn overdue(&self, now: u64) -> Vec<(usize, usize)> {
         let awake = self.clients.iter().filter(|client| client.is_awake());
         let conns = awake.flat_map(|client| (0..client.conns.len()).map(move |n| (client, n)));
@@ -140,7 +141,7 @@ impl State {
 
     pub(crate) fn cut(&mut self, client: usize, node: usize) {
         self.say(|| format!("{} loses its connection to node {node}", who(client)));
-        let requests = self.with(client, |client, now, news| client.cut(now, node, news));
+        let requests = self.with(client, |client, now, report| client.cut(now, node, report));
         self.haunt(client, node, requests);
     }
 
@@ -150,7 +151,7 @@ impl State {
         }
     }
 
-    /// The next thing that a closed connection had brought is executed.
+    /// Executes the next request from a closed connection.
     pub(crate) fn ghost(&mut self, world: &World, place: usize) {
         let Ghosts { client, node, requests } = &mut self.ghosts[place];
         let (client, node) = (*client, *node);
@@ -167,7 +168,6 @@ impl State {
         }
     }
 
-    /// Everybody who is awake does what is due.
     pub(crate) fn serve(&mut self) {
         for (c, n) in self.overdue(self.now) {
             self.left.cuts = self.left.cuts.saturating_sub(1);
@@ -193,7 +193,7 @@ impl State {
         self.clients.iter().any(|client| !client.crashed && !client.acquisitions.is_empty())
     }
 
-    /// What follows from every step.
+    /// Updates derived state after every step.
     pub(crate) fn look_around(&mut self, world: &World) {
         if self.anybody() {
             self.quiet = self.now;
@@ -209,7 +209,7 @@ impl State {
         }
     }
 
-    /// From here on nothing goes wrong, and every guard comes back: everybody is served, and nothing is left.
+    /// Runs the world to its end without faults: every waiter is served, and nothing is left.
     pub(crate) fn settle(mut self, world: &World) -> Result<(), String> {
         let end = self.now + (TTL * 40).as_nanos() as u64;
         let mut rounds = 0;
@@ -233,7 +233,7 @@ impl State {
                 }
                 let back: Vec<usize> = self.returnable(c).collect();
                 for place in back.into_iter().rev() {
-                    self.with(c, |client, now, news| client.release(now, place, news));
+                    self.with(c, |client, now, report| client.release(now, place, report));
                 }
             }
             self.look_around(world);
@@ -257,13 +257,12 @@ impl State {
         }
     }
 
-    /// One request there, or one reply back.
     pub(crate) fn carry(&mut self, world: &World, c: usize, n: usize) {
         if self.clients[c].conns[n].replies.is_empty() {
             self.execute_next(world, c, n);
         } else {
             self.say(|| format!("{} hears node {n}", who(c)));
-            self.with(c, |client, now, news| client.answered(now, n, news));
+            self.with(c, |client, now, report| client.answered(now, n, report));
         }
     }
 
@@ -273,7 +272,7 @@ impl State {
         Rc::make_mut(&mut self.clients[c]).conns[n].replies.push_back((sent, reply));
     }
 
-    /// Guards that can come back.
+    /// Returns the guards that can be released.
     pub(crate) fn returnable(&self, c: usize) -> impl Iterator<Item = usize> {
         let out = |phase| matches!(phase, Phase::Held | Phase::Lost);
         let known = self.clients[c].acquisitions.iter().enumerate();

@@ -1,4 +1,4 @@
-//! Clients, nodes, what is on its way between them, and everything that can happen next.
+//! Clients, nodes, data in flight, and the possible next events.
 
 use core::cell::Cell;
 use core::hash::Hash;
@@ -14,45 +14,42 @@ use crate::node::Variant;
 use crate::state::{Ghosts, State};
 use crate::{CALLS, EPOCH, FENCES, MS, NUMBERS, TTL};
 
-/// What may go wrong on one way, all in all.
+/// Maximum number of faults on one path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Budget {
-    /// Connections that break, by themselves or because nothing was heard for too long.
+    /// Broken connections, including timeouts.
     pub(crate) cuts: u8,
-    /// Clients that die.
     pub(crate) crashes: u8,
-    /// Clients that stand still for as long as it takes.
+    /// Clients that are paused until resumed.
     pub(crate) stalls: u8,
-    /// Wishes that are given up while they wait.
     pub(crate) cancels: u8,
-    /// Nodes that forget the key: their data is lost, or their clock jumps.
+    /// Nodes that lose the key: their data is lost, or their clock jumps.
     pub(crate) forgets: u8,
 }
 
-/// A small world.
 #[derive(Clone, Debug)]
 pub(crate) struct World {
     pub(crate) nodes: usize,
-    /// How often each client wants the lock, and how many of its wishes may be open at once.
+    /// How often each client requests the lock, and how many requests may be open at once.
     pub(crate) wishes: [u8; 2],
     pub(crate) at_once: usize,
-    /// The paces of the two clocks, in parts of a thousand; every pair is a start.
+    /// Pairs of clock speeds in thousandths. Each pair is an initial state.
     pub(crate) paces: Vec<[u64; 2]>,
     pub(crate) budget: Budget,
     pub(crate) variant: Variant,
     pub(crate) config: fn(Config) -> Config,
-    /// A reply arrives as soon as the node has answered, or never.
+    /// A reply arrives at once or never.
     pub(crate) prompt: bool,
-    /// Whoever saw that it holds the lock, and then stood still, still acts on it.
+    /// A client that checked its guard before a pause acts on the result after it.
     pub(crate) acts_on_memory: bool,
-    /// From one in so many states everything is led to its end; 0 for none.
+    /// One in this many states is run to its end; 0 for none.
     pub(crate) settle_every: u64,
     pub(crate) settled: Cell<u64>,
     pub(crate) met: Cell<u64>,
 }
 
 impl World {
-    /// Two clients and one node, clocks as far apart as the settings allow, nothing that goes wrong.
+    /// Creates a world of two clients and one node, with maximum clock drift and no faults.
     pub(crate) fn new() -> Self {
         Self {
             nodes: 1,
@@ -74,28 +71,23 @@ impl World {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Acquire(usize),
-    /// The guard at this place comes back.
     Release(usize, usize),
-    /// The wish at this place is given up.
     Cancel(usize, usize),
-    /// A node executes the next request of a client.
     Execute(usize, usize),
-    /// A client hears the next reply of a node.
     Reply(usize, usize),
-    /// A connection breaks.
     Cut(usize, usize),
-    /// A node executes what a closed connection had brought.
+    /// A node executes a request from a closed connection.
     Ghost(usize),
     Crash(usize),
     Stall(usize),
     GoOn(usize),
     Forget(usize),
-    /// Time passes until something happens by itself.
+    /// Time passes until the next timer.
     Pass,
 }
 
 impl World {
-    /// Nobody holds the lock beside somebody else, in true time.
+    /// Checks that at most one client holds the lock in true time.
     pub(crate) fn holders(&self, state: &State) -> Result<(), String> {
         let holds = |c: &usize| state.clients[*c].holds(state.now).is_some() || state.remembers[*c];
         let holders: Vec<usize> = (0..state.clients.len()).filter(holds).collect();
@@ -155,7 +147,7 @@ impl Model for World {
             let full = state.nodes.iter().enumerate().filter(|(_, node)| node.value.is_some());
             actions.extend(full.map(|(n, _)| Action::Forget(n)));
         }
-        // A delay is bounded by the patience of whoever waits, as long as no connection may break any more.
+        // Once no connection may break any more, the request timeout bounds every delay.
         let awake = || state.clients.iter().filter(|client| client.is_awake());
         if let Some(next) = state.next()
             && state.overdue(next).len() <= usize::from(left.cuts)
@@ -169,10 +161,10 @@ impl Model for World {
         let mut next = state.clone();
         match *action {
             Action::Acquire(c) => next.with(c, Client::acquire),
-            Action::Release(c, place) => next.with(c, |client, now, news| client.release(now, place, news)),
+            Action::Release(c, place) => next.with(c, |client, now, report| client.release(now, place, report)),
             Action::Cancel(c, place) => {
                 next.left.cancels -= 1;
-                next.with(c, |client, now, news| client.abandon(now, place, news));
+                next.with(c, |client, now, report| client.abandon(now, place, report));
             }
             Action::Execute(c, n) => {
                 next.execute_next(self, c, n);
@@ -296,7 +288,7 @@ impl Model for World {
             Action::GoOn(c) => format!("{} goes on", who(c)),
             Action::Forget(n) => format!("node {n} forgets the key"),
             Action::Pass => format!("time passes, to {} ms", (after.now - EPOCH) / MS),
-            // These tell themselves.
+            // These are described by the state.
             Action::Execute(..) | Action::Reply(..) | Action::Cut(..) | Action::Ghost(_) => String::new(),
         };
         let own = Some(what).filter(|what| !what.is_empty());

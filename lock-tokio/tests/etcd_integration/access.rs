@@ -1,4 +1,5 @@
-//! Users, passwords and rights (requirement E9).
+//! Users, passwords and permissions.
+// E9
 
 use futures_util::future::join_all;
 use lock_testkit::Etcd;
@@ -13,7 +14,7 @@ fn settings(etcd: &Etcd, user: &str, password: &str) -> Config {
     Config::parse(&etcd.url_with(user, password)).unwrap()
 }
 
-/// One who may use the names that begin with `jobs/`.
+/// A client whose user may access names that begin with `jobs/`.
 fn worker(etcd: &Etcd) -> Client {
     with(settings(etcd, "worker", "secret"))
 }
@@ -49,7 +50,9 @@ async fn a_wrong_password_is_told_at_once_and_tried_no_more_than_asked() {
     clean(&etcd).await;
 }
 
-/// etcd 3.4 looks at no inner transaction when it checks permissions: many at once without a login are refused as one is (requirement E11).
+/// etcd 3.4 does not check the permissions of nested transactions. Batches without a login are
+/// rejected like single requests.
+// E11
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_login_nothing_is_done_together_either() {
     let etcd = guarded();
@@ -63,7 +66,7 @@ async fn without_a_login_nothing_is_done_together_either() {
     clean(&etcd).await;
 }
 
-/// The session of such a client has no key to protect, and ends with it.
+/// The session of such a client has no key, and ends with the client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_that_is_not_allowed_is_told_at_once_and_leaves_nothing() {
     let etcd = guarded();
@@ -85,7 +88,7 @@ async fn a_name_that_is_not_allowed_is_told_at_once_and_leaves_nothing() {
     clean(&etcd).await;
 }
 
-/// Whoever waits is told when its turn would have come, and stands in nobody's way for longer than its session lives.
+/// A waiter learns of it when its turn comes, and blocks others while its session lives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rights_that_are_taken_away_while_waiting() {
     let etcd = guarded();
@@ -104,7 +107,7 @@ async fn rights_that_are_taken_away_while_waiting() {
     clean(&etcd).await;
 }
 
-/// A login that has run out costs a new one, and nothing else: neither who holds nor who waits notices.
+/// An expired login is repeated, without any effect on holders and waiters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_login_that_runs_out_is_renewed() {
     let etcd = Etcd::builder().user("worker", "secret", Some("jobs/")).token_ttl(1).start();

@@ -1,4 +1,4 @@
-//! Somebody with `etcdctl` takes leases, keys or history away.
+//! An operator with `etcdctl` removes leases, keys or history.
 
 use lock_testkit::{Etcd, Stopwatch};
 use lock_tokio::redis::{Blocked, Loss, Release};
@@ -7,7 +7,6 @@ use crate::kit::{
     LONG_TTL, blocked, calls, clean, client, config, give_back, ms, shut_down, soon, take, until, watches, with,
 };
 
-/// The one key of the queue that is not `known`.
 fn other_key(etcd: &Etcd, known: &str) -> Option<String> {
     let keys: Vec<_> = etcd.keys_of("a/").into_iter().filter(|key| key != known).collect();
     let [key] = &keys[..] else { return None };
@@ -18,7 +17,8 @@ fn lease_of(key: &str) -> &str {
     key.rsplit_once('/').unwrap().1
 }
 
-/// Requirement E4, and case M1 of other clients: the waiter's own session ends. It does not wait for ever with no key in the queue.
+/// The waiter's own session ends (case M1 of other clients): it must not wait without a key.
+// E4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_lease_is_revoked_while_waiting() {
     let etcd = Etcd::start();
@@ -46,7 +46,7 @@ async fn the_lease_is_revoked_while_waiting() {
     clean(&etcd).await;
 }
 
-/// A lease that is revoked is a loss long before it would have ended, and the next one in the queue has the lock.
+/// A revoked lease is a loss, long before its expiry, and the next waiter gets the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_lease_is_revoked_while_held() {
     let etcd = Etcd::start();
@@ -64,14 +64,15 @@ async fn the_lease_is_revoked_while_held() {
     assert!(matches!(soon("release", guard.release()).await, Release::Expired | Release::Taken));
     assert!(next.is_held());
     give_back(next).await;
-    // With a new session all is well.
+    // With a new session the lock can be acquired again.
     give_back(take(&holder, "a").await).await;
     shut_down(holder).await;
     shut_down(waiter).await;
     clean(&etcd).await;
 }
 
-/// Requirement E9: the lease lives, so that only the key itself can tell.
+/// The lease lives, so only the key itself shows the loss.
+// E9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_own_key_is_deleted_during_a_long_hold() {
     let etcd = Etcd::start();
@@ -90,7 +91,8 @@ async fn the_own_key_is_deleted_during_a_long_hold() {
     clean(&etcd).await;
 }
 
-/// Requirement E9: deleted before the watch was opened, it is missed when that is.
+/// The key was deleted before the watch was opened. The read after the opening finds that.
+// E9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_own_key_is_deleted_early_in_a_long_hold() {
     let etcd = Etcd::start();
@@ -103,7 +105,8 @@ async fn the_own_key_is_deleted_early_in_a_long_hold() {
     clean(&etcd).await;
 }
 
-/// Requirement U1: a short hold learns at its release, and says who has the lock now.
+/// A short hold learns of it at its release, which reports that another client has the lock.
+// U1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_own_key_is_deleted_during_a_short_hold() {
     let etcd = Etcd::start();
@@ -123,7 +126,8 @@ async fn the_own_key_is_deleted_during_a_short_hold() {
     clean(&etcd).await;
 }
 
-/// Requirement E4: a place in the queue that was taken away is taken anew, at its end.
+/// A waiter whose key was deleted queues again at the end.
+// E4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_own_key_is_deleted_while_waiting() {
     let etcd = Etcd::start();
@@ -151,8 +155,8 @@ async fn the_own_key_is_deleted_while_waiting() {
     clean(&etcd).await;
 }
 
-/// Requirement E4, and case M2 of other clients: history that is thrown away is no error, not even when the watches have to be opened
-/// anew after it.
+/// Compacted history is no error (case M2 of other clients), even before watches are reopened.
+// E4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn compaction_while_waiting() {
     let mut etcd = Etcd::start();
@@ -168,7 +172,7 @@ async fn compaction_while_waiting() {
         etcd.compact();
     };
     compact(&etcd);
-    // Also between two openings of the watches.
+    // Also while the watches are closed.
     etcd.restart();
     compact(&etcd);
     until("it watches again", || watches(&etcd) >= 2).await;

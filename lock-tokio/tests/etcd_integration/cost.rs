@@ -1,4 +1,5 @@
-//! What locks cost the server (requirements E1, E9).
+//! The cost of locks on the server.
+// E1, E9
 
 use core::time::Duration;
 use lock_tokio::OwnerKeyExt as _;
@@ -24,7 +25,7 @@ async fn an_uncontended_lock_and_unlock_cost_two_calls() {
     }
     assert_eq!(calls(&etcd, "Txn") - transactions, 2 * CYCLES);
     assert_eq!(calls(&etcd, "") - all, 2 * CYCLES, "nothing but transactions, and no stream");
-    // A try is one call if somebody else has it, and none if this client has.
+    // A try is one call if another client holds the lock, and none if this client does.
     let other = with(config(&etcd).session_ttl(LONG_TTL));
     give_back(take(&other, "c").await).await;
     let guard = take(&client, "a").await;
@@ -39,7 +40,8 @@ async fn an_uncontended_lock_and_unlock_cost_two_calls() {
     clean(&etcd).await;
 }
 
-/// Requirement E1: passing on inside a client costs nothing at all.
+/// A local hand-over needs no request.
+// E1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn passing_on_inside_a_client_costs_no_call() {
     let etcd = Etcd::start();
@@ -60,7 +62,8 @@ async fn passing_on_inside_a_client_costs_no_call() {
     clean(&etcd).await;
 }
 
-/// Requirement E11: what many tasks of a client want of different names at the same time goes in few calls, and each gets its own answer.
+/// Requests of many tasks for different names share few calls, and each gets its own reply.
+// E11
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_tasks_share_their_calls() {
     const TASKS: usize = 32;
@@ -99,7 +102,8 @@ async fn many_tasks_share_their_calls() {
     clean(&etcd).await;
 }
 
-/// Requirement E1: one sign of life for all locks of a session, every third of the TTL.
+/// All locks of a session share one keep-alive every third of the TTL.
+// E1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_locks_on_one_session() {
     const LOCKS: usize = 10_000;
@@ -119,7 +123,7 @@ async fn ten_thousand_locks_on_one_session() {
     })
     .await;
     let sent = signs() - before;
-    // Six thirds, each up to a tenth shorter by jitter, and the one that was under way.
+    // Six thirds, each up to a tenth shorter by jitter, and the one in flight.
     assert!((5..=8).contains(&sent), "{sent} signs of life in two TTLs");
     assert_eq!(guards.iter().filter(|guard| !guard.is_held()).count(), 0);
     assert_eq!(etcd.leases().len(), 1);
@@ -132,7 +136,8 @@ async fn ten_thousand_locks_on_one_session() {
     clean(&etcd).await;
 }
 
-/// Requirement E1: a TTL of its own, or one that only its holder prolongs, has a lease of its own, which ends with the lock.
+/// A lock with a custom TTL or manual renewal has a separate lease, which ends with the lock.
+// E1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_of_its_own_ends_with_its_lock() {
     use lock_tokio::Renew;
@@ -165,7 +170,9 @@ async fn a_lease_of_its_own_ends_with_its_lock() {
     clean(&etcd).await;
 }
 
-/// Requirement H6: at the end of its time the holder is notified, and its key stays until the guard is back, or a TTL has passed.
+/// When the maximum hold time ends the holder is notified. Its key stays until the guard is
+/// released or a TTL has passed.
+// H6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bounded_hold_keeps_its_key_until_the_guard_is_back() {
     use lock_tokio::Renew;
@@ -180,7 +187,7 @@ async fn a_bounded_hold_keeps_its_key_until_the_guard_is_back() {
     blocked(&mut waiting, Blocked::Held).await;
     assert_eq!(soon("the loss", guard.lost()).await, Loss::MaxHold);
     let revokes = calls(&etcd, "LeaseRevoke");
-    // Long enough for a delete to arrive that should not have been sent.
+    // Long enough for an incorrect delete to arrive.
     for _ in 0..20 {
         assert!(etcd.keys_of("a/").contains(&key));
         assert!(poll_once(&mut waiting).await.is_pending());
@@ -188,7 +195,7 @@ async fn a_bounded_hold_keeps_its_key_until_the_guard_is_back() {
     assert_eq!(calls(&etcd, "LeaseRevoke"), revokes);
     give_back(guard).await;
     give_back(soon("the next", waiting).await.unwrap()).await;
-    // A guard that stays out: the lease ends by itself, though the client lives on.
+    // The guard is kept: the lease expires, although the client lives on.
     let guard = soon("acquire", bounded().ttl(Duration::from_secs(2)).acquire()).await.unwrap();
     assert_eq!(soon("the loss", guard.lost()).await, Loss::MaxHold);
     give_back(soon("the next", other.lock("a").acquire()).await.unwrap()).await;

@@ -1,4 +1,5 @@
-//! `etcdctl lock` and `etcdctl elect` in one queue with ours (requirements E2, E8, E10).
+//! `etcdctl lock` and `etcdctl elect` share one queue with our client.
+// E2, E8, E10
 
 use lock_testkit::Etcd;
 use lock_tokio::OwnerKeyExt as _;
@@ -29,7 +30,8 @@ async fn etcdctl_locks_before_and_after_us() {
     clean(&etcd).await;
 }
 
-/// Requirement E2: a holder that dies is followed when its lease ends, and not before.
+/// A dead holder is succeeded when its lease expires, and not before.
+// E2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn etcdctl_dies_with_the_lock() {
     let etcd = Etcd::start();
@@ -47,7 +49,8 @@ async fn etcdctl_dies_with_the_lock() {
     clean(&etcd).await;
 }
 
-/// Requirement E8: the revisions that `etcdctl` gives out for fencing and ours are of one kind, and grow through all turns.
+/// The fencing revisions of `etcdctl` and ours are comparable, and grow across all holders.
+// E8
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn revisions_grow_across_clients() {
     let etcd = Etcd::start();
@@ -62,7 +65,7 @@ async fn revisions_grow_across_clients() {
         let (owner, fence) = (guard.owner().unwrap(), guard.fence().unwrap().get());
         assert_eq!(fence >> 16, owner.revision.unsigned_abs());
         grows(owner.revision);
-        // It waits for us.
+        // It waits for our lock.
         let other = Etcdctl::start(&etcd, &["lock", "--ttl=2", "--", "a", "sh", "-c", "echo $ETCD_LOCK_REV"]);
         until("it is in the queue", || etcd.keys_of("a/").len() == 2).await;
         give_back(guard).await;
@@ -88,7 +91,7 @@ async fn etcdctl_stands_for_election_before_and_after_us() {
             match soon("a leader", observation.next()).await {
                 Some(ElectionEvent::Leader(leader)) => {
                     assert_eq!(leader.value, value);
-                    // Its lines are the key and the value; a value that was overtaken it may miss.
+                    // It prints key and value. It may miss a value that was replaced soon.
                     while listener.line() != value {}
                     return leader.key;
                 }
@@ -122,7 +125,7 @@ async fn etcdctl_stands_for_election_before_and_after_us() {
     until("nobody leads", || etcd.keys_of("board/").is_empty()).await;
     assert_eq!(soon("nobody", election.leader()).await.unwrap(), None);
     drop(observation);
-    // It leaves its sessions to end by themselves, in a minute.
+    // `etcdctl` leaves its sessions, which expire in a minute.
     let all = etcd.leases().len();
     shut_down(client).await;
     assert_eq!((etcd.keys().len(), etcd.leases().len()), (0, all - 1));

@@ -1,4 +1,5 @@
-//! However an acquisition or a client ends, nothing of it stays (requirements A4, E3, U2).
+//! However an acquisition or a client ends, it leaves nothing behind.
+// A4, E3, U2
 
 use core::task::Poll;
 use core::time::Duration;
@@ -12,7 +13,6 @@ use crate::kit::{
     LONG_TTL, blocked, clean, client, config, give_back, ms, poll_once, shut_down, soon, take, until, with,
 };
 
-/// Numbers that look random, the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -22,8 +22,9 @@ impl Dice {
     }
 }
 
-/// A future is dropped after some number of polls, with pauses of some length between them: before its session is granted, before its
-/// key is created, while it is, in the queue, when it is offered the lock. The sessions live on, so that no key ends by itself.
+/// Drops an acquisition after some polls with pauses between them: before its session is granted,
+/// before or during the creation of its key, in the queue, or when the lock is offered. The
+/// sessions live on, so no key expires.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acquisition_dropped_after_any_number_of_polls_leaves_no_key() {
     let etcd = Etcd::start();
@@ -32,7 +33,7 @@ async fn an_acquisition_dropped_after_any_number_of_polls_leaves_no_key() {
     let (mut granted, mut dropped) = (0, 0);
     let mut clients: Vec<Client> = Vec::new();
     for round in 0..200 {
-        // A connection and a session that are not there yet, now and then.
+        // Sometimes with a new client, without connection and session.
         if round % 10 == 0 {
             clients.push(with(config(&etcd).session_ttl(LONG_TTL)));
         }
@@ -50,7 +51,7 @@ async fn an_acquisition_dropped_after_any_number_of_polls_leaves_no_key() {
                 _ => sleep(Duration::from_micros(dice.up_to(1500))).await,
             }
         }
-        // Some of the rival's releases cross the drop.
+        // Some of the rival's releases coincide with the drop.
         if dice.up_to(2) == 0 {
             drop(held);
         }
@@ -62,7 +63,7 @@ async fn an_acquisition_dropped_after_any_number_of_polls_leaves_no_key() {
     }
     until("the keys are gone", || etcd.keys().is_empty()).await;
     assert!(granted >= 10 && dropped >= 50, "granted {granted}, dropped {dropped}");
-    // And they stay away: what was under way has landed by the time of a later request on the same connections.
+    // Nothing appears later: a later request on the same connection follows those in flight.
     for client in &clients {
         give_back(take(client, "a").await).await;
     }
@@ -74,7 +75,8 @@ async fn an_acquisition_dropped_after_any_number_of_polls_leaves_no_key() {
     clean(&etcd).await;
 }
 
-/// Requirement U2: when a shutdown has ended, and not some time later, no key and no lease is left.
+/// No key and no lease is left at the very end of a shutdown.
+// U2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shutdown_leaves_no_key_and_no_lease() {
     let etcd = Etcd::start();
@@ -107,7 +109,7 @@ async fn a_shutdown_leaves_no_key_and_no_lease() {
     clean(&etcd).await;
 }
 
-/// The same without a word: the last handle is dropped while somebody waits, and while a guard is out.
+/// The same without a shutdown: the last handle is dropped with a waiter, and with a guard.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_is_dropped_leaves_nothing() {
     let etcd = Etcd::start();
@@ -118,7 +120,7 @@ async fn a_client_that_is_dropped_leaves_nothing() {
     drop(waiting);
     until("its key and lease are gone", || (etcd.keys().len(), etcd.leases().len()) == (1, 1)).await;
     let guard = take(&client(&etcd), "b").await;
-    // Its client lives as long as it does.
+    // A guard keeps its client alive.
     sleep(ms(50)).await;
     assert!(guard.is_held());
     drop(guard);

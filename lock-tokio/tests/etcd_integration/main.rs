@@ -1,8 +1,8 @@
-//! What happens to locks and elections on real etcd servers: members that die or stop, operators with `etcdctl`, other clients in the
-//! queue, users and rights, and what it all costs.
+//! Locks and elections on real etcd servers: members that die or are paused, operators with
+//! `etcdctl`, foreign clients in the queue, users and permissions, and costs.
 //!
-//! Every test starts servers of its own. (A client whose process is stopped is a matter of `with-lock`'s tests; servers that are none
-//! are one of the driver's.)
+//! Every test starts its own servers. The tests of `with-lock` cover paused client processes, and
+//! those of the driver hostile servers.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,4 +1,5 @@
-//! Three members, some of which die or stop (requirement E9).
+//! Three members, some of which die or are paused.
+// E9
 
 use core::time::Duration;
 
@@ -13,7 +14,8 @@ use crate::kit::{
     blocked, calls, cluster_config, give_back, ms, shut_down, soon, take, timed_out, until, watches, with,
 };
 
-/// The member that the client talks to: the one that a transaction of its reaches. Nobody else may send any meanwhile.
+/// Returns the member that the client is connected to, by sending a transaction. No other client
+/// may send any meanwhile.
 async fn member_of(cluster: &EtcdCluster, client: &Client) -> usize {
     let count = || cluster.members().iter().map(|member| calls(member, "Txn")).collect::<Vec<_>>();
     let before = count();
@@ -23,14 +25,13 @@ async fn member_of(cluster: &EtcdCluster, client: &Client) -> usize {
     member
 }
 
-/// A client that does not know this member.
 fn stranger_to(cluster: &EtcdCluster, member: usize) -> Client {
     let others = cluster.members().iter().enumerate().filter(|(n, _)| *n != member);
     let others = others.map(|(_, member)| Endpoint::parse(&member.address().to_string()).unwrap());
     with(Config::new(others).session_ttl(ms(6000)).release_within(Duration::from_secs(10)))
 }
 
-/// It is renewed, for longer than it could live on what was confirmed before.
+/// Waits until the lock is renewed beyond what was confirmed before.
 async fn stays_held(guard: &Guard) {
     let before = guard.valid_until();
     until("it is renewed", || guard.valid_until().duration_since(before) > guard.ttl() / 2).await;
@@ -66,7 +67,7 @@ async fn its_member_is_killed_while_it_waits() {
     blocked(&mut waiting, Blocked::Held).await;
     until("it watches", || watches(&cluster.members()[at]) == 2).await;
     cluster.member(at).kill();
-    // It is back in its place, and hears of the release by another member.
+    // The waiter is back in its place, and gets events from another member.
     until("it watches again", || {
         cluster.members().iter().enumerate().any(|(n, member)| n != at && watches(member) >= 2)
     })
@@ -81,7 +82,8 @@ async fn its_member_is_killed_while_it_waits() {
     clean(&cluster.members()[(at + 1) % 3]).await;
 }
 
-/// Requirement E3: requests that a stopped member has and will never answer. They are made again elsewhere, and count once.
+/// A member stops with requests in flight. Repeated on another member, they count once.
+// E3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn its_member_is_killed_while_it_acquires() {
     let mut cluster = EtcdCluster::start(3);
@@ -98,7 +100,7 @@ async fn its_member_is_killed_while_it_acquires() {
     clean(&cluster.members()[(at + 1) % 3]).await;
 }
 
-/// The same with a member that goes on in the end: what it still executes is taken back long before the session ends.
+/// The same with a member that resumes. What it executes is undone before the session ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn its_member_stops_while_it_acquires_and_goes_on_later() {
     let cluster = EtcdCluster::start(3);
@@ -133,7 +135,7 @@ async fn take_many(client: &Client) -> Vec<Guard> {
 async fn the_leader_is_killed() {
     let mut cluster = EtcdCluster::start(3);
     let leader = cluster.leader();
-    // One talks to the leader and the other does not, or neither.
+    // Either one client is connected to the leader, or none is.
     let (holder, waiter) = (with(cluster_config(&cluster)), stranger_to(&cluster, leader));
     let guard = take(&holder, "a").await;
     let mut waiting = waiter.lock("a").acquire();
@@ -148,7 +150,8 @@ async fn the_leader_is_killed() {
     clean(&cluster.members()[(leader + 1) % 3]).await;
 }
 
-/// Requirements T1 and T2: without a majority nothing is confirmed any more, and the end comes when it must, whatever member is left.
+/// Without a majority nothing is confirmed, and the lock is lost in time, whichever member is left.
+// T1, T2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_of_three_are_killed_and_come_back() {
     let mut cluster = EtcdCluster::start(3);
@@ -156,7 +159,7 @@ async fn two_of_three_are_killed_and_come_back() {
     let client = with(cluster_config(&cluster).session_ttl(ttl));
     let guard = take(&client, "a").await;
     let at = member_of(&cluster, &client).await;
-    // One of them is the one that it talks to, or its last one is.
+    // Kill the client's member and another one.
     let killed = [at, (at + 1) % 3];
     for member in killed {
         cluster.member(member).kill();

@@ -1,4 +1,5 @@
-//! Names, byte for byte, and keys that are in the way (requirement E2).
+//! Names as bytes, and foreign keys.
+// E2
 
 use lock_testkit::Etcd;
 use lock_tokio::OwnerKeyExt as _;
@@ -8,7 +9,6 @@ use lock_tokio::{AcquireError, AcquireErrorKind};
 
 use crate::kit::{Etcdctl, blocked, clean, client, config, failure, give_back, shut_down, soon, take, until, with};
 
-/// How many keys there are, whatever bytes they are of.
 fn count(etcd: &Etcd) -> u64 {
     let fields = etcd.etcdctl(&["get", "--prefix", "", "-w", "fields"]);
     fields.lines().find_map(|line| line.strip_prefix("\"Count\" : ")?.parse().ok()).unwrap()
@@ -54,7 +54,7 @@ async fn a_name_that_is_empty_or_too_long_is_refused_before_anything_is_sent() {
     shut_down(client).await;
 }
 
-/// A key that is nobody's place in the queue would block it for ever: it is named, at once.
+/// A foreign key in the queue would block it for good. It is reported at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_foreign_key_is_named() {
     let etcd = Etcd::start();
@@ -71,11 +71,11 @@ async fn a_foreign_key_is_named() {
         assert_eq!(etcd.get(key), "data");
         etcd.delete(key);
     }
-    // Another lock below it.
+    // Another lock below the name.
     let below = take(&client, "a/b").await;
     in_the_way(failure(soon("told", client.lock("a").acquire()).await), "a/b/");
     give_back(below).await;
-    // With a prefix of its own it is out of the way.
+    // A prefix avoids the conflict.
     etcd.put("a/readme", "data");
     let apart = with(config(&etcd).prefix("locks/"));
     let guard = take(&apart, "a").await;
@@ -88,7 +88,7 @@ async fn a_foreign_key_is_named() {
     clean(&etcd).await;
 }
 
-/// Somebody else waits behind it already, and does not know.
+/// Another client is already waiting behind the foreign key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_foreign_key_is_found_behind_a_waiter() {
     let etcd = Etcd::start();
@@ -109,7 +109,7 @@ async fn a_foreign_key_is_found_behind_a_waiter() {
     clean(&etcd).await;
 }
 
-/// Nor does it lead: the leader of the election `a/b` is not that of `a`.
+/// A foreign key does not lead: the leader of the election `a/b` is not that of `a`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_foreign_key_does_not_lead() {
     let etcd = Etcd::start();

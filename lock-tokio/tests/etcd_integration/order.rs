@@ -1,4 +1,5 @@
-//! Who is next, and who is woken (requirements E4, E5, E7, E8).
+//! The order of grants, and wake-ups.
+// E4, E5, E7, E8
 
 use lock_testkit::Etcd;
 use lock_tokio::Client;
@@ -11,7 +12,6 @@ use crate::kit::{
     LONG_TTL, calls, clean, client, config, give_back, ms, poll_once, shut_down, soon, take, until, watches, with,
 };
 
-/// A grant, as its holder saw it.
 #[derive(Debug)]
 struct Turn {
     client: usize,
@@ -20,8 +20,8 @@ struct Turn {
     created: i64,
 }
 
-/// Each client has one place in the queue for all its waiters: they go first in, first out, for the time of a turn; between the
-/// clients the order is that of the creation of their keys.
+/// Each client has one place in the queue for all its waiters, which take turns in FIFO order for a
+/// limited time. Between clients the order is that of their keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_waiters_of_two_clients_are_served_in_revision_order() {
     const EACH: usize = 50;
@@ -33,7 +33,7 @@ async fn a_hundred_waiters_of_two_clients_are_served_in_revision_order() {
     for place in 0..EACH {
         for (client, handle) in clients.iter().enumerate() {
             let mut waiting = handle.lock("a").acquire();
-            // From the first poll on it has its place.
+            // It gets its place at the first poll.
             assert!(poll_once(&mut waiting).await.is_pending());
             let told = told.clone();
             tasks.spawn(async move {
@@ -60,7 +60,7 @@ async fn a_hundred_waiters_of_two_clients_are_served_in_revision_order() {
         let places = order.iter().filter(|turn| turn.client == client).map(|turn| turn.place);
         assert!(places.eq(0..EACH), "first in, first out: {order:#?}");
     }
-    // A turn is bounded, and the other client is next.
+    // Local hand-over is bounded, so the clients alternate.
     let changes = order.windows(2).filter(|pair| pair[0].client != pair[1].client).count();
     assert!(changes >= 8, "{changes}: {order:#?}");
     for client in clients {
@@ -69,7 +69,7 @@ async fn a_hundred_waiters_of_two_clients_are_served_in_revision_order() {
     clean(&etcd).await;
 }
 
-/// Waits until no transaction has been sent for a while.
+/// Waits until no transactions are sent any more.
 async fn settled(etcd: &Etcd) -> u64 {
     loop {
         let before = calls(etcd, "Txn");
@@ -80,9 +80,10 @@ async fn settled(etcd: &Etcd) -> u64 {
     }
 }
 
-/// Requirement E5. Whoever is woken reads the queue before anything else, by a transaction, and clients send transactions for nothing else
-/// but that, to enter the queue, and to leave it. So with nobody entering, a release that wakes exactly one waiter costs two of them:
-/// the delete, and the reading of the one who holds the lock next. Each further waiter that is woken would add one.
+/// Counts transactions. A waiter that is woken reads the queue by a transaction. The only others
+/// enter or leave the queue. With no client entering, a release that wakes one waiter needs two:
+/// the delete, and the read of the next holder. Each further waiter woken would add one.
+// E5
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_wakes_the_next_waiter_and_nobody_else() {
     const CLIENTS: usize = 10;
@@ -110,9 +111,9 @@ async fn a_release_wakes_the_next_waiter_and_nobody_else() {
     clean(&etcd).await;
 }
 
-/// The same while all enter anew again and again. A cycle then is: one transaction to enter, a reading for each of the two watches that
-/// may have opened later than what was read, a reading when woken, one to leave. That makes five at the most; if a release
-/// woke all nine, there would be more than ten.
+/// The same while all clients keep entering. A cycle needs at most five transactions: one to enter,
+/// a read for each of two watches that may have opened late, a read on wake-up, and one to leave.
+/// If a release woke all nine, there would be more than ten.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_cycles_of_ten_clients_wake_nobody_in_vain() {
     const CLIENTS: usize = 10;

@@ -1,4 +1,5 @@
-//! Transactions of others that are guarded by the holder's key (requirements E7, E8).
+//! External transactions guarded by the holder's key.
+// E7, E8
 
 use lock_tokio::OwnerKeyExt as _;
 use std::io::Write as _;
@@ -10,7 +11,7 @@ use lock_tokio::redis::Loss;
 
 use crate::kit::{LONG_TTL, clean, client, config, give_back, poll_once, shut_down, soon, take, with};
 
-/// Writes `value` by a transaction of `etcdctl` that compares the holder's key. Whether that was done.
+/// Tries to write `value` by an `etcdctl` transaction that compares the holder's key.
 fn guarded_put(etcd: &Etcd, owner: &OwnerKey, value: &str) -> bool {
     let key = core::str::from_utf8(&owner.key).unwrap();
     let mut command = etcd.etcdctl_command(&["txn"]);
@@ -30,13 +31,13 @@ fn guarded_put(etcd: &Etcd, owner: &OwnerKey, value: &str) -> bool {
 async fn it_holds_while_the_lock_is_held_and_not_after() {
     let etcd = Etcd::start();
     let (ours, other) = (client(&etcd), client(&etcd));
-    // Given back.
+    // After a release.
     let guard = take(&ours, "a").await;
     let owner = guard.owner_guard().unwrap();
     assert!(guarded_put(&etcd, &owner, "1"));
     give_back(guard).await;
     assert!(!guarded_put(&etcd, &owner, "2"));
-    // Lost, and in the hands of another client.
+    // After a loss to another client.
     let guard = take(&ours, "a").await;
     let owner = guard.owner_guard().unwrap();
     assert!(guarded_put(&etcd, &owner, "3"));
@@ -56,7 +57,8 @@ async fn it_holds_while_the_lock_is_held_and_not_after() {
     clean(&etcd).await;
 }
 
-/// Requirement E7: inside a client the key may stay the same, but for who has asked for it.
+/// A local hand-over may keep the key, but not if an owner guard was requested.
+// E7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_fails_after_the_lock_was_passed_on_inside_the_client() {
     let etcd = Etcd::start();

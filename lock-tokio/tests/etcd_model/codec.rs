@@ -1,4 +1,4 @@
-//! The codec that tonic asks for, for any pair of messages.
+//! A tonic codec for any pair of messages.
 
 use core::marker::PhantomData;
 

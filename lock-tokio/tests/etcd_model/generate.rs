@@ -1,4 +1,4 @@
-//! Sequences of steps from a seed.
+//! Generates sequences of steps from a seed.
 
 use bytes::Bytes;
 use lock_proto::etcd::message::{
@@ -9,7 +9,6 @@ use lock_proto::etcd::{Ahead, LeaseId, Older, Queue, Request, Rpc};
 use lock_proto::sim::Rng;
 use lock_proto::sim::etcd::Cluster;
 
-/// One thing that happens to both clusters.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Call { conn: usize, asker: usize, rpc: Rpc },
@@ -28,7 +27,7 @@ pub(crate) struct Generator {
     conns: usize,
     askers: usize,
     streams: usize,
-    /// Whether watches may begin in the past.
+    /// Whether watches may start in the past.
     pub(crate) past: bool,
 }
 
@@ -45,7 +44,7 @@ impl Generator {
         self.rng.pick(items).copied().unwrap()
     }
 
-    /// The next step; `model` tells what revisions are worth naming.
+    /// Draws the next step. `model` provides interesting revisions.
     pub(crate) fn step(&mut self, model: &Cluster) -> Step {
         match self.rng.below(20) {
             0..8 => self.call(|g| g.locking(model)),
@@ -65,8 +64,7 @@ impl Generator {
         }
     }
 
-    /// Where a range from `key` ends. A range without any key in it is not asked for where there are users: what they may do with
-    /// that is nothing that anybody would want to know.
+    /// Draws the end of a range from `key`. With users, empty ranges are avoided as irrelevant.
     fn end(&mut self, key: &Bytes) -> Bytes {
         let end: Bytes = self.pick(&ENDS).into();
         if self.askers > 1 && *end != [0] && end <= key { Bytes::new() } else { end }
@@ -93,7 +91,7 @@ impl Generator {
         }
     }
 
-    /// A revision: often that of the key, else one near the present.
+    /// Draws a revision: often the key's, otherwise one near the current.
     fn revision(&mut self, model: &Cluster, key: &[u8], created: bool) -> i64 {
         let found = model.get(key);
         match (self.rng.below(6), found) {
@@ -109,7 +107,6 @@ impl Generator {
         }
     }
 
-    /// What a lock does.
     fn locking(&mut self, model: &Cluster) -> Rpc {
         let queue = Queue::new(b"", self.pick(&NAMES).as_bytes());
         let lease = LeaseId::from_bits(self.lease_id().unsigned_abs());
@@ -144,7 +141,7 @@ impl Generator {
     }
 
     fn lease(&mut self) -> Rpc {
-        // None of these ends during the test.
+        // None of these expires during the test.
         let ttl = self.pick(&[100_000, 200_000, 9_000_000_000, 9_000_000_001]);
         let id = self.lease_id();
         if self.rng.one_in(4) {
@@ -168,7 +165,8 @@ impl Generator {
         if self.rng.one_in(2) {
             range.max_create_revision = model.revision() - i64::try_from(self.rng.below(10)).unwrap();
         }
-        // What is equal is in no order that is promised beyond a dozen keys: so only few are asked for by another order than the key's.
+        // etcd does not define the order of equal values beyond a dozen keys. So only small ranges
+        // are sorted by anything but the key.
         if self.rng.one_in(2) {
             let (key, end) = self.pick(&[("k0", "l"), ("lock/", "lock0"), ("stock/4d/", "stock/4d0")]);
             (range.key, range.range_end) = (key.into(), end.into());
@@ -177,7 +175,7 @@ impl Generator {
         range
     }
 
-    /// With others in it, at most `depth` deep.
+    /// Draws a transaction with others nested up to `depth`.
     fn txn(&mut self, model: &Cluster, depth: usize) -> TxnRequest {
         let compare = (0..self.below(3)).map(|_| self.compare(model)).collect();
         let success = (0..self.below(5)).map(|_| self.op(model, depth)).collect();
@@ -235,7 +233,7 @@ impl Generator {
                         1 => model.revision() + 1,
                         _ => 0,
                     },
-                    // Each watch has to hear the writes by which the test knows that it is up to date.
+                    // Each watch must get the writes by which the test knows that it is up to date.
                     filters: Vec::new(),
                     progress_notify: false,
                     watch_id,

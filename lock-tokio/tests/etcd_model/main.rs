@@ -1,5 +1,6 @@
-//! The simulated cluster answers as a real etcd does: the same generated calls go to both, and every reply, every message of a watch
-//! and every error is compared. Requirement S1.
+//! Compares the simulated cluster with a real etcd: both get the same generated calls, and every
+//! reply, watch message and error must match.
+// S1
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod codec;
@@ -12,7 +13,7 @@ use lock_proto::sim::etcd::{ClusterConfig, User};
 use lock_testkit::Etcd;
 use pair::Pair;
 
-/// More seeds: `ETCD_MODEL_SEEDS=100 cargo test -p lock-tokio --test etcd_model`
+/// Number of seeds. For more: `ETCD_MODEL_SEEDS=100 cargo test -p lock-tokio --test etcd_model`
 fn seeds() -> u64 {
     std::env::var("ETCD_MODEL_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(3)
 }

@@ -17,17 +17,17 @@ use tokio::runtime::Runtime;
 use crate::generate::{Generator, Step};
 use crate::real::{RealConnection, RealStream, runtime};
 
-/// How many connections there are. Stream `s` is on connection `s % CONNS`, and speaks as asker `s % askers`.
+/// Number of connections. Stream `s` uses connection `s % CONNS` and asker `s % askers`.
 pub(crate) const CONNS: usize = 2;
 const STREAMS: usize = 4;
-/// The stream of signs of life, on connection 0.
+/// The keep-alive stream, on connection 0.
 const KEEP_ALIVE: u64 = 100;
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct CompactionRequest {
     #[prost(int64, tag = "1")]
     revision: i64,
-    /// Wait until it is really done.
+    /// Wait for the physical compaction.
     #[prost(bool, tag = "2")]
     physical: bool,
 }
@@ -45,11 +45,10 @@ pub(crate) struct Pair {
     streams: BTreeMap<u64, RealStream>,
     pub(crate) model: Cluster,
     pub(crate) now: Instant,
-    /// The tokens of each asker, at the real server and at the model.
+    /// Tokens of each asker, at the real server and at the model.
     askers: Vec<(Option<String>, Option<String>)>,
     serial: u64,
     history: Vec<String>,
-    /// How many messages of watches agreed.
     pub(crate) messages: usize,
 }
 
@@ -74,12 +73,11 @@ impl Pair {
         }
     }
 
-    /// Somebody else who asks: with a token that means nothing.
+    /// Adds an asker with an invalid token.
     pub(crate) fn add_nonsense(&mut self) {
         self.askers.push((Some("nonsense".into()), Some("nonsense".into())));
     }
 
-    /// Somebody else who asks: logged in on both sides.
     pub(crate) fn log_in(&mut self, name: &str, password: &str) {
         let rpc = Rpc::Authenticate(AuthenticateRequest { name: name.into(), password: password.into() });
         let real = self.real[0].call(&self.runtime, None, &rpc);
@@ -145,7 +143,7 @@ impl Pair {
         self.compare_messages();
     }
 
-    /// The reply; what watches are told stays in the model.
+    /// Returns the model's reply. Watch messages stay in the model.
     fn ask_model_quietly(&mut self, conn: usize, token: Option<&str>, rpc: &Rpc) -> Result<RpcReply, Status> {
         self.serial += 1;
         self.model.handle_call(self.now, conn as u64, self.serial, token, rpc);
@@ -164,7 +162,7 @@ impl Pair {
     fn compact(&mut self, revision: i64) {
         let request = CompactionRequest { revision, physical: true };
         let path = "/etcdserverpb.KV/Compact";
-        // Only the administrator may, where there are users: the last who has logged in.
+        // With users only the administrator may do so: the last one that logged in.
         let token = self.askers.last().and_then(|(real, _)| real.clone());
         let found = self.real[0].unary::<_, CompactionResponse>(&self.runtime, token.as_deref(), path, &request);
         let expected = self.model.compact(self.now, revision);
@@ -187,13 +185,14 @@ impl Pair {
             return;
         }
         let WatchAsk::Create(want) = ask else { self.fail("only a new watch can be parked") };
-        // In the model, the moment in which it is brought up to date comes now.
+        // In the model, the watch catches up now.
         let told = self.messages;
         self.now = self.now + Duration::from_millis(100);
         self.model.handle_timeout(self.now);
         self.compare_messages();
         if self.messages == told + 1 {
-            // It was told nothing but that it is open: so nobody knows when etcd has brought it up to date. Now it has something to tell.
+            // There was only the confirmation of the watch, which does not show when etcd has
+            // caught up. A write makes it report something.
             let put = PutRequest { key: at_least(&want.key), value: "wake".into(), lease: 0 };
             let put = RequestOp { request: Some(Op::Put(put)) };
             let asker = self.askers.len() - 1;
@@ -204,8 +203,8 @@ impl Pair {
         }
     }
 
-    /// Whatever the model's streams have been told, those of etcd are told as well. In which order several watches hear of
-    /// one change is not promised.
+    /// Checks that both sides have sent the same messages on all streams. The order of several
+    /// watches for one change is undefined.
     pub(crate) fn compare_messages(&mut self) {
         let mut expected: BTreeMap<u64, Vec<StreamReceived>> = BTreeMap::new();
         while let Some(output) = self.model.poll_output() {
@@ -240,7 +239,7 @@ impl Pair {
     }
 }
 
-/// The first key that a watch of `key` can hear of.
+/// Returns the first key that a watch of `key` can report.
 fn at_least(key: &Bytes) -> Bytes {
     if key.is_empty() { Bytes::from_static(b"\0") } else { key.clone() }
 }
@@ -251,7 +250,7 @@ fn plain_header(header: &mut Option<ResponseHeader>) {
     }
 }
 
-/// Without what differs between any two clusters: the members' ids, and tokens.
+/// Removes what differs between clusters: member ids and tokens.
 pub(crate) fn plain(reply: Result<RpcReply, Status>) -> Result<RpcReply, Status> {
     reply.map(|mut reply| {
         match &mut reply {

@@ -1,4 +1,4 @@
-//! A connection to the real server: tonic's channel, and the messages of `lock_proto::etcd`.
+//! A connection to a real server: a tonic channel with the messages of `lock_proto::etcd`.
 
 use core::future::Future;
 use core::time::Duration;
@@ -16,10 +16,10 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::codec::Prost;
 
-/// How long anything may take that takes milliseconds on an idle machine.
+/// Timeout for operations that take milliseconds on an idle machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// One thread beside the test's: it moves the messages of streams.
+/// Creates a runtime with one worker thread, which moves stream messages.
 pub(crate) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
 }
@@ -35,7 +35,6 @@ impl RealConnection {
         Self { grpc: Grpc::new(channel).max_decoding_message_size(64 << 20) }
     }
 
-    /// Makes a unary call.
     pub(crate) fn call(&self, runtime: &Runtime, token: Option<&str>, rpc: &Rpc) -> Result<RpcReply, Status> {
         let path = rpc.path();
         match rpc {
@@ -47,7 +46,6 @@ impl RealConnection {
         }
     }
 
-    /// Any unary call.
     pub(crate) fn unary<A, B>(
         &self,
         runtime: &Runtime,
@@ -131,7 +129,7 @@ enum Down {
     Watch(UnboundedReceiver<Result<WatchResponse, Status>>),
 }
 
-/// A stream of the real server. Ended when dropped.
+/// A stream of the real server. Closed on drop.
 pub(crate) struct RealStream {
     up: Up,
     down: Down,
@@ -139,7 +137,7 @@ pub(crate) struct RealStream {
 
 impl RealStream {
     pub(crate) fn send(&self, message: &StreamSend) {
-        // An ended stream is found when it is read.
+        // The next read detects a closed stream.
         match (&self.up, message) {
             (Up::KeepAlive(up), StreamSend::KeepAlive(request)) => drop(up.send(*request)),
             (Up::Watch(up), StreamSend::Watch(request)) => drop(up.send(request.clone())),
@@ -147,7 +145,6 @@ impl RealStream {
         }
     }
 
-    /// The next message, or how the stream ended.
     pub(crate) fn next(&mut self, runtime: &Runtime) -> Result<StreamReceived, Status> {
         let next = match &mut self.down {
             Down::KeepAlive(down) => within(runtime, down.recv()).map(|m| m.map(StreamReceived::KeepAlive)),

@@ -1,4 +1,4 @@
-//! What does not come up in generated steps: time, limits, and members that are gone.
+//! Cases that generated steps do not cover: time, limits and dead members.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::generate::Step;
 use crate::pair::{Pair, plain_message};
 use crate::real::{RealConnection, runtime};
 
-/// The timing that the testkit gives its servers.
+/// The timing of the testkit's servers.
 fn quick(members: usize) -> ClusterConfig {
     let election = Duration::from_millis(300);
     let request = Duration::from_secs(5) + election * 2;
@@ -55,14 +55,14 @@ fn a_lease_ends_in_both() {
         let granted = Clock::now();
         pair.step(&call(grant(-1, id)));
         pair.step(&call(txn(vec![put("lb", "", id), put("la", "", id), put("lc", "", 0)])));
-        // Signs of life, for longer than it would live without.
+        // Keep-alives, beyond the initial TTL.
         for _ in 0..if id == 2 { 4 } else { 0 } {
             std::thread::sleep(Duration::from_millis(400));
             pair.now = pair.now + Duration::from_millis(400);
             pair.step(&Step::KeepAlive { lease: id });
         }
         let lived = granted.elapsed();
-        // The model tells the end within half a second after the TTL, and then etcd must.
+        // The model expires the lease within half a second after the TTL; then etcd must do so.
         let ends = pair.now + Duration::from_millis(1_500);
         while !pair.model.leases().is_empty() {
             pair.now = pair.model.next_deadline().unwrap();
@@ -72,12 +72,12 @@ fn a_lease_ends_in_both() {
         pair.compare_messages();
         let allowed = lived + Duration::from_millis(950)..lived + Duration::from_secs(10);
         assert!(allowed.contains(&granted.elapsed()), "etcd ended the lease after {:?}", granted.elapsed());
-        // etcd tells its watches of a revision just before it states it itself; a call waits until all of it is done.
+        // etcd may send watch events of a revision before it commits it. A read waits for that.
         pair.step(&call(Rpc::Range(RangeRequest { key: "la".into(), ..RangeRequest::default() })));
-        // Both say that the lease is gone.
+        // Both report that the lease is gone.
         pair.step(&Step::KeepAlive { lease: id });
     }
-    // A lease that has lost its key to another ends without it.
+    // The lease loses its key to another, and expires without it.
     pair.step(&call(grant(100_000, 8)));
     pair.step(&call(grant(100_000, 9)));
     pair.step(&call(txn(vec![put("la", "", 8)])));
@@ -88,7 +88,7 @@ fn a_lease_ends_in_both() {
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct AlarmRequest {
-    /// 1 raises it, 2 ends it.
+    /// 1 raises the alarm, 2 ends it.
     #[prost(int32, tag = "1")]
     action: i32,
     #[prost(uint64, tag = "2")]
@@ -112,7 +112,7 @@ fn a_full_database_refuses_the_same() {
         let path = "/etcdserverpb.Maintenance/Alarm";
         pair.real[0].unary::<_, AlarmResponse>(&pair.runtime, None, path, &request).unwrap();
         pair.model.set(pair.now, Condition::NoSpace, on);
-        // A watch from the past is woken by a put, which is refused.
+        // The test wakes a watch from the past by a put, which is rejected now.
         generator.past = !on;
         pair.run(&mut generator, 300);
     }
@@ -125,7 +125,7 @@ fn limits_are_the_same() {
     let many = |n: usize| txn((0..n).map(|i| put(format!("k{i}"), "v", 0)).collect());
     pair.step(&call(many(128)));
     pair.step(&call(many(129)));
-    // Together with the longest list of the transaction that it is in.
+    // The limit counts nested operations with those of the outer transaction.
     for (outer, inner) in [(32, 96), (32, 97), (126, 2), (127, 2), (128, 0), (128, 1)] {
         let op = |n: usize| {
             let ops = (0..inner).map(|i| put(format!("k{n}/{i}"), "v", 0)).collect();
@@ -136,7 +136,7 @@ fn limits_are_the_same() {
     let large = |bytes: usize| txn(vec![put("large", vec![b'x'; bytes], 0)]);
     pair.step(&call(large(1_400_000)));
     pair.step(&call(large(1_600_000)));
-    // Four revisions that do not fit into one message: with and without leave to split them.
+    // Four revisions that do not fit into one message, with and without permission to split them.
     let first = pair.model.revision() + 1;
     for _ in 0..4 {
         pair.step(&call(large(700_000)));
@@ -153,7 +153,7 @@ fn limits_are_the_same() {
         let fragments = if fragment { 2 } else { 1 };
         assert_eq!(pair.messages - before, 1 + fragments);
     }
-    // More revisions than a watch that was parked is told at once.
+    // More revisions than a lagging watch gets in one batch.
     for _ in 0..1_200 {
         pair.step(&call(txn(vec![put("often", "", 0)])));
     }
@@ -173,7 +173,7 @@ fn limits_are_the_same() {
     assert_eq!(pair.messages - before, 3);
 }
 
-/// What the model tells until nothing is left to happen: how calls and streams ended, by their numbers.
+/// Runs the model to its end. Returns the final status of calls and streams by number.
 fn ends(model: &mut Cluster, now: &mut Instant) -> (BTreeMap<u64, Status>, BTreeMap<u64, Status>) {
     let (mut calls, mut streams) = (BTreeMap::new(), BTreeMap::new());
     while let Some(at) = model.next_deadline() {
@@ -195,7 +195,7 @@ fn calls() -> [Rpc; 3] {
     [Rpc::Range(range), txn(vec![put("a", "", 0)]), grant(10, 7)]
 }
 
-/// The answers of the real member to all of them at once.
+/// Makes concurrent calls and returns the real member's replies.
 fn answers(runtime: &Runtime, real: &RealConnection) -> Vec<Status> {
     std::thread::scope(|scope| {
         let threads: Vec<_> =
@@ -230,7 +230,7 @@ fn a_member_that_is_left_alone_says_the_same() {
         assert_eq!(plain_message(streams[stream].next(&runtime).unwrap()), plain_message(message));
     }
 
-    // What is asked at once is handed on to the leader that was; what is asked later has nobody to go to.
+    // Concurrent calls are forwarded to the old leader; later ones have no leader.
     others.into_iter().for_each(|member| cluster.member(member).kill());
     model.lose_quorum(now);
     for round in 0..2 {

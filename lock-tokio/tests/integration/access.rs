@@ -1,4 +1,4 @@
-//! Passwords and access rules: which commands and keys a client needs, and what it does without some of them.
+//! Passwords and ACLs: the commands and keys that a client needs, or can do without.
 
 use lock_testkit::Redis;
 use lock_tokio::Client;
@@ -6,16 +6,16 @@ use lock_tokio::redis::{Backoff, Config, Release, Wake};
 
 use crate::kit::{LONG_TTL, clean, client, endpoint, exists, give_back, ms, soon, take, until, with};
 
-/// The commands that a lock cannot do without.
+/// Commands that every lock needs.
 const NEEDED: [&str; 8] = ["eval", "evalsha", "get", "set", "pttl", "pexpire", "del", "time"];
-/// The commands for waking others by a release.
+/// Commands to wake others at a release.
 const WAKING: [&str; 2] = ["exists", "rpush"];
-/// The command by which a client learns whether a new connection leads to the same server.
+/// Command to detect whether a new connection leads to the same server.
 const COMPARING: [&str; 1] = ["info"];
-/// The commands for being woken.
+/// Commands to be woken.
 const WAITING: [&str; 3] = ["blpop", "client|id", "client|unblock"];
 
-/// Makes a user who may use these keys and commands and nothing else.
+/// Creates a user with these keys and commands only.
 fn user(redis: &Redis, keys: &[&str], commands: &[&str]) -> Config {
     let mut rule: Vec<String> = ["ACL", "SETUSER", "app", "reset", "on", ">secret"].map(str::to_owned).to_vec();
     rule.extend(keys.iter().map(|key| format!("~{key}")));
@@ -25,12 +25,12 @@ fn user(redis: &Redis, keys: &[&str], commands: &[&str]) -> Config {
     Config::new([endpoint(&redis.url_with("app", "secret"))]).poll(Backoff::fixed(ms(20))).release_within(ms(300))
 }
 
-/// Waits for a lock that another client holds, takes it, extends it, and gives it back. What failed, if something did.
+/// Waits for a lock of another client, acquires, extends and releases it. Returns the first error.
 async fn use_all(redis: &Redis, ours: &Client, name: &str) -> Result<(), String> {
     let other = client(redis);
     let guard = take(&other, name, LONG_TTL).await;
     let mut waiting = ours.lock(name).ttl(LONG_TTL).acquire();
-    // As long as it takes to be refused, or to wait in all ways that there are.
+    // Long enough for a rejection or for all kinds of waiting.
     if let Ok(refused) = tokio::time::timeout(ms(150), &mut waiting).await {
         give_back(guard).await;
         return Err(format!("acquire: {}", refused.unwrap_err()));
@@ -48,7 +48,7 @@ fn refusals(redis: &Redis) -> String {
     redis.cli(&["ACL", "LOG"])
 }
 
-/// The access rules of the documentation are enough, for all that a client does.
+/// The documented ACL rules are sufficient for everything that a client does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_documented_rules_are_enough() {
     let redis = Redis::start();
@@ -63,17 +63,17 @@ async fn the_documented_rules_are_enough() {
     // Without wake-ups.
     let ours = with(user(&redis, &["job:*", "lock-proto:fence"], &NEEDED).wake(Wake::Poll));
     use_all(&redis, &ours, "job:1").await.unwrap();
-    // Without any key but the lock's.
+    // With the lock's key only.
     let some = [&NEEDED[..], &COMPARING].concat();
     let ours = with(user(&redis, &["job:1"], &some).wake(Wake::Poll).fencing(false));
     use_all(&redis, &ours, "job:1").await.unwrap();
     assert_eq!(refusals(&redis), "");
-    // Without a fence.
+    // Without fencing tokens.
     let fewer: Vec<_> = all.iter().copied().filter(|command| *command != "time").collect();
     let ours = with(user(&redis, &["job:*"], &fewer).fencing(false));
     use_all(&redis, &ours, "job:1").await.unwrap();
     assert_eq!(refusals(&redis), "");
-    // A quorum asks for the age of its nodes.
+    // A quorum reads the uptime of its nodes.
     let servers = [Redis::start(), Redis::start(), Redis::start()];
     servers.iter().for_each(|redis| drop(user(redis, &["job:*"], &fewer)));
     let nodes = servers.iter().map(|redis| endpoint(&redis.url_with("app", "secret")));
@@ -83,7 +83,8 @@ async fn the_documented_rules_are_enough() {
     clean(&redis).await;
 }
 
-/// Requirement P2: each of the needed commands is needed, and what is missing is told in the server's words, at once.
+/// Each of these commands is needed. A missing permission is reported with the server's message.
+// P2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_needed_command_is_missing() {
     for missing in NEEDED {
@@ -101,7 +102,8 @@ async fn a_needed_command_is_missing() {
     }
 }
 
-/// Requirement A7: without the commands of the wake-up there is polling.
+/// Without the wake-up commands the client polls.
+// A7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_of_the_wake_up_is_missing() {
     for missing in [&WAKING[..], &WAITING].concat() {
@@ -116,7 +118,8 @@ async fn a_command_of_the_wake_up_is_missing() {
     }
 }
 
-/// Requirements A1 and A9: a user who may not touch the fence counter leaves nothing behind, and can do without.
+/// A user without access to the fence counter leaves nothing behind, and can disable fencing.
+// A1, A9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_fence_counter_is_forbidden() {
     let redis = Redis::start();
@@ -128,13 +131,14 @@ async fn the_fence_counter_is_forbidden() {
     assert!(!exists(&redis, "job:1"));
     let ours = with(config.fencing(false));
     use_all(&redis, &ours, "job:1").await.unwrap();
-    // Nor is any other name allowed.
+    // No other name is allowed, either.
     let error = soon("a refusal", ours.lock("elsewhere").acquire()).await.unwrap_err();
     assert!(error.is_refused(), "{error}");
     clean(&redis).await;
 }
 
-/// Requirement P2: rights that are taken away while somebody waits end the wait; given again, all is well.
+/// Revoked permissions end a wait; once restored, the lock can be acquired.
+// P2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rights_come_and_go() {
     let redis = Redis::builder().password("first").start();
@@ -143,7 +147,7 @@ async fn rights_come_and_go() {
     let other = client(&redis);
     let waiting = tokio::spawn(other.lock("a").ttl(LONG_TTL).acquire());
     let mut operator = redis.connect();
-    // The password changes: open connections stay, new ones are refused.
+    // The password changes: open connections stay, new ones are rejected.
     operator.command(&["CONFIG", "SET", "requirepass", "second"]).unwrap();
     assert!(guard.is_held());
     operator.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
@@ -152,7 +156,7 @@ async fn rights_come_and_go() {
     assert!(error.to_string().contains("WRONGPASS") && !error.to_string().contains("first"), "{error}");
     operator.command(&["CONFIG", "SET", "requirepass", "first"]).unwrap();
     give_back(guard).await;
-    // Until it has tried again, it knows no better.
+    // The client keeps reporting the old error until it has tried again.
     let mut refused = 0;
     let next = loop {
         match soon("acquire", other.lock("a").ttl(LONG_TTL).acquire()).await {
@@ -166,12 +170,13 @@ async fn rights_come_and_go() {
     clean(&redis).await;
 }
 
-/// Requirement P1: a database of one's own.
+/// A lock in a separate database.
+// P1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_database() {
     let redis = Redis::start();
     let guard = take(&with(Config::new([endpoint(&format!("{}/3", redis.url()))])), "a", LONG_TTL).await;
-    // The same name in another database is another lock.
+    // The same name in another database is a different lock.
     give_back(take(&client(&redis), "a", LONG_TTL).await).await;
     let mut third = redis.connect();
     third.command(&["SELECT", "3"]).unwrap();
@@ -182,7 +187,8 @@ async fn another_database() {
     assert!(error.is_refused(), "{error}");
 }
 
-/// Requirement P2: servers in cluster mode are refused at once, in words that name it, and nothing is taken there.
+/// Servers in cluster mode are rejected with a clear error before anything is taken.
+// P2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_is_refused_before_anything_is_taken() {
     for served in [true, false] {
@@ -206,11 +212,11 @@ async fn a_cluster_is_refused_before_anything_is_taken() {
             servers.iter().for_each(|redis| assert_eq!(redis.keys(), [""; 0]));
         }
         if served {
-            // The fence counter lies in another slot, which the server says before it does anything.
+            // The fence counter is in another slot, which the server checks before execution.
             let error = soon("a refusal", with(at(1, "")).lock("job:1").acquire()).await.unwrap_err();
             assert!(error.to_string().contains("(Redis Cluster is not supported)"), "{error}");
             assert_eq!(servers[0].keys(), [""; 0]);
-            // What a cluster of one serves by one key only is given back as fast as anywhere.
+            // A single-node cluster serves single-key requests, and releases are fast.
             let ours = with(at(1, "").fencing(false).release_within(LONG_TTL));
             give_back(take(&ours, "job:1", LONG_TTL).await).await;
             assert_eq!(servers[0].keys(), [""; 0]);
@@ -218,8 +224,8 @@ async fn a_cluster_is_refused_before_anything_is_taken() {
     }
 }
 
-/// Requirement U1: a user who may use the locks' own keys and no others gives back at once all the same, alone and together with others, and
-/// waits by polling.
+/// A user with access to the locks' own keys only can release, even in a batch, and poll.
+// U1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_keys_of_the_locks_alone_are_enough() {
     let redis = Redis::start();

@@ -1,4 +1,4 @@
-//! Many who want the same, and the room that only one of them may be in.
+//! Many tasks that compete for critical sections.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
@@ -11,7 +11,6 @@ use tokio::time::sleep;
 
 use crate::kit::{LONG_TTL, ms, soon};
 
-/// A room for one.
 #[derive(Debug, Default)]
 pub(crate) struct Section {
     occupied: AtomicBool,
@@ -19,7 +18,6 @@ pub(crate) struct Section {
     fence: AtomicU64,
 }
 
-/// Somebody in the room.
 #[derive(Debug)]
 pub(crate) struct Inside<'a> {
     section: &'a Section,
@@ -33,7 +31,7 @@ impl Section {
         Inside { section: self, visits: self.visits.load(Ordering::SeqCst) }
     }
 
-    /// Enters by right of a guard, whose fencing token must be greater than all before.
+    /// Enters with a guard, whose fencing token must be greater than all before.
     #[track_caller]
     pub(crate) fn enter_with(&self, guard: &Guard) -> Inside<'_> {
         let inside = self.enter();
@@ -45,7 +43,7 @@ impl Section {
         inside
     }
 
-    /// How many were inside. Too few if two were at once.
+    /// Returns the number of visits, which is too low if two coincided.
     pub(crate) fn visits(&self) -> u32 {
         self.visits.load(Ordering::SeqCst)
     }
@@ -53,13 +51,13 @@ impl Section {
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        // Read at the door and written here: a second one inside would be lost.
+        // Read on entry and written here: a concurrent visit would be lost.
         self.section.visits.store(self.visits + 1, Ordering::SeqCst);
         self.section.occupied.store(false, Ordering::SeqCst);
     }
 }
 
-/// Tasks that go in and out of rooms until they are told to stop.
+/// Tasks that repeatedly enter critical sections until stopped.
 pub(crate) struct Crowd {
     tasks: JoinSet<u32>,
     sections: Arc<[Section]>,
@@ -67,7 +65,7 @@ pub(crate) struct Crowd {
 }
 
 impl Crowd {
-    /// `count` tasks, spread over the clients and over `rooms` names.
+    /// Starts `count` tasks, distributed over the clients and over `rooms` names.
     pub(crate) fn gather(clients: &[Client], count: usize, rooms: usize) -> Self {
         let sections: Arc<[Section]> = (0..rooms).map(|_| Section::default()).collect();
         let stop = Arc::new(AtomicBool::new(false));
@@ -78,7 +76,7 @@ impl Crowd {
         Self { tasks, sections, stop }
     }
 
-    /// Runs `disturb` again and again for `time`; panics if somebody met somebody meanwhile.
+    /// Calls `disturb` repeatedly for `time`. Panics if a critical section was entered twice.
     pub(crate) async fn disturbed(&mut self, time: Duration, every: Duration, mut disturb: impl FnMut()) {
         let end = Instant::now() + time;
         while Instant::now() < end {
@@ -88,7 +86,6 @@ impl Crowd {
         }
     }
 
-    /// Lets everybody finish, and says how often somebody was inside of some room.
     pub(crate) async fn disperse(mut self) -> u32 {
         self.stop.store(true, Ordering::SeqCst);
         let mut visits = 0;
@@ -110,7 +107,7 @@ async fn visit(client: Client, room: usize, sections: Arc<[Section]>, stop: Arc<
             sleep(ms(1)).await;
         }
         visits += 1;
-        // Both ways to give back.
+        // Alternate between drop and an explicit release.
         if visits % 2 == 0 {
             drop(guard);
         } else {

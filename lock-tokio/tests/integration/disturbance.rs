@@ -1,4 +1,4 @@
-//! Servers whose operators do what operators do.
+//! Disturbances by server operators.
 
 use core::time::Duration;
 
@@ -11,7 +11,8 @@ use crate::kit::{
     with,
 };
 
-/// Requirement P1: scripts that the server has forgotten are sent again, and a holder notices nothing.
+/// Scripts that the server has dropped are sent again, without an effect on the holder.
+// P1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn script_flush_while_held() {
     let redis = Redis::start();
@@ -28,7 +29,8 @@ async fn script_flush_while_held() {
     clean(&redis).await;
 }
 
-/// Requirement P1: also when the scripts go again and again, with many requests on their way.
+/// Also if the scripts are dropped repeatedly, with many requests in flight.
+// P1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn script_flush_under_load() {
     let redis = Redis::start();
@@ -42,8 +44,9 @@ async fn script_flush_under_load() {
     clean(&redis).await;
 }
 
-/// Requirements A3, A4 and M8: connections die at any moment, with requests on their way in and answers on their way out. Nobody meets
-/// anybody, everybody gets a turn, and nothing is left behind.
+/// Connections die at any moment, with requests and replies in flight. Mutual exclusion holds,
+/// every waiter is served, and nothing is left behind.
+// A3, A4, M8
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_kill_under_load() {
     let redis = Redis::start();
@@ -58,7 +61,7 @@ async fn client_kill_under_load() {
     clean(&redis).await;
 }
 
-/// The same with the default pauses between connections, and one name for all.
+/// The same with the default reconnect backoff, and one name for all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_kill_with_one_name() {
     let redis = Redis::start();
@@ -72,7 +75,8 @@ async fn client_kill_with_one_name() {
     clean(&redis).await;
 }
 
-/// Requirements P2 and A1: a full server refuses new locks, says so, keeps those that are held, and takes them back.
+/// A full server rejects new locks with an error, keeps held locks and releases them.
+// P2, A1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn maxmemory_reached() {
     for fencing in [true, false] {
@@ -97,12 +101,13 @@ async fn maxmemory_reached() {
     }
 }
 
-/// Requirement P2: a demoted server is left for a new connection. A holder stays one if it is promoted back in time; waiters go on
-/// waiting, also those that were blocked in the server.
+/// A client leaves a demoted server for a new connection. A holder keeps its lock if the server is
+/// promoted back in time. Waiters keep waiting, including those blocked in the server.
+// P2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_is_demoted_and_promoted_back() {
     let redis = Redis::start();
-    // Nobody there: it keeps its data, and waits for its master.
+    // No master there: the server keeps its data and tries to connect.
     let nowhere = Redis::start().port().to_string();
     let holder = with(named(&redis, "holder"));
     let waiter = with(named(&redis, "waiter").poll(Backoff::fixed(ms(50))));
@@ -128,7 +133,8 @@ async fn a_server_is_demoted_and_promoted_back() {
     clean(&redis).await;
 }
 
-/// Requirements A7 and P2: a change of role throws waiters out (`UNBLOCKED`), which is no refusal: they listen again soon after.
+/// A change of role unblocks waiters (`UNBLOCKED`), which is no rejection: they subscribe again.
+// A7, P2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_listens_again_after_a_change_of_role() {
     let redis = Redis::start();
@@ -146,7 +152,7 @@ async fn a_waiter_listens_again_after_a_change_of_role() {
     clean(&redis).await;
 }
 
-/// The same with an error that passes (`NOREPLICAS`, or `LOADING` after a restart).
+/// The same with a transient error (`NOREPLICAS`, or `LOADING` after a restart).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_listens_as_soon_as_the_server_lets_it() {
     let redis = Redis::start();

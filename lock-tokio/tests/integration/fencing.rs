@@ -1,4 +1,4 @@
-//! Fencing tokens grow, whatever the server forgets.
+//! Fencing tokens grow, whatever data the server loses.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +19,8 @@ fn counter(redis: &Redis) -> u64 {
     redis.cli(&["GET", FENCE_NAME]).parse().unwrap_or(0)
 }
 
-/// Requirement A9: over all names of a namespace and all clients, and over the loss of everything.
+/// Over all names of a namespace, all clients, and the loss of all data.
+// A9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_grows_over_the_loss_of_the_data() {
     let mut redis = Redis::start();
@@ -43,7 +44,8 @@ async fn it_grows_over_the_loss_of_the_data() {
     assert!(fence(&clients[0], "a").await > last);
 }
 
-/// Requirements A9 and H2: a holder whose lock was flushed away, and its successor.
+/// A holder whose lock was flushed, and its successor.
+// A9, H2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_grows_over_a_flush_while_held() {
     let redis = Redis::start();
@@ -54,12 +56,13 @@ async fn it_grows_over_a_flush_while_held() {
     assert!(next.fence() > guard.fence());
     soon("loss", guard.lost()).await;
     drop(guard);
-    // The loser's return does no harm.
+    // A later release by the loser does no harm.
     give_back(take(&first, "b", LONG_TTL).await).await;
     assert_eq!(redis.cli(&["GET", "a"]), next.token().to_string());
 }
 
-/// Requirement A9: a counter that is ahead of the clock is counted on.
+/// A counter ahead of the clock is incremented.
+// A9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_grows_with_a_clock_that_is_behind() {
     let redis = Redis::start();
@@ -80,7 +83,6 @@ async fn it_grows_with_a_clock_that_is_behind() {
     assert_eq!(take(&client, "b", LONG_TTL).await.fence_ahead(), None);
 }
 
-/// Takes the lock again and again; the last token.
 async fn burst(client: Client, name: String) -> u64 {
     let mut last = 0;
     for _ in 0..50 {
@@ -89,7 +91,8 @@ async fn burst(client: Client, name: String) -> u64 {
     last
 }
 
-/// Requirement A9: the counter is lost right after a burst of grants, each of which asked for as many tokens as it may.
+/// The counter is lost after a burst of grants, each of which minted as many tokens as allowed.
+// A9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_grows_over_the_loss_of_the_counter_after_a_burst() {
     let redis = Redis::start();
@@ -114,7 +117,8 @@ async fn work(client: Client, seen: Arc<Mutex<Vec<u64>>>) {
     }
 }
 
-/// Requirement A9: waiters of one client pass the lock on, and every second one has to mint.
+/// Waiters of one client hand the lock over, and every second one must mint tokens.
+// A9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_grows_while_the_lock_is_passed_on_and_tokens_run_out() {
     let redis = Redis::start();
@@ -128,7 +132,8 @@ async fn it_grows_while_the_lock_is_passed_on_and_tokens_run_out() {
     assert!(seen.len() == 160 && seen.is_sorted_by(|a, b| a < b), "{seen:?}");
 }
 
-/// Requirement A9: a replica is promoted that has not heard of the last grants.
+/// A replica without the last grants is promoted.
+// A9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_grows_over_the_promotion_of_a_stale_replica() {
     let mut master = Redis::start();

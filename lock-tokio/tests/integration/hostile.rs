@@ -1,5 +1,6 @@
-//! Servers that are not to be trusted (requirement P3): memory stays bounded, the connection is dropped, the fate of the request is
-//! unknown, and the client goes on to work as soon as a well-behaved server is there.
+//! Untrusted servers: memory stays bounded, the connection is dropped, the result of the request is
+//! unknown, and the client recovers once a correct server is reachable.
+// P3
 
 use std::fs;
 
@@ -12,12 +13,11 @@ use tokio::time::{Instant, sleep};
 use crate::kit::{LONG_TTL, blocked, clean, endpoint, give_back, ms, soon, take, timed_out, with};
 use crate::peer::{Behaviour, Peer};
 
-/// More than one connection may ever take in: its frames are bounded, and the system's socket buffers hold some megabytes.
+/// More than one connection may read: frames are bounded, and socket buffers hold some megabytes.
 const MOST: u64 = 32 << 20;
-/// What a flood sends if nobody stops it.
+/// Total size of an uninterrupted flood.
 const FLOOD: usize = 256 << 20;
 
-/// Resident memory of this process, in bytes.
 fn resident() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -28,7 +28,7 @@ fn impatient(url: &str) -> Config {
     Config::new([endpoint(url)]).request_timeout(ms(200)).poll(Backoff::fixed(ms(20)))
 }
 
-/// Meets a server of this kind: the error names the fault, within the wait; and then a real server takes over.
+/// Runs a client against this behaviour, checks the fault, and lets a real server take over.
 async fn meet(parameters: &str, behaviour: Behaviour, faults: &[Fault]) {
     let peer = Peer::start(behaviour);
     let client = with(impatient(&format!("{}{parameters}", peer.url())));
@@ -39,12 +39,12 @@ async fn meet(parameters: &str, behaviour: Behaviour, faults: &[Fault]) {
     };
     assert!(faults.contains(fault), "{report}");
     assert!(peer.most_written() < MOST, "{} bytes were taken in", peer.most_written());
-    // Other tests run beside this one: a coarse bound.
+    // A coarse bound, because other tests run in the same process.
     assert!(resident().saturating_sub(before) < 8 * MOST, "{before} → {}", resident());
     recover(&peer, &client).await;
 }
 
-/// A real server takes over, and the same client works.
+/// Replaces the peer by a real server and checks that the client recovers.
 async fn recover(peer: &Peer, client: &Client) {
     let redis = Redis::start();
     peer.give_way_to(redis.address());
@@ -122,7 +122,7 @@ async fn p3_endless_garbage() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p3_replies_that_nobody_asked_for() {
     let talkative: Behaviour = |line| line.flood(b":1\r\n", FLOOD);
-    // The first of them may look like the answer to the request, of a wrong form.
+    // The first one may look like a malformed reply to the request.
     meet("", talkative, &[breach(Breach::Unasked), breach(Breach::WrongReply)]).await;
     let wrong: Behaviour = |line| {
         line.request()?;
@@ -143,7 +143,7 @@ async fn p3_half_a_reply_and_silence() {
     for behaviour in [half, silence] {
         meet("", behaviour, &[Fault::TimedOut]).await;
     }
-    // A login that is never answered.
+    // A login without a reply.
     let mute: Behaviour = |line| line.listen();
     let peer = Peer::start(mute);
     let url = peer.url().replace("redis://", "redis://:secret@");
@@ -164,11 +164,11 @@ async fn p3_a_million_pushes() {
         )
     };
     meet("?protocol=resp3", pushes, &[breach(Breach::TooManyPushes)]).await;
-    // The older protocol knows no pushes.
+    // RESP2 has no push messages.
     meet("", |line| line.flood(b">1\r\n+x\r\n", FLOOD), &[breach(Breach::Malformed), breach(Breach::Unasked)]).await;
 }
 
-/// What cannot be sent waits in small change, and is given up in time.
+/// Unsent data uses little memory, and the client gives up in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p3_a_server_that_never_reads() {
     let peer = Peer::start(|line| {
@@ -190,7 +190,8 @@ async fn p3_a_server_that_never_reads() {
     recover(&peer, &client).await;
 }
 
-/// Requirement P1: the pauses between two connections grow, and it is not more than a few a second.
+/// Reconnect backoff grows, so there are only a few connections a second.
+// P1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p3_a_server_that_hangs_up_at_once() {
     let at_once: Behaviour = |_| Ok(());
@@ -201,15 +202,16 @@ async fn p3_a_server_that_hangs_up_at_once() {
         let begun = Instant::now();
         let report = timed_out(soon("a wait", client.lock("a").ttl(LONG_TTL).wait(ms(1500)).acquire()).await);
         assert!(matches!(&*report.nodes, [Answer::Unknown(_) | Answer::Unreachable(_)]), "{report}");
-        // 10 ms, 20 ms, 40 ms … up to the time that an answer may take, each up to a quarter shorter: 6 in the first 300 ms, then
-        // one in 150 ms at most.
+        // 10 ms, 20 ms, 40 ms … up to the request timeout, each up to a quarter shorter: 6 in the
+        // first 300 ms, then at most one in 150 ms.
         let most = 8 + u64::try_from(begun.elapsed().as_millis()).unwrap() / 100;
         assert!((2..=most).contains(&peer.connects()), "{} connections in {:?}", peer.connects(), begun.elapsed());
         recover(&peer, &client).await;
     }
 }
 
-/// Requirements T1 and T2: a grant from such a server is worth what its clock says, and not more.
+/// A grant from such a server is valid by the client's clock only.
+// T1, T2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_and_then_nonsense() {
     let generous: Behaviour = |line| {
@@ -230,7 +232,8 @@ async fn a_grant_and_then_nonsense() {
     recover(&peer, &client).await;
 }
 
-/// Requirement A7: nonsense on the connection that waits for releases takes nobody's lock away, and polling goes on.
+/// Invalid data on the wake-up connection affects no lock, and polling continues.
+// A7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nonsense_on_the_wake_connection() {
     let noise: Behaviour = |line| {

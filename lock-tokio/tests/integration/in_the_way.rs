@@ -1,4 +1,4 @@
-//! Keys that hold what no lock would write there.
+//! Keys with data that no lock writes.
 
 use lock_testkit::Redis;
 use lock_tokio::AcquireErrorKind;
@@ -8,11 +8,11 @@ use crate::kit::{
     LONG_TTL, blocked, clean, client, config, exists, give_back, ms, put_data, soon, take, timed_out, with,
 };
 
-/// Some data of somebody else.
 const DATA: [&[&str]; 4] =
     [&["RPUSH", "a", "1"], &["HSET", "a", "field", "1"], &["SADD", "a", "1"], &["XADD", "a", "*", "field", "1"]];
 
-/// Requirement A10: an error at once, with the server's words, and the data stays as it is.
+/// An error at once with the server's message. The data stays unchanged.
+// A10
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn data_of_another_type_is_no_lock() {
     let redis = Redis::start();
@@ -22,7 +22,7 @@ async fn data_of_another_type_is_no_lock() {
             redis.cli(data);
             let before = redis.command(&["DUMP", "a"]);
             let client = with(config(&redis).fencing(fencing));
-            // The second attempt is a script in any case.
+            // The second attempt is always a script.
             for _ in 0..2 {
                 let error = soon("an error", client.lock("a").acquire()).await.unwrap_err();
                 // A plain `SET NX` only sees that there is something.
@@ -34,7 +34,8 @@ async fn data_of_another_type_is_no_lock() {
     }
 }
 
-/// Requirement A10: also for who waits already.
+/// Also during a wait.
+// A10
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn data_that_takes_the_place_of_a_lock_ends_the_wait() {
     let redis = Redis::start();
@@ -44,7 +45,7 @@ async fn data_that_takes_the_place_of_a_lock_ends_the_wait() {
     blocked(&mut waiting, Blocked::Held).await;
     redis.cli(&["DEL", "a"]);
     redis.cli(&["RPUSH", "a", "1"]);
-    // Between the two commands it may have been free.
+    // The key may have been free between the two commands.
     match soon("the end of the wait", waiting).await {
         Err(error) if matches!(error.kind(), AcquireErrorKind::KeyInUse(_)) => {}
         Err(error) => panic!("{error}"),
@@ -52,7 +53,8 @@ async fn data_that_takes_the_place_of_a_lock_ends_the_wait() {
     }
 }
 
-/// Requirements H2 and U1: data in the place of a lock that is held is a clear "not mine".
+/// Data in place of a held lock is a definite "not mine".
+// H2, U1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn data_that_takes_the_place_of_a_lock_that_is_held() {
     let redis = Redis::start();
@@ -67,7 +69,8 @@ async fn data_that_takes_the_place_of_a_lock_that_is_held() {
     assert!(exists(&redis, "a") && exists(&redis, "b"), "the data stays");
 }
 
-/// Requirements A1 and A9: a counter that cannot be counted on is refused before anything is written.
+/// An invalid counter is an error before anything is written.
+// A1, A9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fence_counter_that_is_none() {
     let counter = "lock-proto:fence";
@@ -82,7 +85,7 @@ async fn a_fence_counter_that_is_none() {
     }
 }
 
-/// The same for numbers that leave no room to count, or are none.
+/// The same for numbers without room to increment, and for other values.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fence_counter_out_of_range() {
     let counter = "lock-proto:fence";
@@ -101,13 +104,14 @@ async fn refuses_to_count_on(redis: &Redis, counter: &str, spoiled: &[&str]) {
     assert!(matches!(error.kind(), AcquireErrorKind::KeyInUse(_)), "{spoiled:?}: {error}");
     assert!(!exists(redis, "a"), "{spoiled:?}");
     assert_eq!(redis.command(&["DUMP", counter]), before, "{spoiled:?}");
-    // Without a fence it is in nobody's way.
+    // Without fencing the counter is not used.
     give_back(take(&with(config(redis).fencing(false)), "a", LONG_TTL).await).await;
     redis.cli(&["DEL", counter]);
     give_back(take(&client, "a", LONG_TTL).await).await;
 }
 
-/// Requirement A10: a key without expiry is reported, and waited for.
+/// A key without a TTL is reported, and the client keeps waiting.
+// A10
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_without_expiry() {
     let redis = Redis::start();
@@ -117,7 +121,7 @@ async fn a_key_without_expiry() {
     assert!(report.is_busy() && report.to_string().contains("without expiry"), "{report}");
     let mut waiting = client.lock("a").ttl(LONG_TTL).acquire();
     blocked(&mut waiting, Blocked::HeldWithoutExpiry).await;
-    // With an expiry it is a lock like any other.
+    // With a TTL it is a lock like any other.
     redis.cli(&["PEXPIRE", "a", "60000"]);
     blocked(&mut waiting, Blocked::Held).await;
     redis.cli(&["PERSIST", "a"]);

@@ -1,4 +1,4 @@
-//! Locks of other libraries on the same keys: they exclude us, and we exclude them.
+//! Locks of other libraries on the same keys exclude ours, and vice versa.
 
 use std::sync::Arc;
 use std::thread;
@@ -12,7 +12,7 @@ use crate::kit::{LONG_TTL, blocked, clean, client, config, give_back, ms, soon, 
 use crate::plain::{Plain, Redlock};
 use crate::quorum::{quorum, trusting};
 
-/// Requirements A1 and A10.
+// A1, A10
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plain_client_and_ours_exclude_each_other() {
     let redis = Redis::start();
@@ -29,14 +29,15 @@ async fn a_plain_client_and_ours_exclude_each_other() {
     let mut waiting = client.lock("a").ttl(LONG_TTL).acquire();
     blocked(&mut waiting, Blocked::Held).await;
     assert!(plain.give_back("a"));
-    // It told nobody of its release: polling finds out.
+    // It does not notify at its release, so polling finds the free lock.
     let guard = soon("the lock", waiting).await.unwrap();
     give_back(guard).await;
     assert!(plain.try_take("a", 60_000) && plain.give_back("a"));
     clean(&redis).await;
 }
 
-/// Requirements H2 and U1: a plain client that breaks in is found out, and is not disturbed.
+/// A plain client that steals the lock is detected, and not disturbed.
+// H2, U1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plain_client_that_breaks_in() {
     let redis = Redis::start();
@@ -66,7 +67,8 @@ async fn names_go_byte_for_byte() {
     clean(&redis).await;
 }
 
-/// Requirement A1: two of ours and two of theirs, many times.
+/// Two of our clients and two others alternate many times.
+// A1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn plain_clients_and_ours_in_turns() {
     let redis = Arc::new(Redis::start());
@@ -109,7 +111,8 @@ async fn plain_clients_and_ours_in_turns() {
     clean(&redis).await;
 }
 
-/// Requirements Q1 and Q2: RedLock as others write it, on the same five servers.
+/// Another RedLock implementation on the same five servers.
+// Q1, Q2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_quorum_client_and_ours_exclude_each_other() {
     let servers = Arc::new(trusting(5));
@@ -122,11 +125,11 @@ async fn another_quorum_client_and_ours_exclude_each_other() {
     assert!(other.try_take("a", 60_000));
     let mut waiting = client.lock("a").ttl(LONG_TTL).acquire();
     blocked(&mut waiting, Blocked::Held).await;
-    // All five, but for what a minority still had of ours when it was taken.
+    // All five, except for nodes where our waiter had a minority of grants.
     assert!(other.give_back("a") >= 3, "the waiter has taken nothing of it");
     give_back(soon("the lock", waiting).await.unwrap()).await;
 
-    // In turns, in which each of them often finds some nodes taken and some free.
+    // Both alternate, and often find a part of the nodes taken.
     let section = Arc::new(Section::default());
     const VISITS: u32 = 15;
     let theirs = thread::spawn({

@@ -1,4 +1,4 @@
-//! Clients, patience, and questions to a server.
+//! Clients, timeouts and server queries for the tests.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -8,10 +8,9 @@ use lock_tokio::redis::{Blocked, Config, Endpoint, FENCE_NAME, Release, Report, 
 use lock_tokio::{AcquireError, Acquiring, Client, Guard};
 use tokio::time::{sleep, timeout};
 
-/// Longer than [`TIMEOUT`]: nothing that ends within a test ends by this.
+/// Longer than [`TIMEOUT`], so that no lock expires within a test.
 pub(crate) const LONG_TTL: Duration = Duration::from_secs(60);
 
-/// Milliseconds.
 pub(crate) const fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
 }
@@ -20,12 +19,11 @@ pub(crate) fn endpoint(url: &str) -> Endpoint {
     Endpoint::parse(url).unwrap()
 }
 
-/// The default settings for one server.
 pub(crate) fn config(redis: &Redis) -> Config {
     Config::new([endpoint(&redis.url())])
 }
 
-/// The same, with a name that `CLIENT LIST` shows.
+/// Returns the same settings with a name for `CLIENT LIST`.
 pub(crate) fn named(redis: &Redis, name: &str) -> Config {
     let mut at = endpoint(&redis.url());
     at.client_name = Some(name.into());
@@ -40,12 +38,10 @@ pub(crate) fn client(redis: &Redis) -> Client {
     with(config(redis))
 }
 
-/// Runs a future that must end soon.
 pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     timeout(TIMEOUT, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
 }
 
-/// Waits for a condition that others bring about.
 pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + TIMEOUT;
     while !condition() {
@@ -54,7 +50,7 @@ pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Polls an acquisition until it says why it waits.
+/// Polls an acquisition until it is blocked for this reason.
 pub(crate) async fn blocked(waiting: &mut Acquiring, why: Blocked) {
     let end = Instant::now() + TIMEOUT;
     while waiting.blocked() != Some(why) {
@@ -65,17 +61,15 @@ pub(crate) async fn blocked(waiting: &mut Acquiring, why: Blocked) {
     }
 }
 
-/// Takes a lock that nobody else has for long.
+/// Acquires a lock that is free or will be soon.
 pub(crate) async fn take(client: &Client, name: &str, ttl: Duration) -> Guard {
     soon("acquire", client.lock(name).ttl(ttl).acquire()).await.unwrap()
 }
 
-/// Gives a lock back that is held.
 pub(crate) async fn give_back(guard: Guard) {
     assert_eq!(soon("release", guard.release()).await, Release::Released);
 }
 
-/// The report of an acquisition that failed because its wait ran out.
 #[track_caller]
 pub(crate) fn timed_out(result: Result<Guard, AcquireError>) -> Report {
     let error = result.map(|guard| panic!("{guard:?}")).unwrap_err();
@@ -87,37 +81,35 @@ pub(crate) fn exists(redis: &Redis, key: &str) -> bool {
     redis.cli(&["EXISTS", key]) == "1"
 }
 
-/// Puts data in the place of a lock, in one step.
+/// Replaces a lock by data in one step.
 pub(crate) fn put_data(redis: &Redis, key: &str) {
     redis.command(&["EVAL", "redis.call('DEL', KEYS[1]) return redis.call('RPUSH', KEYS[1], '1')", "1", key]);
 }
 
-/// The time that is left for a key, in ms.
 pub(crate) fn pttl(redis: &Redis, key: &str) -> i64 {
     let answer = redis.command(&["PTTL", key]);
     let Value::Int(left) = answer else { panic!("{answer}") };
     left
 }
 
-/// Whether a connection of the client with this name is blocked in the server.
+/// Returns whether a connection with this client name is blocked in the server.
 pub(crate) fn listens(redis: &Redis, name: &str) -> bool {
     let name = format!(" name={name} ");
     redis.cli(&["CLIENT", "LIST"]).lines().any(|line| line.contains(&name) && line.contains(" flags=b "))
 }
 
-/// The server's ids of the connections with this name.
 pub(crate) fn connections(redis: &Redis, name: &str) -> Vec<u64> {
     let list = redis.cli(&["CLIENT", "LIST"]);
     let ours = list.lines().filter(|line| line.contains(&format!(" name={name} ")));
     ours.map(|line| line.split_once(' ').unwrap().0.strip_prefix("id=").unwrap().parse().unwrap()).collect()
 }
 
-/// No lock is left, and of the side keys only the fence counter has no end.
+/// Checks that no lock is left and that all side keys except the fence counter have a TTL.
 pub(crate) async fn clean(redis: &Redis) {
     let ends = |key: &&String| key.ends_with(SIGNAL_SUFFIX) || key.ends_with(WAITING_SUFFIX);
     until("all locks are gone", || redis.keys().iter().all(|key| key.ends_with(FENCE_NAME) || ends(&key))).await;
     for key in redis.keys().iter().filter(ends) {
-        // -2: it has ended since.
+        // -2: the key has expired since.
         assert_ne!(pttl(redis, key), -1, "requirement A7: {key} never ends");
     }
 }

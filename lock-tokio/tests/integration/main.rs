@@ -1,7 +1,8 @@
-//! What happens to locks when real servers die, stop, refuse, fill up, change their role, or turn out to be something else.
+//! Locks on real Redis servers that die, are paused, reject requests, run out of memory, change
+//! their role, or are replaced.
 //!
-//! Every test starts servers of its own. Most locks here have a TTL that is longer than the patience of the tests: what ends in
-//! time has then ended because somebody ended it.
+//! Every test starts its own servers. Most locks have a TTL beyond the timeout of the tests, so
+//! that a lock that ends in time was released and did not expire.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

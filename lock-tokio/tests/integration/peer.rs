@@ -1,4 +1,4 @@
-//! A server that is none, until it is told to be one.
+//! A hostile server that can be replaced by a real one.
 
 use core::net::{Ipv4Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,27 +9,26 @@ use std::thread;
 
 use crate::kit::ms;
 
-/// What it does with a connection.
 pub(crate) type Behaviour = fn(&mut Line) -> io::Result<()>;
 
-/// One port of loopback. Behaves as it was told, then passes everything on to a real server.
+/// A port on loopback with this behaviour, which later becomes a proxy to a real server.
 pub(crate) struct Peer {
     address: SocketAddr,
     state: Arc<State>,
 }
 
 struct State {
-    /// The real server, as soon as it takes over.
+    /// The real server, once it has taken over.
     server: Mutex<Option<SocketAddr>>,
-    /// Connections of which the first command starts like this are handed to the behaviour, the others to the server.
+    /// Prefix of the first command. Matching connections get the behaviour, others the server.
     only: Mutex<Option<&'static [u8]>>,
     stop: AtomicBool,
     connects: AtomicU64,
-    /// The most that was written to one connection.
+    /// Maximum number of bytes written to one connection.
     most: AtomicU64,
 }
 
-/// One connection in bad hands.
+/// A connection with hostile behaviour.
 pub(crate) struct Line {
     stream: TcpStream,
     state: Arc<State>,
@@ -37,7 +36,6 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Waits for something to be asked.
     pub(crate) fn request(&mut self) -> io::Result<()> {
         let mut buffer = [0; 64 * 1024];
         match self.stream.read(&mut buffer)? {
@@ -53,18 +51,16 @@ impl Line {
         if count == bytes.len() { Ok(()) } else { self.say(&bytes[count..]) }
     }
 
-    /// Says it again and again, up to this many bytes in all.
     pub(crate) fn flood(&mut self, bytes: &[u8], total: usize) -> io::Result<()> {
         let many = bytes.repeat((64 * 1024 / bytes.len()).max(1));
         (0..total / many.len()).try_for_each(|_| self.say(&many))
     }
 
-    /// Takes in what comes, until the other side hangs up.
     pub(crate) fn listen(&mut self) -> io::Result<()> {
         io::copy(&mut self.stream, &mut io::sink()).map(drop)
     }
 
-    /// Reads nothing, and does not hang up.
+    /// Keeps the connection open without reading.
     pub(crate) fn ignore(&self) {
         while !self.state.stop.load(Ordering::SeqCst) && self.state.server.lock().unwrap().is_none() {
             thread::sleep(ms(5));
@@ -92,14 +88,14 @@ impl Peer {
                 let Ok(stream) = stream else { continue };
                 shared.connects.fetch_add(1, Ordering::SeqCst);
                 let state = Arc::clone(&shared);
-                // How a connection ends is for the other side to judge.
+                // The client judges how a connection ends.
                 thread::spawn(move || drop(serve(stream, state, behaviour)));
             }
         });
         Self { address, state }
     }
 
-    /// A real server, of which connections that start with this command are in bad hands.
+    /// Starts a proxy to a real server. Connections that start with this command get the behaviour.
     pub(crate) fn in_front_of(server: SocketAddr, first: &'static [u8], behaviour: Behaviour) -> Self {
         let peer = Self::start(behaviour);
         *peer.state.only.lock().unwrap() = Some(first);
@@ -111,7 +107,7 @@ impl Peer {
         format!("redis://{}", self.address)
     }
 
-    /// From now on, new connections reach this server.
+    /// Forwards new connections to this server from now on.
     pub(crate) fn give_way_to(&self, server: SocketAddr) {
         *self.state.server.lock().unwrap() = Some(server);
     }
@@ -120,7 +116,6 @@ impl Peer {
         self.state.connects.load(Ordering::SeqCst)
     }
 
-    /// The most bytes that one connection took.
     pub(crate) fn most_written(&self) -> u64 {
         self.state.most.load(Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! Locks as other libraries make them: `SET key value NX PX ttl`, and a script that compares and deletes
+//! Locks of other libraries: `SET key value NX PX ttl`, and a script that compares and deletes
 //! (<https://redis.io/docs/latest/develop/use/patterns/distributed-locks/>).
 
 use std::time::Instant;
@@ -10,7 +10,6 @@ use crate::kit::ms;
 const COMPARE_AND_DELETE: &str =
     "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
 
-/// A client of one server.
 pub(crate) struct Plain {
     connection: Connection,
     value: String,
@@ -31,7 +30,7 @@ impl Plain {
     }
 }
 
-/// A client of several servers: RedLock as it is written down.
+/// A client of several servers: RedLock as documented.
 pub(crate) struct Redlock(Vec<Plain>);
 
 impl Redlock {
@@ -49,7 +48,7 @@ impl Redlock {
         won
     }
 
-    /// On how many nodes it was there.
+    /// Releases the lock and returns the number of nodes that had it.
     pub(crate) fn give_back(&mut self, name: &str) -> usize {
         self.0.iter_mut().map(|node| node.give_back(name)).filter(|deleted| *deleted).count()
     }

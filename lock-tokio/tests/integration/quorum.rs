@@ -1,4 +1,4 @@
-//! Several servers, of which some are dead, silent, new, or the same.
+//! Several servers, some of which are dead, silent, new, or identical.
 
 use core::time::Duration;
 
@@ -9,18 +9,17 @@ use tokio::time::timeout;
 
 use crate::kit::{LONG_TTL, clean, endpoint, exists, give_back, ms, soon, take, timed_out, until, with};
 
-/// Servers that hide their age from this user, for clients that trust them: such a quorum grants from its first second on.
+/// Servers that hide their uptime, for clients that trust them. They can grant at once.
 pub(crate) fn trusting(count: usize) -> Vec<Redis> {
     (0..count).map(|_| Redis::builder().acl("trusted", "on >secret ~* +@all -info").start()).collect()
 }
 
-/// A client of [`trusting`] servers.
+/// Returns the settings of a client of [`trusting`] servers.
 pub(crate) fn quorum(servers: &[Redis]) -> Config {
     let nodes: Vec<_> = servers.iter().map(|redis| endpoint(&redis.url_with("trusted", "secret"))).collect();
     Config::new(nodes).quarantine(LONG_TTL).unknown_age(UnknownAge::Trust)
 }
 
-/// A client that asks the servers for their age.
 fn asking(servers: &[Redis], quarantine: Duration) -> Config {
     Config::new(servers.iter().map(|redis| endpoint(&redis.url())).collect::<Vec<_>>()).quarantine(quarantine)
 }
@@ -29,7 +28,8 @@ fn count(servers: &[Redis], key: &str) -> usize {
     servers.iter().filter(|redis| exists(redis, key)).count()
 }
 
-/// Requirements Q1 and Q4: two of five may be dead, and three may not; every node is named.
+/// A quorum of five works with two dead nodes, but not with three. The report has every node.
+// Q1, Q4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_nodes_with_two_and_with_three_dead() {
     let mut servers = trusting(5);
@@ -57,12 +57,13 @@ async fn five_nodes_with_two_and_with_three_dead() {
     for alive in [0, 3] {
         clean(&servers[alive]).await;
     }
-    // The third comes back: enough again.
+    // The third one restarts, which makes a majority.
     servers[2].restart();
     give_back(take(&client, "a", LONG_TTL).await).await;
 }
 
-/// Requirements Q1, A3 and A4: a silent minority delays nobody, and is given back what it granted when it continues.
+/// A silent minority delays no client, and its grants are released when it resumes.
+// Q1, A3, A4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_minority_keeps_no_ghost() {
     let servers = trusting(5);
@@ -83,7 +84,8 @@ async fn a_stopped_minority_keeps_no_ghost() {
     }
 }
 
-/// Requirement Q3: a node that lost its data gets the token again, while a majority confirms it; then it counts again.
+/// A node that lost its data gets the token again while a majority confirms it, then counts.
+// Q3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_restarted_empty_is_seeded_again() {
     let mut servers = trusting(3);
@@ -93,7 +95,7 @@ async fn a_node_restarted_empty_is_seeded_again() {
     servers[0].restart_empty();
     until("it is seeded", || servers[0].cli(&["GET", "a"]) == guard.token().to_string()).await;
     assert!(guard.is_held());
-    // It stands in for another.
+    // It counts in place of another one.
     servers[1].kill();
     let before = guard.valid_until();
     until("the other two renew it", || guard.valid_until() > before && guard.remaining() > ttl / 2).await;
@@ -104,7 +106,8 @@ async fn a_node_restarted_empty_is_seeded_again() {
     clean(&servers[2]).await;
 }
 
-/// Requirement Q3: with the majority gone nothing is seeded, and the holder is told.
+/// Without a majority the token is not written again, and the holder is notified.
+// Q3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_majority_restarted_empty_is_not_seeded() {
     let mut servers = trusting(3);
@@ -120,7 +123,8 @@ async fn a_majority_restarted_empty_is_not_seeded() {
     drop(guard);
 }
 
-/// Requirement Q6: nodes that restarted empty do not make a second majority before the longest TTL is over.
+/// Nodes that restarted empty form no second majority before the longest TTL has passed.
+// Q6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_restarted_empty_are_kept_out() {
     let mut servers = Redis::start_many(3);
@@ -134,12 +138,12 @@ async fn nodes_restarted_empty_are_kept_out() {
     let start = std::time::Instant::now();
     servers[0].restart_empty();
     servers[2].restart_empty();
-    // Two of three have forgotten everything, and the holder may still believe in its lock, or even have it.
+    // Two of three have lost their data. The holder may still believe in its lock, or even have it.
     loop {
         let report = timed_out(soon("a try", other.lock("a").ttl(quarantine).try_acquire()).await);
         assert!(!report.nodes.contains(&Answer::Granted), "{report}");
-        // The first tries may be asked before this client has seen the restarts, and answered by the holder's token. On a busy
-        // machine the restarts may take as long as the quarantine.
+        // The first tries may be sent before this client has seen the restarts, and be rejected by
+        // the holder's token. On a busy machine the restarts may take as long as the quarantine.
         if report.nodes.contains(&Answer::RecentlyRestarted) || start.elapsed() > quarantine {
             break;
         }
@@ -150,7 +154,8 @@ async fn nodes_restarted_empty_are_kept_out() {
             drop(guard);
             second.unwrap()
         }
-        // It renewed between the two restarts: the first server got its key again, so a majority has known it all the time.
+        // It renewed between the restarts: the first server got its key again, so a majority had
+        // it.
         Err(_) => {
             assert!(observer.is_held(), "nobody holds it");
             give_back(guard).await;
@@ -163,7 +168,8 @@ async fn nodes_restarted_empty_are_kept_out() {
     }
 }
 
-/// Requirement Q6: INFO forbidden is reported, or trusted by setting.
+/// A node without permission for INFO is reported, or trusted by configuration.
+// Q6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_hide_their_age() {
     let servers = trusting(3);
@@ -174,12 +180,13 @@ async fn nodes_that_hide_their_age() {
     let rejected = report.nodes.iter().filter(|answer| matches!(answer, Answer::Rejected(_))).count();
     assert!(rejected >= 2, "{report}");
     assert!(report.to_string().contains("info"), "{report}");
-    // What a node granted before it was known is given back in the background.
+    // A grant of a node whose identity was still unknown is released in the background.
     until("nothing is left", || count(&servers, "a") == 0).await;
     give_back(take(&with(quorum(&servers)), "a", LONG_TTL).await).await;
 }
 
-/// Requirement Q6: one server under two names is not two servers.
+/// One server with two addresses counts as one.
+// Q6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_server_under_two_names() {
     let servers = Redis::start_many(2);
@@ -191,7 +198,7 @@ async fn one_server_under_two_names() {
     nodes.sort_unstable();
     assert_eq!(nodes, [0, 2], "{error}");
     assert!(error.to_string().contains("same server"), "{error}");
-    // Also who comes later is told, and nothing is left.
+    // Later acquisitions fail as well, and nothing is left.
     let again = soon("a refusal", client.lock("b").acquire()).await.unwrap_err();
     assert!(matches!(again.kind(), AcquireErrorKind::EqualNodes(..)), "{again}");
     for redis in &servers {

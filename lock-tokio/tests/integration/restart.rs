@@ -1,4 +1,4 @@
-//! Servers that are killed and started again, with and without what they knew.
+//! Servers that are killed and restarted, with and without their data.
 
 use core::time::Duration;
 
@@ -11,7 +11,8 @@ use crate::kit::{
     LONG_TTL, blocked, clean, client, config, exists, give_back, listens, ms, named, soon, take, timed_out, until, with,
 };
 
-/// Requirements H2 and P1: what the server had confirmed is there again, and all of it is renewed over a new connection.
+/// Confirmed locks exist after the restart and are renewed over a new connection.
+// H2, P1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_held_locks_live_through_a_restart_with_the_data() {
     let mut redis = Redis::builder().append_only().start();
@@ -32,8 +33,9 @@ async fn many_held_locks_live_through_a_restart_with_the_data() {
     clean(&redis).await;
 }
 
-/// Requirements T2 and U1: a server that stays away past the end of validity costs the lock, and what it still knows when it
-/// comes back keeps nobody out once the guard was given back.
+/// A server that is down past the end of validity costs the lock. Once the guard is released, the
+/// data that the server still has blocks no client.
+// T2, U1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_stays_away_costs_the_lock() {
     let mut redis = Redis::builder().append_only().start();
@@ -51,7 +53,8 @@ async fn a_server_that_stays_away_costs_the_lock() {
     clean(&redis).await;
 }
 
-/// Requirements A7 and P1: whoever waits goes on waiting, on new connections, and gets the lock when it is free.
+/// A waiter keeps waiting on new connections, and gets the lock when it is free.
+// A7, P1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_lives_through_a_restart() {
     for with_data in [true, false] {
@@ -77,7 +80,8 @@ async fn a_waiter_lives_through_a_restart() {
     }
 }
 
-/// Requirements A3 and M8: the server dies with the request in its hands. The attempt goes on, and nothing of it is left.
+/// The server dies with the request in flight. The attempt continues and leaves nothing behind.
+// A3, M8
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_killed_during_an_acquire() {
     let mut redis = Redis::builder().append_only().start();
@@ -87,19 +91,20 @@ async fn a_server_killed_during_an_acquire() {
         redis.pause();
         let waiting = tokio::spawn(client.lock("a").ttl(LONG_TTL).acquire());
         let given_up = tokio::spawn(client.lock("b").ttl(LONG_TTL).wait(ms(20)).acquire());
-        // From before the request leaves to after its connection was dropped for its silence.
+        // From before the request is sent to after its connection has timed out.
         sleep(ms(round * 150)).await;
         redis.restart();
         let guard = soon("the lock", waiting).await.unwrap().unwrap();
         assert_eq!(redis.cli(&["GET", "a"]), guard.token().to_string());
         give_back(guard).await;
-        // Given up or granted after all, by how long the restart took.
+        // A timeout or a grant, depending on how long the restart took.
         drop(soon("the end of the wait", given_up).await.unwrap());
         clean(&redis).await;
     }
 }
 
-/// Requirements A4 and U1: the delete was on its way when the server died, and is repeated when it is back.
+/// The delete was in flight when the server died, and is repeated after its restart.
+// A4, U1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_killed_during_a_release() {
     let mut redis = Redis::builder().append_only().start();
@@ -117,7 +122,8 @@ async fn a_server_killed_during_a_release() {
     clean(&redis).await;
 }
 
-/// Requirements A3, A4 and A9 under load: with its data kept, no restart lets two in, and no ghost stays.
+/// Under load, restarts with data break neither mutual exclusion nor the cleanup.
+// A3, A4, A9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restarts_under_load() {
     let mut redis = Redis::builder().append_only().start();

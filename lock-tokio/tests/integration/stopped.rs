@@ -1,5 +1,5 @@
-//! Servers that stop and continue. What a closed connection had sent is executed when they continue.
-//! (The client process that stops is a matter of `with-lock`'s tests.)
+//! Servers that are paused and resumed. On resume they execute requests from closed connections.
+//! (The tests of `with-lock` cover paused client processes.)
 
 use std::time::Instant;
 
@@ -8,7 +8,8 @@ use lock_tokio::redis::{Answer, Backoff, Blocked, Release};
 
 use crate::kit::{LONG_TTL, blocked, clean, client, config, exists, give_back, ms, soon, take, timed_out, until, with};
 
-/// Requirements T2 and H2: a stop that ends before the validity does costs nothing.
+/// A pause that ends before the validity has no effect.
+// T2, H2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_short_stop_costs_a_holder_nothing() {
     let redis = Redis::start();
@@ -23,7 +24,8 @@ async fn a_short_stop_costs_a_holder_nothing() {
     clean(&redis).await;
 }
 
-/// Requirements A5 and T1: who waits is told in time, the next one goes on waiting, and is not granted what has ended.
+/// A waiter with a timeout fails in time. Another keeps waiting, and does not get an expired grant.
+// A5, T1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_stopped_past_the_ttl_while_somebody_waits() {
     let redis = Redis::start();
@@ -41,14 +43,15 @@ async fn a_server_stopped_past_the_ttl_while_somebody_waits() {
     redis.resume();
     let next = soon("the lock", for_ever).await.unwrap();
     assert!(next.is_held() && next.remaining() <= ttl);
-    // The old holder's renewals were executed late or not at all: the lock is the next one's, and stays so.
+    // The old holder's renewals were late or lost: the next holder keeps the lock.
     soon("release", guard.release()).await;
     assert_eq!(redis.cli(&["GET", "a"]), next.token().to_string());
     give_back(next).await;
     clean(&redis).await;
 }
 
-/// Requirements U1 and A4: a release has its own time, and what could not be confirmed is done when the server continues.
+/// A release times out as `Unknown`, and is completed when the server resumes.
+// U1, A4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_on_a_stopped_server_is_unknown_in_time_and_done_later() {
     let redis = Redis::start();
@@ -64,11 +67,12 @@ async fn a_release_on_a_stopped_server_is_unknown_in_time_and_done_later() {
     clean(&redis).await;
 }
 
-/// Requirements A3 and A4: the request of an attempt that was given up is executed when the server continues. What it leaves is deleted
-/// long before its TTL, and keeps neither us nor others out.
+/// The server executes the request of a cancelled attempt when it resumes. The resulting key is
+/// deleted long before its TTL, and blocks neither this client nor others.
+// A3, A4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_ghost_of_an_attempt_in_a_stopped_server() {
-    // With and without a fence: a script, and a plain SET.
+    // With and without fencing: a script and a plain SET.
     for fencing in [true, false] {
         let redis = Redis::start();
         let (ours, other) = (with(config(&redis).fencing(fencing)), client(&redis));
@@ -85,7 +89,7 @@ async fn the_ghost_of_an_attempt_in_a_stopped_server() {
         }
         redis.resume();
         for n in 0..waits.len() {
-            // Ours next, on the same connection as ever; and somebody else, who has to wait for the delete.
+            // This client is next on the same connection, then another one, after the delete.
             let guard = take(&ours, &format!("replaced{n}"), LONG_TTL).await;
             assert_eq!(redis.cli(&["GET", &format!("replaced{n}")]), guard.token().to_string());
             give_back(guard).await;
@@ -98,7 +102,7 @@ async fn the_ghost_of_an_attempt_in_a_stopped_server() {
     }
 }
 
-/// The same with a dropped future, and connections that were never answered at all.
+/// The same with a dropped future, and with connections that never got a reply.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_ghost_of_a_dropped_future_on_a_fresh_connection() {
     let redis = Redis::start();

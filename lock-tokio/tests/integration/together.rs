@@ -1,4 +1,5 @@
-//! Locks that are given back at the same moment (requirement P4). One thread, so that all are given back before the driver has a turn.
+//! Simultaneous releases, on one thread, so that all of them precede the driver's next poll.
+// P4
 
 use core::time::Duration;
 
@@ -17,7 +18,7 @@ async fn taken(client: &Client, names: impl IntoIterator<Item = impl AsRef<str>>
     guards
 }
 
-/// Gives all of them back at once: what became of each, and how many scripts the server ran.
+/// Releases all guards at once. Returns the results and the number of scripts that the server ran.
 async fn released(redis: &Redis, guards: Vec<Guard>) -> (Vec<Release>, u64) {
     redis.cli(&["CONFIG", "RESETSTAT"]);
     let mut tasks = JoinSet::new();
@@ -45,7 +46,7 @@ async fn p4_forty_locks_take_three_commands() {
         }
         let (ends, scripts) = released(&redis, guards).await;
         assert_eq!(ends, [Release::Released; 40]);
-        // A server that has lost the script is asked for each lock by itself.
+        // If the server lost the script, each lock is released by a separate call.
         assert_eq!(scripts, if flushed { 3 + 40 } else { 3 });
     }
     clean(&redis).await;
@@ -56,7 +57,7 @@ async fn p4_each_lock_has_an_end_of_its_own() {
     let redis = Redis::start();
     let far = Duration::from_secs(3600);
     let [client, other] = [1, 2].map(|_| with(config(&redis).poll(Backoff::fixed(far))));
-    // What is wrong with the first lock is answered otherwise than what is wrong with another one.
+    // An error for the first lock is handled differently from one for another lock.
     let orders: [&[&str]; 2] =
         [&["data", "gone", "taken", "awaited", "last"], &["kept", "gone", "taken", "awaited", "data", "last"]];
     for names in orders {

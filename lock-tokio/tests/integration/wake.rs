@@ -1,4 +1,4 @@
-//! Releases wake waiters: one, in the order of their arrival, and not the dead.
+//! Releases wake one live waiter, in FIFO order.
 
 use core::time::Duration;
 use std::process::{Child, Command, Stdio};
@@ -13,14 +13,15 @@ use tokio::time::sleep;
 use crate::kit::{LONG_TTL, clean, endpoint, give_back, listens, ms, named, soon, take, until, with};
 use crate::quorum::{quorum, trusting};
 
-/// Polling that never helps within a test.
+/// A poll interval that never expires within a test.
 const NEVER: Backoff = Backoff::fixed(Duration::from_secs(300));
 
 fn waiter(redis: &Redis, name: &str, poll: Backoff) -> Client {
     with(named(redis, name).poll(poll))
 }
 
-/// Requirement A7: a hand-over takes a small part of the poll interval.
+/// A hand-over takes a small part of the poll interval.
+// A7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_wakes_the_waiter() {
     let redis = Redis::start();
@@ -44,7 +45,8 @@ async fn a_release_wakes_the_waiter() {
     clean(&redis).await;
 }
 
-/// Requirement A7: also of a quorum, with each of its nodes telling on its own.
+/// Also in a quorum, where each node notifies separately.
+// A7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_wakes_the_waiter_of_a_quorum() {
     let servers = trusting(3);
@@ -54,7 +56,7 @@ async fn a_release_wakes_the_waiter_of_a_quorum() {
     for round in 0..10 {
         until("nobody listens", || !servers.iter().any(blocked)).await;
         let waiting = tokio::spawn(clients[round % 2].lock("a").ttl(LONG_TTL).acquire());
-        // At one of them.
+        // On one of them.
         until("it listens", || servers.iter().filter(|redis| blocked(redis)).count() == 1).await;
         give_back(guard).await;
         guard = soon("the lock", waiting).await.unwrap().unwrap();
@@ -65,7 +67,8 @@ async fn a_release_wakes_the_waiter_of_a_quorum() {
     }
 }
 
-/// Requirement A7: first come, first served, across clients. Nothing polls here, so nobody can slip in between.
+/// FIFO order across clients. Without polling, no client can overtake.
+// A7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_are_served_in_the_order_of_their_arrival() {
     let redis = Redis::start();
@@ -95,7 +98,8 @@ async fn waiters_are_served_in_the_order_of_their_arrival() {
     clean(&redis).await;
 }
 
-/// Requirement A7: a waiter that gives up, at the very moment of the release, stalls nobody: its signal is handed on.
+/// A waiter that is cancelled at the moment of the release passes its signal on.
+// A7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_that_gives_up_stalls_nobody() {
     let redis = Redis::start();
@@ -123,7 +127,7 @@ async fn a_waiter_that_gives_up_stalls_nobody() {
         let releasing = guard.release();
         quitting.abort();
         drop(releasing);
-        // Who was quicker than its end gives back like anybody.
+        // If it was granted the lock before its cancellation, it has released it.
         drop(quitting.await);
         give_back(soon("the second", waiting).await.unwrap().unwrap()).await;
         until("nobody listens", || !listens(&redis, "next") && !listens(&redis, "quitter")).await;
@@ -131,7 +135,7 @@ async fn a_waiter_that_gives_up_stalls_nobody() {
     clean(&redis).await;
 }
 
-/// A waiter in a process of its own. It dies with the test.
+/// A waiter in a separate process, which is killed with the test.
 struct Process(Child);
 
 impl Process {
@@ -166,7 +170,7 @@ async fn a_process_that_waits() {
     let (Ok(url), Ok(name)) = (env::var("LOCK_TEST_URL"), env::var("LOCK_TEST_WAITER")) else { return };
     let mut at = endpoint(&url);
     at.client_name = Some(name.into());
-    // Should the test die, this ends by itself.
+    // Exits by itself if the test dies.
     thread::spawn(|| {
         thread::sleep(4 * TIMEOUT);
         std::process::exit(1);
@@ -175,7 +179,8 @@ async fn a_process_that_waits() {
     core::future::pending::<()>().await;
 }
 
-/// Requirement A7: a waiter that is killed leaves the line at once.
+/// A killed waiter leaves the queue at once.
+// A7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_that_is_killed_stalls_nobody() {
     let redis = Redis::start();
@@ -192,7 +197,8 @@ async fn a_waiter_that_is_killed_stalls_nobody() {
     clean(&redis).await;
 }
 
-/// Requirement A7: a waiter that is stopped swallows the signal. Polling stays the guarantee for the others.
+/// A paused waiter swallows the signal. Polling serves the others.
+// A7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_that_is_stopped_stalls_nobody_for_long() {
     let redis = Redis::start();
@@ -210,7 +216,8 @@ async fn a_waiter_that_is_stopped_stalls_nobody_for_long() {
     clean(&redis).await;
 }
 
-/// Requirements A7 and A8: the waiters of two clients, several each, all get their turn, and nothing polls.
+/// All waiters of two clients, several each, are served without polling.
+// A7, A8
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_is_forgotten() {
     let redis = Redis::start();

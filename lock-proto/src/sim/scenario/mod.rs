@@ -1,9 +1,12 @@
-//! Scenarios: named situations, each of which makes as many different runs as there are seeds.
+//! Scenarios: named situations, each of which yields a different run for every seed.
 //!
-//! A [`Scenario`] says what goes wrong in it, whether the bounds of the promises are kept, and what is promised then. A [`Plan`] is one
-//! run of it as plain data: settings, and a list of what applications do and what goes wrong, each with its time. It is drawn from a seed
-//! or from a byte string, it can be printed, changed, [shrunk](Plan::shrink) and run. A run has two phases (requirement S2): first
-//! everything in the list happens; then the faults stop, and everybody must be served and nothing be left behind.
+//! A [`Scenario`] defines the possible faults, whether they stay within the bounds of the
+//! guarantees, and which rules must hold. A [`Plan`] is one run as plain data: settings, and a
+//! timed list of actions and faults. It is drawn from a seed or a byte string, and can be printed,
+//! changed, [shrunk](Plan::shrink) and run.
+//!
+//! A run has two phases. First the listed steps happen; then the faults end, every waiter must be
+//! served, and nothing may be left behind.
 //!
 //! ```
 //! use lock_proto::sim::{self, Plan};
@@ -14,6 +17,7 @@
 //!     assert!(outcome.violations.is_empty(), "{}\n{plan}\n{outcome}", plan.replay());
 //! }
 //! ```
+// S2
 
 mod etcd;
 mod plan;
@@ -40,7 +44,7 @@ pub use etcd::{EtcdAction, EtcdStore};
 pub use plan::{Action, Origin, Pace, Plan, Setup, Step, Store};
 pub use redis::{RedisAction, RedisStore};
 
-/// What kind of store the locks of a scenario are in.
+/// The kind of store of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Backend {
     /// One Redis node, or a quorum of several.
@@ -49,59 +53,60 @@ pub enum Backend {
     Etcd,
 }
 
-/// Whether a scenario stays within what the promises are made for: clocks that agree within the drift allowance, servers that keep
-/// their data as promised.
+/// Whether a scenario stays within the bounds of the guarantees: clocks agree within the drift
+/// allowance, and servers keep their data as promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Bounds {
-    /// It does.
+    /// Within the bounds.
     Kept,
-    /// It does not, in this.
+    /// Outside the bounds, for this reason.
     Broken(&'static str),
 }
 
 /// A named situation.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// Its name, to ask for it.
+    /// The name by which [`Scenario::named`] finds it.
     pub name: &'static str,
-    /// What happens in it, in one sentence.
+    /// A description in one sentence.
     pub about: &'static str,
-    /// Which kind of store.
+    /// The kind of store.
     pub backend: Backend,
-    /// Whether the bounds of the promises are kept.
+    /// Whether the bounds of the guarantees are kept.
     pub bounds: Bounds,
-    /// Rules that cannot be promised here; everything else is.
+    /// Rules that need not hold here. All others must.
     pub excused: &'static [Rule],
-    /// Draws one run.
     pub(crate) draw: fn(&mut Chance) -> Draft,
-    /// Runs it: with this log, and with a trace if it is wanted. All violations are in the outcome, whether promised or not.
+    /// Runs a plan with this much of a log, and with a trace on request. The outcome has all
+    /// violations, excused or not.
     pub(crate) run: fn(&Plan, Keep, bool) -> (Outcome, Trace),
 }
 
-/// What a scenario draws.
+/// The parts of a plan that a scenario draws.
 #[derive(Clone, Debug)]
 pub(crate) struct Draft {
     pub(crate) setup: Setup,
     pub(crate) steps: Vec<Step>,
-    /// What cannot be promised with these settings, beside what the scenario says.
+    /// Rules that need not hold with these settings, in addition to the scenario's.
     pub(crate) excused: Vec<Rule>,
 }
 
 impl Scenario {
-    /// The scenario of this name.
+    /// Returns the scenario of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         scenarios().iter().find(|scenario| scenario.name == name)
     }
 
-    /// Whether this is promised in every run of it. With some settings less is: without fencing tokens nobody can refuse a stale write.
+    /// Returns whether this rule must hold in every run of the scenario. A plan's settings may
+    /// excuse more rules: without fencing tokens, for example, a stale write cannot be rejected.
     #[must_use]
     pub fn promises(&self, rule: Rule) -> bool {
         !self.excused.contains(&rule)
     }
 }
 
-/// Every scenario there is.
+/// Returns all scenarios.
 #[must_use]
 pub const fn scenarios() -> &'static [Scenario] {
     &ALL
@@ -150,27 +155,26 @@ const ALL: [Scenario; REDIS.len() + etcd::SCENARIOS.len()] = {
     all
 };
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Broken promises. Empty is what everybody hopes for.
+    /// Violations of rules that must hold.
     pub violations: Vec<Violation>,
-    /// What was found and cannot be promised in this scenario.
+    /// Violations of excused rules.
     pub excused: Vec<Violation>,
-    /// How often a lock was granted.
+    /// Number of grants.
     pub grants: u64,
-    /// How locks went from one client to another, until something went wrong.
+    /// How locks went from one client to another before the first fault.
     pub handovers: Handovers,
-    /// How often a machine was called: clients and servers.
+    /// Number of machine calls, clients and servers.
     pub steps: u64,
-    /// The same of the network.
+    /// Number of network steps.
     pub network_steps: u64,
     /// Simulated time.
     pub time: Duration,
-    /// A digest of the log and the number of its lines, if it was made.
+    /// Digest of the log and its number of lines, if a log was written.
     pub digest: (u64, u64),
-    /// A digest of what the clients sent and what their applications were told, if a log was made. It does not depend on
-    /// how anything is named.
+    /// Digest of the clients' requests and events, without names, if a log was written.
     pub fingerprint: u64,
     /// The end of the log, if it was kept.
     pub log: String,
@@ -189,7 +193,6 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// What a panic said.
 fn text_of(panic: &Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| String::from(*text));
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a word".into())

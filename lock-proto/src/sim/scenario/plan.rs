@@ -16,24 +16,24 @@ use crate::sim::direction::Direction;
 use crate::sim::journal::Keep;
 use crate::sim::trace::Trace;
 
-/// One run of a [`Scenario`]. Every field may be changed by hand.
+/// One run of a [`Scenario`]. Every field may be changed.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Of which scenario.
+    /// The scenario.
     pub scenario: &'static Scenario,
-    /// What it was drawn from.
+    /// The source of the plan.
     pub origin: Origin,
-    /// How the world is made.
+    /// Settings of the world.
     pub setup: Setup,
-    /// What happens in it, in order of time.
+    /// Actions and faults, ordered by time.
     pub steps: Vec<Step>,
-    /// Rules that cannot be promised with these settings, beside those of the scenario.
+    /// Rules that need not hold with these settings, in addition to the scenario's.
     pub excused: Vec<Rule>,
-    /// It is no more what its origin gives.
+    /// Set if the plan no longer matches its origin.
     pub(super) changed: bool,
 }
 
-/// What a plan was drawn from.
+/// The source of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Origin {
     /// A seed.
@@ -42,31 +42,31 @@ pub enum Origin {
     Bytes(Vec<u8>),
 }
 
-/// How a world is made.
+/// Settings of a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setup {
-    /// Where chance inside the world comes from: latencies, the sizes of packets, the order of what happens at one time.
+    /// Seed of the world's random choices: latencies, packet sizes, order of simultaneous events.
     pub seed: u64,
-    /// How long a packet travels.
+    /// Latency of a packet.
     pub latency: Range<Duration>,
-    /// How long a server takes for a command.
+    /// Service time of a server for one command.
     pub service: Duration,
-    /// Whether clients are told what comes over connections that are over.
+    /// Whether clients still get data from ended connections.
     pub stale: bool,
     /// The clock of each client.
     pub clients: Vec<Pace>,
     /// The clock of each node.
     pub nodes: Vec<Pace>,
-    /// Everything that depends on the kind of store.
+    /// Settings that depend on the kind of store.
     pub store: Store,
 }
 
 /// A clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Pace {
-    /// What it reads at the start.
+    /// Time that it reads at the start.
     pub offset: Duration,
-    /// µs that it gains a second.
+    /// Drift in µs per second.
     pub drift_ppm: i32,
 }
 
@@ -80,141 +80,144 @@ pub enum Store {
     Etcd(EtcdStore),
 }
 
-/// Something that happens at one time.
+/// A timed action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// When, in true time since the start.
+    /// The true time since the start.
     pub at: Duration,
-    /// What.
+    /// The action.
     pub action: Action,
 }
 
-/// What an application does, or what goes wrong. An action that makes no sense when its time comes (for an acquisition that is over, for a process
-/// that is dead) does nothing, so that any part of a plan may be left out.
+/// An action of an application or a fault.
+///
+/// An action that no longer applies, as to a dead process, does nothing. So any step may be
+/// removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
-    /// An application wants a lock.
+    /// An application requests a lock.
     Acquire {
         /// The client.
         client: usize,
-        /// What other actions call this acquisition.
+        /// Identifies this acquisition in other actions.
         tag: u32,
         /// The lock's name.
         name: &'static str,
-        /// Its TTL; `None` for the client's own.
+        /// TTL, or `None` for the client's default.
         ttl: Option<Duration>,
-        /// How long to wait.
+        /// Maximum wait.
         wait: Wait,
-        /// Who keeps it alive.
+        /// How the lock is renewed.
         renew: Renew,
-        /// Claim it as soon as it is offered.
+        /// Claim the lock as soon as it is offered.
         claim: bool,
-        /// Give it back so long after the grant; `None`: a later action does, or the end of the first phase.
+        /// Release the lock this long after the grant. With `None` a later action or the end of the
+        /// first phase releases it.
         hold: Option<Duration>,
-        /// While it is held, write to what it protects this often.
+        /// Interval of writes to the protected resource while the lock is held.
         write_every: Option<Duration>,
     },
-    /// An application takes what it is offered.
+    /// An application claims an offered lock.
     Claim(u32),
-    /// An application asks for more time.
+    /// An application extends a lock.
     Extend(u32),
-    /// An application gives a lock back.
+    /// An application releases a lock.
     Release(u32),
-    /// An application drops an acquisition, whatever its state.
+    /// An application drops an acquisition in whatever state it is in.
     Abandon(u32),
-    /// An application sees that it holds the lock, and then writes to what it protects.
+    /// An application checks that it holds the lock, and then writes to the protected resource.
     Write(u32),
-    /// A client is shut down, with so much time.
+    /// A client is shut down.
     Shutdown {
         /// The client.
         client: usize,
-        /// For releasing what it holds.
+        /// Time to release its locks.
         within: Duration,
     },
-    /// A client process is stopped, as by `SIGSTOP`.
+    /// A client process is paused, as by `SIGSTOP`.
     PauseClient(usize),
-    /// The machine of a client is suspended, and its clock stands still meanwhile, as `CLOCK_MONOTONIC` does on Linux: not what a host
-    /// should use (requirement T4).
+    /// A client's machine is suspended and its clock stops, as `CLOCK_MONOTONIC` does on Linux. A
+    /// host must not use such a clock.
+    // T4
     SuspendClient(usize),
-    /// It goes on.
+    /// A paused or suspended client resumes.
     ResumeClient(usize),
-    /// A client process dies, for ever.
+    /// A client process dies for good.
     KillClient(usize),
-    /// A server process is stopped, as by `SIGSTOP`.
+    /// A server process is paused, as by `SIGSTOP`.
     PauseNode(usize),
-    /// It goes on.
+    /// A paused server process resumes.
     ResumeNode(usize),
     /// A server process dies.
     KillNode(usize),
-    /// It starts again; if it runs, it is killed first.
+    /// A server process restarts. A running one is killed first.
     RestartNode {
         /// The node.
         node: usize,
-        /// With the data that it had.
+        /// Whether it keeps its data.
         keep_data: bool,
     },
-    /// The wall clock of a node is set, in ms.
+    /// The wall clock of a node jumps.
     JumpNode {
         /// The node.
         node: usize,
-        /// Forward, or back if negative.
+        /// Milliseconds; negative for backwards.
         ms: i64,
     },
-    /// Nothing passes.
+    /// A partition between a client and a node in one direction.
     Cut {
-        /// Between this client
+        /// The client.
         client: usize,
-        /// and this node,
+        /// The node.
         node: usize,
-        /// in this direction.
+        /// The blocked direction.
         direction: Direction,
     },
-    /// Everything passes again.
+    /// All partitions between a client and a node end.
     Heal {
-        /// Between this client
+        /// The client.
         client: usize,
-        /// and this node.
+        /// The node.
         node: usize,
     },
-    /// Every connection is reset.
+    /// All connections between a client and a node are reset.
     Reset {
-        /// Between this client
+        /// The client.
         client: usize,
-        /// and this node.
+        /// The node.
         node: usize,
     },
-    /// Packets travel so long from now on.
+    /// The latency between a client and a node changes.
     Slow {
-        /// Between this client
+        /// The client.
         client: usize,
-        /// and this node,
+        /// The node.
         node: usize,
-        /// in this direction.
+        /// The affected direction.
         direction: Direction,
-        /// How long.
+        /// The new latency.
         latency: Range<Duration>,
     },
-    /// For a while nothing more arrives over the connections that are open now; new ones are not
-    /// affected.
+    /// The open connections between a client and a node stall. New connections are not affected.
     Stall {
-        /// Between this client
+        /// The client.
         client: usize,
-        /// and this node,
+        /// The node.
         node: usize,
-        /// in this direction.
+        /// The affected direction.
         direction: Direction,
-        /// For so long.
+        /// Duration of the stall.
         span: Duration,
     },
-    /// What can happen to Redis only.
+    /// An action specific to Redis.
     Redis(RedisAction),
-    /// What can happen with etcd only.
+    /// An action specific to etcd.
     Etcd(EtcdAction),
 }
 
 impl Action {
-    /// The client that it is about, if it names one.
+    /// Returns the client of this action, if it has one.
     #[must_use]
     pub fn client(&self) -> Option<usize> {
         self.clone().client_mut().copied()
@@ -251,13 +254,13 @@ impl Action {
 }
 
 impl Plan {
-    /// The run of `scenario` that this seed gives.
+    /// Draws the run of `scenario` for this seed.
     #[must_use]
     pub fn from_seed(scenario: &'static Scenario, seed: u64) -> Self {
         Self::draw(scenario, Origin::Seed(seed), Chance::seed(seed))
     }
 
-    /// The run of `scenario` that this byte string gives. Fewer bytes give a smaller run; none is too long or too short.
+    /// Draws the run of `scenario` for any byte string. Fewer bytes give a smaller run.
     #[must_use]
     pub fn from_bytes(scenario: &'static Scenario, bytes: &[u8]) -> Self {
         Self::draw(scenario, Origin::Bytes(bytes.to_vec()), Chance::bytes(bytes))
@@ -265,31 +268,31 @@ impl Plan {
 
     fn draw(scenario: &'static Scenario, origin: Origin, mut chance: Chance) -> Self {
         let Draft { setup, mut steps, excused } = (scenario.draw)(&mut chance);
-        // Stable: what is drawn first happens first.
+        // Stable: steps of equal time keep the order in which they were drawn.
         steps.sort_by_key(|step| step.at);
         Self { scenario, origin, setup, steps, excused, changed: false }
     }
 
-    /// Whether this is promised.
+    /// Returns whether this rule must hold.
     #[must_use]
     pub fn promises(&self, rule: Rule) -> bool {
         self.scenario.promises(rule) && !self.excused.contains(&rule)
     }
 
-    /// Runs it, as fast as may be. The log is made (by running once more) only if a promise is broken.
+    /// Runs the plan without a log. If a rule is violated, runs it again with one.
     #[must_use]
     pub fn run(&self) -> Outcome {
         let outcome = self.run_keeping(Keep::Nothing);
         if outcome.violations.is_empty() { outcome } else { self.run_keeping(Keep::Lines(200)) }
     }
 
-    /// Runs it with this much of a log. How much is kept changes nothing else.
+    /// Runs the plan and keeps this much of the log. This changes nothing else.
     #[must_use]
     pub fn run_keeping(&self, keep: Keep) -> Outcome {
         self.judge((self.scenario.run)(self, keep, false).0)
     }
 
-    /// Runs it, with the end of its log and a record of everything for pictures.
+    /// Runs the plan and returns the end of the log and a trace for pictures.
     #[must_use]
     pub fn run_traced(&self) -> (Outcome, Trace) {
         let (outcome, trace) = (self.scenario.run)(self, Keep::Lines(200), true);
@@ -302,19 +305,19 @@ impl Plan {
         outcome
     }
 
-    /// How many steps it has.
+    /// Returns the number of steps.
     #[must_use]
     pub fn len(&self) -> usize {
         self.steps.len()
     }
 
-    /// Whether nothing happens in it.
+    /// Returns whether the plan has no steps.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// The same without these steps.
+    /// Returns a copy without these steps.
     #[must_use]
     pub fn without(&self, range: Range<usize>) -> Self {
         let mut plan = self.clone();
@@ -324,7 +327,7 @@ impl Plan {
         plan
     }
 
-    /// The command that runs it again, as it was drawn.
+    /// Returns the command that replays the plan as drawn.
     #[must_use]
     pub fn replay(&self) -> String {
         let name = self.scenario.name;

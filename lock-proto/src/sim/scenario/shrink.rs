@@ -1,15 +1,17 @@
-//! Smaller plans that still fail (Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002).
+//! Shrinks failing plans (Zeller, Hildebrandt, "Simplifying and isolating failure-inducing input",
+//! 2002).
 
 use core::time::Duration;
 
 use super::{Pace, Plan};
 
-/// So often `fails` is asked at most.
 const BUDGET: usize = 3_000;
 
 impl Plan {
-    /// The smallest plan found for which `fails` still says yes: fewer steps, fewer clients, simpler clocks and latencies. `fails` is asked a
-    /// bounded number of times; if it says no to this plan itself, that is what comes back.
+    /// Returns the smallest failing plan found: fewer steps and clients, simpler clocks and
+    /// latencies.
+    ///
+    /// The number of calls of `fails` is bounded. A plan that does not fail is returned unchanged.
     #[must_use]
     pub fn shrink(&self, fails: impl FnMut(&Self) -> bool) -> Self {
         let mut shrinker = Shrinker { best: self.clone(), fails, left: BUDGET };
@@ -30,7 +32,6 @@ struct Shrinker<F> {
 }
 
 impl<F: FnMut(&Plan) -> bool> Shrinker<F> {
-    /// Takes `smaller` if it still fails.
     fn take(&mut self, mut smaller: Plan) -> bool {
         let Some(left) = self.left.checked_sub(1) else { return false };
         self.left = left;
@@ -42,12 +43,12 @@ impl<F: FnMut(&Plan) -> bool> Shrinker<F> {
         failed
     }
 
-    /// Leaves out runs of steps, long ones first.
+    /// Removes runs of steps, long ones first.
     fn fewer_steps(&mut self) -> bool {
         let before = self.best.len();
         let mut chunk = before.next_power_of_two();
         while chunk > 0 {
-            // From the end: what comes late is least likely to matter.
+            // From the end: late steps are least likely to matter.
             let mut end = self.best.len();
             while end > 0 {
                 let start = end.saturating_sub(chunk);
@@ -60,7 +61,7 @@ impl<F: FnMut(&Plan) -> bool> Shrinker<F> {
         self.best.len() < before
     }
 
-    /// Leaves out one client after the other, and whatever it does or suffers.
+    /// Removes clients one by one, with all their steps.
     fn fewer_clients(&mut self) -> bool {
         let mut any = false;
         for gone in (0..self.best.setup.clients.len()).rev() {
@@ -80,7 +81,7 @@ impl<F: FnMut(&Plan) -> bool> Shrinker<F> {
         any
     }
 
-    /// Clocks that keep time, one latency.
+    /// Tries clocks without drift and a single latency.
     fn simpler_setup(&mut self) -> bool {
         let mut any = false;
         for client in [true, false] {

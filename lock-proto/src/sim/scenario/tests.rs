@@ -1,4 +1,4 @@
-//! Clients with planted flaws: the checkers must find each of them.
+//! Clients with planted flaws. The checkers must find each of them.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -9,21 +9,19 @@ use crate::id::{ConnId, LockId};
 use crate::lock::{Acquire, Drift, Machine};
 use crate::time::Instant;
 
-/// A client between which and the world something is changed.
+/// A client whose inputs and outputs are modified by a flaw.
 #[derive(Clone, Debug)]
 pub(super) struct Flawed<C, F> {
     pub(super) client: C,
-    /// What is changed.
     pub(super) flaw: F,
-    /// Whether releases are kept from the client.
-    pub(super) keeps_releases: bool,
-    /// Those that were.
-    pub(super) kept: Vec<LockId>,
+    /// Whether releases are withheld from the client.
+    pub(super) withholds_releases: bool,
+    pub(super) withheld: Vec<LockId>,
 }
 
 impl<C, F> Flawed<C, F> {
     pub(super) const fn new(client: C, flaw: F) -> Self {
-        Self { client, flaw, keeps_releases: false, kept: Vec::new() }
+        Self { client, flaw, withholds_releases: false, withheld: Vec::new() }
     }
 }
 
@@ -41,8 +39,8 @@ impl<C: Machine, F> Machine for Flawed<C, F> {
     }
 
     fn release(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse> {
-        if self.keeps_releases {
-            self.kept.push(lock);
+        if self.withholds_releases {
+            self.withheld.push(lock);
             return Ok(());
         }
         self.client.release(now, lock)

@@ -1,4 +1,4 @@
-//! How a world is made.
+//! Builder of a world.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -22,13 +22,12 @@ use crate::error::ConfigError;
 use crate::id::ClientId;
 use crate::time::{Instant, nanos};
 
-/// A change of the settings of one client, or of all.
+/// A change of the settings of one client or of all.
 type Change<C> = Box<dyn Fn(C) -> C>;
-/// Makes a client: its own time, its settings, id and seed.
+/// Creates a client from its local time, settings, id and seed.
 type Make<S> = Box<dyn Fn(Instant, <S as Store>::Config, ClientId, u64) -> Result<<S as Store>::Client, ConfigError>>;
 
-/// A [`World`] to be. What is not said has a default: one client, latencies from 100 to 500 µs,
-/// clocks that agree.
+/// Builds a [`World`]. Defaults: one client, latencies from 100 to 500 µs, synchronized clocks.
 #[must_use = "a Builder does nothing until `build`"]
 pub struct Builder<S: Servers> {
     seed: u64,
@@ -66,19 +65,19 @@ impl<S: Servers> Builder<S> {
         }
     }
 
-    /// How many client processes there are.
+    /// Sets the number of client processes.
     pub const fn clients(mut self, count: usize) -> Self {
         self.clients = count;
         self
     }
 
-    /// Where all chance comes from.
+    /// Sets the seed of all random choices.
     pub const fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// How long a packet travels, in each direction.
+    /// Sets the latency of a packet, per direction.
     pub const fn latency(mut self, latency: Range<Duration>) -> Self {
         self.latency = latency;
         self
@@ -96,47 +95,46 @@ impl<S: Servers> Builder<S> {
         self
     }
 
-    /// The clock of client `i` reads `offset` at the start and gains `drift_ppm` µs a second.
-    /// Without this it reads another time in each process, and keeps true pace.
+    /// Sets the clock of client `i`: it reads `offset` at the start and gains `drift_ppm` µs a
+    /// second. By default each clock starts at a random time and does not drift.
     pub fn clock(mut self, i: usize, offset: Duration, drift_ppm: i32) -> Self {
         self.clocks.push((i, nanos(offset), drift_ppm));
         self
     }
 
-    /// How much of a log is made. It changes nothing else, and nothing at all is fastest. Default:
-    /// the last 100 000 lines.
+    /// Sets how much of the log is kept. This changes nothing else; keeping nothing is fastest.
+    /// Default: the last 100 000 lines.
     pub const fn keep(mut self, keep: Keep) -> Self {
         self.keep = keep;
         self
     }
 
-    /// How many lines of the log are kept; its digest counts all.
+    /// Sets how many lines of the log are kept. The digest covers all lines.
     pub const fn log_limit(self, lines: usize) -> Self {
         self.keep(Keep::Lines(lines))
     }
 
-    /// Whether a [`Trace`](crate::sim::Trace) is made for pictures: see [`World::take_trace`].
-    /// Default: no.
+    /// Sets whether a [`Trace`](crate::sim::Trace) is recorded for pictures, see
+    /// [`World::take_trace`]. Default: no.
     pub const fn traced(mut self, on: bool) -> Self {
         self.traced = on;
         self
     }
 
-    /// How long a server takes for one command. It works off one after the other, so that answers
-    /// are the later the more it is asked. Default: zero.
+    /// Sets the time a server takes for one command. Commands are executed one by one, so load
+    /// delays replies. Default: zero.
     pub const fn service(mut self, time: Duration) -> Self {
         self.service = time;
         self
     }
 
-    /// Whether a client is told what comes over connections that it has closed, or whose end it was
-    /// told of, as by a host that reads on: with the id of the old connection. Default: no.
+    /// Sets whether a client still gets data from connections that it closed or knows to have
+    /// ended, under the old connection id. Default: no.
     pub const fn stale(mut self, on: bool) -> Self {
         self.stale = on;
         self
     }
 
-    /// The same with other clients.
     pub(super) fn with<T: Servers<Setup = S::Setup, Config = S::Config>>(
         self,
         make: impl Fn(Instant, T::Config, ClientId, u64) -> Result<T::Client, ConfigError> + 'static,
@@ -157,11 +155,11 @@ impl<S: Servers> Builder<S> {
         }
     }
 
-    /// Makes the world, at time zero.
+    /// Builds the world, at time zero.
     ///
     /// # Panics
     ///
-    /// If the clients' settings are refused.
+    /// If a client rejects its settings.
     #[must_use]
     pub fn build(mut self) -> World<S> {
         let mut rng = Rng::new(self.seed);
@@ -190,21 +188,20 @@ impl<S: Servers> Builder<S> {
             slowest: Duration::ZERO,
             prompt: Prompt::default(),
             stale: self.stale,
-            cause: Cause::Asked,
+            cause: Cause::Application,
             handovers: Handovers::default(),
         };
         S::begin(&mut world);
         world
     }
 
-    /// A client process: these settings, changed as it was asked for.
     fn process(&self, i: usize, plain: S::Config, rng: &mut Rng) -> Process<S> {
         let mut config = (self.config)(plain);
         for (_, change) in self.overrides.iter().filter(|(which, _)| *which == i) {
             config = change(config);
         }
         let set = self.clocks.iter().rev().find(|(which, _, _)| *which == i);
-        // Drawn in any case, so that setting one clock changes nothing else.
+        // Always drawn, so that setting one clock does not shift other random values.
         let anywhere = rng.below(1 << 40);
         let (offset, drift) = set.map_or((anywhere, 0), |(_, offset, drift)| (*offset, *drift));
         let id = ClientId::from_bits(u128::from(rng.next()) << 64 | u128::from(rng.next()));

@@ -1,4 +1,4 @@
-//! The end of all faults, and of everything that applications want.
+//! The end of all faults and of all applications.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -11,14 +11,13 @@ use super::store::Servers;
 use crate::id::LockId;
 use crate::lock::Machine as _;
 
-/// How long an application holds a lock once there is nothing to do but to come to an end.
+/// How long an application holds a lock while the world winds down.
 const SHORT: Duration = Duration::from_millis(10);
 
-/// The end.
 impl<S: Servers> World<S> {
-    /// Ends every fault: what is cut is healed, what is stopped goes on, servers that are dead
-    /// start with their data, nothing is refused, packets travel as fast as at first, servers take
-    /// no time. Clients that are dead stay so.
+    /// Ends every fault: partitions heal, paused processes resume, dead servers restart with their
+    /// data, nothing is refused, and latency and service time are back to their initial values.
+    /// Dead clients stay dead.
     pub fn calm(&mut self) {
         self.note("calm");
         self.recorder.calm(self.now);
@@ -32,8 +31,7 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// What is held or lost is given back, what is offered is taken, and whatever is granted later
-    /// is given back in a moment.
+    /// Releases all held and lost locks, and claims and releases later grants at once.
     pub(super) fn wind_locks_down(&mut self) {
         for client in 0..self.clients.len() {
             for record in self.clients[client].records.values_mut() {
@@ -51,7 +49,7 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// Whether nothing will ever happen again by itself: no timer runs, nothing is under way.
+    /// Returns whether the world is idle: no timer runs and nothing is in flight.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.network.is_quiet()
@@ -60,7 +58,7 @@ impl<S: Servers> World<S> {
             && S::next_due(self).is_none()
     }
 
-    /// Why each client wants to be called.
+    /// Returns each client's next deadline and its reason.
     pub(super) fn timers(&self) -> Vec<Option<(crate::Instant, &'static str)>> {
         self.clients.iter().map(|process| process.machine.next_deadline_reason()).collect()
     }

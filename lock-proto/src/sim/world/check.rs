@@ -1,4 +1,4 @@
-//! What the checkers have found, and the log.
+//! Violations found by the checkers, and the log.
 
 use alloc::format;
 use alloc::string::String;
@@ -10,16 +10,15 @@ use super::World;
 use super::store::Servers;
 use crate::id::LockId;
 
-/// More violations of one rule than these are not kept. Those of the others are: a promise may be
-/// broken after one that was none.
+/// Maximum number of violations kept per rule. The limit is per rule, so that a harmless violation
+/// cannot hide one of another rule.
 const MAX_VIOLATIONS: usize = 100;
 
-/// How far a clock is set, for the record.
 pub(super) fn signed(by: Duration) -> i64 {
     i64::try_from(by.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// How promptness is judged.
+/// Limits of the promptness check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Prompt {
     trips: u32,
@@ -27,50 +26,46 @@ pub(super) struct Prompt {
     most: Duration,
 }
 
-/// Checks and log.
 impl<S: Servers> World<S> {
-    /// From now on violations are collected, not the end of the run: for scenarios that break the
-    /// bounds.
+    /// Collects violations instead of panicking, for scenarios that exceed the bounds.
     pub const fn expect_violation(&mut self) {
         self.expect_violation = true;
     }
 
-    /// Until something goes wrong, a lock that is free is granted to somebody who waits for it
-    /// within so many round trips, and `slack` on top. The round trip is the slowest of this world,
-    /// with the time that servers take. Once that is longer than `most`, servers count as too slow
-    /// for any promise.
+    /// Requires prompt grants until the first fault: a free lock must be granted to a waiter within
+    /// `trips` round trips plus `slack`. The round trip is the slowest of this world and includes
+    /// service time. If it exceeds `most`, nothing is required.
     pub fn expect_prompt(&mut self, trips: u32, slack: Duration, most: Duration) {
         self.prompt = Prompt { trips, slack, most };
         self.checker.expect_prompt(Duration::ZERO);
         self.judge_prompt();
     }
 
-    /// Until work is lost with its connection or its server, no client does any twice, and none
-    /// gives up what is being answered.
+    /// Requires, until work is lost with its connection or server, that no client repeats work or
+    /// abandons a request that is being answered.
     pub const fn expect_once(&mut self) {
         self.checker.expect_once();
     }
 
-    /// What the checkers have found.
+    /// Returns the violations found so far.
     #[must_use]
     pub fn violations(&self) -> &[Violation] {
         &self.violations
     }
 
-    /// How often somebody was granted a lock, or more time for it, while another believed to hold
-    /// it.
+    /// Returns how often a lock was granted or extended while another client believed to hold it.
     #[must_use]
     pub const fn overlaps(&self) -> u64 {
         self.checker.overlaps()
     }
 
-    /// Something that the one who drives the world has found.
+    /// Reports a violation found by the caller.
     pub fn report(&mut self, rule: Rule, text: String) {
         self.checker.report(self.now, rule, text);
         self.check();
     }
 
-    /// Whether a machine broke its contract, so that nothing happens any more.
+    /// Returns whether a machine broke its contract, which stops the world.
     #[must_use]
     pub const fn is_halted(&self) -> bool {
         self.halted
@@ -79,41 +74,37 @@ impl<S: Servers> World<S> {
     /// Adds a line to the log.
     pub fn note(&mut self, what: &str) {
         self.journal.write(self.now, format_args!("-- {what}"));
-        self.word(None, || what.into());
+        self.annotate(None, || what.into());
     }
 
-    /// The log so far, as far as it is kept. The same seed and the same calls give the same bytes.
+    /// Returns the part of the log that is kept. The same seed and calls give the same bytes.
     #[must_use]
     pub fn log(&self) -> String {
         self.journal.text()
     }
 
-    /// The end of the log, as far as it is kept.
+    /// Returns the last lines of the log.
     #[must_use]
     pub fn log_tail(&self, lines: usize) -> String {
         self.journal.tail(lines)
     }
 
-    /// A digest of every line of the log, and their number.
+    /// Returns a digest of every line of the log, and the number of lines.
     #[must_use]
     pub const fn log_digest(&self) -> (u64, u64) {
         self.journal.digest()
     }
 
-    /// A digest of what the clients sent and what their applications were told, which does not
-    /// depend on names.
+    /// Returns a digest of the clients' requests and events. It does not depend on names.
     #[must_use]
     pub const fn fingerprint(&self) -> u64 {
         self.journal.facts.get()
     }
 
-    /// The record of the run so far, if it was asked for by
-    /// [`Builder::traced`](super::Builder::traced). It ends here.
+    /// Ends and returns the recording, if [`Builder::traced`](super::Builder::traced) enabled it.
     pub fn take_trace(&mut self) -> Trace {
         self.recorder.finish(self.now)
     }
-
-    // ---- inside ----
 
     fn judge_prompt(&mut self) {
         let Prompt { trips, slack, most } = self.prompt;
@@ -125,7 +116,7 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// A command has waited so long for its server.
+    /// Notes how long a command took on its server.
     pub(super) fn served(&mut self, after: Duration) {
         if after > self.slowest {
             self.slowest = after;
@@ -133,14 +124,12 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// Something goes wrong: from now on answers may take long, and what was asked for may have to
-    /// be asked for again.
-    pub(super) fn troubled(&mut self) {
+    /// Notes a fault: from now on replies may be late and requests may be repeated.
+    pub(super) fn note_fault(&mut self) {
         self.checker.troubled();
         self.checker.repeats();
     }
 
-    /// Takes in what the checkers have found.
     pub(super) fn check(&mut self) {
         while let Some(found) = self.checker.poll_violation() {
             self.journal.write(self.now, format_args!("VIOLATION {found}"));
@@ -154,7 +143,7 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// A machine does what it must never do: no sense in going on.
+    /// Stops the world after a machine broke its contract.
     pub(super) fn halt(&mut self, text: String) {
         self.halted = true;
         self.report(Rule::Contract, text);
@@ -165,14 +154,14 @@ impl<S: Servers> World<S> {
         panic!("{what}\n  seed {}, at {}; the end of the log:\n{}", self.seed, self.now, self.journal.tail(80));
     }
 
-    /// Puts into the record how far an acquisition is.
+    /// Records the state of an acquisition.
     pub(super) fn point(&mut self, client: usize, lock: LockId, point: impl FnOnce() -> Point) {
         let Some(record) = self.clients[client].records.get(&lock) else { return };
         self.recorder.note(self.now, || What::Lock { client, lock, name: record.shown(), point: point() });
     }
 
-    /// Puts a word about somebody, or about no one in particular, into the record.
-    pub(super) fn word(&mut self, lane: Option<Lane>, text: impl FnOnce() -> String) {
+    /// Records a note about a client or server, or about the world in general.
+    pub(super) fn annotate(&mut self, lane: Option<Lane>, text: impl FnOnce() -> String) {
         self.recorder.note(self.now, || What::Note { lane, text: text() });
     }
 }

@@ -1,4 +1,4 @@
-//! What goes wrong with clients and with the network, whatever the servers are.
+//! Faults of clients and of the network, for all stores.
 
 use alloc::format;
 use core::ops::Range;
@@ -10,33 +10,30 @@ use super::World;
 use super::check::signed;
 use super::store::Servers;
 
-/// What goes wrong with clients.
+/// Faults of clients.
 impl<S: Servers> World<S> {
-    /// The client process is stopped, as by `SIGSTOP` or a suspended machine: it hears and does
-    /// nothing, while its clock goes on.
+    /// Pauses the client process, as by `SIGSTOP`. Its clock goes on.
     pub fn pause_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} paused"));
-        self.troubled();
+        self.note_fault();
         if self.is_running(client) {
             self.set_process(client, State::Paused);
         }
     }
 
-    /// The machine of the client is suspended, and its clock stands still meanwhile, as
-    /// `CLOCK_MONOTONIC` does on Linux. No host should use such a clock: what it holds when it goes
-    /// on it believes to hold still.
+    /// Suspends the client's machine and stops its clock, as `CLOCK_MONOTONIC` does on Linux. No
+    /// host should use such a clock: after the resume the client still believes to hold its locks.
     // T4
     pub fn suspend_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} {}", S::SUSPENDED));
-        self.troubled();
+        self.note_fault();
         if self.is_running(client) {
             self.clients[client].asleep = Some(self.now);
             self.set_process(client, State::Paused);
         }
     }
 
-    /// The client process goes on. Whether it hears first of timers or of the network is left to
-    /// chance.
+    /// Resumes the client process. Whether timers or the network come first is random.
     pub fn resume_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} resumed"));
         if self.clients[client].state != State::Paused {
@@ -48,16 +45,15 @@ impl<S: Servers> World<S> {
             self.wake_client(client);
         }
         while let Some(fact) = self.clients[client].inbox.pop_front() {
-            self.process_takes(client, fact);
+            self.handle_fact(client, fact);
         }
         self.wake_client(client);
     }
 
-    /// The client process dies, as by `kill -9`: its kernel closes its connections. It never comes
-    /// back.
+    /// Kills the client process for good, as by `kill -9`. Its kernel closes its connections.
     pub fn kill_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} killed"));
-        self.troubled();
+        self.note_fault();
         if !self.is_dead(client) {
             self.set_process(client, State::Down);
         }
@@ -68,7 +64,7 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// The clock of a client goes on, if it stood still.
+    /// Restarts the client's clock if it was stopped.
     fn start_clock(&mut self, client: usize) {
         let process = &mut self.clients[client];
         let Some(since) = process.asleep.take() else { return };
@@ -79,31 +75,30 @@ impl<S: Servers> World<S> {
         self.check();
     }
 
-    /// A client process stops, goes on or dies.
     fn set_process(&mut self, client: usize, state: State) {
         self.clients[client].state = state;
         self.recorder.note(self.now, || What::State { lane: Lane::Client(client), state });
     }
 }
 
-/// What goes wrong with the network between clients and servers.
+/// Faults of the network between clients and servers.
 impl<S: Servers> World<S> {
-    /// No packet passes between this client and this node, in either direction.
+    /// Blocks packets between this client and this node in both directions.
     pub fn partition(&mut self, client: usize, node: usize) {
         self.cut(client, node, Direction::ToNode);
         self.cut(client, node, Direction::ToClient);
     }
 
-    /// No packet passes this way. What is sent is held back and arrives after [`heal`](Self::heal).
+    /// Blocks packets in one direction. They are held back and arrive after [`heal`](Self::heal).
     pub fn cut(&mut self, client: usize, node: usize, direction: Direction) {
         self.journal
             .write(self.now, format_args!("cut c{client} {}{node} {}", S::NODE, S::DIRECTIONS[direction.index()]));
-        self.troubled();
+        self.note_fault();
         self.network.cut(client, node, direction);
         self.recorder.note(self.now, || What::Cut { client, node, direction });
     }
 
-    /// Every packet passes again between this client and this node.
+    /// Ends all partitions between this client and this node.
     pub fn heal(&mut self, client: usize, node: usize) {
         self.journal.write(self.now, format_args!("heal c{client} {}{node}", S::NODE));
         self.healed(|c, n| (c, n) == (client, node));
@@ -116,22 +111,24 @@ impl<S: Servers> World<S> {
         self.network.heal(self.now, |client, node, _| which(client, node));
     }
 
-    /// Packets of this client to (or from) this node travel so long from now on.
+    /// Sets the latency of packets between this client and this node in one direction.
     pub fn slow(&mut self, client: usize, node: usize, direction: Direction, latency: Range<Duration>) {
         let shown = S::DIRECTIONS[direction.index()];
         self.journal.write(self.now, format_args!("slow c{client} {}{node} {shown} {latency:?}", S::NODE));
-        // Slow is not lost: work is still done once.
+        // Slow packets are not lost: the check for repeated work stays on.
         self.checker.troubled();
         self.network.slow(client, node, direction, latency);
     }
-    /// For so long nothing more arrives, this way, over the connections that this client has now to
-    /// this node: lost packets are sent again, with growing pauses. What was sent arrives late,
-    /// also if the client has closed the connection meanwhile. New connections are not affected.
+    /// Stalls the current connections between this client and this node in one direction for
+    /// `span`, as if packets were lost and retransmitted with backoff. Data sent before arrives
+    /// late, even if the client has closed the connection. New connections are not affected.
     pub fn stall(&mut self, client: usize, node: usize, direction: Direction, span: Duration) {
         let shown = S::DIRECTIONS[direction.index()];
         self.journal.write(self.now, format_args!("stall c{client} {}{node} {shown} {span:?}", S::NODE));
-        self.troubled();
-        self.word(Some(Lane::Client(client)), || format!("its connections to node {node} lose packets for {span:?}"));
+        self.note_fault();
+        self.annotate(Some(Lane::Client(client)), || {
+            format!("its connections to node {node} lose packets for {span:?}")
+        });
         self.network.stall(client, node, direction, self.now + span);
     }
 }

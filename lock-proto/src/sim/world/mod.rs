@@ -1,7 +1,7 @@
-//! Servers, clients and a network in virtual time, whatever the servers are.
+//! Simulated servers, clients and network in virtual time.
 //!
-//! A [`World`] holds what is the same for all stores: clients, the network, checkers, the log. What
-//! is particular to the servers of a store is a value inside it, [`Redis`] or [`Etcd`].
+//! [`World`] holds the parts that every store shares: clients, network, checkers and log. The
+//! servers are a value inside it, [`Redis`] or [`Etcd`].
 #![allow(private_bounds, private_interfaces, reason = "the stores are those of this crate")]
 
 mod builder;
@@ -44,22 +44,21 @@ pub use handover::Handovers;
 pub use redis::Redis;
 pub use store::Store;
 
-/// Servers, clients and a network between them, in virtual time and from one seed.
+/// Servers, clients and the network between them, in virtual time and driven by one seed.
 ///
-/// Clients and servers are named by their index. Time jumps from one event or deadline exactly to
-/// the next. Checkers are always on (see [`Rule`](super::Rule)): no two valid holders of a name in
-/// true time, fencing tokens that grow, every acquisition told a legal sequence of events with one
-/// end, every end of validity told in time, and more for each kind of store. What they find ends
-/// the run with the seed and the end of the log, unless
-/// [`expect_violation`](Self::expect_violation) is called.
+/// Clients and servers are identified by index. Time jumps from one event or deadline to the next.
+///
+/// Checkers are always on (see [`Rule`](super::Rule)). A name never has two valid holders in true
+/// time. Fencing tokens increase. Every acquisition gets a legal sequence of events with exactly
+/// one end. Losses are reported in time. Each store adds its own checks. A violation panics with
+/// the seed and the end of the log, unless [`expect_violation`](Self::expect_violation) was called.
 ///
 /// [`sim::World`](super::World) and [`sim::etcd::World`](super::etcd::World) are the worlds of the
 /// two stores.
 ///
 /// # Panics
 ///
-/// Every method panics for a client or server that does not exist, and verbs for a [`Misuse`], with
-/// the log's end.
+/// Methods panic with the end of the log on an unknown client or server; verbs also on [`Misuse`].
 #[derive(Clone, Debug)]
 pub struct World<S: Servers> {
     seed: u64,
@@ -74,46 +73,44 @@ pub struct World<S: Servers> {
     expect_violation: bool,
     violations: Vec<Violation>,
     recorder: Recorder,
-    /// What will happen by itself.
     agenda: Agenda<Planned<S>>,
-    /// Steps since time last moved.
+    /// Steps since time last advanced.
     spins: u32,
-    /// How often a machine was called.
+    /// Number of calls to the machines.
     steps: u64,
-    /// A machine broke its contract: nothing happens any more.
+    /// Set when a machine broke its contract. Nothing happens after that.
     halted: bool,
-    /// How long a server takes for a command.
+    /// Service time of a server for one command.
     service: Duration,
-    /// The longest that a command has waited for its server, with its own time.
+    /// Longest time from the arrival of a command to its completion.
     slowest: Duration,
     prompt: Prompt,
-    /// Machines are told what comes over a connection that they have closed.
+    /// Deliver data of closed connections to the machines.
     stale: bool,
-    /// Why a machine is being called.
     cause: Cause,
     handovers: Handovers,
     store: S,
 }
 
-/// What applications do.
 impl<S: Servers> World<S> {
-    /// Client `client` asks for a lock.
+    /// Client `client` requests a lock.
     pub fn acquire(&mut self, client: usize, want: Acquire) -> LockId {
         self.start(client, &want, "acquire", None, |machine, now| machine.acquire(now, &want))
     }
 
-    /// The same, and gives it back `hold` after the grant, held or lost.
+    /// Like [`acquire`](Self::acquire), but releases the lock `hold` after the grant, held or lost.
     pub fn acquire_for(&mut self, client: usize, want: Acquire, hold: Duration) -> LockId {
         self.start(client, &want, "acquire", Some(hold), |machine, now| machine.acquire(now, &want))
     }
 
-    /// Client `client` asks for a lock, which may be refused. `claim`: take it as soon as it is
-    /// offered. `hold`: give it back so long after the grant. `write_every`: while it is held,
-    /// write to what it protects this often.
+    /// Requests a lock for client `client`; the client may refuse.
+    ///
+    /// `claim`: claim the lock as soon as it is offered. `hold`: release it this long after the
+    /// grant. `write_every`: interval of writes to the protected resource while the lock is held.
     ///
     /// # Errors
     ///
-    /// What the client answers.
+    /// Returns the error of the client.
     pub fn try_acquire(
         &mut self,
         client: usize,
@@ -132,10 +129,10 @@ impl<S: Servers> World<S> {
         want: &Acquire,
         verb: &str,
         hold: Option<Duration>,
-        asks: impl FnOnce(&mut S::Client, Instant) -> Result<LockId, Misuse>,
+        request: impl FnOnce(&mut S::Client, Instant) -> Result<LockId, Misuse>,
     ) -> LockId {
         let habits = Habits { claim: self.auto_claim || hold.is_some(), hold, write_every: None };
-        match self.ask(client, want, verb, habits, asks) {
+        match self.ask(client, want, verb, habits, request) {
             Ok(lock) => lock,
             Err(misuse) => self.fail(&format!("client {client} cannot {verb} {}: {misuse}", want.name.escape_ascii())),
         }
@@ -147,18 +144,18 @@ impl<S: Servers> World<S> {
         want: &Acquire,
         verb: &str,
         habits: Habits,
-        asks: impl FnOnce(&mut S::Client, Instant) -> Result<LockId, Misuse>,
+        request: impl FnOnce(&mut S::Client, Instant) -> Result<LockId, Misuse>,
     ) -> Result<LockId, Misuse> {
         let name = self.full_name(client, &want.name);
-        let lock = self.verb(client, asks)?;
+        let lock = self.verb(client, request)?;
         self.journal.write(self.now, format_args!("c{client} {lock} {verb} {}", name.escape_ascii()));
-        // No time to wait is one attempt, which takes as long as an answer takes.
+        // A wait of zero means one attempt, which takes until the reply.
         let wait_ends = match want.wait {
             Wait::For(time) if !time.is_zero() => Some(self.after(client, time)),
             Wait::For(_) | Wait::Try | Wait::Forever => None,
         };
         self.checker.asked(self.now, client, lock, &name, wait_ends);
-        self.store.asked(&name);
+        self.store.requested(&name);
         self.clients[client].records.insert(lock, Record::new(name, want, habits));
         self.point(client, lock, || Point::Asked);
         self.check();
@@ -166,21 +163,20 @@ impl<S: Servers> World<S> {
         Ok(lock)
     }
 
-    /// Takes an offered lock. Needed only if [`auto_claim`](Self::auto_claim) is off.
+    /// Claims an offered lock. Needed only if [`auto_claim`](Self::auto_claim) is off.
     pub fn claim(&mut self, client: usize, lock: LockId) {
         self.journal.write(self.now, format_args!("c{client} {lock} claim"));
         self.take(client, lock);
         self.pump_client(client);
     }
 
-    /// The application takes what it is offered.
     fn take(&mut self, client: usize, lock: LockId) {
         self.must(client, lock, |machine, now| machine.claim(now, lock));
         self.checker.claimed(client, lock);
         self.point(client, lock, || Point::Claimed);
     }
 
-    /// Gives a lock back.
+    /// Releases a lock.
     pub fn release(&mut self, client: usize, lock: LockId) {
         self.journal.write(self.now, format_args!("c{client} {lock} release"));
         let answer_by = self.after(client, self.clients[client].machine.release_within());
@@ -190,18 +186,17 @@ impl<S: Servers> World<S> {
         self.pump_client(client);
     }
 
-    /// Drops an acquisition: a cancelled wait, or a guard that went out of scope. Nothing more is
-    /// told of it.
+    /// Drops an acquisition or a guard, as by a cancelled wait. It gets no further events.
     pub fn abandon(&mut self, client: usize, lock: LockId) {
         self.journal.write(self.now, format_args!("c{client} {lock} abandon"));
         if self.stage(client, lock).is_some_and(|stage| stage != Stage::Over) {
             self.point(client, lock, || Point::GaveBack);
         }
         self.checker.abandoned(client, lock);
-        self.tell_machine(client, |machine, now| machine.abandon(now, lock));
+        self.call_machine(client, |machine, now| machine.abandon(now, lock));
     }
 
-    /// Asks for more time.
+    /// Requests an extension of the TTL.
     pub fn extend(&mut self, client: usize, lock: LockId) {
         self.journal.write(self.now, format_args!("c{client} {lock} extend"));
         self.must(client, lock, |machine, now| machine.extend(now, lock));
@@ -214,12 +209,11 @@ impl<S: Servers> World<S> {
         self.pump_client(client);
     }
 
-    /// Shuts the client down, with this time to release what it holds. Its applications give back
-    /// everything by that.
+    /// Shuts the client down. Its applications release their locks within `within`.
     pub fn shutdown(&mut self, client: usize, within: Duration) {
         self.journal.write(self.now, format_args!("c{client} shutdown"));
-        self.troubled();
-        self.word(Some(Lane::Client(client)), || "is shut down".into());
+        self.note_fault();
+        self.annotate(Some(Lane::Client(client)), || "is shut down".into());
         let stop_by = self.after(client, within);
         self.checker.shut_down(client, stop_by);
         let held: Vec<LockId> =
@@ -228,15 +222,14 @@ impl<S: Servers> World<S> {
             self.point(client, lock, || Point::GaveBack);
             self.checker.gives_back(client, lock, Some(stop_by));
         }
-        self.tell_machine(client, |machine, now| machine.shutdown(now, within));
+        self.call_machine(client, |machine, now| machine.shutdown(now, within));
     }
 
-    /// Any verb on the machine of a client, with the client's own time; what it asks for is carried
-    /// out.
+    /// Calls any verb on a client's machine at the client's local time and carries out its outputs.
     ///
     /// # Errors
     ///
-    /// What the verb answers.
+    /// Returns the error of the verb.
     pub fn try_verb<T>(
         &mut self,
         client: usize,
@@ -247,19 +240,16 @@ impl<S: Servers> World<S> {
         done
     }
 
-    /// Whether locks are claimed as soon as they are offered. Default: yes.
+    /// Sets whether locks are claimed as soon as they are offered. Default: yes.
     pub const fn auto_claim(&mut self, on: bool) {
         self.auto_claim = on;
     }
 
-    // ---- inside ----
-
-    /// The key under which a client locks `name`.
     fn full_name(&self, client: usize, name: &[u8]) -> Arc<[u8]> {
         [self.clients[client].machine.prefix(), name].concat().into()
     }
 
-    /// True time at which the client's clock will have gone on by this.
+    /// Returns the true time at which the client's clock will have advanced by `by`.
     fn after(&self, client: usize, by: Duration) -> Instant {
         let process = &self.clients[client];
         process.when(process.local(self.now) + by)
@@ -271,7 +261,7 @@ impl<S: Servers> World<S> {
         verb: impl FnOnce(&mut S::Client, Instant) -> Result<T, Misuse>,
     ) -> Result<T, Misuse> {
         self.steps += 1;
-        self.cause = Cause::Asked;
+        self.cause = Cause::Application;
         let process = &mut self.clients[client];
         let local = process.local(self.now);
         verb(&mut process.machine, local)
@@ -283,8 +273,8 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// A verb that cannot be refused; what it asks for is carried out.
-    fn tell_machine(&mut self, client: usize, verb: impl FnOnce(&mut S::Client, Instant)) {
+    /// Calls a verb that cannot fail and carries out its outputs.
+    fn call_machine(&mut self, client: usize, verb: impl FnOnce(&mut S::Client, Instant)) {
         let _ = self.try_verb(client, |machine, now| {
             verb(machine, now);
             Ok(())

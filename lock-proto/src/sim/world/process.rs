@@ -1,5 +1,4 @@
-//! The processes: a client with its clock and what its application was told, and what a server's
-//! kernel knows.
+//! Processes: a client with its clock and the events of its application, and a server's kernel.
 
 use alloc::collections::{BTreeMap, VecDeque};
 
@@ -19,30 +18,26 @@ pub(crate) struct Process<S: Servers> {
     pub(super) machine: S::Client,
     pub(super) clock: Clock,
     pub(super) state: State,
-    /// When the machine wants to be called, in true time.
+    /// Next deadline of the machine, in true time.
     next: Option<Instant>,
-    /// Its clock has been standing still since this true time.
+    /// True time at which its clock stopped.
     pub(super) asleep: Option<Instant>,
-    /// What happened while it was stopped.
+    /// Inputs that arrived while it was paused.
     pub(super) inbox: VecDeque<Fact<S>>,
     pub(super) records: BTreeMap<LockId, Record>,
-    /// Told that the shutdown is over, with what may be left.
+    /// Set once the shutdown is complete: number of leftovers.
     pub(super) stopped: Option<u32>,
-    /// Why it asks for each lock.
     pub(super) reasons: Reasons,
-    /// What else its store wants to know of it.
     pub(super) own: S::Own,
 }
 
-/// Something that reaches a process from outside.
 #[derive(Clone, Debug)]
 pub(crate) enum Fact<S: Servers> {
     Connected(ConnId),
     Received(ConnId, S::Packet),
     Disconnected(ConnId, Fault),
-    /// Its application gives a lock back, held or lost.
+    /// The application releases a lock, held or lost.
     Release(LockId),
-    /// Its application or its host does something else.
     Chore(S::Chore),
 }
 
@@ -60,41 +55,39 @@ impl<S: Servers> Process<S> {
             reasons: Reasons::default(),
             own,
         };
-        process.look();
+        process.update_deadline();
         process
     }
 
-    /// The process's own time.
     pub(super) fn local(&self, now: Instant) -> Instant {
         Instant::from_nanos(self.clock.read(self.asleep.unwrap_or(now)))
     }
 
-    /// True time at which its clock shows `local`.
+    /// Returns the true time at which its clock shows `local`.
     pub(super) fn when(&self, local: Instant) -> Instant {
         self.clock.when(local.as_nanos())
     }
 
-    /// True time at which the machine wants to be called; `None` while the process does not run.
+    /// Returns the machine's next deadline in true time, or `None` while the process does not run.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.next.filter(|_| self.state == State::Running)
     }
 
-    /// Asks the machine when it wants to be called: after every call.
-    pub(super) fn look(&mut self) {
+    /// Updates the machine's deadline. Called after every call to it.
+    pub(super) fn update_deadline(&mut self) {
         self.next = self.machine.next_deadline().map(|at| self.when(at));
     }
 }
 
-/// A server's process.
 #[derive(Clone, Debug)]
 pub(super) struct Host<P> {
     pub(super) state: State,
-    /// What has come while it was stopped, by connection. Its kernel took it, so it is executed
-    /// when the process goes on, even if the client has hung up meanwhile.
+    /// Packets that arrived while it was paused, by connection. The kernel accepted them, so they
+    /// are executed on resume even if the client has hung up.
     pub(super) inbox: VecDeque<(u64, Packet<P>)>,
-    /// Until when it works on what it has taken.
+    /// When it finishes the current command.
     pub(super) busy_until: Option<Instant>,
-    /// What waits for that, and since when.
+    /// Queued commands with their arrival times.
     pub(super) queue: VecDeque<(Instant, u64, Packet<P>)>,
 }
 
@@ -103,8 +96,8 @@ impl<P> Host<P> {
         Self { state: State::Running, inbox: VecDeque::new(), busy_until: None, queue: VecDeque::new() }
     }
 
-    /// It has died: what it had taken is gone.
-    pub(super) fn drops_all(&mut self) {
+    /// Drops all input when the process dies.
+    pub(super) fn clear(&mut self) {
         self.inbox.clear();
         self.queue.clear();
         self.busy_until = None;

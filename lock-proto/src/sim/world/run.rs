@@ -1,4 +1,4 @@
-//! The event loop: what a host does for a machine, for all of them at once.
+//! The event loop, which plays the host of every machine.
 
 use alloc::format;
 use core::ops::Range;
@@ -17,27 +17,26 @@ use crate::id::{ConnId, NodeId};
 use crate::lock::Machine as _;
 use crate::time::Instant;
 
-/// So many steps without time moving are a loop without end.
+/// This many steps without an advance of time count as an endless loop.
 pub(super) const MAX_SPINS: u32 = 100_000;
 
-/// How late something may come over a connection that is over.
+/// Delay of stale data after the end of its connection.
 const STALE: Range<Duration> = Duration::ZERO..Duration::from_millis(200);
 
-/// Time.
 impl<S: Servers> World<S> {
-    /// True time since the start.
+    /// Returns the true time since the start.
     #[must_use]
     pub const fn now(&self) -> Instant {
         self.now
     }
 
-    /// Lets `time` pass.
+    /// Runs the world for `time`.
     pub fn run_for(&mut self, time: Duration) {
         let end = self.now + time;
         while self.step(end) {}
     }
 
-    /// Lets time pass until `condition` holds, at most this long; whether it did.
+    /// Runs the world until `condition` holds, at most for `within`. Returns whether it held.
     pub fn run_until(&mut self, within: Duration, mut condition: impl FnMut(&Self) -> bool) -> bool {
         let end = self.now + within;
         loop {
@@ -50,11 +49,11 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// Lets time pass until `condition` holds.
+    /// Runs the world until `condition` holds.
     ///
     /// # Panics
     ///
-    /// If it does not within this time.
+    /// If `condition` does not hold within `within`.
     #[track_caller]
     pub fn expect(&mut self, within: Duration, what: &str, condition: impl FnMut(&Self) -> bool) {
         if !self.run_until(within, condition) {
@@ -62,8 +61,7 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// Goes to the next thing that happens and lets it happen; at most to `end`. False once `end`
-    /// is reached.
+    /// Runs the next event, if it is not later than `end`. Returns false once `end` is reached.
     fn step(&mut self, end: Instant) -> bool {
         if self.halted {
             return false;
@@ -78,13 +76,13 @@ impl<S: Servers> World<S> {
         if !self.advance(next, end) {
             return false;
         }
-        // One thing a step, so that a condition is asked in between.
+        // One event per step, so that a condition is evaluated in between.
         if let Some(arrival) = self.network.arrive(self.now) {
             self.deliver(arrival);
         } else if S::act_first(self) {
         } else if let Some(planned) = self.agenda.due(self.now) {
             match planned {
-                Planned::Fact(client, fact) => self.tell_process(client, fact),
+                Planned::Fact(client, fact) => self.deliver_fact(client, fact),
                 Planned::Write(write) => S::write_arrives(self, write),
             }
         } else if let Some(client) = (0..self.clients.len()).find(|client| self.is_client_due(*client)) {
@@ -95,7 +93,7 @@ impl<S: Servers> World<S> {
         true
     }
 
-    /// Goes to the time of what comes `next`, at most to `end`; whether that is to happen now.
+    /// Advances to `next`, at most to `end`. Returns whether the event is due now.
     fn advance(&mut self, next: Instant, end: Instant) -> bool {
         if next > end {
             self.now = self.now.max(end);
@@ -114,9 +112,7 @@ impl<S: Servers> World<S> {
         !self.halted
     }
 
-    // ---- the network ----
-
-    /// Puts a packet on its way, and into the record.
+    /// Sends a packet and records it.
     pub(super) fn send(&mut self, id: u64, direction: Direction, packet: Packet<S::Packet>) {
         let mut message = None;
         if self.recorder.is_on() {
@@ -131,13 +127,13 @@ impl<S: Servers> World<S> {
         self.network.send(self.now, id, direction, Posted { packet, message });
     }
 
-    /// Loses what is under way on a connection.
+    /// Drops everything in flight on a connection.
     pub(super) fn lose(&mut self, id: u64) {
         self.lose_directions(id, &Direction::BOTH);
     }
 
-    /// A connection is reset, seen by both sides at once: what is under way is lost. Or it reaches
-    /// the client when that has another connection, and so does the end.
+    /// Resets a connection. Both sides notice at once, and everything in flight is lost. In stale
+    /// mode the client may get it later, when it already has another connection.
     pub(super) fn break_off(&mut self, id: u64) {
         if !self.stale {
             return self.lose(id);
@@ -154,19 +150,17 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// A client opens a connection.
     pub(super) fn connect(&mut self, client: usize, node: NodeId, conn: ConnId) {
         self.journal.write(self.now, format_args!("c{client}/{conn} connect"));
         self.journal.facts.connect(self.now, client, conn);
         if node.index() >= self.hosts.len() || self.network.find(client, conn).is_some() {
             return self.halt(format!("client {client} asks for the connection {conn}, which cannot be"));
         }
-        let node = self.store.leads(client, node.index());
+        let node = self.store.resolve(client, node.index());
         let id = self.network.open(self.now, client, node, conn);
         self.send(id, Direction::ToNode, Packet::Open);
     }
 
-    /// A client closes a connection.
     pub(super) fn disconnect(&mut self, client: usize, conn: ConnId) {
         self.journal.write(self.now, format_args!("c{client}/{conn} disconnect"));
         self.journal.facts.disconnect(self.now, client, conn);
@@ -175,7 +169,7 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// What was sent before is still delivered.
+    /// Closes a connection. Data sent before is still delivered.
     pub(super) fn close(&mut self, client: usize, id: u64) {
         self.send(id, Direction::ToNode, Packet::Close(Fault::Closed));
         self.checker.gives_up(self.now, id, None, self.is_alive(client, id));
@@ -185,7 +179,7 @@ impl<S: Servers> World<S> {
         S::ended(self, client, id, true);
     }
 
-    /// Whether something has come over the connection lately, by the clock of the client.
+    /// Returns whether the connection received data recently, by the client's clock.
     pub(super) fn is_alive(&self, client: usize, id: u64) -> bool {
         let (process, silence) = (&self.clients[client], S::silence(self, client));
         let silent = |heard| process.local(self.now).since(process.local(heard));
@@ -208,9 +202,9 @@ impl<S: Servers> World<S> {
                     self.pump_client(client);
                 }
             }
-            (Direction::ToClient, Packet::Open) => self.tell_process(client, Fact::Connected(conn)),
-            (Direction::ToClient, Packet::Data(data)) => self.tell_process(client, Fact::Received(conn, data)),
-            (Direction::ToClient, Packet::Close(why)) => self.tell_process(client, Fact::Disconnected(conn, why)),
+            (Direction::ToClient, Packet::Open) => self.deliver_fact(client, Fact::Connected(conn)),
+            (Direction::ToClient, Packet::Data(data)) => self.deliver_fact(client, Fact::Received(conn, data)),
+            (Direction::ToClient, Packet::Close(why)) => self.deliver_fact(client, Fact::Disconnected(conn, why)),
         }
     }
 
@@ -221,7 +215,7 @@ impl<S: Servers> World<S> {
             Packet::Open if state == State::Down => {
                 return self.send(id, Direction::ToClient, Packet::Close(Fault::Refused));
             }
-            // The kernel accepts, whether or not the process runs.
+            // The kernel accepts whether or not the process runs.
             Packet::Open => {
                 link.node_open = true;
                 self.send(id, Direction::ToClient, Packet::Open);
@@ -230,19 +224,16 @@ impl<S: Servers> World<S> {
             Packet::Data(_) | Packet::Close(_) => {}
         }
         match state {
-            State::Running => S::server_takes(self, id, node, packet),
+            State::Running => S::receive_on_server(self, id, node, packet),
             State::Paused => self.hosts[node].inbox.push_back((id, packet)),
             State::Down => {}
         }
     }
 
-    /// A server process stops, goes on, dies or starts.
     pub(super) fn set_host(&mut self, node: usize, state: State) {
         self.hosts[node].state = state;
         self.recorder.note(self.now, || What::State { lane: Lane::Node(node), state });
     }
-
-    // ---- the clients ----
 
     pub(super) fn is_client_due(&self, client: usize) -> bool {
         self.clients[client].deadline().is_some_and(|at| at <= self.now)
@@ -257,27 +248,26 @@ impl<S: Servers> World<S> {
         self.pump_client(client);
     }
 
-    /// Something will reach a process.
     pub(super) fn plan(&mut self, at: Instant, client: usize, fact: Fact<S>) {
         self.agenda.plan(at, Planned::Fact(client, fact));
     }
 
-    /// Something reaches a process: at once, or when it goes on.
-    pub(super) fn tell_process(&mut self, client: usize, fact: Fact<S>) {
+    /// Delivers an input to a process, or queues it while the process is paused.
+    pub(super) fn deliver_fact(&mut self, client: usize, fact: Fact<S>) {
         match self.clients[client].state {
-            State::Running => self.process_takes(client, fact),
+            State::Running => self.handle_fact(client, fact),
             State::Paused => self.clients[client].inbox.push_back(fact),
             State::Down => {}
         }
     }
 
-    pub(super) fn process_takes(&mut self, client: usize, fact: Fact<S>) {
+    pub(super) fn handle_fact(&mut self, client: usize, fact: Fact<S>) {
         self.cause = Cause::Received;
         match fact {
             Fact::Connected(conn) => self.connected(client, conn),
             Fact::Received(conn, packet) => {
                 if self.stale || self.network.find(client, conn).is_some() {
-                    S::client_takes(self, client, conn, packet);
+                    S::receive_on_client(self, client, conn, packet);
                 }
             }
             Fact::Disconnected(conn, why) => self.disconnected(client, conn, why),
@@ -304,7 +294,7 @@ impl<S: Servers> World<S> {
     }
 
     fn disconnected(&mut self, client: usize, conn: ConnId, why: Fault) {
-        let Some(id) = self.network.find(client, conn) else { return self.end_again(client, conn, why) };
+        let Some(id) = self.network.find(client, conn) else { return self.end_stale(client, conn, why) };
         self.checker.gives_up(self.now, id, None, false);
         if let Some(link) = self.network.links.get_mut(&id) {
             link.client_open = false;
@@ -318,8 +308,8 @@ impl<S: Servers> World<S> {
         process.machine.handle_disconnected(local, conn, why);
     }
 
-    /// A machine hears of the end of a connection that it knows to be over.
-    fn end_again(&mut self, client: usize, conn: ConnId, why: Fault) {
+    /// Reports the end of a connection to a machine that already knows of it.
+    fn end_stale(&mut self, client: usize, conn: ConnId, why: Fault) {
         if self.stale {
             self.journal.write(self.now, format_args!("c{client}/{conn} disconnected, late: {why}"));
             self.steps += 1;
@@ -329,7 +319,7 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// Carries out what a machine asks for, until it asks for nothing more.
+    /// Carries out the outputs of a machine until there are none left.
     pub(super) fn pump_client(&mut self, client: usize) {
         if self.clients[client].state != State::Running {
             return;
@@ -338,15 +328,15 @@ impl<S: Servers> World<S> {
         if self.halted {
             return;
         }
-        // Whatever is due is still to come.
+        // Otherwise the machine has yet to run its timers.
         if !self.is_client_due(client) {
             self.checker.up_to_date(self.now, client);
             self.check();
         }
     }
 
-    /// One more round of a machine's outputs; false if there are too many.
-    pub(super) fn may_go_on(&mut self, client: usize) -> bool {
+    /// Counts another round of outputs. Returns false if there are too many.
+    pub(super) fn count_round(&mut self, client: usize) -> bool {
         self.spins += 1;
         if self.spins > MAX_SPINS {
             self.halt(format!("client {client} asks for more and more without end"));

@@ -1,4 +1,4 @@
-//! What the servers of a store add to a world.
+//! The interface between a world and the servers of a store.
 
 use alloc::format;
 use alloc::string::String;
@@ -17,94 +17,86 @@ use crate::id::{ClientId, ConnId, LockId};
 use crate::lock::{Event, Machine};
 use crate::time::Instant;
 
-/// A kind of servers, and the clients that speak to them.
+/// A kind of server and the clients that speak to it.
 pub trait Store: Clone + Debug {
-    /// A client.
+    /// Client machine.
     type Client: Machine + Clone + Debug;
-    /// The settings of a client.
+    /// Settings of a client.
     type Config: Clone;
 }
 
-/// What a store's servers add to a world. Most hooks get the whole world.
+/// Hooks that a store's servers implement. Most of them get the whole world.
 pub(crate) trait Servers: Store + Sized {
-    /// What a builder knows of the servers.
+    /// Servers as described by the builder.
     type Setup;
-    /// What is said over a connection.
     type Packet: Payload;
-    /// What is known of a client process, beside what all have.
+    /// Store-specific state of a client process.
     type Own: Clone + Debug;
-    /// What else an application or its host does by itself.
+    /// Store-specific scheduled actions of an application or its host.
     type Chore: Clone + Debug;
-    /// A write on its way to what a lock protects.
+    /// A write in flight to the protected resource.
     type Write: Clone + Debug;
 
-    /// How the log names a server, a client whose clock stops, what a shutdown leaves, and the two
-    /// ways.
+    /// Log names of a server, of a client with a stopped clock, of leftovers after a shutdown, and
+    /// of the two directions.
     const NODE: char;
     const SUSPENDED: &str;
     const LEFT: &str;
     const DIRECTIONS: [&str; 2];
 
-    // ---- how a world is made ----
+    // ---- construction ----
 
-    /// How many servers there are, and the settings of a client that nobody has changed.
+    /// Returns the number of servers and the default settings of a client.
     fn plain(setup: &mut Self::Setup, rng: &mut Rng) -> (usize, Self::Config);
     fn own(id: ClientId, config: &Self::Config) -> Self::Own;
     fn servers(setup: Self::Setup, keep: Keep, clients: &[Process<Self>]) -> Self;
-    /// The world is there.
     fn begin(w: &mut World<Self>);
 
-    // ---- what happens in it ----
+    // ---- events ----
 
-    /// When the servers next do something by themselves.
+    /// Returns when the servers next act without input.
     fn next_due(w: &World<Self>) -> Option<Instant>;
-    /// What is due before applications and clients do what they do; whether there was any.
+    /// Runs what is due before the applications and clients. Returns true if there was anything.
     fn act_first(_: &mut World<Self>) -> bool {
         false
     }
-    /// What is due after that.
+    /// Runs what is due after the applications and clients.
     fn act(w: &mut World<Self>);
-    /// A packet reaches a server that runs.
-    fn server_takes(w: &mut World<Self>, link: u64, node: usize, packet: Packet<Self::Packet>);
-    /// A packet reaches a client that runs.
-    fn client_takes(w: &mut World<Self>, client: usize, conn: ConnId, packet: Self::Packet);
-    /// Carries out what a machine asks for, until it asks for nothing more.
+    fn receive_on_server(w: &mut World<Self>, link: u64, node: usize, packet: Packet<Self::Packet>);
+    fn receive_on_client(w: &mut World<Self>, client: usize, conn: ConnId, packet: Self::Packet);
+    /// Carries out the outputs of a machine until there are none left.
     fn pump_client(w: &mut World<Self>, client: usize);
     fn do_chore(w: &mut World<Self>, client: usize, chore: Self::Chore);
     fn write_arrives(w: &mut World<Self>, write: Self::Write);
-    /// Every fault of a server ends, and every cut.
     fn calm(w: &mut World<Self>);
 
-    // ---- what it must know ----
+    // ---- queries ----
 
-    /// Somebody has asked for this lock.
-    fn asked(&mut self, _name: &Arc<[u8]>) {}
-    /// A connection on which nothing came for so long may be given up.
+    /// A client requested this lock.
+    fn requested(&mut self, _name: &Arc<[u8]>) {}
+    /// Returns how long a connection may be silent before the client may give it up.
     fn silence(w: &World<Self>, client: usize) -> Duration;
-    /// What the reasons of a client call this lock.
+    /// Returns the key that `Reasons` uses for this lock.
     fn lock(name: &[u8]) -> Vec<u8>;
-    /// The place of a grant in the order of the store, if it is known.
+    /// Returns the position of a grant in the store's order, if known.
     fn order(w: &World<Self>, client: usize, lock: LockId, event: &Event) -> Option<u64>;
-    /// A client was told an event, and its checks are done.
-    fn was_told(w: &mut World<Self>, client: usize, lock: LockId, event: &Event);
-    /// Where the address of a node leads a client.
-    fn leads(&self, _client: usize, node: usize) -> usize {
+    /// Called after an event was delivered to a client and checked.
+    fn after_event(w: &mut World<Self>, client: usize, lock: LockId, event: &Event);
+    /// Returns the node that a client reaches at the address of `node`.
+    fn resolve(&self, _client: usize, node: usize) -> usize {
         node
     }
-    /// A client has closed a connection, or is told that it has ended.
+    /// A client closed a connection or learned of its end.
     fn ended(_: &mut World<Self>, _client: usize, _link: u64, _by_client: bool) {}
 }
 
-/// What happens by itself when its time comes.
 #[derive(Clone, Debug)]
 pub(super) enum Planned<S: Servers> {
-    /// A client process does something.
     Fact(usize, Fact<S>),
-    /// A write reaches what a lock protects.
     Write(S::Write),
 }
 
-/// What a packet shows in a picture.
+/// Describes a packet for pictures.
 pub(super) fn label<P: Payload>(packet: &Packet<P>, direction: Direction) -> String {
     match (packet, direction) {
         (Packet::Open, Direction::ToNode) => "connect".into(),

@@ -1,4 +1,4 @@
-//! What a machine tells its application, and whether it may.
+//! Delivery and checks of the events of a machine.
 
 use alloc::format;
 
@@ -22,7 +22,7 @@ impl<S: Servers> World<S> {
         let order = S::order(self, client, lock, &event);
         self.checker.told(self.now, client, lock, &event, until, order);
         self.check_extend(client, lock, &event);
-        self.point_told(client, lock, &event, until);
+        self.record_event(client, lock, &event, until);
         self.check();
         let Some(record) = self.clients[client].records.get_mut(&lock) else { return };
         record.events.push(event.clone());
@@ -37,20 +37,20 @@ impl<S: Servers> World<S> {
                 self.take(client, lock);
             }
         }
-        S::was_told(self, client, lock, &event);
+        S::after_event(self, client, lock, &event);
     }
 
-    /// The shutdown of a client is over.
+    /// Records that a client has completed its shutdown.
     pub(super) fn has_stopped(&mut self, client: usize, unreleased: u32) {
         self.journal.write(self.now, format_args!("c{client} stopped, {unreleased} {}", S::LEFT));
         self.journal.facts.stopped(self.now, client, unreleased);
         self.clients[client].stopped = Some(unreleased);
-        self.word(Some(Lane::Client(client)), || "has stopped".into());
+        self.annotate(Some(Lane::Client(client)), || "has stopped".into());
         self.checker.stopped(self.now, client);
         self.check();
     }
 
-    /// Notes what brought a lock from another client here.
+    /// Counts a hand-over from another client by its cause.
     fn handed_over(&mut self, client: usize, lock: LockId) {
         let process = &mut self.clients[client];
         let Some(record) = process.records.get(&lock) else { return };
@@ -60,7 +60,6 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// The end of validity that an event tells, in true time.
     fn valid_until(&self, client: usize, event: &Event) -> Option<Instant> {
         let (Event::Granted(Grant { valid_until, .. }) | Event::Renewed { valid_until }) = event else {
             return None;
@@ -68,8 +67,7 @@ impl<S: Servers> World<S> {
         Some(self.clients[client].when(*valid_until))
     }
 
-    /// An extend has its answer: the request that brought it about must have left after it was
-    /// asked for.
+    /// Checks an extend reply: its request must have been sent after the application asked for it.
     fn check_extend(&mut self, client: usize, lock: LockId, event: &Event) {
         if !matches!(event, Event::Extended | Event::ExtendFailed(_)) {
             return;
@@ -84,9 +82,8 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// How far an acquisition is by what a machine tells. `until` is the end of validity in true
-    /// time.
-    fn point_told(&mut self, client: usize, lock: LockId, event: &Event, until: Option<Instant>) {
+    /// Records the state of an acquisition after an event. `until` is the true end of validity.
+    fn record_event(&mut self, client: usize, lock: LockId, event: &Event, until: Option<Instant>) {
         let valid_until = until.unwrap_or(self.now);
         match event {
             Event::Granted(grant) => {
@@ -98,9 +95,9 @@ impl<S: Servers> World<S> {
             Event::Withdrawn => self.point(client, lock, || Point::Ended("withdrawn".into())),
             Event::Failed(failure) => self.point(client, lock, || Point::Ended(format!("{failure}"))),
             Event::Released(release) => self.point(client, lock, || Point::Ended(format!("{release:?}"))),
-            Event::Proclaimed { .. } => self.word(Some(Lane::Client(client)), || "has proclaimed".into()),
+            Event::Proclaimed { .. } => self.annotate(Some(Lane::Client(client)), || "has proclaimed".into()),
             Event::ProclaimFailed(why) => {
-                self.word(Some(Lane::Client(client)), || format!("has not proclaimed: {why:?}"));
+                self.annotate(Some(Lane::Client(client)), || format!("has not proclaimed: {why:?}"));
             }
             Event::Blocked(_) | Event::Extended | Event::ExtendFailed(_) | Event::AtRisk { .. } => {}
         }

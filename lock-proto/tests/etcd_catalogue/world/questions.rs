@@ -1,4 +1,4 @@
-//! What a test asks of the world.
+//! Queries of the world for tests.
 
 use lock_proto::etcd::message::KeyValue;
 use lock_proto::etcd::{ElectionEvent, QueryId, Request};
@@ -16,7 +16,6 @@ impl World {
         self.clients[client].events.get(&lock).map_or(&[], Vec::as_slice)
     }
 
-    /// Everything told to a client's locks, in order.
     pub(crate) fn told(&self, client: usize) -> &[(LockId, Event)] {
         &self.clients[client].told
     }
@@ -40,7 +39,6 @@ impl World {
         self.grant(client, lock).fence.unwrap().get()
     }
 
-    /// The requests of this kind, and when they were made.
     pub(crate) fn sent(&self, client: usize, kind: Kind) -> Vec<(Instant, Request)> {
         self.clients[client].requests.iter().filter(|(_, request)| Kind::of(request) == kind).cloned().collect()
     }
@@ -53,7 +51,6 @@ impl World {
         self.clients[client].requests.len()
     }
 
-    /// The lease that this client asked for last.
     #[track_caller]
     pub(crate) fn lease(&self, client: usize) -> i64 {
         match self.sent(client, Kind::Grant).last() {
@@ -62,7 +59,6 @@ impl World {
         }
     }
 
-    /// The keys in the queue of this name, in the order of their creation.
     pub(crate) fn queue(&self, name: &str) -> Vec<KeyValue> {
         let prefix = format!("{name}/");
         let mut keys: Vec<KeyValue> =

@@ -1,4 +1,4 @@
-//! How the runs of a scenario on etcd are drawn.
+//! Draws the runs of a scenario on etcd.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -14,10 +14,10 @@ use crate::sim::etcd::Condition;
 
 const LOCKS: [&str; 2] = ["a", "b"];
 const ELECTION: &str = "e";
-/// Its keys lie in the range of the other's, and are foreign there.
+/// A name whose keys lie in the key range of another lock, which must ignore them.
 const NESTED: &str = "e/x";
 
-/// Something that may happen in a run, a few times or often.
+/// A kind of step. Its weight is drawn per run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     // Applications.
@@ -44,9 +44,9 @@ pub(super) enum Kind {
     CutAll,
     Reset,
     Slow,
-    /// Packets of a client travel for up to several times the shortest TTL, for a while.
+    /// For a while the latency of a client is up to several times the shortest TTL.
     Crawl,
-    /// What is under way comes over a connection that has been replaced.
+    /// Data in flight arrives after its connection was replaced.
     Replace,
     // The store.
     Compact,
@@ -56,32 +56,30 @@ pub(super) enum Kind {
     LoseEvents,
     ExpireTokens,
     DeleteKey,
-    /// A leader writes after its key was replaced.
+    /// A leader proclaims a value after its key was replaced.
     ReplaceKey,
     RevokeLease,
 }
 
-/// What a scenario is made of.
+/// Parameters of a scenario.
 pub(super) struct Mix {
-    /// What may happen, each as often as chance says for this run, up to this weight.
+    /// Kinds of steps with their maximum weights.
     pub(super) kinds: &'static [(Kind, u64)],
-    /// How far a client's clock may drift, in µs a second, either way.
+    /// Maximum drift of a client's clock in either direction, in µs per second.
     pub(super) drift: u64,
     pub(super) login: bool,
     pub(super) elections_only: bool,
-    /// Calls may be executed after their clients have given them up.
+    /// Calls may be executed after the client has given them up.
     pub(super) late: bool,
-    /// What is watched is read more often than by default.
+    /// Watched keys are read more often than by default.
     pub(super) recheck: bool,
-    /// Clients are told what comes over connections that are over.
+    /// Clients still get data from ended connections.
     pub(super) stale: bool,
-    /// In some runs members take up to so many µs for a command.
+    /// Maximum service time in µs, used in some runs.
     pub(super) service: u64,
-    /// Networks are fast.
     pub(super) fast: bool,
 }
 
-/// The default.
 const RECHECK: Duration = Duration::from_secs(30);
 
 pub(super) const PLAIN: Mix = Mix {
@@ -96,7 +94,6 @@ pub(super) const PLAIN: Mix = Mix {
     fast: false,
 };
 
-/// A run under construction.
 struct Drawing<'a> {
     chance: &'a mut Chance,
     steps: Vec<Step>,
@@ -121,7 +118,7 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
     let store = EtcdStore {
         session_ttl,
         turn: chance.pick(&[Duration::from_millis(100), Duration::ZERO, Duration::from_secs(1)]),
-        // Shorter than a late call may take.
+        // Shorter than the delay of a late call.
         request_timeout: if mix.late {
             Duration::from_millis(150) + chance.millis(150)
         } else {
@@ -148,7 +145,7 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
         store: Store::Etcd(store),
     };
     let weights: Vec<(Kind, u64)> = mix.kinds.iter().map(|(kind, most)| (*kind, chance.below(most + 1))).collect();
-    // Some runs are crowded, some have long quiet stretches.
+    // Some runs are crowded; others have long quiet stretches.
     let gap = chance.pick(&[200, 50, 1_000]);
     let count = 10 + chance.below(70);
     let mut drawing = Drawing {
@@ -170,11 +167,11 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
         drawing.one(&weights);
     }
     let steps = drawing.steps;
-    // Last, so that a seed makes the same run otherwise.
+    // Drawn last, so that the rest of the run does not depend on it.
     if mix.service > 0 && chance.one_in(3) {
         setup.service = Duration::from_micros(chance.below(mix.service));
     }
-    // If only the watches are late, the stream is reopened while other answers arrive on the connection.
+    // If only the watches are late, the client reopens the stream while other replies arrive.
     let slow = |step: &Step| matches!(&step.action, Action::Slow { latency, .. } if latency.end * 2 + late > quiet);
     let excused = if mix.late && steps.iter().any(slow) { [Rule::Twice].to_vec() } else { Vec::new() };
     Draft { setup, steps, excused }
@@ -182,7 +179,7 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
 
 impl Drawing<'_> {
     fn one(&mut self, weights: &[(Kind, u64)]) {
-        // As much as everything else together, or nobody would hold a lock that could be lost.
+        // As likely as all faults together; otherwise few locks would be held when a fault strikes.
         let total: u64 = weights.iter().map(|(_, weight)| weight).sum();
         let mut draw = self.chance.below(2 * total + 5);
         for (kind, weight) in weights {
@@ -210,8 +207,8 @@ impl Drawing<'_> {
         self.chance.index(self.members)
     }
 
-    /// Mostly short; sometimes longer than any lease lives.
-    fn while_it_lasts(&mut self) -> Duration {
+    /// Draws a duration: mostly short, sometimes longer than any lease lives.
+    fn fault_duration(&mut self) -> Duration {
         let bound = self.chance.pick(&[1_000, 4_000, 20_000]);
         self.chance.millis(bound)
     }
@@ -259,7 +256,7 @@ impl Drawing<'_> {
     }
 
     fn hold(&mut self) -> Option<Duration> {
-        // Long enough for what is late.
+        // Long enough for late calls.
         if self.late {
             return Some(self.chance.millis(1_500));
         }
@@ -270,13 +267,13 @@ impl Drawing<'_> {
         }
     }
 
-    /// What an application does later with something that nobody gives back by itself.
+    /// Draws the later actions of an application without a hold time.
     fn loose(&mut self, tag: u32, loose: bool) {
         if !loose {
             return;
         }
         for _ in 0..1 + self.chance.below(3) {
-            let after = self.while_it_lasts();
+            let after = self.fault_duration();
             let action = match self.chance.below(5) {
                 0 => Action::Release(tag),
                 1 => Action::Claim(tag),
@@ -295,13 +292,13 @@ impl Drawing<'_> {
         let hold = self.hold();
         self.etcd(Duration::ZERO, EtcdAction::Campaign { client, tag, name, ttl, wait, renew, claim, hold });
         for _ in 0..self.chance.below(3) {
-            let after = self.while_it_lasts();
+            let after = self.fault_duration();
             self.etcd(after, EtcdAction::Proclaim(tag));
         }
         self.loose(tag, hold.is_none() || !claim);
     }
 
-    /// Dropped within a few round trips, wherever it is by then.
+    /// Drops an acquisition within a few round trips, in whatever state it is in.
     fn cancel(&mut self) {
         self.acquire();
         let after = Duration::from_micros(self.chance.below(20_000));
@@ -309,7 +306,7 @@ impl Drawing<'_> {
         self.push(after, Action::Abandon(tag));
     }
 
-    /// Many of one client want one lock.
+    /// Requests one lock several times in one client.
     fn burst(&mut self) {
         let (client, name) = (self.client(), if self.late { LOCKS[0] } else { self.chance.pick(&LOCKS[..]) });
         for _ in 0..2 + self.chance.below(5) {
@@ -327,7 +324,7 @@ impl Drawing<'_> {
             Kind::Observe => {
                 let (client, tag, always) = (self.client(), self.next_tag(), !self.chance.one_in(3));
                 self.etcd(now, EtcdAction::Observe { client, tag, name: ELECTION, always });
-                let after = self.while_it_lasts();
+                let after = self.fault_duration();
                 self.etcd(after, EtcdAction::Close(tag));
             }
             Kind::Shutdown => {
@@ -384,7 +381,7 @@ impl Drawing<'_> {
             }
             Kind::Slow => {
                 let (client, node, direction) = (self.client(), self.member(), self.chance.pick(&Direction::BOTH));
-                // Up to longer than an answer is waited for.
+                // Up to more than the request timeout.
                 let bound = self.chance.pick(&[300, 1_500]);
                 let least = self.chance.millis(bound);
                 let latency = least..least + Duration::from_millis(50);
@@ -399,7 +396,7 @@ impl Drawing<'_> {
                         Action::Slow { client, node, direction, latency: least..least + Duration::from_millis(50) },
                     );
                 }
-                let after = self.while_it_lasts();
+                let after = self.fault_duration();
                 let latency = self.latency.clone();
                 for node in 0..self.members {
                     self.push(after, Action::Slow { client, node, direction, latency: latency.clone() });
@@ -410,7 +407,7 @@ impl Drawing<'_> {
                 if self.chance.one_in(2) {
                     return self.push(now, Action::Reset { client, node });
                 }
-                // Longer than an answer is waited for.
+                // Longer than the request timeout.
                 let span = Duration::from_millis(1_100) + self.chance.millis(1_000);
                 self.push(now, Action::Stall { client, node, direction: Direction::ToClient, span });
             }
@@ -452,13 +449,13 @@ impl Drawing<'_> {
         for direction in directions {
             self.push(Duration::ZERO, Action::Cut { client, node, direction: *direction });
         }
-        let after = self.while_it_lasts();
+        let after = self.fault_duration();
         self.push(after, Action::Heal { client, node });
     }
 
     fn for_a_while(&mut self, begins: Action, ends: Action) {
         self.push(Duration::ZERO, begins);
-        let after = self.while_it_lasts();
+        let after = self.fault_duration();
         self.push(after, ends);
     }
 

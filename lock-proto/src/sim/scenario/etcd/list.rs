@@ -6,12 +6,12 @@ use super::run::run;
 use crate::sim::chance::Chance;
 use crate::sim::check::Rule;
 
-/// Within the bounds everything is promised.
+/// Within the bounds every rule must hold.
 const fn kept(name: &'static str, about: &'static str, draw: fn(&mut Chance) -> Draft) -> Scenario {
     Scenario { name, about, backend: Backend::Etcd, bounds: Bounds::Kept, excused: &[], draw, run }
 }
 
-/// Beyond them two may believe to hold a lock; what they write is still refused in time.
+/// Outside the bounds two clients may believe to hold a lock; stale writes must still be rejected.
 const fn broken(
     name: &'static str,
     about: &'static str,
@@ -22,7 +22,6 @@ const fn broken(
     Scenario { name, about, backend: Backend::Etcd, bounds, excused: &[Rule::MutualExclusion], draw, run }
 }
 
-/// Every scenario on etcd.
 pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
     kept("etcd-contention", "clients contend; clients and members die, members come back", |chance| {
         use Kind::{KillClient, KillMember, Reset, StopMember};

@@ -1,4 +1,4 @@
-//! What is particular to etcd in a plan.
+//! The part of a plan that is specific to etcd.
 
 mod draw;
 mod list;
@@ -12,124 +12,125 @@ use crate::sim::etcd::Condition;
 
 pub(super) use list::SCENARIOS;
 
-/// The settings of the cluster and of every client, as far as a plan varies them. There are as many members as the setup has nodes; their
-/// clocks keep true time.
+/// Settings of the cluster and of every client that a plan varies. The cluster has as many members
+/// as the setup has nodes; their clocks keep true time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdStore {
-    /// The TTL of the lease that the locks of a client share. Whole seconds.
+    /// TTL of the session lease that the locks of a client share, in whole seconds.
     pub session_ttl: Duration,
-    /// How long a lock is passed on inside a client.
+    /// How long a client hands a lock over locally.
     pub turn: Duration,
-    /// How long a request may be unanswered.
+    /// Timeout of a request.
     pub request_timeout: Duration,
-    /// From when on a holder watches its own key; `None`: after a third of the TTL.
+    /// When a holder starts to watch its own key; `None`: after a third of the TTL.
     pub watch_own_after: Option<Duration>,
-    /// How long the watch stream may be silent.
+    /// Maximum silence of the watch stream.
     pub watch_quiet: Duration,
-    /// How often is read what is watched, though nothing was reported.
+    /// Interval at which watched keys are read even without an event.
     pub recheck: Duration,
-    /// How much later than it comes a call may be executed.
+    /// Maximum delay between arrival and execution of a call.
     pub late: Duration,
-    /// Whether clients log in, and how long a token lives without being used; `None`: nobody logs in.
+    /// Lifetime of an unused token, or `None` if clients do not log in.
     pub token_ttl: Option<Duration>,
 }
 
-/// What can happen with etcd only.
+/// Actions specific to etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EtcdAction {
-    /// A candidate stands for election.
+    /// A candidate joins an election.
     Campaign {
         /// The client.
         client: usize,
-        /// What other actions call this candidacy.
+        /// Identifies this candidacy in other actions.
         tag: u32,
-        /// The election's name.
+        /// The name of the election.
         name: &'static str,
-        /// The TTL of a lease of its own; `None` for the client's.
+        /// TTL of a separate lease, or `None` for the client's session lease.
         ttl: Option<Duration>,
-        /// How long to wait.
+        /// Maximum wait.
         wait: Wait,
-        /// Who keeps it alive.
+        /// How the leadership is renewed.
         renew: Renew,
-        /// Take the office as soon as it is offered.
+        /// Claim the leadership as soon as it is offered.
         claim: bool,
-        /// Resign so long after the election, in two steps: the work is asked to stop, and the office is given up when it has.
+        /// Resign this long after the election, in two steps: the leader is asked to stop, and
+        /// resigns when its work has ended.
         hold: Option<Duration>,
     },
     /// A leader proclaims another value.
     Proclaim(u32),
-    /// Somebody asks who leads (once), or observes it.
+    /// A client queries the leader once, or observes the leadership.
     Observe {
         /// The client.
         client: usize,
-        /// What other actions call it.
+        /// Identifies this query in other actions.
         tag: u32,
-        /// The election's name.
+        /// The name of the election.
         name: &'static str,
-        /// Until it is closed, not once.
+        /// Whether to observe until closed.
         always: bool,
     },
-    /// Somebody observes no longer.
+    /// A client closes its observation.
     Close(u32),
-    /// A member ends in an orderly way.
+    /// A member stops in order.
     StopMember(usize),
-    /// A member is cut off from the other members.
+    /// A member is isolated from the other members.
     Isolate(usize),
-    /// It hears them again.
+    /// An isolated member rejoins.
     Rejoin(usize),
-    /// No member hears another.
+    /// All members are isolated from each other.
     LoseQuorum,
-    /// They hear each other again.
+    /// The members are connected again.
     RestoreQuorum,
-    /// The leader hands over to another member.
+    /// The leadership moves to another member.
     ChangeLeader,
     /// The history is compacted.
     Compact,
-    /// Somebody writes a key that has nothing to do with locks.
+    /// An unrelated key is written.
     Touch,
     /// Every watch is cancelled by its member.
     CancelWatches,
-    /// Every stream of a member ends.
+    /// All streams of a member end.
     EndStreams(usize),
-    /// From now on the watches of a member miss what happens.
+    /// The watches of a member start to lose events.
     LoseEvents(usize),
-    /// They report it again.
+    /// The watches of a member report events again.
     KeepEvents(usize),
     /// Every token becomes invalid.
     ExpireTokens,
-    /// Somebody deletes a key of this lock by hand: that of the holder, or that of the last in its queue.
+    /// A key of this lock is deleted by hand.
     DeleteKey {
         /// The lock's name.
         name: &'static str,
-        /// The holder's.
+        /// The holder's key, otherwise the newest in the queue.
         oldest: bool,
     },
-    /// Somebody deletes a key of this lock and writes it anew.
+    /// A key of this lock is deleted by hand and created again.
     ReplaceKey {
         /// The lock's name.
         name: &'static str,
-        /// The holder's.
+        /// The holder's key, otherwise the newest in the queue.
         oldest: bool,
     },
-    /// Somebody revokes the lease of a key of this lock.
+    /// The lease of a key of this lock is revoked by hand.
     RevokeLease {
         /// The lock's name.
         name: &'static str,
-        /// The holder's.
+        /// The holder's key, otherwise the newest in the queue.
         oldest: bool,
     },
-    /// The cluster enters or leaves a state in which it refuses requests.
+    /// A condition in which the cluster refuses requests begins or ends.
     Condition {
-        /// Which.
+        /// The condition.
         condition: Condition,
-        /// Whether it enters it.
+        /// Whether it begins.
         on: bool,
     },
 }
 
 impl EtcdAction {
-    /// The client that it is about, if it names one.
+    /// Returns the client of this action, if it has one.
     pub(super) const fn client_mut(&mut self) -> Option<&mut usize> {
         match self {
             Self::Campaign { client, .. } | Self::Observe { client, .. } => Some(client),

@@ -1,4 +1,4 @@
-//! Plays a plan in a world of etcd.
+//! Runs a plan in a world of etcd.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -20,14 +20,14 @@ use crate::sim::journal::Keep;
 use crate::sim::trace::Trace;
 use crate::time::Instant;
 
-/// From a release to the next grant there are at most so many round trips while nothing goes wrong:
-/// see `Rule::Prompt`.
+/// Maximum round trips from a release to the next grant without faults, see `Rule::Prompt`.
 const TRIPS: u32 = 8;
-/// A watch that was opened in the past is served so much later (requirement E5).
+/// Delay of a watch that was opened in the past.
+// E5
 const LATE_WATCH: Duration = Duration::from_millis(100);
 
-/// What an application wants, whatever it is called.
-struct Wish {
+/// Request of an application, for a lock or an election.
+struct Request {
     client: usize,
     tag: u32,
     name: &'static str,
@@ -42,18 +42,19 @@ struct Play<C: EtcdClient> {
     w: World<C>,
     locks: BTreeMap<u32, (usize, LockId)>,
     queries: BTreeMap<u32, (usize, QueryId)>,
-    /// Who was told to shut down.
+    /// Clients that were asked to shut down.
     stopping: Vec<bool>,
     longest: Duration,
 }
 
 impl Plan {
-    /// Runs it with other clients than [`etcd::Client`](Client): see [`Builder::machine`](crate::sim::etcd::Builder::machine).
-    /// They are held to every rule that the plan promises.
+    /// Runs the plan with clients other than [`etcd::Client`](Client), see
+    /// [`Builder::machine`](crate::sim::etcd::Builder::machine). They must keep every rule of the
+    /// plan.
     ///
     /// # Panics
     ///
-    /// If it is not a plan for etcd.
+    /// If the plan is not for etcd.
     #[must_use]
     pub fn run_etcd<C: EtcdClient>(
         &self,
@@ -65,7 +66,7 @@ impl Plan {
     }
 }
 
-/// Plays `plan`, both phases.
+/// Runs both phases of `plan`.
 pub(super) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
     run_clients(plan, keep, traced, Client::new)
 }
@@ -85,7 +86,7 @@ fn run_clients<C: EtcdClient>(
         longest: store.session_ttl,
     };
     play.w.expect_violation();
-    // A panic in a machine is a finding like any other.
+    // A panic in a machine counts as a violation.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| play.both_phases(plan))) {
         play.w.report(Rule::Contract, format!("panic: {}", text_of(&panic)));
     }
@@ -151,7 +152,7 @@ impl<C: EtcdClient> Play<C> {
         self.w.come_to_an_end(self.longest);
     }
 
-    /// Whether the application of a client does anything at present.
+    /// Returns whether the application of a client may act: it runs and is not shutting down.
     fn acts(&self, client: usize) -> bool {
         self.stopping.get(client).is_some_and(|stopping| !stopping) && self.w.is_running(client)
     }
@@ -173,8 +174,8 @@ impl<C: EtcdClient> Play<C> {
         match action {
             Action::Acquire { client, tag, name, ttl, wait, renew, claim, hold, write_every } => {
                 let (client, tag, ttl, wait, renew, claim) = (*client, *tag, *ttl, *wait, *renew, *claim);
-                let wish = Wish { client, tag, name, ttl, wait, renew, claim, hold: *hold };
-                self.ask(&wish, None, *write_every);
+                let request = Request { client, tag, name, ttl, wait, renew, claim, hold: *hold };
+                self.ask(&request, None, *write_every);
             }
             Action::Claim(tag) => {
                 if let Some((client, lock)) = self.lock(*tag).filter(|(c, lock)| self.w.is_offered(*c, *lock)) {
@@ -214,7 +215,7 @@ impl<C: EtcdClient> Play<C> {
             Action::PauseNode(member) => self.w.pause_member(*member),
             Action::ResumeNode(member) => self.w.resume_member(*member),
             Action::KillNode(member) => self.w.kill_member(*member),
-            // A member never comes back without its data, which the others could not know.
+            // A member always restarts with its data: the other members would not know of a loss.
             Action::RestartNode { node, .. } => {
                 self.w.kill_member(*node);
                 self.w.start_member(*node);
@@ -237,8 +238,8 @@ impl<C: EtcdClient> Play<C> {
         match action {
             EtcdAction::Campaign { client, tag, name, ttl, wait, renew, claim, hold } => {
                 let (client, tag, ttl, wait, renew, claim) = (*client, *tag, *ttl, *wait, *renew, *claim);
-                let wish = Wish { client, tag, name, ttl, wait, renew, claim, hold: *hold };
-                self.ask(&wish, Some(format!("#{tag}")), None);
+                let request = Request { client, tag, name, ttl, wait, renew, claim, hold: *hold };
+                self.ask(&request, Some(format!("#{tag}")), None);
             }
             EtcdAction::Proclaim(tag) => {
                 if let Some((client, lock)) = self.held(*tag) {
@@ -285,25 +286,25 @@ impl<C: EtcdClient> Play<C> {
         }
     }
 
-    fn ask(&mut self, wish: &Wish, value: Option<String>, write_every: Option<Duration>) {
-        if !self.acts(wish.client) {
+    fn ask(&mut self, request: &Request, value: Option<String>, write_every: Option<Duration>) {
+        if !self.acts(request.client) {
             return;
         }
-        let mut want = Acquire::new(wish.name).wait(wish.wait).renew(wish.renew);
-        if let Some(ttl) = wish.ttl {
+        let mut want = Acquire::new(request.name).wait(request.wait).renew(request.renew);
+        if let Some(ttl) = request.ttl {
             want = want.ttl(ttl);
             self.longest = self.longest.max(ttl);
         }
-        let (client, hold) = (wish.client, wish.hold.filter(|_| wish.claim));
-        self.w.auto_claim(wish.claim);
+        let (client, hold) = (request.client, request.hold.filter(|_| request.claim));
+        self.w.auto_claim(request.claim);
         let lock = match (value, hold) {
-            (None, hold) => self.w.try_acquire(client, &want, wish.claim, hold, write_every),
+            (None, hold) => self.w.try_acquire(client, &want, request.claim, hold, write_every),
             (Some(value), None) => Ok(self.w.campaign(client, want, value)),
             (Some(value), Some(hold)) => Ok(self.w.campaign_for(client, want, value, hold)),
         };
         self.w.auto_claim(true);
         match lock {
-            Ok(lock) => _ = self.locks.insert(wish.tag, (client, lock)),
+            Ok(lock) => _ = self.locks.insert(request.tag, (client, lock)),
             Err(misuse) => self.w.report(Rule::Contract, format!("client {client} cannot acquire: {misuse}")),
         }
     }

@@ -1,5 +1,5 @@
-//! Requirement S4: the checkers can fail. Each of these clients does one thing wrong, and must be
-//! caught.
+//! The checkers can fail: each of these clients has one flaw, which must be found.
+// S4
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod flawed;
@@ -8,11 +8,11 @@ use crate::sim::scenario::{Backend, Plan, Scenario, scenarios};
 use crate::sim::{Keep, Rule};
 use flawed::{Flaw, clients};
 
-/// Within this many seeds a flaw must be found.
+/// Maximum number of seeds until a flaw is found.
 const BUDGET: u64 = 60;
 
-/// The first run of a scenario that catches clients with this flaw by this rule. Without the flaw
-/// it breaks nothing.
+/// Expects that a run of the scenario catches this flaw by this rule, and that the same run without
+/// the flaw breaks nothing.
 fn caught(name: &str, flaw: Flaw, rule: Rule) {
     let scenario = Scenario::named(name).unwrap();
     for seed in 0..BUDGET {
@@ -28,7 +28,7 @@ fn caught(name: &str, flaw: Flaw, rule: Rule) {
     panic!("{flaw:?} was not found in {BUDGET} seeds");
 }
 
-/// What is rewritten for nothing breaks nothing.
+/// The rewriter without a flaw breaks nothing.
 #[test]
 fn the_rewriter_alone_is_never_caught() {
     for scenario in scenarios().iter().filter(|scenario| scenario.backend == Backend::Etcd) {
@@ -48,10 +48,10 @@ fn s4_an_unlock_that_looks_at_no_revision_is_caught() {
     caught("etcd-late", Flaw::DeletesAnyRevision, Rule::MutualExclusion);
 }
 
-/// The next look at the queue, half a minute later, hides it otherwise.
+/// Otherwise the next read of the queue, half a minute later, would hide the flaw.
 #[test]
 fn s8_a_deletion_that_is_reported_during_a_reading_and_forgotten_is_caught() {
-    caught("etcd-calm", Flaw::ForgetsNews, Rule::Prompt);
+    caught("etcd-calm", Flaw::ForgetsDeletion, Rule::Prompt);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn s4_answers_of_a_connection_that_was_replaced_are_caught_if_they_count() {
     caught("etcd-stale", Flaw::MixesConnections, Rule::Fifo);
 }
 
-/// On a calm network a lock goes from one process to another because the release is told.
+/// On a calm network, hand-overs between processes are caused by notifications.
 #[test]
 fn s8_e5_hand_overs_come_from_watches() {
     let scenario = Scenario::named("etcd-calm").unwrap();

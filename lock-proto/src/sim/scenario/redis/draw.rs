@@ -1,4 +1,5 @@
-//! How the runs of a scenario are drawn: every rate from the seed, so that some runs know a fault well and others not at all.
+//! Draws the runs of a scenario on Redis. The rate of every fault is drawn from the seed, so that
+//! some runs have many faults of a kind and others none.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -17,85 +18,83 @@ use crate::sim::scenario::{Action, Draft, Pace, Setup, Step, Store};
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 const CONDITIONS: [Condition; 4] =
     [Condition::Loading, Condition::OutOfMemory, Condition::ReadOnly, Condition::DiskError];
-/// How often something new is wanted, beside the rates of a recipe.
-const WISHES: u64 = 10;
+/// Rate of new requests, relative to the rates of a recipe.
+const REQUEST_RATE: u64 = 10;
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// What can happen beside wishes.
+/// A kind of step apart from new requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Something is claimed, extended, released or dropped.
+    /// Claim, extend, release or drop a lock.
     LetGo,
-    /// What was just wanted is dropped soon.
+    /// Drop the latest request soon.
     Abandon,
-    /// A client wants several locks, and gives them back together.
+    /// A client requests several locks and releases them together.
     Bunch,
-    /// All clients take all locks again and again, then the node loses its counter of fencing tokens, and they take them again.
+    /// All clients take all locks repeatedly, before and after the node loses its fence counter.
     Burst,
     Pause,
     Suspend,
     KillClient,
     Shutdown,
     StopNode,
-    /// A node dies and starts again with its data.
+    /// A node restarts with its data.
     Crash,
-    /// A node dies and starts again with nothing.
+    /// A node restarts without its data.
     Forget,
-    /// The same, if it is one of several.
+    /// Like `Forget`, for nodes of a quorum.
     ForgetInQuorum,
     Partition,
     OneDirection,
     Reset,
     Slow,
-    /// Packets of a client travel for up to several times the shortest TTL, for a while.
+    /// For a while the latency of a client is up to several times the shortest TTL.
     Crawl,
-    /// What is under way comes over a connection that has been replaced.
+    /// Data in flight arrives after its connection was replaced.
     Replace,
     Refuse,
     FlushScripts,
     LogOut,
-    /// A request arrives late, after its client has given up and used the name again.
+    /// A request arrives after its client has given up and used the name again.
     Late,
     Jump,
     JumpForward,
     Evict,
     Stranger,
     Promote,
-    /// The same, with a replica that has been running for long.
+    /// Like `Promote`, with a replica that has been running for long.
     FailOver,
-    /// The address of a node leads a client to another node, for a while.
+    /// For a while the address of a node leads a client to another node.
     Redirect,
-    /// A node starts again with nothing, and its clock is set forward at once.
+    /// A node restarts without its data, and its clock jumps forward at once.
     ForgetAndStep,
 }
 
-/// What a scenario draws from.
+/// Parameters of a scenario.
 #[derive(Clone, Debug)]
 pub(super) struct Recipe {
     pub(super) nodes: &'static [usize],
     pub(super) clients: Range<u64>,
-    /// How many locks there are.
     pub(super) names: &'static [usize],
-    /// Hosts gather what they write for up to so many ms; 0 for those that write at once.
+    /// Maximum time in ms that hosts gather writes; 0 if they write at once.
     pub(super) gather: u64,
-    /// Clocks gain or lose up to so many µs a second.
+    /// Maximum clock drift in either direction, in µs per second.
     pub(super) drift: u64,
-    /// Grants always carry fencing tokens, where they can.
+    /// Grants carry fencing tokens wherever possible.
     pub(super) fenced: bool,
-    /// Clients have to log in.
     pub(super) login: bool,
-    /// Every client has met every node before anything goes wrong.
+    /// Every client connects to every node before the first fault.
     pub(super) met: bool,
-    /// Clients are told what comes over connections that are over.
+    /// Clients still get data from ended connections.
     pub(super) stale: bool,
-    /// In some runs nodes take up to so many µs for a command.
+    /// Maximum service time of nodes in µs, used in some runs.
     pub(super) service: u64,
-    /// Waiters are always woken.
+    /// Waiters always use wake-ups.
     pub(super) notify: bool,
-    /// The highest rate of each kind.
+    /// Maximum rate of each kind.
     pub(super) rates: &'static [(Kind, u64)],
 }
 
@@ -105,7 +104,8 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
     let ttl = ms(300 + chance.below(2_700));
     let slow = chance.pick(&[2, 5, 20]);
     let mut latency = ms(chance.below(slow))..ms(slow + chance.below(slow));
-    // A round must have time for two round trips and fit into a quarter of the shortest TTL; a request must be answered within a fifth.
+    // A round needs two round trips within a quarter of the shortest TTL; a request must be
+    // answered within a fifth.
     latency.end = latency.end.min((ttl / 8).saturating_sub(ms(5)) / 4);
     latency.start = latency.start.min(latency.end);
     let gather = if recipe.gather > 0 { chance.millis(recipe.gather) } else { Duration::ZERO };
@@ -157,12 +157,12 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
         hand.next(&rates);
     }
     let Hand { mut setup, steps, .. } = hand;
-    // Last, so that a seed makes the same run otherwise.
+    // Drawn last, so that the rest of the run does not depend on it.
     if recipe.service > 0 && chance.one_in(3) {
         setup.service = Duration::from_micros(chance.below(recipe.service));
     }
-    // What arrives later than a TTL after it was given up is not looked for any more. Nor is what a server has that the
-    // client's address no longer leads to, or what comes back with a replica.
+    // A client does not clean up a request that arrives later than a TTL after it was given up. Nor
+    // does it reach data on a server its address no longer leads to, or on a promoted replica.
     let loses_sight = |step: &Step| {
         use RedisAction::{FailOver, Promote, Redirect};
         let moved = matches!(step.action, Action::Redis(Redirect { .. } | Promote(_) | FailOver(_)));
@@ -179,7 +179,6 @@ fn pace(chance: &mut Chance, drift: u64, offset: u64) -> Pace {
     Pace { offset: ms(chance.below(offset)), drift_ppm: drift }
 }
 
-/// Writes the steps of one plan.
 struct Hand<'a> {
     chance: &'a mut Chance,
     setup: Setup,
@@ -188,9 +187,9 @@ struct Hand<'a> {
     tags: u32,
     ttl: Duration,
     names: usize,
-    /// Milliseconds between two steps, at most.
+    /// Maximum time between two steps, in ms.
     gap: u64,
-    /// How often a wish is dropped soon.
+    /// How often a request is dropped soon.
     drops: u64,
 }
 
@@ -202,11 +201,11 @@ impl Hand<'_> {
     fn next(&mut self, rates: &[(Kind, u64)]) {
         self.at += self.chance.millis(self.gap);
         let total: u64 = rates.iter().map(|(_, rate)| rate).sum();
-        let mut roll = self.chance.below(WISHES + total);
-        if roll < WISHES {
+        let mut roll = self.chance.below(REQUEST_RATE + total);
+        if roll < REQUEST_RATE {
             return self.wish();
         }
-        roll -= WISHES;
+        roll -= REQUEST_RATE;
         for (kind, rate) in rates {
             if roll < *rate {
                 return self.happen(*kind);
@@ -227,7 +226,7 @@ impl Hand<'_> {
         NAMES[self.chance.index(self.names)]
     }
 
-    /// Mostly shorter than a TTL, sometimes much longer.
+    /// Draws a duration: mostly shorter than a TTL, sometimes much longer.
     fn span(&mut self) -> Duration {
         let most = self.chance.pick(&[1, 4, 12]) * u64::try_from(self.ttl.as_millis()).unwrap_or(1_000) / 4;
         self.chance.millis(most)
@@ -305,7 +304,7 @@ impl Hand<'_> {
             Kind::Crash | Kind::Forget | Kind::ForgetInQuorum => {
                 let (node, span) = (self.node(), self.span());
                 let forgets = kind == Kind::Forget || kind == Kind::ForgetInQuorum && self.setup.nodes.len() > 1;
-                // So fast, now and then, that nobody may notice but by the connections.
+                // Sometimes so fast that only the connections reveal it.
                 if !self.chance.one_in(3) {
                     self.push(none, Action::KillNode(node));
                 }
@@ -339,7 +338,7 @@ impl Hand<'_> {
                 if self.chance.one_in(2) {
                     return self.push(none, Action::Reset { client, node });
                 }
-                // Longer than an answer is waited for.
+                // Longer than the request timeout.
                 let span = ms(600) + self.chance.millis(600);
                 self.push(none, Action::Stall { client, node, direction: Direction::ToClient, span });
             }
@@ -394,7 +393,7 @@ impl Hand<'_> {
         }
     }
 
-    /// Each of the locks is asked for by itself; all that were granted are given back at one time.
+    /// Requests each lock separately and releases all of them at once.
     fn bunch(&mut self) {
         let (client, span) = (self.client(), self.span());
         for name in &NAMES[..self.names] {
@@ -418,10 +417,11 @@ impl Hand<'_> {
         }
     }
 
-    /// What a client sends to a node arrives late on the connections that it has. Meanwhile it gives up, and takes the lock once more.
+    /// Delays a client's requests to a node. Meanwhile the client gives up and takes the lock
+    /// again.
     fn late(&mut self) {
         let (client, node, name) = (self.client(), self.node(), self.name());
-        // Less than the shortest TTL: what arrives later than that is not looked for any more.
+        // Less than the shortest TTL: clients do not clean up requests that arrive later.
         let span = self.ttl / 3 + self.chance.duration(&(Duration::ZERO..self.ttl / 8));
         self.push(Duration::ZERO, Action::Stall { client, node, direction: Direction::ToNode, span });
         let again = self.ttl / 4 + self.chance.duration(&(Duration::ZERO..self.ttl / 8));
@@ -446,7 +446,7 @@ impl Hand<'_> {
         }
     }
 
-    /// The counter is lost as soon as its last grants are known, or a little before.
+    /// Takes all locks repeatedly. The counter is lost about when the last grants are known.
     fn burst(&mut self) {
         let (node, trip) = (self.node(), self.setup.latency.end * 2);
         let rounds = 1 + self.chance.below(12);
@@ -487,7 +487,7 @@ impl Hand<'_> {
         self.chance.pick(&Direction::BOTH)
     }
 
-    /// Nothing passes between one or all clients and a node, for a while.
+    /// Partitions a node from one or all clients for a while.
     fn cut(&mut self, both: bool) {
         let (node, span) = (self.node(), self.span());
         let clients = if self.chance.one_in(3) {

@@ -13,82 +13,82 @@ use crate::sim::check::Rule;
 use crate::sim::redis::Condition;
 use draw::{Kind, Recipe};
 
-/// The settings of every client, as far as a plan varies them.
+/// Settings of every client that a plan varies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisStore {
-    /// The longest TTL of any lock; a restarted node of a quorum does not count for as long.
+    /// The longest TTL of any lock. A restarted quorum node does not vote for this long.
     pub ttl: Duration,
-    /// How long a round of a quorum waits.
+    /// Timeout of a quorum round.
     pub round: Duration,
-    /// How often waiters try.
+    /// Polling interval of waiters.
     pub poll: Backoff,
     /// How waiters are woken.
     pub wake: Wake,
-    /// How long a lock is passed on inside a client, and how long the client then stays away.
+    /// How long a client hands a lock over locally, and how long it then backs off.
     pub turn: (Duration, Duration),
-    /// Whether grants carry fencing tokens. A quorum's never do.
+    /// Whether grants carry fencing tokens. Those of a quorum never do.
     pub fencing: bool,
-    /// How many fencing tokens one script mints at most.
+    /// Maximum number of fencing tokens that one script mints.
     pub fence_block: u32,
-    /// How long the hosts of clients gather what is to be written.
+    /// How long client hosts gather writes.
     pub gather: Duration,
     /// Whether clients have to log in.
     pub login: bool,
-    /// Whether every client connects to every node before anything else happens.
+    /// Whether every client connects to every node before the first step.
     pub met: bool,
 }
 
-/// How long clients have for that.
+/// Time for the clients to connect.
 const MEETING: Duration = Duration::from_millis(500);
 
-/// What can happen to Redis only.
+/// Actions specific to Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RedisAction {
-    /// A node enters or leaves a condition in which it refuses commands.
+    /// A condition in which a node refuses commands begins or ends.
     Condition {
         /// The node.
         node: usize,
-        /// Which.
+        /// The condition.
         condition: Condition,
-        /// Whether it enters it.
+        /// Whether it begins.
         on: bool,
     },
-    /// A node forgets its scripts.
+    /// A node drops its script cache.
     FlushScripts(usize),
-    /// A node wants every connection to log in again.
+    /// A node requires every connection to log in again.
     LogOut(usize),
-    /// A key of a node is evicted, or deleted by somebody else.
+    /// A key is evicted or deleted by another program.
     Evict {
-        /// On this node.
+        /// The node.
         node: usize,
-        /// The lock's name; `None`: the counter of fencing tokens.
+        /// The name of the lock, or `None` for the fence counter.
         name: Option<&'static str>,
     },
-    /// Somebody who knows nothing of us puts something where a lock would be, if nothing is there.
+    /// Another program creates a key with the name of a lock, if there is none.
     Occupy {
-        /// On this node.
+        /// The node.
         node: usize,
         /// The lock's name.
         name: &'static str,
-        /// A list; else a lock of its own.
+        /// A list, otherwise a foreign lock.
         list: bool,
-        /// It ends by itself after this.
+        /// TTL of the key.
         life: Duration,
     },
-    /// The replica of a node hears nothing more of what is written.
+    /// Replication to the replica of a node stops.
     StopReplication(usize),
-    /// The replica of a node takes its place, with what it has heard of.
+    /// The replica of a node is promoted with the data it has.
     Promote(usize),
-    /// The same, and the replica has been running for a long time.
+    /// Like `Promote`, with a replica that has been running for long.
     FailOver(usize),
-    /// The address of a node leads a client to another one.
+    /// The address of a node leads a client to another node.
     Redirect {
         /// The client.
         client: usize,
-        /// The address of this node
+        /// The node of the address.
         node: usize,
-        /// leads to this one.
+        /// The node that the client reaches.
         to: usize,
     },
 }
@@ -116,8 +116,8 @@ impl fmt::Display for RedisAction {
     }
 }
 
-/// The lock is lost on the server, or lives longer in somebody's belief than there: nobody can promise one holder at a time then, and a resource that
-/// has seen no newer fencing token takes what it gets.
+/// Rules that cannot hold if the server loses a lock, or expires it before the holder does. A
+/// resource accepts a stale write until it has seen a newer fencing token.
 const TWO_HOLDERS: &[Rule] = &[Rule::MutualExclusion, Rule::Ghost];
 
 const fn kept(name: &'static str, about: &'static str, draw: fn(&mut super::Chance) -> super::Draft) -> Scenario {
@@ -134,7 +134,8 @@ const fn broken(
     Scenario { name, about, backend: Backend::Redis, bounds, excused: TWO_HOLDERS, draw, run: play::run }
 }
 
-/// Clocks of a client and a server may differ by one part in a hundred: 0.4 % either way stays within.
+/// Maximum drift within the bounds, in µs per second. The clocks of a client and a server may
+/// differ by 1 %; 0.4 % in either direction stays within.
 const WITHIN: u64 = 4_000;
 
 const QUIET: Recipe = Recipe {
@@ -370,7 +371,7 @@ pub(super) const BURSTS: Scenario = broken(
         let rates = &[(Kind::Burst, 8), (Kind::LetGo, 1), (Kind::Reset, 1)];
         let recipe = Recipe { nodes: &[1], clients: 1..5, names: &[1, 3, 8], fenced: true, rates, ..QUIET };
         let mut draft = draw::draw(chance, &recipe);
-        // The clock advances by as many µs as a script mints tokens before the node can grant again.
+        // A script mints one token per µs, so the clock passes them before the node grants again.
         let latency = &mut draft.setup.latency;
         *latency = latency.start.max(Duration::from_millis(1))..latency.end.max(Duration::from_millis(1));
         draft
@@ -405,7 +406,7 @@ pub(super) const FIRST_SIGHT: Scenario = broken(
     },
 );
 
-/// Everything at once that the promises allow.
+/// All faults within the bounds.
 const EVERY_RATE: &[(Kind, u64)] = &[
     (Kind::LetGo, 3),
     (Kind::Abandon, 2),

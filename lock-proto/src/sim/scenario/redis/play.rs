@@ -1,4 +1,4 @@
-//! Runs a plan in a world.
+//! Runs a plan in a world of Redis.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -20,36 +20,35 @@ use crate::sim::world::redis::{Builder, RedisClient, World};
 use crate::time::Instant;
 use crate::url::Secret;
 
-/// The key under which fencing tokens are counted, if there is no prefix.
+/// The key of the fence counter without a prefix.
 const COUNTER: &str = "lock-proto:fence";
-/// What clients log in with, where they have to.
+/// Password of the nodes that require a login.
 const PASSWORD: &str = "secret";
-/// From a release to the next grant there are at most so many round trips while nothing goes wrong:
-/// see `Rule::Prompt`.
+/// Maximum round trips from a release to the next grant without faults, see `Rule::Prompt`.
 const TRIPS: u32 = 8;
-/// The same on a quorum, where votes may be split.
+/// The same for a quorum, where votes may be split.
 const QUORUM_TRIPS: u32 = 16;
-/// Waiters do not come all at once when a key expires, and gather what nodes tell of a release.
+/// Extra time for jitter after the expiry of a key, and to gather notifications from several nodes.
 const SPREAD: Duration = Duration::from_millis(16);
-/// So many TTLs after the faults everybody must have been served.
+/// Number of TTLs after the end of the faults until every waiter must be served.
 const SERVED: u32 = 20;
-/// And this on top: what back-off and quarantine take.
+/// Additional time for backoff and quarantine.
 const GRACE: Duration = Duration::from_secs(20);
 
 impl Plan {
-    /// Runs it with other clients than [`redis::Client`](Client): see [`Builder::machine`](crate::sim::Builder::machine).
-    /// They are held to every rule that the plan promises.
+    /// Runs the plan with clients other than [`redis::Client`](Client), see
+    /// [`Builder::machine`](crate::sim::Builder::machine). They must keep every rule of the plan.
     ///
     /// # Panics
     ///
-    /// If it is not a plan for Redis.
+    /// If the plan is not for Redis.
     #[must_use]
     pub fn run_redis<C: RedisClient>(
         &self,
         keep: Keep,
         make: impl Fn(Instant, Config, ClientId, u64) -> Result<C, ConfigError> + 'static,
     ) -> Outcome {
-        // requirement S4: clients with planted flaws
+        // S4
         assert!(matches!(self.setup.store, Store::Redis(_)), "not a plan for Redis: {self}");
         self.judge(run_clients(self, keep, false, make).0)
     }
@@ -69,7 +68,7 @@ fn run_clients<C: RedisClient>(
     let mut world = build(plan, store).keep(keep).traced(traced).machine(make).build();
     world.expect_violation();
     let mut game = Game { world, tags: BTreeMap::new(), set_back: Duration::ZERO };
-    // A panic in a machine is a finding like any other.
+    // A panic in a machine counts as a violation.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| game.play(plan, store))) {
         game.world.report(Rule::Contract, format!("panic: {}", text_of(&panic)));
     }
@@ -125,7 +124,7 @@ fn build(plan: &Plan, store: &RedisStore) -> Builder {
 struct Game<C: RedisClient> {
     world: World<C>,
     tags: BTreeMap<u32, (usize, LockId)>,
-    /// By how much clocks of nodes were set back, all in all: keys live longer by so much.
+    /// Total time that node clocks were set back. Keys live longer by this.
     set_back: Duration,
 }
 
@@ -134,7 +133,7 @@ impl<C: RedisClient> Game<C> {
         let ttl = store.ttl;
         if plan.scenario.bounds == Bounds::Kept {
             self.world.expect_once();
-            // The first round of a quorum ends before its connections are up.
+            // On a quorum, the first round would end before its connections are up.
             if store.wake == Wake::Notify && (plan.setup.nodes.len() == 1 || store.met) {
                 let trips = if plan.setup.nodes.len() == 1 { TRIPS } else { QUORUM_TRIPS };
                 let slack = store.turn.1 * 2 + store.gather * trips + SPREAD;
@@ -161,12 +160,12 @@ impl<C: RedisClient> Game<C> {
         let w = &mut self.world;
         match action {
             Action::Acquire { client, tag, name, ttl: own, wait, renew, claim, hold, write_every } => {
-                // A stopped process asks for nothing.
+                // The application of a paused process does not run.
                 if !w.is_running(*client) {
                     return;
                 }
                 let want = Acquire::new(name).ttl(own.unwrap_or(ttl)).wait(*wait).renew(*renew);
-                // After a shutdown it is refused.
+                // Refused after a shutdown.
                 if let Ok(lock) = w.try_acquire(*client, &want, *claim, *hold, *write_every) {
                     self.tags.insert(*tag, (*client, lock));
                 }
@@ -205,7 +204,7 @@ impl<C: RedisClient> Game<C> {
             Action::Reset { client, node } => w.drop_connections(*client, *node),
             Action::Slow { client, node, direction, latency } => w.slow(*client, *node, *direction, latency.clone()),
             Action::Stall { client, node, direction, span } => w.stall(*client, *node, *direction, *span),
-            // Not of this world.
+            // Not for this store.
             Action::Etcd(_) => {}
             Action::Redis(RedisAction::Condition { node, condition, on }) => w.set_condition(*node, *condition, *on),
             Action::Redis(RedisAction::FlushScripts(node)) => {

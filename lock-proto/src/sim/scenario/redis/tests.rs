@@ -1,5 +1,5 @@
-//! Requirement S4: the checkers can fail. Each of these clients does one thing wrong, and must be
-//! caught.
+//! The checkers can fail: each of these clients has one flaw, which must be found.
+// S4
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use alloc::string::ToString as _;
@@ -12,11 +12,11 @@ use flawed::{Flaw, clients};
 
 mod flawed;
 
-/// Within this many seeds a flaw must be found.
+/// Maximum number of seeds until a flaw is found.
 const BUDGET: u64 = 200;
 
-/// The first plan of a scenario that catches clients with this flaw by one of these rules. Without
-/// the flaw it must break nothing.
+/// Returns the first plan of the scenario that catches this flaw by one of these rules. The same
+/// plan without the flaw must break nothing.
 fn caught(name: &str, flaw: Flaw, rules: &[Rule]) -> Plan {
     let scenario = Scenario::named(name).unwrap();
     let breaks = |plan: &Plan| {
@@ -39,7 +39,7 @@ fn caught(name: &str, flaw: Flaw, rules: &[Rule]) -> Plan {
     panic!("{flaw:?} was not found in {BUDGET} seeds");
 }
 
-/// What is rewritten for nothing breaks nothing.
+/// The rewriter without a flaw breaks nothing.
 #[test]
 fn the_rewriter_alone_is_never_caught() {
     for scenario in scenario::scenarios().iter().filter(|scenario| scenario.backend == Backend::Redis) {
@@ -51,7 +51,8 @@ fn the_rewriter_alone_is_never_caught() {
 
 #[test]
 fn s4_a_client_that_uses_one_token_again_is_caught() {
-    // A compensating delete of an old attempt arrives after the retried take (requirement A2).
+    // A compensating delete of an old attempt arrives after the retried take.
+    // A2
     let plan = caught("redis-pauses", Flaw::SameToken, &[Rule::MutualExclusion]);
     assert!(plan.len() <= 20, "{plan}");
 }
@@ -68,7 +69,7 @@ fn s4_a_release_that_looks_at_no_token_is_caught() {
     assert!(plan.len() <= 12, "{plan}");
 }
 
-/// A counter that runs ahead of the clock, and what comes of it when it is lost.
+/// A counter that runs ahead of the clock mints smaller tokens once it is lost.
 #[test]
 fn a9_fixed_blocks_of_fencing_tokens_are_caught() {
     let plans = || (0..BUDGET).map(|seed| Plan::from_seed(Scenario::named("redis-bursts").unwrap(), seed));
@@ -95,7 +96,7 @@ fn s4_a_client_that_trusts_the_uptime_of_a_new_server_is_caught() {
     assert!(plan.steps.iter().any(|step| step.action.to_string().contains("long running")), "{plan}");
 }
 
-/// A poll hides it otherwise: everybody is served in the end.
+/// A poll would otherwise hide the flaw, because every waiter is served in the end.
 #[test]
 fn s8_a_wake_up_that_comes_during_an_attempt_and_is_forgotten_is_caught() {
     let plan = caught("redis-calm", Flaw::ForgetsHints, &[Rule::Prompt]);
@@ -113,8 +114,8 @@ fn s4_answers_of_a_connection_that_was_replaced_are_caught_if_they_count() {
     caught("redis-stale", Flaw::MixesConnections, &[Rule::MutualExclusion]);
 }
 
-/// A stale signal ended a wait, the next one was to be left before the server had begun it, and that
-/// was never asked again: a release woke nobody for five seconds.
+/// Regression: a stale signal ended a wait. The next wait was to be cancelled before the server had
+/// begun it, and the cancel was never repeated. A release then woke nobody for five seconds.
 #[test]
 fn s8_a7_a_wait_that_is_left_before_it_begins_is_left_after_all() {
     for seed in [725, 1183] {
@@ -123,8 +124,7 @@ fn s8_a7_a_wait_that_is_left_before_it_begins_is_left_after_all() {
     }
 }
 
-/// On a calm network a lock goes from one process to another because the release is told, not
-/// because of a poll.
+/// On a calm network, hand-overs between processes are caused by wake-ups, not by polls.
 #[test]
 fn s8_a7_hand_overs_come_from_wake_ups() {
     let scenario = Scenario::named("redis-calm").unwrap();
@@ -148,8 +148,8 @@ fn a_plan_can_be_read() {
     assert!(plan.without(0..plan.len() - 1).to_string().contains("then made smaller"));
 }
 
-/// A clock that was set forward, and a replica that had not heard of it, made the token smaller
-/// when that was promoted.
+/// Regression: a clock was set forward, and a replica did not know of it. After its promotion,
+/// tokens became smaller.
 #[test]
 fn a9_a_promoted_replica_has_the_time_of_day_of_its_primary() {
     let outcome = Plan::from_seed(Scenario::named("redis-beyond").unwrap(), 7_000_197).run();
@@ -159,7 +159,7 @@ fn a9_a_promoted_replica_has_the_time_of_day_of_its_primary() {
 #[test]
 fn a_panic_is_a_finding() {
     let mut plan = Plan::from_seed(&scenario::scenarios()[0], 1);
-    // A node that there is not.
+    // There is no such node.
     plan.steps.insert(0, scenario::Step { at: Duration::ZERO, action: scenario::Action::PauseNode(99) });
     let outcome = plan.run();
     assert_eq!(outcome.violations.first().map(|found| found.rule), Some(Rule::Contract), "{outcome}");
@@ -174,6 +174,6 @@ fn what_fails_is_shrunk_to_what_it_takes() {
     let small = plan.shrink(|plan| wants(plan) >= 2);
     assert_eq!((small.len(), wants(&small)), (2, 2), "{small}");
     assert!(small.setup.clients.len() < plan.setup.clients.len().max(3), "{small}");
-    // And what does not fail is left alone.
+    // A plan that does not fail is returned unchanged.
     assert_eq!(plan.shrink(|_| false).len(), plan.len());
 }

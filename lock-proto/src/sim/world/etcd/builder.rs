@@ -1,4 +1,4 @@
-//! How a world of etcd members is made.
+//! Builder of a world of etcd members.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -13,10 +13,10 @@ use crate::sim::rng::Rng;
 use crate::sim::world::Builder;
 use crate::time::Instant;
 
-/// How much later than it comes a healthy member looks at a call.
+/// Longest delay between arrival and execution of a call on a healthy member.
 pub(super) const LATE: Duration = Duration::from_millis(2);
 
-/// The cluster of a world to be. Its members' clocks keep true time.
+/// Settings of the cluster. The clocks of its members keep true time.
 pub(crate) struct Setup {
     members: usize,
     change: Box<dyn FnOnce(ClusterConfig) -> ClusterConfig>,
@@ -36,7 +36,7 @@ impl Setup {
         }
     }
 
-    /// Draws the cluster's seed. The number of members, and the settings of a client.
+    /// Draws the cluster's seed. Returns the number of members and the default client settings.
     pub(super) fn plain(&mut self, rng: &mut Rng) -> (usize, Config) {
         self.seed = rng.next();
         let endpoint = |i| Endpoint::parse(&format!("member{i}"));
@@ -53,17 +53,17 @@ impl Setup {
 }
 
 impl<C: EtcdClient> Builder<Etcd<C>> {
-    /// How long the kernel of a client goes on trying to deliver what was sent over a connection
-    /// that the client has closed since. Default: 1 s. What a lock has sent and given up may be
-    /// executed when it arrives; a client looks out for that for one TTL.
+    /// Sets how long a client's kernel tries to deliver data after the process closed the
+    /// connection. Default: 1 s. A request that the client gave up may be executed when it arrives;
+    /// a client watches for that for one TTL.
     // E3
     pub const fn linger(mut self, linger: Duration) -> Self {
         self.setup.linger = linger;
         self
     }
 
-    /// Calls run side by side in a member: one in four is executed up to so much later than it
-    /// came, even if its client has hung up meanwhile. Default: 2 ms.
+    /// Sets the longest extra delay of a call. Calls run concurrently in a member: one in four is
+    /// executed late, even if its client has hung up. Default: 2 ms.
     pub const fn late(mut self, late: Duration) -> Self {
         self.setup.late = late;
         self
@@ -75,9 +75,8 @@ impl<C: EtcdClient> Builder<Etcd<C>> {
         self
     }
 
-    /// Runs other clients than [`etcd::Client`](crate::etcd::Client): what `make` gives for a
-    /// client's first time, settings, id and seed. What it makes of the settings is its own
-    /// business.
+    /// Runs clients other than [`etcd::Client`](crate::etcd::Client). `make` creates one from its
+    /// local start time, settings, id and seed, and may interpret the settings as it likes.
     pub fn machine<D: EtcdClient>(
         self,
         make: impl Fn(Instant, Config, ClientId, u64) -> Result<D, ConfigError> + 'static,

@@ -1,4 +1,4 @@
-//! The end of all faults, and what must be true then.
+//! The end of all faults, and the conditions that must hold then.
 
 use alloc::format;
 use alloc::string::String;
@@ -13,16 +13,13 @@ use crate::sim::etcd::Condition;
 use crate::sim::trace::State;
 use crate::sim::world::World;
 
-/// What no lock has made.
+/// Value of a key that no lock created.
 const ELSE: &str = "something else";
 
-/// The end.
 impl<C: EtcdClient> World<Etcd<C>> {
-    /// Members run with their data and hear each other, nothing is refused, no call waits long to
-    /// be looked at, nothing is cut.
+    /// Restarts and reconnects all members, ends refusals and partitions, and limits call delays.
     pub(super) fn calm_members(&mut self) {
-        // A connection on which answers stay out is closed and opened anew, again and again: that
-        // is not rest.
+        // A client keeps replacing a connection with late replies, so the world would not settle.
         self.store.late = self.store.late.min(LATE);
         for member in 0..self.hosts.len() {
             match self.hosts[member].state {
@@ -43,9 +40,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.heal_all();
     }
 
-    /// From now on every application wants to come to an end: what is held or lost is given back,
-    /// what is offered is taken, whatever is granted later is given back in a moment, and nobody
-    /// asks who leads.
+    /// Winds down all applications: held and lost locks are released, later grants are released at
+    /// once, and election queries are closed.
     pub fn wind_down(&mut self) {
         self.end_holds();
         self.close_queries();
@@ -68,16 +64,18 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
     }
 
-    /// Whether nobody waits for anything any more: every acquisition is over, every shutdown done.
+    /// Returns whether every acquisition has ended and every shutdown is complete.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         (0..self.clients.len()).all(|client| self.is_dead(client) || self.checker.live(client).next().is_none())
     }
 
-    /// The whole second phase: after [`calm`](Self::calm) and [`wind_down`](Self::wind_down)
-    /// everybody is served, then every key goes, then each client sends no more than what keeps its
-    /// session alive; then all are shut down, and no key, lease, connection or timer is left. `ttl`
-    /// is the longest that any lease was asked for with. What is not so is reported.
+    /// Runs the whole second phase and reports every violation.
+    ///
+    /// After [`calm`](Self::calm) and [`wind_down`](Self::wind_down) every waiter must be served,
+    /// then every key must be deleted, and each client may only send keep-alives. Then all clients
+    /// are shut down, and no key, lease, connection or timer may be left. `ttl` is the longest TTL
+    /// that any lease was requested with.
     pub fn come_to_an_end(&mut self, ttl: Duration) {
         self.calm();
         self.end_holds();
@@ -90,7 +88,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
                 .collect();
             return self.report(Rule::Liveness, format!("not over after {served:?}: {}", waiting.join(", ")));
         }
-        // A create whose answer was lost is watched for one more TTL at least.
+        // A create without a reply is watched for at least one more TTL.
         let rest = ttl * 3 + Duration::from_secs(10);
         if !self.run_until(rest, |w| w.queue_keys_left().next().is_none()) {
             let left: Vec<_> = self.queue_keys_left().collect();
@@ -102,19 +100,18 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.end_all(ttl);
     }
 
-    /// With no key left, everybody who observes an election has heard that nobody leads, whatever
-    /// was missed before.
+    /// Checks that every observer knows that nobody leads once no key is left.
     fn observers_agree(&mut self, within: Duration) {
         let recheck = self.clients.iter().map(|process| process.own.config.store.recheck).max().unwrap_or_default();
-        if self.run_until(within + recheck, |w| w.misled().next().is_none()) {
+        if self.run_until(within + recheck, |w| w.outdated_observers().next().is_none()) {
             return;
         }
-        for text in self.misled().collect::<Vec<_>>() {
+        for text in self.outdated_observers().collect::<Vec<_>>() {
             self.report(Rule::Liveness, text);
         }
     }
 
-    fn misled(&self) -> impl Iterator<Item = String> {
+    fn outdated_observers(&self) -> impl Iterator<Item = String> {
         let running = (0..self.clients.len()).filter(|client| self.is_running(*client));
         running.flat_map(move |client| {
             let open = self.clients[client].own.queries.values().filter(|observed| observed.observes && !observed.over);
@@ -133,16 +130,16 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.keys().into_iter().filter(|key| key != ELSE)
     }
 
-    /// With nothing to do a client keeps its lease and its connection alive, and that is all.
+    /// Checks that an idle client only keeps its lease and connection alive.
     fn stay_quiet(&mut self, ttl: Duration) {
-        // A key whose delete timed out is watched on, even if it is gone.
+        // A key whose delete timed out is still watched, even if it is gone.
         self.run_for(ttl);
         let before: Vec<u64> = self.clients.iter().map(|process| process.own.sent).collect();
         self.run_for(ttl * 10);
         for (client, before) in before.into_iter().enumerate() {
             let sent = self.clients[client].own.sent - before;
-            // Three signs of life a TTL, less jitter and drift, and what tends the connection. Who
-            // waits for an answer for less than it can take opens a connection for each of them,
+            // Three keep-alives per TTL, less jitter and drift, plus the upkeep of the connection.
+            // A client whose request timeout is below the round trip reconnects for each of them,
             // with a login and its watches.
             let config = &self.clients[client].own.config;
             let each = if config.request_timeout < self.network.round_trip() { 12 } else { 4 };
@@ -173,7 +170,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
             }
         }
         self.on_cluster("cleared", |cluster, now| cluster.delete(now, ELSE));
-        // The lease of a process that died, or one whose grant was executed late, ends by itself.
+        // The lease of a dead process, or of a grant that was executed late, expires.
         self.run_until(ttl + Duration::from_secs(5), |w| w.store.cluster.leases().is_empty());
         if !self.run_until(Duration::from_secs(60), Self::is_quiet) {
             let (timers, cluster) = (self.timers(), self.store.cluster.next_deadline());

@@ -1,4 +1,4 @@
-//! What a world of etcd members can run.
+//! Clients that a world of etcd members can run.
 
 use core::fmt::Debug;
 
@@ -8,29 +8,29 @@ use crate::id::LockId;
 use crate::lock::{Elections, Machine};
 use crate::time::Instant;
 
-/// A client that speaks to etcd members: a [`Machine`] that makes calls and opens streams.
+/// A client of etcd: a [`Machine`] that makes calls and opens streams.
 ///
-/// The methods mean what those of [`Client`] mean. Implement it for a lock of your own, and a
-/// [`World`](super::World) runs it and judges it: see [`Builder::machine`](super::Builder::machine)
-/// and [`Plan::run_etcd`](crate::sim::Plan::run_etcd).
+/// The methods correspond to those of [`Client`]. A [`World`](super::World) can run and check any
+/// lock that implements this trait: see [`Builder::machine`](super::Builder::machine) and
+/// [`Plan::run_etcd`](crate::sim::Plan::run_etcd).
 pub trait EtcdClient: Machine + Elections + Clone + Debug {
     /// A unary call has ended.
     fn handle_reply(&mut self, now: Instant, rpc: RpcId, reply: Result<RpcReply, Status>);
 
-    /// A message came on a stream.
+    /// A message arrived on a stream.
     fn handle_message(&mut self, now: Instant, stream: StreamId, message: StreamReceived);
 
     /// A stream has ended, or could not be opened.
     fn handle_stream_ended(&mut self, now: Instant, stream: StreamId, status: Status);
 
-    /// The next thing to be done.
+    /// Returns the next action for the host.
     fn poll_output(&mut self) -> Option<Output>;
 
-    /// The key that a holder has, and the revision that proves its grant. A grant without one
-    /// breaks [`Rule::Contract`](crate::sim::Rule::Contract).
+    /// Returns a holder's key and the revision that proves its grant. A grant without one violates
+    /// [`Rule::Contract`](crate::sim::Rule::Contract).
     fn owner(&self, lock: LockId) -> Option<OwnerKey>;
 
-    /// The same, for transactions that compare its revision.
+    /// Like [`owner`](Self::owner), for transactions that compare the revision.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What travels, in few words, for pictures. The log says everything.
+//! Short labels of packets for pictures. The log has the full text.
 
 use alloc::format;
 use alloc::string::String;
@@ -12,15 +12,14 @@ use crate::etcd::{Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend}
 use crate::sim::direction::Direction;
 use crate::sim::network::Payload;
 
-/// So many digits tell one lease from the others.
+/// Number of digits that identify a lease.
 const DIGITS: usize = 4;
 
-/// A lease by the beginning of its id.
 pub(super) fn lease(id: i64) -> String {
     shortened(&format!("{id:x}"))
 }
 
-/// A key: what follows the last slash is a lease, if it is long enough to be one.
+/// Returns a key as text. A long part after the last slash is a lease id and is shortened.
 fn key(key: &[u8]) -> String {
     let text = format!("{}", key.escape_ascii());
     match text.rsplit_once('/') {
@@ -39,7 +38,7 @@ fn shortened(digits: &str) -> String {
 }
 
 impl Payload for Wire {
-    /// The windows of HTTP/2 are never full here: nothing that a lock sends is large.
+    /// Zero: HTTP/2 windows never fill up here, because a lock sends only small messages.
     fn size(&self) -> usize {
         0
     }
@@ -69,7 +68,7 @@ impl Payload for Wire {
 }
 
 fn status(status: &Status) -> String {
-    // Most begin with the name of the server.
+    // Most messages begin with the name of the server.
     let words = status.message.strip_prefix("etcdserver: ").unwrap_or(&status.message);
     format!("{:?}: {words}", status.code)
 }
@@ -84,7 +83,7 @@ fn call(request: &Rpc) -> String {
     }
 }
 
-/// Several in one are shown one after the other.
+/// Lists nested transactions one after the other.
 fn transaction(txn: &TxnRequest) -> String {
     let inner: Vec<String> = txn
         .success

@@ -1,5 +1,4 @@
-//! A member, beside its process. What it does is the [`Cluster`](crate::sim::etcd::Cluster)'s
-//! business.
+//! Network state of a member. Its behaviour is in [`Cluster`](crate::sim::etcd::Cluster).
 
 use alloc::collections::VecDeque;
 
@@ -10,6 +9,6 @@ use crate::sim::network::Packet;
 pub(super) struct Member {
     /// Cut off from the other members.
     pub(super) cut_off: bool,
-    /// What it would say, by connection, and cannot while it is stopped.
+    /// Packets, by connection, that it sends once it is resumed.
     pub(super) outbox: VecDeque<(u64, Packet<Wire>)>,
 }

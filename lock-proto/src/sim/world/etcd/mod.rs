@@ -45,17 +45,15 @@ use wire::Wire;
 
 pub use client::EtcdClient;
 
-/// A [`world::World`](crate::sim::world::World) of the members of an etcd cluster and of [`Client`]
-/// machines.
+/// A [`world::World`](crate::sim::world::World) of etcd members and [`Client`] machines.
 ///
-/// A client speaks to the cluster over one connection, as its host would let it: calls, streams and
-/// their messages are delayed, cut, and lost with their connection, and calls that were sent side
-/// by side may be executed in another order.
+/// A client has one connection to the cluster. Calls, streams and their messages are delayed,
+/// partitioned, and lost with their connection. Concurrent calls may be executed in any order.
 ///
-/// More checkers are on: a grant must be proven by a revision at which its key was first in its
-/// queue; one deletion makes at most one waiter react; no watch begins in the past.
+/// It adds three checks: a grant must be proven by a revision at which its key was first in its
+/// queue; one deletion triggers at most one waiter; no watch starts in the past.
 ///
-/// What is said of acquisitions is true of candidacies too; who releases one resigns.
+/// Candidacies follow the rules of acquisitions; a release is a resignation.
 ///
 /// ```
 /// use core::time::Duration;
@@ -67,72 +65,66 @@ pub use client::EtcdClient;
 /// w.expect(Duration::from_secs(1), "the first holds", |w| w.is_held(0, first));
 /// let second = w.acquire(1, Acquire::new("stock:42"));
 ///
-/// // The leader dies: nobody loses anything.
+/// // The leader dies: the holder keeps the lock.
 /// w.kill_member(w.cluster_now().leader().unwrap());
 /// w.run_for(Duration::from_secs(60));
 /// assert!(w.is_held(0, first) && !w.is_held(1, second));
 ///
-/// // The holder dies without a word: its lease ends, and the lock goes to the next one.
+/// // The holder dies: its lease expires, and the waiter gets the lock.
 /// w.kill_client(0);
 /// w.expect(Duration::from_secs(12), "the second holds", |w| w.is_held(1, second));
 /// ```
 pub type World<C = Client> = AnyWorld<Etcd<C>>;
-/// A [`World`] to be.
+/// Builds a [`World`].
 pub type Builder<C = Client> = super::Builder<Etcd<C>>;
 
-/// The members of an etcd cluster, as a part of a [`World`].
+/// The members of an etcd cluster in a [`World`].
 #[derive(Clone, Debug)]
 pub struct Etcd<C = Client> {
     cluster: Cluster,
-    /// When the cluster wants to be called: asked after every call.
+    /// Next deadline of the cluster. Updated after every call to it.
     cluster_due: Option<Instant>,
     members: Vec<Member>,
-    /// Calls that a member has received and not looked at yet, by connection.
-    dawdling: BTreeMap<(Instant, u64), (u64, Wire)>,
-    /// When the kernel of a client gives up a connection that its process has closed, if not
-    /// everything has arrived by then.
+    /// Calls that a member has received but not yet executed, by time and connection.
+    delayed_calls: BTreeMap<(Instant, u64), (u64, Wire)>,
+    /// When a client's kernel gives up a closed connection with undelivered data.
     lingering: BTreeMap<(Instant, u64), u64>,
     linger: Duration,
-    /// How much later a member may look at a call.
+    /// Longest delay of a call on its member.
     late: Duration,
-    /// Connections that are over once the member has looked at the last call.
+    /// Connections that end after their last call is executed.
     hung_up: BTreeSet<u64>,
-    /// Calls and streams by the world's numbers.
+    /// Calls and streams by the world's own numbers.
     rpcs: BTreeMap<u64, RpcId>,
     streams: BTreeMap<u64, StreamId>,
     number: u64,
     queue_log: QueueLog,
-    /// The last revision in it.
     recorded: i64,
     resource: Resource,
     proclaimed: Proclaimed,
-    /// Who reacted to the deletion of a key.
+    /// Clients that reacted to the deletion of a key.
     woken: BTreeMap<(Bytes, i64), Vec<usize>>,
-    told_of: Recorded,
+    recorded_state: Recorded,
     clients: PhantomData<C>,
 }
 
-/// What is known of a client process.
 #[derive(Clone, Debug)]
 pub(crate) struct Own {
     config: Config,
-    /// The keys of holders, also of those that were notified of a loss and whose guards are still
-    /// out.
+    /// Keys of holders, including those that lost the lock but still have a guard.
     owners: BTreeMap<LockId, OwnerKey>,
-    /// What questions and observations were told.
+    /// Events of election queries.
     queries: BTreeMap<QueryId, Observed>,
-    /// Its open streams, by the world's numbers.
+    /// Open streams by the world's numbers.
     streams: BTreeMap<StreamId, u64>,
-    /// Calls and messages that it has sent.
     sent: u64,
-    /// What it has asked for on each stream and has no answer to, oldest first, by the world's
-    /// numbers.
-    asked: BTreeMap<StreamId, VecDeque<u64>>,
-    /// The leases that it knows to be granted.
+    /// Unanswered requests on each stream, oldest first, by the world's numbers.
+    pending: BTreeMap<StreamId, VecDeque<u64>>,
+    /// Leases that the client knows to be granted.
     granted: BTreeSet<i64>,
 }
 
-/// What a question or an observation was told.
+/// An election query with its events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Observed {
     name: Arc<[u8]>,
@@ -141,7 +133,7 @@ struct Observed {
     over: bool,
 }
 
-/// An application writes to what a lock protects, if it believes to hold it.
+/// The application writes to the protected resource if it believes to hold the lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WriteAgain(LockId);
 
@@ -174,7 +166,7 @@ impl<C: EtcdClient> Servers for Etcd<C> {
             queries: BTreeMap::new(),
             streams: BTreeMap::new(),
             sent: 0,
-            asked: BTreeMap::new(),
+            pending: BTreeMap::new(),
             granted: BTreeSet::new(),
         }
     }
@@ -187,7 +179,7 @@ impl<C: EtcdClient> Servers for Etcd<C> {
             cluster_due: cluster.next_deadline(),
             cluster,
             members: (0..members).map(|_| Member::default()).collect(),
-            dawdling: BTreeMap::new(),
+            delayed_calls: BTreeMap::new(),
             lingering: BTreeMap::new(),
             linger,
             late,
@@ -199,7 +191,7 @@ impl<C: EtcdClient> Servers for Etcd<C> {
             resource: Resource::default(),
             proclaimed: Proclaimed::new(),
             woken: BTreeMap::new(),
-            told_of: Recorded::default(),
+            recorded_state: Recorded::default(),
             clients: PhantomData,
         }
     }
@@ -222,11 +214,11 @@ impl<C: EtcdClient> Servers for Etcd<C> {
         }
     }
 
-    fn server_takes(w: &mut World<C>, link: u64, member: usize, packet: Packet<Wire>) {
-        w.member_takes(link, member, packet);
+    fn receive_on_server(w: &mut World<C>, link: u64, member: usize, packet: Packet<Wire>) {
+        w.receive_on_member(link, member, packet);
     }
 
-    fn client_takes(w: &mut World<C>, client: usize, _: ConnId, wire: Wire) {
+    fn receive_on_client(w: &mut World<C>, client: usize, _: ConnId, wire: Wire) {
         w.hear(client, wire);
     }
 
@@ -255,13 +247,13 @@ impl<C: EtcdClient> Servers for Etcd<C> {
     }
 
     fn order(w: &World<C>, client: usize, lock: LockId, event: &Event) -> Option<u64> {
-        // The store's order of grants is that of the revisions that prove them.
+        // The store orders grants by the revisions that prove them.
         let owner = w.clients[client].machine.owner(lock).filter(|_| matches!(event, Event::Granted(_)))?;
         Some(owner.revision.unsigned_abs())
     }
 
-    fn was_told(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {
-        w.was_told(client, lock, event);
+    fn after_event(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {
+        w.after_event(client, lock, event);
     }
 
     fn ended(w: &mut World<C>, client: usize, link: u64, by_client: bool) {
@@ -270,37 +262,35 @@ impl<C: EtcdClient> Servers for Etcd<C> {
 }
 
 impl World {
-    /// A world with a cluster of this many members.
+    /// Returns a builder for a cluster with this many members.
     pub fn cluster(members: usize) -> Builder {
         Builder::new(Setup::new(members), Client::new)
     }
 }
 
-/// Elections.
 impl<C: EtcdClient> World<C> {
-    /// Client `client` stands for election with this value.
+    /// Client `client` becomes a candidate with this value.
     pub fn campaign(&mut self, client: usize, want: Acquire, value: impl AsRef<[u8]>) -> LockId {
         self.stand(client, &want, value.as_ref(), None)
     }
 
-    /// The same, and resigns in two steps: it is asked to stop some time after it was elected, its
-    /// work comes to an end, and only then the office is given up. `hold` is the time of both steps
-    /// together.
+    /// Like [`campaign`](Self::campaign), but resigns in two steps: the leader is asked to stop,
+    /// finishes its work, and then gives up the leadership. `hold` is the total time of both steps.
     pub fn campaign_for(&mut self, client: usize, want: Acquire, value: impl AsRef<[u8]>, hold: Duration) -> LockId {
         self.stand(client, &want, value.as_ref(), Some(hold))
     }
 
     fn stand(&mut self, client: usize, want: &Acquire, value: &[u8], hold: Option<Duration>) -> LockId {
         let value = Bytes::copy_from_slice(value);
-        self.word(Some(Lane::Client(client)), || format!("campaigns as {}", value.escape_ascii()));
+        self.annotate(Some(Lane::Client(client)), || format!("campaigns as {}", value.escape_ascii()));
         self.start(client, want, "campaign", hold, |machine, now| machine.campaign(now, want, value))
     }
 
-    /// A leader proclaims another value.
+    /// Makes a leader proclaim another value.
     pub fn proclaim(&mut self, client: usize, lock: LockId, value: impl AsRef<[u8]>) {
         let value = Bytes::copy_from_slice(value.as_ref());
         self.journal.write(self.now, format_args!("c{client} {lock} proclaim {}", value.escape_ascii()));
-        self.word(Some(Lane::Client(client)), || format!("proclaims {}", value.escape_ascii()));
+        self.annotate(Some(Lane::Client(client)), || format!("proclaims {}", value.escape_ascii()));
         if let Some(owner) = self.clients[client].machine.owner(lock) {
             self.store.proclaimed.insert(value.clone(), (client, lock, owner.create_revision));
         }
@@ -308,12 +298,12 @@ impl<C: EtcdClient> World<C> {
         self.pump_client(client);
     }
 
-    /// Asks who leads.
+    /// Queries the current leader.
     pub fn leader(&mut self, client: usize, name: impl AsRef<[u8]>) -> QueryId {
         self.query(client, name.as_ref(), false)
     }
 
-    /// Observes who leads.
+    /// Observes the leadership.
     pub fn observe(&mut self, client: usize, name: impl AsRef<[u8]>) -> QueryId {
         self.query(client, name.as_ref(), true)
     }
@@ -331,18 +321,18 @@ impl<C: EtcdClient> World<C> {
         self.journal.write(self.now, format_args!("c{client} {query:?} {verb} {}", name.escape_ascii()));
         let name = self.full_name(client, name);
         let asks = if observes { "observes" } else { "asks who leads" };
-        self.word(Some(Lane::Client(client)), || format!("{asks} {}", name.escape_ascii()));
+        self.annotate(Some(Lane::Client(client)), || format!("{asks} {}", name.escape_ascii()));
         self.clients[client].own.queries.insert(query, Observed { name, observes, events: Vec::new(), over: false });
         self.pump_client(client);
         query
     }
 
-    /// Ends a question or an observation.
+    /// Ends a query or observation.
     pub fn close_query(&mut self, client: usize, query: QueryId) {
         self.journal.write(self.now, format_args!("c{client} {query:?} close"));
         if let Some(observed) = self.clients[client].own.queries.get_mut(&query) {
             observed.over = true;
         }
-        self.tell_machine(client, |machine, now| machine.close_query(now, query));
+        self.call_machine(client, |machine, now| machine.close_query(now, query));
     }
 }

@@ -1,5 +1,4 @@
-//! The event loop of the cluster, and what a host does for the machine of a client: calls and
-//! streams.
+//! The event loop of the cluster, and the host of a client's machine: calls and streams.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -10,7 +9,7 @@ use bytes::Bytes;
 
 use super::resource::overwritten;
 use super::tap::queue_of;
-use super::wire::{Wire, ends, looked_at};
+use super::wire::{Wire, collect_own_reads, ends};
 use super::{Etcd, EtcdClient};
 use crate::etcd::{Output, Rpc};
 use crate::fault::Fault;
@@ -24,31 +23,29 @@ use crate::sim::world::World;
 use crate::time::Instant;
 use crate::url::Secret;
 
-/// Members.
 impl<C: EtcdClient> World<Etcd<C>> {
-    /// When a member looks at a call, or a kernel gives up a connection.
+    /// Returns when a member next executes a call or a kernel gives up a connection.
     pub(super) fn members_due(&self) -> Option<Instant> {
         let next = [
-            self.store.dawdling.first_key_value().map(|((at, _), _)| *at),
+            self.store.delayed_calls.first_key_value().map(|((at, _), _)| *at),
             self.store.lingering.first_key_value().map(|((at, _), _)| *at),
             self.store.cluster_due.filter(|_| !self.is_frozen()),
         ];
         next.into_iter().flatten().min()
     }
 
-    /// What a member has received is looked at, or what a client has closed is over.
     pub(super) fn act_first(&mut self) -> bool {
         let now = self.now;
-        if let Some(call) = self.store.dawdling.first_entry().filter(|call| call.key().0 <= now) {
+        if let Some(call) = self.store.delayed_calls.first_entry().filter(|call| call.key().0 <= now) {
             let (link, wire) = call.remove();
-            self.look_at(link, wire);
+            self.execute(link, wire);
             if self.store.hung_up.contains(&link) {
                 self.hang_up(link);
                 self.pump_cluster();
             }
         } else if let Some(over) = self.store.lingering.first_entry().filter(|over| over.key().0 <= now) {
             let link = over.remove();
-            self.linger_ends(link);
+            self.end_linger(link);
         } else {
             return false;
         }
@@ -61,7 +58,6 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.pump_cluster();
     }
 
-    /// The only member is stopped: nothing at all happens in the cluster.
     fn is_frozen(&self) -> bool {
         matches!(&self.hosts[..], [host] if host.state == State::Paused)
     }
@@ -75,25 +71,24 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
     }
 
-    pub(super) fn member_takes(&mut self, id: u64, member: usize, packet: Packet<Wire>) {
+    pub(super) fn receive_on_member(&mut self, id: u64, member: usize, packet: Packet<Wire>) {
         match packet {
             Packet::Open => {
                 self.steps += 1;
                 self.store.cluster.handle_connected(self.now, member, id);
             }
             Packet::Data(wire) => {
-                let mut at = self.turn_of(member);
-                // Calls run side by side in the server: some are looked at later than those that
-                // came after them.
+                let mut at = self.execution_time(member);
+                // Calls run concurrently in the server, so some are overtaken by later ones.
                 let late = matches!(wire, Wire::Call { .. }) && self.rng.one_in(4);
                 if late {
                     at = at + self.rng.duration(&(Duration::ZERO..self.store.late));
                 }
                 if !late && at == self.now {
-                    return self.look_at(id, wire);
+                    return self.execute(id, wire);
                 }
                 let number = self.next_number();
-                self.store.dawdling.insert((at, number), (id, wire));
+                self.store.delayed_calls.insert((at, number), (id, wire));
                 return;
             }
             Packet::Close(_) => self.hang_up(id),
@@ -101,11 +96,11 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.pump_cluster();
     }
 
-    /// When a member has done what has just come, after all that came before.
-    fn turn_of(&mut self, member: usize) -> Instant {
+    /// Returns when a member executes a call that arrives now, after all earlier ones.
+    fn execution_time(&mut self, member: usize) -> Instant {
         let busy = self.hosts[member].busy_until.unwrap_or(self.now).max(self.now);
         if self.service.is_zero() {
-            // What came before, and took time, is looked at first.
+            // Earlier calls that take time come first.
             return busy;
         }
         let at = busy + self.service;
@@ -114,8 +109,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         at
     }
 
-    /// A member looks at something that it has received.
-    fn look_at(&mut self, id: u64, wire: Wire) {
+    fn execute(&mut self, id: u64, wire: Wire) {
         let Some(link) = self.network.links.get(&id).filter(|link| link.node_open) else { return };
         let (client, member) = (link.client, link.node);
         match self.hosts[member].state {
@@ -141,14 +135,14 @@ impl<C: EtcdClient> World<Etcd<C>> {
                 }
             }
             Wire::Close { stream } => self.store.cluster.handle_close(now, id, stream),
-            // What members say does not come back to them.
+            // Only members send these.
             Wire::Reply { .. } | Wire::Message { .. } | Wire::Ended { .. } => {}
         }
         self.pump_cluster();
     }
 
-    /// What has not arrived by now is lost, and the member notices that the other side is gone.
-    fn linger_ends(&mut self, id: u64) {
+    /// Drops undelivered data of a closed connection. The member notices the end.
+    fn end_linger(&mut self, id: u64) {
         let Some(link) = self.network.links.get(&id) else { return };
         let (member, known) = (link.node, link.node_open);
         self.lose(id);
@@ -158,7 +152,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
             match host.state {
                 State::Paused => host.inbox.push_back((id, Packet::Close(Fault::Reset))),
                 State::Running => {
-                    self.store.dawdling.retain(|_, (link, _)| *link != id);
+                    self.store.delayed_calls.retain(|_, (link, _)| *link != id);
                     self.hang_up(id);
                     self.pump_cluster();
                 }
@@ -168,14 +162,13 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.network.sweep();
     }
 
-    /// The member learns that a connection has ended. What it had received before may be executed
-    /// all the same, when its time comes.
+    /// Reports the end of a connection to the member. Calls received before may be executed later.
     pub(super) fn hang_up(&mut self, id: u64) {
         if self.store.hung_up.insert(id) {
             let rng = &mut self.rng;
-            self.store.dawdling.retain(|_, (link, _)| *link != id || rng.one_in(2));
+            self.store.delayed_calls.retain(|_, (link, _)| *link != id || rng.one_in(2));
         }
-        if self.store.dawdling.values().any(|(link, _)| *link == id) {
+        if self.store.delayed_calls.values().any(|(link, _)| *link == id) {
             return;
         }
         self.store.hung_up.remove(&id);
@@ -187,7 +180,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.network.sweep();
     }
 
-    /// Sends what the cluster has to say, and takes down what has happened to its keys.
+    /// Sends the cluster's outputs and records changes of its keys.
     pub(super) fn pump_cluster(&mut self) {
         while let Some(output) = self.store.cluster.poll_output() {
             let link = output.conn();
@@ -215,7 +208,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.record_cluster();
     }
 
-    /// Must be done before a compaction forgets.
+    /// Records changes. Must run before a compaction drops them.
     pub(super) fn record_changes(&mut self) {
         let last = self.store.cluster.revision();
         if last > self.store.recorded {
@@ -232,15 +225,13 @@ impl<C: EtcdClient> World<Etcd<C>> {
     }
 }
 
-/// Clients.
 impl<C: EtcdClient> World<Etcd<C>> {
-    /// A client has closed a connection, or is told that it has ended.
+    /// A client closed a connection or learned of its end.
     pub(super) fn ended(&mut self, client: usize, id: u64, by_client: bool) {
         if let Some(conn) = self.network.links.get(&id).map(|link| link.conn) {
             self.forget_conn(client, conn);
         }
-        // What was sent before is still delivered, if that takes no longer than the client's kernel
-        // tries.
+        // Data sent before is still delivered, within the kernel's linger time.
         if by_client {
             let number = self.next_number();
             self.store.lingering.insert((self.now + self.store.linger, number), id);
@@ -250,11 +241,10 @@ impl<C: EtcdClient> World<Etcd<C>> {
     pub(super) fn hear(&mut self, client: usize, wire: Wire) {
         let deleted: Vec<(Bytes, i64)> = wire.deletions().map(|(key, revision)| (key.clone(), revision)).collect();
         if !deleted.is_empty() {
-            // What the machine does by its clock is done before, so that what it does next is its
-            // reaction.
+            // Run due timers first, so that the machine's next action is its reaction.
             self.wake_client(client);
         }
-        self.overhears(client, &wire, &deleted);
+        self.note_received(client, &wire, &deleted);
         let process = &mut self.clients[client];
         let local = process.local(self.now);
         match wire {
@@ -277,7 +267,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
                     process.machine.handle_stream_ended(local, stream, status);
                 }
             }
-            // What clients say does not come back to them.
+            // Only clients send these.
             Wire::Call { .. } | Wire::Open { .. } | Wire::Send { .. } | Wire::Close { .. } => {}
         }
         if !deleted.is_empty() {
@@ -286,8 +276,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
     }
 
-    /// One release makes one waiter react : at most one client asks about its own key when
-    /// another's was deleted.
+    /// Checks that one release triggers one waiter: at most one client reads its own key after the
+    /// deletion of another's.
     fn check_woken(&mut self, client: usize, deleted: &[(Bytes, i64)], asked: &[Bytes]) {
         for (key, revision) in deleted {
             let prefix = queue_of(key);
@@ -304,13 +294,13 @@ impl<C: EtcdClient> World<Etcd<C>> {
                 self.report(Rule::OneWoken, text);
             }
         }
-        // Nobody hears of so old a deletion any more.
+        // Old deletions are no longer delivered.
         while self.store.woken.len() > 1_000 {
             self.store.woken.pop_first();
         }
     }
 
-    /// The key of a holder that was notified of a loss is not deleted before its guard is back .
+    /// Checks that the key of a lost hold is not deleted before its guard is released.
     fn check_left_alone(&mut self, client: usize, request: &Rpc) {
         let checker = &self.checker;
         let owners = &mut self.clients[client].own.owners;
@@ -323,24 +313,23 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
     }
 
-    /// Carries out what a machine asks for, until it asks for nothing more. The own keys that it
-    /// asked the store about.
+    /// Carries out all outputs of a machine. Returns the client's own keys that it read.
     pub(super) fn pump_calls(&mut self, client: usize) -> Vec<Bytes> {
         let mut asked = Vec::new();
         while let Some(output) = self.clients[client].machine.poll_output() {
             if let Output::Call { request: Rpc::Txn(txn), .. } = &output {
                 let before = asked.len();
-                looked_at(txn, &mut asked);
+                collect_own_reads(txn, &mut asked);
                 for key in &asked[before..] {
-                    self.clients[client].reasons.asks(queue_of(key), self.cause);
+                    self.clients[client].reasons.requested(queue_of(key), self.cause);
                 }
             }
             self.carry_out(client, output);
-            if !self.may_go_on(client) {
+            if !self.count_round(client) {
                 return asked;
             }
         }
-        self.clients[client].look();
+        self.clients[client].update_deadline();
         asked
     }
 
@@ -353,7 +342,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
                 self.check_left_alone(client, &request);
                 let number = self.next_number();
                 self.store.rpcs.insert(number, rpc);
-                self.watches_call(client, rpc.conn(), number, &request);
+                self.note_call(client, rpc.conn(), number, &request);
                 self.say(client, rpc.conn(), Wire::Call { rpc: number, token: reveal(token.as_ref()), request });
             }
             Output::Open { stream, token } => {
@@ -369,14 +358,14 @@ impl<C: EtcdClient> World<Etcd<C>> {
                 let Some(number) = self.clients[client].own.streams.get(&stream).copied() else {
                     return self.halt(format!("client {client} sends {message:?} on a stream that is not open"));
                 };
-                self.watches_message(client, stream, &message);
+                self.note_message(client, stream, &message);
                 self.say(client, stream.conn(), Wire::Send { stream: number, message });
             }
             Output::Close { stream } => {
                 self.journal.facts.close(self.now, client, stream.conn(), stream.kind());
                 if let Some(number) = self.clients[client].own.streams.remove(&stream) {
                     self.store.streams.remove(&number);
-                    self.closes(client, stream);
+                    self.note_close(client, stream);
                     self.say(client, stream.conn(), Wire::Close { stream: number });
                 }
             }
@@ -403,14 +392,13 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.send(id, Direction::ToNode, Packet::Data(wire));
     }
 
-    /// Calls and streams of a connection that has ended.
     fn forget_conn(&mut self, client: usize, conn: ConnId) {
         let stale = self.stale;
         let process = &mut self.clients[client];
-        process.own.asked.retain(|stream, _| stream.conn() != conn);
+        process.own.pending.retain(|stream, _| stream.conn() != conn);
         process.own.streams.retain(|stream, number| {
             let gone = stream.conn() == conn;
-            // What still comes on it is told as what it is.
+            // In stale mode, later data on the stream is still delivered.
             if gone && !stale {
                 self.store.streams.remove(number);
             }

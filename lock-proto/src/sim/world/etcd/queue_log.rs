@@ -1,5 +1,4 @@
-//! What the store's queues were like at each revision, to judge grants by: a history that no
-//! compaction shortens.
+//! The queues at each revision, to judge grants by. Compaction does not shorten this history.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -11,7 +10,7 @@ use bytes::Bytes;
 use crate::etcd::message::{DELETED, WatchEvent};
 use crate::etcd::{OwnerKey, Queue};
 
-/// One life of a key.
+/// Lifetime of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Life {
     created: i64,
@@ -48,7 +47,7 @@ impl QueueLog {
         }
     }
 
-    /// Whether the key was first in its queue at the revision that is said to prove it.
+    /// Checks that the key was first in its queue at the revision that proves the grant.
     pub(super) fn proves(&self, queue: &Queue, owner: &OwnerKey) -> Result<(), String> {
         let (key, created, proof) = (&owner.key, owner.create_revision, owner.revision);
         let shown = key.escape_ascii();

@@ -1,4 +1,4 @@
-//! What goes into the record for pictures, beside what travels.
+//! Recording for pictures, apart from packets.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -10,21 +10,20 @@ use crate::etcd::{ElectionEvent, Rpc};
 use crate::sim::trace::Lane;
 use crate::sim::world::World;
 
-/// What the record says of the cluster so far: only what changes is told.
+/// Last recorded state of the cluster, so that only changes are recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Recorded {
     leader: Option<usize>,
     pub(super) quorum_lost: bool,
     leases: BTreeSet<i64>,
-    /// Who asked for each lease.
+    /// The client that requested each lease.
     owners: BTreeMap<i64, usize>,
 }
 
 impl<C: EtcdClient> World<Etcd<C>> {
-    /// What somebody who observes an election hears of it.
-    pub(super) fn heard(&mut self, client: usize, name: &[u8], event: &ElectionEvent) {
+    pub(super) fn record_query_event(&mut self, client: usize, name: &[u8], event: &ElectionEvent) {
         let name = || name.escape_ascii();
-        self.word(Some(Lane::Client(client)), || match event {
+        self.annotate(Some(Lane::Client(client)), || match event {
             ElectionEvent::Leader(leader) => format!("hears: {} is led by {}", name(), leader.value.escape_ascii()),
             ElectionEvent::NoLeader => format!("hears: nobody leads {}", name()),
             ElectionEvent::Disconnected => format!("hears nothing of {}", name()),
@@ -32,36 +31,34 @@ impl<C: EtcdClient> World<Etcd<C>> {
         });
     }
 
-    /// Whose lease it will be that is asked for here.
     pub(super) fn remember_owner(&mut self, client: usize, wire: &Wire) {
         if let Wire::Call { request: Rpc::Grant(grant), .. } = wire
             && self.recorder.is_on()
         {
-            self.store.told_of.owners.insert(grant.id, client);
+            self.store.recorded_state.owners.insert(grant.id, client);
         }
     }
 
-    /// Who leads the cluster from now on, and which leases have begun and ended.
     pub(super) fn record_cluster(&mut self) {
         if !self.recorder.is_on() {
             return;
         }
         let leader = self.store.cluster.leader();
-        if leader != self.store.told_of.leader {
-            self.store.told_of.leader = leader;
+        if leader != self.store.recorded_state.leader {
+            self.store.recorded_state.leader = leader;
             match leader {
-                Some(member) => self.word(Some(Lane::Node(member)), || "leads".into()),
-                None => self.word(None, || "the cluster has no leader".into()),
+                Some(member) => self.annotate(Some(Lane::Node(member)), || "leads".into()),
+                None => self.annotate(None, || "the cluster has no leader".into()),
             }
         }
         let leases: BTreeSet<i64> = self.store.cluster.leases().iter().map(|lease| lease.id).collect();
-        let before = core::mem::replace(&mut self.store.told_of.leases, leases);
-        let began = self.store.told_of.leases.difference(&before).map(|id| (*id, "begins"));
-        let ended = before.difference(&self.store.told_of.leases).map(|id| (*id, "ends"));
+        let before = core::mem::replace(&mut self.store.recorded_state.leases, leases);
+        let began = self.store.recorded_state.leases.difference(&before).map(|id| (*id, "begins"));
+        let ended = before.difference(&self.store.recorded_state.leases).map(|id| (*id, "ends"));
         let changes: alloc::vec::Vec<(i64, &str)> = began.chain(ended).collect();
         for (id, what) in changes {
-            let owner = self.store.told_of.owners.get(&id).map(|client| Lane::Client(*client));
-            self.word(owner, || format!("lease {} {what}", lease(id)));
+            let owner = self.store.recorded_state.owners.get(&id).map(|client| Lane::Client(*client));
+            self.annotate(owner, || format!("lease {} {what}", lease(id)));
         }
     }
 }

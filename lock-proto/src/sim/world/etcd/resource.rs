@@ -1,5 +1,4 @@
-//! What the locks protect: a key in the same store, written by transactions that compare the
-//! owner's key.
+//! The protected resource: a key in the store, written if the owner's key is unchanged.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -20,7 +19,6 @@ use crate::sim::world::process::Fact;
 use crate::sim::world::store::Planned;
 use crate::time::nanos;
 
-/// A write on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Write {
     name: Arc<[u8]>,
@@ -31,7 +29,7 @@ pub(crate) struct Write {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Resource {
-    /// The newest grant whose write was accepted, by name.
+    /// Newest grant whose write was accepted, by name.
     newest: BTreeMap<Arc<[u8]>, i64>,
     accepted: u64,
     refused: u64,
@@ -43,12 +41,12 @@ impl Resource {
     }
 }
 
-/// Writes.
 impl<C: EtcdClient> World<Etcd<C>> {
-    /// The holder writes to what the lock protects, by a transaction that is executed only while
-    /// its key is as it was ([`Client::owner_guard`](crate::etcd::Client::owner_guard)). It may
-    /// take long to arrive, whatever becomes of the lock and of the client meanwhile. No lock is
-    /// needed to see what it must not do: an older grant never writes after a newer one has.
+    /// Writes to the protected resource in a transaction that compares the holder's key
+    /// ([`Client::owner_guard`](crate::etcd::Client::owner_guard)).
+    ///
+    /// The write may arrive late, whatever happens to the lock and the client meanwhile. An older
+    /// grant must never write after a newer one.
     ///
     /// # Panics
     ///
@@ -65,14 +63,14 @@ impl<C: EtcdClient> World<Etcd<C>> {
         let message = self.recorder.sent(self.now, Lane::Client(client), Lane::Resource, label);
         let write = Write { name, permit, owner, message };
         self.journal.write(self.now, format_args!("c{client} {lock} writes with {:?}", permit.fence));
-        // Some are on their way for longer than any lease lives.
+        // Some writes are in flight for longer than any lease lives.
         let longest = if self.rng.one_in(4) { Duration::from_secs(15) } else { Duration::from_millis(20) };
         let at = self.now + Duration::from_nanos(self.rng.below(nanos(longest)));
         self.agenda.plan(at, Planned::Write(write));
         self.pump_client(client);
     }
 
-    /// Its application writes, if it believes to hold the lock, and will again.
+    /// Writes if the application believes to hold the lock, and schedules the next write.
     pub(super) fn write_again(&mut self, client: usize, lock: LockId) {
         if !self.is_held(client, lock) {
             return;
@@ -89,9 +87,9 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.recorder.fate(message, Fate::Arrived(self.now));
         let Permit { client, lock, fence, .. } = permit;
         let order = owner.revision;
-        // A second resource, elsewhere, looks at the fencing token alone.
+        // A second, external resource checks the fencing token alone.
         self.checker.write(self.now, &name, permit);
-        // Without a leader nothing is written.
+        // Without a leader the cluster accepts no writes.
         let unchanged = self.store.cluster.get(&owner.key).is_some_and(|kv| kv.mod_revision == owner.mod_revision);
         let accepted = unchanged && self.store.cluster.leader().is_some();
         let what = if accepted { "accepted" } else { "refused" };
@@ -113,11 +111,10 @@ impl<C: EtcdClient> World<Etcd<C>> {
     }
 }
 
-/// Who proclaimed what, with the revision that created its key.
+/// Proclaimed values: client, lock, and the revision that created its key.
 pub(super) type Proclaimed = BTreeMap<Bytes, (usize, LockId, i64)>;
 
-/// What a leader proclaims is written under its own key only, not under one that has taken its
-/// place.
+/// Checks that a leader writes its proclaimed value only under its own key.
 pub(super) fn overwritten(proclaimed: &Proclaimed, events: &[WatchEvent]) -> impl Iterator<Item = String> {
     let written = events.iter().filter(|event| event.kind != DELETED).filter_map(|event| event.kv.as_ref());
     written.filter_map(|kv| {

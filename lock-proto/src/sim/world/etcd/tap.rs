@@ -1,4 +1,4 @@
-//! What a client asks, and how much of it was answered, seen from outside.
+//! Requests of a client and their replies, observed from outside.
 
 use alloc::vec::Vec;
 
@@ -12,12 +12,12 @@ use crate::etcd::{Rpc, RpcReply, StreamId, StreamReceived, StreamSend};
 use crate::id::ConnId;
 use crate::sim::world::World;
 
-/// What the keys of a queue begin with, by one of them.
+/// Returns the key prefix of a queue from one of its keys.
 pub(super) fn queue_of(key: &[u8]) -> &[u8] {
     &key[..key.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1)]
 }
 
-/// Two calls with the same bytes are the same work.
+/// Encodes a request. Calls with equal bytes are the same work.
 fn bytes_of(request: &Rpc) -> Vec<u8> {
     match request {
         Rpc::Range(request) => request.encode_to_vec(),
@@ -29,14 +29,13 @@ fn bytes_of(request: &Rpc) -> Vec<u8> {
 }
 
 impl<C: EtcdClient> World<Etcd<C>> {
-    /// A client makes a call.
-    pub(super) fn watches_call(&mut self, client: usize, conn: ConnId, number: u64, request: &Rpc) {
+    pub(super) fn note_call(&mut self, client: usize, conn: ConnId, number: u64, request: &Rpc) {
         if !self.checker.watches_requests() {
             return;
         }
         let Some(link) = self.network.find(client, conn) else { return };
-        // Each question of an application is one of its own, also if it is the same. So is a read of
-        // the own key: the answer to one that left before its watch was open may be too old.
+        // Queries of the application are never repeated work, even if they are equal. Nor are reads
+        // of the own key: a reply to one sent before its watch was open may be too old.
         let alone = match request {
             Rpc::Range(_) => true,
             Rpc::Txn(txn) => {
@@ -53,37 +52,35 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.checker.sends(self.now, client, link, number, request.path(), what);
     }
 
-    /// A client asks for something on a stream that is answered there.
-    pub(super) fn watches_message(&mut self, client: usize, stream: StreamId, message: &StreamSend) {
+    /// Notes a stream message of a client that expects a reply.
+    pub(super) fn note_message(&mut self, client: usize, stream: StreamId, message: &StreamSend) {
         if !self.checker.watches_requests() {
             return;
         }
         let what = match message {
             StreamSend::KeepAlive(ask) => ask.encode_to_vec(),
             StreamSend::Watch(ask) => match &ask.request {
-                // Each has a number of its own: several may be for one key.
+                // Never repeated work: a client may open several watches for one key.
                 Some(WatchAsk::Create(create)) => create.encode_to_vec(),
                 Some(WatchAsk::Cancel(_) | WatchAsk::Progress(_)) | None => return,
             },
         };
         let Some(link) = self.network.find(client, stream.conn()) else { return };
         let number = self.next_number();
-        self.clients[client].own.asked.entry(stream).or_default().push_back(number);
+        self.clients[client].own.pending.entry(stream).or_default().push_back(number);
         self.checker.sends(self.now, client, link, number, stream.kind().path(), what);
     }
 
-    /// A client closes a stream.
-    pub(super) fn closes(&mut self, client: usize, stream: StreamId) {
-        let Some(open) = self.clients[client].own.asked.remove(&stream) else { return };
+    pub(super) fn note_close(&mut self, client: usize, stream: StreamId) {
+        let Some(open) = self.clients[client].own.pending.remove(&stream) else { return };
         if let Some(link) = self.network.find(client, stream.conn()) {
             self.checker.gives_up(self.now, link, Some(&Vec::from(open)), self.is_alive(client, link));
         }
     }
 
-    /// Something reaches a client.
-    pub(super) fn overhears(&mut self, client: usize, wire: &Wire, deleted: &[(Bytes, i64)]) {
+    pub(super) fn note_received(&mut self, client: usize, wire: &Wire, deleted: &[(Bytes, i64)]) {
         for (key, _) in deleted {
-            self.clients[client].reasons.news(queue_of(key).to_vec());
+            self.clients[client].reasons.notified(queue_of(key).to_vec());
         }
         if !self.checker.watches_requests() {
             return;
@@ -93,7 +90,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
                 let conn = self.store.rpcs.get(rpc).map(|known| known.conn());
                 if let Some(link) = conn.and_then(|conn| self.network.find(client, conn)) {
                     self.checker.answered(link, *rpc);
-                    // What comes over a connection that has been replaced is no answer.
+                    // Data from a replaced connection is not a reply.
                     if let Ok(RpcReply::Grant(granted)) = reply {
                         self.clients[client].own.granted.insert(granted.id);
                     }
@@ -106,7 +103,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
                     StreamReceived::KeepAlive(_) => true,
                     StreamReceived::Watch(response) => response.created,
                 };
-                let asked = &mut self.clients[client].own.asked;
+                let asked = &mut self.clients[client].own.pending;
                 let Some(number) = asked.get_mut(&stream).filter(|_| answers).and_then(|asked| asked.pop_front())
                 else {
                     return;

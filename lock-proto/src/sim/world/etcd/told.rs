@@ -1,4 +1,4 @@
-//! What a machine tells of locks and elections, and whether it may.
+//! Checks of lock and election events.
 
 use alloc::format;
 
@@ -11,10 +11,10 @@ use crate::sim::world::World;
 use crate::sim::world::process::Fact;
 
 impl<C: EtcdClient> World<Etcd<C>> {
-    /// A grant must be proven by the queue.
-    pub(super) fn was_told(&mut self, client: usize, lock: LockId, event: &Event) {
+    /// Checks that a grant is proven by the queue.
+    pub(super) fn after_event(&mut self, client: usize, lock: LockId, event: &Event) {
         if matches!(event, Event::Lost(Loss::Gone)) {
-            // A key that is gone may be made again for somebody else.
+            // A deleted key may be created again for another owner.
             self.clients[client].own.owners.remove(&lock);
         }
         let Some(record) = self.clients[client].records.get(&lock) else { return };
@@ -47,11 +47,11 @@ impl<C: EtcdClient> World<Etcd<C>> {
             ElectionEvent::Leader(leader) => Queue::new(b"", &observed.name).is_foreign(&leader.key),
             ElectionEvent::NoLeader | ElectionEvent::Disconnected | ElectionEvent::Failed(_) => false,
         };
-        // A question has one answer, an observation goes on until it fails.
+        // A query has one answer; an observation goes on until it fails.
         observed.over = !observed.observes || matches!(event, ElectionEvent::Failed(_));
         observed.events.push(event.clone());
         let name = observed.name.clone();
-        self.heard(client, &name, &event);
+        self.record_query_event(client, &name, &event);
         if foreign {
             let text = format!("client {client} hears that {} is led by {event:?}", name.escape_ascii());
             self.report(Rule::Contract, text);

@@ -1,4 +1,4 @@
-//! What travels between a client and a member, and how the log shows it.
+//! Packets between a client and a member, and their log format.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -11,7 +11,7 @@ use crate::etcd::message::{
 };
 use crate::etcd::{OwnerKey, Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
 
-/// One thing said over a connection. Calls and streams are numbered by the world.
+/// A message on a connection. The world numbers calls and streams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Wire {
     // To the member.
@@ -26,7 +26,7 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
-    /// The keys whose deletion is told, with its revision.
+    /// Returns the deleted keys that this message reports, with their revisions.
     pub(super) fn deletions(&self) -> impl Iterator<Item = (&Bytes, i64)> {
         let events = match self {
             Self::Message { message: StreamReceived::Watch(response), .. } => &response.events[..],
@@ -43,19 +43,18 @@ impl Wire {
     }
 }
 
-/// The own keys that a transaction reads before anything else, those of its inner ones included: a
-/// waiter that looks at its queue does so.
-pub(super) fn looked_at(txn: &TxnRequest, keys: &mut Vec<Bytes>) {
+/// Collects the client's own keys that a transaction reads first, including nested transactions. A
+/// waiter that checks its queue does so.
+pub(super) fn collect_own_reads(txn: &TxnRequest, keys: &mut Vec<Bytes>) {
     for (i, op) in txn.success.iter().enumerate() {
         match &op.request {
             Some(Op::Range(own)) if i == 0 => keys.push(own.key.clone()),
-            Some(Op::Txn(inner)) => looked_at(inner, keys),
+            Some(Op::Txn(inner)) => collect_own_reads(inner, keys),
             Some(Op::Range(_) | Op::Put(_) | Op::Delete(_)) | None => {}
         }
     }
 }
 
-/// Whether a call deletes this key, or ends the lease that it hangs on.
 pub(super) fn ends(request: &Rpc, owner: &OwnerKey) -> bool {
     match request {
         Rpc::Txn(txn) => deletes(txn, &owner.key),

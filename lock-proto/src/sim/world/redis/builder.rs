@@ -1,4 +1,4 @@
-//! How a world of Redis nodes is made.
+//! Builder of a world of Redis nodes.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -13,7 +13,7 @@ use crate::sim::world::Builder;
 use crate::time::Instant;
 use crate::url::Target;
 
-/// The nodes of a world to be, and how clients reach them.
+/// Settings of the nodes and of the client endpoints.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(super) nodes: Vec<NodeConfig>,
@@ -24,7 +24,7 @@ pub(crate) struct Setup {
 impl Setup {
     pub(super) fn new(nodes: usize) -> Self {
         let port = |i: usize| 6379_u16.saturating_add(u16::try_from(i).unwrap_or(u16::MAX));
-        // An hour ago: old enough to count in a quorum.
+        // An hour of uptime is enough to count in a quorum.
         let hour = Duration::from_secs(3600);
         let config = |i: usize| NodeConfig::new(i as u64 + 1).uptime(hour).port(port(i));
         let endpoint = |i: usize| Endpoint {
@@ -52,7 +52,7 @@ impl<C: RedisClient> Builder<Redis<C>> {
         self
     }
 
-    /// Changes where and how every client logs in to node `i`.
+    /// Changes the address and login of node `i` for every client.
     pub fn endpoint(mut self, i: usize, change: impl FnOnce(&mut Endpoint)) -> Self {
         if let Some(endpoint) = self.setup.endpoints.get_mut(i) {
             change(endpoint);
@@ -60,16 +60,15 @@ impl<C: RedisClient> Builder<Redis<C>> {
         self
     }
 
-    /// How long the hosts of clients gather what is to be written, as drivers do that let other
-    /// tasks run first. Default zero: they write at once.
+    /// Sets how long client hosts gather writes, as drivers do that let other tasks run first.
+    /// Default: zero, they write at once.
     pub fn gather(mut self, span: Duration) -> Self {
         self.setup.gather = span;
         self
     }
 
-    /// Runs other clients than [`redis::Client`](crate::redis::Client): what `make` gives for a
-    /// client's first time, settings, id and seed. What it makes of the settings is its own
-    /// business.
+    /// Runs clients other than [`redis::Client`](crate::redis::Client). `make` creates one from its
+    /// local start time, settings, id and seed, and may interpret the settings as it likes.
     pub fn machine<D: RedisClient>(
         self,
         make: impl Fn(Instant, Config, ClientId, u64) -> Result<D, ConfigError> + 'static,

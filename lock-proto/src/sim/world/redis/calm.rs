@@ -1,4 +1,5 @@
-//! The end of all faults, and what must be true then (requirement S2).
+//! The end of all faults, and the conditions that must hold then.
+// S2
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -15,10 +16,8 @@ use crate::sim::world::process::Fact;
 const CONDITIONS: [Condition; 4] =
     [Condition::OutOfMemory, Condition::ReadOnly, Condition::DiskError, Condition::Loading];
 
-/// The end.
 impl<C: RedisClient> World<Redis<C>> {
-    /// Nodes run with their data and refuse nothing, addresses lead where they should, nothing is
-    /// cut.
+    /// Restarts all nodes with their data, ends refusals and partitions, and restores addresses.
     pub(super) fn calm_nodes(&mut self) {
         for node in 0..self.hosts.len() {
             match self.hosts[node].state {
@@ -31,28 +30,28 @@ impl<C: RedisClient> World<Redis<C>> {
             }
         }
         self.heal_all();
-        for (client, node) in self.store.leads.keys().copied().collect::<Vec<_>>() {
+        for (client, node) in self.store.redirects.keys().copied().collect::<Vec<_>>() {
             self.redirect(client, node, node);
         }
     }
 
-    /// From now on every application wants to come to an end: what is held or lost is given back,
-    /// what is offered is taken, and whatever is granted later is given back in a moment.
+    /// Winds down all applications: held, lost and later granted locks are released.
     pub fn wind_down(&mut self) {
         self.wind_locks_down();
     }
 
-    /// Whether nobody waits for anything any more: every acquisition is over, every shutdown done.
+    /// Returns whether every acquisition has ended and every shutdown is complete.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         (0..self.clients.len())
             .all(|client| self.checker.live(client).next().is_none() && !self.checker.is_stopping(client))
     }
 
-    /// The whole second phase: after [`calm`](Self::calm) and [`wind_down`](Self::wind_down)
-    /// everybody is served within `served`, then everything comes to rest within `rest`, and
-    /// `lives` later no key is left but those that promise to stay: the fence counter. What is not
-    /// so is reported.
+    /// Runs the whole second phase and reports every violation.
+    ///
+    /// After [`calm`](Self::calm) and [`wind_down`](Self::wind_down) every waiter must be served
+    /// within `served`, and everything must settle within `rest`. After another `lives`, only keys
+    /// without a TTL may be left: the fence counter.
     pub fn come_to_an_end(&mut self, served: Duration, rest: Duration, lives: Duration) {
         self.calm();
         self.wind_down();
@@ -76,7 +75,7 @@ impl<C: RedisClient> World<Redis<C>> {
         for node in 0..self.hosts.len() {
             for key in self.keys(node) {
                 let expires = self.store.nodes[node].node.pttl(self.now, &key).is_some();
-                // Signals for waiters, and the memory of who waited, end by themselves.
+                // Wake-up lists and waiter marks expire.
                 let known = key.contains("lock-proto:") && (expires || key.ends_with("lock-proto:fence"));
                 if !known {
                     self.report(Rule::Leftover, format!("{key} stays on node {node}"));
@@ -88,15 +87,14 @@ impl<C: RedisClient> World<Redis<C>> {
         }
     }
 
-    /// Whether a node is dead.
+    /// Returns whether a node is dead.
     #[must_use]
     pub fn is_down(&self, node: usize) -> bool {
         self.hosts[node].state == State::Down
     }
 
-    /// The application of a client gives a lock back as soon as its process runs, if it is held or
-    /// lost then.
+    /// Makes the application release a held or lost lock as soon as its process runs.
     pub fn let_go(&mut self, client: usize, lock: LockId) {
-        self.tell_process(client, Fact::Release(lock));
+        self.deliver_fact(client, Fact::Release(lock));
     }
 }

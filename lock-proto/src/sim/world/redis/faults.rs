@@ -1,4 +1,4 @@
-//! What goes wrong with Redis nodes.
+//! Faults of Redis nodes.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -16,25 +16,20 @@ use crate::sim::world::World;
 use crate::sim::world::check::signed;
 use crate::sim::world::process::Fact;
 
-/// So many requests more are right after a fault.
+/// Extra requests allowed after a fault.
 const PER_FAULT: u64 = 50;
 
-/// What goes wrong with nodes.
 impl<C: RedisClient> World<Redis<C>> {
-    // ---- nodes ----
-
-    /// The server process is stopped, as by `SIGSTOP`: its kernel still accepts connections and
-    /// bytes.
+    /// Pauses the server process, as by `SIGSTOP`. Its kernel still accepts connections and data.
     pub fn pause_node(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} paused"));
-        self.troubled();
+        self.note_fault();
         if self.hosts[node].state == State::Running {
             self.set_host(node, State::Paused);
         }
     }
 
-    /// The server process goes on, and executes first what has come meanwhile, even on connections
-    /// that are closed by now.
+    /// Resumes the server process. It first executes what has arrived, even on closed connections.
     pub fn resume_node(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} resumed"));
         if self.hosts[node].state != State::Paused {
@@ -47,12 +42,12 @@ impl<C: RedisClient> World<Redis<C>> {
         self.wake_node(node);
     }
 
-    /// The server process dies, as by `kill -9`: its connections end, new ones are refused.
+    /// Kills the server process, as by `kill -9`. Its connections end, new ones are refused.
     pub fn kill_node(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} killed"));
-        self.troubled();
+        self.note_fault();
         self.set_host(node, State::Down);
-        self.hosts[node].drops_all();
+        self.hosts[node].clear();
         for id in self.network.of_node(node) {
             if let Some(link) = self.network.links.get_mut(&id) {
                 link.node_open = false;
@@ -62,7 +57,7 @@ impl<C: RedisClient> World<Redis<C>> {
         }
     }
 
-    /// The server process starts again, with the data it had or with none.
+    /// Restarts the server process with its data or without.
     pub fn restart_node(&mut self, node: usize, keep_data: bool) {
         if self.hosts[node].state != State::Down {
             self.kill_node(node);
@@ -73,91 +68,89 @@ impl<C: RedisClient> World<Redis<C>> {
         while let Some(id) = self.store.nodes[node].node.poll_closed() {
             self.store.nodes[node].node.handle_disconnected(self.now, id);
         }
-        self.store.nodes[node].look();
+        self.store.nodes[node].update_deadline();
         self.set_host(node, State::Running);
         self.checker.forget_stored(node);
     }
 
-    /// The replica of this node hears of nothing more that is written from now on, though its
-    /// primary answers as if it did: replication is asynchronous.
+    /// Stops replication to the replica of this node. The primary still confirms writes:
+    /// replication is asynchronous.
     pub fn stop_replication(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} its replica stays behind"));
-        self.troubled();
-        self.word(Some(Lane::Node(node)), || "its replica stays behind".into());
+        self.note_fault();
+        self.annotate(Some(Lane::Node(node)), || "its replica stays behind".into());
         self.store.nodes[node].replica = Some(Box::new(self.store.nodes[node].node.clone()));
     }
 
-    /// The node dies and its replica takes its place and its address, with what it has heard of:
-    /// everything, or what was written until [`stop_replication`](Self::stop_replication).
+    /// Kills the node and promotes its replica at the same address. The replica has the writes up
+    /// to [`stop_replication`](Self::stop_replication), or all of them.
     pub fn promote(&mut self, node: usize) {
         self.kill_node(node);
         if let Some(replica) = self.store.nodes[node].replica.take() {
             self.store.nodes[node].node = *replica;
         }
-        self.word(Some(Lane::Node(node)), || "its replica takes its place".into());
+        self.annotate(Some(Lane::Node(node)), || "its replica takes its place".into());
         self.restart_node(node, true);
     }
 
-    /// The same, but the replica has been running for an hour, as its uptime says.
+    /// Like [`promote`](Self::promote), but the replica reports an uptime of an hour.
     pub fn fail_over(&mut self, node: usize) {
         self.promote(node);
         self.store.nodes[node].node.set_uptime(self.now, Duration::from_secs(3_600));
     }
 
-    /// From now on the address of `node` leads this client to the server of the node `to`. Its
-    /// connections to that address are reset.
+    /// Makes the address of `node` lead this client to node `to`, and resets its connections.
     pub fn redirect(&mut self, client: usize, node: usize, to: usize) {
         self.journal.write(self.now, format_args!("the address of n{node} leads c{client} to n{to}"));
-        self.troubled();
-        self.word(Some(Lane::Client(client)), || format!("the address of node {node} leads it to node {to}"));
+        self.note_fault();
+        self.annotate(Some(Lane::Client(client)), || format!("the address of node {node} leads it to node {to}"));
         if to == node {
-            self.store.leads.remove(&(client, node));
+            self.store.redirects.remove(&(client, node));
         } else {
-            self.store.leads.insert((client, node), to);
+            self.store.redirects.insert((client, node), to);
         }
         self.reset(client, |link| link.conn.node().index() == node);
     }
 
-    /// The wall clock of a node is set forward: keys expire early by so much. Its replica's goes
-    /// with it: a promotion sets no clock back.
+    /// Sets the wall clock of a node and of its replica forward by `by`, so that keys expire early.
     pub fn jump_node_clock_forward(&mut self, node: usize, by: Duration) {
         self.journal.write(self.now, format_args!("n{node} clock set forward by {by:?}"));
-        self.troubled();
+        self.note_fault();
         self.recorder.note(self.now, || What::Clock { lane: Lane::Node(node), by: signed(by) });
         for node in self.store.nodes[node].with_replica() {
             node.jump_forward(self.now, by);
         }
-        self.store.nodes[node].look();
+        self.store.nodes[node].update_deadline();
     }
 
-    /// The wall clock of a node, and that of its replica, is set back: keys live longer by so much.
+    /// Sets the wall clock of a node and of its replica back by `by`, so that keys live longer.
     pub fn jump_node_clock_back(&mut self, node: usize, by: Duration) {
         self.journal.write(self.now, format_args!("n{node} clock set back by {by:?}"));
-        self.troubled();
+        self.note_fault();
         self.recorder.note(self.now, || What::Clock { lane: Lane::Node(node), by: -signed(by) });
         for node in self.store.nodes[node].with_replica() {
             node.jump_back(self.now, by);
         }
         self.checker.clock_set_back(node, by);
-        self.store.nodes[node].look();
+        self.store.nodes[node].update_deadline();
     }
 
-    /// A node enters or leaves a condition in which it refuses commands.
+    /// Begins or ends a condition in which a node refuses commands.
     pub fn set_condition(&mut self, node: usize, condition: Condition, on: bool) {
-        self.troubled();
-        self.word(Some(Lane::Node(node)), || format!("{condition:?} {}", if on { "begins" } else { "is over" }));
+        self.note_fault();
+        self.annotate(Some(Lane::Node(node)), || format!("{condition:?} {}", if on { "begins" } else { "is over" }));
         self.change_condition(node, condition, on);
     }
 
-    /// The same, but nobody needs to see it in a picture.
+    /// Like [`set_condition`](Self::set_condition), but not shown in pictures.
     pub(super) fn change_condition(&mut self, node: usize, condition: Condition, on: bool) {
         self.journal.write(self.now, format_args!("n{node} {condition:?} {on}"));
         self.store.nodes[node].node.set(self.now, condition, on);
         self.pump_node(node);
     }
 
-    /// A program that knows nothing of us finds no such key on a running node, and makes one that
-    /// ends by itself after `life`: a list, or a lock of its own as by `SET NX PX`.
+    /// Creates a foreign key on a running node if there is none of this name: a list, or another
+    /// lock made by `SET NX PX`. It expires after `life`.
     pub fn occupy(&mut self, node: usize, name: &str, list: bool, life: Duration) {
         let key = name.as_bytes();
         if self.hosts[node].state != State::Running || self.store.nodes[node].node.exists(self.now, key) {
@@ -182,30 +175,28 @@ impl<C: RedisClient> World<Redis<C>> {
         }
     }
 
-    /// Anything else that happens to a node's data from outside: other programs, operators.
+    /// Applies any other change to a node's data, as by other programs or operators.
     pub fn on_node<T>(&mut self, node: usize, what: &str, change: impl FnOnce(&mut Node, crate::Instant) -> T) -> T {
         self.journal.write(self.now, format_args!("n{node} {what}"));
-        self.troubled();
-        self.word(Some(Lane::Node(node)), || what.into());
+        self.note_fault();
+        self.annotate(Some(Lane::Node(node)), || what.into());
         let done = change(&mut self.store.nodes[node].node, self.now);
         self.checker.forget_stored(node);
         self.pump_node(node);
         done
     }
 
-    // ---- the network ----
-
-    /// Every packet passes again everywhere.
+    /// Ends all partitions.
     pub fn heal_all(&mut self) {
         self.journal.write(self.now, format_args!("heal all"));
         self.healed(|_, _| true);
     }
 
-    /// Every open connection between this client and this node is reset, seen by both at once. What
-    /// was under way is lost.
+    /// Resets every open connection between this client and this node. Both sides notice at once,
+    /// and everything in flight is lost.
     pub fn drop_connections(&mut self, client: usize, node: usize) {
         self.journal.write(self.now, format_args!("reset c{client} n{node}"));
-        self.troubled();
+        self.note_fault();
         self.reset(client, |link| link.node == node);
     }
 
@@ -217,17 +208,17 @@ impl<C: RedisClient> World<Redis<C>> {
             let (node, conn, known) = (link.node, link.conn, link.node_open);
             link.node_open = false;
             if !core::mem::replace(&mut any, true) {
-                self.word(Some(Lane::Client(client)), || format!("its connections to node {node} are reset"));
+                self.annotate(Some(Lane::Client(client)), || format!("its connections to node {node} are reset"));
             }
             self.break_off(id);
             if known {
                 match self.hosts[node].state {
-                    State::Running => self.node_takes(id, node, Packet::Close(Fault::Reset)),
+                    State::Running => self.receive_on_node(id, node, Packet::Close(Fault::Reset)),
                     State::Paused => self.hosts[node].inbox.push_back((id, Packet::Close(Fault::Reset))),
                     State::Down => {}
                 }
             }
-            self.tell_process(client, Fact::Disconnected(conn, Fault::Reset));
+            self.deliver_fact(client, Fact::Disconnected(conn, Fault::Reset));
         }
     }
 }

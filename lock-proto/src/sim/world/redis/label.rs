@@ -22,7 +22,7 @@ impl Payload for Vec<u8> {
     }
 }
 
-/// A command for the log: scripts by their name, the rest as text.
+/// Formats a command for the log. Scripts appear by name.
 pub(super) fn command(args: &[Vec<u8>]) -> String {
     let mut text = String::new();
     for (i, arg) in args.iter().enumerate() {
@@ -39,7 +39,7 @@ pub(super) fn command(args: &[Vec<u8>]) -> String {
     text
 }
 
-/// The requests in what a client sends, in short; what does not begin here is shown by dots.
+/// Summarizes the requests that a client sends. Data that does not begin a request becomes dots.
 fn requests(bytes: &[u8]) -> String {
     let limits = Limits { max_bulk: bytes.len(), authenticated: true };
     let (mut rest, mut text) = (bytes, String::new());
@@ -62,7 +62,7 @@ fn requests(bytes: &[u8]) -> String {
     text
 }
 
-/// The name of a script and its key, or a command and its first argument.
+/// Formats a request: the name of the script and its key, or the command and its first argument.
 fn request(args: &[&[u8]]) -> String {
     let shown = |arg: Option<&&[u8]>| arg.map(|arg| format!(" {}", arg.escape_ascii())).unwrap_or_default();
     let script = args
@@ -75,9 +75,8 @@ fn request(args: &[&[u8]]) -> String {
     }
 }
 
-/// The beginning of what a node answers.
 fn replies(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).replace("\r\n", " ");
-    // A piece of an answer may be the end of a line.
+    // A fragment may consist of the end of a line alone.
     String::from(if text.trim().is_empty() { "…" } else { text.trim_end() })
 }

@@ -39,52 +39,45 @@ pub use client::RedisClient;
 
 /// A [`world::World`](super::World) of Redis nodes and [`Client`] machines.
 ///
-/// One checker more is on: no key's life is shortened by a client.
+/// It adds one check: no client shortens the TTL of a key.
 pub type World<C = Client> = AnyWorld<Redis<C>>;
-/// A [`World`] to be.
+/// Builds a [`World`].
 pub type Builder<C = Client> = super::Builder<Redis<C>>;
 
-/// Redis nodes, as a part of a [`World`].
+/// The Redis nodes of a [`World`].
 #[derive(Clone, Debug)]
 pub struct Redis<C = Client> {
     nodes: Vec<Server>,
-    /// Every key that somebody wanted to lock.
     names: BTreeSet<Arc<[u8]>>,
-    /// The key of every client's counter of fencing tokens.
+    /// Fence counter keys of all clients.
     counters: BTreeSet<Vec<u8>>,
-    /// Where the address of a node leads a client, if not to that node.
-    leads: BTreeMap<(usize, usize), usize>,
-    /// How long hosts gather what they write.
+    /// Overrides of node addresses, by client and node.
+    redirects: BTreeMap<(usize, usize), usize>,
     gather: Duration,
     clients: PhantomData<C>,
 }
 
-/// What is known of a client process.
 #[derive(Clone, Debug)]
 pub(crate) struct Own {
-    /// Its host will write in a moment, and why there is something to write.
+    /// Why the host has a write scheduled, if it has.
     gathers: Option<Cause>,
-    /// How long a request may be unanswered.
     request_timeout: Duration,
-    /// What it has asked for, by connection.
+    /// Requests by connection.
     taps: BTreeMap<u64, Tap>,
-    /// What the values of its keys begin with.
+    /// Prefix of its key values.
     mark: Vec<u8>,
 }
 
-/// What an application or its host does when its time comes.
 #[derive(Clone, Debug)]
 pub(crate) enum Chore {
-    /// Looks whether it holds the lock, and writes in a moment if so. Again and again, if an
-    /// interval is given.
+    /// Checks that the lock is held and writes a moment later. Repeated if an interval is given.
     Look(LockId, Option<Duration>),
-    /// Writes to what the lock protects, without another look.
+    /// Writes to the protected resource without another check.
     Write(Permit),
-    /// Its host writes what was gathered.
+    /// The host writes the gathered data.
     Flush,
 }
 
-/// A write on its way to what a lock protects.
 #[derive(Clone, Debug)]
 pub(crate) struct Write {
     name: Arc<[u8]>,
@@ -128,7 +121,7 @@ impl<C: RedisClient> Servers for Redis<C> {
             nodes: setup.nodes.into_iter().map(server).collect(),
             names: BTreeSet::new(),
             counters: clients.iter().map(counter).collect(),
-            leads: BTreeMap::new(),
+            redirects: BTreeMap::new(),
             gather: setup.gather,
             clients: PhantomData,
         }
@@ -141,23 +134,23 @@ impl<C: RedisClient> Servers for Redis<C> {
     }
 
     fn next_due(w: &World<C>) -> Option<Instant> {
-        (0..w.hosts.len()).flat_map(|node| [w.node_deadline(node), w.free_at(node)]).flatten().min()
+        (0..w.hosts.len()).flat_map(|node| [w.node_deadline(node), w.work_ends_at(node)]).flatten().min()
     }
 
     fn act(w: &mut World<C>) {
         if let Some(node) = w.free_node() {
-            w.goes_on(node);
+            w.finish_work(node);
         } else if let Some(node) = w.due_node() {
             w.wake_node(node);
         }
     }
 
-    fn server_takes(w: &mut World<C>, link: u64, node: usize, packet: Packet<Vec<u8>>) {
+    fn receive_on_server(w: &mut World<C>, link: u64, node: usize, packet: Packet<Vec<u8>>) {
         w.serve(link, node, packet);
     }
 
-    fn client_takes(w: &mut World<C>, client: usize, conn: ConnId, bytes: Vec<u8>) {
-        w.overhears(client, conn, &bytes);
+    fn receive_on_client(w: &mut World<C>, client: usize, conn: ConnId, bytes: Vec<u8>) {
+        w.note_received(client, conn, &bytes);
         w.steps += 1;
         let process = &mut w.clients[client];
         let local = process.local(w.now);
@@ -180,7 +173,7 @@ impl<C: RedisClient> Servers for Redis<C> {
         w.calm_nodes();
     }
 
-    fn asked(&mut self, name: &Arc<[u8]>) {
+    fn requested(&mut self, name: &Arc<[u8]>) {
         if !self.names.contains(name) {
             self.names.insert(name.clone());
         }
@@ -195,13 +188,13 @@ impl<C: RedisClient> Servers for Redis<C> {
     }
 
     fn order(w: &World<C>, client: usize, lock: LockId, event: &Event) -> Option<u64> {
-        // A quorum has no one order.
+        // A quorum has no single order.
         let Event::Granted(grant) = event else { return None };
         let record = w.clients[client].records.get(&lock).filter(|_| w.hosts.len() == 1)?;
         w.checker.order(&record.name, grant.token.to_string().as_bytes())
     }
 
-    fn was_told(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {
+    fn after_event(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {
         let Some(record) = w.clients[client].records.get(&lock) else { return };
         if let Some(every) = record.habits.write_every
             && record.habits.claim
@@ -215,52 +208,51 @@ impl<C: RedisClient> Servers for Redis<C> {
         w.clients[client].own.taps.remove(&link);
     }
 
-    fn leads(&self, client: usize, node: usize) -> usize {
-        self.leads.get(&(client, node)).copied().unwrap_or(node)
+    fn resolve(&self, client: usize, node: usize) -> usize {
+        self.redirects.get(&(client, node)).copied().unwrap_or(node)
     }
 }
 
 impl World {
-    /// A world with this many Redis nodes: one, or an odd number for a quorum.
+    /// Returns a builder for this many Redis nodes: one, or an odd number for a quorum.
     pub fn redis(nodes: usize) -> Builder {
         Builder::new(Setup::new(nodes), Client::new)
     }
 }
 
-/// Redis nodes.
 impl<C: RedisClient> World<C> {
-    /// The application looks whether it holds the lock, and if so writes a moment later to what it
-    /// protects: the write may come late, as when the process is stopped in between. What takes the
-    /// write looks at the fencing token, if there is one.
+    /// The application checks that it holds the lock and writes to the protected resource a moment
+    /// later. The write may be late, as when the process is paused in between. The resource checks
+    /// the fencing token, if there is one.
     pub fn write(&mut self, client: usize, lock: LockId) {
-        self.tell_process(client, Fact::Chore(Chore::Look(lock, None)));
+        self.deliver_fact(client, Fact::Chore(Chore::Look(lock, None)));
     }
 
-    /// A node, to look at.
+    /// Returns a node.
     #[must_use]
     pub fn node(&self, node: usize) -> &Node {
         &self.store.nodes[node].node
     }
 
-    /// The string under `key` on a node now.
+    /// Returns the string under `key` on a node.
     #[must_use]
     pub fn get(&self, node: usize, key: impl AsRef<[u8]>) -> Option<&[u8]> {
         self.store.nodes[node].node.get(self.now, key)
     }
 
-    /// The names of all keys on a node now, as text.
+    /// Returns the names of all keys on a node, as text.
     #[must_use]
     pub fn keys(&self, node: usize) -> Vec<String> {
         self.store.nodes[node].node.keys(self.now).iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
     }
 
-    /// How often clients sent this command to a node.
+    /// Returns how often clients sent this command to a node.
     #[must_use]
     pub fn calls(&self, node: usize, command: &str) -> u64 {
         self.store.nodes[node].node.calls().get(command).copied().unwrap_or(0)
     }
 
-    /// How many commands clients sent to a node, but for those that open a connection.
+    /// Returns how many commands clients sent to a node, apart from those that open a connection.
     #[must_use]
     pub fn total_calls(&self, node: usize) -> u64 {
         let opening = ["hello", "auth", "select", "client|setname", "client|setinfo", "client|id", "info", "ping"];

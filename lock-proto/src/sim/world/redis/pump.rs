@@ -1,4 +1,4 @@
-//! What a host does for a node and for the machine of a client: bytes.
+//! The hosts of nodes and of a client's machine: bytes.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -6,7 +6,7 @@ use core::ops::Range;
 use core::time::Duration;
 
 use super::label::command;
-use super::tap::{Asked, Heard};
+use super::tap::{Request, Response};
 use super::{Chore, Redis, RedisClient, Write};
 use crate::fault::Fault;
 use crate::id::ConnId;
@@ -21,12 +21,11 @@ use crate::sim::world::process::{Fact, Process};
 use crate::sim::world::store::Planned;
 use crate::time::Instant;
 
-/// How long an application takes from seeing that it holds a lock to writing.
+/// Delay of an application between checking that it holds a lock and writing.
 const THINKS: Range<Duration> = Duration::ZERO..Duration::from_millis(3);
 
-/// Nodes.
 impl<C: RedisClient> World<Redis<C>> {
-    /// When a node wants to be called; `None` while it does not run.
+    /// Returns a node's next deadline, or `None` while it does not run.
     pub(super) fn node_deadline(&self, node: usize) -> Option<Instant> {
         self.store.nodes[node].next.filter(|_| self.hosts[node].state == State::Running)
     }
@@ -41,7 +40,7 @@ impl<C: RedisClient> World<Redis<C>> {
         self.pump_node(node);
     }
 
-    pub(super) fn node_takes(&mut self, id: u64, node: usize, packet: Packet<Vec<u8>>) {
+    pub(super) fn receive_on_node(&mut self, id: u64, node: usize, packet: Packet<Vec<u8>>) {
         self.steps += 1;
         let (now, server) = (self.now, &mut self.store.nodes[node].node);
         match packet {
@@ -57,11 +56,11 @@ impl<C: RedisClient> World<Redis<C>> {
         }
     }
 
-    /// A packet reaches a node that runs. It works off one after the other, and answers what came
-    /// together when all of it is done.
+    /// Delivers a packet to a running node. The node executes packets one by one, and replies to
+    /// pipelined commands when all of them are done.
     pub(super) fn serve(&mut self, id: u64, node: usize, packet: Packet<Vec<u8>>) {
         if self.service.is_zero() && self.hosts[node].busy_until.is_none() {
-            self.node_takes(id, node, packet);
+            self.receive_on_node(id, node, packet);
             return self.pump_node(node);
         }
         self.hosts[node].queue.push_back((self.now, id, packet));
@@ -70,11 +69,11 @@ impl<C: RedisClient> World<Redis<C>> {
         }
     }
 
-    /// Executes what waits, until that takes time.
+    /// Executes queued packets until one of them takes time.
     fn work(&mut self, node: usize) {
         while let Some((since, id, packet)) = self.hosts[node].queue.pop_front() {
             let before = self.store.nodes[node].node.executed();
-            self.node_takes(id, node, packet);
+            self.receive_on_node(id, node, packet);
             let count = self.store.nodes[node].node.executed() - before;
             let until = self.now + self.service * u32::try_from(count).unwrap_or(u32::MAX);
             if until > self.now {
@@ -86,23 +85,22 @@ impl<C: RedisClient> World<Redis<C>> {
         self.pump_node(node);
     }
 
-    /// When a node has done what it is busy with.
-    pub(super) fn free_at(&self, node: usize) -> Option<Instant> {
+    pub(super) fn work_ends_at(&self, node: usize) -> Option<Instant> {
         self.hosts[node].busy_until.filter(|_| self.hosts[node].state == State::Running)
     }
 
     pub(super) fn free_node(&self) -> Option<usize> {
-        (0..self.hosts.len()).find(|node| self.free_at(*node).is_some_and(|at| at <= self.now))
+        (0..self.hosts.len()).find(|node| self.work_ends_at(*node).is_some_and(|at| at <= self.now))
     }
 
-    /// A node has done what it was busy with.
-    pub(super) fn goes_on(&mut self, node: usize) {
+    /// Continues with the queue after a node has finished its current work.
+    pub(super) fn finish_work(&mut self, node: usize) {
         self.hosts[node].busy_until = None;
         self.pump_node(node);
         self.work(node);
     }
 
-    /// Sends what a node has to say, closes what it closes, logs what it has seen.
+    /// Sends a node's replies, closes connections and logs the commands it has executed.
     pub(super) fn pump_node(&mut self, node: usize) {
         while let Some(seen) = self.store.nodes[node].node.poll_seen() {
             let text = command(&seen.args);
@@ -117,7 +115,7 @@ impl<C: RedisClient> World<Redis<C>> {
         if self.hosts[node].busy_until.is_none() {
             self.answer(node);
         }
-        self.store.nodes[node].look();
+        self.store.nodes[node].update_deadline();
         self.check_keys(node);
     }
 
@@ -155,16 +153,15 @@ impl<C: RedisClient> World<Redis<C>> {
                 self.checker.counted(self.now, node, counter, server.unix_micros(self.now));
             }
         }
-        self.look_for_ghosts(node);
+        self.check_leftover_keys(node);
         self.check();
     }
 
-    /// A client that has no timer, and nobody who waits or holds, will delete nothing more: no key
-    /// of it may be there.
-    fn look_for_ghosts(&mut self, node: usize) {
+    /// Checks that an idle client has left no key: it would not delete it any more.
+    fn check_leftover_keys(&mut self, node: usize) {
         for key in &self.store.names {
             let Some((value, _)) = self.store.nodes[node].node.string(self.now, key) else { continue };
-            let owner = self.clients.iter().position(|process| has_forgotten(process, value));
+            let owner = self.clients.iter().position(|process| is_idle_owner(process, value));
             if let Some(client) = owner.filter(|client| self.checker.live(*client).next().is_none()) {
                 let text = format!("client {client} is idle, and {} on node {node} is its key", key.escape_ascii());
                 self.checker.report(self.now, Rule::Ghost, text);
@@ -172,7 +169,7 @@ impl<C: RedisClient> World<Redis<C>> {
         }
     }
 
-    /// Sends bytes, now and then in several pieces.
+    /// Sends bytes, sometimes in several pieces.
     fn send_bytes(&mut self, id: u64, direction: Direction, mut bytes: Vec<u8>) {
         loop {
             let piece = self.network.piece(bytes.len());
@@ -186,15 +183,13 @@ impl<C: RedisClient> World<Redis<C>> {
     }
 }
 
-/// Whether a process has nothing to do, and `value` is one of its tokens.
-fn has_forgotten<C: RedisClient>(process: &Process<Redis<C>>, value: &[u8]) -> bool {
+/// Returns whether a process is idle and `value` is one of its tokens.
+fn is_idle_owner<C: RedisClient>(process: &Process<Redis<C>>, value: &[u8]) -> bool {
     let is_idle = process.state == State::Running && process.stopped.is_none() && process.deadline().is_none();
     is_idle && value.starts_with(&process.own.mark)
 }
 
-/// Clients.
 impl<C: RedisClient> World<Redis<C>> {
-    /// A write reaches what a lock protects.
     pub(super) fn write_arrives(&mut self, write: Write) {
         let Write { name, permit, message } = write;
         let accepted = self.checker.write(self.now, &name, permit);
@@ -234,9 +229,9 @@ impl<C: RedisClient> World<Redis<C>> {
         }
     }
 
-    /// Carries out what a machine asks for, until it asks for nothing more. Whether bytes or
-    /// outputs go first is left to chance: nothing may depend on it.
-    // requirement M2
+    /// Carries out the outputs of a machine until there are none left. Whether bytes or outputs go
+    /// first is random, because nothing may depend on it.
+    // M2
     pub(super) fn pump_bytes(&mut self, client: usize) {
         let bytes_first = self.rng.one_in(2);
         if bytes_first {
@@ -248,22 +243,22 @@ impl<C: RedisClient> World<Redis<C>> {
                 asked = true;
                 self.carry_out(client, output);
             }
-            // What was carried out, or nothing at all so far, may have left bytes.
+            // An output, or the first round, may have left bytes.
             let sent = (asked || !bytes_first) && self.write_out(client);
             if !asked && !sent {
                 break;
             }
-            if !self.may_go_on(client) {
+            if !self.count_round(client) {
                 return;
             }
         }
-        self.clients[client].look();
+        self.clients[client].update_deadline();
         if self.clients[client].deadline().is_none() {
-            (0..self.hosts.len()).for_each(|node| self.look_for_ghosts(node));
+            (0..self.hosts.len()).for_each(|node| self.check_leftover_keys(node));
         }
     }
 
-    /// Writes what there is, now or in a moment. True if it was now, and some.
+    /// Writes pending bytes, or schedules the write. Returns whether it wrote any.
     fn write_out(&mut self, client: usize) -> bool {
         if self.store.gather.is_zero() {
             return self.send_all(client);
@@ -301,7 +296,7 @@ impl<C: RedisClient> World<Redis<C>> {
             let bytes = bytes.to_vec();
             machine.consume(conn, bytes.len());
             self.checker.request(self.now, client, conn.node().index());
-            self.watches(client, id, conn.node().index(), &bytes);
+            self.note_requests(client, id, conn.node().index(), &bytes);
             self.journal.facts.sent(self.now, client, conn, &bytes);
             self.send_bytes(id, Direction::ToNode, bytes);
             moved = true;
@@ -309,32 +304,30 @@ impl<C: RedisClient> World<Redis<C>> {
         moved
     }
 
-    /// What a client asks for.
-    fn watches(&mut self, client: usize, id: u64, node: usize, bytes: &[u8]) {
+    fn note_requests(&mut self, client: usize, id: u64, node: usize, bytes: &[u8]) {
         if !self.checker.watches_requests() {
             return;
         }
         let process = &mut self.clients[client];
         for (number, asked) in process.own.taps.entry(id).or_default().sent(bytes) {
             match asked {
-                Asked::Take { keys, waits } => {
+                Request::Take { keys, waits } => {
                     for key in keys {
-                        // An attempt goes to every node for one reason. The first one of a waiter is no
-                        // poll, also if it was put off.
+                        // An attempt has the same cause on every node. A waiter's first attempt is
+                        // not a poll, even if it was delayed.
                         if node == 0 {
-                            process.reasons.asks(&key, if waits { self.cause } else { Cause::Asked });
+                            process.reasons.requested(&key, if waits { self.cause } else { Cause::Application });
                         }
                         self.checker.sends(self.now, client, id, number, TAKE, key);
                     }
                 }
-                Asked::Work(kind, words) => self.checker.sends(self.now, client, id, number, kind, words),
-                Asked::Wait | Asked::Other => {}
+                Request::Work(kind, words) => self.checker.sends(self.now, client, id, number, kind, words),
+                Request::Wait | Request::Other => {}
             }
         }
     }
 
-    /// What a client is answered.
-    pub(super) fn overhears(&mut self, client: usize, conn: ConnId, bytes: &[u8]) {
+    pub(super) fn note_received(&mut self, client: usize, conn: ConnId, bytes: &[u8]) {
         if !self.checker.watches_requests() {
             return;
         }
@@ -343,10 +336,10 @@ impl<C: RedisClient> World<Redis<C>> {
         let Some(tap) = process.own.taps.get_mut(&id) else { return };
         for heard in tap.received(bytes) {
             match heard {
-                Heard::Answer(number) => self.checker.answered(id, number),
-                Heard::Signal(list) => {
+                Response::Reply(number) => self.checker.answered(id, number),
+                Response::Signal(list) => {
                     let name = self.store.names.iter().find(|name| Key::new(b"", name).signal() == list);
-                    process.reasons.news(name.map(|name| name.to_vec()).unwrap_or_default());
+                    process.reasons.notified(name.map(|name| name.to_vec()).unwrap_or_default());
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! A server: the node, and what its replica has.
+//! A server: a node and its replica.
 
 use alloc::boxed::Box;
 use core::iter;
@@ -9,9 +9,8 @@ use crate::time::Instant;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Server {
     pub(super) node: Node,
-    /// When the node wants to be called.
     pub(super) next: Option<Instant>,
-    /// What its replica has, from the moment on at which that hears of nothing more.
+    /// State of the replica, from the moment replication stopped.
     pub(super) replica: Option<Box<Node>>,
 }
 
@@ -20,13 +19,12 @@ impl Server {
         Self { node, next: None, replica: None }
     }
 
-    /// The node, and its replica.
     pub(super) fn with_replica(&mut self) -> impl Iterator<Item = &mut Node> {
         iter::once(&mut self.node).chain(self.replica.as_deref_mut())
     }
 
-    /// Asks the node when it wants to be called: after every call.
-    pub(super) fn look(&mut self) {
+    /// Updates the node's deadline. Called after every call to it.
+    pub(super) fn update_deadline(&mut self) {
         self.next = self.node.next_deadline();
     }
 }

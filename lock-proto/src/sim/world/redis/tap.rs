@@ -1,5 +1,4 @@
-//! What a client asks on one connection, and how much of it was answered: requests and replies,
-//! seen from outside.
+//! Requests and replies of a connection, observed from outside.
 
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -9,45 +8,41 @@ use core::str::FromStr;
 use crate::redis::script::{self, Script};
 use crate::sim::redis::input::{self, Limits, Parsed};
 
-/// One connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tap {
-    /// Sent, and no whole request yet.
+    /// Sent bytes of an incomplete request.
     sent: Vec<u8>,
-    /// Received, and no whole reply yet.
+    /// Received bytes of an incomplete reply.
     received: Vec<u8>,
-    /// Requests without a reply, the oldest first.
-    asked: VecDeque<Asked>,
-    /// How many requests there were.
+    pending: VecDeque<Request>,
     number: u64,
 }
 
-/// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
-    /// It takes the locks under these keys. With `waits` it also marks that somebody waits, as all
+pub(super) enum Request {
+    /// Takes the locks under these keys. `waits` also marks that a client is waiting, as all
     /// attempts but the first do.
-    Take { keys: Vec<Vec<u8>>, waits: bool },
-    /// The same work as any other of this kind with the same words.
+    Take {
+        keys: Vec<Vec<u8>>,
+        waits: bool,
+    },
+    /// Equal to any other request of this kind with the same arguments.
     Work(&'static str, Vec<u8>),
-    /// It waits for a release.
     Wait,
-    /// Anything else.
     Other,
 }
 
-/// What a reply says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
-    /// The request with this number has its answer.
-    Answer(u64),
-    /// An element came by this list.
+pub(super) enum Response {
+    /// The reply to the request with this number.
+    Reply(u64),
+    /// A list element from this wake-up list.
     Signal(Vec<u8>),
 }
 
 impl Tap {
-    /// The client has sent these bytes: the requests that are whole now, with their numbers.
-    pub(super) fn sent(&mut self, bytes: &[u8]) -> Vec<(u64, Asked)> {
+    /// Adds sent bytes. Returns the requests that are now complete, with their numbers.
+    pub(super) fn sent(&mut self, bytes: &[u8]) -> Vec<(u64, Request)> {
         self.sent.extend_from_slice(bytes);
         let (mut at, mut found) = (0, Vec::new());
         loop {
@@ -56,7 +51,7 @@ impl Tap {
             let Parsed::Request { len } = input::parse(&self.sent[at..], limits, &mut args) else { break };
             let asked = classify(&args);
             self.number += 1;
-            self.asked.push_back(asked.clone());
+            self.pending.push_back(asked.clone());
             found.push((self.number, asked));
             at += len;
         }
@@ -64,21 +59,20 @@ impl Tap {
         found
     }
 
-    /// These bytes have reached the client.
-    pub(super) fn received(&mut self, bytes: &[u8]) -> Vec<Heard> {
+    pub(super) fn received(&mut self, bytes: &[u8]) -> Vec<Response> {
         self.received.extend_from_slice(bytes);
         let (mut at, mut found) = (0, Vec::new());
         while let Some(len) = reply_len(&self.received[at..]) {
             let reply = &self.received[at..at + len];
             at += len;
-            // A message that nobody asked for.
+            // A push message.
             if reply[0] == b'>' {
                 continue;
             }
-            let number = self.number + 1 - self.asked.len() as u64;
-            match self.asked.pop_front() {
-                Some(Asked::Wait) => found.extend(list(reply).map(Heard::Signal)),
-                Some(Asked::Take { .. } | Asked::Work(..) | Asked::Other) => found.push(Heard::Answer(number)),
+            let number = self.number + 1 - self.pending.len() as u64;
+            match self.pending.pop_front() {
+                Some(Request::Wait) => found.extend(list(reply).map(Response::Signal)),
+                Some(Request::Take { .. } | Request::Work(..) | Request::Other) => found.push(Response::Reply(number)),
                 None => {}
             }
         }
@@ -91,25 +85,26 @@ fn is(script: &Script, code: &[u8]) -> bool {
     code == script.sha1.as_bytes() || code == script.source.as_bytes()
 }
 
-fn classify(args: &[&[u8]]) -> Asked {
+fn classify(args: &[&[u8]]) -> Request {
     match args {
-        [b"SET", key, ..] => Asked::Take { keys: vec![key.to_vec()], waits: false },
-        [b"BLPOP", ..] => Asked::Wait,
+        [b"SET", key, ..] => Request::Take { keys: vec![key.to_vec()], waits: false },
+        [b"BLPOP", ..] => Request::Wait,
         [b"EVAL" | b"EVALSHA", code, _, key, rest @ ..] if is(&script::TAKE, code) => {
             let waits = rest.iter().any(|arg| arg.strip_suffix(b":lock-proto:waiting") == Some(key));
-            Asked::Take { keys: vec![key.to_vec()], waits }
+            Request::Take { keys: vec![key.to_vec()], waits }
         }
         [b"EVAL" | b"EVALSHA", code, count, rest @ ..] if is(&script::TAKE_FREE, code) => {
-            // The keys, as many tokens, and two arguments more; with the fence counter one key more.
+            // The keys, one token for each, and two arguments. With fencing the counter is a key,
+            // too.
             let keys = number(count).unwrap_or(0);
             let tokens = rest.len().saturating_sub(keys + 2);
-            Asked::Take { keys: rest.iter().take(tokens).map(|key| key.to_vec()).collect(), waits: false }
+            Request::Take { keys: rest.iter().take(tokens).map(|key| key.to_vec()).collect(), waits: false }
         }
         [b"EVAL" | b"EVALSHA", code, rest @ ..] => {
             let known = script::ALL.iter().find(|script| is(script, code));
-            known.map_or(Asked::Other, |script| Asked::Work(script.name, rest.join(&b' ')))
+            known.map_or(Request::Other, |script| Request::Work(script.name, rest.join(&b' ')))
         }
-        _ => Asked::Other,
+        _ => Request::Other,
     }
 }
 
@@ -117,14 +112,14 @@ fn number<N: FromStr>(text: &[u8]) -> Option<N> {
     core::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// The list that an element came by.
+/// Returns the list that an element came from.
 fn list(reply: &[u8]) -> Option<Vec<u8>> {
     let mut lines = reply.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let (first, _, name) = (lines.next()?, lines.next()?, lines.next()?);
     (first == b"*2" || first == b">2").then(|| name.to_vec())
 }
 
-/// How long the first whole reply is.
+/// Returns the length of the first complete reply.
 pub(in crate::sim) fn reply_len(bytes: &[u8]) -> Option<usize> {
     let end = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
     let number = bytes.get(1..end - 2).and_then(number::<i64>);
@@ -161,17 +156,18 @@ mod tests {
         let set = request(&[b"SET", b"b", b"token", b"NX", b"PX", b"100"]);
         let all = [&take[..], &set[..], &request(&[b"BLPOP", b"l", b"0"])].concat();
         let (first, rest) = all.split_at(take.len() + 3);
-        assert_eq!(tap.sent(first), [(1, Asked::Take { keys: vec![b"a".to_vec()], waits: true })]);
-        let taken = |keys: &[&[u8]]| Asked::Take { keys: keys.iter().map(|key| key.to_vec()).collect(), waits: false };
-        assert_eq!(tap.sent(rest), [(2, taken(&[b"b"])), (3, Asked::Wait)]);
+        assert_eq!(tap.sent(first), [(1, Request::Take { keys: vec![b"a".to_vec()], waits: true })]);
+        let taken =
+            |keys: &[&[u8]]| Request::Take { keys: keys.iter().map(|key| key.to_vec()).collect(), waits: false };
+        assert_eq!(tap.sent(rest), [(2, taken(&[b"b"])), (3, Request::Wait)]);
         let replies = b"*2\r\n:1\r\n$2\r\nab\r\n+OK\r\n*2\r\n$1\r\nl\r\n$1\r\n1\r\n";
-        let heard: Vec<Heard> = replies.iter().flat_map(|byte| tap.received(&[*byte])).collect();
-        assert_eq!(heard, [Heard::Answer(1), Heard::Answer(2), Heard::Signal(b"l".to_vec())]);
-        // A wait that ends by its time tells nothing.
-        assert_eq!(tap.sent(&request(&[b"BLPOP", b"l", b"0"])), [(4, Asked::Wait)]);
+        let responses: Vec<Response> = replies.iter().flat_map(|byte| tap.received(&[*byte])).collect();
+        assert_eq!(responses, [Response::Reply(1), Response::Reply(2), Response::Signal(b"l".to_vec())]);
+        // A wait that times out yields no signal.
+        assert_eq!(tap.sent(&request(&[b"BLPOP", b"l", b"0"])), [(4, Request::Wait)]);
         assert_eq!(tap.received(b"*-1\r\n"), vec![]);
-        assert!(tap.asked.is_empty() && tap.received.is_empty() && tap.sent.is_empty());
-        // Several locks by one script, without and with fencing tokens.
+        assert!(tap.pending.is_empty() && tap.received.is_empty() && tap.sent.is_empty());
+        // Several locks in one script, without and with fencing tokens.
         let free = script::TAKE_FREE.sha1.as_bytes();
         let plain = request(&[b"EVALSHA", free, b"2", b"a", b"b", b"t", b"u", b"100", b"0"]);
         let fenced = request(&[b"EVALSHA", free, b"3", b"a", b"b", b"fence", b"t", b"u", b"100", b"8"]);

@@ -1,4 +1,4 @@
-//! Calls and replies are rewritten on their way between a client of etcd and the world.
+//! Rewrites calls and replies between an etcd client and the world.
 
 use crate::lock::Elections;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -14,47 +14,39 @@ use crate::sim::etcd::EtcdClient;
 use crate::sim::scenario::tests::Flawed;
 use crate::time::Instant;
 
-/// What a client does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
-    /// Nothing.
     None,
-    /// Whoever finds nobody before it takes the lock, and does not look whether its own key is
-    /// there.
+    /// A waiter without a predecessor takes the lock without checking that its own key exists.
     SkipsOwnKey,
-    /// An unlock deletes the key, whatever its revision.
+    /// An unlock deletes the key without comparing its revision.
     DeletesAnyRevision,
-    /// A deletion that is reported while the queue is read is forgotten.
-    ForgetsNews,
-    /// Every transaction is sent once more before it is answered.
+    /// A deletion reported during a read of the queue is forgotten.
+    ForgetsDeletion,
+    /// Every transaction is sent twice.
     SendsTwice,
-    /// A leader writes its key whatever its revision.
+    /// A leader writes its key without comparing its revision.
     WritesAnyRevision,
-    /// What comes over a connection that was replaced counts as the answer to something of the same
-    /// kind.
+    /// Data from a replaced connection counts as the reply to a request of the same kind.
     MixesConnections,
 }
 
-/// A flaw, and what it takes to rewrite what is called and answered.
 #[derive(Clone, Debug)]
 pub(super) struct Rewriter {
     flaw: Flaw,
-    /// Waiters that create their key.
+    /// Calls that create a waiter's key.
     creates: BTreeMap<RpcId, Bytes>,
-    /// Waiters that look for their own key.
+    /// Calls that read a waiter's own key.
     looks: BTreeMap<RpcId, Bytes>,
-    /// Own keys as they were last seen.
+    /// Own keys as last seen.
     seen: BTreeMap<Bytes, KeyValue>,
     current: Option<ConnId>,
-    /// Calls without an answer.
-    asked: BTreeMap<RpcId, &'static str>,
-    /// To be handed out next.
+    pending: BTreeMap<RpcId, &'static str>,
+    /// The next output.
     again: Option<Output>,
-    /// Calls that the client knows nothing of.
     copies: BTreeSet<RpcId>,
 }
 
-/// What makes clients with this flaw.
 pub(super) fn clients(
     flaw: Flaw,
 ) -> impl Fn(Instant, Config, ClientId, u64) -> Result<Flawed<Client, Rewriter>, ConfigError> {
@@ -65,7 +57,7 @@ pub(super) fn clients(
             looks: BTreeMap::new(),
             seen: BTreeMap::new(),
             current: None,
-            asked: BTreeMap::new(),
+            pending: BTreeMap::new(),
             again: None,
             copies: BTreeSet::new(),
         };
@@ -73,7 +65,7 @@ pub(super) fn clients(
     }
 }
 
-/// The deletes of this transaction, and of those in it, have no conditions any more.
+/// Removes the conditions from the deletes of a transaction, including nested ones.
 fn delete_anything(txn: &mut TxnRequest) {
     for op in &mut txn.success {
         match &mut op.request {
@@ -84,7 +76,7 @@ fn delete_anything(txn: &mut TxnRequest) {
     }
 }
 
-/// The writes of this transaction, and of those in it, look at no revision.
+/// Removes the revision checks from the writes of a transaction, including nested ones.
 fn write_anything(txn: &mut TxnRequest) {
     let writes = txn.success.iter().any(|op| matches!(&op.request, Some(Op::Put(_))));
     if writes {
@@ -97,7 +89,6 @@ fn write_anything(txn: &mut TxnRequest) {
     }
 }
 
-/// The path of the call that has such an answer.
 const fn path(reply: &RpcReply) -> &'static str {
     match reply {
         RpcReply::Range(_) => "/etcdserverpb.KV/Range",
@@ -108,7 +99,7 @@ const fn path(reply: &RpcReply) -> &'static str {
     }
 }
 
-/// The own key of a waiter that looks who is before it: it reads that, and others.
+/// Returns the own key of a waiter that looks for its predecessor, which it reads first.
 fn looked_for(txn: &TxnRequest) -> Option<Bytes> {
     let mut reads = txn.success.iter().map(|op| match &op.request {
         Some(Op::Range(range)) => Some(range),
@@ -118,7 +109,6 @@ fn looked_for(txn: &TxnRequest) -> Option<Bytes> {
     Some(own.key.clone())
 }
 
-/// The key that is put.
 fn created(txn: &TxnRequest) -> Option<Bytes> {
     let first = txn.success.first().and_then(|op| op.request.as_ref())?;
     if let Op::Put(put) = first { Some(put.key.clone()) } else { None }
@@ -129,7 +119,7 @@ impl Rewriter {
         match (self.flaw, request) {
             (Flaw::DeletesAnyRevision, Rpc::Txn(txn)) => delete_anything(txn),
             (Flaw::WritesAnyRevision, Rpc::Txn(txn)) => write_anything(txn),
-            (Flaw::SkipsOwnKey | Flaw::ForgetsNews, Rpc::Txn(txn)) => {
+            (Flaw::SkipsOwnKey | Flaw::ForgetsDeletion, Rpc::Txn(txn)) => {
                 self.looks.extend(looked_for(txn).map(|own| (rpc, own)));
                 self.creates.extend(created(txn).map(|own| (rpc, own)));
             }
@@ -137,7 +127,7 @@ impl Rewriter {
                 Flaw::None
                 | Flaw::SkipsOwnKey
                 | Flaw::DeletesAnyRevision
-                | Flaw::ForgetsNews
+                | Flaw::ForgetsDeletion
                 | Flaw::SendsTwice
                 | Flaw::WritesAnyRevision
                 | Flaw::MixesConnections,
@@ -172,16 +162,16 @@ impl EtcdClient for Flawed<Client, Rewriter> {
         let mut rpc = rpc;
         if self.flaw.flaw == Flaw::MixesConnections && Some(rpc.conn()) != self.flaw.current {
             let same = |known: &&'static str| reply.as_ref().is_ok_and(|reply| path(reply) == *known);
-            rpc = self.flaw.asked.iter().find(|(_, known)| same(known)).map_or(rpc, |(other, _)| *other);
+            rpc = self.flaw.pending.iter().find(|(_, known)| same(known)).map_or(rpc, |(other, _)| *other);
         }
-        self.flaw.asked.remove(&rpc);
+        self.flaw.pending.remove(&rpc);
         self.flaw.reply(rpc, &mut reply);
         self.client.handle_reply(now, rpc, reply);
     }
 
     fn handle_message(&mut self, now: Instant, stream: StreamId, mut message: StreamReceived) {
         if let StreamReceived::Watch(response) = &mut message
-            && self.flaw.flaw == Flaw::ForgetsNews
+            && self.flaw.flaw == Flaw::ForgetsDeletion
             && !self.flaw.looks.is_empty()
         {
             response.events.retain(|event| event.kind != DELETED);
@@ -200,11 +190,11 @@ impl EtcdClient for Flawed<Client, Rewriter> {
         let mut output = self.client.poll_output()?;
         if let Output::Connect { conn, .. } = &output {
             self.flaw.current = Some(*conn);
-            self.flaw.asked.clear();
+            self.flaw.pending.clear();
         }
         if let Output::Call { rpc, request, token } = &mut output {
             self.flaw.call(*rpc, request);
-            self.flaw.asked.insert(*rpc, request.path());
+            self.flaw.pending.insert(*rpc, request.path());
             if self.flaw.flaw == Flaw::SendsTwice && matches!(request, Rpc::Txn(_)) {
                 let copy = RpcId::new(rpc.conn(), rpc.serial | 1 << 60);
                 self.flaw.copies.insert(copy);

@@ -1,4 +1,4 @@
-//! Requests and replies are rewritten on their way between a client of Redis and the world.
+//! Rewrites requests and replies between a Redis client and the world.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -16,69 +16,62 @@ use crate::sim::scenario::tests::Flawed;
 use crate::sim::world::redis::tap::reply_len;
 use crate::time::Instant;
 
-/// What a client does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
-    /// Nothing.
     None,
     /// Every attempt writes the same token.
     SameToken,
     /// The watchdog goes on after a release.
     RenewsForEver,
-    /// A release deletes the key, whoever has it.
+    /// A release deletes the key without comparing the token.
     DeletesAnything,
-    /// Nodes that are one server count as several.
+    /// Nodes that are the same server count as several.
     CountsEqualNodes,
-    /// A node that has become another server votes if that one has been running for long enough.
+    /// A node that became another server votes if that server has been running for long enough.
     TrustsUptime,
-    /// A release that is told of while an attempt is under way is forgotten.
+    /// A release that is notified during an attempt is forgotten.
     ForgetsHints,
-    /// Every attempt is sent once more before it is answered.
+    /// Every attempt is sent twice.
     SendsTwice,
-    /// What comes over a connection that was replaced counts as if it came over the current one.
+    /// Data from a replaced connection counts as if it came over the current one.
     MixesConnections,
 }
 
-/// A flaw, and what it takes to rewrite what is sent and received.
 #[derive(Clone, Debug)]
 pub(super) struct Rewriter {
     flaw: Flaw,
-    /// What the client's tokens begin with.
     mark: Vec<u8>,
     quarantine: Duration,
     wires: BTreeMap<ConnId, Wire>,
-    /// Which server the client takes each node for.
+    /// Run id of the server that the client assumes for each node.
     run_ids: BTreeMap<NodeId, String>,
-    /// What the client still holds, as if it had not been released.
+    /// Released locks that the client still holds.
     ended: Vec<LockId>,
-    /// The connections that it asked for last.
+    /// The latest connections that it requested.
     current: BTreeMap<(NodeId, Role), ConnId>,
 }
 
-/// What one connection carries.
 #[derive(Clone, Debug, Default)]
 struct Wire {
-    /// Sent by the client, and no whole request yet.
+    /// Sent bytes of an incomplete request.
     sent: Vec<u8>,
-    /// Rewritten, and not yet written.
+    /// Rewritten bytes that are not yet written.
     rewritten: Vec<u8>,
-    /// Received, and no whole reply yet.
+    /// Received bytes of an incomplete reply.
     received: Vec<u8>,
-    /// What has no reply yet.
-    asked: VecDeque<Asked>,
+    pending: VecDeque<Request>,
 }
 
-/// What a reply is to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum Request {
     Take,
-    /// One that the client knows nothing of.
+    /// A copy that the client does not know of.
     TakeAgain,
     Wait,
     Other,
 }
 
-impl Asked {
+impl Request {
     fn of(args: &[&[u8]]) -> Self {
         let is_take = |code: &[u8]| code == script::TAKE.sha1.as_bytes() || code == script::TAKE.source.as_bytes();
         match args {
@@ -90,7 +83,6 @@ impl Asked {
     }
 }
 
-/// What makes clients with this flaw.
 pub(super) fn clients(
     flaw: Flaw,
 ) -> impl Fn(Instant, Config, ClientId, u64) -> Result<Flawed<Client, Rewriter>, ConfigError> {
@@ -106,7 +98,7 @@ pub(super) fn clients(
         };
         assert_eq!(rewriter.mark.len(), CLIENT_PART);
         let mut flawed = Flawed::new(Client::new(now, config, id, seed)?, rewriter);
-        flawed.keeps_releases = flaw == Flaw::RenewsForEver;
+        flawed.withholds_releases = flaw == Flaw::RenewsForEver;
         Ok(flawed)
     }
 }
@@ -126,7 +118,7 @@ impl Rewriter {
         args.iter().map(rewrite).collect()
     }
 
-    /// A reply that says which server it is.
+    /// Rewrites a reply that identifies the server.
     fn reply(&mut self, node: NodeId, reply: &[u8]) -> Vec<u8> {
         let text = String::from_utf8_lossy(reply).into_owned();
         let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::to_string);
@@ -152,16 +144,16 @@ impl Rewriter {
         text.replace(&run_id, &shown).into_bytes()
     }
 
-    /// The reply to something that was asked on this connection, as the client is told it.
+    /// Rewrites the reply to the oldest request on this connection.
     fn answer(&mut self, conn: ConnId, reply: &[u8]) -> Vec<u8> {
-        let asked = self.wires.get_mut(&conn).and_then(|wire| wire.asked.pop_front());
-        let is_trying = || self.wires.values().any(|wire| wire.asked.contains(&Asked::Take));
+        let asked = self.wires.get_mut(&conn).and_then(|wire| wire.pending.pop_front());
+        let is_trying = || self.wires.values().any(|wire| wire.pending.contains(&Request::Take));
         match asked {
-            Some(Asked::TakeAgain) => Vec::new(),
-            Some(Asked::Wait) if self.flaw == Flaw::ForgetsHints && reply.starts_with(b"*2") && is_trying() => {
+            Some(Request::TakeAgain) => Vec::new(),
+            Some(Request::Wait) if self.flaw == Flaw::ForgetsHints && reply.starts_with(b"*2") && is_trying() => {
                 b"*-1\r\n".to_vec()
             }
-            Some(Asked::Take | Asked::Wait | Asked::Other) | None => self.reply(conn.node(), reply),
+            Some(Request::Take | Request::Wait | Request::Other) | None => self.reply(conn.node(), reply),
         }
     }
 }
@@ -184,7 +176,7 @@ impl ByteClient for Flawed<Client, Rewriter> {
     }
 
     fn poll_output(&mut self) -> Option<Output> {
-        if let Some(lock) = self.kept.pop() {
+        if let Some(lock) = self.withheld.pop() {
             self.flaw.ended.push(lock);
             return Some(Output::Event { lock, event: Event::Released(Release::Released) });
         }
@@ -193,7 +185,7 @@ impl ByteClient for Flawed<Client, Rewriter> {
             if let Output::Connect { node, conn } = &output {
                 self.flaw.current.insert((*node, conn.role()), *conn);
             }
-            // Its application hears no more of it.
+            // The application gets no further events of it.
             let is_over = matches!(&output, Output::Event { lock, .. } if self.flaw.ended.contains(lock));
             if !is_over {
                 return Some(output);
@@ -217,7 +209,7 @@ impl ByteClient for Flawed<Client, Rewriter> {
         loop {
             let mut args = Vec::new();
             let Parsed::Request { len } = input::parse(&sent[at..], limits, &mut args) else { break };
-            let kind = Asked::of(&args);
+            let kind = Request::of(&args);
             let args = self.flaw.request(&args);
             let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
             for arg in args {
@@ -227,14 +219,14 @@ impl ByteClient for Flawed<Client, Rewriter> {
             }
             rewritten.extend_from_slice(&bytes);
             asked.push(kind);
-            if self.flaw.flaw == Flaw::SendsTwice && kind == Asked::Take {
+            if self.flaw.flaw == Flaw::SendsTwice && kind == Request::Take {
                 rewritten.extend(bytes);
-                asked.push(Asked::TakeAgain);
+                asked.push(Request::TakeAgain);
             }
             at += len;
         }
         let wire = self.flaw.wires.entry(conn).or_default();
-        wire.asked.extend(asked);
+        wire.pending.extend(asked);
         wire.sent = sent.split_off(at);
         wire.rewritten.extend(rewritten);
         &wire.rewritten
