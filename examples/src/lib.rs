@@ -18,3 +18,8 @@ pub mod with_lock;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/porting.md")]
 mod porting {}
+
+/// The code in the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+mod readme {}

@@ -12,7 +12,7 @@ use lock_testkit::{Etcd, Redis, TIMEOUT};
 
 async fn cycle(client: &Client) {
     let guard = client.lock("invoice:42").acquire().await.expect("nobody else wants it");
-    guard.release().await;
+    let _ = guard.release().await;
 }
 
 fn cycles(c: &mut Criterion) {

@@ -100,7 +100,7 @@ pub async fn dropped_at_any_time_nothing_is_left<R: Runtime>(kit: Kit<R>) {
     clean(&kit, &etcd).await;
     // On an open connection.
     let client = kit.client(&etcd.url());
-    kit.take(&client, "a").await.release().await;
+    let _ = kit.take(&client, "a").await.release().await;
     for micros in (0..4_000).step_by(200) {
         drop(kit.cancelled(Duration::from_micros(micros), client.lock("a").acquire()).await);
     }

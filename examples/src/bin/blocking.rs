@@ -41,7 +41,7 @@ fn run() -> Result<(), Box<dyn Error>> {
                 if lock.is_held() {
                     counter.store(seen + 1, Ordering::Relaxed);
                 }
-                lock.release();
+                let _ = lock.release();
             }
             Ok(())
         };

@@ -43,7 +43,7 @@ impl Contender for Task {
 pub(super) async fn first_of(lock: &Lock) -> Result<(), Failed> {
     match lock.clone().wait(FIRST).acquire().await {
         Ok(guard) => {
-            guard.release().await;
+            let _ = guard.release().await;
             Ok(())
         }
         Err(error) => Err(Failed { code: exit::of_error(&error), why: error.to_string() }),

@@ -93,7 +93,7 @@ async fn stall(story: &Story, server: &Served, resource: &Arc<Resource>) -> Resu
                 // It should not even try, now that it knows. A program that does not ask would.
                 let write = resource.write(read + 1_000, Some(fence)).map_err(|stale| stale.to_string());
                 tell.send(News::Woke { believes, loss, write })?;
-                guard.release().await;
+                let _ = guard.release().await;
                 client.shutdown(TIMEOUT).await;
                 Ok(())
             })

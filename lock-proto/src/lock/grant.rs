@@ -121,6 +121,7 @@ pub enum Loss {
 
 /// Outcome of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use = "the release may have found that the lock was lost"]
 #[non_exhaustive]
 pub enum Release {
     /// The lock was still held and is released, or handed over to the next waiter of this client.

@@ -161,7 +161,7 @@ fn catalogue_a6_an_interrupted_wait_never_holds() {
         w.run_for(ms(100 + seed * 7));
         let told = w.events(1, lock).len();
         w.abandon(1, lock);
-        give_back(&mut w, 0, first);
+        let _ = give_back(&mut w, 0, first);
         w.run_for(secs(5));
         assert_eq!(w.events(1, lock).len(), told);
         assert_eq!(w.try_verb(1, |machine, now| machine.claim(now, lock)), Err(Misuse::Stale(lock)));
@@ -314,7 +314,7 @@ fn catalogue_a12_ttl_and_renewal_belong_to_one_acquisition() {
         assert_eq!(w.grant(0, renewed).unwrap().ttl, secs(6));
         w.run_for(secs(20));
         assert!(w.is_held(0, renewed), "the second is renewed, though the first was not: seed {seed}\n{}", w.log());
-        give_back(&mut w, 0, renewed);
+        let _ = give_back(&mut w, 0, renewed);
         // On a local hand-over, a TTL longer than the key's is first requested from the server.
         let shorter = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)));
         let takes = requests(&w, 0, "take", "a");

@@ -202,7 +202,7 @@ fn catalogue_c10_whatever_goes_wrong_is_cleaned_up() {
                 assert!(failure(&w, 0, lock).is_some());
             } else {
                 assert!(w.is_held(0, lock), "{what}, step {step}: neither held nor over\n{}", w.log());
-                give_back(&mut w, 0, lock);
+                let _ = give_back(&mut w, 0, lock);
             }
             w.expect(ms(1_500), "it is free", |w| w.get(0, "a").is_none());
             let next = w.acquire(1, Acquire::new("a").wait(Wait::Try));

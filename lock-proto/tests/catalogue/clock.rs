@@ -46,7 +46,7 @@ fn catalogue_k2_an_answer_read_after_a_pause_is_no_lock() {
         w.run_for(secs(5));
         assert!(w.grant(0, first).is_none() && w.is_held(1, second), "seed {seed}\n{}", w.log());
         // The same with the reply to a renewal.
-        give_back(&mut w, 1, second);
+        let _ = give_back(&mut w, 1, second);
         w.expect(secs(3), "the first holds", |w| w.is_held(0, first));
         w.expect(ms(700), "its renewal is executed", |w| requests(w, 0, "extend", "a") >= nodes);
         w.pause_client(0);

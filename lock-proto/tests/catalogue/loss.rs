@@ -83,7 +83,7 @@ fn catalogue_l5_the_release_of_a_lost_lock_is_short() {
         let mut w = World::redis(1).seed(seed).build();
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)).renew(Renew::Manual));
         w.run_for(secs(3));
-        give_back(&mut w, 0, lock);
+        let _ = give_back(&mut w, 0, lock);
         w.run_for(secs(30));
         assert_eq!(requests(&w, 0, "release", "a"), 1, "seed {seed}\n{}", w.log());
     }

@@ -46,7 +46,7 @@ fn hold(w: &mut World, client: usize, want: Acquire) -> LockId {
 #[track_caller]
 fn warm(w: &mut World, client: usize) {
     let lock = hold(w, client, Acquire::new("warm-up"));
-    give_back(w, client, lock);
+    let _ = give_back(w, client, lock);
     w.run_for(ms(5));
 }
 

@@ -154,7 +154,7 @@ fn catalogue_u8_a_loss_lets_the_local_waiters_on() {
         w.on_node(0, "DEL a", |node, now| node.remove(now, "a"));
         w.expect(secs(1), "the second holds", |w| w.is_held(0, second));
         assert_eq!(lost(&w, 0, first), Some(Loss::Gone), "seed {seed}\n{}", w.log());
-        give_back(&mut w, 0, second);
+        let _ = give_back(&mut w, 0, second);
         w.expect(ms(200), "and then the third", |w| w.is_held(0, third));
         assert_ne!(give_back(&mut w, 0, first), Release::Released, "seed {seed}\n{}", w.log());
         w.run_for(secs(10));

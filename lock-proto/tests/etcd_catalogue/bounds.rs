@@ -88,7 +88,7 @@ fn e9_one_reading_of_the_own_key_at_a_time() {
     w.run_for(ms(200));
     assert_eq!(w.count(0, Kind::Look), looks + 2, "what was opened since is ahead of the first one");
     w.store.keys.retain(|key, _| !key.starts_with(b"something"));
-    give_back(&mut w, 0, lock);
+    let _ = give_back(&mut w, 0, lock);
     w.end();
 }
 

@@ -98,7 +98,7 @@ fn m6_a_stale_id_is_nobodys_lock() {
     let mut w = World::new(1);
     let mut seen = BTreeSet::new();
     let first = w.hold(0, Acquire::new("a"));
-    give_back(&mut w, 0, first);
+    let _ = give_back(&mut w, 0, first);
     for _ in 0..100 {
         let lock = w.hold(0, Acquire::new("a"));
         assert!(seen.insert(lock) && lock != first);
@@ -111,7 +111,7 @@ fn m6_a_stale_id_is_nobodys_lock() {
         assert_eq!(w.verb(0, |hub, _| (hub.valid_until(first), hub.owner(first))), (None, None));
         w.abandon(0, first);
         assert!(w.is_held(0, lock));
-        give_back(&mut w, 0, lock);
+        let _ = give_back(&mut w, 0, lock);
     }
     let query = w.verb(0, |hub, now| hub.leader(now, b"a")).unwrap();
     w.run_for(ms(5));

@@ -85,7 +85,7 @@ fn e10_only_a_leader_proclaims() {
     w.run_for(ms(10));
     let attempt = w.verb(1, |hub, now| hub.proclaim(now, second, "me".into()));
     assert_eq!(attempt, Err(Misuse::NotHeld(second)));
-    give_back(&mut w, 0, first);
+    let _ = give_back(&mut w, 0, first);
     let attempt = w.verb(0, |hub, now| hub.proclaim(now, first, "me".into()));
     assert_eq!(attempt, Err(Misuse::Stale(first)));
     w.run_for(ms(10));
@@ -208,7 +208,7 @@ fn e10_a_foreign_key_leads_nothing() {
         w.put_by_hand(key, 0);
         w.run_for(ms(10));
         assert_eq!(value(w.heard(0, observed).last()), Some(&b"one"[..]), "{key}");
-        give_back(&mut w, 1, leads);
+        let _ = give_back(&mut w, 1, leads);
         w.run_for(ms(10));
         assert_eq!(w.heard(0, observed).last(), Some(&ElectionEvent::NoLeader), "{key}");
         w.delete_by_hand(&key.into());
@@ -228,7 +228,7 @@ fn e10_an_observer_hears_of_a_change_whose_event_was_lost() {
     w.run_for(secs(20));
     assert_eq!(w.heard(1, query), [ElectionEvent::NoLeader]);
     w.expect(secs(11), "the leader is seen", |w| value(w.heard(1, query).last()) == Some(b"one"));
-    give_back(&mut w, 0, leads);
+    let _ = give_back(&mut w, 0, leads);
     w.expect(secs(31), "nobody leads", |w| w.heard(1, query).last() == Some(&ElectionEvent::NoLeader));
     // Reads are rare while nothing happens.
     let reads = w.count(1, Kind::First);

@@ -25,7 +25,7 @@ pub(super) fn in_line(clients: usize, change: impl Fn(Config) -> Config) -> (Wor
 #[track_caller]
 pub(super) fn turn(w: &mut World, line: &mut VecDeque<(usize, LockId)>) -> usize {
     let (client, lock) = line.pop_front().unwrap();
-    give_back(w, client, lock);
+    let _ = give_back(w, client, lock);
     line.push_back((client, w.acquire(client, Acquire::new("a"))));
     let (next, lock) = line[0];
     w.expect(ms(5), "the next one has it", |w| w.is_held(next, lock));
@@ -43,7 +43,7 @@ fn gave_back_with(change: impl Fn(Config) -> Config) -> World {
     assert_eq!((0..3).map(|_| turn(&mut w, &mut line)).collect::<Vec<_>>(), [1, 0, 1]);
     w.run_for(ms(5));
     let (_, lock) = line.pop_front().unwrap();
-    give_back(&mut w, 1, lock);
+    let _ = give_back(&mut w, 1, lock);
     let (_, first) = line[0];
     w.expect(ms(5), "it is client 0's turn", |w| w.is_held(0, first));
     assert_eq!(w.watched(1).len(), 2);
@@ -71,7 +71,7 @@ fn its_turn(w: &mut World, lock: LockId, within: Duration) {
 
 fn give_back_held(w: &mut World, client: usize) {
     let lock = held(w, client);
-    give_back(w, client, lock);
+    let _ = give_back(w, client, lock);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn e5_after_a_hold_the_next_wait_begins_after_the_hand_over() {
         }
         w.run_for(ms(hold));
         let (client, lock) = line.pop_front().unwrap();
-        give_back(&mut w, client, lock);
+        let _ = give_back(&mut w, client, lock);
         let before = w.requests(client);
         let lock = w.acquire(client, Acquire::new("a"));
         assert_eq!(w.requests(client) == before, pauses, "held for {hold} ms");
@@ -114,7 +114,7 @@ fn e5_after_a_hold_the_next_wait_begins_after_the_hand_over() {
         line.push_back((client, lock));
         while let Some((client, lock)) = line.pop_front() {
             w.expect(ms(20), "its turn", |w| w.is_held(client, lock));
-            give_back(&mut w, client, lock);
+            let _ = give_back(&mut w, client, lock);
         }
         w.end();
     }
@@ -156,7 +156,7 @@ fn e5_a_holders_own_watch_is_not_kept_in_place_of_another() {
         let lock = w.hold(1, want);
         w.run_for(ms(5));
         assert_eq!(w.watched(1).len(), 3);
-        give_back(&mut w, 1, lock);
+        let _ = give_back(&mut w, 1, lock);
         assert_eq!(w.watched(1), kept);
         w.run_for(ms(110));
         assert!(w.watched(1).is_empty());

@@ -61,7 +61,7 @@ fn e4_who_is_left_is_listed_after_the_hand_over() {
     // The last client watches the fifth key before its own, which is deleted five turns earlier.
     while line.len() > 6 {
         let (client, lock) = line.pop_front().unwrap();
-        give_back(&mut w, client, lock);
+        let _ = give_back(&mut w, client, lock);
         let (next, lock) = line[0];
         w.expect(ms(5), "the next one has it", |w| w.is_held(next, lock));
     }
@@ -106,7 +106,7 @@ fn e3_who_is_expected_may_be_another() {
         }
         let (client, lock) = line.pop_front().unwrap();
         let (last, waiting) = *line.back().unwrap();
-        give_back(&mut w, client, lock);
+        let _ = give_back(&mut w, client, lock);
         let mut between = None;
         if gives_up {
             w.abandon(last, waiting);
@@ -122,7 +122,7 @@ fn e3_who_is_expected_may_be_another() {
         // All get the lock, in order.
         while let Some((client, lock)) = line.pop_front() {
             w.expect(ms(20), "its turn", |w| w.is_held(client, lock));
-            give_back(&mut w, client, lock);
+            let _ = give_back(&mut w, client, lock);
         }
         w.end();
     }
@@ -144,7 +144,7 @@ fn e4_those_ahead_that_give_up_are_no_turns() {
         _ => None,
     });
     assert!(matches!(known, Some(Ahead { rest: Some(_), .. })), "{known:?}");
-    give_back(&mut w, holder, held);
+    let _ = give_back(&mut w, holder, held);
     w.expect(ms(5), "the last one", |w| w.is_held(last, waiting));
     w.end();
 }

@@ -43,7 +43,7 @@ const fn secs(n: u64) -> Duration {
 #[track_caller]
 fn warm(w: &mut World, client: usize) {
     let lock = w.hold(client, lock_proto::redis::Acquire::new("warm-up"));
-    give_back(w, client, lock);
+    let _ = give_back(w, client, lock);
     w.clients[client].requests.retain(|(_, request)| world::Kind::of(request) == world::Kind::Grant);
 }
 

@@ -291,7 +291,7 @@ fn a_name_that_is_over_is_forgotten() {
     let mut w = World::new(1);
     let lock = w.hold(0, Acquire::new("some-name"));
     assert!(format!("{:?}", w.clients[0].hub).contains("some-name"));
-    give_back(&mut w, 0, lock);
+    let _ = give_back(&mut w, 0, lock);
     assert!(!format!("{:?}", w.clients[0].hub).contains("some-name"), "{:?}", w.clients[0].hub);
     w.end();
 }

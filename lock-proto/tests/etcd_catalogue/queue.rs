@@ -286,7 +286,7 @@ fn e4_a_waiter_finds_a_release_whose_event_was_lost() {
         w.lose_events(2, true);
         let own = w.queue("a")[1].key.clone();
         w.delete_by_hand(&own);
-        give_back(&mut w, 1, waiter);
+        let _ = give_back(&mut w, 1, waiter);
         w.expect(limit, "the last one enters the line again", |w| w.is_held(2, last));
         w.end();
     }

@@ -245,7 +245,7 @@ fn e3_a_later_attempt_forgets_no_debt() {
                 let key = w.queue("a")[0].key.clone();
                 w.delete_by_hand(&key);
                 w.expect(ms(5), "the loss", |w| lost(w, 0, lock).is_some());
-                give_back(&mut w, 0, lock);
+                let _ = give_back(&mut w, 0, lock);
             }
         }
         w.run_for(secs(5));

@@ -188,7 +188,7 @@ fn catalogue_s7_no_lease_is_left_behind() {
     let own = w.hold(0, Acquire::new("a").ttl(secs(30)));
     w.hold(0, Acquire::new("b"));
     assert_eq!(w.store.leases.len(), 2);
-    give_back(&mut w, 0, own);
+    let _ = give_back(&mut w, 0, own);
     w.run_for(ms(5));
     assert_eq!(w.store.leases.len(), 1, "a lease of a lock's own ends with the lock");
     w.shut_down(0, secs(1));

@@ -521,7 +521,7 @@ fn h3_the_maximal_hold_time_begins_with_the_grant() {
     let next = w.acquire(0, Acquire::new("a").renew(Renew::AtMost(ms(100))));
     w.run_for(ms(400));
     w.fate(0, Kind::Create, Fate::Slow(ms(200), ms(200)));
-    give_back(&mut w, 0, first);
+    let _ = give_back(&mut w, 0, first);
     w.expect(ms(410), "it is granted", |w| w.is_held(0, next));
     let granted = w.now;
     w.expect(ms(110), "it is over", |w| lost(w, 0, next).is_some());

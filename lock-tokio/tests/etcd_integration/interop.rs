@@ -118,7 +118,7 @@ async fn etcdctl_stands_for_election_before_and_after_us() {
     assert_eq!(heard("zwei").await, leadership.owner().unwrap().key);
     assert!(last.has_said_nothing());
 
-    soon("resign", leadership.resign()).await;
+    let _ = soon("resign", leadership.resign()).await;
     let key = last.line();
     assert_eq!((last.line().as_str(), heard("three").await), ("three", key.into()));
     last.interrupt();

@@ -111,7 +111,7 @@ async fn visit(client: Client, room: usize, sections: Arc<[Section]>, stop: Arc<
         if visits % 2 == 0 {
             drop(guard);
         } else {
-            soon("a release", guard.release()).await;
+            let _ = soon("a release", guard.release()).await;
         }
     }
     visits

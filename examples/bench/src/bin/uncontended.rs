@@ -114,7 +114,7 @@ async fn ours(url: &str, span: Duration, tasks: usize, fencing: bool) -> Measure
             let name = format!("ours:{n}");
             while meter.goes_on() {
                 let guard = client.lock(&name).acquire().await.expect("granted");
-                guard.release().await;
+                let _ = guard.release().await;
                 meter.count();
             }
         }

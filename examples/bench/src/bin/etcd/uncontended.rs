@@ -52,7 +52,7 @@ pub async fn ours(etcd: &Etcd, tasks: usize, span: Duration) -> Measured {
         async move {
             while meter.goes_on() {
                 let guard = lock.acquire().await.expect("granted");
-                guard.release().await;
+                let _ = guard.release().await;
                 meter.count();
             }
         }
@@ -120,10 +120,10 @@ async fn guarded(etcd: &Etcd, tasks: usize, span: Duration) -> Measured {
 pub async fn cost(etcd: &Etcd) {
     let client = lock_tokio::connect(&etcd.url()).expect("a URL of the testkit");
     let lock = client.lock("counted");
-    lock.acquire().await.expect("granted").release().await;
+    let _ = lock.acquire().await.expect("granted").release().await;
     let before = Cost::so_far(etcd);
     for _ in 0..CYCLES {
-        lock.acquire().await.expect("granted").release().await;
+        let _ = lock.acquire().await.expect("granted").release().await;
     }
     let cost = Cost::so_far(etcd) - before;
     println!("uncontended, {CYCLES} cycles: {:?}, watch messages {:?}\n", cost.calls, cost.watch);

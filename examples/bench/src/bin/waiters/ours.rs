@@ -73,7 +73,7 @@ impl Contest {
             }
             self.inside.store(false, Ordering::SeqCst);
             if guard.is_held() {
-                guard.release().await;
+                let _ = guard.release().await;
             } else {
                 self.error(&"lost");
             }
