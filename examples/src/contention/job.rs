@@ -3,6 +3,7 @@
 use core::num::NonZeroUsize;
 use core::time::Duration;
 
+use clap::ValueEnum;
 use lock_proto::driver::Settings;
 use lock_proto::redis::{Backoff, DEFAULT_TTL, MAX_TTL, Wake};
 
@@ -11,7 +12,7 @@ use crate::cli::runtime::Runtime;
 use crate::cli::whole_seconds;
 
 /// What the tasks do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]
 pub enum Workload {
     /// Each task takes a lock of its own, again and again.
@@ -25,18 +26,15 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// Their names.
-    pub(super) const ALL: [(&str, Self); 4] = [
-        ("uncontended", Self::Uncontended),
-        ("contended", Self::Contended),
-        ("quorum", Self::Quorum),
-        ("held", Self::Held),
-    ];
-
     /// Its name.
     #[must_use]
-    pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(_, other)| *other == self).map_or("", |(name, _)| name)
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Uncontended => "uncontended",
+            Self::Contended => "contended",
+            Self::Quorum => "quorum",
+            Self::Held => "held",
+        }
     }
 }
 

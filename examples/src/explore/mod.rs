@@ -94,7 +94,7 @@ fn hunt(search: &Search, out: Option<&Path>) -> u8 {
     let word = if found.promised { "BROKEN" } else { "found, though not promised:" };
     print(&format_args!("{summary}\n{word} {} ({})", found.rule, found.rule.about()));
     print(&replay(&found.plan, None));
-    progress.say("making it smaller");
+    progress.spin("shrinking the run");
     let small = found.shrink();
     progress.clear();
     print(&format_args!("made smaller: {} steps of {}\n", small.len(), found.plan.len()));

@@ -1,5 +1,6 @@
-//! The command: started so that it cannot outlive us, and asked or made to end.
+//! The child process that runs the command. It cannot outlive this process.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus};
@@ -13,9 +14,17 @@ use super::args::CommandLine;
 use super::news::News;
 use crate::cli::exit;
 
-/// The internal option under which this program starts itself, binds itself to the life of its parent and becomes the
-/// command.
-pub const BECOME: &str = "become-command-of";
+/// Internal option by which this program starts itself, binds itself to the life of its parent and
+/// then becomes the command: `--become-command-of=PARENT PROGRAM ARGS...`.
+const BECOME: &str = "--become-command-of=";
+
+/// Returns the parent and the command if `args` are those of [`become_command`].
+pub(super) fn requested(args: &[OsString]) -> Option<(i32, CommandLine)> {
+    let (first, rest) = args.split_first()?;
+    let parent = first.to_str()?.strip_prefix(BECOME)?.parse().ok()?;
+    let (program, args) = rest.split_first()?;
+    Some((parent, (program.clone(), args.to_vec())))
+}
 
 /// A running command.
 #[derive(Debug)]
@@ -39,7 +48,7 @@ impl Running {
         let mut prepared = prepare(command);
         for (name, value) in env {
             match value {
-                Some(value) => prepared.env(name, std::ffi::OsString::from_vec(value.clone())),
+                Some(value) => prepared.env(name, OsString::from_vec(value.clone())),
                 None => prepared.env_remove(name),
             };
         }
@@ -89,7 +98,7 @@ pub fn explain(command: &CommandLine, error: &io::Error) -> (u8, String) {
 #[cfg(target_os = "linux")]
 fn prepare((program, args): &CommandLine) -> Command {
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("with-lock").arg(format!("--{BECOME}={}", rustix::process::getpid().as_raw_nonzero()));
+    command.arg0("with-lock").arg(format!("{BECOME}{}", rustix::process::getpid().as_raw_nonzero()));
     command.arg(program).args(args);
     command
 }

@@ -99,7 +99,7 @@ fn usage_errors_name_the_value() {
         (&["--backend", &url, "--ttl", "soon", "job"], "soon"),
         (&["--backend", &url, &long], "513"),
         (&["--backend", &url, ""], "1 to 512"),
-        (&["--backend", &url], "name"),
+        (&["--backend", &url], "<NAME>"),
     ] {
         let ended = Tool::start(line).end();
         assert_eq!(ended.code, 64, "{line:?}: {ended:?}");

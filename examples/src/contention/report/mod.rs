@@ -34,16 +34,6 @@ pub(super) struct Wanted {
     pub(super) out: PathBuf,
 }
 
-impl Default for Wanted {
-    fn default() -> Self {
-        Self {
-            span: Duration::from_secs(3),
-            clients: const { NonZeroUsize::new(10).unwrap() },
-            out: PathBuf::from("."),
-        }
-    }
-}
-
 /// All that is told.
 struct Report {
     plan: Plan,
