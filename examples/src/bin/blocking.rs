@@ -19,7 +19,7 @@ const ROUNDS: u32 = 25;
 
 /// Counts with four threads under one lock.
 #[derive(Debug, Parser)]
-#[command(name = "blocking", version, about)]
+#[command(name = "blocking", version)]
 struct Options {
     /// The Redis server.
     #[arg(default_value = "redis://127.0.0.1:6379")]

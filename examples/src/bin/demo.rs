@@ -9,7 +9,7 @@ use lock_examples::cli::exit;
 
 /// Shows a lock with fencing tokens on one server, then a quorum of five, on simulated servers.
 #[derive(Debug, Parser)]
-#[command(name = "demo", version, about)]
+#[command(name = "demo", version)]
 struct Options {}
 
 fn main() -> ExitCode {

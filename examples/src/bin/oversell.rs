@@ -10,7 +10,7 @@ use lock_examples::oversell::{BUYERS, Locking, Outcome, STOCK, Stall, TTL, play}
 
 /// Shows how a naive lock sells more than there is.
 #[derive(Debug, Parser)]
-#[command(name = "oversell", version, about)]
+#[command(name = "oversell", version)]
 struct Options {
     /// Seed of the simulation.
     #[arg(default_value = "1")]

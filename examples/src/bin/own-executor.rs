@@ -22,9 +22,9 @@ const ROUNDS: u32 = 5;
 
 /// Counts with four tasks under one lock, on an executor of its own.
 #[derive(Debug, Parser)]
-#[command(name = "own-executor", version, about)]
+#[command(name = "own-executor", version)]
 struct Options {
-    /// The Redis server or etcd cluster. [default: a simulated Redis server]
+    /// The Redis server or etcd cluster [default: a simulated Redis server]
     #[arg(long = "backend", value_name = "URL")]
     url: Option<String>,
 }

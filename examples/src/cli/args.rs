@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::ffi::OsString;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches, ValueEnum, value_parser};
 use clap_complete::Shell;
 use clap_mangen::Man;
@@ -44,7 +44,7 @@ pub(crate) fn parse_as<T: FromArgMatches>(
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             return Ok(Line::Print(error.render().to_string()));
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(rejected(&command, error)),
     };
     let mut text = Vec::new();
     if let Some(shell) = matches.get_one::<Shell>("completions") {
@@ -58,6 +58,15 @@ pub(crate) fn parse_as<T: FromArgMatches>(
     Ok(Line::Print(String::from_utf8_lossy(&text).into_owned()))
 }
 
+fn rejected(command: &Command, error: clap::Error) -> Usage {
+    let takes_command = command.get_positionals().any(Arg::is_last_set);
+    let is_extra_word = error.kind() == ErrorKind::UnknownArgument
+        && matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(word)) if !word.starts_with('-'));
+    let Usage(message) = error.into();
+    let hint = if takes_command && is_extra_word { "; the command comes after `--`" } else { "" };
+    Usage(message + hint)
+}
+
 fn with_common_options(command: Command) -> Command {
     let completions = Arg::new("completions")
         .long("completions")
@@ -67,7 +76,8 @@ fn with_common_options(command: Command) -> Command {
         .help("Print a completion script for bash, elvish, fish, powershell or zsh");
     let man = Arg::new("man").long("man").action(ArgAction::SetTrue).help("Print the manual page, in roff");
     // An option that is given twice has its last value.
-    let command = command.no_binary_name(true).args_override_self(true).disable_help_subcommand(true);
+    let command =
+        command.no_binary_name(true).args_override_self(true).disable_help_subcommand(true).max_term_width(100);
     command.args([completions, man].map(|arg| arg.exclusive(true).display_order(1_000)))
 }
 
@@ -134,20 +144,21 @@ pub(crate) fn backends_or_default(given: Vec<String>, environment: Option<&str>)
 impl From<clap::Error> for Usage {
     /// Joins clap's message and its tips to one line, without the usage summary.
     fn from(error: clap::Error) -> Self {
-        let text = error.render().to_string();
-        let text = text.strip_prefix("error: ").unwrap_or(&text);
-        let parts = text.split("\n\n").map(str::trim_start);
-        let parts = parts.filter(|part| !part.starts_with("Usage:") && !part.starts_with("For more information"));
-        let lines: Vec<String> = parts.map(one_line).filter(|line| !line.is_empty()).collect();
-        Self(lines.join("; "))
+        let rendered = error.render().to_string();
+        let mut text = String::new();
+        for line in rendered.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:")) {
+            // No tool takes arguments with leading dashes after `--`, except those of a command.
+            if line.is_empty() || line.starts_with("tip: to pass") || line.starts_with("For more information") {
+                continue;
+            }
+            if !text.is_empty() {
+                text.push_str(if line.starts_with("tip:") { "; " } else { " " });
+            }
+            text.push_str(line.strip_prefix("error: ").unwrap_or(line));
+        }
+        // The message repeats what was typed.
+        Self(text.chars().filter(|c| !c.is_control()).collect())
     }
-}
-
-fn one_line(text: &str) -> String {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let joined = words.join(" ");
-    // The message repeats what was typed.
-    joined.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
 #[cfg(test)]
@@ -186,7 +197,7 @@ mod tests {
 
     /// Shows the options.
     #[derive(Debug, Parser)]
-    #[command(name = "tool", version, about)]
+    #[command(name = "tool", version)]
     struct Tool {
         /// Required.
         name: String,

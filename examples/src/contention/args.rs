@@ -21,7 +21,6 @@ use crate::cli::{Usage, usage};
 #[command(
     name = "contention",
     version,
-    about,
     override_usage = USAGE,
     after_help = AFTER_HELP,
     args_conflicts_with_subcommands = true
@@ -36,7 +35,7 @@ struct Options {
     workload: Option<Workload>,
 
     /// redis://[user:password@]host[:port][/database]: once for a single server, three or a larger odd number of times
-    /// for a quorum. Or once etcd://host[:port][,host[:port]...].
+    /// for a quorum. Or once etcd://host[:port][,host[:port]...]
     /// [default: $LOCK_BACKEND (separated by blanks), else redis://127.0.0.1:6379]
     #[arg(long = "backend", value_name = "URL")]
     backends: Vec<String>,
@@ -69,7 +68,7 @@ struct Options {
     #[arg(long, value_name = "MODE", hide_possible_values = true, default_value = "notify")]
     wake: WakeMode,
 
-    /// Number of tasks that share a client, and so its connection or session; 1 behaves as separate processes would.
+    /// Number of tasks that share a client, and so its connection or session; 1 behaves as separate processes would
     /// [default: all]
     #[arg(long, value_name = "K", value_parser = count(MAX_TASKS))]
     clients_per_connection: Option<NonZeroUsize>,
@@ -102,9 +101,7 @@ enum Report {
     Report(ReportOptions),
 }
 
-/// Measures many workloads on servers that it starts, and draws them.
-///
-/// Writes DIR/report.html and DIR/report.md.
+/// Measures many workloads on servers that it starts, and draws them in DIR/report.html and DIR/report.md.
 #[derive(Debug, Args)]
 struct ReportOptions {
     /// How long to measure each workload.

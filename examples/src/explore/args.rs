@@ -17,13 +17,13 @@ use crate::cli::{Usage, usage};
 
 /// Searches simulated worlds for broken promises, and draws them.
 #[derive(Debug, Parser)]
-#[command(name = "explore", version, about, override_usage = USAGE, after_help = AFTER_HELP)]
+#[command(name = "explore", version, override_usage = USAGE, after_help = AFTER_HELP)]
 struct Options {
     /// Scenario to run; `all` runs every scenario for each seed.
     #[arg(long, value_name = "NAME")]
     scenario: Option<String>,
 
-    /// Run the seeds from A up to but excluding B. [default: 0..1000]
+    /// Run the seeds from A up to but excluding B [default: 0..1000]
     #[arg(long, value_name = "A..B", value_parser = read_seeds)]
     seeds: Option<Range<u64>>,
 
@@ -39,7 +39,7 @@ struct Options {
     #[arg(long, value_name = "RULE", value_parser = read_rule)]
     find: Option<Rule>,
 
-    /// Number of threads. [default: one per processor]
+    /// Number of threads [default: one per processor]
     #[arg(long, value_name = "N", value_parser = read_jobs)]
     jobs: Option<NonZero<usize>>,
 
@@ -47,7 +47,7 @@ struct Options {
     #[arg(long)]
     shrink: bool,
 
-    /// Draw the run in detail from this time. [default: the first 600 messages, or those around the finding]
+    /// Draw the run in detail from this time [default: the first 600 messages, or those around the finding]
     #[arg(long, value_name = "TIME", value_parser = time)]
     from: Option<Duration>,
 
@@ -55,7 +55,7 @@ struct Options {
     #[arg(long, value_name = "TIME", value_parser = time)]
     to: Option<Duration>,
 
-    /// Where to write the page. [default: SCENARIO-SEED.html]
+    /// Where to write the page [default: SCENARIO-SEED.html]
     #[arg(long, value_name = "PATH", allow_hyphen_values = true)]
     out: Option<PathBuf>,
 
@@ -71,8 +71,9 @@ explore --scenario NAME|all [--seeds A..B] [--find RULE] [--jobs N] [--out DIR]
        explore --list";
 
 const AFTER_HELP: &str = "\
-The first form runs every seed and stops at the first one that breaks a promise. It shrinks that run while it still
-fails, prints it with the end of its log, and draws it as an HTML page. The second form runs and draws one seed.
+The first form runs every seed and stops at the first one that breaks a promise. It shrinks that
+run while it still fails, prints it with the end of its log, and draws it as an HTML page. The
+second form runs and draws one seed.
 
 Exit code:
   0   nothing is broken, or --find found a run

@@ -12,9 +12,9 @@ use crate::cli::{Usage, usage, whole_seconds};
 
 /// Elections on etcd.
 #[derive(Debug, Parser)]
-#[command(name = "leader", version, about, override_usage = USAGE, after_help = AFTER_HELP)]
+#[command(name = "leader", version, override_usage = USAGE, after_help = AFTER_HELP)]
 struct Options {
-    /// etcd://[user:password@]host[:port][,host[:port]...] with the members of the cluster.
+    /// etcd://[user:password@]host[:port][,host[:port]...] with the members of the cluster
     /// [default: $LOCK_BACKEND, else etcd://127.0.0.1:2379]
     #[arg(long = "backend", value_name = "URL")]
     backends: Vec<String>,
@@ -31,7 +31,7 @@ struct Options {
     #[arg(long)]
     observe: bool,
 
-    /// TTL of the leadership after its last renewal, rounded up to whole seconds.
+    /// TTL of the leadership after its last renewal, rounded up to whole seconds
     /// [default: 10s, without --name 2s]
     #[arg(long, value_name = "TIME", value_parser = time)]
     ttl: Option<Duration>,
@@ -43,11 +43,13 @@ leader [--backend URL] [--ttl TIME]
        leader [--backend URL] --name NAME --observe";
 
 const AFTER_HELP: &str = "\
-Without --name, runs a small election and checks it. A candidate or an observer runs until interrupted.
+Without --name, runs a small election and checks it. A candidate or an observer runs until
+interrupted.
 
-A candidate prints `elected NAME key=... rev=... fence=...`. When interrupted it prints `resigned NAME`; when it loses
-the election it prints `lost NAME cause` and campaigns again. An observer prints `leader NAME key=... rev=... value=...`,
-`nobody NAME`, and `disconnected NAME` while the server is unreachable.
+A candidate prints `elected NAME key=... rev=... fence=...`. When interrupted it prints
+`resigned NAME`; when it loses the election it prints `lost NAME cause` and campaigns again.
+An observer prints `leader NAME key=... rev=... value=...`, `nobody NAME`, and
+`disconnected NAME` while the server is unreachable.
 
 Exit code: 0, or
   1   the small election did not go as promised

@@ -15,20 +15,18 @@ use crate::cli::runtime::Runtime;
 use crate::cli::{Usage, usage, whole_seconds};
 
 /// Runs a command while holding a distributed lock, as flock(1) does on one machine.
-///
-/// Without COMMAND, holds the lock until interrupted.
 #[derive(Debug, Parser)]
-#[command(name = "with-lock", version, about, long_about = None, after_help = AFTER_HELP)]
+#[command(name = "with-lock", version, after_help = AFTER_HELP)]
 struct Options {
     /// Name of the lock.
     name: OsString,
 
-    /// Command to run while holding the lock, and its arguments.
+    /// Command to run while holding the lock, and its arguments; without it, holds the lock until interrupted.
     #[arg(last = true)]
     command: Vec<OsString>,
 
     /// redis://[user:password@]host[:port][/database]: once for a single server, three or a larger odd number of times
-    /// for a quorum. Or once etcd://[user:password@]host[:port][,host[:port]...] with the members of a cluster.
+    /// for a quorum. Or once etcd://[user:password@]host[:port][,host[:port]...] with the members of a cluster
     /// [default: $LOCK_BACKEND (separated by blanks), else redis://127.0.0.1:6379]
     #[arg(long = "backend", value_name = "URL")]
     backends: Vec<String>,
@@ -57,7 +55,7 @@ struct Options {
     #[arg(long, value_name = "TIME", value_parser = read_grace, default_value = "ttl/3")]
     grace: Grace,
 
-    /// Quorum: how long a restarted server does not count; the longest TTL in use.
+    /// Quorum: how long a restarted server does not count; the longest TTL in use
     /// [default: 10s, at least --ttl]
     #[arg(long, value_name = "TIME", value_parser = time)]
     quarantine: Option<Duration>,
@@ -69,7 +67,7 @@ Durations are written like 500ms, 10s or 1m30s.
 Environment of the command:
   LOCK_NAME, LOCK_TOKEN          the lock and the token of this hold
   LOCK_FENCE                     the fencing token (not with a quorum)
-  ETCD_LOCK_KEY, ETCD_LOCK_REV   etcd: the key of the lock and its revision, as etcdctl lock sets them
+  ETCD_LOCK_KEY, ETCD_LOCK_REV   etcd: the key of the lock and its revision, as in etcdctl lock
 
 Exit code: that of the command (128+n if signal n ended it), or
   64        usage error

@@ -85,7 +85,7 @@ fn a_bad_line_names_the_value() {
         (&["--grace", "9s", "job"], "9s"),
         (&["--grace", "ttl/0", "job"], "ttl/0"),
         (&[], "<NAME>"),
-        (&["job", "ls"], "'ls'"),
+        (&["job", "ls"], "'ls' found; the command comes after `--`"),
         (&["job", "--"], "no command"),
         (&["--frobnicate", "job"], "frobnicate"),
         (&["--ttl"], "ttl"),
