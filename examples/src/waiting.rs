@@ -1,11 +1,11 @@
-//! Waiting for a lock or an office, and telling why it takes so long.
+//! Waits for a lock or a leadership, and reports why it is still waiting.
 
 use core::future::poll_fn;
 use core::pin::Pin;
 
 use lock_proto::redis::Blocked;
 
-/// Awaits `waiting`; each time the reason changes for which it waits, `tell` is given it.
+/// Awaits `waiting`, and calls `tell` each time the reason for waiting changes.
 pub(crate) async fn told<F: Future + Unpin>(
     mut waiting: F,
     blocked: impl Fn(&F) -> Option<Blocked>,

@@ -1,6 +1,7 @@
-//! Locks without async: four threads share a counter through a lock, driven by `std::net` and threads alone.
+//! Locks without async: four threads share a counter under a lock, with `std::net` and threads
+//! only.
 //!
-//! `blocking [URL]`; the URL's default is redis://127.0.0.1:6379. See `src/blocking.rs` for the client.
+//! `blocking [URL]`; the default is redis://127.0.0.1:6379. The client is in `src/blocking.rs`.
 
 use core::error::Error;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
 fn run(url: &str) -> Result<(), Box<dyn Error>> {
     let client = Client::start(Config::new([Endpoint::parse(url)?]))?;
 
-    // Read and written in two steps, which only the lock keeps together.
+    // Read and written in two steps, which only the lock keeps atomic.
     let counter = AtomicU32::new(0);
     let results: Vec<Result<(), String>> = thread::scope(|scope| {
         let work = || {

@@ -1,4 +1,4 @@
-//! How a naive lock sells more than there is: `oversell [SEED]`. Needs no server.
+//! Shows how a naive lock oversells: `oversell [SEED]`. Needs no server.
 
 use std::env;
 use std::process::ExitCode;
@@ -53,13 +53,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// What the documentation says of each case.
+/// Returns true if the outcome is the one that the documentation states.
 const fn is_as_promised(locking: Locking, stall: Stall, outcome: &Outcome) -> bool {
     match (locking, stall) {
         (Locking::Naive, Stall::SlowService | Stall::Stopped | Stall::StoppedBeforeWrite) => outcome.oversold() > 0,
         (Locking::Ours, Stall::SlowService | Stall::Stopped)
         | (Locking::Fenced, Stall::SlowService | Stall::Stopped | Stall::StoppedBeforeWrite) => outcome.oversold() == 0,
-        // No lock can promise it.
+        // No lock can promise anything here.
         (Locking::Ours, Stall::StoppedBeforeWrite) => true,
     }
 }

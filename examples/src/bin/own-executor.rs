@@ -1,6 +1,7 @@
-//! Locks on an executor that is neither tokio's nor smol's nor async-std's: the one of `src/host`.
+//! Locks on an executor other than tokio, smol and async-std: the one in `src/host`.
 //!
-//! `own-executor [--backend URL]`; without a URL it brings a simulated Redis server. Four tasks take turns with one lock, on one thread.
+//! `own-executor [--backend URL]`; without a URL it starts a simulated Redis server. Four tasks
+//! share one lock, on one thread.
 
 use core::cell::Cell;
 use core::error::Error;
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
 }
 
 fn run(url: Option<String>) -> Result<(), Box<dyn Error>> {
-    // Serves for as long as this function runs.
+    // Serves until this function returns.
     let served = if url.is_none() { Some(Served::start(NodeConfig::new(1))?) } else { None };
     let url = url.or_else(|| served.as_ref().map(Served::url)).unwrap_or_default();
 
@@ -53,7 +54,7 @@ fn run(url: Option<String>) -> Result<(), Box<dyn Error>> {
     let (client, driver) = driver::connect(host.clone(), Settings::parse([&url])?)?;
     executor.spawn(driver);
 
-    // Read and written in two steps, which only the lock keeps together.
+    // Read and written in two steps, which only the lock keeps atomic.
     let (counter, ended) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
     for task in 1..=TASKS {
         let (client, host) = (client.clone(), host.clone());

@@ -29,14 +29,15 @@ struct Options {
     #[command(subcommand)]
     report: Option<Report>,
 
-    /// uncontended: each task takes a lock of its own repeatedly; contended: all tasks take one lock;
-    /// quorum: as uncontended, on three servers or more; held: many locks are held and renewed.
+    /// uncontended: each task takes a lock of its own repeatedly; contended: all tasks take one
+    /// lock; quorum: as uncontended, on three servers or more; held: many locks are held and
+    /// renewed.
     #[arg(long, hide_possible_values = true)]
     workload: Option<Workload>,
 
-    /// redis://[user:password@]host[:port][/database]: once for a single server, three or a larger odd number of times
-    /// for a quorum. Or once etcd://host[:port][,host[:port]...]
-    /// [default: $LOCK_BACKEND (separated by blanks), else redis://127.0.0.1:6379]
+    /// redis://[user:password@]host[:port][/database]: once for a single server, three or a larger
+    /// odd number of times for a quorum. Or once etcd://host[:port][,host[:port]...] [default:
+    /// $LOCK_BACKEND (separated by blanks), else redis://127.0.0.1:6379]
     #[arg(long = "backend", value_name = "URL")]
     backends: Vec<String>,
 
@@ -68,8 +69,8 @@ struct Options {
     #[arg(long, value_name = "MODE", hide_possible_values = true, default_value = "notify")]
     wake: WakeMode,
 
-    /// Number of tasks that share a client, and so its connection or session; 1 behaves as separate processes would
-    /// [default: all]
+    /// Number of tasks that share a client, and so its connection or session; 1 behaves as separate
+    /// processes would [default: all]
     #[arg(long, value_name = "K", value_parser = count(MAX_TASKS))]
     clients_per_connection: Option<NonZeroUsize>,
 
@@ -101,7 +102,8 @@ enum Report {
     Report(ReportOptions),
 }
 
-/// Measures many workloads on servers that it starts, and draws them in DIR/report.html and DIR/report.md.
+/// Measures many workloads on servers that it starts, and draws them in DIR/report.html and
+/// DIR/report.md.
 #[derive(Debug, Args)]
 struct ReportOptions {
     /// How long to measure each workload.

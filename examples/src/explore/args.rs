@@ -47,7 +47,8 @@ struct Options {
     #[arg(long)]
     shrink: bool,
 
-    /// Draw the run in detail from this time [default: the first 600 messages, or those around the finding]
+    /// Draw the run in detail from this time [default: the first 600 messages, or those around the
+    /// finding]
     #[arg(long, value_name = "TIME", value_parser = time)]
     from: Option<Duration>,
 
@@ -111,7 +112,8 @@ pub(super) struct Draw {
     pub(super) origin: Origin,
     /// Shrink the run while it breaks the same rule.
     pub(super) shrink: bool,
-    /// The rule to look for, even if the scenario does not promise it; otherwise the first broken rule.
+    /// The rule to look for, even if the scenario does not promise it; otherwise the first broken
+    /// rule.
     pub(super) find: Option<Rule>,
     /// The part of the run to draw in detail.
     pub(super) window: (Option<Duration>, Option<Duration>),

@@ -21,13 +21,15 @@ struct Options {
     /// Name of the lock.
     name: OsString,
 
-    /// Command to run while holding the lock, and its arguments; without it, holds the lock until interrupted.
+    /// Command to run while holding the lock, and its arguments; without it, holds the lock until
+    /// interrupted.
     #[arg(last = true)]
     command: Vec<OsString>,
 
-    /// redis://[user:password@]host[:port][/database]: once for a single server, three or a larger odd number of times
-    /// for a quorum. Or once etcd://[user:password@]host[:port][,host[:port]...] with the members of a cluster
-    /// [default: $LOCK_BACKEND (separated by blanks), else redis://127.0.0.1:6379]
+    /// redis://[user:password@]host[:port][/database]: once for a single server, three or a larger
+    /// odd number of times for a quorum. Or once
+    /// etcd://[user:password@]host[:port][,host[:port]...] with the members of a cluster [default:
+    /// $LOCK_BACKEND (separated by blanks), else redis://127.0.0.1:6379]
     #[arg(long = "backend", value_name = "URL")]
     backends: Vec<String>,
 
@@ -51,7 +53,8 @@ struct Options {
     #[arg(long, value_name = "NAME", hide_possible_values = true, default_value = "tokio")]
     runtime: RuntimeName,
 
-    /// Time between SIGTERM and SIGKILL for the command when the lock is lost; at most half the TTL.
+    /// Time between SIGTERM and SIGKILL for the command when the lock is lost; at most half the
+    /// TTL.
     #[arg(long, value_name = "TIME", value_parser = read_grace, default_value = "ttl/3")]
     grace: Grace,
 
@@ -145,7 +148,8 @@ pub enum Parsed {
     Run(Box<Args>),
     /// Print this text and exit with code 0.
     Print(String),
-    /// Internal: exec this command, bound to the life of the process `parent` (see [`super::child`]).
+    /// Internal: exec this command, bound to the life of the process `parent` (see
+    /// [`super::child`]).
     Become {
         /// The process that holds the lock.
         parent: i32,
@@ -154,7 +158,8 @@ pub enum Parsed {
     },
 }
 
-/// Parses the command line without the program's name; `default_backends` is the value of `LOCK_BACKEND`.
+/// Parses the command line without the program's name; `default_backends` is the value of
+/// `LOCK_BACKEND`.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! The lock driven by threads, see [`crate::blocking`].
+//! The lock driven by plain threads, see [`crate::blocking`].
 
 use core::time::Duration;
 use std::sync::mpsc::Sender;
@@ -26,11 +26,11 @@ enum Phase {
     Stopped,
 }
 
-/// Asks for the lock.
+/// Requests the lock.
 ///
 /// # Errors
 ///
-/// A value that cannot be used.
+/// Returns a value that is invalid.
 pub(super) fn start(config: Config, args: &Args, news: Sender<News>) -> Result<Box<dyn Holder>, Failed> {
     let client = Client::start(config).map_err(|error| Failed::Usage(error.to_string()))?;
     let wish = Wish { acquire: Acquire::new(&args.name).ttl(args.ttl), wait: args.wait, since: Instant::now() };
@@ -46,7 +46,7 @@ impl Holder for Threads {
         let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
         match core::mem::replace(&mut *phase, Phase::Stopped) {
             Phase::Waiting(lock) => lock.abandon(),
-            // The answer to the release comes as an event.
+            // The reply to the release arrives as an event.
             Phase::Held(lock) if lock.release().is_ok() => return,
             Phase::Held(_) | Phase::Stopped => {}
         }
@@ -58,7 +58,7 @@ impl Holder for Threads {
     }
 }
 
-/// What is asked for, again if an offer was slept through.
+/// The request, repeated if an offer expired before this process ran.
 struct Wish {
     acquire: Acquire,
     wait: Wait,
@@ -75,7 +75,7 @@ impl Wish {
     }
 }
 
-/// Tells the main thread of everything that happens to the lock.
+/// Forwards the events of the lock to the main thread.
 struct Teller {
     client: Client,
     phase: Arc<Mutex<Phase>>,
@@ -94,7 +94,7 @@ impl Teller {
                         return;
                     }
                     if lock.claim().is_err() {
-                        // Withdrawn at this moment, which the next event tells.
+                        // Withdrawn meanwhile; the next event says so.
                         continue;
                     }
                     *phase = Phase::Held(Arc::clone(&lock));
@@ -103,7 +103,8 @@ impl Teller {
                     let (token, fence, ttl) = (grant.token.to_string(), grant.fence, grant.ttl);
                     News::Held(Held { token, fence, owner: None, ttl, remaining })
                 }
-                // This process was stopped for a third of the TTL while it waited. Ask again.
+                // This process was stopped for a third of the TTL while it waited. Request the lock
+                // again.
                 Event::Withdrawn => {
                     let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
                     if matches!(*phase, Phase::Stopped) {
