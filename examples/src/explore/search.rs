@@ -12,7 +12,7 @@ use lock_proto::sim::{Keep, Outcome, Plan, Rule, Scenario};
 use super::quiet::quietly;
 
 /// Interval of progress reports.
-const TELL_EVERY: Duration = Duration::from_millis(200);
+const REPORT_EVERY: Duration = Duration::from_millis(200);
 
 /// The runs of a search, and what it looks for.
 #[derive(Clone, Debug)]
@@ -151,7 +151,7 @@ impl Search {
                 });
             }
             drop(working);
-            while let Err(mpsc::RecvTimeoutError::Timeout) = ended.recv_timeout(TELL_EVERY) {
+            while let Err(mpsc::RecvTimeoutError::Timeout) = ended.recv_timeout(REPORT_EVERY) {
                 watch(&counters.tally());
             }
         });

@@ -12,7 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::{explain, say};
 use crate::cli::name::Shown;
 use crate::cli::{exit, print};
-use crate::waiting::told;
+use crate::waiting::report_waiting;
 
 /// Campaigns, again after each loss. Returns the exit code.
 pub(super) async fn stand(client: &Client, name: &[u8], value: &[u8]) -> u8 {
@@ -20,7 +20,7 @@ pub(super) async fn stand(client: &Client, name: &[u8], value: &[u8]) -> u8 {
     let election = client.election(name);
     let shown = Shown(name);
     loop {
-        let waiting = told(election.campaign(value.to_vec()), Campaigning::blocked, |why| {
+        let waiting = report_waiting(election.campaign(value.to_vec()), Campaigning::blocked, |why| {
             say(&format_args!("{shown}: waiting: {why}"));
         });
         let leadership = select! {

@@ -112,14 +112,14 @@ impl Main {
 
     /// Waits for the lock. Fails with the exit code.
     fn wait(&self) -> Result<Held, u8> {
-        let mut told: Vec<Blocked> = Vec::new();
+        let mut reported: Vec<Blocked> = Vec::new();
         loop {
             match self.next(NAP) {
                 Some(News::Held(held)) => return Ok(held),
                 Some(News::Blocked(why)) => {
-                    if !told.contains(&why) {
+                    if !reported.contains(&why) {
                         self.say(&format_args!("waiting: {why}"));
-                        told.push(why);
+                        reported.push(why);
                     }
                 }
                 Some(News::Failed(failed)) => return Err(explain(&self.args.name, &failed)),

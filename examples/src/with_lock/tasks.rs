@@ -12,7 +12,7 @@ use super::args::Args;
 use super::news::{Failed, Held, Holder, News};
 use crate::cli::GOODBYE;
 use crate::cli::runtime::Runtime;
-use crate::waiting::told;
+use crate::waiting::report_waiting;
 
 struct Tasks {
     stop: smol::channel::Sender<()>,
@@ -57,7 +57,7 @@ async fn hold(client: Result<Client, ConnectError>, args: &Args, news: &Sender<N
         Wait::Forever | _ => lock.wait_forever(),
     };
     let blocked = |why| drop(news.send(News::Blocked(why)));
-    let waiting = async { Some(told(lock.acquire(), Acquiring::blocked, blocked).await) };
+    let waiting = async { Some(report_waiting(lock.acquire(), Acquiring::blocked, blocked).await) };
     let stopped = async {
         let _ = stop.recv().await;
         None

@@ -33,11 +33,11 @@ enum Phase {
 /// Returns a value that is invalid.
 pub(super) fn start(config: Config, args: &Args, news: Sender<News>) -> Result<Box<dyn Holder>, Failed> {
     let client = Client::start(config).map_err(|error| Failed::Usage(error.to_string()))?;
-    let wish = Wish { acquire: Acquire::new(&args.name).ttl(args.ttl), wait: args.wait, since: Instant::now() };
-    let lock = Arc::new(wish.request(&client).map_err(|error| Failed::Usage(error.to_string()))?);
+    let request = Request { acquire: Acquire::new(&args.name).ttl(args.ttl), wait: args.wait, since: Instant::now() };
+    let lock = Arc::new(request.send(&client).map_err(|error| Failed::Usage(error.to_string()))?);
     let phase = Arc::new(Mutex::new(Phase::Waiting(Arc::clone(&lock))));
-    let teller = Teller { client: client.clone(), phase: Arc::clone(&phase), news: news.clone(), wish };
-    thread::spawn(move || teller.run(lock));
+    let forwarder = Forwarder { client: client.clone(), phase: Arc::clone(&phase), news: news.clone(), request };
+    thread::spawn(move || forwarder.run(lock));
     Ok(Box::new(Threads { client, phase, news }))
 }
 
@@ -59,14 +59,14 @@ impl Holder for Threads {
 }
 
 /// The request, repeated if an offer expired before this process ran.
-struct Wish {
+struct Request {
     acquire: Acquire,
     wait: Wait,
     since: Instant,
 }
 
-impl Wish {
-    fn request(&self, client: &Client) -> Result<Lock, Misuse> {
+impl Request {
+    fn send(&self, client: &Client) -> Result<Lock, Misuse> {
         let wait = match self.wait {
             Wait::For(limit) => Wait::For(limit.saturating_sub(self.since.elapsed()).max(Duration::from_millis(1))),
             other @ (Wait::Try | Wait::Forever | _) => other,
@@ -76,14 +76,14 @@ impl Wish {
 }
 
 /// Forwards the events of the lock to the main thread.
-struct Teller {
+struct Forwarder {
     client: Client,
     phase: Arc<Mutex<Phase>>,
     news: Sender<News>,
-    wish: Wish,
+    request: Request,
 }
 
-impl Teller {
+impl Forwarder {
     fn run(self, mut lock: Arc<Lock>) {
         while let Some(event) = lock.next_event(None) {
             let item = match event {
@@ -110,7 +110,7 @@ impl Teller {
                     if matches!(*phase, Phase::Stopped) {
                         return;
                     }
-                    match self.wish.request(&self.client) {
+                    match self.request.send(&self.client) {
                         Ok(again) => {
                             lock = Arc::new(again);
                             *phase = Phase::Waiting(Arc::clone(&lock));

@@ -209,7 +209,7 @@ pub(super) fn dots(report: &Report, measure: &Measure) -> String {
     let width = (WIDTH - TITLES - 12.0) / scenarios as f64;
     let bottom = TOP + ROW * report.plan.ways.len() as f64;
     let all = report.cells.iter().filter_map(|cell| cell.outcome.as_ref().ok()).filter(|outcome| outcome.ops > 0);
-    // What is not known is told by the other.
+    // Falls back to the second value if the first is unknown.
     let value_of =
         |outcome: &Outcome| (measure.value)(outcome).or_else(|| measure.other.and_then(|other| other(outcome)));
     let values = all.flat_map(|outcome| [(measure.value)(outcome), measure.other.and_then(|other| other(outcome))]);
@@ -257,7 +257,7 @@ pub(super) fn dots(report: &Report, measure: &Measure) -> String {
             svg.circle(&class_of("dot", way), (x, y), 4.5, &format!("{}: {shown}", way.title));
             let far = other.map_or(x, |(far, _)| far);
             let (low, high) = (x.min(far), x.max(far));
-            // Beside the dots, on the side with more room.
+            // Right of the dots if there is room, otherwise left.
             if high + 50.0 < from + width {
                 svg.text("value", (high + 8.0, y + 4.0), Anchor::Start, &shown);
             } else {

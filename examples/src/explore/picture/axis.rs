@@ -9,7 +9,7 @@ use super::story::Span;
 
 /// Margin at both ends.
 const MARGIN: f64 = 14.0;
-/// Idle stretches wider than this are cut to this width.
+/// Idle stretches wider than this are cut to `BREAK`.
 const WIDEST_GAP: f64 = 78.0;
 const BREAK: f64 = 46.0;
 /// Width of a message in flight.
@@ -141,7 +141,7 @@ fn round_step(least: f64) -> u64 {
     }
 }
 
-/// Formats a time as a label, in milliseconds precision.
+/// Formats a time as a label, with millisecond precision.
 pub(super) fn seconds(at: Instant) -> String {
     format!("{:.3} s", at.since(Instant::ZERO).as_secs_f64())
 }

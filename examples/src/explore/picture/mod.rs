@@ -137,7 +137,7 @@ fn window(run: &Run<'_>, findings: &[Finding]) -> Span {
     let (from, to) = run.window;
     window.from = from.map_or(window.from, |from| Instant::ZERO + from);
     window.to = to.map_or(window.to, |to| Instant::ZERO + to).min(end);
-    // If nothing happens after the start, show the end.
+    // A window beyond the end of the run shows the end.
     window.from = window.from.min(window.to.back(Duration::from_millis(1)));
     window
 }

@@ -61,7 +61,7 @@ impl Acquisition {
         }
     }
 
-    /// Marks the acquisition as ended.
+    /// Returns true if no further event will come.
     fn is_over(&self) -> bool {
         // A waiter that is dropped gets no event.
         self.ended.is_some() || (self.gave_back.is_some() && self.granted.is_none())
@@ -153,12 +153,12 @@ pub(super) struct Story {
 
 impl Story {
     pub(super) fn of(trace: &Trace) -> Self {
-        let mut teller =
-            Teller { story: Self::default(), live: BTreeMap::new(), still: BTreeMap::new(), cut: Vec::new() };
+        let mut builder =
+            Builder { story: Self::default(), live: BTreeMap::new(), still: BTreeMap::new(), cut: Vec::new() };
         for entry in &trace.entries {
-            teller.hear(entry.at, &entry.what);
+            builder.apply(entry.at, &entry.what);
         }
-        teller.end(trace.end)
+        builder.end(trace.end)
     }
 
     /// Returns the distinguishing digits of a fencing token.
@@ -197,7 +197,7 @@ impl Story {
     }
 }
 
-struct Teller {
+struct Builder {
     story: Story,
     /// Index of each open acquisition in the story.
     live: BTreeMap<(usize, LockId), usize>,
@@ -205,8 +205,8 @@ struct Teller {
     cut: Vec<(usize, usize, Direction, Instant)>,
 }
 
-impl Teller {
-    fn hear(&mut self, at: Instant, what: &What) {
+impl Builder {
+    fn apply(&mut self, at: Instant, what: &What) {
         match what {
             What::State { lane, state } => self.state(at, *lane, *state),
             What::Clock { lane: Lane::Client(client), by } => self.clock(at, *client, *by),
@@ -278,7 +278,7 @@ impl Teller {
     /// Adjusts the deadlines of a client whose clock was set.
     fn clock(&mut self, at: Instant, client: usize, by: i64) {
         let shift = Duration::from_nanos(by.unsigned_abs());
-        // The error of a paused clock dates from the beginning of the pause.
+        // A clock that is behind stood still, and has been wrong for that long.
         let since = if by < 0 { at.back(shift) } else { at };
         for ((whose, _), index) in &self.live {
             let acquisition = &mut self.story.acquisitions[*index];
