@@ -1,4 +1,5 @@
-//! The adapters offer the same: by the compiler for what they have in common, and by their sources for `docs/api.md`.
+//! Checks that the adapters offer the same API: the compiler checks their common part, and
+//! `docs/api.md` is generated from their sources.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -10,7 +11,7 @@ use std::{env, fs};
 
 use lock_proto::driver::{self, ConnectError, Host, Settings};
 
-/// What the client of every adapter has. A method that one of them lacks, or has with another signature, does not compile below.
+/// The API of every adapter's client. A missing method or another signature does not compile below.
 trait Adapter: Clone + Debug + Deref<Target = driver::Client> + Send + Sync + Sized + 'static {
     type Host: Host + Copy + Debug + Default;
 
