@@ -21,7 +21,7 @@ use lock_proto::sim::redis::NodeConfig;
 const TASKS: u32 = 4;
 const ROUNDS: u32 = 5;
 
-/// Counts with four tasks under one lock, on an executor of its own.
+/// Counts with four tasks under one lock, on a custom executor.
 #[derive(Debug, Parser)]
 #[command(name = "own-executor", version)]
 struct Options {

@@ -26,8 +26,8 @@ impl Progress {
     }
 
     pub(super) fn show(&self, tally: &Tally) {
-        self.bar.set_message(figures(tally, self.began.elapsed()));
         self.bar.set_position(tally.runs);
+        self.bar.set_message(figures(tally, self.began.elapsed()));
     }
 
     /// Shows a spinner with this text.

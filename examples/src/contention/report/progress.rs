@@ -33,8 +33,8 @@ impl Progress {
         if self.bar.is_hidden() {
             eprintln!("{}/{} {what}", self.begun, self.all);
         } else {
-            self.bar.set_message(what.to_owned());
             self.bar.set_position(self.begun as u64);
+            self.bar.set_message(what.to_owned());
         }
     }
 }
