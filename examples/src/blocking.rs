@@ -1,8 +1,9 @@
-//! Locks without async: the machine, `std::net` and threads.
+//! Locks without async: the state machine, `std::net` and threads.
 //!
-//! This is what embedding [`redis::Client`] takes. One mutex guards the machine; whoever has a fact for
-//! it (a reader of a socket, the clock, the application) locks it, tells the fact, and carries out what the machine wants. Each
-//! connection has a thread that reads and one that writes, so a socket that takes no bytes holds up nobody else.
+//! Shows how to embed [`redis::Client`]. A mutex guards the machine. A thread with an input (a
+//! socket reader, the timer, the application) locks it, passes the input to the machine and carries
+//! out the outputs. Each connection has a reader and a writer thread, so a stalled socket blocks
+//! nothing else.
 //!
 //! ```no_run
 //! use lock_examples::blocking::Client;
@@ -33,10 +34,11 @@ use lock_proto::{ClientId, ConfigError, ConnId, Instant, LockId, Misuse};
 
 use socket::Socket;
 
-/// The longest sleep. The timers of threads may stand still while the machine is suspended (requirement T4).
+/// The longest sleep. Thread timers may stop while the computer is suspended.
+// T4
 const NAP: Duration = Duration::from_secs(1);
 
-/// A client that any thread may use. Clones are the same client.
+/// A client that can be shared between threads. Clones refer to the same client.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -45,42 +47,42 @@ pub struct Client {
 struct Shared {
     clock: BootClock,
     state: Mutex<State>,
-    /// Notified after each change: of outputs, events and bytes to send.
+    /// Notified after each change of the outputs, events or bytes to send.
     changed: Condvar,
 }
 
 struct State {
     machine: redis::Client,
-    /// The connections that the machine wants; a socket once it is open.
+    /// The connections that the machine requested; `None` until the socket is open.
     lines: BTreeMap<ConnId, Option<Arc<Socket>>>,
-    /// What each acquisition was told and has not yet read.
+    /// Unread events of each acquisition.
     mail: BTreeMap<LockId, VecDeque<Event>>,
-    /// Set when the shutdown is over: how many holds were not released for certain.
+    /// Set when the shutdown is complete: the number of locks whose release is unconfirmed.
     stopped: Option<u32>,
 }
 
-/// Why there is no lock.
+/// Error of a lock request.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// The request cannot be carried out.
+    /// The request is invalid.
     #[error(transparent)]
     Misuse(#[from] Misuse),
-    /// The servers, or the wait.
+    /// The servers failed, or the wait timed out.
     #[error(transparent)]
     Failed(#[from] Failure),
 }
 
 impl Client {
-    /// A client for these nodes. It connects by itself.
+    /// Creates a client for these nodes. It connects in the background.
     ///
     /// # Errors
     ///
-    /// The first setting that is out of range.
+    /// Names the first setting that is out of range.
     ///
     /// # Panics
     ///
-    /// If the system has no entropy, which tells this client's locks from all others.
+    /// Panics if the system has no entropy for a unique client ID.
     pub fn start(config: Config) -> Result<Self, ConfigError> {
         let mut entropy = [0; 24];
         getrandom::fill(&mut entropy).expect("the system's entropy");
@@ -97,11 +99,11 @@ impl Client {
         Ok(Self { shared })
     }
 
-    /// Asks for a lock, and does not wait: see [`Lock::next_event`].
+    /// Requests a lock without waiting, see [`Lock::next_event`].
     ///
     /// # Errors
     ///
-    /// [`Misuse`] if the request cannot be carried out.
+    /// Returns [`Misuse`] if the request is invalid.
     pub fn request(&self, want: Acquire) -> Result<Lock, Misuse> {
         let id = self.shared.work(|state, now| {
             let id = state.machine.acquire(now, &want)?;
@@ -115,7 +117,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Why it was not acquired; nothing is left behind then.
+    /// Returns why the lock was not acquired. Nothing is left behind on the servers.
     pub fn lock(&self, want: Acquire) -> Result<Held, LockError> {
         loop {
             let lock = self.request(want.clone())?;
@@ -126,7 +128,7 @@ impl Client {
                         return Ok(Held { lock, grant });
                     }
                     Some(Event::Failed(failure)) => return Err(failure.into()),
-                    // This thread slept through the offer.
+                    // This thread was not scheduled before the offer expired.
                     Some(Event::Withdrawn) | None => break,
                     Some(_) => {}
                 }
@@ -134,7 +136,8 @@ impl Client {
         }
     }
 
-    /// Gives back what is held, within the limit; says how many locks were not given back for certain. They end at their TTL.
+    /// Releases all locks, within the limit. Returns the number of locks whose release is
+    /// unconfirmed; these expire with their TTL.
     pub fn shutdown(&self, within: Duration) -> u32 {
         self.shared.work(|state, now| state.machine.shutdown(now, within));
         let mut state = self.shared.locked();
@@ -153,14 +156,14 @@ impl fmt::Debug for Client {
     }
 }
 
-/// One acquisition, as the machine tells of it. Dropping it gives the lock back in the background.
+/// An acquisition, with its events. Dropping it releases the lock in the background.
 pub struct Lock {
     shared: Arc<Shared>,
     id: LockId,
 }
 
 impl Lock {
-    /// What happened next; `None` if nothing did within `limit`, or nothing will any more.
+    /// Waits for the next event. Returns `None` after `limit`, or if no more events will come.
     #[must_use]
     pub fn next_event(&self, limit: Option<Duration>) -> Option<Event> {
         let end = limit.map(|limit| self.shared.clock.now() + limit);
@@ -178,25 +181,25 @@ impl Lock {
         }
     }
 
-    /// Takes a lock that was granted.
+    /// Claims a lock that was granted.
     ///
     /// # Errors
     ///
-    /// [`Misuse`] if it was not, or the offer was withdrawn.
+    /// Returns [`Misuse`] if the lock was not granted or the offer was withdrawn.
     pub fn claim(&self) -> Result<(), Misuse> {
         self.shared.work(|state, now| state.machine.claim(now, self.id))
     }
 
-    /// Gives the lock back; the answer is [`Event::Released`].
+    /// Releases the lock. The reply arrives as [`Event::Released`].
     ///
     /// # Errors
     ///
-    /// [`Misuse`] if there is nothing to give back.
+    /// Returns [`Misuse`] if there is nothing to release.
     pub fn release(&self) -> Result<(), Misuse> {
         self.shared.work(|state, now| state.machine.release(now, self.id))
     }
 
-    /// Gives the acquisition up, in whatever state it is; nothing more is told of it.
+    /// Cancels the acquisition in whatever state it is in. It reports no further events.
     pub fn abandon(&self) {
         self.shared.work(|state, now| {
             state.mail.remove(&self.id);
@@ -204,8 +207,9 @@ impl Lock {
         });
     }
 
-    /// For how long it is held for certain from now on; `None` if it is not held. Compares the clock now, whatever the threads
-    /// have noticed (requirement T3).
+    /// Returns how long the lock is certainly held from now on; `None` if it is not held. Reads the
+    /// clock itself, so that a delayed thread cannot make it stale.
+    // T3
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         let until = self.shared.locked().machine.valid_until(self.id)?;
@@ -226,7 +230,7 @@ impl fmt::Debug for Lock {
     }
 }
 
-/// A lock that is held and kept alive. Dropping it gives it back in the background.
+/// A lock that is held and renewed. Dropping it releases the lock in the background.
 #[derive(Debug)]
 #[must_use = "the lock is given back when this is dropped"]
 pub struct Held {
@@ -235,25 +239,25 @@ pub struct Held {
 }
 
 impl Held {
-    /// What was granted: token, fencing token, TTL.
+    /// Returns the token, the fencing token and the TTL.
     #[must_use]
     pub const fn grant(&self) -> &Grant {
         &self.grant
     }
 
-    /// Whether it is held for certain at this moment.
+    /// Returns true if the lock is certainly held now.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.remaining() > Duration::ZERO
     }
 
-    /// For how long it is held for certain from now on, whatever else happens.
+    /// Returns how long the lock is certainly held from now on.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.lock.remaining().unwrap_or_default()
     }
 
-    /// Waits for the loss of the lock; `None` if it is still held after `limit`.
+    /// Waits for the loss of the lock. Returns `None` if it is still held after `limit`.
     #[must_use]
     pub fn lost_within(&self, limit: Duration) -> Option<Loss> {
         let end = self.lock.shared.clock.now() + limit;
@@ -267,7 +271,7 @@ impl Held {
         }
     }
 
-    /// Gives the lock back, and waits for the answer.
+    /// Releases the lock and waits for the reply.
     pub fn release(self) -> Release {
         if self.lock.release().is_err() {
             return Release::Unknown;
@@ -291,8 +295,8 @@ impl Shared {
         self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Tells the machine something, and carries out what it wants. The time is read under the mutex, so that the machine sees it
-    /// go forward.
+    /// Passes an input to the machine and carries out its outputs. Reads the clock under the mutex,
+    /// so that the machine sees time move forward.
     fn work<R>(self: &Arc<Self>, tell: impl FnOnce(&mut State, Instant) -> R) -> R {
         let mut state = self.locked();
         let result = tell(&mut state, self.clock.now());
@@ -327,7 +331,7 @@ impl Shared {
         }
     }
 
-    /// The clock's thread: wakes at each deadline of the machine.
+    /// Timer thread: calls the machine at each deadline.
     fn tick(self: Arc<Self>) {
         let mut state = self.locked();
         while state.stopped.is_none() {
@@ -344,14 +348,15 @@ impl Shared {
         }
     }
 
-    /// A connection's thread: opens it, starts its writer, reads until its end.
+    /// Reader thread of a connection: connects, starts the writer, and reads until the connection
+    /// ends.
     fn serve(self: Arc<Self>, conn: ConnId, target: &redis::Target) {
         let socket = match Socket::open(target) {
             Ok(socket) => Arc::new(socket),
             Err(error) => return self.end(conn, &error),
         };
         let wanted = self.work(|state, now| {
-            // It may have taken so long that the machine wants another one by now.
+            // The machine may have given up this connection while it was being opened.
             let wanted = state.lines.get_mut(&conn).map(|line| *line = Some(Arc::clone(&socket))).is_some();
             if wanted {
                 state.machine.handle_connected(now, conn);
@@ -374,8 +379,8 @@ impl Shared {
         self.end(conn, &error);
     }
 
-    /// A connection's other thread: sends what the machine has for it. The bytes count as sent before the socket has them: nobody can
-    /// tell when the server sees them, and its answer may come before `write` returns.
+    /// Writer thread of a connection. Reports bytes as sent before it writes them, because the
+    /// server's reply may arrive before `write` returns.
     fn write(self: Arc<Self>, conn: ConnId, socket: &Socket) {
         let mut bytes = Vec::new();
         loop {

@@ -1,4 +1,4 @@
-//! Tools and examples for `lock-proto`: what its programs share.
+//! Tools and examples for `lock-proto`. This library holds the shared code of the programs.
 
 pub mod blocking;
 pub mod cli;
@@ -14,7 +14,7 @@ mod svg;
 mod waiting;
 pub mod with_lock;
 
-/// The code in the guide to porting compiles.
+/// Compiles the code of the porting guide.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/porting.md")]
 mod porting {}

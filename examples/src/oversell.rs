@@ -1,8 +1,8 @@
-//! A flash sale with more buyers than goods, and a lock around "look how many are left, take one".
+//! A flash sale with more buyers than goods, and a lock around "read the stock, take one".
 //!
-//! The shop's code is as wrong as shops' code is: it reads the stock, works for a while, and writes back one less. Only the lock keeps
-//! that right. Every buyer is a process of its own, the server is simulated, and time is virtual, so nothing needs to be installed and
-//! every run of a seed is the same.
+//! The shop reads the stock, works for a while, and writes back one less. Only the lock makes that
+//! correct. Every buyer is its own process, the server is simulated, and time is virtual. So
+//! nothing needs to be installed, and a seed always gives the same run.
 
 use core::fmt;
 use core::time::Duration;
@@ -12,49 +12,49 @@ use lock_proto::redis::{Acquire, Event};
 use lock_proto::sim::{Rng, World};
 use lock_proto::{Instant, LockId};
 
-/// Buyers.
+/// Number of buyers.
 pub const BUYERS: usize = 24;
-/// Goods.
+/// Number of goods.
 pub const STOCK: i64 = 8;
-/// The time limit of the lock, as in the story that this is taken from.
+/// TTL of the lock.
 pub const TTL: Duration = Duration::from_secs(10);
 const LOCK: &str = "sale";
 const READING: Duration = Duration::from_millis(20);
 const WORKING: Duration = Duration::from_millis(10);
 const RETRY: Duration = Duration::from_millis(50);
-/// Long after the last buyer should have gone home.
+/// Long after the last buyer should be done.
 const CLOSING_TIME: Instant = Instant::from_millis(60 * 60 * 1_000);
 const STALL_EVERY: u32 = 4;
 
-/// Which lock the shop uses.
+/// The lock that the shop uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Locking {
-    /// `SET key 1 NX PX 10000`, and `DEL key` at the end: no renewal, and no look at whose lock it is.
+    /// `SET key 1 NX PX 10000`, and `DEL key` at the end: no renewal, and no check of the owner.
     Naive,
-    /// The lock of this library; the shop asks `is_held()` before it writes.
+    /// The lock of this library; the shop checks `is_held()` before it writes.
     Ours,
-    /// The same, and the stock's table refuses an old fencing token.
+    /// The same, and the stock's table rejects outdated fencing tokens.
     Fenced,
 }
 
-/// What happens to every fourth buyer between looking at the stock and writing it.
+/// What happens to every fourth buyer between the read and the write of the stock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stall {
-    /// A service that the shop calls takes longer than the TTL.
+    /// A service call takes longer than the TTL.
     SlowService,
-    /// The whole process stands still for longer than the TTL.
+    /// The whole process is stopped for longer than the TTL.
     Stopped,
-    /// It stands still after the last look at the lock, just before the write.
+    /// The process is stopped after its last check of the lock, just before the write.
     StoppedBeforeWrite,
 }
 
 impl Locking {
-    /// All of them.
+    /// All locks.
     pub const ALL: [Self; 3] = [Self::Naive, Self::Ours, Self::Fenced];
 }
 
 impl Stall {
-    /// All of them.
+    /// All stalls.
     pub const ALL: [Self; 3] = [Self::SlowService, Self::Stopped, Self::StoppedBeforeWrite];
 }
 
@@ -78,43 +78,43 @@ impl fmt::Display for Stall {
     }
 }
 
-/// How a sale ended.
+/// Result of a sale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Orders that were confirmed.
+    /// Confirmed orders.
     pub orders: i64,
-    /// Orders that were dropped because the shop saw that it had lost the lock.
+    /// Orders dropped because the shop noticed that it had lost the lock.
     pub given_up: u32,
-    /// Writes that the stock's table refused.
+    /// Writes that the stock's table rejected.
     pub refused: u32,
 }
 
 impl Outcome {
-    /// Goods that were sold and are not there.
+    /// Returns how many goods were sold beyond the stock.
     #[must_use]
     pub const fn oversold(&self) -> i64 {
         if self.orders > STOCK { self.orders - STOCK } else { 0 }
     }
 }
 
-/// Plays one sale.
+/// Runs one sale.
 ///
 /// # Panics
 ///
-/// If somebody waits for the lock for ever.
+/// Panics if a buyer waits for the lock forever.
 #[must_use]
 pub fn play(locking: Locking, stall: Stall, seed: u64) -> Outcome {
     Sale::new(locking, stall, seed).run()
 }
 
-/// The table with the stock. It does what it is told, in the order in which it is told.
+/// The stock's table. It executes commands in order of arrival.
 struct Table {
     left: i64,
     greatest_fence: u64,
 }
 
 impl Table {
-    /// `UPDATE … SET left = …, fence = … WHERE fence <= …`. False if no row was changed.
+    /// `UPDATE … SET left = …, fence = … WHERE fence <= …`. Returns false if no row changed.
     const fn write(&mut self, left: i64, fence: Option<u64>) -> bool {
         if let Some(fence) = fence {
             if fence < self.greatest_fence {
@@ -142,10 +142,10 @@ struct Sale {
     table: Table,
     agenda: BTreeMap<(Instant, u64), (usize, Action)>,
     serial: u64,
-    /// Who waits for the lock, and who has it.
+    /// Waiters and the holder of the lock.
     locks: Vec<Option<LockId>>,
     waiting: Vec<usize>,
-    /// How often somebody looked at the stock and found something.
+    /// How often a buyer read a positive stock.
     looks: u32,
     outcome: Outcome,
 }
@@ -179,7 +179,7 @@ impl Sale {
     }
 
     fn run(mut self) -> Outcome {
-        // A buyer who waits for a lock is not on the agenda: then the end of somebody's lock is awaited.
+        // Buyers that wait for a lock are not on the agenda, so run until the next lock event.
         while !self.agenda.is_empty() || !self.waiting.is_empty() {
             assert!(self.world.now() < CLOSING_TIME, "a buyer is never served:\n{}", self.world.log());
             let limit = self.agenda.first_key_value().map_or(TTL * 2, |((at, _), _)| at.since(self.world.now()));
@@ -234,7 +234,7 @@ impl Sale {
         }
     }
 
-    /// Whether this buyer is one of those that stall.
+    /// Returns true if this buyer stalls.
     const fn stalls(&mut self) -> bool {
         self.looks += 1;
         self.looks % STALL_EVERY == STALL_EVERY / 2
@@ -259,7 +259,7 @@ impl Sale {
 
     fn is_held(&self, buyer: usize) -> bool {
         match self.locking {
-            // It has no means to know.
+            // The naive lock has no means to know.
             Locking::Naive => true,
             Locking::Ours | Locking::Fenced => self.locks[buyer].is_some_and(|lock| self.world.is_held(buyer, lock)),
         }
@@ -293,7 +293,7 @@ impl Sale {
         }
     }
 
-    /// Any client's command, by a connection of its own and without delay.
+    /// Executes a command on its own connection, without delay.
     fn command(&mut self, args: &[&str]) -> Vec<u8> {
         const CONN: u64 = u64::MAX;
         let mut bytes = format!("*{}\r\n", args.len());

@@ -1,7 +1,6 @@
-//! Simulated servers on real sockets: a [`Node`] behind a TCP listener on loopback, with plain threads.
-//!
-//! For demonstrations and for tests on machines without a Redis server. One mutex guards a node, so a node serves its clients one
-//! after the other, as Redis does.
+//! Simulated Redis servers on real sockets: a [`Node`] behind a TCP listener on loopback, with
+//! plain threads. Meant for demonstrations, and for tests on machines without a Redis server. A
+//! mutex guards each node, so it serves one client at a time, as Redis does.
 
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -15,12 +14,12 @@ use std::time::Instant as Clock;
 use lock_proto::Instant;
 use lock_proto::sim::redis::{Node, NodeConfig};
 
-/// More clients than this are turned away.
+/// Further connections are closed.
 const MAX_CLIENTS: usize = 256;
-/// A client that takes nothing for so long is dropped.
+/// A client that does not read for this long is disconnected.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A simulated Redis server that listens on a loopback port. Dropping it stops it.
+/// A simulated Redis server on a loopback port. Dropping it stops it.
 #[derive(Debug)]
 pub struct Served {
     shared: Arc<Shared>,
@@ -33,7 +32,7 @@ pub struct Served {
 struct Shared {
     start: Clock,
     state: Mutex<State>,
-    /// Notified after every change of the state.
+    /// Notified after each change of the state.
     changed: Condvar,
 }
 
@@ -48,11 +47,11 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Running {
     Yes,
-    /// The process is stopped: bytes are left to the kernel.
+    /// The process is stopped; received bytes stay in the kernel.
     Paused,
-    /// The process is dead; it may be started again.
+    /// The process was killed and may be restarted.
     Killed,
-    /// For good.
+    /// The server was dropped.
     Over,
 }
 
@@ -61,7 +60,7 @@ impl Served {
     ///
     /// # Errors
     ///
-    /// The port cannot be opened, or a thread not be started.
+    /// Fails if the port cannot be opened or a thread cannot be started.
     pub fn start(config: NodeConfig) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
@@ -77,28 +76,29 @@ impl Served {
         Ok(Self { shared, address, acceptor: Some(acceptor), timer: Some(timer) })
     }
 
-    /// Where it listens.
+    /// Returns the address that the server listens on.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its URL for a client.
+    /// Returns the URL of the server.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://{}", self.address)
     }
 
-    /// Kills the server: every connection ends, new ones are refused. Its data stays for [`restart`](Self::restart).
+    /// Kills the server: its connections end and new ones are refused. Its data stays for
+    /// [`restart`](Self::restart).
     pub fn kill(&mut self) {
         self.stop(Running::Killed);
     }
 
-    /// Starts a killed server again on the same port, with the data it had or with none.
+    /// Restarts a killed server on the same port, with or without its former data.
     ///
     /// # Errors
     ///
-    /// The port cannot be opened again.
+    /// Fails if the port cannot be opened again.
     pub fn restart(&mut self, keep_data: bool) -> io::Result<()> {
         self.kill();
         let listener = TcpListener::bind(self.address)?;
@@ -113,17 +113,17 @@ impl Served {
         Ok(())
     }
 
-    /// Stops the server as `SIGSTOP` does: connections stay, nothing is answered.
+    /// Stops the server as `SIGSTOP` does: connections stay open, but the server does not reply.
     pub fn pause(&self) {
         self.shared.set_running(Running::Yes, Running::Paused);
     }
 
-    /// Lets a stopped server go on with what has come meanwhile.
+    /// Resumes a paused server, which then handles the bytes received meanwhile.
     pub fn resume(&self) {
         self.shared.set_running(Running::Paused, Running::Yes);
     }
 
-    /// Looks into the node, or changes it.
+    /// Gives access to the node.
     pub fn with_node<T>(&self, f: impl FnOnce(&mut Node, Instant) -> T) -> T {
         let mut state = self.shared.lock();
         let now = self.shared.now();
@@ -140,14 +140,14 @@ impl Served {
             state.running = how;
             let now = self.shared.now();
             for (client, stream) in core::mem::take(&mut state.clients) {
-                // It may be closed already.
+                // Fails if the stream is already closed.
                 let _ = stream.shutdown(Shutdown::Both);
                 state.node.handle_disconnected(now, client);
             }
         }
         self.shared.changed.notify_all();
         if let Some(acceptor) = self.acceptor.take() {
-            // Wakes the thread out of `accept`; it then sees that it is over.
+            // Connecting unblocks `accept`; the thread then sees that it must end.
             let _ = TcpStream::connect(self.address);
             let _ = acceptor.join();
         }
@@ -171,9 +171,9 @@ fn accept_on(listener: TcpListener, shared: &Arc<Shared>) -> io::Result<JoinHand
                 return;
             }
             match stream {
-                // A client that cannot be served is dropped, which closes its connection.
+                // An error drops the stream, which closes the connection.
                 Ok(stream) => drop(shared.welcome(stream)),
-                // Too many open files, say: it may be better in a moment.
+                // Possibly too many open files, which may pass.
                 Err(_) => thread::sleep(Duration::from_millis(10)),
             }
         }
@@ -182,7 +182,7 @@ fn accept_on(listener: TcpListener, shared: &Arc<Shared>) -> io::Result<JoinHand
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic of another thread leaves the node as it was between two calls.
+        // A panic of another thread leaves the node consistent, between two calls.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -226,7 +226,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Feeds the node with what a client sends, until one of the two is gone.
+    /// Passes the client's bytes to the node, until the client or the server is gone.
     fn read(&self, client: u64, mut stream: TcpStream) {
         let mut buffer = [0; 16 * 1024];
         loop {
@@ -249,7 +249,7 @@ impl Shared {
                 }
             }
             drop(state);
-            // A client may be blocked now, with a deadline.
+            // A client may have blocked with a deadline, which the timer thread must see.
             self.changed.notify_all();
         }
     }
@@ -281,7 +281,7 @@ impl Shared {
 }
 
 impl State {
-    /// Sends what the node has to say, and closes what it closes.
+    /// Sends the node's pending output, and closes the connections that it closed.
     fn flush(&mut self, now: Instant) {
         let mut gone = Vec::new();
         for (client, stream) in &mut self.clients {
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(say(&mut a, "BLPOP list 0.05"), "*-1", "the wait ran out");
         a.get_mut().write_all(b"BLPOP list 0\r\n").unwrap();
         assert_eq!(say(&mut b, "PING"), "+PONG");
-        // `a` blocks at the latest when it is seen to.
+        // Waits until `a` blocks.
         while served.with_node(|node, _| node.blocked_count()) == 0 {
             thread::yield_now();
         }

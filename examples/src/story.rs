@@ -1,10 +1,10 @@
-//! What is told, with the time, and whether all checks held.
+//! Log lines with timestamps, and whether all checks passed.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Tells what happens, line by line. Clones tell the same story.
+/// Prints events line by line. Clones share one story.
 #[derive(Clone, Debug)]
 pub(crate) struct Story {
     start: Instant,
@@ -25,13 +25,13 @@ impl Story {
         self.tell(line);
     }
 
-    /// Something that must not happen.
+    /// Reports something that must not happen.
     pub(crate) fn broken(&self, line: &str) {
         self.broken.store(true, Ordering::Relaxed);
         self.tell(&format!("!! {line}"));
     }
 
-    /// Checks a promise, and tells the outcome.
+    /// Checks a promise and prints the result.
     pub(crate) fn check(&self, holds: bool, promise: &str) {
         if holds {
             self.tell(&format!("ok: {promise}"));

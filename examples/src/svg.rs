@@ -1,8 +1,10 @@
-//! Elements of a picture, as text that is well-formed XML. Classes give colours, so that light and dark are a matter of the page.
+//! SVG elements as well-formed XML. Elements have classes; the page defines their colours, light
+//! and dark.
 
 use core::fmt::{self, Write as _};
 
-/// Text between tags or in an attribute: what means something to XML is escaped, what it does not allow is shown as an escape.
+/// Text for element content or attributes. Escapes XML markup, and shows invalid characters as
+/// escapes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Escaped<'a>(pub(crate) &'a str);
 
@@ -25,19 +27,19 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// A coordinate, to a tenth of a pixel.
+/// A coordinate, rounded to a tenth of a pixel.
 #[derive(Clone, Copy, Debug)]
 struct Px(f64);
 
 impl fmt::Display for Px {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tenths = (self.0 * 10.0).round() / 10.0;
-        // `-0` is no number that anybody wants to read.
+        // Avoids `-0`.
         if tenths == 0.0 { f.write_str("0") } else { write!(f, "{tenths}") }
     }
 }
 
-/// Where a text begins or ends.
+/// Alignment of a text relative to its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Anchor {
     Start,
@@ -45,7 +47,7 @@ pub(crate) enum Anchor {
     End,
 }
 
-/// A picture, or a part of one.
+/// An SVG picture, or a part of one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Svg(String);
 
@@ -59,7 +61,7 @@ impl Svg {
     }
 
     pub(crate) fn put(&mut self, text: fmt::Arguments<'_>) {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = self.0.write_fmt(text);
     }
 
@@ -67,7 +69,7 @@ impl Svg {
         self.0.push_str(&other.0);
     }
 
-    /// Ends an element: with a title, which is shown when the pointer rests on it.
+    /// Closes an element. Browsers show its title as a tooltip.
     fn end(&mut self, element: &str, title: &str) {
         if title.is_empty() {
             self.0.push_str("/>\n");
@@ -93,12 +95,12 @@ impl Svg {
         self.end("circle", title);
     }
 
-    /// Straight lines through these points.
+    /// Draws straight lines through these points.
     pub(crate) fn path(&mut self, class: &str, points: &[(f64, f64)], title: &str) {
         self.through(class, points, "", title);
     }
 
-    /// The same, back to the first point.
+    /// Draws the closed polygon through these points.
     pub(crate) fn area(&mut self, class: &str, points: &[(f64, f64)], title: &str) {
         self.through(class, points, "Z", title);
     }
@@ -112,7 +114,7 @@ impl Svg {
         self.end("path", title);
     }
 
-    /// A cross.
+    /// Draws a cross.
     pub(crate) fn cross(&mut self, class: &str, (x, y): (f64, f64), arm: f64, title: &str) {
         let (l, r, t, b) = (Px(x - arm), Px(x + arm), Px(y - arm), Px(y + arm));
         self.put(format_args!(r#"<path class="{class}" d="M{l} {t}L{r} {b}M{l} {b}L{r} {t}""#));

@@ -1,15 +1,15 @@
-//! Waiting for a lock or an office, and telling why it takes so long.
+//! Waits for a lock or a leadership, and reports why it is still waiting.
 
 use core::future::poll_fn;
 use core::pin::Pin;
 
 use lock_proto::redis::Blocked;
 
-/// Awaits `waiting`; each time the reason changes for which it waits, `tell` is given it.
-pub(crate) async fn told<F: Future + Unpin>(
+/// Awaits `waiting`, and calls `report` each time the reason for waiting changes.
+pub(crate) async fn report_waiting<F: Future + Unpin>(
     mut waiting: F,
     blocked: impl Fn(&F) -> Option<Blocked>,
-    mut tell: impl FnMut(Blocked),
+    mut report: impl FnMut(Blocked),
 ) -> F::Output {
     let mut last = None;
     poll_fn(move |cx| {
@@ -17,7 +17,7 @@ pub(crate) async fn told<F: Future + Unpin>(
         let now = blocked(&waiting);
         if poll.is_pending() && now != last {
             last = now;
-            now.map(&mut tell);
+            now.map(&mut report);
         }
         poll
     })

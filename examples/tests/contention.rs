@@ -1,4 +1,5 @@
-//! `contention` from outside: what it prints, on real servers. No figure is compared with a clock: machines differ.
+//! Black-box tests of `contention` on real servers. They check the output, but no timings, because
+//! machines differ.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 #[path = "kit/mod.rs"]

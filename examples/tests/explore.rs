@@ -1,4 +1,5 @@
-//! `explore` from outside: exit codes, lines that can be pasted, pages that are the same each time and well-formed.
+//! Black-box tests of `explore`: exit codes, commands that can be pasted, pages that are
+//! well-formed and reproducible.
 
 use std::fs;
 use std::path::Path;
@@ -34,7 +35,8 @@ fn page(folder: &Path, output: &Output) -> String {
     fs::read_to_string(folder.join(path)).expect("the page")
 }
 
-/// Checks that tags are closed in order, that attributes are quoted, and that only known entities stand in text.
+/// Checks that tags are closed in order, attributes are quoted, and text contains only known
+/// entities.
 fn assert_well_formed(page: &str) {
     let mut open: Vec<&str> = Vec::new();
     let mut rest = page.strip_prefix("<!DOCTYPE html>\n").expect("a page begins with its type");

@@ -1,4 +1,5 @@
-//! `leader` from outside: real processes, a real etcd, and `etcdctl elect` beside it (requirement E10).
+//! Black-box tests of `leader`: real processes, a real etcd, and `etcdctl elect` beside it.
+// E10
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 #[path = "kit/mod.rs"]

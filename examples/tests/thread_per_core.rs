@@ -1,4 +1,5 @@
-//! A host of a runtime whose tasks stay on one thread: nothing in it is `Send`, and no wrapper pretends that it were.
+//! A host of a runtime whose tasks stay on one thread. Nothing in it is `Send`, and no wrapper
+//! pretends otherwise.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,6 +1,7 @@
-//! Locks without async: four threads share a counter through a lock, driven by `std::net` and threads alone.
+//! Locks without async: four threads share a counter under a lock, with `std::net` and threads
+//! only.
 //!
-//! `blocking [URL]`; the URL's default is redis://127.0.0.1:6379. See `src/blocking.rs` for the client.
+//! `blocking [URL]`; the default is redis://127.0.0.1:6379. The client is in `src/blocking.rs`.
 
 use core::error::Error;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -9,14 +10,29 @@ use std::env;
 use std::process::ExitCode;
 use std::thread;
 
+use clap::Parser;
 use lock_examples::blocking::Client;
+use lock_examples::cli::args::parse_or_exit;
 use lock_proto::redis::{Acquire, Config, Endpoint, Wait};
 
 const THREADS: u32 = 4;
 const ROUNDS: u32 = 25;
 
+/// Counts with four threads under one lock.
+#[derive(Debug, Parser)]
+#[command(name = "blocking", version)]
+struct Options {
+    /// The Redis server.
+    #[arg(default_value = "redis://127.0.0.1:6379")]
+    url: String,
+}
+
 fn main() -> ExitCode {
-    match run() {
+    let options: Options = match parse_or_exit(env::args_os().skip(1), 1) {
+        Ok(options) => options,
+        Err(code) => return ExitCode::from(code),
+    };
+    match run(&options.url) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("blocking: {error}");
@@ -25,11 +41,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> Result<(), Box<dyn Error>> {
-    let url = env::args().nth(1).unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
-    let client = Client::start(Config::new([Endpoint::parse(&url)?]))?;
+fn run(url: &str) -> Result<(), Box<dyn Error>> {
+    let client = Client::start(Config::new([Endpoint::parse(url)?]))?;
 
-    // Read and written in two steps, which only the lock keeps together.
+    // Read and written in two steps, which only the lock keeps atomic.
     let counter = AtomicU32::new(0);
     let results: Vec<Result<(), String>> = thread::scope(|scope| {
         let work = || {

@@ -1,4 +1,5 @@
-//! Measures locks on real servers under load: `contention --workload contended`, `contention report`.
+//! Measures locks on real servers under load: `contention --workload contended`, `contention
+//! report`.
 
 use std::env;
 use std::process::ExitCode;

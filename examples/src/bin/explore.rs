@@ -1,4 +1,4 @@
-//! Looks for broken promises in simulated worlds, and draws them. `explore --help` says more.
+//! Searches simulated worlds for broken promises and draws them. See `explore --help`.
 
 use std::env;
 use std::process::ExitCode;

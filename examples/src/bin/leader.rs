@@ -1,4 +1,5 @@
-//! Elections on etcd: plays one, stands in one, or observes one. `leader --help` says more.
+//! Elections on etcd: demonstrates one, or takes part as a candidate or an observer. See `leader
+//! --help`.
 
 use std::env;
 use std::process::ExitCode;

@@ -1,18 +1,26 @@
-//! How a naive lock sells more than there is: `oversell [SEED]`. Needs no server.
+//! Shows how a naive lock oversells: `oversell [SEED]`. Needs no server.
 
 use std::env;
 use std::process::ExitCode;
 
+use clap::Parser;
+use lock_examples::cli::args::parse_or_exit;
+use lock_examples::cli::exit;
 use lock_examples::oversell::{BUYERS, Locking, Outcome, STOCK, Stall, TTL, play};
 
+/// Shows how a naive lock sells more than there is.
+#[derive(Debug, Parser)]
+#[command(name = "oversell", version)]
+struct Options {
+    /// Seed of the simulation.
+    #[arg(default_value = "1")]
+    seed: u64,
+}
+
 fn main() -> ExitCode {
-    let seed = match env::args().nth(1).map(|text| (text.parse::<u64>(), text)) {
-        None => 1,
-        Some((Ok(seed), _)) => seed,
-        Some((Err(_), text)) => {
-            eprintln!("oversell: {text:?} is no seed: give a number");
-            return ExitCode::from(64);
-        }
+    let seed = match parse_or_exit(env::args_os().skip(1), exit::USAGE) {
+        Ok(Options { seed }) => seed,
+        Err(code) => return ExitCode::from(code),
     };
     println!(
         "{BUYERS} buyers, {STOCK} things to sell, a lock of {TTL:?} around `read the stock, work, write one less`."
@@ -45,13 +53,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// What the documentation says of each case.
+/// Returns true if the outcome is the one that the documentation states.
 const fn is_as_promised(locking: Locking, stall: Stall, outcome: &Outcome) -> bool {
     match (locking, stall) {
         (Locking::Naive, Stall::SlowService | Stall::Stopped | Stall::StoppedBeforeWrite) => outcome.oversold() > 0,
         (Locking::Ours, Stall::SlowService | Stall::Stopped)
         | (Locking::Fenced, Stall::SlowService | Stall::Stopped | Stall::StoppedBeforeWrite) => outcome.oversold() == 0,
-        // No lock can promise it.
+        // No lock can promise anything here.
         (Locking::Ours, Stall::StoppedBeforeWrite) => true,
     }
 }

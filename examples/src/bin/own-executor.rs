@@ -1,6 +1,7 @@
-//! Locks on an executor that is neither tokio's nor smol's nor async-std's: the one of `src/host`.
+//! Locks on an executor other than tokio, smol and async-std: the one in `src/host`.
 //!
-//! `own-executor [--backend URL]`; without a URL it brings a simulated Redis server. Four tasks take turns with one lock, on one thread.
+//! `own-executor [--backend URL]`; without a URL it starts a simulated Redis server. Four tasks
+//! share one lock, on one thread.
 
 use core::cell::Cell;
 use core::error::Error;
@@ -9,7 +10,8 @@ use std::env;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use lexopt::Arg;
+use clap::Parser;
+use lock_examples::cli::args::parse_or_exit;
 use lock_examples::host::Executor;
 use lock_examples::serve::Served;
 use lock_proto::driver::{self, Host as _, Settings};
@@ -19,8 +21,21 @@ use lock_proto::sim::redis::NodeConfig;
 const TASKS: u32 = 4;
 const ROUNDS: u32 = 5;
 
+/// Counts with four tasks under one lock, on a custom executor.
+#[derive(Debug, Parser)]
+#[command(name = "own-executor", version)]
+struct Options {
+    /// The Redis server or etcd cluster [default: a simulated Redis server]
+    #[arg(long = "backend", value_name = "URL")]
+    url: Option<String>,
+}
+
 fn main() -> ExitCode {
-    match run() {
+    let options: Options = match parse_or_exit(env::args_os().skip(1), 1) {
+        Ok(options) => options,
+        Err(code) => return ExitCode::from(code),
+    };
+    match run(options.url) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("own-executor: {error}");
@@ -29,18 +44,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> Result<(), Box<dyn Error>> {
-    let mut url = None;
-    let mut args = lexopt::Parser::from_iter(env::args_os());
-    while let Some(arg) = args.next()? {
-        match arg {
-            Arg::Long("backend") => {
-                url = Some(args.value()?.into_string().map_err(|url| format!("{url:?} is no URL"))?)
-            }
-            Arg::Short(_) | Arg::Long(_) | Arg::Value(_) => return Err(arg.unexpected().into()),
-        }
-    }
-    // Serves for as long as this function runs.
+fn run(url: Option<String>) -> Result<(), Box<dyn Error>> {
+    // Serves until this function returns.
     let served = if url.is_none() { Some(Served::start(NodeConfig::new(1))?) } else { None };
     let url = url.or_else(|| served.as_ref().map(Served::url)).unwrap_or_default();
 
@@ -49,7 +54,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     let (client, driver) = driver::connect(host.clone(), Settings::parse([&url])?)?;
     executor.spawn(driver);
 
-    // Read and written in two steps, which only the lock keeps together.
+    // Read and written in two steps, which only the lock keeps atomic.
     let (counter, ended) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
     for task in 1..=TASKS {
         let (client, host) = (client.clone(), host.clone());

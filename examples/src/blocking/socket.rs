@@ -1,4 +1,4 @@
-//! Sockets of both kinds, read and written by two threads at once.
+//! TCP and unix sockets that one thread reads while another writes.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -11,7 +11,7 @@ use std::thread;
 use lock_proto::Fault;
 use lock_proto::redis::Target;
 
-/// How long an address is tried alone.
+/// Delay before the next address is tried in parallel.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 pub(super) enum Socket {
@@ -32,7 +32,7 @@ impl Socket {
         }
     }
 
-    /// Reads some bytes; 0 at the end.
+    /// Reads some bytes; 0 at the end of the stream.
     pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let read = match self {
@@ -53,9 +53,9 @@ impl Socket {
         }
     }
 
-    /// Ends the connection; a thread that reads or writes it returns.
+    /// Closes the connection, which unblocks its reader and writer.
     pub(super) fn close(&self) {
-        // It fails only on a connection that has ended.
+        // Fails only if the connection has already ended.
         let _ = match self {
             Self::Tcp(stream) => stream.shutdown(Shutdown::Both),
             Self::Unix(stream) => stream.shutdown(Shutdown::Both),
@@ -63,8 +63,8 @@ impl Socket {
     }
 }
 
-/// Connects to the address that answers first. Each is tried by a thread of its own, the next one when those before it have failed or are silent for
-/// a while: a dead address of a name must not keep us from the others (RFC 8305).
+/// Connects to the first address that accepts, with one thread per address. Starts the next attempt
+/// after a failure or a delay, so that a dead address does not block the others (RFC 8305).
 fn race(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let (send, answers) = channel();
     let mut failure = ErrorKind::NotFound.into();
@@ -74,7 +74,7 @@ fn race(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
         let is_last = next.is_none();
         if let Some(address) = next {
             let send = send.clone();
-            // Nobody listens any more if another one was faster: the stream is closed then.
+            // The send fails if another address was faster, which closes the stream.
             thread::spawn(move || drop(send.send(TcpStream::connect(address))));
             pending += 1;
         }
@@ -93,7 +93,7 @@ fn race(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     }
 }
 
-/// What an error of a socket means to the machine.
+/// Maps a socket error to a fault of the machine.
 #[expect(clippy::wildcard_enum_match_arm, reason = "std's list of kinds is long and open; the rest is one fault")]
 pub(super) fn fault(error: &io::Error) -> Fault {
     match error.kind() {

@@ -1,34 +1,37 @@
-//! How an end is told: exit codes, the numbers of `sysexits.h` where one fits, and a shell's for the command.
+//! Exit codes: those of `sysexits.h` where one fits, and those of a shell for the command.
 
 use lock_proto::driver::{AcquireError, AcquireErrorKind};
 use lock_proto::redis::{Failure, Loss};
 
-/// A value that cannot be used, two or four backends, mixed schemes.
+/// Success.
+pub const SUCCESS: u8 = 0;
+/// Usage error: an invalid value, an even number of backends, mixed schemes.
 pub const USAGE: u8 = 64;
-/// The key holds something that is no lock.
+/// The key holds a value that is not a lock.
 pub const KEY_IN_USE: u8 = 65;
-/// The wait ran out, and too few servers answered.
+/// The wait timed out because too few servers replied.
 pub const UNREACHABLE: u8 = 69;
-/// A file cannot be written.
+/// A file could not be written.
 pub const NOT_WRITTEN: u8 = 74;
-/// The wait ran out, and somebody was last seen holding the lock.
+/// The wait timed out while another client held the lock.
 pub const BUSY: u8 = 75;
-/// The lock was lost before the command's end, or the command was asked to end because the lock was about to be.
+/// The lock was lost before the command ended, or the command was terminated because the lock was
+/// about to expire.
 pub const LOST: u8 = 76;
-/// The servers refuse: password, permission.
+/// The servers rejected the login or denied permission.
 pub const REFUSED: u8 = 77;
-/// The command cannot be executed.
+/// The command could not be executed.
 pub const NOT_EXECUTABLE: u8 = 126;
-/// There is no such command.
+/// The command was not found.
 pub const NOT_FOUND: u8 = 127;
 
-/// The code for an end by signal `number`.
+/// Returns the exit code of a process that was ended by signal `number`.
 #[must_use]
 pub fn by_signal(number: i32) -> u8 {
     128_u8.saturating_add(u8::try_from(number).unwrap_or(127))
 }
 
-/// The code for a lock that was not acquired.
+/// Returns the exit code for a lock that was not acquired.
 #[must_use]
 pub fn of_failure(failure: &Failure) -> u8 {
     match failure {
@@ -36,7 +39,7 @@ pub fn of_failure(failure: &Failure) -> u8 {
         Failure::KeyInUse(_) => KEY_IN_USE,
         Failure::Refused(_) => REFUSED,
         Failure::EqualNodes(..) => USAGE,
-        // What else there may be in later versions: nothing was acquired, and no server said that somebody has it.
+        // Later versions may add causes; none of them means that another client holds the lock.
         Failure::TimedOut(_) | Failure::ShuttingDown | _ => UNREACHABLE,
     }
 }

@@ -1,6 +1,6 @@
-//! What the command-line tools share: how times are written, how an end is told.
+//! Shared parts of the command-line tools: argument parsing, exit codes, runtimes.
 
-pub mod duration;
+pub mod args;
 pub mod exit;
 pub(crate) mod name;
 pub mod runtime;
@@ -9,10 +9,10 @@ use core::fmt;
 use core::time::Duration;
 use std::io::Write as _;
 
-/// How long the servers are given to confirm that nothing is left behind.
+/// Limit for the cleanup on the servers at the end of a program.
 pub(crate) const GOODBYE: Duration = Duration::from_secs(2);
 
-/// A command line that cannot be carried out. Names the value and what is allowed.
+/// A usage error: names the rejected value and what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usage(pub String);
 
@@ -22,45 +22,17 @@ impl fmt::Display for Usage {
     }
 }
 
-impl From<lexopt::Error> for Usage {
-    fn from(error: lexopt::Error) -> Self {
-        Self(error.to_string())
-    }
-}
-
-/// An error of that kind.
+/// Returns a usage error.
 pub(crate) fn usage<T>(text: impl Into<String>) -> Result<T, Usage> {
     Err(Usage(text.into()))
 }
 
-/// The value of the option that was read last.
-pub(crate) fn text(parser: &mut lexopt::Parser) -> Result<String, Usage> {
-    parser.value()?.into_string().map_err(|value| Usage(format!("{value:?} is no UTF-8")))
-}
-
-/// Reads a length of time.
-pub(crate) fn time(option: &str, value: &str) -> Result<Duration, Usage> {
-    duration::parse(value)
-        .ok_or_else(|| Usage(format!("{option}: {value:?} is no time: write it like 500ms, 10s or 1m30s")))
-}
-
-/// Reads one of a few words.
-pub(crate) fn choice<T: Copy>(option: &str, value: &str, allowed: &[(&str, T)]) -> Result<T, Usage> {
-    match allowed.iter().find(|(name, _)| *name == value) {
-        Some((_, choice)) => Ok(*choice),
-        None => {
-            let names: Vec<&str> = allowed.iter().map(|(name, _)| *name).collect();
-            usage(format!("{option}: {value:?} is none of {}", names.join(", ")))
-        }
-    }
-}
-
-/// The TTL of a lease for this long: etcd counts whole seconds.
+/// Rounds a TTL up to whole seconds, the unit of etcd leases.
 pub(crate) fn whole_seconds(ttl: Duration) -> Duration {
     Duration::from_secs(ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0)))
 }
 
-/// One line on stdout, at once.
+/// Prints one line on stdout and flushes it.
 pub(crate) fn print(what: &dyn fmt::Display) {
     let mut stdout = std::io::stdout().lock();
     let _ = writeln!(stdout, "{what}");

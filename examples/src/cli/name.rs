@@ -1,8 +1,8 @@
-//! A lock's name on a terminal or in a log.
+//! Lock names for terminals and logs.
 
 use core::fmt::{self, Write as _};
 
-/// Shows a name in one line: control characters and bytes that are no UTF-8 are escaped.
+/// Displays a name on one line, with control characters and invalid UTF-8 escaped.
 #[derive(Clone, Copy)]
 pub(crate) struct Shown<'a>(pub(crate) &'a [u8]);
 

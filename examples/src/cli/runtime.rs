@@ -1,31 +1,22 @@
-//! The runtimes that a program can be told to use.
+//! The async runtimes that a tool can use.
 
+use clap::ValueEnum;
 use lock_proto::driver::{self, ConnectError, Settings};
 
 /// An async runtime.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]
 pub enum Runtime {
-    /// tokio, by `lock-tokio`.
+    /// tokio, through `lock-tokio`.
     Tokio,
-    /// smol and its global executor, by `lock-smol`.
+    /// smol and its global executor, through `lock-smol`.
     Smol,
-    /// async-std, by `lock-smol` too.
+    /// async-std, also through `lock-smol`.
     AsyncStd,
 }
 
 impl Runtime {
-    /// Their names.
-    pub(crate) const ALL: [(&str, Self); 3] =
-        [("tokio", Self::Tokio), ("smol", Self::Smol), ("async-std", Self::AsyncStd)];
-
-    /// Its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(_, other)| *other == self).map_or("", |(name, _)| name)
-    }
-
-    /// A client whose driver this runtime runs.
+    /// Creates a client whose driver runs on this runtime.
     pub(crate) fn client(self, settings: Settings) -> Result<driver::Client, ConnectError> {
         Ok(match self {
             Self::Tokio => lock_tokio::connect_with(settings)?,

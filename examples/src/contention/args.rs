@@ -1,4 +1,4 @@
-//! The command line.
+//! Command line of `contention`.
 
 use core::num::NonZeroUsize;
 use core::str::FromStr;
@@ -6,63 +6,142 @@ use core::time::Duration;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use lexopt::Arg::{Long, Short, Value};
-use lock_proto::redis::Wake;
+use clap::builder::{RangedU64ValueParser, TypedValueParser};
+use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand};
 
 use super::contender::{Peers, Store};
 use super::job::{Job, Workload};
 use super::report;
+use crate::cli::args::{Line, WakeMode, backends_or_default, parse_as, switch, time};
 use crate::cli::runtime::Runtime;
-use crate::cli::{Usage, choice, text, time, usage};
+use crate::cli::{Usage, usage};
 
-const HELP: &str = "\
-Measures locks on real servers under load.
+/// Measures locks on real servers under load.
+#[derive(Debug, Parser)]
+#[command(
+    name = "contention",
+    version,
+    override_usage = USAGE,
+    after_help = AFTER_HELP,
+    args_conflicts_with_subcommands = true
+)]
+struct Options {
+    #[command(subcommand)]
+    report: Option<Report>,
 
-usage: contention --workload WORKLOAD [OPTIONS]      one workload; prints what came of it
-       contention report [--seconds S] [--clients C] [--out DIR]
-                                                     many workloads on servers that it starts, drawn in DIR/report.html
-                                                     and DIR/report.md [3, 10, the current directory]
+    /// uncontended: each task takes a lock of its own repeatedly; contended: all tasks take one
+    /// lock; quorum: as uncontended, on three servers or more; held: many locks are held and
+    /// renewed.
+    #[arg(long, hide_possible_values = true)]
+    workload: Option<Workload>,
 
-WORKLOAD is one of
-  uncontended        each task takes a lock of its own, again and again
-  contended          all tasks want one lock
-  quorum             as uncontended, on three servers or more
-  held               many locks are held and renewed
+    /// redis://[user:password@]host[:port][/database]: once for a single server, three or a larger
+    /// odd number of times for a quorum. Or once etcd://host[:port][,host[:port]...] [default:
+    /// $LOCK_BACKEND (separated by blanks), else redis://127.0.0.1:6379]
+    #[arg(long = "backend", value_name = "URL")]
+    backends: Vec<String>,
 
-  --backend URL      redis://[user:password@]host[:port][/database] once, or three or any larger odd number of times for
-                     a quorum; or etcd://host[:port][,host[:port]...] once
-                     Default: $LOCK_BACKEND (separated by blanks), else redis://127.0.0.1:6379
-  --clients C        how many tasks [16]
-  --seconds S        for how long [5]
-  --hold TIME        how long a lock is held each time [0]
-  --locks N          held: how many [10000]
-  --ttl TIME         how long a lock outlives the last sign of life [10s]
-  --poll TIME        how often a waiter tries; not used with etcd [50ms]
-  --wake HOW         notify: a release wakes one waiter; poll: polling alone; not used with etcd [notify]
-  --clients-per-connection K
-                     how many tasks share a client, and so its connection or session; 1: each has its own, as
-                     processes would have [all]
-  --turns on|off     whether a lock is passed on among the tasks of a client without a word to the server [on]
-  --fence on|off     whether a lock comes with a fencing token; not used with a quorum or etcd [on]
-  --runtime NAME     tokio, smol or async-std [tokio]
-  --peer NAME        another library in place of this one, PEERS
-  --json             one line of JSON
+    /// Number of tasks.
+    #[arg(long, value_name = "C", value_parser = count(MAX_TASKS), default_value = "16")]
+    clients: NonZeroUsize,
 
-A TIME is written like 500ms, 10s or 1m30s. What the fields of the JSON mean is told in docs/benchmarks.md.
+    /// How long to measure.
+    #[arg(long, value_name = "S", value_parser = seconds, default_value = "5")]
+    seconds: Duration,
 
-exit code: 0, or 64 usage   65 the key is in use by something else   69 a server does not answer   77 refused by the server
-";
+    /// How long each lock is held.
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "0")]
+    hold: Duration,
 
-/// What to say of peers where there are none.
+    /// Workload held: number of locks.
+    #[arg(long, value_name = "N", value_parser = count(MAX_LOCKS), default_value = "10000")]
+    locks: NonZeroUsize,
+
+    /// TTL of a lock after its last renewal.
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
+    ttl: Duration,
+
+    /// Polling interval while waiting; ignored with etcd.
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "50ms")]
+    poll: Duration,
+
+    /// notify: wake one waiter on release; poll: rely on polling only; ignored with etcd.
+    #[arg(long, value_name = "MODE", hide_possible_values = true, default_value = "notify")]
+    wake: WakeMode,
+
+    /// Number of tasks that share a client, and so its connection or session; 1 behaves as separate
+    /// processes would [default: all]
+    #[arg(long, value_name = "K", value_parser = count(MAX_TASKS))]
+    clients_per_connection: Option<NonZeroUsize>,
+
+    /// Hand the lock over among the tasks of a client without a request to the server.
+    #[arg(long, value_name = "on|off", value_parser = switch(), hide_possible_values = true)]
+    #[arg(action = ArgAction::Set, default_value = "on")]
+    turns: bool,
+
+    /// Issue fencing tokens; ignored with a quorum or etcd.
+    #[arg(long, value_name = "on|off", value_parser = switch(), hide_possible_values = true)]
+    #[arg(action = ArgAction::Set, default_value = "on")]
+    fence: bool,
+
+    /// tokio, smol or async-std.
+    #[arg(long, value_name = "NAME", hide_possible_values = true, default_value = "tokio")]
+    runtime: Runtime,
+
+    // `help_of_peer` writes its help.
+    #[arg(long, value_name = "NAME")]
+    peer: Option<String>,
+
+    /// Print one line of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Report {
+    Report(ReportOptions),
+}
+
+/// Measures many workloads on servers that it starts, and draws them in DIR/report.html and
+/// DIR/report.md.
+#[derive(Debug, Args)]
+struct ReportOptions {
+    /// How long to measure each workload.
+    #[arg(long, value_name = "S", value_parser = seconds, default_value = "3")]
+    seconds: Duration,
+
+    /// The smallest number of contending tasks; there are also runs with 10 and 100 times as many.
+    #[arg(long, value_name = "C", value_parser = count(100), default_value = "10")]
+    clients: NonZeroUsize,
+
+    /// Where to write the report.
+    #[arg(long, value_name = "DIR", allow_hyphen_values = true, default_value = ".")]
+    out: PathBuf,
+}
+
+const USAGE: &str = "\
+contention --workload WORKLOAD [OPTIONS]
+       contention report [--seconds S] [--clients C] [--out DIR]";
+
+const AFTER_HELP: &str = "\
+Durations are written like 500ms, 10s or 1m30s. docs/benchmarks.md explains the fields of the JSON.
+
+Exit code: 0, or
+  64  usage error
+  65  the key is in use by something else
+  69  a server does not reply
+  77  a server rejected the login or denied permission";
+
+/// What to say of peers in a build without them.
 const HOW_TO_GET_PEERS: &str = "peers (rslock, redis-rs, etcd-client) are in another build of this tool, since they bring many \
                                 dependencies: cargo run --release --manifest-path examples/bench/Cargo.toml --bin contention -- …";
 
-/// More would be a slip of the finger.
-const MAX_TASKS: usize = 100_000;
-const MAX_LOCKS: usize = 1_000_000;
+// Larger numbers are taken for typing errors.
+const MAX_TASKS: u64 = 100_000;
+const MAX_LOCKS: u64 = 1_000_000;
 const MAX_SECONDS: f64 = 86_400.0;
 
-/// How the figures are printed.
+/// How to print the figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     /// For people.
@@ -71,64 +150,51 @@ pub(super) enum Format {
     Json,
 }
 
-/// What the command line asks for.
+/// What the command line requests.
 #[derive(Debug)]
 pub(super) enum Parsed {
-    /// One workload.
+    /// Measure one workload.
     Run(Box<Job>, Format),
-    /// All of them.
+    /// Measure all of them.
     Report(report::Wanted),
-    /// Print this and end well.
+    /// Print this text and exit with code 0.
     Print(String),
 }
 
-/// Reads the command line (without the program's name).
+/// Parses the command line without the program's name.
 pub(super) fn parse(
     args: impl IntoIterator<Item = OsString>,
     default_backends: Option<&str>,
     peers: &dyn Peers,
 ) -> Result<Parsed, Usage> {
-    let mut parser = lexopt::Parser::from_args(args);
-    let mut job = Job::new(Workload::Contended, Vec::new());
-    let (mut workload, mut format) = (None, Format::Table);
-    while let Some(arg) = parser.next()? {
-        match arg {
-            Value(word) if word == "report" && workload.is_none() => return parse_report(parser),
-            Long("workload") => workload = Some(choice("--workload", &text(&mut parser)?, &Workload::ALL)?),
-            Long("backend") => job.backends.push(text(&mut parser)?),
-            Long("clients") => job.clients = count("--clients", &text(&mut parser)?, MAX_TASKS)?,
-            Long("seconds") => job.span = seconds(&text(&mut parser)?)?,
-            Long("hold") => job.hold = time("--hold", &text(&mut parser)?)?,
-            Long("locks") => job.locks = count("--locks", &text(&mut parser)?, MAX_LOCKS)?,
-            Long("ttl") => job.ttl = time("--ttl", &text(&mut parser)?)?,
-            Long("poll") => job.poll = time("--poll", &text(&mut parser)?)?,
-            Long("wake") => {
-                job.wake = choice("--wake", &text(&mut parser)?, &[("notify", Wake::Notify), ("poll", Wake::Poll)])?;
-            }
-            Long("clients-per-connection") => {
-                job.per_connection = Some(count("--clients-per-connection", &text(&mut parser)?, MAX_TASKS)?);
-            }
-            Long("turns") => job.turns = choice("--turns", &text(&mut parser)?, &SWITCH)?,
-            Long("fence") => job.fence = choice("--fence", &text(&mut parser)?, &SWITCH)?,
-            Long("runtime") => job.runtime = choice("--runtime", &text(&mut parser)?, &Runtime::ALL)?,
-            Long("peer") => job.peer = Some(text(&mut parser)?),
-            Long("json") => format = Format::Json,
-            Long("help") | Short('h') => return Ok(Parsed::Print(help(peers))),
-            Long("version") | Short('V') => {
-                return Ok(Parsed::Print(format!("contention {}\n", env!("CARGO_PKG_VERSION"))));
-            }
-            Long(_) | Short(_) | Value(_) => return Err(arg.unexpected().into()),
-        }
+    let command = Options::command().mut_arg("peer", |arg| arg.help(help_of_peer(peers)));
+    let options: Options = match parse_as(command, args)? {
+        Line::Run(options) => options,
+        Line::Print(text) => return Ok(Parsed::Print(text)),
+    };
+    if let Some(Report::Report(ReportOptions { seconds: span, clients, out })) = options.report {
+        return Ok(Parsed::Report(report::Wanted { span, clients, out }));
     }
-    let Some(workload) = workload else {
+    let Some(workload) = options.workload else {
         return usage("--workload is missing: uncontended, contended, quorum or held; or `contention report`");
     };
-    job.workload = workload;
-    if job.backends.is_empty() {
-        let default = default_backends.filter(|list| !list.trim().is_empty()).unwrap_or("redis://127.0.0.1:6379");
-        job.backends.extend(default.split_whitespace().map(str::to_owned));
-    }
-    // Whether they can be used; they are made anew for each client.
+    let job = Job {
+        backends: backends_or_default(options.backends, default_backends),
+        workload,
+        clients: options.clients,
+        span: options.seconds,
+        hold: options.hold,
+        locks: options.locks,
+        ttl: options.ttl,
+        poll: options.poll,
+        wake: options.wake.into(),
+        per_connection: options.clients_per_connection,
+        turns: options.turns,
+        fence: options.fence,
+        runtime: options.runtime,
+        peer: options.peer,
+    };
+    // Checks the settings only: they are made anew for each client.
     let _ = job.settings().map_err(|failed| Usage(failed.why))?;
     if workload == Workload::Quorum && job.backends.len() < 3 {
         return usage("--workload quorum needs three servers or more: give --backend redis://… several times");
@@ -139,6 +205,7 @@ pub(super) fn parse(
     if let Some(peer) = &job.peer {
         check_peer(peer, &job, peers)?;
     }
+    let format = if options.json { Format::Json } else { Format::Table };
     Ok(Parsed::Run(Box::new(job), format))
 }
 
@@ -167,50 +234,34 @@ fn check_peer(name: &str, job: &Job, peers: &dyn Peers) -> Result<(), Usage> {
     }
 }
 
-fn parse_report(mut parser: lexopt::Parser) -> Result<Parsed, Usage> {
-    let mut wanted = report::Wanted::default();
-    while let Some(arg) = parser.next()? {
-        match arg {
-            Long("seconds") => wanted.span = seconds(&text(&mut parser)?)?,
-            // A hundred times as many are the most.
-            Long("clients") => wanted.clients = count("--clients", &text(&mut parser)?, 100)?,
-            Long("out") => wanted.out = PathBuf::from(parser.value()?),
-            Long("help") | Short('h') => return Ok(Parsed::Print(help(&()))),
-            Long(_) | Short(_) | Value(_) => return Err(arg.unexpected().into()),
-        }
-    }
-    Ok(Parsed::Report(wanted))
-}
-
-const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
-
 fn names_of(peers: &dyn Peers) -> String {
     peers.list().iter().map(|peer| peer.name).collect::<Vec<_>>().join(", ")
 }
 
-fn help(peers: &dyn Peers) -> String {
+fn help_of_peer(peers: &dyn Peers) -> String {
     let names = names_of(peers);
-    HELP.replace("PEERS", if names.is_empty() { "none in this build: see docs/benchmarks.md" } else { &names })
+    let names = if names.is_empty() { "none in this build, see docs/benchmarks.md" } else { &names };
+    format!("Measure another library instead of this one: {names}")
 }
 
-fn count(option: &str, value: &str, max: usize) -> Result<NonZeroUsize, Usage> {
-    match NonZeroUsize::from_str(value) {
-        Ok(number) if number.get() <= max => Ok(number),
-        Ok(_) | Err(_) => usage(format!("{option}: {value:?} is no whole number from 1 to {max}")),
-    }
+/// Parses a whole number from 1 to `max`.
+fn count(max: u64) -> impl TypedValueParser<Value = NonZeroUsize> {
+    RangedU64ValueParser::<usize>::new().range(1..=max).try_map(NonZeroUsize::try_from)
 }
 
-/// A whole number or a decimal fraction.
-fn seconds(value: &str) -> Result<Duration, Usage> {
-    match f64::from_str(value) {
+/// Parses a number of seconds, with or without a fraction.
+fn seconds(text: &str) -> Result<Duration, String> {
+    match f64::from_str(text) {
         Ok(number) if (0.01..=MAX_SECONDS).contains(&number) => Ok(Duration::from_secs_f64(number)),
-        Ok(_) | Err(_) => usage(format!("--seconds: {value:?} is no number from 0.01 to {MAX_SECONDS}")),
+        Ok(_) | Err(_) => Err(format!("expected a number from 0.01 to {MAX_SECONDS}")),
     }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use lock_proto::redis::Wake;
 
     use super::*;
     use crate::contention::{Failed, Outcome, Peer};

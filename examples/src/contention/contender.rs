@@ -1,28 +1,30 @@
-//! What is measured, whoever wrote it.
+//! The interface of a library to be measured.
 
 use super::{Failed, Job, Outcome};
 
-/// A task's way to its lock. What belongs to the task alone, or is shared with the other tasks, is settled when it is made.
+/// Takes and releases the lock of one task. Its construction decides what it shares with other
+/// tasks.
 pub trait Contender: Send + 'static {
     /// The lock while it is held.
     type Held: Send;
 
-    /// Connects, and does all else that is done once. Not measured.
+    /// Connects, and does all other one-time work. Not measured.
     fn ready(&mut self) -> impl Future<Output = Result<(), Failed>> + Send;
 
-    /// Takes the lock, however long it takes. An error is counted, and it is tried again.
+    /// Takes the lock, without a timeout. The caller counts an error and retries.
     fn acquire(&mut self) -> impl Future<Output = Result<Self::Held, String>> + Send;
 
-    /// Gives it back, and returns when that is done. An error says that it was lost before, or may still be held.
+    /// Releases the lock, and returns when that is done. An error means that the lock was lost
+    /// before, or may still be held.
     fn release(&mut self, held: Self::Held) -> impl Future<Output = Result<(), String>> + Send;
 }
 
-/// Where the locks of a peer are.
+/// The store of a peer's locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Store {
     /// One Redis server, or several of them.
     Redis {
-        /// Whether it knows how to use several.
+        /// Whether the peer supports a quorum of servers.
         quorum: bool,
     },
     /// etcd.
@@ -34,26 +36,26 @@ pub enum Store {
 pub struct Peer {
     /// Its name for `--peer`.
     pub name: &'static str,
-    /// What a reader is told of it, such as its version and its way.
+    /// Description for readers, such as its version and its method.
     pub about: String,
-    /// Its servers.
+    /// The store that it needs.
     pub store: Store,
 }
 
 /// The other libraries that this program was built with.
 pub trait Peers {
-    /// All of them.
+    /// Returns all peers.
     fn list(&self) -> Vec<Peer>;
 
-    /// Measures one of them.
+    /// Measures one peer.
     ///
     /// # Errors
     ///
-    /// There is no such peer, or its servers do not answer.
+    /// Fails if the peer does not exist or its servers do not reply.
     fn measure(&self, peer: &str, job: &Job) -> Result<Outcome, Failed>;
 }
 
-/// None.
+/// No peers.
 impl Peers for () {
     fn list(&self) -> Vec<Peer> {
         Vec::new()

@@ -1,4 +1,4 @@
-//! What the servers say of themselves: commands executed, processor time used.
+//! Statistics reported by the servers: executed commands and processor time.
 
 use core::net::SocketAddr;
 use core::ops::Sub;
@@ -9,35 +9,39 @@ use lock_proto::driver::Settings;
 use lock_proto::redis::{Endpoint, Target};
 use lock_testkit::{Connection, Value, http_get};
 
-/// How long a server may take to answer.
+/// Limit for a server's reply.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What servers have done.
+/// Totals of the servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spent {
-    /// Redis: commands executed, those of scripts too (`INFO commandstats`). etcd: messages received, on streams too.
+    /// Redis: executed commands, including those of scripts (`INFO commandstats`). etcd: received
+    /// messages, including those on streams.
     pub(super) commands: u64,
-    /// Those of them that only scripts send here. `SET` is another matter, see [`requests`](Self::requests).
+    /// Those that only scripts use here. `SET` is counted separately, see
+    /// [`requests`](Self::requests).
     inside: u64,
-    /// `SET`.
+    /// `SET` commands.
     sets: u64,
-    /// User and system.
+    /// Processor time, user and system.
     pub(super) cpu: Duration,
 }
 
-/// How the clients of a run use `SET`, which Redis counts alike wherever it comes from.
+/// How the clients of a run use `SET`. Redis counts it in the same way inside and outside of
+/// scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sets {
-    /// They send it: the other libraries.
+    /// Clients send it: the other libraries.
     Sent,
-    /// Scripts alone do: this library with fencing tokens.
+    /// Only scripts use it: this library with fencing tokens.
     InScripts,
-    /// Both: this library without them.
+    /// Both: this library without fencing tokens.
     Both,
 }
 
 impl Spent {
-    /// What clients sent. The servers do not count that, but each command of these clients but `SET` is either sent or inside a script.
+    /// Returns the number of commands that clients sent. The servers do not report it, but every
+    /// command here except `SET` is either sent or used in scripts.
     pub(super) const fn requests(&self, sets: Sets) -> Option<u64> {
         let sent = self.commands.saturating_sub(self.inside);
         match sets {
@@ -72,7 +76,7 @@ impl core::iter::Sum for Spent {
     }
 }
 
-/// The servers of a run, as far as they can be asked.
+/// The servers of a run that can be queried.
 #[derive(Debug)]
 pub(super) enum Servers {
     Redis(Vec<Endpoint>),
@@ -80,7 +84,7 @@ pub(super) enum Servers {
 }
 
 impl Servers {
-    /// Those with these URLs; what is wrong with them is told elsewhere.
+    /// Connects to these URLs. Skips invalid ones, which are reported elsewhere.
     pub(super) fn of(backends: &[String]) -> Self {
         match Settings::parse(backends) {
             Ok(Settings::Redis(config)) => Self::Redis(config.nodes().to_vec()),
@@ -92,7 +96,7 @@ impl Servers {
         }
     }
 
-    /// What they have done so far; `None` if one of them does not tell.
+    /// Returns the totals so far; `None` if a server does not report them.
     pub(super) fn sample(&self) -> Option<Spent> {
         match self {
             Self::Redis(nodes) => nodes.iter().map(redis).sum(),
@@ -102,7 +106,7 @@ impl Servers {
 }
 
 fn address(target: &Target) -> Option<SocketAddr> {
-    // Not of Unix sockets.
+    // Unix sockets are not supported.
     let Target::Tcp { host, port } = target else { return None };
     (&**host, *port).to_socket_addrs().ok()?.next()
 }
@@ -121,10 +125,10 @@ fn redis(node: &Endpoint) -> Option<Spent> {
     Some(Spent { cpu: redis_cpu(&info("cpu")?)?, ..spent })
 }
 
-/// What the scripts of all libraries here are made of, beside `SET`.
+/// The commands that the scripts of all libraries here use, apart from `SET`.
 const INSIDE: [&str; 7] = ["get", "del", "pttl", "time", "exists", "pexpire", "rpush"];
 
-/// Sums of `cmdstat_get:calls=2,usec=…`.
+/// Sums lines such as `cmdstat_get:calls=2,usec=…`.
 fn commands_of(stats: &str) -> Spent {
     let mut spent = Spent::default();
     let lines = stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(":calls="));

@@ -1,4 +1,4 @@
-//! Many locks, held and renewed: what each costs.
+//! Workload `held`: many locks are held and renewed. Measures the cost of each.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use super::measure::lock_names;
 use super::outcome::{aligned, line};
 use super::{Failed, ours, process};
 
-/// Time to give so many back.
+/// Limit for releasing all locks.
 const GOODBYE: Duration = Duration::from_secs(20);
 
-/// What came of it.
+/// Result of the workload.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     clients: usize,
     span: Duration,
     locks: usize,
     acquire: Duration,
-    /// Processor time of this process while they were held.
+    /// Processor time of this process while the locks were held.
     cpu: Duration,
-    /// Bytes of resident memory for each lock, with its guard.
+    /// Bytes of resident memory for each lock, including its guard.
     resident: Option<u64>,
     lost: usize,
 }
@@ -59,7 +59,7 @@ impl Held {
     }
 }
 
-/// Takes the locks, holds them, and gives them back.
+/// Takes the locks, holds them, and releases them.
 pub(super) async fn run(job: &Job) -> Result<Held, Failed> {
     let clients = ours::clients(job)?;
     let run: Arc<str> = lock_names(job).remove(0).into();
@@ -92,7 +92,7 @@ pub(super) async fn run(job: &Job) -> Result<Held, Failed> {
     Ok(Held { clients: tasks, span: job.span, locks, acquire, cpu, resident, lost })
 }
 
-/// Takes the locks of these numbers, one after the other.
+/// Takes the locks with these numbers, one after another.
 async fn take(
     client: &Client,
     run: &str,

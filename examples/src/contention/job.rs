@@ -1,8 +1,9 @@
-//! What is to be measured.
+//! Settings of a measurement.
 
 use core::num::NonZeroUsize;
 use core::time::Duration;
 
+use clap::ValueEnum;
 use lock_proto::driver::Settings;
 use lock_proto::redis::{Backoff, DEFAULT_TTL, MAX_TTL, Wake};
 
@@ -11,42 +12,39 @@ use crate::cli::runtime::Runtime;
 use crate::cli::whole_seconds;
 
 /// What the tasks do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]
 pub enum Workload {
-    /// Each task takes a lock of its own, again and again.
+    /// Each task takes its own lock repeatedly.
     Uncontended,
-    /// All tasks want one lock.
+    /// All tasks take one lock.
     Contended,
-    /// As [`Uncontended`](Self::Uncontended), on several servers.
+    /// Like [`Uncontended`](Self::Uncontended), on several servers.
     Quorum,
     /// Many locks are held and renewed.
     Held,
 }
 
 impl Workload {
-    /// Their names.
-    pub(super) const ALL: [(&str, Self); 4] = [
-        ("uncontended", Self::Uncontended),
-        ("contended", Self::Contended),
-        ("quorum", Self::Quorum),
-        ("held", Self::Held),
-    ];
-
-    /// Its name.
+    /// Returns the name of the workload.
     #[must_use]
-    pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(_, other)| *other == self).map_or("", |(name, _)| name)
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Uncontended => "uncontended",
+            Self::Contended => "contended",
+            Self::Quorum => "quorum",
+            Self::Held => "held",
+        }
     }
 }
 
-/// How it runs what is measured.
+/// Runs the measured code.
 impl Runtime {
-    /// Runs this future to its end.
+    /// Runs this future to completion.
     ///
     /// # Errors
     ///
-    /// The runtime cannot be started.
+    /// Fails if the runtime cannot be started.
     pub fn block_on<F: Future>(self, future: F) -> Result<F::Output, Failed> {
         Ok(match self {
             Self::Tokio => tokio::runtime::Builder::new_multi_thread()
@@ -59,7 +57,7 @@ impl Runtime {
         })
     }
 
-    /// Runs this future beside others. To be called inside [`block_on`](Self::block_on).
+    /// Spawns this future. Call it inside [`block_on`](Self::block_on).
     pub(super) fn spawn(self, future: impl Future<Output = ()> + Send + 'static) {
         match self {
             Self::Tokio => drop(tokio::spawn(future)),
@@ -78,41 +76,41 @@ impl Runtime {
     }
 }
 
-/// One workload, on these servers, with these settings.
+/// One workload with its servers and settings.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// The servers.
+    /// URLs of the servers.
     pub backends: Vec<String>,
     /// What the tasks do.
     pub workload: Workload,
-    /// How many tasks.
+    /// Number of tasks.
     pub clients: NonZeroUsize,
-    /// For how long.
+    /// How long to measure.
     pub span: Duration,
-    /// How long a lock is held each time.
+    /// How long each lock is held.
     pub hold: Duration,
-    /// How many locks are held.
+    /// Number of locks for [`Workload::Held`].
     pub locks: NonZeroUsize,
-    /// How long a lock outlives the last sign of life.
+    /// TTL of a lock.
     pub ttl: Duration,
-    /// How often a waiter tries.
+    /// Polling interval of waiters.
     pub poll: Duration,
     /// How waiters are woken.
     pub wake: Wake,
-    /// How many tasks share a client, and so its connection or session. `None`: all of them.
+    /// Number of tasks that share a client, and so its connection or session. `None` means all.
     pub per_connection: Option<NonZeroUsize>,
-    /// Whether a lock is passed on among the tasks of a client.
+    /// Whether tasks of a client hand the lock over locally.
     pub turns: bool,
-    /// Whether a lock comes with a fencing token.
+    /// Whether to issue fencing tokens.
     pub fence: bool,
-    /// What runs the tasks.
+    /// The runtime of the tasks.
     pub runtime: Runtime,
-    /// Whose locks: ours, or those of this peer.
+    /// The peer to measure; `None` for this library.
     pub peer: Option<String>,
 }
 
 impl Job {
-    /// A run on these servers, with the defaults of the command line.
+    /// Creates a job on these servers with the defaults of the command line.
     #[must_use]
     pub fn new(workload: Workload, backends: Vec<String>) -> Self {
         Self {
@@ -133,29 +131,28 @@ impl Job {
         }
     }
 
-    /// How many clients there are for the tasks.
+    /// Returns the number of clients.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.clients.get().div_ceil(self.per_connection.unwrap_or(self.clients).get())
     }
 
-    /// Which client a task uses.
+    /// Returns the index of the client that a task uses.
     #[must_use]
     pub fn connection_of(&self, task: usize) -> usize {
         task / self.per_connection.unwrap_or(self.clients).get()
     }
 
-    /// The settings of each client.
+    /// Returns the settings of each client.
     pub(super) fn settings(&self) -> Result<Settings, Failed> {
         let bad = |error: &dyn core::fmt::Display| Failed::usage(format_args!("--backend: {error}"));
         let settings = match Settings::parse(&self.backends).map_err(|error| bad(&error))? {
             Settings::Redis(config) => {
-                // The pause is the default.
                 let config = if self.turns { config } else { config.turn(Duration::ZERO) };
                 let config = config
                     .poll(Backoff::fixed(self.poll))
                     .wake(self.wake)
-                    // A quorum has no fencing tokens.
+                    // Ignored by a quorum, which has no fencing tokens.
                     .fencing(self.fence)
                     .quarantine(self.ttl.clamp(DEFAULT_TTL, MAX_TTL));
                 config.check().map_err(Failed::usage)?;

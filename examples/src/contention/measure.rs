@@ -1,7 +1,8 @@
-//! The measurement: tasks that take and give back locks, and what is written down of it.
+//! The measurement: tasks take and release locks, and record the latencies.
 //!
-//! First all get ready, then they run for a moment that is not counted, then the window opens. An acquisition belongs to the window if it
-//! finished inside. Who waits at its end is counted, and may go on for a moment; then all waits are given up.
+//! All tasks get ready, then run for a short warm-up, then the window opens. An acquisition counts
+//! if it finished within the window. Tasks that wait at its end are counted and may continue for a
+//! short time; then all waits are cancelled.
 
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use core::time::Duration;
@@ -20,29 +21,30 @@ use super::outcome::{Outcome, jain};
 use super::{Failed, process};
 use crate::cli::runtime::Runtime;
 
-/// How long all may take to get ready.
+/// Limit for all contenders to get ready.
 const READY: Duration = Duration::from_secs(30);
-/// The beginning that is not counted, and at most a quarter of the span.
+/// Warm-up; at most a quarter of the span.
 const WARM_UP: Duration = Duration::from_millis(300);
-/// How long waiters may go on after the end.
+/// How long waiters may continue after the window.
 const DRAIN: Duration = Duration::from_secs(1);
-/// After an error.
+/// Pause after an error.
 const BREATH: Duration = Duration::from_millis(10);
 /// Significant digits of a latency.
 const DIGITS: u8 = 3;
-/// The longest that is told apart: an hour.
+/// The largest recorded latency: one hour.
 const LONGEST: u64 = 3_600_000_000_000;
-/// Tasks that write down at the same time seldom meet.
+/// Number of histograms, so that concurrent recordings rarely collide.
 const SHARDS: usize = 8;
 
 const RUNNING: u8 = 1;
 const WINDOW: u8 = 2;
 const OVER: u8 = 3;
 
-/// The name of each task's lock: never used before, so that nothing is left of an earlier run.
+/// Returns the lock name of each task. The names are new, so that keys of earlier runs do not
+/// interfere.
 #[must_use]
 pub fn lock_names(job: &Job) -> Vec<String> {
-    // Without entropy, at least no other process has it now.
+    // Without entropy, the names are unique among running processes.
     let run = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
     let name = |task: usize| match job.workload {
         Workload::Contended => format!("contention:{run:016x}"),
@@ -51,12 +53,12 @@ pub fn lock_names(job: &Job) -> Vec<String> {
     (0..job.clients.get()).map(name).collect()
 }
 
-/// What the tasks and who measures them share.
+/// State shared by the tasks and the measuring code.
 struct Field {
     start: Instant,
     phase: AtomicU8,
     slots: Box<[Slot]>,
-    /// Whether somebody is in the critical section: one flag for each lock.
+    /// Whether a task is in the critical section, for each lock.
     busy: Box<[AtomicBool]>,
     latencies: [Mutex<Histogram<u64>>; SHARDS],
     first_error: Mutex<Option<String>>,
@@ -64,23 +66,24 @@ struct Field {
     runtime: Runtime,
 }
 
-/// What is counted for one task; on cache lines of its own.
+/// Counters of one task, on separate cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Slot {
-    /// Nanoseconds since the start, and one more; 0 while the task does not wait.
+    /// Start of the current wait in nanoseconds since the start, plus one; 0 while the task does
+    /// not wait.
     waiting_since: AtomicU64,
     /// Acquisitions inside the window.
     ops: AtomicU64,
-    /// All of them.
+    /// Acquisitions of the whole run.
     total: AtomicU64,
-    /// Nanoseconds of all holds.
+    /// Total nanoseconds of all holds.
     held: AtomicU64,
     errors: AtomicU64,
     violations: AtomicU64,
 }
 
-/// Only the slot's own task writes it.
+/// Only the slot's own task writes to it.
 fn add(to: &AtomicU64, number: u64) {
     to.store(to.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);
 }
@@ -120,7 +123,7 @@ impl Field {
         self.first_error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
     }
 
-    /// One task, until the end.
+    /// Runs one task until the end.
     async fn contend<C: Contender>(&self, task: usize, contender: &mut C) {
         let (Some(slot), Some(busy)) = (self.slots.get(task), self.busy.get(task % self.busy.len())) else { return };
         while !self.is_over() {
@@ -149,7 +152,7 @@ impl Field {
             if let Err(error) = contender.release(held).await {
                 self.error(slot, error);
             }
-            // Written down when nobody waits for it.
+            // Recorded after the release, when no task waits for it.
             add(&slot.total, 1);
             if phase == WINDOW {
                 add(&slot.ops, 1);
@@ -174,7 +177,7 @@ fn nanos(time: Duration) -> u64 {
 ///
 /// # Errors
 ///
-/// One of them did not get ready.
+/// Fails if a contender did not get ready.
 pub async fn measure<C: Contender>(job: &Job, contenders: Vec<C>) -> Result<Outcome, Failed> {
     let servers = Servers::of(&job.backends);
     let field = Arc::new(Field::new(job)?);
@@ -258,7 +261,7 @@ pub async fn measure<C: Contender>(job: &Job, contenders: Vec<C>) -> Result<Outc
     })
 }
 
-/// Waits until nobody can send any more.
+/// Waits until all senders are gone.
 async fn closed(channel: &Receiver<()>) {
     while channel.recv().await.is_ok() {}
 }

@@ -1,7 +1,8 @@
-//! `contention`: locks on real servers under load, measured. One workload a run; `contention report` runs them all and draws.
+//! `contention`: measures locks on real servers under load. Runs one workload, or all of them with
+//! `contention report`, which draws them.
 //!
-//! What is measured is a [`Contender`]: ours, and with [`Peers`] other libraries, all by the same code. This package knows no peer, since
-//! they bring many dependencies: `examples/bench` has the same tool with them.
+//! The same code measures every [`Contender`]: this library, and other libraries through [`Peers`].
+//! The peers are in `examples/bench`, because they bring many dependencies.
 
 mod args;
 mod contender;
@@ -26,22 +27,22 @@ pub use outcome::Outcome;
 
 use crate::cli::{exit, print};
 
-/// Why nothing was measured.
+/// Error that prevented a measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// How the program ends.
+    /// Exit code.
     pub code: u8,
-    /// For people.
+    /// Message for people.
     pub why: String,
 }
 
 impl Failed {
-    /// The servers do not answer as they should.
+    /// A server failed or did not reply.
     pub fn unreachable(why: impl fmt::Display) -> Self {
         Self { code: exit::UNREACHABLE, why: why.to_string() }
     }
 
-    /// The command line asks for what cannot be.
+    /// Usage error.
     pub fn usage(why: impl fmt::Display) -> Self {
         Self { code: exit::USAGE, why: why.to_string() }
     }
@@ -53,7 +54,7 @@ impl fmt::Display for Failed {
     }
 }
 
-/// Runs the tool; returns its exit code. `default_backends` is the value of `LOCK_BACKEND`.
+/// Runs the tool and returns its exit code. `default_backends` is the value of `LOCK_BACKEND`.
 pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&str>, peers: &dyn Peers) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
     let done = match args::parse(args.iter().cloned(), default_backends, peers) {
@@ -74,7 +75,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&
     }
 }
 
-/// What came out of a run.
+/// Result of a run.
 enum Measured {
     Locks(Box<Outcome>),
     Held(held::Held),

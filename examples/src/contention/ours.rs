@@ -13,12 +13,13 @@ use super::measure::{lock_names, measure};
 use super::outcome::Outcome;
 use crate::cli::{GOODBYE, exit};
 
-/// How long the first answer of the servers may take: longer than a quorum leaves out servers that have just been started.
+/// Limit for the first reply of the servers: longer than a quorum excludes servers that were just
+/// started.
 pub(super) const FIRST: Duration = Duration::from_secs(20);
 
 struct Task {
     lock: Lock,
-    /// A lock of the task's own: it is granted when the client is connected.
+    /// A lock for this task only, which is granted once the client is connected.
     first: Lock,
 }
 
@@ -39,7 +40,7 @@ impl Contender for Task {
     }
 }
 
-/// Takes this lock and gives it back.
+/// Takes and releases this lock.
 pub(super) async fn first_of(lock: &Lock) -> Result<(), Failed> {
     match lock.clone().wait(FIRST).acquire().await {
         Ok(guard) => {
@@ -50,18 +51,18 @@ pub(super) async fn first_of(lock: &Lock) -> Result<(), Failed> {
     }
 }
 
-/// The clients of a run. To be called on its runtime.
+/// Creates the clients of a run. Call it on the runtime of the run.
 pub(super) fn clients(job: &Job) -> Result<Vec<Client>, Failed> {
     let client = |_| job.runtime.client(job.settings()?).map_err(Failed::usage);
     (0..job.connections()).map(client).collect()
 }
 
-/// Ends them. Returns when nothing is left on the servers, or too late for that.
+/// Shuts the clients down. Returns when the servers are clean, or at the timeout.
 pub(super) async fn shut_down(clients: &[Client], within: Duration) {
     join_all(clients.iter().map(|client| client.shutdown(within))).await;
 }
 
-/// Measures it.
+/// Measures this library.
 pub(super) fn run(job: &Job) -> Result<Outcome, Failed> {
     job.runtime.block_on(async {
         let clients = clients(job)?;

@@ -1,4 +1,4 @@
-//! The figures of a run.
+//! Figures of a run.
 
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -8,50 +8,52 @@ use hdrhistogram::Histogram;
 use super::counters::{Sets, Spent};
 use super::job::Workload;
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What the tasks did.
+    /// The workload.
     pub(super) workload: Workload,
-    /// How many tasks there were.
+    /// Number of tasks.
     pub(super) clients: usize,
-    /// How long was asked for.
+    /// Requested length of the window.
     pub(super) span: Duration,
-    /// How long each hold was to be.
+    /// Requested length of each hold.
     pub(super) hold: Duration,
-    /// How long it was.
+    /// Actual length of the window.
     pub(super) window: Duration,
-    /// Acquisitions that finished inside the window.
+    /// Acquisitions that finished within the window.
     pub(super) ops: u64,
-    /// All of the run: those before and after it too.
+    /// All acquisitions of the run, including those before and after the window.
     pub(super) total: u64,
-    /// From the call to the guard, in nanoseconds.
+    /// Latency from the call to the guard, in nanoseconds.
     pub(super) latencies: Histogram<u64>,
     /// Processor time of this process in the window.
     pub(super) cpu: Duration,
     /// Fairness among the tasks.
     pub(super) jain: f64,
-    /// Locks not taken, or lost before they were given back.
+    /// Locks that were not acquired, or were lost before their release.
     pub(super) errors: u64,
-    /// The first of them.
+    /// The first of these errors.
     pub(super) first_error: Option<String>,
-    /// Holders that met another.
+    /// Holders that overlapped with another holder.
     pub(super) violations: u64,
     /// Tasks that waited at the end.
     pub(super) pending: usize,
-    /// The longest of their waits so far.
+    /// The longest of these waits so far.
     pub(super) longest_pending: Duration,
-    /// Tasks that got nothing.
+    /// Tasks that acquired nothing.
     pub(super) starved: usize,
-    /// How long a hold took in truth.
+    /// Actual length of a hold.
     pub(super) hold_mean: Duration,
-    /// What it cost the servers, where they tell: from before the first acquisition until after the last one.
+    /// Cost on the servers, if they report it: from before the first acquisition to after the last
+    /// one.
     pub(super) servers: Option<Spent>,
-    /// How to read that.
+    /// How to interpret the `SET` commands among it.
     pub(super) sets: Sets,
 }
 
-/// Jain's index of fairness, `(Σx)² / (n Σx²)`: 1 if all have the same, 1/n if one has all; 0 if nobody has anything.
+/// Jain's index of fairness, `(Σx)² / (n Σx²)`: 1 if all have the same, 1/n if one has all, 0 if
+/// all have nothing.
 ///
 /// Jain, Chiu, Hawe: A quantitative measure of fairness and discrimination (1984).
 pub(super) fn jain(shares: &[u64]) -> f64 {
@@ -61,52 +63,52 @@ pub(super) fn jain(shares: &[u64]) -> f64 {
 }
 
 impl Outcome {
-    /// Acquisitions a second.
+    /// Returns the acquisitions per second.
     pub(super) fn rate(&self) -> f64 {
         self.ops as f64 / self.window.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
-    /// The latency that this part of the acquisitions did not exceed, in microseconds.
+    /// Returns a quantile of the latency, in microseconds.
     pub(super) fn quantile_us(&self, part: f64) -> f64 {
         self.latencies.value_at_quantile(part) as f64 / 1e3
     }
 
-    /// The mean latency in microseconds.
+    /// Returns the mean latency in microseconds.
     pub(super) fn mean_us(&self) -> f64 {
         self.latencies.mean() / 1e3
     }
 
-    /// The longest latency in microseconds.
+    /// Returns the largest latency in microseconds.
     pub(super) fn max_us(&self) -> f64 {
         self.latencies.max() as f64 / 1e3
     }
 
-    /// The longest wait in microseconds, also if it was not over.
+    /// Returns the longest wait in microseconds, including unfinished ones.
     pub(super) fn longest_us(&self) -> f64 {
         self.max_us().max(self.longest_pending.as_secs_f64() * 1e6)
     }
 
-    /// Processor time in seconds for a thousand acquisitions.
+    /// Returns the processor time of this process in seconds per 1000 acquisitions.
     pub(super) fn cpu_per_1000(&self) -> f64 {
         per(self.cpu.as_secs_f64() * 1e3, self.ops)
     }
 
-    /// The same on the servers.
+    /// Returns the processor time of the servers in seconds per 1000 acquisitions.
     pub(super) fn server_cpu_per_1000(&self) -> Option<f64> {
         Some(per(self.servers.as_ref()?.cpu.as_secs_f64() * 1e3, self.total))
     }
 
-    /// Commands that the servers executed for each acquisition.
+    /// Returns the commands that the servers executed per acquisition.
     pub(super) fn commands(&self) -> Option<f64> {
         Some(per(self.servers.as_ref()?.commands as f64, self.total))
     }
 
-    /// Commands that clients sent for each acquisition.
+    /// Returns the commands that clients sent per acquisition.
     pub(super) fn requests(&self) -> Option<f64> {
         Some(per(self.servers.as_ref()?.requests(self.sets)? as f64, self.total))
     }
 
-    /// The line for programs: names and order are fixed.
+    /// Formats the line of JSON. Its names and their order are fixed.
     pub(super) fn json(&self) -> String {
         let us = |value: f64| format!("{value:.1}");
         let fields: [(&str, String); 21] = [
@@ -135,7 +137,7 @@ impl Outcome {
         line(&[&fields[..], &[("hold_us_mean", us(self.hold_mean.as_secs_f64() * 1e6))]].concat())
     }
 
-    /// For people.
+    /// Formats the table for people.
     pub(super) fn table(&self) -> String {
         let Self { ops, clients, window, .. } = self;
         let time = |us: f64| Time(us).to_string();
@@ -191,13 +193,13 @@ fn per(what: f64, ops: u64) -> f64 {
     if ops == 0 { 0.0 } else { what / ops as f64 }
 }
 
-/// An object of JSON in one line. The values are numbers, or words in quotes that need no escaping.
+/// Formats a JSON object on one line. Values are numbers, or quoted words that need no escaping.
 pub(super) fn line(fields: &[(&str, String)]) -> String {
     let fields: Vec<String> = fields.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
     format!("{{{}}}", fields.join(","))
 }
 
-/// Names to the left, values to the right.
+/// Aligns names to the left and values to the right.
 pub(super) fn aligned(rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut text = String::new();
@@ -207,7 +209,7 @@ pub(super) fn aligned(rows: &[(&str, String)]) -> String {
     text
 }
 
-/// Microseconds as people write them, with two or three digits.
+/// Formats microseconds with two or three digits and a unit.
 pub(super) struct Time(pub(super) f64);
 
 impl core::fmt::Display for Time {

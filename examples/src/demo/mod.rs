@@ -1,4 +1,4 @@
-//! The demonstration: one server with fencing, then a quorum of five, told as a story and checked at the end.
+//! Demonstration: one server with fencing tokens, then a quorum of five, with checks.
 
 mod quorum;
 mod resource;
@@ -8,10 +8,10 @@ use std::process::ExitCode;
 
 use crate::story::Story;
 
-/// What ends the demonstration early.
+/// Error that ends the demonstration early.
 type Broken = Box<dyn core::error::Error + Send + Sync>;
 
-/// Runs both parts; exits with 0 if everything was as promised.
+/// Runs both parts. Returns 0 if every check passed.
 #[must_use]
 pub fn main() -> ExitCode {
     let story = Story::new();

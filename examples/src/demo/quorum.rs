@@ -1,4 +1,4 @@
-//! Part 2: a quorum of five servers, of which two die while a lock is held, and then a third.
+//! Part 2: a quorum of five servers. Two die while a lock is held, then a third.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(story: &Story) -> Result<(), Broken> {
     story.title("Part 2: a quorum of five servers");
-    // Servers that were just started do not count in a quorum, since they may have lost their data. These say that they
-    // started an hour ago.
+    // A quorum does not count servers that were just started, because they may have lost data.
+    // These report an uptime of one hour.
     let start = |i| Served::start(NodeConfig::new(i).uptime(Duration::from_secs(3600)));
     let mut servers = (1..=5).map(start).collect::<Result<Vec<_>, _>>()?;
     let urls: Vec<String> = servers.iter().map(Served::url).collect();
@@ -60,7 +60,7 @@ pub(super) async fn run(story: &Story) -> Result<(), Broken> {
     }
     story.check(refused.is_err(), "nobody gets the lock from a minority");
 
-    // What is owed to the dead servers cannot be settled; there is no use in waiting for it.
+    // The pending cleanup on the dead servers cannot finish, so do not wait for it.
     client.shutdown(Duration::from_millis(300)).await;
     for (i, server) in servers.iter().enumerate().filter(|(i, _)| [2, 4].contains(i)) {
         let held = server.with_node(|node, now| node.exists(now, NAME));

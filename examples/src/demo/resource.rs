@@ -1,9 +1,10 @@
-//! A thing that only one may use at a time: a number that is read, then written, with other tasks running in between.
+//! An exclusive resource: a number that is read and then written, with other tasks running in
+//! between.
 
 use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Counts what its users do, and notices when two use it at once.
+/// Counts its uses, and detects concurrent ones.
 #[derive(Debug, Default)]
 pub(super) struct Resource {
     state: Mutex<State>,
@@ -19,7 +20,7 @@ struct State {
     refused: u32,
 }
 
-/// What the resource saw.
+/// Figures of the resource.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Summary {
     pub(super) value: u64,
@@ -28,7 +29,7 @@ pub(super) struct Summary {
     pub(super) refused: u32,
 }
 
-/// A write that came with too old a fencing token.
+/// Error of a write with an outdated fencing token.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("fencing token {given} is older than {greatest}")]
 pub(super) struct Stale {
@@ -41,7 +42,7 @@ impl Resource {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds one, slowly: without a lock around it, concurrent users overwrite each other.
+    /// Adds one, slowly. Without a lock, concurrent users overwrite each other.
     pub(super) async fn add_one(&self, fence: Option<u64>) -> Result<(), Stale> {
         let read = {
             let mut state = self.lock();
@@ -56,12 +57,12 @@ impl Resource {
         self.write(read + 1, fence)
     }
 
-    /// Writes, unless the fencing token is older than one that was seen.
+    /// Writes the value, unless the fencing token is older than one seen before.
     pub(super) fn write(&self, value: u64, fence: Option<u64>) -> Result<(), Stale> {
         let mut state = self.lock();
         if let Some(given) = fence {
             let greatest = state.greatest_fence;
-            // Equal ones are the same holder.
+            // Equal tokens belong to the same holder.
             if given < greatest {
                 state.refused += 1;
                 return Err(Stale { given, greatest });

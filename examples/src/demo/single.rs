@@ -1,4 +1,4 @@
-//! Part 1: one server. Workers take turns, and one of them falls asleep while it holds the lock.
+//! Part 1: one server. Workers take the lock in turn, and one of them stalls while it holds it.
 
 use core::time::Duration;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -15,7 +15,7 @@ const NAME: &str = "stock:42";
 const WORKERS: u64 = 4;
 const ROUNDS: u64 = 25;
 const TTL: Duration = Duration::from_millis(600);
-/// Nothing here should take longer.
+/// Longer than any step should take.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(story: &Story) -> Result<(), Broken> {
@@ -63,7 +63,7 @@ async fn work(url: String, resource: Arc<Resource>, fences: Arc<Mutex<Vec<u64>>>
     Ok(())
 }
 
-/// What the sleeper has to say.
+/// Reports of the stalled worker.
 enum News {
     Holds(u64),
     Woke { believes: bool, loss: Loss, write: Result<(), String> },
@@ -75,7 +75,8 @@ async fn stall(story: &Story, server: &Served, resource: &Arc<Resource>) -> Resu
     ));
     let (tell, mut hear) = tokio::sync::mpsc::unbounded_channel();
     let (wake, woken) = mpsc::channel::<()>();
-    // A thread with a runtime of its own: when it sleeps, its driver sleeps too, and nothing is renewed.
+    // The thread has its own runtime: when it sleeps, its driver sleeps too, and nothing is
+    // renewed.
     let sleeper = std::thread::spawn({
         let (url, resource) = (server.url(), Arc::clone(resource));
         move || -> Result<(), Broken> {
@@ -90,7 +91,7 @@ async fn stall(story: &Story, server: &Served, resource: &Arc<Resource>) -> Resu
                 woken.recv_timeout(TIMEOUT)?;
                 let believes = guard.is_held();
                 let loss = tokio::time::timeout(TIMEOUT, guard.lost()).await?;
-                // It should not even try, now that it knows. A program that does not ask would.
+                // A correct program would not write now. One that does not check the guard would.
                 let write = resource.write(read + 1_000, Some(fence)).map_err(|stale| stale.to_string());
                 tell.send(News::Woke { believes, loss, write })?;
                 let _ = guard.release().await;

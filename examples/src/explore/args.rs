@@ -1,4 +1,4 @@
-//! The command line.
+//! Command line of `explore`.
 
 use core::num::NonZero;
 use core::ops::Range;
@@ -7,148 +7,166 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::{fs, thread};
 
-use lexopt::Arg::{Long, Short, Value};
+use clap::Parser;
 use lock_proto::sim::scenario::Origin;
 use lock_proto::sim::{Rule, Scenario, scenarios};
 
 use super::search::Search;
-use crate::cli::{Usage, text, time, usage};
+use crate::cli::args::{self, Line, time};
+use crate::cli::{Usage, usage};
 
-const HELP: &str = "\
-Looks for broken promises in simulated worlds, and draws them.
+/// Searches simulated worlds for broken promises, and draws them.
+#[derive(Debug, Parser)]
+#[command(name = "explore", version, override_usage = USAGE, after_help = AFTER_HELP)]
+struct Options {
+    /// Scenario to run; `all` runs every scenario for each seed.
+    #[arg(long, value_name = "NAME")]
+    scenario: Option<String>,
 
-usage: explore --scenario NAME|all [--seeds FROM..TO] [--find RULE] [--jobs N] [--out DIR]
-       explore --scenario NAME --seed N  [--shrink | --find RULE] [--from TIME] [--to TIME] [--out FILE.html]
-       explore --scenario NAME --bytes HEX|@FILE  (the same from a byte string, as a fuzzer finds it)
-       explore --list
+    /// Run the seeds from A up to but excluding B [default: 0..1000]
+    #[arg(long, value_name = "A..B", value_parser = read_seeds)]
+    seeds: Option<Range<u64>>,
 
-The first form runs every seed and stops at the first that breaks a promise. That run is made as small as it gets while it still
-fails; it is printed with the end of its log, and drawn as a page for the browser. The second form runs and draws one seed.
+    /// Run and draw a single seed.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    seed: Vec<u64>,
 
-  --scenario NAME  what goes wrong; `all` takes every scenario for each seed
-  --seeds A..B     from A, up to but without B [0..1000]
-  --find RULE      look for a run in which this rule is broken though the scenario cannot promise it: a lock held twice, say
-  --jobs N         so many threads [one a processor]
-  --shrink         make the run smaller first, as long as it breaks the same rule
-  --from, --to     draw this part of a long run in detail, like 1s500ms [the first 600 messages, or those around the finding]
-  --out PATH       where the page goes [SCENARIO-SEED.html]
+    /// Run and draw the input of a fuzzer: hexadecimal digits, or @FILE.
+    #[arg(long, value_name = "HEX", value_parser = read_bytes)]
+    bytes: Vec<Bytes>,
 
-exit code: 0 nothing is broken, or --find has found   1 a promise is broken   2 --find has found nothing   64 usage
-           74 the page cannot be written
-";
+    /// Search for a run that breaks this rule although the scenario does not promise it.
+    #[arg(long, value_name = "RULE", value_parser = read_rule)]
+    find: Option<Rule>,
 
-/// So many seeds without `--seeds`.
+    /// Number of threads [default: one per processor]
+    #[arg(long, value_name = "N", value_parser = read_jobs)]
+    jobs: Option<NonZero<usize>>,
+
+    /// Shrink the run first, as long as it breaks the same rule.
+    #[arg(long)]
+    shrink: bool,
+
+    /// Draw the run in detail from this time [default: the first 600 messages, or those around the
+    /// finding]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    from: Option<Duration>,
+
+    /// Draw the run in detail up to this time, like 1s500ms.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    to: Option<Duration>,
+
+    /// Where to write the page [default: SCENARIO-SEED.html]
+    #[arg(long, value_name = "PATH", allow_hyphen_values = true)]
+    out: Option<PathBuf>,
+
+    /// List the scenarios.
+    #[arg(long)]
+    list: bool,
+}
+
+const USAGE: &str = "\
+explore --scenario NAME|all [--seeds A..B] [--find RULE] [--jobs N] [--out DIR]
+       explore --scenario NAME --seed N [--shrink | --find RULE] [--from TIME] [--to TIME] [--out FILE.html]
+       explore --scenario NAME --bytes HEX|@FILE ...
+       explore --list";
+
+const AFTER_HELP: &str = "\
+The first form runs every seed and stops at the first one that breaks a promise. It shrinks that
+run while it still fails, prints it with the end of its log, and draws it as an HTML page. The
+second form runs and draws one seed.
+
+Exit code:
+  0   nothing is broken, or --find found a run
+  1   a promise is broken
+  2   --find found nothing
+  64  usage error
+  74  the page could not be written";
+
+/// The value of `--bytes`.
+#[derive(Clone, Debug)]
+struct Bytes(Vec<u8>);
+
+/// The seeds without `--seeds`.
 const SEEDS: Range<u64> = 0..1_000;
 
-/// What the command line asks for.
+/// What the command line requests.
 #[derive(Clone, Debug)]
 pub(super) enum Parsed {
-    /// Print this and end well.
+    /// Print this text and exit with code 0.
     Print(String),
-    /// Show the scenarios.
+    /// List the scenarios.
     List,
-    /// Run many seeds; the page goes there.
+    /// Run many seeds, and write the page to this path.
     Search(Search, Option<PathBuf>),
-    /// Run one and draw it.
+    /// Run one seed or byte string and draw it.
     Draw(Draw),
 }
 
-/// One run.
+/// A single run to draw.
 #[derive(Clone, Debug)]
 pub(super) struct Draw {
-    /// Of which scenario.
+    /// The scenario.
     pub(super) scenario: &'static Scenario,
-    /// Drawn from what.
+    /// The seed or the bytes.
     pub(super) origin: Origin,
-    /// Make it smaller while it breaks the same rule.
+    /// Shrink the run while it breaks the same rule.
     pub(super) shrink: bool,
-    /// This rule, even where it cannot be promised; else the first one that it breaks.
+    /// The rule to look for, even if the scenario does not promise it; otherwise the first broken
+    /// rule.
     pub(super) find: Option<Rule>,
-    /// Which part of it is drawn in detail.
+    /// The part of the run to draw in detail.
     pub(super) window: (Option<Duration>, Option<Duration>),
-    /// Where the picture goes.
+    /// Where to write the page.
     pub(super) out: Option<PathBuf>,
 }
 
-/// Reads the command line (without the program's name).
+/// Parses the command line without the program's name.
 pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Parsed, Usage> {
-    let mut parser = lexopt::Parser::from_args(args);
-    let mut given = Given::default();
-    while let Some(arg) = parser.next()? {
-        match arg {
-            Long("scenario") => given.scenario = Some(text(&mut parser)?),
-            Long("seeds") => given.seeds = Some(seeds(&text(&mut parser)?)?),
-            Long("seed") => given.origin(Origin::Seed(number("--seed", &text(&mut parser)?)?))?,
-            Long("bytes") => given.origin(Origin::Bytes(bytes(&text(&mut parser)?)?))?,
-            Long("find") => given.find = Some(rule(&text(&mut parser)?)?),
-            Long("jobs") => {
-                let jobs = text(&mut parser)?.parse();
-                given.jobs = Some(jobs.map_err(|_| Usage("--jobs: at least 1, and a whole number".into()))?);
-            }
-            Long("shrink") => given.shrink = true,
-            Long("from") => given.window.0 = Some(time("--from", &text(&mut parser)?)?),
-            Long("to") => given.window.1 = Some(time("--to", &text(&mut parser)?)?),
-            Long("out") => given.out = Some(PathBuf::from(parser.value()?)),
-            Long("list") => return Ok(Parsed::List),
-            Long("help") | Short('h') => return Ok(Parsed::Print(HELP.to_owned())),
-            Long("version") | Short('V') => {
-                return Ok(Parsed::Print(format!("explore {}\n", env!("CARGO_PKG_VERSION"))));
-            }
-            Long(_) | Short(_) | Value(_) => return Err(arg.unexpected().into()),
-        }
+    match args::parse(args)? {
+        Line::Run(Options { list: true, .. }) => Ok(Parsed::List),
+        Line::Run(options) => options.validate(),
+        Line::Print(text) => Ok(Parsed::Print(text)),
     }
-    given.understood()
 }
 
-/// Everything that was on the line.
-#[derive(Default)]
-struct Given {
-    scenario: Option<String>,
-    seeds: Option<Range<u64>>,
-    origin: Option<Origin>,
-    find: Option<Rule>,
-    jobs: Option<NonZero<usize>>,
-    shrink: bool,
-    window: (Option<Duration>, Option<Duration>),
-    out: Option<PathBuf>,
-}
-
-impl Given {
-    fn origin(&mut self, origin: Origin) -> Result<(), Usage> {
-        match self.origin.replace(origin) {
-            None => Ok(()),
-            Some(_) => usage("--seed and --bytes: one run at a time; --seeds A..B runs many"),
-        }
-    }
-
-    fn understood(self) -> Result<Parsed, Usage> {
-        let Some(name) = &self.scenario else {
+impl Options {
+    fn validate(mut self) -> Result<Parsed, Usage> {
+        let Some(name) = self.scenario.take() else {
             return usage("--scenario is missing: --list shows what there is");
         };
-        if let Some(origin) = self.origin.clone() {
-            return self.draw(name, origin);
+        let seeds = self.seed.drain(..).map(Origin::Seed);
+        let mut origins = seeds.chain(self.bytes.drain(..).map(|Bytes(bytes)| Origin::Bytes(bytes)));
+        match (origins.next(), origins.next()) {
+            (None, _) => {}
+            (Some(_), Some(_)) => return usage("--seed and --bytes: one run at a time; --seeds A..B runs many"),
+            (Some(origin), None) => {
+                drop(origins);
+                return self.draw(&name, origin);
+            }
         }
-        if self.shrink || self.window != (None, None) {
+        drop(origins);
+        if self.shrink || (self.from, self.to) != (None, None) {
             return usage("--shrink, --from and --to are for one run: say which with --seed or --bytes");
         }
-        let scenarios = if name == "all" { scenarios().iter().collect() } else { vec![named(name)?] };
+        let scenarios = if name == "all" { scenarios().iter().collect() } else { vec![named(&name)?] };
         let jobs = self.jobs.unwrap_or_else(|| thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN));
         let search = Search { scenarios, seeds: self.seeds.unwrap_or(SEEDS), find: self.find, jobs };
         Ok(Parsed::Search(search, self.out))
     }
 
-    fn draw(&self, name: &str, origin: Origin) -> Result<Parsed, Usage> {
+    fn draw(self, name: &str, origin: Origin) -> Result<Parsed, Usage> {
         if self.seeds.is_some() || self.jobs.is_some() {
             return usage("--seeds and --jobs are for many runs, --seed and --bytes for one");
         }
-        if let (Some(from), Some(to)) = self.window
+        if let (Some(from), Some(to)) = (self.from, self.to)
             && from >= to
         {
             return usage("--from must be before --to");
         }
         let (scenario, find) = (named(name)?, self.find);
-        let shrink = self.shrink || find.is_some();
-        Ok(Parsed::Draw(Draw { scenario, origin, shrink, find, window: self.window, out: self.out.clone() }))
+        let (shrink, window) = (self.shrink || find.is_some(), (self.from, self.to));
+        Ok(Parsed::Draw(Draw { scenario, origin, shrink, find, window, out: self.out }))
     }
 }
 
@@ -156,35 +174,35 @@ fn named(name: &str) -> Result<&'static Scenario, Usage> {
     Scenario::named(name).ok_or_else(|| Usage(format!("--scenario: {name:?} is none: --list shows what there is")))
 }
 
-fn number(option: &str, text: &str) -> Result<u64, Usage> {
-    text.parse().map_err(|_| Usage(format!("{option}: {text:?} is no whole number below 2^64")))
-}
-
-fn seeds(text: &str) -> Result<Range<u64>, Usage> {
+fn read_seeds(text: &str) -> Result<Range<u64>, String> {
+    let number = |text: &str| text.parse().map_err(|_| format!("{text:?} is not a whole number below 2^64"));
     let Some((from, to)) = text.split_once("..") else {
-        return usage(format!("--seeds: {text:?} is no range: write it like 0..1000"));
+        return Err("expected a range such as 0..1000".to_owned());
     };
-    let range = number("--seeds", from)?..number("--seeds", to)?;
-    if range.is_empty() { usage(format!("--seeds: {text:?} is empty")) } else { Ok(range) }
+    let range = number(from)?..number(to)?;
+    if range.is_empty() { Err("the range is empty".to_owned()) } else { Ok(range) }
 }
 
-fn rule(text: &str) -> Result<Rule, Usage> {
+fn read_rule(text: &str) -> Result<Rule, String> {
     let same = |rule: &Rule| rule.to_string().eq_ignore_ascii_case(text);
     Rule::ALL.into_iter().find(same).ok_or_else(|| {
         let all: Vec<String> = Rule::ALL.iter().map(ToString::to_string).collect();
-        Usage(format!("--find: {text:?} is no rule; there are {}", all.join(", ")))
+        format!("expected one of {}", all.join(", "))
     })
 }
 
-/// A byte string: in hexadecimal digits, or the content of a file.
-fn bytes(text: &str) -> Result<Vec<u8>, Usage> {
+fn read_jobs(text: &str) -> Result<NonZero<usize>, &'static str> {
+    text.parse().map_err(|_| "expected a whole number of at least 1")
+}
+
+fn read_bytes(text: &str) -> Result<Bytes, String> {
     if let Some(path) = text.strip_prefix('@') {
-        return fs::read(path).map_err(|error| Usage(format!("--bytes: {path}: {error}")));
+        return fs::read(path).map(Bytes).map_err(|error| error.to_string());
     }
     let pair = |pair: &[u8]| u8::from_str_radix(core::str::from_utf8(pair).ok()?, 16).ok();
     let digits = text.len().is_multiple_of(2) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let bytes = digits.then(|| text.as_bytes().chunks(2).map(pair).collect::<Option<Vec<u8>>>()).flatten();
-    bytes.ok_or_else(|| Usage("--bytes: an even number of hexadecimal digits, or @FILE".into()))
+    bytes.map(Bytes).ok_or_else(|| "expected an even number of hexadecimal digits, or @FILE".to_owned())
 }
 
 #[cfg(test)]
@@ -239,7 +257,7 @@ mod tests {
             (&["--scenario", "redis-wake", "--seed", "1", "--bytes", "00"], "one run"),
             (&["--scenario", "redis-wake", "--seed", "1", "--jobs", "2"], "many runs"),
             (&["--scenario", "redis-wake", "--seed", "1", "--from", "2s", "--to", "1s"], "before"),
-            (&["--scenario", "redis-wake", "--seed", "1", "--from", "2"], "no time"),
+            (&["--scenario", "redis-wake", "--seed", "1", "--from", "2"], "such as 500ms"),
             (&["--scenario", "redis-wake", "--bytes", "0"], "hexadecimal"),
             (&["--scenario", "redis-wake", "--bytes", "+1"], "hexadecimal"),
             (&["--scenario", "redis-wake", "--bytes", "@/nowhere/at/all"], "nowhere"),

@@ -1,4 +1,4 @@
-//! `explore`: runs the simulated scenarios over many seeds, makes what fails small, and draws it.
+//! `explore`: runs simulated scenarios over many seeds, shrinks failing runs, and draws them.
 
 mod args;
 pub mod picture;
@@ -24,14 +24,14 @@ use search::{Found, Search, look};
 
 use crate::cli::{exit, print};
 
-/// A promise is broken.
+/// Exit code: a promise is broken.
 const BROKEN: u8 = 1;
-/// What was looked for was not found.
+/// Exit code: `--find` found nothing.
 const NOT_FOUND: u8 = 2;
-/// So many lines of the log are printed; the page has more.
+/// Number of printed log lines; the page shows more.
 const LOG_LINES: usize = 60;
 
-/// Runs the program; returns its exit code.
+/// Runs the program and returns its exit code.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     match parse(args) {
         Ok(Parsed::Print(text)) => {
@@ -51,7 +51,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-/// One line on stderr.
+/// Prints one line on stderr.
 fn say(what: &dyn fmt::Display) {
     let _ = writeln!(io::stderr(), "explore: {what}");
 }
@@ -69,7 +69,7 @@ fn list() {
     }
 }
 
-/// Many seeds.
+/// Runs many seeds.
 fn hunt(search: &Search, out: Option<&Path>) -> u8 {
     let mut progress = Progress::new(search.runs());
     let (found, tally) = search.run(|tally| progress.show(tally));
@@ -94,7 +94,7 @@ fn hunt(search: &Search, out: Option<&Path>) -> u8 {
     let word = if found.promised { "BROKEN" } else { "found, though not promised:" };
     print(&format_args!("{summary}\n{word} {} ({})", found.rule, found.rule.about()));
     print(&replay(&found.plan, None));
-    progress.say("making it smaller");
+    progress.spin("shrinking the run");
     let small = found.shrink();
     progress.clear();
     print(&format_args!("made smaller: {} steps of {}\n", small.len(), found.plan.len()));
@@ -113,7 +113,7 @@ fn hunt(search: &Search, out: Option<&Path>) -> u8 {
     }
 }
 
-/// One run.
+/// Runs a single seed or byte string.
 fn draw_one(draw: &Draw) -> u8 {
     let mut plan = match &draw.origin {
         Origin::Seed(seed) => Plan::from_seed(draw.scenario, *seed),
@@ -146,7 +146,7 @@ fn draw_one(draw: &Draw) -> u8 {
     }
 }
 
-/// The command that runs a plan again, as it was drawn or as small as `found` made it.
+/// Returns the command that repeats a plan: as it was drawn, or shrunk as by `found`.
 fn replay(plan: &Plan, found: Option<&Found>) -> String {
     let from = match &plan.origin {
         Origin::Seed(seed) => format!("--seed {seed}"),
@@ -170,7 +170,7 @@ fn file_name(plan: &Plan) -> String {
     }
 }
 
-/// Writes a page; its folder is made if need be.
+/// Writes a page. Creates its directory if necessary.
 fn write(path: &Path, page: &str) -> Result<(), u8> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     match folder.map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(path, page)) {
@@ -185,7 +185,7 @@ fn write(path: &Path, page: &str) -> Result<(), u8> {
     }
 }
 
-/// A run as text: what was to happen, what was found, and the end of the log if something was.
+/// A run as text: the plan, the findings, and the end of the log if there are any.
 struct Shown<'a> {
     plan: &'a Plan,
     outcome: &'a Outcome,
@@ -222,7 +222,7 @@ mod tests {
 
     use super::*;
 
-    /// A scenario that promises what it cannot keep, as if a machine were broken.
+    /// A scenario that promises too much, as if a machine were faulty.
     fn boastful() -> &'static Scenario {
         let mut scenario = *Scenario::named("redis-promotion").unwrap();
         scenario.excused = &[];

@@ -1,4 +1,4 @@
-//! Panics of simulated machines are findings, not news for the terminal.
+//! Suppresses the messages of panics in simulated machines, which are findings.
 
 use core::cell::Cell;
 use std::panic;
@@ -8,7 +8,7 @@ std::thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does `work`, whose panics on this thread say nothing: a run that panics is a run that breaks a rule, and tells so in its outcome.
+/// Runs `work` without printing panics of this thread. The outcome of a run records its panics.
 pub(super) fn quietly<T>(work: impl FnOnce() -> T) -> T {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -19,7 +19,7 @@ pub(super) fn quietly<T>(work: impl FnOnce() -> T) -> T {
             }
         }));
     });
-    // Set back by a guard: `work` may panic itself.
+    // A guard resets the flag, because `work` may panic itself.
     struct Back(bool);
     impl Drop for Back {
         fn drop(&mut self) {

@@ -1,4 +1,4 @@
-//! Many runs on many threads, up to the first that shows what is looked for.
+//! Runs many seeds on several threads, up to the first finding.
 
 use core::num::NonZero;
 use core::ops::Range;
@@ -11,43 +11,43 @@ use lock_proto::sim::{Keep, Outcome, Plan, Rule, Scenario};
 
 use super::quiet::quietly;
 
-/// How often somebody who watches is told how far the search is.
-const TELL_EVERY: Duration = Duration::from_millis(200);
+/// Interval of progress reports.
+const REPORT_EVERY: Duration = Duration::from_millis(200);
 
-/// What to run, and what to look for.
+/// The runs of a search, and what it looks for.
 #[derive(Clone, Debug)]
 pub(super) struct Search {
-    /// Every seed is run with each of these.
+    /// Every seed runs with each of these scenarios.
     pub(super) scenarios: Vec<&'static Scenario>,
     /// The seeds.
     pub(super) seeds: Range<u64>,
-    /// Beside broken promises: a finding of this rule where it cannot be promised.
+    /// A rule to look for where the scenario does not promise it, beside broken promises.
     pub(super) find: Option<Rule>,
-    /// So many threads.
+    /// Number of threads.
     pub(super) jobs: NonZero<usize>,
 }
 
-/// A run that shows what was looked for.
+/// A run with a finding.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     /// The run.
     pub(super) plan: Plan,
-    /// The rule that it shows broken.
+    /// The broken rule.
     pub(super) rule: Rule,
-    /// Whether that was promised.
+    /// Whether the scenario promises this rule.
     pub(super) promised: bool,
 }
 
-/// What was run, all in all.
+/// Totals of a search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
-    /// Runs.
+    /// Number of runs.
     pub(super) runs: u64,
-    /// How often a lock was granted.
+    /// Granted locks.
     pub(super) grants: u64,
-    /// How often a machine was called.
+    /// Calls of machines.
     pub(super) steps: u64,
-    /// How often something was found that cannot be promised.
+    /// Findings that the scenario does not promise to avoid.
     pub(super) excused: u64,
     /// Simulated time.
     pub(super) time: Duration,
@@ -82,7 +82,7 @@ impl Counters {
     }
 }
 
-/// The rule that a run of `plan` shows broken: one that is promised before one that is looked for.
+/// Returns the finding of a run of `plan`: a broken promise, or else the rule to look for.
 #[must_use]
 pub(super) fn look(plan: Plan, outcome: &Outcome, find: Option<Rule>) -> Option<Found> {
     if let Some(broken) = outcome.violations.first() {
@@ -93,7 +93,7 @@ pub(super) fn look(plan: Plan, outcome: &Outcome, find: Option<Rule>) -> Option<
 }
 
 impl Found {
-    /// The smallest run found that shows the same.
+    /// Returns the smallest run found with the same finding.
     #[must_use]
     pub(super) fn shrink(&self) -> Plan {
         self.plan.shrink(|plan| {
@@ -105,7 +105,7 @@ impl Found {
 }
 
 impl Search {
-    /// How many runs there are.
+    /// Returns the number of runs.
     #[must_use]
     pub(super) fn runs(&self) -> u64 {
         (self.seeds.end - self.seeds.start).saturating_mul(self.scenarios.len() as u64)
@@ -117,11 +117,11 @@ impl Search {
         Plan::from_seed(scenario, self.seeds.start + number / all)
     }
 
-    /// Runs it. What comes back is the first run in order of seeds (then of scenarios) that shows something, whichever thread was first.
-    /// `watch` is told now and then how far it is.
+    /// Runs the search. Returns the first finding in order of seeds, then of scenarios, regardless
+    /// of thread timing. Calls `watch` regularly with the totals so far.
     pub(super) fn run(&self, mut watch: impl FnMut(&Tally)) -> (Option<Found>, Tally) {
         let counters = Counters::default();
-        // Numbers are given out in order, so nothing before `first` is left out when every thread has reached it.
+        // Numbers are assigned in order, so every run before `first` completes.
         let (next, first) = (AtomicU64::new(0), AtomicU64::new(self.runs()));
         let best = Mutex::new(None);
         let work = || {
@@ -151,7 +151,7 @@ impl Search {
                 });
             }
             drop(working);
-            while let Err(mpsc::RecvTimeoutError::Timeout) = ended.recv_timeout(TELL_EVERY) {
+            while let Err(mpsc::RecvTimeoutError::Timeout) = ended.recv_timeout(REPORT_EVERY) {
                 watch(&counters.tally());
             }
         });

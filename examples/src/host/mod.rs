@@ -1,7 +1,8 @@
-//! A [`Host`] on an executor of our own: one thread, `mio` for readiness, `std::net` for connections, a map of timers.
+//! A [`Host`] on a custom executor: one thread, `mio` for readiness, `std::net` for connections, a
+//! map of timers.
 //!
-//! This is the example of `docs/porting.md`: what a port of the driver takes when there is no adapter. It is complete (TCP, unix sockets,
-//! Redis and etcd), and passes the conformance suite like the adapters do.
+//! The example of `docs/porting.md`: it shows a complete port of the driver (TCP, unix sockets,
+//! Redis and etcd). It passes the same conformance suite as the adapters.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn core::error::Error>> {
@@ -41,16 +42,17 @@ use lock_proto::driver::{Address, BootClock, Host};
 
 pub use stream::Stream;
 
-/// The future that `block_on` was given. The numbers of tasks, timers and sockets begin at 1.
+/// ID of the future passed to `block_on`. IDs of tasks, timers and sockets start at 1.
 const MAIN: usize = 0;
-/// The token of [`mio::Waker`]; those of sockets are their numbers.
+/// Token of the [`mio::Waker`]. Sockets use their IDs as tokens.
 const WAKER: mio::Token = mio::Token(usize::MAX);
 
 type Sockets = BTreeMap<usize, [Option<Waker>; 2]>;
 type Boxed<T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send>>;
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// An executor of one thread. Its tasks run while [`block_on`](Self::block_on) does, and are dropped with it.
+/// A single-threaded executor. Its tasks run only during [`block_on`](Self::block_on), and are
+/// dropped with it.
 pub struct Executor {
     reactor: Arc<Reactor>,
     poll: RefCell<mio::Poll>,
@@ -58,11 +60,11 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// An executor without tasks.
+    /// Creates an executor without tasks.
     ///
     /// # Errors
     ///
-    /// The operating system refuses what `mio` needs.
+    /// Fails if the operating system denies the resources for `mio`.
     pub fn new() -> io::Result<Self> {
         let poll = mio::Poll::new()?;
         let reactor = Arc::new(Reactor {
@@ -74,24 +76,24 @@ impl Executor {
         Ok(Self { reactor, poll: RefCell::new(poll), tasks: RefCell::default() })
     }
 
-    /// What the driver needs of this executor.
+    /// Returns the host for the driver.
     #[must_use]
     pub fn host(&self) -> OwnHost {
         OwnHost(Arc::clone(&self.reactor))
     }
 
-    /// Adds a task.
+    /// Spawns a task.
     pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         let id = self.reactor.number();
         self.tasks.borrow_mut().insert(id, Box::pin(task));
         self.reactor.wake(id);
     }
 
-    /// Runs this future and all tasks, until this future ends.
+    /// Runs this future and all tasks until the future completes.
     ///
     /// # Panics
     ///
-    /// If it is called from one of them, or if the operating system refuses to wait.
+    /// Panics if called from within itself, or if the operating system cannot poll.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut poll = self.poll.try_borrow_mut().expect("no `block_on` inside `block_on`");
         let mut events = mio::Events::with_capacity(64);
@@ -99,7 +101,7 @@ impl Executor {
         self.reactor.wake(MAIN);
         loop {
             let ready = core::mem::take(&mut self.reactor.state().ready);
-            // `MAIN` comes last: when it ends, nobody else's turn is forgotten.
+            // Poll `MAIN` last: when it completes, the others have had their turn.
             for id in ready.into_iter().rev() {
                 let waker = Waker::from(Arc::new(Call { id, reactor: Arc::clone(&self.reactor) }));
                 let mut cx = Context::from_waker(&waker);
@@ -109,7 +111,7 @@ impl Executor {
                     }
                     continue;
                 }
-                // Out of the map while it runs: it may spawn others.
+                // Take the task out of the map while it runs, because it may spawn others.
                 let task = self.tasks.borrow_mut().remove(&id);
                 if let Some(mut task) = task
                     && task.as_mut().poll(&mut cx).is_pending()
@@ -126,7 +128,7 @@ impl Executor {
     }
 }
 
-/// What futures and the executor share.
+/// State shared by the futures and the executor.
 struct Reactor {
     clock: BootClock,
     registry: mio::Registry,
@@ -136,15 +138,15 @@ struct Reactor {
 
 #[derive(Default)]
 struct State {
-    /// To be polled.
+    /// Tasks to poll.
     ready: BTreeSet<usize>,
-    /// The thread waits, or is about to: whoever makes something ready has to call it.
+    /// The thread sleeps or is about to, so `wake` must interrupt it.
     asleep: bool,
-    /// By time; the number tells those apart that are due at the same time.
+    /// Timers by deadline; the ID distinguishes equal deadlines.
     timers: BTreeMap<(Instant, usize), Waker>,
-    /// Who waits for a socket: to read, to write.
+    /// Wakers of each socket: reader, writer.
     sockets: Sockets,
-    /// The last number that was given.
+    /// The last ID that was assigned.
     last: usize,
 }
 
@@ -153,7 +155,7 @@ impl Reactor {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number that nobody has.
+    /// Returns an unused ID.
     fn number(&self) -> usize {
         let mut state = self.state();
         state.last += 1;
@@ -164,12 +166,12 @@ impl Reactor {
         let mut state = self.state();
         state.ready.insert(id);
         if core::mem::take(&mut state.asleep) {
-            // It fails only if the executor is gone.
+            // Fails only if the executor is gone.
             let _ = self.waker.wake();
         }
     }
 
-    /// How long the thread may sleep; `None`: until it is called.
+    /// Returns how long the thread may sleep; `None` until it is woken.
     fn rest(&self) -> Option<Duration> {
         let mut state = self.state();
         if !state.ready.is_empty() {
@@ -180,25 +182,25 @@ impl Reactor {
         next.map(|at| at.since(self.clock.now()))
     }
 
-    /// Wakes those whose socket is ready or whose time has come.
+    /// Wakes the futures whose socket is ready or whose deadline has passed.
     fn rouse(&self, events: &mio::Events) {
         let mut woken = Vec::new();
         let mut state = self.state();
         state.asleep = false;
         for event in events {
-            // Waking one too many does no harm.
+            // A spurious wake-up does no harm.
             let wakers = state.sockets.get_mut(&event.token().0);
             woken.extend(wakers.into_iter().flatten().filter_map(Option::take));
         }
         let later = state.timers.split_off(&(self.clock.now(), usize::MAX));
         woken.extend(core::mem::replace(&mut state.timers, later).into_values());
-        // A waker may run anything.
+        // A waker may run arbitrary code, so release the mutex first.
         drop(state);
         woken.into_iter().for_each(Waker::wake);
     }
 }
 
-/// Wakes a task.
+/// Waker of a task.
 struct Call {
     id: usize,
     reactor: Arc<Reactor>,
@@ -210,7 +212,7 @@ impl Wake for Call {
     }
 }
 
-/// An [`Executor`] as a [`Host`].
+/// [`Host`] for an [`Executor`].
 #[derive(Clone)]
 pub struct OwnHost(Arc<Reactor>);
 
@@ -239,7 +241,7 @@ impl Host for OwnHost {
     }
 }
 
-/// Ends at a time.
+/// Completes at a deadline.
 pub struct Sleep {
     at: Instant,
     number: usize,

@@ -1,4 +1,4 @@
-//! Sockets of the executor: opened by a thread of their own, read and written without blocking.
+//! Sockets of the executor. A thread opens each of them; reads and writes do not block.
 
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -33,14 +33,14 @@ impl Stream {
         registered.map(|()| stream)
     }
 
-    /// Tries something; if it would block, the task is woken when it is worth another try.
+    /// Attempts an operation. If it would block, registers the task for the next readiness event.
     fn attempt<T>(
         &mut self,
         side: usize,
         cx: &Context<'_>,
         attempt: impl FnOnce(&mut dyn Socket) -> io::Result<T>,
     ) -> Poll<io::Result<T>> {
-        // Before the attempt, so that no event falls between the two: it is told once only.
+        // Register before the attempt: events are edge-triggered, so one in between would be lost.
         let own = |sockets: &mut Sockets| sockets.get_mut(&self.number)?[side].replace(cx.waker().clone());
         let _old = own(&mut self.reactor.state().sockets);
         match attempt(&mut *self.socket) {
@@ -50,7 +50,7 @@ impl Stream {
     }
 }
 
-/// Makes a call that blocks: not on the thread that renews locks.
+/// Runs a blocking call on its own thread, so that it does not delay renewals.
 pub(super) fn on_a_thread<T: Send + 'static>(call: impl FnOnce() -> io::Result<T> + Send + 'static) -> Boxed<T> {
     let (send, made) = oneshot::channel();
     let begun = thread::Builder::new().spawn(move || send.send(call()));
@@ -92,7 +92,7 @@ impl AsyncWrite for Stream {
         Poll::Ready(Ok(()))
     }
 
-    // Dropping it closes it; nothing is kept back that would be lost.
+    // Dropping the stream closes it, and no data is buffered.
     fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -100,7 +100,7 @@ impl AsyncWrite for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // It fails only if it was never registered.
+        // Fails only if it was never registered.
         let _ = self.reactor.registry.deregister(&mut *self.socket);
         let _wakers = self.reactor.state().sockets.remove(&self.number);
     }

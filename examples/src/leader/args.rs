@@ -1,52 +1,80 @@
-//! The command line.
+//! Command line of `leader`.
 
 use core::time::Duration;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
-use lexopt::Arg::{Long, Short, Value};
+use clap::Parser;
 use lock_proto::etcd::Config;
 
-use crate::cli::{Usage, text, time, usage, whole_seconds};
+use crate::cli::args::{self, Line, time};
+use crate::cli::{Usage, usage, whole_seconds};
 
-const HELP: &str = "\
-Elections on etcd.
+/// Elections on etcd.
+#[derive(Debug, Parser)]
+#[command(name = "leader", version, override_usage = USAGE, after_help = AFTER_HELP)]
+struct Options {
+    /// etcd://[user:password@]host[:port][,host[:port]...] with the members of the cluster
+    /// [default: $LOCK_BACKEND, else etcd://127.0.0.1:2379]
+    #[arg(long = "backend", value_name = "URL")]
+    backends: Vec<String>,
 
-usage: leader [--backend URL] [--ttl TIME]                                  plays a small election, and checks it
-       leader [--backend URL] [--ttl TIME] --name NAME --candidate VALUE    stands until it is interrupted
-       leader [--backend URL] --name NAME --observe                         observes until it is interrupted
+    /// Name of the election, as in `etcdctl elect NAME VALUE` and `etcdctl elect -l NAME`.
+    #[arg(long, allow_hyphen_values = true)]
+    name: Option<OsString>,
 
-  --backend URL      etcd://[user:password@]host[:port][,host[:port]...]
-                     Default: $LOCK_BACKEND, else etcd://127.0.0.1:2379
-  --name NAME        the election, as in `etcdctl elect NAME VALUE` and `etcdctl elect -l NAME`
-  --candidate VALUE  what observers see if it is elected
-  --ttl TIME         how long the office outlives the last sign of life: whole seconds, rounded up [10s; 2s for the play]
+    /// Value that observers see if the candidate is elected.
+    #[arg(long, value_name = "VALUE", allow_hyphen_values = true)]
+    candidate: Option<OsString>,
 
-A candidate prints `elected NAME key=... rev=... fence=...`, then `resigned NAME` when it is interrupted, or `lost NAME cause`
-and stands again. An observer prints `leader NAME key=... rev=... value=...`, `nobody NAME`, and `disconnected NAME` while
-the server is not heard.
+    /// Observe the election.
+    #[arg(long)]
+    observe: bool,
 
-exit code: 0, or 64 usage   65 the name is in use by something else   69 no server answered   77 refused by the server
-           1 the play did not go as promised
-";
+    /// TTL of the leadership after its last renewal, rounded up to whole seconds
+    /// [default: 10s, without --name 2s]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    ttl: Option<Duration>,
+}
+
+const USAGE: &str = "\
+leader [--backend URL] [--ttl TIME]
+       leader [--backend URL] [--ttl TIME] --name NAME --candidate VALUE
+       leader [--backend URL] --name NAME --observe";
+
+const AFTER_HELP: &str = "\
+Without --name, runs a small election and checks it. A candidate or an observer runs until
+interrupted.
+
+A candidate prints `elected NAME key=... rev=... fence=...`. When interrupted it prints
+`resigned NAME`; when it loses the election it prints `lost NAME cause` and campaigns again.
+An observer prints `leader NAME key=... rev=... value=...`, `nobody NAME`, and
+`disconnected NAME` while the server is unreachable.
+
+Exit code: 0, or
+  1   the small election did not go as promised
+  64  usage error
+  65  the name is in use by something else
+  69  no server replied
+  77  a server rejected the login or denied permission";
 
 const DEFAULT_BACKEND: &str = "etcd://127.0.0.1:2379";
-/// So short that nobody has to wait long for the successor of a leader that was killed.
+/// Short, so that the successor of a killed leader is elected soon.
 const TTL_OF_PLAY: Duration = Duration::from_secs(2);
 
-/// What to do.
+/// The validated arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Args {
     /// The cluster.
     pub(super) config: Config,
-    /// As what.
+    /// The role to take.
     pub(super) role: Role,
 }
 
-/// The part to play.
+/// A role in an election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// All parts.
+    /// All of them, one after another.
     Play,
     /// A candidate.
     Candidate { name: Vec<u8>, value: Vec<u8> },
@@ -54,36 +82,25 @@ pub(super) enum Role {
     Observer { name: Vec<u8> },
 }
 
-/// What the command line asks for.
+/// What the command line requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Parsed {
-    /// Take part.
+    /// Take part in an election.
     Run(Box<Args>),
-    /// Print this and end well.
+    /// Print this text and exit with code 0.
     Print(String),
 }
 
-/// Reads the command line (without the program's name).
+/// Parses the command line without the program's name.
 pub(super) fn parse(args: impl IntoIterator<Item = OsString>, default_backend: Option<&str>) -> Result<Parsed, Usage> {
-    let mut parser = lexopt::Parser::from_args(args);
-    let (mut backend, mut name, mut candidate, mut ttl, mut observe) = (None, None, None, None, false);
-    while let Some(arg) = parser.next()? {
-        match arg {
-            Long("backend") if backend.is_some() => {
-                return usage("--backend: one URL names all members of the cluster");
-            }
-            Long("backend") => backend = Some(text(&mut parser)?),
-            Long("name") => name = Some(parser.value()?.into_vec()),
-            Long("candidate") => candidate = Some(parser.value()?.into_vec()),
-            Long("observe") => observe = true,
-            Long("ttl") => ttl = Some(time("--ttl", &text(&mut parser)?)?),
-            Long("help") | Short('h') => return Ok(Parsed::Print(HELP.to_owned())),
-            Long("version") | Short('V') => {
-                return Ok(Parsed::Print(format!("leader {}\n", env!("CARGO_PKG_VERSION"))));
-            }
-            Long(_) | Short(_) | Value(_) => return Err(arg.unexpected().into()),
-        }
+    let Options { backends, name, candidate, observe, ttl } = match args::parse(args)? {
+        Line::Run(options) => options,
+        Line::Print(text) => return Ok(Parsed::Print(text)),
+    };
+    if backends.len() > 1 {
+        return usage("--backend: one URL names all members of the cluster");
     }
+    let (name, candidate) = (name.map(OsString::into_vec), candidate.map(OsString::into_vec));
     let role = match (name, candidate, observe) {
         (None, None, false) => Role::Play,
         (Some(name), Some(value), false) => Role::Candidate { name, value },
@@ -93,8 +110,8 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, default_backend: O
         (Some(_), None, false) => return usage("--candidate VALUE or --observe is missing: how to take part"),
     };
     let default = default_backend.map(str::trim).filter(|url| !url.is_empty()).unwrap_or(DEFAULT_BACKEND);
-    let mut config =
-        Config::parse(backend.as_deref().unwrap_or(default)).map_err(|error| Usage(format!("--backend: {error}")))?;
+    let mut config = Config::parse(backends.first().map_or(default, String::as_str))
+        .map_err(|error| Usage(format!("--backend: {error}")))?;
     if let Some(ttl) = ttl.or_else(|| (role == Role::Play).then_some(TTL_OF_PLAY)) {
         config = config.session_ttl(whole_seconds(ttl));
     }

@@ -1,5 +1,5 @@
-//! `leader`: elections on etcd. A small one that is played and checked, or one candidate or one observer for an election with others,
-//! `etcdctl elect` among them.
+//! `leader`: elections on etcd. Demonstrates and checks a small election, or runs a candidate or an
+//! observer, which also works together with `etcdctl elect`.
 
 mod args;
 mod office;
@@ -15,7 +15,7 @@ use args::{Args, Parsed, Role, parse};
 
 use crate::cli::{GOODBYE, exit};
 
-/// Runs the program; returns its exit code.
+/// Runs the program and returns its exit code.
 pub fn main(args: impl IntoIterator<Item = OsString>, default_backend: Option<&str>) -> u8 {
     let args = match parse(args, default_backend) {
         Ok(Parsed::Run(args)) => *args,
@@ -50,12 +50,12 @@ async fn run(Args { config, role }: Args) -> u8 {
         Role::Candidate { name, value } => stand::stand(&client, &name, &value).await,
         Role::Observer { name } => stand::observe(&client, &name).await,
     };
-    // Whatever is left in the store is taken back, the session as well.
+    // Clean up the store, including the session.
     client.shutdown(GOODBYE).await;
     code
 }
 
-/// One line on stderr.
+/// Prints one line on stderr.
 fn say(what: &dyn core::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "leader: {what}");
 }

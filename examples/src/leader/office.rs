@@ -1,4 +1,4 @@
-//! A candidate of the play: a client of its own on a thread of its own, as if it were another process.
+//! A candidate of the demonstration: its own client on its own thread, like a separate process.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -16,12 +16,12 @@ use tokio::{select, time};
 use super::play::Broken;
 use crate::cli::GOODBYE;
 
-/// How long one piece of a leader's work takes.
+/// Duration of one piece of a leader's work.
 const PIECE: Duration = Duration::from_millis(50);
-/// How long it takes to finish, once it is asked to stop.
+/// Time to finish the work after a request to stop.
 const WINDING_DOWN: Duration = Duration::from_millis(300);
 
-/// What a candidate tells.
+/// Reports of a candidate.
 #[derive(Debug)]
 pub(super) struct News {
     pub(super) who: &'static str,
@@ -30,19 +30,19 @@ pub(super) struct News {
 
 #[derive(Debug)]
 pub(super) enum What {
-    /// It leads.
+    /// The candidate leads.
     Elected(Fence),
-    /// It has proclaimed this, and works.
+    /// The candidate has proclaimed this value and works.
     AtWork { value: String, resign_handle: ResignHandle, observer: Observer },
-    /// Its work came to its end, while it was still in office or not.
+    /// The work ended, while the candidate was still leading or not.
     Finished { in_office: bool },
-    /// It leads no more.
+    /// The candidate no longer leads.
     Left(LeadershipEnd<()>),
     /// Something went wrong.
     Failed(Broken),
 }
 
-/// What only one may use at a time.
+/// A resource that only one leader may use at a time.
 #[derive(Debug, Default)]
 pub(super) struct Desk {
     inside: AtomicU32,
@@ -50,7 +50,7 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    /// The most that were inside at one moment.
+    /// The largest number of concurrent users so far.
     pub(super) fn most(&self) -> u32 {
         self.most.load(Ordering::SeqCst)
     }
@@ -70,14 +70,14 @@ impl Drop for Seat<'_> {
     }
 }
 
-/// A candidate that lives on its thread.
+/// A candidate on its thread.
 pub(super) struct Candidate {
     thread: JoinHandle<()>,
     kill: oneshot::Sender<()>,
 }
 
 impl Candidate {
-    /// Stands for the election `name`, and works when elected.
+    /// Campaigns in the election `name`, and works when elected.
     pub(super) fn start(
         who: &'static str,
         name: &str,
@@ -95,8 +95,8 @@ impl Candidate {
                     _ = &mut killed => Ok(()),
                 }
             };
-            // When the runtime ends, so do the driver and its connection, wherever they are: a candidate that was killed gives
-            // nothing back, as a process that was killed.
+            // Dropping the runtime drops the driver and its connection, so a killed candidate
+            // cleans nothing up, like a killed process.
             let end = match time_and_io() {
                 Ok(runtime) => runtime.block_on(life),
                 Err(error) => Err(error.into()),
@@ -108,17 +108,17 @@ impl Candidate {
         Self { thread, kill }
     }
 
-    /// Kills it, and waits until it is gone.
+    /// Kills the candidate and waits until it is gone.
     pub(super) fn kill(self) {
         let Self { thread, kill } = self;
-        // It may have ended by itself.
+        // Fails if the candidate has already ended.
         let _ = kill.send(());
         let _ = thread.join();
     }
 
-    /// Waits for its end.
+    /// Waits for the candidate to end.
     pub(super) fn join(self) {
-        // A panic was printed, and the news that do not come are noticed.
+        // A panic was printed, and its missing reports are noticed.
         let _ = self.thread.join();
     }
 }
@@ -135,7 +135,8 @@ async fn live(who: &'static str, name: &str, config: Config, desk: &Desk, tell: 
     leadership.proclaim(value.clone()).await?;
     tell(What::AtWork { value, resign_handle: leadership.resign_handle(), observer: leadership.observer() });
     let observer = leadership.observer();
-    // In two steps (requirement E10): asked to stop, the work comes to its end, and only then the office is given up.
+    // Two steps: the work ends first, and then the leader resigns.
+    // E10
     let led = leadership
         .lead(|stop| async {
             work(stop, desk).await;
@@ -147,7 +148,7 @@ async fn live(who: &'static str, name: &str, config: Config, desk: &Desk, tell: 
     Ok(())
 }
 
-/// Piece after piece, until asked to stop; then what is begun is finished.
+/// Works piece by piece until the stop request, then finishes the current piece.
 async fn work(stop: StopSignal, desk: &Desk) {
     let _seat = desk.sit();
     while !stop.is_raised() {

@@ -1,4 +1,5 @@
-//! A small election: three candidates, an observer, a resignation, and a leader that is killed; told as a story, and checked.
+//! A small election with three candidates and an observer: a resignation, a killed leader, and
+//! checks.
 
 use core::time::Duration;
 use std::process;
@@ -19,15 +20,15 @@ use crate::cli::{GOODBYE, exit};
 use crate::story::Story;
 
 const CANDIDATES: [&str; 3] = ["alice", "bob", "carol"];
-/// Nothing here takes that long, the end of a lease included.
+/// Longer than any step takes, including the expiry of a lease.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a leader may work.
+/// How long a leader works.
 const IN_OFFICE: Duration = Duration::from_millis(500);
 
-/// What ends the play early.
+/// Error that ends the demonstration early.
 pub(super) type Broken = Box<dyn core::error::Error + Send + Sync>;
 
-/// Plays it; returns the exit code.
+/// Runs the demonstration and returns the exit code.
 pub(super) async fn play(client: &Client, config: &Config) -> u8 {
     let name = format!("leader-example-{}", process::id());
     let members: Vec<String> = config.endpoints().iter().map(Endpoint::to_string).collect();
@@ -109,7 +110,7 @@ async fn run(story: &Story, client: &Client, config: &Config, name: &str) -> Res
     Ok(())
 }
 
-/// One leader's time in office.
+/// One leader's term.
 struct Term {
     who: &'static str,
     fence: Fence,
@@ -117,7 +118,7 @@ struct Term {
     observer: Observer,
 }
 
-/// What the candidates tell: each in order, and one may overtake another.
+/// Reports of the candidates. Those of one candidate are in order.
 struct Stage<'a> {
     story: &'a Story,
     news: UnboundedReceiver<News>,
@@ -125,7 +126,7 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// The next that this candidate tells, or any.
+    /// Waits for the next report of this candidate, or of any.
     async fn next(&mut self, from: Option<&str>) -> Result<News, Broken> {
         loop {
             if let Some(place) = self.early.iter().position(|news| from.is_none_or(|who| news.who == who)) {
@@ -139,7 +140,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Somebody is elected, proclaims, and is seen by the observer.
+    /// Waits until a candidate is elected and proclaims a value, and the observer sees it.
     async fn next_term(&mut self, watching: &mut Watching<'_>) -> Result<Term, Broken> {
         let News { who, what: What::Elected(fence) } = self.next(None).await? else {
             return Err("somebody told of an office without being elected".into());
@@ -153,7 +154,7 @@ impl Stage<'_> {
         Ok(Term { who, fence, resign_handle, observer })
     }
 
-    /// The leader is asked to resign: first the work ends, then the office.
+    /// Asks the leader to resign: the work ends first, then the leadership.
     async fn resignation(&mut self, term: &Term) -> Result<(), Broken> {
         let who = term.who;
         time::sleep(IN_OFFICE).await;
@@ -181,7 +182,7 @@ struct Watching<'a> {
 }
 
 impl Watching<'_> {
-    /// Waits until it sees this value proclaimed; `None`: that nobody leads.
+    /// Waits until the observer sees this value, or no leader for `None`.
     async fn see(&mut self, expected: Option<&str>) -> Result<(), Broken> {
         loop {
             let event = time::timeout(TIMEOUT, self.observation.next()).await?;

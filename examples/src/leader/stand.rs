@@ -1,4 +1,4 @@
-//! One candidate, or one observer, until it is interrupted.
+//! One candidate or one observer, until interrupted.
 
 use core::fmt;
 use lock_proto::driver::etcd::OwnerKeyExt as _;
@@ -13,15 +13,15 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::{explain, say};
 use crate::cli::name::Shown;
 use crate::cli::{exit, print};
-use crate::waiting::told;
+use crate::waiting::report_waiting;
 
-/// Stands, and after a loss stands again. Returns the exit code.
+/// Campaigns, again after each loss. Returns the exit code.
 pub(super) async fn stand(client: &Client, name: &[u8], value: &[u8]) -> u8 {
     let Some(mut stop) = Stop::watch() else { return exit::NOT_EXECUTABLE };
     let election = client.election(name);
     let shown = Shown(name);
     loop {
-        let waiting = told(election.campaign(value.to_vec()), Campaigning::blocked, |why| {
+        let waiting = report_waiting(election.campaign(value.to_vec()), Campaigning::blocked, |why| {
             say(&format_args!("{shown}: waiting: {why}"));
         });
         let leadership = select! {
@@ -29,15 +29,15 @@ pub(super) async fn stand(client: &Client, name: &[u8], value: &[u8]) -> u8 {
                 Ok(leadership) => leadership,
                 Err(error) => return explain(&error),
             },
-            // Dropped, the candidacy is withdrawn.
+            // Dropping the campaign withdraws the candidate.
             () = stop.asked() => return 0,
         };
         print(&format_args!("elected {shown} {}", Office(leadership.owner(), leadership.fence())));
-        // There is nothing to wind down here, so the work is to wait for the end.
+        // There is no work to wind down, so wait for the end.
         let led = leadership.lead(|_| stop.asked()).await;
         let lost = match (led.output, led.release) {
             (Err(LeadError::Lost(loss)), _) => loss,
-            // Over before its time, which only the release has shown.
+            // The leadership had already ended, as the release showed.
             (Ok(()), Release::Expired) => Loss::Gone,
             (Ok(()), Release::Taken) => Loss::Taken,
             (Ok(()), Release::Unknown) => {
@@ -57,7 +57,7 @@ pub(super) async fn stand(client: &Client, name: &[u8], value: &[u8]) -> u8 {
     }
 }
 
-/// Observes. Returns the exit code.
+/// Observes the election. Returns the exit code.
 pub(super) async fn observe(client: &Client, name: &[u8]) -> u8 {
     let Some(mut stop) = Stop::watch() else { return exit::NOT_EXECUTABLE };
     let shown = Shown(name);
@@ -83,14 +83,14 @@ pub(super) async fn observe(client: &Client, name: &[u8]) -> u8 {
                 say(&format_args!("{shown}: {failure}"));
                 return exit::of_failure(&failure);
             }
-            // What else there may be in later versions.
+            // Later versions may add more.
             Some(_) => {}
             None => return exit::UNREACHABLE,
         }
     }
 }
 
-/// The key of an office, and since when it is held; `-` for what is lost already.
+/// The key and revision of a leadership; `-` if it is already lost.
 struct Office(Option<OwnerKey>, Option<Fence>);
 
 impl fmt::Display for Office {
@@ -106,14 +106,14 @@ impl fmt::Display for Office {
     }
 }
 
-/// The signals that ask for the end.
+/// Signals that request the end.
 struct Stop {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl Stop {
-    /// `None` if they cannot be watched, which is told.
+    /// Returns `None`, after an error message, if signals cannot be handled.
     fn watch() -> Option<Self> {
         let watch =
             || Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? });

@@ -1,84 +1,155 @@
-//! The command line.
+//! Command line of `with-lock`.
 
 use core::time::Duration;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
-use lexopt::Arg::{Long, Short, Value};
+use clap::{Parser, ValueEnum};
 use lock_proto::driver::Settings;
 use lock_proto::etcd;
-use lock_proto::redis::{self, Backoff, DEFAULT_TTL, Endpoint, Wait, Wake};
+use lock_proto::redis::{self, Backoff, DEFAULT_TTL, Endpoint, Wait};
 
+use super::child;
+use crate::cli::args::{self, Line, WakeMode, backends_or_default, time};
 use crate::cli::runtime::Runtime;
-use crate::cli::{Usage, choice, text, time, usage, whole_seconds};
+use crate::cli::{Usage, usage, whole_seconds};
 
-/// What `--help` prints.
-pub const HELP: &str = "\
-Runs a command while holding a distributed lock, as flock(1) does on one machine.
+/// Runs a command while holding a distributed lock, as flock(1) does on one machine.
+#[derive(Debug, Parser)]
+#[command(name = "with-lock", version, after_help = AFTER_HELP)]
+struct Options {
+    /// Name of the lock.
+    name: OsString,
 
-usage: with-lock [OPTIONS] NAME [-- COMMAND ARGS...]
+    /// Command to run while holding the lock, and its arguments; without it, holds the lock until
+    /// interrupted.
+    #[arg(last = true)]
+    command: Vec<OsString>,
 
-Without COMMAND it holds the lock until it is interrupted.
+    /// redis://[user:password@]host[:port][/database]: once for a single server, three or a larger
+    /// odd number of times for a quorum. Or once
+    /// etcd://[user:password@]host[:port][,host[:port]...] with the members of a cluster [default:
+    /// $LOCK_BACKEND (separated by blanks), else redis://127.0.0.1:6379]
+    #[arg(long = "backend", value_name = "URL")]
+    backends: Vec<String>,
 
-  --backend URL      redis://[user:password@]host[:port][/database]; once for one server, three or any larger odd number
-                     of times for a quorum. Or once etcd://[user:password@]host[:port][,host[:port]...], the members of
-                     a cluster. Default: $LOCK_BACKEND (separated by blanks), else redis://127.0.0.1:6379
-  --ttl TIME         how long the lock outlives the last sign of life; etcd: in whole seconds, rounded up [10s]
-  --wait TIME        how long to wait for it: forever, 0 for one try, or a time [forever]
-  --poll TIME        how often to try while waiting; not used with etcd, which tells the next in the queue [50ms]
-  --wake HOW         notify: a release wakes one waiter; poll: polling alone; not used with etcd [notify]
-  --runtime NAME     tokio, smol, async-std or blocking (not with etcd) [tokio]
-  --grace TIME       time for the command to end itself before it is killed, at most half the TTL [ttl/3]
-  --quarantine TIME  quorum: how long a restarted server does not count; the longest TTL in use [10s, at least --ttl]
+    /// TTL of the lock after its last renewal; etcd rounds it up to whole seconds.
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
+    ttl: Duration,
 
-The command finds LOCK_NAME, LOCK_TOKEN and LOCK_FENCE (not with a quorum) in its environment, and with etcd the key of
-the lock and the revision that it is held since as ETCD_LOCK_KEY and ETCD_LOCK_REV, as etcdctl lock gives them.
-A TIME is written like 500ms, 10s or 1m30s.
+    /// How long to wait for the lock: forever, 0 for a single attempt, or a duration.
+    #[arg(long, value_name = "TIME", value_parser = read_wait, default_value = "forever")]
+    wait: Wait,
 
-exit code: that of the command (128+n if a signal ended it), or
-  64 usage   65 the key is in use by something else   69 too few servers answered   75 somebody else has the lock
-  76 the lock was lost before the command's end, or was about to be and the command was asked to end (whatever its own code)
-  77 refused by the server   126, 127 the command cannot be run, is not found
-";
+    /// Polling interval while waiting; ignored with etcd, which notifies the next waiter.
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "50ms")]
+    poll: Duration,
 
-/// Which code drives the machine, and with which settings.
+    /// notify: wake one waiter on release; poll: rely on polling only; ignored with etcd.
+    #[arg(long, value_name = "MODE", hide_possible_values = true, default_value = "notify")]
+    wake: WakeMode,
+
+    /// tokio, smol, async-std or blocking (not with etcd).
+    #[arg(long, value_name = "NAME", hide_possible_values = true, default_value = "tokio")]
+    runtime: RuntimeName,
+
+    /// Time between SIGTERM and SIGKILL for the command when the lock is lost; at most half the
+    /// TTL.
+    #[arg(long, value_name = "TIME", value_parser = read_grace, default_value = "ttl/3")]
+    grace: Grace,
+
+    /// Quorum: how long a restarted server does not count; the longest TTL in use
+    /// [default: 10s, at least --ttl]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    quarantine: Option<Duration>,
+}
+
+const AFTER_HELP: &str = "\
+Durations are written like 500ms, 10s or 1m30s.
+
+Environment of the command:
+  LOCK_NAME, LOCK_TOKEN          the lock and the token of this hold
+  LOCK_FENCE                     the fencing token (not with a quorum)
+  ETCD_LOCK_KEY, ETCD_LOCK_REV   etcd: the key of the lock and its revision, as in etcdctl lock
+
+Exit code: that of the command (128+n if signal n ended it), or
+  64        usage error
+  65        the key is in use by something else
+  69        too few servers replied
+  75        another client holds the lock
+  76        the lock was lost before the command ended, or the command was terminated because the
+            lock was about to expire (whatever its own exit code)
+  77        a server rejected the login or denied permission
+  126, 127  the command could not be run, was not found";
+
+/// The value of `--runtime`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum RuntimeName {
+    Tokio,
+    Smol,
+    AsyncStd,
+    Blocking,
+}
+
+impl RuntimeName {
+    /// The async runtime; `None` for threads.
+    const fn of_tasks(self) -> Option<Runtime> {
+        match self {
+            Self::Tokio => Some(Runtime::Tokio),
+            Self::Smol => Some(Runtime::Smol),
+            Self::AsyncStd => Some(Runtime::AsyncStd),
+            Self::Blocking => None,
+        }
+    }
+}
+
+/// The value of `--grace`.
+#[derive(Clone, Copy, Debug)]
+enum Grace {
+    Time(Duration),
+    /// The TTL divided by this.
+    Fraction(u32),
+}
+
+/// What drives the state machine, and with which settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Driven {
     /// A task on an async runtime.
     ByTask(Runtime, Settings),
-    /// Threads and `std::net`, see [`crate::blocking`]: Redis alone, since HTTP/2 belongs to the host.
+    /// Threads and `std::net`, see [`crate::blocking`]. Redis only: HTTP/2 needs an async runtime.
     ByThreads(redis::Config),
 }
 
 /// A program and its arguments.
 pub type CommandLine = (OsString, Vec<OsString>);
 
-/// What to do.
+/// The validated arguments.
 #[derive(Clone, Debug)]
 pub struct Args {
-    /// The lock.
+    /// Name of the lock.
     pub name: Vec<u8>,
-    /// How long it outlives the last sign of life.
+    /// TTL of the lock.
     pub ttl: Duration,
-    /// How long to wait for it.
+    /// How long to wait for the lock.
     pub wait: Wait,
-    /// What drives it, and where it is.
+    /// Runtime and backends.
     pub driven: Driven,
-    /// Time between the request to end and the kill.
+    /// Time between SIGTERM and SIGKILL for the command.
     pub grace: Duration,
-    /// The command; `None` to hold until interrupted.
+    /// The command; `None` to hold the lock until interrupted.
     pub command: Option<CommandLine>,
 }
 
-/// What the command line asks for.
+/// What the command line requests.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Parsed {
     /// Take the lock.
     Run(Box<Args>),
-    /// Print this and end well.
+    /// Print this text and exit with code 0.
     Print(String),
-    /// Internal: become this command, bound to the life of the process `parent` (see [`super::child`]).
+    /// Internal: exec this command, bound to the life of the process `parent` (see
+    /// [`super::child`]).
     Become {
         /// The process that holds the lock.
         parent: i32,
@@ -87,81 +158,39 @@ pub enum Parsed {
     },
 }
 
-/// Reads the command line (without the program's name); `default_backends` is the value of `LOCK_BACKEND`.
+/// Parses the command line without the program's name; `default_backends` is the value of
+/// `LOCK_BACKEND`.
 ///
 /// # Errors
 ///
-/// [`Usage`] names the first value that cannot be used, and what is allowed.
+/// [`Usage`] names the first invalid value and what is allowed.
 pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<&str>) -> Result<Parsed, Usage> {
-    let mut parser = lexopt::Parser::from_args(args);
-    let mut backends: Vec<String> = Vec::new();
-    let mut name: Option<Vec<u8>> = None;
-    let mut command: Option<CommandLine> = None;
-    let (mut ttl, mut wait, mut poll) = (DEFAULT_TTL, Wait::Forever, Duration::from_millis(50));
-    let (mut wake, mut runtime) = (Wake::Notify, Some(Runtime::Tokio));
-    let (mut grace, mut quarantine) = (None, None);
-    loop {
-        // Whatever follows `--` is the command, also what looks like an option.
-        if let Some(mut raw) = parser.try_raw_args()
-            && raw.peek().is_some_and(|next| next == "--")
-        {
-            raw.next();
-            let Some(program) = raw.next() else { return usage("no command after --") };
-            command = Some((program, raw.collect()));
-            break;
-        }
-        let Some(arg) = parser.next()? else { break };
-        match arg {
-            Long("backend") => backends.push(text(&mut parser)?),
-            Long("ttl") => ttl = time("--ttl", &text(&mut parser)?)?,
-            Long("wait") => {
-                wait = match text(&mut parser)?.as_str() {
-                    "forever" => Wait::Forever,
-                    other => match time("--wait", other) {
-                        Ok(Duration::ZERO) => Wait::Try,
-                        Ok(limit) => Wait::For(limit),
-                        Err(Usage(message)) => return usage(format!("{message}, or forever")),
-                    },
-                }
-            }
-            Long("poll") => poll = time("--poll", &text(&mut parser)?)?,
-            Long("wake") => {
-                wake = choice("--wake", &text(&mut parser)?, &[("notify", Wake::Notify), ("poll", Wake::Poll)])?
-            }
-            Long("runtime") => runtime = choice("--runtime", &text(&mut parser)?, &RUNTIMES)?,
-            Long("grace") => grace = Some(text(&mut parser)?),
-            Long("quarantine") => quarantine = Some(time("--quarantine", &text(&mut parser)?)?),
-            Long("help") | Short('h') => return Ok(Parsed::Print(HELP.to_owned())),
-            Long("version") | Short('V') => {
-                return Ok(Parsed::Print(format!("with-lock {}\n", env!("CARGO_PKG_VERSION"))));
-            }
-            Long(super::child::BECOME) => {
-                let parent = text(&mut parser)?.parse().map_err(|_| Usage("an internal option".into()))?;
-                let mut rest = parser.raw_args()?;
-                let Some(program) = rest.next() else { return usage("an internal option") };
-                return Ok(Parsed::Become { parent, command: (program, rest.collect()) });
-            }
-            Value(value) if name.is_none() => name = Some(value.into_vec()),
-            Value(value) => {
-                return usage(format!("{value:?} is one argument too many: the command comes after `--`"));
-            }
-            Long(_) | Short(_) => return Err(arg.unexpected().into()),
-        }
+    let args: Vec<OsString> = args.into_iter().collect();
+    if let Some((parent, command)) = child::requested(&args) {
+        return Ok(Parsed::Become { parent, command });
     }
-    let Some(name) = name else { return usage("the name of the lock is missing") };
-    if backends.is_empty() {
-        let default = default_backends.filter(|list| !list.trim().is_empty()).unwrap_or("redis://127.0.0.1:6379");
-        backends.extend(default.split_whitespace().map(str::to_owned));
-    }
-    let is_etcd = is_etcd(&backends)?;
-    if is_etcd {
-        ttl = whole_seconds(ttl);
-    }
-    let grace = match grace {
-        Some(text) => read_grace(&text, ttl)?,
-        None => ttl / 3,
+    let ends_with_dashes = args.last().is_some_and(|last| last == "--");
+    let options: Options = match args::parse(args)? {
+        Line::Run(options) => options,
+        Line::Print(text) => return Ok(Parsed::Print(text)),
     };
-    let driven = match (is_etcd, runtime) {
+    let mut words = options.command.into_iter();
+    let command = words.next().map(|program| (program, words.collect()));
+    if command.is_none() && ends_with_dashes {
+        return usage("no command after --");
+    }
+    let backends = backends_or_default(options.backends, default_backends);
+    let is_etcd = is_etcd(&backends)?;
+    let ttl = if is_etcd { whole_seconds(options.ttl) } else { options.ttl };
+    let grace = match options.grace {
+        Grace::Time(time) => time,
+        Grace::Fraction(divisor) => ttl / divisor,
+    };
+    // A longer grace would end the command before the first renewal is due.
+    if grace > ttl / 2 {
+        return usage(format!("--grace must be between 0s and half the TTL ({:?}), it is {grace:?}", ttl / 2));
+    }
+    let driven = match (is_etcd, options.runtime.of_tasks()) {
         (true, None) => {
             return usage(
                 "--runtime: blocking is for redis:// alone: etcd speaks HTTP/2, which this program has only on \
@@ -170,8 +199,9 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
         }
         (true, Some(runtime)) => Driven::ByTask(runtime, etcd_settings(&backends, ttl)?.into()),
         (false, runtime) => {
-            let quarantine = quarantine.unwrap_or_else(|| ttl.clamp(DEFAULT_TTL, redis::MAX_TTL));
-            let config = redis_settings(&backends)?.poll(Backoff::fixed(poll)).wake(wake).quarantine(quarantine);
+            let quarantine = options.quarantine.unwrap_or_else(|| ttl.clamp(DEFAULT_TTL, redis::MAX_TTL));
+            let config = redis_settings(&backends)?.poll(Backoff::fixed(options.poll)).wake(options.wake.into());
+            let config = config.quarantine(quarantine);
             config.check().map_err(|error| Usage(error.to_string()))?;
             match runtime {
                 Some(runtime) => Driven::ByTask(runtime, config.into()),
@@ -179,30 +209,28 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
             }
         }
     };
-    Ok(Parsed::Run(Box::new(Args { name, ttl, wait, driven, grace, command })))
+    let name = options.name.into_vec();
+    Ok(Parsed::Run(Box::new(Args { name, ttl, wait: options.wait, driven, grace, command })))
 }
 
-/// `None` for threads.
-const RUNTIMES: [(&str, Option<Runtime>); 4] = {
-    let [(tokio, a), (smol, b), (async_std, c)] = Runtime::ALL;
-    [(tokio, Some(a)), (smol, Some(b)), (async_std, Some(c)), ("blocking", None)]
-};
-
-/// The grace: a time, or a fraction of the TTL. More than half of the TTL would end the command before the first renewal is
-/// due.
-fn read_grace(value: &str, ttl: Duration) -> Result<Duration, Usage> {
-    let grace = match value.strip_prefix("ttl/").map(str::parse::<u32>) {
-        Some(Ok(divisor)) if divisor > 0 => ttl / divisor,
-        Some(_) => return usage(format!("--grace: {value:?} is no fraction of the TTL: write it like ttl/3")),
-        None => time("--grace", value)?,
-    };
-    if grace > ttl / 2 {
-        return usage(format!("--grace must be between 0s and half the TTL ({:?}), it is {grace:?}", ttl / 2));
+fn read_wait(text: &str) -> Result<Wait, String> {
+    match (text, time(text)) {
+        ("forever", _) => Ok(Wait::Forever),
+        (_, Ok(Duration::ZERO)) => Ok(Wait::Try),
+        (_, Ok(limit)) => Ok(Wait::For(limit)),
+        (_, Err(message)) => Err(format!("{message}, or forever")),
     }
-    Ok(grace)
 }
 
-/// Whether the lock is one of etcd: then there is one URL.
+fn read_grace(text: &str) -> Result<Grace, String> {
+    match text.strip_prefix("ttl/").map(str::parse::<u32>) {
+        Some(Ok(divisor)) if divisor > 0 => Ok(Grace::Fraction(divisor)),
+        Some(_) => Err("expected a fraction of the TTL such as ttl/3".to_owned()),
+        None => time(text).map(Grace::Time),
+    }
+}
+
+/// Returns whether the backend is an etcd cluster, which has a single URL.
 fn is_etcd(backends: &[String]) -> Result<bool, Usage> {
     let is_etcd = |url: &&String| {
         url.split_once("://")
@@ -216,14 +244,14 @@ fn is_etcd(backends: &[String]) -> Result<bool, Usage> {
     }
 }
 
-// What is wrong with a URL is told without its password.
+// The errors about a URL do not contain its password.
 
 fn redis_settings(backends: &[String]) -> Result<redis::Config, Usage> {
     let parse = |url: &String| Endpoint::parse(url).map_err(|error| Usage(format!("--backend: {error}")));
     Ok(redis::Config::new(backends.iter().map(parse).collect::<Result<Vec<_>, _>>()?))
 }
 
-/// The lock's TTL is the session's: its one lease is all that is left behind by a process that is killed.
+/// The TTL of the lock is that of the session: a killed process leaves only its lease behind.
 fn etcd_settings(backends: &[String], ttl: Duration) -> Result<etcd::Config, Usage> {
     let url = backends.first().map_or("", String::as_str);
     let config = etcd::Config::parse(url).map_err(|error| Usage(format!("--backend: {error}")))?.session_ttl(ttl);

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use lock_proto::redis::Wake;
+
 use super::*;
 
 fn read(line: &[&str]) -> Result<Parsed, Usage> {
@@ -73,14 +75,17 @@ fn with_etcd_the_ttl_is_that_of_the_session_in_whole_seconds() {
 #[test]
 fn a_bad_line_names_the_value() {
     for (line, part) in [
-        (&["--ttl", "ten", "job"][..], "\"ten\""),
-        (&["--wait", "later", "job"], "\"later\""),
-        (&["--wake", "shout", "job"], "\"shout\" is none of notify, poll"),
-        (&["--runtime", "mio", "job"], "\"mio\" is none of tokio, smol, async-std, blocking"),
+        (&["--ttl", "ten", "job"][..], "'ten'"),
+        (&["--wait", "later", "job"], "'later'"),
+        (&["--wake", "shout", "job"], "'shout' for '--wake <MODE>' [possible values: notify, poll]"),
+        (
+            &["--runtime", "mio", "job"],
+            "'mio' for '--runtime <NAME>' [possible values: tokio, smol, async-std, blocking]",
+        ),
         (&["--grace", "9s", "job"], "9s"),
         (&["--grace", "ttl/0", "job"], "ttl/0"),
-        (&[], "name of the lock"),
-        (&["job", "ls"], "\"ls\""),
+        (&[], "<NAME>"),
+        (&["job", "ls"], "'ls' found; the command comes after `--`"),
         (&["job", "--"], "no command"),
         (&["--frobnicate", "job"], "frobnicate"),
         (&["--ttl"], "ttl"),

@@ -1,5 +1,6 @@
-//! The command: started so that it cannot outlive us, and asked or made to end.
+//! The child process that runs the command. It cannot outlive this process.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus};
@@ -13,9 +14,17 @@ use super::args::CommandLine;
 use super::news::News;
 use crate::cli::exit;
 
-/// The internal option under which this program starts itself, binds itself to the life of its parent and becomes the
-/// command.
-pub const BECOME: &str = "become-command-of";
+/// Internal option by which this program starts itself, binds itself to the life of its parent and
+/// then becomes the command: `--become-command-of=PARENT PROGRAM ARGS...`.
+const BECOME: &str = "--become-command-of=";
+
+/// Returns the parent and the command if `args` are those of [`become_command`].
+pub(super) fn requested(args: &[OsString]) -> Option<(i32, CommandLine)> {
+    let (first, rest) = args.split_first()?;
+    let parent = first.to_str()?.strip_prefix(BECOME)?.parse().ok()?;
+    let (program, args) = rest.split_first()?;
+    Some((parent, (program.clone(), args.to_vec())))
+}
 
 /// A running command.
 #[derive(Debug)]
@@ -25,28 +34,30 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts the command with `env` on top of the environment, where `None` removes a variable. Its end is told as
-    /// [`News::CommandEnded`].
+    /// Starts the command with `env` added to its environment; `None` removes a variable. Its end
+    /// is reported as [`News::CommandEnded`].
     ///
-    /// Must be called on the main thread: Linux sends the parent's death signal when the *thread* that forked ends.
+    /// Must be called on the main thread: Linux sends the parent death signal when the *thread*
+    /// that forked ends.
     ///
     /// # Errors
     ///
-    /// If no process can be started.
+    /// Fails if the process cannot be started.
     pub fn start(command: &CommandLine, env: &[(&str, Option<Vec<u8>>)], news: Sender<News>) -> io::Result<Self> {
         use std::os::unix::ffi::OsStringExt as _;
 
         let mut prepared = prepare(command);
         for (name, value) in env {
             match value {
-                Some(value) => prepared.env(name, std::ffi::OsString::from_vec(value.clone())),
+                Some(value) => prepared.env(name, OsString::from_vec(value.clone())),
                 None => prepared.env_remove(name),
             };
         }
         let child = prepared.spawn()?;
         let pid = Pid::from_child(&child);
         thread::spawn(move || {
-            // It stays a zombie, so that its number names nobody else while somebody may still send it a signal.
+            // Leave the zombie until `wait`, so that its PID is not reused while signals may be
+            // sent to it.
             let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             while waitid(WaitId::Pid(pid), ended).is_err_and(|error| error == Errno::INTR) {}
             let _ = news.send(News::CommandEnded);
@@ -56,21 +67,21 @@ impl Running {
 
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
-        // It fails only if the process has ended, which is told elsewhere.
+        // Fails only if the process has ended, which `CommandEnded` reports.
         let _ = kill_process(self.pid, signal);
     }
 
-    /// Waits for its end.
+    /// Waits for its end and returns the exit code.
     ///
     /// # Errors
     ///
-    /// Those of `wait`.
+    /// Fails as `wait` does.
     pub fn wait(mut self) -> io::Result<u8> {
         self.child.wait().map(code)
     }
 }
 
-/// The exit code of a command, as a shell gives it.
+/// Returns the exit code of a command as a shell does.
 fn code(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => code.to_le_bytes()[0],
@@ -79,7 +90,7 @@ fn code(status: ExitStatus) -> u8 {
     }
 }
 
-/// The code and the words for a command that could not be executed.
+/// Returns the exit code and the message for a command that could not be executed.
 #[must_use]
 pub fn explain(command: &CommandLine, error: &io::Error) -> (u8, String) {
     let code = if error.kind() == io::ErrorKind::NotFound { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE };
@@ -89,7 +100,7 @@ pub fn explain(command: &CommandLine, error: &io::Error) -> (u8, String) {
 #[cfg(target_os = "linux")]
 fn prepare((program, args): &CommandLine) -> Command {
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("with-lock").arg(format!("--{BECOME}={}", rustix::process::getpid().as_raw_nonzero()));
+    command.arg0("with-lock").arg(format!("{BECOME}{}", rustix::process::getpid().as_raw_nonzero()));
     command.arg(program).args(args);
     command
 }
@@ -101,12 +112,13 @@ fn prepare((program, args): &CommandLine) -> Command {
     command
 }
 
-/// Becomes the command, after arranging to be killed when `parent` ends. Returns only if that fails, with the exit code.
+/// Executes the command, after arranging that it is killed when `parent` ends. Returns the exit
+/// code if that fails.
 pub fn become_command(parent: i32, command: &CommandLine) -> u8 {
     #[cfg(target_os = "linux")]
     {
         let asked = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-        // The parent may have ended before the signal was asked for; then nobody holds the lock any more.
+        // If the parent ended before the call, the lock is no longer held.
         if asked.is_err() || rustix::process::getppid().map(Pid::as_raw_pid) != Some(parent) {
             return exit::LOST;
         }

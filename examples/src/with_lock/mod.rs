@@ -1,7 +1,7 @@
 //! `with-lock`: runs a command while holding a lock, `flock(1)` for clusters.
 //!
-//! The main thread starts the command and decides about its life. It learns of the world through one channel of [`news::News`]:
-//! the lock is driven on other threads, by an async runtime (`tasks`) or by plain threads (`threads`).
+//! The main thread starts the command and supervises it. It receives all events through one channel
+//! of [`news::News`]. An async runtime (`tasks`) or plain threads (`threads`) drive the lock.
 
 pub mod args;
 pub mod child;

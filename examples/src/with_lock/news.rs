@@ -1,4 +1,4 @@
-//! What the main thread is told, and by which handle it speaks to whoever drives the lock.
+//! Events for the main thread, and its handle to the driver of the lock.
 
 use core::fmt;
 use core::time::Duration;
@@ -6,20 +6,21 @@ use core::time::Duration;
 use lock_proto::etcd::OwnerKey;
 use lock_proto::redis::{Blocked, Fence, Loss, Release};
 
-/// Everything that the main thread waits for.
+/// An event for the main thread.
 #[derive(Debug)]
 pub enum News {
-    /// Still waiting, and why.
+    /// Still waiting, for this reason.
     Blocked(Blocked),
     /// The lock is held.
     Held(Held),
-    /// It was lost.
+    /// The lock was lost.
     Lost(Loss),
-    /// It was not acquired. Last word.
+    /// The lock was not acquired. No event follows.
     Failed(Failed),
-    /// The answer to [`Holder::stop`]: what the release found, `None` if nothing was held. Last word.
+    /// Reply to [`Holder::stop`]: the result of the release, or `None` if no lock was held. No
+    /// event follows.
     Stopped(Option<Release>),
-    /// A signal came for this process.
+    /// This process received a signal.
     Signal(i32),
     /// The command has ended.
     CommandEnded,
@@ -41,15 +42,16 @@ pub enum Failed {
 
 /// A held lock.
 pub struct Held {
-    /// What tells this hold from all others. On Redis it is the value of the key.
+    /// Unique token of this hold. On Redis it is the value of the key.
     pub token: String,
     /// The fencing token.
     pub fence: Option<Fence>,
-    /// The key on etcd, unless the lock is lost already.
+    /// The key on etcd, unless the lock is already lost.
     pub owner: Option<OwnerKey>,
     /// The TTL of the key.
     pub ttl: Duration,
-    /// How long it is certainly held from this moment; `None` once it is lost. Compares the clock at the question.
+    /// Returns how long the lock is certainly held from now on; `None` once it is lost. Reads the
+    /// clock when called.
     pub remaining: Box<dyn Fn() -> Option<Duration> + Send>,
 }
 
@@ -59,8 +61,9 @@ impl fmt::Debug for Held {
     }
 }
 
-/// Whoever drives the lock, on threads of its own.
+/// Handle to the driver of the lock, which runs on other threads.
 pub trait Holder {
-    /// Stop waiting, or release; answered by [`News::Stopped`], unless [`News::Failed`] is on its way.
+    /// Stops waiting or releases the lock. The reply is [`News::Stopped`], unless [`News::Failed`]
+    /// is already in flight.
     fn stop(&self);
 }

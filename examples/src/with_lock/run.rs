@@ -1,4 +1,4 @@
-//! The main thread: waits for the lock, starts the command, and ends it when the lock ends.
+//! Main thread: waits for the lock, starts the command, and ends it when the lock ends.
 
 use core::time::Duration;
 use std::ffi::OsString;
@@ -20,10 +20,11 @@ use super::{tasks, threads};
 use crate::cli::name::Shown;
 use crate::cli::{GOODBYE, exit, print};
 
-/// The longest sleep: the timers of the system may stand still while the machine is suspended (requirement T4).
+/// The longest sleep: system timers may stop while the computer is suspended.
+// T4
 const NAP: Duration = Duration::from_secs(1);
 
-/// Runs the tool; returns its exit code. To be called on the main thread, see [`Running::start`].
+/// Runs the tool and returns its exit code. Call it on the main thread, see [`Running::start`].
 pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&str>) -> u8 {
     let args = match parse(args, default_backends) {
         Ok(Parsed::Run(args)) => *args,
@@ -53,7 +54,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&
     Main { args, holder, news, sender, clock: BootClock::new() }.run()
 }
 
-/// One line on stderr.
+/// Prints one line on stderr.
 fn say(what: &dyn core::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "with-lock: {what}");
 }
@@ -70,7 +71,7 @@ fn watch_signals(news: Sender<News>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Says why there is no lock; returns the exit code.
+/// Reports why the lock was not acquired. Returns the exit code.
 fn explain(failed: &Failed) -> u8 {
     match failed {
         Failed::Usage(text) => {
@@ -109,16 +110,16 @@ impl Main {
         say(&format_args!("{}: {what}", Shown(&self.args.name)));
     }
 
-    /// Waits for the lock. Without it, the exit code.
+    /// Waits for the lock. Fails with the exit code.
     fn wait(&self) -> Result<Held, u8> {
-        let mut told: Vec<Blocked> = Vec::new();
+        let mut reported: Vec<Blocked> = Vec::new();
         loop {
             match self.next(NAP) {
                 Some(News::Held(held)) => return Ok(held),
                 Some(News::Blocked(why)) => {
-                    if !told.contains(&why) {
+                    if !reported.contains(&why) {
                         self.say(&format_args!("waiting: {why}"));
-                        told.push(why);
+                        reported.push(why);
                     }
                 }
                 Some(News::Failed(failed)) => return Err(explain(&failed)),
@@ -156,10 +157,10 @@ impl Main {
         exit::LOST
     }
 
-    /// Runs the command, for no longer than the lock is held.
+    /// Runs the command, no longer than the lock is held.
     fn run_command(&self, command: &CommandLine, hold: &mut Hold) -> u8 {
         let Held { token, fence, owner, .. } = &hold.held;
-        // What this lock does not have is not inherited from another one either.
+        // `None` removes variables inherited from an outer lock.
         let env = [
             ("LOCK_NAME", Some(self.args.name.clone())),
             ("LOCK_TOKEN", Some(token.clone().into_bytes())),
@@ -184,7 +185,7 @@ impl Main {
         let lost_before = hold.lost;
         let release = self.stop();
         match lost_before.or_else(|| hold.loss_at_release(release)) {
-            // It was cut short, whatever it made of that: it must not look finished.
+            // The command was terminated, so it must not look finished, whatever its exit code.
             None if asked => exit::LOST,
             None => code,
             Some(loss) => {
@@ -196,12 +197,13 @@ impl Main {
         }
     }
 
-    /// Returns when the command has ended. True if it was asked to end because of the lock.
+    /// Waits for the end of the command. Returns true if it was terminated because of the lock.
     fn supervise(&self, running: &Running, hold: &mut Hold) -> bool {
         let mut asked = false;
         let mut kill_at = None;
         loop {
-            // The clock first: after a pause of this process nothing that was told before it counts (requirement T2).
+            // Check the clock first: after a pause of this process, earlier events are stale.
+            // T2
             let left = hold.look();
             let now = self.clock.now();
             if hold.lost == Some(Loss::Expired) {
@@ -244,22 +246,22 @@ impl Main {
         }
     }
 
-    /// The next news, for which it waits at most `limit`, and at most a nap.
+    /// Waits for the next event, at most `limit` and at most a nap.
     fn next(&self, limit: Duration) -> Option<News> {
         self.news.recv_timeout(limit.min(NAP)).ok()
     }
 
-    /// Gives the lock back, or stops waiting for it; waits for the answer, but not for ever.
+    /// Releases the lock or stops waiting for it. Waits for the reply, with a limit.
     fn stop(&self) -> Option<Release> {
         self.holder.stop();
-        // The release and the shutdown after it are limited by themselves.
+        // The release and the shutdown have their own timeouts.
         let end = self.clock.now() + GOODBYE * 4;
         loop {
             let left = end.since(self.clock.now());
             match self.next(left) {
                 Some(News::Stopped(release)) => return release,
                 Some(News::Failed(_)) => return None,
-                // Asked a second time, by somebody who will not wait.
+                // A second signal: do not wait for the reply.
                 Some(News::Signal(_)) => return None,
                 Some(News::Blocked(_) | News::Held(_) | News::Lost(_) | News::CommandEnded) => {}
                 None if left.is_zero() => return None,
@@ -269,18 +271,18 @@ impl Main {
     }
 }
 
-/// The lock that is held, as the main thread sees it.
+/// The held lock, as seen by the main thread.
 struct Hold {
     held: Held,
     clock: BootClock,
-    /// The end of its validity as it was last seen.
+    /// End of the validity when last checked.
     until: Instant,
     lost: Option<Loss>,
 }
 
 impl Hold {
-    /// Looks at the lock and at the clock. Returns how long it is held for certain from now on; at the end of its validity it is
-    /// lost, whether or not anybody said so.
+    /// Checks the lock and the clock. Returns how long the lock is certainly held from now on. At
+    /// the end of its validity the lock counts as lost, even without an event.
     fn look(&mut self) -> Duration {
         if self.lost.is_some() {
             return Duration::ZERO;
@@ -294,8 +296,8 @@ impl Hold {
         self.until.since(now)
     }
 
-    /// Whether the release shows a loss: the key was gone or another's while the lock was still valid by the clock, so it went
-    /// before its time.
+    /// Returns the loss that the release revealed: the key was gone or taken while the lock was
+    /// still valid by the clock.
     fn loss_at_release(&self, release: Option<Release>) -> Option<Loss> {
         let early = self.clock.now() < self.until;
         match release {

@@ -1,5 +1,4 @@
-//! The lock driven by an async runtime, on a thread of its own. One function serves all runtimes: the handles are the same types on
-//! each.
+//! The lock driven by an async runtime on its own thread. All runtimes use the same handles.
 
 use std::sync::mpsc::Sender;
 use std::thread;
@@ -14,7 +13,7 @@ use super::args::Args;
 use super::news::{Failed, Held, Holder, News};
 use crate::cli::runtime::Runtime;
 use crate::cli::{GOODBYE, exit};
-use crate::waiting::told;
+use crate::waiting::report_waiting;
 
 struct Tasks {
     stop: smol::channel::Sender<()>,
@@ -22,12 +21,12 @@ struct Tasks {
 
 impl Holder for Tasks {
     fn stop(&self) {
-        // Full if it was said already, closed if the task has ended.
+        // Full if already requested, closed if the task has ended.
         let _ = self.stop.try_send(());
     }
 }
 
-/// Asks for the lock.
+/// Requests the lock.
 pub(super) fn start(runtime: Runtime, settings: Settings, args: &Args, news: Sender<News>) -> Box<dyn Holder> {
     let (stop, stopped) = bounded(1);
     let args = args.clone();
@@ -46,7 +45,7 @@ pub(super) fn start(runtime: Runtime, settings: Settings, args: &Args, news: Sen
     Box::new(Tasks { stop })
 }
 
-/// Takes the lock and holds it until told to stop. Returns the last word.
+/// Acquires the lock and holds it until `stop`. Returns the final event.
 async fn hold(client: Result<Client, ConnectError>, args: &Args, news: &Sender<News>, stop: &Receiver<()>) -> News {
     let client = match client {
         Ok(client) => client,
@@ -58,9 +57,8 @@ async fn hold(client: Result<Client, ConnectError>, args: &Args, news: &Sender<N
         Wait::For(limit) => lock.wait(limit).acquire(),
         Wait::Forever | _ => lock.acquire(),
     };
-    // Why it still waits is told as well.
     let blocked = |why| drop(news.send(News::Blocked(why)));
-    let waiting = async { Some(told(acquiring, Acquiring::blocked, blocked).await) };
+    let waiting = async { Some(report_waiting(acquiring, Acquiring::blocked, blocked).await) };
     let stopped = async {
         let _ = stop.recv().await;
         None
@@ -73,7 +71,7 @@ async fn hold(client: Result<Client, ConnectError>, args: &Args, news: &Sender<N
         }),
         None => News::Stopped(None),
     };
-    // Whatever is left on the servers is taken back before the process ends.
+    // Clean up the servers before the process ends.
     client.shutdown(GOODBYE).await;
     last
 }
@@ -86,7 +84,7 @@ async fn keep(guard: Guard, news: &Sender<News>, stop: &Receiver<()>) -> Release
     let lost = async {
         let loss = guard.lost().await;
         let _ = news.send(News::Lost(loss));
-        // The lock is given back only when the command has ended: until then its key may keep others out.
+        // Release only after the command has ended: until then the key may keep others out.
         let _ = stop.recv().await;
     };
     let told = async {

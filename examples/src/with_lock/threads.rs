@@ -1,4 +1,4 @@
-//! The lock driven by threads, see [`crate::blocking`].
+//! The lock driven by plain threads, see [`crate::blocking`].
 
 use core::time::Duration;
 use std::sync::mpsc::Sender;
@@ -27,18 +27,18 @@ enum Phase {
     Stopped,
 }
 
-/// Asks for the lock.
+/// Requests the lock.
 ///
 /// # Errors
 ///
-/// A value that cannot be used.
+/// Returns a value that is invalid.
 pub(super) fn start(config: Config, args: &Args, news: Sender<News>) -> Result<Box<dyn Holder>, Failed> {
     let client = Client::start(config).map_err(|error| Failed::Usage(error.to_string()))?;
-    let wish = Wish { acquire: Acquire::new(&args.name).ttl(args.ttl), wait: args.wait, since: Instant::now() };
-    let lock = Arc::new(wish.request(&client).map_err(|error| Failed::Usage(error.to_string()))?);
+    let request = Request { acquire: Acquire::new(&args.name).ttl(args.ttl), wait: args.wait, since: Instant::now() };
+    let lock = Arc::new(request.send(&client).map_err(|error| Failed::Usage(error.to_string()))?);
     let phase = Arc::new(Mutex::new(Phase::Waiting(Arc::clone(&lock))));
-    let teller = Teller { client: client.clone(), phase: Arc::clone(&phase), news: news.clone(), wish };
-    thread::spawn(move || teller.run(lock));
+    let forwarder = Forwarder { client: client.clone(), phase: Arc::clone(&phase), news: news.clone(), request };
+    thread::spawn(move || forwarder.run(lock));
     Ok(Box::new(Threads { client, phase, news }))
 }
 
@@ -47,7 +47,7 @@ impl Holder for Threads {
         let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
         match core::mem::replace(&mut *phase, Phase::Stopped) {
             Phase::Waiting(lock) => lock.abandon(),
-            // The answer to the release comes as an event.
+            // The reply to the release arrives as an event.
             Phase::Held(lock) if lock.release().is_ok() => return,
             Phase::Held(_) | Phase::Stopped => {}
         }
@@ -59,15 +59,15 @@ impl Holder for Threads {
     }
 }
 
-/// What is asked for, again if an offer was slept through.
-struct Wish {
+/// The request, repeated if an offer expired before this process ran.
+struct Request {
     acquire: Acquire,
     wait: Wait,
     since: Instant,
 }
 
-impl Wish {
-    fn request(&self, client: &Client) -> Result<Lock, Misuse> {
+impl Request {
+    fn send(&self, client: &Client) -> Result<Lock, Misuse> {
         let wait = match self.wait {
             Wait::For(limit) => Wait::For(limit.saturating_sub(self.since.elapsed()).max(Duration::from_millis(1))),
             other @ (Wait::Try | Wait::Forever | _) => other,
@@ -76,15 +76,15 @@ impl Wish {
     }
 }
 
-/// Tells the main thread of everything that happens to the lock.
-struct Teller {
+/// Forwards the events of the lock to the main thread.
+struct Forwarder {
     client: Client,
     phase: Arc<Mutex<Phase>>,
     news: Sender<News>,
-    wish: Wish,
+    request: Request,
 }
 
-impl Teller {
+impl Forwarder {
     fn run(self, mut lock: Arc<Lock>) {
         while let Some(event) = lock.next_event(None) {
             let item = match event {
@@ -95,7 +95,7 @@ impl Teller {
                         return;
                     }
                     if lock.claim().is_err() {
-                        // Withdrawn at this moment, which the next event tells.
+                        // Withdrawn meanwhile; the next event says so.
                         continue;
                     }
                     *phase = Phase::Held(Arc::clone(&lock));
@@ -104,13 +104,14 @@ impl Teller {
                     let (token, fence, ttl) = (grant.token.to_string(), grant.fence, grant.ttl);
                     News::Held(Held { token, fence, owner: None, ttl, remaining })
                 }
-                // This process was stopped for a third of the TTL while it waited. Ask again.
+                // This process was stopped for a third of the TTL while it waited. Request the lock
+                // again.
                 Event::Withdrawn => {
                     let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
                     if matches!(*phase, Phase::Stopped) {
                         return;
                     }
-                    match self.wish.request(&self.client) {
+                    match self.request.send(&self.client) {
                         Ok(again) => {
                             lock = Arc::new(again);
                             *phase = Phase::Waiting(Arc::clone(&lock));
@@ -122,7 +123,7 @@ impl Teller {
                 Event::Lost(loss) => News::Lost(loss),
                 Event::Failed(failure) => {
                     self.client.shutdown(GOODBYE);
-                    let message = format!("lock {}: {failure}", Shown(&self.wish.acquire.name));
+                    let message = format!("lock {}: {failure}", Shown(&self.request.acquire.name));
                     News::Failed(Failed::Servers { code: exit::of_failure(&failure), message })
                 }
                 Event::Released(release) => {

@@ -1,4 +1,5 @@
-//! Embedding without the driver, as `docs/embedding.md` describes it: each seam with somebody's own client, against a real server.
+//! Embedding without the driver, as described in `docs/embedding.md`: each seam with another
+//! client, on a real server.
 
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 

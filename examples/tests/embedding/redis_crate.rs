@@ -1,4 +1,5 @@
-//! The hub `redis::Locks` with the `redis` crate as the client, and no async: typed requests in, replies out, one thread.
+//! The hub `redis::Locks` with the `redis` crate as its client, without async: typed requests in,
+//! replies out, one thread.
 
 use core::time::Duration;
 use std::thread;
@@ -11,7 +12,8 @@ use lock_proto::{Breach, ClientId, Fault, LockId, NodeId};
 use lock_testkit::{Redis, TIMEOUT};
 use redis::ConnectionLike as _;
 
-/// The longest sleep: a thread's timer may stand still while the machine is suspended (requirement T4).
+/// The longest sleep: a thread's timer may stop while the computer is suspended.
+// T4
 const NAP: Duration = Duration::from_millis(500);
 /// How long a server may be silent.
 const REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
@@ -92,7 +94,8 @@ impl Embedded {
                 error.code().unwrap_or_default(),
                 error.detail().unwrap_or_default()
             ))),
-            // No answer, and none will come on this connection: it may have been carried out (requirement M8).
+            // No reply will come on this connection, and the request may have been executed.
+            // M8
             Err(error) => {
                 self.connection = None;
                 let fault = if error.is_timeout() { Fault::TimedOut } else { Fault::Closed };

@@ -1,4 +1,5 @@
-//! `etcd::Client` with tonic's own channel as the gRPC client: remote procedure calls in, remote procedure calls out.
+//! `etcd::Client` with tonic's own channel as the gRPC client: remote procedure calls in, remote
+//! procedure calls out.
 
 use core::error::Error as _;
 use core::future::poll_fn;
@@ -125,8 +126,8 @@ impl Embedded {
         }
     }
 
-    /// A channel of tonic connects anew by itself and without a word. To the machine a connection is one connection: the first failure of
-    /// the transport ends it.
+    /// Ends the connection after a transport error. A tonic channel would reconnect silently, but
+    /// the machine must be notified.
     fn after(&mut self, conn: ConnId, broken: bool) {
         if broken && self.channels.contains_key(&conn) {
             self.forget(conn);
@@ -276,7 +277,9 @@ fn is_transport(status: &tonic::Status) -> bool {
     status.source().is_some()
 }
 
-/// Only what the server said may come with its code: all else leaves open whether the request was carried out (requirement E9).
+/// Converts an error. Only a reply of the server may keep its code: after any other error it is
+/// unknown whether the request was executed.
+// E9
 fn converted(status: &tonic::Status) -> Status {
     let code = if is_transport(status) { Code::Unavailable } else { Code::from_number(status.code().into()) };
     Status::new(code, status.message())

@@ -119,8 +119,9 @@ impl Drop for Tool {
     }
 }
 
-/// What a program has written so far. Read when it is asked for, so that nothing of a program that has ended is still on its way; and not
-/// to the end, since a command that outlives the program keeps the pipe open.
+/// The output of a program so far. It is read on request, so that nothing of a program that has
+/// ended is missing, and not to the end, because a command that outlives the program keeps the
+/// pipe open.
 struct Pipe(Mutex<(Box<dyn Read + Send>, Vec<u8>)>);
 
 impl Pipe {

@@ -42,7 +42,7 @@ pub(crate) fn run(redis: &Redis, args: &[&str]) -> Ended {
     Tool::on(redis, args).end()
 }
 
-/// Nothing is left but the fence counter, and side keys that end by themselves: those of waiters that came and went.
+/// Asserts that only the fence counter is left, and side keys of former waiters, which expire.
 #[track_caller]
 pub(crate) fn assert_clean(redis: &Redis) {
     for key in redis.keys() {

@@ -56,7 +56,7 @@ fn silence_of_the_server_asks_at_the_grace_and_kills_at_the_end_of_validity() {
         let asked = killed.elapsed();
         assert!(wait_until(LONG, || !is_alive(&pid)), "{runtime}: the command runs on");
         let dead = killed.elapsed();
-        // Validity is 3 s less the drift, and was granted or renewed up to 1.1 s before the server was killed.
+        // The validity is 3 s minus the drift; it began up to 1.1 s before the server was killed.
         killed.assert_in(asked, ms(700)..=ms(2300), format!("{runtime}: it was asked"));
         killed.assert_in(dead, ms(1700)..=ms(3100), format!("{runtime}: killed by the end of validity"));
         killed.assert_in(dead.saturating_sub(asked), ms(700)..=ms(1400), format!("{runtime}: the grace"));
@@ -133,7 +133,8 @@ fn a_server_that_comes_back_in_time_with_its_data_costs_nothing() {
     let tool = Tool::on(&redis, &["--ttl", "4s", "job", "--", "sh", "-c", &script]);
     scratch.line("log");
     redis.restart();
-    // Not the TTL alone: it may have been renewed just before it is read here. What is not renewed ends when it would have.
+    // Compares the time of expiry, which only a renewal changes. The TTL alone may be full if a
+    // renewal came just before the first read.
     let start = Instant::now();
     let end = || redis.cli(&["PTTL", "job"]).parse::<u128>().unwrap() + start.elapsed().as_millis();
     let before = end();
@@ -206,6 +207,7 @@ fn a_stopped_server_is_silence_too() {
     paused.assert_within(ms(1200), "told");
     redis.resume();
     assert_eq!(tool.end().code, 76);
-    // What was on its way when the server was stopped may give the key one more TTL, and nothing renews it.
+    // A request in flight when the server was stopped may extend the key by one TTL; nothing renews
+    // it.
     assert!(wait_until(LONG, || redis.cli(&["EXISTS", "job"]) == "0"), "left behind");
 }

@@ -1,6 +1,7 @@
 //! What cannot be done ends with a code that says why.
 
 use core::time::Duration;
+use std::process::Command;
 
 use lock_testkit::Redis;
 
@@ -99,7 +100,7 @@ fn usage_errors_name_the_value() {
         (&["--backend", &url, "--ttl", "soon", "job"], "soon"),
         (&["--backend", &url, &long], "513"),
         (&["--backend", &url, ""], "1 to 512"),
-        (&["--backend", &url], "name"),
+        (&["--backend", &url], "<NAME>"),
     ] {
         let ended = Tool::start(line).end();
         assert_eq!(ended.code, 64, "{line:?}: {ended:?}");
@@ -108,6 +109,20 @@ fn usage_errors_name_the_value() {
     }
     let ended = Tool::start(&["--help"]).end();
     assert!(ended.code == 0 && ended.out.contains("--backend"), "{ended:?}");
+}
+
+#[test]
+fn help_version_completions_and_manual_go_to_stdout() {
+    for (line, part) in [
+        (&["--help"][..], "Usage: with-lock [OPTIONS] <NAME> [-- <COMMAND>...]"),
+        (&["--version"], concat!("with-lock ", env!("CARGO_PKG_VERSION"), "\n")),
+        (&["--completions", "bash"], "--quarantine"),
+        (&["--man"], ".TH with-lock 1"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_with-lock")).args(line).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && output.stderr.is_empty() && text.contains(part), "{line:?}: {text}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! Where a value stands in a picture.
+//! Maps values to positions in a chart.
 
-/// An axis from a value at one end to a value at the other.
+/// An axis between two values.
 #[derive(Clone, Copy)]
 pub(super) struct Axis {
     is_log: bool,
@@ -9,7 +9,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// Logarithmic, over the whole decades around these values.
+    /// Creates a logarithmic axis over the whole decades around these values.
     pub(super) fn decades(of: impl Iterator<Item = f64>, places: (f64, f64)) -> Self {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in of.filter(|value| *value > 0.0) {
@@ -23,17 +23,17 @@ impl Axis {
         Self { is_log: true, values: (low, high), places }
     }
 
-    /// Linear, from 0 to this value.
+    /// Creates a linear axis from 0 to this value.
     pub(super) const fn linear(to: f64, places: (f64, f64)) -> Self {
         Self { is_log: false, values: (0.0, to), places }
     }
 
-    /// The same values elsewhere.
+    /// Moves the axis, with the same values.
     pub(super) const fn moved(self, places: (f64, f64)) -> Self {
         Self { places, ..self }
     }
 
-    /// The place of a value; one that is off the axis is at its end.
+    /// Returns the position of a value, clamped to the axis.
     pub(super) fn at(&self, value: f64) -> f64 {
         let (low, high) = self.values;
         let value = if self.is_log { value.max(f64::MIN_POSITIVE).log10() } else { value };
@@ -41,7 +41,7 @@ impl Axis {
         self.places.0 + part * (self.places.1 - self.places.0)
     }
 
-    /// The values that get a line, at most about `most`.
+    /// Returns the values for grid lines, about `most` at most.
     pub(super) fn ticks(&self, most: usize) -> Vec<f64> {
         if !self.is_log {
             // Steps of 1, 2 or 5 times a power of ten.

@@ -1,4 +1,4 @@
-//! The pictures.
+//! The charts of the report.
 
 use super::Report;
 use super::axis::Axis;
@@ -7,15 +7,15 @@ use crate::contention::outcome::{Outcome, Time};
 use crate::svg::{Anchor, Escaped, Svg};
 
 const WIDTH: f64 = 940.0;
-/// Where the titles of the rows end.
+/// The right end of the row titles.
 const TITLES: f64 = 118.0;
 
-/// The colour of a way, and a dashed line for a peer.
+/// Returns the style of a series: its colour, and a dashed line for a peer.
 fn class_of(kind: &str, way: &Way) -> String {
     format!("{kind} c-{}{}", way.key, if way.peer.is_some() { " peer" } else { "" })
 }
 
-/// A picture of this height; `label` is for who does not see it.
+/// Starts a chart of this height; `label` describes it for screen readers.
 fn picture(height: f64, label: &str, drawn: Svg) -> String {
     let (label, drawn) = (Escaped(label), drawn.into_text());
     format!(
@@ -23,7 +23,7 @@ fn picture(height: f64, label: &str, drawn: Svg) -> String {
     )
 }
 
-/// How the waits of one scenario are distributed: a row for each way.
+/// Draws the distribution of the waits in one scenario, one row for each series.
 pub(super) fn waits(report: &Report, scenario: usize) -> String {
     const ROW: f64 = 40.0;
     const TOP: f64 = 26.0;
@@ -69,9 +69,9 @@ pub(super) fn waits(report: &Report, scenario: usize) -> String {
     picture(bottom + 24.0, &format!("Distribution of the time to get the lock, {title}"), svg)
 }
 
-/// Mountains: as high as their part of the waits, the highest of each row as high as the row.
+/// A ridge: the height is the share of the waits, scaled to the row by its largest value.
 fn ridge(svg: &mut Svg, way: &Way, outcome: &Outcome, axis: &Axis, base: f64, height: f64) {
-    /// Pixels.
+    /// Width of a bin in pixels.
     const BIN: f64 = 4.0;
     let (left, right) = (axis.at(0.0), axis.at(f64::MAX));
     let count = ((right - left) / BIN) as usize + 1;
@@ -82,13 +82,13 @@ fn ridge(svg: &mut Svg, way: &Way, outcome: &Outcome, axis: &Axis, base: f64, he
             *bin += value.count_at_value() as f64;
         }
     }
-    // A little smoother than the bins are.
+    // Smooths the bins a little.
     let at = |i: usize| bins.get(i).copied().unwrap_or(0.0);
     let smooth: Vec<f64> = (0..count).map(|i| (at(i.wrapping_sub(1)) + 2.0 * at(i) + at(i + 1)) / 4.0).collect();
     let highest = smooth.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
     let x = |i: usize| left + (i as f64 + 0.5) * BIN;
     let top = |(i, value): (usize, &f64)| {
-        // What happened at all can be seen.
+        // Keeps rare values visible.
         let high = if *value > 0.0 { (value / highest * height).max(1.2) } else { 0.0 };
         (x(i), base - high)
     };
@@ -105,7 +105,7 @@ fn ridge(svg: &mut Svg, way: &Way, outcome: &Outcome, axis: &Axis, base: f64, he
     svg.circle(&class_of("ring", way), (axis.at(longest), base - 4.0), 3.2, &words);
 }
 
-/// Locks a second over the number of clients: Redis to the left, etcd to the right.
+/// Draws locks per second over the number of clients: Redis to the left, etcd to the right.
 pub(super) fn rates(report: &Report) -> String {
     const TOP: f64 = 34.0;
     const BOTTOM: f64 = 330.0;
@@ -113,7 +113,7 @@ pub(super) fn rates(report: &Report) -> String {
     let all = report.cells.iter().filter(|cell| many.contains(&cell.scenario));
     let all: Vec<&Outcome> =
         all.filter_map(|cell| cell.outcome.as_ref().ok()).filter(|outcome| outcome.ops > 0).collect();
-    // The best that a lock that costs nothing could do.
+    // The limit for a lock without any cost.
     let bound = all.iter().map(|outcome| 1.0 / outcome.hold_mean.as_secs_f64().max(1e-9)).fold(0.0, f64::max);
     let rates = all.iter().map(|outcome| outcome.rate());
     let highest = rates.chain([bound]).fold(1.0, f64::max);
@@ -162,18 +162,18 @@ pub(super) fn rates(report: &Report) -> String {
     picture(BOTTOM + 46.0, "Locks a second over the number of clients", svg)
 }
 
-/// What is drawn of an outcome in a row of dots.
+/// The values of one outcome in a row of dots.
 pub(super) struct Measure {
     label: &'static str,
     value: fn(&Outcome) -> Option<f64>,
-    /// A second dot.
+    /// An optional second dot.
     other: Option<fn(&Outcome) -> Option<f64>>,
     shown: fn(f64) -> String,
-    /// Smaller values are at the end of the axis; `None` for a part of one.
+    /// The lower end of a logarithmic axis; `None` for shares.
     least: Option<f64>,
 }
 
-/// Processor time for each lock, here and on the servers, in microseconds.
+/// Draws the processor time per lock, here and on the servers, in microseconds.
 pub(super) const CPU: Measure = Measure {
     label: "Processor time for each lock",
     value: |outcome| Some(outcome.cpu_per_1000() * 1e3),
@@ -182,7 +182,7 @@ pub(super) const CPU: Measure = Measure {
     least: Some(1.0),
 };
 
-/// Commands for each lock: those that clients sent, and those that the servers executed.
+/// Draws the commands per lock: those that clients sent and those that the servers executed.
 pub(super) const COMMANDS: Measure = Measure {
     label: "Commands for each lock",
     value: Outcome::requests,
@@ -191,7 +191,7 @@ pub(super) const COMMANDS: Measure = Measure {
     least: Some(0.01),
 };
 
-/// Jain's index.
+/// Draws Jain's index.
 pub(super) const FAIRNESS: Measure = Measure {
     label: "Fairness",
     value: |outcome| Some(outcome.jain),
@@ -200,7 +200,7 @@ pub(super) const FAIRNESS: Measure = Measure {
     least: None,
 };
 
-/// One dot for each way and scenario; the scenarios side by side on one axis.
+/// Draws one dot for each series and scenario, with the scenarios side by side on one axis.
 pub(super) fn dots(report: &Report, measure: &Measure) -> String {
     const ROW: f64 = 25.0;
     const TOP: f64 = 32.0;
@@ -209,7 +209,7 @@ pub(super) fn dots(report: &Report, measure: &Measure) -> String {
     let width = (WIDTH - TITLES - 12.0) / scenarios as f64;
     let bottom = TOP + ROW * report.plan.ways.len() as f64;
     let all = report.cells.iter().filter_map(|cell| cell.outcome.as_ref().ok()).filter(|outcome| outcome.ops > 0);
-    // What is not known is told by the other.
+    // Falls back to the second value if the first is unknown.
     let value_of =
         |outcome: &Outcome| (measure.value)(outcome).or_else(|| measure.other.and_then(|other| other(outcome)));
     let values = all.flat_map(|outcome| [(measure.value)(outcome), measure.other.and_then(|other| other(outcome))]);
@@ -257,7 +257,7 @@ pub(super) fn dots(report: &Report, measure: &Measure) -> String {
             svg.circle(&class_of("dot", way), (x, y), 4.5, &format!("{}: {shown}", way.title));
             let far = other.map_or(x, |(far, _)| far);
             let (low, high) = (x.min(far), x.max(far));
-            // Beside the dots, where there is room.
+            // Right of the dots if there is room, otherwise left.
             if high + 50.0 < from + width {
                 svg.text("value", (high + 8.0, y + 4.0), Anchor::Start, &shown);
             } else {
@@ -268,7 +268,7 @@ pub(super) fn dots(report: &Report, measure: &Measure) -> String {
     picture(bottom + 24.0, measure.label, svg)
 }
 
-/// With about three digits, and thousands apart.
+/// Formats a number with about three digits and a thousands separator.
 pub(super) fn number(value: f64) -> String {
     match value {
         value if value >= 9_999.5 => {

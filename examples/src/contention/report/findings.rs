@@ -1,10 +1,10 @@
-//! What the figures say, in words: what was claimed of polling and of watching, beside what was measured here.
+//! The findings in words: claims about polling and watching beside the measured figures.
 
 use super::Report;
 use super::charts::number;
 use crate::contention::outcome::{Outcome, Time};
 
-/// A claim, and what was measured.
+/// A claim and the measured result.
 pub(super) struct Finding {
     pub(super) claim: &'static str,
     pub(super) measured: String,
@@ -16,7 +16,7 @@ pub(super) struct Headline {
     pub(super) words: String,
 }
 
-/// Part of the waits that took this many times the mean, or longer.
+/// Returns the share of waits that took at least this many times the mean.
 fn tail(outcome: &Outcome, times: f64) -> f64 {
     let limit = (outcome.latencies.mean() * times) as u64;
     let long: u64 = outcome
@@ -32,7 +32,7 @@ fn spread(outcome: &Outcome) -> String {
     format!("{} × the mean", number(outcome.quantile_us(0.99) / outcome.mean_us().max(f64::MIN_POSITIVE)))
 }
 
-/// Clauses, as a list in a sentence.
+/// Joins clauses to a list in a sentence.
 fn each(report: &Report, keys: &[&str], scenario: usize, words: impl Fn(&Outcome) -> String) -> String {
     let clauses = keys.iter().filter_map(|key| {
         let outcome = report.named(key, scenario).filter(|outcome| outcome.ops > 0)?;
@@ -42,7 +42,7 @@ fn each(report: &Report, keys: &[&str], scenario: usize, words: impl Fn(&Outcome
     clauses.collect::<Vec<_>>().join("; ")
 }
 
-/// The comparison, claim by claim. Scenario 0 is the one with few clients.
+/// Compares the claims with the measurements. Scenario 0 is the one with few clients.
 pub(super) fn findings(report: &Report) -> Vec<Finding> {
     let middle = 2.min(report.plan.scenarios.len() - 1);
     let change = |key: &str| {
@@ -94,7 +94,8 @@ pub(super) fn findings(report: &Report) -> Vec<Finding> {
     ]
 }
 
-/// The head of the page: ten times as many clients as the fewest, each with a connection of its own.
+/// Returns the figures for the head of the page: ten times the smallest number of clients, one
+/// connection each.
 pub(super) fn headlines(report: &Report) -> Vec<Headline> {
     let middle = 2.min(report.plan.scenarios.len() - 1);
     let clients = report.plan.scenarios.get(middle).map_or(0, |scenario| scenario.clients.get());

@@ -1,10 +1,10 @@
-//! Where the report was made, and with what.
+//! The environment in which the report was made.
 
 use std::ffi::OsString;
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Names and values, in the order in which they are told.
+/// Returns names and values, in order of display.
 pub(super) fn facts(args: &[OsString], servers: &[(&'static str, String); 2]) -> Vec<(&'static str, String)> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let model = line_of("/proc/cpuinfo", "model name").unwrap_or_else(|| "an unknown model".to_owned());
@@ -30,7 +30,7 @@ pub(super) fn facts(args: &[OsString], servers: &[(&'static str, String); 2]) ->
     facts
 }
 
-/// The value of the first such line in a file of `/proc`.
+/// Returns the value of the first matching line in a file of `/proc`.
 fn line_of(path: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'))?;
@@ -43,7 +43,7 @@ fn now() -> String {
     format!("{year}-{month:02}-{day:02} {:02}:{:02}", seconds / 3_600 % 24, seconds / 60 % 60)
 }
 
-/// Year, month and day of the day with this number since 1970-01-01.
+/// Converts a number of days since 1970-01-01 to year, month and day.
 fn civil(mut days: u64) -> (u64, u64, u64) {
     let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let mut year = 1970;

@@ -1,5 +1,5 @@
-//! `contention report`: the two scenarios of the polling-or-watching comparison, for every way to lock that is at hand, measured in one go
-//! on servers of its own, drawn in one page.
+//! `contention report`: compares polling and watching. Measures every available method to lock in
+//! all scenarios, on servers that it starts, and draws one page.
 
 mod axis;
 mod charts;
@@ -23,32 +23,22 @@ use super::outcome::Outcome;
 use super::{Failed, process};
 use crate::cli::print;
 
-/// What the report is to be.
+/// Settings of the report.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
-    /// How long each run is.
+    /// Length of each run.
     pub(super) span: Duration,
-    /// The least of the many clients: there are runs with ten and a hundred times as many.
+    /// The smallest number of clients; there are also runs with 10 and 100 times as many.
     pub(super) clients: NonZeroUsize,
-    /// Where the files go.
+    /// Directory for the files.
     pub(super) out: PathBuf,
 }
 
-impl Default for Wanted {
-    fn default() -> Self {
-        Self {
-            span: Duration::from_secs(3),
-            clients: const { NonZeroUsize::new(10).unwrap() },
-            out: PathBuf::from("."),
-        }
-    }
-}
-
-/// All that is told.
+/// The data of the report.
 struct Report {
     plan: Plan,
     cells: Vec<Cell>,
-    /// Name and value.
+    /// Names and values of the environment.
     facts: Vec<(&'static str, String)>,
 }
 
@@ -58,7 +48,7 @@ impl Report {
         cell.outcome.as_ref().ok()
     }
 
-    /// The ways of a scenario with what came of them, in the order of the plan.
+    /// Returns the methods of a scenario with their results, in the order of the plan.
     fn rows(&self, scenario: usize) -> impl Iterator<Item = (&Way, Result<&Outcome, &str>)> {
         let of = self.cells.iter().filter(move |cell| cell.scenario == scenario);
         of.filter_map(|cell| {
@@ -66,13 +56,13 @@ impl Report {
         })
     }
 
-    /// The outcome of the way with this key.
+    /// Returns the outcome of the method with this key.
     fn named(&self, key: &str, scenario: usize) -> Option<&Outcome> {
         self.cell(self.plan.ways.iter().position(|way| way.key == key)?, scenario)
     }
 }
 
-/// Measures, and writes `report.html` and `report.md`.
+/// Measures everything, and writes `report.html` and `report.md`.
 pub(super) fn run(wanted: &Wanted, args: &[OsString], peers: &dyn Peers) -> Result<(), Failed> {
     let at = |path: &Path| {
         let path = path.display().to_string();

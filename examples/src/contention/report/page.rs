@@ -1,4 +1,4 @@
-//! `report.html`: one file, no script, light and dark.
+//! `report.html`: one file without scripts, light and dark.
 
 use core::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use crate::svg::Escaped;
 
 const STYLE: &str = include_str!("style.css");
 
-/// The page.
+/// Formats the page.
 pub(super) fn html(report: &Report) -> String {
     let mut page = format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\

@@ -1,4 +1,4 @@
-//! What the report measures.
+//! The runs of the report.
 
 use core::num::NonZeroUsize;
 use core::time::Duration;
@@ -11,11 +11,11 @@ use crate::contention::contender::{Peers, Store};
 use crate::contention::job::{Job, Workload};
 use crate::contention::{Failed, Outcome};
 
-/// How many servers a quorum has here.
+/// Number of servers in a quorum.
 const QUORUM: usize = 5;
-/// In the scenario with much traffic and few clients.
+/// Number of clients in the scenario with few clients.
 const FEW: NonZeroUsize = NonZeroUsize::new(5).unwrap();
-/// How long a lock is held in the scenario with many clients.
+/// Length of a hold in the scenarios with many clients.
 const HOLD: Duration = Duration::from_millis(1);
 
 /// The servers of the report.
@@ -25,7 +25,7 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    /// The versions of the servers' programs.
+    /// Returns the versions of the server programs.
     pub(super) fn programs() -> Result<[(&'static str, String); 2], Failed> {
         let version = |program: &str| {
             let output = Command::new(program).arg("--version").output();
@@ -38,7 +38,7 @@ impl Servers {
         Ok([("Redis", version("redis-server")?), ("etcd", version("etcd")?)])
     }
 
-    /// Starts them.
+    /// Starts the servers.
     pub(super) fn start() -> Self {
         Self { redis: Redis::start_many(QUORUM), etcd: Etcd::start() }
     }
@@ -52,7 +52,7 @@ impl Servers {
     }
 }
 
-/// Where a lock is.
+/// The store of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum On {
     Redis,
@@ -60,17 +60,17 @@ pub(super) enum On {
     Etcd,
 }
 
-/// A way to lock.
+/// A method to lock.
 #[derive(Clone, Debug)]
 pub(super) struct Way {
-    /// One word, for colours and look-ups.
+    /// A single word, for colours and look-ups.
     pub(super) key: &'static str,
     pub(super) title: &'static str,
     pub(super) about: String,
     pub(super) on: On,
     pub(super) peer: Option<&'static str>,
     wake: Wake,
-    /// Whether all tasks are tasks of one client.
+    /// Whether all tasks share one client.
     shared: bool,
 }
 
@@ -79,7 +79,7 @@ impl Way {
         Self { key, title, about: about.to_owned(), on, peer: None, wake: Wake::Notify, shared: false }
     }
 
-    /// This way in this scenario.
+    /// Returns the job for this method in a scenario.
     pub(super) fn job(&self, scenario: &Scenario, span: Duration, servers: &Servers) -> Job {
         let job = Job::new(Workload::Contended, servers.urls(self.on));
         Job {
@@ -94,25 +94,25 @@ impl Way {
     }
 }
 
-/// How many want the lock, and for how long.
+/// The number of clients, and how long they hold the lock.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     pub(super) title: String,
     pub(super) about: &'static str,
     pub(super) clients: NonZeroUsize,
     pub(super) hold: Duration,
-    /// So many times as long as the others: each should get its turn.
+    /// Factor for the length of the run, so that each client gets a turn.
     times: u32,
 }
 
-/// All of it.
+/// All methods and scenarios.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) ways: Vec<Way>,
     pub(super) scenarios: Vec<Scenario>,
 }
 
-/// What came of one way in one scenario, each by its place in the plan.
+/// Result of one method in one scenario, both by their index in the plan.
 pub(super) struct Cell {
     pub(super) way: usize,
     pub(super) scenario: usize,
@@ -120,7 +120,7 @@ pub(super) struct Cell {
 }
 
 impl Plan {
-    /// Ours, and what peers there are.
+    /// Creates the plan for this library and the peers.
     pub(super) fn new(clients: NonZeroUsize, peers: &dyn Peers) -> Self {
         let poll = "this library without wake-up: every client tries again about every 50 ms";
         let mut ways = vec![
@@ -166,7 +166,7 @@ impl Plan {
             wake: Wake::Poll,
             shared: false,
         }));
-        // Those of one store beside each other.
+        // Groups the methods by store.
         ways.sort_by_key(|way| way.on == On::Etcd);
         let many = [1, 10, 100].map(|factor| {
             let clients = clients.saturating_mul(NonZeroUsize::new(factor).unwrap_or(NonZeroUsize::MIN));

@@ -1,4 +1,4 @@
-//! `report.md`: the same in figures.
+//! `report.md`: the figures as tables.
 
 use core::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::findings::findings;
 use super::plan::Scenario;
 use crate::contention::outcome::{Outcome, Time};
 
-/// The columns of the tables.
+/// Columns of the tables.
 pub(super) const COLUMNS: [&str; 15] = [
     "way",
     "locks/s",
@@ -27,7 +27,7 @@ pub(super) const COLUMNS: [&str; 15] = [
     "held",
 ];
 
-/// One row of them.
+/// Formats a row.
 pub(super) fn row(title: &str, outcome: &Outcome) -> [String; 15] {
     let time = |us: f64| Time(us).to_string();
     let or_none = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
@@ -50,7 +50,7 @@ pub(super) fn row(title: &str, outcome: &Outcome) -> [String; 15] {
     ]
 }
 
-/// What there is to say of a run beside its figures.
+/// Returns remarks about a run.
 pub(super) fn remark(outcome: &Outcome) -> Option<String> {
     let mut remarks = Vec::new();
     if outcome.violations > 0 {
@@ -63,12 +63,12 @@ pub(super) fn remark(outcome: &Outcome) -> Option<String> {
     (!remarks.is_empty()).then(|| remarks.join("; "))
 }
 
-/// What a scenario is.
+/// Describes a scenario.
 pub(super) fn heading(scenario: &Scenario) -> String {
     format!("{}: {}", scenario.title, scenario.about)
 }
 
-/// The whole of it.
+/// Formats the whole report.
 pub(super) fn markdown(report: &Report) -> String {
     let mut text = "# Polling, waking, passing on: distributed locks under contention\n\n".to_owned();
     for (name, value) in &report.facts {

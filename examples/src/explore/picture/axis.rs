@@ -1,4 +1,4 @@
-//! Where a time stands on the page.
+//! Maps times to positions on the page.
 
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -7,24 +7,24 @@ use lock_proto::Instant;
 
 use super::story::Span;
 
-/// Room at both ends.
+/// Margin at both ends.
 const MARGIN: f64 = 14.0;
-/// A stretch in which nothing happens is left out if it would be wider than this, and takes so much instead.
+/// Idle stretches wider than this are cut to `BREAK`.
 const WIDEST_GAP: f64 = 78.0;
 const BREAK: f64 = 46.0;
-/// A message in flight takes so much.
+/// Width of a message in flight.
 const FLIGHT: f64 = 18.0;
-/// Between two labels at least so much.
+/// Minimum distance between two labels.
 const LABEL: f64 = 74.0;
-/// And at the right edge this.
+/// Minimum distance of a label from the right edge.
 const EDGE: f64 = 50.0;
 
-/// A stretch of time that is drawn to one scale.
+/// A stretch of time with one scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Piece {
     pub(super) span: Span,
     pub(super) x: (f64, f64),
-    /// Nothing happens in it, and it is not to scale.
+    /// Nothing happens in this stretch, and it is not to scale.
     pub(super) broken: bool,
 }
 
@@ -46,14 +46,14 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// All to one scale, so wide in all.
+    /// Creates an axis of this width with a single scale.
     pub(super) fn linear(window: Span, width: f64) -> Self {
         let piece = Piece { span: window, x: (MARGIN, width - MARGIN), broken: false };
         Self { pieces: vec![piece], width }
     }
 
-    /// Something happens at these `times`; what is between them is drawn to one scale, so that `flight` can be seen, but what is long
-    /// is left out. At least so wide in all.
+    /// Creates an axis for events at these `times`. Its scale makes messages that take `flight`
+    /// visible, and it cuts long idle stretches. It is at least this wide.
     pub(super) fn broken(window: Span, times: &BTreeSet<Instant>, flight: Duration, least: f64) -> Self {
         let px_per_ns = FLIGHT / nanos(flight).max(1.0);
         let mut pieces: Vec<Piece> = Vec::new();
@@ -91,7 +91,7 @@ impl Axis {
         self.width
     }
 
-    /// Where `at` stands; what is outside stands at the edge.
+    /// Returns the position of `at`, clamped to the axis.
     pub(super) fn x(&self, at: Instant) -> f64 {
         let Some(piece) = self.pieces.iter().find(|piece| at <= piece.span.to) else {
             return self.width - MARGIN;
@@ -104,7 +104,7 @@ impl Axis {
         self.pieces.iter().filter(|piece| piece.broken)
     }
 
-    /// Times worth a label: where a stretch begins, and round ones.
+    /// Returns the times to label: the start of each stretch, and round times.
     pub(super) fn labels(&self) -> Vec<(f64, String)> {
         let mut labels: Vec<(f64, String)> = Vec::new();
         for piece in self.pieces.iter().filter(|piece| !piece.broken) {
@@ -128,7 +128,7 @@ fn nanos(time: Duration) -> f64 {
     time.as_secs_f64() * 1e9
 }
 
-/// The smallest of 1, 2, 5, 10, 20, ... µs that is at least so many ns.
+/// Returns the smallest of 1, 2, 5, 10, 20, ... µs that is at least this many ns.
 fn round_step(least: f64) -> u64 {
     let mut decade: u64 = 1_000;
     loop {
@@ -141,12 +141,12 @@ fn round_step(least: f64) -> u64 {
     }
 }
 
-/// A time as a label: to the millisecond.
+/// Formats a time as a label, with millisecond precision.
 pub(super) fn seconds(at: Instant) -> String {
     format!("{:.3} s", at.since(Instant::ZERO).as_secs_f64())
 }
 
-/// A length of time in few characters.
+/// Formats a duration in few characters.
 pub(super) fn length(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     if seconds >= 10.0 {

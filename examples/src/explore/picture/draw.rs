@@ -1,4 +1,4 @@
-//! The run as a picture, drawn out.
+//! The detailed picture of a run.
 
 use lock_proto::Instant;
 use lock_proto::sim::Direction;
@@ -11,14 +11,14 @@ use super::story::{Acquisition, Span, Story};
 use super::{COLOURS, Finding, NOTE_SIZE, Servers, TEXT_SIZE};
 use crate::svg::{Anchor, Svg};
 
-/// The column with the names of lanes.
+/// Width of the column with the lane names.
 const NAMES: f64 = 92.0;
-/// A line of text about all lanes.
+/// Height of a text line above the lanes.
 const HEAD_ROW: f64 = 17.0;
-/// More findings than this are only marked.
+/// Further findings are marked without text.
 const TEXTS: usize = 8;
 
-/// Everything that is needed to draw.
+/// Data for drawing.
 pub(super) struct Scene<'a> {
     pub(super) trace: &'a Trace,
     pub(super) story: &'a Story,
@@ -28,7 +28,7 @@ pub(super) struct Scene<'a> {
     pub(super) servers: Servers,
 }
 
-/// A word above all lanes.
+/// A text above all lanes.
 struct Head {
     class: &'static str,
     x: f64,
@@ -36,24 +36,24 @@ struct Head {
     anchor: Anchor,
     row: usize,
     text: String,
-    /// Its number, if it is a finding.
+    /// The number of a finding.
     finding: Option<usize>,
 }
 
-/// The class of a lock's name: one of the colours.
+/// Returns the class of a lock's name: one of the colours.
 pub(super) fn colour(story: &Story, name: &str) -> String {
     let number = story.name(name);
     let again = if number >= COLOURS { " again" } else { "" };
     format!("n{}{again}", number % COLOURS)
 }
 
-/// Whether a message is only about a connection.
+/// Returns true if a message only concerns a connection.
 fn is_about_connection(label: &str) -> bool {
     label == "connect" || label == "connected" || label.starts_with("close")
 }
 
 impl Scene<'_> {
-    /// Two pictures side by side: the names of the lanes, and the lanes.
+    /// Draws two pictures side by side: the names of the lanes, and the lanes.
     pub(super) fn draw(&self) -> String {
         let heads = self.heads();
         let rows = heads.iter().map(|head| head.row + 1).max().unwrap_or(0);
@@ -158,7 +158,7 @@ impl Scene<'_> {
         }
     }
 
-    // ---- what travels ----
+    // ---- messages ----
 
     fn messages(&self, svg: &mut Svg, layout: &Layout) {
         let mut labels = vec![Rows::default(); self.trace.clients];
@@ -173,7 +173,7 @@ impl Scene<'_> {
             }
             let (Some(from), Some(to)) = (layout.band(message.from), layout.band(message.to)) else { continue };
             self.message(svg, message, until, (from.line, to.line));
-            // What a client asks for is written beside it, where there is room; what it writes is told below.
+            // Label requests where there is room. Writes are labelled below.
             let (Lane::Client(client), Lane::Node(_)) = (message.from, message.to) else { continue };
             let text = shortened(&message.label, 26);
             let x = self.axis.x(message.sent);
@@ -227,7 +227,7 @@ impl Scene<'_> {
         let name = &acquisition.name;
         let fence = acquisition.fence.map_or_else(String::new, |fence| format!(", fence {fence}"));
         let who = format!("client {client} {lock}: {name}{fence}");
-        // It waits, then holds, then gives back.
+        // Waits, then holds, then releases.
         let waited = granted.unwrap_or(acquisition.over);
         svg.line(
             &format!("wait {colour}"),
@@ -261,7 +261,7 @@ impl Scene<'_> {
         self.label(svg, acquisition, (&label, &colour), y);
     }
 
-    /// A bar while it believes to hold; hollow while it is only offered.
+    /// Draws a bar while the client believes to hold the lock; hollow while it is only offered.
     fn belief(&self, svg: &mut Svg, acquisition: &Acquisition, span: Span, (colour, who): (&str, &str), y: f64) {
         if span.is_empty() || !self.sees(span) {
             return;
@@ -279,7 +279,7 @@ impl Scene<'_> {
         if claimed < span.to {
             bar(svg, "held", Span { from: claimed, to: span.to }, "believes to hold it");
         }
-        // Ended by itself, not by anybody's word.
+        // Expired, without an event.
         let by_itself = acquisition.gave_back.is_none_or(|at| at > span.to)
             && acquisition.ended.as_ref().is_none_or(|(at, _)| *at > span.to)
             && span.to < self.trace.end;
@@ -290,7 +290,7 @@ impl Scene<'_> {
         }
     }
 
-    /// What it was told at last.
+    /// Draws the last event.
     fn ends(&self, svg: &mut Svg, acquisition: &Acquisition, who: &str, y: f64) {
         if let Some((at, why)) = acquisition.lost.as_ref().filter(|(at, _)| self.is_in(*at)) {
             let x = self.axis.x(*at);
@@ -320,7 +320,7 @@ impl Scene<'_> {
         });
         match seen.filter(|(_, wide)| *wide > 0.0).reduce(|a, b| if a.1 >= b.1 { a } else { b }) {
             Some((from, wide)) if wide >= needed => {
-                // On what is held it stands in the colour that can be read there; an offer is hollow.
+                // A held bar needs a contrasting colour; an offer is hollow.
                 let offered = self.story.claims && acquisition.claimed.is_none();
                 let class = if offered { "bar halo".to_owned() } else { format!("bar on-{colour}") };
                 svg.text(&class, (from + 5.0, y + 4.0), Anchor::Start, label);
@@ -355,7 +355,7 @@ impl Scene<'_> {
                 Some(fence) => format!("c{client} · fence {}", self.story.fence(*fence)),
                 None => format!("c{client} · no fence"),
             };
-            // The same again and again tells nothing.
+            // Skips repetitions.
             if *accepted && last[row].as_ref() == Some(&text) {
                 continue;
             }
@@ -392,7 +392,7 @@ impl Scene<'_> {
 
     // ---- above all lanes ----
 
-    /// Findings, the end of the faults, and words that belong to no lane.
+    /// Draws findings, the end of the faults, and texts without a lane.
     fn heads(&self) -> Vec<Head> {
         let mut wanted: Vec<(Instant, &'static str, String, Option<usize>)> = Vec::new();
         for (i, finding) in self.findings.iter().enumerate() {
@@ -413,7 +413,7 @@ impl Scene<'_> {
         let mut heads: Vec<Head> = seen
             .map(|(at, class, text, finding)| {
                 let (x, wide) = (self.axis.x(at), width(&text, TEXT_SIZE) + 10.0);
-                // What was found stands left of its time, where the page is looked at first.
+                // The text of a finding is left of its time, where the page first scrolls to.
                 let right = x + wide <= self.axis.width();
                 let (anchor, left) = if x >= wide && (finding.is_some() || !right) {
                     (Anchor::End, x - wide)
@@ -472,7 +472,7 @@ fn lane_class(lane: Lane) -> &'static str {
     }
 }
 
-/// The head of an arrow that comes from `start`.
+/// Draws the head of an arrow that comes from `start`.
 fn arrowhead(svg: &mut Svg, kind: &str, start: (f64, f64), end: (f64, f64)) {
     let (dx, dy) = (end.0 - start.0, end.1 - start.1);
     let long = dx.hypot(dy).max(1.0);

@@ -1,4 +1,4 @@
-//! Who is drawn at which height.
+//! Vertical layout of the picture.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use super::room::{Rows, width};
 use super::story::{Span, Story};
 use super::{NOTE_SIZE, TEXT_SIZE};
 
-/// A bar, and its row.
+/// Heights of a bar and of its row.
 pub(super) const BAR: f64 = 14.0;
 const ROW: f64 = 20.0;
 const NOTE_ROW: f64 = 13.0;
 const CUT_ROW: f64 = 13.0;
-/// The axis above everything.
+/// Height of the axis at the top.
 pub(super) const AXIS: f64 = 46.0;
-/// Between clients and nodes, so that what travels can be seen.
+/// Space between clients and nodes, for the messages.
 const BETWEEN: f64 = 34.0;
 
-/// The place of one lane.
+/// Position of one lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Band {
     pub(super) top: f64,
@@ -31,50 +31,50 @@ pub(super) struct Band {
 }
 
 impl Band {
-    /// The middle of a row.
+    /// Returns the middle of a row.
     pub(super) fn row(&self, row: usize) -> f64 {
         self.first + row as f64 * ROW
     }
 }
 
-/// A word at its time on a lane: a note, or a clock that is set.
+/// A text at a time on a lane: a note, or a clock that is set.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Flag {
     pub(super) x: f64,
     pub(super) y: f64,
     pub(super) text: String,
-    /// Whether it is a clock.
+    /// Whether this is a clock.
     pub(super) clock: bool,
-    /// Whether there is room for the text.
+    /// Whether the text fits.
     pub(super) shown: bool,
 }
 
-/// The places of everything.
+/// Positions of all elements.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Layout {
     pub(super) clients: Vec<Band>,
     pub(super) nodes: Vec<Band>,
     pub(super) resource: Option<Band>,
-    /// The row of each acquisition; none if it is out of the window.
+    /// The row of each acquisition; `None` outside of the window.
     pub(super) rows: Vec<Option<usize>>,
-    /// The height of each cut; none if it is out of the window.
+    /// The height of each cut; `None` outside of the window.
     pub(super) cuts: Vec<Option<f64>>,
     pub(super) flags: Vec<Flag>,
-    /// Where lanes begin.
+    /// Top of the lanes.
     pub(super) top: f64,
     pub(super) height: f64,
 }
 
-/// What stands on each lane before heights are known.
+/// Contents of each lane before its height is known.
 #[derive(Default)]
 struct Rough {
     flags: Vec<(Lane, usize, Flag)>,
-    /// Rows of flags of each lane.
+    /// Rows of flags on each lane.
     notes: BTreeMap<Lane, Rows>,
 }
 
 impl Layout {
-    /// Finds a place for everything that is in the window. `head`: so much is taken above, for what is said of all lanes.
+    /// Places everything within the window, below a head of height `head`.
     pub(super) fn of(trace: &Trace, story: &Story, axis: &Axis, window: Span, head: f64) -> Self {
         let rough = Rough::of(trace, axis, window);
         let mut layout = Self { top: AXIS + head, ..Self::default() };
@@ -83,7 +83,7 @@ impl Layout {
             let seen = acquisition.asked <= window.to && acquisition.over >= window.from;
             let from = axis.x(acquisition.asked);
             let shown = seen.then(|| rows.get_mut(acquisition.client)).flatten();
-            // Room for the label, if the bar is too short for it.
+            // A short bar needs room for its label.
             let end = axis.x(acquisition.over).max(from + width(&story.label(acquisition), TEXT_SIZE) + 16.0) + 6.0;
             layout.rows.push(shown.map(|rows| rows.place(from, end)));
         }
@@ -91,7 +91,7 @@ impl Layout {
         for (client, rows) in rows.iter().enumerate() {
             let notes = rough.rows(Lane::Client(client)) * NOTE_ROW;
             let first = y + 8.0 + notes + ROW / 2.0;
-            // Below the rows there is room for a word about the process.
+            // Below the rows is room for a note about the process.
             let line = y + 8.0 + notes + rows.len().max(1) as f64 * ROW + 10.0;
             layout.clients.push(Band { top: y, bottom: line + 14.0, line, first });
             y = line + 14.0;
@@ -115,7 +115,7 @@ impl Layout {
         layout
     }
 
-    /// The lane's place, if it has one.
+    /// Returns the position of a lane, if it is drawn.
     pub(super) fn band(&self, lane: Lane) -> Option<Band> {
         match lane {
             Lane::Client(client) => self.clients.get(client).copied(),
@@ -124,14 +124,14 @@ impl Layout {
         }
     }
 
-    /// Every lane and its place, from above.
+    /// Returns all lanes from top to bottom.
     pub(super) fn bands(&self) -> impl Iterator<Item = (Lane, Band)> {
         let clients = self.clients.iter().enumerate().map(|(i, band)| (Lane::Client(i), *band));
         let nodes = self.nodes.iter().enumerate().map(|(i, band)| (Lane::Node(i), *band));
         clients.chain(nodes).chain(self.resource.map(|band| (Lane::Resource, band)))
     }
 
-    /// Puts cuts into the network, which is between clients and nodes; tells how high it is.
+    /// Places cuts into the network, between clients and nodes. Returns the height of the network.
     fn place_cuts(&mut self, story: &Story, axis: &Axis, window: Span, top: f64) -> f64 {
         let mut rows = Rows::default();
         for cut in &story.cuts {

@@ -1,4 +1,4 @@
-//! A run as a page for the browser: text, and pictures that need no script.
+//! Draws a run as an HTML page with text and SVG. The pictures need no script.
 
 mod axis;
 mod draw;
@@ -23,38 +23,38 @@ use draw::Scene;
 use page::Page;
 use story::{Span, Story};
 
-/// Sizes of text, in pixels.
+/// Text sizes in pixels.
 const TEXT_SIZE: f64 = 11.0;
 const NOTE_SIZE: f64 = 9.5;
-/// So many locks have a colour of their own; names beyond them are drawn with a dashed edge.
+/// Number of locks with their own colour. Further names have a dashed edge.
 const COLOURS: usize = 6;
-/// The picture is at least so wide.
+/// Minimum width of the picture.
 const LEAST_WIDTH: f64 = 1_080.0;
-/// So many messages are drawn; of a longer run a part is.
+/// Maximum number of messages; of a longer run only a part is drawn.
 const MESSAGES: usize = 600;
-/// Of those, so many after the finding.
+/// Number of these messages after the finding.
 const AFTER: usize = 120;
 
-/// What to draw.
+/// A run to draw.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
-    /// What was run.
+    /// The plan of the run.
     pub plan: &'a Plan,
-    /// What came of it.
+    /// Its outcome.
     pub outcome: &'a Outcome,
-    /// Its record.
+    /// Its trace.
     pub trace: &'a Trace,
-    /// The command that makes this page again.
+    /// The command that creates this page again.
     pub replay: &'a str,
-    /// The part that is drawn in detail, since the start; else one is chosen.
+    /// The part to draw in detail, since the start; chosen automatically if `None`.
     pub window: (Option<Duration>, Option<Duration>),
 }
 
-/// Something that the checkers have found.
+/// A finding of the checkers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Finding {
     violation: Violation,
-    /// Whether the opposite was promised.
+    /// Whether the scenario promises that this does not happen.
     promised: bool,
 }
 
@@ -66,7 +66,7 @@ impl Finding {
     }
 }
 
-/// What servers are called: it depends on what they serve.
+/// Returns the word for servers, which depends on the store.
 #[derive(Clone, Copy, Debug)]
 struct Servers(&'static str);
 
@@ -86,7 +86,7 @@ impl Servers {
     }
 }
 
-/// A page that shows a run: one file that needs nothing else.
+/// Draws a run as a self-contained HTML page.
 #[must_use]
 pub fn page(run: &Run<'_>) -> String {
     let story = Story::of(run.trace);
@@ -100,7 +100,7 @@ pub fn page(run: &Run<'_>) -> String {
     page.write(looked_at(&findings).map(|finding| axis.x(finding.violation.at)))
 }
 
-/// The finding that the page is about.
+/// Returns the finding that the page is about.
 fn looked_at(findings: &[Finding]) -> Option<&Finding> {
     findings.iter().find(|finding| finding.promised).or_else(|| findings.first())
 }
@@ -119,7 +119,8 @@ fn findings(run: &Run<'_>) -> Vec<Finding> {
     violations.map(|violation| Finding { promised: run.plan.promises(violation.rule), violation }).collect()
 }
 
-/// The part that is drawn in detail: what was asked for, or everything, or as much as one can look at around the first finding.
+/// Returns the part to draw in detail: the requested one, or the whole run, or a readable part
+/// around the first finding.
 fn window(run: &Run<'_>, findings: &[Finding]) -> Span {
     let (messages, end) = (&run.trace.messages, run.trace.end);
     let mut window = Span { from: Instant::ZERO, to: end };
@@ -136,7 +137,7 @@ fn window(run: &Run<'_>, findings: &[Finding]) -> Span {
     let (from, to) = run.window;
     window.from = from.map_or(window.from, |from| Instant::ZERO + from);
     window.to = to.map_or(window.to, |to| Instant::ZERO + to).min(end);
-    // Nothing to see beyond the end: the end is shown.
+    // A window beyond the end of the run shows the end.
     window.from = window.from.min(window.to.back(Duration::from_millis(1)));
     window
 }
@@ -148,7 +149,7 @@ fn arrival(message: &Message) -> Option<Instant> {
     }
 }
 
-/// Every time at which something is drawn stands on the axis.
+/// Creates the axis from all times at which something is drawn.
 fn axis(trace: &Trace, story: &Story, window: Span) -> Axis {
     let mut times: BTreeSet<Instant> = trace.entries.iter().map(|entry| entry.at).collect();
     times.extend(trace.messages.iter().flat_map(|message| [Some(message.sent), arrival(message)]).flatten());

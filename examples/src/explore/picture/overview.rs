@@ -14,7 +14,8 @@ const NAMES: f64 = 78.0;
 const ROW: f64 = 7.0;
 const AXIS: f64 = 20.0;
 
-/// Draws clients with what they hold, stillness of everybody, findings, and a frame around `window`, which is drawn out elsewhere.
+/// Draws the holds of the clients, pauses, findings, and a frame around `window`, the detailed
+/// part.
 pub(super) fn overview(trace: &Trace, story: &Story, servers: Servers, window: Span, findings: &[Finding]) -> String {
     let whole = Span { from: lock_proto::Instant::ZERO, to: trace.end };
     let axis = Axis::linear(whole, WIDTH - NAMES);

@@ -9,7 +9,7 @@ use super::{COLOURS, Finding, Run};
 use crate::svg::{Escaped, Svg};
 
 const STYLE: &str = include_str!("style.css");
-/// What every picture refers to.
+/// Definitions that every picture refers to.
 const PATTERNS: &str = "\
 <svg width=\"0\" height=\"0\" style=\"position:absolute\" aria-hidden=\"true\"><defs>
 <pattern id=\"hatch\" width=\"7\" height=\"7\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\"><rect width=\"7\" height=\"7\" class=\"hatch-ground\"/><line x1=\"0\" y1=\"0\" x2=\"0\" y2=\"7\" class=\"hatch-line\"/></pattern>
@@ -17,19 +17,19 @@ const PATTERNS: &str = "\
 </defs></svg>
 ";
 
-/// Everything that stands on a page.
+/// The contents of a page.
 pub(super) struct Page<'a> {
     pub(super) run: &'a Run<'a>,
     pub(super) story: &'a Story,
     pub(super) findings: &'a [Finding],
-    /// The part that is drawn out.
+    /// The part that is drawn in detail.
     pub(super) window: Span,
     pub(super) overview: &'a str,
     pub(super) drawn: &'a str,
 }
 
 impl Page<'_> {
-    /// Puts it together. `focus`: where the eye should fall first.
+    /// Assembles the page. `focus` is the position to scroll to.
     pub(super) fn write(&self, focus: Option<f64>) -> String {
         let (mut out, title) = (Svg::new(), title(self.run));
         out.put(format_args!(
@@ -56,7 +56,7 @@ impl Page<'_> {
         let log = &self.run.outcome.log;
         details(&mut out, "The end of the log", if log.is_empty() { "nothing was kept" } else { log }, false);
         if let Some(x) = focus {
-            // All that a script does here: what was found is in sight. Everything can be read without it.
+            // The only script: it scrolls to the finding. The page is readable without it.
             out.put(format_args!(
                 "<script>const lanes = document.querySelector(\".scroll\"); lanes.scrollLeft = {x:.0} - lanes.clientWidth * 0.6;</script>\n"
             ));
@@ -114,7 +114,7 @@ fn details(out: &mut Svg, what: &str, text: &str, open: bool) {
     out.put(format_args!("<details{open}><summary>{what}</summary><pre>{}</pre></details>\n", Escaped(text)));
 }
 
-/// Each kind of mark once, with its meaning.
+/// The legend: each kind of mark with its meaning.
 fn legend(out: &mut Svg, story: &Story) {
     out.put(format_args!("<div class=\"legend\">\n"));
     for (number, name) in story.names.iter().enumerate() {

@@ -1,12 +1,13 @@
-//! Room for texts, so that they do not lie on each other.
+//! Finds room for texts, so that they do not overlap.
 
-/// About how wide a text of this size is.
+/// Estimates the width of a text of this size.
 pub(super) fn width(text: &str, size: f64) -> f64 {
-    // The average of digits and lower-case letters of system fonts, and a little more: room is better than overlap.
+    // Slightly more than the average of digits and lower-case letters in system fonts, to avoid
+    // overlap.
     text.chars().count() as f64 * size * 0.58
 }
 
-/// Places in rows, so that nothing lies on something else: the lowest row that is free from `start` on.
+/// Assigns rows: the lowest row that is free from `start` on.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rows(Vec<f64>);
 
@@ -21,7 +22,7 @@ impl Rows {
         row
     }
 
-    /// The same, if there is room in the first `limit` rows.
+    /// Does the same, limited to the first `limit` rows.
     pub(super) fn try_place(&mut self, start: f64, end: f64, limit: usize) -> Option<usize> {
         let full = self.0.len() >= limit && self.0.iter().take(limit).all(|taken| *taken > start);
         (!full).then(|| self.place(start, end))

@@ -1,4 +1,4 @@
-//! What a trace tells, put together: acquisitions from wish to end, times of stillness, cuts.
+//! Reconstructs a run from its trace: acquisitions from request to end, pauses, cuts.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use lock_proto::sim::Direction;
 use lock_proto::sim::trace::{Lane, Point, State, Trace, What};
 use lock_proto::{Instant, LockId};
 
-/// From then to then.
+/// A period of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) from: Instant,
@@ -30,15 +30,15 @@ pub(super) struct Acquisition {
     pub(super) asked: Instant,
     pub(super) granted: Option<Instant>,
     pub(super) claimed: Option<Instant>,
-    /// When it believed to hold the lock. More than one, if it was renewed after its end.
+    /// When the client believed to hold the lock. Several spans if it was renewed after its end.
     pub(super) believed: Vec<Span>,
     pub(super) renewed: Vec<Instant>,
-    /// When it was told of the loss, and why.
+    /// When the client was notified of the loss, and its cause.
     pub(super) lost: Option<(Instant, String)>,
     pub(super) gave_back: Option<Instant>,
-    /// When it was told the end, and which.
+    /// When the client was notified of the end, and which end.
     pub(super) ended: Option<(Instant, String)>,
-    /// The last that is known of it.
+    /// Time of the last known event.
     pub(super) over: Instant,
 }
 
@@ -61,13 +61,13 @@ impl Acquisition {
         }
     }
 
-    /// Nothing more is to come.
+    /// Returns true if no further event will come.
     fn is_over(&self) -> bool {
-        // What is dropped while it waits is told no end.
+        // A waiter that is dropped gets no event.
         self.ended.is_some() || (self.gave_back.is_some() && self.granted.is_none())
     }
 
-    /// It believes in this until `until`, from `at` on.
+    /// From `at` on, the client believes to hold the lock until `until`.
     fn believes(&mut self, at: Instant, until: Instant) {
         match self.believed.last_mut() {
             Some(span) if at <= span.to => span.to = until,
@@ -75,7 +75,7 @@ impl Acquisition {
         }
     }
 
-    /// From `at` on it believes no more.
+    /// From `at` on, the client no longer believes to hold the lock.
     fn stops(&mut self, at: Instant) {
         if let Some(span) = self.believed.last_mut() {
             span.to = span.to.min(at);
@@ -111,7 +111,7 @@ impl Acquisition {
         self.over = at;
     }
 
-    /// When it was told of its loss only later than it was over: between the two nobody knew.
+    /// Returns the time between the end of the hold and the notification of its loss.
     pub(super) fn untold(&self) -> Option<Span> {
         let (told, _) = self.lost.as_ref()?;
         let span = Span { from: self.believed.last()?.to, to: *told };
@@ -119,7 +119,7 @@ impl Acquisition {
     }
 }
 
-/// A process that does nothing.
+/// A paused process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Still {
     pub(super) lane: Lane,
@@ -132,12 +132,12 @@ pub(super) struct Still {
 pub(super) struct Cut {
     pub(super) client: usize,
     pub(super) node: usize,
-    /// `None`: both.
+    /// `None` means both directions.
     pub(super) direction: Option<Direction>,
     pub(super) span: Span,
 }
 
-/// A run, as people would tell it.
+/// A reconstructed run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Story {
     pub(super) acquisitions: Vec<Acquisition>,
@@ -145,23 +145,23 @@ pub(super) struct Story {
     pub(super) cuts: Vec<Cut>,
     /// Names of locks, in order of appearance.
     pub(super) names: Vec<String>,
-    /// So many leading digits are the same in all fencing tokens: nobody wants to read them.
+    /// Number of leading digits that all fencing tokens share, and labels omit.
     same: usize,
-    /// Whether anybody ever claims what is offered; else it is not recorded.
+    /// Whether the trace records claims.
     pub(super) claims: bool,
 }
 
 impl Story {
     pub(super) fn of(trace: &Trace) -> Self {
-        let mut teller =
-            Teller { story: Self::default(), live: BTreeMap::new(), still: BTreeMap::new(), cut: Vec::new() };
+        let mut builder =
+            Builder { story: Self::default(), live: BTreeMap::new(), still: BTreeMap::new(), cut: Vec::new() };
         for entry in &trace.entries {
-            teller.hear(entry.at, &entry.what);
+            builder.apply(entry.at, &entry.what);
         }
-        teller.end(trace.end)
+        builder.end(trace.end)
     }
 
-    /// What tells this fencing token from the others.
+    /// Returns the distinguishing digits of a fencing token.
     pub(super) fn fence(&self, fence: u64) -> String {
         let digits = fence.to_string();
         match digits.get(self.same..).filter(|_| self.same > 0) {
@@ -170,7 +170,7 @@ impl Story {
         }
     }
 
-    /// The label of an acquisition.
+    /// Returns the label of an acquisition.
     pub(super) fn label(&self, acquisition: &Acquisition) -> String {
         match acquisition.fence {
             Some(fence) => format!("{} · fence {}", acquisition.name, self.fence(fence)),
@@ -178,7 +178,8 @@ impl Story {
         }
     }
 
-    /// Long fencing tokens of one length: how many digits all begin with, if four digits stay.
+    /// Returns the length of the common prefix of long fencing tokens with equal length; at least
+    /// four digits remain.
     fn count_same(&mut self) {
         let all: Vec<String> =
             self.acquisitions.iter().filter_map(|a| a.fence).map(|fence| fence.to_string()).collect();
@@ -190,22 +191,22 @@ impl Story {
         self.same = all.iter().map(common).min().unwrap_or(0).min(first.len() - 4);
     }
 
-    /// The number of a lock's name.
+    /// Returns the index of a lock's name.
     pub(super) fn name(&self, name: &str) -> usize {
         self.names.iter().position(|known| known == name).unwrap_or(0)
     }
 }
 
-struct Teller {
+struct Builder {
     story: Story,
-    /// Of each acquisition that is not over, where it stands in the story.
+    /// Index of each open acquisition in the story.
     live: BTreeMap<(usize, LockId), usize>,
     still: BTreeMap<Lane, (State, Instant)>,
     cut: Vec<(usize, usize, Direction, Instant)>,
 }
 
-impl Teller {
-    fn hear(&mut self, at: Instant, what: &What) {
+impl Builder {
+    fn apply(&mut self, at: Instant, what: &What) {
         match what {
             What::State { lane, state } => self.state(at, *lane, *state),
             What::Clock { lane: Lane::Client(client), by } => self.clock(at, *client, *by),
@@ -260,7 +261,7 @@ impl Teller {
             }
             State::Down => {
                 self.still.insert(lane, (state, at));
-                // What a dead process held it holds no more.
+                // A dead process holds nothing any more.
                 let dead: Vec<_> =
                     self.live.keys().filter(|(client, _)| lane == Lane::Client(*client)).copied().collect();
                 for id in dead {
@@ -274,10 +275,10 @@ impl Teller {
         }
     }
 
-    /// The clock of a client was set: what ends by it ends at another time.
+    /// Adjusts the deadlines of a client whose clock was set.
     fn clock(&mut self, at: Instant, client: usize, by: i64) {
         let shift = Duration::from_nanos(by.unsigned_abs());
-        // One that stood still went wrong that long ago.
+        // A clock that is behind stood still, and has been wrong for that long.
         let since = if by < 0 { at.back(shift) } else { at };
         for ((whose, _), index) in &self.live {
             let acquisition = &mut self.story.acquisitions[*index];
@@ -298,7 +299,7 @@ impl Teller {
         }
     }
 
-    /// What is not over at the end lasts until the end.
+    /// Extends everything that is still open to the end of the run.
     fn end(mut self, end: Instant) -> Story {
         for cut in core::mem::take(&mut self.cut) {
             self.healed(cut, end);

@@ -43,7 +43,7 @@ fn drawn(trace: &Trace) -> String {
     page(&Run { plan: &plan, outcome: &outcome, trace, replay: "explore --again", window: (None, None) })
 }
 
-/// The picture without what explains it: the legend would contain everything.
+/// Returns the picture without the legend, which would contain every mark.
 fn lanes(page: &str) -> &str {
     let begin = page.find("<h2>Drawn out").unwrap();
     let end = page[begin..].find("<details").unwrap();
@@ -93,9 +93,9 @@ fn a_clock_that_stood_still_makes_a_belief_longer() {
     let clock = What::Clock { lane: Lane::Client(0), by: -200_000_000 };
     let held = |at| vec![(0, lock(0, 1, "a", granted(None, 300))), (at, clock.clone())];
     assert_eq!(Story::of(&trace(1, 1, 900, held(250))).acquisitions[0].believed, [span(0, 500)]);
-    // It fell asleep before the end, and woke up after it.
+    // Paused before the end, resumed after it.
     assert_eq!(Story::of(&trace(1, 1, 900, held(450))).acquisitions[0].believed, [span(0, 500)]);
-    // It fell asleep after the end.
+    // Paused after the end.
     assert_eq!(Story::of(&trace(1, 1, 900, held(600))).acquisitions[0].believed, [span(0, 300)]);
     let another = What::Clock { lane: Lane::Client(1), by: -200_000_000 };
     let story = Story::of(&trace(2, 1, 900, vec![(0, lock(0, 1, "a", granted(None, 300))), (250, another)]));
@@ -152,14 +152,14 @@ fn the_axis_grows_with_time_and_leaves_out_what_is_long() {
     let xs: Vec<f64> = [0, 5, 10, 2_000, 4_000, 4_005, 4_010].into_iter().map(|at| axis.x(ms(at))).collect();
     assert!(xs.windows(2).all(|pair| pair[0] < pair[1]), "{xs:?}");
     assert_eq!(axis.breaks().map(|piece| piece.span).collect::<Vec<_>>(), [span(10, 4_000)]);
-    // To one scale, but for what is left out.
+    // One scale, except for the cut stretches.
     let close = |a: f64, b: f64| (a - b).abs() < 1e-6;
     assert!(close(xs[1] - xs[0], xs[5] - xs[4]) && xs[4] - xs[2] < 3.0 * (xs[1] - xs[0]), "{xs:?}");
     let labels: Vec<String> = axis.labels().into_iter().map(|(_, text)| text).collect();
     assert!(labels.contains(&"0.000 s".into()) && labels.contains(&"4.000 s".into()), "{labels:?}");
     // Narrow runs are drawn wider.
     assert!(close(Axis::broken(span(0, 10), &times, Duration::from_millis(5), 700.0).width(), 700.0));
-    // Nothing at all can be drawn, too.
+    // An empty run can be drawn, too.
     let nothing = Axis::broken(span(0, 0), &BTreeSet::new(), Duration::ZERO, 100.0);
     assert!(nothing.x(ms(0)).is_finite() && nothing.labels().len() == 1);
 }
@@ -251,7 +251,7 @@ fn every_kind_of_entry_and_message_is_drawn() {
         "class=\"write n0\"",
         "class=\"refused n0\"",
         "c0 · fence 41",
-        // Words, findings, the end of the faults.
+        // Notes, findings, the end of the faults.
         ">a word on a lane</text>",
         ">a word for all</text>",
         ">the faults end</text>",

@@ -58,7 +58,7 @@ fn silence_of_the_server_asks_at_the_grace_and_kills_at_the_end_of_validity() {
         let asked = killed.elapsed();
         assert!(wait_until(LONG, || !is_alive(&pid)), "{runtime}: the command runs on");
         let dead = killed.elapsed();
-        // Validity is 3 s less the drift, and was granted or renewed up to 1.1 s before the server was killed.
+        // The validity is 3 s minus the drift; it began up to 1.1 s before the server was killed.
         killed.assert_in(asked, ms(700)..=ms(2300), format!("{runtime}: it was asked"));
         killed.assert_in(dead, ms(1700)..=ms(3100), format!("{runtime}: killed by the end of validity"));
         killed.assert_in(dead.saturating_sub(asked), ms(700)..=ms(1400), format!("{runtime}: the grace"));

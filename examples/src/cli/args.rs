@@ -1,0 +1,245 @@
+//! Command lines, parsed by clap.
+//!
+//! Every tool reports a usage error as one line on stderr. Beside its own options it has `--help`,
+//! `--version`, `--completions SHELL` and `--man`, which print to stdout.
+
+use core::time::Duration;
+use std::ffi::OsString;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches, ValueEnum, value_parser};
+use clap_complete::Shell;
+use clap_mangen::Man;
+use lock_proto::redis::Wake;
+
+use super::{Usage, exit, print};
+
+/// A command line that was understood.
+#[derive(Debug)]
+pub enum Line<T> {
+    /// The arguments of the tool.
+    Run(T),
+    /// Text to print before exiting with code 0.
+    Print(String),
+}
+
+/// Parses the arguments of `T`, without the program's name.
+///
+/// # Errors
+///
+/// [`Usage`] names the argument that was rejected.
+pub fn parse<T: CommandFactory + FromArgMatches>(args: impl IntoIterator<Item = OsString>) -> Result<Line<T>, Usage> {
+    parse_as(T::command(), args)
+}
+
+/// Parses the arguments of `T` by a command that was made from it.
+pub(crate) fn parse_as<T: FromArgMatches>(
+    command: Command,
+    args: impl IntoIterator<Item = OsString>,
+) -> Result<Line<T>, Usage> {
+    let mut command = with_common_options(command);
+    let matches = match command.try_get_matches_from_mut(args) {
+        Ok(matches) => matches,
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            return Ok(Line::Print(error.render().to_string()));
+        }
+        Err(error) => return Err(rejected(&command, error)),
+    };
+    let mut text = Vec::new();
+    if let Some(shell) = matches.get_one::<Shell>("completions") {
+        let name = command.get_name().to_owned();
+        clap_complete::generate(*shell, &mut command, name, &mut text);
+    } else if matches.get_flag("man") {
+        Man::new(command).render(&mut text).map_err(|error| Usage(format!("--man: {error}")))?;
+    } else {
+        return Ok(Line::Run(T::from_arg_matches(&matches)?));
+    }
+    Ok(Line::Print(String::from_utf8_lossy(&text).into_owned()))
+}
+
+fn rejected(command: &Command, error: clap::Error) -> Usage {
+    let takes_command = command.get_positionals().any(Arg::is_last_set);
+    let is_extra_word = error.kind() == ErrorKind::UnknownArgument
+        && matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(word)) if !word.starts_with('-'));
+    let Usage(message) = error.into();
+    let hint = if takes_command && is_extra_word { "; the command comes after `--`" } else { "" };
+    Usage(message + hint)
+}
+
+fn with_common_options(command: Command) -> Command {
+    let completions = Arg::new("completions")
+        .long("completions")
+        .value_name("SHELL")
+        .value_parser(value_parser!(Shell))
+        .hide_possible_values(true)
+        .help("Print a completion script for bash, elvish, fish, powershell or zsh");
+    let man = Arg::new("man").long("man").action(ArgAction::SetTrue).help("Print the manual page, in roff");
+    // An option that is given twice has its last value.
+    let command =
+        command.no_binary_name(true).args_override_self(true).disable_help_subcommand(true).max_term_width(100);
+    command.args([completions, man].map(|arg| arg.exclusive(true).display_order(1_000)))
+}
+
+/// Parses the arguments of a small program. It ends here, with this exit code, if there is nothing
+/// to run.
+///
+/// # Errors
+///
+/// The exit code: 0 if the requested text was printed, `bad_usage` for a usage error.
+pub fn parse_or_exit<T: CommandFactory + FromArgMatches>(
+    args: impl IntoIterator<Item = OsString>,
+    bad_usage: u8,
+) -> Result<T, u8> {
+    match parse(args) {
+        Ok(Line::Run(args)) => Ok(args),
+        Ok(Line::Print(text)) => {
+            print(&text.trim_end());
+            Err(exit::SUCCESS)
+        }
+        Err(error) => {
+            eprintln!("{}: {error}", T::command().get_name());
+            Err(bad_usage)
+        }
+    }
+}
+
+/// Parses a duration such as `500ms`, `1m30s` or a bare `0`.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|_| "expected a duration such as 500ms, 10s or 1m30s".to_owned())
+}
+
+/// Parses `on` or `off`.
+pub(crate) fn switch() -> impl TypedValueParser<Value = bool> {
+    PossibleValuesParser::new(["on", "off"]).map(|word| word == "on")
+}
+
+/// The value of `--wake`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum WakeMode {
+    /// A release wakes one waiter.
+    Notify,
+    /// Waiters rely on polling only.
+    Poll,
+}
+
+impl From<WakeMode> for Wake {
+    fn from(mode: WakeMode) -> Self {
+        match mode {
+            WakeMode::Notify => Self::Notify,
+            WakeMode::Poll => Self::Poll,
+        }
+    }
+}
+
+/// The backends that were given, else those of `LOCK_BACKEND`, else a Redis server on this machine.
+pub(crate) fn backends_or_default(given: Vec<String>, environment: Option<&str>) -> Vec<String> {
+    if !given.is_empty() {
+        return given;
+    }
+    let list = environment.filter(|list| !list.trim().is_empty()).unwrap_or("redis://127.0.0.1:6379");
+    list.split_whitespace().map(str::to_owned).collect()
+}
+
+impl From<clap::Error> for Usage {
+    /// Joins clap's message and its tips to one line, without the usage summary.
+    fn from(error: clap::Error) -> Self {
+        let rendered = error.render().to_string();
+        let mut text = String::new();
+        for line in rendered.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:")) {
+            // No tool takes arguments with leading dashes after `--`, except those of a command.
+            if line.is_empty() || line.starts_with("tip: to pass") || line.starts_with("For more information") {
+                continue;
+            }
+            if !text.is_empty() {
+                text.push_str(if line.starts_with("tip:") { "; " } else { " " });
+            }
+            text.push_str(line.strip_prefix("error: ").unwrap_or(line));
+        }
+        // The message repeats what was typed.
+        Self(text.chars().filter(|c| !c.is_control()).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use clap::Parser;
+
+    use super::*;
+
+    #[test]
+    fn what_people_write_is_read() {
+        for (text, millis) in [
+            ("0", 0),
+            ("0s", 0),
+            ("500ms", 500),
+            ("10s", 10_000),
+            ("1m30s", 90_000),
+            ("1m 30s", 90_000),
+            ("1.5s", 1_500),
+            ("2h5ms", 7_200_005),
+            ("90s", 90_000),
+        ] {
+            assert_eq!(time(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+    }
+
+    #[test]
+    fn everything_else_is_refused() {
+        for text in
+            ["", "5", "10", "s", "ms", "-1s", "+1s", "1,5s", "s1", "1ss", "99999999999999999999s", "١s", "forever"]
+        {
+            assert!(time(text).is_err(), "{text:?}");
+        }
+    }
+
+    /// Shows the options.
+    #[derive(Debug, Parser)]
+    #[command(name = "tool", version)]
+    struct Tool {
+        /// Required.
+        name: String,
+        #[arg(long, value_enum, default_value = "notify")]
+        wake: WakeMode,
+        #[arg(long, value_parser = switch(), action = ArgAction::Set, default_value = "off")]
+        fence: bool,
+    }
+
+    fn read(line: &[&str]) -> Result<Line<Tool>, Usage> {
+        parse(line.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn the_last_value_counts() {
+        let Ok(Line::Run(tool)) = read(&["n", "--wake=poll", "--fence", "off", "--fence", "on"]) else { panic!() };
+        assert!(tool.fence && tool.name == "n" && matches!(tool.wake.into(), Wake::Poll));
+    }
+
+    #[test]
+    fn completions_and_the_manual_need_no_other_argument() {
+        for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+            let Ok(Line::Print(script)) = read(&["--completions", shell]) else { panic!("{shell}") };
+            assert!(script.contains("--fence") || script.contains("fence"), "{script}");
+        }
+        let Ok(Line::Print(page)) = read(&["--man"]) else { panic!() };
+        assert!(page.contains(".TH tool 1"), "{page}");
+        assert!(read(&["--man", "n"]).is_err());
+    }
+
+    #[test]
+    fn a_usage_error_is_one_line_that_names_the_argument() {
+        for (line, part) in [
+            (&[][..], "<NAME>"),
+            (&["--completions", "dosh"], "'dosh'"),
+            (&["n", "--wake", "shout"], "[possible values: notify, poll]"),
+            (&["n", "--wak", "poll"], "'--wake'"),
+            (&["n", "--bad\n\n\x1b[2J\x07"], "--bad"),
+        ] {
+            let Err(Usage(message)) = read(line) else { panic!("{line:?} was understood") };
+            assert!(message.contains(part) && !message.contains(char::is_control), "{line:?}: {message}");
+            assert!(!message.contains("Usage:") && !message.contains("--help"), "{message}");
+        }
+    }
+}
