@@ -102,7 +102,7 @@ pub use lock_proto::etcd;
 #[cfg(feature = "redis")]
 pub use lock_proto::redis::{self, Config};
 pub use lock_proto::{
-    Answer, Backoff, Blocked, Cause, ConfigError, ElectionEvent, ErrorClass, Expiry, Fault, Fence, Invalid, Leader,
-    Loss, Misuse, Release, Renew, Report, ServerError, Token, UrlError,
+    Answer, Backoff, Blocked, Cause, ConfigError, ElectionEvent, Expiry, Failure, Fault, Fence, Invalid, Leader, Loss,
+    Misuse, Release, Renew, Report, Token, UrlError,
 };
 pub use stream::Stream;

@@ -1,6 +1,7 @@
 //! A lock that nobody else wants, taken and given back over loopback on real servers.
 //!
-//! `cargo bench -p lock-tokio --bench cycle`. Most of the time is the servers' and the scheduler's, so compare only what ran together.
+//! `cargo bench -p lock-tokio --bench cycle`. Most of the
+//! time goes to the servers and the scheduler, so compare only runs that were made together.
 //! `make bench` has the comparison with bare sockets and bare calls.
 
 #![allow(missing_docs, reason = "the macros of criterion make public functions")]

@@ -6,7 +6,8 @@ use tokio::runtime::Handle;
 use crate::host::Tokio;
 
 /// Returns a client of one Redis server, `redis://user:password@host:port/database` or
-/// `redis+unix:///path/to/socket`, or of an etcd cluster, `etcd://user:password@host:port,host:port`.
+/// `redis+unix:///path/to/socket`, or of an etcd cluster,
+/// `etcd://user:password@host:port,host:port`.
 ///
 /// The driver connects in the background for as long as it takes. If a server is down, the first
 /// acquisition reports it.
@@ -18,8 +19,8 @@ pub fn connect(url: &str) -> Result<Client, ConnectError> {
     connect_quorum([url])
 }
 
-/// Returns a client of a quorum: an odd number of independent Redis servers, three or more. (One URL
-/// means the single server of [`connect`].)
+/// Returns a client of a quorum: an odd number of independent Redis servers, three or more. One
+/// URL means the single server of [`connect`].
 ///
 /// # Errors
 ///

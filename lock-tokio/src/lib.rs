@@ -33,7 +33,8 @@
 //!
 //!     // Waits until the lock is free, then keeps it alive for as long as the guard lives.
 //!     let guard = client.lock("invoice:42").ttl(Duration::from_secs(5)).acquire().await?;
-//!     println!("held, with fencing token {}", guard.fence().expect("one node gives fencing tokens"));
+//!     let fence = guard.fence().expect("one node gives fencing tokens");
+//!     println!("held, with fencing token {fence}");
 //!
 //!     // Runs the work, ends it if the lock is lost, then gives the lock back.
 //!     let done = guard.protect(async { "paid" }).await;
@@ -96,7 +97,7 @@ pub use lock_proto::etcd;
 #[cfg(feature = "redis")]
 pub use lock_proto::redis::{self, Config};
 pub use lock_proto::{
-    Answer, Backoff, Blocked, Cause, ConfigError, ElectionEvent, ErrorClass, Expiry, Fault, Fence, Invalid, Leader,
-    Loss, Misuse, Release, Renew, Report, ServerError, Token, UrlError,
+    Answer, Backoff, Blocked, Cause, ConfigError, ElectionEvent, Expiry, Failure, Fault, Fence, Invalid, Leader, Loss,
+    Misuse, Release, Renew, Report, Token, UrlError,
 };
 pub use stream::Stream;

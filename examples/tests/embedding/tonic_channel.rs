@@ -22,7 +22,8 @@ use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
-/// The longest sleep: a timer may stand still while the machine is suspended (requirement T4).
+/// The longest sleep: a timer may stand still while the machine is suspended.
+// T4
 const NAP: Duration = Duration::from_secs(1);
 /// A silent connection is pinged after this long.
 const PING: Duration = Duration::from_secs(10);

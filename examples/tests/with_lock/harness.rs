@@ -56,7 +56,8 @@ pub(crate) fn assert_clean(redis: &Redis) {
     }
 }
 
-/// A quorum of this many servers, old enough to count (requirement Q6) for a TTL of a second.
+/// A quorum of this many servers, old enough to count for a TTL of a second.
+// Q6
 pub(crate) struct Quorum {
     pub(crate) servers: Vec<Redis>,
 }

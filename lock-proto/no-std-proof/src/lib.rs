@@ -1,7 +1,9 @@
-//! Proof that the machines of `lock-proto` need no std (requirement D1).
+//! Proof that the machines of `lock-proto` need no std.
 //!
-//! A program has one panic handler and one global allocator, and std brings both. This library brings its own: if anything that
-//! it links pulled std in, it would not compile. `make no-std` builds it on the host, no other target is needed.
+//! A program has one panic handler and one global allocator, and std provides both. This crate
+//! defines its own, so it does not compile if a dependency links std. `make no-std` builds it on
+//! the host.
+// D1
 #![no_std]
 
 use core::alloc::{GlobalAlloc, Layout};

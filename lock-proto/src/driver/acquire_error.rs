@@ -16,8 +16,8 @@ pub(super) type Servers = Arc<[Box<str>]>;
 /// Error of an acquisition, of a candidacy, or of a query about an election.
 ///
 /// The failed acquisition leaves nothing behind, or its remains are being cleaned up. The message
-/// names the lock, each server, and how long the caller waited. Use the predicates to decide what to
-/// do, or match on [`kind`](Self::kind).
+/// names the lock, each server, and how long the caller waited. Use the predicates to decide what
+/// to do, or match on [`kind`](Self::kind).
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct AcquireError(Box<Inner>);
 

@@ -85,13 +85,13 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// An error whose [`is_busy`](AcquireError::is_busy) is true if another holder or waiter has the
-    /// lock; otherwise as [`acquire`](Self::acquire).
+    /// An error whose [`is_busy`](AcquireError::is_busy) is true if another holder or waiter has
+    /// the lock; otherwise as [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire). A grant that is withdrawn because the future was not polled is
-    /// an error.
+    /// As [`acquire`](Self::acquire). A grant that is withdrawn because the future was not polled
+    /// is an error.
     pub fn try_acquire(&self) -> Acquiring {
         let mut once = Acquiring::new(self);
         once.lock.wait = Wait::Try;
@@ -142,8 +142,10 @@ impl Acquiring {
     /// Calls `f` whenever the reason for waiting changes, from within the poll of this future.
     ///
     /// ```
-    /// # async fn example(client: lock_proto::driver::Client) -> Result<(), lock_proto::driver::AcquireError> {
-    /// let guard = client.lock("job").acquire().on_blocked(|why| println!("waiting: {why}")).await?;
+    /// # use lock_proto::driver::{AcquireError, Client};
+    /// # async fn example(client: Client) -> Result<(), AcquireError> {
+    /// let acquiring = client.lock("job").acquire();
+    /// let guard = acquiring.on_blocked(|why| println!("waiting: {why}")).await?;
     /// # drop(guard); Ok(()) }
     /// ```
     pub fn on_blocked(mut self, f: impl FnMut(Blocked) + Send + 'static) -> Self {

@@ -12,7 +12,8 @@ use crate::loss::stubborn;
 /// Soon: before the session would have noticed by itself.
 const SOON: Duration = ms(1000);
 
-/// Held for more than a third of the TTL, the own key is watched (requirement E9).
+/// Held for more than a third of the TTL, the own key is watched.
+// E9
 #[track_caller]
 fn wait_for_watch(etcd: &Etcd) {
     let is_watched = || etcd.metric("etcd_debugging_mvcc_watcher_total", "") == 1;

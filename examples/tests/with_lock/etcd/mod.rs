@@ -27,7 +27,8 @@ fn etcdctl(etcd: &Etcd, args: &[&str]) -> Tool {
     Tool::spawn(etcd.etcdctl_command(args))
 }
 
-/// Neither a key nor a lease is left (requirement E1).
+/// Neither a key nor a lease is left.
+// E1
 #[track_caller]
 fn assert_clean(etcd: &Etcd) {
     assert_eq!((etcd.keys(), etcd.leases()), (vec![], vec![]));

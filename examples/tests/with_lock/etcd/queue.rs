@@ -1,4 +1,5 @@
-//! Who may run beside whom, and in which order: one queue with `etcdctl lock` (requirement E2).
+//! Who may run beside whom, and in which order: one queue with `etcdctl lock`.
+// E2
 
 use core::time::Duration;
 use std::fs;

@@ -1,4 +1,5 @@
-//! A name with several addresses (requirement P5).
+//! A name with several addresses.
+// P5
 
 use super::world::{Answers, address};
 use super::*;

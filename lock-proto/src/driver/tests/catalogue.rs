@@ -23,7 +23,8 @@ impl<T: Clone> Probe<T> {
 
 /// Case C7: a guard's drop blocks the executor, does nothing, or panics where there is no runtime.
 /// It posts a message to the driver and returns: on any thread, with a runtime or none, also when
-/// the driver is gone (requirement H4).
+/// the driver is gone.
+// H4
 #[test]
 fn catalogue_c7_a_guard_may_be_dropped_anywhere() {
     let world = World::new();
@@ -55,7 +56,8 @@ fn catalogue_c7_a_guard_may_be_dropped_anywhere() {
 }
 
 /// Case C7: what guards that were dropped have left to do is lost when the process ends. An
-/// explicit release tells its outcome, and a shutdown drains what is left (requirements U1 and U2).
+/// explicit release tells its outcome, and a shutdown drains what is left.
+// U1, U2
 #[test]
 fn catalogue_c7_a_shutdown_drains_what_was_dropped() {
     let world = World::new();
@@ -72,7 +74,8 @@ fn catalogue_c7_a_shutdown_drains_what_was_dropped() {
 }
 
 /// Case L2: "held" is a stored flag that stays true until some timer runs, and can flip back. It
-/// compares the clock at each question, and a loss is final (requirement T3).
+/// compares the clock at each question, and a loss is final.
+// T3
 #[test]
 fn catalogue_l2_held_is_asked_of_the_clock() {
     let world = World::new();
@@ -92,7 +95,8 @@ fn catalogue_l2_held_is_asked_of_the_clock() {
 }
 
 /// Case U6: leaving the protected block after the lock has ended raises an error, which hides the
-/// result of the work. Both are returned, side by side (requirement H4).
+/// result of the work. Both are returned, side by side.
+// H4
 #[test]
 fn catalogue_u6_the_works_result_and_the_release_are_two_values() {
     let world = World::new();
@@ -131,7 +135,8 @@ fn catalogue_x1_a_guard_moves_between_threads() {
 }
 
 /// Case X8: a handle that can be copied: one copy gives the lock back, the other believes to hold
-/// it. A guard is no `Clone`; its observers are, and they hear of its end (requirement H4).
+/// it. A guard is no `Clone`; its observers are, and they hear of its end.
+// H4
 #[test]
 fn catalogue_x8_a_guard_cannot_be_copied() {
     let (guard, observer) = (Probe::<Guard>::IS_CLONE, Probe::<Observer>::IS_CLONE);
