@@ -95,7 +95,7 @@ async fn a_needed_command_is_missing() {
         let expected = match missing {
             "pexpire" => "extend: ",
             "del" => "release: Unknown",
-            _ => "acquire: refused: ",
+            _ => "acquire: lock \"job:1\": redis://",
         };
         assert!(error.starts_with(expected), "without {missing}: {error}");
         assert!(missing == "del" || error.contains("NOPERM") || error.contains("can't run this command"), "{error}");
