@@ -154,12 +154,11 @@ impl Acquiring {
     }
 
     fn report_blocked(&mut self) {
-        let why = self.blocked();
+        let Some(f) = &mut self.on_blocked else { return };
+        let why = self.ticket.as_ref().and_then(|ticket| ticket.blocked());
         if why != self.reported {
             self.reported = why;
-            if let (Some(f), Some(why)) = (&mut self.on_blocked, why) {
-                f(why);
-            }
+            why.map(f);
         }
     }
 

@@ -8,6 +8,9 @@ use core::task::Waker;
 use core::time::Duration;
 use std::sync::Mutex;
 
+use tracing::Level;
+use tracing::level_filters::LevelFilter;
+
 use super::acquire_error::{AcquireErrorKind, Servers};
 use super::clock::Clock;
 use super::engine::{Engine, Notification};
@@ -72,17 +75,20 @@ enum Note {
     FenceAhead { ms: u32 },
 }
 
+/// The level at which a reason for waiting is logged. A held lock is an everyday reason.
+const fn blocked_level(why: Blocked) -> Level {
+    match why {
+        Blocked::Local | Blocked::Held => Level::DEBUG,
+        Blocked::HeldWithoutExpiry | Blocked::Unreachable | Blocked::RecentlyRestarted | Blocked::UnstableIdentity => {
+            Level::WARN
+        }
+    }
+}
+
 impl Batch {
-    /// Logs why an acquisition waits. A held lock is an everyday reason, the others want attention.
+    /// Logs why an acquisition waits.
     pub(super) fn blocked(&mut self, ticket: &Arc<Ticket>, why: Blocked) {
-        let enabled = match why {
-            Blocked::Local | Blocked::Held => tracing::enabled!(tracing::Level::DEBUG),
-            Blocked::HeldWithoutExpiry
-            | Blocked::Unreachable
-            | Blocked::RecentlyRestarted
-            | Blocked::UnstableIdentity => true,
-        };
-        if enabled {
+        if blocked_level(why) <= LevelFilter::current() {
             self.notes.push((Arc::clone(ticket), Note::Blocked(why)));
         }
     }
@@ -113,7 +119,7 @@ impl Batch {
         }
         for (ticket, note) in self.notes.drain(..) {
             match note {
-                Note::Blocked(reason @ (Blocked::Local | Blocked::Held)) => {
+                Note::Blocked(reason) if blocked_level(reason) == Level::DEBUG => {
                     tracing::debug!(lock = %Name(&ticket.name), %reason, "waiting");
                 }
                 Note::Blocked(reason) => tracing::warn!(lock = %Name(&ticket.name), %reason, "waiting"),
