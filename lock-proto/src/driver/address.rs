@@ -85,7 +85,7 @@ impl Route {
 
     /// Records the outcome of connecting. Returns true if it differs from the last one, which is
     /// worth more than a debug line.
-    pub(super) fn is_new_outcome(&mut self, failure: Option<io::ErrorKind>) -> bool {
+    pub(super) fn record_outcome(&mut self, failure: Option<io::ErrorKind>) -> bool {
         core::mem::replace(&mut self.failure, failure) != failure
     }
 

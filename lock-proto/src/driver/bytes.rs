@@ -220,7 +220,7 @@ impl<H: Host, C: ByteClient + Send + 'static> Sockets<H, C> {
                     conn.state = State::Open { stream, unflushed: false };
                     let wake = id.role() == Role::Wake;
                     tracing::info!(conn = %id, server = %route.target, %address, wake, "connected");
-                    let _ = route.is_new_outcome(None);
+                    route.record_outcome(None);
                     if !wake {
                         route.current = Some(address);
                     }
@@ -231,7 +231,7 @@ impl<H: Host, C: ByteClient + Send + 'static> Sockets<H, C> {
                     return true;
                 }
                 Poll::Ready(Err(error)) => {
-                    if route.is_new_outcome(Some(error.kind())) {
+                    if route.record_outcome(Some(error.kind())) {
                         tracing::warn!(conn = %id, server = %route.target, %error, "cannot connect, retrying");
                     } else {
                         tracing::debug!(conn = %id, server = %route.target, %error, "still cannot connect");

@@ -19,9 +19,9 @@ use super::ticket::wait_for;
 ///
 /// A client belongs to the process that made it. After `fork()` the child has a copy with the same
 /// identity and connections, and must make a new client. In the copy an acquisition fails with
-/// [`AcquireErrorKind::Forked`](super::AcquireErrorKind::Forked). A driver that is polled in the child
-/// sends nothing, reports all locks as lost and ends. The parent keeps its locks. Without a driver
-/// in the child, a [`Guard`](super::Guard) there answers by the clock until the end of its
+/// [`AcquireErrorKind::Forked`](super::AcquireErrorKind::Forked). A driver that is polled in the
+/// child sends nothing, reports all locks as lost and ends. The parent keeps its locks. Without a
+/// driver in the child, a [`Guard`](super::Guard) there answers by the clock until the end of its
 /// validity: do not rely on it. (`exec` copies nothing.)
 #[derive(Clone)]
 pub struct Client {

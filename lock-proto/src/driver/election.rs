@@ -136,6 +136,11 @@ impl Campaigning {
     pub fn blocked(&self) -> Option<Blocked> {
         self.0.blocked()
     }
+
+    /// Calls `f` whenever the reason for waiting changes, from within the poll of this future.
+    pub fn on_blocked(self, f: impl FnMut(Blocked) + Send + 'static) -> Self {
+        Self(self.0.on_blocked(f))
+    }
 }
 
 impl Future for Campaigning {

@@ -45,11 +45,11 @@ impl Observer {
 impl Leadership {
     /// Runs `work` while the office is held, then resigns.
     ///
-    /// `work` receives a signal that is raised when it should stop: because a [`ResignHandle`] asked
-    /// for it, or because renewals fail and the office will soon be lost. The office is given up
-    /// only when `work` has completed, so that the next leader does not begin earlier. After a
-    /// [`ResignHandle`] has asked, `work` has one TTL of the lease to complete; then it is dropped. If
-    /// the office is lost, it is dropped at once.
+    /// `work` receives a signal that is raised when it should stop: because a [`ResignHandle`]
+    /// asked for it, or because renewals fail and the office will soon be lost. The office is given
+    /// up only when `work` has completed, so that the next leader does not begin earlier. After a
+    /// [`ResignHandle`] has asked, `work` has one TTL of the lease to complete; then it is dropped.
+    /// If the office is lost, it is dropped at once.
     ///
     /// # Cancel safety
     ///

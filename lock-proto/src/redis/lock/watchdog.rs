@@ -462,9 +462,9 @@ impl Hold {
         }
     }
 
-    /// Counts nodes that lead to the same server once. If `node` now leads to another node's server,
-    /// its confirmations came from a server that no node leads to, and are discarded. If `node` led
-    /// to another node's server until now, that node keeps its confirmations.
+    /// Counts nodes that lead to the same server once. If `node` now leads to another node's
+    /// server, its confirmations came from a server that no node leads to, and are discarded. If
+    /// `node` led to another node's server until now, that node keeps its confirmations.
     // Q6
     fn find_equal(&mut self, ctx: &Context, node: NodeId) {
         let changed = ctx.shared.nodes.get(node.index()).is_some_and(|known| known.changed);
