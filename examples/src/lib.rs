@@ -11,7 +11,6 @@ pub mod oversell;
 pub mod serve;
 mod story;
 mod svg;
-mod waiting;
 pub mod with_lock;
 
 /// Compiles the code of the porting guide.

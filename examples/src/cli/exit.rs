@@ -1,7 +1,7 @@
 //! Exit codes: those of `sysexits.h` where one fits, and those of a shell for the command.
 
-use lock_proto::driver::{AcquireError, AcquireErrorKind};
-use lock_proto::redis::{Failure, Loss};
+use lock_proto::driver::AcquireErrorKind;
+use lock_proto::redis::Loss;
 
 /// Success.
 pub const SUCCESS: u8 = 0;
@@ -33,22 +33,9 @@ pub fn by_signal(number: i32) -> u8 {
 
 /// Returns the exit code for a lock that was not acquired.
 #[must_use]
-pub fn of_failure(failure: &Failure) -> u8 {
-    match failure {
-        Failure::TimedOut(report) if report.is_busy() => BUSY,
-        Failure::KeyInUse(_) => KEY_IN_USE,
-        Failure::Refused(_) => REFUSED,
-        Failure::EqualNodes(..) => USAGE,
-        // Later versions may add causes; none of them means that another client holds the lock.
-        Failure::TimedOut(_) | Failure::ShuttingDown | _ => UNREACHABLE,
-    }
-}
-
-/// The same for the error of an acquisition.
-#[must_use]
-pub fn of_error(error: &AcquireError) -> u8 {
-    match error.kind() {
-        _ if error.is_busy() => BUSY,
+pub fn of_failure(kind: &AcquireErrorKind) -> u8 {
+    match kind {
+        AcquireErrorKind::Busy(report) | AcquireErrorKind::TimedOut(report) if report.is_busy() => BUSY,
         AcquireErrorKind::KeyInUse(_) => KEY_IN_USE,
         AcquireErrorKind::Refused(_) => REFUSED,
         AcquireErrorKind::EqualNodes(..) | AcquireErrorKind::Misuse(_) | AcquireErrorKind::NoElections => USAGE,

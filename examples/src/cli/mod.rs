@@ -2,6 +2,7 @@
 
 pub mod args;
 pub mod exit;
+pub mod failed;
 pub(crate) mod name;
 pub mod runtime;
 

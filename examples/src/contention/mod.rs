@@ -15,7 +15,6 @@ mod outcome;
 mod process;
 mod report;
 
-use core::fmt;
 use std::ffi::OsString;
 use std::io::Write as _;
 
@@ -25,34 +24,8 @@ pub use job::{Job, Workload};
 pub use measure::{lock_names, measure};
 pub use outcome::Outcome;
 
-use crate::cli::{exit, print};
-
-/// Error that prevented a measurement.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failed {
-    /// Exit code.
-    pub code: u8,
-    /// Message for people.
-    pub why: String,
-}
-
-impl Failed {
-    /// A server failed or did not reply.
-    pub fn unreachable(why: impl fmt::Display) -> Self {
-        Self { code: exit::UNREACHABLE, why: why.to_string() }
-    }
-
-    /// Usage error.
-    pub fn usage(why: impl fmt::Display) -> Self {
-        Self { code: exit::USAGE, why: why.to_string() }
-    }
-}
-
-impl fmt::Display for Failed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.why)
-    }
-}
+pub use crate::cli::failed::Failed;
+use crate::cli::print;
 
 /// Runs the tool and returns its exit code. `default_backends` is the value of `LOCK_BACKEND`.
 pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&str>, peers: &dyn Peers) -> u8 {

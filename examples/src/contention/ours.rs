@@ -11,7 +11,7 @@ use super::contender::Contender;
 use super::job::Job;
 use super::measure::{lock_names, measure};
 use super::outcome::Outcome;
-use crate::cli::{GOODBYE, exit};
+use crate::cli::GOODBYE;
 
 /// Limit for the first reply of the servers: longer than a quorum excludes servers that were just
 /// started.
@@ -47,7 +47,7 @@ pub(super) async fn first_of(lock: &Lock) -> Result<(), Failed> {
             let _ = guard.release().await;
             Ok(())
         }
-        Err(error) => Err(Failed { code: exit::of_error(&error), why: error.to_string() }),
+        Err(error) => Err(Failed::acquiring(&error)),
     }
 }
 

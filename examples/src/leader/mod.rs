@@ -63,5 +63,5 @@ fn say(what: &dyn core::fmt::Display) {
 /// Prints the error and returns the exit code.
 fn explain(error: &AcquireError) -> u8 {
     say(error);
-    exit::of_error(error)
+    exit::of_failure(error.kind())
 }

@@ -3,7 +3,7 @@
 use core::fmt;
 use lock_proto::driver::etcd::OwnerKeyExt as _;
 
-use lock_proto::driver::etcd::{Campaigning, LeadError};
+use lock_proto::driver::etcd::LeadError;
 use lock_proto::etcd::{ElectionEvent, OwnerKey};
 use lock_proto::redis::{Fence, Loss, Release};
 use lock_tokio::Client;
@@ -13,7 +13,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::{explain, say};
 use crate::cli::name::Shown;
 use crate::cli::{exit, print};
-use crate::waiting::report_waiting;
 
 /// Campaigns, again after each loss. Returns the exit code.
 pub(super) async fn stand(client: &Client, name: &[u8], value: &[u8]) -> u8 {
@@ -21,9 +20,11 @@ pub(super) async fn stand(client: &Client, name: &[u8], value: &[u8]) -> u8 {
     let election = client.election(name);
     let shown = Shown(name);
     loop {
-        let waiting = report_waiting(election.campaign(value.to_vec()), Campaigning::blocked, |why| {
-            say(&format_args!("{shown}: waiting: {why}"));
-        });
+        let report = {
+            let name = name.to_vec();
+            move |why| say(&format_args!("{}: waiting: {why}", Shown(&name)))
+        };
+        let waiting = election.campaign(value.to_vec()).on_blocked(report);
         let leadership = select! {
             elected = waiting => match elected {
                 Ok(leadership) => leadership,
@@ -81,7 +82,7 @@ pub(super) async fn observe(client: &Client, name: &[u8]) -> u8 {
             Some(ElectionEvent::Disconnected) => print(&format_args!("disconnected {shown}")),
             Some(ElectionEvent::Failed(failure)) => {
                 say(&format_args!("{shown}: {failure}"));
-                return exit::of_failure(&failure);
+                return exit::of_failure(&failure.into());
             }
             // Later versions may add more.
             Some(_) => {}

@@ -6,6 +6,8 @@ use core::time::Duration;
 use lock_proto::etcd::OwnerKey;
 use lock_proto::redis::{Blocked, Fence, Loss, Release};
 
+use crate::cli::failed::Failed;
+
 /// An event for the main thread.
 #[derive(Debug)]
 pub enum News {
@@ -24,20 +26,6 @@ pub enum News {
     Signal(i32),
     /// The command has ended.
     CommandEnded,
-}
-
-/// Why the lock was not acquired.
-#[derive(Clone, Debug)]
-pub enum Failed {
-    /// The servers refused, or could not be reached.
-    Servers {
-        /// The exit code.
-        code: u8,
-        /// What went wrong, for stderr.
-        message: String,
-    },
-    /// A value that cannot be used.
-    Usage(String),
 }
 
 /// A held lock.

@@ -15,8 +15,9 @@ use signal_hook::iterator::Signals;
 
 use super::args::{Args, CommandLine, Driven, Parsed, parse};
 use super::child::{self, Running};
-use super::news::{Failed, Held, Holder, News};
+use super::news::{Held, Holder, News};
 use super::{tasks, threads};
+use crate::cli::failed::Failed;
 use crate::cli::name::Shown;
 use crate::cli::{GOODBYE, exit, print};
 
@@ -73,16 +74,8 @@ fn watch_signals(news: Sender<News>) -> std::io::Result<()> {
 
 /// Reports why the lock was not acquired. Returns the exit code.
 fn explain(failed: &Failed) -> u8 {
-    match failed {
-        Failed::Usage(text) => {
-            say(text);
-            exit::USAGE
-        }
-        Failed::Servers { code, message } => {
-            say(message);
-            *code
-        }
-    }
+    say(failed);
+    failed.code
 }
 
 struct Main {

@@ -4,16 +4,16 @@ use std::sync::mpsc::Sender;
 use std::thread;
 
 use lock_proto::driver::etcd::OwnerKeyExt as _;
-use lock_proto::driver::{Acquiring, Client, ConnectError, Guard, Settings};
+use lock_proto::driver::{Client, ConnectError, Guard, Settings};
 use lock_proto::redis::{Release, Wait};
 use smol::channel::{Receiver, bounded};
 use smol::future::or;
 
 use super::args::Args;
-use super::news::{Failed, Held, Holder, News};
+use super::news::{Held, Holder, News};
+use crate::cli::GOODBYE;
+use crate::cli::failed::Failed;
 use crate::cli::runtime::Runtime;
-use crate::cli::{GOODBYE, exit};
-use crate::waiting::report_waiting;
 
 struct Tasks {
     stop: smol::channel::Sender<()>,
@@ -35,7 +35,7 @@ pub(super) fn start(runtime: Runtime, settings: Settings, args: &Args, news: Sen
         let end = match runtime {
             Runtime::Tokio => match tokio::runtime::Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime.block_on(held),
-                Err(error) => News::Failed(Failed::Usage(format!("no tokio runtime: {error}"))),
+                Err(error) => News::Failed(Failed::usage(format_args!("no tokio runtime: {error}"))),
             },
             Runtime::Smol => smol::block_on(held),
             Runtime::AsyncStd => async_std::task::block_on(held),
@@ -49,7 +49,7 @@ pub(super) fn start(runtime: Runtime, settings: Settings, args: &Args, news: Sen
 async fn hold(client: Result<Client, ConnectError>, args: &Args, news: &Sender<News>, stop: &Receiver<()>) -> News {
     let client = match client {
         Ok(client) => client,
-        Err(error) => return News::Failed(Failed::Usage(error.to_string())),
+        Err(error) => return News::Failed(Failed::usage(error)),
     };
     let lock = client.lock(&args.name).ttl(args.ttl);
     let acquiring = match args.wait {
@@ -57,18 +57,18 @@ async fn hold(client: Result<Client, ConnectError>, args: &Args, news: &Sender<N
         Wait::For(limit) => lock.wait(limit).acquire(),
         Wait::Forever | _ => lock.acquire(),
     };
-    let blocked = |why| drop(news.send(News::Blocked(why)));
-    let waiting = async { Some(report_waiting(acquiring, Acquiring::blocked, blocked).await) };
+    let blocked = {
+        let news = news.clone();
+        move |why| drop(news.send(News::Blocked(why)))
+    };
+    let waiting = async { Some(acquiring.on_blocked(blocked).await) };
     let stopped = async {
         let _ = stop.recv().await;
         None
     };
     let last = match or(waiting, stopped).await {
         Some(Ok(guard)) => News::Stopped(Some(keep(guard, news, stop).await)),
-        Some(Err(error)) => News::Failed(match exit::of_error(&error) {
-            exit::USAGE => Failed::Usage(error.to_string()),
-            code => Failed::Servers { code, message: error.to_string() },
-        }),
+        Some(Err(error)) => News::Failed(Failed::acquiring(&error)),
         None => News::Stopped(None),
     };
     // Clean up the servers before the process ends.

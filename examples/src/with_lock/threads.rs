@@ -10,8 +10,9 @@ use lock_proto::Misuse;
 use lock_proto::redis::{Acquire, Config, Event, Wait};
 
 use super::args::Args;
-use super::news::{Failed, Held, Holder, News};
+use super::news::{Held, Holder, News};
 use crate::blocking::{Client, Lock};
+use crate::cli::failed::Failed;
 use crate::cli::name::Shown;
 use crate::cli::{GOODBYE, exit};
 
@@ -33,9 +34,9 @@ enum Phase {
 ///
 /// Returns a value that is invalid.
 pub(super) fn start(config: Config, args: &Args, news: Sender<News>) -> Result<Box<dyn Holder>, Failed> {
-    let client = Client::start(config).map_err(|error| Failed::Usage(error.to_string()))?;
+    let client = Client::start(config).map_err(Failed::usage)?;
     let request = Request { acquire: Acquire::new(&args.name).ttl(args.ttl), wait: args.wait, since: Instant::now() };
-    let lock = Arc::new(request.send(&client).map_err(|error| Failed::Usage(error.to_string()))?);
+    let lock = Arc::new(request.send(&client).map_err(Failed::usage)?);
     let phase = Arc::new(Mutex::new(Phase::Waiting(Arc::clone(&lock))));
     let forwarder = Forwarder { client: client.clone(), phase: Arc::clone(&phase), news: news.clone(), request };
     thread::spawn(move || forwarder.run(lock));
@@ -117,14 +118,14 @@ impl Forwarder {
                             *phase = Phase::Waiting(Arc::clone(&lock));
                             continue;
                         }
-                        Err(error) => News::Failed(Failed::Usage(error.to_string())),
+                        Err(error) => News::Failed(Failed::usage(error)),
                     }
                 }
                 Event::Lost(loss) => News::Lost(loss),
                 Event::Failed(failure) => {
                     self.client.shutdown(GOODBYE);
-                    let message = format!("lock {}: {failure}", Shown(&self.request.acquire.name));
-                    News::Failed(Failed::Servers { code: exit::of_failure(&failure), message })
+                    let why = format!("lock {}: {failure}", Shown(&self.request.acquire.name));
+                    News::Failed(Failed { code: exit::of_failure(&failure.into()), why })
                 }
                 Event::Released(release) => {
                     self.client.shutdown(GOODBYE);

@@ -1,0 +1,40 @@
+//! Why a tool ended without success.
+
+use core::fmt;
+
+use lock_proto::driver::AcquireError;
+
+use super::exit;
+
+/// Why a tool ended without success.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// Exit code.
+    pub code: u8,
+    /// Message for people.
+    pub why: String,
+}
+
+impl Failed {
+    /// A server failed or did not reply.
+    pub fn unreachable(why: impl fmt::Display) -> Self {
+        Self { code: exit::UNREACHABLE, why: why.to_string() }
+    }
+
+    /// A lock was not acquired.
+    #[must_use]
+    pub fn acquiring(error: &AcquireError) -> Self {
+        Self { code: exit::of_failure(error.kind()), why: error.to_string() }
+    }
+
+    /// Usage error.
+    pub fn usage(why: impl fmt::Display) -> Self {
+        Self { code: exit::USAGE, why: why.to_string() }
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
