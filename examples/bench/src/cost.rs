@@ -1,13 +1,11 @@
 //! Cost of a measurement, by the server's metrics and by processor time.
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::ops::Sub;
 use std::time::Duration;
 
 use crate::Measured;
-use lock_testkit::Etcd;
+use lock_testkit::{Etcd, http_get};
 
 /// Requests and messages, by etcd's metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +28,7 @@ impl Cost {
     /// If the server does not reply.
     #[must_use]
     pub fn so_far(etcd: &Etcd) -> Self {
-        let text = metrics(etcd);
+        let text = http_get(etcd.address(), "/metrics", Duration::from_secs(10)).expect("metrics");
         let of = |metric: &str| {
             let lines = text.lines().filter_map(|line| line.strip_prefix(metric)?.strip_prefix('{')?.split_once("} "));
             let mut counts = BTreeMap::new();
@@ -144,13 +142,4 @@ pub fn worked(process: &str) -> Duration {
     let (_, fields) = stat.rsplit_once(')').expect("a name");
     let ticks = fields.split_whitespace().skip(11).take(2).map(|field| field.parse::<u32>().expect("a number"));
     TICK * ticks.sum::<u32>()
-}
-
-fn metrics(etcd: &Etcd) -> String {
-    let mut stream = TcpStream::connect(etcd.address()).expect("connect");
-    let host = etcd.address();
-    write!(stream, "GET /metrics HTTP/1.0\r\nHost: {host}\r\n\r\n").expect("write");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("text");
-    answer
 }

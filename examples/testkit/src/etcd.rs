@@ -360,6 +360,8 @@ impl Etcd {
             ("initial-cluster-token", self.name.rsplit_once('-').map_or("kit", |(token, _)| token).to_owned()),
             ("heartbeat-interval", "30".to_owned()),
             ("election-timeout", "300".to_owned()),
+            // Keeps logins cheap. On a busy machine they could take longer than the short waits of
+            // the tests.
             ("bcrypt-cost", "4".to_owned()),
             ("logger", "zap".to_owned()),
             ("log-level", "warn".to_owned()),
@@ -370,9 +372,6 @@ impl Etcd {
             for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ETCD_")) {
                 command.env_remove(name);
             }
-            // Keeps logins cheap. On a busy machine they could take longer than the short waits of
-            // the tests.
-            command.arg("--bcrypt-cost=4");
             command.args(flags.iter().map(|(name, value)| format!("--{name}={value}"))).args(&self.spec.args);
         });
     }

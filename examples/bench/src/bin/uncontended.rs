@@ -22,6 +22,7 @@ use lock_bench::{Measured, measure, median};
 use lock_proto::ClientId;
 use lock_proto::redis::{Config, Endpoint, Form, Identity, Key, Request, Retired, script};
 use lock_testkit::Redis;
+use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{Notify, oneshot};
 
 const ROUNDS: usize = 9;
@@ -202,6 +203,7 @@ impl Pipeline {
     /// Wakes a few tasks and writes their next commands. Reads only when no task is left to wake,
     /// so that the server works meanwhile.
     async fn run(&self, socket: tokio::net::TcpStream) {
+        let (read, mut write) = socket.into_split();
         let (mut buffer, mut bytes, mut unread) = (vec![0; 16 * 1024], Vec::new(), 0);
         loop {
             let answered = (unread / TAKEN.len()).min(WOKEN_AT_ONCE);
@@ -210,9 +212,9 @@ impl Pipeline {
             let writes = if woken.is_empty() {
                 tokio::select! {
                     () = self.called.notified() => true,
-                    ready = socket.readable() => {
+                    ready = read.readable() => {
                         ready.expect("readable");
-                        match socket.try_read(&mut buffer) {
+                        match read.try_read(&mut buffer) {
                             Ok(0) => panic!("the server has gone"),
                             Ok(count) => unread += count,
                             Err(_) => {}
@@ -228,23 +230,11 @@ impl Pipeline {
                 // Let the woken tasks queue their commands first.
                 tokio::task::yield_now().await;
                 std::mem::swap(&mut bytes, &mut self.queue.lock().expect("no task panics").0);
-                write_all(&socket, &bytes).await.expect("write");
+                write.write_all(&bytes).await.expect("write");
                 bytes.clear();
             }
         }
     }
-}
-
-async fn write_all(socket: &tokio::net::TcpStream, mut bytes: &[u8]) -> std::io::Result<()> {
-    while !bytes.is_empty() {
-        socket.writable().await?;
-        match socket.try_write(bytes) {
-            Ok(count) => bytes = &bytes[count..],
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 /// The same commands by tasks that share a socket and only wait for their replies. Shows the limit
