@@ -7,10 +7,10 @@
 //!
 //! ```no_run
 //! use lock_examples::blocking::Client;
-//! use lock_proto::redis::{Acquire, Config, Endpoint};
+//! use lock_proto::redis::{Acquire, Config};
 //! use std::time::Duration;
 //!
-//! let client = Client::start(Config::new([Endpoint::parse("redis://127.0.0.1")?]))?;
+//! let client = Client::start(Config::parse("redis://127.0.0.1")?)?;
 //! let lock = client.lock(Acquire::new("invoice:42"))?;
 //! println!("held for certain for {:?}", lock.remaining());
 //! println!("{:?}", lock.release());

@@ -7,6 +7,9 @@ pub enum Fault {
     /// The peer closed the connection.
     #[error("the server closed the connection")]
     Closed,
+    /// The peer closed or reset a connection without TLS before it sent anything.
+    #[error("the server closed the connection before its first reply; does it expect TLS?")]
+    ClosedEarly,
     /// The name of the server could not be resolved, or there is no route to it.
     #[error("the server cannot be reached")]
     Unreachable,
@@ -40,9 +43,12 @@ pub enum Breach {
     /// The bytes are not a RESP frame.
     #[error("malformed frame")]
     Malformed,
-    /// The server speaks HTTP/1, but HTTP/2 was expected.
-    #[error("it speaks HTTP/1, not HTTP/2")]
+    /// The server speaks HTTP/1.
+    #[error("it speaks HTTP/1; is this the right port?")]
     Http1,
+    /// The server speaks the Redis protocol, but HTTP/2 was expected.
+    #[error("it speaks the Redis protocol; is this etcd?")]
+    Resp,
     /// The server expects TLS.
     #[error("it expects TLS")]
     Tls,
@@ -64,4 +70,17 @@ pub enum Breach {
     /// More push messages in a row than allowed.
     #[error("too many push messages")]
     TooManyPushes,
+}
+
+impl Breach {
+    /// Recognises a server of another protocol by the first bytes that it sends.
+    pub(crate) fn of_other_protocol(greeting: &[u8]) -> Option<Self> {
+        match greeting {
+            [b'H', b'T', b'T', b'P', b'/', ..] => Some(Self::Http1),
+            // An alert (RFC 8446, section 5.1).
+            [0x15, 0x03, ..] => Some(Self::Tls),
+            [b'-', b'A'..=b'Z', ..] => Some(Self::Resp),
+            _ => None,
+        }
+    }
 }

@@ -13,7 +13,7 @@
 //! # fn main() {}
 //! # #[cfg(feature = "sim")]
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use lock_proto::redis::{Client, Config, Endpoint, Output};
+//! use lock_proto::redis::{Client, Config, Output};
 //! use lock_proto::sim::redis::{Node, NodeConfig};
 //! use lock_proto::{Acquire, ByteClient, ClientId, ConnId, Event, Instant, Machine, Release};
 //!
@@ -33,7 +33,7 @@
 //! let now = Instant::from_millis(1); // from your clock
 //! let id = ClientId::from_bits(0x5eed); // 128 random bits
 //! let seed = 7; // 64 random bits, for jitter
-//! let config = Config::new([Endpoint::parse("redis://127.0.0.1:6379")?]);
+//! let config = Config::parse("redis://127.0.0.1:6379")?;
 //! let mut client = Client::new(now, config, id, seed)?;
 //! let mut server = Node::new(now, NodeConfig::new(1));
 //!

@@ -71,7 +71,7 @@ pub enum UrlError {
         expected: &'static str,
     },
     /// The scheme is not supported.
-    #[error("the scheme `{given}` is not supported: use {expected}")]
+    #[error("unsupported scheme `{given}`; expected {expected}")]
     Scheme {
         /// The scheme.
         given: Box<str>,

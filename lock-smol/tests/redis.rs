@@ -22,7 +22,7 @@ fn bad_urls_are_named() {
 #[test]
 fn an_executor_of_ones_own_that_goes_away() {
     let redis = Redis::start();
-    let config = Config::new([lock_smol::redis::Endpoint::parse(&redis.url()).unwrap()]);
+    let config = Config::parse(&redis.url()).unwrap();
     let (client, driver) = lock_proto::driver::connect(Smol::new(), config).unwrap();
     let executor = smol::Executor::new();
     executor.spawn(driver).detach();

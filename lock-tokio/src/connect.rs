@@ -1,5 +1,11 @@
 //! Clients whose driver runs on tokio.
 
+use core::net::Ipv4Addr;
+use core::time::Duration;
+use std::io;
+use std::net::UdpSocket;
+use std::panic::catch_unwind;
+
 use lock_proto::driver::{self, Client, ConnectError, Settings};
 use tokio::runtime::Handle;
 
@@ -36,11 +42,28 @@ where
 ///
 /// # Errors
 ///
-/// A setting is out of range, or the caller is not inside a tokio runtime.
+/// A setting is out of range, or the caller is not inside a tokio runtime with I/O and timers.
 pub fn connect_with(settings: impl Into<Settings>) -> Result<Client, ConnectError> {
     let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
+    if !has_io_and_timers() {
+        return Err(ConnectError::IncompleteRuntime);
+    }
     let (client, driver) = driver::connect(Tokio::new(), settings)?;
     // The driver ends once the last handle is dropped.
     drop(runtime.spawn(driver));
     Ok(client)
+}
+
+/// Tries both: tokio has no query for them, and panics if they are missing. Better here than in the
+/// driver's task.
+fn has_io_and_timers() -> bool {
+    let register = || -> io::Result<()> {
+        drop(tokio::time::sleep(Duration::ZERO));
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        socket.set_nonblocking(true)?;
+        drop(tokio::net::UdpSocket::from_std(socket)?);
+        Ok(())
+    };
+    // An error of the system, such as too many open files, says nothing about the runtime.
+    catch_unwind(register).is_ok()
 }

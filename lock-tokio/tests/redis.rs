@@ -27,11 +27,21 @@ fn without_a_runtime_there_is_an_error() {
 }
 
 #[test]
+fn runtime_without_io_or_timers_is_an_error() {
+    for runtime in [Builder::new_current_thread().enable_time().build(), Builder::new_current_thread().build()] {
+        let runtime = runtime.unwrap();
+        let _inside = runtime.enter();
+        let result = lock_tokio::connect("redis://127.0.0.1:6379");
+        assert!(matches!(result, Err(ConnectError::IncompleteRuntime)), "{result:?}");
+    }
+}
+
+#[test]
 fn bad_urls_are_named() {
     let runtime = single();
     let _inside = runtime.enter();
     for (urls, word) in [
-        (&["http://127.0.0.1"][..], "http"),
+        (&["mysql://127.0.0.1"][..], "mysql"),
         (&["redis://127.0.0.1:1", "redis://127.0.0.1:2"], "2 nodes"),
         (&["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:1"], "same server"),
     ] {
@@ -94,7 +104,7 @@ fn guards_move_between_tasks_and_threads() {
 fn the_driver_runs_in_a_task_of_ones_own() {
     let redis = Redis::start();
     single().block_on(async {
-        let config = Config::new([lock_tokio::redis::Endpoint::parse(&redis.url()).unwrap()]);
+        let config = Config::parse(&redis.url()).unwrap();
         let (client, driver) = driver::connect(Tokio::new(), config).unwrap();
         let task = tokio::spawn(driver);
         drop(client.lock("a").acquire().await.unwrap());

@@ -204,7 +204,7 @@ pub async fn unix_sockets_and_passwords<R: Runtime>(kit: Kit<R>) {
         assert!(!format!("{client:?}{guard:?}").contains("s3cret"));
         assert_eq!(kit.soon("release", guard.release()).await, Release::Released);
     }
-    let wrong = kit.with(Config::new([Endpoint::parse(&redis.url_with("app", "wrong")).unwrap()]));
+    let wrong = kit.with(Config::parse(&redis.url_with("app", "wrong")).unwrap());
     let error = kit.soon("refusal", wrong.lock("a").acquire()).await.unwrap_err();
     assert!(error.is_refused(), "{error}");
     assert!(!error.to_string().contains("wrong"), "{error}");

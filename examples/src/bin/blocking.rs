@@ -13,7 +13,7 @@ use std::thread;
 use clap::Parser;
 use lock_examples::blocking::Client;
 use lock_examples::cli::args::parse_or_exit;
-use lock_proto::redis::{Acquire, Config, Endpoint, Wait};
+use lock_proto::redis::{Acquire, Config, Wait};
 
 const THREADS: u32 = 4;
 const ROUNDS: u32 = 25;
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
 }
 
 fn run(url: &str) -> Result<(), Box<dyn Error>> {
-    let client = Client::start(Config::new([Endpoint::parse(url)?]))?;
+    let client = Client::start(Config::parse(url)?)?;
 
     // Read and written in two steps, which only the lock keeps atomic.
     let counter = AtomicU32::new(0);

@@ -325,7 +325,7 @@ mod tests {
             ("--workload contended --wake up", "notify, poll"),
             ("--workload contended --turns maybe", "on, off"),
             ("--workload contended --runtime glommio", "tokio, smol, async-std"),
-            ("--workload contended --backend http://h", "--backend"),
+            ("--workload contended --backend mysql://h", "--backend"),
             ("--workload quorum", "three"),
             ("--workload quorum --backend redis://a --backend redis://b", "odd"),
             ("--workload contended --peer rslock", "examples/bench/Cargo.toml"),

@@ -6,8 +6,7 @@ use std::os::unix::ffi::OsStringExt as _;
 
 use clap::{Parser, ValueEnum};
 use lock_proto::driver::Settings;
-use lock_proto::etcd;
-use lock_proto::redis::{self, Backoff, DEFAULT_TTL, Endpoint, Wait};
+use lock_proto::redis::{self, Backoff, DEFAULT_TTL, Wait};
 
 use super::child;
 use crate::cli::args::{self, Line, WakeMode, backends_or_default, time};
@@ -180,8 +179,12 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
         return usage("no command after --");
     }
     let backends = backends_or_default(options.backends, default_backends);
-    let is_etcd = is_etcd(&backends)?;
-    let ttl = if is_etcd { whole_seconds(options.ttl) } else { options.ttl };
+    // The error does not contain a password.
+    let settings = Settings::parse(&backends).map_err(|error| Usage(format!("--backend: {error}")))?;
+    let ttl = match settings {
+        Settings::Etcd(_) => whole_seconds(options.ttl),
+        Settings::Redis(_) | _ => options.ttl,
+    };
     let grace = match options.grace {
         Grace::Time(time) => time,
         Grace::Fraction(divisor) => ttl / divisor,
@@ -190,24 +193,29 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
     if grace > ttl / 2 {
         return usage(format!("--grace must be between 0s and half the TTL ({:?}), it is {grace:?}", ttl / 2));
     }
-    let driven = match (is_etcd, options.runtime.of_tasks()) {
-        (true, None) => {
+    let driven = match (settings, options.runtime.of_tasks()) {
+        (Settings::Etcd(_), None) => {
             return usage(
                 "--runtime: blocking is for redis:// alone: etcd speaks HTTP/2, which this program has only on \
                  tokio, smol and async-std: use one of these",
             );
         }
-        (true, Some(runtime)) => Driven::ByTask(runtime, etcd_settings(&backends, ttl)?.into()),
-        (false, runtime) => {
+        // The TTL of the lock is that of the session: a killed process leaves only its lease behind.
+        (Settings::Etcd(config), Some(runtime)) => {
+            let config = config.session_ttl(ttl);
+            config.check().map_err(|error| Usage(error.to_string()))?;
+            Driven::ByTask(runtime, config.into())
+        }
+        (Settings::Redis(config), runtime) => {
             let quarantine = options.quarantine.unwrap_or_else(|| ttl.clamp(DEFAULT_TTL, redis::MAX_TTL));
-            let config = redis_settings(&backends)?.poll(Backoff::fixed(options.poll)).wake(options.wake.into());
-            let config = config.quarantine(quarantine);
+            let config = config.poll(Backoff::fixed(options.poll)).wake(options.wake.into()).quarantine(quarantine);
             config.check().map_err(|error| Usage(error.to_string()))?;
             match runtime {
                 Some(runtime) => Driven::ByTask(runtime, config.into()),
                 None => Driven::ByThreads(config),
             }
         }
+        _ => return usage("--backend: neither Redis nor etcd"),
     };
     let name = options.name.into_vec();
     Ok(Parsed::Run(Box::new(Args { name, ttl, wait: options.wait, driven, grace, command })))
@@ -228,35 +236,6 @@ fn read_grace(text: &str) -> Result<Grace, String> {
         Some(_) => Err("expected a fraction of the TTL such as ttl/3".to_owned()),
         None => time(text).map(Grace::Time),
     }
-}
-
-/// Returns whether the backend is an etcd cluster, which has a single URL.
-fn is_etcd(backends: &[String]) -> Result<bool, Usage> {
-    let is_etcd = |url: &&String| {
-        url.split_once("://")
-            .is_some_and(|(scheme, _)| ["etcd", "etcds"].iter().any(|s| s.eq_ignore_ascii_case(scheme)))
-    };
-    match backends.iter().filter(is_etcd).count() {
-        0 => Ok(false),
-        n if n < backends.len() => usage("--backend: redis:// and etcd:// cannot be mixed"),
-        1 => Ok(true),
-        _ => usage("--backend: etcd:// may be given once, with its members separated by commas"),
-    }
-}
-
-// The errors about a URL do not contain its password.
-
-fn redis_settings(backends: &[String]) -> Result<redis::Config, Usage> {
-    let parse = |url: &String| Endpoint::parse(url).map_err(|error| Usage(format!("--backend: {error}")));
-    Ok(redis::Config::new(backends.iter().map(parse).collect::<Result<Vec<_>, _>>()?))
-}
-
-/// The TTL of the lock is that of the session: a killed process leaves only its lease behind.
-fn etcd_settings(backends: &[String], ttl: Duration) -> Result<etcd::Config, Usage> {
-    let url = backends.first().map_or("", String::as_str);
-    let config = etcd::Config::parse(url).map_err(|error| Usage(format!("--backend: {error}")))?.session_ttl(ttl);
-    config.check().map_err(|error| Usage(error.to_string()))?;
-    Ok(config)
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ fn defaults_are_those_of_the_contract() {
     assert_eq!((args.ttl, args.wait), (Duration::from_secs(10), Wait::Forever));
     assert_eq!(args.command, None);
     assert_eq!(args.grace, Duration::from_secs(10) / 3);
-    let config = redis::Config::new([Endpoint::parse("redis://127.0.0.1:6379").unwrap()]);
+    let config = redis::Config::parse("redis://127.0.0.1:6379").unwrap();
     let config = config.poll(Backoff::fixed(Duration::from_millis(50))).wake(Wake::Notify);
     assert_eq!(args.driven, Driven::ByTask(Runtime::Tokio, config.into()));
 }
@@ -67,7 +67,7 @@ fn with_etcd_the_ttl_is_that_of_the_session_in_whole_seconds() {
         let args = run(&["--backend", url, "--ttl", ttl, "--runtime", "smol", "--poll", "0", "job"]);
         let ttl = Duration::from_secs(seconds);
         assert_eq!((args.ttl, args.grace), (ttl, ttl / 3));
-        let config = etcd::Config::parse(url).unwrap().session_ttl(ttl);
+        let config = lock_proto::etcd::Config::parse(url).unwrap().session_ttl(ttl);
         assert_eq!(args.driven, Driven::ByTask(Runtime::Smol, config.into()));
     }
 }
@@ -91,16 +91,16 @@ fn a_bad_line_names_the_value() {
         (&["--ttl"], "ttl"),
         (&["--backend", "redis://a", "--backend", "redis://b", "job"], "2 nodes"),
         (&["--backend", "redis://a", "--backend", "redis://a", "--backend", "redis://c", "job"], "same server"),
-        (&["--backend", "redis://a", "--backend", "etcd://b", "job"], "mixed"),
-        (&["--backend", "etcd://a", "--backend", "redis://b", "--backend", "etcd://c", "job"], "mixed"),
-        (&["--backend", "etcd://a", "--backend", "etcd://b", "job"], "separated by commas"),
+        (&["--backend", "redis://a", "--backend", "etcd://b", "job"], "one URL"),
+        (&["--backend", "etcd://a", "--backend", "redis://b", "--backend", "etcd://c", "job"], "one URL"),
+        (&["--backend", "etcd://a", "--backend", "etcd://b", "job"], "etcd://host1,host2"),
         (&["--backend", "ETCD://a,a:2379", "job"], "same server"),
         (&["--backend", "etcds://a", "job"], "TLS"),
         (&["--backend", "etcd://a/b", "job"], "path"),
         (&["--backend", "etcd://a", "--runtime", "blocking", "job"], "use one of these"),
         (&["--backend", "etcd://a", "--ttl", "0", "job"], "it is 0ns"),
         (&["--backend", "etcd://a", "--ttl", "1s", "--grace", "600ms", "job"], "600ms"),
-        (&["--backend", "http://a", "job"], "--backend"),
+        (&["--backend", "mysql://a", "job"], "--backend"),
         (&["--poll", "0", "job"], "poll.every"),
     ] {
         match read(line) {

@@ -6,7 +6,7 @@ use std::thread;
 
 use lock_proto::driver::BootClock;
 use lock_proto::redis::{
-    Acquire, Cause, Config, Endpoint, Event, Form, Locks, LocksOutput, Loss, Release, Reply, Request, Value,
+    Acquire, Cause, Config, Event, Form, Locks, LocksOutput, Loss, Release, Reply, Request, Value,
 };
 use lock_proto::{Breach, ClientId, Fault, LockId, NodeId};
 use lock_testkit::{Redis, TIMEOUT};
@@ -36,7 +36,7 @@ impl Embedded {
         let (id, seed) = random.split_at(16);
         let id = ClientId::from_bits(u128::from_le_bytes(id.try_into().unwrap()));
         let seed = u64::from_le_bytes(seed.try_into().unwrap());
-        let locks = Locks::new(clock.now(), Config::new([Endpoint::parse(url).unwrap()]), id, seed).unwrap();
+        let locks = Locks::new(clock.now(), Config::parse(url).unwrap(), id, seed).unwrap();
         Self { locks, clock, client: redis::Client::open(url).unwrap(), connection: None, told: Vec::new() }
     }
 

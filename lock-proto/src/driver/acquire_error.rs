@@ -23,6 +23,8 @@ pub struct AcquireError(Box<Inner>);
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Inner {
+    /// "lock" or "election".
+    what: &'static str,
     lock: Arc<[u8]>,
     servers: Servers,
     kind: AcquireErrorKind,
@@ -58,8 +60,8 @@ pub enum AcquireErrorKind {
 }
 
 impl AcquireError {
-    pub(super) fn new(kind: AcquireErrorKind, lock: &Arc<[u8]>, servers: &Servers) -> Self {
-        Self(Box::new(Inner { lock: Arc::clone(lock), servers: Arc::clone(servers), kind }))
+    pub(super) fn new(kind: AcquireErrorKind, what: &'static str, lock: &Arc<[u8]>, servers: &Servers) -> Self {
+        Self(Box::new(Inner { what, lock: Arc::clone(lock), servers: Arc::clone(servers), kind }))
     }
 
     /// What went wrong.
@@ -158,7 +160,7 @@ fn rounded(time: Duration) -> Duration {
 
 impl fmt::Display for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "lock {}: ", Name(&self.0.lock))?;
+        write!(f, "{} {}: ", self.0.what, Name(&self.0.lock))?;
         match &self.0.kind {
             AcquireErrorKind::Busy(report) | AcquireErrorKind::TimedOut(report) => self.write_report(f, report),
             AcquireErrorKind::KeyInUse(report) => {
@@ -185,7 +187,7 @@ impl fmt::Display for AcquireError {
 
 impl fmt::Debug for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { lock, servers, kind } = &*self.0;
+        let Inner { lock, servers, kind, .. } = &*self.0;
         f.debug_struct("AcquireError").field("lock", &Name(lock)).field("servers", servers).field("kind", kind).finish()
     }
 }
@@ -235,7 +237,7 @@ mod tests {
 
     fn error(kind: AcquireErrorKind) -> AcquireError {
         let servers = ["redis://a:1", "redis://b:2"].map(Box::from);
-        AcquireError::new(kind, &Arc::from(*b"job"), &Arc::from(servers))
+        AcquireError::new(kind, "lock", &Arc::from(*b"job"), &Arc::from(servers))
     }
 
     #[test]

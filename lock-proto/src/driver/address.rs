@@ -5,8 +5,8 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
-use std::io;
 
+use crate::fault::Fault;
 use crate::url::Target;
 
 /// Where a [`Host`](super::Host) connects to.
@@ -38,7 +38,7 @@ pub(super) struct Route {
     /// The address of the command connection.
     pub(super) current: Option<Address>,
     /// Why the last attempt to connect failed.
-    failure: Option<io::ErrorKind>,
+    failure: Option<Fault>,
 }
 
 /// How a target becomes addresses.
@@ -85,7 +85,7 @@ impl Route {
 
     /// Records the outcome of connecting. Returns true if it differs from the last one, which is
     /// worth more than a debug line.
-    pub(super) fn record_outcome(&mut self, failure: Option<io::ErrorKind>) -> bool {
+    pub(super) fn record_outcome(&mut self, failure: Option<Fault>) -> bool {
         core::mem::replace(&mut self.failure, failure) != failure
     }
 

@@ -16,6 +16,7 @@ use super::client::Client;
 use super::connect::{ConnectError, identity};
 use super::host::Host;
 use crate::id::ClientId;
+use crate::url::{UrlError, parse_scheme, shown};
 
 /// Declares the stores: name, feature of this crate, module, settings, schemes of URLs, feature of
 /// the adapters.
@@ -120,10 +121,14 @@ macro_rules! stores {
 
 stores! {
     /// One Redis server, or a quorum of them.
-    Redis, "redis", redis(crate::redis::Config), "redis" | "rediss" | "redis+unix" | "rediss+unix" | "unix", "redis";
+    Redis, "redis", redis(crate::redis::Config),
+        "redis" | "rediss" | "valkey" | "valkeys" | "redis+unix" | "rediss+unix" | "unix", "redis";
     /// An etcd cluster.
-    Etcd, "grpc", etcd(crate::etcd::Config), "etcd" | "etcds", "etcd";
+    Etcd, "grpc", etcd(crate::etcd::Config), "etcd" | "etcds" | "http" | "https", "etcd";
 }
+
+/// For messages. Includes the stores that are not built in: their own error names the feature.
+const SCHEMES: &str = "redis://, valkey://, redis+unix:// or etcd://";
 
 impl Settings {
     /// The default settings for the servers that the URLs name: `redis://…` once or an odd number
@@ -139,10 +144,15 @@ impl Settings {
         let urls: Vec<_> = urls.into_iter().collect();
         let urls: Vec<&str> = urls.iter().map(AsRef::as_ref).collect();
         let of_url = |url: &&str| Store::of_scheme(&url.split_once("://")?.0.to_ascii_lowercase());
-        // URLs of different stores never go together: the parser of the last one says so. It also
-        // reports schemes that no store has.
-        let store = urls.iter().filter_map(of_url).max().or_else(|| Store::BUILT.first().copied());
-        store.unwrap_or(Store::Redis).parse(&urls)
+        // URLs of different stores never go together: the parser of the last one says so.
+        match (urls.iter().filter_map(of_url).max(), urls.first()) {
+            (Some(store), _) => store.parse(&urls),
+            (None, None) => Store::BUILT.first().copied().unwrap_or(Store::Redis).parse(&urls),
+            (None, Some(url)) => {
+                let (scheme, _) = parse_scheme(url, SCHEMES)?;
+                Err(UrlError::Scheme { given: shown(&scheme), expected: SCHEMES }.into())
+            }
+        }
     }
 }
 
@@ -186,7 +196,7 @@ mod tests {
     fn redis_urls_name_one_server_or_a_quorum() {
         let settings = Settings::parse(["redis://a", "redis://b", "redis://c"]).unwrap();
         assert!(matches!(settings, Settings::Redis(config) if config.is_quorum()));
-        for (url, word) in [("REDISS://a", "TLS"), ("http://a", "http"), ("a", "no scheme")] {
+        for (url, word) in [("REDISS://a", "TLS"), ("mysql://a", "or etcd://"), ("a", "no scheme")] {
             let error = error(&[url]);
             assert!(error.contains(word), "{error}");
         }

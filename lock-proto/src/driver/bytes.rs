@@ -120,6 +120,8 @@ enum State<H: Host> {
     Open {
         stream: H::Stream,
         unflushed: bool,
+        /// The server has sent something.
+        received: bool,
     },
     /// Closed, and the machine knows.
     Closed,
@@ -217,7 +219,7 @@ impl<H: Host, C: ByteClient + Send + 'static> Sockets<H, C> {
             State::Opening(race) => match race.poll(host, route, shared.now(), cx) {
                 Poll::Pending => return false,
                 Poll::Ready(Ok((address, stream))) => {
-                    conn.state = State::Open { stream, unflushed: false };
+                    conn.state = State::Open { stream, unflushed: false, received: false };
                     let wake = id.role() == Role::Wake;
                     tracing::info!(conn = %id, server = %route.target, %address, wake, "connected");
                     route.record_outcome(None);
@@ -231,22 +233,24 @@ impl<H: Host, C: ByteClient + Send + 'static> Sockets<H, C> {
                     return true;
                 }
                 Poll::Ready(Err(error)) => {
-                    if route.record_outcome(Some(error.kind())) {
+                    let fault = fault::of_connecting(&error);
+                    if route.record_outcome(Some(fault)) {
                         tracing::warn!(conn = %id, server = %route.target, %error, "cannot connect, retrying");
                     } else {
                         tracing::debug!(conn = %id, server = %route.target, %error, "still cannot connect");
                     }
-                    fault::of_connecting(&error)
+                    fault
                 }
             },
-            State::Open { stream, unflushed } => {
-                match read(shared, batch, &mut self.buffer, id, stream, cx)
+            State::Open { stream, unflushed, received } => {
+                match read(shared, batch, &mut self.buffer, id, stream, received, cx)
                     .and_then(|more| write(shared, batch, &mut self.buffer, id, stream, unflushed, cx).map(|()| more))
                 {
                     Ok(more) => return more,
                     Err(error) => {
-                        tracing::warn!(conn = %id, server = %route.target, %error, "connection lost");
-                        fault::of_stream(&error)
+                        let fault = fault::of_stream(&error, *received);
+                        tracing::warn!(conn = %id, server = %route.target, %fault, "connection lost");
+                        fault
                     }
                 }
             }
@@ -273,6 +277,7 @@ fn read<C: ByteClient + Send + 'static, S: AsyncRead + Unpin>(
     buffer: &mut [u8],
     conn: ConnId,
     stream: &mut S,
+    received: &mut bool,
     cx: &mut Context<'_>,
 ) -> io::Result<bool> {
     for _ in 0..READS {
@@ -280,6 +285,7 @@ fn read<C: ByteClient + Send + 'static, S: AsyncRead + Unpin>(
             Poll::Pending => return Ok(false),
             Poll::Ready(Ok(0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Poll::Ready(Ok(count)) => {
+                *received = true;
                 let bytes = buffer.get(..count).unwrap_or(buffer);
                 shared.drive(batch, |core, now| core.engine.client.handle_received(now, conn, bytes));
             }

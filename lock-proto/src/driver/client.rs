@@ -39,7 +39,7 @@ impl Client {
     /// Sends nothing before [`Lock::acquire`] is awaited. Defaults: the client's TTL (10 s),
     /// renewed while the guard lives, no limit on the wait.
     pub fn lock(&self, name: impl AsRef<[u8]>) -> Lock {
-        Lock::new(&self.owner, name.as_ref())
+        Lock::new(&self.owner, "lock", name.as_ref())
     }
 
     /// Shuts down this client and all its clones: refuses new acquisitions, ends all waits, reports

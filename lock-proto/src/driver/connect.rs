@@ -39,6 +39,9 @@ pub enum ConnectError {
     /// There is no runtime to spawn the driver on.
     #[error("no runtime to spawn the driver on: call this inside one")]
     NoRuntime,
+    /// The runtime lacks sockets or timers.
+    #[error("the runtime has no I/O or no timers: build it with `enable_all`")]
+    IncompleteRuntime,
 }
 
 impl From<UrlError> for ConnectError {

@@ -27,7 +27,7 @@ impl Client {
     /// Sends nothing by itself. On a store without elections, such as Redis, all its methods fail
     /// with [`AcquireErrorKind::NoElections`].
     pub fn election(&self, name: impl AsRef<[u8]>) -> Election {
-        Election { lock: self.lock(name) }
+        Election { lock: Lock::new(&self.owner, "election", name.as_ref()) }
     }
 }
 

@@ -7,8 +7,8 @@ use crate::fault::Fault;
 /// Converts the error of an attempt to connect. Errors of no particular kind come from the
 /// resolver.
 pub(super) fn of_connecting(error: &io::Error) -> Fault {
-    match of_stream(error) {
-        Fault::Transport | Fault::Closed => match error.kind() == ErrorKind::PermissionDenied {
+    match of_stream(error, true) {
+        Fault::Transport | Fault::Closed | Fault::ClosedEarly => match error.kind() == ErrorKind::PermissionDenied {
             true => Fault::Refused,
             false => Fault::Unreachable,
         },
@@ -22,10 +22,13 @@ pub(super) fn of_connecting(error: &io::Error) -> Fault {
     }
 }
 
-/// Converts the error of an open connection.
-pub(super) fn of_stream(error: &io::Error) -> Fault {
+/// Converts the error of an open connection. `received` is false if the server has sent nothing.
+pub(super) fn of_stream(error: &io::Error, received: bool) -> Fault {
     #[expect(clippy::wildcard_enum_match_arm, reason = "a foreign enum of many kinds, which keeps growing")]
     match error.kind() {
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe if !received => {
+            Fault::ClosedEarly
+        }
         ErrorKind::UnexpectedEof => Fault::Closed,
         // `NotFound`: no such unix socket.
         ErrorKind::ConnectionRefused | ErrorKind::NotFound => Fault::Refused,
@@ -56,7 +59,10 @@ mod tests {
             (ErrorKind::PermissionDenied, Fault::Refused, Fault::Transport),
         ] {
             let error = io::Error::from(kind);
-            assert_eq!((of_connecting(&error), of_stream(&error)), (connecting, open), "{kind:?}");
+            assert_eq!((of_connecting(&error), of_stream(&error, true)), (connecting, open), "{kind:?}");
+        }
+        for kind in [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset] {
+            assert_eq!(of_stream(&kind.into(), false), Fault::ClosedEarly, "{kind:?}");
         }
     }
 }

@@ -20,6 +20,8 @@ use crate::time::Instant;
 #[must_use = "a lock is taken by `acquire().await`"]
 pub struct Lock {
     pub(super) owner: Arc<Owner>,
+    /// "lock" or "election", for error messages.
+    what: &'static str,
     name: Arc<[u8]>,
     ttl: Option<Duration>,
     wait: Wait,
@@ -27,8 +29,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    pub(super) fn new(owner: &Arc<Owner>, name: &[u8]) -> Self {
-        Self { owner: Arc::clone(owner), name: name.into(), ttl: None, wait: Wait::Forever, renew: Renew::Auto }
+    pub(super) fn new(owner: &Arc<Owner>, what: &'static str, name: &[u8]) -> Self {
+        Self { owner: Arc::clone(owner), what, name: name.into(), ttl: None, wait: Wait::Forever, renew: Renew::Auto }
     }
 
     /// Sets the TTL: how long the lock outlives its last renewal. Default: 10 s; on etcd the TTL of
@@ -99,7 +101,7 @@ impl Lock {
     }
 
     pub(super) fn error(&self, kind: AcquireErrorKind) -> AcquireError {
-        AcquireError::new(kind, &self.name, &self.owner.shared.servers)
+        AcquireError::new(kind, self.what, &self.name, &self.owner.shared.servers)
     }
 }
 
@@ -163,7 +165,7 @@ impl Acquiring {
     }
 
     fn start(&mut self) -> Result<Arc<Ticket>, AcquireErrorKind> {
-        let Lock { owner, name, ttl, wait, renew } = &self.lock;
+        let Lock { owner, name, ttl, wait, renew, .. } = &self.lock;
         let want = Acquire { name: Arc::clone(name), ttl: *ttl, wait: Wait::Forever, renew: *renew };
         let value = self.value.clone();
         let deadline = &mut self.deadline;
@@ -213,8 +215,19 @@ impl Acquiring {
                     return Poll::Pending;
                 }
                 Progress::Offered => {
-                    let owner = &this.lock.owner;
-                    if owner.shared.verb(|core, now, _| core.claim(now, ticket)) {
+                    let Lock { owner, ttl, .. } = &this.lock;
+                    let claimed = owner
+                        .shared
+                        .verb(|core, now, _| core.claim(now, ticket).then(|| core.first_raised_ttl(ticket, *ttl)));
+                    if let Some(first_raised_ttl) = claimed {
+                        if first_raised_ttl {
+                            tracing::warn!(
+                                lock = %Name(&ticket.name),
+                                requested = ?*ttl,
+                                granted = ?ticket.terms().ttl,
+                                "the store raised the TTL; further raises are not logged"
+                            );
+                        }
                         tracing::debug!(
                             lock = %Name(&ticket.name),
                             fence = ticket.terms().fence().map(Fence::get),

@@ -53,6 +53,8 @@ pub(super) struct Core<E: ?Sized = dyn Engine> {
     outcome: Option<Shutdown>,
     /// At the last grant the fence counter was ahead of the server's clock.
     fence_ahead: bool,
+    /// A grant had a longer TTL than was requested.
+    ttl_raised: bool,
     pub(super) engine: E,
 }
 
@@ -177,6 +179,7 @@ impl<E: Engine> Shared<E> {
             stopping: false,
             outcome: None,
             fence_ahead: false,
+            ttl_raised: false,
             engine,
         };
         Arc::new(Self {
@@ -353,6 +356,13 @@ impl<E: Engine + ?Sized> Core<E> {
         }
         ticket.hold(valid_until);
         true
+    }
+
+    /// Returns true for the first grant whose TTL is longer than `requested` by a millisecond or
+    /// more. etcd counts whole seconds, and its server has a minimum.
+    pub(super) fn first_raised_ttl(&mut self, ticket: &Ticket, requested: Option<Duration>) -> bool {
+        let raised = requested.is_some_and(|ttl| ticket.terms().ttl.saturating_sub(ttl).as_millis() > 0);
+        raised && !core::mem::replace(&mut self.ttl_raised, true)
     }
 
     pub(super) fn extend(&mut self, now: Instant, ticket: &Ticket) -> Result<Extension, Misuse> {

@@ -48,8 +48,9 @@ impl Config {
     /// Creates the default settings for the cluster and login in a URL:
     /// `etcd://[user:password@]host[:port][,host[:port]…]`.
     ///
-    /// The default port is 2379. IPv6 addresses are written in brackets. Special characters in user
-    /// and password are percent-encoded. Anything that is not understood is an error.
+    /// The scheme may also be `http`, as in the URLs that etcd itself writes. The default port is
+    /// 2379. IPv6 addresses are written in brackets. Special characters in user and password are
+    /// percent-encoded. Anything that is not understood is an error.
     ///
     /// ```
     /// use lock_proto::etcd::Config;

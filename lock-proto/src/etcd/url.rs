@@ -10,6 +10,7 @@ use crate::url::{Secret, Target, UrlError, parse_host, parse_login, parse_scheme
 
 const DEFAULT_PORT: u16 = 2379;
 const SCHEME: &str = "etcd://";
+pub(crate) const SCHEMES: &str = "etcd://host1,host2 or http://host";
 
 /// One member of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -58,13 +59,14 @@ impl fmt::Display for Endpoint {
 /// The parsed URL: members and login.
 pub(super) type Parsed = (Vec<Endpoint>, Option<(Box<str>, Secret)>);
 
-/// Parses `etcd://[user:password@]host[:port][,host[:port]…]`.
+/// Parses `etcd://[user:password@]host[:port][,host[:port]…]`, also with `http`, as etcd itself
+/// writes its URLs.
 pub(super) fn parse(url: &str) -> Result<Parsed, UrlError> {
-    let (scheme, rest) = parse_scheme(url, SCHEME)?;
+    let (scheme, rest) = parse_scheme(url, SCHEMES)?;
     match scheme.as_str() {
-        "etcd" => {}
+        "etcd" | "http" => {}
         "etcds" | "https" => return Err(UrlError::Tls { given: scheme.into(), plain: SCHEME }),
-        other => return Err(UrlError::Scheme { given: shown(other), expected: SCHEME }),
+        other => return Err(UrlError::Scheme { given: shown(other), expected: SCHEMES }),
     }
     let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     let (login, places) = authority.rsplit_once('@').map_or((None, authority), |(login, places)| (Some(login), places));

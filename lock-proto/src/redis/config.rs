@@ -7,6 +7,7 @@ use super::MAX_NODES;
 use super::url::Endpoint;
 use crate::error::ConfigError;
 use crate::lock::{self, Backoff, DAY, DEFAULT_TTL, MAX_TTL, MIN_TTL, check_targets};
+use crate::url::UrlError;
 
 /// Maximum number of fencing tokens that one script call mints.
 pub const MAX_FENCE_BLOCK: u32 = 1_000;
@@ -69,6 +70,24 @@ impl Config {
             unknown_age: UnknownAge::default(),
         };
         Self::with(Duration::from_millis(500), store)
+    }
+
+    /// Creates the default settings for the server that a URL names, see [`Endpoint::parse`]. For a
+    /// quorum, use [`new`](Self::new).
+    ///
+    /// ```
+    /// use lock_proto::redis::Config;
+    ///
+    /// let config = Config::parse("redis://cache.example/2")?;
+    /// assert_eq!(config.nodes()[0].database, 2);
+    /// # Ok::<(), lock_proto::UrlError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`UrlError`] names what is wrong and what is allowed instead.
+    pub fn parse(url: &str) -> Result<Self, UrlError> {
+        Ok(Self::new([Endpoint::parse(url)?]))
     }
 
     /// Whether every grant carries a fencing token. Default: true. A quorum never issues one.

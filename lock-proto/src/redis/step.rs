@@ -11,12 +11,12 @@
 //! ```
 //! use core::time::Duration;
 //! use lock_proto::redis::step::{Context, Lock, Ttl, Waiter};
-//! use lock_proto::redis::{Config, Endpoint, Event, Key, LocksOutput};
+//! use lock_proto::redis::{Config, Event, Key, LocksOutput};
 //! use lock_proto::redis::{Release, Renew, Reply, Request, Wait};
 //! use lock_proto::{ClientId, Instant, LockId, NodeId};
 //!
 //! let start = Instant::from_millis(1_000);
-//! let config = Config::new([Endpoint::parse("redis://127.0.0.1:6379")?]).fencing(false);
+//! let config = Config::parse("redis://127.0.0.1:6379")?.fencing(false);
 //! let ttl = Ttl::new(Duration::from_secs(10), Renew::Auto, &config)?;
 //! let mut ctx = Context::new(start, config, ClientId::from_bits(1), 7)?;
 //!

@@ -40,11 +40,11 @@ pub enum Protocol {
 }
 
 const DEFAULT_PORT: u16 = 6379;
-const SCHEMES: &str = "redis:// or redis+unix://";
+pub(crate) const SCHEMES: &str = "redis://, valkey:// or redis+unix://";
 
 impl Endpoint {
-    /// Parses a URL: `redis://[[user]:password@]host[:port][/database][?parameters]`, or
-    /// `redis+unix://[[user]:password@]/path[?parameters]` (also `unix://`).
+    /// Parses a URL: `redis://[[user]:password@]host[:port][/database][?parameters]` (also
+    /// `valkey://`), or `redis+unix://[[user]:password@]/path[?parameters]` (also `unix://`).
     ///
     /// The default port is 6379 and the default database 0. An IPv6 address must be in brackets.
     /// The parameters are `client_name`, the name shown by `CLIENT LIST`; `protocol`, which is
@@ -68,9 +68,11 @@ impl Endpoint {
     pub fn parse(url: &str) -> Result<Self, UrlError> {
         let (scheme, rest) = parse_scheme(url, SCHEMES)?;
         let unix = match scheme.as_str() {
-            "redis" => false,
+            "redis" | "valkey" => false,
             "redis+unix" | "unix" => true,
-            "rediss" | "rediss+unix" => return Err(UrlError::Tls { given: scheme.into(), plain: "redis://" }),
+            "rediss" | "valkeys" | "rediss+unix" => {
+                return Err(UrlError::Tls { given: scheme.into(), plain: "redis://" });
+            }
             other => return Err(UrlError::Scheme { given: shown(other), expected: SCHEMES }),
         };
         let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));

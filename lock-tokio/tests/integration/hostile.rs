@@ -57,6 +57,24 @@ const fn breach(breach: Breach) -> Fault {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_of_another_protocol_is_recognised() {
+    let tls: Behaviour = |line| {
+        line.request()?;
+        line.say(&[0x15, 3, 1, 0, 2, 2, 70])?;
+        line.listen()
+    };
+    meet("", tls, &[breach(Breach::Tls)]).await;
+    let http: Behaviour = |line| {
+        line.request()?;
+        line.say(b"HTTP/1.1 400 Bad Request\r\n\r\n")?;
+        line.listen()
+    };
+    meet("", http, &[breach(Breach::Http1)]).await;
+    let silent: Behaviour = |line| line.request().map(drop);
+    meet("", silent, &[Fault::ClosedEarly]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p3_nested_arrays() {
     let nest: Behaviour = |line| {
         line.request()?;

@@ -161,10 +161,19 @@ impl<H: Host> Links<H> for Connections<H> {
             let mut goes_on = true;
             for fact in facts.iter() {
                 match fact {
-                    Fact::Connected => tracing::info!(%conn, server = server(), "connected"),
+                    Fact::Connected => {
+                        route.record_outcome(None);
+                        tracing::info!(%conn, server = server(), "connected");
+                    }
                     Fact::Ended(fault) => {
                         goes_on = false;
-                        tracing::warn!(%conn, server = server(), %fault, "connection lost");
+                        if connection.was_up() {
+                            tracing::warn!(%conn, server = server(), %fault, "connection lost");
+                        } else if route.record_outcome(Some(*fault)) {
+                            tracing::warn!(%conn, server = server(), %fault, "cannot connect, retrying");
+                        } else {
+                            tracing::debug!(%conn, server = server(), %fault, "still cannot connect");
+                        }
                     }
                     Fact::Reply(..) | Fact::Message(..) | Fact::StreamEnded(..) => {}
                 }

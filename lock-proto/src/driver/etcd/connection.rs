@@ -181,6 +181,11 @@ impl<H: Host> Connection<H> {
         }
     }
 
+    /// Returns true if the server has spoken HTTP/2 on this connection.
+    pub(super) const fn was_up(&self) -> bool {
+        self.up
+    }
+
     /// Abandons the attempt to connect.
     pub(super) fn give_up(&mut self, route: &mut Route) {
         if let State::Opening(race) = &mut self.state {
@@ -261,7 +266,8 @@ impl<H: Host> Connection<H> {
         if let State::Open(stream) = &mut self.state
             && let Poll::Ready(Err(error)) = self.outbox.poll_flush(stream, cx)
         {
-            self.end(fault::of_stream(&error));
+            self.conn_state.broken(&error);
+            self.over = true;
         }
     }
 

@@ -34,8 +34,6 @@ const BUFFER: usize = 16 * 1024;
 const GREETING: usize = FRAME_HEAD;
 /// The type of a SETTINGS frame, which must be the first (RFC 9113, section 3.4).
 const SETTINGS: u8 = 4;
-/// First bytes of a TLS alert.
-const TLS_ALERT: [u8; 2] = [0x15, 0x03];
 
 /// State of a connection, beside what hyper reports.
 #[derive(Debug, Default)]
@@ -69,7 +67,7 @@ impl ConnState {
     fn read(&self, bytes: &[u8]) -> io::Result<()> {
         let mut known = locked(&self.0);
         if bytes.is_empty() {
-            known.fault.get_or_insert(Fault::Closed);
+            known.broken(&io::ErrorKind::UnexpectedEof.into());
             return Ok(());
         }
         let Known { greeting, greeted, fault } = &mut *known;
@@ -82,18 +80,24 @@ impl ConnState {
         Err(io::Error::new(io::ErrorKind::InvalidData, breach))
     }
 
-    fn broken(&self, error: io::Error) -> io::Error {
-        self.end(fault::of_stream(&error));
-        error
+    /// Records an error of the stream, unless there is an earlier reason.
+    pub(super) fn broken(&self, error: &io::Error) {
+        locked(&self.0).broken(error);
+    }
+}
+
+impl Known {
+    fn broken(&mut self, error: &io::Error) {
+        let received = self.greeted > 0;
+        self.fault.get_or_insert_with(|| fault::of_stream(error, received));
     }
 }
 
 /// Checks the beginning of the server's first frame.
 fn no_http2(greeting: &[u8]) -> Option<Breach> {
-    if greeting.starts_with(b"HTTP/") {
-        Some(Breach::Http1)
-    } else if greeting.starts_with(&TLS_ALERT) {
-        Some(Breach::Tls)
+    let other = Breach::of_other_protocol(greeting);
+    if other.is_some() {
+        other
     } else if b"HTTP/".starts_with(greeting) {
         // Too short to decide.
         None
@@ -185,7 +189,7 @@ impl Read for Wire {
             into.put_slice(bytes);
             Ok(())
         });
-        ready!(taken).map_err(|error| conn_state.broken(error))?.into()
+        ready!(taken).inspect_err(|error| conn_state.broken(error))?.into()
     }
 }
 
@@ -337,7 +341,7 @@ mod tests {
             (&[0, 0, 0, SETTINGS, 1, 0, 0, 0, 0], Some(Breach::Malformed)),
             (&[0, 0, 6], None),
             (&[0, 0, 6, 0, 0, 0, 0, 0, 0], Some(Breach::Malformed)),
-            (b"-ERR unknown command\r\n", Some(Breach::Malformed)),
+            (b"-ERR unknown command\r\n", Some(Breach::Resp)),
             (b"SSH-2.0-OpenSSH_9.2\r\n", Some(Breach::Malformed)),
         ] {
             // In one piece, and byte by byte.

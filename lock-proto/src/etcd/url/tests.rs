@@ -25,7 +25,7 @@ fn every_error_names_what_is_wrong_and_what_is_allowed() {
         ("", "no scheme", "etcd://"),
         ("localhost:2379", "no scheme", "etcd://"),
         ("://h", "no scheme", "etcd://"),
-        ("http://h", "`http`", "etcd://"),
+        ("ftp://h", "`ftp`", "http://"),
         ("redis://h", "`redis`", "etcd://"),
         ("etcds://h", "`etcds://`", "TLS is not supported"),
         ("https://h", "`https://`", "TLS is not supported"),

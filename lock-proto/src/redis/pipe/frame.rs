@@ -92,7 +92,9 @@ impl Scanner {
             let Some(&kind) = buf.get(self.at) else {
                 return if self.at < limits.frame { Ok(Scan::Missing(1)) } else { Err(Breach::TooLong) };
             };
-            let kind = Kind::of(kind, protocol).ok_or(Breach::Malformed)?;
+            let Some(kind) = Kind::of(kind, protocol) else {
+                return Err(buf.get(self.at..).and_then(Breach::of_other_protocol).unwrap_or(Breach::Malformed));
+            };
             let Some(line_end) = self.line_end(buf, kind, limits)? else {
                 return Ok(Scan::Missing(1));
             };

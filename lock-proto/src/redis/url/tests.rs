@@ -20,6 +20,7 @@ fn tcp_urls() {
     for (url, target) in [
         ("redis://127.0.0.1:7000", tcp("127.0.0.1", 7000)),
         ("REDIS://Cache.Example:1", tcp("cache.example", 1)),
+        ("valkey://h:1", tcp("h", 1)),
         ("redis://my_host-1.example.:65535/", tcp("my_host-1.example.", 65535)),
         ("redis://[::1]", tcp("::1", 6379)),
         ("redis://[2001:DB8:0::1]:7000/3", tcp("2001:db8::1", 7000)),

@@ -30,7 +30,7 @@ fn no_http2() {
     for (greeting, breach) in [
         (&b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"[..], Breach::Http1),
         (&[0x15, 3, 1, 0, 2, 2, 70], Breach::Tls),
-        (b"-ERR unknown command 'PRI'\r\n", Breach::Malformed),
+        (b"-ERR unknown command 'PRI'\r\n", Breach::Resp),
         (&[0xff; 100], Breach::Malformed),
     ] {
         assert_eq!(fault(server(greeting, none)), Fault::Protocol(breach));
