@@ -339,7 +339,6 @@ fn a_server_clock_set_forward_breaks_exclusion_and_the_checker_sees_it() {
     let second = w.acquire(1, Acquire::new("a").ttl(secs(10)));
     w.expect(secs(1), "the second holds", |w| w.is_held(1, second));
     assert_eq!(w.overlaps(), 1, "{:?}", w.violations());
-    // The second fence is still greater.
     assert!(w.grant(1, second).unwrap().fence > w.grant(0, first).unwrap().fence);
 }
 
@@ -393,14 +392,14 @@ fn the_next_deadline_is_the_same_with_its_reason_and_without() {
         w.acquire_for(i % 3, Acquire::new("a").ttl(secs(1)), ms(40));
     }
     w.kill_node(1);
-    let mut asked = 0;
+    let mut requests = 0;
     w.run_until(secs(5), |w| {
         for client in 0..3 {
             let machine = w.machine(client);
             assert_eq!(machine.next_deadline(), machine.next_deadline_reason().map(|(at, _)| at));
-            asked += 1;
+            requests += 1;
         }
         false
     });
-    assert!(asked > 100);
+    assert!(requests > 100);
 }

@@ -162,8 +162,8 @@ fn catalogue_c6_a_release_that_did_not_arrive_is_repeated() {
 // A4
 #[test]
 fn catalogue_c10_whatever_goes_wrong_is_cleaned_up() {
-    type Trouble = fn(&mut World);
-    const TROUBLES: [(&str, Trouble); 8] = [
+    type InjectFault = fn(&mut World);
+    const FAULTS: [(&str, InjectFault); 8] = [
         ("reset", |w| w.drop_connections(0, 0)),
         ("killed", |w| {
             w.kill_node(0);
@@ -190,19 +190,19 @@ fn catalogue_c10_whatever_goes_wrong_is_cleaned_up() {
         w.run_for(secs(1));
         w.set_condition(0, condition, false);
     }
-    for (what, trouble) in TROUBLES {
+    for (what, inject_fault) in FAULTS {
         for step in 0..12 {
             let mut w = World::redis(1).clients(2).seed(step).build();
             warm(&mut w, 0);
             let lock = w.acquire(0, Acquire::new("a").wait(Wait::Try));
             w.run_for(us(100 * step));
-            trouble(&mut w);
+            inject_fault(&mut w);
             w.run_for(secs(1));
             if w.is_over(0, lock) {
                 assert!(failure(&w, 0, lock).is_some());
             } else {
                 assert!(w.is_held(0, lock), "{what}, step {step}: neither held nor over\n{}", w.log());
-                let _ = give_back(&mut w, 0, lock);
+                let _ = release_and_wait(&mut w, 0, lock);
             }
             w.expect(ms(1_500), "it is free", |w| w.get(0, "a").is_none());
             let next = w.acquire(1, Acquire::new("a").wait(Wait::Try));

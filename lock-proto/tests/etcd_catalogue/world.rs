@@ -1,10 +1,10 @@
 //! Clients (hubs), a store, and messages in flight, in virtual time.
 //!
-//! Requests succeed and take [`LATENCY`] in each direction, unless a test sets the fate of a
-//! request ([`World::fate`], [`World::every`]) or of a whole client ([`World::cut`],
+//! Requests succeed and take [`LATENCY`] in each direction, unless a test sets the outcome of a
+//! request ([`World::set_outcome`], [`World::every`]) or of a whole client ([`World::cut`],
 //! [`World::pause`], [`World::kill`]).
 
-mod questions;
+mod queries;
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,7 +48,7 @@ impl Kind {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Fate {
+pub(crate) enum Outcome {
     /// It is lost without an error.
     Lost,
     /// It is executed, and its reply is lost without an error.
@@ -92,22 +92,19 @@ pub(crate) struct Client {
     pub(crate) stopped: Option<u32>,
     pub(crate) watches_opened: Vec<Bytes>,
     events: BTreeMap<LockId, Vec<(Instant, Event)>>,
-    /// All events of locks, in order.
-    told: Vec<(LockId, Event)>,
+    all_events: Vec<(LockId, Event)>,
     elections: BTreeMap<QueryId, Vec<ElectionEvent>>,
     calls: BTreeSet<CallId>,
     in_flight: BTreeSet<CallId>,
     watches: BTreeMap<WatchId, Watch>,
-    fates: Vec<(Kind, Fate)>,
-    always: BTreeMap<Kind, Fate>,
+    outcomes: Vec<(Kind, Outcome)>,
+    always: BTreeMap<Kind, Outcome>,
     cut: bool,
     watches_blocked: bool,
-    /// Events of its watches are lost.
     loses_events: bool,
     paused: bool,
     dead: bool,
     inbox: Vec<Happening>,
-    /// Whether grants are claimed at once.
     claims: bool,
 }
 
@@ -150,12 +147,12 @@ impl World {
             stopped: None,
             watches_opened: Vec::new(),
             events: BTreeMap::new(),
-            told: Vec::new(),
+            all_events: Vec::new(),
             elections: BTreeMap::new(),
             calls: BTreeSet::new(),
             in_flight: BTreeSet::new(),
             watches: BTreeMap::new(),
-            fates: Vec::new(),
+            outcomes: Vec::new(),
             always: BTreeMap::new(),
             cut: false,
             watches_blocked: false,
@@ -202,20 +199,19 @@ impl World {
         self.verb(client, |hub, now| hub.shut_down(now, within));
     }
 
-    /// Stops claiming grants automatically.
     pub(crate) fn leave_unclaimed(&mut self, client: usize) {
         self.clients[client].claims = false;
     }
 
-    /// Sets the fate of the next request of this kind.
-    pub(crate) fn fate(&mut self, client: usize, kind: Kind, fate: Fate) {
-        self.clients[client].fates.push((kind, fate));
+    /// Sets the outcome of the next request of this kind.
+    pub(crate) fn set_outcome(&mut self, client: usize, kind: Kind, outcome: Outcome) {
+        self.clients[client].outcomes.push((kind, outcome));
     }
 
-    /// Sets the fate of every later request of this kind, or resets it with `None`.
-    pub(crate) fn every(&mut self, client: usize, kind: Kind, fate: Option<Fate>) {
-        match fate {
-            Some(fate) => self.clients[client].always.insert(kind, fate),
+    /// Sets the outcome of every later request of this kind, or resets it with `None`.
+    pub(crate) fn every(&mut self, client: usize, kind: Kind, outcome: Option<Outcome>) {
+        match outcome {
+            Some(outcome) => self.clients[client].always.insert(kind, outcome),
             None => self.clients[client].always.remove(&kind),
         };
     }
@@ -225,7 +221,6 @@ impl World {
         self.clients[client].cut = true;
     }
 
-    /// Reconnects the client and reopens its watches.
     pub(crate) fn heal(&mut self, client: usize) {
         self.clients[client].cut = false;
         self.break_watches(client);
@@ -248,7 +243,6 @@ impl World {
         self.break_watches(client);
     }
 
-    /// Sets whether its open watches lose all events.
     pub(crate) fn lose_events(&mut self, client: usize, loses: bool) {
         self.clients[client].loses_events = loses;
     }
@@ -340,7 +334,7 @@ impl World {
             for (at, request) in &client.requests {
                 text += &format!("\n  {at:?} {request:?}");
             }
-            text += &format!("\n  told {:?}", client.told);
+            text += &format!("\n  told {:?}", client.all_events);
         }
         text
     }
@@ -414,7 +408,6 @@ impl World {
         }
     }
 
-    /// Sends the store's changes to the watchers.
     pub(crate) fn notify_watchers(&mut self) {
         let changes = core::mem::take(&mut self.store.changes);
         for change in changes {
@@ -452,7 +445,7 @@ impl World {
                 LocksOutput::Event { lock, event } => {
                     let granted = matches!(event, Event::Granted(_));
                     known.events.entry(lock).or_default().push((self.now, event.clone()));
-                    known.told.push((lock, event));
+                    known.all_events.push((lock, event));
                     if granted && known.claims {
                         known.hub.claim(self.now, lock).unwrap();
                     }
@@ -469,23 +462,25 @@ impl World {
             return self.plan(timeout, client, Happening::GiveUp { call });
         }
         let kind = Kind::of(&request);
-        let fate = match known.fates.iter().position(|(of, _)| *of == kind) {
-            Some(place) => Some(known.fates.remove(place).1),
+        let outcome = match known.outcomes.iter().position(|(of, _)| *of == kind) {
+            Some(place) => Some(known.outcomes.remove(place).1),
             None => known.always.get(&kind).cloned(),
         };
         // Wait for the late reply.
         // E13
-        if !matches!(fate, Some(Fate::Slow(..))) {
+        if !matches!(outcome, Some(Outcome::Slow(..))) {
             self.plan(timeout, client, Happening::GiveUp { call });
         }
-        match fate {
+        match outcome {
             None => self.plan(LATENCY, client, Happening::Execute { call, request, back: Some(LATENCY) }),
-            Some(Fate::Lost) => {}
-            Some(Fate::Unanswered) => self.plan(LATENCY, client, Happening::Execute { call, request, back: None }),
-            Some(Fate::Late(time)) => self.plan(time, client, Happening::Execute { call, request, back: None }),
-            Some(Fate::Slow(to, back)) => self.plan(to, client, Happening::Execute { call, request, back: Some(back) }),
-            Some(Fate::Reset) => self.plan(LATENCY, client, Happening::Reset { call, request }),
-            Some(Fate::Answer(reply)) => self.plan(LATENCY, client, Happening::Answer { call, reply }),
+            Some(Outcome::Lost) => {}
+            Some(Outcome::Unanswered) => self.plan(LATENCY, client, Happening::Execute { call, request, back: None }),
+            Some(Outcome::Late(time)) => self.plan(time, client, Happening::Execute { call, request, back: None }),
+            Some(Outcome::Slow(to, back)) => {
+                self.plan(to, client, Happening::Execute { call, request, back: Some(back) })
+            }
+            Some(Outcome::Reset) => self.plan(LATENCY, client, Happening::Reset { call, request }),
+            Some(Outcome::Answer(reply)) => self.plan(LATENCY, client, Happening::Answer { call, reply }),
         }
     }
 

@@ -23,7 +23,7 @@ fn a4_a_late_set_is_deleted_though_the_name_was_used_again() {
     hub.drain();
     let (delete, _) = hub.one();
     hub.reply(11, delete, &deleted(2));
-    assert!(matches!(hub.told()[..], [Event::Released(Release::Released)]));
+    assert!(matches!(hub.take_events()[..], [Event::Released(Release::Released)]));
     // The SET arrives now, and no acquisition exists.
     hub.at(9_004);
     let (look, request) = hub.one();

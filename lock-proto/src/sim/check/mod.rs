@@ -6,8 +6,8 @@
 //! everything that happens and read [`Checker::poll_violation`].
 // S3
 
-mod calm;
-mod life;
+mod acquisition;
+mod fault_free;
 mod resource;
 mod rule;
 mod stored;
@@ -22,12 +22,12 @@ use core::time::Duration;
 use crate::id::LockId;
 use crate::lock::{Event, Failure, Loss, Release};
 use crate::time::{Instant, nanos};
-use calm::{Calm, Free};
-use life::{Acquisition, Granted};
+use acquisition::{Acquisition, Granted};
+use fault_free::{FaultFree, Free};
 use resource::Resource;
 
-pub(super) use calm::TAKE;
-pub use life::Stage;
+pub use acquisition::Stage;
+pub(super) use fault_free::TAKE;
 pub use rule::{Rule, Violation};
 
 /// Leaky bucket for requests from one client to one node: burst size and drain rate per second.
@@ -53,7 +53,6 @@ struct Content {
 pub struct Checker {
     clients: Vec<Client>,
     locks: BTreeMap<Arc<[u8]>, Lock>,
-    /// The last content seen on each node.
     stored: Vec<BTreeMap<Vec<u8>, Content>>,
     /// Total µs by which the clock of each node was set back.
     set_back: Vec<u64>,
@@ -62,22 +61,19 @@ pub struct Checker {
     overlaps: u64,
     found: VecDeque<Violation>,
     now: Instant,
-    calm: Calm,
+    fault_free: FaultFree,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Client {
     live: BTreeMap<LockId, Acquisition>,
     over: BTreeSet<LockId>,
-    /// The deadline of its shutdown.
     stop_by: Option<Instant>,
-    /// It has stopped or was killed.
     gone: bool,
     /// For each node: the level of the bucket, in billionths of a request, and since when.
     buckets: Vec<(u64, Instant)>,
 }
 
-/// The state of one lock name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Lock {
     /// The granted acquisitions that are not over, by client.
@@ -98,8 +94,7 @@ struct Lock {
 }
 
 impl Lock {
-    /// Returns true if no other value was seen in the store since the one at position `place`.
-    /// Returns false if there is no such value.
+    /// Returns true if there is a value at position `place` and no other one was seen since.
     fn is_alone_since(&self, place: u64) -> bool {
         let Some((last, at)) = &self.last else { return false };
         let newest_other = match self.minted.get(last) {
@@ -118,14 +113,12 @@ impl Checker {
     }
 
     /// Advances the time that applies to calls without a time.
-    pub const fn passes(&mut self, now: Instant) {
+    pub const fn advance(&mut self, now: Instant) {
         self.now = now;
     }
 
-    // --- requests of applications ---
-
     /// An acquisition begins. `wait_ends` is when its wait must end, in true time.
-    pub fn asked(&mut self, now: Instant, client: usize, lock: LockId, key: &[u8], wait_ends: Option<Instant>) {
+    pub fn requested(&mut self, now: Instant, client: usize, lock: LockId, key: &[u8], wait_ends: Option<Instant>) {
         self.serial += 1;
         let key = self.key(key);
         let (stage, serial, due) = (Stage::Waiting, self.serial, wait_ends);
@@ -150,7 +143,7 @@ impl Checker {
 
     /// The clock of a process stopped for `by`, so its deadlines move by that much in true time.
     /// Checks whether what it believes it holds is also held by others.
-    pub fn slept(&mut self, now: Instant, client: usize, by: Duration) {
+    pub fn suspended(&mut self, now: Instant, client: usize, by: Duration) {
         let mut holds = Vec::new();
         let known = self.client(client);
         known.stop_by = known.stop_by.map(|at| at + by);
@@ -166,7 +159,7 @@ impl Checker {
     }
 
     /// The application releases the lock. The result must arrive by `answer_by`.
-    pub fn gives_back(&mut self, client: usize, lock: LockId, answer_by: Option<Instant>) {
+    pub fn release_requested(&mut self, client: usize, lock: LockId, answer_by: Option<Instant>) {
         self.mark_free(client, lock);
         self.forget_holder(client, lock);
         if let Some(acquisition) = self.client(client).live.get_mut(&lock) {
@@ -181,7 +174,7 @@ impl Checker {
     }
 
     /// The process dies, and all its holds and waits end.
-    pub fn dies(&mut self, client: usize) {
+    pub fn killed(&mut self, client: usize) {
         let all: Vec<LockId> = self.client(client).live.keys().copied().collect();
         for lock in all {
             self.ends(client, lock);
@@ -209,17 +202,15 @@ impl Checker {
         let unreported = self.live(client).next();
         if let Some((lock, stage)) = unreported {
             let text = format!("client {client} stopped while {lock} was {stage:?}, and did not say so");
-            self.report(now, Rule::Told, text);
+            self.report(now, Rule::Notified, text);
         }
-        self.dies(client);
+        self.killed(client);
     }
-
-    // --- events for applications ---
 
     /// An acquisition receives an event. `until` is the end of validity in the event, in true time.
     /// `order` is the position of the grant in the order of the store (see [`order`](Self::order)).
     /// If it is `None`, grants are ordered by their events.
-    pub fn told(
+    pub fn notified(
         &mut self,
         now: Instant,
         client: usize,
@@ -263,7 +254,7 @@ impl Checker {
             acquisition.due = Some(until);
             let first = stage == Stage::Offered && acquisition.granted.is_none();
             if renewed_late {
-                self.report(now, Rule::Told, format!("client {client} {lock} was renewed though it was over"));
+                self.report(now, Rule::Notified, format!("client {client} {lock} was renewed though it was over"));
             }
             if first && let Event::Granted(grant) = event {
                 self.check_prompt(now, client, lock, true);
@@ -274,10 +265,10 @@ impl Checker {
     }
 
     /// A process has finished its work at `now`: everything that ended must be reported.
-    pub fn up_to_date(&mut self, now: Instant, client: usize) {
+    pub fn check_overdue(&mut self, now: Instant, client: usize) {
         let Some(known) = self.clients.get_mut(client) else { return };
         if known.stop_by.take_if(|at| *at <= now).is_some() {
-            return self.report(now, Rule::Told, format!("client {client} has not stopped in time"));
+            return self.report(now, Rule::Notified, format!("client {client} has not stopped in time"));
         }
         let late = |acquisition: &&Acquisition| acquisition.due.is_some_and(|at| at <= now);
         let Some((lock, acquisition)) = known.live.iter().find(|(_, acquisition)| late(acquisition)) else { return };
@@ -292,10 +283,8 @@ impl Checker {
         if let Some(acquisition) = self.client(client).live.get_mut(&lock) {
             acquisition.due = None;
         }
-        self.report(now, Rule::Told, text);
+        self.report(now, Rule::Notified, text);
     }
-
-    // --- wake-ups and traffic ---
 
     /// The lock became free in the store, which may wake one waiter.
     pub fn freed(&mut self, key: &[u8]) {
@@ -317,7 +306,7 @@ impl Checker {
     }
 
     /// A client sends something to a node.
-    pub fn request(&mut self, now: Instant, client: usize, node: usize) {
+    pub fn count_request(&mut self, now: Instant, client: usize, node: usize) {
         const ONE: u64 = 1_000_000_000;
         let known = self.client(client);
         if known.buckets.len() <= node {
@@ -339,8 +328,6 @@ impl Checker {
             *level = level.saturating_sub(requests.saturating_mul(1_000_000_000));
         }
     }
-
-    // --- results ---
 
     /// Reports a violation that the world itself has found.
     pub fn report(&mut self, now: Instant, rule: Rule, text: String) {
@@ -380,8 +367,6 @@ impl Checker {
         self.overlaps
     }
 
-    // --- internal ---
-
     fn client(&mut self, client: usize) -> &mut Client {
         if self.clients.len() <= client {
             self.clients.resize_with(client + 1, Client::default);
@@ -389,7 +374,6 @@ impl Checker {
         &mut self.clients[client]
     }
 
-    /// Interns a key.
     fn key(&mut self, key: &[u8]) -> Arc<[u8]> {
         if let Some((known, _)) = self.locks.get_key_value(key) {
             return known.clone();

@@ -19,7 +19,7 @@ pub enum Rule {
     /// A resource that checks fencing tokens accepts no write of an older grant after a newer one.
     StaleWrite,
     /// Waiters, holders and releasing clients learn of an end in time.
-    Told,
+    Notified,
     /// On a single store, a loss to another client is reported only if there was one.
     TrueLoss,
     /// Every acquisition receives a legal sequence of events, with one end.
@@ -37,11 +37,11 @@ pub enum Rule {
     /// Nothing is left at the end: no key, no timer, no traffic.
     Leftover,
     /// An idle client has left no key behind. Abandoned tokens were deleted, even late ones.
-    Ghost,
+    OrphanedKey,
     /// Without faults, a released lock reaches the next waiter within a few round trips.
     Prompt,
     /// No request is repeated, or abandoned while in progress, because its reply is late.
-    Twice,
+    DuplicateRequest,
     /// A machine requests nothing impossible, makes progress when called, and does not panic.
     Contract,
 }
@@ -53,7 +53,7 @@ impl Rule {
         Self::FenceGrows,
         Self::FenceAhead,
         Self::StaleWrite,
-        Self::Told,
+        Self::Notified,
         Self::TrueLoss,
         Self::OneOutcome,
         Self::ShortenedKey,
@@ -62,9 +62,9 @@ impl Rule {
         Self::Bounded,
         Self::Liveness,
         Self::Leftover,
-        Self::Ghost,
+        Self::OrphanedKey,
         Self::Prompt,
-        Self::Twice,
+        Self::DuplicateRequest,
         Self::Contract,
     ];
 
@@ -76,7 +76,7 @@ impl Rule {
             Self::FenceGrows => "fencing tokens grow",
             Self::FenceAhead => "the fence counter stays behind the clock",
             Self::StaleWrite => "no stale write is taken",
-            Self::Told => "the end is told in time",
+            Self::Notified => "the end is told in time",
             Self::TrueLoss => "no loss is made up",
             Self::OneOutcome => "one outcome an acquisition",
             Self::ShortenedKey => "no key's life is shortened",
@@ -85,9 +85,9 @@ impl Rule {
             Self::Bounded => "requests are bounded",
             Self::Liveness => "everybody is served",
             Self::Leftover => "nothing is left behind",
-            Self::Ghost => "what was given up is deleted",
+            Self::OrphanedKey => "what was given up is deleted",
             Self::Prompt => "a release reaches the next waiter",
-            Self::Twice => "no work is done twice",
+            Self::DuplicateRequest => "no work is done twice",
             Self::Contract => "machines keep their contract",
         }
     }

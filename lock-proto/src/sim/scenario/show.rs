@@ -7,7 +7,7 @@ use super::{Action, Bounds, Origin, Pace, Plan, Step};
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.scenario.name, self.scenario.about)?;
-        if let Bounds::Broken(what) = self.scenario.bounds {
+        if let Bounds::Beyond(what) = self.scenario.bounds {
             write!(f, " (beyond the bounds: {what})")?;
         }
         match &self.origin {

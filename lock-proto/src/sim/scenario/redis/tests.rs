@@ -105,7 +105,7 @@ fn s8_a_wake_up_that_comes_during_an_attempt_and_is_forgotten_is_caught() {
 
 #[test]
 fn s9_an_attempt_that_is_sent_again_before_it_is_answered_is_caught() {
-    let plan = caught("redis-calm", Flaw::SendsTwice, &[Rule::Twice]);
+    let plan = caught("redis-calm", Flaw::SendsTwice, &[Rule::DuplicateRequest]);
     assert!(plan.len() <= 3, "{plan}");
 }
 
@@ -159,7 +159,6 @@ fn a9_a_promoted_replica_has_the_time_of_day_of_its_primary() {
 #[test]
 fn a_panic_is_a_finding() {
     let mut plan = Plan::from_seed(&scenario::scenarios()[0], 1);
-    // There is no such node.
     plan.steps.insert(0, scenario::Step { at: Duration::ZERO, action: scenario::Action::PauseNode(99) });
     let outcome = plan.run();
     assert_eq!(outcome.violations.first().map(|found| found.rule), Some(Rule::Contract), "{outcome}");
