@@ -307,7 +307,7 @@ fn of_a_long_run_the_part_around_the_finding_is_drawn() {
     trace.messages = (0..2_000).map(|n| message(n * 10)).collect();
     let page = drawn(&trace);
     let picture = lanes(&page);
-    assert!(picture.contains("Drawn out: from 10.") && picture.contains(">Told: here</text>"));
+    assert!(picture.contains("Drawn out: from 10.") && picture.contains(">Notified: here</text>"));
     assert!(picture.contains("at 15000\n") && !picture.contains("at 0\n") && !picture.contains("at 19990\n"));
     assert!(page.contains("class=\"window\""));
 }

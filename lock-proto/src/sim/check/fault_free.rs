@@ -154,7 +154,7 @@ impl Checker {
         let same = |work: &PendingRequest| work.place.0 == link && work.kind == kind && work.what == what;
         if self.fault_free.pending.iter().any(same) {
             let text = format!("client {client} sends {kind} {} again before it is answered", what.escape_ascii());
-            self.report(now, Rule::DuplicateRequest, text);
+            self.report(now, Rule::Twice, text);
         }
         self.fault_free.pending.push(PendingRequest { client, place: (link, number), kind, what });
     }
@@ -163,7 +163,7 @@ impl Checker {
     pub fn repeated_after_reply(&mut self, now: Instant, client: usize, kind: &'static str, what: &[u8]) {
         if self.fault_free.once {
             let text = format!("client {client} sends {kind} {} again after the answer", what.escape_ascii());
-            self.report(now, Rule::DuplicateRequest, text);
+            self.report(now, Rule::Twice, text);
         }
     }
 
@@ -187,6 +187,6 @@ impl Checker {
             first.kind,
             first.what.escape_ascii()
         );
-        self.report(now, Rule::DuplicateRequest, text);
+        self.report(now, Rule::Twice, text);
     }
 }

@@ -37,11 +37,11 @@ pub enum Rule {
     /// Nothing is left at the end: no key, no timer, no traffic.
     Leftover,
     /// An idle client has left no key behind. Abandoned tokens were deleted, even late ones.
-    OrphanedKey,
+    Ghost,
     /// Without faults, a released lock reaches the next waiter within a few round trips.
     Prompt,
     /// No request is repeated, or abandoned while in progress, because its reply is late.
-    DuplicateRequest,
+    Twice,
     /// A machine requests nothing impossible, makes progress when called, and does not panic.
     Contract,
 }
@@ -62,9 +62,9 @@ impl Rule {
         Self::Bounded,
         Self::Liveness,
         Self::Leftover,
-        Self::OrphanedKey,
+        Self::Ghost,
         Self::Prompt,
-        Self::DuplicateRequest,
+        Self::Twice,
         Self::Contract,
     ];
 
@@ -85,9 +85,9 @@ impl Rule {
             Self::Bounded => "requests are bounded",
             Self::Liveness => "everybody is served",
             Self::Leftover => "nothing is left behind",
-            Self::OrphanedKey => "what was given up is deleted",
+            Self::Ghost => "what was given up is deleted",
             Self::Prompt => "a release reaches the next waiter",
-            Self::DuplicateRequest => "no work is done twice",
+            Self::Twice => "no work is done twice",
             Self::Contract => "machines keep their contract",
         }
     }

@@ -374,17 +374,17 @@ fn s9_work_that_is_done_twice_or_given_up_is_found() {
     c.request_sent(at(0), 0, 7, 6, TAKE, b"a".to_vec());
     assert_eq!(rules(&mut c), [], "another lock, another connection, or answered");
     c.request_sent(at(0), 0, 7, 7, TAKE, b"a".to_vec());
-    assert_eq!(rules(&mut c), [Rule::DuplicateRequest]);
+    assert_eq!(rules(&mut c), [Rule::Twice]);
     // Nothing has arrived for a long time.
     c.closed(at(0), 7, Some(&[6]), false);
     assert_eq!(rules(&mut c), []);
     c.closed(at(0), 7, None, true);
-    assert_eq!(rules(&mut c), [Rule::DuplicateRequest]);
+    assert_eq!(rules(&mut c), [Rule::Twice]);
     // One request for two locks has one reply.
     for (number, lock) in [(9, b"a"), (9, b"b"), (10, b"b")] {
         c.request_sent(at(0), 0, 7, number, TAKE, lock.to_vec());
     }
-    assert_eq!(rules(&mut c), [Rule::DuplicateRequest]);
+    assert_eq!(rules(&mut c), [Rule::Twice]);
     c.reply_received(7, 9);
     c.reply_received(7, 10);
     c.request_sent(at(0), 0, 7, 11, TAKE, b"a".to_vec());

@@ -167,7 +167,7 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
     }
     // If only the watches are late, the client reopens the stream while other replies arrive.
     let slow = |step: &Step| matches!(&step.action, Action::Slow { latency, .. } if latency.end * 2 + late > quiet);
-    let excused = if mix.late && steps.iter().any(slow) { [Rule::DuplicateRequest].to_vec() } else { Vec::new() };
+    let excused = if mix.late && steps.iter().any(slow) { [Rule::Twice].to_vec() } else { Vec::new() };
     Draft { setup, steps, excused }
 }
 

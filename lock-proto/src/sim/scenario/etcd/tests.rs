@@ -56,7 +56,7 @@ fn s8_a_deletion_that_is_reported_during_a_reading_and_forgotten_is_caught() {
 
 #[test]
 fn s9_a_transaction_that_is_sent_again_before_it_is_answered_is_caught() {
-    caught("etcd-calm", Flaw::SendsTwice, Rule::DuplicateRequest);
+    caught("etcd-calm", Flaw::SendsTwice, Rule::Twice);
 }
 
 #[test]

@@ -168,7 +168,7 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
         moved || matches!(step.action, Action::Slow { .. })
     };
     if steps.iter().any(loses_track) {
-        excused.push(Rule::OrphanedKey);
+        excused.push(Rule::Ghost);
     }
     Draft { setup, steps, excused }
 }

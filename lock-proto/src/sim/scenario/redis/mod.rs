@@ -118,7 +118,7 @@ impl fmt::Display for RedisAction {
 
 /// Rules that cannot hold if the server loses a lock, or expires it before the holder does. A
 /// resource accepts a stale write until it has seen a newer fencing token.
-const TWO_HOLDERS: &[Rule] = &[Rule::MutualExclusion, Rule::OrphanedKey];
+const TWO_HOLDERS: &[Rule] = &[Rule::MutualExclusion, Rule::Ghost];
 
 const fn within_bounds(
     name: &'static str,

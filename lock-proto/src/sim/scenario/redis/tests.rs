@@ -105,7 +105,7 @@ fn s8_a_wake_up_that_comes_during_an_attempt_and_is_forgotten_is_caught() {
 
 #[test]
 fn s9_an_attempt_that_is_sent_again_before_it_is_answered_is_caught() {
-    let plan = caught("redis-calm", Flaw::SendsTwice, &[Rule::DuplicateRequest]);
+    let plan = caught("redis-calm", Flaw::SendsTwice, &[Rule::Twice]);
     assert!(plan.len() <= 3, "{plan}");
 }
 

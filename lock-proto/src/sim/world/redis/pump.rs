@@ -163,7 +163,7 @@ impl<C: RedisClient> World<Redis<C>> {
             let owner = self.clients.iter().position(|process| is_idle_owner(process, value));
             if let Some(client) = owner.filter(|client| self.checker.live(*client).next().is_none()) {
                 let text = format!("client {client} is idle, and {} on node {node} is its key", key.escape_ascii());
-                self.checker.report(self.now, Rule::OrphanedKey, text);
+                self.checker.report(self.now, Rule::Ghost, text);
             }
         }
     }
