@@ -193,7 +193,7 @@ fn a_watch_that_was_opened_during_a_write_is_not_relied_upon() {
             }
         }
         assert_eq!(at.len(), looks, "readings after {at:?} ms");
-        assert!(at.iter().all(|ms| *ms <= 100), "it is told by then: {at:?}");
+        assert!(at.iter().all(|ms| *ms <= 100), "it is reported by then: {at:?}");
         assert!(!hub.events.iter().any(|(id, event)| *id == waits && matches!(event, Event::Granted(_))));
     }
 }

@@ -234,7 +234,7 @@ fn t4_a_clock_that_stands_still_while_suspended_breaks_the_promise() {
         w.expect(secs(20), "the second holds", |w| w.is_held(1, second));
         w.resume_client(0);
         assert_eq!(w.overlaps() > 0, clock_stops, "{:?}", w.violations());
-        w.expect(secs(4), "it is told by the store, if not by the clock", |w| !w.is_held(0, first));
+        w.expect(secs(4), "the store ends the hold, if not the clock", |w| !w.is_held(0, first));
     }
 }
 
@@ -261,7 +261,7 @@ fn e4_a_waiter_outlives_its_watches() {
         let value = format!("two {round}");
         w.expect(
             secs(3),
-            "the observer hears of it",
+            "the observer receives it",
             |w| matches!(w.observed(2, query).last(), Some(ElectionEvent::Leader(leader)) if leader.value == value),
         );
         w.close_query(2, query);
@@ -406,16 +406,16 @@ fn a_run_is_recorded_for_pictures() {
     };
     assert_eq!((leases(0), leases(1)), (1, 2), "{:?}", trace.entries);
 
-    let says = |from, to, label: &str| {
+    let sent = |from, to, label: &str| {
         let mut all = trace.messages.iter();
         all.any(|message| (message.from, message.to) == (from, to) && message.label.starts_with(label))
     };
-    let to_any = |client, label| (0..3).any(|member| says(Lane::Client(client), Lane::Node(member), label));
+    let to_any = |client, label| (0..3).any(|member| sent(Lane::Client(client), Lane::Node(member), label));
     for label in ["connect", "put a/", "keep alive ", "watch a/", "delete a/"] {
         assert!(to_any(0, label) || to_any(1, label), "{label}");
     }
-    assert!((0..3).any(|member| says(Lane::Node(member), Lane::Client(0), "yes, at ")));
-    assert!(says(Lane::Client(0), Lane::Resource, "write, fence "));
+    assert!((0..3).any(|member| sent(Lane::Node(member), Lane::Client(0), "yes, at ")));
+    assert!(sent(Lane::Client(0), Lane::Resource, "write, fence "));
     assert!(trace.messages.iter().all(|message| match message.delivery {
         Delivery::Arrived(at) | Delivery::Lost(at) => at >= message.sent,
         Delivery::InFlight => true,
@@ -437,13 +437,13 @@ fn an_election_is_recorded_for_pictures() {
     w.run_for(secs(10));
     let trace = w.take_trace();
     let is_lease = |word: &&str| word.starts_with("lease ");
-    let mut says: Vec<_> = words(&trace, Some(Lane::Client(0)));
-    says.retain(|word| !is_lease(word));
-    assert_eq!(says, ["campaigns as one", "proclaims two", "has proclaimed"]);
-    let mut hears: Vec<_> = words(&trace, Some(Lane::Client(1)));
-    hears.retain(|word| !is_lease(word));
-    assert!(hears.starts_with(&["observes e"]) && hears.ends_with(&["has stopped"]), "{hears:?}");
-    for word in ["hears: e is led by one", "hears: e is led by two", "hears: nobody leads e", "is shut down"] {
-        assert!(hears.contains(&word), "{word}: {hears:?}");
+    let mut notes: Vec<_> = words(&trace, Some(Lane::Client(0)));
+    notes.retain(|word| !is_lease(word));
+    assert_eq!(notes, ["campaigns as one", "proclaims two", "has proclaimed"]);
+    let mut notes: Vec<_> = words(&trace, Some(Lane::Client(1)));
+    notes.retain(|word| !is_lease(word));
+    assert!(notes.starts_with(&["observes e"]) && notes.ends_with(&["has stopped"]), "{notes:?}");
+    for word in ["observes: e is led by one", "observes: e is led by two", "observes: nobody leads e", "is shut down"] {
+        assert!(notes.contains(&word), "{word}: {notes:?}");
     }
 }

@@ -177,8 +177,8 @@ fn a4_what_a_young_node_granted_is_given_back_after_a_win() {
         hub.reply(5, *call, &Reply::Deleted { number: 1, awaited: false });
     }
     hub.locks.shut_down(ms(6), for_ms(60_000));
-    assert_eq!(nodes, [0, 1, 2], "every node that granted is owed a delete");
-    assert!(hub.locks.is_stopped(), "the lock is kept for ever");
+    assert_eq!(nodes, [0, 1, 2], "every node that granted gets a delete");
+    assert!(hub.locks.is_stopped(), "the lock is never dropped");
 }
 
 /// Two nodes turn out to be the same server during a round, and their votes count once.
@@ -545,7 +545,7 @@ fn q6_a_wait_for_young_nodes_is_told_as_such() {
     }
     hub.acquire(1, &want());
     assert_eq!(hub.take_events(), [Event::Blocked(Blocked::RecentlyRestarted)]);
-    assert_eq!(hub.requests(), [], "nobody is asked who may not vote");
+    assert_eq!(hub.requests(), [], "nodes without a vote get no request");
 }
 
 /// A node that temporarily cannot report its uptime counts as recently restarted. One that refuses

@@ -55,7 +55,7 @@ fn one_client_takes_and_gives_back_with_one_command_each() {
     assert_eq!(released(&w, 0, lock), Some(Release::Released));
     assert_eq!(w.total_calls(0), 2, "{}", w.log());
     w.run_for(secs(30));
-    assert_eq!(w.total_calls(0), 2, "nothing goes on afterwards\n{}", w.log());
+    assert_eq!(w.total_calls(0), 2, "no requests follow\n{}", w.log());
     assert_eq!(w.keys(0), ["lock-proto:fence"]);
 }
 
@@ -129,7 +129,7 @@ fn a_node_that_restarts_empty_takes_the_lock_away_and_the_holder_is_told() {
         w.run_for(secs(1));
         assert!(w.is_held(0, lock));
         w.restart_node(0, false);
-        w.expect(secs(6), "the loss is told", |w| lost(w, 0, lock).is_some());
+        w.expect(secs(6), "the loss is reported", |w| lost(w, 0, lock).is_some());
         assert_eq!(lost(&w, 0, lock), Some(Loss::Gone), "seed {seed}\n{}", w.log());
         assert!(!w.is_held(0, lock));
         w.release(0, lock);
@@ -222,7 +222,7 @@ fn a_quorum_that_loses_its_majority_is_lost() {
         for node in [0, 2, 4] {
             w.kill_node(node);
         }
-        w.expect(secs(3), "the loss is told", |w| lost(w, 0, lock).is_some());
+        w.expect(secs(3), "the loss is reported", |w| lost(w, 0, lock).is_some());
         assert_eq!(lost(&w, 0, lock), Some(Loss::Expired), "seed {seed}");
     }
 }

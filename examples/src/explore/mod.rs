@@ -284,6 +284,6 @@ mod tests {
         draw.shrink = true;
         assert_eq!(draw_one(&draw), BROKEN);
         let small = fs::read_to_string(&out).unwrap();
-        assert!(whole != small && small.contains("then made smaller"));
+        assert!(whole != small && small.contains("then shrunk"));
     }
 }

@@ -21,7 +21,7 @@ fn catalogue_c1_a_grant_for_a_caller_that_has_left_is_given_back() {
         w.run_for(ms(10));
         w.abandon(0, lock);
         w.expect(ms(20), "the server grants it to nobody", |w| w.get(0, "a").is_some());
-        w.expect(ms(30), "it is given back", |w| w.get(0, "a").is_none());
+        w.expect(ms(30), "it is released", |w| w.get(0, "a").is_none());
         let next = hold(&mut w, 1, Acquire::new("a"));
         w.run_for(secs(10));
         assert!(w.is_held(1, next));
@@ -47,7 +47,7 @@ fn catalogue_c3_a_release_outlives_its_caller() {
         w.run_for(secs(3));
         assert!(w.get(0, "a").is_some());
         w.heal_all();
-        w.expect(ms(1_500), "it is given back before its TTL", |w| w.get(0, "a").is_none());
+        w.expect(ms(1_500), "it is released before its TTL", |w| w.get(0, "a").is_none());
         assert_never_back(&mut w, 1, secs(30));
         assert_eq!(released(&w, 0, lock), None, "nobody listens any more");
     }

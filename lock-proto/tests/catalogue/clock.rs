@@ -126,7 +126,7 @@ fn catalogue_k4_a_renewal_counts_from_its_emission() {
         let validity = secs(9) - ms(92);
         assert!(
             valid_until <= reported_at.back(ms(400)) + validity,
-            "seed {seed}: {valid_until}, told at {reported_at}\n{}",
+            "seed {seed}: {valid_until}, reported at {reported_at}\n{}",
             w.log()
         );
         // The key outlives the client's validity.

@@ -202,7 +202,7 @@ fn catalogue_q7_a_dead_node_holds_nobody_up() {
             w.extend(0, lock);
             w.expect(ms(5), "it is extended", |w| was_renewed(w, 0, lock));
             assert_eq!(release_and_wait(&mut w, 0, lock), Release::Released);
-            assert!(w.now().since(start) < ms(10), "given back: seed {seed}\n{}", w.log());
+            assert!(w.now().since(start) < ms(10), "released: seed {seed}\n{}", w.log());
         }
     }
 }

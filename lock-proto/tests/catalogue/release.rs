@@ -86,7 +86,7 @@ fn catalogue_u3_what_was_lost_to_another_is_released_as_taken() {
     let mut w = World::redis(1).build();
     let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)));
     w.on_node(0, "SET a other", |node, now| node.insert(now, "a", "other", Some(secs(60))));
-    w.expect(secs(1), "the loss is told", |w| lost(w, 0, lock) == Some(Loss::Taken));
+    w.expect(secs(1), "the loss is reported", |w| lost(w, 0, lock) == Some(Loss::Taken));
     assert_eq!(release_and_wait(&mut w, 0, lock), Release::Taken);
 }
 
@@ -136,7 +136,7 @@ fn catalogue_u7_a_client_never_waits_for_what_it_gave_back() {
         w.expect(ms(200), "it is held at once", |w| w.is_held(0, again));
         assert!(!was_blocked(&w, 0, again, Blocked::Held), "seed {seed}\n{}", w.log());
         w.run_for(secs(30));
-        assert!(w.is_held(0, again), "the owed delete takes nothing from it: seed {seed}\n{}", w.log());
+        assert!(w.is_held(0, again), "the pending delete does not affect it: seed {seed}\n{}", w.log());
     }
 }
 

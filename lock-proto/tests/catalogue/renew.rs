@@ -148,10 +148,10 @@ fn catalogue_r8_renewal_is_retried_until_the_validity_ends() {
             assert!(w.is_held(0, lock) && lost(&w, 0, lock).is_none(), "seed {seed}\n{}", w.log());
             // The key belongs to another client now, which a single reply proves.
             w.on_node(0, "SET a other", |node, now| node.insert(now, "a", "other", Some(secs(60))));
-            w.expect(ms(1_010), "the loss is told by the next renewal", |w| lost(w, 0, lock).is_some());
+            w.expect(ms(1_010), "the loss is reported by the next renewal", |w| lost(w, 0, lock).is_some());
             assert_eq!(lost(&w, 0, lock), Some(Loss::Taken));
         } else {
-            w.expect(secs(3), "the loss is told", |w| lost(w, 0, lock).is_some());
+            w.expect(secs(3), "the loss is reported", |w| lost(w, 0, lock).is_some());
             assert_eq!(lost(&w, 0, lock), Some(Loss::Expired));
             assert_eq!(w.now() + secs(5), valid_until, "to the nanosecond");
             let tries = w.log().lines().filter(|line| line.ends_with(" connect")).count();

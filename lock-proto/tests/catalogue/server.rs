@@ -20,7 +20,7 @@ fn catalogue_f1_a_grant_that_the_server_forgets_is_fenced() {
         let second = hold(&mut w, 1, Acquire::new("a"));
         assert_eq!(w.overlaps(), 1, "{:?}", w.violations());
         assert!(w.grant(1, second).unwrap().fence > w.grant(0, first).unwrap().fence, "seed {seed}");
-        w.expect(secs(4), "the first is told by its next renewal", |w| lost(w, 0, first) == Some(Loss::Taken));
+        w.expect(secs(4), "the first is notified by its next renewal", |w| lost(w, 0, first) == Some(Loss::Taken));
         assert_eq!(release_and_wait(&mut w, 0, first), Release::Taken);
         assert!(w.is_held(1, second));
     }
@@ -68,7 +68,7 @@ fn catalogue_f6_an_evicted_key_is_a_loss_and_the_fence_grows_on() {
         for key in ["a", "lock-proto:fence"] {
             assert!(w.on_node(0, "evicted", |node, now| node.remove(now, key)));
         }
-        w.expect(ms(1_100), "the loss is told", |w| lost(w, 0, first) == Some(Loss::Gone));
+        w.expect(ms(1_100), "the loss is reported", |w| lost(w, 0, first) == Some(Loss::Gone));
         let second = hold(&mut w, 0, Acquire::new("a"));
         assert!(w.grant(0, second).unwrap().fence > w.grant(0, first).unwrap().fence, "seed {seed}");
     }

@@ -100,7 +100,7 @@ fn e1_a_lease_that_ends_before_it_is_used_is_granted_again() {
         w.set_outcome(0, Kind::Grant, Outcome::Reset);
         w.set_outcome(0, Kind::KeepAlive, Outcome::Answer(gone));
         let lock = w.acquire(0, Acquire::new("a"));
-        w.expect(ms(50), "the sign of life is answered", |w| w.count(0, Kind::KeepAlive) == 1);
+        w.expect(ms(50), "the keep-alive is answered", |w| w.count(0, Kind::KeepAlive) == 1);
         let lease = w.lease(0);
         w.revoke_by_hand(lease);
         w.expect(ms(200), "it is held", |w| w.is_held(0, lock));
@@ -135,7 +135,7 @@ fn e5_a_watch_that_is_not_open_is_not_kept() {
     assert_eq!(line.len(), 2);
     w.block_watches(1);
     cached_watches::release_held(&mut w, 0);
-    w.expect(secs(3), "its turn, as was read", |w| w.is_held(1, lock));
+    w.expect(secs(3), "it gets the lock, as was read", |w| w.is_held(1, lock));
     assert!(!w.watched(1).contains(&line[0]), "{:?}", w.watched(1));
     w.end();
 }

@@ -45,7 +45,7 @@ fn gave_back_with(change: impl Fn(Config) -> Config) -> World {
     let (_, lock) = line.pop_front().unwrap();
     let _ = release_and_wait(&mut w, 1, lock);
     let (_, first) = line[0];
-    w.expect(ms(5), "it is client 0's turn", |w| w.is_held(0, first));
+    w.expect(ms(5), "client 0 gets the lock", |w| w.is_held(0, first));
     assert_eq!(w.watched(1).len(), 2);
     w
 }
@@ -66,7 +66,7 @@ pub(super) fn release_held(w: &mut World, client: usize) {
 #[track_caller]
 fn its_turn(w: &mut World, lock: LockId, within: Duration) {
     release_held(w, 0);
-    w.expect(within, "its turn", |w| w.is_held(1, lock));
+    w.expect(within, "it gets the lock", |w| w.is_held(1, lock));
 }
 
 fn give_back_held(w: &mut World, client: usize) {
@@ -113,7 +113,7 @@ fn e5_after_a_hold_the_next_wait_begins_after_the_hand_over() {
         assert_eq!(w.requests(client), before + 1, "held for {hold} ms");
         line.push_back((client, lock));
         while let Some((client, lock)) = line.pop_front() {
-            w.expect(ms(20), "its turn", |w| w.is_held(client, lock));
+            w.expect(ms(20), "it gets the lock", |w| w.is_held(client, lock));
             let _ = release_and_wait(&mut w, client, lock);
         }
         w.end();

@@ -41,7 +41,7 @@ fn m1_time_that_runs_backwards_stands_still_and_the_input_counts() {
     let sent = core::iter::from_fn(|| hub.poll_output()).collect::<Vec<_>>();
     let [LocksOutput::Send { call, .. }] = &sent[..] else { panic!("{sent:?}") };
     hub.handle_reply(Instant::ZERO, *call, &Reply::Done(Found::Lease { ttl: 10 }));
-    assert!(hub.valid_until(lock) > until, "counted from the latest time that was told");
+    assert!(hub.valid_until(lock) > until, "counted from the latest time seen");
     assert_eq!(hub.valid_until(lock), Some(w.now + ms(9_898)));
 }
 
@@ -51,7 +51,7 @@ fn m2_t2_after_a_pause_the_first_word_is_lost() {
     let mut w = World::new(1);
     let lock = w.hold(0, Acquire::new("a"));
     let waiter = w.acquire(0, Acquire::new("a"));
-    w.expect(secs(4), "a sign of life is under way", |w| w.count(0, Kind::KeepAlive) == 1);
+    w.expect(secs(4), "a keep-alive is in flight", |w| w.count(0, Kind::KeepAlive) == 1);
     w.pause(0);
     let reported = w.all_events(0).len();
     w.run_for(secs(60));

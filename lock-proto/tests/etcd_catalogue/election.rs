@@ -74,7 +74,7 @@ fn catalogue_e3_a_key_that_was_made_again_is_not_the_own_one() {
     w.break_watches(0);
     w.delete_by_hand(&key);
     w.put_by_hand(core::str::from_utf8(&key).unwrap(), w.lease(0));
-    w.expect(ms(10), "it is told", |w| lost(w, 0, lock).is_some());
+    w.expect(ms(10), "it is notified", |w| lost(w, 0, lock).is_some());
     assert_eq!(lost(&w, 0, lock), Some(Loss::Gone));
     w.release(0, lock);
     w.run_for(secs(5));
@@ -184,7 +184,7 @@ fn catalogue_e7_what_was_resigned_is_not_renewed() {
     w.run_for(ms(10));
     let second = w.campaign(1, "a", "two");
     w.set_outcome(0, Kind::KeepAlive, Outcome::Slow(ms(1), ms(400)));
-    w.expect(ms(1_200), "a sign of life is under way", |w| w.count(0, Kind::KeepAlive) == 1);
+    w.expect(ms(1_200), "a keep-alive is in flight", |w| w.count(0, Kind::KeepAlive) == 1);
     w.release(0, first);
     w.run_for(ms(10));
     assert!(w.is_held(1, second));

@@ -68,7 +68,7 @@ fn e10_a_proclamation_that_cannot_be_confirmed_says_so() {
     let requested = w.now;
     w.expect(secs(3), "the answer", |w| w.events(0, lock).iter().any(|e| matches!(e, Event::ProclaimFailed(_))));
     assert_eq!(w.now.since(requested), secs(2));
-    assert!(w.is_held(0, lock), "it goes on leading");
+    assert!(w.is_held(0, lock), "it still leads");
     w.every(0, Kind::Put, None);
     w.verb(0, |hub, now| hub.proclaim(now, lock, "three".into())).unwrap();
     w.expect(secs(2), "the next one", |w| proclaimed(w, 0, lock).is_some());

@@ -47,7 +47,7 @@ fn e7_a8_a_turn_is_bounded_by_time() {
     let waiting = *mine.last().unwrap();
     assert!(!was_granted(&w, 0, waiting));
     w.release(1, other);
-    w.expect(ms(5), "then it goes on here", |w| w.is_held(0, waiting));
+    w.expect(ms(5), "then the local waiter gets it", |w| w.is_held(0, waiting));
     w.end();
 }
 
@@ -78,7 +78,7 @@ fn e7_e8_a_turn_is_bounded_by_the_fence() {
     assert_eq!(w.count(0, Kind::Delete), 0);
     let next = w.acquire(0, Acquire::new("a"));
     w.release(0, lock);
-    w.expect(ms(10), "a new turn", |w| w.is_held(0, next));
+    w.expect(ms(10), "another hand-over", |w| w.is_held(0, next));
     assert_eq!(w.count(0, Kind::Delete), 1);
     assert!(w.fence(0, next) > w.fence(0, lock) && w.fence(0, next) & 0xffff == 0);
     w.end();
@@ -90,7 +90,7 @@ fn e7_a_lease_of_its_own_is_not_passed_on() {
     let requests = [Acquire::new("a").ttl(secs(3)), Acquire::new("a").ttl(secs(3)), Acquire::new("a")];
     let locks = requests.map(|want| w.acquire(0, want));
     for (n, lock) in locks.into_iter().enumerate() {
-        w.expect(ms(50), "its turn", |w| w.is_held(0, lock));
+        w.expect(ms(50), "it gets the lock", |w| w.is_held(0, lock));
         assert_eq!((w.count(0, Kind::Create), w.queue("a").len()), (n + 1, 1));
         assert_eq!(w.fence(0, lock) & 0xffff, 0);
         w.release(0, lock);
@@ -442,7 +442,7 @@ fn h6_a_bounded_office_is_given_up_in_two_steps() {
     assert_eq!(&w.queue("a")[0].value[..], b"last");
     assert!(!w.is_held(1, next));
     let seen = w.election_events(1, query).last().and_then(election::leader).unwrap();
-    assert_eq!(&seen.value[..], b"last", "observers see who has not left yet");
+    assert_eq!(&seen.value[..], b"last", "observers see the leader until it leaves");
     assert_eq!(release_and_wait(&mut w, 0, leads), Release::Released);
     w.expect(ms(10), "the next one", |w| w.is_held(1, next));
     w.end();
@@ -462,7 +462,7 @@ fn h5_an_unclaimed_grant_is_withdrawn() {
     assert_eq!(w.now.since(granted), ms(10_000) / 3);
     assert!(w.verb(0, |hub, now| hub.claim(now, parked)).is_err());
     w.expect(ms(10), "the other client", |w| w.is_held(1, other));
-    assert!(!was_granted(&w, 0, second), "the turn was over long ago");
+    assert!(!was_granted(&w, 0, second), "the local hand-over ended before");
     w.end();
 }
 

@@ -42,7 +42,7 @@ fn catalogue_l3_every_lock_of_a_session_is_told_of_its_loss() {
     let locks = names.map(|name| w.hold(0, Acquire::new(name)));
     let until = w.clients[0].hub.valid_until(locks[0]).unwrap();
     w.cut(0);
-    w.expect(secs(11), "all are told", |w| locks.iter().all(|lock| lost(w, 0, *lock) == Some(Loss::Expired)));
+    w.expect(secs(11), "all are notified", |w| locks.iter().all(|lock| lost(w, 0, *lock) == Some(Loss::Expired)));
     assert_eq!(w.now, until);
     assert!(locks.iter().all(|lock| !w.is_held(0, *lock)));
     assert_eq!(w.store.keys.len(), 3, "before the store gives them to anybody else");
@@ -67,7 +67,7 @@ fn catalogue_l4_a_hung_watch_does_not_hide_the_loss() {
     let until = w.clients[0].hub.valid_until(lock).unwrap();
     let waiter = w.acquire(1, Acquire::new("a"));
     w.cut(0);
-    w.expect(secs(11), "it is told", |w| lost(w, 0, lock).is_some());
+    w.expect(secs(11), "it is notified", |w| lost(w, 0, lock).is_some());
     assert_eq!(w.now, until);
     let at_risk: Vec<Instant> =
         w.timed(0, lock).iter().filter(|(_, e)| matches!(e, Event::AtRisk { .. })).map(|(at, _)| *at).collect();

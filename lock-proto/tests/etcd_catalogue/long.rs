@@ -118,7 +118,7 @@ fn e3_who_is_expected_may_be_another() {
         line.push_back((client, w.acquire(client, lock_proto::redis::Acquire::new("a"))));
         w.run_for(ms(10));
         while let Some((client, lock)) = line.pop_front() {
-            w.expect(ms(20), "its turn", |w| w.is_held(client, lock));
+            w.expect(ms(20), "it gets the lock", |w| w.is_held(client, lock));
             let _ = release_and_wait(&mut w, client, lock);
         }
         w.end();

@@ -42,7 +42,7 @@ fn e1_the_end_of_a_lease_disturbs_nobody_on_another() {
         let (shared, signs) = (w.lease(0), w.count(0, Kind::KeepAlive));
         w.revoke_by_hand(shared);
         w.set_outcome(0, Kind::KeepAlive, Outcome::Slow(LATENCY, ms(400)));
-        w.expect(secs(4), "the next sign of life", |w| w.count(0, Kind::KeepAlive) > signs);
+        w.expect(secs(4), "the next keep-alive", |w| w.count(0, Kind::KeepAlive) > signs);
         let slow = |at| if stage == at { ms(700) } else { LATENCY };
         w.set_outcome(0, Kind::Grant, Outcome::Slow(LATENCY, slow("leasing")));
         w.set_outcome(0, Kind::Create, Outcome::Slow(LATENCY, slow("entering")));
@@ -431,7 +431,7 @@ fn h3_an_extension_fails_by_its_own_lease_only() {
     let lock = w.hold(0, Acquire::new("a").ttl(secs(30)).renew(Renew::Manual));
     let signs = w.count(0, Kind::KeepAlive);
     w.set_outcome(0, Kind::KeepAlive, Outcome::Answer(busy()));
-    w.expect(secs(4), "the shared lease's sign of life", |w| w.count(0, Kind::KeepAlive) > signs);
+    w.expect(secs(4), "a keep-alive of the shared lease", |w| w.count(0, Kind::KeepAlive) > signs);
     w.set_outcome(0, Kind::KeepAlive, Outcome::Slow(ms(100), ms(100)));
     w.verb(0, |hub, now| hub.extend(now, lock)).unwrap();
     w.run_for(ms(10));

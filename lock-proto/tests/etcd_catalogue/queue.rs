@@ -20,7 +20,7 @@ fn catalogue_m1_a_waiter_notices_the_end_of_its_own_key() {
     w.expect(ms(10), "it is in the queue again", |w| w.queue("a").len() == 2);
     assert!(!was_granted(&w, 1, second));
     w.release(0, first);
-    w.expect(ms(5), "it has its turn", |w| w.is_held(1, second));
+    w.expect(ms(5), "it gets the lock", |w| w.is_held(1, second));
     w.end();
 }
 
@@ -37,7 +37,7 @@ fn catalogue_m1_a_waiter_whose_key_was_deleted_queues_again() {
     w.delete_by_hand(&key);
     w.run_for(ms(10));
     assert_eq!(w.queue("a").len(), 3);
-    assert_eq!(w.queue("a")[2].key, key, "at the end, as everybody who comes");
+    assert_eq!(w.queue("a")[2].key, key, "at the end, like any new waiter");
     w.release(0, first);
     w.expect(ms(5), "the third is next", |w| w.is_held(2, third));
     assert!(!was_granted(&w, 1, second));

@@ -471,7 +471,7 @@ fn e6_an_adopted_key_waits_in_its_place() {
     assert_eq!(w.count(1, Kind::Put), 1);
     assert!(!was_granted(&w, 1, second) && was_blocked(&w, 1, second, Blocked::Held));
     w.release(0, first);
-    w.expect(ms(5), "its turn", |w| w.is_held(1, second));
+    w.expect(ms(5), "it gets the lock", |w| w.is_held(1, second));
     w.end();
 }
 
@@ -493,7 +493,7 @@ fn e4_e6_a_waiters_key_that_somebody_wrote_is_adopted() {
         assert_eq!((w.queue("a")[1].lease, w.count(1, Kind::Put)), (lease, 1), "{}", w.describe());
         assert!(!was_granted(&w, 1, second));
         w.release(0, first);
-        w.expect(ms(5), "its turn", |w| w.is_held(1, second));
+        w.expect(ms(5), "it gets the lock", |w| w.is_held(1, second));
         w.kill(1);
         w.run_for(secs(11));
         assert!(w.queue("a").is_empty(), "it ends with its holder");

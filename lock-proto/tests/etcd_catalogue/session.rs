@@ -61,7 +61,7 @@ fn catalogue_s2_a_lease_that_vanishes_although_it_is_kept_alive_is_noticed() {
     w.run_for(ms(10_100));
     let signs = w.count(0, Kind::KeepAlive);
     w.revoke_by_hand(w.lease(0));
-    w.expect(ms(2), "it is told", |w| lost(w, 0, lock).is_some());
+    w.expect(ms(2), "it is notified", |w| lost(w, 0, lock).is_some());
     assert_eq!(lost(&w, 0, lock), Some(Loss::Gone));
     assert_eq!(w.count(0, Kind::KeepAlive), signs);
     w.release(0, lock);
@@ -96,7 +96,7 @@ fn catalogue_s4_a_sign_of_life_without_a_life_is_a_loss() {
         let mut w = World::new(1);
         let lock = w.hold(0, Acquire::new("a"));
         w.set_outcome(0, Kind::KeepAlive, Outcome::Answer(Reply::Done(Found::Lease { ttl })));
-        w.expect(ms(3_400), "it is told", |w| lost(w, 0, lock).is_some());
+        w.expect(ms(3_400), "it is notified", |w| lost(w, 0, lock).is_some());
         assert_eq!(lost(&w, 0, lock), Some(Loss::Gone));
         assert!(!w.is_held(0, lock));
         w.release(0, lock);
@@ -213,7 +213,7 @@ fn catalogue_s8_one_failed_sign_of_life_is_repeated() {
         w.cut(0);
         w.shut_down(0, secs(2));
         w.expect(ms(2_000), "closing has an end", |w| w.clients[0].stopped.is_some());
-        assert!(w.clients[0].stopped > Some(0), "what may be left is told");
+        assert!(w.clients[0].stopped > Some(0), "leftovers are reported");
         assert_eq!(w.clients[0].hub.next_deadline(), None);
     }
 }

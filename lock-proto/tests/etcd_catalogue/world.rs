@@ -334,7 +334,7 @@ impl World {
             for (at, request) in &client.requests {
                 text += &format!("\n  {at:?} {request:?}");
             }
-            text += &format!("\n  told {:?}", client.all_events);
+            text += &format!("\n  events {:?}", client.all_events);
         }
         text
     }

@@ -104,7 +104,7 @@ impl World {
             self.late_requests.extract_if(.., |(at, _)| *at <= to).map(|(_, request)| request).collect();
         for request in due {
             let reply = self.store.execute(self.now, &request);
-            self.log_event(&("ghost", request, reply));
+            self.log_event(&("late", request, reply));
         }
     }
 

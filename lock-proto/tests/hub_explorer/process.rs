@@ -221,7 +221,7 @@ impl Process {
     }
 
     fn handle_event(&mut self, now: u64, id: LockId, event: &Event, fences: &mut BTreeMap<u8, u64>) {
-        assert!(!self.ended.contains(&id), "{id} has ended and is told {event:?}");
+        assert!(!self.ended.contains(&id), "{id} has ended and receives {event:?}");
         // An acquisition that fails within `acquire` reports it before its id is known.
         let known = self.acquisitions.entry(id).or_insert(Acquisition {
             name: u8::MAX,
@@ -256,7 +256,7 @@ impl Process {
             (State::Offered, Event::Failed(_)) if stopping => old,
             (State::Releasing, Event::Released(_)) => old,
             (State::Lost, Event::Released(_)) if stopping => old,
-            _ => panic!("{id} is {old:?} and is told {event:?}"),
+            _ => panic!("{id} is {old:?} and receives {event:?}"),
         };
         if event.is_last() {
             self.acquisitions.remove(&id);

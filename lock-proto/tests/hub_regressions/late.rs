@@ -55,5 +55,5 @@ fn a4_what_a_young_node_granted_is_not_forgotten_by_an_older_delete() {
     hub.locks.release(ms(18), second).unwrap();
     hub.drain();
     let nodes: Vec<usize> = hub.requests().iter().map(|(call, _)| call.node().index()).collect();
-    assert_eq!(nodes, [0, 1, 2], "every node that granted is owed a delete");
+    assert_eq!(nodes, [0, 1, 2], "every node that granted gets a delete");
 }

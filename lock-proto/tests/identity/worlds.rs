@@ -153,7 +153,7 @@ fn q7_a_holder_hears_at_once_that_a_replica_took_over_without_its_key() {
         w.run_for(secs(1));
         let until = w.grant(0, present).unwrap().valid_until;
         w.fail_over(0);
-        w.expect(ms(200), "the holder is told", |w| lost(w, 0, missing) == Some(Loss::Gone));
+        w.expect(ms(200), "the holder is notified", |w| lost(w, 0, missing) == Some(Loss::Gone));
         w.run_for(ms(100));
         assert!(w.is_held(0, present), "seed {seed}\n{}", w.log());
         assert_eq!((extends(&w, "kept"), extends(&w, "gone")), (1, 1), "seed {seed}\n{}", w.log());

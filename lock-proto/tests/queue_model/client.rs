@@ -249,7 +249,7 @@ impl Client {
 
     fn handle_event(&mut self, now: Instant, id: LockId, event: &Event) {
         let Some(place) = self.acquisitions.iter().position(|known| known.id == id) else {
-            self.broken.get_or_insert_with(|| format!("{id} has ended, and is told {event:?}"));
+            self.broken.get_or_insert_with(|| format!("{id} has ended, and receives {event:?}"));
             return;
         };
         let known = &mut self.acquisitions[place];

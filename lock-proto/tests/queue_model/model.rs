@@ -132,7 +132,7 @@ impl State {
         self.broken = self.broken.take().or_else(|| client.broken.take());
         for fence in client.fences.drain(..) {
             if fence <= self.fence {
-                self.broken.get_or_insert_with(|| format!("fencing token {fence} is told after {}", self.fence));
+                self.broken.get_or_insert_with(|| format!("fencing token {fence} is granted after {}", self.fence));
             }
             self.fence = fence;
         }
@@ -396,7 +396,7 @@ pub(crate) fn describe(state: &State, action: Action) -> String {
     let client_name = |c: usize| (b'A' + c as u8) as char;
     let what = match action {
         Action::Acquire(c) => format!("{} wants the lock", client_name(c)),
-        Action::Release(c, _) => format!("{} gives the lock back", client_name(c)),
+        Action::Release(c, _) => format!("{} releases the lock", client_name(c)),
         Action::Execute(c, place) => {
             format!(
                 "the store executes for {}: {}",
@@ -406,7 +406,7 @@ pub(crate) fn describe(state: &State, action: Action) -> String {
         }
         Action::Reply(c, place) => {
             let (sent, reply) = &state.clients[c].replies[place];
-            format!("{} hears what became of: {}: {reply:?}", client_name(c), describe_request(&sent.request))
+            format!("{} gets the reply to: {}: {reply:?}", client_name(c), describe_request(&sent.request))
         }
         Action::LoseRequest(c, place) => {
             format!(
@@ -426,7 +426,7 @@ pub(crate) fn describe(state: &State, action: Action) -> String {
             format!("the store executes what was lost: {}", describe_request(&state.late_requests[place]))
         }
         Action::Open(c) => format!("the watches of {} are opened", client_name(c)),
-        Action::Deliver(c) => format!("{} hears what has changed", client_name(c)),
+        Action::Deliver(c) => format!("{} gets its watch events", client_name(c)),
         Action::Crash(c) => format!("{} dies", client_name(c)),
         Action::Tamper(c) => format!("the key of {} is deleted by hand", client_name(c)),
         Action::Pass => "time passes".into(),

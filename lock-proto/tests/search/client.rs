@@ -270,9 +270,9 @@ impl Client {
 
     fn handle_event(&mut self, clock: Instant, id: LockId, event: &Event, report: &mut Report) {
         let index = self.index;
-        report.record(|| format!("{} is told {}", client_name(index), describe_event(event)));
+        report.record(|| format!("{} receives {}", client_name(index), describe_event(event)));
         let Some(place) = self.acquisitions.iter().position(|known| known.id == id) else {
-            return report.broken(format!("{id} of {} has ended, and is told {event:?}", client_name(index)));
+            return report.broken(format!("{id} of {} has ended, and receives {event:?}", client_name(index)));
         };
         let known = &mut self.acquisitions[place];
         match (known.phase, event) {
@@ -300,7 +300,7 @@ impl Client {
             | (Phase::Held, Event::AtRisk { .. } | Event::Extended | Event::ExtendFailed(_)) => {}
             // Emitted before the guard was released, and delivered after it.
             (Phase::Released, Event::Lost(_) | Event::AtRisk { .. } | Event::Renewed { .. }) => {}
-            (phase, event) => report.broken(format!("{} is {phase:?}, and is told {event:?}", client_name(index))),
+            (phase, event) => report.broken(format!("{} is {phase:?}, and receives {event:?}", client_name(index))),
         }
     }
 }

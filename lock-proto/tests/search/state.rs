@@ -73,7 +73,7 @@ impl State {
         for fence in fences {
             if fence <= self.fence {
                 let (new, old) = (fence - FENCES.start, self.fence - FENCES.start);
-                self.broken.get_or_insert_with(|| format!("fencing token {new} is told after {old}"));
+                self.broken.get_or_insert_with(|| format!("fencing token {new} is granted after {old}"));
             }
             self.fence = fence;
         }
@@ -265,7 +265,7 @@ impl State {
         if self.clients[c].conns[n].replies.is_empty() {
             self.execute_next(world, c, n);
         } else {
-            self.record(|| format!("{} hears node {n}", client_name(c)));
+            self.record(|| format!("{} gets the reply of node {n}", client_name(c)));
             self.with(c, |client, now, report| client.answered(now, n, report));
         }
     }

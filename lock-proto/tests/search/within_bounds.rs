@@ -5,10 +5,10 @@ use crate::world::{Budget, World};
 
 const GETS: &str = "somebody gets the lock";
 const LOSES: &str = "a holder loses it";
-const GIVES: &str = "it is given back";
-const LATE_BACK: &str = "it had ended, or nobody knows, when it is given back";
+const GIVES: &str = "it is released";
+const LATE_BACK: &str = "it had ended, or its state is unknown, when it is released";
 const RENEWS: &str = "it is renewed";
-const BOTH: &str = "both get it in turn";
+const BOTH: &str = "both clients get it";
 const LATE: &str = "a late attempt takes it for nobody";
 const REPLACES: &str = "a client replaces what it had left behind";
 const OUTLIVES: &str = "a hold outlives its first TTL";
@@ -49,7 +49,7 @@ fn s6_one_node_and_everything_goes_wrong_once() {
 fn s6_one_node_and_two_wishes_in_one_client() {
     let budget = Budget { cuts: 1, cancels: 1, ..Budget::default() };
     let world = World { acquires: [2, 1], at_once: 2, budget, settle_every: 200, ..World::new() };
-    keeps("two wishes at once", &world, 9, 15_000, &[GETS, GIVES, RENEWS, LATE, REPLACES]);
+    keeps("two requests at once", &world, 9, 15_000, &[GETS, GIVES, RENEWS, LATE, REPLACES]);
 }
 
 /// Replies arrive at once or never, so that the same depth covers more time.

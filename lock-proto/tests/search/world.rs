@@ -257,10 +257,10 @@ impl Model for World {
         &[
             "somebody gets the lock",
             "a holder loses it",
-            "it is given back",
-            "it had ended, or nobody knows, when it is given back",
+            "it is released",
+            "it had ended, or its state is unknown, when it is released",
             "it is renewed",
-            "both get it in turn",
+            "both clients get it",
             "a late attempt takes it for nobody",
             "a client replaces what it had left behind",
             "a hold outlives its first TTL",
@@ -281,11 +281,11 @@ impl Model for World {
         let after = self.step(&with_log, action);
         let what = match *action {
             Action::Acquire(c) => format!("{} wants the lock", client_name(c)),
-            Action::Release(c, _) => format!("{} gives the lock back", client_name(c)),
+            Action::Release(c, _) => format!("{} releases the lock", client_name(c)),
             Action::Cancel(c, _) => format!("{} does not want it any more", client_name(c)),
             Action::Crash(c) => format!("{} dies", client_name(c)),
-            Action::Stall(c) => format!("{} stands still", client_name(c)),
-            Action::GoOn(c) => format!("{} goes on", client_name(c)),
+            Action::Stall(c) => format!("{} is paused", client_name(c)),
+            Action::GoOn(c) => format!("{} resumes", client_name(c)),
             Action::Forget(n) => format!("node {n} forgets the key"),
             Action::Pass => format!("time passes, to {} ms", (after.now - EPOCH) / MS),
             // These are described by the state.

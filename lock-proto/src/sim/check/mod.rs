@@ -201,7 +201,7 @@ impl Checker {
     pub fn stopped(&mut self, now: Instant, client: usize) {
         let unreported = self.live(client).next();
         if let Some((lock, stage)) = unreported {
-            let text = format!("client {client} stopped while {lock} was {stage:?}, and did not say so");
+            let text = format!("client {client} stopped while {lock} was {stage:?}, without reporting it");
             self.report(now, Rule::Notified, text);
         }
         self.killed(client);
@@ -230,8 +230,12 @@ impl Checker {
         }
         let known = self.client(client);
         let Some(acquisition) = known.live.get_mut(&lock) else {
-            let why = if known.over.contains(&lock) { "which is over" } else { "which nobody asked for" };
-            return self.report(now, Rule::OneOutcome, format!("client {client} tells of {lock}, {why}: {event:?}"));
+            let why = if known.over.contains(&lock) { "which is over" } else { "which was never requested" };
+            return self.report(
+                now,
+                Rule::OneOutcome,
+                format!("client {client} emits an event of {lock}, {why}: {event:?}"),
+            );
         };
         let stage = match acquisition.next(event) {
             Ok(stage) => stage,
@@ -254,7 +258,7 @@ impl Checker {
             acquisition.due = Some(until);
             let first = stage == Stage::Offered && acquisition.granted.is_none();
             if renewed_late {
-                self.report(now, Rule::Notified, format!("client {client} {lock} was renewed though it was over"));
+                self.report(now, Rule::Notified, format!("client {client} {lock} was renewed after its end"));
             }
             if first && let Event::Granted(grant) = event {
                 self.check_prompt(now, client, lock, true);
@@ -275,11 +279,11 @@ impl Checker {
         let what = match acquisition.stage {
             Stage::Waiting => "its wait was over",
             Stage::Offered | Stage::Held => "its validity was over",
-            Stage::Releasing => "the time to give it back was over",
+            Stage::Releasing => "the time to release it was over",
             Stage::Lost | Stage::Over => return,
         };
         let (lock, name, due) = (*lock, acquisition.key.escape_ascii(), acquisition.due.unwrap_or(now));
-        let text = format!("client {client} {lock} ({name}) was not told: {what} at {due}");
+        let text = format!("client {client} {lock} ({name}) was not notified: {what} at {due}");
         if let Some(acquisition) = self.client(client).live.get_mut(&lock) {
             acquisition.due = None;
         }
@@ -448,7 +452,7 @@ impl Checker {
         let Some((granted, lock)) = acquisition.granted.zip(self.locks.get(&acquisition.key)) else { return };
         if lock.is_alone_since(granted.order) {
             let text = format!(
-                "client {client} {id} was told that another has {}: nobody has",
+                "client {client} {id} reports that another client took {}: none did",
                 acquisition.key.escape_ascii()
             );
             self.report(now, Rule::TrueLoss, text);

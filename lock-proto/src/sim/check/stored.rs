@@ -34,7 +34,7 @@ impl Checker {
             return self.minted(key, value);
         }
         if before.is_some_and(|before| expires.is_some_and(|new| new < before)) {
-            let text = format!("the life of {} on node {node} was shortened", key.escape_ascii());
+            let text = format!("the TTL of {} on node {node} was shortened", key.escape_ascii());
             self.report(now, Rule::ShortenedKey, text);
         }
     }

@@ -171,7 +171,7 @@ fn fences_must_grow_in_the_order_of_the_store() {
     // Reported late, but granted early.
     assert_eq!(fenced(b"c", 5, 9, Some(4)), 0);
     assert_eq!(fenced(b"c", 6, 7, Some(2)), 0);
-    assert_eq!(fenced(b"c", 7, 8, Some(2)), 0, "the next of a turn");
+    assert_eq!(fenced(b"c", 7, 8, Some(2)), 0, "the next of a hand-over");
     assert_eq!(fenced(b"c", 8, 9, Some(3)), 1);
 }
 

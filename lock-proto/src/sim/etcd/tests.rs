@@ -308,7 +308,7 @@ fn two_of_three_gone_is_no_leader() {
     b.cluster.start(b.now, 1);
     b.cluster.handle_connected(b.now, 1, 12);
     b.open(12, WATCH, StreamKind::Watch);
-    assert!(matches!(&b.outputs()[..], [ClusterOutput::Ended { .. }]), "who starts has no leader, and knows it");
+    assert!(matches!(&b.outputs()[..], [ClusterOutput::Ended { .. }]), "a starting member knows that it has no leader");
     b.pass(SECOND);
     assert!(b.cluster.leader().is_some());
     let put = b.put(12, "k", 0);

@@ -75,8 +75,7 @@ impl<S: Servers> World<S> {
         let Some(record) = self.clients[client].records.get_mut(&lock) else { return };
         let Some(least) = record.extends.pop_front().filter(|_| *event == Event::Extended) else { return };
         if until.is_some_and(|until| until < least) {
-            let text =
-                format!("client {client} {lock} was extended by a request that had left before it was asked for");
+            let text = format!("client {client} {lock} was extended by a request sent before the call");
             self.checker.report(self.now, Rule::Notified, text);
         }
     }

@@ -107,7 +107,7 @@ impl<S: Servers> World<S> {
         }
         self.spins += 1;
         if self.spins > MAX_SPINS {
-            self.halt("time stands still: a machine wants to be called again and again".into());
+            self.halt("time does not advance: a machine wants to be called again and again".into());
         }
         !self.halted
     }
@@ -152,7 +152,7 @@ impl<S: Servers> World<S> {
         self.journal.write(self.now, format_args!("c{client}/{conn} connect"));
         self.journal.fingerprint.connect(self.now, client, conn);
         if node.index() >= self.hosts.len() || self.network.find(client, conn).is_some() {
-            return self.halt(format!("client {client} asks for the connection {conn}, which cannot be"));
+            return self.halt(format!("client {client} requests the connection {conn}, which is in use or invalid"));
         }
         let node = self.store.resolve(client, node.index());
         let id = self.network.open(self.now, client, node, conn);
@@ -337,7 +337,7 @@ impl<S: Servers> World<S> {
     pub(super) fn count_round(&mut self, client: usize) -> bool {
         self.spins += 1;
         if self.spins > MAX_SPINS {
-            self.halt(format!("client {client} asks for more and more without end"));
+            self.halt(format!("client {client} produces outputs without end"));
         }
         !self.halted
     }

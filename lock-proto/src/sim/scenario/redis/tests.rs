@@ -145,7 +145,7 @@ fn a_plan_can_be_read() {
     assert!(text.starts_with("redis-wake: waiters are woken") && text.contains("drawn from seed 3"), "{text}");
     assert_eq!(text.lines().filter(|line| line.contains("s  ")).count(), plan.len(), "{text}");
     assert!(plan.replay().starts_with("LOCK_SCENARIO=redis-wake LOCK_SEED=3 cargo test"), "{}", plan.replay());
-    assert!(plan.without(0..plan.len() - 1).to_string().contains("then made smaller"));
+    assert!(plan.without(0..plan.len() - 1).to_string().contains("then shrunk"));
 }
 
 /// Regression: a clock was set forward, and a replica did not know of it. After its promotion,

@@ -119,7 +119,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
             wrong.map(move |observed| {
                 let name = observed.name.escape_ascii();
                 format!(
-                    "client {client} observes {name}, which nobody leads, and has heard {:?}",
+                    "client {client} observes {name}, which nobody leads, and last received {:?}",
                     observed.events.last()
                 )
             })

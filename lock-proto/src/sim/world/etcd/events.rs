@@ -40,7 +40,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.journal.fingerprint.election(self.now, client, &event);
         let process = &mut self.clients[client];
         let Some(observed) = process.own.queries.get_mut(&query).filter(|observed| !observed.over) else {
-            let text = format!("client {client} tells of {query:?}, which is over: {event:?}");
+            let text = format!("client {client} emits an event of {query:?}, which is over: {event:?}");
             return self.report(Rule::OneOutcome, text);
         };
         let foreign = match &event {
@@ -53,7 +53,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         let name = observed.name.clone();
         self.record_query_event(client, &name, &event);
         if foreign {
-            let text = format!("client {client} hears that {} is led by {event:?}", name.escape_ascii());
+            let text = format!("client {client} observes that {} is led by {event:?}", name.escape_ascii());
             self.report(Rule::Contract, text);
         }
     }

@@ -56,7 +56,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     pub fn stop_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} stopped"));
         if self.hosts[member].state != State::Down {
-            self.annotate(Some(Lane::Node(member)), || "ends in order".into());
+            self.annotate(Some(Lane::Node(member)), || "is stopped".into());
         }
         self.take_down(member, |cluster, now| cluster.stop(now, member));
     }
@@ -105,7 +105,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     pub fn rejoin_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} with the others again"));
         if core::mem::replace(&mut self.store.members[member].cut_off, false) {
-            self.annotate(Some(Lane::Node(member)), || "hears the other members again".into());
+            self.annotate(Some(Lane::Node(member)), || "rejoined the other members".into());
         }
         self.update_isolation(member);
     }

@@ -313,12 +313,12 @@ impl<C: EtcdClient> World<C> {
         });
         let query = match result {
             Ok(query) => query,
-            Err(misuse) => self.fail(&format!("client {client} cannot ask who leads: {misuse}")),
+            Err(misuse) => self.fail(&format!("client {client} cannot query the leader: {misuse}")),
         };
         let verb = if observes { "observe" } else { "leader" };
         self.journal.write(self.now, format_args!("c{client} {query:?} {verb} {}", name.escape_ascii()));
         let name = self.full_name(client, name);
-        let annotation = if observes { "observes" } else { "asks who leads" };
+        let annotation = if observes { "observes" } else { "queries the leader of" };
         self.annotate(Some(Lane::Client(client)), || format!("{annotation} {}", name.escape_ascii()));
         self.clients[client].own.queries.insert(query, Observed { name, observes, events: Vec::new(), over: false });
         self.pump_client(client);

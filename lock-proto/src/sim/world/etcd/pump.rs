@@ -306,7 +306,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         let lost = |lock: &LockId| checker.stage(client, *lock) == Some(Stage::Lost);
         let found = owners.iter().find(|(lock, owner)| ends(request, owner) && lost(lock));
         if let Some((lock, owner)) = found {
-            let text = format!("client {client} ends {} while the guard of {lock} is out", owner.key.escape_ascii());
+            let text = format!("client {client} deletes {} while the guard of {lock} exists", owner.key.escape_ascii());
             self.report(Rule::ShortenedKey, text);
         }
     }
@@ -382,10 +382,10 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.clients[client].own.sent += 1;
         self.checker.count_request(self.now, client, conn.node().index());
         let Some(id) = self.network.find(client, conn) else {
-            return self.halt(format!("client {client} says {wire} on {conn}, which is not open"));
+            return self.halt(format!("client {client} sends {wire} on {conn}, which is not open"));
         };
         if self.network.links.get(&id).is_some_and(|link| !link.established) {
-            return self.halt(format!("client {client} says {wire} on {conn}, which is still being opened"));
+            return self.halt(format!("client {client} sends {wire} on {conn}, which is still being opened"));
         }
         self.send(id, Direction::ToNode, Packet::Data(wire));
     }

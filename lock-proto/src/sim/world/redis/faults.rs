@@ -78,7 +78,7 @@ impl<C: RedisClient> World<Redis<C>> {
     pub fn stop_replication(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} its replica stays behind"));
         self.note_fault();
-        self.annotate(Some(Lane::Node(node)), || "its replica stays behind".into());
+        self.annotate(Some(Lane::Node(node)), || "replication stops".into());
         self.store.nodes[node].replica = Some(Box::new(self.store.nodes[node].node.clone()));
     }
 
@@ -89,7 +89,7 @@ impl<C: RedisClient> World<Redis<C>> {
         if let Some(replica) = self.store.nodes[node].replica.take() {
             self.store.nodes[node].node = *replica;
         }
-        self.annotate(Some(Lane::Node(node)), || "its replica takes its place".into());
+        self.annotate(Some(Lane::Node(node)), || "its replica is promoted".into());
         self.restart_node(node, true);
     }
 
