@@ -128,7 +128,7 @@ fn e4_a_proclamation_costs_the_candidates_nothing() {
 /// A cached watch that is not open at the end of a wait may have missed events.
 #[test]
 fn e5_a_watch_that_is_not_open_is_not_kept() {
-    let mut w = cached_watches::gave_back();
+    let mut w = cached_watches::after_release();
     let lock = w.acquire(1, Acquire::new("a"));
     w.run_for(ms(5));
     let line: Vec<_> = w.queue("a").into_iter().map(|kv| kv.key).collect();
@@ -145,7 +145,7 @@ fn e5_a_watch_that_is_not_open_is_not_kept() {
 #[test]
 fn e5_what_is_written_before_the_wait_begins_is_read_if_it_is_the_own_key() {
     for (place, puts) in [(0, 0), (1, 1)] {
-        let mut w = cached_watches::gave_back();
+        let mut w = cached_watches::after_release();
         w.set_outcome(1, Kind::Create, Outcome::Slow(ms(1), ms(20)));
         let lock = w.acquire(1, Acquire::new("a"));
         w.run_for(ms(10));

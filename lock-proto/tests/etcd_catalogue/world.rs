@@ -64,7 +64,7 @@ pub(crate) enum Outcome {
 }
 
 #[derive(Clone, Debug)]
-enum Happening {
+enum Scheduled {
     Execute { call: CallId, request: Request, back: Option<Duration> },
     Reset { call: CallId, request: Request },
     Answer { call: CallId, reply: Reply },
@@ -104,7 +104,7 @@ pub(crate) struct Client {
     loses_events: bool,
     paused: bool,
     dead: bool,
-    inbox: Vec<Happening>,
+    inbox: Vec<Scheduled>,
     claims: bool,
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct World {
     pub(crate) now: Instant,
     pub(crate) store: Store,
     pub(crate) clients: Vec<Client>,
-    agenda: BTreeMap<(Instant, u64), (usize, Happening)>,
+    agenda: BTreeMap<(Instant, u64), (usize, Scheduled)>,
     number: u64,
 }
 
@@ -233,7 +233,7 @@ impl World {
             let Some(known) = self.clients[client].watches.get_mut(&watch) else { continue };
             known.open = false;
             self.verb(client, |hub, now| hub.handle_unsubscribed(now, watch));
-            self.plan(LATENCY, client, Happening::Open { watch });
+            self.plan(LATENCY, client, Scheduled::Open { watch });
         }
     }
 
@@ -254,8 +254,8 @@ impl World {
     /// Resumes the client, which first handles its queued input.
     pub(crate) fn resume(&mut self, client: usize) {
         self.clients[client].paused = false;
-        for happening in core::mem::take(&mut self.clients[client].inbox) {
-            self.happen(client, happening);
+        for scheduled in core::mem::take(&mut self.clients[client].inbox) {
+            self.handle_scheduled(client, scheduled);
         }
     }
 
@@ -308,8 +308,8 @@ impl World {
             self.store.expire(self.now.as_nanos());
             self.notify_watchers();
             while let Some(entry) = self.agenda.first_entry().filter(|entry| entry.key().0 <= self.now) {
-                let (client, happening) = entry.remove();
-                self.happen(client, happening);
+                let (client, scheduled) = entry.remove();
+                self.handle_scheduled(client, scheduled);
             }
             for client in 0..self.clients.len() {
                 let known = &mut self.clients[client];
@@ -339,67 +339,67 @@ impl World {
         text
     }
 
-    fn plan(&mut self, after: Duration, client: usize, happening: Happening) {
+    fn plan(&mut self, after: Duration, client: usize, scheduled: Scheduled) {
         self.number += 1;
-        self.agenda.insert((self.now + after, self.number), (client, happening));
+        self.agenda.insert((self.now + after, self.number), (client, scheduled));
     }
 
-    fn happen(&mut self, client: usize, happening: Happening) {
+    fn handle_scheduled(&mut self, client: usize, scheduled: Scheduled) {
         let known = &mut self.clients[client];
         let cut = known.cut || known.dead;
         let now = self.now;
-        match happening {
+        match scheduled {
             // Arrivals at the store.
-            Happening::Execute { call, request, back } => {
+            Scheduled::Execute { call, request, back } => {
                 let reply = self.store.execute(now.as_nanos(), &request);
                 self.notify_watchers();
                 if let Some(back) = back.filter(|_| !cut) {
-                    self.plan(back, client, Happening::Answer { call, reply });
+                    self.plan(back, client, Scheduled::Answer { call, reply });
                 }
             }
-            Happening::Reset { call, request } => {
+            Scheduled::Reset { call, request } => {
                 self.store.execute(now.as_nanos(), &request);
                 self.notify_watchers();
                 let reply = Reply::Unknown(Cause::Fault(Fault::Reset));
-                self.plan(LATENCY, client, Happening::Answer { call, reply });
+                self.plan(LATENCY, client, Scheduled::Answer { call, reply });
             }
-            Happening::Open { watch } => {
+            Scheduled::Open { watch } => {
                 if known.watches_blocked && known.watches.contains_key(&watch) {
                     return self.verb(client, |hub, now| hub.handle_unsubscribed(now, watch));
                 }
                 let Some(known) = known.watches.get_mut(&watch).filter(|_| !cut) else { return };
                 known.open = true;
                 let revision = self.store.revision;
-                self.plan(LATENCY, client, Happening::Opened { watch, revision });
+                self.plan(LATENCY, client, Scheduled::Opened { watch, revision });
             }
             // Arrivals at the client.
-            Happening::Answer { .. }
-            | Happening::Opened { .. }
-            | Happening::Changed { .. }
-            | Happening::GiveUp { .. }
+            Scheduled::Answer { .. }
+            | Scheduled::Opened { .. }
+            | Scheduled::Changed { .. }
+            | Scheduled::GiveUp { .. }
                 if known.paused =>
             {
-                known.inbox.push(happening);
+                known.inbox.push(scheduled);
             }
-            Happening::Answer { call, reply } => {
+            Scheduled::Answer { call, reply } => {
                 if known.in_flight.remove(&call) {
                     known.hub.handle_reply(now, call, &reply);
                     self.drain(client);
                 }
             }
-            Happening::GiveUp { call } => {
+            Scheduled::GiveUp { call } => {
                 if known.in_flight.remove(&call) {
                     known.hub.handle_reply(now, call, &Reply::Unknown(Cause::Fault(Fault::TimedOut)));
                     self.drain(client);
                 }
             }
-            Happening::Opened { watch, revision } => {
+            Scheduled::Opened { watch, revision } => {
                 if known.watches.contains_key(&watch) && !cut {
                     known.hub.handle_watching(now, watch, revision);
                     self.drain(client);
                 }
             }
-            Happening::Changed { watch, change } => {
+            Scheduled::Changed { watch, change } => {
                 if known.watches.contains_key(&watch) && !cut {
                     known.hub.handle_changed(now, watch, change.revision, change.deleted, &change.kv);
                     self.drain(client);
@@ -418,7 +418,7 @@ impl World {
                 }
                 let open = known.watches.iter().filter(|(_, watch)| watch.open && watch.covers(&change.kv.key));
                 for watch in open.map(|(id, _)| *id).collect::<Vec<_>>() {
-                    self.plan(LATENCY, client, Happening::Changed { watch, change: change.clone() });
+                    self.plan(LATENCY, client, Scheduled::Changed { watch, change: change.clone() });
                 }
             }
         }
@@ -437,7 +437,7 @@ impl World {
                 LocksOutput::Watch { watch, key, end, .. } => {
                     known.watches_opened.push(key.clone());
                     assert!(known.watches.insert(watch, Watch { key, end, open: false }).is_none(), "{watch:?} twice");
-                    self.plan(LATENCY, client, Happening::Open { watch });
+                    self.plan(LATENCY, client, Scheduled::Open { watch });
                 }
                 LocksOutput::Unwatch { watch } => {
                     assert!(known.watches.remove(&watch).is_some(), "{watch:?} is not open");
@@ -459,7 +459,7 @@ impl World {
     fn send(&mut self, client: usize, call: CallId, request: Request, timeout: Duration) {
         let known = &mut self.clients[client];
         if known.cut || known.dead {
-            return self.plan(timeout, client, Happening::GiveUp { call });
+            return self.plan(timeout, client, Scheduled::GiveUp { call });
         }
         let kind = Kind::of(&request);
         let outcome = match known.outcomes.iter().position(|(of, _)| *of == kind) {
@@ -469,18 +469,18 @@ impl World {
         // Wait for the late reply.
         // E13
         if !matches!(outcome, Some(Outcome::Slow(..))) {
-            self.plan(timeout, client, Happening::GiveUp { call });
+            self.plan(timeout, client, Scheduled::GiveUp { call });
         }
         match outcome {
-            None => self.plan(LATENCY, client, Happening::Execute { call, request, back: Some(LATENCY) }),
+            None => self.plan(LATENCY, client, Scheduled::Execute { call, request, back: Some(LATENCY) }),
             Some(Outcome::Lost) => {}
-            Some(Outcome::Unanswered) => self.plan(LATENCY, client, Happening::Execute { call, request, back: None }),
-            Some(Outcome::Late(time)) => self.plan(time, client, Happening::Execute { call, request, back: None }),
+            Some(Outcome::Unanswered) => self.plan(LATENCY, client, Scheduled::Execute { call, request, back: None }),
+            Some(Outcome::Late(time)) => self.plan(time, client, Scheduled::Execute { call, request, back: None }),
             Some(Outcome::Slow(to, back)) => {
-                self.plan(to, client, Happening::Execute { call, request, back: Some(back) })
+                self.plan(to, client, Scheduled::Execute { call, request, back: Some(back) })
             }
-            Some(Outcome::Reset) => self.plan(LATENCY, client, Happening::Reset { call, request }),
-            Some(Outcome::Answer(reply)) => self.plan(LATENCY, client, Happening::Answer { call, reply }),
+            Some(Outcome::Reset) => self.plan(LATENCY, client, Scheduled::Reset { call, request }),
+            Some(Outcome::Answer(reply)) => self.plan(LATENCY, client, Scheduled::Answer { call, reply }),
         }
     }
 

@@ -236,8 +236,8 @@ impl World {
             waiting.retain(|other| *other != p);
         }
         let process = &mut self.processes[p];
-        let gone: Vec<_> = process.blocked.iter().filter(|(at, _)| *at == n).cloned().collect();
-        for (n, key) in gone {
+        let lost: Vec<_> = process.blocked.iter().filter(|(at, _)| *at == n).cloned().collect();
+        for (n, key) in lost {
             process.blocked.remove(&(n, key.clone()));
             process.inputs.push_back(Input::Unsubscribed(n, key));
         }

@@ -118,7 +118,7 @@ impl Client {
         self.acquisitions.iter().filter(|_| !self.crashed).map(|known| known.id).find(valid)
     }
 
-    pub(crate) fn returnable(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn releasable(&self) -> impl Iterator<Item = usize> {
         let out = |phase| matches!(phase, Phase::Held | Phase::Lost);
         self.acquisitions.iter().enumerate().filter(move |(_, known)| out(known.phase)).map(|(place, _)| place)
     }

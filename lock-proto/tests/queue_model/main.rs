@@ -39,7 +39,7 @@ use core::time::Duration;
 
 use stateright::{Checker, Model};
 
-use model::{Action, Budget, FIRST, HEIR, OWN, PROMISES, Queue, SOMETIMES, State, Variant, describe};
+use model::{Action, Budget, FIRST, OWN, PROMISES, Queue, SOMETIMES, SUCCESSOR, State, Variant, describe};
 
 const TTL: Duration = Duration::from_secs(3);
 const HOLD: Duration = Duration::from_millis(1_500);
@@ -160,7 +160,7 @@ fn s6_a_request_or_a_reply_is_lost() {
 fn s6_a_client_dies_and_something_is_lost() {
     let budget = Budget { losses: 1, crashes: 1, ..Budget::default() };
     let found = keeps("a loss and a crash", &Queue { budget, prompt: true, ..fair(&[1, 1]) }, 14, 10_000);
-    assert!(found.path(HEIR).is_some());
+    assert!(found.path(SUCCESSOR).is_some());
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub(crate) const FIRST: &str = "the owner's key was created first";
 pub(crate) const OWN: &str = "only own keys are removed, tokens grow, events fit";
 const END: &str = "at an end everybody was served";
 const SERVED: &str = "everybody is served, and the queue is empty";
-pub(crate) const HEIR: &str = "one dies with the lock, and another gets it";
+pub(crate) const SUCCESSOR: &str = "one dies with the lock, and another gets it";
 pub(crate) const PROMISES: [&str; 5] = [ONE, FIRST, OWN, END, SERVED];
 pub(crate) const SOMETIMES: [&str; 3] = ["the first gets it", "the last gets it", "all wait at once"];
 
@@ -283,7 +283,7 @@ impl Model for Queue {
             if client.acquires > 0 && client.acquisitions.is_empty() {
                 actions.push(Action::Acquire(c));
             }
-            actions.extend(client.returnable().map(|place| Action::Release(c, place)));
+            actions.extend(client.releasable().map(|place| Action::Release(c, place)));
             if left.crashes > 0 && !client.acquisitions.is_empty() {
                 actions.push(Action::Crash(c));
             }
@@ -380,7 +380,7 @@ impl Model for Queue {
             }),
         ];
         if self.budget.crashes > 0 {
-            properties.push(Property::sometimes(HEIR, |_, state: &State| {
+            properties.push(Property::sometimes(SUCCESSOR, |_, state: &State| {
                 let heir = state.awake().any(|client| client.served > 0);
                 heir && state.clients.iter().any(|client| client.crashed && client.served > 0)
             }));

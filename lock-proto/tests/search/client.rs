@@ -212,7 +212,7 @@ impl Client {
         self.serve(now, report);
     }
 
-    pub(crate) fn answered(&mut self, now: u64, node: usize, report: &mut Report) {
+    pub(crate) fn deliver_next_reply(&mut self, now: u64, node: usize, report: &mut Report) {
         if let Some((sent, reply)) = self.conns[node].replies.pop_front() {
             self.hub.handle_reply(self.clock(now), sent.call, &reply);
             self.serve(now, report);

@@ -26,7 +26,7 @@ pub(crate) struct State {
     pub(crate) late_requests: Vec<LateRequests>,
     pub(crate) left: Budget,
     /// When a client last used the lock, or a request of such a client was executed.
-    pub(crate) quiet: u64,
+    pub(crate) last_use: u64,
     pub(crate) fence: u64,
     /// Clients that have checked their guard and are paused since.
     pub(crate) remembers: [bool; 2],
@@ -50,7 +50,7 @@ impl State {
             nodes: vec![Node::new(); world.nodes],
             late_requests: Vec::new(),
             left: world.budget,
-            quiet: EPOCH,
+            last_use: EPOCH,
             fence: FENCES.start,
             remembers: [false; 2],
             granted: [false; 2],
@@ -106,7 +106,7 @@ impl State {
             self.marks |= mark::REPLACED;
         }
         if sent.in_use && !matches!(sent.request, Request::Release { .. }) {
-            self.quiet = self.now;
+            self.last_use = self.now;
         }
         if let Some((owner, number)) = done.ended.filter(|(owner, _)| !self.clients[*owner].crashed) {
             // A key stays while its guard exists, lost or not.
@@ -185,7 +185,7 @@ impl State {
         }
     }
 
-    pub(crate) fn pass(&mut self, to: u64) {
+    pub(crate) fn advance_to(&mut self, to: u64) {
         self.now = to;
         for node in &mut self.nodes {
             node.expire(to);
@@ -193,14 +193,14 @@ impl State {
         self.serve();
     }
 
-    pub(crate) fn anybody(&self) -> bool {
+    pub(crate) fn has_acquisitions(&self) -> bool {
         self.clients.iter().any(|client| !client.crashed && !client.acquisitions.is_empty())
     }
 
     /// Updates derived state after every step.
-    pub(crate) fn look_around(&mut self, world: &World) {
-        if self.anybody() {
-            self.quiet = self.now;
+    pub(crate) fn update_derived(&mut self, world: &World) {
+        if self.has_acquisitions() {
+            self.last_use = self.now;
         }
         for (c, client) in self.clients.iter().enumerate() {
             let holds = client.holds(self.now);
@@ -235,12 +235,12 @@ impl State {
                         self.deliver_reply(world, c, n);
                     }
                 }
-                let back: Vec<usize> = self.returnable(c).collect();
+                let back: Vec<usize> = self.releasable(c).collect();
                 for place in back.into_iter().rev() {
                     self.with(c, |client, now, report| client.release(now, place, report));
                 }
             }
-            self.look_around(world);
+            self.update_derived(world);
             world.holders(&self)?;
             if let Some(rule) = self.broken {
                 return Err(rule);
@@ -252,7 +252,7 @@ impl State {
             if self.now > end || rounds > 2_000 {
                 return Err(format!("not settled within 40 TTLs: {:?}", self.clients));
             }
-            self.pass(next);
+            self.advance_to(next);
         }
         match self.clients.iter().find(|client| !client.crashed && !client.acquisitions.is_empty()) {
             Some(client) => Err(format!("never served: {:?} of {}", client.acquisitions, client_name(client.index))),
@@ -266,7 +266,7 @@ impl State {
             self.execute_next(world, c, n);
         } else {
             self.record(|| format!("{} gets the reply of node {n}", client_name(c)));
-            self.with(c, |client, now, report| client.answered(now, n, report));
+            self.with(c, |client, now, report| client.deliver_next_reply(now, n, report));
         }
     }
 
@@ -277,7 +277,7 @@ impl State {
     }
 
     /// Returns the guards that can be released.
-    pub(crate) fn returnable(&self, c: usize) -> impl Iterator<Item = usize> {
+    pub(crate) fn releasable(&self, c: usize) -> impl Iterator<Item = usize> {
         let out = |phase| matches!(phase, Phase::Held | Phase::Lost);
         let known = self.clients[c].acquisitions.iter().enumerate();
         known.filter(move |(_, known)| out(known.phase)).map(|(place, _)| place)

@@ -80,7 +80,7 @@ pub(crate) enum Action {
     ExecuteLate(usize),
     Crash(usize),
     Stall(usize),
-    GoOn(usize),
+    Resume(usize),
     Forget(usize),
     /// Time passes until the next timer.
     Pass,
@@ -124,13 +124,13 @@ impl Model for World {
                 }
             }
             if client.stalled {
-                actions.push(Action::GoOn(c));
+                actions.push(Action::Resume(c));
                 continue;
             }
             if client.acquires > 0 && client.acquisitions.len() < self.at_once {
                 actions.push(Action::Acquire(c));
             }
-            actions.extend(state.returnable(c).map(|place| Action::Release(c, place)));
+            actions.extend(state.releasable(c).map(|place| Action::Release(c, place)));
             if left.cancels > 0 {
                 let waiting = client.acquisitions.iter().enumerate().filter(|(_, known)| known.phase == Phase::Waiting);
                 actions.extend(waiting.map(|(place, _)| Action::Cancel(c, place)));
@@ -191,7 +191,7 @@ impl Model for World {
                 next.left.stalls -= 1;
                 Rc::make_mut(&mut next.clients[c]).stalled = true;
             }
-            Action::GoOn(c) => {
+            Action::Resume(c) => {
                 Rc::make_mut(&mut next.clients[c]).stalled = false;
                 next.serve();
             }
@@ -201,11 +201,11 @@ impl Model for World {
             }
             Action::Pass => {
                 if let Some(at) = state.next() {
-                    next.pass(at);
+                    next.advance_to(at);
                 }
             }
         }
-        next.look_around(self);
+        next.update_derived(self);
         next
     }
 
@@ -220,7 +220,7 @@ impl Model for World {
         for node in &state.nodes {
             node.hash_state(canon);
         }
-        (state.left, state.fence, Instant::from_nanos(state.quiet), state.remembers).hash(canon);
+        (state.left, state.fence, Instant::from_nanos(state.last_use), state.remembers).hash(canon);
         for client in &state.clients {
             canon.now(client.clock(state.now));
             client.hash_state(canon);
@@ -239,8 +239,8 @@ impl Model for World {
         if let Some(rule) = &state.broken {
             return Err(rule.clone());
         }
-        if !state.anybody() {
-            let longest = state.quiet + (TTL + Duration::from_millis(1)).as_nanos() as u64;
+        if !state.has_acquisitions() {
+            let longest = state.last_use + (TTL + Duration::from_millis(1)).as_nanos() as u64;
             if state.nodes.iter().any(|node| node.value.is_some_and(|value| value.expires_at() > longest)) {
                 return Err("a key lives on, and nobody is there".into());
             }
@@ -285,7 +285,7 @@ impl Model for World {
             Action::Cancel(c, _) => format!("{} does not want it any more", client_name(c)),
             Action::Crash(c) => format!("{} dies", client_name(c)),
             Action::Stall(c) => format!("{} is paused", client_name(c)),
-            Action::GoOn(c) => format!("{} resumes", client_name(c)),
+            Action::Resume(c) => format!("{} resumes", client_name(c)),
             Action::Forget(n) => format!("node {n} forgets the key"),
             Action::Pass => format!("time passes, to {} ms", (after.now - EPOCH) / MS),
             // These are described by the state.

@@ -21,7 +21,7 @@ pub(super) struct FaultFree {
 struct PendingRequest {
     client: usize,
     /// The connection, and the request's number on it.
-    place: (u64, u64),
+    id: (u64, u64),
     kind: &'static str,
     what: Vec<u8>,
 }
@@ -58,51 +58,51 @@ impl Checker {
     /// released the lock, without losing it, while this one waited.
     #[must_use]
     pub fn is_hand_over(&self, client: usize, lock: LockId) -> bool {
-        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return false };
-        let Some(known) = self.locks.get(&acquisition.key) else { return false };
-        let another = known.free.by.is_some_and(|by| by != client);
+        let Some(acquisition) = self.clients.get(client).and_then(|state| state.live.get(&lock)) else { return false };
+        let Some(state) = self.locks.get(&acquisition.key) else { return false };
+        let another = state.free.by.is_some_and(|by| by != client);
         acquisition.stage == Stage::Waiting
             && another
-            && acquisition.requested_at < known.free.since
-            && known.holders.is_empty()
-            && !known.free.lost
+            && acquisition.requested_at < state.free.since
+            && state.holders.is_empty()
+            && !state.free.lost
     }
 
     /// Marks the lock as free if the acquisition held it or was offered it.
     pub(super) fn mark_free(&mut self, client: usize, lock: LockId) {
-        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return };
+        let Some(acquisition) = self.clients.get(client).and_then(|state| state.live.get(&lock)) else { return };
         let key = acquisition.key.clone();
         match acquisition.stage {
             Stage::Waiting | Stage::Releasing | Stage::Over => return,
             Stage::Offered | Stage::Held | Stage::Lost => {}
         }
         let now = self.now;
-        let known = self.lock(&key);
-        (known.free.since, known.free.by) = (now, Some(client));
+        let state = self.lock(&key);
+        (state.free.since, state.free.by) = (now, Some(client));
     }
 
     pub(super) fn mark_lost(&mut self, client: usize, lock: LockId) {
-        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return };
+        let Some(acquisition) = self.clients.get(client).and_then(|state| state.live.get(&lock)) else { return };
         let key = acquisition.key.clone();
         self.lock(&key).free.lost = true;
     }
 
     /// Checks promptness when a wait ends, by a grant or by a timeout.
     pub(super) fn check_prompt(&mut self, now: Instant, client: usize, lock: LockId, granted: bool) {
-        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return };
+        let Some(acquisition) = self.clients.get(client).and_then(|state| state.live.get(&lock)) else { return };
         let (key, own) = (acquisition.key.clone(), acquisition.requested_at);
-        let others = self.clients.iter().flat_map(|known| known.live.values());
+        let others = self.clients.iter().flat_map(|state| state.live.values());
         let waiting = others
             .filter(|acquisition| acquisition.stage == Stage::Waiting && acquisition.key == key)
             .map(|acquisition| acquisition.requested_at);
         // A grant means that no other waiter got the lock in the meantime; judge by the earliest.
         let since = if granted { waiting.fold(own, Instant::min) } else { own };
         let prompt = self.fault_free.prompt;
-        let known = self.lock(&key);
-        let late = now.since(known.free.since.max(since));
-        let judged = known.holders.is_empty() && !known.free.lost;
+        let state = self.lock(&key);
+        let late = now.since(state.free.since.max(since));
+        let judged = state.holders.is_empty() && !state.free.lost;
         if granted {
-            known.free.lost = false;
+            state.free.lost = false;
         }
         if let Some(within) = prompt.filter(|within| judged && late > *within) {
             let text = format!(
@@ -151,12 +151,12 @@ impl Checker {
         if !self.fault_free.once {
             return;
         }
-        let same = |work: &PendingRequest| work.place.0 == link && work.kind == kind && work.what == what;
+        let same = |work: &PendingRequest| work.id.0 == link && work.kind == kind && work.what == what;
         if self.fault_free.pending.iter().any(same) {
             let text = format!("client {client} sends {kind} {} again before it is answered", what.escape_ascii());
             self.report(now, Rule::Twice, text);
         }
-        self.fault_free.pending.push(PendingRequest { client, place: (link, number), kind, what });
+        self.fault_free.pending.push(PendingRequest { client, id: (link, number), kind, what });
     }
 
     /// A client repeats a request although it has received the reply.
@@ -169,15 +169,14 @@ impl Checker {
 
     /// The reply has reached the client.
     pub fn reply_received(&mut self, link: u64, number: u64) {
-        self.fault_free.pending.retain(|work| work.place != (link, number));
+        self.fault_free.pending.retain(|work| work.id != (link, number));
     }
 
     /// A client closes a connection or one of its streams. `numbers` lists the requests that end
     /// with it, or `None` for all. `alive` is true if data arrived recently.
     pub fn closed(&mut self, now: Instant, link: u64, numbers: Option<&[u64]>, alive: bool) {
-        let ends = |work: &mut PendingRequest| {
-            work.place.0 == link && numbers.is_none_or(|numbers| numbers.contains(&work.place.1))
-        };
+        let ends =
+            |work: &mut PendingRequest| work.id.0 == link && numbers.is_none_or(|numbers| numbers.contains(&work.id.1));
         let gone: Vec<PendingRequest> = self.fault_free.pending.extract_if(.., ends).collect();
         let Some(first) = gone.first().filter(|_| alive) else { return };
         let text = format!(

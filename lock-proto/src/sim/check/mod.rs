@@ -42,7 +42,7 @@ const TAKES_PER_SCRIPT: u64 = 16;
 /// The last content seen under a key. A deleted key keeps its entry, because it usually returns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Content {
-    there: bool,
+    exists: bool,
     value: Vec<u8>,
     /// Expiry by the clock of its store.
     expires: Option<u64>,
@@ -94,14 +94,14 @@ struct Lock {
 }
 
 impl Lock {
-    /// Returns true if there is a value at position `place` and no other one was seen since.
-    fn is_alone_since(&self, place: u64) -> bool {
+    /// Returns true if there is a value at position `position` and no other one was seen since.
+    fn is_alone_since(&self, position: u64) -> bool {
         let Some((last, at)) = &self.last else { return false };
         let newest_other = match self.minted.get(last) {
-            Some(own) if *own == place => self.before_last,
+            Some(own) if *own == position => self.before_last,
             Some(_) | None => *at,
         };
-        newest_other < place && self.minted.values().any(|own| *own == place)
+        newest_other < position && self.minted.values().any(|own| *own == position)
     }
 }
 
@@ -123,9 +123,9 @@ impl Checker {
         let key = self.key(key);
         let (stage, serial, due) = (Stage::Waiting, self.serial, wait_ends);
         let acquisition = Acquisition { key, stage, requested_at: now, serial, due, lost: false, granted: None };
-        let known = self.client(client);
-        let again = known.over.contains(&lock) || known.live.contains_key(&lock);
-        known.live.insert(lock, acquisition);
+        let state = self.client(client);
+        let again = state.over.contains(&lock) || state.live.contains_key(&lock);
+        state.live.insert(lock, acquisition);
         if again {
             self.report(now, Rule::OneOutcome, format!("client {client} gave the id {lock} twice"));
         }
@@ -145,9 +145,9 @@ impl Checker {
     /// Checks whether what it believes it holds is also held by others.
     pub fn suspended(&mut self, now: Instant, client: usize, by: Duration) {
         let mut holds = Vec::new();
-        let known = self.client(client);
-        known.stop_by = known.stop_by.map(|at| at + by);
-        for (lock, acquisition) in &mut known.live {
+        let state = self.client(client);
+        state.stop_by = state.stop_by.map(|at| at + by);
+        for (lock, acquisition) in &mut state.live {
             acquisition.due = acquisition.due.map(|due| due + by);
             if acquisition.holds(now) {
                 holds.extend(acquisition.due.map(|until| (*lock, until)));
@@ -179,22 +179,22 @@ impl Checker {
         for lock in all {
             self.ends(client, lock);
         }
-        let known = self.client(client);
-        (known.stop_by, known.gone) = (None, true);
+        let state = self.client(client);
+        (state.stop_by, state.gone) = (None, true);
     }
 
     /// A client is shut down. It must have stopped by `by`, in true time.
     pub fn shut_down(&mut self, client: usize, by: Instant) {
-        let known = self.client(client);
-        if !known.gone {
-            known.stop_by = Some(known.stop_by.map_or(by, |earlier| earlier.min(by)));
+        let state = self.client(client);
+        if !state.gone {
+            state.stop_by = Some(state.stop_by.map_or(by, |earlier| earlier.min(by)));
         }
     }
 
     /// Returns true if a client was shut down and has not stopped yet.
     #[must_use]
     pub fn is_stopping(&self, client: usize) -> bool {
-        self.clients.get(client).is_some_and(|known| known.stop_by.is_some())
+        self.clients.get(client).is_some_and(|state| state.stop_by.is_some())
     }
 
     /// A client has stopped. It emits no more events, so none may be missing.
@@ -228,9 +228,9 @@ impl Checker {
         if matches!(event, Event::Withdrawn | Event::Failed(_)) {
             self.mark_free(client, lock);
         }
-        let known = self.client(client);
-        let Some(acquisition) = known.live.get_mut(&lock) else {
-            let why = if known.over.contains(&lock) { "which is over" } else { "which was never requested" };
+        let state = self.client(client);
+        let Some(acquisition) = state.live.get_mut(&lock) else {
+            let why = if state.over.contains(&lock) { "which is over" } else { "which was never requested" };
             return self.report(
                 now,
                 Rule::OneOutcome,
@@ -270,12 +270,12 @@ impl Checker {
 
     /// A process has finished its work at `now`: everything that ended must be reported.
     pub fn check_overdue(&mut self, now: Instant, client: usize) {
-        let Some(known) = self.clients.get_mut(client) else { return };
-        if known.stop_by.take_if(|at| *at <= now).is_some() {
+        let Some(state) = self.clients.get_mut(client) else { return };
+        if state.stop_by.take_if(|at| *at <= now).is_some() {
             return self.report(now, Rule::Notified, format!("client {client} has not stopped in time"));
         }
         let late = |acquisition: &&Acquisition| acquisition.due.is_some_and(|at| at <= now);
-        let Some((lock, acquisition)) = known.live.iter().find(|(_, acquisition)| late(acquisition)) else { return };
+        let Some((lock, acquisition)) = state.live.iter().find(|(_, acquisition)| late(acquisition)) else { return };
         let what = match acquisition.stage {
             Stage::Waiting => "its wait was over",
             Stage::Offered | Stage::Held => "its validity was over",
@@ -312,11 +312,11 @@ impl Checker {
     /// A client sends something to a node.
     pub fn count_request(&mut self, now: Instant, client: usize, node: usize) {
         const ONE: u64 = 1_000_000_000;
-        let known = self.client(client);
-        if known.buckets.len() <= node {
-            known.buckets.resize(node + 1, (0, now));
+        let state = self.client(client);
+        if state.buckets.len() <= node {
+            state.buckets.resize(node + 1, (0, now));
         }
-        let (level, since) = &mut known.buckets[node];
+        let (level, since) = &mut state.buckets[node];
         let drained = nanos(now.since(*since)).saturating_mul(PER_SECOND);
         (*level, *since) = (level.saturating_sub(drained) + ONE, now);
         if *level > BURST * ONE {
@@ -346,9 +346,9 @@ impl Checker {
     /// Returns the stage of an acquisition, or `None` if it is unknown.
     #[must_use]
     pub fn stage(&self, client: usize, lock: LockId) -> Option<Stage> {
-        let known = self.clients.get(client)?;
-        let live = known.live.get(&lock).map(|acquisition| acquisition.stage);
-        live.or_else(|| known.over.contains(&lock).then_some(Stage::Over))
+        let state = self.clients.get(client)?;
+        let live = state.live.get(&lock).map(|acquisition| acquisition.stage);
+        live.or_else(|| state.over.contains(&lock).then_some(Stage::Over))
     }
 
     /// Returns the acquisitions of a client that are not over.
@@ -356,7 +356,7 @@ impl Checker {
         self.clients
             .get(client)
             .into_iter()
-            .flat_map(|known| known.live.iter().map(|(lock, acquisition)| (*lock, acquisition.stage)))
+            .flat_map(|state| state.live.iter().map(|(lock, acquisition)| (*lock, acquisition.stage)))
     }
 
     /// Returns the number of grants.
@@ -379,8 +379,8 @@ impl Checker {
     }
 
     fn key(&mut self, key: &[u8]) -> Arc<[u8]> {
-        if let Some((known, _)) = self.locks.get_key_value(key) {
-            return known.clone();
+        if let Some((interned, _)) = self.locks.get_key_value(key) {
+            return interned.clone();
         }
         let new: Arc<[u8]> = key.into();
         self.locks.insert(new.clone(), Lock::default());
@@ -403,19 +403,19 @@ impl Checker {
         let found = fence.and_then(|fence| {
             let below = lock.fences.range(..=order).next_back().map(|(_, (_, high))| *high);
             let above = lock.fences.range(order + 1..).next().map(|(_, (low, _))| *low);
-            let place = lock.fences.entry(order).or_insert((fence, fence));
-            *place = (place.0.min(fence), place.1.max(fence));
+            let position = lock.fences.entry(order).or_insert((fence, fence));
+            *position = (position.0.min(fence), position.1.max(fence));
             let wrong = below.filter(|low| *low >= fence).or_else(|| above.filter(|high| *high <= fence));
             wrong.map(|other| format!("the fence of {} went from {other} to {fence}", key.escape_ascii()))
         });
         if let Some(text) = found {
             self.report(now, Rule::FenceGrows, text);
         }
-        let known = &mut self.clients[client];
-        let Some(acquisition) = known.live.get_mut(&id) else { return };
+        let state = &mut self.clients[client];
+        let Some(acquisition) = state.live.get_mut(&id) else { return };
         acquisition.granted = Some(Granted { fence, order });
         let serial = acquisition.serial;
-        let earlier = known
+        let earlier = state
             .live
             .iter()
             .find(|(_, other)| other.stage == Stage::Waiting && other.serial < serial && other.key == key);
@@ -448,7 +448,7 @@ impl Checker {
 
     /// Checks a report that another client took the lock.
     fn check_taken(&mut self, now: Instant, client: usize, id: LockId) {
-        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&id)) else { return };
+        let Some(acquisition) = self.clients.get(client).and_then(|state| state.live.get(&id)) else { return };
         let Some((granted, lock)) = acquisition.granted.zip(self.locks.get(&acquisition.key)) else { return };
         if lock.is_alone_since(granted.order) {
             let text = format!(
@@ -473,7 +473,7 @@ impl Checker {
     }
 
     fn forget_holder(&mut self, client: usize, id: LockId) {
-        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&id)) else { return };
+        let Some(acquisition) = self.clients.get(client).and_then(|state| state.live.get(&id)) else { return };
         if let Some(lock) = self.locks.get_mut(&acquisition.key) {
             lock.holders.retain(|holder| *holder != (client, id));
         }
@@ -482,9 +482,9 @@ impl Checker {
     fn ends(&mut self, client: usize, id: LockId) {
         self.mark_free(client, id);
         self.forget_holder(client, id);
-        let known = self.client(client);
-        known.live.remove(&id);
-        known.over.insert(id);
+        let state = self.client(client);
+        state.live.remove(&id);
+        state.over.insert(id);
     }
 }
 

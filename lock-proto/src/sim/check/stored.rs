@@ -18,7 +18,7 @@ impl Checker {
         let stored = &mut self.stored[node];
         let Some((value, expires)) = content else {
             if let Some(seen) = stored.get_mut(key) {
-                seen.there = false;
+                seen.exists = false;
             }
             return;
         };
@@ -27,8 +27,8 @@ impl Checker {
             None => stored.entry(key.to_vec()).or_default(),
         };
         let before = core::mem::replace(&mut seen.expires, expires);
-        if !seen.there || seen.value != value {
-            seen.there = true;
+        if !seen.exists || seen.value != value {
+            seen.exists = true;
             seen.value.clear();
             seen.value.extend_from_slice(value);
             return self.minted(key, value);
@@ -91,8 +91,8 @@ impl Checker {
             lock.minted.insert(value.to_vec(), lock.order);
         }
         match &mut lock.last {
-            Some((last, place)) if last == value => *place = lock.order,
-            last => lock.before_last = last.replace((value.to_vec(), lock.order)).map_or(0, |(_, place)| place),
+            Some((last, position)) if last == value => *position = lock.order,
+            last => lock.before_last = last.replace((value.to_vec(), lock.order)).map_or(0, |(_, position)| position),
         }
     }
 }

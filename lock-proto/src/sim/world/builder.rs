@@ -180,7 +180,7 @@ impl<S: Servers> Builder<S> {
             violations: Vec::new(),
             recorder: if self.traced { Recorder::on(self.clients, nodes) } else { Recorder::default() },
             agenda: Agenda::default(),
-            spins: 0,
+            steps_at_instant: 0,
             steps: 0,
             halted: false,
             service: self.service,

@@ -75,7 +75,7 @@ pub struct World<S: Servers> {
     recorder: Recorder,
     agenda: Agenda<Planned<S>>,
     /// Steps since time last advanced.
-    spins: u32,
+    steps_at_instant: u32,
     steps: u64,
     /// Set when a machine broke its contract. Nothing happens after that.
     halted: bool,

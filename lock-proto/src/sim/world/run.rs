@@ -18,7 +18,7 @@ use crate::lock::Machine as _;
 use crate::time::Instant;
 
 /// This many steps without an advance of time count as an endless loop.
-pub(super) const MAX_SPINS: u32 = 100_000;
+pub(super) const MAX_STEPS_AT_INSTANT: u32 = 100_000;
 
 /// Delay of stale data after the end of its connection.
 const STALE: Range<Duration> = Duration::ZERO..Duration::from_millis(200);
@@ -103,10 +103,10 @@ impl<S: Servers> World<S> {
         if next > self.now {
             self.now = next;
             self.checker.advance(next);
-            self.spins = 0;
+            self.steps_at_instant = 0;
         }
-        self.spins += 1;
-        if self.spins > MAX_SPINS {
+        self.steps_at_instant += 1;
+        if self.steps_at_instant > MAX_STEPS_AT_INSTANT {
             self.halt("time does not advance: a machine wants to be called again and again".into());
         }
         !self.halted
@@ -335,8 +335,8 @@ impl<S: Servers> World<S> {
 
     /// Counts another round of outputs. Returns false if there are too many.
     pub(super) fn count_round(&mut self, client: usize) -> bool {
-        self.spins += 1;
-        if self.spins > MAX_SPINS {
+        self.steps_at_instant += 1;
+        if self.steps_at_instant > MAX_STEPS_AT_INSTANT {
             self.halt(format!("client {client} produces outputs without end"));
         }
         !self.halted

@@ -93,7 +93,7 @@ fn s4_a_client_that_counts_one_server_twice_is_caught() {
 #[test]
 fn s4_a_client_that_trusts_the_uptime_of_a_new_server_is_caught() {
     let plan = caught("redis-fail-over", Flaw::TrustsUptime, &[Rule::MutualExclusion]);
-    assert!(plan.steps.iter().any(|step| step.action.to_string().contains("long running")), "{plan}");
+    assert!(plan.steps.iter().any(|step| step.action.to_string().contains("long-running")), "{plan}");
 }
 
 /// A poll would otherwise hide the flaw, because every waiter is served in the end.
