@@ -188,7 +188,7 @@ fn what_is_particular_to_etcd_is_drawn() {
         assert!(page.contains(part), "{part} is not drawn");
     }
     let page = drawn("--scenario etcd-elections --seed 3");
-    for part in [">campaigns as #", ">hears: e is led by #"] {
+    for part in [">campaigns as #", ">observes: e is led by #"] {
         assert!(page.contains(part), "{part} is not drawn");
     }
     let page = drawn("--scenario etcd-suspended --seeds 0..300 --find MutualExclusion");

@@ -19,7 +19,7 @@ struct Hub {
     locks: Locks,
     store: Store,
     sent: Vec<(CallId, Request)>,
-    told: Vec<(LockId, Event)>,
+    events: Vec<(LockId, Event)>,
     watches: Vec<WatchId>,
 }
 
@@ -28,12 +28,12 @@ impl Hub {
     fn new() -> Self {
         let config = Config::new([Endpoint::parse("127.0.0.1:2379").unwrap()]);
         let locks = Locks::new(NOW, config, ClientId::from_bits(1), 1).unwrap();
-        let mut hub = Self { locks, store: Store::new(), sent: Vec::new(), told: Vec::new(), watches: Vec::new() };
+        let mut hub = Self { locks, store: Store::new(), sent: Vec::new(), events: Vec::new(), watches: Vec::new() };
         let first = hub.locks.acquire(NOW, &Acquire::new("other")).unwrap();
         hub.serve();
         hub.locks.abandon(NOW, first);
         hub.serve();
-        hub.told.clear();
+        hub.events.clear();
         hub
     }
 
@@ -41,7 +41,7 @@ impl Hub {
         while let Some(output) = self.locks.poll_output() {
             match output {
                 LocksOutput::Send { call, request, .. } => self.sent.push((call, request)),
-                LocksOutput::Event { lock, event } => self.told.push((lock, event)),
+                LocksOutput::Event { lock, event } => self.events.push((lock, event)),
                 LocksOutput::Watch { watch, .. } => self.watches.push(watch),
                 LocksOutput::Unwatch { .. } | LocksOutput::Election { .. } | LocksOutput::Stopped { .. } => {}
             }
@@ -97,7 +97,7 @@ fn a_waiter_behind_an_abandoned_try_contends_when_the_try_is_answered() {
 fn a_waiter_behind_a_try_that_adopted_a_ghost_contends_after_it() {
     let mut hub = Hub::new();
     // The leftover key: a create that was executed, but whose reply is lost.
-    let ghost = hub.locks.acquire(NOW, &Acquire::new("name").wait(Wait::Try)).unwrap();
+    let stale = hub.locks.acquire(NOW, &Acquire::new("name").wait(Wait::Try)).unwrap();
     hub.drain();
     let (call, create) = hub.sent.remove(0);
     hub.occupy("name/7");
@@ -107,19 +107,18 @@ fn a_waiter_behind_a_try_that_adopted_a_ghost_contends_after_it() {
     let lost = lock_proto::redis::Cause::Fault(lock_proto::Fault::Reset);
     hub.locks.handle_reply(NOW, call, &lock_proto::etcd::Reply::Unknown(lost));
     hub.drain();
-    assert!(hub.told.iter().any(|(id, event)| *id == ghost && matches!(event, Event::Failed(_))));
-    // The next try, with a waiter behind it.
+    assert!(hub.events.iter().any(|(id, event)| *id == stale && matches!(event, Event::Failed(_))));
     let tries = hub.locks.acquire(NOW, &Acquire::new("name").wait(Wait::Try)).unwrap();
     let waits = hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
     hub.serve();
-    assert!(hub.told.iter().any(|(id, event)| *id == tries && matches!(event, Event::Failed(_))));
+    assert!(hub.events.iter().any(|(id, event)| *id == tries && matches!(event, Event::Failed(_))));
     hub.store.delete(&"name/7".into());
     assert!(
-        hub.told
+        hub.events
             .iter()
             .any(|(id, event)| *id == waits && matches!(event, Event::Blocked(lock_proto::redis::Blocked::Held))),
         "the waiter is in the queue: {:?}",
-        hub.told
+        hub.events
     );
 }
 
@@ -138,8 +137,8 @@ fn a_value_proclaimed_while_another_is_being_written_is_written_too() {
     hub.serve();
     let values: Vec<_> = hub.store.keys.values().map(|kv| kv.value.clone()).collect();
     assert_eq!(values, ["c"]);
-    let told = hub.told.iter().filter(|(_, event)| matches!(event, Event::Proclaimed { .. })).count();
-    assert_eq!(told, 1, "one answer, when the last value stands");
+    let events = hub.events.iter().filter(|(_, event)| matches!(event, Event::Proclaimed { .. })).count();
+    assert_eq!(events, 1, "one answer, when the last value stands");
 }
 
 /// Found by the `leader` play: a change during an older read was never read.
@@ -194,8 +193,8 @@ fn a_watch_that_was_opened_during_a_write_is_not_relied_upon() {
             }
         }
         assert_eq!(at.len(), looks, "readings after {at:?} ms");
-        assert!(at.iter().all(|ms| *ms <= 100), "it is told by then: {at:?}");
-        assert!(!hub.told.iter().any(|(id, event)| *id == waits && matches!(event, Event::Granted(_))));
+        assert!(at.iter().all(|ms| *ms <= 100), "it is reported by then: {at:?}");
+        assert!(!hub.events.iter().any(|(id, event)| *id == waits && matches!(event, Event::Granted(_))));
     }
 }
 
@@ -214,7 +213,11 @@ fn a_release_that_the_watch_tells_late_is_found_by_reading() {
     assert!(due <= NOW + Duration::from_millis(10), "{due}");
     hub.locks.handle_timeout(due);
     hub.serve();
-    assert!(hub.told.iter().any(|(id, event)| *id == waits && matches!(event, Event::Granted(_))), "{:?}", hub.told);
+    assert!(
+        hub.events.iter().any(|(id, event)| *id == waits && matches!(event, Event::Granted(_))),
+        "{:?}",
+        hub.events
+    );
 }
 
 /// Scenario `etcd-turns`, seed 2814: two waiters timed out in one step. The second one, which
@@ -229,14 +232,14 @@ fn a_waiter_that_is_gone_before_its_lease_is_asked_for_leaves_none() {
     let own = Acquire::new("name").ttl(Duration::from_secs(4)).renew(Renew::Manual).wait(wait(2));
     let second = hub.locks.acquire(NOW, &own).unwrap();
     hub.serve();
-    hub.told.clear();
+    hub.events.clear();
     // The process is paused for longer than both waits.
     hub.locks.handle_timeout(NOW + Duration::from_secs(3));
     hub.drain();
-    let failed = |lock| hub.told.iter().any(|(id, event)| *id == lock && matches!(event, Event::Failed(_)));
-    assert!(failed(first) && failed(second), "{:?}", hub.told);
-    let asked = hub.sent.iter().any(|(_, request)| matches!(request, Request::Grant { .. }));
-    assert!(!asked, "{:?}", hub.sent);
+    let failed = |lock| hub.events.iter().any(|(id, event)| *id == lock && matches!(event, Event::Failed(_)));
+    assert!(failed(first) && failed(second), "{:?}", hub.events);
+    let requested = hub.sent.iter().any(|(_, request)| matches!(request, Request::Grant { .. }));
+    assert!(!requested, "{:?}", hub.sent);
 }
 
 /// A rejected watch (for lack of permission, for example) is replaced by periodic reads.
@@ -252,7 +255,11 @@ fn a_waiter_whose_watch_is_refused_reads_the_queue_now_and_then() {
     hub.store.delete(&"name/7".into());
     hub.locks.handle_timeout(NOW + Duration::from_secs(1));
     hub.serve();
-    assert!(hub.told.iter().any(|(id, event)| *id == waits && matches!(event, Event::Granted(_))), "{:?}", hub.told);
+    assert!(
+        hub.events.iter().any(|(id, event)| *id == waits && matches!(event, Event::Granted(_))),
+        "{:?}",
+        hub.events
+    );
 }
 
 /// A watch that starts in the past reports the waiter's own put, which is ignored.

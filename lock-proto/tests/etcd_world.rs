@@ -13,7 +13,7 @@ use lock_proto::etcd::ElectionEvent;
 use lock_proto::redis::{Acquire, Event, Release};
 use lock_proto::sim::Direction;
 use lock_proto::sim::etcd::World;
-use lock_proto::sim::trace::{Fate, Lane, Point, State, Trace, What};
+use lock_proto::sim::trace::{Delivery, Lane, Point, State, Trace, What};
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -29,7 +29,7 @@ fn held(w: &mut World, client: usize, name: &str) -> LockId {
     lock
 }
 
-fn give_back(w: &mut World, client: usize, lock: LockId) {
+fn release_and_wait(w: &mut World, client: usize, lock: LockId) {
     w.release(client, lock);
     w.expect(secs(3), "the release is answered", |w| w.is_over(client, lock));
 }
@@ -69,8 +69,7 @@ fn catalogue_m2_a_compaction_while_waiting_is_no_error() {
     }
 }
 
-/// Case S3: a new leader restarts every lease with its full TTL. The dead holder's key lives as
-/// long as the cluster says.
+/// Case S3: a new leader restarts every lease with its full TTL, and so a dead holder's key.
 #[test]
 fn catalogue_s3_a_new_leader_prolongs_a_dead_holders_life() {
     let mut w = World::cluster(3).clients(2).seed(1).build();
@@ -86,8 +85,7 @@ fn catalogue_s3_a_new_leader_prolongs_a_dead_holders_life() {
     end(&mut w, 2);
 }
 
-/// Case S8: the end of a stream or member does not end the session. The client continues on the
-/// next member and keeps its locks.
+/// Case S8: after the end of a stream or member, the client keeps its session on the next member.
 #[test]
 fn catalogue_s8_a_lock_outlives_the_members_it_was_taken_from() {
     let mut w = World::cluster(3).clients(2).seed(1).build();
@@ -159,16 +157,15 @@ fn e5_no_watch_begins_in_the_past() {
     end(&mut w, 6);
 }
 
-/// Counts the methods that a whole client calls.
 #[test]
 fn e3_an_uncontended_lock_is_two_calls() {
     let mut w = World::cluster(1).seed(1).build();
     let lock = held(&mut w, 0, "a");
-    give_back(&mut w, 0, lock);
+    release_and_wait(&mut w, 0, lock);
     let before: u64 = w.cluster_now().calls().values().sum();
     for _ in 0..50 {
         let lock = held(&mut w, 0, "a");
-        give_back(&mut w, 0, lock);
+        release_and_wait(&mut w, 0, lock);
     }
     let cluster = w.cluster_now();
     assert_eq!(cluster.calls().values().sum::<u64>() - before, 100, "{:?}", cluster.calls());
@@ -193,13 +190,12 @@ fn t2_a_cut_off_holder_is_told_before_another_holds() {
         let lost = w.events(0, first).iter().position(|event| matches!(event, Event::Lost(_))).unwrap();
         assert!(w.event_times(0, first)[lost] < *w.event_times(1, second).last().unwrap());
         w.heal_all();
-        give_back(&mut w, 0, first);
+        release_and_wait(&mut w, 0, first);
         assert!(matches!(w.events(0, first).last(), Some(Event::Released(Release::Expired | Release::Taken))));
         end(&mut w, 2);
     }
 }
 
-/// A resource that compares the owner's key rejects late writes of a paused holder.
 #[test]
 fn e8_a_write_of_an_old_holder_is_refused() {
     let mut late = 0;
@@ -238,7 +234,7 @@ fn t4_a_clock_that_stands_still_while_suspended_breaks_the_promise() {
         w.expect(secs(20), "the second holds", |w| w.is_held(1, second));
         w.resume_client(0);
         assert_eq!(w.overlaps() > 0, clock_stops, "{:?}", w.violations());
-        w.expect(secs(4), "it is told by the store, if not by the clock", |w| !w.is_held(0, first));
+        w.expect(secs(4), "the store ends the hold, if not the clock", |w| !w.is_held(0, first));
     }
 }
 
@@ -265,11 +261,11 @@ fn e4_a_waiter_outlives_its_watches() {
         let value = format!("two {round}");
         w.expect(
             secs(3),
-            "the observer hears of it",
+            "the observer receives it",
             |w| matches!(w.observed(2, query).last(), Some(ElectionEvent::Leader(leader)) if leader.value == value),
         );
         w.close_query(2, query);
-        give_back(&mut w, 1, second);
+        release_and_wait(&mut w, 1, second);
     }
     end(&mut w, 3);
 }
@@ -286,7 +282,7 @@ fn s2_an_only_member_that_stood_still_serves_again() {
     assert!(!w.is_held(0, first) && !w.is_held(1, second));
     w.resume_member(0);
     w.expect(secs(20), "the second holds", |w| w.is_held(1, second));
-    give_back(&mut w, 0, first);
+    release_and_wait(&mut w, 0, first);
     end(&mut w, 2);
 }
 
@@ -342,7 +338,6 @@ fn a_run_is_recorded_for_pictures() {
     w.release(0, first);
     w.expect(secs(1), "the second holds", |w| w.is_held(1, second));
 
-    // An abandoned waiter.
     let third = w.acquire(0, Acquire::new("a"));
     w.run_for(ms(500));
     w.abandon(0, third);
@@ -365,21 +360,20 @@ fn a_run_is_recorded_for_pictures() {
     let trace = w.take_trace();
 
     assert_eq!((trace.clients, trace.nodes, trace.end, trace.calm), (2, 3, ended, None));
-    let told = points(&trace, 0, first);
-    let renewed = told.iter().filter(|point| matches!(point, Point::Renewed { .. })).count();
-    let rest: Vec<_> = told.into_iter().filter(|point| !matches!(point, Point::Renewed { .. })).collect();
+    let points_seen = points(&trace, 0, first);
+    let renewed = points_seen.iter().filter(|point| matches!(point, Point::Renewed { .. })).count();
+    let rest: Vec<_> = points_seen.into_iter().filter(|point| !matches!(point, Point::Renewed { .. })).collect();
     assert!(renewed > 2);
     assert!(
         matches!(
             rest[..],
-            [Point::Asked, Point::Granted { fence: Some(_), .. }, Point::Claimed, Point::GaveBack, Point::Ended(_)]
+            [Point::Requested, Point::Granted { fence: Some(_), .. }, Point::Claimed, Point::Released, Point::Ended(_)]
         ),
         "{rest:?}"
     );
-    assert!(matches!(points(&trace, 1, second)[..], [Point::Asked, Point::Granted { .. }, Point::Claimed, ..]));
-    assert_eq!(points(&trace, 0, third), [&Point::Asked, &Point::GaveBack]);
+    assert!(matches!(points(&trace, 1, second)[..], [Point::Requested, Point::Granted { .. }, Point::Claimed, ..]));
+    assert_eq!(points(&trace, 0, third), [&Point::Requested, &Point::Released]);
 
-    // States, partitions, and a stopped clock.
     let at = |what: &What| trace.entries.iter().find(|entry| entry.what == *what).map(|entry| entry.at);
     for (lane, states) in [
         (Lane::Node(2), &[State::Down, State::Running][..]),
@@ -412,20 +406,19 @@ fn a_run_is_recorded_for_pictures() {
     };
     assert_eq!((leases(0), leases(1)), (1, 2), "{:?}", trace.entries);
 
-    // Packets.
-    let says = |from, to, label: &str| {
+    let sent = |from, to, label: &str| {
         let mut all = trace.messages.iter();
         all.any(|message| (message.from, message.to) == (from, to) && message.label.starts_with(label))
     };
-    let to_any = |client, label| (0..3).any(|member| says(Lane::Client(client), Lane::Node(member), label));
+    let to_any = |client, label| (0..3).any(|member| sent(Lane::Client(client), Lane::Node(member), label));
     for label in ["connect", "put a/", "keep alive ", "watch a/", "delete a/"] {
         assert!(to_any(0, label) || to_any(1, label), "{label}");
     }
-    assert!((0..3).any(|member| says(Lane::Node(member), Lane::Client(0), "yes, at ")));
-    assert!(says(Lane::Client(0), Lane::Resource, "write, fence "));
-    assert!(trace.messages.iter().all(|message| match message.fate {
-        Fate::Arrived(at) | Fate::Lost(at) => at >= message.sent,
-        Fate::UnderWay => true,
+    assert!((0..3).any(|member| sent(Lane::Node(member), Lane::Client(0), "yes, at ")));
+    assert!(sent(Lane::Client(0), Lane::Resource, "write, fence "));
+    assert!(trace.messages.iter().all(|message| match message.delivery {
+        Delivery::Arrived(at) | Delivery::Lost(at) => at >= message.sent,
+        Delivery::InFlight => true,
     }));
 }
 
@@ -438,19 +431,19 @@ fn an_election_is_recorded_for_pictures() {
     w.run_for(secs(1));
     w.proclaim(0, candidate, "two");
     w.run_for(secs(1));
-    give_back(&mut w, 0, candidate);
+    release_and_wait(&mut w, 0, candidate);
     w.run_for(secs(1));
     w.shutdown(1, secs(5));
     w.run_for(secs(10));
     let trace = w.take_trace();
     let is_lease = |word: &&str| word.starts_with("lease ");
-    let mut says: Vec<_> = words(&trace, Some(Lane::Client(0)));
-    says.retain(|word| !is_lease(word));
-    assert_eq!(says, ["campaigns as one", "proclaims two", "has proclaimed"]);
-    let mut hears: Vec<_> = words(&trace, Some(Lane::Client(1)));
-    hears.retain(|word| !is_lease(word));
-    assert!(hears.starts_with(&["observes e"]) && hears.ends_with(&["has stopped"]), "{hears:?}");
-    for word in ["hears: e is led by one", "hears: e is led by two", "hears: nobody leads e", "is shut down"] {
-        assert!(hears.contains(&word), "{word}: {hears:?}");
+    let mut notes: Vec<_> = words(&trace, Some(Lane::Client(0)));
+    notes.retain(|word| !is_lease(word));
+    assert_eq!(notes, ["campaigns as one", "proclaims two", "has proclaimed"]);
+    let mut notes: Vec<_> = words(&trace, Some(Lane::Client(1)));
+    notes.retain(|word| !is_lease(word));
+    assert!(notes.starts_with(&["observes e"]) && notes.ends_with(&["has stopped"]), "{notes:?}");
+    for word in ["observes: e is led by one", "observes: e is led by two", "observes: nobody leads e", "is shut down"] {
+        assert!(notes.contains(&word), "{word}: {notes:?}");
     }
 }

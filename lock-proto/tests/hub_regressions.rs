@@ -123,7 +123,7 @@ impl Hub {
         assert!(matches!(request, Request::Extend { .. }), "{request:?}");
     }
 
-    fn told(&mut self) -> Vec<Event> {
+    fn take_events(&mut self) -> Vec<Event> {
         core::mem::take(&mut self.events).into_iter().map(|(_, event)| event).collect()
     }
 
@@ -134,7 +134,7 @@ impl Hub {
         }
         self.locks.claim(ms(at + 1), id).unwrap();
         self.drain();
-        assert!(matches!(self.told()[..], [Event::Granted(_)]));
+        assert!(matches!(self.take_events()[..], [Event::Granted(_)]));
         id
     }
 }
@@ -167,7 +167,7 @@ fn a4_what_a_young_node_granted_is_given_back_after_a_win() {
     for node in [2, 0, 1] {
         hub.reply(2, takes[node].0, &granted());
     }
-    assert!(matches!(hub.told()[..], [Event::Granted(_)]));
+    assert!(matches!(hub.take_events()[..], [Event::Granted(_)]));
     hub.locks.claim(ms(3), id).unwrap();
     hub.locks.release(ms(4), id).unwrap();
     hub.drain();
@@ -176,13 +176,12 @@ fn a4_what_a_young_node_granted_is_given_back_after_a_win() {
     for (call, _) in &deletes {
         hub.reply(5, *call, &Reply::Deleted { number: 1, awaited: false });
     }
-    // Everything is over: a shutdown completes at once.
     hub.locks.shut_down(ms(6), for_ms(60_000));
-    assert_eq!(nodes, [0, 1, 2], "every node that granted is owed a delete");
-    assert!(hub.locks.is_stopped(), "the lock is kept for ever");
+    assert_eq!(nodes, [0, 1, 2], "every node that granted gets a delete");
+    assert!(hub.locks.is_stopped(), "the lock is never dropped");
 }
 
-/// Two nodes turn out to be the same server during a round. It must not be won by their two votes.
+/// Two nodes turn out to be the same server during a round, and their votes count once.
 #[test]
 fn q6_equal_nodes_found_during_a_round_do_not_win_it() {
     let mut hub = Hub::new(3, |c| c);
@@ -192,8 +191,8 @@ fn q6_equal_nodes_found_during_a_round_do_not_win_it() {
     hub.up(1, 1, &server("same", 99));
     hub.reply(2, takes[0].0, &granted());
     hub.reply(2, takes[1].0, &granted());
-    let told = hub.told();
-    assert!(matches!(told[..], [Event::Failed(Failure::EqualNodes(..))]), "{told:?}");
+    let events = hub.take_events();
+    assert!(matches!(events[..], [Event::Failed(Failure::EqualNodes(..))]), "{events:?}");
 }
 
 /// Many waiters that fail at once must not use one stack frame each.
@@ -204,7 +203,7 @@ fn m5_many_waiters_that_fail_at_once_do_not_overflow_the_stack() {
     for _ in 0..20_000 {
         hub.acquire(2, &want());
     }
-    hub.told();
+    hub.take_events();
     // A small stack, as a host's tasks and threads have.
     let small = std::thread::Builder::new().stack_size(256 * 1024);
     let run = small.spawn(move || {
@@ -215,9 +214,9 @@ fn m5_many_waiters_that_fail_at_once_do_not_overflow_the_stack() {
         hub
     });
     let mut hub = run.unwrap().join().unwrap();
-    let told = hub.told();
-    let failed = told.iter().filter(|event| matches!(event, Event::Failed(Failure::EqualNodes(..)))).count();
-    assert_eq!(told[0], Event::Lost(Loss::EqualNodes));
+    let events = hub.take_events();
+    let failed = events.iter().filter(|event| matches!(event, Event::Failed(Failure::EqualNodes(..)))).count();
+    assert_eq!(events[0], Event::Lost(Loss::EqualNodes));
     assert_eq!(failed, 20_000);
     hub.locks.abandon(ms(4), first);
 }
@@ -230,7 +229,7 @@ fn m5_many_waiters_that_are_refused_at_once_do_not_overflow_the_stack() {
     for _ in 0..20_000 {
         hub.acquire(2, &want());
     }
-    hub.told();
+    hub.take_events();
     for node in 0..3 {
         hub.up(3, node, &Err(ServerError::classify("NOPERM this user has no permissions to run the 'info' command")));
     }
@@ -239,12 +238,11 @@ fn m5_many_waiters_that_are_refused_at_once_do_not_overflow_the_stack() {
         hub.at(10_000);
         hub
     });
-    let told = run.unwrap().join().unwrap().told();
-    let refused = told.iter().filter(|event| matches!(event, Event::Failed(Failure::Refused(_)))).count();
+    let events = run.unwrap().join().unwrap().take_events();
+    let refused = events.iter().filter(|event| matches!(event, Event::Failed(Failure::Refused(_)))).count();
     assert_eq!(refused, 20_000);
 }
 
-/// The last instant works like any other: no panic and no endless loop.
 #[test]
 fn m1_time_may_jump_to_the_last_instant() {
     for nodes in [1, 3] {
@@ -259,18 +257,17 @@ fn m1_time_may_jump_to_the_last_instant() {
                 hub.drain();
             }
         }
-        assert_eq!(hub.told().iter().filter(|event| matches!(event, Event::Lost(_))).count(), 1);
+        assert_eq!(hub.take_events().iter().filter(|event| matches!(event, Event::Lost(_))).count(), 1);
     }
 }
 
-/// A fencing token near the maximum does not overflow.
 #[test]
 fn m5_a_fence_at_the_end_of_the_numbers_does_no_harm() {
     let mut hub = Hub::new(1, |c| c);
     hub.acquire(0, &want());
     let (take, _) = hub.one();
     hub.reply(1, take, &Reply::Granted { fence: Some(FenceBlock { first: u64::MAX, count: 2, ahead_ms: u32::MAX }) });
-    assert!(matches!(hub.told()[..], [Event::Granted(_)]));
+    assert!(matches!(hub.take_events()[..], [Event::Granted(_)]));
 }
 
 /// The watchdog saw that the lock was lost to another client. The release reports it.
@@ -281,13 +278,13 @@ fn u1_the_release_after_a_loss_to_another_client_is_taken() {
     hub.at(3_000);
     let (extend, _) = hub.one();
     hub.reply(3_001, extend, &Reply::Taken);
-    assert_eq!(hub.told(), [Event::Lost(Loss::Taken)]);
+    assert_eq!(hub.take_events(), [Event::Lost(Loss::Taken)]);
     hub.locks.release(ms(3_002), id).unwrap();
     hub.drain();
     for (call, _) in hub.requests() {
         hub.reply(3_003, call, &Reply::Taken);
     }
-    assert_eq!(hub.told(), [Event::Released(Release::Taken)]);
+    assert_eq!(hub.take_events(), [Event::Released(Release::Taken)]);
 }
 
 /// Two holds of one client on the same name are lost and released together. The result of the first
@@ -299,7 +296,7 @@ fn u1_a_delete_that_was_under_way_says_nothing_of_a_later_release() {
     let [first, second] = [0, 20_000].map(|at| {
         let id = hub.held(at, &manual);
         hub.at(at + 19_000);
-        assert_eq!(hub.told().last(), Some(&Event::Lost(Loss::Expired)));
+        assert_eq!(hub.take_events().last(), Some(&Event::Lost(Loss::Expired)));
         id
     });
     hub.locks.release(ms(40_000), first).unwrap();
@@ -307,28 +304,27 @@ fn u1_a_delete_that_was_under_way_says_nothing_of_a_later_release() {
     hub.drain();
     let (call, _) = hub.one();
     hub.reply(40_001, call, &Reply::Taken);
-    assert_eq!(hub.told(), [Event::Released(Release::Taken)]);
+    assert_eq!(hub.take_events(), [Event::Released(Release::Taken)]);
     let (call, _) = hub.one();
     hub.reply(40_002, call, &Reply::Deleted { number: 2, awaited: false });
-    assert_eq!(hub.told(), [Event::Released(Release::Released)]);
+    assert_eq!(hub.take_events(), [Event::Released(Release::Released)]);
 }
 
-/// An extend at the very instant of the last confirmed request is sent and answered. The clock may
-/// also stand still after it ran backwards, so its granularity is not the only cause.
+/// An extend at the instant of the last confirmed request is sent and answered.
 #[test]
 fn m1_an_extend_while_the_clock_stands_still_is_answered() {
     let mut hub = Hub::new(1, |c| c);
     let id = hub.acquire(0, &want().renew(Renew::Manual));
     let (take, _) = hub.one();
     hub.reply(0, take, &granted());
-    hub.told();
+    hub.take_events();
     hub.locks.claim(ms(0), id).unwrap();
     hub.locks.extend(ms(0), id).unwrap();
     hub.drain();
     for (call, _) in hub.requests() {
         hub.reply(1, call, &Reply::Extended);
     }
-    assert!(matches!(hub.told()[..], [Event::Renewed { .. }, Event::Extended]));
+    assert!(matches!(hub.take_events()[..], [Event::Renewed { .. }, Event::Extended]));
 }
 
 /// The same for a waiter that must get a full TTL before it is notified.
@@ -340,13 +336,13 @@ fn a8_a_manual_waiter_is_served_while_the_clock_stands_still() {
     hub.reply(0, take, &granted());
     hub.locks.claim(ms(0), first).unwrap();
     hub.acquire(0, &want().renew(Renew::Manual));
-    hub.told();
+    hub.take_events();
     hub.locks.release(ms(0), first).unwrap();
     hub.drain();
     for (call, _) in hub.requests() {
         hub.reply(1, call, &Reply::Extended);
     }
-    assert!(matches!(hub.told()[..], [Event::Released(Release::Released), Event::Granted(_)]));
+    assert!(matches!(hub.take_events()[..], [Event::Released(Release::Released), Event::Granted(_)]));
 }
 
 /// A shutdown counts unconfirmed releases, including those answered with `Unknown` before.
@@ -359,7 +355,7 @@ fn u2_a_shutdown_counts_what_was_answered_unknown_before_its_end() {
     let (delete, _) = hub.one();
     hub.reply(20, delete, &not_sent());
     hub.at(600);
-    assert_eq!(hub.told(), [Event::Lost(Loss::ShutDown), Event::Released(Release::Unknown)]);
+    assert_eq!(hub.take_events(), [Event::Lost(Loss::ShutDown), Event::Released(Release::Unknown)]);
     hub.at(5_010);
     assert_eq!(hub.outputs, [LocksOutput::Stopped { unreleased: 1 }]);
 }
@@ -373,7 +369,7 @@ fn u2_a_shutdown_that_runs_out_of_time_answers_every_release() {
     hub.drain();
     hub.at(110);
     assert_eq!(hub.outputs, [LocksOutput::Stopped { unreleased: 1 }]);
-    assert_eq!(hub.told(), [Event::Lost(Loss::ShutDown), Event::Released(Release::Unknown)]);
+    assert_eq!(hub.take_events(), [Event::Lost(Loss::ShutDown), Event::Released(Release::Unknown)]);
     assert_eq!(hub.locks.next_deadline(), None);
 }
 
@@ -436,7 +432,6 @@ fn a7_signals_that_nobody_wants_are_handed_on_each_by_its_own_call() {
     assert!(calls[0] != calls[1] && calls[1] != calls[2] && calls[0] != calls[2], "{calls:?}");
 }
 
-/// Only the holder can extend a lock, not a waiter, even if it is about to be granted.
 #[test]
 fn m5_a_waiter_cannot_extend_what_another_holds() {
     let mut hub = Hub::new(1, |c| c);
@@ -465,7 +460,6 @@ fn q3_the_validity_that_is_told_is_that_of_the_majority() {
     assert!(hub.locks.valid_until(id).unwrap() > before, "two of three");
 }
 
-/// A late reply to an earlier attempt does not invalidate the reply to an extend.
 #[test]
 fn h3_an_extend_is_answered_though_an_older_take_is_answered_meanwhile() {
     let mut hub = Hub::new(3, |c| c);
@@ -481,7 +475,7 @@ fn h3_an_extend_is_answered_though_an_older_take_is_answered_meanwhile() {
     hub.reply(3_001, takes[2].0, &granted());
     hub.reply(3_002, renewals[0].0, &Reply::Extended);
     hub.reply(3_002, renewals[1].0, &Reply::Extended);
-    hub.told();
+    hub.take_events();
     hub.locks.extend(ms(3_003), id).unwrap();
     hub.drain();
     let extends = hub.requests();
@@ -491,10 +485,10 @@ fn h3_an_extend_is_answered_though_an_older_take_is_answered_meanwhile() {
         let answer = if call.node() == NodeId::new(1) { not_sent() } else { Reply::Extended };
         hub.reply(3_005, call, &answer);
     }
-    let told = hub.told();
+    let events = hub.take_events();
     let until = ms(3_003 + 9_000 - 92);
-    let renewed = told.iter().any(|event| matches!(event, Event::Renewed { valid_until } if *valid_until >= until));
-    assert!(renewed, "two of three have extended: {told:?}");
+    let renewed = events.iter().any(|event| matches!(event, Event::Renewed { valid_until } if *valid_until >= until));
+    assert!(renewed, "two of three have extended: {events:?}");
 }
 
 /// A node that reports a lost key during an extend can no longer confirm it.
@@ -513,8 +507,8 @@ fn h3_an_extend_does_not_wait_for_a_node_that_has_lost_the_key() {
     assert_eq!(extends.len(), 2, "{extends:?}");
     hub.reply(3_003, extends[0].0, &Reply::Extended);
     hub.reply(3_003, extends[1].0, &not_sent());
-    let told = hub.told();
-    assert!(told.iter().any(|event| matches!(event, Event::ExtendFailed(_))), "{told:?}");
+    let events = hub.take_events();
+    assert!(events.iter().any(|event| matches!(event, Event::ExtendFailed(_))), "{events:?}");
 }
 
 /// A waiter that must get a full TTL first has nothing to release. (Explorer, seed 9288.)
@@ -550,8 +544,8 @@ fn q6_a_wait_for_young_nodes_is_told_as_such() {
         hub.up(0, node, &server(run_id, 3));
     }
     hub.acquire(1, &want());
-    assert_eq!(hub.told(), [Event::Blocked(Blocked::RecentlyRestarted)]);
-    assert_eq!(hub.requests(), [], "nobody is asked who may not vote");
+    assert_eq!(hub.take_events(), [Event::Blocked(Blocked::RecentlyRestarted)]);
+    assert_eq!(hub.requests(), [], "nodes without a vote get no request");
 }
 
 /// A node that temporarily cannot report its uptime counts as recently restarted. One that refuses
@@ -563,13 +557,13 @@ fn q6_a_node_that_could_not_tell_its_age_counts_as_young() {
         [("LOADING later", true, 2, 3), ("NOPERM no", false, 2, 2), ("NOPERM no", true, 3, 3)]
     {
         let age = if trust { UnknownAge::Trust } else { UnknownAge::Refuse };
-        for (at, asked) in [(9_999, first), (10_000, later)] {
+        for (at, expected) in [(9_999, first), (10_000, later)] {
             let mut hub = Hub::new(3, |c| c.unknown_age(age));
             hub.up(0, 0, &server("a", 1_000));
             hub.up(0, 1, &server("b", 1_000));
             hub.up(0, 2, &Err(ServerError::classify(text)));
             hub.acquire(at, &want());
-            assert_eq!(hub.requests().len(), asked, "{text}, {age:?}, at {at} ms");
+            assert_eq!(hub.requests().len(), expected, "{text}, {age:?}, at {at} ms");
         }
     }
 }

@@ -20,7 +20,7 @@ const RETRY: Duration = Duration::from_millis(20);
 struct Naive {
     id: ClientId,
     locks: BTreeMap<LockId, Lock>,
-    asked: VecDeque<LockId>,
+    pending: VecDeque<LockId>,
     next: u32,
     conn: Option<ConnId>,
     connections: u64,
@@ -44,7 +44,7 @@ enum Stage {
     /// Next attempt at this time.
     Waits(Instant),
     /// Attempt sent at this time.
-    Asked(Instant),
+    Requested(Instant),
     /// Held until this time.
     Held(Instant),
     Lost,
@@ -57,7 +57,7 @@ impl Naive {
         Self {
             id,
             locks: BTreeMap::new(),
-            asked: VecDeque::new(),
+            pending: VecDeque::new(),
             next: 0,
             conn: None,
             connections: 0,
@@ -68,7 +68,7 @@ impl Naive {
         }
     }
 
-    fn tell(&mut self, lock: LockId, event: Event) {
+    fn emit(&mut self, lock: LockId, event: Event) {
         if event.is_last() {
             self.locks.remove(&lock);
         }
@@ -76,20 +76,20 @@ impl Naive {
     }
 
     fn send(&mut self, lock: LockId, args: &[&str]) {
-        self.asked.push_back(lock);
+        self.pending.push_back(lock);
         self.bytes.extend(format!("*{}\r\n", args.len()).bytes());
         args.iter().for_each(|arg| self.bytes.extend(format!("${}\r\n{arg}\r\n", arg.len()).bytes()));
     }
 
     fn deadline(&self, lock: &Lock) -> Option<Instant> {
         let ends = match (lock.wait, lock.stage) {
-            (Wait::For(time), Stage::Waits(_) | Stage::Asked(_)) => Some(lock.since + time),
+            (Wait::For(time), Stage::Waits(_) | Stage::Requested(_)) => Some(lock.since + time),
             _ => None,
         };
         let next = match lock.stage {
             Stage::Waits(at) => Some(at).filter(|_| self.is_up),
             Stage::Held(at) | Stage::Releasing(at) => Some(at),
-            Stage::Asked(_) | Stage::Lost => None,
+            Stage::Requested(_) | Stage::Lost => None,
         };
         [ends, next].into_iter().flatten().min()
     }
@@ -97,18 +97,18 @@ impl Naive {
     fn answered(&mut self, now: Instant, id: LockId, done: bool) {
         let Some(lock) = self.locks.get_mut(&id) else { return };
         match lock.stage {
-            Stage::Asked(sent) if done => {
+            Stage::Requested(sent) if done => {
                 let drift = Drift::default();
                 let until = sent + lock.ttl.saturating_sub(lock.ttl / drift.divisor + drift.margin);
                 let token = Token { client: self.id, number: 1 };
                 lock.stage = Stage::Held(until);
                 let grant = Grant::new(token, None, lock.ttl, until);
-                self.tell(id, Event::Granted(grant));
+                self.emit(id, Event::Granted(grant));
             }
-            Stage::Asked(_) if lock.wait == Wait::Try => self.times_out(now, id),
-            Stage::Asked(_) => lock.stage = Stage::Waits(now + RETRY),
+            Stage::Requested(_) if lock.wait == Wait::Try => self.times_out(now, id),
+            Stage::Requested(_) => lock.stage = Stage::Waits(now + RETRY),
             Stage::Releasing(_) => {
-                self.tell(id, Event::Released(if done { Release::Released } else { Release::Expired }))
+                self.emit(id, Event::Released(if done { Release::Released } else { Release::Expired }))
             }
             Stage::Waits(_) | Stage::Held(_) | Stage::Lost => {}
         }
@@ -116,7 +116,7 @@ impl Naive {
 
     fn times_out(&mut self, now: Instant, id: LockId) {
         let waited = now.since(self.locks[&id].since);
-        self.tell(id, Event::Failed(Failure::TimedOut(Report::new(waited, []))));
+        self.emit(id, Event::Failed(Failure::TimedOut(Report::new(waited, []))));
     }
 
     fn connect(&mut self) {
@@ -146,7 +146,7 @@ impl Machine for Naive {
     }
 
     fn extend(&mut self, _: Instant, lock: LockId) -> Result<(), Misuse> {
-        self.tell(lock, Event::ExtendFailed(Report::new(Duration::ZERO, [])));
+        self.emit(lock, Event::ExtendFailed(Report::new(Duration::ZERO, [])));
         Ok(())
     }
 
@@ -169,7 +169,7 @@ impl Machine for Naive {
 
     fn shutdown(&mut self, _: Instant, _: Duration) {
         for lock in self.locks.keys().copied().collect::<Vec<_>>() {
-            self.tell(lock, Event::Failed(Failure::ShuttingDown));
+            self.emit(lock, Event::Failed(Failure::ShuttingDown));
         }
         self.outputs.extend(self.conn.take().map(|conn| Output::Disconnect { conn }));
         self.outputs.push_back(Output::Stopped { unreleased: 0 });
@@ -184,15 +184,15 @@ impl Machine for Naive {
             match lock.stage {
                 Stage::Held(_) => {
                     self.locks.get_mut(&id).unwrap().stage = Stage::Lost;
-                    self.tell(id, Event::Lost(Loss::Expired));
+                    self.emit(id, Event::Lost(Loss::Expired));
                 }
-                Stage::Releasing(_) => self.tell(id, Event::Released(Release::Unknown)),
+                Stage::Releasing(_) => self.emit(id, Event::Released(Release::Unknown)),
                 Stage::Waits(at) if self.is_up && at <= now => {
-                    self.locks.get_mut(&id).unwrap().stage = Stage::Asked(now);
+                    self.locks.get_mut(&id).unwrap().stage = Stage::Requested(now);
                     let (token, ttl) = (format!("{}:1", self.id), lock.ttl.as_millis().to_string());
                     self.send(id, &["SET", &lock.key, &token, "NX", "PX", &ttl]);
                 }
-                Stage::Waits(_) | Stage::Asked(_) | Stage::Lost => self.times_out(now, id),
+                Stage::Waits(_) | Stage::Requested(_) | Stage::Lost => self.times_out(now, id),
             }
         }
     }
@@ -204,7 +204,7 @@ impl Machine for Naive {
     fn valid_until(&self, lock: LockId) -> Option<Instant> {
         match self.locks.get(&lock)?.stage {
             Stage::Held(until) => Some(until),
-            Stage::Waits(_) | Stage::Asked(_) | Stage::Lost | Stage::Releasing(_) => None,
+            Stage::Waits(_) | Stage::Requested(_) | Stage::Lost | Stage::Releasing(_) => None,
         }
     }
 
@@ -229,7 +229,7 @@ impl Machine for Naive {
         (self.conn, self.is_up) = (None, false);
         self.bytes.clear();
         self.received.clear();
-        for id in core::mem::take(&mut self.asked) {
+        for id in core::mem::take(&mut self.pending) {
             self.answered(now, id, false);
         }
         self.connect();
@@ -241,7 +241,7 @@ impl ByteClient for Naive {
         self.received.extend_from_slice(bytes);
         while let Some(end) = self.received.windows(2).position(|pair| pair == b"\r\n") {
             let line: Vec<u8> = self.received.drain(..end + 2).collect();
-            if let Some(lock) = self.asked.pop_front() {
+            if let Some(lock) = self.pending.pop_front() {
                 self.answered(now, lock, line.starts_with(b"+OK") || line.starts_with(b":1"));
             }
         }

@@ -55,7 +55,7 @@ fn one_client_takes_and_gives_back_with_one_command_each() {
     assert_eq!(released(&w, 0, lock), Some(Release::Released));
     assert_eq!(w.total_calls(0), 2, "{}", w.log());
     w.run_for(secs(30));
-    assert_eq!(w.total_calls(0), 2, "nothing goes on afterwards\n{}", w.log());
+    assert_eq!(w.total_calls(0), 2, "no requests follow\n{}", w.log());
     assert_eq!(w.keys(0), ["lock-proto:fence"]);
 }
 
@@ -129,7 +129,7 @@ fn a_node_that_restarts_empty_takes_the_lock_away_and_the_holder_is_told() {
         w.run_for(secs(1));
         assert!(w.is_held(0, lock));
         w.restart_node(0, false);
-        w.expect(secs(6), "the loss is told", |w| lost(w, 0, lock).is_some());
+        w.expect(secs(6), "the loss is reported", |w| lost(w, 0, lock).is_some());
         assert_eq!(lost(&w, 0, lock), Some(Loss::Gone), "seed {seed}\n{}", w.log());
         assert!(!w.is_held(0, lock));
         w.release(0, lock);
@@ -222,7 +222,7 @@ fn a_quorum_that_loses_its_majority_is_lost() {
         for node in [0, 2, 4] {
             w.kill_node(node);
         }
-        w.expect(secs(3), "the loss is told", |w| lost(w, 0, lock).is_some());
+        w.expect(secs(3), "the loss is reported", |w| lost(w, 0, lock).is_some());
         assert_eq!(lost(&w, 0, lock), Some(Loss::Expired), "seed {seed}");
     }
 }
@@ -339,7 +339,6 @@ fn a_server_clock_set_forward_breaks_exclusion_and_the_checker_sees_it() {
     let second = w.acquire(1, Acquire::new("a").ttl(secs(10)));
     w.expect(secs(1), "the second holds", |w| w.is_held(1, second));
     assert_eq!(w.overlaps(), 1, "{:?}", w.violations());
-    // The second fence is still greater.
     assert!(w.grant(1, second).unwrap().fence > w.grant(0, first).unwrap().fence);
 }
 
@@ -393,14 +392,14 @@ fn the_next_deadline_is_the_same_with_its_reason_and_without() {
         w.acquire_for(i % 3, Acquire::new("a").ttl(secs(1)), ms(40));
     }
     w.kill_node(1);
-    let mut asked = 0;
+    let mut requests = 0;
     w.run_until(secs(5), |w| {
         for client in 0..3 {
             let machine = w.machine(client);
             assert_eq!(machine.next_deadline(), machine.next_deadline_reason().map(|(at, _)| at));
-            asked += 1;
+            requests += 1;
         }
         false
     });
-    assert!(asked > 100);
+    assert!(requests > 100);
 }

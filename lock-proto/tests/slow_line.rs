@@ -20,7 +20,7 @@ const fn secs(n: u64) -> Duration {
 fn slow(nodes: usize, latency: Duration) -> World {
     let mut w = World::redis(nodes).seed(1).build();
     let first = w.acquire_for(0, Acquire::new("first"), ms(1));
-    w.expect(secs(2), "the first lock is given back", |w| w.is_over(0, first));
+    w.expect(secs(2), "the first lock is released", |w| w.is_over(0, first));
     for node in 0..nodes {
         for direction in Direction::BOTH {
             w.slow(0, node, direction, latency..latency + ms(1));

@@ -59,8 +59,8 @@ fn say(what: &dyn fmt::Display) {
 fn list() {
     for scenario in scenarios() {
         let bounds = match scenario.bounds {
-            Bounds::Kept => "within the bounds: everything is promised".to_owned(),
-            Bounds::Broken(what) => {
+            Bounds::Within => "within the bounds: everything is promised".to_owned(),
+            Bounds::Beyond(what) => {
                 let excused: Vec<String> = scenario.excused.iter().map(ToString::to_string).collect();
                 format!("beyond the bounds ({what}): {} cannot be promised", excused.join(", "))
             }
@@ -284,6 +284,6 @@ mod tests {
         draw.shrink = true;
         assert_eq!(draw_one(&draw), BROKEN);
         let small = fs::read_to_string(&out).unwrap();
-        assert!(whole != small && small.contains("then made smaller"));
+        assert!(whole != small && small.contains("then shrunk"));
     }
 }

@@ -4,9 +4,8 @@ use alloc::collections::VecDeque;
 
 use crate::time::Instant;
 
-/// Events ordered by time; events with the same time keep the order in which they were scheduled.
-///
-/// A sorted deque beats a tree here: it stays short, and new events mostly go to the end.
+/// Events ordered by time, then by the order of scheduling. A sorted deque is faster than a tree
+/// here: it stays short, and new events mostly go to the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Agenda<T> {
     plans: VecDeque<(Instant, T)>,
@@ -44,7 +43,6 @@ impl<T> Agenda<T> {
         self.plans.iter().map(|(_, what)| what)
     }
 
-    /// Removes the events that match, and returns them in order.
     pub(super) fn extract(&mut self, which: impl Fn(&T) -> bool) -> impl Iterator<Item = T> {
         let plans = core::mem::take(&mut self.plans);
         let (out, stays): (VecDeque<_>, _) = plans.into_iter().partition(|(_, what)| which(what));

@@ -62,7 +62,7 @@ impl Clock {
     }
 
     /// Records that the clock stopped from `from` to `to`.
-    pub fn stood_still(&mut self, from: Instant, to: Instant) {
+    pub fn pause(&mut self, from: Instant, to: Instant) {
         *self = Self::new(to, self.read(from), self.drift_ppm);
     }
 

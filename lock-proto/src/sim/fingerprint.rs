@@ -101,7 +101,6 @@ impl Fingerprint {
         self.fact(now, client, 9, &[lock.slot.into(), lock.generation.into(), kind, more[0], more[1]]);
     }
 
-    /// An observation of client `client` receives an event.
     pub(super) fn election(&mut self, now: Instant, client: usize, event: &ElectionEvent) {
         let (kind, revision, key) = match event {
             ElectionEvent::Leader(leader) => (1, leader.mod_revision.unsigned_abs(), &leader.key[..]),

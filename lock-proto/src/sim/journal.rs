@@ -26,7 +26,7 @@ pub(crate) struct Journal {
     digest: Digest,
     written: u64,
     /// Digest of the clients' behaviour, independent of names.
-    pub(super) facts: Fingerprint,
+    pub(super) fingerprint: Fingerprint,
 }
 
 /// FNV-1a over text as it is formatted, without an intermediate string.
@@ -44,9 +44,9 @@ impl fmt::Write for Digest {
 
 impl Journal {
     pub(crate) const fn new(keep: Keep) -> Self {
-        let facts = Fingerprint::new(!matches!(keep, Keep::Nothing));
+        let fingerprint = Fingerprint::new(!matches!(keep, Keep::Nothing));
         // The offset basis of FNV-1a.
-        Self { lines: VecDeque::new(), keep, digest: Digest(0xcbf2_9ce4_8422_2325), written: 0, facts }
+        Self { lines: VecDeque::new(), keep, digest: Digest(0xcbf2_9ce4_8422_2325), written: 0, fingerprint }
     }
 
     pub(crate) fn write(&mut self, now: Instant, what: fmt::Arguments<'_>) {
@@ -81,7 +81,6 @@ impl Journal {
         text
     }
 
-    /// Returns the digest of all lines and their number.
     pub(crate) const fn digest(&self) -> (u64, u64) {
         (self.digest.0, self.written)
     }

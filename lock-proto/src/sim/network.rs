@@ -1,5 +1,4 @@
-//! Connections with latency and cuts. A cut holds bytes back, as TCP does: they arrive after the
-//! cut heals, even if the sender has given up.
+//! Connections with latency and cuts. A cut holds bytes back until it heals, as TCP does.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
@@ -25,7 +24,6 @@ pub(crate) trait Payload: Clone + Debug {
     fn label(&self, direction: Direction) -> String;
 }
 
-/// A packet on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Packet<P> {
     /// The client requests a connection, or the server's kernel accepts it.
@@ -46,7 +44,7 @@ pub(crate) struct Link<P> {
     /// The server process has accepted it.
     pub(crate) node_open: bool,
     /// When the client last received something, or first sent a request.
-    pub(crate) heard: Instant,
+    pub(crate) last_received: Instant,
     paths: [Path<P>; 2],
 }
 
@@ -99,14 +97,13 @@ pub(crate) struct Posted<P> {
     pub(crate) message: Option<MessageId>,
 }
 
-/// A packet on arrival.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival<P> {
     pub(crate) link: u64,
     pub(crate) direction: Direction,
     pub(crate) posted: Posted<P>,
     /// The sender's window was full and now has room.
-    pub(crate) frees: bool,
+    pub(crate) frees_window: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,7 +150,7 @@ impl<P: Payload> Network<P> {
             client_open: true,
             established: false,
             node_open: false,
-            heard: now,
+            last_received: now,
             paths: [Path::new(), Path::new()],
         };
         // Ids grow, so the list stays sorted.
@@ -190,7 +187,7 @@ impl<P: Payload> Network<P> {
     }
 
     /// Returns how many of the next `len` bytes travel together. Occasionally splits them.
-    pub(crate) fn piece(&mut self, len: usize) -> usize {
+    pub(crate) fn draw_piece(&mut self, len: usize) -> usize {
         if self.rng.one_in(4) { 1 + usize::try_from(self.rng.below(len as u64)).unwrap_or(0) } else { len }
     }
 
@@ -204,7 +201,7 @@ impl<P: Payload> Network<P> {
             path.in_flight += data.size();
         }
         self.steps += 1;
-        self.arrivals.plan(at, Arrival { link: id, direction, posted, frees: false });
+        self.arrivals.plan(at, Arrival { link: id, direction, posted, frees_window: false });
     }
 
     pub(crate) fn next_arrival(&self) -> Option<Instant> {
@@ -224,7 +221,7 @@ impl<P: Payload> Network<P> {
                 continue;
             }
             if let Packet::Data(data) = &arrival.posted.packet {
-                arrival.frees = path.in_flight >= self.window;
+                arrival.frees_window = path.in_flight >= self.window;
                 path.in_flight -= data.size();
             }
             return Some(arrival);
@@ -278,7 +275,7 @@ impl<P: Payload> Network<P> {
         }
     }
 
-    pub(crate) fn quick(&mut self) {
+    pub(crate) fn reset_latencies(&mut self) {
         self.slow.clear();
     }
 
@@ -287,7 +284,7 @@ impl<P: Payload> Network<P> {
     }
 
     /// Draws the latency of a message that belongs to no connection.
-    pub(crate) fn travel(&mut self) -> Duration {
+    pub(crate) fn draw_latency(&mut self) -> Duration {
         self.rng.duration(&self.latency)
     }
 
@@ -297,7 +294,7 @@ impl<P: Payload> Network<P> {
     }
 
     /// Delays everything in flight on a connection in one direction.
-    pub(crate) fn hold_up(&mut self, now: Instant, id: u64, direction: Direction, by: Duration) {
+    pub(crate) fn delay(&mut self, now: Instant, id: u64, direction: Direction, by: Duration) {
         let held = self.arrivals.extract(|arrival| arrival.link == id && arrival.direction == direction);
         let held: Vec<Arrival<P>> = held.collect();
         for arrival in held {

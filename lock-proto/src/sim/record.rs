@@ -10,7 +10,6 @@ use core::time::Duration;
 use crate::lock::{Acquire, Event, Grant, Renew};
 use crate::time::Instant;
 
-/// The events of an acquisition, and the habits of its application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     /// The name of the lock, with the prefix.
@@ -46,7 +45,7 @@ impl Record {
         Self { name, events: Vec::new(), times: Vec::new(), grant: None, habits, ttl, extends: VecDeque::new() }
     }
 
-    pub(super) fn shown(&self) -> String {
+    pub(super) fn escaped_name(&self) -> String {
         format!("{}", self.name.escape_ascii())
     }
 }

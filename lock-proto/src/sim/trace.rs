@@ -43,14 +43,14 @@ pub struct Message {
     /// When it was sent, in true time.
     pub sent: Instant,
     /// What happened to it.
-    pub fate: Fate,
+    pub delivery: Delivery,
 }
 
 /// What happened to a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Delivery {
     /// Still in flight, or held back by a cut, when the run ended.
-    UnderWay,
+    InFlight,
     /// It arrived at this time.
     Arrived(Instant),
     /// It was lost with its connection at this time.
@@ -72,11 +72,11 @@ pub enum State {
     Down,
 }
 
-/// A step in the life of an acquisition.
+/// A step of an acquisition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Point {
     /// The application requested the lock.
-    Asked,
+    Requested,
     /// The lock is granted. It is an offer until it is claimed.
     Granted {
         /// The fencing token, if any.
@@ -94,7 +94,7 @@ pub enum Point {
     /// The application learned that the lock is lost, for this reason.
     Lost(String),
     /// The application released the lock, or dropped the acquisition.
-    GaveBack,
+    Released,
     /// The last event of the acquisition.
     Ended(String),
 }
@@ -216,7 +216,6 @@ impl Recorder {
         }
     }
 
-    /// Records a message that is sent. `label` is evaluated only if recording is enabled.
     pub(crate) fn sent(
         &mut self,
         now: Instant,
@@ -225,15 +224,15 @@ impl Recorder {
         label: impl FnOnce() -> String,
     ) -> Option<MessageId> {
         let trace = self.0.as_mut()?;
-        trace.messages.push(Message { from, to, label: label(), sent: now, fate: Fate::UnderWay });
+        trace.messages.push(Message { from, to, label: label(), sent: now, delivery: Delivery::InFlight });
         Some(MessageId(trace.messages.len() - 1))
     }
 
-    pub(crate) fn fate(&mut self, message: Option<MessageId>, fate: Fate) {
+    pub(crate) fn set_delivery(&mut self, message: Option<MessageId>, delivery: Delivery) {
         if let (Some(trace), Some(MessageId(index))) = (&mut self.0, message)
             && let Some(message) = trace.messages.get_mut(index)
         {
-            message.fate = fate;
+            message.delivery = delivery;
         }
     }
 
@@ -270,9 +269,9 @@ mod tests {
         let (a, b) = (Instant::from_millis(1), Instant::from_millis(2));
         let first = on.sent(a, Lane::Client(0), Lane::Node(0), || "SET".to_string());
         on.sent(a, Lane::Client(0), Lane::Node(0), || "DEL".to_string());
-        on.fate(first, Fate::Arrived(b));
+        on.set_delivery(first, Delivery::Arrived(b));
         let trace = on.finish(b);
-        assert_eq!(trace.messages[0].fate, Fate::Arrived(b));
-        assert_eq!(trace.messages[1].fate, Fate::UnderWay);
+        assert_eq!(trace.messages[0].delivery, Delivery::Arrived(b));
+        assert_eq!(trace.messages[1].delivery, Delivery::InFlight);
     }
 }

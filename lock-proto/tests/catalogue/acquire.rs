@@ -17,15 +17,15 @@ fn catalogue_a1_a_repeated_take_is_not_kept_out_by_its_own_token() {
         warm(&mut w, 0);
         let lock = w.acquire(0, Acquire::new("a"));
         w.expect(ms(5), "the server has executed it", |w| w.get(0, "a").is_some());
-        let ghost = w.get(0, "a").unwrap().to_vec();
+        let stale_token = w.get(0, "a").unwrap().to_vec();
         w.drop_connections(0, 0);
-        w.expect(ms(200), "it is held, long before the ghost's TTL is over", |w| w.is_held(0, lock));
+        w.expect(ms(200), "it is held, long before the late key expires", |w| w.is_held(0, lock));
         assert!(!was_blocked(&w, 0, lock, Blocked::Held), "seed {seed}\n{}", w.log());
-        assert_ne!(token(&w, 0, lock), ghost);
+        assert_ne!(token(&w, 0, lock), stale_token);
         assert_eq!(w.get(0, "a").unwrap(), token(&w, 0, lock));
         w.run_for(secs(30));
-        assert!(w.is_held(0, lock), "the ghost's delete takes nothing from it: seed {seed}\n{}", w.log());
-        assert_eq!(give_back(&mut w, 0, lock), Release::Released);
+        assert!(w.is_held(0, lock), "the late delete does not affect it: seed {seed}\n{}", w.log());
+        assert_eq!(release_and_wait(&mut w, 0, lock), Release::Released);
         w.run_for(secs(30));
         assert_clean(&w);
     }
@@ -49,9 +49,9 @@ fn catalogue_a1_a_take_that_lands_late_does_not_keep_its_own_client_out() {
         assert!(was_blocked(&w, 0, lock, Blocked::Held), "{:?}", w.events(0, lock));
         w.on_node(0, "DEL a", |node, now| node.remove(now, "a"));
         w.expect(ms(3), "the lost take lands", |w| w.get(0, "a").is_some());
-        let ghost = w.get(0, "a").unwrap().to_vec();
+        let stale_token = w.get(0, "a").unwrap().to_vec();
         w.expect(ms(2_020), "the next attempt has it", |w| w.is_held(0, lock));
-        assert_ne!(token(&w, 0, lock), ghost, "seed {seed}\n{}", w.log());
+        assert_ne!(token(&w, 0, lock), stale_token, "seed {seed}\n{}", w.log());
         w.run_for(secs(30));
         assert!(w.is_held(0, lock), "seed {seed}\n{}", w.log());
     }
@@ -78,7 +78,7 @@ fn catalogue_a2_no_key_is_ever_without_a_time_limit() {
     w.run_for(secs(30));
     assert!(was_blocked(&w, 0, lock, Blocked::HeldWithoutExpiry), "{:?}", w.events(0, lock));
     w.on_node(0, "DEL a", |node, now| node.remove(now, "a"));
-    w.expect(secs(1), "the wait goes on and ends well", |w| w.is_held(0, lock));
+    w.expect(secs(1), "the wait continues and succeeds", |w| w.is_held(0, lock));
 }
 
 /// Case A3: every node grants, but the last reply is read after the end of the validity. The round
@@ -104,7 +104,7 @@ fn catalogue_a3_grants_that_come_too_late_do_not_count() {
         w.expect(ms(10), "the attempt is over", |w| w.is_over(0, lock));
         assert!(w.grant(0, lock).is_none(), "seed {seed}\n{}", w.log());
         assert!(matches!(failure(&w, 0, lock), Some(Failure::TimedOut(_))));
-        w.expect(ms(200), "all is given back", |w| (0..nodes).all(|node| w.get(node, "a").is_none()));
+        w.expect(ms(200), "all keys are released", |w| (0..nodes).all(|node| w.get(node, "a").is_none()));
         w.run_for(secs(30));
         assert_clean(&w);
     }
@@ -125,7 +125,7 @@ fn catalogue_a4_a_round_that_was_too_slow_leaves_no_keys() {
         w.expect(ms(5), "all have executed it", |w| (0..3).all(|node| w.get(node, "a").is_some()));
         w.expect(ms(60), "the round is over", |w| w.is_over(0, lock));
         assert!(matches!(failure(&w, 0, lock), Some(Failure::TimedOut(_))), "seed {seed}\n{}", w.log());
-        w.expect(ms(10), "all is given back", |w| (0..3).all(|node| w.get(node, "a").is_none()));
+        w.expect(ms(10), "all keys are released", |w| (0..3).all(|node| w.get(node, "a").is_none()));
         assert_never_back(&mut w, 3, secs(30));
     }
 }
@@ -159,11 +159,11 @@ fn catalogue_a6_an_interrupted_wait_never_holds() {
         let first = hold(&mut w, 0, Acquire::new("a"));
         let lock = w.acquire(1, Acquire::new("a"));
         w.run_for(ms(100 + seed * 7));
-        let told = w.events(1, lock).len();
+        let events = w.events(1, lock).len();
         w.abandon(1, lock);
-        let _ = give_back(&mut w, 0, first);
+        let _ = release_and_wait(&mut w, 0, first);
         w.run_for(secs(5));
-        assert_eq!(w.events(1, lock).len(), told);
+        assert_eq!(w.events(1, lock).len(), events);
         assert_eq!(w.try_verb(1, |machine, now| machine.claim(now, lock)), Err(Misuse::Stale(lock)));
         w.run_for(secs(10));
         assert_clean(&w);
@@ -189,15 +189,15 @@ fn catalogue_a7_a_data_key_in_the_way_is_named_and_left_alone() {
     let mut w = World::redis(1).build();
     let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(3)));
     w.on_node(0, "SET a data", |node, now| node.insert(now, "a", "data", None));
-    w.expect(ms(1_100), "the loss is told by the next renewal", |w| lost(w, 0, lock).is_some());
+    w.expect(ms(1_100), "the loss is reported by the next renewal", |w| lost(w, 0, lock).is_some());
     assert_eq!(lost(&w, 0, lock), Some(Loss::Taken));
-    assert_eq!(give_back(&mut w, 0, lock), Release::Taken);
+    assert_eq!(release_and_wait(&mut w, 0, lock), Release::Taken);
     w.run_for(secs(30));
     assert_eq!(w.get(0, "a"), Some(&b"data"[..]));
 }
 
 /// Case A8: without a reachable server the wait never ends, or ends as if the lock were taken. Here
-/// every wait ends, and its error tells unreachable from busy.
+/// every wait ends, and unreachable and busy are different errors.
 // A5
 #[test]
 fn catalogue_a8_unreachable_and_taken_are_two_things() {
@@ -287,7 +287,7 @@ fn catalogue_a11_what_has_ended_is_never_extended() {
         let second = w.acquire(1, Acquire::new("a").ttl(secs(1)));
         w.expect(secs(1), "the second holds", |w| w.is_held(1, second));
         assert_eq!(lost(&w, 0, first), Some(Loss::Expired), "seed {seed}\n{}", w.log());
-        assert_eq!(give_back(&mut w, 1, second), Release::Released);
+        assert_eq!(release_and_wait(&mut w, 1, second), Release::Released);
         w.heal_all();
         w.expect(ms(100), "the extension arrives", |w| requests(w, 0, "extend", "a") == 1);
         assert_never_back(&mut w, 1, secs(2));
@@ -309,12 +309,14 @@ fn catalogue_a12_ttl_and_renewal_belong_to_one_acquisition() {
         let mut w = World::redis(1).seed(seed).build();
         let by_hand = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)).renew(Renew::Manual));
         let renewed = w.acquire(0, Acquire::new("a").ttl(secs(6)));
-        w.expect(secs(3), "the first ends, not renewed by the wish of the second", |w| lost(w, 0, by_hand).is_some());
+        w.expect(secs(3), "the first ends, not renewed by the request of the second", |w| {
+            lost(w, 0, by_hand).is_some()
+        });
         w.expect(ms(200), "the second holds", |w| w.is_held(0, renewed));
         assert_eq!(w.grant(0, renewed).unwrap().ttl, secs(6));
         w.run_for(secs(20));
         assert!(w.is_held(0, renewed), "the second is renewed, though the first was not: seed {seed}\n{}", w.log());
-        let _ = give_back(&mut w, 0, renewed);
+        let _ = release_and_wait(&mut w, 0, renewed);
         // On a local hand-over, a TTL longer than the key's is first requested from the server.
         let shorter = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)));
         let takes = requests(&w, 0, "take", "a");
@@ -324,8 +326,8 @@ fn catalogue_a12_ttl_and_renewal_belong_to_one_acquisition() {
         w.expect(ms(10), "the third holds", |w| w.is_held(0, longer));
         assert_eq!(requests(&w, 0, "take", "a"), takes, "it was passed on");
         assert!(w.node(0).pttl(w.now(), "a").unwrap() > ms(8_900), "seed {seed}\n{}", w.log());
-        let told = w.events(0, longer).iter().filter(|event| matches!(event, Event::Granted(_))).count();
-        assert_eq!(told, 1);
+        let events = w.events(0, longer).iter().filter(|event| matches!(event, Event::Granted(_))).count();
+        assert_eq!(events, 1);
         w.expect(secs(9), "nobody renews the third", |w| lost(w, 0, longer).is_some());
     }
 }

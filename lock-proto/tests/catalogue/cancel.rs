@@ -21,7 +21,7 @@ fn catalogue_c1_a_grant_for_a_caller_that_has_left_is_given_back() {
         w.run_for(ms(10));
         w.abandon(0, lock);
         w.expect(ms(20), "the server grants it to nobody", |w| w.get(0, "a").is_some());
-        w.expect(ms(30), "it is given back", |w| w.get(0, "a").is_none());
+        w.expect(ms(30), "it is released", |w| w.get(0, "a").is_none());
         let next = hold(&mut w, 1, Acquire::new("a"));
         w.run_for(secs(10));
         assert!(w.is_held(1, next));
@@ -47,7 +47,7 @@ fn catalogue_c3_a_release_outlives_its_caller() {
         w.run_for(secs(3));
         assert!(w.get(0, "a").is_some());
         w.heal_all();
-        w.expect(ms(1_500), "it is given back before its TTL", |w| w.get(0, "a").is_none());
+        w.expect(ms(1_500), "it is released before its TTL", |w| w.get(0, "a").is_none());
         assert_never_back(&mut w, 1, secs(30));
         assert_eq!(released(&w, 0, lock), None, "nobody listens any more");
     }
@@ -162,8 +162,8 @@ fn catalogue_c6_a_release_that_did_not_arrive_is_repeated() {
 // A4
 #[test]
 fn catalogue_c10_whatever_goes_wrong_is_cleaned_up() {
-    type Trouble = fn(&mut World);
-    const TROUBLES: [(&str, Trouble); 8] = [
+    type InjectFault = fn(&mut World);
+    const FAULTS: [(&str, InjectFault); 8] = [
         ("reset", |w| w.drop_connections(0, 0)),
         ("killed", |w| {
             w.kill_node(0);
@@ -190,19 +190,19 @@ fn catalogue_c10_whatever_goes_wrong_is_cleaned_up() {
         w.run_for(secs(1));
         w.set_condition(0, condition, false);
     }
-    for (what, trouble) in TROUBLES {
+    for (what, inject_fault) in FAULTS {
         for step in 0..12 {
             let mut w = World::redis(1).clients(2).seed(step).build();
             warm(&mut w, 0);
             let lock = w.acquire(0, Acquire::new("a").wait(Wait::Try));
             w.run_for(us(100 * step));
-            trouble(&mut w);
+            inject_fault(&mut w);
             w.run_for(secs(1));
             if w.is_over(0, lock) {
                 assert!(failure(&w, 0, lock).is_some());
             } else {
                 assert!(w.is_held(0, lock), "{what}, step {step}: neither held nor over\n{}", w.log());
-                let _ = give_back(&mut w, 0, lock);
+                let _ = release_and_wait(&mut w, 0, lock);
             }
             w.expect(ms(1_500), "it is free", |w| w.get(0, "a").is_none());
             let next = w.acquire(1, Acquire::new("a").wait(Wait::Try));

@@ -22,7 +22,7 @@ fn catalogue_k1_a_server_clock_step_breaks_exclusion_but_not_the_fence() {
         assert!(w.grant(1, second).unwrap().fence > w.grant(0, first).unwrap().fence);
         // The clock jumps back: the counter keeps the greater time.
         w.jump_node_clock_back(0, secs(3_600));
-        assert_eq!(give_back(&mut w, 1, second), Release::Released);
+        assert_eq!(release_and_wait(&mut w, 1, second), Release::Released);
         let third = hold(&mut w, 1, Acquire::new("a"));
         assert!(w.grant(1, third).unwrap().fence > w.grant(1, second).unwrap().fence);
     }
@@ -45,8 +45,7 @@ fn catalogue_k2_an_answer_read_after_a_pause_is_no_lock() {
         w.resume_client(0);
         w.run_for(secs(5));
         assert!(w.grant(0, first).is_none() && w.is_held(1, second), "seed {seed}\n{}", w.log());
-        // The same with the reply to a renewal.
-        let _ = give_back(&mut w, 1, second);
+        let _ = release_and_wait(&mut w, 1, second);
         w.expect(secs(3), "the first holds", |w| w.is_held(0, first));
         w.expect(ms(700), "its renewal is executed", |w| requests(w, 0, "extend", "a") >= nodes);
         w.pause_client(0);
@@ -120,14 +119,14 @@ fn catalogue_k4_a_renewal_counts_from_its_emission() {
             w.extend(0, lock);
         }
         w.expect(secs(3), "it is renewed", |w| was_renewed(w, 0, lock));
-        let told = w.now();
+        let reported_at = w.now();
         let renewed =
             |event: &Event| if let Event::Renewed { valid_until } = event { Some(*valid_until) } else { None };
         let valid_until = w.events(0, lock).iter().rev().find_map(renewed).unwrap();
         let validity = secs(9) - ms(92);
         assert!(
-            valid_until <= told.back(ms(400)) + validity,
-            "seed {seed}: {valid_until}, told at {told}\n{}",
+            valid_until <= reported_at.back(ms(400)) + validity,
+            "seed {seed}: {valid_until}, reported at {reported_at}\n{}",
             w.log()
         );
         // The key outlives the client's validity.

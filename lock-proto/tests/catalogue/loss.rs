@@ -24,8 +24,8 @@ fn catalogue_l1_a_holder_that_is_cut_off_is_told_before_the_next_one_holds() {
             _ => w.cut(0, 0, Direction::ToNode),
         }
         w.expect(secs(5), "the second holds", |w| w.is_held(1, second));
-        let told = w.events(0, first).iter().zip(w.event_times(0, first));
-        let lost_at = told.filter(|(event, _)| matches!(event, Event::Lost(_))).map(|(_, at)| *at).next();
+        let events = w.events(0, first).iter().zip(w.event_times(0, first));
+        let lost_at = events.filter(|(event, _)| matches!(event, Event::Lost(_))).map(|(_, at)| *at).next();
         let granted_at = w.events(1, second).iter().zip(w.event_times(1, second));
         let granted_at = granted_at.filter(|(event, _)| matches!(event, Event::Granted(_))).map(|(_, at)| *at).next();
         assert!(lost_at.unwrap() < granted_at.unwrap(), "seed {seed}\n{}", w.log());
@@ -72,18 +72,18 @@ fn catalogue_l5_the_release_of_a_lost_lock_is_short() {
         w.run_for(secs(seed) + ms(50));
         assert_eq!(requests(&w, 0, "release", "a"), 0, "nothing is sent before the guard comes back");
         let start = w.now();
-        assert_eq!(give_back(&mut w, 0, lock), Release::Expired);
+        assert_eq!(release_and_wait(&mut w, 0, lock), Release::Expired);
         assert!(w.now().since(start) < ms(5), "seed {seed}\n{}", w.log());
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)).renew(Renew::Manual));
         w.partition(0, 0);
         w.expect(secs(3), "it is lost", |w| lost(w, 0, lock).is_some());
         let start = w.now();
-        assert_eq!(give_back(&mut w, 0, lock), Release::Unknown);
+        assert_eq!(release_and_wait(&mut w, 0, lock), Release::Unknown);
         assert_eq!(w.now().since(start), secs(2));
         let mut w = World::redis(1).seed(seed).build();
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)).renew(Renew::Manual));
         w.run_for(secs(3));
-        let _ = give_back(&mut w, 0, lock);
+        let _ = release_and_wait(&mut w, 0, lock);
         w.run_for(secs(30));
         assert_eq!(requests(&w, 0, "release", "a"), 1, "seed {seed}\n{}", w.log());
     }
@@ -105,9 +105,9 @@ fn catalogue_l7_a_late_renewal_is_no_alarm() {
         w.drop_connections(0, 0);
         w.run_for(secs(20));
         assert!(w.is_held(0, lock) && lost(&w, 0, lock).is_none(), "seed {seed}\n{}", w.log());
-        let told = w.events(0, lock);
-        let warnings = told.iter().filter(|event| at_risk(event)).count();
-        assert!(warnings == 1 && was_renewed(&w, 0, lock), "{told:?}");
+        let events = w.events(0, lock);
+        let warnings = events.iter().filter(|event| at_risk(event)).count();
+        assert!(warnings == 1 && was_renewed(&w, 0, lock), "{events:?}");
     }
 }
 
@@ -122,8 +122,8 @@ fn catalogue_l8_a_lost_lock_is_never_taken_again_by_itself() {
         assert_never_back(&mut w, 1, secs(20));
         assert_eq!(lost(&w, 0, lock), Some(Loss::Gone));
         assert_eq!(requests(&w, 0, "take", "a"), 1, "seed {seed}\n{}", w.log());
-        let told = w.events(0, lock).iter().filter(|event| matches!(event, Event::Lost(_))).count();
-        assert_eq!(told, 1);
+        let events = w.events(0, lock).iter().filter(|event| matches!(event, Event::Lost(_))).count();
+        assert_eq!(events, 1);
         assert!(w.now() > Instant::ZERO && !w.is_held(0, lock));
     }
 }

@@ -46,12 +46,12 @@ fn hold(w: &mut World, client: usize, want: Acquire) -> LockId {
 #[track_caller]
 fn warm(w: &mut World, client: usize) {
     let lock = hold(w, client, Acquire::new("warm-up"));
-    let _ = give_back(w, client, lock);
+    let _ = release_and_wait(w, client, lock);
     w.run_for(ms(5));
 }
 
 #[track_caller]
-fn give_back(w: &mut World, client: usize, lock: LockId) -> Release {
+fn release_and_wait(w: &mut World, client: usize, lock: LockId) -> Release {
     w.release(client, lock);
     w.expect(secs(3), "the release is answered", |w| w.is_over(client, lock));
     released(w, client, lock).unwrap()
@@ -97,7 +97,6 @@ fn is_request(line: &str, client: usize, kind: &str, name: &str) -> bool {
     line.contains(&format!(" from c{client}/")) && (plain || words.take(keys).any(|key| key == name))
 }
 
-/// Sends a command of another program over a separate connection.
 fn command(w: &mut World, node: usize, args: &[&str]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", args.len());
     for arg in args {

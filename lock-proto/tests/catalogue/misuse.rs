@@ -22,7 +22,7 @@ fn catalogue_x2_every_grant_of_a_server_has_a_token_of_its_own() {
             let lock = hold(&mut w, client, Acquire::new("a"));
             assert_eq!(w.get(0, "a").unwrap(), token(&w, client, lock));
             assert!(seen.insert(token(&w, client, lock)), "a token came twice");
-            let _ = give_back(&mut w, client, lock);
+            let _ = release_and_wait(&mut w, client, lock);
         }
     }
 }
@@ -43,7 +43,6 @@ fn catalogue_x3_one_client_is_not_one_owner() {
         });
         assert!(all_over && most == 1, "{most} held at once: seed {seed}\n{}", w.log());
         assert!(locks.iter().all(|lock| released(&w, 0, *lock) == Some(Release::Released)));
-        // FIFO order, and each grant has a different fence.
         let fences: Vec<_> = locks.iter().map(|lock| w.grant(0, *lock).unwrap().fence.unwrap()).collect();
         assert!(fences.is_sorted() && fences.iter().collect::<BTreeSet<_>>().len() == fences.len());
     }
@@ -72,7 +71,7 @@ fn catalogue_x5_what_was_never_granted_cannot_be_released() {
     let refused = w.try_verb(1, |machine, now| machine.release(now, second));
     assert_eq!(refused, Err(Misuse::NotHeld(second)));
     assert!(w.is_held(0, first));
-    let _ = give_back(&mut w, 0, first);
+    let _ = release_and_wait(&mut w, 0, first);
     w.expect(ms(100), "the wait has gone on", |w| w.is_held(1, second));
     let refused = w.try_verb(0, |machine, now| machine.release(now, first));
     assert_eq!(refused, Err(Misuse::Stale(first)), "what has ended has ended");

@@ -201,8 +201,8 @@ fn catalogue_q7_a_dead_node_holds_nobody_up() {
             let start = w.now();
             w.extend(0, lock);
             w.expect(ms(5), "it is extended", |w| was_renewed(w, 0, lock));
-            assert_eq!(give_back(&mut w, 0, lock), Release::Released);
-            assert!(w.now().since(start) < ms(10), "given back: seed {seed}\n{}", w.log());
+            assert_eq!(release_and_wait(&mut w, 0, lock), Release::Released);
+            assert!(w.now().since(start) < ms(10), "released: seed {seed}\n{}", w.log());
         }
     }
 }
@@ -235,7 +235,7 @@ fn catalogue_q9_a_node_that_was_never_won_does_not_spoil_the_release() {
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(3)));
         w.run_for(ms(seed * 200));
         let start = w.now();
-        assert_eq!(give_back(&mut w, 0, lock), Release::Released, "seed {seed}\n{}", w.log());
+        assert_eq!(release_and_wait(&mut w, 0, lock), Release::Released, "seed {seed}\n{}", w.log());
         assert!(w.now().since(start) < ms(5));
         w.run_for(secs(10));
         assert_eq!(w.get(nodes - 1, "a"), Some(&b"rival"[..]));

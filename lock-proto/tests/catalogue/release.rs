@@ -20,7 +20,7 @@ fn catalogue_u1_a_late_release_takes_nothing_from_the_next_holder() {
         let third = w.acquire(2, Acquire::new("a"));
         w.run_for(ms(50));
         w.resume_client(0);
-        assert_eq!(give_back(&mut w, 0, first), Release::Taken, "seed {seed}\n{}", w.log());
+        assert_eq!(release_and_wait(&mut w, 0, first), Release::Taken, "seed {seed}\n{}", w.log());
         w.run_for(secs(20));
         assert_eq!(w.get(0, "a").unwrap(), token(&w, 1, second));
         assert!(w.is_held(1, second) && !w.is_held(2, third));
@@ -48,7 +48,7 @@ fn catalogue_u2_a_release_has_four_outcomes_and_repeats_one() {
                 _ => {}
             }
             let start = w.now();
-            assert_eq!(give_back(&mut w, 0, lock), outcome, "seed {seed}\n{}", w.log());
+            assert_eq!(release_and_wait(&mut w, 0, lock), outcome, "seed {seed}\n{}", w.log());
             let took = w.now().since(start);
             if outcome == Release::Unknown {
                 assert_eq!(took, secs(2));
@@ -70,10 +70,10 @@ fn catalogue_u3_ended_and_taken_are_two_things() {
         let mut w = World::redis(1).seed(seed).build();
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)));
         w.on_node(0, "DEL a", |node, now| node.remove(now, "a"));
-        assert_eq!(give_back(&mut w, 0, lock), Release::Expired, "it was not there any more");
+        assert_eq!(release_and_wait(&mut w, 0, lock), Release::Expired, "it was not there any more");
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)));
         w.on_node(0, "SET a other", |node, now| node.insert(now, "a", "other", Some(secs(60))));
-        assert_eq!(give_back(&mut w, 0, lock), Release::Taken, "it was somebody else's");
+        assert_eq!(release_and_wait(&mut w, 0, lock), Release::Taken, "it was somebody else's");
         assert_eq!(w.get(0, "a"), Some(&b"other"[..]));
     }
 }
@@ -86,8 +86,8 @@ fn catalogue_u3_what_was_lost_to_another_is_released_as_taken() {
     let mut w = World::redis(1).build();
     let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)));
     w.on_node(0, "SET a other", |node, now| node.insert(now, "a", "other", Some(secs(60))));
-    w.expect(secs(1), "the loss is told", |w| lost(w, 0, lock) == Some(Loss::Taken));
-    assert_eq!(give_back(&mut w, 0, lock), Release::Taken);
+    w.expect(secs(1), "the loss is reported", |w| lost(w, 0, lock) == Some(Loss::Taken));
+    assert_eq!(release_and_wait(&mut w, 0, lock), Release::Taken);
 }
 
 /// Case U5: the delete was executed but its reply was lost. The repeated delete finds nothing, and
@@ -136,7 +136,7 @@ fn catalogue_u7_a_client_never_waits_for_what_it_gave_back() {
         w.expect(ms(200), "it is held at once", |w| w.is_held(0, again));
         assert!(!was_blocked(&w, 0, again, Blocked::Held), "seed {seed}\n{}", w.log());
         w.run_for(secs(30));
-        assert!(w.is_held(0, again), "the owed delete takes nothing from it: seed {seed}\n{}", w.log());
+        assert!(w.is_held(0, again), "the pending delete does not affect it: seed {seed}\n{}", w.log());
     }
 }
 
@@ -154,9 +154,9 @@ fn catalogue_u8_a_loss_lets_the_local_waiters_on() {
         w.on_node(0, "DEL a", |node, now| node.remove(now, "a"));
         w.expect(secs(1), "the second holds", |w| w.is_held(0, second));
         assert_eq!(lost(&w, 0, first), Some(Loss::Gone), "seed {seed}\n{}", w.log());
-        let _ = give_back(&mut w, 0, second);
+        let _ = release_and_wait(&mut w, 0, second);
         w.expect(ms(200), "and then the third", |w| w.is_held(0, third));
-        assert_ne!(give_back(&mut w, 0, first), Release::Released, "seed {seed}\n{}", w.log());
+        assert_ne!(release_and_wait(&mut w, 0, first), Release::Released, "seed {seed}\n{}", w.log());
         w.run_for(secs(10));
         assert!(w.is_held(0, third));
     }
@@ -192,8 +192,8 @@ fn catalogue_u9_a_server_that_refuses_writes_has_not_lost_the_lock() {
             w.set_condition(0, condition, true);
             w.expect(secs(4), "it is lost in the end", |w| lost(w, 1, lock).is_some());
             assert_eq!(lost(&w, 1, lock), Some(Loss::Expired), "{condition:?}, seed {seed}\n{}", w.log());
-            let told = w.events(1, lock);
-            assert!(!told.iter().any(|event| matches!(event, Event::Lost(Loss::Taken | Loss::Gone))), "{told:?}");
+            let events = w.events(1, lock);
+            assert!(!events.iter().any(|event| matches!(event, Event::Lost(Loss::Taken | Loss::Gone))), "{events:?}");
         }
     }
 }

@@ -65,7 +65,7 @@ fn catalogue_r3_renewal_stops_when_the_release_is_asked_for() {
         assert!(renewals >= 4);
         w.set_condition(0, condition, true);
         let start = w.now();
-        assert_eq!(give_back(&mut w, 0, lock), Release::Unknown, "seed {seed}\n{}", w.log());
+        assert_eq!(release_and_wait(&mut w, 0, lock), Release::Unknown, "seed {seed}\n{}", w.log());
         w.expect((start + secs(3)).since(w.now()), "the key ends at its TTL", |w| w.get(0, "a").is_none());
         w.set_condition(0, condition, false);
         assert_never_back(&mut w, 1, secs(30));
@@ -148,10 +148,10 @@ fn catalogue_r8_renewal_is_retried_until_the_validity_ends() {
             assert!(w.is_held(0, lock) && lost(&w, 0, lock).is_none(), "seed {seed}\n{}", w.log());
             // The key belongs to another client now, which a single reply proves.
             w.on_node(0, "SET a other", |node, now| node.insert(now, "a", "other", Some(secs(60))));
-            w.expect(ms(1_010), "the loss is told by the next renewal", |w| lost(w, 0, lock).is_some());
+            w.expect(ms(1_010), "the loss is reported by the next renewal", |w| lost(w, 0, lock).is_some());
             assert_eq!(lost(&w, 0, lock), Some(Loss::Taken));
         } else {
-            w.expect(secs(3), "the loss is told", |w| lost(w, 0, lock).is_some());
+            w.expect(secs(3), "the loss is reported", |w| lost(w, 0, lock).is_some());
             assert_eq!(lost(&w, 0, lock), Some(Loss::Expired));
             assert_eq!(w.now() + secs(5), valid_until, "to the nanosecond");
             let tries = w.log().lines().filter(|line| line.ends_with(" connect")).count();
@@ -176,7 +176,7 @@ fn catalogue_r9_an_extension_keeps_the_handle() {
     assert!(w.is_held(0, lock));
     assert!(w.machine(0).valid_until(lock) > Some(granted.valid_until + secs(9)));
     assert_eq!(w.get(0, "a").unwrap(), granted.token.to_string().as_bytes());
-    assert_eq!(give_back(&mut w, 0, lock), Release::Released);
+    assert_eq!(release_and_wait(&mut w, 0, lock), Release::Released);
 }
 
 /// Case R10: extensions that add to the remaining time move the deadline far away, so that a crash
@@ -296,7 +296,7 @@ fn catalogue_r15_the_shortest_ttl_works() {
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(MIN_TTL));
         w.run_for(secs(5));
         assert!(w.is_held(0, lock), "seed {seed}\n{}", w.log());
-        assert_eq!(give_back(&mut w, 0, lock), Release::Released);
+        assert_eq!(release_and_wait(&mut w, 0, lock), Release::Released);
     }
 }
 

@@ -20,8 +20,8 @@ fn catalogue_f1_a_grant_that_the_server_forgets_is_fenced() {
         let second = hold(&mut w, 1, Acquire::new("a"));
         assert_eq!(w.overlaps(), 1, "{:?}", w.violations());
         assert!(w.grant(1, second).unwrap().fence > w.grant(0, first).unwrap().fence, "seed {seed}");
-        w.expect(secs(4), "the first is told by its next renewal", |w| lost(w, 0, first) == Some(Loss::Taken));
-        assert_eq!(give_back(&mut w, 0, first), Release::Taken);
+        w.expect(secs(4), "the first is notified by its next renewal", |w| lost(w, 0, first) == Some(Loss::Taken));
+        assert_eq!(release_and_wait(&mut w, 0, first), Release::Taken);
         assert!(w.is_held(1, second));
     }
 }
@@ -41,7 +41,7 @@ fn catalogue_f4_not_executed_is_worth_a_retry() {
         w.on_node(0, "SCRIPT FLUSH", |node, _| node.flush_scripts());
         let other = hold(&mut w, 1, Acquire::new("b"));
         w.on_node(0, "SCRIPT FLUSH", |node, _| node.flush_scripts());
-        assert_eq!(give_back(&mut w, 1, other), Release::Released);
+        assert_eq!(release_and_wait(&mut w, 1, other), Release::Released);
         // A new server with the data but without the scripts, which is not ready yet.
         w.restart_node(0, true);
         w.set_condition(0, condition, true);
@@ -52,7 +52,7 @@ fn catalogue_f4_not_executed_is_worth_a_retry() {
         w.expect(secs(1), "the waiter has it", |w| w.is_held(1, waiting));
         w.run_for(secs(5));
         assert!(w.is_held(0, held), "seed {seed}\n{}", w.log());
-        assert_eq!(give_back(&mut w, 0, held), Release::Released);
+        assert_eq!(release_and_wait(&mut w, 0, held), Release::Released);
     }
 }
 
@@ -68,7 +68,7 @@ fn catalogue_f6_an_evicted_key_is_a_loss_and_the_fence_grows_on() {
         for key in ["a", "lock-proto:fence"] {
             assert!(w.on_node(0, "evicted", |node, now| node.remove(now, key)));
         }
-        w.expect(ms(1_100), "the loss is told", |w| lost(w, 0, first) == Some(Loss::Gone));
+        w.expect(ms(1_100), "the loss is reported", |w| lost(w, 0, first) == Some(Loss::Gone));
         let second = hold(&mut w, 0, Acquire::new("a"));
         assert!(w.grant(0, second).unwrap().fence > w.grant(0, first).unwrap().fence, "seed {seed}");
     }
@@ -78,9 +78,9 @@ fn catalogue_f6_an_evicted_key_is_a_loss_and_the_fence_grows_on() {
 // A5, Q4
 #[test]
 fn catalogue_o1_the_error_names_every_node() {
-    type Trouble = fn(&mut World);
-    type Said = fn(&Answer) -> bool;
-    const LAST: [(Trouble, Said); 3] = [
+    type InjectFault = fn(&mut World);
+    type IsExpected = fn(&Answer) -> bool;
+    const LAST: [(InjectFault, IsExpected); 3] = [
         (
             |w| w.on_node(4, "SET a other", |node, now| node.insert(now, "a", "other", Some(secs(30)))),
             |answer| matches!(answer, Answer::Taken(Expiry::Unknown | Expiry::In(_))),
@@ -88,7 +88,7 @@ fn catalogue_o1_the_error_names_every_node() {
         (|w| w.set_condition(4, Condition::OutOfMemory, true), |answer| matches!(answer, Answer::Rejected(_))),
         (|_| {}, |answer| matches!(answer, Answer::Unknown(_))),
     ];
-    for (which, (trouble, said)) in LAST.into_iter().enumerate() {
+    for (which, (inject_fault, is_expected)) in LAST.into_iter().enumerate() {
         let mut w = World::redis(5).seed(which as u64).build();
         warm(&mut w, 0);
         // Each node has a different fault. The last one replies last.
@@ -97,7 +97,7 @@ fn catalogue_o1_the_error_names_every_node() {
         w.restart_node(3, false);
         w.run_for(ms(50));
         w.slow(0, 4, lock_proto::sim::Direction::ToClient, ms(20)..ms(21));
-        trouble(&mut w);
+        inject_fault(&mut w);
         let lock = w.acquire(0, Acquire::new("a").wait(Wait::Try));
         if which == 2 {
             w.expect(ms(5), "it is executed", |w| w.get(4, "a").is_some());
@@ -111,7 +111,7 @@ fn catalogue_o1_the_error_names_every_node() {
         assert!(matches!(silent, Answer::Silent), "{report}");
         assert!(matches!(down, Answer::Unreachable(_)), "{report}");
         assert!(matches!(recently_restarted, Answer::RecentlyRestarted), "{report}");
-        assert!(said(last), "{report}");
+        assert!(is_expected(last), "{report}");
         let text = report.to_string();
         assert!((0..5).all(|node| text.contains(&format!("node {node}: "))), "{text}");
         assert_eq!(report.is_busy(), which == 0, "{report}");
@@ -129,9 +129,9 @@ fn p2_a_cluster_is_refused_before_anything_is_taken() {
         (3, Protocol::Resp3, Slots::None),
         (1, Protocol::Resp2, Slots::All),
     ] {
-        // A single node that was not asked for its mode rejects the take with its two keys.
-        let asked = nodes > 1 || protocol == Protocol::Resp3;
-        let mut builder = World::redis(nodes).config(move |config| config.fencing(!asked).quarantine(secs(1)));
+        // A single node rejects the take with its two keys; its mode was not requested.
+        let checks_server = nodes > 1 || protocol == Protocol::Resp3;
+        let mut builder = World::redis(nodes).config(move |config| config.fencing(!checks_server).quarantine(secs(1)));
         for node in 0..nodes {
             builder = builder.node(node, |config| config.uptime(secs(60)).cluster(slots));
             builder = builder.endpoint(node, |at| at.protocol = protocol);
@@ -142,7 +142,7 @@ fn p2_a_cluster_is_refused_before_anything_is_taken() {
         let Some(Failure::Refused(report)) = failure(&w, 0, lock) else { panic!("{:?}", w.events(0, lock)) };
         assert!(report.to_string().contains("(Redis Cluster is not supported)"), "{report}");
         for node in 0..nodes {
-            assert_eq!((w.keys(node), w.total_calls(node)), (vec![], u64::from(!asked)));
+            assert_eq!((w.keys(node), w.total_calls(node)), (vec![], u64::from(!checks_server)));
         }
     }
 }
@@ -167,7 +167,7 @@ fn u1_the_key_of_the_lock_alone_is_enough() {
     w.release(0, first);
     w.expect(ms(20), "the release", |w| released(w, 0, first) == Some(Release::Released));
     w.expect(secs(2), "the other has it", |w| w.is_held(1, second));
-    assert_eq!(give_back(&mut w, 1, second), Release::Released);
+    assert_eq!(release_and_wait(&mut w, 1, second), Release::Released);
     w.run_for(secs(1));
     assert_eq!(w.keys(0), [""; 0]);
 }
@@ -192,7 +192,7 @@ fn p2_who_is_logged_out_logs_in_again() {
         }
         w.run_for(secs(3));
         assert!(w.is_held(0, held) && !w.is_over(1, waiting), "seed {seed}\n{}", w.log());
-        assert_eq!(give_back(&mut w, 0, held), Release::Released);
+        assert_eq!(release_and_wait(&mut w, 0, held), Release::Released);
         w.expect(secs(2), "the waiter has it", |w| w.is_held(1, waiting));
         // Now with a password that the clients do not know.
         w.on_node(0, "has another password", |node, now| {

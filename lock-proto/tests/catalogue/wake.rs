@@ -50,7 +50,7 @@ fn catalogue_p2_a_lost_signal_costs_time_only() {
         w.run_for(ms(100));
         assert_eq!(w.node(0).blocked_count(), 1);
         w.cut(1, 0, Direction::ToClient);
-        let _ = give_back(&mut w, 0, first);
+        let _ = release_and_wait(&mut w, 0, first);
         assert_eq!(w.node(0).blocked_count(), 0, "the signal has been given out");
         w.drop_connections(1, 0);
         w.heal_all();

@@ -3,7 +3,7 @@
 use lock_proto::redis::{Acquire, Wait};
 
 use super::*;
-use crate::world::{Fate, Kind};
+use crate::world::{Kind, Outcome};
 
 /// Found by the simulation: a late key was found by a read, and its watch was never closed.
 #[test]
@@ -12,7 +12,7 @@ fn e3_what_is_owed_leaves_no_watch() {
     for us in (0..60_000).step_by(250) {
         let mut w = World::new(1);
         warm(&mut w, 0);
-        w.fate(0, Kind::Create, Fate::Late(Duration::from_secs(1) + Duration::from_micros(us)));
+        w.set_outcome(0, Kind::Create, Outcome::Late(Duration::from_secs(1) + Duration::from_micros(us)));
         let lock = w.acquire(0, Acquire::new("a"));
         w.abandon(0, lock);
         w.run_for(secs(25));
@@ -28,18 +28,18 @@ fn e3_what_is_owed_leaves_no_watch() {
 // E3
 #[test]
 fn catalogue_a13_a_create_without_an_answer_leaves_no_key() {
-    for fate in [Fate::Unanswered, Fate::Reset, Fate::Late(ms(1_300)), Fate::Late(ms(5_000))] {
+    for outcome in [Outcome::Unanswered, Outcome::Reset, Outcome::Late(ms(1_300)), Outcome::Late(ms(5_000))] {
         for give_up_after in [1, 600, 1_050] {
             let mut w = World::new(2);
             warm(&mut w, 0);
-            w.every(0, Kind::Create, Some(fate.clone()));
+            w.every(0, Kind::Create, Some(outcome.clone()));
             let lock = w.acquire(0, Acquire::new("a"));
             w.run_for(ms(give_up_after));
             w.abandon(0, lock);
             w.every(0, Kind::Create, None);
             // It may arrive late and is seen then, but must not stay.
             w.run_for(secs(6));
-            assert!(w.queue("a").is_empty(), "{fate:?} {give_up_after} {}", w.describe());
+            assert!(w.queue("a").is_empty(), "{outcome:?} {give_up_after} {}", w.describe());
             let next = w.hold(1, Acquire::new("a"));
             w.run_for(secs(20));
             assert!(w.is_held(1, next));
@@ -56,11 +56,11 @@ fn catalogue_a13_a_create_without_an_answer_leaves_no_key() {
 fn catalogue_a13_a_client_does_not_wait_for_its_own_ghost() {
     let mut w = World::new(1);
     warm(&mut w, 0);
-    w.fate(0, Kind::Create, Fate::Reset);
+    w.set_outcome(0, Kind::Create, Outcome::Reset);
     let lock = w.acquire(0, Acquire::new("a"));
     w.expect(ms(100), "it is held", |w| w.is_held(0, lock));
     assert_eq!(w.count(0, Kind::Put), 1);
-    assert_eq!(give_back(&mut w, 0, lock), Release::Released);
+    assert_eq!(release_and_wait(&mut w, 0, lock), Release::Released);
     w.run_for(secs(30));
     assert!(w.queue("a").is_empty());
     w.end();
@@ -76,11 +76,11 @@ fn catalogue_c8_giving_up_does_not_wait_for_the_server() {
     let second = w.acquire(1, Acquire::new("a"));
     w.run_for(ms(10));
     w.cut(1);
-    let told = w.told(1).len();
+    let reported = w.all_events(1).len();
     w.abandon(1, second);
     assert!(w.verb(1, |hub, now| hub.claim(now, second)).is_err(), "it has ended");
     w.run_for(secs(12));
-    assert_eq!(w.told(1).len(), told);
+    assert_eq!(w.all_events(1).len(), reported);
     assert_eq!(w.queue("a").len(), 1, "the key has gone with its lease");
     let requests = w.requests(1);
     w.run_for(secs(60));
@@ -123,7 +123,7 @@ fn catalogue_c9_the_lock_does_not_go_to_a_waiter_that_has_left() {
     assert_eq!(w.queue("a").len(), 2);
     w.release(0, first);
     w.expect(ms(5), "the third has it", |w| w.is_held(2, third));
-    assert_eq!(w.told(1).iter().filter(|(lock, _)| *lock == second).count(), 2, "blocked, and timed out");
+    assert_eq!(w.all_events(1).iter().filter(|(lock, _)| *lock == second).count(), 2, "blocked, and timed out");
     w.end();
 }
 
@@ -155,7 +155,7 @@ fn catalogue_u4_a_late_delete_does_not_remove_the_next_hold() {
     for late in [200, 900, 1_100, 1_500, 3_000, 8_000] {
         let mut w = World::new(2);
         let lock = w.hold(0, Acquire::new("a"));
-        w.fate(0, Kind::Delete, Fate::Late(ms(late)));
+        w.set_outcome(0, Kind::Delete, Outcome::Late(ms(late)));
         w.release(0, lock);
         let next = w.acquire(0, Acquire::new("a"));
         let other = w.acquire(1, Acquire::new("a"));
@@ -175,11 +175,11 @@ fn catalogue_u4_a_late_delete_does_not_remove_the_next_hold() {
 // U1
 #[test]
 fn catalogue_u4_a_delete_without_an_answer_is_repeated() {
-    for fate in [Fate::Reset, Fate::Unanswered, Fate::Lost] {
+    for outcome in [Outcome::Reset, Outcome::Unanswered, Outcome::Lost] {
         let mut w = World::new(1);
         let lock = w.hold(0, Acquire::new("a"));
-        w.fate(0, Kind::Delete, fate);
-        assert_eq!(give_back(&mut w, 0, lock), Release::Released);
+        w.set_outcome(0, Kind::Delete, outcome);
+        assert_eq!(release_and_wait(&mut w, 0, lock), Release::Released);
         assert!(w.queue("a").is_empty());
         assert!(w.count(0, Kind::Delete) >= 2);
         w.end();
@@ -200,9 +200,8 @@ fn catalogue_u10_an_unlock_removes_nothing_but_its_own() {
     w.delete_by_hand(&key);
     w.expect(ms(5), "the next one has it", |w| w.is_held(1, second));
     w.resume(0);
-    // The client does not know of it yet.
     assert!(lost(&w, 0, first).is_none());
-    assert_eq!(give_back(&mut w, 0, first), Release::Taken);
+    assert_eq!(release_and_wait(&mut w, 0, first), Release::Taken);
     w.run_for(secs(20));
     assert!(w.is_held(1, second) && w.queue("a").len() == 1);
     w.end();

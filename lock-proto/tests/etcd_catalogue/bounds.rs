@@ -5,15 +5,15 @@ use lock_proto::etcd::{Refusal, Reply};
 use lock_proto::redis::Acquire;
 
 use super::*;
-use crate::world::{Fate, Kind, LATENCY};
+use crate::world::{Kind, LATENCY, Outcome};
 
 /// A key is created after the read that follows the opening of a watch, but before its reply
 /// arrives. The event and the reply may arrive in any order.
 #[test]
 fn e3_what_lands_during_a_reading_is_not_missed() {
-    let mut w = owed::with_a_watched_cleanup(1, ms(3_000));
+    let mut w = pending_cleanup::with_a_watched_cleanup(1, ms(3_000));
     w.run_for(ms(980));
-    w.fate(0, Kind::Look, Fate::Slow(LATENCY, ms(100)));
+    w.set_outcome(0, Kind::Look, Outcome::Slow(LATENCY, ms(100)));
     w.break_watches(0);
     w.run_for(ms(40));
     assert_eq!(w.queue("a").len(), 1, "it has landed, and the reading is under way");
@@ -27,10 +27,10 @@ fn e3_what_lands_during_a_reading_is_not_missed() {
 fn e6_what_a_reading_finds_is_for_the_one_that_waits_for_it() {
     let mut w = World::new(1);
     warm(&mut w, 0);
-    w.fate(0, Kind::Create, Fate::Reset);
+    w.set_outcome(0, Kind::Create, Outcome::Reset);
     let lock = w.acquire(0, Acquire::new("a"));
     w.abandon(0, lock);
-    w.fate(0, Kind::Look, Fate::Slow(LATENCY, ms(20)));
+    w.set_outcome(0, Kind::Look, Outcome::Slow(LATENCY, ms(20)));
     w.expect(ms(100), "what became of it is read", |w| w.count(0, Kind::Look) == 1);
     let next = w.acquire(0, Acquire::new("a"));
     w.expect(ms(30), "the next one has it", |w| w.is_held(0, next));
@@ -44,10 +44,10 @@ fn e6_what_a_reading_finds_is_for_the_one_that_waits_for_it() {
 fn u1_a_delete_under_way_answers_its_release_when_the_lease_is_lost_meanwhile() {
     let mut w = World::new(1);
     let lock = w.hold(0, Acquire::new("a"));
-    w.every(0, Kind::KeepAlive, Some(Fate::Lost));
+    w.every(0, Kind::KeepAlive, Some(Outcome::Lost));
     let until = w.grant(0, lock).valid_until;
     w.run_for(until.since(w.now) - ms(10));
-    w.fate(0, Kind::Delete, Fate::Slow(LATENCY, ms(200)));
+    w.set_outcome(0, Kind::Delete, Outcome::Slow(LATENCY, ms(200)));
     w.release(0, lock);
     w.expect(ms(250), "the answer", |w| released(w, 0, lock).is_some());
     assert_eq!(released(&w, 0, lock), Some(Release::Released), "{}", w.describe());
@@ -57,16 +57,16 @@ fn u1_a_delete_under_way_answers_its_release_when_the_lease_is_lost_meanwhile() 
 /// At the end of its validity the lock is lost. A delete sent then was not sent by the holder.
 #[test]
 fn t2_u1_a_release_at_the_end_of_validity_is_too_late() {
-    for (before, told) in [(ms(100), Release::Released), (ms(0), Release::Unknown)] {
+    for (before, reported) in [(ms(100), Release::Released), (ms(0), Release::Unknown)] {
         let mut w = World::new(1);
         let lock = w.hold(0, Acquire::new("a"));
-        w.every(0, Kind::KeepAlive, Some(Fate::Lost));
+        w.every(0, Kind::KeepAlive, Some(Outcome::Lost));
         w.now = w.grant(0, lock).valid_until.back(before);
-        w.fate(0, Kind::Delete, Fate::Reset);
+        w.set_outcome(0, Kind::Delete, Outcome::Reset);
         w.release(0, lock);
         assert_eq!(lost(&w, 0, lock), before.is_zero().then_some(Loss::Expired));
         w.expect(secs(3), "the answer", |w| released(w, 0, lock).is_some());
-        assert_eq!(released(&w, 0, lock), Some(told), "{}", w.describe());
+        assert_eq!(released(&w, 0, lock), Some(reported), "{}", w.describe());
         w.end();
     }
 }
@@ -78,7 +78,7 @@ fn e9_one_reading_of_the_own_key_at_a_time() {
     let lock = w.hold(0, Acquire::new("a"));
     w.run_for(ms(10));
     let looks = w.count(0, Kind::Look);
-    w.fate(0, Kind::Look, Fate::Slow(LATENCY, ms(200)));
+    w.set_outcome(0, Kind::Look, Outcome::Slow(LATENCY, ms(200)));
     for n in 0..10 {
         w.put_by_hand(&format!("something else {n}"), 0);
         w.break_watches(0);
@@ -88,7 +88,7 @@ fn e9_one_reading_of_the_own_key_at_a_time() {
     w.run_for(ms(200));
     assert_eq!(w.count(0, Kind::Look), looks + 2, "what was opened since is ahead of the first one");
     w.store.keys.retain(|key, _| !key.starts_with(b"something"));
-    let _ = give_back(&mut w, 0, lock);
+    let _ = release_and_wait(&mut w, 0, lock);
     w.end();
 }
 
@@ -97,10 +97,10 @@ fn e9_one_reading_of_the_own_key_at_a_time() {
 fn e1_a_lease_that_ends_before_it_is_used_is_granted_again() {
     for gone in [Reply::Refused(Refusal::LeaseNotFound), Reply::Done(lock_proto::etcd::Found::Lease { ttl: 0 })] {
         let mut w = World::new(1);
-        w.fate(0, Kind::Grant, Fate::Reset);
-        w.fate(0, Kind::KeepAlive, Fate::Answer(gone));
+        w.set_outcome(0, Kind::Grant, Outcome::Reset);
+        w.set_outcome(0, Kind::KeepAlive, Outcome::Answer(gone));
         let lock = w.acquire(0, Acquire::new("a"));
-        w.expect(ms(50), "the sign of life is answered", |w| w.count(0, Kind::KeepAlive) == 1);
+        w.expect(ms(50), "the keep-alive is answered", |w| w.count(0, Kind::KeepAlive) == 1);
         let lease = w.lease(0);
         w.revoke_by_hand(lease);
         w.expect(ms(200), "it is held", |w| w.is_held(0, lock));
@@ -109,7 +109,6 @@ fn e1_a_lease_that_ends_before_it_is_used_is_granted_again() {
     }
 }
 
-/// A holder's writes do not affect the order of the queue.
 #[test]
 fn e4_a_proclamation_costs_the_candidates_nothing() {
     let mut w = World::new(2);
@@ -126,17 +125,17 @@ fn e4_a_proclamation_costs_the_candidates_nothing() {
     w.end();
 }
 
-/// A kept watch that is not open at the end of a wait is not kept again: it may have missed events.
+/// A cached watch that is not open at the end of a wait may have missed events.
 #[test]
 fn e5_a_watch_that_is_not_open_is_not_kept() {
-    let mut w = kept::gave_back();
+    let mut w = cached_watches::after_release();
     let lock = w.acquire(1, Acquire::new("a"));
     w.run_for(ms(5));
     let line: Vec<_> = w.queue("a").into_iter().map(|kv| kv.key).collect();
     assert_eq!(line.len(), 2);
     w.block_watches(1);
-    kept::release_held(&mut w, 0);
-    w.expect(secs(3), "its turn, as was read", |w| w.is_held(1, lock));
+    cached_watches::release_held(&mut w, 0);
+    w.expect(secs(3), "it gets the lock, as was read", |w| w.is_held(1, lock));
     assert!(!w.watched(1).contains(&line[0]), "{:?}", w.watched(1));
     w.end();
 }
@@ -146,8 +145,8 @@ fn e5_a_watch_that_is_not_open_is_not_kept() {
 #[test]
 fn e5_what_is_written_before_the_wait_begins_is_read_if_it_is_the_own_key() {
     for (place, puts) in [(0, 0), (1, 1)] {
-        let mut w = kept::gave_back();
-        w.fate(1, Kind::Create, Fate::Slow(ms(1), ms(20)));
+        let mut w = cached_watches::after_release();
+        w.set_outcome(1, Kind::Create, Outcome::Slow(ms(1), ms(20)));
         let lock = w.acquire(1, Acquire::new("a"));
         w.run_for(ms(10));
         let (looks, made) = (w.count(1, Kind::Look), w.count(1, Kind::Put));

@@ -10,7 +10,7 @@ use lock_proto::redis::{Acquire, ErrorClass, Renew, ServerError, Wait};
 use lock_proto::{ClientId, Instant, Invalid, Misuse};
 
 use super::*;
-use crate::world::{Fate, Kind, config};
+use crate::world::{Kind, Outcome, config};
 
 #[test]
 fn d2_the_hub_is_a_value() {
@@ -41,7 +41,7 @@ fn m1_time_that_runs_backwards_stands_still_and_the_input_counts() {
     let sent = core::iter::from_fn(|| hub.poll_output()).collect::<Vec<_>>();
     let [LocksOutput::Send { call, .. }] = &sent[..] else { panic!("{sent:?}") };
     hub.handle_reply(Instant::ZERO, *call, &Reply::Done(Found::Lease { ttl: 10 }));
-    assert!(hub.valid_until(lock) > until, "counted from the latest time that was told");
+    assert!(hub.valid_until(lock) > until, "counted from the latest time seen");
     assert_eq!(hub.valid_until(lock), Some(w.now + ms(9_898)));
 }
 
@@ -51,12 +51,12 @@ fn m2_t2_after_a_pause_the_first_word_is_lost() {
     let mut w = World::new(1);
     let lock = w.hold(0, Acquire::new("a"));
     let waiter = w.acquire(0, Acquire::new("a"));
-    w.expect(secs(4), "a sign of life is under way", |w| w.count(0, Kind::KeepAlive) == 1);
+    w.expect(secs(4), "a keep-alive is in flight", |w| w.count(0, Kind::KeepAlive) == 1);
     w.pause(0);
-    let told = w.told(0).len();
+    let reported = w.all_events(0).len();
     w.run_for(secs(60));
     w.resume(0);
-    assert_eq!(w.told(0)[told], (lock, Event::Lost(Loss::Expired)), "{}", w.describe());
+    assert_eq!(w.all_events(0)[reported], (lock, Event::Lost(Loss::Expired)), "{}", w.describe());
     assert!(!w.is_held(0, lock));
     w.run_for(secs(1));
     assert!(!w.is_held(0, lock) && w.is_held(0, waiter));
@@ -65,7 +65,6 @@ fn m2_t2_after_a_pause_the_first_word_is_lost() {
     w.end();
 }
 
-/// `Lost` is queued before any request that follows from it.
 #[test]
 fn m2_lost_is_queued_before_what_follows_from_it() {
     let mut w = World::new(1);
@@ -92,13 +91,12 @@ fn m3_draining_changes_nothing_and_queued_output_is_due_now() {
     assert_eq!(hub.next_deadline(), None, "the answer is somebody else's to wait for");
 }
 
-/// Ids are unique: a slot is reused, an id is not.
 #[test]
 fn m6_a_stale_id_is_nobodys_lock() {
     let mut w = World::new(1);
     let mut seen = BTreeSet::new();
     let first = w.hold(0, Acquire::new("a"));
-    let _ = give_back(&mut w, 0, first);
+    let _ = release_and_wait(&mut w, 0, first);
     for _ in 0..100 {
         let lock = w.hold(0, Acquire::new("a"));
         assert!(seen.insert(lock) && lock != first);
@@ -111,7 +109,7 @@ fn m6_a_stale_id_is_nobodys_lock() {
         assert_eq!(w.verb(0, |hub, _| (hub.valid_until(first), hub.owner(first))), (None, None));
         w.abandon(0, first);
         assert!(w.is_held(0, lock));
-        let _ = give_back(&mut w, 0, lock);
+        let _ = release_and_wait(&mut w, 0, lock);
     }
     let query = w.verb(0, |hub, now| hub.leader(now, b"a")).unwrap();
     w.run_for(ms(5));
@@ -119,7 +117,7 @@ fn m6_a_stale_id_is_nobodys_lock() {
     let next = w.verb(0, |hub, now| hub.observe(now, b"a")).unwrap();
     w.verb(0, |hub, now| hub.close_query(now, query));
     w.run_for(ms(5));
-    assert_eq!(w.heard(0, next), [ElectionEvent::NoLeader]);
+    assert_eq!(w.election_events(0, next), [ElectionEvent::NoLeader]);
     w.end();
 }
 
@@ -149,7 +147,7 @@ fn m8_not_sent_is_a_definite_no() {
         warm(&mut w, 0);
         let cause = lock_proto::redis::Cause::Fault(lock_proto::Fault::Reset);
         let reply = if not_sent { Reply::NotSent(cause) } else { Reply::Unknown(cause) };
-        w.fate(0, Kind::Create, Fate::Answer(reply));
+        w.set_outcome(0, Kind::Create, Outcome::Answer(reply));
         let attempt = w.acquire(0, Acquire::new("a").wait(Wait::Try));
         w.run_for(secs(1));
         assert!(failure(&w, 0, attempt).is_some());
@@ -185,7 +183,7 @@ fn u2_a_shutdown_answers_everybody_and_leaves_nothing() {
     assert!(!w.verb(0, |hub, _| hub.is_stopped()), "the store has not confirmed it yet");
     assert_eq!(failure(&w, 0, local), Some(Failure::ShuttingDown));
     assert_eq!(failure(&w, 0, remote), Some(Failure::ShuttingDown));
-    assert_eq!(w.heard(0, query).last(), Some(&ElectionEvent::Failed(Failure::ShuttingDown)));
+    assert_eq!(w.election_events(0, query).last(), Some(&ElectionEvent::Failed(Failure::ShuttingDown)));
     w.run_for(ms(10));
     for lock in [held, own] {
         assert_eq!(lost(&w, 0, lock), Some(Loss::ShutDown));
@@ -204,11 +202,11 @@ fn u2_a_shutdown_answers_everybody_and_leaves_nothing() {
 #[test]
 fn u2_a_shutdown_waits_for_what_is_under_way() {
     for us in (0..5_000).step_by(250) {
-        for fate in [None, Some(Fate::Slow(ms(200), ms(200))), Some(Fate::Late(ms(300)))] {
+        for outcome in [None, Some(Outcome::Slow(ms(200), ms(200))), Some(Outcome::Late(ms(300)))] {
             for kind in [Kind::Grant, Kind::Create] {
                 let mut w = World::new(1);
-                if let Some(fate) = fate.clone() {
-                    w.fate(0, kind, fate);
+                if let Some(outcome) = outcome.clone() {
+                    w.set_outcome(0, kind, outcome);
                 }
                 w.acquire(0, Acquire::new("a"));
                 w.run_for(Duration::from_micros(us));
@@ -252,7 +250,6 @@ fn m5_what_cannot_be_is_a_misuse_and_changes_nothing() {
     assert_eq!(w.verb(0, |hub, now| hub.extend(now, behind)), not_held);
     assert_eq!(w.verb(0, |hub, now| hub.proclaim(now, behind, "x".into())), not_held);
     assert_eq!(w.verb(0, |hub, now| hub.owner_guard(now, behind)).map(drop), not_held);
-    // Released twice.
     w.abandon(0, behind);
     w.release(0, waiting);
     assert_eq!(w.verb(0, |hub, now| hub.release(now, waiting)), Err(Misuse::NotHeld(waiting)));
@@ -287,14 +284,13 @@ fn the_number_of_locks_that_are_held_is_told() {
     w.end();
 }
 
-/// A rejected grant is not repeated; a transient failure is.
 // E1
 #[test]
 fn e1_a_lease_that_is_refused_for_good_is_not_asked_for_again() {
     for (class, refused) in [(ErrorClass::Refused, true), (ErrorClass::Transient, false)] {
-        let no = || Fate::Answer(Reply::Refused(Refusal::Error(ServerError { class, text: "no".into() })));
+        let no = || Outcome::Answer(Reply::Refused(Refusal::Error(ServerError { class, text: "no".into() })));
         let mut w = World::new(1);
-        w.fate(0, Kind::Grant, no());
+        w.set_outcome(0, Kind::Grant, no());
         let lock = w.acquire(0, Acquire::new("a").ttl(secs(30)));
         w.run_for(secs(1));
         assert_eq!(matches!(failure(&w, 0, lock), Some(Failure::Refused(_))), refused, "{class:?}");
@@ -303,7 +299,7 @@ fn e1_a_lease_that_is_refused_for_good_is_not_asked_for_again() {
 
         let mut w = World::new(1);
         let lock = w.hold(0, Acquire::new("a").ttl(secs(30)));
-        w.fate(0, Kind::Revoke, no());
+        w.set_outcome(0, Kind::Revoke, no());
         w.release(0, lock);
         w.run_for(secs(5));
         assert_eq!(w.count(0, Kind::Revoke), if refused { 1 } else { 2 }, "{class:?}");

@@ -4,7 +4,7 @@ use lock_proto::etcd::{ElectionEvent, Leader};
 use lock_proto::redis::{Acquire, Wait};
 
 use super::*;
-use crate::world::{Fate, Kind};
+use crate::world::{Kind, Outcome};
 
 pub(crate) fn leader(event: &ElectionEvent) -> Option<&Leader> {
     if let ElectionEvent::Leader(leader) = event { Some(leader) } else { None }
@@ -26,11 +26,11 @@ fn catalogue_e1_no_phantom_leads() {
     w.release(0, first);
     w.run_for(secs(1));
     assert!(!was_granted(&w, 1, second));
-    assert_eq!(w.heard(2, query).last(), Some(&ElectionEvent::NoLeader));
+    assert_eq!(w.election_events(2, query).last(), Some(&ElectionEvent::NoLeader));
     w.heal(1);
     w.expect(secs(3), "the second leads", |w| w.is_held(1, second));
     w.run_for(ms(5));
-    let seen = w.heard(2, query).last().and_then(leader).unwrap();
+    let seen = w.election_events(2, query).last().and_then(leader).unwrap();
     assert_eq!((&seen.key, &seen.value[..]), (&w.queue("a")[0].key, &b"two"[..]));
     w.end();
 }
@@ -40,7 +40,7 @@ fn catalogue_e1_no_phantom_leads() {
 // E3
 #[test]
 fn catalogue_e2_a_candidacy_that_has_ended_never_leads() {
-    for lose in [None, Some(Fate::Reset), Some(Fate::Lost), Some(Fate::Unanswered)] {
+    for lose in [None, Some(Outcome::Reset), Some(Outcome::Lost), Some(Outcome::Unanswered)] {
         let mut w = World::new(2);
         let first = w.campaign(0, "a", "one");
         w.run_for(ms(10));
@@ -48,8 +48,8 @@ fn catalogue_e2_a_candidacy_that_has_ended_never_leads() {
         let second = w.verb(1, |hub, now| hub.campaign(now, &want, "two".into())).unwrap();
         w.run_for(ms(10));
         w.break_watches(1);
-        if let Some(fate) = lose {
-            w.fate(1, Kind::Delete, fate);
+        if let Some(outcome) = lose {
+            w.set_outcome(1, Kind::Delete, outcome);
         }
         w.run_for(secs(4));
         assert!(matches!(failure(&w, 1, second), Some(Failure::TimedOut(_))));
@@ -74,7 +74,7 @@ fn catalogue_e3_a_key_that_was_made_again_is_not_the_own_one() {
     w.break_watches(0);
     w.delete_by_hand(&key);
     w.put_by_hand(core::str::from_utf8(&key).unwrap(), w.lease(0));
-    w.expect(ms(10), "it is told", |w| lost(w, 0, lock).is_some());
+    w.expect(ms(10), "it is notified", |w| lost(w, 0, lock).is_some());
     assert_eq!(lost(&w, 0, lock), Some(Loss::Gone));
     w.release(0, lock);
     w.run_for(secs(5));
@@ -90,17 +90,17 @@ fn catalogue_e4_observers_hear_that_nobody_leads() {
     let mut w = World::new(2);
     let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
     w.run_for(ms(10));
-    assert_eq!(w.heard(1, query), [ElectionEvent::NoLeader]);
+    assert_eq!(w.election_events(1, query), [ElectionEvent::NoLeader]);
     w.campaign(0, "a", "one");
     w.run_for(ms(10));
-    assert_eq!(&w.heard(1, query).last().and_then(leader).unwrap().value[..], b"one");
+    assert_eq!(&w.election_events(1, query).last().and_then(leader).unwrap().value[..], b"one");
     w.break_watches(1);
-    assert_eq!(w.heard(1, query).last(), Some(&ElectionEvent::Disconnected));
+    assert_eq!(w.election_events(1, query).last(), Some(&ElectionEvent::Disconnected));
     w.run_for(ms(10));
-    assert_eq!(&w.heard(1, query).last().and_then(leader).unwrap().value[..], b"one");
+    assert_eq!(&w.election_events(1, query).last().and_then(leader).unwrap().value[..], b"one");
     w.kill(0);
     w.run_for(secs(11));
-    assert_eq!(w.heard(1, query).last(), Some(&ElectionEvent::NoLeader));
+    assert_eq!(w.election_events(1, query).last(), Some(&ElectionEvent::NoLeader));
     w.end();
 }
 
@@ -183,15 +183,15 @@ fn catalogue_e7_what_was_resigned_is_not_renewed() {
     let first = w.verb(0, |hub, now| hub.campaign(now, &want, "one".into())).unwrap();
     w.run_for(ms(10));
     let second = w.campaign(1, "a", "two");
-    w.fate(0, Kind::KeepAlive, Fate::Slow(ms(1), ms(400)));
-    w.expect(ms(1_200), "a sign of life is under way", |w| w.count(0, Kind::KeepAlive) == 1);
+    w.set_outcome(0, Kind::KeepAlive, Outcome::Slow(ms(1), ms(400)));
+    w.expect(ms(1_200), "a keep-alive is in flight", |w| w.count(0, Kind::KeepAlive) == 1);
     w.release(0, first);
     w.run_for(ms(10));
     assert!(w.is_held(1, second));
-    let told = w.events(0, first);
+    let reported = w.events(0, first);
     w.run_for(secs(20));
     assert_eq!(w.count(0, Kind::KeepAlive), 1);
-    assert_eq!(w.events(0, first), told);
+    assert_eq!(w.events(0, first), reported);
     assert!(!w.store.leases.contains_key(&w.lease(0)));
     w.end();
 }
@@ -207,15 +207,15 @@ fn catalogue_e8_all_verbs_mean_the_same_queue() {
         let candidate = w.verb(1, |hub, now| hub.campaign(now, &Acquire::new(name), "two".into())).unwrap();
         w.run_for(ms(10));
         assert!(was_blocked(&w, 1, candidate, Blocked::Held), "a lock and an election of one name are one queue");
-        let asked = w.verb(1, |hub, now| hub.leader(now, name.as_bytes())).unwrap();
+        let requested = w.verb(1, |hub, now| hub.leader(now, name.as_bytes())).unwrap();
         let observed = w.verb(1, |hub, now| hub.observe(now, name.as_bytes())).unwrap();
         w.run_for(ms(10));
         let key = w.verb(0, |hub, _| hub.owner(lock)).unwrap().key;
-        assert_eq!(w.heard(1, asked).last().and_then(leader).unwrap().key, key);
-        assert_eq!(w.heard(1, observed).last().and_then(leader).unwrap().key, key);
+        assert_eq!(w.election_events(1, requested).last().and_then(leader).unwrap().key, key);
+        assert_eq!(w.election_events(1, observed).last().and_then(leader).unwrap().key, key);
         w.release(0, lock);
         w.run_for(ms(10));
-        assert_eq!(&w.heard(1, observed).last().and_then(leader).unwrap().value[..], b"two");
+        assert_eq!(&w.election_events(1, observed).last().and_then(leader).unwrap().value[..], b"two");
         w.end();
     }
 }

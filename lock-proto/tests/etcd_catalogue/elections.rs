@@ -7,7 +7,7 @@ use lock_proto::redis::{Acquire, ErrorClass, ServerError};
 
 use super::*;
 use crate::election::leader;
-use crate::world::{Fate, Kind};
+use crate::world::{Kind, Outcome};
 
 fn value(event: Option<&ElectionEvent>) -> Option<&[u8]> {
     event.and_then(leader).map(|leader| &leader.value[..])
@@ -34,21 +34,22 @@ fn e10_a_leader_proclaims_and_observers_hear_it() {
         (after.create_revision, after.lease, &after.value[..]),
         (before.create_revision, before.lease, &b"two"[..])
     );
-    let seen: Vec<_> = w.heard(1, query).iter().map(|event| value(Some(event)).unwrap_or(b"nobody")).collect();
+    let seen: Vec<_> =
+        w.election_events(1, query).iter().map(|event| value(Some(event)).unwrap_or(b"nobody")).collect();
     assert_eq!(seen, [&b"nobody"[..], b"one", b"two"]);
-    let told = leader(w.heard(1, query).last().unwrap()).unwrap();
-    assert_eq!((told.create_revision, told.mod_revision), (after.create_revision, after.mod_revision));
+    let reported = leader(w.election_events(1, query).last().unwrap()).unwrap();
+    assert_eq!((reported.create_revision, reported.mod_revision), (after.create_revision, after.mod_revision));
     w.end();
 }
 
 /// A proclamation without a reply is checked by a read and repeated. It gets one correct result.
 #[test]
 fn e10_a_proclamation_without_an_answer_is_made_again() {
-    for fate in [Fate::Reset, Fate::Unanswered, Fate::Lost] {
+    for outcome in [Outcome::Reset, Outcome::Unanswered, Outcome::Lost] {
         let mut w = World::new(1);
         let lock = w.campaign(0, "a", "one");
         w.run_for(ms(10));
-        w.fate(0, Kind::Put, fate);
+        w.set_outcome(0, Kind::Put, outcome);
         w.verb(0, |hub, now| hub.proclaim(now, lock, "two".into())).unwrap();
         w.expect(ms(1_100), "the answer", |w| proclaimed(w, 0, lock).is_some());
         let key = w.queue("a")[0].clone();
@@ -62,17 +63,17 @@ fn e10_a_proclamation_that_cannot_be_confirmed_says_so() {
     let mut w = World::new(1);
     let lock = w.campaign(0, "a", "one");
     w.run_for(ms(10));
-    w.every(0, Kind::Put, Some(Fate::Lost));
+    w.every(0, Kind::Put, Some(Outcome::Lost));
     w.verb(0, |hub, now| hub.proclaim(now, lock, "two".into())).unwrap();
-    let asked = w.now;
+    let requested = w.now;
     w.expect(secs(3), "the answer", |w| w.events(0, lock).iter().any(|e| matches!(e, Event::ProclaimFailed(_))));
-    assert_eq!(w.now.since(asked), secs(2));
-    assert!(w.is_held(0, lock), "it goes on leading");
+    assert_eq!(w.now.since(requested), secs(2));
+    assert!(w.is_held(0, lock), "it still leads");
     w.every(0, Kind::Put, None);
     w.verb(0, |hub, now| hub.proclaim(now, lock, "three".into())).unwrap();
     w.expect(secs(2), "the next one", |w| proclaimed(w, 0, lock).is_some());
     assert_eq!(&w.queue("a")[0].value[..], b"three");
-    assert_eq!(give_back(&mut w, 0, lock), Release::Released);
+    assert_eq!(release_and_wait(&mut w, 0, lock), Release::Released);
     w.end();
 }
 
@@ -85,7 +86,7 @@ fn e10_only_a_leader_proclaims() {
     w.run_for(ms(10));
     let attempt = w.verb(1, |hub, now| hub.proclaim(now, second, "me".into()));
     assert_eq!(attempt, Err(Misuse::NotHeld(second)));
-    let _ = give_back(&mut w, 0, first);
+    let _ = release_and_wait(&mut w, 0, first);
     let attempt = w.verb(0, |hub, now| hub.proclaim(now, first, "me".into()));
     assert_eq!(attempt, Err(Misuse::Stale(first)));
     w.run_for(ms(10));
@@ -93,7 +94,6 @@ fn e10_only_a_leader_proclaims() {
     w.end();
 }
 
-/// A local hand-over is written, too, so that observers see it.
 #[test]
 fn e10_a_successor_within_the_client_is_seen() {
     let mut w = World::new(2);
@@ -110,7 +110,7 @@ fn e10_a_successor_within_the_client_is_seen() {
     w.run_for(ms(10));
     assert!(w.is_held(0, third));
     assert!(w.queue("a")[0].mod_revision > before.mod_revision, "another leader, if of the same value");
-    assert_eq!(w.heard(1, query).iter().filter_map(leader).count(), 3);
+    assert_eq!(w.election_events(1, query).iter().filter_map(leader).count(), 3);
     w.end();
 }
 
@@ -119,25 +119,33 @@ fn e10_a_question_has_one_answer() {
     let mut w = World::new(2);
     let nobody = w.verb(1, |hub, now| hub.leader(now, b"a")).unwrap();
     w.run_for(ms(5));
-    assert_eq!(w.heard(1, nobody), [ElectionEvent::NoLeader]);
+    assert_eq!(w.election_events(1, nobody), [ElectionEvent::NoLeader]);
     w.campaign(0, "a", "one");
     w.run_for(ms(10));
-    w.fate(1, Kind::First, Fate::Reset);
+    w.set_outcome(1, Kind::First, Outcome::Reset);
     let somebody = w.verb(1, |hub, now| hub.leader(now, b"a")).unwrap();
     w.run_for(secs(1));
-    assert_eq!(w.heard(1, somebody).len(), 1);
-    assert_eq!(value(w.heard(1, somebody).last()), Some(&b"one"[..]));
+    assert_eq!(w.election_events(1, somebody).len(), 1);
+    assert_eq!(value(w.election_events(1, somebody).last()), Some(&b"one"[..]));
     w.cut(1);
-    let unheard = w.verb(1, |hub, now| hub.leader(now, b"a")).unwrap();
+    let unanswered = w.verb(1, |hub, now| hub.leader(now, b"a")).unwrap();
     w.run_for(secs(2));
-    assert!(matches!(w.heard(1, unheard), [ElectionEvent::Failed(Failure::TimedOut(_))]), "{:?}", w.heard(1, unheard));
+    assert!(
+        matches!(w.election_events(1, unanswered), [ElectionEvent::Failed(Failure::TimedOut(_))]),
+        "{:?}",
+        w.election_events(1, unanswered)
+    );
     w.heal(1);
     let class = ErrorClass::Refused;
     let refusal = Refusal::Error(ServerError { class, text: "etcdserver: permission denied".into() });
-    w.fate(1, Kind::First, Fate::Answer(Reply::Refused(refusal)));
+    w.set_outcome(1, Kind::First, Outcome::Answer(Reply::Refused(refusal)));
     let refused = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
     w.run_for(ms(10));
-    assert!(matches!(w.heard(1, refused), [ElectionEvent::Failed(Failure::Refused(_))]), "{:?}", w.heard(1, refused));
+    assert!(
+        matches!(w.election_events(1, refused), [ElectionEvent::Failed(Failure::Refused(_))]),
+        "{:?}",
+        w.election_events(1, refused)
+    );
     w.end();
 }
 
@@ -149,7 +157,7 @@ fn e10_a_closed_observation_is_silent() {
     w.verb(1, |hub, now| hub.close_query(now, query));
     w.campaign(0, "a", "one");
     w.run_for(secs(5));
-    assert_eq!(w.heard(1, query).len(), 1);
+    assert_eq!(w.election_events(1, query).len(), 1);
     assert_eq!(w.verb(1, |hub, _| hub.next_deadline()), None);
     w.end();
 }
@@ -159,17 +167,16 @@ fn e10_a_closed_observation_is_silent() {
 #[test]
 fn e10_a_watch_that_opens_after_the_reading_is_heard_at_once() {
     let mut w = World::new(2);
-    w.fate(1, Kind::First, Fate::Slow(Duration::ZERO, Duration::ZERO));
+    w.set_outcome(1, Kind::First, Outcome::Slow(Duration::ZERO, Duration::ZERO));
     let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
     w.run_for(ms(5));
-    assert_eq!(w.heard(1, query), [ElectionEvent::NoLeader]);
+    assert_eq!(w.election_events(1, query), [ElectionEvent::NoLeader]);
     w.campaign(0, "a", "one");
     w.run_for(ms(10));
-    assert_eq!(value(w.heard(1, query).last()), Some(&b"one"[..]));
+    assert_eq!(value(w.election_events(1, query).last()), Some(&b"one"[..]));
     w.end();
 }
 
-/// While its watch is rejected, an observer reads periodically.
 #[test]
 fn e10_without_a_watch_the_leader_is_read_now_and_then() {
     let mut w = World::new(2);
@@ -179,7 +186,7 @@ fn e10_without_a_watch_the_leader_is_read_now_and_then() {
     w.run_for(ms(1_100));
     assert!(w.is_held(0, lock));
     w.run_for(ms(1_100));
-    assert_eq!(value(w.heard(1, query).last()), Some(&b"one"[..]), "{:?}", w.heard(1, query));
+    assert_eq!(value(w.election_events(1, query).last()), Some(&b"one"[..]), "{:?}", w.election_events(1, query));
     let reads = w.count(1, Kind::First);
     w.run_for(secs(10));
     assert!((9..=11).contains(&(w.count(1, Kind::First) - reads)));
@@ -193,11 +200,11 @@ fn e10_a_foreign_key_leads_nothing() {
     for key in ["a/x/7f", "a/", "a/7F", "a/0x7f", "a/7f/", "a/00000000000000001"] {
         let mut w = World::new(2);
         w.put_by_hand(key, 0);
-        let asked = w.verb(0, |hub, now| hub.leader(now, b"a")).unwrap();
+        let requested = w.verb(0, |hub, now| hub.leader(now, b"a")).unwrap();
         let observed = w.verb(0, |hub, now| hub.observe(now, b"a")).unwrap();
         w.run_for(ms(10));
-        assert_eq!(w.heard(0, asked), [ElectionEvent::NoLeader], "{key}");
-        assert_eq!(w.heard(0, observed), [ElectionEvent::NoLeader], "{key}");
+        assert_eq!(w.election_events(0, requested), [ElectionEvent::NoLeader], "{key}");
+        assert_eq!(w.election_events(0, observed), [ElectionEvent::NoLeader], "{key}");
         let candidate = w.campaign(1, "a", "one");
         w.run_for(ms(10));
         assert!(matches!(failure(&w, 1, candidate), Some(Failure::KeyInUse(_))), "{key}");
@@ -207,10 +214,10 @@ fn e10_a_foreign_key_leads_nothing() {
         w.run_for(ms(10));
         w.put_by_hand(key, 0);
         w.run_for(ms(10));
-        assert_eq!(value(w.heard(0, observed).last()), Some(&b"one"[..]), "{key}");
-        let _ = give_back(&mut w, 1, leads);
+        assert_eq!(value(w.election_events(0, observed).last()), Some(&b"one"[..]), "{key}");
+        let _ = release_and_wait(&mut w, 1, leads);
         w.run_for(ms(10));
-        assert_eq!(w.heard(0, observed).last(), Some(&ElectionEvent::NoLeader), "{key}");
+        assert_eq!(w.election_events(0, observed).last(), Some(&ElectionEvent::NoLeader), "{key}");
         w.delete_by_hand(&key.into());
         w.end();
     }
@@ -226,11 +233,10 @@ fn e10_an_observer_hears_of_a_change_whose_event_was_lost() {
     w.lose_events(1, true);
     let leads = w.campaign(0, "a", "one");
     w.run_for(secs(20));
-    assert_eq!(w.heard(1, query), [ElectionEvent::NoLeader]);
-    w.expect(secs(11), "the leader is seen", |w| value(w.heard(1, query).last()) == Some(b"one"));
-    let _ = give_back(&mut w, 0, leads);
-    w.expect(secs(31), "nobody leads", |w| w.heard(1, query).last() == Some(&ElectionEvent::NoLeader));
-    // Reads are rare while nothing happens.
+    assert_eq!(w.election_events(1, query), [ElectionEvent::NoLeader]);
+    w.expect(secs(11), "the leader is seen", |w| value(w.election_events(1, query).last()) == Some(b"one"));
+    let _ = release_and_wait(&mut w, 0, leads);
+    w.expect(secs(31), "nobody leads", |w| w.election_events(1, query).last() == Some(&ElectionEvent::NoLeader));
     let reads = w.count(1, Kind::First);
     w.run_for(secs(600));
     assert!((20..=27).contains(&(w.count(1, Kind::First) - reads)), "{}", w.count(1, Kind::First) - reads);

@@ -7,7 +7,7 @@ use lock_proto::etcd::Locks;
 use lock_proto::redis::{Acquire, Grant};
 
 use super::*;
-use crate::world::{Fate, Kind, LATENCY};
+use crate::world::{Kind, LATENCY, Outcome};
 
 /// The validity of a TTL of ten seconds: 1 % and 2 ms are reserved for drift.
 // T1
@@ -19,12 +19,12 @@ const TEN: Duration = ms(9_898);
 #[test]
 fn catalogue_k4_validity_counts_from_the_emission() {
     let mut w = World::new(1);
-    w.fate(0, Kind::Grant, Fate::Slow(ms(10), ms(500)));
+    w.set_outcome(0, Kind::Grant, Outcome::Slow(ms(10), ms(500)));
     let start = w.now;
     let lock = w.acquire(0, Acquire::new("a"));
     w.expect(ms(520), "it is held", |w| w.is_held(0, lock));
     assert_eq!(w.grant(0, lock).valid_until, start + TEN);
-    w.fate(0, Kind::KeepAlive, Fate::Slow(ms(10), ms(800)));
+    w.set_outcome(0, Kind::KeepAlive, Outcome::Slow(ms(10), ms(800)));
     w.expect(secs(5), "it is kept alive", |w| w.events(0, lock).iter().any(|e| matches!(e, Event::Renewed { .. })));
     let (emitted, _) = w.sent(0, Kind::KeepAlive)[0];
     assert_eq!(w.clients[0].hub.valid_until(lock), Some(emitted + TEN));
@@ -42,7 +42,7 @@ fn catalogue_l3_every_lock_of_a_session_is_told_of_its_loss() {
     let locks = names.map(|name| w.hold(0, Acquire::new(name)));
     let until = w.clients[0].hub.valid_until(locks[0]).unwrap();
     w.cut(0);
-    w.expect(secs(11), "all are told", |w| locks.iter().all(|lock| lost(w, 0, *lock) == Some(Loss::Expired)));
+    w.expect(secs(11), "all are notified", |w| locks.iter().all(|lock| lost(w, 0, *lock) == Some(Loss::Expired)));
     assert_eq!(w.now, until);
     assert!(locks.iter().all(|lock| !w.is_held(0, *lock)));
     assert_eq!(w.store.keys.len(), 3, "before the store gives them to anybody else");
@@ -67,7 +67,7 @@ fn catalogue_l4_a_hung_watch_does_not_hide_the_loss() {
     let until = w.clients[0].hub.valid_until(lock).unwrap();
     let waiter = w.acquire(1, Acquire::new("a"));
     w.cut(0);
-    w.expect(secs(11), "it is told", |w| lost(w, 0, lock).is_some());
+    w.expect(secs(11), "it is notified", |w| lost(w, 0, lock).is_some());
     assert_eq!(w.now, until);
     let at_risk: Vec<Instant> =
         w.timed(0, lock).iter().filter(|(_, e)| matches!(e, Event::AtRisk { .. })).map(|(at, _)| *at).collect();
@@ -121,8 +121,9 @@ fn catalogue_x2_every_grant_has_a_token_of_its_own() {
 #[test]
 fn catalogue_x3_one_client_is_not_one_owner() {
     let mut w = World::new(1);
-    let wishes = [Acquire::new("a"), Acquire::new("a").ttl(secs(3)), Acquire::new("a"), Acquire::new("a").ttl(secs(5))];
-    let mut waiting: Vec<LockId> = wishes.into_iter().map(|want| w.acquire(0, want)).collect();
+    let requests =
+        [Acquire::new("a"), Acquire::new("a").ttl(secs(3)), Acquire::new("a"), Acquire::new("a").ttl(secs(5))];
+    let mut waiting: Vec<LockId> = requests.into_iter().map(|want| w.acquire(0, want)).collect();
     while !waiting.is_empty() {
         w.expect(secs(1), "one has it", |w| waiting.iter().any(|lock| w.is_held(0, *lock)));
         let held: Vec<LockId> = waiting.iter().copied().filter(|lock| w.is_held(0, *lock)).collect();

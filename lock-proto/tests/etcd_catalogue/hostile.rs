@@ -11,7 +11,7 @@ use lock_proto::redis::{Acquire, Cause, ErrorClass, ServerError};
 use lock_proto::{CallId, NodeId};
 
 use super::*;
-use crate::world::{Fate, Kind};
+use crate::world::{Kind, Outcome};
 
 const fn header(revision: i64) -> Option<ResponseHeader> {
     Some(ResponseHeader { member_id: 1, revision })
@@ -107,7 +107,6 @@ fn m5_an_answer_that_cannot_be_is_unknown() {
     }
 }
 
-/// Input for unknown calls, watches and locks is dropped.
 #[test]
 fn m5_facts_that_nobody_asked_for_are_dropped() {
     let mut w = World::new(2);
@@ -185,7 +184,7 @@ fn m5_a_server_that_answers_nonsense_does_no_lasting_harm() {
                 continue;
             }
             let mut w = World::new(2);
-            w.every(0, kind, Some(Fate::Answer(reply.clone())));
+            w.every(0, kind, Some(Outcome::Answer(reply.clone())));
             let locks = [
                 w.acquire(0, Acquire::new("a")),
                 w.acquire(0, Acquire::new("a")),
@@ -201,7 +200,6 @@ fn m5_a_server_that_answers_nonsense_does_no_lasting_harm() {
                 let _ = w.verb(0, |hub, now| hub.proclaim(now, lock, "y".into()));
                 let _ = w.verb(0, |hub, now| hub.release(now, lock));
             }
-            // Nor does the client repeat requests without end.
             assert!(w.requests(0) < 3_000, "{} requests after {kind:?} {reply:?}", w.requests(0));
             w.every(0, kind, None);
             w.verb(0, |hub, now| hub.close_query(now, query));

@@ -3,7 +3,7 @@
 
 use lock_proto::etcd::{Ahead, Request};
 
-use super::kept::{in_line, turn};
+use super::cached_watches::{in_line, release_and_requeue};
 use super::*;
 
 /// Long enough for the remaining keys to be listed before the client's turn.
@@ -12,7 +12,7 @@ const MANY: usize = 140;
 const SOME: usize = 16;
 
 /// Returns a client's queue requests after its first `since` requests.
-fn asked(w: &World, client: usize, since: usize) -> Vec<Request> {
+fn queue_requests(w: &World, client: usize, since: usize) -> Vec<Request> {
     let all = w.clients[client].requests.iter().skip(since).map(|(_, request)| request.clone());
     all.filter(|request| matches!(request, Request::Create { .. } | Request::Look { .. })).collect()
 }
@@ -28,40 +28,39 @@ fn sent(w: &World) -> Vec<usize> {
 fn e4_a_turn_in_a_long_queue_takes_readings_of_single_keys() {
     let (mut w, mut line) = in_line(MANY, |config| config);
     for _ in 0..MANY {
-        turn(&mut w, &mut line);
+        release_and_requeue(&mut w, &mut line);
     }
     let before = sent(&w);
     for _ in 0..MANY {
-        turn(&mut w, &mut line);
+        release_and_requeue(&mut w, &mut line);
         w.run_for(ms(2));
     }
     let mut lists = 0;
     for (client, since) in before.into_iter().enumerate() {
-        let asked = asked(&w, client, since);
-        let (mut turns, mut enters) = (0, 0);
-        for request in &asked {
+        let queue_requests = queue_requests(&w, client, since);
+        let (mut hand_over, mut enters) = (0, 0);
+        for request in &queue_requests {
             match request {
                 Request::Look { ahead: None, .. } => lists += 1,
-                Request::Look { ahead: Some(Ahead { rest: Some(rest), .. }), .. } if rest.len() <= 4 => turns += 1,
+                Request::Look { ahead: Some(Ahead { rest: Some(rest), .. }), .. } if rest.len() <= 4 => hand_over += 1,
                 Request::Create { expects: Some(_), long: true, .. } => enters += 1,
                 other => panic!("client {client}: {other:?}"),
             }
         }
-        assert_eq!((turns, enters), (1, 1), "client {client}: {asked:?}");
+        assert_eq!((hand_over, enters), (1, 1), "client {client}: {queue_requests:?}");
     }
     // The next few clients may already have listed the queue for their next turn.
     assert!(lists <= MANY + 5, "{lists}");
     w.end();
 }
 
-/// The list does not delay the waiter whose turn has come.
 #[test]
 fn e4_who_is_left_is_listed_after_the_hand_over() {
     let (mut w, mut line) = in_line(MANY, |config| config);
     // The last client watches the fifth key before its own, which is deleted five turns earlier.
     while line.len() > 6 {
         let (client, lock) = line.pop_front().unwrap();
-        let _ = give_back(&mut w, client, lock);
+        let _ = release_and_wait(&mut w, client, lock);
         let (next, lock) = line[0];
         w.expect(ms(5), "the next one has it", |w| w.is_held(next, lock));
     }
@@ -71,19 +70,18 @@ fn e4_who_is_left_is_listed_after_the_hand_over() {
     w.release(client, lock);
     let (next, lock) = line[0];
     w.expect(ms(5), "the next one has it", |w| w.is_held(next, lock));
-    assert_eq!(asked(&w, last, since), []);
+    assert_eq!(queue_requests(&w, last, since), []);
     w.run_for(ms(3));
-    let asked = asked(&w, last, since);
-    assert!(matches!(asked[..], [Request::Look { ahead: None, .. }]), "{asked:?}");
+    let queue_requests = queue_requests(&w, last, since);
+    assert!(matches!(queue_requests[..], [Request::Look { ahead: None, .. }]), "{queue_requests:?}");
     w.end();
 }
 
-/// A client that enters for the first time must find its predecessor.
 #[test]
 fn e3_behind_a_long_queue_the_newest_is_read_and_watched() {
     let (mut w, _) = in_line(MANY, |config| config);
     let queue: Vec<_> = w.queue("a").into_iter().map(|kv| kv.key).collect();
-    let last = asked(&w, MANY - 1, 0);
+    let last = queue_requests(&w, MANY - 1, 0);
     let [Request::Create { expects: None, .. }, Request::Look { ahead: None, .. }] = &last[..] else {
         panic!("{last:?}")
     };
@@ -102,11 +100,11 @@ fn e3_who_is_expected_may_be_another() {
     for gives_up in [true, false] {
         let (mut w, mut line) = in_line(SOME, |config| config);
         for _ in 0..SOME {
-            turn(&mut w, &mut line);
+            release_and_requeue(&mut w, &mut line);
         }
         let (client, lock) = line.pop_front().unwrap();
         let (last, waiting) = *line.back().unwrap();
-        let _ = give_back(&mut w, client, lock);
+        let _ = release_and_wait(&mut w, client, lock);
         let mut between = None;
         if gives_up {
             w.abandon(last, waiting);
@@ -119,10 +117,9 @@ fn e3_who_is_expected_may_be_another() {
         line.extend(between);
         line.push_back((client, w.acquire(client, lock_proto::redis::Acquire::new("a"))));
         w.run_for(ms(10));
-        // All get the lock, in order.
         while let Some((client, lock)) = line.pop_front() {
-            w.expect(ms(20), "its turn", |w| w.is_held(client, lock));
-            let _ = give_back(&mut w, client, lock);
+            w.expect(ms(20), "it gets the lock", |w| w.is_held(client, lock));
+            let _ = release_and_wait(&mut w, client, lock);
         }
         w.end();
     }
@@ -139,12 +136,12 @@ fn e4_those_ahead_that_give_up_are_no_turns() {
         w.run_for(ms(5));
         assert!(w.is_held(holder, held) && !w.is_held(last, waiting));
     }
-    let known = asked(&w, last, 0).into_iter().rev().find_map(|request| match request {
+    let known = queue_requests(&w, last, 0).into_iter().rev().find_map(|request| match request {
         Request::Look { ahead, .. } => ahead,
         _ => None,
     });
     assert!(matches!(known, Some(Ahead { rest: Some(_), .. })), "{known:?}");
-    let _ = give_back(&mut w, holder, held);
+    let _ = release_and_wait(&mut w, holder, held);
     w.expect(ms(5), "the last one", |w| w.is_held(last, waiting));
     w.end();
 }

@@ -1,28 +1,28 @@
 //! The failure catalogue of etcd and its requirements: the hub (`etcd::Locks`) with a store, in
 //! virtual time. Whole clients, with connections and a cluster, are in `tests/etcd_world.rs`.
 //!
-//! Tests named `catalogue_…` contain the id of a case in `docs/failures.md`. Tests named `e5_…`
-//! contain the number of a requirement in `docs/spec`.
+//! Tests named `catalogue_…` contain the id of a case in `docs/failures.md`, others the number of a
+//! requirement in `docs/spec`.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
 mod acquire;
+#[cfg(feature = "sim")]
+mod batching;
 mod bounds;
+mod cached_watches;
 mod contract;
 mod election;
 mod elections;
+mod hand_over;
 mod hold;
 mod hostile;
-mod kept;
 mod long;
-mod owed;
+mod pending_cleanup;
 mod queue;
 mod rules;
 mod session;
 #[path = "../etcd_explorer/store.rs"]
 mod store;
-mod turns;
-#[cfg(feature = "sim")]
-mod whole;
 mod world;
 
 use core::time::Duration;
@@ -43,12 +43,12 @@ const fn secs(n: u64) -> Duration {
 #[track_caller]
 fn warm(w: &mut World, client: usize) {
     let lock = w.hold(client, lock_proto::redis::Acquire::new("warm-up"));
-    let _ = give_back(w, client, lock);
+    let _ = release_and_wait(w, client, lock);
     w.clients[client].requests.retain(|(_, request)| world::Kind::of(request) == world::Kind::Grant);
 }
 
 #[track_caller]
-fn give_back(w: &mut World, client: usize, lock: LockId) -> Release {
+fn release_and_wait(w: &mut World, client: usize, lock: LockId) -> Release {
     w.release(client, lock);
     w.expect(secs(3), "the release is answered", |w| released(w, client, lock).is_some());
     released(w, client, lock).unwrap()

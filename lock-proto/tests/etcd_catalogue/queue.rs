@@ -4,7 +4,7 @@ use lock_proto::etcd::{Refusal, Reply};
 use lock_proto::redis::{Acquire, ErrorClass, ServerError, Wait};
 
 use super::*;
-use crate::world::{Fate, Kind};
+use crate::world::{Kind, Outcome};
 
 /// Case M1: a waiter whose lease has expired keeps watching its predecessor. Here it watches its
 /// own key as well, and queues again at once.
@@ -20,7 +20,7 @@ fn catalogue_m1_a_waiter_notices_the_end_of_its_own_key() {
     w.expect(ms(10), "it is in the queue again", |w| w.queue("a").len() == 2);
     assert!(!was_granted(&w, 1, second));
     w.release(0, first);
-    w.expect(ms(5), "it has its turn", |w| w.is_held(1, second));
+    w.expect(ms(5), "it gets the lock", |w| w.is_held(1, second));
     w.end();
 }
 
@@ -37,7 +37,7 @@ fn catalogue_m1_a_waiter_whose_key_was_deleted_queues_again() {
     w.delete_by_hand(&key);
     w.run_for(ms(10));
     assert_eq!(w.queue("a").len(), 3);
-    assert_eq!(w.queue("a")[2].key, key, "at the end, as everybody who comes");
+    assert_eq!(w.queue("a")[2].key, key, "at the end, like any new waiter");
     w.release(0, first);
     w.expect(ms(5), "the third is next", |w| w.is_held(2, third));
     assert!(!was_granted(&w, 1, second));
@@ -223,11 +223,11 @@ fn catalogue_m7_a_try_that_loses_leaves_no_key() {
 /// Case M7, with a lost reply: the key of the try is deleted, even if the first delete fails.
 #[test]
 fn catalogue_m7_a_try_without_an_answer_leaves_no_key() {
-    for delete in [Fate::Lost, Fate::Unanswered, Fate::Reset] {
+    for delete in [Outcome::Lost, Outcome::Unanswered, Outcome::Reset] {
         let mut w = World::new(1);
         warm(&mut w, 0);
-        w.fate(0, Kind::Create, Fate::Unanswered);
-        w.fate(0, Kind::Delete, delete);
+        w.set_outcome(0, Kind::Create, Outcome::Unanswered);
+        w.set_outcome(0, Kind::Delete, delete);
         let attempt = w.acquire(0, Acquire::new("a").wait(Wait::Try));
         w.expect(ms(1_010), "it is answered", |w| failure(w, 0, attempt).is_some());
         assert_eq!(w.queue("a").len(), 1);
@@ -249,7 +249,7 @@ fn a_waiter_that_may_not_read_fails_and_leaves_no_key() {
         w.run_for(ms(100));
         let reads = w.count(1, Kind::Look);
         let refusal = Refusal::Error(ServerError { class, text: "no".into() });
-        w.fate(1, Kind::Look, Fate::Answer(Reply::Refused(refusal)));
+        w.set_outcome(1, Kind::Look, Outcome::Answer(Reply::Refused(refusal)));
         w.block_watches(1);
         w.expect(secs(10), "it has read", |w| w.count(1, Kind::Look) > reads);
         w.run_for(ms(100));
@@ -279,14 +279,14 @@ fn e4_a_waiter_finds_a_release_whose_event_was_lost() {
         w.run_for(ms(10));
         w.lose_events(1, true);
         let released = w.now;
-        assert_eq!(give_back(&mut w, 0, first), Release::Released);
+        assert_eq!(release_and_wait(&mut w, 0, first), Release::Released);
         w.expect(limit, "the waiter is served", |w| w.is_held(1, waiter));
         assert!(w.now.since(released) > limit / 2, "by nothing else than another look");
         // Its own key was deleted, and that event was lost, too.
         w.lose_events(2, true);
         let own = w.queue("a")[1].key.clone();
         w.delete_by_hand(&own);
-        let _ = give_back(&mut w, 1, waiter);
+        let _ = release_and_wait(&mut w, 1, waiter);
         w.expect(limit, "the last one enters the line again", |w| w.is_held(2, last));
         w.end();
     }

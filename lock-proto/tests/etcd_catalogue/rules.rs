@@ -7,7 +7,7 @@ use lock_proto::etcd::{LeaseId, Queue, Refusal, Reply, Request, Rpc};
 use lock_proto::redis::{Acquire, Answer, Cause, Drift, ErrorClass, Renew, ServerError, Wait};
 
 use super::*;
-use crate::world::{Fate, Kind};
+use crate::world::{Kind, Outcome};
 
 #[test]
 fn e1_all_locks_share_one_lease_but_those_with_a_life_of_their_own() {
@@ -29,9 +29,9 @@ fn e1_all_locks_share_one_lease_but_those_with_a_life_of_their_own() {
 /// then is no error. Its TTL counts from a keep-alive, because the time of the grant is unknown.
 #[test]
 fn e1_a_grant_without_an_answer_is_made_again_with_the_same_id() {
-    for fate in [Fate::Reset, Fate::Unanswered] {
+    for outcome in [Outcome::Reset, Outcome::Unanswered] {
         let mut w = World::new(1);
-        w.fate(0, Kind::Grant, fate);
+        w.set_outcome(0, Kind::Grant, outcome);
         let lock = w.acquire(0, Acquire::new("a"));
         w.expect(ms(1_200), "it is held", |w| w.is_held(0, lock));
         let grants = w.sent(0, Kind::Grant);
@@ -50,7 +50,7 @@ fn e3_a_create_that_lands_after_more_than_a_ttl_blocks_nobody() {
     for others in [false, true] {
         let mut w = World::new(2);
         let other = others.then(|| w.hold(0, Acquire::new("other")));
-        w.fate(0, Kind::Create, Fate::Late(secs(35)));
+        w.set_outcome(0, Kind::Create, Outcome::Late(secs(35)));
         let lock = w.acquire(0, Acquire::new("a").wait(Wait::For(ms(100))));
         w.expect(ms(150), "the end of the wait", |w| failure(w, 0, lock).is_some());
         let lease = w.lease(0);
@@ -77,19 +77,20 @@ fn e3_a_create_that_lands_after_more_than_a_ttl_blocks_nobody() {
 
 #[test]
 fn e1_a_lease_that_nobody_waits_for_any_more_is_revoked() {
-    for (fate, give_up_after) in [(Fate::Reset, 5), (Fate::Lost, 5), (Fate::Unanswered, 5), (Fate::Late(ms(300)), 5)] {
+    for (outcome, give_up_after) in
+        [(Outcome::Reset, 5), (Outcome::Lost, 5), (Outcome::Unanswered, 5), (Outcome::Late(ms(300)), 5)]
+    {
         let mut w = World::new(1);
-        w.fate(0, Kind::Grant, fate.clone());
+        w.set_outcome(0, Kind::Grant, outcome.clone());
         let lock = w.acquire(0, Acquire::new("a").ttl(secs(60)));
         w.run_for(ms(give_up_after));
         w.abandon(0, lock);
         w.run_for(secs(2));
-        assert!(w.store.leases.is_empty(), "{fate:?} {}", w.describe());
+        assert!(w.store.leases.is_empty(), "{outcome:?} {}", w.describe());
         w.end();
     }
 }
 
-/// The server has a minimum TTL: the granted TTL counts, not the requested one.
 #[test]
 fn t1_e1_the_granted_ttl_counts() {
     let mut w = World::with(1, |config| config.session_ttl(secs(1)));
@@ -138,7 +139,6 @@ fn e2_others_wait_in_the_same_line() {
     w.end();
 }
 
-/// With an existing session: one transaction to acquire, one to release.
 #[test]
 fn e3_an_uncontended_lock_costs_two_requests() {
     let mut w = World::new(1);
@@ -146,7 +146,7 @@ fn e3_an_uncontended_lock_costs_two_requests() {
     let (before, watches) = (w.requests(0), w.clients[0].watches_opened.len());
     for _ in 0..10 {
         let lock = w.hold(0, Acquire::new("a"));
-        assert_eq!(give_back(&mut w, 0, lock), Release::Released);
+        assert_eq!(release_and_wait(&mut w, 0, lock), Release::Released);
     }
     assert_eq!(w.requests(0) - before, 20, "{}", w.describe());
     assert_eq!((w.count(0, Kind::Create), w.count(0, Kind::Delete)), (10, 10));
@@ -161,7 +161,7 @@ fn e3_what_lands_within_a_ttl_is_deleted() {
     for late in [1_100, 2_000, 5_000, 9_000] {
         let mut w = World::new(1);
         warm(&mut w, 0);
-        w.fate(0, Kind::Create, Fate::Late(ms(late)));
+        w.set_outcome(0, Kind::Create, Outcome::Late(ms(late)));
         let attempt = w.acquire(0, Acquire::new("a").wait(Wait::Try));
         w.run_for(ms(late));
         assert!(failure(&w, 0, attempt).is_some());
@@ -182,8 +182,8 @@ fn e3_a_refused_adoption_leaves_no_key() {
     warm(&mut w, 0);
     let refusal =
         Refusal::Error(ServerError { class: ErrorClass::Refused, text: "etcdserver: permission denied".into() });
-    w.fate(0, Kind::Create, Fate::Reset);
-    w.fate(0, Kind::Put, Fate::Answer(Reply::Refused(refusal)));
+    w.set_outcome(0, Kind::Create, Outcome::Reset);
+    w.set_outcome(0, Kind::Put, Outcome::Answer(Reply::Refused(refusal)));
     let lock = w.acquire(0, Acquire::new("a"));
     w.run_for(ms(200));
     assert!(matches!(failure(&w, 0, lock), Some(Failure::Refused(_))));
@@ -201,10 +201,10 @@ fn e3_an_attempt_that_does_not_get_on_leaves_no_key() {
         for reply in [Reply::NotSent(cause.clone()), Reply::Refused(Refusal::Error(busy.clone()))] {
             let mut w = World::new(1);
             let lock = w.hold(0, Acquire::new("a"));
-            w.every(0, Kind::Delete, Some(Fate::Lost));
+            w.every(0, Kind::Delete, Some(Outcome::Lost));
             w.release(0, lock);
             w.run_for(ms(1_002));
-            w.every(0, kind, Some(Fate::Answer(reply.clone())));
+            w.every(0, kind, Some(Outcome::Answer(reply.clone())));
             let lock = w.acquire(0, Acquire::new("a"));
             w.run_for(ms(500));
             assert!(w.count(0, kind) > 1);
@@ -228,7 +228,7 @@ fn e3_a_later_attempt_forgets_no_debt() {
         let mut w = World::new(2);
         warm(&mut w, 0);
         let other = (case == 0).then(|| w.hold(1, Acquire::new("a")));
-        w.fate(0, Kind::Create, Fate::Late(secs(6)));
+        w.set_outcome(0, Kind::Create, Outcome::Late(secs(6)));
         let lock = w.acquire(0, Acquire::new("a"));
         w.run_for(ms(10));
         w.abandon(0, lock);
@@ -236,7 +236,7 @@ fn e3_a_later_attempt_forgets_no_debt() {
         match case {
             0 => drop(w.acquire(0, Acquire::new("a").wait(Wait::Try))),
             1 => {
-                w.fate(0, Kind::Create, Fate::Answer(Reply::Refused(refusal.clone())));
+                w.set_outcome(0, Kind::Create, Outcome::Answer(Reply::Refused(refusal.clone())));
                 w.acquire(0, Acquire::new("a"));
             }
             _ => {
@@ -245,7 +245,7 @@ fn e3_a_later_attempt_forgets_no_debt() {
                 let key = w.queue("a")[0].key.clone();
                 w.delete_by_hand(&key);
                 w.expect(ms(5), "the loss", |w| lost(w, 0, lock).is_some());
-                let _ = give_back(&mut w, 0, lock);
+                let _ = release_and_wait(&mut w, 0, lock);
             }
         }
         w.run_for(secs(5));
@@ -329,7 +329,6 @@ fn e5_a_watch_that_opened_later_than_the_last_reading_causes_one_more() {
     }
 }
 
-/// The predecessor leaves between the read and the opening of the watch.
 #[test]
 fn e5_a_release_before_the_watch_is_open_is_not_missed() {
     for us in (0..3_000).step_by(50) {
@@ -350,7 +349,7 @@ fn e5_a_release_during_a_reading_is_not_missed() {
     let mut w = World::new(2);
     let first = w.hold(0, Acquire::new("a"));
     warm(&mut w, 1);
-    w.fate(1, Kind::Look, Fate::Slow(ms(1), ms(50)));
+    w.set_outcome(1, Kind::Look, Outcome::Slow(ms(1), ms(50)));
     let second = w.acquire(1, Acquire::new("a"));
     w.run_for(Duration::from_micros(1_200));
     w.put_by_hand("something else", 0);
@@ -363,7 +362,6 @@ fn e5_a_release_during_a_reading_is_not_missed() {
     w.end();
 }
 
-/// A release wakes one waiter. The others get no event.
 #[test]
 fn e5_one_waiter_reacts_to_a_release() {
     const CLIENTS: usize = 10;
@@ -393,10 +391,11 @@ fn e6_every_write_is_guarded_and_on_its_lease() {
     let mut w = World::new(2);
     let mut locks = Vec::new();
     for round in 0..30_usize {
-        let fate = [None, Some(Fate::Reset), Some(Fate::Unanswered), Some(Fate::Late(ms(1_200)))][round % 4].clone();
+        let outcome =
+            [None, Some(Outcome::Reset), Some(Outcome::Unanswered), Some(Outcome::Late(ms(1_200)))][round % 4].clone();
         let kind = [Kind::Create, Kind::Delete, Kind::Put][round % 3];
-        if let Some(fate) = fate {
-            w.fate(round % 2, kind, fate);
+        if let Some(outcome) = outcome {
+            w.set_outcome(round % 2, kind, outcome);
         }
         let lock = w.campaign(round % 2, "a", "value");
         w.run_for(ms(700));
@@ -442,8 +441,8 @@ fn e6_every_write_is_guarded_and_on_its_lease() {
 fn e6_a_found_key_is_owned_by_a_guarded_put() {
     let mut w = World::new(1);
     warm(&mut w, 0);
-    w.fate(0, Kind::Create, Fate::Reset);
-    w.fate(0, Kind::Put, Fate::Slow(ms(20), ms(1)));
+    w.set_outcome(0, Kind::Create, Outcome::Reset);
+    w.set_outcome(0, Kind::Put, Outcome::Slow(ms(20), ms(1)));
     let lock = w.acquire(0, Acquire::new("a"));
     w.expect(ms(100), "the key was found", |w| w.count(0, Kind::Put) == 1);
     assert!(!was_granted(&w, 0, lock));
@@ -466,13 +465,13 @@ fn e6_an_adopted_key_waits_in_its_place() {
     let mut w = World::new(2);
     let first = w.hold(0, Acquire::new("a"));
     warm(&mut w, 1);
-    w.fate(1, Kind::Create, Fate::Reset);
+    w.set_outcome(1, Kind::Create, Outcome::Reset);
     let second = w.acquire(1, Acquire::new("a"));
     w.run_for(ms(200));
     assert_eq!(w.count(1, Kind::Put), 1);
     assert!(!was_granted(&w, 1, second) && was_blocked(&w, 1, second, Blocked::Held));
     w.release(0, first);
-    w.expect(ms(5), "its turn", |w| w.is_held(1, second));
+    w.expect(ms(5), "it gets the lock", |w| w.is_held(1, second));
     w.end();
 }
 
@@ -494,7 +493,7 @@ fn e4_e6_a_waiters_key_that_somebody_wrote_is_adopted() {
         assert_eq!((w.queue("a")[1].lease, w.count(1, Kind::Put)), (lease, 1), "{}", w.describe());
         assert!(!was_granted(&w, 1, second));
         w.release(0, first);
-        w.expect(ms(5), "its turn", |w| w.is_held(1, second));
+        w.expect(ms(5), "it gets the lock", |w| w.is_held(1, second));
         w.kill(1);
         w.run_for(secs(11));
         assert!(w.queue("a").is_empty(), "it ends with its holder");

@@ -4,7 +4,7 @@ use lock_proto::etcd::{Found, Refusal, Reply, Request};
 use lock_proto::redis::{Acquire, Loss, Wait};
 
 use super::*;
-use crate::world::{Fate, Kind, LATENCY};
+use crate::world::{Kind, LATENCY, Outcome};
 
 /// Case S1: a waiter's lease expires, and later it is granted the lock without a key. Here the end
 /// of the lease ends the attempt; the lock is granted with a new key on a live lease.
@@ -61,7 +61,7 @@ fn catalogue_s2_a_lease_that_vanishes_although_it_is_kept_alive_is_noticed() {
     w.run_for(ms(10_100));
     let signs = w.count(0, Kind::KeepAlive);
     w.revoke_by_hand(w.lease(0));
-    w.expect(ms(2), "it is told", |w| lost(w, 0, lock).is_some());
+    w.expect(ms(2), "it is notified", |w| lost(w, 0, lock).is_some());
     assert_eq!(lost(&w, 0, lock), Some(Loss::Gone));
     assert_eq!(w.count(0, Kind::KeepAlive), signs);
     w.release(0, lock);
@@ -95,8 +95,8 @@ fn catalogue_s4_a_sign_of_life_without_a_life_is_a_loss() {
     for ttl in [0, -1, i64::MIN] {
         let mut w = World::new(1);
         let lock = w.hold(0, Acquire::new("a"));
-        w.fate(0, Kind::KeepAlive, Fate::Answer(Reply::Done(Found::Lease { ttl })));
-        w.expect(ms(3_400), "it is told", |w| lost(w, 0, lock).is_some());
+        w.set_outcome(0, Kind::KeepAlive, Outcome::Answer(Reply::Done(Found::Lease { ttl })));
+        w.expect(ms(3_400), "it is notified", |w| lost(w, 0, lock).is_some());
         assert_eq!(lost(&w, 0, lock), Some(Loss::Gone));
         assert!(!w.is_held(0, lock));
         w.release(0, lock);
@@ -130,7 +130,7 @@ fn catalogue_s5_a_session_does_not_keep_a_lock_that_nobody_has() {
 #[test]
 fn catalogue_s5_somebody_elses_lease_is_not_taken_over() {
     let mut w = World::new(1);
-    w.fate(0, Kind::Grant, Fate::Answer(Reply::Refused(Refusal::LeaseExists)));
+    w.set_outcome(0, Kind::Grant, Outcome::Answer(Reply::Refused(Refusal::LeaseExists)));
     let lock = w.hold(0, Acquire::new("a"));
     let ids: Vec<Request> = w.sent(0, Kind::Grant).into_iter().map(|(_, request)| request).collect();
     assert!(ids.len() == 2 && ids[0] != ids[1], "{ids:?}");
@@ -188,7 +188,7 @@ fn catalogue_s7_no_lease_is_left_behind() {
     let own = w.hold(0, Acquire::new("a").ttl(secs(30)));
     w.hold(0, Acquire::new("b"));
     assert_eq!(w.store.leases.len(), 2);
-    let _ = give_back(&mut w, 0, own);
+    let _ = release_and_wait(&mut w, 0, own);
     w.run_for(ms(5));
     assert_eq!(w.store.leases.len(), 1, "a lease of a lock's own ends with the lock");
     w.shut_down(0, secs(1));
@@ -202,18 +202,18 @@ fn catalogue_s7_no_lease_is_left_behind() {
 // H2, U2
 #[test]
 fn catalogue_s8_one_failed_sign_of_life_is_repeated() {
-    for fate in [Fate::Lost, Fate::Unanswered, Fate::Reset] {
+    for outcome in [Outcome::Lost, Outcome::Unanswered, Outcome::Reset] {
         let mut w = World::new(1);
         let locks = ["a", "b"].map(|name| w.hold(0, Acquire::new(name)));
         for _ in 0..5 {
-            w.fate(0, Kind::KeepAlive, fate.clone());
+            w.set_outcome(0, Kind::KeepAlive, outcome.clone());
             w.run_for(secs(6));
         }
         assert!(locks.iter().all(|lock| w.is_held(0, *lock)), "{}", w.describe());
         w.cut(0);
         w.shut_down(0, secs(2));
         w.expect(ms(2_000), "closing has an end", |w| w.clients[0].stopped.is_some());
-        assert!(w.clients[0].stopped > Some(0), "what may be left is told");
+        assert!(w.clients[0].stopped > Some(0), "leftovers are reported");
         assert_eq!(w.clients[0].hub.next_deadline(), None);
     }
 }
@@ -223,7 +223,7 @@ fn catalogue_s8_one_failed_sign_of_life_is_repeated() {
 #[test]
 fn a_lease_that_was_granted_late_is_renewed() {
     let mut w = World::new(1);
-    w.fate(0, Kind::Grant, Fate::Slow(ms(10), secs(4)));
+    w.set_outcome(0, Kind::Grant, Outcome::Slow(ms(10), secs(4)));
     let lock = w.acquire(0, Acquire::new("a"));
     w.expect(secs(5), "it is held", |w| w.is_held(0, lock));
     w.run_for(secs(30));

@@ -1,10 +1,10 @@
 //! Clients (hubs), a store, and messages in flight, in virtual time.
 //!
-//! Requests succeed and take [`LATENCY`] in each direction, unless a test sets the fate of a
-//! request ([`World::fate`], [`World::every`]) or of a whole client ([`World::cut`],
+//! Requests succeed and take [`LATENCY`] in each direction, unless a test sets the outcome of a
+//! request ([`World::set_outcome`], [`World::every`]) or of a whole client ([`World::cut`],
 //! [`World::pause`], [`World::kill`]).
 
-mod questions;
+mod queries;
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,7 +48,7 @@ impl Kind {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Fate {
+pub(crate) enum Outcome {
     /// It is lost without an error.
     Lost,
     /// It is executed, and its reply is lost without an error.
@@ -64,7 +64,7 @@ pub(crate) enum Fate {
 }
 
 #[derive(Clone, Debug)]
-enum Happening {
+enum Scheduled {
     Execute { call: CallId, request: Request, back: Option<Duration> },
     Reset { call: CallId, request: Request },
     Answer { call: CallId, reply: Reply },
@@ -92,22 +92,19 @@ pub(crate) struct Client {
     pub(crate) stopped: Option<u32>,
     pub(crate) watches_opened: Vec<Bytes>,
     events: BTreeMap<LockId, Vec<(Instant, Event)>>,
-    /// All events of locks, in order.
-    told: Vec<(LockId, Event)>,
+    all_events: Vec<(LockId, Event)>,
     elections: BTreeMap<QueryId, Vec<ElectionEvent>>,
     calls: BTreeSet<CallId>,
     in_flight: BTreeSet<CallId>,
     watches: BTreeMap<WatchId, Watch>,
-    fates: Vec<(Kind, Fate)>,
-    always: BTreeMap<Kind, Fate>,
+    outcomes: Vec<(Kind, Outcome)>,
+    always: BTreeMap<Kind, Outcome>,
     cut: bool,
     watches_blocked: bool,
-    /// Events of its watches are lost.
     loses_events: bool,
     paused: bool,
     dead: bool,
-    inbox: Vec<Happening>,
-    /// Whether grants are claimed at once.
+    inbox: Vec<Scheduled>,
     claims: bool,
 }
 
@@ -115,7 +112,7 @@ pub(crate) struct World {
     pub(crate) now: Instant,
     pub(crate) store: Store,
     pub(crate) clients: Vec<Client>,
-    agenda: BTreeMap<(Instant, u64), (usize, Happening)>,
+    agenda: BTreeMap<(Instant, u64), (usize, Scheduled)>,
     number: u64,
 }
 
@@ -150,12 +147,12 @@ impl World {
             stopped: None,
             watches_opened: Vec::new(),
             events: BTreeMap::new(),
-            told: Vec::new(),
+            all_events: Vec::new(),
             elections: BTreeMap::new(),
             calls: BTreeSet::new(),
             in_flight: BTreeSet::new(),
             watches: BTreeMap::new(),
-            fates: Vec::new(),
+            outcomes: Vec::new(),
             always: BTreeMap::new(),
             cut: false,
             watches_blocked: false,
@@ -202,20 +199,19 @@ impl World {
         self.verb(client, |hub, now| hub.shut_down(now, within));
     }
 
-    /// Stops claiming grants automatically.
     pub(crate) fn leave_unclaimed(&mut self, client: usize) {
         self.clients[client].claims = false;
     }
 
-    /// Sets the fate of the next request of this kind.
-    pub(crate) fn fate(&mut self, client: usize, kind: Kind, fate: Fate) {
-        self.clients[client].fates.push((kind, fate));
+    /// Sets the outcome of the next request of this kind.
+    pub(crate) fn set_outcome(&mut self, client: usize, kind: Kind, outcome: Outcome) {
+        self.clients[client].outcomes.push((kind, outcome));
     }
 
-    /// Sets the fate of every later request of this kind, or resets it with `None`.
-    pub(crate) fn every(&mut self, client: usize, kind: Kind, fate: Option<Fate>) {
-        match fate {
-            Some(fate) => self.clients[client].always.insert(kind, fate),
+    /// Sets the outcome of every later request of this kind, or resets it with `None`.
+    pub(crate) fn every(&mut self, client: usize, kind: Kind, outcome: Option<Outcome>) {
+        match outcome {
+            Some(outcome) => self.clients[client].always.insert(kind, outcome),
             None => self.clients[client].always.remove(&kind),
         };
     }
@@ -225,7 +221,6 @@ impl World {
         self.clients[client].cut = true;
     }
 
-    /// Reconnects the client and reopens its watches.
     pub(crate) fn heal(&mut self, client: usize) {
         self.clients[client].cut = false;
         self.break_watches(client);
@@ -238,7 +233,7 @@ impl World {
             let Some(known) = self.clients[client].watches.get_mut(&watch) else { continue };
             known.open = false;
             self.verb(client, |hub, now| hub.handle_unsubscribed(now, watch));
-            self.plan(LATENCY, client, Happening::Open { watch });
+            self.plan(LATENCY, client, Scheduled::Open { watch });
         }
     }
 
@@ -248,7 +243,6 @@ impl World {
         self.break_watches(client);
     }
 
-    /// Sets whether its open watches lose all events.
     pub(crate) fn lose_events(&mut self, client: usize, loses: bool) {
         self.clients[client].loses_events = loses;
     }
@@ -260,8 +254,8 @@ impl World {
     /// Resumes the client, which first handles its queued input.
     pub(crate) fn resume(&mut self, client: usize) {
         self.clients[client].paused = false;
-        for happening in core::mem::take(&mut self.clients[client].inbox) {
-            self.happen(client, happening);
+        for scheduled in core::mem::take(&mut self.clients[client].inbox) {
+            self.handle_scheduled(client, scheduled);
         }
     }
 
@@ -314,8 +308,8 @@ impl World {
             self.store.expire(self.now.as_nanos());
             self.notify_watchers();
             while let Some(entry) = self.agenda.first_entry().filter(|entry| entry.key().0 <= self.now) {
-                let (client, happening) = entry.remove();
-                self.happen(client, happening);
+                let (client, scheduled) = entry.remove();
+                self.handle_scheduled(client, scheduled);
             }
             for client in 0..self.clients.len() {
                 let known = &mut self.clients[client];
@@ -340,72 +334,72 @@ impl World {
             for (at, request) in &client.requests {
                 text += &format!("\n  {at:?} {request:?}");
             }
-            text += &format!("\n  told {:?}", client.told);
+            text += &format!("\n  events {:?}", client.all_events);
         }
         text
     }
 
-    fn plan(&mut self, after: Duration, client: usize, happening: Happening) {
+    fn plan(&mut self, after: Duration, client: usize, scheduled: Scheduled) {
         self.number += 1;
-        self.agenda.insert((self.now + after, self.number), (client, happening));
+        self.agenda.insert((self.now + after, self.number), (client, scheduled));
     }
 
-    fn happen(&mut self, client: usize, happening: Happening) {
+    fn handle_scheduled(&mut self, client: usize, scheduled: Scheduled) {
         let known = &mut self.clients[client];
         let cut = known.cut || known.dead;
         let now = self.now;
-        match happening {
+        match scheduled {
             // Arrivals at the store.
-            Happening::Execute { call, request, back } => {
+            Scheduled::Execute { call, request, back } => {
                 let reply = self.store.execute(now.as_nanos(), &request);
                 self.notify_watchers();
                 if let Some(back) = back.filter(|_| !cut) {
-                    self.plan(back, client, Happening::Answer { call, reply });
+                    self.plan(back, client, Scheduled::Answer { call, reply });
                 }
             }
-            Happening::Reset { call, request } => {
+            Scheduled::Reset { call, request } => {
                 self.store.execute(now.as_nanos(), &request);
                 self.notify_watchers();
                 let reply = Reply::Unknown(Cause::Fault(Fault::Reset));
-                self.plan(LATENCY, client, Happening::Answer { call, reply });
+                self.plan(LATENCY, client, Scheduled::Answer { call, reply });
             }
-            Happening::Open { watch } => {
+            Scheduled::Open { watch } => {
                 if known.watches_blocked && known.watches.contains_key(&watch) {
                     return self.verb(client, |hub, now| hub.handle_unsubscribed(now, watch));
                 }
                 let Some(known) = known.watches.get_mut(&watch).filter(|_| !cut) else { return };
                 known.open = true;
                 let revision = self.store.revision;
-                self.plan(LATENCY, client, Happening::Opened { watch, revision });
+                self.plan(LATENCY, client, Scheduled::Opened { watch, revision });
             }
             // Arrivals at the client.
-            Happening::Answer { .. }
-            | Happening::Opened { .. }
-            | Happening::Changed { .. }
-            | Happening::GiveUp { .. }
+            Scheduled::Answer { .. }
+            | Scheduled::Opened { .. }
+            | Scheduled::Changed { .. }
+            | Scheduled::GiveUp { .. }
                 if known.paused =>
             {
-                known.inbox.push(happening);
+                known.inbox.push(scheduled);
             }
-            Happening::Answer { call, reply } => {
+            Scheduled::Answer { call, reply } => {
                 if known.in_flight.remove(&call) {
                     known.hub.handle_reply(now, call, &reply);
                     self.drain(client);
                 }
             }
-            Happening::GiveUp { call } => {
+            Scheduled::GiveUp { call } => {
                 if known.in_flight.remove(&call) {
                     known.hub.handle_reply(now, call, &Reply::Unknown(Cause::Fault(Fault::TimedOut)));
                     self.drain(client);
                 }
             }
-            Happening::Opened { watch, revision } => {
+            Scheduled::Opened { watch, revision } => {
                 if known.watches.contains_key(&watch) && !cut {
                     known.hub.handle_watching(now, watch, revision);
                     self.drain(client);
                 }
             }
-            Happening::Changed { watch, change } => {
+            Scheduled::Changed { watch, change } => {
                 if known.watches.contains_key(&watch) && !cut {
                     known.hub.handle_changed(now, watch, change.revision, change.deleted, &change.kv);
                     self.drain(client);
@@ -414,7 +408,6 @@ impl World {
         }
     }
 
-    /// Sends the store's changes to the watchers.
     pub(crate) fn notify_watchers(&mut self) {
         let changes = core::mem::take(&mut self.store.changes);
         for change in changes {
@@ -425,7 +418,7 @@ impl World {
                 }
                 let open = known.watches.iter().filter(|(_, watch)| watch.open && watch.covers(&change.kv.key));
                 for watch in open.map(|(id, _)| *id).collect::<Vec<_>>() {
-                    self.plan(LATENCY, client, Happening::Changed { watch, change: change.clone() });
+                    self.plan(LATENCY, client, Scheduled::Changed { watch, change: change.clone() });
                 }
             }
         }
@@ -444,7 +437,7 @@ impl World {
                 LocksOutput::Watch { watch, key, end, .. } => {
                     known.watches_opened.push(key.clone());
                     assert!(known.watches.insert(watch, Watch { key, end, open: false }).is_none(), "{watch:?} twice");
-                    self.plan(LATENCY, client, Happening::Open { watch });
+                    self.plan(LATENCY, client, Scheduled::Open { watch });
                 }
                 LocksOutput::Unwatch { watch } => {
                     assert!(known.watches.remove(&watch).is_some(), "{watch:?} is not open");
@@ -452,7 +445,7 @@ impl World {
                 LocksOutput::Event { lock, event } => {
                     let granted = matches!(event, Event::Granted(_));
                     known.events.entry(lock).or_default().push((self.now, event.clone()));
-                    known.told.push((lock, event));
+                    known.all_events.push((lock, event));
                     if granted && known.claims {
                         known.hub.claim(self.now, lock).unwrap();
                     }
@@ -466,26 +459,28 @@ impl World {
     fn send(&mut self, client: usize, call: CallId, request: Request, timeout: Duration) {
         let known = &mut self.clients[client];
         if known.cut || known.dead {
-            return self.plan(timeout, client, Happening::GiveUp { call });
+            return self.plan(timeout, client, Scheduled::GiveUp { call });
         }
         let kind = Kind::of(&request);
-        let fate = match known.fates.iter().position(|(of, _)| *of == kind) {
-            Some(place) => Some(known.fates.remove(place).1),
+        let outcome = match known.outcomes.iter().position(|(of, _)| *of == kind) {
+            Some(place) => Some(known.outcomes.remove(place).1),
             None => known.always.get(&kind).cloned(),
         };
         // Wait for the late reply.
         // E13
-        if !matches!(fate, Some(Fate::Slow(..))) {
-            self.plan(timeout, client, Happening::GiveUp { call });
+        if !matches!(outcome, Some(Outcome::Slow(..))) {
+            self.plan(timeout, client, Scheduled::GiveUp { call });
         }
-        match fate {
-            None => self.plan(LATENCY, client, Happening::Execute { call, request, back: Some(LATENCY) }),
-            Some(Fate::Lost) => {}
-            Some(Fate::Unanswered) => self.plan(LATENCY, client, Happening::Execute { call, request, back: None }),
-            Some(Fate::Late(time)) => self.plan(time, client, Happening::Execute { call, request, back: None }),
-            Some(Fate::Slow(to, back)) => self.plan(to, client, Happening::Execute { call, request, back: Some(back) }),
-            Some(Fate::Reset) => self.plan(LATENCY, client, Happening::Reset { call, request }),
-            Some(Fate::Answer(reply)) => self.plan(LATENCY, client, Happening::Answer { call, reply }),
+        match outcome {
+            None => self.plan(LATENCY, client, Scheduled::Execute { call, request, back: Some(LATENCY) }),
+            Some(Outcome::Lost) => {}
+            Some(Outcome::Unanswered) => self.plan(LATENCY, client, Scheduled::Execute { call, request, back: None }),
+            Some(Outcome::Late(time)) => self.plan(time, client, Scheduled::Execute { call, request, back: None }),
+            Some(Outcome::Slow(to, back)) => {
+                self.plan(to, client, Scheduled::Execute { call, request, back: Some(back) })
+            }
+            Some(Outcome::Reset) => self.plan(LATENCY, client, Scheduled::Reset { call, request }),
+            Some(Outcome::Answer(reply)) => self.plan(LATENCY, client, Scheduled::Answer { call, reply }),
         }
     }
 

@@ -16,7 +16,7 @@ pub(crate) enum State {
     Offered,
     Held,
     Lost,
-    GivenBack,
+    Released,
 }
 
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ pub(crate) struct Watch {
     pub(crate) key: Bytes,
     pub(crate) end: Bytes,
     /// Index of the next change to deliver, or `None` while the watch is not open.
-    pub(crate) told: Option<usize>,
+    pub(crate) next_change: Option<usize>,
 }
 
 impl Watch {
@@ -47,20 +47,19 @@ impl Watch {
     }
 }
 
-/// Fencing tokens of all grants.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fences {
-    pub(crate) told: BTreeMap<u8, BTreeSet<u64>>,
+    pub(crate) seen: BTreeMap<u8, BTreeSet<u64>>,
     /// Keys are deleted by hand. Grants may be reported out of order, but no token is repeated.
     pub(crate) by_hand: bool,
 }
 
 impl Fences {
-    fn told(&mut self, name: u8, fence: u64) {
-        let told = self.told.entry(name).or_default();
-        let last = told.last().copied().unwrap_or(0);
+    fn record(&mut self, name: u8, fence: u64) {
+        let seen = self.seen.entry(name).or_default();
+        let last = seen.last().copied().unwrap_or(0);
         assert!(fence > last || self.by_hand, "fence {fence} after {last} of {name}");
-        assert!(told.insert(fence), "fence {fence} of {name} comes twice");
+        assert!(seen.insert(fence), "fence {fence} of {name} comes twice");
     }
 }
 
@@ -123,7 +122,7 @@ impl Process {
         [hub, requests].into_iter().flatten().min().map(|at| self.true_time(at))
     }
 
-    fn say(&self, now: u64, what: &dyn core::fmt::Debug) {
+    fn log_event(&self, now: u64, what: &dyn core::fmt::Debug) {
         if self.log {
             println!("{:>12}us p{} {what:?}", now / 1_000, self.id);
         }
@@ -132,19 +131,19 @@ impl Process {
     pub(crate) fn drain(&mut self, now: u64, fences: &mut Fences) {
         let clock = self.clock(now);
         while let Some(output) = self.hub.poll_output() {
-            self.say(now, &output);
+            self.log_event(now, &output);
             match output {
                 LocksOutput::Send { call, request, timeout } => {
                     self.requests.push_back(Sent { call, request, until: (clock + timeout).as_nanos() });
                 }
                 LocksOutput::Watch { watch, key, end, .. } => {
-                    let new = self.watches.insert(watch, Watch { key, end, told: None });
+                    let new = self.watches.insert(watch, Watch { key, end, next_change: None });
                     assert!(new.is_none(), "{watch:?} was used before");
                 }
                 LocksOutput::Unwatch { watch } => {
                     self.watches.remove(&watch).unwrap_or_else(|| panic!("{watch:?} is not open"));
                 }
-                LocksOutput::Event { lock, event } => self.heard(lock, &event, fences),
+                LocksOutput::Event { lock, event } => self.handle_event(lock, &event, fences),
                 LocksOutput::Election { query, .. } => {
                     assert!(self.queries.contains(&query), "{query:?} has ended");
                 }
@@ -157,17 +156,17 @@ impl Process {
         }
     }
 
-    fn heard(&mut self, lock: LockId, event: &Event, fences: &mut Fences) {
+    fn handle_event(&mut self, lock: LockId, event: &Event, fences: &mut Fences) {
         let known = self.acquisitions.get_mut(&lock).unwrap_or_else(|| panic!("{lock} has ended: {event:?}"));
         match (event, known.state) {
             (Event::Granted(grant), State::Waiting) => {
                 known.state = State::Offered;
-                fences.told(known.name, grant.fence.unwrap().get());
+                fences.record(known.name, grant.fence.unwrap().get());
             }
             (Event::Lost(_), State::Held) => known.state = State::Lost,
             (Event::Withdrawn, State::Offered)
             | (Event::Failed(_), State::Waiting | State::Offered)
-            | (Event::Released(_), State::GivenBack) => {
+            | (Event::Released(_), State::Released) => {
                 self.acquisitions.remove(&lock);
             }
             // A lock that ends before it is claimed was never held.
@@ -177,23 +176,23 @@ impl Process {
             | (Event::Proclaimed { .. } | Event::ProclaimFailed(_), State::Held)
             | (Event::AtRisk { .. }, State::Held)
             // Emitted before the guard was released, and delivered after it.
-            | (Event::Lost(_) | Event::AtRisk { .. } | Event::Renewed { .. }, State::GivenBack) => {}
+            | (Event::Lost(_) | Event::AtRisk { .. } | Event::Renewed { .. }, State::Released) => {}
             (event, state) => panic!("{event:?} while {state:?}"),
         }
     }
 
     /// Delivers the changes to the hub's watches in order, as one stream does.
-    pub(crate) fn hear(&mut self, now: u64, changes: &[Change]) {
+    pub(crate) fn deliver_changes(&mut self, now: u64, changes: &[Change]) {
         let clock = self.clock(now);
-        let first = self.watches.values().filter_map(|watch| watch.told).min().unwrap_or(changes.len());
+        let first = self.watches.values().filter_map(|watch| watch.next_change).min().unwrap_or(changes.len());
         for (index, change) in changes.iter().enumerate().skip(first) {
             let ids: Vec<WatchId> = self.watches.keys().copied().collect();
             for id in ids {
                 let Some(watch) = self.watches.get_mut(&id) else { continue };
-                if watch.told.is_none_or(|told| told > index) {
+                if watch.next_change.is_none_or(|next_change| next_change > index) {
                     continue;
                 }
-                watch.told = Some(index + 1);
+                watch.next_change = Some(index + 1);
                 if watch.covers(&change.kv.key) {
                     self.hub.handle_changed(clock, id, change.revision, change.deleted, &change.kv);
                 }

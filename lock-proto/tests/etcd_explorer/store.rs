@@ -67,7 +67,6 @@ impl Store {
         }
     }
 
-    /// Deletes a key at the current revision.
     fn remove(&mut self, key: &Bytes) {
         self.keys.remove(key);
         let kv = KeyValue { key: key.clone(), mod_revision: self.revision, ..KeyValue::default() };
@@ -123,8 +122,8 @@ impl Store {
     }
 
     fn holds(&self, compare: &Compare) -> bool {
-        let wanted = compare.with.unwrap();
-        let equal = |kv: Option<&KeyValue>| match wanted {
+        let expected = compare.with.unwrap();
+        let equal = |kv: Option<&KeyValue>| match expected {
             CompareWith::CreateRevision(revision) => kv.map_or(0, |kv| kv.create_revision) == revision,
             CompareWith::ModRevision(revision) => kv.map_or(0, |kv| kv.mod_revision) == revision,
         };

@@ -22,7 +22,7 @@ pub(crate) struct World {
     store: Store,
     processes: Vec<Process>,
     /// Requests that timed out and are executed later.
-    ghosts: Vec<(u64, Request)>,
+    late_requests: Vec<(u64, Request)>,
     fences: Fences,
     names: u64,
     /// Keys are deleted and written by hand, so only fencing is guaranteed, not mutual exclusion.
@@ -41,8 +41,8 @@ impl World {
             rng,
             store: Store::new(),
             processes: Vec::new(),
-            ghosts: Vec::new(),
-            fences: Fences { told: BTreeMap::new(), by_hand },
+            late_requests: Vec::new(),
+            fences: Fences { seen: BTreeMap::new(), by_hand },
             names,
             by_hand,
             next_id: 0,
@@ -60,7 +60,7 @@ impl World {
         Process::new(self.now, self.next_id, &mut self.rng, self.log)
     }
 
-    fn say(&self, what: &dyn core::fmt::Debug) {
+    fn log_event(&self, what: &dyn core::fmt::Debug) {
         if self.log {
             println!("{:>12}us {what:?}", self.now / 1_000);
         }
@@ -83,7 +83,7 @@ impl World {
                 62..65 => self.fail(p, false),
                 65..68 => self.fail(p, true),
                 68..73 => self.open_watches(p),
-                73..78 => self.hear(p),
+                73..78 => self.deliver_changes(p),
                 78..79 => self.break_watches(p),
                 79..80 => self.processes[p].paused = true,
                 80..83 => self.processes[p].paused = false,
@@ -93,24 +93,25 @@ impl World {
                 86..87 if self.rng.one_in(3) => self.revoke_by_hand(),
                 _ => self.verb(p),
             }
-            self.turn();
+            self.run_timers();
         }
     }
 
     fn advance(&mut self, to: u64) {
         self.now = self.now.max(to);
         self.store.expire(self.now);
-        let due: Vec<Request> = self.ghosts.extract_if(.., |(at, _)| *at <= to).map(|(_, request)| request).collect();
+        let due: Vec<Request> =
+            self.late_requests.extract_if(.., |(at, _)| *at <= to).map(|(_, request)| request).collect();
         for request in due {
             let reply = self.store.execute(self.now, &request);
-            self.say(&("ghost", request, reply));
+            self.log_event(&("late", request, reply));
         }
     }
 
     fn advance_to_next(&mut self) {
         let processes = self.processes.iter().filter(|process| !process.paused).filter_map(Process::deadline);
-        let ghosts = self.ghosts.iter().map(|(at, _)| *at);
-        if let Some(next) = processes.chain(self.store.next_expiry()).chain(ghosts).min() {
+        let late_requests = self.late_requests.iter().map(|(at, _)| *at);
+        if let Some(next) = processes.chain(self.store.next_expiry()).chain(late_requests).min() {
             self.advance(next);
         }
     }
@@ -125,7 +126,7 @@ impl World {
     }
 
     /// Runs due timers of all running processes, then checks the invariants.
-    fn turn(&mut self) {
+    fn run_timers(&mut self) {
         for process in &mut self.processes {
             if process.paused {
                 continue;
@@ -135,7 +136,7 @@ impl World {
                 let sent = process.requests.remove(place).unwrap();
                 let late = self.rng.below(3);
                 if late == 0 {
-                    self.ghosts.push((self.now + self.rng.below(1_500) * MS, sent.request.clone()));
+                    self.late_requests.push((self.now + self.rng.below(1_500) * MS, sent.request.clone()));
                 }
                 process.hub.handle_reply(clock, sent.call, &Reply::Unknown(Cause::Fault(Fault::TimedOut)));
             }
@@ -175,7 +176,7 @@ impl World {
         let sent = process.requests.remove(place).unwrap();
         let reply = self.store.execute(self.now, &sent.request);
         process.replies.push_back((sent.call, reply.clone()));
-        self.say(&("executed", p, sent.call, reply));
+        self.log_event(&("executed", p, sent.call, reply));
     }
 
     fn deliver(&mut self, p: usize) {
@@ -204,7 +205,7 @@ impl World {
                 0 => Reply::NotSent(cause),
                 1 => Reply::Unknown(cause),
                 _ => {
-                    self.ghosts.push((self.now + self.rng.below(1_500) * MS, sent.request));
+                    self.late_requests.push((self.now + self.rng.below(1_500) * MS, sent.request));
                     Reply::Unknown(cause)
                 }
             };
@@ -218,29 +219,30 @@ impl World {
             return;
         }
         let (clock, all) = (process.clock(self.now), self.store.changes.len());
-        let closed: Vec<_> = process.watches.iter().filter(|(_, w)| w.told.is_none()).map(|(id, _)| *id).collect();
+        let closed: Vec<_> =
+            process.watches.iter().filter(|(_, w)| w.next_change.is_none()).map(|(id, _)| *id).collect();
         for id in closed {
             let Some(watch) = process.watches.get_mut(&id) else { continue };
-            watch.told = Some(all);
+            watch.next_change = Some(all);
             process.hub.handle_watching(clock, id, self.store.revision);
             process.drain(self.now, &mut self.fences);
         }
     }
 
-    fn hear(&mut self, p: usize) {
+    fn deliver_changes(&mut self, p: usize) {
         let process = &mut self.processes[p];
         if !process.paused {
-            process.hear(self.now, &self.store.changes);
+            process.deliver_changes(self.now, &self.store.changes);
         }
     }
 
     fn break_watches(&mut self, p: usize) {
         let process = &mut self.processes[p];
         let clock = process.clock(self.now);
-        let open: Vec<_> = process.watches.iter().filter(|(_, w)| w.told.is_some()).map(|(id, _)| *id).collect();
+        let open: Vec<_> = process.watches.iter().filter(|(_, w)| w.next_change.is_some()).map(|(id, _)| *id).collect();
         for id in open {
             if let Some(watch) = process.watches.get_mut(&id) {
-                watch.told = None;
+                watch.next_change = None;
                 process.hub.handle_unsubscribed(clock, id);
                 process.drain(self.now, &mut self.fences);
             }
@@ -250,7 +252,7 @@ impl World {
     fn tamper(&mut self) {
         let keys: Vec<Bytes> = self.store.keys.keys().cloned().collect();
         if let Some(key) = keys.get(self.rng.below(keys.len().max(1) as u64) as usize) {
-            self.say(&("by hand", key));
+            self.log_event(&("by hand", key));
             self.store.delete(key);
         }
     }
@@ -260,17 +262,17 @@ impl World {
         if self.by_hand {
             let leases: Vec<i64> = self.store.leases.keys().copied().collect();
             if let Some(lease) = leases.get(self.rng.below(leases.len().max(1) as u64) as usize) {
-                self.say(&("revoked by hand", lease));
+                self.log_event(&("revoked by hand", lease));
                 self.store.revoke(*lease);
             }
         }
     }
 
     fn crash(&mut self, p: usize) {
-        self.say(&("crash", p));
+        self.log_event(&("crash", p));
         for sent in &self.processes[p].requests.clone() {
             if self.rng.one_in(2) {
-                self.ghosts.push((self.now + self.rng.below(1_500) * MS, sent.request.clone()));
+                self.late_requests.push((self.now + self.rng.below(1_500) * MS, sent.request.clone()));
             }
         }
         self.processes[p] = self.new_process();
@@ -283,7 +285,7 @@ impl World {
             // The shutdown releases the locks, so their holders do not.
             for acquisition in process.acquisitions.values_mut() {
                 if matches!(acquisition.state, State::Held | State::Lost) {
-                    acquisition.state = State::GivenBack;
+                    acquisition.state = State::Released;
                 }
             }
             process.drain(self.now, &mut self.fences);
@@ -294,7 +296,6 @@ impl World {
         }
     }
 
-    /// Lets all parts of one process work for a moment.
     fn serve(&mut self, p: usize) {
         for _ in 0..12 {
             let waiting = !self.processes[p].requests.is_empty();
@@ -303,9 +304,9 @@ impl World {
             }
             self.deliver(p);
             self.open_watches(p);
-            self.hear(p);
+            self.deliver_changes(p);
             self.now += self.rng.below(300_000);
-            self.turn();
+            self.run_timers();
         }
         self.claim_offers(p);
     }
@@ -361,7 +362,7 @@ impl World {
                 let released = process.hub.release(clock, id).is_ok();
                 // Events from before the release are reported before its result.
                 if let Some(known) = process.acquisitions.get_mut(&id).filter(|_| released) {
-                    known.state = State::GivenBack;
+                    known.state = State::Released;
                 }
             }
             (4, Some(id)) => {
@@ -398,7 +399,7 @@ impl World {
     }
 
     pub(crate) fn settle(&mut self) {
-        self.say(&"--- the faults are over ---");
+        self.log_event(&"--- the faults are over ---");
         for process in &mut self.processes {
             process.paused = false;
         }
@@ -412,15 +413,15 @@ impl World {
                     self.deliver(p);
                 }
                 self.open_watches(p);
-                self.hear(p);
+                self.deliver_changes(p);
                 self.claim_offers(p);
-                self.give_all_back(p);
+                self.release_all(p);
             }
-            self.turn();
+            self.run_timers();
             let busy = self.processes.iter().any(|process| !process.requests.is_empty());
             let done = self.processes.iter().all(|process| process.acquisitions.is_empty());
             // Requests that may still arrive are watched for.
-            if !busy && done && self.ghosts.is_empty() && self.store.keys.is_empty() {
+            if !busy && done && self.late_requests.is_empty() && self.store.keys.is_empty() {
                 break;
             }
             if !busy {
@@ -428,10 +429,10 @@ impl World {
             }
             assert!(self.now < end, "{}", self.unsettled());
         }
-        self.end_all(end);
+        self.shut_down_all(end);
     }
 
-    fn give_all_back(&mut self, p: usize) {
+    fn release_all(&mut self, p: usize) {
         let process = &mut self.processes[p];
         let clock = process.clock(self.now);
         process.drain(self.now, &mut self.fences);
@@ -440,13 +441,13 @@ impl World {
             if matches!(process.acquisitions[&id].state, State::Held | State::Lost)
                 && process.hub.release(clock, id).is_ok()
             {
-                process.acquisitions.get_mut(&id).unwrap().state = State::GivenBack;
+                process.acquisitions.get_mut(&id).unwrap().state = State::Released;
             }
         }
         process.drain(self.now, &mut self.fences);
     }
 
-    fn end_all(&mut self, end: u64) {
+    fn shut_down_all(&mut self, end: u64) {
         for process in &mut self.processes {
             process.hub.shut_down(process.clock(self.now), core::time::Duration::from_secs(60));
         }
@@ -461,7 +462,7 @@ impl World {
                 }
                 self.open_watches(p);
             }
-            self.turn();
+            self.run_timers();
             if self.processes.iter().all(|process| process.requests.is_empty() || process.stopped) {
                 self.advance_on();
             }

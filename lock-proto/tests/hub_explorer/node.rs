@@ -12,7 +12,7 @@ pub(crate) struct Value {
     /// The last millisecond of its lifetime.
     pub(crate) until: u64,
     /// Written by a request of a closed connection, later than any client waits for it.
-    pub(crate) by_ghost: bool,
+    pub(crate) written_late: bool,
 }
 
 /// Owner of a key that a request deleted.
@@ -30,7 +30,7 @@ pub(crate) struct Node {
     pub(crate) started: u64,
     pub(crate) starts: u64,
     /// Requests in flight from closed connections.
-    pub(crate) ghosts: Vec<(u128, VecDeque<Request>)>,
+    pub(crate) late_requests: Vec<(u128, VecDeque<Request>)>,
 }
 
 impl Node {
@@ -44,7 +44,7 @@ impl Node {
     pub(crate) fn restart(&mut self, now: u64, empty: bool) {
         self.started = now;
         self.starts += 1;
-        self.ghosts.clear();
+        self.late_requests.clear();
         self.waiting.clear();
         if empty {
             self.keys.clear();
@@ -66,10 +66,10 @@ impl Node {
     }
 
     /// Mints tokens as if the server's clock always had room for them.
-    fn mint(&mut self, wanted: u32) -> Option<FenceBlock> {
+    fn mint(&mut self, requested: u32) -> Option<FenceBlock> {
         let first = self.fence + 1;
-        self.fence += u64::from(wanted);
-        (wanted > 0).then_some(FenceBlock { first, count: wanted, ahead_ms: 0 })
+        self.fence += u64::from(requested);
+        (requested > 0).then_some(FenceBlock { first, count: requested, ahead_ms: 0 })
     }
 
     pub(crate) fn execute(&mut self, now: u64, client: u128, request: &Request) -> (Reply, Deleted) {
@@ -98,7 +98,8 @@ impl Node {
                 }
                 let fence = self.mint(*fence_block);
                 let replaced = there.map(|value| (value.client, value.number));
-                self.keys.insert(key.clone(), Value { client, number: *number, until: ms + ttl_ms, by_ghost: false });
+                self.keys
+                    .insert(key.clone(), Value { client, number: *number, until: ms + ttl_ms, written_late: false });
                 (Reply::Granted { fence }, replaced)
             }
             Request::Extend { key, number, ttl_ms, fence_block } => match there {
@@ -128,7 +129,7 @@ impl Node {
                 Some(value) => {
                     // A request omits retired numbers only if none can be found. The exception is a
                     // take that arrives after the client's check and expires with its TTL.
-                    let older = value.client == client && value.number < *number && !value.by_ghost;
+                    let older = value.client == client && value.number < *number && !value.written_late;
                     let missed = older && retired.is_none();
                     assert!(!missed, "{request:?} finds {value:?}");
                     (Reply::Taken, None)

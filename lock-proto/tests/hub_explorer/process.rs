@@ -61,7 +61,7 @@ impl Conn {
 
 /// Input of a process. Queued while the process is paused.
 #[derive(Clone, Debug)]
-pub(crate) enum Fact {
+pub(crate) enum Input {
     Reply(CallId, Reply),
     Up(usize, Box<Result<ServerInfo, ServerError>>),
     Listening(usize, Key),
@@ -75,14 +75,14 @@ pub(crate) struct Process {
     pub(crate) conns: Vec<Conn>,
     pub(crate) acquisitions: BTreeMap<LockId, Acquisition>,
     ended: BTreeSet<LockId>,
-    pub(crate) facts: VecDeque<Fact>,
+    pub(crate) inputs: VecDeque<Input>,
     pub(crate) paused: bool,
     pub(crate) stopped: bool,
     pub(crate) stopping: bool,
     /// Locks whose release the hub subscribed to, and the nodes that block for them.
-    pub(crate) wanted: BTreeSet<Key>,
+    pub(crate) listening: BTreeSet<Key>,
     /// Locks with a delivered signal. The hub may subscribe to them again.
-    told: BTreeSet<Key>,
+    signalled: BTreeSet<Key>,
     pub(crate) blocked: BTreeSet<(usize, Key)>,
     pub(crate) sends: u64,
     at_once: (u64, u32),
@@ -134,12 +134,12 @@ impl Process {
             conns: vec![Conn::default(); nodes],
             acquisitions: BTreeMap::new(),
             ended: BTreeSet::new(),
-            facts: VecDeque::new(),
+            inputs: VecDeque::new(),
             paused: false,
             stopped: false,
             stopping: false,
-            wanted: BTreeSet::new(),
-            told: BTreeSet::new(),
+            listening: BTreeSet::new(),
+            signalled: BTreeSet::new(),
             blocked: BTreeSet::new(),
             sends: 0,
             at_once: (0, 0),
@@ -172,15 +172,15 @@ impl Process {
                             conn.unsent.push_back(Sent { call, request, deadline });
                             assert!(conn.unsent.len() + conn.socket.len() < 500, "requests without bounds");
                         } else {
-                            self.facts.push_back(Fact::Reply(call, Reply::NotSent(Cause::Fault(Fault::Refused))));
+                            self.inputs.push_back(Input::Reply(call, Reply::NotSent(Cause::Fault(Fault::Refused))));
                         }
                     }
-                    LocksOutput::Event { lock, event } => self.told(now, lock, &event, fences),
+                    LocksOutput::Event { lock, event } => self.handle_event(now, lock, &event, fences),
                     LocksOutput::Listen { key, .. } => {
-                        let again = self.told.remove(&key);
-                        assert!(self.wanted.insert(key) || again, "listened to twice");
+                        let again = self.signalled.remove(&key);
+                        assert!(self.listening.insert(key) || again, "listened to twice");
                     }
-                    LocksOutput::Unlisten { key, .. } => assert!(self.wanted.remove(&key), "was not listened to"),
+                    LocksOutput::Unlisten { key, .. } => assert!(self.listening.remove(&key), "was not listened to"),
                     LocksOutput::Stopped { .. } => {
                         assert!(!self.stopped && self.stopping, "stopped twice, or unasked");
                         self.stopped = true;
@@ -191,9 +191,9 @@ impl Process {
                 return;
             }
             let at = Instant::from_nanos(now);
-            if let Some(fact) = self.facts.pop_front() {
-                self.busy(now, &fact);
-                self.fact(at, fact);
+            if let Some(input) = self.inputs.pop_front() {
+                self.busy(now, &input);
+                self.handle_input(at, input);
             } else if self.hub.next_deadline().is_some_and(|deadline| deadline <= at) {
                 self.busy(now, &self.hub.next_deadline_reason());
                 self.hub.handle_timeout(at);
@@ -203,25 +203,25 @@ impl Process {
         }
     }
 
-    fn fact(&mut self, at: Instant, fact: Fact) {
+    fn handle_input(&mut self, at: Instant, input: Input) {
         if self.log {
-            println!("{:>12}us {:x} <- {fact:?}", at.as_nanos() / 1_000, self.id);
+            println!("{:>12}us {:x} <- {input:?}", at.as_nanos() / 1_000, self.id);
         }
         let node = |n: usize| NodeId::new(n as u16);
-        match fact {
-            Fact::Reply(call, reply) => self.hub.handle_reply(at, call, &reply),
-            Fact::Up(n, server) => self.hub.handle_node_up(at, node(n), Some(&*server)),
-            Fact::Listening(n, key) => self.hub.handle_subscribed(at, node(n), &key),
-            Fact::Unsubscribed(n, key) => self.hub.handle_unsubscribed(at, node(n), &key),
-            Fact::Signal(n, key) => {
-                self.told.insert(key.clone());
+        match input {
+            Input::Reply(call, reply) => self.hub.handle_reply(at, call, &reply),
+            Input::Up(n, server) => self.hub.handle_node_up(at, node(n), Some(&*server)),
+            Input::Listening(n, key) => self.hub.handle_subscribed(at, node(n), &key),
+            Input::Unsubscribed(n, key) => self.hub.handle_unsubscribed(at, node(n), &key),
+            Input::Signal(n, key) => {
+                self.signalled.insert(key.clone());
                 self.hub.handle_signal(at, node(n), &key);
             }
         }
     }
 
-    fn told(&mut self, now: u64, id: LockId, event: &Event, fences: &mut BTreeMap<u8, u64>) {
-        assert!(!self.ended.contains(&id), "{id} has ended and is told {event:?}");
+    fn handle_event(&mut self, now: u64, id: LockId, event: &Event, fences: &mut BTreeMap<u8, u64>) {
+        assert!(!self.ended.contains(&id), "{id} has ended and receives {event:?}");
         // An acquisition that fails within `acquire` reports it before its id is known.
         let known = self.acquisitions.entry(id).or_insert(Acquisition {
             name: u8::MAX,
@@ -256,15 +256,13 @@ impl Process {
             (State::Offered, Event::Failed(_)) if stopping => old,
             (State::Releasing, Event::Released(_)) => old,
             (State::Lost, Event::Released(_)) if stopping => old,
-            _ => panic!("{id} is {old:?} and is told {event:?}"),
+            _ => panic!("{id} is {old:?} and receives {event:?}"),
         };
         if event.is_last() {
             self.acquisitions.remove(&id);
             self.ended.insert(id);
         }
     }
-
-    // Verbs, in every state.
 
     pub(crate) fn acquire(&mut self, now: u64, name: u8, want: &Acquire) {
         if let Ok(id) = self.hub.acquire(Instant::from_nanos(now), want) {
@@ -285,8 +283,8 @@ impl Process {
     }
 
     pub(crate) fn release(&mut self, now: u64, id: LockId) {
-        let asked = self.hub.release(Instant::from_nanos(now), id);
-        if let (Ok(()), Some(known)) = (asked, self.acquisitions.get_mut(&id)) {
+        let released = self.hub.release(Instant::from_nanos(now), id);
+        if let (Ok(()), Some(known)) = (released, self.acquisitions.get_mut(&id)) {
             // A loss or withdrawal within this call is reported first.
             known.state = if known.state == State::Waiting { State::Waiting } else { State::Releasing };
         }

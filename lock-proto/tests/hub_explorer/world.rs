@@ -8,7 +8,7 @@ use lock_proto::{Fault, Instant};
 
 use crate::Rng;
 use crate::node::Node;
-use crate::process::{Acquisition, Fact, Process, Sent, State, draw_request, server_info};
+use crate::process::{Acquisition, Input, Process, Sent, State, draw_request, server_info};
 
 const MS: u64 = 1_000_000;
 /// Nodes started before this time are past any quarantine.
@@ -22,7 +22,6 @@ pub(crate) struct World {
     rng: Rng,
     nodes: Vec<Node>,
     processes: Vec<Process>,
-    /// Last fencing token of each name.
     fences: BTreeMap<u8, u64>,
     next_id: u128,
     wake: Wake,
@@ -68,10 +67,10 @@ impl World {
         process.conns[n].up = true;
         let uptime = (self.now - node.started) / 1_000 / MS;
         let server = server_info(&format!("{n}.{}", node.starts), uptime);
-        process.facts.push_back(Fact::Up(n, Box::new(server)));
+        process.inputs.push_back(Input::Up(n, Box::new(server)));
     }
 
-    fn say(&self, what: &dyn core::fmt::Debug) {
+    fn log_event(&self, what: &dyn core::fmt::Debug) {
         if self.log {
             println!("{:>12}us {what:?}", self.now / 1_000);
         }
@@ -95,7 +94,7 @@ impl World {
                 52..66 => self.deliver(p, n),
                 66..68 => self.break_connection(p, n, Fault::Reset),
                 68..72 => self.reconnect(p, n, false),
-                72..74 => self.ghost(n),
+                72..74 => self.execute_late(n),
                 74..75 => self.processes[p].paused = true,
                 75..78 => self.processes[p].paused = false,
                 78..79 if self.rng.one_in(3) => self.restart(n),
@@ -103,15 +102,15 @@ impl World {
                 80..84 => self.listen(p, n),
                 84..96 => self.verb(p),
                 96..97 if self.rng.one_in(12) => self.shut_down(p),
-                97..98 => self.backwards(p),
+                97..98 => self.call_in_the_past(p),
                 _ => self.duplicate(p, n),
             }
-            self.turn();
+            self.run_timers();
         }
     }
 
     /// Runs due timers of all running processes, then checks the invariants.
-    fn turn(&mut self) {
+    fn run_timers(&mut self) {
         for p in 0..self.processes.len() {
             if self.processes[p].paused {
                 continue;
@@ -166,7 +165,7 @@ impl World {
 
     fn execute_request(&mut self, n: usize, client: u128, request: &lock_proto::redis::Request) -> Reply {
         let (reply, deleted) = self.nodes[n].execute(self.now, client, request);
-        self.say(&(n, client, request, &reply, deleted));
+        self.log_event(&(n, client, request, &reply, deleted));
         if let Some((client, number)) = deleted
             && let Some(process) = self.processes.iter().find(|process| process.id == client)
         {
@@ -185,46 +184,46 @@ impl World {
     fn wake(&mut self, n: usize, key: &Key) {
         if let Some(p) = self.nodes[n].wake(key) {
             self.processes[p].blocked.remove(&(n, key.clone()));
-            self.processes[p].facts.push_back(Fact::Signal(n, key.clone()));
+            self.processes[p].inputs.push_back(Input::Signal(n, key.clone()));
         }
     }
 
     fn deliver(&mut self, p: usize, n: usize) {
         let process = &mut self.processes[p];
         if let Some((sent, reply)) = process.conns[n].answered.pop_front() {
-            process.facts.push_back(Fact::Reply(sent.call, reply));
+            process.inputs.push_back(Input::Reply(sent.call, reply));
         }
     }
 
     fn duplicate(&mut self, p: usize, n: usize) {
         let Some((sent, reply)) = self.processes[p].conns[n].answered.front().cloned() else { return };
         self.deliver(p, n);
-        self.processes[p].facts.push_back(Fact::Reply(sent.call, reply));
-        self.processes[p].facts.push_back(Fact::Reply(sent.call, Reply::Absent));
+        self.processes[p].inputs.push_back(Input::Reply(sent.call, reply));
+        self.processes[p].inputs.push_back(Input::Reply(sent.call, Reply::Absent));
     }
 
     fn break_connection(&mut self, p: usize, n: usize, why: Fault) {
         if !self.processes[p].conns[n].up {
             return;
         }
-        self.say(&("broken", p, n));
+        self.log_event(&("broken", p, n));
         let retry_at = self.now + self.rng.below(300) as u64 * MS;
         let lands = self.rng.one_in(2);
         let process = &mut self.processes[p];
         let conn = core::mem::take(&mut process.conns[n]);
         process.conns[n].retry_at = retry_at;
         for (sent, _) in &conn.answered {
-            process.facts.push_back(Fact::Reply(sent.call, Reply::Unknown(Cause::Fault(why))));
+            process.inputs.push_back(Input::Reply(sent.call, Reply::Unknown(Cause::Fault(why))));
         }
         for sent in &conn.socket {
-            process.facts.push_back(Fact::Reply(sent.call, Reply::Unknown(Cause::Fault(why))));
+            process.inputs.push_back(Input::Reply(sent.call, Reply::Unknown(Cause::Fault(why))));
         }
         for sent in &conn.unsent {
-            process.facts.push_back(Fact::Reply(sent.call, Reply::NotSent(Cause::Fault(why))));
+            process.inputs.push_back(Input::Reply(sent.call, Reply::NotSent(Cause::Fault(why))));
         }
         if lands {
             let left: VecDeque<_> = conn.socket.into_iter().map(|sent: Sent| sent.request).collect();
-            self.nodes[n].ghosts.push((process.id, left));
+            self.nodes[n].late_requests.push((process.id, left));
         }
         if self.rng.one_in(2) {
             self.break_listener(p, n);
@@ -234,13 +233,13 @@ impl World {
     /// Breaks the connection on which the process waits for signals.
     fn break_listener(&mut self, p: usize, n: usize) {
         for waiting in self.nodes[n].waiting.values_mut() {
-            waiting.retain(|who| *who != p);
+            waiting.retain(|other| *other != p);
         }
         let process = &mut self.processes[p];
-        let gone: Vec<_> = process.blocked.iter().filter(|(at, _)| *at == n).cloned().collect();
-        for (n, key) in gone {
+        let lost: Vec<_> = process.blocked.iter().filter(|(at, _)| *at == n).cloned().collect();
+        for (n, key) in lost {
             process.blocked.remove(&(n, key.clone()));
-            process.facts.push_back(Fact::Unsubscribed(n, key));
+            process.inputs.push_back(Input::Unsubscribed(n, key));
         }
     }
 
@@ -249,7 +248,7 @@ impl World {
         if conn.up || (conn.retry_at > self.now && !at_once) {
             return;
         }
-        self.say(&("connected", p, n));
+        self.log_event(&("connected", p, n));
         let mut process = self.processes.swap_remove(p);
         self.connect(&mut process, n);
         self.processes.push(process);
@@ -258,31 +257,31 @@ impl World {
     }
 
     /// Executes a request from a closed connection.
-    fn ghost(&mut self, n: usize) {
-        let count = self.nodes[n].ghosts.len();
+    fn execute_late(&mut self, n: usize) {
+        let count = self.nodes[n].late_requests.len();
         if count == 0 {
             return;
         }
         let g = self.rng.below(count);
         let (client, request) = {
-            let (client, left) = &mut self.nodes[n].ghosts[g];
+            let (client, left) = &mut self.nodes[n].late_requests[g];
             (*client, left.pop_front())
         };
         match request {
             Some(request) => {
                 self.execute_request(n, client, &request);
                 if let Some(value) = self.nodes[n].keys.get_mut(request.key()) {
-                    value.by_ghost |= value.client == client;
+                    value.written_late |= value.client == client;
                 }
             }
-            None => drop(self.nodes[n].ghosts.swap_remove(g)),
+            None => drop(self.nodes[n].late_requests.swap_remove(g)),
         }
     }
 
     /// Restarts a node. Only a quorum node loses its data: a single one must keep it.
     fn restart(&mut self, n: usize) {
         let empty = self.nodes.len() > 1 && self.rng.one_in(2);
-        self.say(&("restart", n, empty));
+        self.log_event(&("restart", n, empty));
         for p in 0..self.processes.len() {
             self.break_connection(p, n, Fault::Closed);
             self.break_listener(p, n);
@@ -291,7 +290,7 @@ impl World {
     }
 
     fn crash(&mut self, p: usize) {
-        self.say(&("crash", p));
+        self.log_event(&("crash", p));
         for n in 0..self.nodes.len() {
             self.break_connection(p, n, Fault::Closed);
             self.break_listener(p, n);
@@ -301,15 +300,15 @@ impl World {
 
     fn listen(&mut self, p: usize, n: usize) {
         let process = &mut self.processes[p];
-        let wanted: BTreeSet<_> = process.wanted.iter().map(|key| (n, key.clone())).collect();
-        let new: Vec<_> = wanted.difference(&process.blocked).cloned().collect();
-        let old: Vec<_> = process.blocked.iter().filter(|at| at.0 == n && !wanted.contains(at)).cloned().collect();
+        let listening: BTreeSet<_> = process.listening.iter().map(|key| (n, key.clone())).collect();
+        let new: Vec<_> = listening.difference(&process.blocked).cloned().collect();
+        let old: Vec<_> = process.blocked.iter().filter(|at| at.0 == n && !listening.contains(at)).cloned().collect();
         for (n, key) in old {
             process.blocked.remove(&(n, key.clone()));
-            self.nodes[n].waiting.get_mut(&key).unwrap().retain(|who| *who != p);
+            self.nodes[n].waiting.get_mut(&key).unwrap().retain(|other| *other != p);
         }
         for (n, key) in new {
-            self.processes[p].facts.push_back(Fact::Listening(n, key.clone()));
+            self.processes[p].inputs.push_back(Input::Listening(n, key.clone()));
             self.processes[p].blocked.insert((n, key.clone()));
             self.nodes[n].waiting.entry(key.clone()).or_default().push_back(p);
             self.nodes[n].expire(self.now);
@@ -317,7 +316,7 @@ impl World {
         }
     }
 
-    fn backwards(&mut self, p: usize) {
+    fn call_in_the_past(&mut self, p: usize) {
         let now = self.now - self.rng.below(5_000) as u64 * MS;
         if !self.processes[p].paused {
             self.processes[p].hub.handle_timeout(Instant::from_nanos(now));
@@ -332,11 +331,11 @@ impl World {
         let process = &mut self.processes[p];
         let count = process.acquisitions.len();
         if count == 0 || (count < 7 && self.rng.one_in(3)) {
-            let wish = draw_request(&mut self.rng, name);
+            let request = draw_request(&mut self.rng, name);
             if self.log {
-                println!("{:>12}us {p} wants {wish:?}", now / 1_000);
+                println!("{:>12}us {p} wants {request:?}", now / 1_000);
             }
-            return process.acquire(now, name, &wish);
+            return process.acquire(now, name, &request);
         }
         let (&id, known) = process.acquisitions.iter().nth(self.rng.below(count)).unwrap();
         let state = known.state;
@@ -363,21 +362,21 @@ impl World {
 
     /// Ends all faults and releases every guard. Within a bounded time nothing may be left.
     pub(crate) fn settle(&mut self) {
-        self.say(&"settling");
+        self.log_event(&"settling");
         for n in 0..self.nodes.len() {
-            while !self.nodes[n].ghosts.is_empty() {
-                self.ghost(n);
+            while !self.nodes[n].late_requests.is_empty() {
+                self.execute_late(n);
             }
         }
         let (start, sends) = (self.now, self.processes.iter().map(|process| process.sends).sum::<u64>());
         while !self.is_over() {
             if self.now > start + SETTLED_WITHIN {
-                self.complain();
+                self.fail_unsettled();
             }
             for p in 0..self.processes.len() {
                 self.work(p);
             }
-            self.turn();
+            self.run_timers();
             let before = self.now;
             self.advance_to_next();
             self.now = self.now.min(before + MS);
@@ -390,7 +389,6 @@ impl World {
         assert!(sends < 60_000, "{sends} requests");
     }
 
-    /// Delivers everything on all connections of a process.
     fn serve(&mut self, p: usize) {
         for n in 0..self.nodes.len() {
             self.flush(p, n);
@@ -438,13 +436,13 @@ impl World {
 
     fn is_over(&self) -> bool {
         self.processes.iter().all(|process| {
-            let idle = process.conns.iter().all(|conn| conn.is_idle()) && process.facts.is_empty();
+            let idle = process.conns.iter().all(|conn| conn.is_idle()) && process.inputs.is_empty();
             let quiet = process.acquisitions.is_empty() && process.hub.next_deadline().is_none();
             idle && quiet && (process.stopped || format!("{:?}", process.hub).contains("names: {}"))
         }) && (self.nodes.iter().all(|node| node.keys.values().all(|value| value.until < self.now / MS)))
     }
 
-    fn complain(&self) -> ! {
+    fn fail_unsettled(&self) -> ! {
         for process in &self.processes {
             println!("{:x} {:?} {:?}", process.id, process.acquisitions, process.hub.next_deadline_reason());
             println!("{:?}", process.hub);

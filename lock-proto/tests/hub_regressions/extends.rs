@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// A renewal in flight when an extend is requested does not confirm it.
 #[test]
 fn h3_an_extend_is_not_answered_by_a_renewal_that_left_before() {
     for (ends, later) in [(Reply::Extended, true), (not_sent(), false)] {
@@ -14,15 +13,15 @@ fn h3_an_extend_is_not_answered_by_a_renewal_that_left_before() {
         hub.drain();
         assert_eq!(hub.requests(), [], "one request at a time");
         hub.reply(3_002, renewal, &Reply::Extended);
-        assert!(matches!(hub.told()[..], [Event::Renewed { .. }]));
+        assert!(matches!(hub.take_events()[..], [Event::Renewed { .. }]));
         let (call, request) = hub.one();
         assert!(matches!(request, Request::Extend { .. }), "{request:?}");
         hub.reply(3_003, call, &ends);
-        let told = hub.told();
-        match &told[..] {
+        let events = hub.take_events();
+        match &events[..] {
             [Event::Renewed { .. }, Event::Extended] if later => {}
             [Event::ExtendFailed(report)] if !later => assert_eq!(report.waited, for_ms(2)),
-            _ => panic!("{told:?}"),
+            _ => panic!("{events:?}"),
         }
     }
 }
@@ -46,14 +45,14 @@ fn h3_extends_at_the_same_time_have_answers_of_their_own() {
         for (call, _) in first {
             hub.reply(40, call, &Reply::Extended);
         }
-        assert!(matches!(hub.told()[..], [Event::Renewed { .. }, Event::Extended]), "{nodes} nodes");
+        assert!(matches!(hub.take_events()[..], [Event::Renewed { .. }, Event::Extended]), "{nodes} nodes");
         let second = hub.requests();
         assert_eq!(second.len(), usize::from(nodes));
         for (call, _) in second {
             hub.reply(50, call, &not_sent());
         }
-        let told = hub.told();
-        let [Event::ExtendFailed(second), Event::ExtendFailed(third)] = &told[..] else { panic!("{told:?}") };
+        let events = hub.take_events();
+        let [Event::ExtendFailed(second), Event::ExtendFailed(third)] = &events[..] else { panic!("{events:?}") };
         assert_eq!((second.waited, third.waited), (for_ms(30), for_ms(20)));
         assert_eq!(hub.requests(), []);
     }

@@ -23,7 +23,7 @@ fn a4_a_late_set_is_deleted_though_the_name_was_used_again() {
     hub.drain();
     let (delete, _) = hub.one();
     hub.reply(11, delete, &deleted(2));
-    assert!(matches!(hub.told()[..], [Event::Released(Release::Released)]));
+    assert!(matches!(hub.take_events()[..], [Event::Released(Release::Released)]));
     // The SET arrives now, and no acquisition exists.
     hub.at(9_004);
     let (look, request) = hub.one();
@@ -55,5 +55,5 @@ fn a4_what_a_young_node_granted_is_not_forgotten_by_an_older_delete() {
     hub.locks.release(ms(18), second).unwrap();
     hub.drain();
     let nodes: Vec<usize> = hub.requests().iter().map(|(call, _)| call.node().index()).collect();
-    assert_eq!(nodes, [0, 1, 2], "every node that granted is owed a delete");
+    assert_eq!(nodes, [0, 1, 2], "every node that granted gets a delete");
 }

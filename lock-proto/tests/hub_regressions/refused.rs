@@ -26,7 +26,7 @@ fn u1_a_refused_release_is_repeated_without_the_announcement() {
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Release { announce: false, .. }), "{request:?}");
     hub.reply(12, call, &Reply::Deleted { number: 1, awaited: false });
-    assert_eq!(hub.told(), [Event::Released(Release::Released)]);
+    assert_eq!(hub.take_events(), [Event::Released(Release::Released)]);
     for (at, up, announced) in [(20, false, false), (30, true, true)] {
         if up {
             // The permissions may have changed.
@@ -38,7 +38,7 @@ fn u1_a_refused_release_is_repeated_without_the_announcement() {
         let (call, request) = hub.one();
         assert_eq!(announces(&request), announced, "at {at} ms");
         hub.reply(at + 6, call, &Reply::Deleted { number: 1, awaited: false });
-        hub.told();
+        hub.take_events();
     }
 }
 
@@ -52,12 +52,12 @@ fn u1_a_release_that_is_refused_for_good_is_answered_at_once() {
     for round in [11, 12] {
         let calls = hub.requests();
         assert_eq!(calls.len(), 3);
-        assert_eq!(hub.told(), []);
+        assert_eq!(hub.take_events(), []);
         for (call, _) in calls {
             hub.reply(round, call, &refused());
         }
     }
-    assert_eq!(hub.told(), [Event::Released(Release::Unknown)]);
+    assert_eq!(hub.take_events(), [Event::Released(Release::Unknown)]);
     assert_eq!(hub.requests(), []);
 }
 
@@ -75,11 +75,11 @@ fn a7_a_refused_attempt_is_repeated_without_the_marker() {
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Take { waiting_ms: 0, .. }), "{request:?}");
     hub.reply(2_002, call, &Reply::Busy { expires: Expiry::In(for_ms(2_000)) });
-    assert!(hub.told().iter().all(|event| matches!(event, Event::Blocked(_))));
+    assert!(hub.take_events().iter().all(|event| matches!(event, Event::Blocked(_))));
     hub.at(6_000);
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Take { waiting_ms: 0, .. }), "{request:?}");
     // Without the marker a rejection is final.
     hub.reply(6_001, call, &refused());
-    assert!(matches!(hub.told()[..], [Event::Failed(Failure::Refused(_))]));
+    assert!(matches!(hub.take_events()[..], [Event::Failed(Failure::Refused(_))]));
 }

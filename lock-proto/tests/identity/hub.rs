@@ -98,7 +98,6 @@ fn broken() -> Reply {
     Reply::Unknown(Cause::Fault(Fault::Reset))
 }
 
-/// Returns the names of the locks in the extend requests.
 fn names(sent: &[(CallId, Request)]) -> Vec<String> {
     let name = |request: &Request| match request {
         Request::Extend { key, .. } => String::from_utf8_lossy(key.lock()).into_owned(),
@@ -134,18 +133,18 @@ fn q7_holds_are_verified_some_at_a_time_and_the_earliest_end_comes_first() {
     }
     assert_eq!(hub.requests(), []);
     hub.up(1_003, 0, "two");
-    let mut asked = Vec::new();
+    let mut requested = Vec::new();
     loop {
         let sent = hub.requests();
         let Some((call, _)) = sent.first() else { break };
         assert!(sent.len() <= 256);
-        asked.extend(names(&sent));
+        requested.extend(names(&sent));
         assert_eq!(sent[0].0, *call);
         for (call, _) in &sent {
             hub.reply(1_004, *call, &Reply::Extended);
         }
     }
-    assert_eq!(asked, expected(989, 990));
+    assert_eq!(requested, expected(989, 990));
     hub.up(1_005, 0, "two");
     assert_eq!(hub.requests(), []);
 }
@@ -174,9 +173,9 @@ fn p6_after_a_reconnect_missed_renewals_leave_some_at_a_time_and_the_earliest_en
         hub.reply(40_000, *call, &broken());
     }
     hub.up(40_001, 0, "one");
-    let asked = hub.requests();
-    assert_eq!(names(&asked), (744..1_000).rev().map(|n| format!("lock{n}")).collect::<Vec<_>>());
-    hub.reply(40_002, asked[0].0, &Reply::Extended);
+    let requested = hub.requests();
+    assert_eq!(names(&requested), (744..1_000).rev().map(|n| format!("lock{n}")).collect::<Vec<_>>());
+    hub.reply(40_002, requested[0].0, &Reply::Extended);
     assert_eq!(names(&hub.requests()), ["lock743"]);
     assert!(hub.locks.valid_until(quiet).is_some());
 }

@@ -25,8 +25,7 @@ fn hold(w: &mut World, client: usize, want: Acquire) -> LockId {
     lock
 }
 
-/// Connects every client to every node.
-fn meet(w: &mut World, clients: usize) {
+fn connect_all(w: &mut World, clients: usize) {
     for client in 0..clients {
         let lock = hold(w, client, Acquire::new("warm-up").ttl(secs(3)));
         w.release(client, lock);
@@ -40,7 +39,6 @@ fn lost(w: &World, client: usize, lock: LockId) -> Option<Loss> {
 }
 
 fn extends(w: &World, name: &str) -> usize {
-    // In a single or a batched request.
     let asks = |line: &&str| line.contains("<extend") && line.split(' ').any(|word| word == name);
     w.log().lines().filter(asks).count()
 }
@@ -51,7 +49,7 @@ fn extends(w: &World, name: &str) -> usize {
 fn q6_a_hold_counts_a_server_once_when_another_name_comes_to_lead_to_it() {
     for seed in 0..20 {
         let mut w = World::redis(5).clients(2).seed(seed).build();
-        meet(&mut w, 2);
+        connect_all(&mut w, 2);
         for node in 3..5 {
             w.partition(0, node);
         }
@@ -70,7 +68,7 @@ fn q6_a_hold_counts_a_server_once_when_another_name_comes_to_lead_to_it() {
 fn q6_a_hold_goes_on_with_a_majority_of_servers() {
     for seed in 0..20 {
         let mut w = World::redis(5).seed(seed).build();
-        meet(&mut w, 1);
+        connect_all(&mut w, 1);
         let lock = hold(&mut w, 0, want());
         w.partition(0, 4);
         w.redirect(0, 1, 0);
@@ -87,7 +85,7 @@ fn q6_a_hold_goes_on_with_a_majority_of_servers() {
 fn q6_an_extend_that_one_server_confirms_twice_is_confirmed_once() {
     for seed in 0..20 {
         let mut w = World::redis(5).seed(seed).build();
-        meet(&mut w, 1);
+        connect_all(&mut w, 1);
         let lock = hold(&mut w, 0, want().renew(Renew::Manual));
         w.redirect(0, 1, 0);
         w.run_for(ms(1_500));
@@ -107,7 +105,7 @@ fn q6_an_extend_that_one_server_confirms_twice_is_confirmed_once() {
 /// data, and another client tries.
 fn changed_under_a_holder(seed: u64, change: fn(&mut World)) {
     let mut w = World::redis(3).clients(2).seed(seed).config(|c| c.quarantine(secs(3))).build();
-    meet(&mut w, 2);
+    connect_all(&mut w, 2);
     w.stop_replication(1);
     w.partition(0, 2);
     let lock = hold(&mut w, 0, want());
@@ -148,35 +146,34 @@ fn q7_a_restart_is_timed_by_the_clients_clock_whatever_the_server_says() {
 fn q7_a_holder_hears_at_once_that_a_replica_took_over_without_its_key() {
     for (seed, renew) in (0..20).map(|seed| (seed, [Renew::Auto, Renew::Manual][seed as usize % 2])) {
         let mut w = World::redis(1).seed(seed).build();
-        meet(&mut w, 1);
-        let kept = hold(&mut w, 0, Acquire::new("kept").ttl(secs(30)).renew(renew));
+        connect_all(&mut w, 1);
+        let present = hold(&mut w, 0, Acquire::new("kept").ttl(secs(30)).renew(renew));
         w.stop_replication(0);
-        let gone = hold(&mut w, 0, Acquire::new("gone").ttl(secs(30)).renew(renew));
+        let missing = hold(&mut w, 0, Acquire::new("gone").ttl(secs(30)).renew(renew));
         w.run_for(secs(1));
-        let until = w.grant(0, kept).unwrap().valid_until;
+        let until = w.grant(0, present).unwrap().valid_until;
         w.fail_over(0);
-        w.expect(ms(200), "the holder is told", |w| lost(w, 0, gone) == Some(Loss::Gone));
+        w.expect(ms(200), "the holder is notified", |w| lost(w, 0, missing) == Some(Loss::Gone));
         w.run_for(ms(100));
-        assert!(w.is_held(0, kept), "seed {seed}\n{}", w.log());
+        assert!(w.is_held(0, present), "seed {seed}\n{}", w.log());
         assert_eq!((extends(&w, "kept"), extends(&w, "gone")), (1, 1), "seed {seed}\n{}", w.log());
         // It counts as a renewal, except for a manually renewed lock that did not request it.
-        let renewed = w.events(0, kept).iter().any(|event| matches!(event, Event::Renewed { .. }));
-        assert_eq!(renewed, renew == Renew::Auto, "seed {seed}: {:?}", w.events(0, kept));
+        let renewed = w.events(0, present).iter().any(|event| matches!(event, Event::Renewed { .. }));
+        assert_eq!(renewed, renew == Renew::Auto, "seed {seed}: {:?}", w.events(0, present));
         if renew == Renew::Manual {
             w.run_for((until + ms(1)).since(w.now()));
-            assert!(!w.is_held(0, kept) && lost(&w, 0, kept).is_some(), "seed {seed}\n{}", w.log());
+            assert!(!w.is_held(0, present) && lost(&w, 0, present).is_some(), "seed {seed}\n{}", w.log());
         }
     }
 }
 
-/// A new connection to the same server needs no requests for the holders.
 #[test]
 fn q7_a_new_connection_to_the_same_server_costs_the_holders_nothing() {
     for nodes in [1, 3] {
         let mut w = World::redis(nodes).build();
-        meet(&mut w, 1);
+        connect_all(&mut w, 1);
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(9)));
-        // A single node is asked for its identity with the first renewal.
+        // A single node reports its identity with the first renewal.
         assert_eq!(w.calls(0, "info"), if nodes == 1 { 0 } else { 1 });
         w.run_for(ms(3_100));
         assert_eq!((extends(&w, "a"), w.calls(0, "info")), (nodes, 1), "{}", w.log());

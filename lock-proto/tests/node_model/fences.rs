@@ -9,7 +9,7 @@ use crate::server::{RealConnection, RealServer, encode};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef:";
 
-type Ask<'a> = &'a mut dyn FnMut(&[&str]) -> Reply;
+type RoundTrip<'a> = &'a mut dyn FnMut(&[&str]) -> Reply;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Minted {
@@ -32,14 +32,14 @@ fn minted(reply: &Reply) -> Minted {
     Minted { first, count, ahead }
 }
 
-fn take(ask: Ask<'_>, key: &str, wanted: &str) -> Minted {
+fn take(round_trip: RoundTrip<'_>, key: &str, block: &str) -> Minted {
     let token = format!("{TOKEN}7");
-    minted(&ask(&["EVAL", script::TAKE.source, "2", key, "fence", &token, "0 0 0", "10000", wanted]))
+    minted(&round_trip(&["EVAL", script::TAKE.source, "2", key, "fence", &token, "0 0 0", "10000", block]))
 }
 
-fn extend(ask: Ask<'_>, key: &str, wanted: &str) -> Reply {
+fn extend(round_trip: RoundTrip<'_>, key: &str, block: &str) -> Reply {
     let token = format!("{TOKEN}7");
-    ask(&["EVAL", script::EXTEND.source, "2", key, "fence", &token, "10000", wanted])
+    round_trip(&["EVAL", script::EXTEND.source, "2", key, "fence", &token, "10000", block])
 }
 
 fn number(reply: &Reply) -> i64 {
@@ -47,16 +47,16 @@ fn number(reply: &Reply) -> i64 {
     core::str::from_utf8(text).unwrap().parse().unwrap()
 }
 
-fn clock(ask: Ask<'_>) -> i64 {
-    let Reply::List('*', parts) = ask(&["TIME"]) else { panic!("no time") };
+fn clock(round_trip: RoundTrip<'_>) -> i64 {
+    let Reply::List('*', parts) = round_trip(&["TIME"]) else { panic!("no time") };
     number(&parts[0]) * 1_000_000 + number(&parts[1])
 }
 
 /// Runs a check on a real and on the simulated server, whose clock advances with commands.
-fn on_both(check: fn(Ask<'_>)) {
+fn on_both(check: fn(RoundTrip<'_>)) {
     let server = RealServer::start();
     let mut real = RealConnection::open(server.port);
-    check(&mut |args| real.ask(args));
+    check(&mut |args| real.round_trip(args));
     let mut node = Node::new(Instant::ZERO, NodeConfig::new(1));
     node.handle_connected(Instant::ZERO, 1);
     check(&mut |args| {
@@ -70,18 +70,18 @@ fn on_both(check: fn(Ask<'_>)) {
 
 #[test]
 fn a9_the_counter_stays_behind_the_clock_and_tokens_grow_without_it() {
-    on_both(|ask| {
+    on_both(|round_trip| {
         let mut last = 0;
         for round in 0..200 {
-            let minted = take(ask, &format!("lock:{round}"), "1000");
+            let minted = take(round_trip, &format!("lock:{round}"), "1000");
             assert!(minted.first > last, "{minted:?} after {last}");
             assert!((1..=1_000).contains(&minted.count) && minted.ahead == 0, "{minted:?}");
             last = minted.last();
-            assert_eq!(number(&ask(&["GET", "fence"])), last);
-            assert!(last <= clock(ask));
+            assert_eq!(number(&round_trip(&["GET", "fence"])), last);
+            assert!(last <= clock(round_trip));
             if round % 10 == 0 {
-                ask(&["DEL", "fence"]);
-                let minted = take(ask, &format!("other:{round}"), "1000");
+                round_trip(&["DEL", "fence"]);
+                let minted = take(round_trip, &format!("other:{round}"), "1000");
                 assert_eq!(minted.count, 1, "how many were minted in the last µs is not known");
                 assert!(minted.first > last, "{minted:?} after {last}");
                 last = minted.last();
@@ -92,22 +92,22 @@ fn a9_the_counter_stays_behind_the_clock_and_tokens_grow_without_it() {
 
 #[test]
 fn a9_a_script_mints_as_many_as_are_wanted_if_the_clock_has_moved_on() {
-    on_both(|ask| {
-        ask(&["SET", "fence", "5"]);
-        let before = clock(ask);
-        let minted = take(ask, "a", "1000");
+    on_both(|round_trip| {
+        round_trip(&["SET", "fence", "5"]);
+        let before = clock(round_trip);
+        let minted = take(round_trip, "a", "1000");
         assert_eq!((minted.count, minted.ahead), (1_000, 0));
-        assert!(minted.last() > before && minted.last() <= clock(ask), "the last one is the time");
+        assert!(minted.last() > before && minted.last() <= clock(round_trip), "the last one is the time");
     });
 }
 
 #[test]
 fn a9_a_clock_that_was_set_back_is_seen() {
-    on_both(|ask| {
-        let ahead = clock(ask) + 60_000_000;
-        ask(&["SET", "fence", &ahead.to_string()]);
+    on_both(|round_trip| {
+        let ahead = clock(round_trip) + 60_000_000;
+        round_trip(&["SET", "fence", &ahead.to_string()]);
         for step in 1..=2 {
-            let minted = take(ask, &format!("lock:{step}"), "1000");
+            let minted = take(round_trip, &format!("lock:{step}"), "1000");
             assert_eq!((minted.first, minted.count), (ahead + step, 1), "one by one");
             assert!((1_000_000..=60_000_001).contains(&minted.ahead), "{minted:?}");
         }
@@ -117,11 +117,11 @@ fn a9_a_clock_that_was_set_back_is_seen() {
 /// A proxy repeats a command that was executed.
 #[test]
 fn a9_a_take_that_finds_its_own_token_mints_again() {
-    on_both(|ask| {
-        let first = take(ask, "a", "64");
-        let again = take(ask, "a", "64");
+    on_both(|round_trip| {
+        let first = take(round_trip, "a", "64");
+        let again = take(round_trip, "a", "64");
         assert!(again.first > first.last(), "{again:?} after {first:?}");
-        assert_eq!(number(&ask(&["GET", "fence"])), again.last());
+        assert_eq!(number(&round_trip(&["GET", "fence"])), again.last());
     });
 }
 
@@ -129,99 +129,99 @@ fn a9_a_take_that_finds_its_own_token_mints_again() {
 /// their tokens do not overlap.
 #[test]
 fn a9_locks_that_are_taken_together_share_the_gap() {
-    on_both(|ask| {
-        let take = |ask: Ask<'_>, keys: [&str; 3], wanted: &str| {
+    on_both(|round_trip| {
+        let take = |round_trip: RoundTrip<'_>, keys: [&str; 3], block: &str| {
             let tokens = [7, 8, 9].map(|number| format!("{TOKEN}{number}"));
             let [k, l, m] = keys;
             let [a, b, c] = tokens.each_ref().map(String::as_str);
-            ask(&["EVAL", script::TAKE_FREE.source, "4", k, l, m, "fence", a, b, c, "10000", wanted])
+            round_trip(&["EVAL", script::TAKE_FREE.source, "4", k, l, m, "fence", a, b, c, "10000", block])
         };
-        let first = minted(&take(ask, ["a", "b", "c"], "1000"));
+        let first = minted(&take(round_trip, ["a", "b", "c"], "1000"));
         assert_eq!((first.count, first.ahead), (1, 0), "how many were minted in the last µs is not known");
-        assert_eq!(number(&ask(&["GET", "fence"])), first.first + 2);
-        ask(&["SET", "fence", "5"]);
-        let more = minted(&take(ask, ["d", "e", "f"], "1000"));
+        assert_eq!(number(&round_trip(&["GET", "fence"])), first.first + 2);
+        round_trip(&["SET", "fence", "5"]);
+        let more = minted(&take(round_trip, ["d", "e", "f"], "1000"));
         assert_eq!((more.count, more.ahead), (1_000, 0));
-        assert_eq!(number(&ask(&["GET", "fence"])), more.first + 2_999);
-        let ahead = clock(ask) + 60_000_000;
-        ask(&["SET", "fence", &ahead.to_string()]);
-        let last = minted(&take(ask, ["g", "h", "i"], "1000"));
+        assert_eq!(number(&round_trip(&["GET", "fence"])), more.first + 2_999);
+        let ahead = clock(round_trip) + 60_000_000;
+        round_trip(&["SET", "fence", &ahead.to_string()]);
+        let last = minted(&take(round_trip, ["g", "h", "i"], "1000"));
         assert_eq!((last.first, last.count), (ahead + 1, 1), "one for each");
-        // Each has a separate reply with its own tokens.
-        ask(&["RPUSH", "k", "data"]);
-        let Reply::Bulk(text) = take(ask, ["j", "k", "a"], "1000") else { panic!("not all are free") };
+        round_trip(&["RPUSH", "k", "data"]);
+        let Reply::Bulk(text) = take(round_trip, ["j", "k", "a"], "1000") else { panic!("not all are free") };
         let words: Vec<_> = core::str::from_utf8(&text).unwrap().split(' ').collect();
         let [first, "1", _, "g", "x", left] = words[..] else { panic!("{words:?}") };
         assert_eq!(first.parse::<i64>().unwrap(), ahead + 4);
         assert!((9_000..=10_000).contains(&left.parse::<i64>().unwrap()), "{left}");
         // An error for the first lock is an error for all, and nothing is written.
-        assert!(matches!(take(ask, ["k", "l", "m"], "1000"), Reply::Line('-', text) if text.starts_with("WRONGTYPE")));
-        assert_eq!(ask(&["EXISTS", "l", "m"]), Reply::Int(0));
+        assert!(
+            matches!(take(round_trip, ["k", "l", "m"], "1000"), Reply::Line('-', text) if text.starts_with("WRONGTYPE"))
+        );
+        assert_eq!(round_trip(&["EXISTS", "l", "m"]), Reply::Int(0));
     });
 }
 
-/// The result of each lock does not depend on its neighbours.
 #[test]
 fn p4_renewals_and_releases_of_several_locks_have_answers_of_their_own() {
-    on_both(|ask| {
+    on_both(|round_trip| {
         let token = format!("{TOKEN}7");
         let text = |reply: Reply| {
             let Reply::Bulk(text) = reply else { panic!("{reply:?}") };
             String::from_utf8(text).unwrap()
         };
-        ask(&["SET", "b", "another"]);
-        ask(&["SET", "waits", "1"]);
-        ask(&["RPUSH", "c", "data"]);
+        round_trip(&["SET", "b", "another"]);
+        round_trip(&["SET", "waits", "1"]);
+        round_trip(&["RPUSH", "c", "data"]);
         for key in ["a", "e"] {
-            ask(&["SET", key, &token, "PX", "5000"]);
+            round_trip(&["SET", key, &token, "PX", "5000"]);
         }
         let t = token.as_str();
         let keys = ["a", "b", "c", "d", "e"];
-        let extend = |ask: Ask<'_>, keys: &[&str]| {
+        let extend = |round_trip: RoundTrip<'_>, keys: &[&str]| {
             let count = keys.len().to_string();
             let head = ["EVAL", script::EXTEND_MANY.source, &count];
-            ask(&[&head[..], keys, &vec![t; keys.len()][..], &["60000"]].concat())
+            round_trip(&[&head[..], keys, &vec![t; keys.len()][..], &["60000"]].concat())
         };
-        assert_eq!(text(extend(ask, &keys)), "1 -1 x 0 1");
+        assert_eq!(text(extend(round_trip, &keys)), "1 -1 x 0 1");
         for key in ["a", "e"] {
-            assert!(matches!(ask(&["PTTL", key]), Reply::Int(50_000..=60_000)));
+            assert!(matches!(round_trip(&["PTTL", key]), Reply::Int(50_000..=60_000)));
         }
-        assert_eq!(extend(ask, &["a", "e"]), Reply::Int(1));
-        let release = |ask: Ask<'_>, keys: &[&str], markers: &[&str], signals: &[&str]| {
+        assert_eq!(extend(round_trip, &["a", "e"]), Reply::Int(1));
+        let release = |round_trip: RoundTrip<'_>, keys: &[&str], markers: &[&str], signals: &[&str]| {
             let count = (keys.len() + markers.len() + signals.len()).to_string();
             let head = ["EVAL", script::RELEASE_MANY.source, &count];
-            ask(&[&head[..], keys, markers, signals, &vec![t; keys.len()][..]].concat())
+            round_trip(&[&head[..], keys, markers, signals, &vec![t; keys.len()][..]].concat())
         };
         let (markers, signals) = (["none", "none", "none", "none", "waits"], ["s1", "s2", "s3", "s4", "s5"]);
-        assert_eq!(text(release(ask, &keys, &markers, &signals)), "-2 -1 x 0 -3");
-        assert_eq!(ask(&["EXISTS", "a", "e", "waits", "s1"]), Reply::Int(0));
-        assert_eq!((ask(&["EXISTS", "b", "c"]), ask(&["LLEN", "s5"])), (Reply::Int(2), Reply::Int(1)));
-        ask(&["SET", "a", t, "PX", "5000"]);
-        ask(&["SET", "e", t, "PX", "5000"]);
-        assert_eq!(release(ask, &["a", "e"], &[], &[]), Reply::Int(-2));
-        assert_eq!(ask(&["EXISTS", "a", "e"]), Reply::Int(0));
+        assert_eq!(text(release(round_trip, &keys, &markers, &signals)), "-2 -1 x 0 -3");
+        assert_eq!(round_trip(&["EXISTS", "a", "e", "waits", "s1"]), Reply::Int(0));
+        assert_eq!((round_trip(&["EXISTS", "b", "c"]), round_trip(&["LLEN", "s5"])), (Reply::Int(2), Reply::Int(1)));
+        round_trip(&["SET", "a", t, "PX", "5000"]);
+        round_trip(&["SET", "e", t, "PX", "5000"]);
+        assert_eq!(release(round_trip, &["a", "e"], &[], &[]), Reply::Int(-2));
+        assert_eq!(round_trip(&["EXISTS", "a", "e"]), Reply::Int(0));
     });
 }
 
 #[test]
 fn a9_an_extend_mints_for_the_owner_only() {
-    on_both(|ask| {
-        assert_eq!(extend(ask, "a", "64"), Reply::Int(0));
-        ask(&["SET", "a", "another", "PX", "10000"]);
-        assert_eq!(extend(ask, "a", "64"), Reply::Int(-1));
-        assert_eq!(ask(&["EXISTS", "fence"]), Reply::Int(0));
-        let first = take(ask, "b", "64");
-        ask(&["PEXPIRE", "b", "5000"]);
-        let more = minted(&extend(ask, "b", "64"));
+    on_both(|round_trip| {
+        assert_eq!(extend(round_trip, "a", "64"), Reply::Int(0));
+        round_trip(&["SET", "a", "another", "PX", "10000"]);
+        assert_eq!(extend(round_trip, "a", "64"), Reply::Int(-1));
+        assert_eq!(round_trip(&["EXISTS", "fence"]), Reply::Int(0));
+        let first = take(round_trip, "b", "64");
+        round_trip(&["PEXPIRE", "b", "5000"]);
+        let more = minted(&extend(round_trip, "b", "64"));
         assert!(more.first > first.last(), "{more:?} after {first:?}");
-        let Reply::Int(left) = ask(&["PTTL", "b"]) else { panic!("no PTTL") };
+        let Reply::Int(left) = round_trip(&["PTTL", "b"]) else { panic!("no PTTL") };
         assert!(left > 5_000, "it was extended: {left}");
         // Rejected before the key is touched.
         // A1
-        ask(&["SET", "fence", "nonsense"]);
-        ask(&["PEXPIRE", "b", "5000"]);
-        assert!(matches!(extend(ask, "b", "64"), Reply::Line('-', text) if text.starts_with("LOCKFENCE")));
-        let Reply::Int(left) = ask(&["PTTL", "b"]) else { panic!("no PTTL") };
+        round_trip(&["SET", "fence", "nonsense"]);
+        round_trip(&["PEXPIRE", "b", "5000"]);
+        assert!(matches!(extend(round_trip, "b", "64"), Reply::Line('-', text) if text.starts_with("LOCKFENCE")));
+        let Reply::Int(left) = round_trip(&["PTTL", "b"]) else { panic!("no PTTL") };
         assert!(left <= 5_000, "{left}");
     });
 }
@@ -229,31 +229,32 @@ fn a9_an_extend_mints_for_the_owner_only() {
 /// In a quorum, the node that wakes waiters may have another client's token, or none.
 #[test]
 fn a7_a_release_wakes_a_waiter_whatever_the_key_holds() {
-    on_both(|ask| {
+    on_both(|round_trip| {
         let token = format!("{TOKEN}7");
         let other = "fedcba9876543210fedcba9876543210:1";
         for (value, alone, among) in [(None, 0, "0 0"), (Some(other), -1, "-1 0"), (Some(&*token), -3, "-3 0")] {
-            let prepare = |ask: Ask<'_>| {
-                ask(&["FLUSHALL"]);
-                ask(&["SET", "marker", "1"]);
+            let prepare = |round_trip: RoundTrip<'_>| {
+                round_trip(&["FLUSHALL"]);
+                round_trip(&["SET", "marker", "1"]);
                 if let Some(value) = value {
-                    ask(&["SET", "a", value]);
+                    round_trip(&["SET", "a", value]);
                 }
             };
-            let woken = |ask: Ask<'_>| {
-                assert_eq!(ask(&["EXISTS", "marker"]), Reply::Int(0), "{value:?}");
-                assert_eq!(ask(&["LLEN", "signal"]), Reply::Int(1), "{value:?}");
-                assert_eq!(ask(&["EXISTS", "a"]), Reply::Int(i64::from(value == Some(other))));
+            let woken = |round_trip: RoundTrip<'_>| {
+                assert_eq!(round_trip(&["EXISTS", "marker"]), Reply::Int(0), "{value:?}");
+                assert_eq!(round_trip(&["LLEN", "signal"]), Reply::Int(1), "{value:?}");
+                assert_eq!(round_trip(&["EXISTS", "a"]), Reply::Int(i64::from(value == Some(other))));
             };
-            prepare(ask);
-            let reply = ask(&["EVAL", script::RELEASE.source, "3", "a", "marker", "signal", &token, "0 0 0"]);
+            prepare(round_trip);
+            let reply = round_trip(&["EVAL", script::RELEASE.source, "3", "a", "marker", "signal", &token, "0 0 0"]);
             assert_eq!(reply, Reply::Int(alone));
-            woken(ask);
-            prepare(ask);
+            woken(round_trip);
+            prepare(round_trip);
             let keys = ["a", "b", "marker", "other-marker", "signal", "other-signal"];
-            let reply = ask(&[&["EVAL", script::RELEASE_MANY.source, "6"], &keys[..], &[&token, other]].concat());
+            let reply =
+                round_trip(&[&["EVAL", script::RELEASE_MANY.source, "6"], &keys[..], &[&token, other]].concat());
             assert_eq!(reply, Reply::Bulk(among.into()));
-            woken(ask);
+            woken(round_trip);
         }
     });
 }

@@ -27,13 +27,13 @@ fn what_needs_memory_is_refused_the_same_and_what_may_be_evicted_goes() {
     for (seed, (name, eviction)) in (41..).zip(policies) {
         let mut generator = generator(seed);
         pair.run(&mut generator, 200);
-        pair.control.ask(&["CONFIG", "SET", "maxmemory-policy", name]);
-        pair.control.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+        pair.control.round_trip(&["CONFIG", "SET", "maxmemory-policy", name]);
+        pair.control.round_trip(&["CONFIG", "SET", "maxmemory", "1"]);
         // Less than an empty server uses, so that everything is evicted that may be.
         pair.model.set_max_memory(Some(1), eviction);
         pair.run(&mut generator, 200);
-        pair.say("DBSIZE");
-        pair.control.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+        pair.run_line("DBSIZE");
+        pair.control.round_trip(&["CONFIG", "SET", "maxmemory", "0"]);
         pair.model.set_max_memory(None, eviction);
     }
 }
@@ -41,7 +41,7 @@ fn what_needs_memory_is_refused_the_same_and_what_may_be_evicted_goes() {
 #[test]
 fn writes_without_replicas_are_refused_the_same() {
     let mut pair = Pair::new(NodeConfig::new(1).min_replicas(1), |control| {
-        control.ask(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+        control.round_trip(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     });
     pair.log_in(&[]);
     pair.run(&mut generator(51), 500);
@@ -50,16 +50,16 @@ fn writes_without_replicas_are_refused_the_same() {
 #[test]
 fn a_replica_that_may_not_show_old_data_says_the_same() {
     let mut pair = Pair::new(NodeConfig::new(1).serve_stale_data(false), |control| {
-        control.ask(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
+        control.round_trip(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
     });
     pair.log_in(&[]);
     let mut generator = generator(61);
     generator.channels = true;
     pair.run(&mut generator, 200);
     // Nothing listens on the discard port.
-    pair.control.ask(&["REPLICAOF", "127.0.0.1", "9"]);
+    pair.control.round_trip(&["REPLICAOF", "127.0.0.1", "9"]);
     let now = pair.now();
     pair.model.demote(now);
     pair.run(&mut generator, 500);
-    pair.say("ROLE");
+    pair.run_line("ROLE");
 }

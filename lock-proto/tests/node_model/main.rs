@@ -70,7 +70,7 @@ impl Pair {
                     how: Match::Exact,
                 });
             }
-            let Reply::Int(id) = self.real[conn].ask(&["CLIENT", "ID"]) else { panic!("an id") };
+            let Reply::Int(id) = self.real[conn].round_trip(&["CLIENT", "ID"]) else { panic!("an id") };
             self.real_ids.push(id);
             self.model.handle_received(self.now(), conn as u64, b"CLIENT ID\r\n");
             let Some(Reply::Int(id)) = self.model_reply(conn) else { panic!("an id") };
@@ -125,7 +125,7 @@ impl Pair {
         let expected = format!("blocked_clients:{}\r\n", self.model.blocked_count());
         let deadline = Clock::now() + Duration::from_secs(30);
         loop {
-            let Reply::Bulk(info) = self.control.ask(&["INFO", "clients"]) else { panic!("INFO answers text") };
+            let Reply::Bulk(info) = self.control.round_trip(&["INFO", "clients"]) else { panic!("INFO answers text") };
             let info = String::from_utf8_lossy(&info).into_owned();
             if info.contains(&expected) {
                 return;
@@ -137,11 +137,11 @@ impl Pair {
     }
 
     /// Sends one command on the first connection, given as words.
-    fn say(&mut self, line: &str) {
-        self.say_as(line, Match::Exact);
+    fn run_line(&mut self, line: &str) {
+        self.run_line_as(line, Match::Exact);
     }
 
-    fn say_as(&mut self, line: &str, how: Match) {
+    fn run_line_as(&mut self, line: &str, how: Match) {
         let args = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
         self.step(&Step { conn: 0, args, how });
     }
@@ -179,7 +179,7 @@ impl Pair {
                 continue;
             }
             let id = self.real_ids[conn].to_string();
-            assert_eq!(self.control.ask(&["CLIENT", "UNBLOCK", &id]), Reply::Int(1));
+            assert_eq!(self.control.round_trip(&["CLIENT", "UNBLOCK", &id]), Reply::Int(1));
             let now = self.now();
             self.model.handle_connected(now, 99);
             // Without a password AUTH fails, which does no harm.
@@ -220,16 +220,16 @@ fn keys_end_in_both() {
     let mut pair = Pair::new(NodeConfig::new(1), |_| {});
     pair.log_in(&[]);
     for _ in 0..5 {
-        pair.say("SET short v PX 15");
+        pair.run_line("SET short v PX 15");
         // The keys must expire on both clocks.
         std::thread::sleep(Duration::from_millis(18));
-        pair.say("GET short");
-        pair.say("PTTL short");
-        pair.say("RPUSH list a");
-        pair.say("PEXPIRE list 5");
+        pair.run_line("GET short");
+        pair.run_line("PTTL short");
+        pair.run_line("RPUSH list a");
+        pair.run_line("PEXPIRE list 5");
         std::thread::sleep(Duration::from_millis(8));
-        pair.say("EXISTS list short");
-        pair.say("DBSIZE");
+        pair.run_line("EXISTS list short");
+        pair.run_line("DBSIZE");
     }
 }
 
@@ -239,17 +239,17 @@ fn a_user_with_few_rights_is_refused_the_same() {
     let user = user.channels(["lock:*", "d"]);
     let config = NodeConfig::new(1).password("secret").user(user);
     let mut pair = Pair::new(config, |control| {
-        control.ask(&[
+        control.round_trip(&[
             "ACL", "SETUSER", "app", "on", ">pw", "~lock:*", "~k1", "~f", "&lock:*", "&d", "+@all", "-pexpire",
             "-time", "-keys",
         ]);
-        control.ask(&["CONFIG", "SET", "requirepass", "secret"]);
-        control.ask(&["AUTH", "secret"]);
+        control.round_trip(&["CONFIG", "SET", "requirepass", "secret"]);
+        control.round_trip(&["AUTH", "secret"]);
     });
     for line in
         ["PING", "AUTH wrong", "AUTH app wrong", "HELLO 3", "HELLO 3 AUTH app wrong", "GET x", "CLIENT ID", "nonsense"]
     {
-        pair.say(line);
+        pair.run_line(line);
     }
     pair.log_in(&["AUTH", "app", "pw"]);
     let mut generator = Generator::new(11, CONNS);
@@ -270,11 +270,11 @@ fn conditions_refuse_the_same() {
         let mut generator = Generator::new(21, CONNS);
         generator.blocking = false;
         pair.run(&mut generator, 300);
-        pair.control.ask(enter);
+        pair.control.round_trip(enter);
         let now = pair.now();
         pair.model.set(now, condition, true);
         pair.run(&mut generator, 600);
-        pair.control.ask(leave);
+        pair.control.round_trip(leave);
         let now = pair.now();
         pair.model.set(now, condition, false);
         pair.run(&mut generator, 300);

@@ -17,7 +17,7 @@ fn field(info: &str, name: &str) -> String {
 
 impl Pair {
     fn real_info(&mut self) -> String {
-        let Reply::Bulk(info) = self.control.ask(&["INFO", "replication"]) else { panic!("INFO answers text") };
+        let Reply::Bulk(info) = self.control.round_trip(&["INFO", "replication"]) else { panic!("INFO answers text") };
         String::from_utf8_lossy(&info).into_owned()
     }
 
@@ -56,7 +56,7 @@ impl Replicated {
         // Data from before the replication is part of the copy.
         primary.run(&mut Generator::new(seed, CONNS), 100);
         let port = primary.server.port.to_string();
-        assert_eq!(replica.control.ask(&["REPLICAOF", "127.0.0.1", &port]), Reply::Line('+', "OK".into()));
+        assert_eq!(replica.control.round_trip(&["REPLICAOF", "127.0.0.1", &port]), Reply::Line('+', "OK".into()));
         let now = primary.now();
         let copy = primary.model.snapshot(now);
         let now = replica.now();
@@ -96,7 +96,7 @@ impl Replicated {
     }
 
     fn promote(&mut self) {
-        assert_eq!(self.replica.control.ask(&["REPLICAOF", "NO", "ONE"]), Reply::Line('+', "OK".into()));
+        assert_eq!(self.replica.control.round_trip(&["REPLICAOF", "NO", "ONE"]), Reply::Line('+', "OK".into()));
         let now = self.replica.now();
         self.replica.model.promote(now);
     }
@@ -107,7 +107,7 @@ fn a_primary_sends_the_same_to_its_replicas() {
     for seed in 71..74 {
         let mut pair = Pair::new(NodeConfig::new(seed), |control| {
             // Keys expire on access, not in the background.
-            control.ask(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
+            control.round_trip(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
         });
         pair.log_in(&[]);
         let mut feed = Feed::open(pair.server.port);
@@ -119,14 +119,14 @@ fn a_primary_sends_the_same_to_its_replicas() {
         for round in 0..300 {
             pair.run(&mut generator, 4);
             if round % 30 == 0 {
-                pair.say("SET ends v PX 1");
-                pair.say("SELECT 1");
-                pair.say("SET other v");
-                pair.say("SELECT 0");
+                pair.run_line("SET ends v PX 1");
+                pair.run_line("SELECT 1");
+                pair.run_line("SET other v");
+                pair.run_line("SELECT 0");
                 // The keys must expire on both clocks.
                 std::thread::sleep(Duration::from_millis(4));
-                pair.say("DEL ends other");
-                pair.say("PUBLISH c message");
+                pair.run_line("DEL ends other");
+                pair.run_line("PUBLISH c message");
             }
             while let Some(effect) = pair.model.poll_effect() {
                 effects += 1;
@@ -160,8 +160,8 @@ fn a_replica_shows_the_same_refuses_the_same_and_takes_over_the_same() {
         "master_repl_offset",
     ]);
     both.primary.same_info(&["role", "connected_slaves", "master_repl_offset", "second_repl_offset", "master_replid2"]);
-    both.replica.say_as("ROLE", Match::Kind);
-    both.replica.say("WAIT 1 0");
+    both.replica.run_line_as("ROLE", Match::Kind);
+    both.replica.run_line("WAIT 1 0");
     both.promote();
     both.replica.same_info(&["role", "master_repl_offset", "second_repl_offset"]);
     let id = both.replica.model.replication_id().to_owned();
@@ -173,50 +173,49 @@ fn a_replica_shows_the_same_refuses_the_same_and_takes_over_the_same() {
 #[test]
 fn what_has_expired_is_hidden_by_a_replica_until_its_primary_removes_it() {
     let mut both = Replicated::new(91, |control| {
-        control.ask(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
+        control.round_trip(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
     });
-    both.primary.say("FLUSHALL");
+    both.primary.run_line("FLUSHALL");
     for promoted in [false, true] {
-        both.primary.say("SET short v PX 30");
-        both.primary.say("RPUSH list a b");
-        both.primary.say("PEXPIRE list 30");
+        both.primary.run_line("SET short v PX 30");
+        both.primary.run_line("RPUSH list a b");
+        both.primary.run_line("PEXPIRE list 30");
         both.catch_up();
         // The keys must expire on all clocks.
         std::thread::sleep(Duration::from_millis(40));
         for line in ["GET short", "LLEN list", "PTTL short", "TYPE list", "EXISTS short list", "KEYS *", "DBSIZE"] {
-            both.replica.say(line);
+            both.replica.run_line(line);
         }
-        both.replica.say("SET short w NX");
+        both.replica.run_line("SET short w NX");
         if promoted {
             both.promote();
-            both.replica.say("SET short w NX PX 100000");
-            both.replica.say("GET list");
+            both.replica.run_line("SET short w NX PX 100000");
+            both.replica.run_line("GET list");
         } else {
             // Access on the primary expires the keys and replicates that.
-            both.primary.say("EXISTS short list");
+            both.primary.run_line("EXISTS short list");
             both.catch_up();
         }
-        both.replica.say("DBSIZE");
+        both.replica.run_line("DBSIZE");
     }
 }
 
 #[test]
 fn acknowledged_writes_are_counted_the_same() {
     let mut both = Replicated::new(101, |_| {});
-    both.primary.say("WAIT x 0");
-    both.primary.say("WAIT 1 -1");
-    both.primary.say("WAIT 1 x");
-    both.primary.say("SET k v");
+    both.primary.run_line("WAIT x 0");
+    both.primary.run_line("WAIT 1 -1");
+    both.primary.run_line("WAIT 1 x");
+    both.primary.run_line("SET k v");
     both.catch_up();
     // A real replica acknowledges once a second; WAIT asks it to do so at once.
-    let asked = both.primary.model.replication_offset();
+    let offset = both.primary.model.replication_offset();
     let now = both.primary.now();
-    both.primary.model.handle_ack(now, 1, asked);
+    both.primary.model.handle_ack(now, 1, offset);
     both.primary.real[0].send(b"WAIT 1 25000\r\n");
     assert_eq!(both.primary.real[0].read(), Ok(Reply::Int(1)));
     both.primary.model.handle_received(now, 0, b"WAIT 1 25000\r\n");
     assert_eq!(both.primary.model_reply(0), Some(Reply::Int(1)));
-    // There are no two replicas.
     both.primary.real[0].send(b"WAIT 2 20\r\n");
     let now = both.primary.now();
     both.primary.model.handle_received(now, 0, b"WAIT 2 20\r\n");

@@ -77,7 +77,7 @@ impl RealConnection {
         }
     }
 
-    pub(crate) fn ask(&mut self, args: &[&str]) -> Reply {
+    pub(crate) fn round_trip(&mut self, args: &[&str]) -> Reply {
         let args: Vec<Vec<u8>> = args.iter().map(|arg| arg.as_bytes().to_vec()).collect();
         self.send(&encode(&args));
         self.read().expect("a reply")

@@ -32,7 +32,7 @@ fn cycle() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-fn ask(node: &mut Node, now: Instant, bytes: &[u8]) {
+fn round_trip(node: &mut Node, now: Instant, bytes: &[u8]) {
     node.handle_received(now, 1, bytes);
     let len = node.outgoing(1).len();
     assert!(len > 0 && node.outgoing(1)[0] != b'-', "{}", String::from_utf8_lossy(node.outgoing(1)));
@@ -40,7 +40,6 @@ fn ask(node: &mut Node, now: Instant, bytes: &[u8]) {
     core::hint::black_box(node.next_deadline());
 }
 
-/// Creates a node with loaded scripts, some keys and some connections.
 fn warm() -> Node {
     let mut node = Node::new(Instant::ZERO, NodeConfig::new(1));
     for conn in 1..=20 {
@@ -50,7 +49,7 @@ fn warm() -> Node {
         node.insert(Instant::ZERO, format!("lock:{key}"), "held", Some(Duration::from_secs(1_000)));
     }
     for script in script::ALL {
-        ask(&mut node, Instant::ZERO, &request(&["SCRIPT", "LOAD", script.source]));
+        round_trip(&mut node, Instant::ZERO, &request(&["SCRIPT", "LOAD", script.source]));
     }
     node
 }
@@ -63,7 +62,7 @@ fn a_request_allocates_little() {
     for round in 0..3 {
         counts.clear();
         for (name, bytes) in &cycle {
-            let info = allocation_counter::measure(|| ask(&mut node, Instant::from_millis(round), bytes));
+            let info = allocation_counter::measure(|| round_trip(&mut node, Instant::from_millis(round), bytes));
             counts.push((*name, info.count_total));
         }
     }
@@ -84,7 +83,7 @@ fn requests_a_second() {
         let rounds = 100_000_u64;
         for round in 0..rounds {
             for (_, bytes) in &cycle {
-                ask(&mut node, Instant::from_nanos(round * 1000), bytes);
+                round_trip(&mut node, Instant::from_nanos(round * 1000), bytes);
             }
         }
         let each = start.elapsed() / u32::try_from(rounds * cycle.len() as u64).unwrap();

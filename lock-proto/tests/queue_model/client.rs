@@ -17,7 +17,7 @@ pub(crate) enum Phase {
     Waiting,
     Held,
     Lost,
-    GivenBack,
+    Released,
 }
 
 #[derive(Clone, Copy, Debug, Hash)]
@@ -25,7 +25,7 @@ pub(crate) struct Acquisition {
     pub(crate) id: LockId,
     pub(crate) phase: Phase,
     /// Time by which its application releases the guard, held or lost.
-    pub(crate) back_by: Instant,
+    pub(crate) release_by: Instant,
 }
 
 #[derive(Clone, Debug, Hash)]
@@ -39,7 +39,7 @@ struct Watch {
     key: Bytes,
     end: Bytes,
     /// Index of the next change to deliver, or `None` while the watch is not open.
-    told: Option<usize>,
+    next_change: Option<usize>,
 }
 
 impl Watch {
@@ -55,7 +55,7 @@ pub(crate) struct Client {
     pub(crate) replies: Vec<(Sent, Reply)>,
     watches: BTreeMap<WatchId, Watch>,
     pub(crate) acquisitions: Vec<Acquisition>,
-    pub(crate) wishes: u8,
+    pub(crate) acquires: u8,
     pub(crate) served: u8,
     pub(crate) crashed: bool,
     /// Flawed variant: the client never rechecks its own key, and uses the last state it saw.
@@ -67,7 +67,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(index: usize, wishes: u8) -> Self {
+    pub(crate) fn new(index: usize, acquires: u8) -> Self {
         let endpoint = Endpoint::parse("127.0.0.1:2379").unwrap();
         let config = Config::new([endpoint]).session_ttl(TTL);
         let (now, id) = (Instant::from_nanos(EPOCH), ClientId::from_bits(index as u128 + 1));
@@ -78,7 +78,7 @@ impl Client {
             replies: Vec::new(),
             watches: BTreeMap::new(),
             acquisitions: Vec::new(),
-            wishes,
+            acquires,
             served: 0,
             crashed: false,
             credulous: false,
@@ -88,8 +88,8 @@ impl Client {
         }
     }
 
-    pub(crate) fn describe(&self, changes: &[Change], state: &mut impl Hasher) {
-        (self.crashed, self.wishes, self.served).hash(state);
+    pub(crate) fn hash_state(&self, changes: &[Change], state: &mut impl Hasher) {
+        (self.crashed, self.acquires, self.served).hash(state);
         if self.crashed {
             return;
         }
@@ -104,8 +104,8 @@ impl Client {
         replies.sort_by_key(|(sent, _)| sent.call);
         replies.hash(state);
         for (id, watch) in &self.watches {
-            (id, watch.told.is_some()).hash(state);
-            for change in changes.iter().skip(watch.told.unwrap_or(changes.len())) {
+            (id, watch.next_change.is_some()).hash(state);
+            for change in changes.iter().skip(watch.next_change.unwrap_or(changes.len())) {
                 if watch.covers(&change.kv.key) {
                     (change.revision, change.deleted, &change.kv).hash(state);
                 }
@@ -118,8 +118,7 @@ impl Client {
         self.acquisitions.iter().filter(|_| !self.crashed).map(|known| known.id).find(valid)
     }
 
-    /// Returns the guards that can be released.
-    pub(crate) fn returnable(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn releasable(&self) -> impl Iterator<Item = usize> {
         let out = |phase| matches!(phase, Phase::Held | Phase::Lost);
         self.acquisitions.iter().enumerate().filter(move |(_, known)| out(known.phase)).map(|(place, _)| place)
     }
@@ -134,24 +133,24 @@ impl Client {
     }
 
     pub(crate) fn has_closed(&self) -> bool {
-        self.watches.values().any(|watch| watch.told.is_none())
+        self.watches.values().any(|watch| watch.next_change.is_none())
     }
 
     pub(crate) fn has_changes(&self, changes: usize) -> bool {
-        self.watches.values().any(|watch| watch.told.is_some_and(|told| told < changes))
+        self.watches.values().any(|watch| watch.next_change.is_some_and(|next_change| next_change < changes))
     }
 
     pub(crate) fn acquire(&mut self, now: Instant) {
-        self.wishes -= 1;
+        self.acquires -= 1;
         let id = self.hub.acquire(now, &Acquire::new("stock")).unwrap();
-        self.acquisitions.push(Acquisition { id, phase: Phase::Waiting, back_by: Instant::MAX });
+        self.acquisitions.push(Acquisition { id, phase: Phase::Waiting, release_by: Instant::MAX });
         self.serve(now);
     }
 
     pub(crate) fn release(&mut self, now: Instant, place: usize) {
         let known = &mut self.acquisitions[place];
-        known.phase = Phase::GivenBack;
-        known.back_by = Instant::MAX;
+        known.phase = Phase::Released;
+        known.release_by = Instant::MAX;
         self.hub.release(now, known.id).unwrap();
         self.serve(now);
     }
@@ -159,14 +158,14 @@ impl Client {
     pub(crate) fn answered(&mut self, now: Instant, place: usize) {
         let (sent, mut reply) = self.replies.remove(place);
         if self.credulous {
-            self.believe(&sent.request, &mut reply);
+            self.replace_own_key(&sent.request, &mut reply);
         }
         self.hub.handle_reply(now, sent.call, &reply);
         self.serve(now);
     }
 
     /// Replaces the own key in a reply by its state when it was written.
-    fn believe(&mut self, request: &Request, reply: &mut Reply) {
+    fn replace_own_key(&mut self, request: &Request, reply: &mut Reply) {
         let Reply::Done(Found::Queue { own, .. }) = reply else { return };
         match request {
             Request::Create { queue, lease, .. } | Request::Put { queue, lease, .. } => {
@@ -196,25 +195,25 @@ impl Client {
 
     pub(crate) fn open(&mut self, now: Instant, changes: usize, revision: i64) {
         let closed: Vec<WatchId> =
-            self.watches.iter().filter(|(_, watch)| watch.told.is_none()).map(|(id, _)| *id).collect();
+            self.watches.iter().filter(|(_, watch)| watch.next_change.is_none()).map(|(id, _)| *id).collect();
         for id in closed {
             if let Some(watch) = self.watches.get_mut(&id) {
-                watch.told = Some(changes);
+                watch.next_change = Some(changes);
                 self.hub.handle_watching(now, id, revision);
                 self.serve(now);
             }
         }
     }
 
-    pub(crate) fn hear(&mut self, now: Instant, changes: &[Change]) {
+    pub(crate) fn deliver_changes(&mut self, now: Instant, changes: &[Change]) {
         for (index, change) in changes.iter().enumerate() {
             let ids: Vec<WatchId> = self.watches.keys().copied().collect();
             for id in ids {
                 let Some(watch) = self.watches.get_mut(&id) else { continue };
-                if watch.told.is_none_or(|told| told > index) {
+                if watch.next_change.is_none_or(|next_change| next_change > index) {
                     continue;
                 }
-                watch.told = Some(index + 1);
+                watch.next_change = Some(index + 1);
                 let own = self.credulous && self.own.as_ref().is_some_and(|(key, _)| *key == change.kv.key);
                 if watch.covers(&change.kv.key) && !own {
                     self.hub.handle_changed(now, id, change.revision, change.deleted, &change.kv);
@@ -231,10 +230,10 @@ impl Client {
                 match output {
                     LocksOutput::Send { call, request, .. } => self.requests.push(Sent { call, request }),
                     LocksOutput::Watch { watch, key, end, .. } => {
-                        self.watches.insert(watch, Watch { key, end, told: None });
+                        self.watches.insert(watch, Watch { key, end, next_change: None });
                     }
                     LocksOutput::Unwatch { watch } => drop(self.watches.remove(&watch)),
-                    LocksOutput::Event { lock, event } => self.told(now, lock, &event),
+                    LocksOutput::Event { lock, event } => self.handle_event(now, lock, &event),
                     LocksOutput::Election { .. } | LocksOutput::Stopped { .. } => {
                         self.broken.get_or_insert_with(|| format!("{output:?} unasked"));
                     }
@@ -248,38 +247,38 @@ impl Client {
         self.broken.get_or_insert_with(|| "a hub does not come to rest".into());
     }
 
-    fn told(&mut self, now: Instant, id: LockId, event: &Event) {
+    fn handle_event(&mut self, now: Instant, id: LockId, event: &Event) {
         let Some(place) = self.acquisitions.iter().position(|known| known.id == id) else {
-            self.broken.get_or_insert_with(|| format!("{id} has ended, and is told {event:?}"));
+            self.broken.get_or_insert_with(|| format!("{id} has ended, and receives {event:?}"));
             return;
         };
         let known = &mut self.acquisitions[place];
         match (known.phase, event) {
             (Phase::Waiting, Event::Granted(grant)) => {
                 self.fences.extend(grant.fence.map(|fence| fence.get()));
-                (known.phase, known.back_by) = (Phase::Held, now + HOLD);
+                (known.phase, known.release_by) = (Phase::Held, now + HOLD);
                 self.served += 1;
                 if self.hub.claim(now, id).is_err() {
                     self.broken.get_or_insert_with(|| "what was just granted cannot be claimed".into());
                 }
             }
             (Phase::Held, Event::Lost(_)) => known.phase = Phase::Lost,
-            (Phase::GivenBack, Event::Released(_)) => drop(self.acquisitions.remove(place)),
+            (Phase::Released, Event::Released(_)) => drop(self.acquisitions.remove(place)),
             (Phase::Waiting, Event::Blocked(_)) | (Phase::Held, Event::AtRisk { .. } | Event::Renewed { .. }) => {}
             // Emitted before the guard was released, and delivered after it.
-            (Phase::GivenBack, Event::Lost(_) | Event::AtRisk { .. } | Event::Renewed { .. }) => {}
+            (Phase::Released, Event::Lost(_) | Event::AtRisk { .. } | Event::Renewed { .. }) => {}
             (phase, event) => {
                 self.broken.get_or_insert_with(|| format!("{event:?} while {phase:?}"));
             }
         }
     }
 
-    pub(crate) fn back_by(&self) -> Instant {
-        self.acquisitions.iter().map(|known| known.back_by).min().unwrap_or(Instant::MAX)
+    pub(crate) fn release_by(&self) -> Instant {
+        self.acquisitions.iter().map(|known| known.release_by).min().unwrap_or(Instant::MAX)
     }
 }
 
-pub(crate) fn tell(request: &Request) -> String {
+pub(crate) fn describe_request(request: &Request) -> String {
     match request {
         Request::Create { .. } => "enter the queue".into(),
         Request::Look { before, .. } => format!("look at the queue{}", if before.is_some() { "" } else { ", own key" }),

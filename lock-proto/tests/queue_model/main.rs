@@ -7,7 +7,7 @@
 //! * watches are opened and their events are delivered;
 //! * clients request and release the lock;
 //! * as bounded faults, requests and replies are lost (a lost request is executed later or never),
-//!   a client dies, and a waiter's key is deleted by hand.
+//!   a client dies, and an operator deletes a waiter's key.
 //!
 //! Time passes up to the next timer, only when nothing is in flight. An application releases its
 //! lock after at most half of the TTL.
@@ -39,10 +39,9 @@ use core::time::Duration;
 
 use stateright::{Checker, Model};
 
-use model::{Action, Budget, FIRST, HEIR, OWN, PROMISES, Queue, SOMETIMES, State, Variant, describe};
+use model::{Action, Budget, FIRST, OWN, PROMISES, Queue, SOMETIMES, SUCCESSOR, State, Variant, describe};
 
 const TTL: Duration = Duration::from_secs(3);
-/// Maximum hold time of an application.
 const HOLD: Duration = Duration::from_millis(1_500);
 
 // Clocks and counters start in distinct ranges, so that a state can be described without them.
@@ -85,7 +84,7 @@ fn search(name: &str, model: &Queue, steps: usize) -> Found {
     Found { states, exhausted: depth < target, paths }
 }
 
-fn tell(rule: &str, path: &Path) -> String {
+fn explain(rule: &str, path: &Path) -> String {
     let mut text = String::new();
     for (n, (state, action)) in path.iter().enumerate() {
         match action {
@@ -102,7 +101,7 @@ fn keeps(name: &str, model: &Queue, steps: usize, floor: usize) -> Found {
     let found = search(name, model, steps.saturating_add(deeper));
     for rule in PROMISES {
         if let Some(path) = found.path(rule) {
-            panic!("{name}:\n{}", tell(rule, path));
+            panic!("{name}:\n{}", explain(rule, path));
         }
     }
     for what in SOMETIMES {
@@ -123,13 +122,13 @@ fn breaks(name: &str, model: &Queue, steps: usize, rule: &str) -> Path {
     }
     let found = search(name, model, steps);
     let path = found.path(rule).unwrap_or_else(|| panic!("{name}: not found within {steps} choices"));
-    println!("{}", tell(rule, path));
+    println!("{}", explain(rule, path));
     assert_eq!(path.len() - 1, steps);
     path.clone()
 }
 
-fn fair(wishes: &[u8]) -> Queue {
-    Queue { wishes: wishes.to_vec(), budget: Budget::default(), variant: Variant::Ours, prompt: false }
+fn fair(acquires: &[u8]) -> Queue {
+    Queue { acquires: acquires.to_vec(), budget: Budget::default(), variant: Variant::Ours, prompt: false }
 }
 
 #[test]
@@ -161,7 +160,7 @@ fn s6_a_request_or_a_reply_is_lost() {
 fn s6_a_client_dies_and_something_is_lost() {
     let budget = Budget { losses: 1, crashes: 1, ..Budget::default() };
     let found = keeps("a loss and a crash", &Queue { budget, prompt: true, ..fair(&[1, 1]) }, 14, 10_000);
-    assert!(found.path(HEIR).is_some());
+    assert!(found.path(SUCCESSOR).is_some());
 }
 
 #[test]
@@ -188,5 +187,5 @@ fn s4_an_unlock_that_is_not_guarded_by_the_revision() {
     let model = Queue { budget, variant: Variant::BlindUnlock, prompt: true, ..fair(&[2, 1]) };
     let path = breaks("an unguarded unlock", &model, 10, OWN);
     let last = path.iter().rev().find_map(|(_, action)| *action);
-    assert!(matches!(last, Some(Action::Ghost(_))), "by something that is executed late: {last:?}");
+    assert!(matches!(last, Some(Action::ExecuteLate(_))), "by something that is executed late: {last:?}");
 }

@@ -9,7 +9,7 @@ use lock_proto::etcd::Request;
 use lock_proto::sim::search::Canon;
 use stateright::{Model, Property};
 
-use crate::client::{Client, Phase, SECOND, tell};
+use crate::client::{Client, Phase, SECOND, describe_request};
 use crate::store::Store;
 use crate::{CALLS, EPOCH, FENCES, REVISIONS, TTL, WATCHES};
 
@@ -18,13 +18,12 @@ pub(crate) const FIRST: &str = "the owner's key was created first";
 pub(crate) const OWN: &str = "only own keys are removed, tokens grow, events fit";
 const END: &str = "at an end everybody was served";
 const SERVED: &str = "everybody is served, and the queue is empty";
-pub(crate) const HEIR: &str = "one dies with the lock, and another gets it";
+pub(crate) const SUCCESSOR: &str = "one dies with the lock, and another gets it";
 pub(crate) const PROMISES: [&str; 5] = [ONE, FIRST, OWN, END, SERVED];
 pub(crate) const SOMETIMES: [&str; 3] = ["the first gets it", "the last gets it", "all wait at once"];
 
 const HORIZON: u64 = EPOCH + 60 * SECOND.as_nanos() as u64;
 
-/// The protocol variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Variant {
     Ours,
@@ -40,14 +39,14 @@ pub(crate) struct Budget {
     /// Lost requests or replies. A lost request is executed later or never.
     pub(crate) losses: u8,
     pub(crate) crashes: u8,
-    /// Waiters' keys that are deleted by hand.
+    /// Waiters' keys that an operator deletes.
     pub(crate) tampers: u8,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
     /// How often each client requests the lock, one request at a time.
-    pub(crate) wishes: Vec<u8>,
+    pub(crate) acquires: Vec<u8>,
     pub(crate) budget: Budget,
     pub(crate) variant: Variant,
     /// Replies arrive at once.
@@ -64,10 +63,10 @@ pub(crate) enum Action {
     LoseRequest(usize, usize),
     LoseReply(usize, usize),
     /// A lost request is executed late.
-    Ghost(usize),
+    ExecuteLate(usize),
     Open(usize),
     /// Watch events are delivered to a client.
-    Hear(usize),
+    Deliver(usize),
     Crash(usize),
     Tamper(usize),
     /// Time passes until the next timer.
@@ -79,7 +78,7 @@ pub(crate) struct State {
     now: u64,
     pub(crate) clients: Vec<Arc<Client>>,
     pub(crate) store: Arc<Store>,
-    ghosts: Vec<Request>,
+    late_requests: Vec<Request>,
     left: Budget,
     pub(crate) broken: Option<String>,
     fence: u64,
@@ -109,7 +108,7 @@ impl State {
             .ids(WATCHES);
         canon.now(at(self.now));
         for client in &self.clients {
-            client.describe(&self.store.changes, &mut canon);
+            client.hash_state(&self.store.changes, &mut canon);
         }
         self.store.revision.hash(&mut canon);
         for kv in self.store.keys.values() {
@@ -118,7 +117,7 @@ impl State {
         for (lease, (ttl, ends)) in &self.store.leases {
             (lease, ttl / SECOND.as_nanos() as u64, at(*ends)).hash(&mut canon);
         }
-        (&self.ghosts, self.left, self.broken.is_some(), self.fence).hash(&mut canon);
+        (&self.late_requests, self.left, self.broken.is_some(), self.fence).hash(&mut canon);
         canon.fingerprint()
     }
 
@@ -133,7 +132,7 @@ impl State {
         self.broken = self.broken.take().or_else(|| client.broken.take());
         for fence in client.fences.drain(..) {
             if fence <= self.fence {
-                self.broken.get_or_insert_with(|| format!("fencing token {fence} is told after {}", self.fence));
+                self.broken.get_or_insert_with(|| format!("fencing token {fence} is granted after {}", self.fence));
             }
             self.fence = fence;
         }
@@ -144,9 +143,8 @@ impl State {
         self.clients.iter().map(|client| &**client).filter(|client| !client.crashed)
     }
 
-    /// Returns whether every live client has got and released all its locks.
     pub(crate) fn is_done(&self) -> bool {
-        self.awake().all(|client| client.wishes == 0 && client.acquisitions.is_empty() && client.requests.is_empty())
+        self.awake().all(|client| client.acquires == 0 && client.acquisitions.is_empty() && client.requests.is_empty())
     }
 
     fn execute(&mut self, world: &Queue, request: &Request) -> lock_proto::etcd::Reply {
@@ -202,7 +200,7 @@ impl Queue {
         state.now < HORIZON
             && !state.is_done()
             && state.clients.iter().all(|client| client.is_quiet(changes))
-            && state.awake().all(|client| next <= client.back_by())
+            && state.awake().all(|client| next <= client.release_by())
             // Time passes only if some client has a request.
             && (state.awake().any(|client| !client.acquisitions.is_empty()))
     }
@@ -231,13 +229,13 @@ fn ends_well(model: &Queue, state: &State) -> bool {
     if !actions.is_empty() || !sound {
         return true;
     }
-    let served = |(client, wishes): (&Arc<Client>, &u8)| client.crashed || client.served >= *wishes;
-    state.is_done() && state.clients.iter().zip(&model.wishes).all(served)
+    let served = |(client, acquires): (&Arc<Client>, &u8)| client.crashed || client.served >= *acquires;
+    state.is_done() && state.clients.iter().zip(&model.acquires).all(served)
 }
 
 fn all_served(model: &Queue, state: &State) -> bool {
-    let served = |(client, wishes): (&Arc<Client>, &u8)| client.served >= *wishes;
-    state.is_done() && state.clients.iter().zip(&model.wishes).all(served) && state.store.keys.is_empty()
+    let served = |(client, acquires): (&Arc<Client>, &u8)| client.served >= *acquires;
+    state.is_done() && state.clients.iter().zip(&model.acquires).all(served) && state.store.keys.is_empty()
 }
 
 impl Model for Queue {
@@ -245,8 +243,8 @@ impl Model for Queue {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let client = |(index, wishes): (usize, &u8)| {
-            let mut client = Client::new(index, *wishes);
+        let client = |(index, acquires): (usize, &u8)| {
+            let mut client = Client::new(index, *acquires);
             client.credulous = self.variant == Variant::NoOwnKeyCheck;
             Arc::new(client)
         };
@@ -254,9 +252,9 @@ impl Model for Queue {
         store.revision = REVISIONS.start as i64 + 1;
         vec![State {
             now: EPOCH,
-            clients: self.wishes.iter().enumerate().map(client).collect(),
+            clients: self.acquires.iter().enumerate().map(client).collect(),
             store: Arc::new(store),
-            ghosts: Vec::new(),
+            late_requests: Vec::new(),
             left: self.budget,
             broken: None,
             fence: 0,
@@ -280,12 +278,12 @@ impl Model for Queue {
                 actions.push(Action::Open(c));
             }
             if client.has_changes(changes) {
-                actions.push(Action::Hear(c));
+                actions.push(Action::Deliver(c));
             }
-            if client.wishes > 0 && client.acquisitions.is_empty() {
+            if client.acquires > 0 && client.acquisitions.is_empty() {
                 actions.push(Action::Acquire(c));
             }
-            actions.extend(client.returnable().map(|place| Action::Release(c, place)));
+            actions.extend(client.releasable().map(|place| Action::Release(c, place)));
             if left.crashes > 0 && !client.acquisitions.is_empty() {
                 actions.push(Action::Crash(c));
             }
@@ -293,7 +291,7 @@ impl Model for Queue {
                 actions.push(Action::Tamper(c));
             }
         }
-        actions.extend((0..state.ghosts.len()).map(Action::Ghost));
+        actions.extend((0..state.late_requests.len()).map(Action::ExecuteLate));
         if self.can_pass(state) {
             actions.push(Action::Pass);
         }
@@ -318,23 +316,23 @@ impl Model for Queue {
             Action::LoseRequest(c, place) => {
                 next.left.losses -= 1;
                 let request = next.with(c, |client, now| client.lose_request(now, place));
-                next.ghosts.push(request);
+                next.late_requests.push(request);
             }
             Action::LoseReply(c, place) => {
                 next.left.losses -= 1;
                 next.with(c, |client, now| client.lose_reply(now, place));
             }
-            Action::Ghost(place) => {
-                let request = next.ghosts.remove(place);
+            Action::ExecuteLate(place) => {
+                let request = next.late_requests.remove(place);
                 next.execute(self, &request);
             }
             Action::Open(c) => {
                 let (changes, revision) = (next.store.changes.len(), next.store.revision);
                 next.with(c, |client, now| client.open(now, changes, revision));
             }
-            Action::Hear(c) => {
+            Action::Deliver(c) => {
                 let store = next.store.clone();
-                next.with(c, |client, now| client.hear(now, &store.changes));
+                next.with(c, |client, now| client.deliver_changes(now, &store.changes));
             }
             Action::Crash(c) => {
                 next.left.crashes -= 1;
@@ -342,7 +340,7 @@ impl Model for Queue {
                     client.crashed = true;
                     core::mem::take(&mut client.requests)
                 });
-                next.ghosts.extend(requests.into_iter().map(|sent| sent.request));
+                next.late_requests.extend(requests.into_iter().map(|sent| sent.request));
             }
             Action::Tamper(c) => {
                 next.left.tampers -= 1;
@@ -378,11 +376,11 @@ impl Model for Queue {
             Property::sometimes(last, |_, state: &State| state.clients.last().is_some_and(|client| client.served > 0)),
             Property::sometimes(all_wait, |_, state: &State| state.clients.iter().all(|client| client.waits())),
             Property::sometimes("everybody gets it", |model: &Self, state: &State| {
-                state.clients.iter().zip(&model.wishes).all(|(client, wishes)| client.served >= *wishes)
+                state.clients.iter().zip(&model.acquires).all(|(client, acquires)| client.served >= *acquires)
             }),
         ];
         if self.budget.crashes > 0 {
-            properties.push(Property::sometimes(HEIR, |_, state: &State| {
+            properties.push(Property::sometimes(SUCCESSOR, |_, state: &State| {
                 let heir = state.awake().any(|client| client.served > 0);
                 heir && state.clients.iter().any(|client| client.crashed && client.served > 0)
             }));
@@ -395,28 +393,42 @@ impl Model for Queue {
 }
 
 pub(crate) fn describe(state: &State, action: Action) -> String {
-    let who = |c: usize| (b'A' + c as u8) as char;
+    let client_name = |c: usize| (b'A' + c as u8) as char;
     let what = match action {
-        Action::Acquire(c) => format!("{} wants the lock", who(c)),
-        Action::Release(c, _) => format!("{} gives the lock back", who(c)),
+        Action::Acquire(c) => format!("{} wants the lock", client_name(c)),
+        Action::Release(c, _) => format!("{} releases the lock", client_name(c)),
         Action::Execute(c, place) => {
-            format!("the store executes for {}: {}", who(c), tell(&state.clients[c].requests[place].request))
+            format!(
+                "the store executes for {}: {}",
+                client_name(c),
+                describe_request(&state.clients[c].requests[place].request)
+            )
         }
         Action::Reply(c, place) => {
             let (sent, reply) = &state.clients[c].replies[place];
-            format!("{} hears what became of: {}: {reply:?}", who(c), tell(&sent.request))
+            format!("{} gets the reply to: {}: {reply:?}", client_name(c), describe_request(&sent.request))
         }
         Action::LoseRequest(c, place) => {
-            format!("a request of {} is lost: {}", who(c), tell(&state.clients[c].requests[place].request))
+            format!(
+                "a request of {} is lost: {}",
+                client_name(c),
+                describe_request(&state.clients[c].requests[place].request)
+            )
         }
         Action::LoseReply(c, place) => {
-            format!("a reply to {} is lost: {}", who(c), tell(&state.clients[c].replies[place].0.request))
+            format!(
+                "a reply to {} is lost: {}",
+                client_name(c),
+                describe_request(&state.clients[c].replies[place].0.request)
+            )
         }
-        Action::Ghost(place) => format!("the store executes what was lost: {}", tell(&state.ghosts[place])),
-        Action::Open(c) => format!("the watches of {} are opened", who(c)),
-        Action::Hear(c) => format!("{} hears what has changed", who(c)),
-        Action::Crash(c) => format!("{} dies", who(c)),
-        Action::Tamper(c) => format!("the key of {} is deleted by hand", who(c)),
+        Action::ExecuteLate(place) => {
+            format!("the store executes what was lost: {}", describe_request(&state.late_requests[place]))
+        }
+        Action::Open(c) => format!("the watches of {} are opened", client_name(c)),
+        Action::Deliver(c) => format!("{} gets its watch events", client_name(c)),
+        Action::Crash(c) => format!("{} dies", client_name(c)),
+        Action::Tamper(c) => format!("the key of {} is deleted by hand", client_name(c)),
         Action::Pass => "time passes".into(),
     };
     format!("{:>6} ms  {what}", (state.now - EPOCH) / 1_000_000)

@@ -107,14 +107,14 @@ fn s4_a_clock_that_is_set_after_an_empty_restart_gives_two_holders_at_first_sigh
         };
         plan.steps.iter().all(|step| empty(plan, step)) && broken(plan)
     });
-    let has = |wanted: fn(&Action) -> bool| small.steps.iter().any(|step| wanted(&step.action));
+    let has = |matches: fn(&Action) -> bool| small.steps.iter().any(|step| matches(&step.action));
     assert!(has(|action| matches!(action, Action::RestartNode { keep_data: false, .. })), "{small}");
     assert!(has(|action| matches!(action, Action::JumpNode { .. })), "{small}");
     // Clients that know the nodes time the restart by their own clocks.
     for seed in 0..BUDGET {
         let mut plan = Plan::from_seed(small.scenario, seed);
         let Store::Redis(store) = &mut plan.setup.store else { unreachable!("a plan for Redis") };
-        store.met = true;
+        store.preconnect = true;
         for step in &mut plan.steps {
             step.at += Duration::from_millis(500);
         }

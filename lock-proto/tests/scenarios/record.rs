@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lock_proto::sim::trace::{Fate, Point, What};
+use lock_proto::sim::trace::{Delivery, Point, What};
 use lock_proto::sim::{Plan, Trace, scenarios};
 
 #[test]
@@ -18,7 +18,7 @@ fn a_record_of_a_run_is_in_order_and_tells_what_was_found() {
             assert!(trace.calm.is_some_and(|calm| calm <= trace.end), "{name}");
             for message in &trace.messages {
                 assert!(!message.label.is_empty() && message.label.len() < 400, "{name}: {message:?}");
-                let (Fate::Arrived(at) | Fate::Lost(at)) = message.fate else { continue };
+                let (Delivery::Arrived(at) | Delivery::Lost(at)) = message.delivery else { continue };
                 assert!(at >= message.sent && at <= trace.end, "{name}: {message:?}");
             }
             let found = entries.iter().filter(|entry| matches!(entry.what, What::Violation(_))).count();
@@ -38,7 +38,7 @@ fn points(trace: &Trace) -> u64 {
         let What::Lock { client, lock, point, .. } = &entry.what else { continue };
         let id = (*client, *lock);
         let (before, after) = match point {
-            Point::Asked => (&[None][..], 0),
+            Point::Requested => (&[None][..], 0),
             Point::Granted { .. } => {
                 granted += 1;
                 (&[Some(0)][..], 1)
@@ -47,7 +47,7 @@ fn points(trace: &Trace) -> u64 {
             Point::Renewed { .. } => (&[Some(1), Some(2)][..], live.get(&id).copied().unwrap_or(0)),
             // A shutdown releases locks before it reports them as lost.
             Point::Lost(_) => (&[Some(1), Some(2), Some(3)][..], live.get(&id).copied().unwrap_or(0).max(2)),
-            Point::GaveBack => (&[Some(0), Some(1), Some(2), Some(3)][..], 3),
+            Point::Released => (&[Some(0), Some(1), Some(2), Some(3)][..], 3),
             Point::Ended(_) => (&[Some(0), Some(1), Some(3)][..], 4),
         };
         let stands = live.insert(id, after);

@@ -16,7 +16,7 @@ const fn ms(n: u64) -> Duration {
 }
 
 /// Three clients, three nodes, sixty seconds, twenty requests for one lock, with faults.
-fn short(seed: u64) -> Plan {
+fn short_plan(seed: u64) -> Plan {
     let mut plan = Plan::from_seed(Scenario::named("redis-contention").unwrap(), seed);
     plan.setup.clients = vec![Pace::default(); 3];
     plan.setup.nodes = vec![Pace::default(); 3];
@@ -24,7 +24,7 @@ fn short(seed: u64) -> Plan {
     let Store::Redis(store) = &mut plan.setup.store else { unreachable!("a plan for Redis") };
     (store.ttl, store.round) = (Duration::from_secs(5), ms(50));
     (store.poll, store.wake) = (Backoff::fixed(ms(50)), Wake::Notify);
-    let wish = |tag: u32| Action::Acquire {
+    let acquire = |tag: u32| Action::Acquire {
         client: tag as usize % 3,
         tag,
         name: "a",
@@ -35,7 +35,7 @@ fn short(seed: u64) -> Plan {
         hold: Some(ms(1_500)),
         write_every: None,
     };
-    let mut steps: Vec<Step> = (0..20).map(|i| Step { at: ms(u64::from(i) * 2_900), action: wish(i) }).collect();
+    let mut steps: Vec<Step> = (0..20).map(|i| Step { at: ms(u64::from(i) * 2_900), action: acquire(i) }).collect();
     for (i, action) in [
         Action::Reset { client: 0, node: 1 },
         Action::Cut { client: 1, node: 2, direction: Direction::ToNode },
@@ -75,7 +75,7 @@ fn speed() {
             count as f64 * 60.0 / took
         );
     };
-    measure("short scenarios", 1_000, &short);
+    measure("short scenarios", 1_000, &short_plan);
     let scenario = Scenario::named("redis-everything").unwrap();
     measure("everything", 1_000, &|seed| Plan::from_seed(scenario, seed));
 }

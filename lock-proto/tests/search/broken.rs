@@ -23,7 +23,7 @@ fn even_clocks() -> World {
 fn s4_the_same_token_for_every_attempt() {
     let world = World { budget: Budget { cuts: 2, ..Budget::default() }, ..even_clocks() };
     let actions = caught("same token", Variant::SameToken, world, 11, TWO);
-    assert!(actions.iter().any(|action| matches!(action, Action::Ghost(_))), "by something that arrives late");
+    assert!(actions.iter().any(|action| matches!(action, Action::ExecuteLate(_))), "by something that arrives late");
 }
 
 /// A delete that does not compare the token ends another client's lock.
@@ -38,9 +38,9 @@ fn s4_a_release_that_is_not_guarded_by_the_token() {
 // H1
 #[test]
 fn s4_a_renewal_that_outlives_the_release() {
-    let world = World { wishes: [2, 1], budget: Budget { cuts: 1, ..Budget::default() }, ..even_clocks() };
+    let world = World { acquires: [2, 1], budget: Budget { cuts: 1, ..Budget::default() }, ..even_clocks() };
     let actions = caught("blind renewal", Variant::BlindRenewal, world, 15, TWO);
-    assert!(actions.iter().any(|action| matches!(action, Action::Ghost(_))), "by something that arrives late");
+    assert!(actions.iter().any(|action| matches!(action, Action::ExecuteLate(_))), "by something that arrives late");
 }
 
 /// A watchdog that is not stopped keeps the key alive for good.

@@ -10,12 +10,12 @@ use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId};
 
 use crate::{ANSWERED_WITHIN, CALLS, EPOCH, FENCES, HOLD, NUMBERS, TTL};
 
-pub(crate) fn who(client: usize) -> char {
+pub(crate) fn client_name(client: usize) -> char {
     (b'A' + client as u8) as char
 }
 
 /// Returns a token's number, counted from 1.
-pub(crate) fn short(number: u64) -> u64 {
+pub(crate) fn short_number(number: u64) -> u64 {
     number.saturating_sub(NUMBERS.start)
 }
 
@@ -24,7 +24,7 @@ pub(crate) enum Phase {
     Waiting,
     Held,
     Lost,
-    GivenBack,
+    Released,
 }
 
 #[derive(Clone, Copy, Debug, Hash)]
@@ -34,7 +34,7 @@ pub(crate) struct Acquisition {
     /// Number of its token, once granted.
     pub(crate) number: u64,
     /// Local time by which its application releases the guard, held or lost.
-    pub(crate) back_by: Instant,
+    pub(crate) release_by: Instant,
 }
 
 #[derive(Clone, Debug, Hash)]
@@ -44,7 +44,7 @@ pub(crate) struct Sent {
     /// Request timeout, by the client's clock.
     until: Instant,
     /// The client wanted, held or was releasing the lock when it sent this.
-    pub(crate) wanted: bool,
+    pub(crate) in_use: bool,
 }
 
 /// A connection. It keeps its order.
@@ -72,7 +72,7 @@ pub(crate) mod mark {
     pub(crate) const NOT_RELEASED: u64 = 1 << 3;
     pub(crate) const RENEWED: u64 = 1 << 4;
     pub(crate) const BOTH: u64 = 1 << 5;
-    pub(crate) const GHOST_TOOK: u64 = 1 << 6;
+    pub(crate) const LATE_TOOK: u64 = 1 << 6;
     pub(crate) const REPLACED: u64 = 1 << 7;
     pub(crate) const OUTLIVED: u64 = 1 << 8;
     pub(crate) const AFTER_CRASH: u64 = 1 << 9;
@@ -87,7 +87,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) fn say(&mut self, what: impl FnOnce() -> String) {
+    pub(crate) fn record(&mut self, what: impl FnOnce() -> String) {
         if let Some(log) = &mut self.log {
             log.push(what());
         }
@@ -106,11 +106,11 @@ pub(crate) struct Client {
     pub(crate) pace: u64,
     pub(crate) conns: Vec<Conn>,
     pub(crate) acquisitions: Vec<Acquisition>,
-    pub(crate) wishes: u8,
+    pub(crate) acquires: u8,
     pub(crate) crashed: bool,
     pub(crate) stalled: bool,
     /// Request of a watchdog that was not stopped, and when it sends it.
-    pub(crate) zombie: Option<(Request, u64)>,
+    pub(crate) endless_renewal: Option<(Request, u64)>,
     pub(crate) endless: bool,
     last_renewal: Option<Request>,
 }
@@ -133,18 +133,18 @@ impl Client {
             pace,
             conns: vec![Conn::default(); nodes],
             acquisitions: Vec::new(),
-            wishes: 0,
+            acquires: 0,
             crashed: false,
             stalled: false,
-            zombie: None,
+            endless_renewal: None,
             endless: false,
             last_renewal: None,
         }
     }
 
-    pub(crate) fn describe(&self, state: &mut impl Hasher) {
-        let zombie = self.zombie.as_ref().map(|(_, at)| self.clock(*at));
-        (self.crashed, self.stalled, self.wishes, self.pace, zombie).hash(state);
+    pub(crate) fn hash_state(&self, state: &mut impl Hasher) {
+        let endless_renewal = self.endless_renewal.as_ref().map(|(_, at)| self.clock(*at));
+        (self.crashed, self.stalled, self.acquires, self.pace, endless_renewal).hash(state);
         if !self.crashed {
             self.hub.hash(state);
             self.conns.hash(state);
@@ -167,14 +167,14 @@ impl Client {
 
     pub(crate) fn next(&self) -> Option<u64> {
         let hub = self.hub.next_deadline().map(|at| self.true_time(at));
-        let zombie = self.zombie.as_ref().map(|(_, at)| *at);
-        [hub, zombie].into_iter().flatten().min()
+        let endless_renewal = self.endless_renewal.as_ref().map(|(_, at)| *at);
+        [hub, endless_renewal].into_iter().flatten().min()
     }
 
     /// Returns the true time by which its application releases a guard.
-    pub(crate) fn back_by(&self) -> Option<u64> {
+    pub(crate) fn release_by(&self) -> Option<u64> {
         let out = |known: &&Acquisition| matches!(known.phase, Phase::Held | Phase::Lost);
-        self.acquisitions.iter().filter(out).map(|known| self.true_time(known.back_by)).min()
+        self.acquisitions.iter().filter(out).map(|known| self.true_time(known.release_by)).min()
     }
 
     /// Returns the true time at which a request to this node times out.
@@ -190,19 +190,19 @@ impl Client {
     }
 
     pub(crate) fn acquire(&mut self, now: u64, report: &mut Report) {
-        self.wishes -= 1;
+        self.acquires -= 1;
         let id = self.hub.acquire(self.clock(now), &Acquire::new("stock").ttl(TTL)).unwrap();
-        self.acquisitions.push(Acquisition { id, phase: Phase::Waiting, number: 0, back_by: Instant::MAX });
+        self.acquisitions.push(Acquisition { id, phase: Phase::Waiting, number: 0, release_by: Instant::MAX });
         self.serve(now, report);
     }
 
     pub(crate) fn release(&mut self, now: u64, place: usize, report: &mut Report) {
         let id = self.acquisitions[place].id;
         if self.endless && self.acquisitions[place].phase == Phase::Held {
-            self.zombie = self.last_renewal.take().map(|renewal| (renewal, now + TTL.as_nanos() as u64 / 3));
+            self.endless_renewal = self.last_renewal.take().map(|renewal| (renewal, now + TTL.as_nanos() as u64 / 3));
         }
         self.hub.release(self.clock(now), id).unwrap();
-        self.acquisitions[place].phase = Phase::GivenBack;
+        self.acquisitions[place].phase = Phase::Released;
         self.serve(now, report);
     }
 
@@ -212,14 +212,13 @@ impl Client {
         self.serve(now, report);
     }
 
-    pub(crate) fn answered(&mut self, now: u64, node: usize, report: &mut Report) {
+    pub(crate) fn deliver_next_reply(&mut self, now: u64, node: usize, report: &mut Report) {
         if let Some((sent, reply)) = self.conns[node].replies.pop_front() {
             self.hub.handle_reply(self.clock(now), sent.call, &reply);
             self.serve(now, report);
         }
     }
 
-    /// Breaks the connection and returns the requests in flight.
     pub(crate) fn cut(&mut self, now: u64, node: usize, report: &mut Report) -> VecDeque<Sent> {
         let Conn { requests, replies } = core::mem::take(&mut self.conns[node]);
         let unknown = Reply::Unknown(Cause::Fault(Fault::Reset));
@@ -235,17 +234,17 @@ impl Client {
     /// Runs due timers and carries out the hub's outputs.
     pub(crate) fn serve(&mut self, now: u64, report: &mut Report) {
         let clock = self.clock(now);
-        if let Some((request, at)) = self.zombie.as_mut().filter(|(_, at)| *at <= now) {
+        if let Some((request, at)) = self.endless_renewal.as_mut().filter(|(_, at)| *at <= now) {
             *at = now + TTL.as_nanos() as u64 / 3;
             let call = CallId::new(NodeId::new(0), 0);
-            let sent = Sent { call, request: request.clone(), until: clock + TTL, wanted: false };
+            let sent = Sent { call, request: request.clone(), until: clock + TTL, in_use: false };
             self.conns[0].requests.push_back(sent);
         }
         for _ in 0..100 {
             while let Some(output) = self.hub.poll_output() {
                 match output {
                     LocksOutput::Send { call, request } => self.send(clock, call, request, report),
-                    LocksOutput::Event { lock, event } => self.told(clock, lock, &event, report),
+                    LocksOutput::Event { lock, event } => self.handle_event(clock, lock, &event, report),
                     LocksOutput::Listen { .. } | LocksOutput::Unlisten { .. } => {}
                     LocksOutput::Stopped { .. } => report.broken("a hub stopped unasked".into()),
                 }
@@ -255,37 +254,37 @@ impl Client {
             }
             self.hub.handle_timeout(clock);
         }
-        report.broken(format!("{} does not come to rest", who(self.index)));
+        report.broken(format!("{} does not come to rest", client_name(self.index)));
     }
 
     fn send(&mut self, clock: Instant, call: CallId, request: Request, report: &mut Report) {
         let index = self.index;
-        report.say(|| format!("{} sends {}", who(index), tell_request(&request)));
+        report.record(|| format!("{} sends {}", client_name(index), describe_request(&request)));
         if matches!(request, Request::Extend { .. }) {
             self.last_renewal = Some(request.clone());
         }
-        let wanted = self.acquisitions.iter().any(|known| known.phase != Phase::GivenBack);
-        let sent = Sent { call, request, until: clock + ANSWERED_WITHIN, wanted };
+        let in_use = self.acquisitions.iter().any(|known| known.phase != Phase::Released);
+        let sent = Sent { call, request, until: clock + ANSWERED_WITHIN, in_use };
         self.conns[call.node().index()].requests.push_back(sent);
     }
 
-    fn told(&mut self, clock: Instant, id: LockId, event: &Event, report: &mut Report) {
+    fn handle_event(&mut self, clock: Instant, id: LockId, event: &Event, report: &mut Report) {
         let index = self.index;
-        report.say(|| format!("{} is told {}", who(index), tell_event(event)));
+        report.record(|| format!("{} receives {}", client_name(index), describe_event(event)));
         let Some(place) = self.acquisitions.iter().position(|known| known.id == id) else {
-            return report.broken(format!("{id} of {} has ended, and is told {event:?}", who(index)));
+            return report.broken(format!("{id} of {} has ended, and receives {event:?}", client_name(index)));
         };
         let known = &mut self.acquisitions[place];
         match (known.phase, event) {
             (Phase::Waiting, Event::Granted(grant)) => {
                 if grant.valid_until <= clock {
-                    report.broken(format!("{} is granted what is over", who(index)));
+                    report.broken(format!("{} is granted what is over", client_name(index)));
                 }
                 report.marks |= mark::GRANTED;
                 report.fences.extend(grant.fence.map(|fence| fence.get()));
-                *known = Acquisition { id, phase: Phase::Held, number: grant.token.number, back_by: clock + HOLD };
+                *known = Acquisition { id, phase: Phase::Held, number: grant.token.number, release_by: clock + HOLD };
                 if self.hub.claim(clock, id).is_err() {
-                    report.broken(format!("{} cannot claim what it was just granted", who(index)));
+                    report.broken(format!("{} cannot claim what it was just granted", client_name(index)));
                 }
             }
             (Phase::Held, Event::Lost(_)) => {
@@ -293,49 +292,49 @@ impl Client {
                 known.phase = Phase::Lost;
             }
             (Phase::Held, Event::Renewed { .. }) => report.marks |= mark::RENEWED,
-            (Phase::GivenBack, Event::Released(release)) => {
+            (Phase::Released, Event::Released(release)) => {
                 report.marks |= if *release == Release::Released { mark::RELEASED } else { mark::NOT_RELEASED };
                 self.acquisitions.remove(place);
             }
             (Phase::Waiting, Event::Blocked(_))
             | (Phase::Held, Event::AtRisk { .. } | Event::Extended | Event::ExtendFailed(_)) => {}
             // Emitted before the guard was released, and delivered after it.
-            (Phase::GivenBack, Event::Lost(_) | Event::AtRisk { .. } | Event::Renewed { .. }) => {}
-            (phase, event) => report.broken(format!("{} is {phase:?}, and is told {event:?}", who(index))),
+            (Phase::Released, Event::Lost(_) | Event::AtRisk { .. } | Event::Renewed { .. }) => {}
+            (phase, event) => report.broken(format!("{} is {phase:?}, and receives {event:?}", client_name(index))),
         }
     }
 }
 
-pub(crate) fn tell_request(request: &Request) -> String {
+pub(crate) fn describe_request(request: &Request) -> String {
     match request {
         Request::Take { number, retired, .. } => {
-            format!("take #{} (spent: to #{})", short(*number), short(retired.last))
+            format!("take #{} (spent: to #{})", short_number(*number), short_number(retired.last))
         }
-        Request::Extend { number, .. } => format!("renew #{}", short(*number)),
+        Request::Extend { number, .. } => format!("renew #{}", short_number(*number)),
         Request::Release { number, retired, .. } => {
-            let retired = retired.map(|retired| format!(" and what is spent, to #{}", short(retired.last)));
-            format!("delete #{}{}", short(*number), retired.unwrap_or_default())
+            let retired = retired.map(|retired| format!(" and what is spent, to #{}", short_number(retired.last)));
+            format!("delete #{}{}", short_number(*number), retired.unwrap_or_default())
         }
         _ => format!("{request:?}"),
     }
 }
 
-pub(crate) fn tell_reply(reply: &Reply) -> String {
+pub(crate) fn describe_reply(reply: &Reply) -> String {
     match reply {
         Reply::Granted { fence } => {
             let fence = fence.map(|fence| format!(", fence {}", fence.first - FENCES.start));
             format!("granted{}", fence.unwrap_or_default())
         }
-        Reply::Deleted { number, .. } => format!("deleted #{}", short(*number)),
+        Reply::Deleted { number, .. } => format!("deleted #{}", short_number(*number)),
         _ => format!("{reply:?}"),
     }
 }
 
-fn tell_event(event: &Event) -> String {
+fn describe_event(event: &Event) -> String {
     match event {
         Event::Granted(grant) => {
             let ms = (grant.valid_until.as_nanos() - EPOCH) / crate::MS;
-            format!("Granted #{} until {ms} ms of its clock", short(grant.token.number))
+            format!("Granted #{} until {ms} ms of its clock", short_number(grant.token.number))
         }
         Event::Renewed { valid_until } => {
             format!("Renewed until {} ms of its clock", (valid_until.as_nanos() - EPOCH) / crate::MS)

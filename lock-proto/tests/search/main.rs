@@ -34,9 +34,9 @@
 mod bounds;
 mod broken;
 mod client;
-mod kept;
 mod node;
 mod state;
+mod within_bounds;
 mod world;
 
 use core::ops::Range;
@@ -50,7 +50,6 @@ const MS: u64 = 1_000_000;
 const TTL: Duration = Duration::from_millis(1_000);
 /// Request timeout of a client.
 const ANSWERED_WITHIN: Duration = Duration::from_millis(200);
-/// Maximum hold time of an application.
 const HOLD: Duration = Duration::from_millis(1_500);
 
 // Clocks and counters start in distinct ranges, so that a state can be described without them.
@@ -75,16 +74,16 @@ fn explore(name: &str, world: &World, search: Search) -> Outcome<Action> {
     outcome
 }
 
-/// Checks that every path of at most `depth` choices keeps the invariants, and that all of `wanted`
-/// happens, over at least `floor` states.
-fn keeps(name: &str, world: &World, depth: usize, floor: usize, wanted: &[&str]) -> Outcome<Action> {
+/// Checks that paths of at most `depth` choices keep the invariants and reach all of `expected`,
+/// over at least `floor` states.
+fn keeps(name: &str, world: &World, depth: usize, floor: usize, expected: &[&str]) -> Outcome<Action> {
     let deeper = std::env::var("LOCK_DEPTH").ok().map_or(0, |text| text.parse().unwrap());
     let outcome = explore(name, world, Search::new().depth(depth.saturating_add(deeper)));
     if let Some(found) = &outcome.counterexample {
         panic!("{name}:\n{found}");
     }
     assert!(outcome.states >= floor, "{name}: {} states, and not {floor}", outcome.states);
-    for what in wanted {
+    for what in expected {
         let states = outcome.sometimes.iter().find(|(known, _)| known == what).unwrap().1;
         assert!(states > 0, "{name}: never {what}");
     }

@@ -7,7 +7,6 @@ use lock_proto::redis::{Expiry, FenceBlock, Reply, Request};
 
 use crate::{EPOCH, FENCES, MS};
 
-/// The protocol variant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Variant {
     #[default]
@@ -37,7 +36,7 @@ pub(crate) struct Value {
 
 impl Value {
     /// Returns the first instant at which it is expired.
-    pub(crate) const fn gone_at(&self) -> u64 {
+    pub(crate) const fn expires_at(&self) -> u64 {
         (self.until + 1) * MS
     }
 }
@@ -63,25 +62,25 @@ impl Node {
     }
 
     pub(crate) fn expire(&mut self, now: u64) {
-        self.value = self.value.filter(|value| now < value.gone_at());
+        self.value = self.value.filter(|value| now < value.expires_at());
     }
 
-    pub(crate) fn describe(&self, state: &mut impl Hasher) {
-        let value = self.value.map(|value| (value.client, value.number, Instant::from_nanos(value.gone_at())));
+    pub(crate) fn hash_state(&self, state: &mut impl Hasher) {
+        let value = self.value.map(|value| (value.client, value.number, Instant::from_nanos(value.expires_at())));
         (value, self.fence).hash(state);
     }
 
-    pub(crate) fn tell(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let Some(value) = self.value else { return "nothing".into() };
-        let who = crate::client::who(value.client);
-        format!("{who}'s #{} until {} ms", crate::client::short(value.number), value.until - EPOCH / MS)
+        let name = crate::client::client_name(value.client);
+        format!("{name}'s #{} until {} ms", crate::client::short_number(value.number), value.until - EPOCH / MS)
     }
 
     /// Mints tokens as if the server's clock always had room for them.
-    fn mint(&mut self, wanted: u32) -> Option<FenceBlock> {
+    fn mint(&mut self, requested: u32) -> Option<FenceBlock> {
         let first = self.fence + 1;
-        self.fence += u64::from(wanted);
-        (wanted > 0).then_some(FenceBlock { first, count: wanted, ahead_ms: 0 })
+        self.fence += u64::from(requested);
+        (requested > 0).then_some(FenceBlock { first, count: requested, ahead_ms: 0 })
     }
 
     pub(crate) fn execute(&mut self, now: u64, client: usize, request: &Request, variant: Variant) -> (Reply, Done) {

@@ -5,14 +5,14 @@ use std::rc::Rc;
 
 use lock_proto::redis::{Reply, Request};
 
-use crate::client::{Client, Phase, Report, Sent, mark, short, tell_reply, tell_request, who};
+use crate::client::{Client, Phase, Report, Sent, client_name, describe_reply, describe_request, mark, short_number};
 use crate::node::{Node, Variant};
 use crate::world::{Budget, World};
 use crate::{EPOCH, FENCES, TTL};
 
 /// Requests from a closed connection that a node has received.
 #[derive(Clone, Debug, Hash)]
-pub(crate) struct Ghosts {
+pub(crate) struct LateRequests {
     pub(crate) client: usize,
     pub(crate) node: usize,
     pub(crate) requests: VecDeque<Sent>,
@@ -23,10 +23,10 @@ pub(crate) struct State {
     pub(crate) now: u64,
     pub(crate) clients: Vec<Rc<Client>>,
     pub(crate) nodes: Vec<Node>,
-    pub(crate) ghosts: Vec<Ghosts>,
+    pub(crate) late_requests: Vec<LateRequests>,
     pub(crate) left: Budget,
     /// When a client last used the lock, or a request of such a client was executed.
-    pub(crate) quiet: u64,
+    pub(crate) last_use: u64,
     pub(crate) fence: u64,
     /// Clients that have checked their guard and are paused since.
     pub(crate) remembers: [bool; 2],
@@ -40,7 +40,7 @@ impl State {
     pub(crate) fn new(world: &World, paces: [u64; 2]) -> Self {
         let client = |(index, pace)| {
             let mut client = Client::new(index, world.nodes, pace, world.config);
-            client.wishes = world.wishes[index];
+            client.acquires = world.acquires[index];
             client.endless = world.variant == Variant::EndlessRenewal;
             Rc::new(client)
         };
@@ -48,9 +48,9 @@ impl State {
             now: EPOCH,
             clients: paces.into_iter().enumerate().map(client).collect(),
             nodes: vec![Node::new(); world.nodes],
-            ghosts: Vec::new(),
+            late_requests: Vec::new(),
             left: world.budget,
-            quiet: EPOCH,
+            last_use: EPOCH,
             fence: FENCES.start,
             remembers: [false; 2],
             granted: [false; 2],
@@ -73,7 +73,7 @@ impl State {
         for fence in fences {
             if fence <= self.fence {
                 let (new, old) = (fence - FENCES.start, self.fence - FENCES.start);
-                self.broken.get_or_insert_with(|| format!("fencing token {new} is told after {old}"));
+                self.broken.get_or_insert_with(|| format!("fencing token {new} is granted after {old}"));
             }
             self.fence = fence;
         }
@@ -89,7 +89,7 @@ impl State {
         result
     }
 
-    fn say(&mut self, what: impl FnOnce() -> String) {
+    fn record(&mut self, what: impl FnOnce() -> String) {
         if let Some(log) = &mut self.log {
             log.push(what());
         }
@@ -98,22 +98,26 @@ impl State {
     pub(crate) fn execute(&mut self, world: &World, client: usize, n: usize, sent: &Sent) -> Reply {
         let (reply, done) = self.nodes[n].execute(self.now, client, &sent.request, world.variant);
         let node = self.nodes[n];
-        self.say(|| {
-            let (what, answer) = (tell_request(&sent.request), tell_reply(&reply));
-            format!("node {n} executes {}'s {what}: {answer}; there is now {}", who(client), node.tell())
+        self.record(|| {
+            let (what, answer) = (describe_request(&sent.request), describe_reply(&reply));
+            format!("node {n} executes {}'s {what}: {answer}; there is now {}", client_name(client), node.describe())
         });
         if done.replaced {
             self.marks |= mark::REPLACED;
         }
-        if sent.wanted && !matches!(sent.request, Request::Release { .. }) {
-            self.quiet = self.now;
+        if sent.in_use && !matches!(sent.request, Request::Release { .. }) {
+            self.last_use = self.now;
         }
         if let Some((owner, number)) = done.ended.filter(|(owner, _)| !self.clients[*owner].crashed) {
             // A key stays while its guard exists, lost or not.
             // H6
             let out = |phase| matches!(phase, Phase::Held | Phase::Lost);
             if self.clients[owner].acquisitions.iter().any(|known| known.number == number && out(known.phase)) {
-                let rule = format!("the key of {}'s #{} is deleted, and its guard is out", who(owner), short(number));
+                let rule = format!(
+                    "the key of {}'s #{} is deleted, and its guard is out",
+                    client_name(owner),
+                    short_number(number)
+                );
                 self.broken.get_or_insert(rule);
             }
         }
@@ -127,7 +131,7 @@ impl State {
             let timeout = (0..self.nodes.len()).filter_map(|n| client.timeout(n));
             client.next().into_iter().chain(timeout)
         });
-        let keys = self.nodes.iter().filter_map(|node| node.value.map(|value| value.gone_at()));
+        let keys = self.nodes.iter().filter_map(|node| node.value.map(|value| value.expires_at()));
         clients.chain(keys).filter(|at| *at > self.now).min()
     }
 
@@ -140,30 +144,30 @@ impl State {
     }
 
     pub(crate) fn cut(&mut self, client: usize, node: usize) {
-        self.say(|| format!("{} loses its connection to node {node}", who(client)));
+        self.record(|| format!("{} loses its connection to node {node}", client_name(client)));
         let requests = self.with(client, |client, now, report| client.cut(now, node, report));
-        self.haunt(client, node, requests);
+        self.add_late_requests(client, node, requests);
     }
 
-    pub(crate) fn haunt(&mut self, client: usize, node: usize, requests: VecDeque<Sent>) {
+    pub(crate) fn add_late_requests(&mut self, client: usize, node: usize, requests: VecDeque<Sent>) {
         if !requests.is_empty() {
-            self.ghosts.push(Ghosts { client, node, requests });
+            self.late_requests.push(LateRequests { client, node, requests });
         }
     }
 
     /// Executes the next request from a closed connection.
-    pub(crate) fn ghost(&mut self, world: &World, place: usize) {
-        let Ghosts { client, node, requests } = &mut self.ghosts[place];
+    pub(crate) fn execute_late(&mut self, world: &World, place: usize) {
+        let LateRequests { client, node, requests } = &mut self.late_requests[place];
         let (client, node) = (*client, *node);
         let sent = requests.pop_front();
         if requests.is_empty() {
-            self.ghosts.remove(place);
+            self.late_requests.remove(place);
         }
         if let Some(sent) = sent {
-            self.say(|| "from a connection that is closed:".into());
+            self.record(|| "from a connection that is closed:".into());
             let reply = self.execute(world, client, node, &sent);
             if matches!(reply, Reply::Granted { .. }) {
-                self.marks |= mark::GHOST_TOOK;
+                self.marks |= mark::LATE_TOOK;
             }
         }
     }
@@ -181,7 +185,7 @@ impl State {
         }
     }
 
-    pub(crate) fn pass(&mut self, to: u64) {
+    pub(crate) fn advance_to(&mut self, to: u64) {
         self.now = to;
         for node in &mut self.nodes {
             node.expire(to);
@@ -189,21 +193,21 @@ impl State {
         self.serve();
     }
 
-    pub(crate) fn anybody(&self) -> bool {
+    pub(crate) fn has_acquisitions(&self) -> bool {
         self.clients.iter().any(|client| !client.crashed && !client.acquisitions.is_empty())
     }
 
     /// Updates derived state after every step.
-    pub(crate) fn look_around(&mut self, world: &World) {
-        if self.anybody() {
-            self.quiet = self.now;
+    pub(crate) fn update_derived(&mut self, world: &World) {
+        if self.has_acquisitions() {
+            self.last_use = self.now;
         }
         for (c, client) in self.clients.iter().enumerate() {
             let holds = client.holds(self.now);
             if let Some(known) = holds
                 && known.phase != Phase::Held
             {
-                self.broken.get_or_insert_with(|| format!("{} holds a lock that is {:?}", who(c), known.phase));
+                self.broken.get_or_insert_with(|| format!("{} holds a lock that is {:?}", client_name(c), known.phase));
             }
             self.remembers[c] = client.stalled && (self.remembers[c] || (world.acts_on_memory && holds.is_some()));
         }
@@ -215,8 +219,8 @@ impl State {
         let mut rounds = 0;
         loop {
             rounds += 1;
-            while !self.ghosts.is_empty() {
-                self.ghost(world, 0);
+            while !self.late_requests.is_empty() {
+                self.execute_late(world, 0);
             }
             for c in 0..self.clients.len() {
                 if self.clients[c].crashed {
@@ -228,15 +232,15 @@ impl State {
                 }
                 for n in 0..self.nodes.len() {
                     while !self.clients[c].conns[n].is_idle() {
-                        self.carry(world, c, n);
+                        self.deliver_reply(world, c, n);
                     }
                 }
-                let back: Vec<usize> = self.returnable(c).collect();
+                let back: Vec<usize> = self.releasable(c).collect();
                 for place in back.into_iter().rev() {
                     self.with(c, |client, now, report| client.release(now, place, report));
                 }
             }
-            self.look_around(world);
+            self.update_derived(world);
             world.holders(&self)?;
             if let Some(rule) = self.broken {
                 return Err(rule);
@@ -248,21 +252,21 @@ impl State {
             if self.now > end || rounds > 2_000 {
                 return Err(format!("not settled within 40 TTLs: {:?}", self.clients));
             }
-            self.pass(next);
+            self.advance_to(next);
         }
         match self.clients.iter().find(|client| !client.crashed && !client.acquisitions.is_empty()) {
-            Some(client) => Err(format!("never served: {:?} of {}", client.acquisitions, who(client.index))),
+            Some(client) => Err(format!("never served: {:?} of {}", client.acquisitions, client_name(client.index))),
             None if self.nodes.iter().any(|node| node.value.is_some()) => Err("a key is left behind".into()),
             None => Ok(()),
         }
     }
 
-    pub(crate) fn carry(&mut self, world: &World, c: usize, n: usize) {
+    pub(crate) fn deliver_reply(&mut self, world: &World, c: usize, n: usize) {
         if self.clients[c].conns[n].replies.is_empty() {
             self.execute_next(world, c, n);
         } else {
-            self.say(|| format!("{} hears node {n}", who(c)));
-            self.with(c, |client, now, report| client.answered(now, n, report));
+            self.record(|| format!("{} gets the reply of node {n}", client_name(c)));
+            self.with(c, |client, now, report| client.deliver_next_reply(now, n, report));
         }
     }
 
@@ -273,7 +277,7 @@ impl State {
     }
 
     /// Returns the guards that can be released.
-    pub(crate) fn returnable(&self, c: usize) -> impl Iterator<Item = usize> {
+    pub(crate) fn releasable(&self, c: usize) -> impl Iterator<Item = usize> {
         let out = |phase| matches!(phase, Phase::Held | Phase::Lost);
         let known = self.clients[c].acquisitions.iter().enumerate();
         known.filter(move |(_, known)| out(known.phase)).map(|(place, _)| place)

@@ -9,9 +9,9 @@ use lock_proto::Instant;
 use lock_proto::redis::Config;
 use lock_proto::sim::search::{Canon, Model};
 
-use crate::client::{Client, Phase, mark, who};
+use crate::client::{Client, Phase, client_name, mark};
 use crate::node::Variant;
-use crate::state::{Ghosts, State};
+use crate::state::{LateRequests, State};
 use crate::{CALLS, EPOCH, FENCES, MS, NUMBERS, TTL};
 
 /// Maximum number of faults on one path.
@@ -31,7 +31,7 @@ pub(crate) struct Budget {
 pub(crate) struct World {
     pub(crate) nodes: usize,
     /// How often each client requests the lock, and how many requests may be open at once.
-    pub(crate) wishes: [u8; 2],
+    pub(crate) acquires: [u8; 2],
     pub(crate) at_once: usize,
     /// Pairs of clock speeds in thousandths. Each pair is an initial state.
     pub(crate) paces: Vec<[u64; 2]>,
@@ -45,7 +45,7 @@ pub(crate) struct World {
     /// One in this many states is run to its end; 0 for none.
     pub(crate) settle_every: u64,
     pub(crate) settled: Cell<u64>,
-    pub(crate) met: Cell<u64>,
+    pub(crate) visited: Cell<u64>,
 }
 
 impl World {
@@ -53,7 +53,7 @@ impl World {
     pub(crate) fn new() -> Self {
         Self {
             nodes: 1,
-            wishes: [1, 1],
+            acquires: [1, 1],
             at_once: 1,
             paces: vec![[990, 1_010], [1_000, 1_000], [1_010, 990]],
             budget: Budget::default(),
@@ -63,7 +63,7 @@ impl World {
             acts_on_memory: false,
             settle_every: 0,
             settled: Cell::new(0),
-            met: Cell::new(0),
+            visited: Cell::new(0),
         }
     }
 }
@@ -77,10 +77,10 @@ pub(crate) enum Action {
     Reply(usize, usize),
     Cut(usize, usize),
     /// A node executes a request from a closed connection.
-    Ghost(usize),
+    ExecuteLate(usize),
     Crash(usize),
     Stall(usize),
-    GoOn(usize),
+    Resume(usize),
     Forget(usize),
     /// Time passes until the next timer.
     Pass,
@@ -92,7 +92,7 @@ impl World {
         let holds = |c: &usize| state.clients[*c].holds(state.now).is_some() || state.remembers[*c];
         let holders: Vec<usize> = (0..state.clients.len()).filter(holds).collect();
         match *holders {
-            [one, other, ..] => Err(format!("{} and {} both hold the lock", who(one), who(other))),
+            [one, other, ..] => Err(format!("{} and {} both hold the lock", client_name(one), client_name(other))),
             [_] | [] => Ok(()),
         }
     }
@@ -102,7 +102,7 @@ impl Model for World {
     type State = State;
     type Action = Action;
 
-    fn starts(&self) -> Vec<State> {
+    fn initial_states(&self) -> Vec<State> {
         self.paces.iter().map(|paces| State::new(self, *paces)).collect()
     }
 
@@ -124,13 +124,13 @@ impl Model for World {
                 }
             }
             if client.stalled {
-                actions.push(Action::GoOn(c));
+                actions.push(Action::Resume(c));
                 continue;
             }
-            if client.wishes > 0 && client.acquisitions.len() < self.at_once {
+            if client.acquires > 0 && client.acquisitions.len() < self.at_once {
                 actions.push(Action::Acquire(c));
             }
-            actions.extend(state.returnable(c).map(|place| Action::Release(c, place)));
+            actions.extend(state.releasable(c).map(|place| Action::Release(c, place)));
             if left.cancels > 0 {
                 let waiting = client.acquisitions.iter().enumerate().filter(|(_, known)| known.phase == Phase::Waiting);
                 actions.extend(waiting.map(|(place, _)| Action::Cancel(c, place)));
@@ -142,7 +142,7 @@ impl Model for World {
                 actions.push(Action::Stall(c));
             }
         }
-        actions.extend((0..state.ghosts.len()).map(Action::Ghost));
+        actions.extend((0..state.late_requests.len()).map(Action::ExecuteLate));
         if left.forgets > 0 {
             let full = state.nodes.iter().enumerate().filter(|(_, node)| node.value.is_some());
             actions.extend(full.map(|(n, _)| Action::Forget(n)));
@@ -151,7 +151,7 @@ impl Model for World {
         let awake = || state.clients.iter().filter(|client| client.is_awake());
         if let Some(next) = state.next()
             && state.overdue(next).len() <= usize::from(left.cuts)
-            && awake().filter_map(|client| client.back_by()).all(|at| next <= at)
+            && awake().filter_map(|client| client.release_by()).all(|at| next <= at)
         {
             actions.push(Action::Pass);
         }
@@ -169,29 +169,29 @@ impl Model for World {
             Action::Execute(c, n) => {
                 next.execute_next(self, c, n);
                 if self.prompt && next.clients[c].is_awake() {
-                    next.carry(self, c, n);
+                    next.deliver_reply(self, c, n);
                 }
             }
-            Action::Reply(c, n) => next.carry(self, c, n),
+            Action::Reply(c, n) => next.deliver_reply(self, c, n),
             Action::Cut(c, n) => {
                 next.left.cuts -= 1;
                 next.cut(c, n);
             }
-            Action::Ghost(place) => next.ghost(self, place),
+            Action::ExecuteLate(place) => next.execute_late(self, place),
             Action::Crash(c) => {
                 next.left.crashes -= 1;
                 let client = Rc::make_mut(&mut next.clients[c]);
                 client.crashed = true;
                 let conns = core::mem::take(&mut client.conns);
                 for (n, conn) in conns.into_iter().enumerate() {
-                    next.haunt(c, n, conn.requests);
+                    next.add_late_requests(c, n, conn.requests);
                 }
             }
             Action::Stall(c) => {
                 next.left.stalls -= 1;
                 Rc::make_mut(&mut next.clients[c]).stalled = true;
             }
-            Action::GoOn(c) => {
+            Action::Resume(c) => {
                 Rc::make_mut(&mut next.clients[c]).stalled = false;
                 next.serve();
             }
@@ -201,11 +201,11 @@ impl Model for World {
             }
             Action::Pass => {
                 if let Some(at) = state.next() {
-                    next.pass(at);
+                    next.advance_to(at);
                 }
             }
         }
-        next.look_around(self);
+        next.update_derived(self);
         next
     }
 
@@ -214,21 +214,21 @@ impl Model for World {
         Canon::new().times(at(EPOCH)..at(EPOCH + (1 << 43)), TTL / 4, TTL / 20).ids(NUMBERS).ids(CALLS).ids(FENCES)
     }
 
-    fn describe(&self, state: &State, canon: &mut Canon) {
+    fn hash_state(&self, state: &State, canon: &mut Canon) {
         let now = Instant::from_nanos(state.now);
         canon.now(now);
         for node in &state.nodes {
-            node.describe(canon);
+            node.hash_state(canon);
         }
-        (state.left, state.fence, Instant::from_nanos(state.quiet), state.remembers).hash(canon);
+        (state.left, state.fence, Instant::from_nanos(state.last_use), state.remembers).hash(canon);
         for client in &state.clients {
             canon.now(client.clock(state.now));
-            client.describe(canon);
-            let of_client = |ghosts: &&Ghosts| ghosts.client == client.index;
-            for ghosts in state.ghosts.iter().filter(of_client) {
-                (ghosts.client, ghosts.node).hash(canon);
-                for sent in &ghosts.requests {
-                    (&sent.request, sent.wanted).hash(canon);
+            client.hash_state(canon);
+            let of_client = |late_requests: &&LateRequests| late_requests.client == client.index;
+            for late_requests in state.late_requests.iter().filter(of_client) {
+                (late_requests.client, late_requests.node).hash(canon);
+                for sent in &late_requests.requests {
+                    (&sent.request, sent.in_use).hash(canon);
                 }
             }
         }
@@ -239,14 +239,14 @@ impl Model for World {
         if let Some(rule) = &state.broken {
             return Err(rule.clone());
         }
-        if !state.anybody() {
-            let longest = state.quiet + (TTL + Duration::from_millis(1)).as_nanos() as u64;
-            if state.nodes.iter().any(|node| node.value.is_some_and(|value| value.gone_at() > longest)) {
+        if !state.has_acquisitions() {
+            let longest = state.last_use + (TTL + Duration::from_millis(1)).as_nanos() as u64;
+            if state.nodes.iter().any(|node| node.value.is_some_and(|value| value.expires_at() > longest)) {
                 return Err("a key lives on, and nobody is there".into());
             }
         }
-        self.met.set(self.met.get() + 1);
-        if self.settle_every > 0 && self.met.get().is_multiple_of(self.settle_every) {
+        self.visited.set(self.visited.get() + 1);
+        if self.settle_every > 0 && self.visited.get().is_multiple_of(self.settle_every) {
             self.settled.set(self.settled.get() + 1);
             state.clone().settle(self).map_err(|rule| format!("once everything works again: {rule}"))?;
         }
@@ -257,10 +257,10 @@ impl Model for World {
         &[
             "somebody gets the lock",
             "a holder loses it",
-            "it is given back",
-            "it had ended, or nobody knows, when it is given back",
+            "it is released",
+            "it had ended, or its state is unknown, when it is released",
             "it is renewed",
-            "both get it in turn",
+            "both clients get it",
             "a late attempt takes it for nobody",
             "a client replaces what it had left behind",
             "a hold outlives its first TTL",
@@ -275,21 +275,21 @@ impl Model for World {
         state.marks | if old { mark::OUTLIVED } else { 0 }
     }
 
-    fn tell(&self, before: &State, action: &Action) -> String {
+    fn describe_step(&self, before: &State, action: &Action) -> String {
         let mut with_log = before.clone();
         with_log.log = Some(Vec::new());
         let after = self.step(&with_log, action);
         let what = match *action {
-            Action::Acquire(c) => format!("{} wants the lock", who(c)),
-            Action::Release(c, _) => format!("{} gives the lock back", who(c)),
-            Action::Cancel(c, _) => format!("{} does not want it any more", who(c)),
-            Action::Crash(c) => format!("{} dies", who(c)),
-            Action::Stall(c) => format!("{} stands still", who(c)),
-            Action::GoOn(c) => format!("{} goes on", who(c)),
+            Action::Acquire(c) => format!("{} wants the lock", client_name(c)),
+            Action::Release(c, _) => format!("{} releases the lock", client_name(c)),
+            Action::Cancel(c, _) => format!("{} does not want it any more", client_name(c)),
+            Action::Crash(c) => format!("{} dies", client_name(c)),
+            Action::Stall(c) => format!("{} is paused", client_name(c)),
+            Action::Resume(c) => format!("{} resumes", client_name(c)),
             Action::Forget(n) => format!("node {n} forgets the key"),
             Action::Pass => format!("time passes, to {} ms", (after.now - EPOCH) / MS),
             // These are described by the state.
-            Action::Execute(..) | Action::Reply(..) | Action::Cut(..) | Action::Ghost(_) => String::new(),
+            Action::Execute(..) | Action::Reply(..) | Action::Cut(..) | Action::ExecuteLate(_) => String::new(),
         };
         let own = Some(what).filter(|what| !what.is_empty());
         let lines: Vec<String> = own.into_iter().chain(after.log.unwrap_or_default()).collect();

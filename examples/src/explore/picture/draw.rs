@@ -2,7 +2,7 @@
 
 use lock_proto::Instant;
 use lock_proto::sim::Direction;
-use lock_proto::sim::trace::{Fate, Lane, Message, State, Trace, What};
+use lock_proto::sim::trace::{Delivery, Lane, Message, State, Trace, What};
 
 use super::axis::{Axis, length};
 use super::layout::{AXIS, BAR, Layout};
@@ -164,9 +164,9 @@ impl Scene<'_> {
         let mut labels = vec![Rows::default(); self.trace.clients];
         let mut words = Svg::new();
         for message in &self.trace.messages {
-            let until = match message.fate {
-                Fate::UnderWay => self.trace.end,
-                Fate::Arrived(at) | Fate::Lost(at) => at,
+            let until = match message.delivery {
+                Delivery::InFlight => self.trace.end,
+                Delivery::Arrived(at) | Delivery::Lost(at) => at,
             };
             if !self.sees(Span { from: message.sent, to: until }) {
                 continue;
@@ -197,20 +197,20 @@ impl Scene<'_> {
         let x = self.axis.x(until);
         let Message { label, sent, .. } = message;
         let (sender, receiver) = (self.servers.name(message.from), self.servers.name(message.to));
-        let said = |fate: &str| format!("{sender} → {receiver}: {label}\nsent {sent}, {fate}");
-        match message.fate {
-            Fate::Arrived(at) => {
+        let said = |delivery: &str| format!("{sender} → {receiver}: {label}\nsent {sent}, {delivery}");
+        match message.delivery {
+            Delivery::Arrived(at) => {
                 let took = length(at.since(*sent));
                 svg.path(kind, &[start, (x, to)], &said(&format!("arrived {at}, after {took}")));
                 arrowhead(svg, kind, start, (x, to));
             }
-            Fate::Lost(at) => {
+            Delivery::Lost(at) => {
                 let title = said(&format!("lost {at}"));
                 let middle = (x, (from + to) / 2.0);
                 svg.path(&format!("{kind} lost"), &[start, middle], &title);
                 svg.cross("lost", middle, 4.0, &title);
             }
-            Fate::UnderWay => {
+            Delivery::InFlight => {
                 let middle = (x, (from + to) / 2.0);
                 svg.path(&format!("{kind} under-way"), &[start, middle], &said("still under way at the end"));
             }

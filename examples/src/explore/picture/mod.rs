@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 use lock_proto::Instant;
 use lock_proto::sim::scenario::Backend;
-use lock_proto::sim::trace::{Fate, Lane, Message, Trace, What};
+use lock_proto::sim::trace::{Delivery, Lane, Message, Trace, What};
 use lock_proto::sim::{Outcome, Plan, Violation};
 
 use axis::Axis;
@@ -143,9 +143,9 @@ fn window(run: &Run<'_>, findings: &[Finding]) -> Span {
 }
 
 fn arrival(message: &Message) -> Option<Instant> {
-    match message.fate {
-        Fate::UnderWay => None,
-        Fate::Arrived(at) | Fate::Lost(at) => Some(at),
+    match message.delivery {
+        Delivery::InFlight => None,
+        Delivery::Arrived(at) | Delivery::Lost(at) => Some(at),
     }
 }
 

@@ -77,7 +77,7 @@ fn title(run: &Run<'_>) -> String {
 fn head(out: &mut Svg, run: &Run<'_>, title: &str) {
     let (plan, outcome) = (run.plan, run.outcome);
     out.put(format_args!("<h1>{}</h1>\n<p>What goes wrong: {}.", Escaped(title), Escaped(plan.scenario.about)));
-    if let Bounds::Broken(what) = plan.scenario.bounds {
+    if let Bounds::Beyond(what) = plan.scenario.bounds {
         out.put(format_args!(" <strong>Beyond the bounds of the promises:</strong> {}.", Escaped(what)));
     }
     out.put(format_args!(

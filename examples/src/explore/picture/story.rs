@@ -84,7 +84,7 @@ impl Acquisition {
 
     fn goes_on(&mut self, at: Instant, point: &Point) {
         match point {
-            Point::Asked => {}
+            Point::Requested => {}
             Point::Granted { fence, valid_until } => {
                 self.granted.get_or_insert(at);
                 self.fence = *fence;
@@ -99,7 +99,7 @@ impl Acquisition {
                 self.stops(at);
                 self.lost = Some((at, why.clone()));
             }
-            Point::GaveBack => {
+            Point::Released => {
                 self.stops(at);
                 self.gave_back = Some(at);
             }

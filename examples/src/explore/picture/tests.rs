@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::collections::BTreeSet;
 
-use lock_proto::sim::trace::{Entry, Fate, Lane, Message, Point, State, Trace, What};
+use lock_proto::sim::trace::{Delivery, Entry, Lane, Message, Point, State, Trace, What};
 use lock_proto::sim::{Direction, Outcome, Plan, Rule, Scenario, Violation};
 use lock_proto::{Instant, LockId};
 
@@ -57,10 +57,10 @@ fn a_belief_ends_by_word_by_time_or_with_its_process() {
         1,
         1_000,
         vec![
-            (0, lock(0, 1, "a", Point::Asked)),
+            (0, lock(0, 1, "a", Point::Requested)),
             (10, lock(0, 1, "a", granted(Some(1), 300))),
             (100, lock(0, 1, "a", Point::Renewed { valid_until: ms(400) })),
-            (150, lock(0, 1, "a", Point::GaveBack)),
+            (150, lock(0, 1, "a", Point::Released)),
             (160, lock(0, 1, "a", Point::Ended("Released".into()))),
             (200, lock(1, 1, "a", granted(Some(2), 500))),
             (600, lock(1, 1, "a", Point::Lost("expired".into()))),
@@ -104,7 +104,7 @@ fn a_clock_that_stood_still_makes_a_belief_longer() {
 
 #[test]
 fn an_id_that_is_used_again_is_another_acquisition() {
-    let again = || vec![lock(0, 1, "a", Point::Asked), lock(0, 1, "a", Point::Ended("Failed".into()))];
+    let again = || vec![lock(0, 1, "a", Point::Requested), lock(0, 1, "a", Point::Ended("Failed".into()))];
     let entries = again().into_iter().chain(again()).enumerate().map(|(i, what)| (i as u64, what)).collect();
     let story = Story::of(&trace(1, 1, 9, entries));
     assert_eq!(story.acquisitions.len(), 2);
@@ -185,16 +185,16 @@ fn every_kind_of_entry_and_message_is_drawn() {
         2,
         300,
         vec![
-            (0, lock(0, 1, "a", Point::Asked)),
+            (0, lock(0, 1, "a", Point::Requested)),
             (10, lock(0, 1, "a", granted(Some(41), 90))),
             (15, lock(0, 1, "a", Point::Claimed)),
             (20, lock(0, 1, "a", Point::Renewed { valid_until: ms(95) })),
             (25, state(Lane::Client(0), State::Paused)),
             (100, state(Lane::Client(0), State::Running)),
             (100, lock(0, 1, "a", Point::Lost("its time is over".into()))),
-            (101, lock(0, 1, "a", Point::GaveBack)),
+            (101, lock(0, 1, "a", Point::Released)),
             (110, lock(0, 1, "a", Point::Ended("Taken".into()))),
-            (111, lock(1, 1, "b", Point::Asked)),
+            (111, lock(1, 1, "b", Point::Requested)),
             (112, What::Clock { lane: Lane::Node(1), by: 5_000_000_000 }),
             (113, What::Clock { lane: Lane::Client(1), by: -20_000_000 }),
             (114, What::Cut { client: 1, node: 0, direction: Direction::ToNode }),
@@ -209,15 +209,16 @@ fn every_kind_of_entry_and_message_is_drawn() {
         ],
     );
     trace.calm = Some(ms(210));
-    let message = |from, to, label: &str, sent, fate| Message { from, to, label: label.into(), sent: ms(sent), fate };
+    let message =
+        |from, to, label: &str, sent, delivery| Message { from, to, label: label.into(), sent: ms(sent), delivery };
     let (client, node) = (Lane::Client(1), Lane::Node(0));
     trace.messages = vec![
-        message(client, node, "connect", 1, Fate::Arrived(ms(2))),
-        message(client, node, "ask for b", 3, Fate::Arrived(ms(4))),
-        message(node, client, "answer to b", 5, Fate::Arrived(ms(6))),
-        message(client, node, "lost words", 130, Fate::Lost(ms(132))),
-        message(client, node, "late words", 298, Fate::UnderWay),
-        message(Lane::Client(0), Lane::Resource, "write b", 121, Fate::Arrived(ms(123))),
+        message(client, node, "connect", 1, Delivery::Arrived(ms(2))),
+        message(client, node, "ask for b", 3, Delivery::Arrived(ms(4))),
+        message(node, client, "answer to b", 5, Delivery::Arrived(ms(6))),
+        message(client, node, "lost words", 130, Delivery::Lost(ms(132))),
+        message(client, node, "late words", 298, Delivery::InFlight),
+        message(Lane::Client(0), Lane::Resource, "write b", 121, Delivery::Arrived(ms(123))),
     ];
     let page = drawn(&trace);
     let picture = lanes(&page);
@@ -271,17 +272,17 @@ fn names_and_words_are_escaped() {
         1,
         100,
         vec![
-            (0, lock(0, 1, hostile, Point::Asked)),
+            (0, lock(0, 1, hostile, Point::Requested)),
             (10, lock(0, 1, hostile, granted(None, 50))),
             (60, lock(0, 1, hostile, Point::Lost(hostile.into()))),
             (70, What::Note { lane: None, text: hostile.into() }),
             (70, What::Note { lane: Some(Lane::Client(0)), text: hostile.into() }),
-            (80, What::Violation(Violation { rule: Rule::Told, text: hostile.into(), at: ms(80) })),
+            (80, What::Violation(Violation { rule: Rule::Notified, text: hostile.into(), at: ms(80) })),
             (90, What::Write { client: 0, lock: LockId::new(0, 1), name: hostile.into(), fence: None, accepted: true }),
         ],
     );
     let (from, to) = (Lane::Client(0), Lane::Node(0));
-    trace.messages = vec![Message { from, to, label: hostile.into(), sent: ms(1), fate: Fate::Arrived(ms(2)) }];
+    trace.messages = vec![Message { from, to, label: hostile.into(), sent: ms(1), delivery: Delivery::Arrived(ms(2)) }];
     let page = drawn(&trace);
     assert!(!page.contains("<script>alert") && !page.contains('\u{1b}'));
     assert!(page.matches("&lt;script&gt;").count() > 8);
@@ -293,15 +294,20 @@ fn of_a_long_run_the_part_around_the_finding_is_drawn() {
         1,
         1,
         20_000,
-        vec![(15_000, What::Violation(Violation { rule: Rule::Told, text: "here".into(), at: ms(15_000) }))],
+        vec![(15_000, What::Violation(Violation { rule: Rule::Notified, text: "here".into(), at: ms(15_000) }))],
     );
     let (from, to) = (Lane::Client(0), Lane::Node(0));
-    let message =
-        |sent| Message { from, to, label: format!("at {sent}"), sent: ms(sent), fate: Fate::Arrived(ms(sent + 1)) };
+    let message = |sent| Message {
+        from,
+        to,
+        label: format!("at {sent}"),
+        sent: ms(sent),
+        delivery: Delivery::Arrived(ms(sent + 1)),
+    };
     trace.messages = (0..2_000).map(|n| message(n * 10)).collect();
     let page = drawn(&trace);
     let picture = lanes(&page);
-    assert!(picture.contains("Drawn out: from 10.") && picture.contains(">Told: here</text>"));
+    assert!(picture.contains("Drawn out: from 10.") && picture.contains(">Notified: here</text>"));
     assert!(picture.contains("at 15000\n") && !picture.contains("at 0\n") && !picture.contains("at 19990\n"));
     assert!(page.contains("class=\"window\""));
 }

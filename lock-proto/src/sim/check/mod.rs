@@ -6,8 +6,8 @@
 //! everything that happens and read [`Checker::poll_violation`].
 // S3
 
-mod calm;
-mod life;
+mod acquisition;
+mod fault_free;
 mod resource;
 mod rule;
 mod stored;
@@ -22,12 +22,12 @@ use core::time::Duration;
 use crate::id::LockId;
 use crate::lock::{Event, Failure, Loss, Release};
 use crate::time::{Instant, nanos};
-use calm::{Calm, Free};
-use life::{Acquisition, Granted};
+use acquisition::{Acquisition, Granted};
+use fault_free::{FaultFree, Free};
 use resource::Resource;
 
-pub(super) use calm::TAKE;
-pub use life::Stage;
+pub use acquisition::Stage;
+pub(super) use fault_free::TAKE;
 pub use rule::{Rule, Violation};
 
 /// Leaky bucket for requests from one client to one node: burst size and drain rate per second.
@@ -42,7 +42,7 @@ const TAKES_PER_SCRIPT: u64 = 16;
 /// The last content seen under a key. A deleted key keeps its entry, because it usually returns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Content {
-    there: bool,
+    exists: bool,
     value: Vec<u8>,
     /// Expiry by the clock of its store.
     expires: Option<u64>,
@@ -53,7 +53,6 @@ struct Content {
 pub struct Checker {
     clients: Vec<Client>,
     locks: BTreeMap<Arc<[u8]>, Lock>,
-    /// The last content seen on each node.
     stored: Vec<BTreeMap<Vec<u8>, Content>>,
     /// Total µs by which the clock of each node was set back.
     set_back: Vec<u64>,
@@ -62,22 +61,19 @@ pub struct Checker {
     overlaps: u64,
     found: VecDeque<Violation>,
     now: Instant,
-    calm: Calm,
+    fault_free: FaultFree,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Client {
     live: BTreeMap<LockId, Acquisition>,
     over: BTreeSet<LockId>,
-    /// The deadline of its shutdown.
     stop_by: Option<Instant>,
-    /// It has stopped or was killed.
     gone: bool,
     /// For each node: the level of the bucket, in billionths of a request, and since when.
     buckets: Vec<(u64, Instant)>,
 }
 
-/// The state of one lock name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Lock {
     /// The granted acquisitions that are not over, by client.
@@ -98,15 +94,14 @@ struct Lock {
 }
 
 impl Lock {
-    /// Returns true if no other value was seen in the store since the one at position `place`.
-    /// Returns false if there is no such value.
-    fn is_alone_since(&self, place: u64) -> bool {
+    /// Returns true if there is a value at position `position` and no other one was seen since.
+    fn is_alone_since(&self, position: u64) -> bool {
         let Some((last, at)) = &self.last else { return false };
         let newest_other = match self.minted.get(last) {
-            Some(own) if *own == place => self.before_last,
+            Some(own) if *own == position => self.before_last,
             Some(_) | None => *at,
         };
-        newest_other < place && self.minted.values().any(|own| *own == place)
+        newest_other < position && self.minted.values().any(|own| *own == position)
     }
 }
 
@@ -118,21 +113,19 @@ impl Checker {
     }
 
     /// Advances the time that applies to calls without a time.
-    pub const fn passes(&mut self, now: Instant) {
+    pub const fn advance(&mut self, now: Instant) {
         self.now = now;
     }
 
-    // --- requests of applications ---
-
     /// An acquisition begins. `wait_ends` is when its wait must end, in true time.
-    pub fn asked(&mut self, now: Instant, client: usize, lock: LockId, key: &[u8], wait_ends: Option<Instant>) {
+    pub fn requested(&mut self, now: Instant, client: usize, lock: LockId, key: &[u8], wait_ends: Option<Instant>) {
         self.serial += 1;
         let key = self.key(key);
         let (stage, serial, due) = (Stage::Waiting, self.serial, wait_ends);
         let acquisition = Acquisition { key, stage, requested_at: now, serial, due, lost: false, granted: None };
-        let known = self.client(client);
-        let again = known.over.contains(&lock) || known.live.contains_key(&lock);
-        known.live.insert(lock, acquisition);
+        let state = self.client(client);
+        let again = state.over.contains(&lock) || state.live.contains_key(&lock);
+        state.live.insert(lock, acquisition);
         if again {
             self.report(now, Rule::OneOutcome, format!("client {client} gave the id {lock} twice"));
         }
@@ -150,11 +143,11 @@ impl Checker {
 
     /// The clock of a process stopped for `by`, so its deadlines move by that much in true time.
     /// Checks whether what it believes it holds is also held by others.
-    pub fn slept(&mut self, now: Instant, client: usize, by: Duration) {
+    pub fn suspended(&mut self, now: Instant, client: usize, by: Duration) {
         let mut holds = Vec::new();
-        let known = self.client(client);
-        known.stop_by = known.stop_by.map(|at| at + by);
-        for (lock, acquisition) in &mut known.live {
+        let state = self.client(client);
+        state.stop_by = state.stop_by.map(|at| at + by);
+        for (lock, acquisition) in &mut state.live {
             acquisition.due = acquisition.due.map(|due| due + by);
             if acquisition.holds(now) {
                 holds.extend(acquisition.due.map(|until| (*lock, until)));
@@ -166,7 +159,7 @@ impl Checker {
     }
 
     /// The application releases the lock. The result must arrive by `answer_by`.
-    pub fn gives_back(&mut self, client: usize, lock: LockId, answer_by: Option<Instant>) {
+    pub fn release_requested(&mut self, client: usize, lock: LockId, answer_by: Option<Instant>) {
         self.mark_free(client, lock);
         self.forget_holder(client, lock);
         if let Some(acquisition) = self.client(client).live.get_mut(&lock) {
@@ -181,45 +174,43 @@ impl Checker {
     }
 
     /// The process dies, and all its holds and waits end.
-    pub fn dies(&mut self, client: usize) {
+    pub fn killed(&mut self, client: usize) {
         let all: Vec<LockId> = self.client(client).live.keys().copied().collect();
         for lock in all {
             self.ends(client, lock);
         }
-        let known = self.client(client);
-        (known.stop_by, known.gone) = (None, true);
+        let state = self.client(client);
+        (state.stop_by, state.gone) = (None, true);
     }
 
     /// A client is shut down. It must have stopped by `by`, in true time.
     pub fn shut_down(&mut self, client: usize, by: Instant) {
-        let known = self.client(client);
-        if !known.gone {
-            known.stop_by = Some(known.stop_by.map_or(by, |earlier| earlier.min(by)));
+        let state = self.client(client);
+        if !state.gone {
+            state.stop_by = Some(state.stop_by.map_or(by, |earlier| earlier.min(by)));
         }
     }
 
     /// Returns true if a client was shut down and has not stopped yet.
     #[must_use]
     pub fn is_stopping(&self, client: usize) -> bool {
-        self.clients.get(client).is_some_and(|known| known.stop_by.is_some())
+        self.clients.get(client).is_some_and(|state| state.stop_by.is_some())
     }
 
     /// A client has stopped. It emits no more events, so none may be missing.
     pub fn stopped(&mut self, now: Instant, client: usize) {
         let unreported = self.live(client).next();
         if let Some((lock, stage)) = unreported {
-            let text = format!("client {client} stopped while {lock} was {stage:?}, and did not say so");
-            self.report(now, Rule::Told, text);
+            let text = format!("client {client} stopped while {lock} was {stage:?}, without reporting it");
+            self.report(now, Rule::Notified, text);
         }
-        self.dies(client);
+        self.killed(client);
     }
-
-    // --- events for applications ---
 
     /// An acquisition receives an event. `until` is the end of validity in the event, in true time.
     /// `order` is the position of the grant in the order of the store (see [`order`](Self::order)).
     /// If it is `None`, grants are ordered by their events.
-    pub fn told(
+    pub fn notified(
         &mut self,
         now: Instant,
         client: usize,
@@ -237,10 +228,14 @@ impl Checker {
         if matches!(event, Event::Withdrawn | Event::Failed(_)) {
             self.mark_free(client, lock);
         }
-        let known = self.client(client);
-        let Some(acquisition) = known.live.get_mut(&lock) else {
-            let why = if known.over.contains(&lock) { "which is over" } else { "which nobody asked for" };
-            return self.report(now, Rule::OneOutcome, format!("client {client} tells of {lock}, {why}: {event:?}"));
+        let state = self.client(client);
+        let Some(acquisition) = state.live.get_mut(&lock) else {
+            let why = if state.over.contains(&lock) { "which is over" } else { "which was never requested" };
+            return self.report(
+                now,
+                Rule::OneOutcome,
+                format!("client {client} emits an event of {lock}, {why}: {event:?}"),
+            );
         };
         let stage = match acquisition.next(event) {
             Ok(stage) => stage,
@@ -263,7 +258,7 @@ impl Checker {
             acquisition.due = Some(until);
             let first = stage == Stage::Offered && acquisition.granted.is_none();
             if renewed_late {
-                self.report(now, Rule::Told, format!("client {client} {lock} was renewed though it was over"));
+                self.report(now, Rule::Notified, format!("client {client} {lock} was renewed after its end"));
             }
             if first && let Event::Granted(grant) = event {
                 self.check_prompt(now, client, lock, true);
@@ -274,28 +269,26 @@ impl Checker {
     }
 
     /// A process has finished its work at `now`: everything that ended must be reported.
-    pub fn up_to_date(&mut self, now: Instant, client: usize) {
-        let Some(known) = self.clients.get_mut(client) else { return };
-        if known.stop_by.take_if(|at| *at <= now).is_some() {
-            return self.report(now, Rule::Told, format!("client {client} has not stopped in time"));
+    pub fn check_overdue(&mut self, now: Instant, client: usize) {
+        let Some(state) = self.clients.get_mut(client) else { return };
+        if state.stop_by.take_if(|at| *at <= now).is_some() {
+            return self.report(now, Rule::Notified, format!("client {client} has not stopped in time"));
         }
         let late = |acquisition: &&Acquisition| acquisition.due.is_some_and(|at| at <= now);
-        let Some((lock, acquisition)) = known.live.iter().find(|(_, acquisition)| late(acquisition)) else { return };
+        let Some((lock, acquisition)) = state.live.iter().find(|(_, acquisition)| late(acquisition)) else { return };
         let what = match acquisition.stage {
             Stage::Waiting => "its wait was over",
             Stage::Offered | Stage::Held => "its validity was over",
-            Stage::Releasing => "the time to give it back was over",
+            Stage::Releasing => "the time to release it was over",
             Stage::Lost | Stage::Over => return,
         };
         let (lock, name, due) = (*lock, acquisition.key.escape_ascii(), acquisition.due.unwrap_or(now));
-        let text = format!("client {client} {lock} ({name}) was not told: {what} at {due}");
+        let text = format!("client {client} {lock} ({name}) was not notified: {what} at {due}");
         if let Some(acquisition) = self.client(client).live.get_mut(&lock) {
             acquisition.due = None;
         }
-        self.report(now, Rule::Told, text);
+        self.report(now, Rule::Notified, text);
     }
-
-    // --- wake-ups and traffic ---
 
     /// The lock became free in the store, which may wake one waiter.
     pub fn freed(&mut self, key: &[u8]) {
@@ -317,13 +310,13 @@ impl Checker {
     }
 
     /// A client sends something to a node.
-    pub fn request(&mut self, now: Instant, client: usize, node: usize) {
+    pub fn count_request(&mut self, now: Instant, client: usize, node: usize) {
         const ONE: u64 = 1_000_000_000;
-        let known = self.client(client);
-        if known.buckets.len() <= node {
-            known.buckets.resize(node + 1, (0, now));
+        let state = self.client(client);
+        if state.buckets.len() <= node {
+            state.buckets.resize(node + 1, (0, now));
         }
-        let (level, since) = &mut known.buckets[node];
+        let (level, since) = &mut state.buckets[node];
         let drained = nanos(now.since(*since)).saturating_mul(PER_SECOND);
         (*level, *since) = (level.saturating_sub(drained) + ONE, now);
         if *level > BURST * ONE {
@@ -340,8 +333,6 @@ impl Checker {
         }
     }
 
-    // --- results ---
-
     /// Reports a violation that the world itself has found.
     pub fn report(&mut self, now: Instant, rule: Rule, text: String) {
         self.found.push_back(Violation { rule, text, at: now });
@@ -355,9 +346,9 @@ impl Checker {
     /// Returns the stage of an acquisition, or `None` if it is unknown.
     #[must_use]
     pub fn stage(&self, client: usize, lock: LockId) -> Option<Stage> {
-        let known = self.clients.get(client)?;
-        let live = known.live.get(&lock).map(|acquisition| acquisition.stage);
-        live.or_else(|| known.over.contains(&lock).then_some(Stage::Over))
+        let state = self.clients.get(client)?;
+        let live = state.live.get(&lock).map(|acquisition| acquisition.stage);
+        live.or_else(|| state.over.contains(&lock).then_some(Stage::Over))
     }
 
     /// Returns the acquisitions of a client that are not over.
@@ -365,7 +356,7 @@ impl Checker {
         self.clients
             .get(client)
             .into_iter()
-            .flat_map(|known| known.live.iter().map(|(lock, acquisition)| (*lock, acquisition.stage)))
+            .flat_map(|state| state.live.iter().map(|(lock, acquisition)| (*lock, acquisition.stage)))
     }
 
     /// Returns the number of grants.
@@ -380,8 +371,6 @@ impl Checker {
         self.overlaps
     }
 
-    // --- internal ---
-
     fn client(&mut self, client: usize) -> &mut Client {
         if self.clients.len() <= client {
             self.clients.resize_with(client + 1, Client::default);
@@ -389,10 +378,9 @@ impl Checker {
         &mut self.clients[client]
     }
 
-    /// Interns a key.
     fn key(&mut self, key: &[u8]) -> Arc<[u8]> {
-        if let Some((known, _)) = self.locks.get_key_value(key) {
-            return known.clone();
+        if let Some((interned, _)) = self.locks.get_key_value(key) {
+            return interned.clone();
         }
         let new: Arc<[u8]> = key.into();
         self.locks.insert(new.clone(), Lock::default());
@@ -415,19 +403,19 @@ impl Checker {
         let found = fence.and_then(|fence| {
             let below = lock.fences.range(..=order).next_back().map(|(_, (_, high))| *high);
             let above = lock.fences.range(order + 1..).next().map(|(_, (low, _))| *low);
-            let place = lock.fences.entry(order).or_insert((fence, fence));
-            *place = (place.0.min(fence), place.1.max(fence));
+            let position = lock.fences.entry(order).or_insert((fence, fence));
+            *position = (position.0.min(fence), position.1.max(fence));
             let wrong = below.filter(|low| *low >= fence).or_else(|| above.filter(|high| *high <= fence));
             wrong.map(|other| format!("the fence of {} went from {other} to {fence}", key.escape_ascii()))
         });
         if let Some(text) = found {
             self.report(now, Rule::FenceGrows, text);
         }
-        let known = &mut self.clients[client];
-        let Some(acquisition) = known.live.get_mut(&id) else { return };
+        let state = &mut self.clients[client];
+        let Some(acquisition) = state.live.get_mut(&id) else { return };
         acquisition.granted = Some(Granted { fence, order });
         let serial = acquisition.serial;
-        let earlier = known
+        let earlier = state
             .live
             .iter()
             .find(|(_, other)| other.stage == Stage::Waiting && other.serial < serial && other.key == key);
@@ -460,11 +448,11 @@ impl Checker {
 
     /// Checks a report that another client took the lock.
     fn check_taken(&mut self, now: Instant, client: usize, id: LockId) {
-        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&id)) else { return };
+        let Some(acquisition) = self.clients.get(client).and_then(|state| state.live.get(&id)) else { return };
         let Some((granted, lock)) = acquisition.granted.zip(self.locks.get(&acquisition.key)) else { return };
         if lock.is_alone_since(granted.order) {
             let text = format!(
-                "client {client} {id} was told that another has {}: nobody has",
+                "client {client} {id} reports that another client took {}: none did",
                 acquisition.key.escape_ascii()
             );
             self.report(now, Rule::TrueLoss, text);
@@ -485,7 +473,7 @@ impl Checker {
     }
 
     fn forget_holder(&mut self, client: usize, id: LockId) {
-        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&id)) else { return };
+        let Some(acquisition) = self.clients.get(client).and_then(|state| state.live.get(&id)) else { return };
         if let Some(lock) = self.locks.get_mut(&acquisition.key) {
             lock.holders.retain(|holder| *holder != (client, id));
         }
@@ -494,9 +482,9 @@ impl Checker {
     fn ends(&mut self, client: usize, id: LockId) {
         self.mark_free(client, id);
         self.forget_holder(client, id);
-        let known = self.client(client);
-        known.live.remove(&id);
-        known.over.insert(id);
+        let state = self.client(client);
+        state.live.remove(&id);
+        state.over.insert(id);
     }
 }
 

@@ -19,7 +19,7 @@ pub enum Rule {
     /// A resource that checks fencing tokens accepts no write of an older grant after a newer one.
     StaleWrite,
     /// Waiters, holders and releasing clients learn of an end in time.
-    Told,
+    Notified,
     /// On a single store, a loss to another client is reported only if there was one.
     TrueLoss,
     /// Every acquisition receives a legal sequence of events, with one end.
@@ -53,7 +53,7 @@ impl Rule {
         Self::FenceGrows,
         Self::FenceAhead,
         Self::StaleWrite,
-        Self::Told,
+        Self::Notified,
         Self::TrueLoss,
         Self::OneOutcome,
         Self::ShortenedKey,
@@ -74,21 +74,21 @@ impl Rule {
         match self {
             Self::MutualExclusion => "one holder at a time",
             Self::FenceGrows => "fencing tokens grow",
-            Self::FenceAhead => "the fence counter stays behind the clock",
-            Self::StaleWrite => "no stale write is taken",
-            Self::Told => "the end is told in time",
-            Self::TrueLoss => "no loss is made up",
-            Self::OneOutcome => "one outcome an acquisition",
-            Self::ShortenedKey => "no key's life is shortened",
+            Self::FenceAhead => "the fence counter does not run ahead of the clock",
+            Self::StaleWrite => "no stale write is accepted",
+            Self::Notified => "every end is reported in time",
+            Self::TrueLoss => "no loss is reported falsely",
+            Self::OneOutcome => "one outcome per acquisition",
+            Self::ShortenedKey => "no key's TTL is shortened",
             Self::Fifo => "first come, first served",
-            Self::OneWoken => "one is woken a release",
+            Self::OneWoken => "a release wakes one waiter",
             Self::Bounded => "requests are bounded",
-            Self::Liveness => "everybody is served",
+            Self::Liveness => "every waiter is served",
             Self::Leftover => "nothing is left behind",
-            Self::Ghost => "what was given up is deleted",
+            Self::Ghost => "abandoned tokens are deleted",
             Self::Prompt => "a release reaches the next waiter",
             Self::Twice => "no work is done twice",
-            Self::Contract => "machines keep their contract",
+            Self::Contract => "machines honour their contract",
         }
     }
 }

@@ -8,7 +8,6 @@ use super::{Checker, Permit, Rule, TAKES_PER_SCRIPT};
 use crate::id::LockId;
 use crate::time::Instant;
 
-/// Stored keys.
 impl Checker {
     /// Reports the content of `key` on a node: its value, and its expiry by the node's clock. Call
     /// this whenever it may have changed.
@@ -19,7 +18,7 @@ impl Checker {
         let stored = &mut self.stored[node];
         let Some((value, expires)) = content else {
             if let Some(seen) = stored.get_mut(key) {
-                seen.there = false;
+                seen.exists = false;
             }
             return;
         };
@@ -28,20 +27,20 @@ impl Checker {
             None => stored.entry(key.to_vec()).or_default(),
         };
         let before = core::mem::replace(&mut seen.expires, expires);
-        if !seen.there || seen.value != value {
-            seen.there = true;
+        if !seen.exists || seen.value != value {
+            seen.exists = true;
             seen.value.clear();
             seen.value.extend_from_slice(value);
             return self.minted(key, value);
         }
         if before.is_some_and(|before| expires.is_some_and(|new| new < before)) {
-            let text = format!("the life of {} on node {node} was shortened", key.escape_ascii());
+            let text = format!("the TTL of {} on node {node} was shortened", key.escape_ascii());
             self.report(now, Rule::ShortenedKey, text);
         }
     }
 
     /// A process that is not a client creates the key of a free lock on the only node.
-    pub fn occupied(&mut self, now: Instant, key: &[u8]) {
+    pub fn foreign_key_created(&mut self, now: Instant, key: &[u8]) {
         self.minted(key, b"");
         if let Some((client, id, _)) = self.locks.get(key).and_then(|lock| self.valid_holder(lock, now, None)) {
             let text = format!("a stranger found {} free, and client {client} {id} holds it", key.escape_ascii());
@@ -60,7 +59,7 @@ impl Checker {
 
     /// Reports the fencing counter of a node and the node's clock, both in µs since the Unix epoch.
     /// Call this whenever the counter may have changed.
-    pub fn counted(&mut self, now: Instant, node: usize, counter: u64, clock: u64) {
+    pub fn counter_stored(&mut self, now: Instant, node: usize, counter: u64, clock: u64) {
         // A9
         let set_back = self.set_back.get(node).copied().unwrap_or(0);
         if counter > clock.saturating_add(set_back).saturating_add(TAKES_PER_SCRIPT) {
@@ -92,13 +91,12 @@ impl Checker {
             lock.minted.insert(value.to_vec(), lock.order);
         }
         match &mut lock.last {
-            Some((last, place)) if last == value => *place = lock.order,
-            last => lock.before_last = last.replace((value.to_vec(), lock.order)).map_or(0, |(_, place)| place),
+            Some((last, position)) if last == value => *position = lock.order,
+            last => lock.before_last = last.replace((value.to_vec(), lock.order)).map_or(0, |(_, position)| position),
         }
     }
 }
 
-/// The protected resource.
 impl Checker {
     /// A write of this acquisition reaches the resource that `key` protects. Returns true if it is
     /// accepted. The resource rejects a fencing token smaller than the greatest that it has seen,

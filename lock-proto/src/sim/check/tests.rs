@@ -29,10 +29,9 @@ fn rules(checker: &mut Checker) -> Vec<Rule> {
     core::iter::from_fn(|| checker.poll_violation()).map(|violation| violation.rule).collect()
 }
 
-/// Requests a lock that is granted and claimed at once.
 fn take(c: &mut Checker, now: u64, client: usize, lock: LockId, key: &[u8], until: u64) {
-    c.asked(at(now), client, lock, key, None);
-    c.told(at(now), client, lock, &grant(None), Some(at(until)), None);
+    c.requested(at(now), client, lock, key, None);
+    c.notified(at(now), client, lock, &grant(None), Some(at(until)), None);
     c.claimed(client, lock);
 }
 
@@ -41,7 +40,7 @@ fn two_valid_holders_are_found_and_two_in_turn_are_not() {
     let mut c = Checker::new();
     take(&mut c, 0, 0, A, b"a", 100);
     take(&mut c, 50, 1, A, b"b", 100);
-    c.told(at(100), 0, A, &Event::Lost(Loss::Expired), None, None);
+    c.notified(at(100), 0, A, &Event::Lost(Loss::Expired), None, None);
     take(&mut c, 100, 1, B, b"a", 200);
     assert_eq!((rules(&mut c), c.overlaps()), (Vec::new(), 0));
     take(&mut c, 199, 0, B, b"a", 300);
@@ -55,8 +54,8 @@ fn more_time_while_another_holds_is_found_and_so_is_more_time_for_what_is_over()
     let mut c = Checker::new();
     take(&mut c, 0, 0, A, b"a", 100);
     take(&mut c, 120, 1, B, b"a", 200);
-    c.told(at(130), 0, A, &RENEWED, Some(at(230)), None);
-    assert_eq!(rules(&mut c), [Rule::Told, Rule::MutualExclusion]);
+    c.notified(at(130), 0, A, &RENEWED, Some(at(230)), None);
+    assert_eq!(rules(&mut c), [Rule::Notified, Rule::MutualExclusion]);
 }
 
 #[test]
@@ -64,9 +63,9 @@ fn who_slept_with_its_clock_believes_to_hold_what_another_holds() {
     let mut c = Checker::new();
     take(&mut c, 0, 0, A, b"a", 100);
     take(&mut c, 150, 1, B, b"a", 250);
-    c.slept(at(160), 0, Duration::from_millis(50));
+    c.suspended(at(160), 0, Duration::from_millis(50));
     assert_eq!(rules(&mut c), []);
-    c.slept(at(160), 0, Duration::from_millis(50));
+    c.suspended(at(160), 0, Duration::from_millis(50));
     assert_eq!(rules(&mut c), [Rule::MutualExclusion]);
 }
 
@@ -74,9 +73,9 @@ fn who_slept_with_its_clock_believes_to_hold_what_another_holds() {
 fn a_hold_that_was_given_back_counts_no_more() {
     let mut c = Checker::new();
     take(&mut c, 0, 0, A, b"a", 100);
-    c.gives_back(0, A, None);
+    c.release_requested(0, A, None);
     take(&mut c, 10, 1, B, b"a", 100);
-    c.dies(1);
+    c.killed(1);
     take(&mut c, 20, 0, B, b"a", 100);
     c.abandoned(0, B);
     take(&mut c, 30, 1, A, b"a", 100);
@@ -89,18 +88,18 @@ fn a_hold_that_was_given_back_counts_no_more() {
 #[test]
 fn what_is_due_may_be_told_after_the_lock_was_given_back() {
     let failed = || Event::ProclaimFailed(Report { waited: Duration::from_secs(2), nodes: Box::default() });
-    let told = |event: &Event| {
+    let notified = |event: &Event| {
         let mut c = Checker::new();
         take(&mut c, 0, 0, A, b"a", 100);
-        c.gives_back(0, A, None);
-        c.told(at(50), 0, A, event, None, None);
+        c.release_requested(0, A, None);
+        c.notified(at(50), 0, A, event, None, None);
         rules(&mut c)
     };
     for due in [failed(), Event::AtRisk { valid_until: at(100) }, Event::Lost(Loss::Expired)] {
-        assert_eq!(told(&due), [], "{due:?}");
+        assert_eq!(notified(&due), [], "{due:?}");
     }
     for late in [RENEWED, Event::Proclaimed { revision: 7 }] {
-        assert_eq!(told(&late), [Rule::OneOutcome], "{late:?}");
+        assert_eq!(notified(&late), [Rule::OneOutcome], "{late:?}");
     }
 }
 
@@ -111,48 +110,48 @@ fn a_client_that_does_not_stop_is_found() {
     let mut c = Checker::new();
     c.shut_down(0, at(100));
     c.shut_down(0, at(200));
-    c.slept(at(60), 0, Duration::from_millis(50));
-    c.up_to_date(at(149), 0);
+    c.suspended(at(60), 0, Duration::from_millis(50));
+    c.check_overdue(at(149), 0);
     assert!(c.is_stopping(0) && !c.is_stopping(1));
     assert_eq!(rules(&mut c), []);
-    c.up_to_date(at(150), 0);
-    assert_eq!(rules(&mut c), [Rule::Told]);
+    c.check_overdue(at(150), 0);
+    assert_eq!(rules(&mut c), [Rule::Notified]);
     c.shut_down(1, at(100));
     c.stopped(at(99), 1);
-    c.up_to_date(at(100), 1);
+    c.check_overdue(at(100), 1);
     assert!(!c.is_stopping(1));
     c.shut_down(2, at(100));
-    c.dies(2);
+    c.killed(2);
     c.shut_down(2, at(100));
-    c.up_to_date(at(100), 2);
+    c.check_overdue(at(100), 2);
     assert_eq!(rules(&mut c), []);
 }
 
 #[test]
 fn a_client_that_stops_has_told_all() {
     let mut c = Checker::new();
-    c.asked(at(0), 0, A, b"a", None);
+    c.requested(at(0), 0, A, b"a", None);
     c.stopped(at(1), 0);
-    assert_eq!(rules(&mut c), [Rule::Told]);
+    assert_eq!(rules(&mut c), [Rule::Notified]);
 }
 
 #[test]
 fn an_end_that_nobody_told_is_found() {
     let mut c = Checker::new();
     take(&mut c, 0, 0, A, b"a", 100);
-    c.asked(at(0), 1, A, b"a", Some(at(50)));
-    c.up_to_date(at(99), 0);
-    c.up_to_date(at(49), 1);
-    c.up_to_date(at(99), 2);
+    c.requested(at(0), 1, A, b"a", Some(at(50)));
+    c.check_overdue(at(99), 0);
+    c.check_overdue(at(49), 1);
+    c.check_overdue(at(99), 2);
     assert_eq!(rules(&mut c), []);
-    c.up_to_date(at(100), 0);
-    c.up_to_date(at(50), 1);
-    assert_eq!(rules(&mut c), [Rule::Told, Rule::Told]);
-    c.gives_back(0, A, Some(at(120)));
-    c.up_to_date(at(119), 0);
+    c.check_overdue(at(100), 0);
+    c.check_overdue(at(50), 1);
+    assert_eq!(rules(&mut c), [Rule::Notified, Rule::Notified]);
+    c.release_requested(0, A, Some(at(120)));
+    c.check_overdue(at(119), 0);
     assert_eq!(rules(&mut c), []);
-    c.up_to_date(at(120), 0);
-    assert_eq!(rules(&mut c), [Rule::Told]);
+    c.check_overdue(at(120), 0);
+    assert_eq!(rules(&mut c), [Rule::Notified]);
 }
 
 #[test]
@@ -160,8 +159,8 @@ fn fences_must_grow_in_the_order_of_the_store() {
     let mut c = Checker::new();
     let mut fenced = |key: &[u8], slot, fence, order| {
         let id = LockId { slot, generation: 0 };
-        c.asked(at(0), 0, id, key, None);
-        c.told(at(0), 0, id, &grant(Some(fence)), Some(at(1)), order);
+        c.requested(at(0), 0, id, key, None);
+        c.notified(at(0), 0, id, &grant(Some(fence)), Some(at(1)), order);
         c.abandoned(0, id);
         rules(&mut c).len()
     };
@@ -172,7 +171,7 @@ fn fences_must_grow_in_the_order_of_the_store() {
     // Reported late, but granted early.
     assert_eq!(fenced(b"c", 5, 9, Some(4)), 0);
     assert_eq!(fenced(b"c", 6, 7, Some(2)), 0);
-    assert_eq!(fenced(b"c", 7, 8, Some(2)), 0, "the next of a turn");
+    assert_eq!(fenced(b"c", 7, 8, Some(2)), 0, "the next of a hand-over");
     assert_eq!(fenced(b"c", 8, 9, Some(3)), 1);
 }
 
@@ -181,8 +180,8 @@ fn a_stale_write_is_refused_with_a_fence_and_found_without() {
     for (fences, accepted, found) in [([Some(1), Some(2)], false, 0), ([None, None], true, 1)] {
         let mut c = Checker::new();
         for (client, fence) in fences.into_iter().enumerate() {
-            c.asked(at(0), client, A, b"a", None);
-            c.told(at(0), client, A, &grant(fence), Some(at(1)), None);
+            c.requested(at(0), client, A, b"a", None);
+            c.notified(at(0), client, A, &grant(fence), Some(at(1)), None);
         }
         let (old, new) = (c.permit(0, A).unwrap(), c.permit(1, A).unwrap());
         rules(&mut c);
@@ -211,20 +210,20 @@ fn a_shortened_life_is_found() {
 
 /// Granted with the value `one`, the first under its key.
 fn first_of_all(c: &mut Checker) {
-    c.asked(at(0), 0, A, b"a", None);
+    c.requested(at(0), 0, A, b"a", None);
     c.stored(at(0), 0, b"a", Some((b"one", None)));
     let order = c.order(b"a", b"one");
-    c.told(at(0), 0, A, &grant(None), Some(at(100)), order);
+    c.notified(at(0), 0, A, &grant(None), Some(at(100)), order);
     c.claimed(0, A);
 }
 
 #[test]
 fn a_loss_to_nobody_is_found() {
     let taken = Event::Lost(Loss::Taken);
-    // Another client, a stranger, another that is gone again, and the first one again after it.
+    // Another client, a foreign key, another client that left, and the first one after another.
     let others: [fn(&mut Checker); 4] = [
         |c| c.stored(at(150), 0, b"a", Some((b"two", None))),
-        |c| c.occupied(at(150), b"a"),
+        |c| c.foreign_key_created(at(150), b"a"),
         |c| {
             c.stored(at(150), 0, b"a", Some((b"two", None)));
             c.stored(at(151), 0, b"a", None);
@@ -235,17 +234,17 @@ fn a_loss_to_nobody_is_found() {
         let mut c = Checker::new();
         first_of_all(&mut c);
         other(&mut c);
-        c.told(at(160), 0, A, &taken, None, None);
+        c.notified(at(160), 0, A, &taken, None, None);
         assert_eq!(rules(&mut c), []);
     }
     for untrue in [taken, Event::Lost(Loss::Gone)] {
         let mut c = Checker::new();
-        c.asked(at(0), 1, A, b"a", None);
+        c.requested(at(0), 1, A, b"a", None);
         c.stored(at(0), 0, b"a", Some((b"before", None)));
         first_of_all(&mut c);
         c.stored(at(50), 0, b"a", None);
         c.stored(at(51), 0, b"a", Some((b"one", None)));
-        c.told(at(60), 0, A, &untrue, None, None);
+        c.notified(at(60), 0, A, &untrue, None, None);
         let found = if matches!(untrue, Event::Lost(Loss::Taken)) { vec![Rule::TrueLoss] } else { vec![] };
         assert_eq!(rules(&mut c), found, "{untrue:?}");
     }
@@ -256,7 +255,7 @@ fn a_stranger_finds_no_key_free_that_is_held() {
     for (when, found) in [(99, vec![Rule::MutualExclusion]), (100, vec![])] {
         let mut c = Checker::new();
         first_of_all(&mut c);
-        c.occupied(at(when), b"a");
+        c.foreign_key_created(at(when), b"a");
         assert_eq!(rules(&mut c), found);
     }
 }
@@ -264,7 +263,7 @@ fn a_stranger_finds_no_key_free_that_is_held() {
 #[test]
 fn the_order_of_the_store_is_that_of_first_appearance() {
     let mut c = Checker::new();
-    c.asked(at(0), 0, A, b"a", None);
+    c.requested(at(0), 0, A, b"a", None);
     for value in [b"one", b"two", b"one"] {
         c.stored(at(0), 0, b"a", Some((value, None)));
     }
@@ -275,7 +274,7 @@ fn the_order_of_the_store_is_that_of_first_appearance() {
 #[test]
 fn who_asked_first_gets_it_first() {
     let mut c = Checker::new();
-    c.asked(at(0), 0, B, b"a", None);
+    c.requested(at(0), 0, B, b"a", None);
     take(&mut c, 1, 0, A, b"b", 10);
     take(&mut c, 1, 1, A, b"a", 2);
     assert_eq!(rules(&mut c), []);
@@ -297,11 +296,11 @@ fn one_release_wakes_one() {
 fn who_sends_without_end_is_found() {
     let mut c = Checker::new();
     for i in 0..5_000 {
-        c.request(at(i * 10), 0, 0);
+        c.count_request(at(i * 10), 0, 0);
     }
     assert_eq!(rules(&mut c), []);
     for _ in 0..600 {
-        c.request(at(50_000), 0, 0);
+        c.count_request(at(50_000), 0, 0);
     }
     assert_eq!(rules(&mut c), [Rule::Bounded]);
 }
@@ -311,19 +310,19 @@ fn what_may_follow_what() {
     let (lost, released) = (Event::Lost(Loss::Gone), Event::Released(Release::Released));
     let mut c = Checker::new();
     take(&mut c, 0, 0, A, b"a", 100);
-    c.told(at(1), 0, A, &lost, None, None);
+    c.notified(at(1), 0, A, &lost, None, None);
     assert_eq!(c.stage(0, A), Some(Stage::Lost));
-    c.gives_back(0, A, None);
-    c.told(at(2), 0, A, &released, None, None);
+    c.release_requested(0, A, None);
+    c.notified(at(2), 0, A, &released, None, None);
     assert_eq!((c.stage(0, A), c.live(0).count(), rules(&mut c)), (Some(Stage::Over), 0, Vec::new()));
     // After the end, without a request, and out of order.
-    c.told(at(3), 0, A, &released, None, None);
-    c.told(at(3), 0, B, &released, None, None);
-    c.asked(at(3), 0, B, b"a", None);
+    c.notified(at(3), 0, A, &released, None, None);
+    c.notified(at(3), 0, B, &released, None, None);
+    c.requested(at(3), 0, B, b"a", None);
     for event in [&lost, &released, &Event::Withdrawn, &RENEWED] {
-        c.told(at(3), 0, B, event, None, None);
+        c.notified(at(3), 0, B, event, None, None);
     }
-    c.asked(at(3), 0, A, b"a", None);
+    c.requested(at(3), 0, A, b"a", None);
     assert_eq!(rules(&mut c), [Rule::OneOutcome; 7]);
 }
 
@@ -332,9 +331,9 @@ fn given_back(within: u64) -> Checker {
     let mut c = Checker::new();
     c.expect_prompt(Duration::from_millis(within));
     take(&mut c, 0, 0, A, b"a", 1_000);
-    c.asked(at(50), 1, A, b"a", None);
-    c.passes(at(100));
-    c.gives_back(0, A, None);
+    c.requested(at(50), 1, A, b"a", None);
+    c.advance(at(100));
+    c.release_requested(0, A, None);
     c
 }
 
@@ -342,56 +341,55 @@ fn given_back(within: u64) -> Checker {
 fn s8_a_lock_that_is_free_for_long_while_somebody_waits_is_found() {
     for (granted, found) in [(120, vec![]), (121, vec![Rule::Prompt])] {
         let mut c = given_back(20);
-        assert!(c.comes_from_another(1, A));
-        c.told(at(granted), 1, A, &grant(None), Some(at(1_000)), None);
+        assert!(c.is_hand_over(1, A));
+        c.notified(at(granted), 1, A, &grant(None), Some(at(1_000)), None);
         assert_eq!(rules(&mut c), found);
     }
-    // A wait that times out reports the same.
     let report = || Report::new(Duration::from_millis(70), []);
     let mut c = given_back(20);
-    c.told(at(121), 1, A, &Event::Failed(Failure::TimedOut(report())), None, None);
+    c.notified(at(121), 1, A, &Event::Failed(Failure::TimedOut(report())), None, None);
     assert_eq!(rules(&mut c), [Rule::Prompt]);
     // A lost hold notifies nobody, and promptness is waived once something has gone wrong.
     let mut c = given_back(20);
     take(&mut c, 100, 2, A, b"a", 1_000);
-    c.told(at(200), 2, A, &Event::Lost(Loss::Gone), None, None);
-    c.told(at(900), 1, A, &grant(None), Some(at(1_900)), None);
+    c.notified(at(200), 2, A, &Event::Lost(Loss::Gone), None, None);
+    c.notified(at(900), 1, A, &grant(None), Some(at(1_900)), None);
     let mut waived = given_back(20);
-    waived.troubled();
-    waived.told(at(900), 1, A, &grant(None), Some(at(1_900)), None);
+    waived.waive_prompt();
+    waived.notified(at(900), 1, A, &grant(None), Some(at(1_900)), None);
     assert_eq!((rules(&mut c), rules(&mut waived)), (vec![], vec![]));
 }
 
 #[test]
 fn s9_work_that_is_done_twice_or_given_up_is_found() {
     let mut c = Checker::new();
-    c.sends(at(0), 0, 7, 1, TAKE, b"a".to_vec());
-    c.sends(at(0), 0, 7, 2, TAKE, b"a".to_vec());
+    c.request_sent(at(0), 0, 7, 1, TAKE, b"a".to_vec());
+    c.request_sent(at(0), 0, 7, 2, TAKE, b"a".to_vec());
     assert_eq!(rules(&mut c), [], "nobody has asked for it");
     c.expect_once();
-    c.sends(at(0), 0, 7, 3, TAKE, b"a".to_vec());
-    c.sends(at(0), 0, 7, 4, TAKE, b"b".to_vec());
-    c.sends(at(0), 0, 8, 5, TAKE, b"a".to_vec());
-    c.answered(7, 3);
-    c.sends(at(0), 0, 7, 6, TAKE, b"a".to_vec());
+    c.request_sent(at(0), 0, 7, 3, TAKE, b"a".to_vec());
+    c.request_sent(at(0), 0, 7, 4, TAKE, b"b".to_vec());
+    c.request_sent(at(0), 0, 8, 5, TAKE, b"a".to_vec());
+    c.reply_received(7, 3);
+    c.request_sent(at(0), 0, 7, 6, TAKE, b"a".to_vec());
     assert_eq!(rules(&mut c), [], "another lock, another connection, or answered");
-    c.sends(at(0), 0, 7, 7, TAKE, b"a".to_vec());
+    c.request_sent(at(0), 0, 7, 7, TAKE, b"a".to_vec());
     assert_eq!(rules(&mut c), [Rule::Twice]);
     // Nothing has arrived for a long time.
-    c.gives_up(at(0), 7, Some(&[6]), false);
+    c.closed(at(0), 7, Some(&[6]), false);
     assert_eq!(rules(&mut c), []);
-    c.gives_up(at(0), 7, None, true);
+    c.closed(at(0), 7, None, true);
     assert_eq!(rules(&mut c), [Rule::Twice]);
     // One request for two locks has one reply.
     for (number, lock) in [(9, b"a"), (9, b"b"), (10, b"b")] {
-        c.sends(at(0), 0, 7, number, TAKE, lock.to_vec());
+        c.request_sent(at(0), 0, 7, number, TAKE, lock.to_vec());
     }
     assert_eq!(rules(&mut c), [Rule::Twice]);
-    c.answered(7, 9);
-    c.answered(7, 10);
-    c.sends(at(0), 0, 7, 11, TAKE, b"a".to_vec());
-    c.sends(at(0), 0, 7, 12, TAKE, b"b".to_vec());
+    c.reply_received(7, 9);
+    c.reply_received(7, 10);
+    c.request_sent(at(0), 0, 7, 11, TAKE, b"a".to_vec());
+    c.request_sent(at(0), 0, 7, 12, TAKE, b"b".to_vec());
     assert_eq!(rules(&mut c), []);
-    c.repeats();
-    assert!(!c.watches_requests());
+    c.waive_once();
+    assert!(!c.checks_requests());
 }

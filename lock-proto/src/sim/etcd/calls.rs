@@ -10,7 +10,7 @@ use super::connection::Pending;
 use super::refusal::Refusal;
 use super::span::Span;
 use super::user::Caller;
-use super::{Cluster, ClusterOutput, Condition, Fate, txn};
+use super::{Cluster, ClusterOutput, Condition, ProposalOutcome, txn};
 use crate::etcd::message::{
     AuthenticateRequest, AuthenticateResponse, LeaseGrantRequest, LeaseGrantResponse, LeaseRevokeRequest,
     LeaseRevokeResponse, RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
@@ -42,7 +42,6 @@ impl Cluster {
         }
     }
 
-    /// Executes a call and replies.
     pub(super) fn answer(&mut self, call: &Pending) {
         let reply = self.execute(call.member, call.token.as_deref(), &call.request);
         // The reply precedes watch events of the change; etcd leaves the order open.
@@ -71,10 +70,10 @@ impl Cluster {
 
     /// Returns whether a proposal without a reply is applied.
     pub(super) fn survives(&mut self) -> bool {
-        match self.config.fate {
-            Fate::Chance => self.rng.one_in(2),
-            Fate::Applied => true,
-            Fate::Dropped => false,
+        match self.config.proposal_outcome {
+            ProposalOutcome::Random => self.rng.one_in(2),
+            ProposalOutcome::Applied => true,
+            ProposalOutcome::Dropped => false,
         }
     }
 

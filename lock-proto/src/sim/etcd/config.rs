@@ -8,9 +8,9 @@ use super::user::User;
 
 /// What happens to an unacknowledged proposal when its member crashes or loses its leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Fate {
+pub enum ProposalOutcome {
     /// Decided randomly, from the seed.
-    Chance,
+    Random,
     /// It is applied: immediately if there is a leader, otherwise once there is one.
     Applied,
     /// It is lost.
@@ -34,7 +34,7 @@ pub struct ClusterConfig {
     pub(super) max_request: usize,
     pub(super) max_message: usize,
     pub(super) users: BTreeMap<String, User>,
-    pub(super) fate: Fate,
+    pub(super) proposal_outcome: ProposalOutcome,
 }
 
 impl ClusterConfig {
@@ -55,7 +55,7 @@ impl ClusterConfig {
             max_request: 1_572_864,
             max_message: 1_572_864 + 512 * 1024,
             users: BTreeMap::new(),
-            fate: Fate::Chance,
+            proposal_outcome: ProposalOutcome::Random,
         }
     }
 
@@ -109,9 +109,9 @@ impl ClusterConfig {
         self
     }
 
-    /// Sets what happens to proposals when a member crashes. Default: [`Fate::Chance`].
-    pub const fn fate(mut self, fate: Fate) -> Self {
-        self.fate = fate;
+    /// Sets what happens to proposals when a member crashes. Default: [`ProposalOutcome::Random`].
+    pub const fn proposal_outcome(mut self, proposal_outcome: ProposalOutcome) -> Self {
+        self.proposal_outcome = proposal_outcome;
         self
     }
 }

@@ -39,7 +39,6 @@ pub(super) enum Kind {
     Watch(Watches, Instant),
 }
 
-/// Input from a client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Inbound {
     Call { rpc: u64, token: Option<String>, request: Rpc },

@@ -42,7 +42,6 @@ impl Leases {
         self.0.get(&id)
     }
 
-    /// Removes a lease and returns its keys in order.
     pub(super) fn remove(&mut self, id: i64) -> Option<BTreeSet<Bytes>> {
         self.0.remove(&id).map(|lease| lease.keys)
     }

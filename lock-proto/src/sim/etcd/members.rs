@@ -25,11 +25,8 @@ pub(super) struct Member {
     pub(super) seen: i64,
     /// Events that occurred while it was isolated and have been compacted since.
     pub(super) backlog: Vec<(i64, Vec<WatchEvent>)>,
-    /// Its watches lose events.
     pub(super) loses_events: bool,
-    /// Delay of its input.
     pub(super) inward: Duration,
-    /// Delay of its output.
     pub(super) outward: Duration,
 }
 
@@ -56,8 +53,6 @@ impl Member {
 }
 
 impl Cluster {
-    // ---- faults ----
-
     /// Cuts a member off from the others, but not from its clients. A leader is replaced.
     pub fn isolate(&mut self, now: Instant, member: usize) {
         self.advance(now);
@@ -72,8 +67,8 @@ impl Cluster {
         self.update_leadership();
     }
 
-    /// Kills a member. Its connections are dropped and pending calls get no reply. Those that it
-    /// has accepted may be applied or not (see [`Fate`](super::Fate)). Its data survives.
+    /// Kills a member. Its connections are dropped, and pending calls get no reply. Accepted ones
+    /// may be applied (see [`ProposalOutcome`](super::ProposalOutcome)). Its data survives.
     pub fn crash(&mut self, now: Instant, member: usize) {
         self.advance(now);
         let conns = self.conns(member);
@@ -186,9 +181,6 @@ impl Cluster {
         self.members[member].up
     }
 
-    // ---- internal ----
-
-    /// Returns true if a member is connected to a leader.
     pub(super) fn has_leader(&self, member: usize) -> bool {
         self.leader.is_some() && self.members[member].is_connected()
     }
@@ -204,7 +196,6 @@ impl Cluster {
         any.then(|| since + self.config.election_timeout * 4)
     }
 
-    /// Completes the election.
     pub(super) fn elect(&mut self) {
         self.election = None;
         let candidates: Vec<usize> = self.connected().collect();

@@ -59,17 +59,17 @@
 //! simulated: the log itself (a write that was acknowledged is never lost), learners,
 //! reconfiguration, and requests that locks do not use.
 
+mod admin;
 mod calls;
 mod config;
 mod connection;
-mod due;
-mod hand;
 mod lease;
 mod members;
 mod refusal;
 mod span;
 mod store;
 mod streams;
+mod timers;
 mod txn;
 mod user;
 mod watch;
@@ -87,8 +87,8 @@ use members::Member;
 use store::Store;
 
 pub use super::world::etcd::{Builder, EtcdClient, World};
-pub use config::{ClusterConfig, Fate};
-pub use hand::Lease;
+pub use admin::Lease;
+pub use config::{ClusterConfig, ProposalOutcome};
 pub use user::User;
 
 /// A state in which a cluster rejects requests.
@@ -173,7 +173,7 @@ pub struct Cluster {
     leader: Option<usize>,
     /// When the connected members will have elected a leader.
     election: Option<Instant>,
-    /// Set by hand: no leader can be elected.
+    /// Set by `lose_quorum`: no leader can be elected.
     quorum_lost: bool,
     conditions: BTreeSet<Condition>,
     logins: BTreeMap<String, Login>,
@@ -211,8 +211,6 @@ impl Cluster {
             config,
         }
     }
-
-    // ---- input ----
 
     /// A client has connected to a member. If the member is down, the connection is dropped.
     pub fn handle_connected(&mut self, now: Instant, member: usize, conn: u64) {
@@ -271,8 +269,6 @@ impl Cluster {
         self.advance(now);
     }
 
-    // ---- output ----
-
     /// Returns the next output for a client. The order must be kept.
     pub fn poll_output(&mut self) -> Option<ClusterOutput> {
         self.outputs.pop_front()
@@ -283,8 +279,6 @@ impl Cluster {
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.outputs.is_empty() { self.next_due() } else { Some(self.now) }
     }
-
-    // ---- internal ----
 
     /// Accepts a client's input. A slow member delays it.
     fn accept(&mut self, conn: u64, inbound: Inbound) {

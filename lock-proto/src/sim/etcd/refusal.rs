@@ -5,7 +5,6 @@ use alloc::string::String;
 
 use crate::etcd::{Code, Status};
 
-/// A code and its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Refusal(Code, &'static str);
 

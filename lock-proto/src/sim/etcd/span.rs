@@ -6,7 +6,6 @@ use core::ops::Bound;
 
 use bytes::Bytes;
 
-/// One key, or a range of keys.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Span {
     One(Bytes),

@@ -116,7 +116,6 @@ pub(super) struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// Returns the revision of a read within this change.
     pub(super) const fn revision(&self) -> i64 {
         self.store.revision + if self.events.is_empty() { 0 } else { 1 }
     }
@@ -151,7 +150,6 @@ impl Change<'_> {
         i64::try_from(keys.len()).unwrap_or(i64::MAX)
     }
 
-    /// Ends the change and returns the store's revision.
     pub(super) fn end(self) -> i64 {
         if !self.events.is_empty() {
             self.store.revision += 1;

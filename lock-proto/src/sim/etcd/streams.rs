@@ -35,7 +35,6 @@ impl Cluster {
         }
     }
 
-    /// Ends a stream from the server's side.
     pub(super) fn end(&mut self, conn: u64, stream: u64, why: Refusal) {
         self.close(conn, stream);
         self.emit(ClusterOutput::Ended { conn, stream, status: why.status() });
@@ -160,7 +159,6 @@ impl Cluster {
         }
     }
 
-    /// Applies missing revisions on a member.
     pub(super) fn catch_up(&mut self, member: usize) {
         let (from, to) = (self.members[member].seen, self.store.revision());
         let backlog = core::mem::take(&mut self.members[member].backlog);

@@ -1,5 +1,4 @@
-//! What cannot be tested against a real server: members, partitions, crashes, slowness. Everything
-//! else is compared with one in lock-tokio/tests/etcd_model.
+//! Members, partitions, crashes, slowness. The rest is tested in lock-tokio/tests/etcd_model.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use alloc::vec;
@@ -41,7 +40,6 @@ impl Bench {
         Self::new(ClusterConfig::new(3, 7))
     }
 
-    /// Advances time from deadline to deadline.
     fn pass(&mut self, time: Duration) -> Vec<ClusterOutput> {
         let end = self.now + time;
         let mut outputs = Vec::new();
@@ -94,7 +92,6 @@ fn range(key: &'static str) -> Rpc {
     Rpc::Range(RangeRequest { key: key.into(), ..RangeRequest::default() })
 }
 
-/// Returns the replies: call numbers and errors.
 fn replies(outputs: &[ClusterOutput]) -> Vec<(u64, Option<(Code, &str)>)> {
     let mut replies = Vec::new();
     for output in outputs {
@@ -106,7 +103,6 @@ fn replies(outputs: &[ClusterOutput]) -> Vec<(u64, Option<(Code, &str)>)> {
     replies
 }
 
-/// Returns the revisions of the watch events.
 fn revisions(outputs: &[ClusterOutput]) -> Vec<i64> {
     let mut revisions = Vec::new();
     for output in outputs {
@@ -130,7 +126,6 @@ fn members_answer_from_one_store() {
         panic!("{outputs:?}")
     };
     assert_eq!(found.kvs.len(), 1);
-    // Each member reports its own id.
     let header = found.header.unwrap();
     assert_eq!((header.revision, header.member_id), (2, b.cluster.members[2].id));
 }
@@ -154,7 +149,6 @@ fn a_member_that_is_cut_off_waits_and_then_gives_up() {
     let outputs = b.pass(SECOND * 8);
     let late = (late, Some((Code::Unknown, "context deadline exceeded")));
     assert_eq!(replies(&outputs), vec![(early, Some(TIMED_OUT)), late, (read, Some(TIMED_OUT))]);
-    // The other members are not affected.
     let put = b.put(0, "k", 0);
     assert_eq!(replies(&b.outputs()), vec![(put, None)]);
     assert!(b.cluster.get("late").is_none(), "what was never handed on is never applied");
@@ -263,15 +257,15 @@ fn an_expired_lease_is_found_late_and_not_saved() {
 
 #[test]
 fn a_crash_answers_nobody_and_leaves_proposals_to_their_fate() {
-    for (fate, expected) in [(Fate::Applied, 1), (Fate::Dropped, 0)] {
-        let mut b = Bench::new(ClusterConfig::new(3, 7).fate(fate));
+    for (proposal_outcome, expected) in [(ProposalOutcome::Applied, 1), (ProposalOutcome::Dropped, 0)] {
+        let mut b = Bench::new(ClusterConfig::new(3, 7).proposal_outcome(proposal_outcome));
         b.cluster.slow(b.now, 1, MS * 10, Duration::ZERO);
         b.put(1, "k", 0);
         b.pass(MS * 5);
         b.cluster.crash(b.now, 1);
         assert_eq!(b.pass(SECOND), vec![ClusterOutput::Dropped { conn: 1 }]);
-        assert_eq!(b.cluster.keys().len(), expected, "{fate:?}");
-        // Applied without a reply, whatever the fate of proposals.
+        assert_eq!(b.cluster.keys().len(), expected, "{proposal_outcome:?}");
+        // Applied without a reply, for each outcome of proposals.
         b.cluster.slow(b.now, 2, Duration::ZERO, MS * 10);
         b.put(2, "answered too late", 0);
         b.cluster.crash(b.now, 2);
@@ -290,7 +284,7 @@ fn a_crash_answers_nobody_and_leaves_proposals_to_their_fate() {
 
 #[test]
 fn a_proposal_that_timed_out_may_come_true_later() {
-    let mut b = Bench::new(ClusterConfig::new(3, 7).fate(Fate::Applied));
+    let mut b = Bench::new(ClusterConfig::new(3, 7).proposal_outcome(ProposalOutcome::Applied));
     b.cluster.lose_quorum(b.now);
     let put = b.put(1, "k", 0);
     assert_eq!(replies(&b.pass(SECOND * 8)), vec![(put, Some(TIMED_OUT))]);
@@ -314,7 +308,7 @@ fn two_of_three_gone_is_no_leader() {
     b.cluster.start(b.now, 1);
     b.cluster.handle_connected(b.now, 1, 12);
     b.open(12, WATCH, StreamKind::Watch);
-    assert!(matches!(&b.outputs()[..], [ClusterOutput::Ended { .. }]), "who starts has no leader, and knows it");
+    assert!(matches!(&b.outputs()[..], [ClusterOutput::Ended { .. }]), "a starting member knows that it has no leader");
     b.pass(SECOND);
     assert!(b.cluster.leader().is_some());
     let put = b.put(12, "k", 0);
@@ -453,7 +447,7 @@ fn facts_about_what_is_not_there_are_harmless() {
 
 #[test]
 fn what_was_sent_before_hanging_up_may_still_be_done() {
-    let mut b = Bench::new(ClusterConfig::new(1, 1).fate(Fate::Applied));
+    let mut b = Bench::new(ClusterConfig::new(1, 1).proposal_outcome(ProposalOutcome::Applied));
     b.cluster.slow(b.now, 0, MS * 10, Duration::ZERO);
     b.put(0, "k", 0);
     b.cluster.handle_disconnected(b.now, 0);

@@ -10,7 +10,6 @@ use super::reply::Reply;
 use super::store::View;
 use super::{Condition, Node, Slots, keyspace, lists, number, pubsub, replication, script, server, slot, strings};
 
-/// The context in which a command runs.
 #[derive(Clone, Debug)]
 pub(super) struct Context {
     pub(super) conn: u64,
@@ -43,14 +42,12 @@ pub(super) enum Propagate {
     Instead(Vec<Vec<u8>>),
 }
 
-/// State of a running script.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Running {
     /// It has written, so an exhausted memory no longer stops it.
     pub(super) wrote: bool,
 }
 
-/// The positions of the keys among the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Keys {
     None,
@@ -182,7 +179,6 @@ fn find(name: &[u8]) -> Option<(usize, &'static Command)> {
     like.find(|(_, command)| command.name.as_bytes() == name)
 }
 
-/// Finds a command by its words, ignoring case.
 fn find_by_words(args: &[&[u8]]) -> Option<(usize, &'static Command)> {
     let mut name = [0; LONGEST];
     let first = args[0];
@@ -222,7 +218,6 @@ pub(super) const STALE_DATA: Reply =
     Reply::error("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.");
 
 impl Node {
-    /// Runs a command from a client or from its script.
     pub(super) fn run(&mut self, context: &mut Context, args: &[&[u8]]) -> Reply {
         let (index, command) = match self.look_up(args) {
             Ok(found) => found,
@@ -255,7 +250,6 @@ impl Node {
         self.calls.iter().sum()
     }
 
-    /// Propagates another command than the original.
     pub(super) fn propagate_instead(&self, context: &mut Context, args: &[&[u8]]) {
         if self.replication.is_feeding() {
             context.propagate = Propagate::Instead(args.iter().map(|arg| arg.to_vec()).collect());

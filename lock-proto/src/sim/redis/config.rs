@@ -143,7 +143,7 @@ impl NodeConfig {
         self
     }
 
-    /// Makes [`Node::poll_seen`](super::Node::poll_seen) return client commands. Default: no.
+    /// Enables [`Node::poll_executed`](super::Node::poll_executed). Default: no.
     pub const fn monitor(mut self, on: bool) -> Self {
         self.monitor = on;
         self

@@ -11,14 +11,12 @@ pub(super) struct Connection {
     /// The id in the reply to `CLIENT ID`.
     pub(super) id: i64,
     pub(super) name: Vec<u8>,
-    /// The user that has logged in.
     pub(super) user: Option<Arc<str>>,
     pub(super) db: u32,
     pub(super) protocol: Protocol,
     pub(super) input: Vec<u8>,
     pub(super) output: Vec<u8>,
     pub(super) blocked: Option<Blocked>,
-    /// Subscribed channels and patterns.
     pub(super) channels: BTreeSet<Vec<u8>>,
     pub(super) patterns: BTreeSet<Vec<u8>>,
     /// Replication offset after its last command.
@@ -27,7 +25,6 @@ pub(super) struct Connection {
     pub(super) closing: bool,
 }
 
-/// A blocked client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Blocked {
     pub(super) cause: Cause,
@@ -35,7 +32,6 @@ pub(super) struct Blocked {
     pub(super) until: Option<u64>,
 }
 
-/// What a blocked client waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Cause {
     /// `BLPOP`: an element.

@@ -102,7 +102,6 @@ pub struct Snapshot {
     pub(super) port: u16,
 }
 
-/// Appends a command in RESP.
 pub(super) fn encode(out: &mut Vec<u8>, args: &[&[u8]]) {
     header(out, b'*', args.len());
     for arg in args {

@@ -7,18 +7,20 @@ use alloc::vec::Vec;
 
 /// Maximum length of a line: an inline command or a length.
 const MAX_LINE: usize = 64 * 1024;
-/// Maximum number of arguments.
 const MAX_ARGS: i64 = 1024 * 1024;
 
-/// The result of parsing the front of a buffer.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::sim) enum Parsed {
-    /// The request is not complete yet.
     Incomplete,
     /// A request of `len` bytes, whose arguments were appended. May be empty: ignore it then.
-    Request { len: usize },
+    Request {
+        len: usize,
+    },
     /// An inline request, whose words may have been quoted.
-    Inline { len: usize, words: Vec<Vec<u8>> },
+    Inline {
+        len: usize,
+        words: Vec<Vec<u8>>,
+    },
     /// A protocol error: reply with this and close.
     Broken(Cow<'static, str>),
 }

@@ -62,8 +62,6 @@ fn flush_option(args: &[&[u8]]) -> Result<(), Reply> {
     }
 }
 
-// ---- expiry ----
-
 pub(super) fn pttl(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
     Reply::Int(remaining(node, context, args[1]))
 }

@@ -58,15 +58,15 @@ fn push(node: &mut Node, context: &Context, args: &[&[u8]], front: bool) -> Repl
 
 pub(super) fn lpop(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
     let key = args[1];
-    let wanted = match args {
+    let count = match args {
         [_, _] => None,
-        [_, _, wanted] => match number::integer(wanted).map(usize::try_from) {
+        [_, _, count] => match number::integer(count).map(usize::try_from) {
             Some(Ok(n)) => Some(n),
             Some(Err(_)) | None => return NOT_POSITIVE,
         },
         _ => return wrong_arity("lpop"),
     };
-    match (node.db(context).pop_front(context.view, key, wanted.unwrap_or(1)), wanted) {
+    match (node.db(context).pop_front(context.view, key, count.unwrap_or(1)), count) {
         (Ok(Some(items)), Some(_)) => Reply::Array(items.into_iter().map(Reply::Bulk).collect()),
         (Ok(Some(items)), None) => items.into_iter().next().map_or(Reply::Nil, Reply::Bulk),
         (Ok(None), Some(_)) => Reply::NilArray,
@@ -163,7 +163,6 @@ impl Node {
         self.unblocked.push_back(conn);
     }
 
-    /// Returns the reply to a blocked command that times out.
     pub(super) fn timeout_reply(&self, blocked: &Blocked) -> Reply {
         match blocked.cause {
             Cause::Keys { .. } => Reply::NilArray,

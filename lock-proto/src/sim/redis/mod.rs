@@ -33,6 +33,7 @@
 mod command;
 mod config;
 mod connection;
+mod direct;
 mod effect;
 mod glob;
 pub(super) mod input;
@@ -40,7 +41,6 @@ mod keyspace;
 mod lists;
 mod memory;
 mod number;
-mod outside;
 mod pubsub;
 mod replication;
 mod reply;
@@ -98,7 +98,7 @@ pub enum Condition {
 
 /// A command from a client, as `MONITOR` would show it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Seen {
+pub struct ExecutedCommand {
     /// The connection on which it arrived.
     pub conn: u64,
     /// The command and its arguments.
@@ -139,7 +139,7 @@ pub struct Node {
     calls: [u64; command::COUNT],
     evictions: u64,
     replication: Replication,
-    seen: VecDeque<Seen>,
+    seen: VecDeque<ExecutedCommand>,
 }
 
 impl Node {
@@ -171,8 +171,6 @@ impl Node {
             config,
         }
     }
-
-    // ---- input ----
 
     /// A client has connected. `conn` must not be in use.
     pub fn handle_connected(&mut self, now: Instant, conn: u64) {
@@ -230,8 +228,6 @@ impl Node {
         }
     }
 
-    // ---- output ----
-
     /// Returns the bytes to send to the client of `conn`. Empty if there is no such connection.
     #[must_use]
     pub fn outgoing(&self, conn: u64) -> &[u8] {
@@ -253,7 +249,7 @@ impl Node {
 
     /// Returns the next command from a client, if the configuration enables this. Commands called
     /// by scripts are not included.
-    pub fn poll_seen(&mut self) -> Option<Seen> {
+    pub fn poll_executed(&mut self) -> Option<ExecutedCommand> {
         self.seen.pop_front()
     }
 
@@ -264,8 +260,6 @@ impl Node {
         let until = timeout.into_iter().chain(self.next_collection()).min()?;
         Some(self.wall.when(until.saturating_add(1).saturating_mul(1_000_000)).max(self.now))
     }
-
-    // ---- administration ----
 
     /// Restarts the server: closes every connection, drops all scripts, and resets run id and
     /// uptime. Data is kept, as after a clean shutdown with a snapshot, or lost.
@@ -335,8 +329,6 @@ impl Node {
         self.wall.jump_back(now, by);
     }
 
-    // ---- internal ----
-
     fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
     }
@@ -349,7 +341,6 @@ impl Node {
         self.wall_ms_at(self.now)
     }
 
-    /// Executes the buffered requests of `conn`.
     fn read(&mut self, conn: u64) {
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         // Taking the input is safe: a command never adds to the input of another connection.
@@ -364,7 +355,6 @@ impl Node {
 
     /// Executes requests until `conn` blocks, closes or has no complete one. `used` counts bytes.
     fn execute_all(&mut self, conn: u64, input: &[u8], used: &mut usize) {
-        // Enough for most requests.
         let mut args: Vec<&[u8]> = Vec::with_capacity(12);
         while *used < input.len() {
             let Some(connection) = self.connections.get(&conn) else { return };
@@ -398,7 +388,7 @@ impl Node {
             return;
         }
         if self.config.monitor {
-            self.seen.push_back(Seen { conn, args: args.iter().map(|arg| arg.to_vec()).collect() });
+            self.seen.push_back(ExecutedCommand { conn, args: args.iter().map(|arg| arg.to_vec()).collect() });
         }
         let view = self.view();
         let full = !self.make_room(view.now);
@@ -431,7 +421,6 @@ impl Node {
         }
     }
 
-    /// Resumes unblocked connections until none is left.
     fn resume_unblocked(&mut self) {
         while let Some(conn) = self.unblocked.pop_front() {
             self.read(conn);

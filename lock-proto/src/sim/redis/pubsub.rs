@@ -83,7 +83,7 @@ pub(super) fn publish(node: &mut Node, context: &mut Context, args: &[&[u8]]) ->
 }
 
 impl Node {
-    /// Such a client may run few commands: RESP2 replies cannot be told from messages.
+    /// Such a client may run few commands: RESP2 replies look like messages.
     pub(super) fn is_resp2_subscriber(&self, conn: u64) -> bool {
         self.connections
             .get(&conn)

@@ -291,15 +291,11 @@ impl Node {
         self.replication.history.as_str()
     }
 
-    // ---- internal ----
-
-    /// The current view of a client.
     pub(super) fn view(&self) -> View {
         let expired = if self.is_replica() { Expired::Hidden } else { Expired::Removed };
         View { now: self.wall_ms(), expired }
     }
 
-    /// Runs a command from the primary.
     fn apply_command(&mut self, args: &[&[u8]]) {
         match args {
             [b"SELECT", db] => {
@@ -394,9 +390,9 @@ impl Node {
 
     /// Too few replicas keep up: `NOREPLICAS`.
     pub(super) fn below_min_replicas(&self) -> bool {
-        let wanted = self.config.min_replicas;
+        let required = self.config.min_replicas;
         let good = self.replication.replicas.values().filter(|ack| self.now.since(ack.at) <= MAX_LAG);
-        wanted > 0 && !self.is_replica() && good.count() < wanted
+        required > 0 && !self.is_replica() && good.count() < required
     }
 
     /// A replica without a link, which does not serve stale data.
@@ -433,8 +429,6 @@ impl Node {
         )
     }
 }
-
-// ---- commands ----
 
 pub(super) fn role(node: &mut Node, _context: &mut Context, _args: &[&[u8]]) -> Reply {
     let int = |n: u64| Reply::Int(i64::try_from(n).unwrap_or(i64::MAX));

@@ -42,7 +42,6 @@ impl Reply {
         matches!(self, Self::Error(_))
     }
 
-    /// Appends the reply to `out`.
     pub(super) fn encode(&self, protocol: Protocol, out: &mut Vec<u8>) {
         match self {
             Self::Later => {}

@@ -14,7 +14,6 @@ use crate::redis::script;
 
 const NOSCRIPT: Reply = Reply::error("NOSCRIPT No matching script. Please use EVAL.");
 
-/// A script that this server can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Known {
     Take,
@@ -213,7 +212,7 @@ impl Node {
     }
 
     /// Mints fencing tokens for `locks` locks. All scripts that mint share this part.
-    fn mint(&mut self, context: &mut Context, counter: &[u8], wanted: f64, locks: usize) -> Result<Minted, Stop> {
+    fn mint(&mut self, context: &mut Context, counter: &[u8], requested: f64, locks: usize) -> Result<Minted, Stop> {
         let locks = locks as f64;
         let last = match self.call_get(context, counter)? {
             None => 0.0,
@@ -225,10 +224,10 @@ impl Node {
             _ => 0.0,
         };
         let now = part(0) * 1_000_000.0 + part(1);
-        let count = if last > 0.0 { wanted.min(((now - last) / locks).floor()).max(1.0) } else { 1.0 };
+        let count = if last > 0.0 { requested.min(((now - last) / locks).floor()).max(1.0) } else { 1.0 };
         let first = last.max(now - count * locks) + 1.0;
         #[cfg(test)]
-        let (first, count) = if FIXED_BLOCKS.get() { (last.max(now) + 1.0, wanted) } else { (first, count) };
+        let (first, count) = if FIXED_BLOCKS.get() { (last.max(now) + 1.0, requested) } else { (first, count) };
         let next = first + count * locks - 1.0;
         self.call(context, &[b"SET", counter, format!("{next:.0}").as_bytes()])?;
         Ok(Minted { first, count, ahead: (next - now).max(0.0) })
@@ -236,9 +235,9 @@ impl Node {
 
     fn take_free(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
         let Some((tokens, [ttl, _])) = argv.split_last_chunk() else { return Err(raise("no TTL")) };
-        let (count, wanted) = (tokens.len(), number(argv, argv.len() - 1)?);
-        let minted = if wanted > 0.0 {
-            self.mint(context, arg(keys, count)?, wanted, count)?
+        let (count, requested) = (tokens.len(), number(argv, argv.len() - 1)?);
+        let minted = if requested > 0.0 {
+            self.mint(context, arg(keys, count)?, requested, count)?
         } else {
             Minted { first: 0.0, count: 1.0, ahead: 0.0 }
         };
@@ -429,7 +428,7 @@ impl Node {
 
 #[cfg(test)]
 std::thread_local! {
-    /// A planted flaw: servers of this thread mint as many tokens as requested, whatever the clock.
+    /// A planted flaw: servers of this thread mint all requested tokens and ignore the clock.
     pub(in crate::sim) static FIXED_BLOCKS: core::cell::Cell<bool> = const { core::cell::Cell::new(false) };
 }
 
@@ -455,7 +454,6 @@ fn retired(own: Option<f64>, argv: &[&[u8]]) -> Result<bool, Stop> {
     Ok(n <= upto || (n > after && n <= last))
 }
 
-/// Converts a table of numbers to a reply.
 fn answer(numbers: &[f64]) -> Reply {
     Reply::Array(numbers.iter().map(|n| integer(*n)).collect())
 }

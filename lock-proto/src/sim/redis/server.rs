@@ -58,8 +58,6 @@ pub(super) fn select(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> 
     Reply::OK
 }
 
-// ---- login ----
-
 pub(super) fn auth(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
     match args {
         [_, password] => {
@@ -146,8 +144,6 @@ pub(super) fn hello(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> R
         (bulk("modules"), Reply::Array(Vec::new())),
     ])
 }
-
-// ---- CLIENT ----
 
 const BAD_NAME: Reply = Reply::error("ERR Client names cannot contain spaces, newlines or special characters.");
 
@@ -281,14 +277,13 @@ fn victims(node: &Node, args: &[&[u8]]) -> Result<Victims, Reply> {
     Ok(victims)
 }
 
-// ---- INFO ----
-
 pub(super) fn info(node: &mut Node, _context: &mut Context, args: &[&[u8]]) -> Reply {
-    let wanted: Vec<String> = args[1..].iter().map(|arg| lower(arg)).collect();
-    let all = wanted.is_empty() || wanted.iter().any(|name| matches!(name.as_str(), "all" | "default" | "everything"));
+    let requested: Vec<String> = args[1..].iter().map(|arg| lower(arg)).collect();
+    let all =
+        requested.is_empty() || requested.iter().any(|name| matches!(name.as_str(), "all" | "default" | "everything"));
     let mut sections: Vec<String> = Vec::new();
     for name in ["server", "clients", "persistence", "replication"] {
-        if all || wanted.iter().any(|other| other == name) {
+        if all || requested.iter().any(|other| other == name) {
             sections.push(node.info_section(name));
         }
     }

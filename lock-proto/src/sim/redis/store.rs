@@ -38,7 +38,6 @@ impl Entry {
     }
 }
 
-/// A view of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct View {
     /// Unix time in ms.
@@ -114,7 +113,6 @@ impl Db {
         }
     }
 
-    /// Writes a string, replacing any value.
     pub(super) fn set(&mut self, view: View, key: &[u8], text: &[u8], expires: Option<u64>) {
         self.dirty = true;
         self.soonest = self.soonest.min(expires.unwrap_or(u64::MAX));
@@ -134,7 +132,6 @@ impl Db {
         self.entries.insert(key.to_vec(), Entry { value: Value::String(text.to_vec()), expires, used: view.now });
     }
 
-    /// Sets or removes the expiry of an existing key.
     pub(super) fn set_expiry(&mut self, view: View, key: &[u8], expires: Option<u64>) {
         let Some(entry) = self.get(view, key) else { return };
         entry.expires = expires;
@@ -142,7 +139,6 @@ impl Db {
         self.dirty = true;
     }
 
-    /// Removes a key, and returns whether it existed.
     pub(super) fn remove(&mut self, view: View, key: &[u8]) -> bool {
         if self.get(view, key).is_none() {
             return false;
@@ -188,7 +184,6 @@ impl Db {
         Ok(Some(taken))
     }
 
-    /// Iterates over the visible keys in order.
     pub(super) fn iter(&self, now: u64) -> impl Iterator<Item = (&[u8], &Entry)> {
         self.entries.iter().filter(move |(_, entry)| !entry.is_over(now)).map(|(key, entry)| (key.as_slice(), entry))
     }
@@ -235,7 +230,6 @@ impl Db {
         true
     }
 
-    /// Removes a key that has expired or is evicted.
     fn take_expired(&mut self, key: &[u8]) {
         if let Some(key) = self.forget(key) {
             self.removed.push(key);

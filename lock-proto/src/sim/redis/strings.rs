@@ -75,7 +75,6 @@ fn add(node: &mut Node, context: &Context, key: &[u8], by: i64) -> Reply {
     Reply::Int(new)
 }
 
-/// The options of `SET`.
 #[derive(Default)]
 struct Options<'a> {
     if_absent: bool,
@@ -85,7 +84,6 @@ struct Options<'a> {
     expiry: Option<(Unit, &'a [u8])>,
 }
 
-/// The unit of a time argument.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unit {
     pub(super) seconds: bool,

@@ -66,7 +66,7 @@ fn blocked_clients_are_served_in_order_and_forgotten_when_they_hang_up() {
     assert_eq!(request(&mut node, 6, 4, "RPUSH b x y z"), ":3\r\n");
     assert_eq!(output(&mut node, 2), "*2\r\n$1\r\nb\r\n$1\r\nx\r\n");
     assert_eq!(output(&mut node, 3), "*2\r\n$1\r\nb\r\n$1\r\ny\r\n");
-    assert_eq!(request(&mut node, 7, 4, "LLEN b"), ":1\r\n", "nobody took the element of the one who left");
+    assert_eq!(request(&mut node, 7, 4, "LLEN b"), ":1\r\n", "the element of the disconnected client remains");
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn hostile_input_closes_the_connection_and_nothing_else() {
     for _ in 0..10 {
         node.handle_received(at(0), 3, echo.as_bytes());
     }
-    assert_eq!(node.poll_closed(), Some(3), "who does not read is cut off");
+    assert_eq!(node.poll_closed(), Some(3), "a client that does not read is disconnected");
     assert!(node.outgoing(3).is_empty());
 }
 

@@ -58,9 +58,9 @@ pub enum Backend {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Bounds {
     /// Within the bounds.
-    Kept,
+    Within,
     /// Outside the bounds, for this reason.
-    Broken(&'static str),
+    Beyond(&'static str),
 }
 
 /// A named situation.
@@ -82,7 +82,6 @@ pub struct Scenario {
     pub(crate) run: fn(&Plan, Keep, bool) -> (Outcome, Trace),
 }
 
-/// The parts of a plan that a scenario draws.
 #[derive(Clone, Debug)]
 pub(crate) struct Draft {
     pub(crate) setup: Setup,
@@ -193,7 +192,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-fn text_of(panic: &Box<dyn Any + Send>) -> String {
+fn panic_text(panic: &Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| String::from(*text));
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a word".into())
 }

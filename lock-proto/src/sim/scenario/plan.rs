@@ -89,10 +89,8 @@ pub struct Step {
     pub action: Action,
 }
 
-/// An action of an application or a fault.
-///
-/// An action that no longer applies, as to a dead process, does nothing. So any step may be
-/// removed.
+/// An action of an application or a fault. It does nothing if it no longer applies, as to a dead
+/// process, so any step may be removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {

@@ -7,20 +7,20 @@ use super::{Action, Bounds, Origin, Pace, Plan, Step};
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.scenario.name, self.scenario.about)?;
-        if let Bounds::Broken(what) = self.scenario.bounds {
+        if let Bounds::Beyond(what) = self.scenario.bounds {
             write!(f, " (beyond the bounds: {what})")?;
         }
         match &self.origin {
             Origin::Seed(seed) => write!(f, "\n  drawn from seed {seed}")?,
             Origin::Bytes(bytes) => write!(f, "\n  drawn from {} bytes", bytes.len())?,
         }
-        f.write_str(if self.changed { ", then made smaller\n" } else { "\n" })?;
-        writeln!(f, "  a packet travels {:?}; world seed {}", self.setup.latency, self.setup.seed)?;
+        f.write_str(if self.changed { ", then shrunk\n" } else { "\n" })?;
+        writeln!(f, "  packet latency {:?}; world seed {}", self.setup.latency, self.setup.seed)?;
         if !self.setup.service.is_zero() {
             writeln!(f, "  a server takes {:?} for a command", self.setup.service)?;
         }
         if self.setup.stale {
-            writeln!(f, "  clients are told what comes over connections that are over")?;
+            writeln!(f, "  clients get data from ended connections")?;
         }
         for (lane, paces) in [("client", &self.setup.clients), ("node", &self.setup.nodes)] {
             for (i, Pace { offset, drift_ppm }) in paces.iter().enumerate() {
@@ -45,13 +45,13 @@ impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Acquire { client, tag, name, ttl, wait, renew, claim, hold, write_every } => {
-                write!(f, "client {client} wants {name} as #{tag}: wait {wait:?}, renew {renew:?}")?;
+                write!(f, "client {client} requests {name} as #{tag}: wait {wait:?}, renew {renew:?}")?;
                 if let Some(ttl) = ttl {
                     write!(f, ", TTL {ttl:?}")?;
                 }
                 match hold {
-                    Some(hold) => write!(f, ", holds it {hold:?}")?,
-                    None => f.write_str(", keeps it")?,
+                    Some(hold) => write!(f, ", holds it for {hold:?}")?,
+                    None => f.write_str(", holds it until released")?,
                 }
                 if let Some(every) = write_every {
                     write!(f, ", writes every {every:?}")?;
@@ -59,17 +59,17 @@ impl fmt::Display for Action {
                 f.write_str(if *claim { "" } else { ", does not claim it" })
             }
             Self::Claim(tag) => write!(f, "#{tag} is claimed"),
-            Self::Extend(tag) => write!(f, "#{tag} asks for more time"),
+            Self::Extend(tag) => write!(f, "#{tag} is extended"),
             Self::Release(tag) => write!(f, "#{tag} is released"),
             Self::Abandon(tag) => write!(f, "#{tag} is dropped"),
             Self::Write(tag) => write!(f, "#{tag} writes"),
             Self::Shutdown { client, within } => write!(f, "client {client} is shut down within {within:?}"),
-            Self::PauseClient(client) => write!(f, "client {client} is stopped"),
-            Self::SuspendClient(client) => write!(f, "client {client} is suspended, its clock stands still"),
-            Self::ResumeClient(client) => write!(f, "client {client} goes on"),
+            Self::PauseClient(client) => write!(f, "client {client} is paused"),
+            Self::SuspendClient(client) => write!(f, "client {client} is suspended and its clock stops"),
+            Self::ResumeClient(client) => write!(f, "client {client} resumes"),
             Self::KillClient(client) => write!(f, "client {client} dies"),
-            Self::PauseNode(node) => write!(f, "node {node} is stopped"),
-            Self::ResumeNode(node) => write!(f, "node {node} goes on"),
+            Self::PauseNode(node) => write!(f, "node {node} is paused"),
+            Self::ResumeNode(node) => write!(f, "node {node} resumes"),
             Self::KillNode(node) => write!(f, "node {node} dies"),
             Self::RestartNode { node, keep_data: true } => write!(f, "node {node} starts with its data"),
             Self::RestartNode { node, keep_data: false } => write!(f, "node {node} starts empty"),

@@ -25,24 +25,24 @@
 //!     type State = State;
 //!     type Action = usize;
 //!
-//!     fn starts(&self) -> Vec<State> {
+//!     fn initial_states(&self) -> Vec<State> {
 //!         vec![State::default()]
 //!     }
 //!
 //!     fn actions(&self, state: &State, actions: &mut Vec<usize>) {
-//!         actions.extend((0..2).filter(|who| !state.done[*who]));
+//!         actions.extend((0..2).filter(|thread| !state.done[*thread]));
 //!     }
 //!
-//!     fn step(&self, state: &State, who: &usize) -> State {
+//!     fn step(&self, state: &State, thread: &usize) -> State {
 //!         let mut next = state.clone();
-//!         match state.read[*who] {
-//!             None => next.read[*who] = Some(state.counter),
-//!             Some(read) => (next.counter, next.done[*who]) = (read + 1, true),
+//!         match state.read[*thread] {
+//!             None => next.read[*thread] = Some(state.counter),
+//!             Some(read) => (next.counter, next.done[*thread]) = (read + 1, true),
 //!         }
 //!         next
 //!     }
 //!
-//!     fn describe(&self, state: &State, canon: &mut Canon) {
+//!     fn hash_state(&self, state: &State, canon: &mut Canon) {
 //!         state.hash(canon);
 //!     }
 //!
@@ -83,7 +83,7 @@ pub trait Model {
     type Action: Clone + fmt::Debug;
 
     /// Returns the initial states.
-    fn starts(&self) -> Vec<Self::State>;
+    fn initial_states(&self) -> Vec<Self::State>;
 
     /// Appends every action that is possible in `state`. A state without actions is final.
     fn actions(&self, state: &Self::State, actions: &mut Vec<Self::Action>);
@@ -91,13 +91,13 @@ pub trait Model {
     /// Returns the state after `action`.
     fn step(&self, state: &Self::State, action: &Self::Action) -> Self::State;
 
-    /// Creates an empty hasher for [`describe`](Self::describe), with the ranges of clocks and ids.
+    /// Creates the hasher for [`hash_state`](Self::hash_state), with the ranges of clocks and ids.
     fn canon(&self) -> Canon {
         Canon::new()
     }
 
     /// Hashes what distinguishes `state`. States with equal fingerprints count as the same state.
-    fn describe(&self, state: &Self::State, canon: &mut Canon);
+    fn hash_state(&self, state: &Self::State, canon: &mut Canon);
 
     /// Checks the invariants, which must hold in every state.
     ///
@@ -119,7 +119,7 @@ pub trait Model {
     }
 
     /// Describes a step in words: when, who, what.
-    fn tell(&self, before: &Self::State, action: &Self::Action) -> String {
+    fn describe_step(&self, before: &Self::State, action: &Self::Action) -> String {
         let _ = before;
         format!("{action:?}")
     }
@@ -191,7 +191,7 @@ pub struct Outcome<A> {
 
 impl<A> Outcome<A> {
     /// Returns the conditions that were never reached.
-    pub fn never(&self) -> impl Iterator<Item = &'static str> {
+    pub fn unreached(&self) -> impl Iterator<Item = &'static str> {
         self.sometimes.iter().filter(|(_, states)| *states == 0).map(|(what, _)| *what)
     }
 }
@@ -241,7 +241,7 @@ struct Run<'a, M: Model> {
     seen: BTreeMap<u64, u32>,
     /// The first way in which each state was reached: the predecessor and the action.
     predecessors: Vec<(u32, Option<M::Action>)>,
-    starts: Vec<M::State>,
+    initial_states: Vec<M::State>,
     layer: Vec<(u32, M::State)>,
     next: Vec<(u32, M::State)>,
     transitions: u64,
@@ -257,7 +257,7 @@ impl<'a, M: Model> Run<'a, M> {
             canon: model.canon(),
             seen: BTreeMap::new(),
             predecessors: Vec::new(),
-            starts: Vec::new(),
+            initial_states: Vec::new(),
             layer: Vec::new(),
             next: Vec::new(),
             transitions: 0,
@@ -268,9 +268,9 @@ impl<'a, M: Model> Run<'a, M> {
     }
 
     fn search(&mut self, limits: Search) -> Option<Counterexample<M::Action>> {
-        for start in self.model.starts() {
-            self.starts.push(start.clone());
-            let place = self.starts.len() as u32 - 1;
+        for start in self.model.initial_states() {
+            self.initial_states.push(start.clone());
+            let place = self.initial_states.len() as u32 - 1;
             // A duplicate start keeps its own index, so that counterexamples start correctly.
             self.predecessors.push((START, None));
             let fingerprint = self.fingerprint(&start);
@@ -316,7 +316,7 @@ impl<'a, M: Model> Run<'a, M> {
 
     fn fingerprint(&mut self, state: &M::State) -> u64 {
         self.canon.clear();
-        self.model.describe(state, &mut self.canon);
+        self.model.hash_state(state, &mut self.canon);
         self.canon.fingerprint()
     }
 
@@ -338,9 +338,9 @@ impl<'a, M: Model> Run<'a, M> {
         }
         actions.reverse();
         let mut trace = Vec::new();
-        if let Some(mut state) = self.starts.get(at as usize).cloned() {
+        if let Some(mut state) = self.initial_states.get(at as usize).cloned() {
             for action in &actions {
-                trace.push(self.model.tell(&state, action));
+                trace.push(self.model.describe_step(&state, action));
                 state = self.model.step(&state, action);
             }
         }

@@ -22,7 +22,6 @@ use crate::error::ConfigError;
 use crate::id::ClientId;
 use crate::time::{Instant, nanos};
 
-/// A change of the settings of one client or of all.
 type Change<C> = Box<dyn Fn(C) -> C>;
 /// Creates a client from its local time, settings, id and seed.
 type Make<S> = Box<dyn Fn(Instant, <S as Store>::Config, ClientId, u64) -> Result<<S as Store>::Client, ConfigError>>;
@@ -181,7 +180,7 @@ impl<S: Servers> Builder<S> {
             violations: Vec::new(),
             recorder: if self.traced { Recorder::on(self.clients, nodes) } else { Recorder::default() },
             agenda: Agenda::default(),
-            spins: 0,
+            steps_at_instant: 0,
             steps: 0,
             halted: false,
             service: self.service,

@@ -6,13 +6,13 @@ use core::time::Duration;
 use super::super::check::Stage;
 use super::super::trace::State;
 use super::World;
-use super::process::Fact;
+use super::process::Input;
 use super::store::Servers;
 use crate::id::LockId;
 use crate::lock::Machine as _;
 
 /// How long an application holds a lock while the world winds down.
-const SHORT: Duration = Duration::from_millis(10);
+const FINAL_HOLD: Duration = Duration::from_millis(10);
 
 impl<S: Servers> World<S> {
     /// Ends every fault: partitions heal, paused processes resume, dead servers restart with their
@@ -21,7 +21,7 @@ impl<S: Servers> World<S> {
     pub fn calm(&mut self) {
         self.note("calm");
         self.recorder.calm(self.now);
-        self.network.quick();
+        self.network.reset_latencies();
         self.service = Duration::ZERO;
         S::calm(self);
         for client in 0..self.clients.len() {
@@ -36,7 +36,7 @@ impl<S: Servers> World<S> {
         for client in 0..self.clients.len() {
             for record in self.clients[client].records.values_mut() {
                 let habits = &mut record.habits;
-                (habits.claim, habits.hold) = (true, Some(habits.hold.map_or(SHORT, |hold| hold.min(SHORT))));
+                (habits.claim, habits.hold) = (true, Some(habits.hold.map_or(FINAL_HOLD, |hold| hold.min(FINAL_HOLD))));
             }
             for (lock, stage) in self.checker.live(client).collect::<Vec<(LockId, Stage)>>() {
                 match stage {
@@ -44,7 +44,7 @@ impl<S: Servers> World<S> {
                     Stage::Offered if self.is_running(client) => self.claim(client, lock),
                     Stage::Offered | Stage::Held | Stage::Lost => {}
                 }
-                self.plan(self.now + SHORT, client, Fact::Release(lock));
+                self.plan(self.now + FINAL_HOLD, client, Input::Release(lock));
             }
         }
     }
@@ -58,7 +58,6 @@ impl<S: Servers> World<S> {
             && S::next_due(self).is_none()
     }
 
-    /// Returns each client's next deadline and its reason.
     pub(super) fn timers(&self) -> Vec<Option<(crate::Instant, &'static str)>> {
         self.clients.iter().map(|process| process.machine.next_deadline_reason()).collect()
     }

@@ -18,7 +18,6 @@ pub(super) fn signed(by: Duration) -> i64 {
     i64::try_from(by.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Limits of the promptness check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Prompt {
     trips: u32,
@@ -38,7 +37,7 @@ impl<S: Servers> World<S> {
     pub fn expect_prompt(&mut self, trips: u32, slack: Duration, most: Duration) {
         self.prompt = Prompt { trips, slack, most };
         self.checker.expect_prompt(Duration::ZERO);
-        self.judge_prompt();
+        self.update_prompt_limit();
     }
 
     /// Requires, until work is lost with its connection or server, that no client repeats work or
@@ -98,7 +97,7 @@ impl<S: Servers> World<S> {
     /// Returns a digest of the clients' requests and events. It does not depend on names.
     #[must_use]
     pub const fn fingerprint(&self) -> u64 {
-        self.journal.facts.get()
+        self.journal.fingerprint.get()
     }
 
     /// Ends and returns the recording, if [`Builder::traced`](super::Builder::traced) enabled it.
@@ -106,28 +105,27 @@ impl<S: Servers> World<S> {
         self.recorder.finish(self.now)
     }
 
-    fn judge_prompt(&mut self) {
+    fn update_prompt_limit(&mut self) {
         let Prompt { trips, slack, most } = self.prompt;
         let trip = self.network.round_trip() + self.slowest;
         if trip > most {
-            self.checker.troubled();
+            self.checker.waive_prompt();
         } else if self.checker.is_prompt() {
             self.checker.expect_prompt(trip * trips + slack);
         }
     }
 
-    /// Notes how long a command took on its server.
     pub(super) fn served(&mut self, after: Duration) {
         if after > self.slowest {
             self.slowest = after;
-            self.judge_prompt();
+            self.update_prompt_limit();
         }
     }
 
     /// Notes a fault: from now on replies may be late and requests may be repeated.
     pub(super) fn note_fault(&mut self) {
-        self.checker.troubled();
-        self.checker.repeats();
+        self.checker.waive_prompt();
+        self.checker.waive_once();
     }
 
     pub(super) fn check(&mut self) {
@@ -154,13 +152,11 @@ impl<S: Servers> World<S> {
         panic!("{what}\n  seed {}, at {}; the end of the log:\n{}", self.seed, self.now, self.journal.tail(80));
     }
 
-    /// Records the state of an acquisition.
     pub(super) fn point(&mut self, client: usize, lock: LockId, point: impl FnOnce() -> Point) {
         let Some(record) = self.clients[client].records.get(&lock) else { return };
-        self.recorder.note(self.now, || What::Lock { client, lock, name: record.shown(), point: point() });
+        self.recorder.note(self.now, || What::Lock { client, lock, name: record.escaped_name(), point: point() });
     }
 
-    /// Records a note about a client or server, or about the world in general.
     pub(super) fn annotate(&mut self, lane: Option<Lane>, text: impl FnOnce() -> String) {
         self.recorder.note(self.now, || What::Note { lane, text: text() });
     }

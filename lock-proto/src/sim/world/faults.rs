@@ -10,9 +10,8 @@ use super::World;
 use super::check::signed;
 use super::store::Servers;
 
-/// Faults of clients.
 impl<S: Servers> World<S> {
-    /// Pauses the client process, as by `SIGSTOP`. Its clock goes on.
+    /// Pauses the client process, as by `SIGSTOP`. Its clock continues.
     pub fn pause_client(&mut self, client: usize) {
         self.journal.write(self.now, format_args!("c{client} paused"));
         self.note_fault();
@@ -28,7 +27,7 @@ impl<S: Servers> World<S> {
         self.journal.write(self.now, format_args!("c{client} {}", S::SUSPENDED));
         self.note_fault();
         if self.is_running(client) {
-            self.clients[client].asleep = Some(self.now);
+            self.clients[client].suspended_at = Some(self.now);
             self.set_process(client, State::Paused);
         }
     }
@@ -44,8 +43,8 @@ impl<S: Servers> World<S> {
         if self.rng.one_in(2) {
             self.wake_client(client);
         }
-        while let Some(fact) = self.clients[client].inbox.pop_front() {
-            self.handle_fact(client, fact);
+        while let Some(input) = self.clients[client].inbox.pop_front() {
+            self.handle_input(client, input);
         }
         self.wake_client(client);
     }
@@ -58,20 +57,19 @@ impl<S: Servers> World<S> {
             self.set_process(client, State::Down);
         }
         self.clients[client].inbox.clear();
-        self.checker.dies(client);
+        self.checker.killed(client);
         for id in self.network.of_client(client) {
             self.close(client, id);
         }
     }
 
-    /// Restarts the client's clock if it was stopped.
     fn start_clock(&mut self, client: usize) {
         let process = &mut self.clients[client];
-        let Some(since) = process.asleep.take() else { return };
-        process.clock.stood_still(since, self.now);
+        let Some(since) = process.suspended_at.take() else { return };
+        process.clock.pause(since, self.now);
         let slept = self.now.since(since);
         self.recorder.note(self.now, || What::Clock { lane: Lane::Client(client), by: -signed(slept) });
-        self.checker.slept(self.now, client, slept);
+        self.checker.suspended(self.now, client, slept);
         self.check();
     }
 
@@ -81,7 +79,6 @@ impl<S: Servers> World<S> {
     }
 }
 
-/// Faults of the network between clients and servers.
 impl<S: Servers> World<S> {
     /// Blocks packets between this client and this node in both directions.
     pub fn partition(&mut self, client: usize, node: usize) {
@@ -116,12 +113,12 @@ impl<S: Servers> World<S> {
         let shown = S::DIRECTIONS[direction.index()];
         self.journal.write(self.now, format_args!("slow c{client} {}{node} {shown} {latency:?}", S::NODE));
         // Slow packets are not lost: the check for repeated work stays on.
-        self.checker.troubled();
+        self.checker.waive_prompt();
         self.network.slow(client, node, direction, latency);
     }
     /// Stalls the current connections between this client and this node in one direction for
-    /// `span`, as if packets were lost and retransmitted with backoff. Data sent before arrives
-    /// late, even if the client has closed the connection. New connections are not affected.
+    /// `span`, as if packets were lost and retransmitted with backoff. Data in flight arrives late,
+    /// even if the client has closed the connection. New connections are not affected.
     pub fn stall(&mut self, client: usize, node: usize, direction: Direction, span: Duration) {
         let shown = S::DIRECTIONS[direction.index()];
         self.journal.write(self.now, format_args!("stall c{client} {}{node} {shown} {span:?}", S::NODE));

@@ -8,14 +8,14 @@ mod builder;
 mod calm;
 mod check;
 pub(super) mod etcd;
+mod events;
 mod faults;
 mod handover;
 mod process;
-mod questions;
+mod queries;
 pub(super) mod redis;
 mod run;
 mod store;
-mod told;
 
 use alloc::format;
 use alloc::sync::Arc;
@@ -75,8 +75,7 @@ pub struct World<S: Servers> {
     recorder: Recorder,
     agenda: Agenda<Planned<S>>,
     /// Steps since time last advanced.
-    spins: u32,
-    /// Number of calls to the machines.
+    steps_at_instant: u32,
     steps: u64,
     /// Set when a machine broke its contract. Nothing happens after that.
     halted: bool,
@@ -120,7 +119,7 @@ impl<S: Servers> World<S> {
         write_every: Option<Duration>,
     ) -> Result<LockId, Misuse> {
         let habits = Habits { claim, hold, write_every };
-        self.ask(client, want, "acquire", habits, |machine, now| machine.acquire(now, want))
+        self.try_start(client, want, "acquire", habits, |machine, now| machine.acquire(now, want))
     }
 
     fn start(
@@ -132,13 +131,13 @@ impl<S: Servers> World<S> {
         request: impl FnOnce(&mut S::Client, Instant) -> Result<LockId, Misuse>,
     ) -> LockId {
         let habits = Habits { claim: self.auto_claim || hold.is_some(), hold, write_every: None };
-        match self.ask(client, want, verb, habits, request) {
+        match self.try_start(client, want, verb, habits, request) {
             Ok(lock) => lock,
             Err(misuse) => self.fail(&format!("client {client} cannot {verb} {}: {misuse}", want.name.escape_ascii())),
         }
     }
 
-    fn ask(
+    fn try_start(
         &mut self,
         client: usize,
         want: &Acquire,
@@ -154,10 +153,10 @@ impl<S: Servers> World<S> {
             Wait::For(time) if !time.is_zero() => Some(self.after(client, time)),
             Wait::For(_) | Wait::Try | Wait::Forever => None,
         };
-        self.checker.asked(self.now, client, lock, &name, wait_ends);
+        self.checker.requested(self.now, client, lock, &name, wait_ends);
         self.store.requested(&name);
         self.clients[client].records.insert(lock, Record::new(name, want, habits));
-        self.point(client, lock, || Point::Asked);
+        self.point(client, lock, || Point::Requested);
         self.check();
         self.pump_client(client);
         Ok(lock)
@@ -180,8 +179,8 @@ impl<S: Servers> World<S> {
     pub fn release(&mut self, client: usize, lock: LockId) {
         self.journal.write(self.now, format_args!("c{client} {lock} release"));
         let answer_by = self.after(client, self.clients[client].machine.release_within());
-        self.checker.gives_back(client, lock, Some(answer_by));
-        self.point(client, lock, || Point::GaveBack);
+        self.checker.release_requested(client, lock, Some(answer_by));
+        self.point(client, lock, || Point::Released);
         self.must(client, lock, |machine, now| machine.release(now, lock));
         self.pump_client(client);
     }
@@ -190,7 +189,7 @@ impl<S: Servers> World<S> {
     pub fn abandon(&mut self, client: usize, lock: LockId) {
         self.journal.write(self.now, format_args!("c{client} {lock} abandon"));
         if self.stage(client, lock).is_some_and(|stage| stage != Stage::Over) {
-            self.point(client, lock, || Point::GaveBack);
+            self.point(client, lock, || Point::Released);
         }
         self.checker.abandoned(client, lock);
         self.call_machine(client, |machine, now| machine.abandon(now, lock));
@@ -217,10 +216,10 @@ impl<S: Servers> World<S> {
         let stop_by = self.after(client, within);
         self.checker.shut_down(client, stop_by);
         let held: Vec<LockId> =
-            self.checker.live(client).filter(|(_, stage)| stage.is_out()).map(|(id, _)| id).collect();
+            self.checker.live(client).filter(|(_, stage)| stage.has_guard()).map(|(id, _)| id).collect();
         for lock in held {
-            self.point(client, lock, || Point::GaveBack);
-            self.checker.gives_back(client, lock, Some(stop_by));
+            self.point(client, lock, || Point::Released);
+            self.checker.release_requested(client, lock, Some(stop_by));
         }
         self.call_machine(client, |machine, now| machine.shutdown(now, within));
     }
@@ -273,7 +272,6 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// Calls a verb that cannot fail and carries out its outputs.
     fn call_machine(&mut self, client: usize, verb: impl FnOnce(&mut S::Client, Instant)) {
         let _ = self.try_verb(client, |machine, now| {
             verb(machine, now);

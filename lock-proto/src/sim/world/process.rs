@@ -21,9 +21,9 @@ pub(crate) struct Process<S: Servers> {
     /// Next deadline of the machine, in true time.
     next: Option<Instant>,
     /// True time at which its clock stopped.
-    pub(super) asleep: Option<Instant>,
+    pub(super) suspended_at: Option<Instant>,
     /// Inputs that arrived while it was paused.
-    pub(super) inbox: VecDeque<Fact<S>>,
+    pub(super) inbox: VecDeque<Input<S>>,
     pub(super) records: BTreeMap<LockId, Record>,
     /// Set once the shutdown is complete: number of leftovers.
     pub(super) stopped: Option<u32>,
@@ -32,7 +32,7 @@ pub(crate) struct Process<S: Servers> {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Fact<S: Servers> {
+pub(crate) enum Input<S: Servers> {
     Connected(ConnId),
     Received(ConnId, S::Packet),
     Disconnected(ConnId, Fault),
@@ -48,7 +48,7 @@ impl<S: Servers> Process<S> {
             clock,
             state: State::Running,
             next: None,
-            asleep: None,
+            suspended_at: None,
             inbox: VecDeque::new(),
             records: BTreeMap::new(),
             stopped: None,
@@ -60,7 +60,7 @@ impl<S: Servers> Process<S> {
     }
 
     pub(super) fn local(&self, now: Instant) -> Instant {
-        Instant::from_nanos(self.clock.read(self.asleep.unwrap_or(now)))
+        Instant::from_nanos(self.clock.read(self.suspended_at.unwrap_or(now)))
     }
 
     /// Returns the true time at which its clock shows `local`.
@@ -96,7 +96,6 @@ impl<P> Host<P> {
         Self { state: State::Running, inbox: VecDeque::new(), busy_until: None, queue: VecDeque::new() }
     }
 
-    /// Drops all input when the process dies.
     pub(super) fn clear(&mut self) {
         self.inbox.clear();
         self.queue.clear();

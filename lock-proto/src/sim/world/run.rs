@@ -7,10 +7,10 @@ use core::time::Duration;
 use super::super::check::Stage;
 use super::super::direction::Direction;
 use super::super::network::{Arrival, Packet, Posted};
-use super::super::trace::{Fate, Lane, State, What};
+use super::super::trace::{Delivery, Lane, State, What};
 use super::World;
 use super::handover::Cause;
-use super::process::{Fact, Process};
+use super::process::{Input, Process};
 use super::store::{Planned, Servers, label};
 use crate::fault::Fault;
 use crate::id::{ConnId, NodeId};
@@ -18,7 +18,7 @@ use crate::lock::Machine as _;
 use crate::time::Instant;
 
 /// This many steps without an advance of time count as an endless loop.
-pub(super) const MAX_SPINS: u32 = 100_000;
+pub(super) const MAX_STEPS_AT_INSTANT: u32 = 100_000;
 
 /// Delay of stale data after the end of its connection.
 const STALE: Range<Duration> = Duration::ZERO..Duration::from_millis(200);
@@ -82,7 +82,7 @@ impl<S: Servers> World<S> {
         } else if S::act_first(self) {
         } else if let Some(planned) = self.agenda.due(self.now) {
             match planned {
-                Planned::Fact(client, fact) => self.deliver_fact(client, fact),
+                Planned::Input(client, input) => self.deliver_input(client, input),
                 Planned::Write(write) => S::write_arrives(self, write),
             }
         } else if let Some(client) = (0..self.clients.len()).find(|client| self.is_client_due(*client)) {
@@ -97,22 +97,21 @@ impl<S: Servers> World<S> {
     fn advance(&mut self, next: Instant, end: Instant) -> bool {
         if next > end {
             self.now = self.now.max(end);
-            self.checker.passes(self.now);
+            self.checker.advance(self.now);
             return false;
         }
         if next > self.now {
             self.now = next;
-            self.checker.passes(next);
-            self.spins = 0;
+            self.checker.advance(next);
+            self.steps_at_instant = 0;
         }
-        self.spins += 1;
-        if self.spins > MAX_SPINS {
-            self.halt("time stands still: a machine wants to be called again and again".into());
+        self.steps_at_instant += 1;
+        if self.steps_at_instant > MAX_STEPS_AT_INSTANT {
+            self.halt("time does not advance: a machine wants to be called again and again".into());
         }
         !self.halted
     }
 
-    /// Sends a packet and records it.
     pub(super) fn send(&mut self, id: u64, direction: Direction, packet: Packet<S::Packet>) {
         let mut message = None;
         if self.recorder.is_on() {
@@ -127,7 +126,6 @@ impl<S: Servers> World<S> {
         self.network.send(self.now, id, direction, Posted { packet, message });
     }
 
-    /// Drops everything in flight on a connection.
     pub(super) fn lose(&mut self, id: u64) {
         self.lose_directions(id, &Direction::BOTH);
     }
@@ -140,21 +138,21 @@ impl<S: Servers> World<S> {
         }
         self.lose_directions(id, &[Direction::ToNode]);
         let later = self.rng.duration(&STALE);
-        self.network.hold_up(self.now, id, Direction::ToClient, later);
+        self.network.delay(self.now, id, Direction::ToClient, later);
         self.send(id, Direction::ToClient, Packet::Close(Fault::Reset));
     }
 
     fn lose_directions(&mut self, id: u64, directions: &[Direction]) {
         for message in self.network.lose(id, directions) {
-            self.recorder.fate(Some(message), Fate::Lost(self.now));
+            self.recorder.set_delivery(Some(message), Delivery::Lost(self.now));
         }
     }
 
     pub(super) fn connect(&mut self, client: usize, node: NodeId, conn: ConnId) {
         self.journal.write(self.now, format_args!("c{client}/{conn} connect"));
-        self.journal.facts.connect(self.now, client, conn);
+        self.journal.fingerprint.connect(self.now, client, conn);
         if node.index() >= self.hosts.len() || self.network.find(client, conn).is_some() {
-            return self.halt(format!("client {client} asks for the connection {conn}, which cannot be"));
+            return self.halt(format!("client {client} requests the connection {conn}, which is in use or invalid"));
         }
         let node = self.store.resolve(client, node.index());
         let id = self.network.open(self.now, client, node, conn);
@@ -163,7 +161,7 @@ impl<S: Servers> World<S> {
 
     pub(super) fn disconnect(&mut self, client: usize, conn: ConnId) {
         self.journal.write(self.now, format_args!("c{client}/{conn} disconnect"));
-        self.journal.facts.disconnect(self.now, client, conn);
+        self.journal.fingerprint.disconnect(self.now, client, conn);
         if let Some(id) = self.network.find(client, conn) {
             self.close(client, id);
         }
@@ -172,7 +170,7 @@ impl<S: Servers> World<S> {
     /// Closes a connection. Data sent before is still delivered.
     pub(super) fn close(&mut self, client: usize, id: u64) {
         self.send(id, Direction::ToNode, Packet::Close(Fault::Closed));
-        self.checker.gives_up(self.now, id, None, self.is_alive(client, id));
+        self.checker.closed(self.now, id, None, self.is_alive(client, id));
         if let Some(link) = self.network.links.get_mut(&id) {
             link.client_open = false;
         }
@@ -182,29 +180,29 @@ impl<S: Servers> World<S> {
     /// Returns whether the connection received data recently, by the client's clock.
     pub(super) fn is_alive(&self, client: usize, id: u64) -> bool {
         let (process, silence) = (&self.clients[client], S::silence(self, client));
-        let silent = |heard| process.local(self.now).since(process.local(heard));
-        self.network.links.get(&id).is_some_and(|link| silent(link.heard) < silence)
+        let silent = |last_received| process.local(self.now).since(process.local(last_received));
+        self.network.links.get(&id).is_some_and(|link| silent(link.last_received) < silence)
     }
 
     fn deliver(&mut self, arrival: Arrival<S::Packet>) {
         let now = self.now;
         let Some(link) = self.network.links.get_mut(&arrival.link) else { return };
         if arrival.direction == Direction::ToClient {
-            link.heard = now;
+            link.last_received = now;
         }
         let (client, node, conn) = (link.client, link.node, link.conn);
         let Posted { packet, message } = arrival.posted;
-        self.recorder.fate(message, Fate::Arrived(self.now));
+        self.recorder.set_delivery(message, Delivery::Arrived(self.now));
         match (arrival.direction, packet) {
             (Direction::ToNode, packet) => {
                 self.deliver_to_node(arrival.link, node, packet);
-                if arrival.frees {
+                if arrival.frees_window {
                     self.pump_client(client);
                 }
             }
-            (Direction::ToClient, Packet::Open) => self.deliver_fact(client, Fact::Connected(conn)),
-            (Direction::ToClient, Packet::Data(data)) => self.deliver_fact(client, Fact::Received(conn, data)),
-            (Direction::ToClient, Packet::Close(why)) => self.deliver_fact(client, Fact::Disconnected(conn, why)),
+            (Direction::ToClient, Packet::Open) => self.deliver_input(client, Input::Connected(conn)),
+            (Direction::ToClient, Packet::Data(data)) => self.deliver_input(client, Input::Received(conn, data)),
+            (Direction::ToClient, Packet::Close(why)) => self.deliver_input(client, Input::Disconnected(conn, why)),
         }
     }
 
@@ -248,35 +246,35 @@ impl<S: Servers> World<S> {
         self.pump_client(client);
     }
 
-    pub(super) fn plan(&mut self, at: Instant, client: usize, fact: Fact<S>) {
-        self.agenda.plan(at, Planned::Fact(client, fact));
+    pub(super) fn plan(&mut self, at: Instant, client: usize, input: Input<S>) {
+        self.agenda.plan(at, Planned::Input(client, input));
     }
 
     /// Delivers an input to a process, or queues it while the process is paused.
-    pub(super) fn deliver_fact(&mut self, client: usize, fact: Fact<S>) {
+    pub(super) fn deliver_input(&mut self, client: usize, input: Input<S>) {
         match self.clients[client].state {
-            State::Running => self.handle_fact(client, fact),
-            State::Paused => self.clients[client].inbox.push_back(fact),
+            State::Running => self.handle_input(client, input),
+            State::Paused => self.clients[client].inbox.push_back(input),
             State::Down => {}
         }
     }
 
-    pub(super) fn handle_fact(&mut self, client: usize, fact: Fact<S>) {
+    pub(super) fn handle_input(&mut self, client: usize, input: Input<S>) {
         self.cause = Cause::Received;
-        match fact {
-            Fact::Connected(conn) => self.connected(client, conn),
-            Fact::Received(conn, packet) => {
+        match input {
+            Input::Connected(conn) => self.connected(client, conn),
+            Input::Received(conn, packet) => {
                 if self.stale || self.network.find(client, conn).is_some() {
                     S::receive_on_client(self, client, conn, packet);
                 }
             }
-            Fact::Disconnected(conn, why) => self.disconnected(client, conn, why),
-            Fact::Release(lock) => {
-                if self.stage(client, lock).is_some_and(Stage::is_out) {
+            Input::Disconnected(conn, why) => self.disconnected(client, conn, why),
+            Input::Release(lock) => {
+                if self.stage(client, lock).is_some_and(Stage::has_guard) {
                     self.release(client, lock);
                 }
             }
-            Fact::Chore(chore) => S::do_chore(self, client, chore),
+            Input::Chore(chore) => S::do_chore(self, client, chore),
         }
         self.pump_client(client);
     }
@@ -295,7 +293,7 @@ impl<S: Servers> World<S> {
 
     fn disconnected(&mut self, client: usize, conn: ConnId, why: Fault) {
         let Some(id) = self.network.find(client, conn) else { return self.end_stale(client, conn, why) };
-        self.checker.gives_up(self.now, id, None, false);
+        self.checker.closed(self.now, id, None, false);
         if let Some(link) = self.network.links.get_mut(&id) {
             link.client_open = false;
         }
@@ -330,16 +328,16 @@ impl<S: Servers> World<S> {
         }
         // Otherwise the machine has yet to run its timers.
         if !self.is_client_due(client) {
-            self.checker.up_to_date(self.now, client);
+            self.checker.check_overdue(self.now, client);
             self.check();
         }
     }
 
     /// Counts another round of outputs. Returns false if there are too many.
     pub(super) fn count_round(&mut self, client: usize) -> bool {
-        self.spins += 1;
-        if self.spins > MAX_SPINS {
-            self.halt(format!("client {client} asks for more and more without end"));
+        self.steps_at_instant += 1;
+        if self.steps_at_instant > MAX_STEPS_AT_INSTANT {
+            self.halt(format!("client {client} produces outputs without end"));
         }
         !self.halted
     }

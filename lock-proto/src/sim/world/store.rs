@@ -12,7 +12,7 @@ use super::super::journal::Keep;
 use super::super::network::{Packet, Payload};
 use super::super::rng::Rng;
 use super::World;
-use super::process::{Fact, Process};
+use super::process::{Input, Process};
 use crate::id::{ClientId, ConnId, LockId};
 use crate::lock::{Event, Machine};
 use crate::time::Instant;
@@ -27,7 +27,6 @@ pub trait Store: Clone + Debug {
 
 /// Hooks that a store's servers implement. Most of them get the whole world.
 pub(crate) trait Servers: Store + Sized {
-    /// Servers as described by the builder.
     type Setup;
     type Packet: Payload;
     /// Store-specific state of a client process.
@@ -44,15 +43,11 @@ pub(crate) trait Servers: Store + Sized {
     const LEFT: &str;
     const DIRECTIONS: [&str; 2];
 
-    // ---- construction ----
-
     /// Returns the number of servers and the default settings of a client.
     fn plain(setup: &mut Self::Setup, rng: &mut Rng) -> (usize, Self::Config);
     fn own(id: ClientId, config: &Self::Config) -> Self::Own;
     fn servers(setup: Self::Setup, keep: Keep, clients: &[Process<Self>]) -> Self;
     fn begin(w: &mut World<Self>);
-
-    // ---- events ----
 
     /// Returns when the servers next act without input.
     fn next_due(w: &World<Self>) -> Option<Instant>;
@@ -69,8 +64,6 @@ pub(crate) trait Servers: Store + Sized {
     fn do_chore(w: &mut World<Self>, client: usize, chore: Self::Chore);
     fn write_arrives(w: &mut World<Self>, write: Self::Write);
     fn calm(w: &mut World<Self>);
-
-    // ---- queries ----
 
     /// A client requested this lock.
     fn requested(&mut self, _name: &Arc<[u8]>) {}
@@ -92,11 +85,10 @@ pub(crate) trait Servers: Store + Sized {
 
 #[derive(Clone, Debug)]
 pub(super) enum Planned<S: Servers> {
-    Fact(usize, Fact<S>),
+    Input(usize, Input<S>),
     Write(S::Write),
 }
 
-/// Describes a packet for pictures.
 pub(super) fn label<P: Payload>(packet: &Packet<P>, direction: Direction) -> String {
     match (packet, direction) {
         (Packet::Open, Direction::ToNode) => "connect".into(),

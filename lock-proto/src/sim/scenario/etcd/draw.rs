@@ -20,18 +20,15 @@ const NESTED: &str = "e/x";
 /// A kind of step. Its weight is drawn per run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    // Applications.
     Cancel,
     Burst,
     Campaign,
     CampaignNested,
     Observe,
     Shutdown,
-    // Clients.
     PauseClient,
     SuspendClient,
     KillClient,
-    // Members.
     PauseMember,
     KillMember,
     StopMember,
@@ -39,7 +36,6 @@ pub(super) enum Kind {
     Quorum,
     ChangeLeader,
     Refuse,
-    // The network.
     Cut,
     CutAll,
     Reset,
@@ -48,7 +44,6 @@ pub(super) enum Kind {
     Crawl,
     /// Data in flight arrives after its connection was replaced.
     Replace,
-    // The store.
     Compact,
     Touch,
     CancelWatches,
@@ -61,7 +56,6 @@ pub(super) enum Kind {
     RevokeLease,
 }
 
-/// Parameters of a scenario.
 pub(super) struct Mix {
     /// Kinds of steps with their maximum weights.
     pub(super) kinds: &'static [(Kind, u64)],
@@ -164,7 +158,7 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
             break;
         }
         drawing.at += drawing.chance.millis(gap);
-        drawing.one(&weights);
+        drawing.add_random(&weights);
     }
     let steps = drawing.steps;
     // Drawn last, so that the rest of the run does not depend on it.
@@ -178,17 +172,17 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
 }
 
 impl Drawing<'_> {
-    fn one(&mut self, weights: &[(Kind, u64)]) {
+    fn add_random(&mut self, weights: &[(Kind, u64)]) {
         // As likely as all faults together; otherwise few locks would be held when a fault strikes.
         let total: u64 = weights.iter().map(|(_, weight)| weight).sum();
         let mut draw = self.chance.below(2 * total + 5);
         for (kind, weight) in weights {
             match draw.checked_sub(*weight) {
                 Some(rest) => draw = rest,
-                None => return self.happens(*kind),
+                None => return self.add(*kind),
             }
         }
-        if self.elections_only { self.happens(Kind::Campaign) } else { self.acquire() }
+        if self.elections_only { self.add(Kind::Campaign) } else { self.acquire() }
     }
 
     fn push(&mut self, after: Duration, action: Action) {
@@ -252,7 +246,7 @@ impl Drawing<'_> {
         let write_every = self.chance.one_in(3).then(|| Duration::from_millis(20) + self.chance.millis(500));
         let want = Action::Acquire { client, tag, name, ttl, wait, renew, claim, hold, write_every };
         self.push(Duration::ZERO, want);
-        self.loose(tag, hold.is_none() || !claim);
+        self.add_later_actions(tag, hold.is_none() || !claim);
     }
 
     fn hold(&mut self) -> Option<Duration> {
@@ -268,8 +262,8 @@ impl Drawing<'_> {
     }
 
     /// Draws the later actions of an application without a hold time.
-    fn loose(&mut self, tag: u32, loose: bool) {
-        if !loose {
+    fn add_later_actions(&mut self, tag: u32, needed: bool) {
+        if !needed {
             return;
         }
         for _ in 0..1 + self.chance.below(3) {
@@ -295,7 +289,7 @@ impl Drawing<'_> {
             let after = self.fault_duration();
             self.etcd(after, EtcdAction::Proclaim(tag));
         }
-        self.loose(tag, hold.is_none() || !claim);
+        self.add_later_actions(tag, hold.is_none() || !claim);
     }
 
     /// Drops an acquisition within a few round trips, in whatever state it is in.
@@ -314,7 +308,7 @@ impl Drawing<'_> {
         }
     }
 
-    fn happens(&mut self, kind: Kind) {
+    fn add(&mut self, kind: Kind) {
         let now = Duration::ZERO;
         match kind {
             Kind::Cancel => self.cancel(),

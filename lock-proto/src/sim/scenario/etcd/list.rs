@@ -7,127 +7,143 @@ use crate::sim::chance::Chance;
 use crate::sim::check::Rule;
 
 /// Within the bounds every rule must hold.
-const fn kept(name: &'static str, about: &'static str, draw: fn(&mut Chance) -> Draft) -> Scenario {
-    Scenario { name, about, backend: Backend::Etcd, bounds: Bounds::Kept, excused: &[], draw, run }
+const fn within_bounds(name: &'static str, about: &'static str, draw: fn(&mut Chance) -> Draft) -> Scenario {
+    Scenario { name, about, backend: Backend::Etcd, bounds: Bounds::Within, excused: &[], draw, run }
 }
 
 /// Outside the bounds two clients may believe to hold a lock; stale writes must still be rejected.
-const fn broken(
+const fn beyond_bounds(
     name: &'static str,
     about: &'static str,
     what: &'static str,
     draw: fn(&mut Chance) -> Draft,
 ) -> Scenario {
-    let bounds = Bounds::Broken(what);
+    let bounds = Bounds::Beyond(what);
     Scenario { name, about, backend: Backend::Etcd, bounds, excused: &[Rule::MutualExclusion], draw, run }
 }
 
 pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
-    kept("etcd-contention", "clients contend; clients and members die, members come back", |chance| {
+    within_bounds("etcd-contention", "clients contend; clients and members die, members come back", |chance| {
         use Kind::{KillClient, KillMember, Reset, StopMember};
         draft(
             chance,
             &Mix { kinds: &[(KillClient, 4), (KillMember, 6), (StopMember, 3), (Reset, 4)], service: 1_000, ..PLAIN },
         )
     }),
-    kept("etcd-pauses", "clients stand still for longer than their lease, and so do members", |chance| {
+    within_bounds("etcd-pauses", "clients and members are paused for longer than a lease", |chance| {
         use Kind::{PauseClient, PauseMember};
         draft(chance, &Mix { kinds: &[(PauseClient, 10), (PauseMember, 4)], ..PLAIN })
     }),
-    kept("etcd-drift", "clocks drift as far as is allowed, while clients and leaders are lost", |chance| {
+    within_bounds("etcd-drift", "clocks drift as far as allowed, while clients and leaders are lost", |chance| {
         use Kind::{CutAll, KillClient, PauseClient};
         draft(chance, &Mix { kinds: &[(PauseClient, 4), (KillClient, 2), (CutAll, 5)], drift: 9_800, ..PLAIN })
     }),
-    broken("etcd-drift-beyond", "clocks drift further than is allowed", "clocks drift by up to a half", |chance| {
+    beyond_bounds("etcd-drift-beyond", "clocks drift further than allowed", "clocks drift by up to a half", |chance| {
         use Kind::{CutAll, KillClient, PauseClient};
         draft(chance, &Mix { kinds: &[(PauseClient, 4), (KillClient, 2), (CutAll, 8)], drift: 500_000, ..PLAIN })
     }),
-    broken(
+    beyond_bounds(
         "etcd-suspended",
         "the machines of clients are suspended, and their clocks with them",
-        "clocks stand still while a machine is suspended",
+        "clocks stop while a machine is suspended",
         |chance| {
             use Kind::{Reset, SuspendClient};
             draft(chance, &Mix { kinds: &[(SuspendClient, 10), (Reset, 2)], ..PLAIN })
         },
     ),
-    kept("etcd-partitions", "clients and members cannot hear each other, one way or both, and can again", |chance| {
-        use Kind::{Cut, CutAll, Isolate, Reset, Slow};
-        let kinds = &[(Cut, 10), (CutAll, 5), (Reset, 5), (Slow, 5), (Isolate, 5)];
-        draft(chance, &Mix { kinds, ..PLAIN })
-    }),
-    kept("etcd-late", "requests take longer than their senders wait, and are executed all the same", |chance| {
+    within_bounds(
+        "etcd-partitions",
+        "clients and members are partitioned, in one direction or both, and reconnected",
+        |chance| {
+            use Kind::{Cut, CutAll, Isolate, Reset, Slow};
+            let kinds = &[(Cut, 10), (CutAll, 5), (Reset, 5), (Slow, 5), (Isolate, 5)];
+            draft(chance, &Mix { kinds, ..PLAIN })
+        },
+    ),
+    within_bounds("etcd-late", "requests take longer than their senders wait, and are still executed", |chance| {
         use Kind::{Burst, Cut, Reset, Slow};
         draft(chance, &Mix { kinds: &[(Burst, 20), (Slow, 5), (Cut, 3), (Reset, 3)], late: true, ..PLAIN })
     }),
-    kept("etcd-leaders", "leaders change or are lost, and so is the majority", |chance| {
+    within_bounds("etcd-leaders", "leaders change or are lost, and so is the majority", |chance| {
         use Kind::{ChangeLeader, Isolate, KillMember, Quorum};
         draft(chance, &Mix { kinds: &[(ChangeLeader, 5), (Quorum, 5), (Isolate, 5), (KillMember, 5)], ..PLAIN })
     }),
-    kept("etcd-expiry", "leases end while their owners hold, wait, or come and go", |chance| {
+    within_bounds("etcd-expiry", "leases expire while their owners hold, wait, or come and go", |chance| {
         use Kind::{Cancel, CutAll, PauseClient};
         draft(chance, &Mix { kinds: &[(CutAll, 10), (PauseClient, 6), (Cancel, 6)], ..PLAIN })
     }),
-    broken(
+    beyond_bounds(
         "etcd-by-hand",
-        "keys are deleted and leases revoked by hand, of holders and of waiters",
-        "somebody deletes what locks have written",
+        "keys and leases of holders and waiters are deleted by hand",
+        "another program deletes keys of locks",
         |chance| {
             use Kind::{DeleteKey, PauseClient, Reset, RevokeLease};
             let kinds = &[(DeleteKey, 10), (RevokeLease, 10), (Reset, 3), (PauseClient, 2)];
             draft(chance, &Mix { kinds, ..PLAIN })
         },
     ),
-    kept("etcd-watches", "histories are compacted, watches cancelled and streams ended while clients wait", |chance| {
-        use Kind::{CancelWatches, Compact, EndStreams, KillMember, Reset, Touch};
-        let kinds = &[(Compact, 8), (Touch, 10), (CancelWatches, 8), (EndStreams, 8), (Reset, 3), (KillMember, 2)];
-        draft(chance, &Mix { kinds, ..PLAIN })
-    }),
-    kept("etcd-cancel", "waits and holds are dropped at every step on the way", |chance| {
+    within_bounds(
+        "etcd-watches",
+        "histories are compacted, watches cancelled and streams ended while clients wait",
+        |chance| {
+            use Kind::{CancelWatches, Compact, EndStreams, KillMember, Reset, Touch};
+            let kinds = &[(Compact, 8), (Touch, 10), (CancelWatches, 8), (EndStreams, 8), (Reset, 3), (KillMember, 2)];
+            draft(chance, &Mix { kinds, ..PLAIN })
+        },
+    ),
+    within_bounds("etcd-cancel", "waits and holds are dropped at every step on the way", |chance| {
         use Kind::{Cancel, Cut, KillMember, Reset};
         draft(chance, &Mix { kinds: &[(Cancel, 40), (Reset, 4), (Cut, 3), (KillMember, 2)], ..PLAIN })
     }),
-    kept("etcd-turns", "many waiters of one client pass a lock on among themselves, under faults", |chance| {
+    within_bounds("etcd-turns", "waiters of one client hand a lock over locally, under faults", |chance| {
         use Kind::{Burst, CutAll, KillClient, PauseClient, Reset};
         let kinds = &[(Burst, 20), (Reset, 4), (CutAll, 3), (PauseClient, 3), (KillClient, 2)];
         draft(chance, &Mix { kinds, ..PLAIN })
     }),
-    kept("etcd-shutdown", "clients are shut down, with time and without, under faults", |chance| {
+    within_bounds("etcd-shutdown", "clients are shut down, with time and without, under faults", |chance| {
         use Kind::{Burst, CutAll, KillMember, PauseClient, Reset, Shutdown};
         let kinds = &[(Shutdown, 6), (Burst, 5), (Reset, 4), (CutAll, 3), (PauseClient, 3), (KillMember, 3)];
         draft(chance, &Mix { kinds, ..PLAIN })
     }),
-    kept("etcd-elections", "candidates campaign, proclaim and resign, others observe, under faults", |chance| {
-        use Kind::{
-            Campaign, CancelWatches, ChangeLeader, CutAll, KillClient, KillMember, Observe, PauseClient, Reset,
-        };
-        let kinds = &[
-            (Campaign, 20),
-            (Observe, 10),
-            (Reset, 4),
-            (CutAll, 3),
-            (PauseClient, 3),
-            (KillClient, 2),
-            (KillMember, 2),
-            (ChangeLeader, 2),
-            (CancelWatches, 2),
-        ];
-        draft(chance, &Mix { kinds, elections_only: true, ..PLAIN })
-    }),
-    kept("etcd-nested", "elections whose names begin with the name of another election and a slash", |chance| {
-        use Kind::{Campaign, CampaignNested, Cancel, KillClient, Observe, PauseClient, Reset};
-        let kinds = &[
-            (CampaignNested, 10),
-            (Campaign, 10),
-            (Observe, 10),
-            (Cancel, 3),
-            (Reset, 3),
-            (PauseClient, 2),
-            (KillClient, 2),
-        ];
-        draft(chance, &Mix { kinds, elections_only: true, ..PLAIN })
-    }),
-    kept("etcd-lost-events", "members lose watch events and do not say so", |chance| {
+    within_bounds(
+        "etcd-elections",
+        "candidates campaign, proclaim and resign, others observe, under faults",
+        |chance| {
+            use Kind::{
+                Campaign, CancelWatches, ChangeLeader, CutAll, KillClient, KillMember, Observe, PauseClient, Reset,
+            };
+            let kinds = &[
+                (Campaign, 20),
+                (Observe, 10),
+                (Reset, 4),
+                (CutAll, 3),
+                (PauseClient, 3),
+                (KillClient, 2),
+                (KillMember, 2),
+                (ChangeLeader, 2),
+                (CancelWatches, 2),
+            ];
+            draft(chance, &Mix { kinds, elections_only: true, ..PLAIN })
+        },
+    ),
+    within_bounds(
+        "etcd-nested",
+        "elections whose names begin with the name of another election and a slash",
+        |chance| {
+            use Kind::{Campaign, CampaignNested, Cancel, KillClient, Observe, PauseClient, Reset};
+            let kinds = &[
+                (CampaignNested, 10),
+                (Campaign, 10),
+                (Observe, 10),
+                (Cancel, 3),
+                (Reset, 3),
+                (PauseClient, 2),
+                (KillClient, 2),
+            ];
+            draft(chance, &Mix { kinds, elections_only: true, ..PLAIN })
+        },
+    ),
+    within_bounds("etcd-lost-events", "members lose watch events silently", |chance| {
         use Kind::{Burst, Campaign, Cancel, KillClient, LoseEvents, Observe, PauseClient, Touch};
         let kinds = &[
             (LoseEvents, 10),
@@ -141,49 +157,49 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
         ];
         draft(chance, &Mix { kinds, recheck: true, ..PLAIN })
     }),
-    kept("etcd-logins", "clients log in, and their tokens end before they do", |chance| {
+    within_bounds("etcd-logins", "clients log in, and their tokens expire", |chance| {
         use Kind::{CutAll, ExpireTokens, KillMember, Observe, PauseClient, Reset};
         let kinds = &[(ExpireTokens, 10), (KillMember, 4), (Reset, 4), (PauseClient, 3), (Observe, 3), (CutAll, 2)];
         draft(chance, &Mix { kinds, login: true, ..PLAIN })
     }),
-    kept("etcd-refusals", "the cluster has no room, or too much to do", |chance| {
+    within_bounds("etcd-refusals", "the cluster is out of space or overloaded", |chance| {
         use Kind::{Cancel, PauseClient, Refuse, Reset};
         draft(chance, &Mix { kinds: &[(Refuse, 10), (Reset, 3), (PauseClient, 3), (Cancel, 5)], ..PLAIN })
     }),
-    kept(
+    within_bounds(
         "etcd-calm",
-        "nothing goes wrong: a release reaches the next waiter at once, and no work is done twice",
+        "no faults: a release reaches the next waiter promptly, and no request is repeated",
         |chance| {
             use Kind::{Burst, Campaign, Cancel};
             let kinds = &[(Cancel, 6), (Burst, 6), (Campaign, 6)];
             draft(chance, &Mix { kinds, service: 2_000, fast: true, ..PLAIN })
         },
     ),
-    kept(
+    within_bounds(
         "etcd-slow",
-        "packets travel for up to several times the shortest TTL, and members have much to do",
+        "packets travel for up to several times the shortest TTL, and members are busy",
         |chance| {
             use Kind::{Burst, Cancel, Crawl, Slow};
             let kinds = &[(Crawl, 10), (Slow, 4), (Burst, 5), (Cancel, 5)];
             draft(chance, &Mix { kinds, service: 50_000, ..PLAIN })
         },
     ),
-    kept("etcd-stale", "answers and ends come over connections that have been replaced", |chance| {
+    within_bounds("etcd-stale", "replies and disconnects arrive from replaced connections", |chance| {
         use Kind::{Burst, Campaign, Cancel, Replace};
         let kinds = &[(Replace, 20), (Burst, 5), (Campaign, 4), (Cancel, 5)];
         draft(chance, &Mix { kinds, stale: true, late: true, ..PLAIN })
     }),
-    broken(
+    beyond_bounds(
         "etcd-replaced",
-        "the keys of leaders are replaced by hand, and they proclaim and write before they hear of it",
-        "somebody replaces what a leader has written",
+        "the keys of leaders are replaced by hand, and they proclaim and write before they learn of it",
+        "another program replaces a leader's key",
         |chance| {
             use Kind::{Campaign, Observe, PauseClient, ReplaceKey, Reset};
             let kinds = &[(ReplaceKey, 20), (Campaign, 10), (Observe, 4), (PauseClient, 2), (Reset, 2)];
             draft(chance, &Mix { kinds, elections_only: true, ..PLAIN })
         },
     ),
-    kept("etcd-everything", "whatever may happen within the bounds", |chance| {
+    within_bounds("etcd-everything", "all faults within the bounds", |chance| {
         use Kind::{
             Burst, Campaign, Cancel, CancelWatches, ChangeLeader, Compact, Cut, CutAll, EndStreams, ExpireTokens,
             Isolate, KillClient, KillMember, Observe, PauseClient, PauseMember, Quorum, Refuse, Reset, Shutdown, Slow,

@@ -162,13 +162,13 @@ impl fmt::Display for EtcdAction {
         let whose = |oldest: &bool| if *oldest { "holder" } else { "last in the queue" };
         match self {
             Self::Campaign { client, tag, name, ttl, wait, renew, claim, hold } => {
-                write!(f, "client {client} stands for {name} as #{tag}: wait {wait:?}, renew {renew:?}")?;
+                write!(f, "client {client} campaigns for {name} as #{tag}: wait {wait:?}, renew {renew:?}")?;
                 if let Some(ttl) = ttl {
                     write!(f, ", TTL {ttl:?}")?;
                 }
                 match hold {
                     Some(hold) => write!(f, ", resigns after {hold:?}")?,
-                    None => f.write_str(", stays in office")?,
+                    None => f.write_str(", does not resign")?,
                 }
                 f.write_str(if *claim { "" } else { ", does not claim it" })
             }
@@ -177,27 +177,27 @@ impl fmt::Display for EtcdAction {
                 write!(f, "client {client} observes {name} as #{tag}")
             }
             Self::Observe { client, tag, name, always: false } => {
-                write!(f, "client {client} asks who leads {name} as #{tag}")
+                write!(f, "client {client} queries the leader of {name} as #{tag}")
             }
             Self::Close(tag) => write!(f, "#{tag} is closed"),
-            Self::StopMember(member) => write!(f, "member {member} ends in an orderly way"),
+            Self::StopMember(member) => write!(f, "member {member} stops"),
             Self::Isolate(member) => write!(f, "member {member} is cut off from the others"),
-            Self::Rejoin(member) => write!(f, "member {member} hears the others again"),
-            Self::LoseQuorum => f.write_str("no member hears another"),
-            Self::RestoreQuorum => f.write_str("the members hear each other again"),
+            Self::Rejoin(member) => write!(f, "member {member} rejoins the others"),
+            Self::LoseQuorum => f.write_str("all members are cut off from each other"),
+            Self::RestoreQuorum => f.write_str("all members are connected again"),
             Self::ChangeLeader => f.write_str("another member leads"),
             Self::Compact => f.write_str("the history is compacted"),
-            Self::Touch => f.write_str("something else is written"),
+            Self::Touch => f.write_str("an unrelated key is written"),
             Self::CancelWatches => f.write_str("every watch is cancelled"),
             Self::EndStreams(member) => write!(f, "the streams of member {member} end"),
-            Self::LoseEvents(member) => write!(f, "the watches of member {member} miss what happens"),
-            Self::KeepEvents(member) => write!(f, "the watches of member {member} report what happens again"),
+            Self::LoseEvents(member) => write!(f, "the watches of member {member} lose events"),
+            Self::KeepEvents(member) => write!(f, "the watches of member {member} report events again"),
             Self::ExpireTokens => f.write_str("every token becomes invalid"),
             Self::DeleteKey { name, oldest } => write!(f, "the key of the {} of {name} is deleted", whose(oldest)),
             Self::ReplaceKey { name, oldest } => write!(f, "the key of the {} of {name} is replaced", whose(oldest)),
             Self::RevokeLease { name, oldest } => write!(f, "the lease of the {} of {name} is revoked", whose(oldest)),
             Self::Condition { condition, on: true } => write!(f, "the cluster refuses: {condition:?}"),
-            Self::Condition { condition, on: false } => write!(f, "the cluster is over {condition:?}"),
+            Self::Condition { condition, on: false } => write!(f, "the cluster recovers from {condition:?}"),
         }
     }
 }

@@ -8,7 +8,7 @@ use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use std::panic::catch_unwind;
 
-use super::super::{Action, Bounds, Outcome, Plan, Store, text_of};
+use super::super::{Action, Bounds, Outcome, Plan, Store, panic_text};
 use super::{EtcdAction, EtcdStore};
 use crate::error::ConfigError;
 use crate::etcd::{Client, Config, QueryId};
@@ -26,7 +26,6 @@ const TRIPS: u32 = 8;
 // E5
 const LATE_WATCH: Duration = Duration::from_millis(100);
 
-/// Request of an application, for a lock or an election.
 struct Request {
     client: usize,
     tag: u32,
@@ -38,11 +37,10 @@ struct Request {
     hold: Option<Duration>,
 }
 
-struct Play<C: EtcdClient> {
+struct Runner<C: EtcdClient> {
     w: World<C>,
     locks: BTreeMap<u32, (usize, LockId)>,
     queries: BTreeMap<u32, (usize, QueryId)>,
-    /// Clients that were asked to shut down.
     stopping: Vec<bool>,
     longest: Duration,
 }
@@ -66,7 +64,6 @@ impl Plan {
     }
 }
 
-/// Runs both phases of `plan`.
 pub(super) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
     run_clients(plan, keep, traced, Client::new)
 }
@@ -78,19 +75,19 @@ fn run_clients<C: EtcdClient>(
     make: impl Fn(Instant, Config, ClientId, u64) -> Result<C, ConfigError> + 'static,
 ) -> (Outcome, Trace) {
     let Store::Etcd(store) = &plan.setup.store else { return Default::default() };
-    let mut play = Play {
+    let mut runner = Runner {
         w: build(plan, store).keep(keep).traced(traced).machine(make).build(),
         locks: BTreeMap::new(),
         queries: BTreeMap::new(),
         stopping: plan.setup.clients.iter().map(|_| false).collect(),
         longest: store.session_ttl,
     };
-    play.w.expect_violation();
+    runner.w.expect_violation();
     // A panic in a machine counts as a violation.
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| play.both_phases(plan))) {
-        play.w.report(Rule::Contract, format!("panic: {}", text_of(&panic)));
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| runner.run_phases(plan))) {
+        runner.w.report(Rule::Contract, format!("panic: {}", panic_text(&panic)));
     }
-    let mut w = play.w;
+    let mut w = runner.w;
     let trace = w.take_trace();
     let outcome = Outcome {
         violations: w.violations().to_vec(),
@@ -137,9 +134,9 @@ fn build(plan: &Plan, store: &EtcdStore) -> Builder {
     })
 }
 
-impl<C: EtcdClient> Play<C> {
-    fn both_phases(&mut self, plan: &Plan) {
-        if let (Bounds::Kept, Store::Etcd(store)) = (plan.scenario.bounds, &plan.setup.store) {
+impl<C: EtcdClient> Runner<C> {
+    fn run_phases(&mut self, plan: &Plan) {
+        if let (Bounds::Within, Store::Etcd(store)) = (plan.scenario.bounds, &plan.setup.store) {
             self.w.expect_once();
             let most = (store.request_timeout / 4).saturating_sub(store.late);
             self.w.expect_prompt(TRIPS, store.late * TRIPS + LATE_WATCH, most);
@@ -149,17 +146,17 @@ impl<C: EtcdClient> Play<C> {
             self.w.run_for(at.since(self.w.now()));
             self.act(&step.action);
         }
-        self.w.come_to_an_end(self.longest);
+        self.w.finish(self.longest);
     }
 
     /// Returns whether the application of a client may act: it runs and is not shutting down.
-    fn acts(&self, client: usize) -> bool {
+    fn can_act(&self, client: usize) -> bool {
         self.stopping.get(client).is_some_and(|stopping| !stopping) && self.w.is_running(client)
     }
 
     fn lock(&self, tag: u32) -> Option<(usize, LockId)> {
         let (client, lock) = self.locks.get(&tag).copied()?;
-        self.acts(client).then_some((client, lock))
+        self.can_act(client).then_some((client, lock))
     }
 
     fn held(&self, tag: u32) -> Option<(usize, LockId)> {
@@ -175,7 +172,7 @@ impl<C: EtcdClient> Play<C> {
             Action::Acquire { client, tag, name, ttl, wait, renew, claim, hold, write_every } => {
                 let (client, tag, ttl, wait, renew, claim) = (*client, *tag, *ttl, *wait, *renew, *claim);
                 let request = Request { client, tag, name, ttl, wait, renew, claim, hold: *hold };
-                self.ask(&request, None, *write_every);
+                self.acquire(&request, None, *write_every);
             }
             Action::Claim(tag) => {
                 if let Some((client, lock)) = self.lock(*tag).filter(|(c, lock)| self.w.is_offered(*c, *lock)) {
@@ -203,7 +200,7 @@ impl<C: EtcdClient> Play<C> {
                 }
             }
             Action::Shutdown { client, within } => {
-                if self.acts(*client) {
+                if self.can_act(*client) {
                     self.stopping[*client] = true;
                     self.w.shutdown(*client, *within);
                 }
@@ -239,7 +236,7 @@ impl<C: EtcdClient> Play<C> {
             EtcdAction::Campaign { client, tag, name, ttl, wait, renew, claim, hold } => {
                 let (client, tag, ttl, wait, renew, claim) = (*client, *tag, *ttl, *wait, *renew, *claim);
                 let request = Request { client, tag, name, ttl, wait, renew, claim, hold: *hold };
-                self.ask(&request, Some(format!("#{tag}")), None);
+                self.acquire(&request, Some(format!("#{tag}")), None);
             }
             EtcdAction::Proclaim(tag) => {
                 if let Some((client, lock)) = self.held(*tag) {
@@ -248,14 +245,14 @@ impl<C: EtcdClient> Play<C> {
                 }
             }
             EtcdAction::Observe { client, tag, name, always } => {
-                if self.acts(*client) {
+                if self.can_act(*client) {
                     let query = if *always { self.w.observe(*client, name) } else { self.w.leader(*client, name) };
                     self.queries.insert(*tag, (*client, query));
                 }
             }
             EtcdAction::Close(tag) => {
                 if let Some((client, query)) = self.queries.get(tag).copied()
-                    && self.acts(client)
+                    && self.can_act(client)
                 {
                     self.w.close_query(client, query);
                 }
@@ -286,8 +283,8 @@ impl<C: EtcdClient> Play<C> {
         }
     }
 
-    fn ask(&mut self, request: &Request, value: Option<String>, write_every: Option<Duration>) {
-        if !self.acts(request.client) {
+    fn acquire(&mut self, request: &Request, value: Option<String>, write_every: Option<Duration>) {
+        if !self.can_act(request.client) {
             return;
         }
         let mut want = Acquire::new(request.name).wait(request.wait).renew(request.renew);

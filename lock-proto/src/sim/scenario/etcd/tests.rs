@@ -74,7 +74,9 @@ fn s4_answers_of_a_connection_that_was_replaced_are_caught_if_they_count() {
 fn s8_e5_hand_overs_come_from_watches() {
     let scenario = Scenario::named("etcd-calm").unwrap();
     let all = (0..100).map(|seed| Plan::from_seed(scenario, seed).run_keeping(Keep::Nothing).handovers);
-    let sum = all.fold((0, 0, 0), |sum, one| (sum.0 + one.woken, sum.1 + one.polled, sum.2 + one.other));
+    let sum = all.fold((0, 0, 0), |sum, add_random| {
+        (sum.0 + add_random.woken, sum.1 + add_random.polled, sum.2 + add_random.other)
+    });
     std::println!("woken, polled, other: {sum:?}");
     assert!(sum.0 > 500 && sum.1 * 20 < sum.0, "{sum:?}");
 }

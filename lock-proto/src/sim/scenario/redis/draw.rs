@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::time::Duration;
 
-use super::{MEETING, RedisAction, RedisStore};
+use super::{CONNECT_TIME, RedisAction, RedisStore};
 use crate::lock::Backoff;
 use crate::lock::{Renew, Wait};
 use crate::redis::{MAX_FENCE_BLOCK, Wake};
@@ -29,7 +29,7 @@ const fn ms(n: u64) -> Duration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Claim, extend, release or drop a lock.
-    LetGo,
+    LockAction,
     /// Drop the latest request soon.
     Abandon,
     /// A client requests several locks and releases them together.
@@ -73,7 +73,6 @@ pub(super) enum Kind {
     ForgetAndStep,
 }
 
-/// Parameters of a scenario.
 #[derive(Clone, Debug)]
 pub(super) struct Recipe {
     pub(super) nodes: &'static [usize],
@@ -87,7 +86,7 @@ pub(super) struct Recipe {
     pub(super) fenced: bool,
     pub(super) login: bool,
     /// Every client connects to every node before the first fault.
-    pub(super) met: bool,
+    pub(super) preconnect: bool,
     /// Clients still get data from ended connections.
     pub(super) stale: bool,
     /// Maximum service time of nodes in µs, used in some runs.
@@ -119,7 +118,7 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
         fence_block: chance.pick(&[MAX_FENCE_BLOCK, 1, 2, 5]),
         gather,
         login: recipe.login,
-        met: recipe.met,
+        preconnect: recipe.preconnect,
     };
     let mut excused = Vec::new();
     if !store.fencing || nodes > 1 {
@@ -138,37 +137,37 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
         nodes: (0..nodes).map(|_| pace(chance, recipe.drift, 1)).collect(),
         store: Store::Redis(store),
     };
-    let mut hand = Hand {
+    let mut drawing = Drawing {
         chance,
         setup,
         steps: Vec::new(),
-        at: if recipe.met { MEETING } else { Duration::ZERO },
+        at: if recipe.preconnect { CONNECT_TIME } else { Duration::ZERO },
         tags: 0,
         ttl,
         names,
         gap,
         drops: 0,
     };
-    hand.drops = rates.iter().find(|(kind, _)| *kind == Kind::Abandon).map_or(0, |(_, rate)| *rate);
+    drawing.drops = rates.iter().find(|(kind, _)| *kind == Kind::Abandon).map_or(0, |(_, rate)| *rate);
     for _ in 0..count {
-        if hand.chance.is_exhausted() {
+        if drawing.chance.is_exhausted() {
             break;
         }
-        hand.next(&rates);
+        drawing.next(&rates);
     }
-    let Hand { mut setup, steps, .. } = hand;
+    let Drawing { mut setup, steps, .. } = drawing;
     // Drawn last, so that the rest of the run does not depend on it.
     if recipe.service > 0 && chance.one_in(3) {
         setup.service = Duration::from_micros(chance.below(recipe.service));
     }
     // A client does not clean up a request that arrives later than a TTL after it was given up. Nor
     // does it reach data on a server its address no longer leads to, or on a promoted replica.
-    let loses_sight = |step: &Step| {
+    let loses_track = |step: &Step| {
         use RedisAction::{FailOver, Promote, Redirect};
         let moved = matches!(step.action, Action::Redis(Redirect { .. } | Promote(_) | FailOver(_)));
         moved || matches!(step.action, Action::Slow { .. })
     };
-    if steps.iter().any(loses_sight) {
+    if steps.iter().any(loses_track) {
         excused.push(Rule::Ghost);
     }
     Draft { setup, steps, excused }
@@ -179,7 +178,7 @@ fn pace(chance: &mut Chance, drift: u64, offset: u64) -> Pace {
     Pace { offset: ms(chance.below(offset)), drift_ppm: drift }
 }
 
-struct Hand<'a> {
+struct Drawing<'a> {
     chance: &'a mut Chance,
     setup: Setup,
     steps: Vec<Step>,
@@ -193,7 +192,7 @@ struct Hand<'a> {
     drops: u64,
 }
 
-impl Hand<'_> {
+impl Drawing<'_> {
     fn push(&mut self, after: Duration, action: Action) {
         self.steps.push(Step { at: self.at + after, action });
     }
@@ -203,12 +202,12 @@ impl Hand<'_> {
         let total: u64 = rates.iter().map(|(_, rate)| rate).sum();
         let mut roll = self.chance.below(REQUEST_RATE + total);
         if roll < REQUEST_RATE {
-            return self.wish();
+            return self.request();
         }
         roll -= REQUEST_RATE;
         for (kind, rate) in rates {
             if roll < *rate {
-                return self.happen(*kind);
+                return self.add(*kind);
             }
             roll -= rate;
         }
@@ -232,7 +231,7 @@ impl Hand<'_> {
         self.chance.millis(most)
     }
 
-    fn wish(&mut self) {
+    fn request(&mut self) {
         self.tags += 1;
         let tag = self.tags;
         let client = self.client();
@@ -260,20 +259,20 @@ impl Hand<'_> {
         }
     }
 
-    fn happen(&mut self, kind: Kind) {
+    fn add(&mut self, kind: Kind) {
         let none = Duration::ZERO;
         match kind {
-            Kind::LetGo | Kind::Abandon => {
+            Kind::LockAction | Kind::Abandon => {
                 if self.tags == 0 {
                     return;
                 }
                 let back = self.chance.below(8.min(u64::from(self.tags)));
                 let tag = self.tags - u32::try_from(back).unwrap_or(0);
                 let action = match (kind, self.chance.below(6)) {
-                    (Kind::LetGo, 0 | 1) => Action::Release(tag),
-                    (Kind::LetGo, 2) => Action::Extend(tag),
-                    (Kind::LetGo, 3) => Action::Claim(tag),
-                    (Kind::LetGo, 4) => Action::Write(tag),
+                    (Kind::LockAction, 0 | 1) => Action::Release(tag),
+                    (Kind::LockAction, 2) => Action::Extend(tag),
+                    (Kind::LockAction, 3) => Action::Claim(tag),
+                    (Kind::LockAction, 4) => Action::Write(tag),
                     _ => Action::Abandon(tag),
                 };
                 self.push(none, action);
@@ -369,9 +368,9 @@ impl Hand<'_> {
             }
             Kind::Stranger => {
                 let (node, name) = (self.node(), self.name());
-                let life = ms(1) + self.span().min(self.ttl);
+                let key_ttl = ms(1) + self.span().min(self.ttl);
                 let list = self.chance.one_in(2);
-                self.push(none, Action::Redis(RedisAction::Occupy { node, name, list, life }));
+                self.push(none, Action::Redis(RedisAction::Occupy { node, name, list, key_ttl }));
             }
             Kind::Promote | Kind::FailOver => {
                 let (node, span) = (self.node(), self.span());
@@ -417,8 +416,7 @@ impl Hand<'_> {
         }
     }
 
-    /// Delays a client's requests to a node. Meanwhile the client gives up and takes the lock
-    /// again.
+    /// Delays a client's requests to a node until it has timed out and taken the lock again.
     fn late(&mut self) {
         let (client, node, name) = (self.client(), self.node(), self.name());
         // Less than the shortest TTL: clients do not clean up requests that arrive later.
@@ -487,7 +485,6 @@ impl Hand<'_> {
         self.chance.pick(&Direction::BOTH)
     }
 
-    /// Partitions a node from one or all clients for a while.
     fn cut(&mut self, both: bool) {
         let (node, span) = (self.node(), self.span());
         let clients = if self.chance.one_in(3) {

@@ -1,7 +1,7 @@
 //! Scenarios on one Redis node, and on a quorum of several.
 
 mod draw;
-mod play;
+mod run;
 
 use core::fmt;
 use core::time::Duration;
@@ -35,11 +35,11 @@ pub struct RedisStore {
     /// Whether clients have to log in.
     pub login: bool,
     /// Whether every client connects to every node before the first step.
-    pub met: bool,
+    pub preconnect: bool,
 }
 
 /// Time for the clients to connect.
-const MEETING: Duration = Duration::from_millis(500);
+const CONNECT_TIME: Duration = Duration::from_millis(500);
 
 /// Actions specific to Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub enum RedisAction {
         /// A list, otherwise a foreign lock.
         list: bool,
         /// TTL of the key.
-        life: Duration,
+        key_ttl: Duration,
     },
     /// Replication to the replica of a node stops.
     StopReplication(usize),
@@ -97,18 +97,18 @@ impl fmt::Display for RedisAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Condition { node, condition, on: true } => write!(f, "node {node} refuses: {condition:?}"),
-            Self::Condition { node, condition, on: false } => write!(f, "node {node} is over {condition:?}"),
-            Self::LogOut(node) => write!(f, "node {node} wants everybody to log in again"),
-            Self::FlushScripts(node) => write!(f, "node {node} forgets its scripts"),
+            Self::Condition { node, condition, on: false } => write!(f, "node {node} recovers from {condition:?}"),
+            Self::LogOut(node) => write!(f, "node {node} logs all connections out"),
+            Self::FlushScripts(node) => write!(f, "node {node} drops its scripts"),
             Self::Evict { node, name: Some(name) } => write!(f, "node {node} evicts the key of {name}"),
             Self::Evict { node, name: None } => write!(f, "node {node} evicts the counter of fencing tokens"),
-            Self::Occupy { node, name, list, life } => {
-                let what = if *list { "data" } else { "a lock of its own" };
-                write!(f, "a stranger puts {what} in the place of {name} on node {node}, for {life:?}")
+            Self::Occupy { node, name, list, key_ttl } => {
+                let what = if *list { "data" } else { "a foreign lock" };
+                write!(f, "another program puts {what} under {name} on node {node}, for {key_ttl:?}")
             }
-            Self::StopReplication(node) => write!(f, "the replica of node {node} stays behind"),
-            Self::Promote(node) => write!(f, "the replica of node {node} takes its place"),
-            Self::FailOver(node) => write!(f, "the replica of node {node}, long running, takes its place"),
+            Self::StopReplication(node) => write!(f, "replication of node {node} stops"),
+            Self::Promote(node) => write!(f, "the replica of node {node} is promoted"),
+            Self::FailOver(node) => write!(f, "the long-running replica of node {node} is promoted"),
             Self::Redirect { client, node, to } => {
                 write!(f, "the address of node {node} leads client {client} to node {to}")
             }
@@ -120,18 +120,22 @@ impl fmt::Display for RedisAction {
 /// resource accepts a stale write until it has seen a newer fencing token.
 const TWO_HOLDERS: &[Rule] = &[Rule::MutualExclusion, Rule::Ghost];
 
-const fn kept(name: &'static str, about: &'static str, draw: fn(&mut super::Chance) -> super::Draft) -> Scenario {
-    Scenario { name, about, backend: Backend::Redis, bounds: Bounds::Kept, excused: &[], draw, run: play::run }
+const fn within_bounds(
+    name: &'static str,
+    about: &'static str,
+    draw: fn(&mut super::Chance) -> super::Draft,
+) -> Scenario {
+    Scenario { name, about, backend: Backend::Redis, bounds: Bounds::Within, excused: &[], draw, run: run::run }
 }
 
-const fn broken(
+const fn beyond_bounds(
     name: &'static str,
     about: &'static str,
     what: &'static str,
     draw: fn(&mut super::Chance) -> super::Draft,
 ) -> Scenario {
-    let bounds = Bounds::Broken(what);
-    Scenario { name, about, backend: Backend::Redis, bounds, excused: TWO_HOLDERS, draw, run: play::run }
+    let bounds = Bounds::Beyond(what);
+    Scenario { name, about, backend: Backend::Redis, bounds, excused: TWO_HOLDERS, draw, run: run::run }
 }
 
 /// Maximum drift within the bounds, in µs per second. The clocks of a client and a server may
@@ -146,104 +150,105 @@ const QUIET: Recipe = Recipe {
     drift: WITHIN,
     fenced: false,
     login: false,
-    met: false,
+    preconnect: false,
     stale: false,
     service: 0,
     notify: false,
     rates: &[],
 };
 
-pub(super) const CONTENTION: Scenario =
-    kept("redis-contention", "clients contend for locks, while clients, servers and connections die", |chance| {
-        let rates = &[(Kind::LetGo, 3), (Kind::KillClient, 1), (Kind::Crash, 2), (Kind::Reset, 2)];
-        draw::draw(chance, &Recipe { rates, service: 200, ..QUIET })
-    });
-
-pub(super) const PAUSES: Scenario = kept(
-    "redis-pauses",
-    "clients and servers stand still for longer than a TTL, and go on as if nothing had happened",
+pub(super) const CONTENTION: Scenario = within_bounds(
+    "redis-contention",
+    "clients contend for locks, while clients, servers and connections die",
     |chance| {
-        let rates = &[(Kind::Pause, 4), (Kind::StopNode, 2), (Kind::LetGo, 1)];
-        draw::draw(chance, &Recipe { nodes: &[1, 1, 3], rates, ..QUIET })
+        let rates = &[(Kind::LockAction, 3), (Kind::KillClient, 1), (Kind::Crash, 2), (Kind::Reset, 2)];
+        draw::draw(chance, &Recipe { rates, service: 200, ..QUIET })
     },
 );
 
-pub(super) const DRIFT: Scenario =
-    kept("redis-drift", "clocks run at different paces, within the allowance; packets are slow", |chance| {
-        draw::draw(chance, &Recipe { rates: &[(Kind::Slow, 4), (Kind::LetGo, 1), (Kind::Pause, 1)], ..QUIET })
+pub(super) const PAUSES: Scenario =
+    within_bounds("redis-pauses", "clients and servers are paused for longer than a TTL", |chance| {
+        let rates = &[(Kind::Pause, 4), (Kind::StopNode, 2), (Kind::LockAction, 1)];
+        draw::draw(chance, &Recipe { nodes: &[1, 1, 3], rates, ..QUIET })
     });
 
-pub(super) const DRIFT_BEYOND: Scenario = broken(
+pub(super) const DRIFT: Scenario =
+    within_bounds("redis-drift", "clocks run at different paces, within the allowance; packets are slow", |chance| {
+        draw::draw(chance, &Recipe { rates: &[(Kind::Slow, 4), (Kind::LockAction, 1), (Kind::Pause, 1)], ..QUIET })
+    });
+
+pub(super) const DRIFT_BEYOND: Scenario = beyond_bounds(
     "redis-drift-beyond",
     "clocks run at paces that differ by up to a quarter",
     "clocks drift apart faster than the allowance",
     |chance| draw::draw(chance, &Recipe { drift: 120_000, fenced: true, rates: &[(Kind::Pause, 2)], ..QUIET }),
 );
 
-pub(super) const SUSPENDED: Scenario = broken(
+pub(super) const SUSPENDED: Scenario = beyond_bounds(
     "redis-suspended",
-    "the machines of clients are suspended, and the clocks that their hosts use stand still meanwhile",
-    "a client's clock stands still",
-    |chance| draw::draw(chance, &Recipe { fenced: true, rates: &[(Kind::Suspend, 4), (Kind::LetGo, 1)], ..QUIET }),
+    "clients are suspended together with their clocks",
+    "a client's clock stops",
+    |chance| draw::draw(chance, &Recipe { fenced: true, rates: &[(Kind::Suspend, 4), (Kind::LockAction, 1)], ..QUIET }),
 );
 
-pub(super) const PARTITIONS: Scenario = kept(
+pub(super) const PARTITIONS: Scenario = within_bounds(
     "redis-partitions",
     "the network between a client and a node is cut, in one direction or both, and heals",
     |chance| {
         let rates =
-            &[(Kind::Partition, 4), (Kind::OneDirection, 4), (Kind::Slow, 1), (Kind::Reset, 1), (Kind::LetGo, 1)];
+            &[(Kind::Partition, 4), (Kind::OneDirection, 4), (Kind::Slow, 1), (Kind::Reset, 1), (Kind::LockAction, 1)];
         draw::draw(chance, &Recipe { rates, ..QUIET })
     },
 );
 
 pub(super) const DATA_LOSS: Scenario =
-    kept("redis-data-loss", "nodes of a quorum lose their data and start again", |chance| {
+    within_bounds("redis-data-loss", "nodes of a quorum lose their data and start again", |chance| {
         let rates =
-            &[(Kind::Forget, 4), (Kind::Crash, 2), (Kind::StopNode, 1), (Kind::LetGo, 1), (Kind::OneDirection, 1)];
+            &[(Kind::Forget, 4), (Kind::Crash, 2), (Kind::StopNode, 1), (Kind::LockAction, 1), (Kind::OneDirection, 1)];
         draw::draw(chance, &Recipe { nodes: &[3, 5], rates, ..QUIET })
     });
 
-pub(super) const FORGETFUL: Scenario =
-    broken("redis-forgetful", "the only node loses its data and starts again", "a single node forgets", |chance| {
-        let rates = &[(Kind::Forget, 3), (Kind::Crash, 1), (Kind::LetGo, 1)];
+pub(super) const FORGETFUL: Scenario = beyond_bounds(
+    "redis-forgetful",
+    "the only node loses its data and starts again",
+    "a single node forgets",
+    |chance| {
+        let rates = &[(Kind::Forget, 3), (Kind::Crash, 1), (Kind::LockAction, 1)];
         draw::draw(chance, &Recipe { nodes: &[1], fenced: true, rates, ..QUIET })
-    });
+    },
+);
 
-pub(super) const PROMOTION: Scenario = broken(
+pub(super) const PROMOTION: Scenario = beyond_bounds(
     "redis-promotion",
-    "a replica that has not heard of the last writes takes the place of its primary",
+    "a replica without the last writes is promoted",
     "acknowledged writes are lost",
     |chance| {
-        let rates = &[(Kind::Promote, 3), (Kind::Pause, 1), (Kind::LetGo, 1)];
+        let rates = &[(Kind::Promote, 3), (Kind::Pause, 1), (Kind::LockAction, 1)];
         draw::draw(chance, &Recipe { nodes: &[1], fenced: true, rates, ..QUIET })
     },
 );
 
 pub(super) const CANCEL: Scenario =
-    kept("redis-cancel", "applications drop what they wait for or hold, at every step of it", |chance| {
-        let rates = &[(Kind::Abandon, 12), (Kind::LetGo, 3), (Kind::Reset, 2), (Kind::Slow, 1), (Kind::Pause, 1)];
+    within_bounds("redis-cancel", "applications drop acquisitions and guards at every step", |chance| {
+        let rates = &[(Kind::Abandon, 12), (Kind::LockAction, 3), (Kind::Reset, 2), (Kind::Slow, 1), (Kind::Pause, 1)];
         draw::draw(chance, &Recipe { rates, ..QUIET })
     });
 
-pub(super) const TURNS: Scenario = kept(
-    "redis-turns",
-    "many want the same lock in the same client, and it is passed on among them, while things go wrong",
-    |chance| {
+pub(super) const TURNS: Scenario =
+    within_bounds("redis-turns", "waiters of one client hand a lock over locally, under faults", |chance| {
         let rates =
             &[(Kind::Abandon, 3), (Kind::Reset, 1), (Kind::Pause, 1), (Kind::OneDirection, 1), (Kind::Crash, 1)];
         draw::draw(chance, &Recipe { clients: 1..3, nodes: &[1, 1, 3], rates, ..QUIET })
-    },
-);
+    });
 
 pub(super) const SHUTDOWN: Scenario =
-    kept("redis-shutdown", "clients are shut down while they hold and wait, and while things go wrong", |chance| {
+    within_bounds("redis-shutdown", "clients are shut down while they hold and wait, under faults", |chance| {
         let rates =
-            &[(Kind::Shutdown, 2), (Kind::Reset, 2), (Kind::OneDirection, 1), (Kind::Crash, 1), (Kind::LetGo, 2)];
+            &[(Kind::Shutdown, 2), (Kind::Reset, 2), (Kind::OneDirection, 1), (Kind::Crash, 1), (Kind::LockAction, 2)];
         draw::draw(chance, &Recipe { rates, ..QUIET })
     });
 
-pub(super) const WAKE: Scenario = kept(
+pub(super) const WAKE: Scenario = within_bounds(
     "redis-wake",
     "waiters are woken by releases, while signals are lost with connections, servers and waiters",
     |chance| {
@@ -253,23 +258,23 @@ pub(super) const WAKE: Scenario = kept(
     },
 );
 
-pub(super) const CLOCK_JUMPS: Scenario = broken(
+pub(super) const CLOCK_JUMPS: Scenario = beyond_bounds(
     "redis-clock-jumps",
     "the wall clocks of nodes are set, forward and back",
     "a server's clock is set",
     |chance| {
-        let rates = &[(Kind::Jump, 4), (Kind::Pause, 1), (Kind::LetGo, 1)];
+        let rates = &[(Kind::Jump, 4), (Kind::Pause, 1), (Kind::LockAction, 1)];
         draw::draw(chance, &Recipe { fenced: true, rates, ..QUIET })
     },
 );
 
-pub(super) const TOGETHER: Scenario = kept(
+pub(super) const TOGETHER: Scenario = within_bounds(
     "redis-together",
-    "clients take several locks at once and give them back at once, and hosts write late: one command releases many",
+    "clients take and release several locks at once, and hosts gather writes: one command releases many",
     |chance| {
         let rates = &[
             (Kind::Bunch, 20),
-            (Kind::LetGo, 2),
+            (Kind::LockAction, 2),
             (Kind::Reset, 2),
             (Kind::FlushScripts, 2),
             (Kind::Refuse, 1),
@@ -282,14 +287,12 @@ pub(super) const TOGETHER: Scenario = kept(
     },
 );
 
-pub(super) const STRANGERS: Scenario = kept(
-    "redis-strangers",
-    "programs that know nothing of us take locks of their own, and put data in their place, wherever a key is free",
-    |chance| {
+pub(super) const STRANGERS: Scenario =
+    within_bounds("redis-strangers", "other programs put locks and data where keys are free", |chance| {
         let rates = &[
             (Kind::Stranger, 12),
             (Kind::Bunch, 10),
-            (Kind::LetGo, 2),
+            (Kind::LockAction, 2),
             (Kind::Pause, 4),
             (Kind::OneDirection, 1),
             (Kind::Reset, 1),
@@ -298,77 +301,76 @@ pub(super) const STRANGERS: Scenario = kept(
             (Kind::Shutdown, 1),
         ];
         draw::draw(chance, &Recipe { nodes: &[1, 1, 3], names: &[1, 3, 8], gather: 3, rates, ..QUIET })
-    },
-);
+    });
 
-pub(super) const LATE: Scenario = kept(
+pub(super) const LATE: Scenario = within_bounds(
     "redis-late",
-    "what a client has sent arrives late, when it has given up, deleted it, and taken and given back the lock once more",
+    "requests arrive after their client gave up, cleaned up, and used the lock again",
     |chance| {
-        let rates = &[(Kind::Late, 30), (Kind::LetGo, 1), (Kind::Reset, 1), (Kind::Crash, 1)];
+        let rates = &[(Kind::Late, 30), (Kind::LockAction, 1), (Kind::Reset, 1), (Kind::Crash, 1)];
         draw::draw(chance, &Recipe { nodes: &[1, 1, 3], names: &[1, 3], clients: 1..4, rates, ..QUIET })
     },
 );
 
-pub(super) const CALM: Scenario = kept(
+pub(super) const CALM: Scenario = within_bounds(
     "redis-calm",
-    "nothing goes wrong: a release reaches the next waiter at once, and no work is done twice",
+    "no faults: a release reaches the next waiter promptly, and no request is repeated",
     |chance| {
         let rates = &[(Kind::Bunch, 4), (Kind::Abandon, 2)];
-        let recipe = Recipe { nodes: &[1, 1, 3], clients: 2..8, names: &[1, 1, 3], met: true, ..QUIET };
+        let recipe = Recipe { nodes: &[1, 1, 3], clients: 2..8, names: &[1, 1, 3], preconnect: true, ..QUIET };
         draw::draw(chance, &Recipe { notify: true, service: 500, rates, ..recipe })
     },
 );
 
-pub(super) const SLOW: Scenario = kept(
+pub(super) const SLOW: Scenario = within_bounds(
     "redis-slow",
-    "packets travel for up to several times the shortest TTL, and nodes have much to do",
+    "packets travel for up to several times the shortest TTL, and nodes are busy",
     |chance| {
-        let rates = &[(Kind::Crawl, 8), (Kind::Slow, 2), (Kind::LetGo, 2), (Kind::Abandon, 1), (Kind::Bunch, 2)];
+        let rates = &[(Kind::Crawl, 8), (Kind::Slow, 2), (Kind::LockAction, 2), (Kind::Abandon, 1), (Kind::Bunch, 2)];
         draw::draw(chance, &Recipe { nodes: &[1, 1, 3], names: &[1, 3], service: 20_000, rates, ..QUIET })
     },
 );
 
 pub(super) const STALE: Scenario =
-    kept("redis-stale", "answers and ends come over connections that have been replaced", |chance| {
-        let rates = &[(Kind::Replace, 10), (Kind::LetGo, 2), (Kind::Abandon, 2), (Kind::Bunch, 2)];
+    within_bounds("redis-stale", "replies and disconnects arrive from replaced connections", |chance| {
+        let rates = &[(Kind::Replace, 10), (Kind::LockAction, 2), (Kind::Abandon, 2), (Kind::Bunch, 2)];
         draw::draw(chance, &Recipe { nodes: &[1, 1, 3], names: &[1, 3], stale: true, rates, ..QUIET })
     });
 
-pub(super) const REFUSALS: Scenario = kept(
+pub(super) const REFUSALS: Scenario = within_bounds(
     "redis-refusals",
-    "nodes are out of memory, read-only, cannot write their snapshot, or are loading; they forget scripts",
+    "nodes are out of memory, read-only, cannot write their snapshot, or are loading; they drop scripts",
     |chance| {
-        let rates = &[(Kind::Refuse, 4), (Kind::FlushScripts, 2), (Kind::Reset, 1), (Kind::LetGo, 1)];
+        let rates = &[(Kind::Refuse, 4), (Kind::FlushScripts, 2), (Kind::Reset, 1), (Kind::LockAction, 1)];
         draw::draw(chance, &Recipe { rates, ..QUIET })
     },
 );
 
-pub(super) const EVICTION: Scenario = broken(
+pub(super) const EVICTION: Scenario = beyond_bounds(
     "redis-eviction",
     "the only node evicts the keys of locks, and the counter of fencing tokens",
-    "a key is deleted before its time",
+    "a key is deleted before it expires",
     |chance| {
-        let rates = &[(Kind::Evict, 4), (Kind::Refuse, 1), (Kind::LetGo, 1)];
+        let rates = &[(Kind::Evict, 4), (Kind::Refuse, 1), (Kind::LockAction, 1)];
         draw::draw(chance, &Recipe { nodes: &[1], fenced: true, rates, ..QUIET })
     },
 );
 
-pub(super) const LOGINS: Scenario = kept(
+pub(super) const LOGINS: Scenario = within_bounds(
     "redis-logins",
-    "nodes want connections that are up to log in again, while clients contend and connections break",
+    "nodes log open connections out, while clients contend and connections break",
     |chance| {
-        let rates = &[(Kind::LogOut, 8), (Kind::Reset, 1), (Kind::LetGo, 2), (Kind::Pause, 1), (Kind::Crash, 1)];
+        let rates = &[(Kind::LogOut, 8), (Kind::Reset, 1), (Kind::LockAction, 2), (Kind::Pause, 1), (Kind::Crash, 1)];
         draw::draw(chance, &Recipe { login: true, rates, ..QUIET })
     },
 );
 
-pub(super) const BURSTS: Scenario = broken(
+pub(super) const BURSTS: Scenario = beyond_bounds(
     "redis-bursts",
     "the only node loses its counter of fencing tokens right after a burst of grants: evicted, gone in a restart, or missing on a promoted replica",
     "a single node forgets",
     |chance| {
-        let rates = &[(Kind::Burst, 8), (Kind::LetGo, 1), (Kind::Reset, 1)];
+        let rates = &[(Kind::Burst, 8), (Kind::LockAction, 1), (Kind::Reset, 1)];
         let recipe = Recipe { nodes: &[1], clients: 1..5, names: &[1, 3, 8], fenced: true, rates, ..QUIET };
         let mut draft = draw::draw(chance, &recipe);
         // A script mints one token per µs, so the clock passes them before the node grants again.
@@ -378,37 +380,39 @@ pub(super) const BURSTS: Scenario = broken(
     },
 );
 
-pub(super) const NAMES: Scenario = kept(
+pub(super) const NAMES: Scenario = within_bounds(
     "redis-names",
-    "addresses of a quorum's nodes lead a client to another of its nodes for a while, and clients are cut off from nodes",
+    "addresses of quorum nodes lead to other nodes for a while, and partitions occur",
     |chance| {
-        let rates = &[(Kind::Redirect, 6), (Kind::Partition, 6), (Kind::Reset, 1), (Kind::LetGo, 1), (Kind::Pause, 1)];
+        let rates =
+            &[(Kind::Redirect, 6), (Kind::Partition, 6), (Kind::Reset, 1), (Kind::LockAction, 1), (Kind::Pause, 1)];
         draw::draw(chance, &Recipe { nodes: &[3, 5], names: &[1], rates, ..QUIET })
     },
 );
 
-pub(super) const FAIL_OVER: Scenario = kept(
+pub(super) const FAIL_OVER: Scenario = within_bounds(
     "redis-fail-over",
-    "replicas that lack the last writes, and have been running for long, take the places of a quorum's nodes; every client knew those",
+    "long-running replicas without the last writes replace quorum nodes that every client knew",
     |chance| {
-        let rates = &[(Kind::FailOver, 12), (Kind::Partition, 4), (Kind::Pause, 4), (Kind::Crash, 1), (Kind::LetGo, 1)];
-        draw::draw(chance, &Recipe { nodes: &[3, 3, 5], names: &[1], met: true, rates, ..QUIET })
+        let rates =
+            &[(Kind::FailOver, 12), (Kind::Partition, 4), (Kind::Pause, 4), (Kind::Crash, 1), (Kind::LockAction, 1)];
+        draw::draw(chance, &Recipe { nodes: &[3, 3, 5], names: &[1], preconnect: true, rates, ..QUIET })
     },
 );
 
-pub(super) const FIRST_SIGHT: Scenario = broken(
+pub(super) const FIRST_SIGHT: Scenario = beyond_bounds(
     "redis-first-sight",
-    "nodes of a quorum start again empty, and their wall clocks are set forward at once, before some client has ever met them",
-    "a server's uptime is wrong when a client first asks for it",
+    "quorum nodes restart empty and their clocks jump forward, before some client first connects",
+    "a server reports a wrong uptime to a client that connects first",
     |chance| {
-        let rates = &[(Kind::ForgetAndStep, 4), (Kind::Partition, 1), (Kind::LetGo, 1)];
+        let rates = &[(Kind::ForgetAndStep, 4), (Kind::Partition, 1), (Kind::LockAction, 1)];
         draw::draw(chance, &Recipe { nodes: &[3], clients: 3..6, names: &[1], rates, ..QUIET })
     },
 );
 
 /// All faults within the bounds.
 const EVERY_RATE: &[(Kind, u64)] = &[
-    (Kind::LetGo, 3),
+    (Kind::LockAction, 3),
     (Kind::Abandon, 2),
     (Kind::Pause, 2),
     (Kind::StopNode, 1),
@@ -424,20 +428,19 @@ const EVERY_RATE: &[(Kind, u64)] = &[
     (Kind::Shutdown, 1),
 ];
 
-pub(super) const EVERYTHING: Scenario =
-    kept("redis-everything", "everything at once that the promises allow", |chance| {
-        draw::draw(chance, &Recipe { rates: EVERY_RATE, service: 1_000, ..QUIET })
-    });
+pub(super) const EVERYTHING: Scenario = within_bounds("redis-everything", "all faults within the bounds", |chance| {
+    draw::draw(chance, &Recipe { rates: EVERY_RATE, service: 1_000, ..QUIET })
+});
 
 pub(super) const QUORUM: Scenario =
-    kept("redis-quorum", "everything at once that the promises allow, on quorums only", |chance| {
+    within_bounds("redis-quorum", "all faults within the bounds, on quorums only", |chance| {
         draw::draw(chance, &Recipe { nodes: &[3, 5], rates: EVERY_RATE, ..QUIET })
     });
 
 pub(super) const BEYOND: Scenario =
-    broken("redis-beyond", "everything at once, and beyond all bounds", "clocks and data", |chance| {
+    beyond_bounds("redis-beyond", "all faults, within the bounds and beyond", "clocks and data", |chance| {
         let rates = &[
-            (Kind::LetGo, 2),
+            (Kind::LockAction, 2),
             (Kind::Abandon, 2),
             (Kind::Pause, 2),
             (Kind::Suspend, 1),

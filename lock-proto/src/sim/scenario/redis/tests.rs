@@ -93,7 +93,7 @@ fn s4_a_client_that_counts_one_server_twice_is_caught() {
 #[test]
 fn s4_a_client_that_trusts_the_uptime_of_a_new_server_is_caught() {
     let plan = caught("redis-fail-over", Flaw::TrustsUptime, &[Rule::MutualExclusion]);
-    assert!(plan.steps.iter().any(|step| step.action.to_string().contains("long running")), "{plan}");
+    assert!(plan.steps.iter().any(|step| step.action.to_string().contains("long-running")), "{plan}");
 }
 
 /// A poll would otherwise hide the flaw, because every waiter is served in the end.
@@ -145,7 +145,7 @@ fn a_plan_can_be_read() {
     assert!(text.starts_with("redis-wake: waiters are woken") && text.contains("drawn from seed 3"), "{text}");
     assert_eq!(text.lines().filter(|line| line.contains("s  ")).count(), plan.len(), "{text}");
     assert!(plan.replay().starts_with("LOCK_SCENARIO=redis-wake LOCK_SEED=3 cargo test"), "{}", plan.replay());
-    assert!(plan.without(0..plan.len() - 1).to_string().contains("then made smaller"));
+    assert!(plan.without(0..plan.len() - 1).to_string().contains("then shrunk"));
 }
 
 /// Regression: a clock was set forward, and a replica did not know of it. After its promotion,
@@ -159,7 +159,6 @@ fn a9_a_promoted_replica_has_the_time_of_day_of_its_primary() {
 #[test]
 fn a_panic_is_a_finding() {
     let mut plan = Plan::from_seed(&scenario::scenarios()[0], 1);
-    // There is no such node.
     plan.steps.insert(0, scenario::Step { at: Duration::ZERO, action: scenario::Action::PauseNode(99) });
     let outcome = plan.run();
     assert_eq!(outcome.violations.first().map(|found| found.rule), Some(Rule::Contract), "{outcome}");

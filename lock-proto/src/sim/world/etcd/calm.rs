@@ -14,7 +14,7 @@ use crate::sim::trace::State;
 use crate::sim::world::World;
 
 /// Value of a key that no lock created.
-const ELSE: &str = "something else";
+const UNRELATED: &str = "something else";
 
 impl<C: EtcdClient> World<Etcd<C>> {
     /// Restarts and reconnects all members, ends refusals and partitions, and limits call delays.
@@ -76,7 +76,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     /// then every key must be deleted, and each client may only send keep-alives. Then all clients
     /// are shut down, and no key, lease, connection or timer may be left. `ttl` is the longest TTL
     /// that any lease was requested with.
-    pub fn come_to_an_end(&mut self, ttl: Duration) {
+    pub fn finish(&mut self, ttl: Duration) {
         self.calm();
         self.end_holds();
         let served = ttl * 3 + Duration::from_secs(30);
@@ -90,18 +90,18 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
         // A create without a reply is watched for at least one more TTL.
         let rest = ttl * 3 + Duration::from_secs(10);
-        if !self.run_until(rest, |w| w.queue_keys_left().next().is_none()) {
-            let left: Vec<_> = self.queue_keys_left().collect();
+        if !self.run_until(rest, |w| w.remaining_queue_keys().next().is_none()) {
+            let left: Vec<_> = self.remaining_queue_keys().collect();
             return self.report(Rule::Leftover, format!("left after {rest:?}: {}", left.join(", ")));
         }
-        self.observers_agree(rest);
+        self.check_observers(rest);
         self.close_queries();
-        self.stay_quiet(ttl);
-        self.end_all(ttl);
+        self.check_idle_traffic(ttl);
+        self.shut_down_all(ttl);
     }
 
     /// Checks that every observer knows that nobody leads once no key is left.
-    fn observers_agree(&mut self, within: Duration) {
+    fn check_observers(&mut self, within: Duration) {
         let recheck = self.clients.iter().map(|process| process.own.config.store.recheck).max().unwrap_or_default();
         if self.run_until(within + recheck, |w| w.outdated_observers().next().is_none()) {
             return;
@@ -119,19 +119,19 @@ impl<C: EtcdClient> World<Etcd<C>> {
             wrong.map(move |observed| {
                 let name = observed.name.escape_ascii();
                 format!(
-                    "client {client} observes {name}, which nobody leads, and has heard {:?}",
+                    "client {client} observes {name}, which nobody leads, and last received {:?}",
                     observed.events.last()
                 )
             })
         })
     }
 
-    fn queue_keys_left(&self) -> impl Iterator<Item = String> {
-        self.keys().into_iter().filter(|key| key != ELSE)
+    fn remaining_queue_keys(&self) -> impl Iterator<Item = String> {
+        self.keys().into_iter().filter(|key| key != UNRELATED)
     }
 
     /// Checks that an idle client only keeps its lease and connection alive.
-    fn stay_quiet(&mut self, ttl: Duration) {
+    fn check_idle_traffic(&mut self, ttl: Duration) {
         // A key whose delete timed out is still watched, even if it is gone.
         self.run_for(ttl);
         let before: Vec<u64> = self.clients.iter().map(|process| process.own.sent).collect();
@@ -143,17 +143,18 @@ impl<C: EtcdClient> World<Etcd<C>> {
             // with a login and its watches.
             let config = &self.clients[client].own.config;
             let each = if config.request_timeout < self.network.round_trip() { 12 } else { 4 };
-            let lives = (ttl * 10).as_millis() / config.store.session_ttl.max(Duration::from_secs(1)).as_millis() + 1;
-            if u128::from(sent) > lives * each + 20 {
+            let lifetimes =
+                (ttl * 10).as_millis() / config.store.session_ttl.max(Duration::from_secs(1)).as_millis() + 1;
+            if u128::from(sent) > lifetimes * each + 20 {
                 self.report(Rule::Bounded, format!("client {client} sent {sent} messages with nothing to do"));
             }
         }
-        for left in self.queue_keys_left().collect::<Vec<_>>() {
+        for left in self.remaining_queue_keys().collect::<Vec<_>>() {
             self.report(Rule::Leftover, format!("{left} has appeared"));
         }
     }
 
-    fn end_all(&mut self, ttl: Duration) {
+    fn shut_down_all(&mut self, ttl: Duration) {
         let within = Duration::from_secs(30);
         let alive: Vec<usize> = (0..self.clients.len())
             .filter(|client| !self.is_dead(*client) && self.clients[*client].stopped.is_none())
@@ -169,7 +170,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
                 None => self.report(Rule::Liveness, format!("client {client} does not stop")),
             }
         }
-        self.on_cluster("cleared", |cluster, now| cluster.delete(now, ELSE));
+        self.on_cluster("cleared", |cluster, now| cluster.delete(now, UNRELATED));
         // The lease of a dead process, or of a grant that was executed late, expires.
         self.run_until(ttl + Duration::from_secs(5), |w| w.store.cluster.leases().is_empty());
         if !self.run_until(Duration::from_secs(60), Self::is_quiet) {

@@ -8,10 +8,8 @@ use crate::id::LockId;
 use crate::lock::{Elections, Machine};
 use crate::time::Instant;
 
-/// A client of etcd: a [`Machine`] that makes calls and opens streams.
-///
-/// The methods correspond to those of [`Client`]. A [`World`](super::World) can run and check any
-/// lock that implements this trait: see [`Builder::machine`](super::Builder::machine) and
+/// A client of etcd: a [`Machine`] that makes calls and opens streams. The methods correspond to
+/// those of [`Client`]. See [`Builder::machine`](super::Builder::machine) and
 /// [`Plan::run_etcd`](crate::sim::Plan::run_etcd).
 pub trait EtcdClient: Machine + Elections + Clone + Debug {
     /// A unary call has ended.

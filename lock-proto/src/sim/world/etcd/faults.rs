@@ -10,7 +10,7 @@ use crate::sim::etcd::{Cluster, Condition};
 use crate::sim::network::Packet;
 use crate::sim::trace::{Lane, State};
 use crate::sim::world::World;
-use crate::sim::world::process::Fact;
+use crate::sim::world::process::Input;
 use crate::time::Instant;
 
 /// Value of a key that was replaced by hand.
@@ -18,13 +18,12 @@ const REPLACED: &str = "somebody else";
 
 impl<C: EtcdClient> World<Etcd<C>> {
     /// Pauses the member's process, as by `SIGSTOP`. Its kernel still accepts connections and data.
-    /// The other members go on without it.
     pub fn pause_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} paused"));
         self.note_fault();
         if self.hosts[member].state == State::Running {
             self.set_host(member, State::Paused);
-            self.settle_member(member);
+            self.update_isolation(member);
         }
     }
 
@@ -38,7 +37,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         while let Some((link, packet)) = self.store.members[member].outbox.pop_front() {
             self.send(link, Direction::ToClient, packet);
         }
-        self.settle_member(member);
+        self.update_isolation(member);
         while let Some((link, packet)) = self.hosts[member].inbox.pop_front() {
             self.receive_on_member(link, member, packet);
         }
@@ -47,23 +46,22 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.pump_cluster();
     }
 
-    /// Kills the member's process, as by `kill -9`. It may drop the last requests. It keeps its
-    /// data.
+    /// Kills the member's process, as by `kill -9`. It may drop the last requests, not its data.
     pub fn kill_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} killed"));
-        self.member_goes(member, |cluster, now| cluster.crash(now, member));
+        self.take_down(member, |cluster, now| cluster.crash(now, member));
     }
 
     /// Stops the member in order: accepted requests are executed and answered first.
     pub fn stop_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} stopped"));
         if self.hosts[member].state != State::Down {
-            self.annotate(Some(Lane::Node(member)), || "ends in order".into());
+            self.annotate(Some(Lane::Node(member)), || "is stopped".into());
         }
-        self.member_goes(member, |cluster, now| cluster.stop(now, member));
+        self.take_down(member, |cluster, now| cluster.stop(now, member));
     }
 
-    fn member_goes(&mut self, member: usize, how: impl FnOnce(&mut Cluster, Instant)) {
+    fn take_down(&mut self, member: usize, how: impl FnOnce(&mut Cluster, Instant)) {
         if self.hosts[member].state == State::Down {
             return;
         }
@@ -73,7 +71,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.store.members[member].outbox.clear();
         how(&mut self.store.cluster, self.now);
         self.pump_cluster();
-        self.settle_member(member);
+        self.update_isolation(member);
         // Connections that the kernel has accepted but the process has not seen.
         for id in self.network.of_node(member) {
             if let Some(link) = self.network.links.get_mut(&id) {
@@ -100,20 +98,20 @@ impl<C: EtcdClient> World<Etcd<C>> {
         if !core::mem::replace(&mut self.store.members[member].cut_off, true) {
             self.annotate(Some(Lane::Node(member)), || "cut off from the other members".into());
         }
-        self.settle_member(member);
+        self.update_isolation(member);
     }
 
     /// Ends [`isolate_member`](Self::isolate_member).
     pub fn rejoin_member(&mut self, member: usize) {
         self.journal.write(self.now, format_args!("m{member} with the others again"));
         if core::mem::replace(&mut self.store.members[member].cut_off, false) {
-            self.annotate(Some(Lane::Node(member)), || "hears the other members again".into());
+            self.annotate(Some(Lane::Node(member)), || "rejoined the other members".into());
         }
-        self.settle_member(member);
+        self.update_isolation(member);
     }
 
     /// Isolates a paused member from the other members, if there are any.
-    fn settle_member(&mut self, member: usize) {
+    fn update_isolation(&mut self, member: usize) {
         let stopped = self.hosts[member].state == State::Paused && self.hosts.len() > 1;
         if stopped || self.store.members[member].cut_off {
             self.store.cluster.isolate(self.now, member);
@@ -296,7 +294,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
                     State::Down => {}
                 }
             }
-            self.deliver_fact(client, Fact::Disconnected(conn, Fault::Reset));
+            self.deliver_input(client, Input::Disconnected(conn, Fault::Reset));
         }
     }
 }

@@ -48,8 +48,10 @@ impl Payload for Wire {
             Self::Call { request, .. } => call(request),
             Self::Open { kind: StreamKind::Watch, .. } => "open watches".into(),
             Self::Open { kind: StreamKind::KeepAlive, .. } => "open keep-alives".into(),
-            Self::Send { message: StreamSend::KeepAlive(ask), .. } => format!("keep alive {}", lease(ask.id)),
-            Self::Send { message: StreamSend::Watch(ask), .. } => match &ask.request {
+            Self::Send { message: StreamSend::KeepAlive(try_start), .. } => {
+                format!("keep alive {}", lease(try_start.id))
+            }
+            Self::Send { message: StreamSend::Watch(try_start), .. } => match &try_start.request {
                 Some(WatchAsk::Create(want)) => format!("watch {}", range(&want.key, &want.range_end)),
                 Some(WatchAsk::Cancel(_)) => "unwatch".into(),
                 Some(WatchAsk::Progress(_)) => "ask for progress".into(),

@@ -3,16 +3,16 @@
 mod builder;
 mod calm;
 mod client;
+mod events;
 mod faults;
 mod label;
 mod member;
 mod pump;
-mod questions;
+mod queries;
 mod queue_log;
 mod record;
 mod resource;
 mod tap;
-mod told;
 mod wire;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -113,7 +113,6 @@ pub(crate) struct Own {
     config: Config,
     /// Keys of holders, including those that lost the lock but still have a guard.
     owners: BTreeMap<LockId, OwnerKey>,
-    /// Events of election queries.
     queries: BTreeMap<QueryId, Observed>,
     /// Open streams by the world's numbers.
     streams: BTreeMap<StreamId, u64>,
@@ -124,7 +123,6 @@ pub(crate) struct Own {
     granted: BTreeSet<i64>,
 }
 
-/// An election query with its events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Observed {
     name: Arc<[u8]>,
@@ -219,7 +217,7 @@ impl<C: EtcdClient> Servers for Etcd<C> {
     }
 
     fn receive_on_client(w: &mut World<C>, client: usize, _: ConnId, wire: Wire) {
-        w.hear(client, wire);
+        w.receive(client, wire);
     }
 
     fn pump_client(w: &mut World<C>, client: usize) {
@@ -231,7 +229,7 @@ impl<C: EtcdClient> Servers for Etcd<C> {
     }
 
     fn write_arrives(w: &mut World<C>, write: Write) {
-        w.write_lands(write);
+        w.write_arrives(write);
     }
 
     fn calm(w: &mut World<C>) {
@@ -271,16 +269,16 @@ impl World {
 impl<C: EtcdClient> World<C> {
     /// Client `client` becomes a candidate with this value.
     pub fn campaign(&mut self, client: usize, want: Acquire, value: impl AsRef<[u8]>) -> LockId {
-        self.stand(client, &want, value.as_ref(), None)
+        self.start_campaign(client, &want, value.as_ref(), None)
     }
 
     /// Like [`campaign`](Self::campaign), but resigns in two steps: the leader is asked to stop,
     /// finishes its work, and then gives up the leadership. `hold` is the total time of both steps.
     pub fn campaign_for(&mut self, client: usize, want: Acquire, value: impl AsRef<[u8]>, hold: Duration) -> LockId {
-        self.stand(client, &want, value.as_ref(), Some(hold))
+        self.start_campaign(client, &want, value.as_ref(), Some(hold))
     }
 
-    fn stand(&mut self, client: usize, want: &Acquire, value: &[u8], hold: Option<Duration>) -> LockId {
+    fn start_campaign(&mut self, client: usize, want: &Acquire, value: &[u8], hold: Option<Duration>) -> LockId {
         let value = Bytes::copy_from_slice(value);
         self.annotate(Some(Lane::Client(client)), || format!("campaigns as {}", value.escape_ascii()));
         self.start(client, want, "campaign", hold, |machine, now| machine.campaign(now, want, value))
@@ -309,19 +307,19 @@ impl<C: EtcdClient> World<C> {
     }
 
     fn query(&mut self, client: usize, name: &[u8], observes: bool) -> QueryId {
-        let asked = self.verb(client, |machine, now| match observes {
+        let result = self.verb(client, |machine, now| match observes {
             true => machine.observe(now, name),
             false => machine.leader(now, name),
         });
-        let query = match asked {
+        let query = match result {
             Ok(query) => query,
-            Err(misuse) => self.fail(&format!("client {client} cannot ask who leads: {misuse}")),
+            Err(misuse) => self.fail(&format!("client {client} cannot query the leader: {misuse}")),
         };
         let verb = if observes { "observe" } else { "leader" };
         self.journal.write(self.now, format_args!("c{client} {query:?} {verb} {}", name.escape_ascii()));
         let name = self.full_name(client, name);
-        let asks = if observes { "observes" } else { "asks who leads" };
-        self.annotate(Some(Lane::Client(client)), || format!("{asks} {}", name.escape_ascii()));
+        let annotation = if observes { "observes" } else { "queries the leader of" };
+        self.annotate(Some(Lane::Client(client)), || format!("{annotation} {}", name.escape_ascii()));
         self.clients[client].own.queries.insert(query, Observed { name, observes, events: Vec::new(), over: false });
         self.pump_client(client);
         query

@@ -180,7 +180,6 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.network.sweep();
     }
 
-    /// Sends the cluster's outputs and records changes of its keys.
     pub(super) fn pump_cluster(&mut self) {
         while let Some(output) = self.store.cluster.poll_output() {
             let link = output.conn();
@@ -226,7 +225,6 @@ impl<C: EtcdClient> World<Etcd<C>> {
 }
 
 impl<C: EtcdClient> World<Etcd<C>> {
-    /// A client closed a connection or learned of its end.
     pub(super) fn ended(&mut self, client: usize, id: u64, by_client: bool) {
         if let Some(conn) = self.network.links.get(&id).map(|link| link.conn) {
             self.forget_conn(client, conn);
@@ -238,7 +236,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
     }
 
-    pub(super) fn hear(&mut self, client: usize, wire: Wire) {
+    pub(super) fn receive(&mut self, client: usize, wire: Wire) {
         let deleted: Vec<(Bytes, i64)> = wire.deletions().map(|(key, revision)| (key.clone(), revision)).collect();
         if !deleted.is_empty() {
             // Run due timers first, so that the machine's next action is its reaction.
@@ -271,17 +269,17 @@ impl<C: EtcdClient> World<Etcd<C>> {
             Wire::Call { .. } | Wire::Open { .. } | Wire::Send { .. } | Wire::Close { .. } => {}
         }
         if !deleted.is_empty() {
-            let asked = self.pump_calls(client);
-            self.check_woken(client, &deleted, &asked);
+            let read_keys = self.pump_calls(client);
+            self.check_woken(client, &deleted, &read_keys);
         }
     }
 
     /// Checks that one release triggers one waiter: at most one client reads its own key after the
     /// deletion of another's.
-    fn check_woken(&mut self, client: usize, deleted: &[(Bytes, i64)], asked: &[Bytes]) {
+    fn check_woken(&mut self, client: usize, deleted: &[(Bytes, i64)], read_keys: &[Bytes]) {
         for (key, revision) in deleted {
             let prefix = queue_of(key);
-            let reacts = asked.iter().any(|own| own.starts_with(prefix) && own != key);
+            let reacts = read_keys.iter().any(|own| own.starts_with(prefix) && own != key);
             if !reacts {
                 continue;
             }
@@ -308,29 +306,29 @@ impl<C: EtcdClient> World<Etcd<C>> {
         let lost = |lock: &LockId| checker.stage(client, *lock) == Some(Stage::Lost);
         let found = owners.iter().find(|(lock, owner)| ends(request, owner) && lost(lock));
         if let Some((lock, owner)) = found {
-            let text = format!("client {client} ends {} while the guard of {lock} is out", owner.key.escape_ascii());
+            let text = format!("client {client} deletes {} while the guard of {lock} exists", owner.key.escape_ascii());
             self.report(Rule::ShortenedKey, text);
         }
     }
 
     /// Carries out all outputs of a machine. Returns the client's own keys that it read.
     pub(super) fn pump_calls(&mut self, client: usize) -> Vec<Bytes> {
-        let mut asked = Vec::new();
+        let mut read_keys = Vec::new();
         while let Some(output) = self.clients[client].machine.poll_output() {
             if let Output::Call { request: Rpc::Txn(txn), .. } = &output {
-                let before = asked.len();
-                collect_own_reads(txn, &mut asked);
-                for key in &asked[before..] {
+                let before = read_keys.len();
+                collect_own_reads(txn, &mut read_keys);
+                for key in &read_keys[before..] {
                     self.clients[client].reasons.requested(queue_of(key), self.cause);
                 }
             }
             self.carry_out(client, output);
             if !self.count_round(client) {
-                return asked;
+                return read_keys;
             }
         }
         self.clients[client].update_deadline();
-        asked
+        read_keys
     }
 
     fn carry_out(&mut self, client: usize, output: Output) {
@@ -338,39 +336,39 @@ impl<C: EtcdClient> World<Etcd<C>> {
             Output::Connect { node, conn } => self.connect(client, node, conn),
             Output::Disconnect { conn } => self.disconnect(client, conn),
             Output::Call { rpc, request, token } => {
-                self.journal.facts.call(self.now, client, rpc.conn(), &request);
+                self.journal.fingerprint.call(self.now, client, rpc.conn(), &request);
                 self.check_left_alone(client, &request);
                 let number = self.next_number();
                 self.store.rpcs.insert(number, rpc);
                 self.note_call(client, rpc.conn(), number, &request);
-                self.say(client, rpc.conn(), Wire::Call { rpc: number, token: reveal(token.as_ref()), request });
+                self.send_wire(client, rpc.conn(), Wire::Call { rpc: number, token: reveal(token.as_ref()), request });
             }
             Output::Open { stream, token } => {
-                self.journal.facts.open(self.now, client, stream.conn(), stream.kind());
+                self.journal.fingerprint.open(self.now, client, stream.conn(), stream.kind());
                 let number = self.next_number();
                 self.store.streams.insert(number, stream);
                 self.clients[client].own.streams.insert(stream, number);
                 let open = Wire::Open { stream: number, kind: stream.kind(), token: reveal(token.as_ref()) };
-                self.say(client, stream.conn(), open);
+                self.send_wire(client, stream.conn(), open);
             }
             Output::Send { stream, message } => {
-                self.journal.facts.message(self.now, client, stream.conn(), &message);
+                self.journal.fingerprint.message(self.now, client, stream.conn(), &message);
                 let Some(number) = self.clients[client].own.streams.get(&stream).copied() else {
                     return self.halt(format!("client {client} sends {message:?} on a stream that is not open"));
                 };
                 self.note_message(client, stream, &message);
-                self.say(client, stream.conn(), Wire::Send { stream: number, message });
+                self.send_wire(client, stream.conn(), Wire::Send { stream: number, message });
             }
             Output::Close { stream } => {
-                self.journal.facts.close(self.now, client, stream.conn(), stream.kind());
+                self.journal.fingerprint.close(self.now, client, stream.conn(), stream.kind());
                 if let Some(number) = self.clients[client].own.streams.remove(&stream) {
                     self.store.streams.remove(&number);
                     self.note_close(client, stream);
-                    self.say(client, stream.conn(), Wire::Close { stream: number });
+                    self.send_wire(client, stream.conn(), Wire::Close { stream: number });
                 }
             }
-            Output::Event { lock, event } => self.told(client, lock, event),
-            Output::Election { query, event } => self.heard_of_election(client, query, event),
+            Output::Event { lock, event } => self.deliver_event(client, lock, event),
+            Output::Election { query, event } => self.deliver_election_event(client, query, event),
             Output::Stopped { unreleased } => self.has_stopped(client, unreleased),
         }
     }
@@ -380,14 +378,14 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.store.number
     }
 
-    fn say(&mut self, client: usize, conn: ConnId, wire: Wire) {
+    fn send_wire(&mut self, client: usize, conn: ConnId, wire: Wire) {
         self.clients[client].own.sent += 1;
-        self.checker.request(self.now, client, conn.node().index());
+        self.checker.count_request(self.now, client, conn.node().index());
         let Some(id) = self.network.find(client, conn) else {
-            return self.halt(format!("client {client} says {wire} on {conn}, which is not open"));
+            return self.halt(format!("client {client} sends {wire} on {conn}, which is not open"));
         };
         if self.network.links.get(&id).is_some_and(|link| !link.established) {
-            return self.halt(format!("client {client} says {wire} on {conn}, which is still being opened"));
+            return self.halt(format!("client {client} sends {wire} on {conn}, which is still being opened"));
         }
         self.send(id, Direction::ToNode, Packet::Data(wire));
     }

@@ -10,14 +10,13 @@ use bytes::Bytes;
 use crate::etcd::message::{DELETED, WatchEvent};
 use crate::etcd::{OwnerKey, Queue};
 
-/// Lifetime of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Life {
+struct Lifetime {
     created: i64,
     deleted: Option<i64>,
 }
 
-impl Life {
+impl Lifetime {
     fn is_at(self, revision: i64) -> bool {
         self.created <= revision && self.deleted.is_none_or(|deleted| deleted > revision)
     }
@@ -25,22 +24,22 @@ impl Life {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct QueueLog {
-    lives: BTreeMap<Bytes, Vec<Life>>,
+    lifetimes: BTreeMap<Bytes, Vec<Lifetime>>,
 }
 
 impl QueueLog {
     pub(super) fn record(&mut self, revision: i64, events: &[WatchEvent]) {
         for event in events {
             let Some(kv) = &event.kv else { continue };
-            let lives = self.lives.entry(kv.key.clone()).or_default();
-            match lives.last_mut() {
-                Some(life) if life.deleted.is_none() => {
+            let lifetimes = self.lifetimes.entry(kv.key.clone()).or_default();
+            match lifetimes.last_mut() {
+                Some(lifetime) if lifetime.deleted.is_none() => {
                     if event.kind == DELETED {
-                        life.deleted = Some(revision);
+                        lifetime.deleted = Some(revision);
                     }
                 }
                 Some(_) | None if event.kind != DELETED => {
-                    lives.push(Life { created: kv.create_revision, deleted: None });
+                    lifetimes.push(Lifetime { created: kv.create_revision, deleted: None });
                 }
                 Some(_) | None => {}
             }
@@ -51,18 +50,20 @@ impl QueueLog {
     pub(super) fn proves(&self, queue: &Queue, owner: &OwnerKey) -> Result<(), String> {
         let (key, created, proof) = (&owner.key, owner.create_revision, owner.revision);
         let shown = key.escape_ascii();
-        let own = self.lives.get(key).map(Vec::as_slice).unwrap_or_default();
-        if !own.iter().any(|life| life.created == created && life.is_at(proof)) {
+        let own = self.lifetimes.get(key).map(Vec::as_slice).unwrap_or_default();
+        if !own.iter().any(|lifetime| lifetime.created == created && lifetime.is_at(proof)) {
             return Err(format!("{shown}, created at {created}, was granted by revision {proof}, where it was not"));
         }
         let first = Bytes::copy_from_slice(queue.prefix());
-        let all = self.lives.range(first..).take_while(|(other, _)| other.starts_with(queue.prefix()));
-        for (other, lives) in all.filter(|(other, _)| *other != key && !queue.is_foreign(other)) {
-            if let Some(life) = lives.iter().find(|life| life.is_at(proof) && life.created < created) {
+        let all = self.lifetimes.range(first..).take_while(|(other, _)| other.starts_with(queue.prefix()));
+        for (other, lifetimes) in all.filter(|(other, _)| *other != key && !queue.is_foreign(other)) {
+            if let Some(lifetime) =
+                lifetimes.iter().find(|lifetime| lifetime.is_at(proof) && lifetime.created < created)
+            {
                 return Err(format!(
                     "{shown}, created at {created}, was granted by revision {proof}, where {} of {} was before it",
                     other.escape_ascii(),
-                    life.created,
+                    lifetime.created,
                 ));
             }
         }

@@ -24,10 +24,10 @@ impl<C: EtcdClient> World<Etcd<C>> {
     pub(super) fn record_query_event(&mut self, client: usize, name: &[u8], event: &ElectionEvent) {
         let name = || name.escape_ascii();
         self.annotate(Some(Lane::Client(client)), || match event {
-            ElectionEvent::Leader(leader) => format!("hears: {} is led by {}", name(), leader.value.escape_ascii()),
-            ElectionEvent::NoLeader => format!("hears: nobody leads {}", name()),
-            ElectionEvent::Disconnected => format!("hears nothing of {}", name()),
-            ElectionEvent::Failed(why) => format!("hears no more of {}: {why}", name()),
+            ElectionEvent::Leader(leader) => format!("observes: {} is led by {}", name(), leader.value.escape_ascii()),
+            ElectionEvent::NoLeader => format!("observes: nobody leads {}", name()),
+            ElectionEvent::Disconnected => format!("cannot observe {}", name()),
+            ElectionEvent::Failed(why) => format!("stops observing {}: {why}", name()),
         });
     }
 

@@ -13,9 +13,9 @@ use crate::etcd::OwnerKey;
 use crate::etcd::message::{DELETED, WatchEvent};
 use crate::id::LockId;
 use crate::sim::check::{Permit, Rule};
-use crate::sim::trace::{Fate, Lane, MessageId, What};
+use crate::sim::trace::{Delivery, Lane, MessageId, What};
 use crate::sim::world::World;
-use crate::sim::world::process::Fact;
+use crate::sim::world::process::Input;
 use crate::sim::world::store::Planned;
 use crate::time::nanos;
 
@@ -45,8 +45,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     /// Writes to the protected resource in a transaction that compares the holder's key
     /// ([`Client::owner_guard`](crate::etcd::Client::owner_guard)).
     ///
-    /// The write may arrive late, whatever happens to the lock and the client meanwhile. An older
-    /// grant must never write after a newer one.
+    /// The write may arrive late. An older grant must never write after a newer one.
     ///
     /// # Panics
     ///
@@ -78,13 +77,13 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.write(client, lock);
         let every = self.clients[client].records.get(&lock).and_then(|record| record.habits.write_every);
         if let Some(every) = every {
-            self.plan(self.now + every, client, Fact::Chore(WriteAgain(lock)));
+            self.plan(self.now + every, client, Input::Chore(WriteAgain(lock)));
         }
     }
 
-    pub(super) fn write_lands(&mut self, write: Write) {
+    pub(super) fn write_arrives(&mut self, write: Write) {
         let Write { name, permit, owner, message } = write;
-        self.recorder.fate(message, Fate::Arrived(self.now));
+        self.recorder.set_delivery(message, Delivery::Arrived(self.now));
         let Permit { client, lock, fence, .. } = permit;
         let order = owner.revision;
         // A second, external resource checks the fencing token alone.

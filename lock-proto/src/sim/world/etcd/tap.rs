@@ -12,7 +12,6 @@ use crate::etcd::{Rpc, RpcReply, StreamId, StreamReceived, StreamSend};
 use crate::id::ConnId;
 use crate::sim::world::World;
 
-/// Returns the key prefix of a queue from one of its keys.
 pub(super) fn queue_of(key: &[u8]) -> &[u8] {
     &key[..key.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1)]
 }
@@ -30,7 +29,7 @@ fn bytes_of(request: &Rpc) -> Vec<u8> {
 
 impl<C: EtcdClient> World<Etcd<C>> {
     pub(super) fn note_call(&mut self, client: usize, conn: ConnId, number: u64, request: &Rpc) {
-        if !self.checker.watches_requests() {
+        if !self.checker.checks_requests() {
             return;
         }
         let Some(link) = self.network.find(client, conn) else { return };
@@ -46,20 +45,20 @@ impl<C: EtcdClient> World<Etcd<C>> {
         if let Rpc::Grant(grant) = request
             && self.clients[client].own.granted.contains(&grant.id)
         {
-            self.checker.repeats_answered(self.now, client, request.path(), &grant.id.to_be_bytes());
+            self.checker.repeated_after_reply(self.now, client, request.path(), &grant.id.to_be_bytes());
         }
         let what = if alone { number.to_be_bytes().to_vec() } else { bytes_of(request) };
-        self.checker.sends(self.now, client, link, number, request.path(), what);
+        self.checker.request_sent(self.now, client, link, number, request.path(), what);
     }
 
     /// Notes a stream message of a client that expects a reply.
     pub(super) fn note_message(&mut self, client: usize, stream: StreamId, message: &StreamSend) {
-        if !self.checker.watches_requests() {
+        if !self.checker.checks_requests() {
             return;
         }
         let what = match message {
-            StreamSend::KeepAlive(ask) => ask.encode_to_vec(),
-            StreamSend::Watch(ask) => match &ask.request {
+            StreamSend::KeepAlive(try_start) => try_start.encode_to_vec(),
+            StreamSend::Watch(try_start) => match &try_start.request {
                 // Never repeated work: a client may open several watches for one key.
                 Some(WatchAsk::Create(create)) => create.encode_to_vec(),
                 Some(WatchAsk::Cancel(_) | WatchAsk::Progress(_)) | None => return,
@@ -68,13 +67,13 @@ impl<C: EtcdClient> World<Etcd<C>> {
         let Some(link) = self.network.find(client, stream.conn()) else { return };
         let number = self.next_number();
         self.clients[client].own.pending.entry(stream).or_default().push_back(number);
-        self.checker.sends(self.now, client, link, number, stream.kind().path(), what);
+        self.checker.request_sent(self.now, client, link, number, stream.kind().path(), what);
     }
 
     pub(super) fn note_close(&mut self, client: usize, stream: StreamId) {
         let Some(open) = self.clients[client].own.pending.remove(&stream) else { return };
         if let Some(link) = self.network.find(client, stream.conn()) {
-            self.checker.gives_up(self.now, link, Some(&Vec::from(open)), self.is_alive(client, link));
+            self.checker.closed(self.now, link, Some(&Vec::from(open)), self.is_alive(client, link));
         }
     }
 
@@ -82,14 +81,14 @@ impl<C: EtcdClient> World<Etcd<C>> {
         for (key, _) in deleted {
             self.clients[client].reasons.notified(queue_of(key).to_vec());
         }
-        if !self.checker.watches_requests() {
+        if !self.checker.checks_requests() {
             return;
         }
         let (stream, number) = match wire {
             Wire::Reply { rpc, reply } => {
                 let conn = self.store.rpcs.get(rpc).map(|known| known.conn());
                 if let Some(link) = conn.and_then(|conn| self.network.find(client, conn)) {
-                    self.checker.answered(link, *rpc);
+                    self.checker.reply_received(link, *rpc);
                     // Data from a replaced connection is not a reply.
                     if let Ok(RpcReply::Grant(granted)) = reply {
                         self.clients[client].own.granted.insert(granted.id);
@@ -103,8 +102,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
                     StreamReceived::KeepAlive(_) => true,
                     StreamReceived::Watch(response) => response.created,
                 };
-                let asked = &mut self.clients[client].own.pending;
-                let Some(number) = asked.get_mut(&stream).filter(|_| answers).and_then(|asked| asked.pop_front())
+                let pending = &mut self.clients[client].own.pending;
+                let Some(number) = pending.get_mut(&stream).filter(|_| answers).and_then(|pending| pending.pop_front())
                 else {
                     return;
                 };
@@ -115,7 +114,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
             }
         };
         if let Some(link) = self.network.find(client, stream.conn()) {
-            self.checker.answered(link, number);
+            self.checker.reply_received(link, number);
         }
     }
 }

@@ -76,8 +76,8 @@ impl fmt::Display for Wire {
         match self {
             Self::Call { request, .. } => show_call(f, request),
             Self::Open { kind, .. } => write!(f, "open {kind:?}"),
-            Self::Send { message: StreamSend::KeepAlive(ask), .. } => write!(f, "keep alive {:x}", ask.id),
-            Self::Send { message: StreamSend::Watch(ask), .. } => match &ask.request {
+            Self::Send { message: StreamSend::KeepAlive(try_start), .. } => write!(f, "keep alive {:x}", try_start.id),
+            Self::Send { message: StreamSend::Watch(try_start), .. } => match &try_start.request {
                 Some(WatchAsk::Create(want)) => write!(f, "watch {} as {}", key(&want.key), want.watch_id),
                 Some(WatchAsk::Cancel(cancel)) => write!(f, "unwatch {}", cancel.watch_id),
                 Some(WatchAsk::Progress(_)) => f.write_str("ask for progress"),

@@ -13,7 +13,6 @@ use crate::sim::world::Builder;
 use crate::time::Instant;
 use crate::url::Target;
 
-/// Settings of the nodes and of the client endpoints.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(super) nodes: Vec<NodeConfig>,

@@ -11,7 +11,7 @@ use crate::sim::check::{Rule, Stage};
 use crate::sim::redis::Condition;
 use crate::sim::trace::State;
 use crate::sim::world::World;
-use crate::sim::world::process::Fact;
+use crate::sim::world::process::Input;
 
 const CONDITIONS: [Condition; 4] =
     [Condition::OutOfMemory, Condition::ReadOnly, Condition::DiskError, Condition::Loading];
@@ -50,9 +50,9 @@ impl<C: RedisClient> World<Redis<C>> {
     /// Runs the whole second phase and reports every violation.
     ///
     /// After [`calm`](Self::calm) and [`wind_down`](Self::wind_down) every waiter must be served
-    /// within `served`, and everything must settle within `rest`. After another `lives`, only keys
-    /// without a TTL may be left: the fence counter.
-    pub fn come_to_an_end(&mut self, served: Duration, rest: Duration, lives: Duration) {
+    /// within `served`, and everything must settle within `rest`. After another `lifetimes`, only
+    /// the fence counter, which has no TTL, may be left.
+    pub fn finish(&mut self, served: Duration, rest: Duration, lifetimes: Duration) {
         self.calm();
         self.wind_down();
         if !self.run_until(served, Self::is_idle) && !self.halted {
@@ -63,7 +63,7 @@ impl<C: RedisClient> World<Redis<C>> {
             let texts: Vec<_> = waiting
                 .map(|(client, lock, record)| {
                     let stage = self.checker.stage(client, lock);
-                    format!("client {client} {lock} ({}) is {stage:?}", record.shown())
+                    format!("client {client} {lock} ({}) is {stage:?}", record.escaped_name())
                 })
                 .collect();
             return self.report(Rule::Liveness, format!("not over after {served:?}: {}", texts.join(", ")));
@@ -71,7 +71,7 @@ impl<C: RedisClient> World<Redis<C>> {
         if !self.run_until(rest, Self::is_quiet) && !self.halted {
             return self.report(Rule::Leftover, format!("no rest after {rest:?}: {:?}", self.timers()));
         }
-        self.run_for(lives);
+        self.run_for(lifetimes);
         for node in 0..self.hosts.len() {
             for key in self.keys(node) {
                 let expires = self.store.nodes[node].node.pttl(self.now, &key).is_some();
@@ -94,7 +94,7 @@ impl<C: RedisClient> World<Redis<C>> {
     }
 
     /// Makes the application release a held or lost lock as soon as its process runs.
-    pub fn let_go(&mut self, client: usize, lock: LockId) {
-        self.deliver_fact(client, Fact::Release(lock));
+    pub fn release_when_running(&mut self, client: usize, lock: LockId) {
+        self.deliver_input(client, Input::Release(lock));
     }
 }

@@ -4,9 +4,7 @@ use core::fmt::Debug;
 
 use crate::lock::ByteClient;
 
-/// A client of Redis: any [`ByteClient`] that implements `Clone` and `Debug`.
-///
-/// A [`World`](super::World) can run and check any lock that implements it: see
+/// A client of Redis: any [`ByteClient`] that implements `Clone` and `Debug`. See
 /// [`Builder::machine`](super::Builder::machine) and
 /// [`Plan::run_redis`](crate::sim::Plan::run_redis).
 pub trait RedisClient: ByteClient + Clone + Debug {}

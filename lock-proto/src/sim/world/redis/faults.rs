@@ -14,7 +14,7 @@ use crate::sim::redis::{Condition, Node};
 use crate::sim::trace::{Lane, State, What};
 use crate::sim::world::World;
 use crate::sim::world::check::signed;
-use crate::sim::world::process::Fact;
+use crate::sim::world::process::Input;
 
 /// Extra requests allowed after a fault.
 const PER_FAULT: u64 = 50;
@@ -78,7 +78,7 @@ impl<C: RedisClient> World<Redis<C>> {
     pub fn stop_replication(&mut self, node: usize) {
         self.journal.write(self.now, format_args!("n{node} its replica stays behind"));
         self.note_fault();
-        self.annotate(Some(Lane::Node(node)), || "its replica stays behind".into());
+        self.annotate(Some(Lane::Node(node)), || "replication stops".into());
         self.store.nodes[node].replica = Some(Box::new(self.store.nodes[node].node.clone()));
     }
 
@@ -89,7 +89,7 @@ impl<C: RedisClient> World<Redis<C>> {
         if let Some(replica) = self.store.nodes[node].replica.take() {
             self.store.nodes[node].node = *replica;
         }
-        self.annotate(Some(Lane::Node(node)), || "its replica takes its place".into());
+        self.annotate(Some(Lane::Node(node)), || "its replica is promoted".into());
         self.restart_node(node, true);
     }
 
@@ -150,17 +150,17 @@ impl<C: RedisClient> World<Redis<C>> {
     }
 
     /// Creates a foreign key on a running node if there is none of this name: a list, or another
-    /// lock made by `SET NX PX`. It expires after `life`.
-    pub fn occupy(&mut self, node: usize, name: &str, list: bool, life: Duration) {
+    /// lock made by `SET NX PX`. It expires after `lifetime`.
+    pub fn occupy(&mut self, node: usize, name: &str, list: bool, lifetime: Duration) {
         let key = name.as_bytes();
         if self.hosts[node].state != State::Running || self.store.nodes[node].node.exists(self.now, key) {
             return;
         }
-        let life = crate::time::millis_up(life).max(1).to_string();
+        let lifetime = crate::time::millis_up(lifetime).max(1).to_string();
         let commands: &[&[&[u8]]] = if list {
-            &[&[b"RPUSH", key, b"data"], &[b"PEXPIRE", key, life.as_bytes()]]
+            &[&[b"RPUSH", key, b"data"], &[b"PEXPIRE", key, lifetime.as_bytes()]]
         } else {
-            &[&[b"SET", key, b"stranger", b"NX", b"PX", life.as_bytes()]]
+            &[&[b"SET", key, b"stranger", b"NX", b"PX", lifetime.as_bytes()]]
         };
         let what = if list { "data" } else { "a lock of its own" };
         let there = self.on_node(node, &format!("a stranger puts {what} in the place of {name}"), |node, now| {
@@ -170,7 +170,7 @@ impl<C: RedisClient> World<Redis<C>> {
             node.exists(now, key)
         });
         if there && self.store.nodes.len() == 1 {
-            self.checker.occupied(self.now, key);
+            self.checker.foreign_key_created(self.now, key);
             self.check();
         }
     }
@@ -218,7 +218,7 @@ impl<C: RedisClient> World<Redis<C>> {
                     State::Down => {}
                 }
             }
-            self.deliver_fact(client, Fact::Disconnected(conn, Fault::Reset));
+            self.deliver_input(client, Input::Disconnected(conn, Fault::Reset));
         }
     }
 }

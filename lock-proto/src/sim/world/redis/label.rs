@@ -77,6 +77,5 @@ fn request(args: &[&[u8]]) -> String {
 
 fn replies(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).replace("\r\n", " ");
-    // A fragment may consist of the end of a line alone.
     String::from(if text.trim().is_empty() { "…" } else { text.trim_end() })
 }

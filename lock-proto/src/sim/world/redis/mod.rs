@@ -19,7 +19,7 @@ use core::time::Duration;
 
 use super::World as AnyWorld;
 use super::handover::Cause;
-use super::process::{Fact, Process};
+use super::process::{Input, Process};
 use super::store::{Servers, Store};
 use crate::id::{ClientId, ConnId, LockId};
 use crate::lock::Event;
@@ -60,12 +60,10 @@ pub struct Redis<C = Client> {
 #[derive(Clone, Debug)]
 pub(crate) struct Own {
     /// Why the host has a write scheduled, if it has.
-    gathers: Option<Cause>,
+    pending_flush: Option<Cause>,
     request_timeout: Duration,
-    /// Requests by connection.
     taps: BTreeMap<u64, Tap>,
-    /// Prefix of its key values.
-    mark: Vec<u8>,
+    token_prefix: Vec<u8>,
 }
 
 #[derive(Clone, Debug)]
@@ -107,9 +105,9 @@ impl<C: RedisClient> Servers for Redis<C> {
     }
 
     fn own(id: ClientId, config: &Config) -> Own {
-        let mut mark = Identity::new(id, &config.prefix).token(0).to_string().into_bytes();
-        mark.truncate(CLIENT_PART);
-        Own { gathers: None, request_timeout: config.request_timeout, taps: BTreeMap::new(), mark }
+        let mut token_prefix = Identity::new(id, &config.prefix).token(0).to_string().into_bytes();
+        token_prefix.truncate(CLIENT_PART);
+        Own { pending_flush: None, request_timeout: config.request_timeout, taps: BTreeMap::new(), token_prefix }
     }
 
     fn servers(setup: Setup, keep: Keep, clients: &[Process<Self>]) -> Self {
@@ -200,7 +198,7 @@ impl<C: RedisClient> Servers for Redis<C> {
             && record.habits.claim
             && matches!(event, Event::Granted(_))
         {
-            w.plan(w.now + every, client, Fact::Chore(Chore::Look(lock, Some(every))));
+            w.plan(w.now + every, client, Input::Chore(Chore::Look(lock, Some(every))));
         }
     }
 
@@ -225,7 +223,7 @@ impl<C: RedisClient> World<C> {
     /// later. The write may be late, as when the process is paused in between. The resource checks
     /// the fencing token, if there is one.
     pub fn write(&mut self, client: usize, lock: LockId) {
-        self.deliver_fact(client, Fact::Chore(Chore::Look(lock, None)));
+        self.deliver_input(client, Input::Chore(Chore::Look(lock, None)));
     }
 
     /// Returns a node.

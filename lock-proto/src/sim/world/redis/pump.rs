@@ -14,15 +14,15 @@ use crate::redis::{Key, Output};
 use crate::sim::check::{Permit, Rule, Stage, TAKE};
 use crate::sim::direction::Direction;
 use crate::sim::network::Packet;
-use crate::sim::trace::{Fate, Lane, State, What};
+use crate::sim::trace::{Delivery, Lane, State, What};
 use crate::sim::world::World;
 use crate::sim::world::handover::Cause;
-use crate::sim::world::process::{Fact, Process};
+use crate::sim::world::process::{Input, Process};
 use crate::sim::world::store::Planned;
 use crate::time::Instant;
 
 /// Delay of an application between checking that it holds a lock and writing.
-const THINKS: Range<Duration> = Duration::ZERO..Duration::from_millis(3);
+const THINK_TIME: Range<Duration> = Duration::ZERO..Duration::from_millis(3);
 
 impl<C: RedisClient> World<Redis<C>> {
     /// Returns a node's next deadline, or `None` while it does not run.
@@ -93,7 +93,6 @@ impl<C: RedisClient> World<Redis<C>> {
         (0..self.hosts.len()).find(|node| self.work_ends_at(*node).is_some_and(|at| at <= self.now))
     }
 
-    /// Continues with the queue after a node has finished its current work.
     pub(super) fn finish_work(&mut self, node: usize) {
         self.hosts[node].busy_until = None;
         self.pump_node(node);
@@ -102,7 +101,7 @@ impl<C: RedisClient> World<Redis<C>> {
 
     /// Sends a node's replies, closes connections and logs the commands it has executed.
     pub(super) fn pump_node(&mut self, node: usize) {
-        while let Some(seen) = self.store.nodes[node].node.poll_seen() {
+        while let Some(seen) = self.store.nodes[node].node.poll_executed() {
             let text = command(&seen.args);
             let from = self.network.links.get(&seen.conn).map(|link| (link.client, link.conn));
             match from {
@@ -150,7 +149,7 @@ impl<C: RedisClient> World<Redis<C>> {
         for key in &self.store.counters {
             let text = server.get(self.now, key).and_then(|text| core::str::from_utf8(text).ok());
             if let Some(counter) = text.and_then(|text| text.parse().ok()) {
-                self.checker.counted(self.now, node, counter, server.unix_micros(self.now));
+                self.checker.counter_stored(self.now, node, counter, server.unix_micros(self.now));
             }
         }
         self.check_leftover_keys(node);
@@ -172,21 +171,20 @@ impl<C: RedisClient> World<Redis<C>> {
     /// Sends bytes, sometimes in several pieces.
     fn send_bytes(&mut self, id: u64, direction: Direction, mut bytes: Vec<u8>) {
         loop {
-            let piece = self.network.piece(bytes.len());
-            if piece >= bytes.len() {
+            let draw_piece = self.network.draw_piece(bytes.len());
+            if draw_piece >= bytes.len() {
                 return self.send(id, direction, Packet::Data(bytes));
             }
-            let rest = bytes.split_off(piece);
+            let rest = bytes.split_off(draw_piece);
             self.send(id, direction, Packet::Data(bytes));
             bytes = rest;
         }
     }
 }
 
-/// Returns whether a process is idle and `value` is one of its tokens.
 fn is_idle_owner<C: RedisClient>(process: &Process<Redis<C>>, value: &[u8]) -> bool {
     let is_idle = process.state == State::Running && process.stopped.is_none() && process.deadline().is_none();
-    is_idle && value.starts_with(&process.own.mark)
+    is_idle && value.starts_with(&process.own.token_prefix)
 }
 
 impl<C: RedisClient> World<Redis<C>> {
@@ -196,7 +194,7 @@ impl<C: RedisClient> World<Redis<C>> {
         let Permit { client, lock, fence, .. } = permit;
         let taken = if accepted { "taken" } else { "refused" };
         self.journal.write(self.now, format_args!("resource: write of c{client} {lock}, fence {fence:?}: {taken}"));
-        self.recorder.fate(message, Fate::Arrived(self.now));
+        self.recorder.set_delivery(message, Delivery::Arrived(self.now));
         let shown = || format!("{}", name.escape_ascii());
         self.recorder.note(self.now, || What::Write { client, lock, name: shown(), fence, accepted });
         self.check();
@@ -208,23 +206,23 @@ impl<C: RedisClient> World<Redis<C>> {
                 if self.is_held(client, lock)
                     && let Some(permit) = self.checker.permit(client, lock)
                 {
-                    let thinks = self.rng.duration(&THINKS);
-                    self.plan(self.now + thinks, client, Fact::Chore(Chore::Write(permit)));
+                    let thinks = self.rng.duration(&THINK_TIME);
+                    self.plan(self.now + thinks, client, Input::Chore(Chore::Write(permit)));
                 }
                 if let (Some(every), Some(Stage::Held)) = (every, self.checker.stage(client, lock)) {
-                    self.plan(self.now + every, client, Fact::Chore(Chore::Look(lock, Some(every))));
+                    self.plan(self.now + every, client, Input::Chore(Chore::Look(lock, Some(every))));
                 }
             }
             Chore::Flush => {
-                self.cause = self.clients[client].own.gathers.take().unwrap_or(self.cause);
+                self.cause = self.clients[client].own.pending_flush.take().unwrap_or(self.cause);
                 self.send_all(client);
             }
             Chore::Write(permit) => {
                 let Some(record) = self.clients[client].records.get(&permit.lock) else { return };
-                let (name, travel) = (record.name.clone(), self.network.travel());
+                let (name, draw_latency) = (record.name.clone(), self.network.draw_latency());
                 let label = || permit.fence.map_or_else(|| "write".into(), |fence| format!("write, fence {fence}"));
                 let message = self.recorder.sent(self.now, Lane::Client(client), Lane::Resource, label);
-                self.agenda.plan(self.now + travel, Planned::Write(Write { name, permit, message }));
+                self.agenda.plan(self.now + draw_latency, Planned::Write(Write { name, permit, message }));
             }
         }
     }
@@ -238,14 +236,14 @@ impl<C: RedisClient> World<Redis<C>> {
             self.write_out(client);
         }
         loop {
-            let mut asked = false;
+            let mut polled = false;
             while let Some(output) = self.clients[client].machine.poll_output() {
-                asked = true;
+                polled = true;
                 self.carry_out(client, output);
             }
             // An output, or the first round, may have left bytes.
-            let sent = (asked || !bytes_first) && self.write_out(client);
-            if !asked && !sent {
+            let sent = (polled || !bytes_first) && self.write_out(client);
+            if !polled && !sent {
                 break;
             }
             if !self.count_round(client) {
@@ -263,9 +261,9 @@ impl<C: RedisClient> World<Redis<C>> {
         if self.store.gather.is_zero() {
             return self.send_all(client);
         }
-        if self.clients[client].own.gathers.is_none() && self.has_outgoing(client) {
-            self.clients[client].own.gathers = Some(self.cause);
-            self.plan(self.now + self.store.gather, client, Fact::Chore(Chore::Flush));
+        if self.clients[client].own.pending_flush.is_none() && self.has_outgoing(client) {
+            self.clients[client].own.pending_flush = Some(self.cause);
+            self.plan(self.now + self.store.gather, client, Input::Chore(Chore::Flush));
         }
         false
     }
@@ -295,9 +293,9 @@ impl<C: RedisClient> World<Redis<C>> {
             }
             let bytes = bytes.to_vec();
             machine.consume(conn, bytes.len());
-            self.checker.request(self.now, client, conn.node().index());
+            self.checker.count_request(self.now, client, conn.node().index());
             self.note_requests(client, id, conn.node().index(), &bytes);
-            self.journal.facts.sent(self.now, client, conn, &bytes);
+            self.journal.fingerprint.sent(self.now, client, conn, &bytes);
             self.send_bytes(id, Direction::ToNode, bytes);
             moved = true;
         }
@@ -305,12 +303,12 @@ impl<C: RedisClient> World<Redis<C>> {
     }
 
     fn note_requests(&mut self, client: usize, id: u64, node: usize, bytes: &[u8]) {
-        if !self.checker.watches_requests() {
+        if !self.checker.checks_requests() {
             return;
         }
         let process = &mut self.clients[client];
-        for (number, asked) in process.own.taps.entry(id).or_default().sent(bytes) {
-            match asked {
+        for (number, request) in process.own.taps.entry(id).or_default().sent(bytes) {
+            match request {
                 Request::Take { keys, waits } => {
                     for key in keys {
                         // An attempt has the same cause on every node. A waiter's first attempt is
@@ -318,25 +316,25 @@ impl<C: RedisClient> World<Redis<C>> {
                         if node == 0 {
                             process.reasons.requested(&key, if waits { self.cause } else { Cause::Application });
                         }
-                        self.checker.sends(self.now, client, id, number, TAKE, key);
+                        self.checker.request_sent(self.now, client, id, number, TAKE, key);
                     }
                 }
-                Request::Work(kind, words) => self.checker.sends(self.now, client, id, number, kind, words),
+                Request::Work(kind, words) => self.checker.request_sent(self.now, client, id, number, kind, words),
                 Request::Wait | Request::Other => {}
             }
         }
     }
 
     pub(super) fn note_received(&mut self, client: usize, conn: ConnId, bytes: &[u8]) {
-        if !self.checker.watches_requests() {
+        if !self.checker.checks_requests() {
             return;
         }
         let Some(id) = self.network.find(client, conn) else { return };
         let process = &mut self.clients[client];
         let Some(tap) = process.own.taps.get_mut(&id) else { return };
-        for heard in tap.received(bytes) {
-            match heard {
-                Response::Reply(number) => self.checker.answered(id, number),
+        for response in tap.received(bytes) {
+            match response {
+                Response::Reply(number) => self.checker.reply_received(id, number),
                 Response::Signal(list) => {
                     let name = self.store.names.iter().find(|name| Key::new(b"", name).signal() == list);
                     process.reasons.notified(name.map(|name| name.to_vec()).unwrap_or_default());
@@ -349,7 +347,7 @@ impl<C: RedisClient> World<Redis<C>> {
         match output {
             Output::Connect { node, conn } => self.connect(client, node, conn),
             Output::Disconnect { conn } => self.disconnect(client, conn),
-            Output::Event { lock, event } => self.told(client, lock, event),
+            Output::Event { lock, event } => self.deliver_event(client, lock, event),
             Output::Stopped { unreleased } => self.has_stopped(client, unreleased),
         }
     }

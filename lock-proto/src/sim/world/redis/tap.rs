@@ -49,10 +49,10 @@ impl Tap {
             let limits = Limits { max_bulk: self.sent.len(), authenticated: true };
             let mut args = Vec::new();
             let Parsed::Request { len } = input::parse(&self.sent[at..], limits, &mut args) else { break };
-            let asked = classify(&args);
+            let request = classify(&args);
             self.number += 1;
-            self.pending.push_back(asked.clone());
-            found.push((self.number, asked));
+            self.pending.push_back(request.clone());
+            found.push((self.number, request));
             at += len;
         }
         self.sent.drain(..at);
@@ -94,8 +94,7 @@ fn classify(args: &[&[u8]]) -> Request {
             Request::Take { keys: vec![key.to_vec()], waits }
         }
         [b"EVAL" | b"EVALSHA", code, count, rest @ ..] if is(&script::TAKE_FREE, code) => {
-            // The keys, one token for each, and two arguments. With fencing the counter is a key,
-            // too.
+            // The keys, one token for each, and two arguments. With fencing the counter is a key.
             let keys = number(count).unwrap_or(0);
             let tokens = rest.len().saturating_sub(keys + 2);
             Request::Take { keys: rest.iter().take(tokens).map(|key| key.to_vec()).collect(), waits: false }
@@ -112,14 +111,12 @@ fn number<N: FromStr>(text: &[u8]) -> Option<N> {
     core::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// Returns the list that an element came from.
 fn list(reply: &[u8]) -> Option<Vec<u8>> {
     let mut lines = reply.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let (first, _, name) = (lines.next()?, lines.next()?, lines.next()?);
     (first == b"*2" || first == b">2").then(|| name.to_vec())
 }
 
-/// Returns the length of the first complete reply.
 pub(in crate::sim) fn reply_len(bytes: &[u8]) -> Option<usize> {
     let end = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
     let number = bytes.get(1..end - 2).and_then(number::<i64>);

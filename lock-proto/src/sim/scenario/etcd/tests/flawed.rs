@@ -34,15 +34,12 @@ pub(super) enum Flaw {
 #[derive(Clone, Debug)]
 pub(super) struct Rewriter {
     flaw: Flaw,
-    /// Calls that create a waiter's key.
     creates: BTreeMap<RpcId, Bytes>,
-    /// Calls that read a waiter's own key.
     looks: BTreeMap<RpcId, Bytes>,
     /// Own keys as last seen.
     seen: BTreeMap<Bytes, KeyValue>,
     current: Option<ConnId>,
     pending: BTreeMap<RpcId, &'static str>,
-    /// The next output.
     again: Option<Output>,
     copies: BTreeSet<RpcId>,
 }

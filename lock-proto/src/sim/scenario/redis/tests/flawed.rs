@@ -21,7 +21,7 @@ pub(super) enum Flaw {
     None,
     /// Every attempt writes the same token.
     SameToken,
-    /// The watchdog goes on after a release.
+    /// The watchdog continues after a release.
     RenewsForEver,
     /// A release deletes the key without comparing the token.
     DeletesAnything,
@@ -144,11 +144,10 @@ impl Rewriter {
         text.replace(&run_id, &shown).into_bytes()
     }
 
-    /// Rewrites the reply to the oldest request on this connection.
     fn answer(&mut self, conn: ConnId, reply: &[u8]) -> Vec<u8> {
-        let asked = self.wires.get_mut(&conn).and_then(|wire| wire.pending.pop_front());
+        let requests = self.wires.get_mut(&conn).and_then(|wire| wire.pending.pop_front());
         let is_trying = || self.wires.values().any(|wire| wire.pending.contains(&Request::Take));
-        match asked {
+        match requests {
             Some(Request::TakeAgain) => Vec::new(),
             Some(Request::Wait) if self.flaw == Flaw::ForgetsHints && reply.starts_with(b"*2") && is_trying() => {
                 b"*-1\r\n".to_vec()
@@ -204,7 +203,7 @@ impl ByteClient for Flawed<Client, Rewriter> {
             let len = bytes.len();
             self.client.consume(conn, len);
         }
-        let (mut at, mut rewritten, mut asked) = (0, Vec::new(), Vec::new());
+        let (mut at, mut rewritten, mut requests) = (0, Vec::new(), Vec::new());
         let limits = Limits { max_bulk: sent.len(), authenticated: true };
         loop {
             let mut args = Vec::new();
@@ -218,15 +217,15 @@ impl ByteClient for Flawed<Client, Rewriter> {
                 bytes.extend(b"\r\n");
             }
             rewritten.extend_from_slice(&bytes);
-            asked.push(kind);
+            requests.push(kind);
             if self.flaw.flaw == Flaw::SendsTwice && kind == Request::Take {
                 rewritten.extend(bytes);
-                asked.push(Request::TakeAgain);
+                requests.push(Request::TakeAgain);
             }
             at += len;
         }
         let wire = self.flaw.wires.entry(conn).or_default();
-        wire.pending.extend(asked);
+        wire.pending.extend(requests);
         wire.sent = sent.split_off(at);
         wire.rewritten.extend(rewritten);
         &wire.rewritten

@@ -1,4 +1,4 @@
-//! Watches of a wait that are kept for the next one.
+//! Watches that are cached for the next wait.
 // E5
 
 use std::collections::VecDeque;
@@ -8,7 +8,7 @@ use lock_proto::etcd::message::KeyValue;
 use lock_proto::redis::Acquire;
 
 use super::*;
-use crate::world::{Fate, Kind};
+use crate::world::{Kind, Outcome};
 
 /// Clients that acquire one lock in turn, each of them in the queue.
 pub(super) fn in_line(clients: usize, change: impl Fn(Config) -> Config) -> (World, VecDeque<(usize, LockId)>) {
@@ -23,39 +23,39 @@ pub(super) fn in_line(clients: usize, change: impl Fn(Config) -> Config) -> (Wor
 
 /// Releases the holder's lock and queues it again. Returns the next holder.
 #[track_caller]
-pub(super) fn turn(w: &mut World, line: &mut VecDeque<(usize, LockId)>) -> usize {
+pub(super) fn release_and_requeue(w: &mut World, line: &mut VecDeque<(usize, LockId)>) -> usize {
     let (client, lock) = line.pop_front().unwrap();
-    let _ = give_back(w, client, lock);
+    let _ = release_and_wait(w, client, lock);
     line.push_back((client, w.acquire(client, Acquire::new("a"))));
     let (next, lock) = line[0];
     w.expect(ms(5), "the next one has it", |w| w.is_held(next, lock));
     next
 }
 
-/// Two clients: client 0 holds, and client 1 has just released. Client 1 was behind client 0
-/// before, so its watches are kept.
-pub(super) fn gave_back() -> World {
-    gave_back_with(|config| config)
+/// Client 0 holds, and client 1 has just released. It was behind client 0 before, so its watches
+/// are cached.
+pub(super) fn after_release() -> World {
+    after_release_with(|config| config)
 }
 
-fn gave_back_with(change: impl Fn(Config) -> Config) -> World {
+fn after_release_with(change: impl Fn(Config) -> Config) -> World {
     let (mut w, mut line) = in_line(2, change);
-    assert_eq!((0..3).map(|_| turn(&mut w, &mut line)).collect::<Vec<_>>(), [1, 0, 1]);
+    assert_eq!((0..3).map(|_| release_and_requeue(&mut w, &mut line)).collect::<Vec<_>>(), [1, 0, 1]);
     w.run_for(ms(5));
     let (_, lock) = line.pop_front().unwrap();
-    let _ = give_back(&mut w, 1, lock);
+    let _ = release_and_wait(&mut w, 1, lock);
     let (_, first) = line[0];
-    w.expect(ms(5), "it is client 0's turn", |w| w.is_held(0, first));
+    w.expect(ms(5), "client 0 gets the lock", |w| w.is_held(0, first));
     assert_eq!(w.watched(1).len(), 2);
     w
 }
 
 fn holds(w: &World, client: usize) -> bool {
-    w.told(client).iter().any(|(lock, _)| w.is_held(client, *lock))
+    w.all_events(client).iter().any(|(lock, _)| w.is_held(client, *lock))
 }
 
 fn held(w: &World, client: usize) -> LockId {
-    w.told(client).iter().find(|(lock, _)| w.is_held(client, *lock)).unwrap().0
+    w.all_events(client).iter().find(|(lock, _)| w.is_held(client, *lock)).unwrap().0
 }
 
 pub(super) fn release_held(w: &mut World, client: usize) {
@@ -64,14 +64,14 @@ pub(super) fn release_held(w: &mut World, client: usize) {
 
 /// Releases the lock of client 0 and expects client 1 to hold it within this time.
 #[track_caller]
-fn its_turn(w: &mut World, lock: LockId, within: Duration) {
+fn expect_next_holds(w: &mut World, lock: LockId, within: Duration) {
     release_held(w, 0);
-    w.expect(within, "its turn", |w| w.is_held(1, lock));
+    w.expect(within, "it gets the lock", |w| w.is_held(1, lock));
 }
 
-fn give_back_held(w: &mut World, client: usize) {
+fn release_held_and_wait(w: &mut World, client: usize) {
     let lock = held(w, client);
-    let _ = give_back(w, client, lock);
+    let _ = release_and_wait(w, client, lock);
 }
 
 #[test]
@@ -79,14 +79,14 @@ fn e5_who_locks_in_turn_opens_its_watches_once() {
     for clients in [2, 3, 10] {
         let (mut w, mut line) = in_line(clients, |config| config);
         for _ in 0..2 * clients {
-            turn(&mut w, &mut line);
+            release_and_requeue(&mut w, &mut line);
         }
         w.run_for(ms(5));
         let opened = |w: &World| w.clients.iter().map(|client| client.watches_opened.len()).sum::<usize>();
         let made = |w: &World| (0..clients).map(|client| w.requests(client)).sum::<usize>();
         let before = (opened(&w), made(&w));
         for _ in 0..5 * clients {
-            turn(&mut w, &mut line);
+            release_and_requeue(&mut w, &mut line);
         }
         w.run_for(ms(5));
         // A delete, a read and a create for each.
@@ -101,11 +101,11 @@ fn e5_after_a_hold_the_next_wait_begins_after_the_hand_over() {
     for (hold, pauses) in [(0, false), (3, true)] {
         let (mut w, mut line) = in_line(3, |config| config);
         for _ in 0..3 {
-            turn(&mut w, &mut line);
+            release_and_requeue(&mut w, &mut line);
         }
         w.run_for(ms(hold));
         let (client, lock) = line.pop_front().unwrap();
-        let _ = give_back(&mut w, client, lock);
+        let _ = release_and_wait(&mut w, client, lock);
         let before = w.requests(client);
         let lock = w.acquire(client, Acquire::new("a"));
         assert_eq!(w.requests(client) == before, pauses, "held for {hold} ms");
@@ -113,8 +113,8 @@ fn e5_after_a_hold_the_next_wait_begins_after_the_hand_over() {
         assert_eq!(w.requests(client), before + 1, "held for {hold} ms");
         line.push_back((client, lock));
         while let Some((client, lock)) = line.pop_front() {
-            w.expect(ms(20), "its turn", |w| w.is_held(client, lock));
-            let _ = give_back(&mut w, client, lock);
+            w.expect(ms(20), "it gets the lock", |w| w.is_held(client, lock));
+            let _ = release_and_wait(&mut w, client, lock);
         }
         w.end();
     }
@@ -122,21 +122,21 @@ fn e5_after_a_hold_the_next_wait_begins_after_the_hand_over() {
 
 #[test]
 fn e5_kept_watches_are_closed_soon() {
-    let mut w = gave_back();
+    let mut w = after_release();
     w.run_for(ms(90));
     assert_eq!(w.watched(1).len(), 2);
     w.run_for(ms(20));
     assert!(w.watched(1).is_empty());
     // Also during the hold. The time restarts at its end.
     let lock = w.acquire(1, Acquire::new("a"));
-    its_turn(&mut w, lock, ms(10));
+    expect_next_holds(&mut w, lock, ms(10));
     w.run_for(ms(110));
     let own = w.queue("a")[0].key.clone();
     assert_eq!(w.watched(1), [own]);
 
-    let mut w = gave_back();
+    let mut w = after_release();
     let lock = w.acquire(1, Acquire::new("a"));
-    its_turn(&mut w, lock, ms(10));
+    expect_next_holds(&mut w, lock, ms(10));
     w.run_for(ms(80));
     w.release(1, lock);
     w.run_for(ms(90));
@@ -150,30 +150,29 @@ fn e5_kept_watches_are_closed_soon() {
 #[test]
 fn e5_a_holders_own_watch_is_not_kept_in_place_of_another() {
     for want in [Acquire::new("a"), Acquire::new("a").ttl(secs(3))] {
-        let mut w = gave_back_with(|config| config.watch_own_after(Duration::ZERO));
-        give_back_held(&mut w, 0);
-        let kept = w.watched(1);
+        let mut w = after_release_with(|config| config.watch_own_after(Duration::ZERO));
+        release_held_and_wait(&mut w, 0);
+        let cached_watches = w.watched(1);
         let lock = w.hold(1, want);
         w.run_for(ms(5));
         assert_eq!(w.watched(1).len(), 3);
-        let _ = give_back(&mut w, 1, lock);
-        assert_eq!(w.watched(1), kept);
+        let _ = release_and_wait(&mut w, 1, lock);
+        assert_eq!(w.watched(1), cached_watches);
         w.run_for(ms(110));
         assert!(w.watched(1).is_empty());
         w.end();
     }
 }
 
-/// Events of kept watches that are newer than the first read of the wait must not be missed.
 #[test]
 fn e5_a_release_that_is_told_before_the_wait_begins_is_not_missed() {
     for us in (0..26_000).step_by(250) {
-        let mut w = gave_back();
+        let mut w = after_release();
         let opened = w.clients[1].watches_opened.len();
-        w.fate(1, Kind::Create, Fate::Slow(ms(1), ms(20)));
+        w.set_outcome(1, Kind::Create, Outcome::Slow(ms(1), ms(20)));
         let lock = w.acquire(1, Acquire::new("a"));
         w.run_for(Duration::from_micros(us));
-        its_turn(&mut w, lock, ms(24));
+        expect_next_holds(&mut w, lock, ms(24));
         assert_eq!(w.clients[1].watches_opened.len(), opened, "after {us} µs");
         w.end();
     }
@@ -183,14 +182,14 @@ fn e5_a_release_that_is_told_before_the_wait_begins_is_not_missed() {
 #[test]
 fn e5_the_end_of_the_own_key_that_is_told_before_the_wait_begins_is_not_missed() {
     for wait in [2, 10, 19, 21, 25] {
-        let mut w = gave_back();
-        w.fate(1, Kind::Create, Fate::Slow(ms(1), ms(20)));
+        let mut w = after_release();
+        w.set_outcome(1, Kind::Create, Outcome::Slow(ms(1), ms(20)));
         let lock = w.acquire(1, Acquire::new("a"));
         w.run_for(ms(wait));
         let own = w.queue("a")[1].key.clone();
         w.delete_by_hand(&own);
         w.expect(ms(25), "it queues again", |w| w.queue("a").len() == 2);
-        its_turn(&mut w, lock, ms(5));
+        expect_next_holds(&mut w, lock, ms(5));
         w.end();
     }
 }
@@ -198,7 +197,7 @@ fn e5_the_end_of_the_own_key_that_is_told_before_the_wait_begins_is_not_missed()
 /// A late event of an earlier wait.
 #[test]
 fn e5_old_news_of_a_key_do_not_end_the_watch_on_it() {
-    let mut w = gave_back();
+    let mut w = after_release();
     let lock = w.acquire(1, Acquire::new("a"));
     w.run_for(ms(5));
     let keys: Vec<_> = w.queue("a").into_iter().map(|kv| (kv.key, kv.create_revision)).collect();
@@ -210,30 +209,29 @@ fn e5_old_news_of_a_key_do_not_end_the_watch_on_it() {
     }
     w.run_for(ms(5));
     assert_eq!(w.count(1, Kind::Look), before);
-    its_turn(&mut w, lock, ms(5));
+    expect_next_holds(&mut w, lock, ms(5));
     w.end();
 }
 
-/// A broken watch has missed events.
 #[test]
 fn e5_kept_watches_that_broke_are_not_used() {
-    let mut w = gave_back();
+    let mut w = after_release();
     let opened = w.clients[1].watches_opened.len();
     w.break_watches(1);
     assert!(w.watched(1).is_empty());
     let lock = w.acquire(1, Acquire::new("a"));
     w.run_for(ms(5));
     assert_eq!(w.clients[1].watches_opened.len(), opened + 2);
-    its_turn(&mut w, lock, ms(5));
+    expect_next_holds(&mut w, lock, ms(5));
     w.end();
 }
 
-/// So has a watch that is being reopened when its holder releases the lock.
+/// A watch that is being reopened at the release has missed events.
 #[test]
 fn e5_a_holders_watch_that_is_not_open_is_not_kept() {
-    let mut w = gave_back();
+    let mut w = after_release();
     let lock = w.acquire(1, Acquire::new("a"));
-    its_turn(&mut w, lock, ms(10));
+    expect_next_holds(&mut w, lock, ms(10));
     let own = w.watch_on(1, &w.queue("a")[0].key);
     w.verb(1, |hub, now| hub.handle_unsubscribed(now, own));
     w.release(1, lock);
@@ -251,7 +249,7 @@ fn e5_a_holders_watch_that_is_not_open_is_not_kept() {
 #[test]
 fn e5_kept_watches_are_for_the_same_keys_only() {
     for own_lease in [false, true] {
-        let mut w = gave_back();
+        let mut w = after_release();
         if !own_lease {
             let third = w.add(world::config());
             w.acquire(third, Acquire::new("a"));
@@ -271,7 +269,7 @@ fn e5_kept_watches_are_for_the_same_keys_only() {
 
 #[test]
 fn e5_a_client_that_ends_closes_what_it_kept() {
-    let mut w = gave_back();
+    let mut w = after_release();
     w.shut_down(1, secs(1));
     assert!(w.watched(1).is_empty());
     w.end();

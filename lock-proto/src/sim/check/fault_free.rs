@@ -9,22 +9,19 @@ use super::{Checker, Rule, Stage};
 use crate::id::LockId;
 use crate::time::Instant;
 
-/// State of the guarantees that hold only while nothing goes wrong.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Calm {
+pub(super) struct FaultFree {
     /// How long a lock may be free while a client waits for it.
     prompt: Option<Duration>,
-    /// Whether duplicate requests are reported.
     once: bool,
-    unanswered: Vec<Work>,
+    pending: Vec<PendingRequest>,
 }
 
-/// A request that has no reply yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Work {
+struct PendingRequest {
     client: usize,
     /// The connection, and the request's number on it.
-    place: (u64, u64),
+    id: (u64, u64),
     kind: &'static str,
     what: Vec<u8>,
 }
@@ -39,74 +36,73 @@ pub(super) struct Free {
     by: Option<usize>,
 }
 
-/// Promptness: a lock that becomes free reaches a waiter quickly.
 impl Checker {
-    /// Requires, until [`troubled`](Self::troubled) is called, that no client waits longer than
-    /// `within` for a lock that is free.
+    /// Requires that no client waits longer than `within` for a free lock, until
+    /// [`waive_prompt`](Self::waive_prompt) is called.
     pub const fn expect_prompt(&mut self, within: Duration) {
-        self.calm.prompt = Some(within);
+        self.fault_free.prompt = Some(within);
     }
 
     /// Waives promptness: something was lost, stopped, cut, refused or shut down.
-    pub const fn troubled(&mut self) {
-        self.calm.prompt = None;
+    pub const fn waive_prompt(&mut self) {
+        self.fault_free.prompt = None;
     }
 
-    /// Returns true if prompt hand-over is still required.
+    /// Returns true if prompt hand-over is required.
     #[must_use]
     pub const fn is_prompt(&self) -> bool {
-        self.calm.prompt.is_some()
+        self.fault_free.prompt.is_some()
     }
 
     /// Returns true if a grant of this acquisition now would be a hand-over: another client
     /// released the lock, without losing it, while this one waited.
     #[must_use]
-    pub fn comes_from_another(&self, client: usize, lock: LockId) -> bool {
-        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return false };
-        let Some(known) = self.locks.get(&acquisition.key) else { return false };
-        let another = known.free.by.is_some_and(|by| by != client);
+    pub fn is_hand_over(&self, client: usize, lock: LockId) -> bool {
+        let Some(acquisition) = self.clients.get(client).and_then(|state| state.live.get(&lock)) else { return false };
+        let Some(state) = self.locks.get(&acquisition.key) else { return false };
+        let another = state.free.by.is_some_and(|by| by != client);
         acquisition.stage == Stage::Waiting
             && another
-            && acquisition.requested_at < known.free.since
-            && known.holders.is_empty()
-            && !known.free.lost
+            && acquisition.requested_at < state.free.since
+            && state.holders.is_empty()
+            && !state.free.lost
     }
 
     /// Marks the lock as free if the acquisition held it or was offered it.
     pub(super) fn mark_free(&mut self, client: usize, lock: LockId) {
-        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return };
+        let Some(acquisition) = self.clients.get(client).and_then(|state| state.live.get(&lock)) else { return };
         let key = acquisition.key.clone();
         match acquisition.stage {
             Stage::Waiting | Stage::Releasing | Stage::Over => return,
             Stage::Offered | Stage::Held | Stage::Lost => {}
         }
         let now = self.now;
-        let known = self.lock(&key);
-        (known.free.since, known.free.by) = (now, Some(client));
+        let state = self.lock(&key);
+        (state.free.since, state.free.by) = (now, Some(client));
     }
 
     pub(super) fn mark_lost(&mut self, client: usize, lock: LockId) {
-        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return };
+        let Some(acquisition) = self.clients.get(client).and_then(|state| state.live.get(&lock)) else { return };
         let key = acquisition.key.clone();
         self.lock(&key).free.lost = true;
     }
 
     /// Checks promptness when a wait ends, by a grant or by a timeout.
     pub(super) fn check_prompt(&mut self, now: Instant, client: usize, lock: LockId, granted: bool) {
-        let Some(acquisition) = self.clients.get(client).and_then(|known| known.live.get(&lock)) else { return };
+        let Some(acquisition) = self.clients.get(client).and_then(|state| state.live.get(&lock)) else { return };
         let (key, own) = (acquisition.key.clone(), acquisition.requested_at);
-        let others = self.clients.iter().flat_map(|known| known.live.values());
+        let others = self.clients.iter().flat_map(|state| state.live.values());
         let waiting = others
             .filter(|acquisition| acquisition.stage == Stage::Waiting && acquisition.key == key)
             .map(|acquisition| acquisition.requested_at);
         // A grant means that no other waiter got the lock in the meantime; judge by the earliest.
         let since = if granted { waiting.fold(own, Instant::min) } else { own };
-        let prompt = self.calm.prompt;
-        let known = self.lock(&key);
-        let late = now.since(known.free.since.max(since));
-        let judged = known.holders.is_empty() && !known.free.lost;
+        let prompt = self.fault_free.prompt;
+        let state = self.lock(&key);
+        let late = now.since(state.free.since.max(since));
+        let judged = state.holders.is_empty() && !state.free.lost;
         if granted {
-            known.free.lost = false;
+            state.free.lost = false;
         }
         if let Some(within) = prompt.filter(|within| judged && late > *within) {
             let text = format!(
@@ -121,60 +117,67 @@ impl Checker {
 /// The kind of a request that takes a lock for a waiter. Its subject is the lock's key.
 pub(in crate::sim) const TAKE: &str = "take";
 
-/// Duplicate work.
 impl Checker {
     /// Requires from now on that no client repeats a pending request, and that none abandons a
     /// request that the server is processing.
     pub const fn expect_once(&mut self) {
-        self.calm.once = true;
+        self.fault_free.once = true;
     }
 
     /// Waives the rule: work was lost with its connection or server, so repeating it is correct.
-    pub fn repeats(&mut self) {
-        self.calm.once = false;
-        self.calm.unanswered.clear();
+    pub fn waive_once(&mut self) {
+        self.fault_free.once = false;
+        self.fault_free.pending.clear();
     }
 
-    /// Returns true if requests are checked. Otherwise [`sends`](Self::sends) and
-    /// [`answered`](Self::answered) do nothing.
+    /// Returns true if requests are checked. Otherwise [`request_sent`](Self::request_sent) and
+    /// [`reply_received`](Self::reply_received) do nothing.
     #[must_use]
-    pub const fn watches_requests(&self) -> bool {
-        self.calm.once
+    pub const fn checks_requests(&self) -> bool {
+        self.fault_free.once
     }
 
     /// A client sends a request on a connection. Numbers are unique, except within a request that
     /// has several parts. Two requests with the same `kind` and `what` are the same work.
-    pub fn sends(&mut self, now: Instant, client: usize, link: u64, number: u64, kind: &'static str, what: Vec<u8>) {
-        if !self.calm.once {
+    pub fn request_sent(
+        &mut self,
+        now: Instant,
+        client: usize,
+        link: u64,
+        number: u64,
+        kind: &'static str,
+        what: Vec<u8>,
+    ) {
+        if !self.fault_free.once {
             return;
         }
-        let same = |work: &Work| work.place.0 == link && work.kind == kind && work.what == what;
-        if self.calm.unanswered.iter().any(same) {
+        let same = |work: &PendingRequest| work.id.0 == link && work.kind == kind && work.what == what;
+        if self.fault_free.pending.iter().any(same) {
             let text = format!("client {client} sends {kind} {} again before it is answered", what.escape_ascii());
             self.report(now, Rule::Twice, text);
         }
-        self.calm.unanswered.push(Work { client, place: (link, number), kind, what });
+        self.fault_free.pending.push(PendingRequest { client, id: (link, number), kind, what });
     }
 
     /// A client repeats a request although it has received the reply.
-    pub fn repeats_answered(&mut self, now: Instant, client: usize, kind: &'static str, what: &[u8]) {
-        if self.calm.once {
+    pub fn repeated_after_reply(&mut self, now: Instant, client: usize, kind: &'static str, what: &[u8]) {
+        if self.fault_free.once {
             let text = format!("client {client} sends {kind} {} again after the answer", what.escape_ascii());
             self.report(now, Rule::Twice, text);
         }
     }
 
     /// The reply has reached the client.
-    pub fn answered(&mut self, link: u64, number: u64) {
-        self.calm.unanswered.retain(|work| work.place != (link, number));
+    pub fn reply_received(&mut self, link: u64, number: u64) {
+        self.fault_free.pending.retain(|work| work.id != (link, number));
     }
 
     /// A client closes a connection or one of its streams. `numbers` lists the requests that end
     /// with it, or `None` for all. `alive` is true if data arrived recently.
-    pub fn gives_up(&mut self, now: Instant, link: u64, numbers: Option<&[u64]>, alive: bool) {
+    pub fn closed(&mut self, now: Instant, link: u64, numbers: Option<&[u64]>, alive: bool) {
         let ends =
-            |work: &mut Work| work.place.0 == link && numbers.is_none_or(|numbers| numbers.contains(&work.place.1));
-        let gone: Vec<Work> = self.calm.unanswered.extract_if(.., ends).collect();
+            |work: &mut PendingRequest| work.id.0 == link && numbers.is_none_or(|numbers| numbers.contains(&work.id.1));
+        let gone: Vec<PendingRequest> = self.fault_free.pending.extract_if(.., ends).collect();
         let Some(first) = gone.first().filter(|_| alive) else { return };
         let text = format!(
             "client {} gives up {} requests that are being answered, the first {} {}",

@@ -112,6 +112,6 @@ impl<S: Servers> World<S> {
     /// Returns whether a guard exists: claimed and not released, though the lock may be lost.
     #[must_use]
     pub fn has_guard(&self, client: usize, lock: LockId) -> bool {
-        self.stage(client, lock).is_some_and(Stage::is_out)
+        self.stage(client, lock).is_some_and(Stage::has_guard)
     }
 }

@@ -12,7 +12,7 @@ use lock_proto::{ClientId, ConnId, Fault, Instant};
 
 use super::*;
 
-struct Whole {
+struct Simulation {
     now: Instant,
     cluster: Cluster,
     clients: Vec<Client>,
@@ -24,7 +24,7 @@ struct Whole {
     starts: Vec<i64>,
 }
 
-impl Whole {
+impl Simulation {
     fn new(members: usize, clients: usize) -> Self {
         Self::with(members, clients, ClusterConfig::new(members, 7))
     }
@@ -64,7 +64,7 @@ impl Whole {
             }
             while let Some(output) = self.cluster.poll_output() {
                 quiet = false;
-                self.hear(output);
+                self.receive(output);
             }
             if quiet {
                 return;
@@ -121,7 +121,7 @@ impl Whole {
         }
     }
 
-    fn hear(&mut self, output: ClusterOutput) {
+    fn receive(&mut self, output: ClusterOutput) {
         let now = self.now;
         let Some((client, conn)) = self.conns.get(&output.conn()).copied() else { return };
         let client = &mut self.clients[client];
@@ -198,10 +198,9 @@ impl Whole {
     }
 }
 
-/// Locks that a client requests or releases at the same time share one call.
 #[test]
 fn e11_many_locks_at_once_are_few_calls() {
-    let mut w = Whole::new(1, 2);
+    let mut w = Simulation::new(1, 2);
     let first = w.acquire(0, Acquire::new("first"));
     let mut fences: Vec<Option<Fence>> = vec![None; 60];
     for round in 0..6 {
@@ -237,7 +236,7 @@ fn e11_many_locks_at_once_are_few_calls() {
 #[test]
 fn e11_a_server_that_allows_few_operations_serves_all() {
     for most in [2, 3, 5, 12] {
-        let mut w = Whole::with(1, 1, ClusterConfig::new(1, 7).max_txn_ops(most));
+        let mut w = Simulation::with(1, 1, ClusterConfig::new(1, 7).max_txn_ops(most));
         w.acquire(0, Acquire::new("first"));
         for _ in 0..4 {
             let locks = w.acquire_all(0, 40);
@@ -254,7 +253,7 @@ fn e11_a_server_that_allows_few_operations_serves_all() {
 /// etcd does not check permissions and quota of nested transactions. It still rejects ours.
 #[test]
 fn e11_nothing_is_done_together_that_is_refused_alone() {
-    let mut w = Whole::new(1, 1);
+    let mut w = Simulation::new(1, 1);
     let first = w.acquire(0, Acquire::new("first"));
     w.cluster.set(w.now, Condition::NoSpace, true);
     let locks = w.acquire_all(0, 20);
@@ -265,7 +264,7 @@ fn e11_nothing_is_done_together_that_is_refused_alone() {
     assert!(w.run_until(secs(5), |w| locks.iter().all(|lock| w.is_held(0, *lock))));
     w.end();
     // Users are enabled while a client works without a login.
-    let mut w = Whole::new(1, 1);
+    let mut w = Simulation::new(1, 1);
     let first = w.acquire(0, Acquire::new("first"));
     w.cluster.set_user(w.now, User::new("root", "pw").root());
     let locks = w.acquire_all(0, 20);

@@ -16,11 +16,11 @@ impl World {
         self.clients[client].events.get(&lock).map_or(&[], Vec::as_slice)
     }
 
-    pub(crate) fn told(&self, client: usize) -> &[(LockId, Event)] {
-        &self.clients[client].told
+    pub(crate) fn all_events(&self, client: usize) -> &[(LockId, Event)] {
+        &self.clients[client].all_events
     }
 
-    pub(crate) fn heard(&self, client: usize, query: QueryId) -> &[ElectionEvent] {
+    pub(crate) fn election_events(&self, client: usize, query: QueryId) -> &[ElectionEvent] {
         self.clients[client].elections.get(&query).map_or(&[], Vec::as_slice)
     }
 

@@ -5,42 +5,42 @@ use crate::world::{Budget, World};
 
 const GETS: &str = "somebody gets the lock";
 const LOSES: &str = "a holder loses it";
-const GIVES: &str = "it is given back";
-const LATE_BACK: &str = "it had ended, or nobody knows, when it is given back";
+const RELEASES: &str = "it is released";
+const LATE_BACK: &str = "it had ended, or its state is unknown, when it is released";
 const RENEWS: &str = "it is renewed";
-const BOTH: &str = "both get it in turn";
-const GHOST: &str = "a late attempt takes it for nobody";
+const BOTH: &str = "both clients get it";
+const LATE: &str = "a late attempt takes it for nobody";
 const REPLACES: &str = "a client replaces what it had left behind";
 const OUTLIVES: &str = "a hold outlives its first TTL";
-const HEIR: &str = "one dies, and the other gets it";
+const SUCCESSOR: &str = "one dies, and the other gets it";
 
 #[test]
 fn s6_one_node_and_nothing_goes_wrong_searched_to_the_end() {
     let world = World { settle_every: 200, ..World::new() };
-    let wanted = [GETS, GIVES, RENEWS, BOTH, OUTLIVES];
-    let outcome = keeps("nothing goes wrong", &world, usize::MAX, 25_000, &wanted);
+    let expected = [GETS, RELEASES, RENEWS, BOTH, OUTLIVES];
+    let outcome = keeps("nothing goes wrong", &world, usize::MAX, 25_000, &expected);
     assert!(outcome.exhausted);
 }
 
 #[test]
 fn s6_one_node_and_a_connection_breaks() {
     let budget = Budget { cuts: 1, ..Budget::default() };
-    let world = World { wishes: [2, 1], budget, settle_every: 200, ..World::new() };
-    keeps("one cut", &world, 11, 10_000, &[GETS, GIVES, RENEWS, BOTH, GHOST, REPLACES]);
+    let world = World { acquires: [2, 1], budget, settle_every: 200, ..World::new() };
+    keeps("one cut", &world, 11, 10_000, &[GETS, RELEASES, RENEWS, BOTH, LATE, REPLACES]);
 }
 
 #[test]
 fn s6_one_node_and_two_connections_break() {
     let budget = Budget { cuts: 2, ..Budget::default() };
     let world = World { budget, settle_every: 200, ..World::new() };
-    keeps("two cuts", &world, 9, 20_000, &[GETS, GIVES, RENEWS, BOTH, GHOST, REPLACES]);
+    keeps("two cuts", &world, 9, 20_000, &[GETS, RELEASES, RENEWS, BOTH, LATE, REPLACES]);
 }
 
 #[test]
 fn s6_one_node_and_everything_goes_wrong_once() {
     let budget = Budget { cuts: 1, crashes: 1, stalls: 1, cancels: 1, ..Budget::default() };
     let world = World { budget, settle_every: 200, ..World::new() };
-    keeps("one of each", &world, 8, 20_000, &[GETS, LOSES, GIVES, RENEWS, GHOST, REPLACES, HEIR]);
+    keeps("one of each", &world, 8, 20_000, &[GETS, LOSES, RELEASES, RENEWS, LATE, REPLACES, SUCCESSOR]);
 }
 
 /// A lock is handed over locally, or a local wait is cancelled.
@@ -48,8 +48,8 @@ fn s6_one_node_and_everything_goes_wrong_once() {
 #[test]
 fn s6_one_node_and_two_wishes_in_one_client() {
     let budget = Budget { cuts: 1, cancels: 1, ..Budget::default() };
-    let world = World { wishes: [2, 1], at_once: 2, budget, settle_every: 200, ..World::new() };
-    keeps("two wishes at once", &world, 9, 15_000, &[GETS, GIVES, RENEWS, GHOST, REPLACES]);
+    let world = World { acquires: [2, 1], at_once: 2, budget, settle_every: 200, ..World::new() };
+    keeps("two requests at once", &world, 9, 15_000, &[GETS, RELEASES, RENEWS, LATE, REPLACES]);
 }
 
 /// Replies arrive at once or never, so that the same depth covers more time.
@@ -57,8 +57,8 @@ fn s6_one_node_and_two_wishes_in_one_client() {
 fn s6_one_node_and_longer_lives() {
     let budget = Budget { crashes: 1, stalls: 1, ..Budget::default() };
     let world = World { prompt: true, budget, settle_every: 400, ..World::new() };
-    let wanted = [GETS, LOSES, GIVES, LATE_BACK, RENEWS, BOTH, GHOST, OUTLIVES, HEIR];
-    keeps("longer lives", &world, 12, 20_000, &wanted);
+    let expected = [GETS, LOSES, RELEASES, LATE_BACK, RENEWS, BOTH, LATE, OUTLIVES, SUCCESSOR];
+    keeps("longer lives", &world, 12, 20_000, &expected);
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn s6_three_nodes_and_a_connection_breaks() {
     let budget = Budget { cuts: 1, ..Budget::default() };
     let paces = vec![[990, 1_010]];
     let world = World { nodes: 3, prompt: true, paces, budget, settle_every: 400, ..World::new() };
-    keeps("quorum, one cut", &world, 7, 15_000, &[GETS, GHOST, REPLACES]);
+    keeps("quorum, one cut", &world, 7, 15_000, &[GETS, LATE, REPLACES]);
 }
 
 #[test]
@@ -74,5 +74,5 @@ fn s6_three_nodes_and_a_client_stands_still() {
     let budget = Budget { stalls: 1, ..Budget::default() };
     let paces = vec![[990, 1_010]];
     let world = World { nodes: 3, prompt: true, paces, budget, settle_every: 400, ..World::new() };
-    keeps("quorum, a stall", &world, 8, 15_000, &[GETS, LOSES, GIVES, RENEWS, BOTH, GHOST, REPLACES]);
+    keeps("quorum, a stall", &world, 8, 15_000, &[GETS, LOSES, RELEASES, RENEWS, BOTH, LATE, REPLACES]);
 }

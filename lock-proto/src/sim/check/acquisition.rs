@@ -1,4 +1,4 @@
-//! The life of one acquisition, from the request to the last event.
+//! The stages of one acquisition, from the request to the last event.
 
 use alloc::format;
 use alloc::string::String;
@@ -27,7 +27,7 @@ pub enum Stage {
 impl Stage {
     /// Returns true if the application has a guard, whether the lock is held or lost.
     #[must_use]
-    pub const fn is_out(self) -> bool {
+    pub const fn has_guard(self) -> bool {
         matches!(self, Self::Held | Self::Lost)
     }
 }

@@ -6,7 +6,7 @@ use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use std::panic::catch_unwind;
 
-use super::{MEETING, RedisAction, RedisStore};
+use super::{CONNECT_TIME, RedisAction, RedisStore};
 use crate::error::ConfigError;
 use crate::id::{ClientId, LockId};
 use crate::lock::Acquire;
@@ -14,15 +14,13 @@ use crate::lock::Wait;
 use crate::redis::{Client, Config, Wake};
 use crate::sim::check::{Rule, Stage};
 use crate::sim::journal::Keep;
-use crate::sim::scenario::{Action, Bounds, Outcome, Plan, Store, text_of};
+use crate::sim::scenario::{Action, Bounds, Outcome, Plan, Store, panic_text};
 use crate::sim::trace::Trace;
 use crate::sim::world::redis::{Builder, RedisClient, World};
 use crate::time::Instant;
 use crate::url::Secret;
 
-/// The key of the fence counter without a prefix.
 const COUNTER: &str = "lock-proto:fence";
-/// Password of the nodes that require a login.
 const PASSWORD: &str = "secret";
 /// Maximum round trips from a release to the next grant without faults, see `Rule::Prompt`.
 const TRIPS: u32 = 8;
@@ -67,12 +65,12 @@ fn run_clients<C: RedisClient>(
     let Store::Redis(store) = &plan.setup.store else { return Default::default() };
     let mut world = build(plan, store).keep(keep).traced(traced).machine(make).build();
     world.expect_violation();
-    let mut game = Game { world, tags: BTreeMap::new(), set_back: Duration::ZERO };
+    let mut runner = Runner { world, tags: BTreeMap::new(), set_back: Duration::ZERO };
     // A panic in a machine counts as a violation.
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| game.play(plan, store))) {
-        game.world.report(Rule::Contract, format!("panic: {}", text_of(&panic)));
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| runner.run_phases(plan, store))) {
+        runner.world.report(Rule::Contract, format!("panic: {}", panic_text(&panic)));
     }
-    let mut world = game.world;
+    let mut world = runner.world;
     let outcome = Outcome {
         violations: world.violations().to_vec(),
         excused: alloc::vec::Vec::new(),
@@ -121,39 +119,39 @@ fn build(plan: &Plan, store: &RedisStore) -> Builder {
     builder
 }
 
-struct Game<C: RedisClient> {
+struct Runner<C: RedisClient> {
     world: World<C>,
     tags: BTreeMap<u32, (usize, LockId)>,
     /// Total time that node clocks were set back. Keys live longer by this.
     set_back: Duration,
 }
 
-impl<C: RedisClient> Game<C> {
-    fn play(&mut self, plan: &Plan, store: &RedisStore) {
+impl<C: RedisClient> Runner<C> {
+    fn run_phases(&mut self, plan: &Plan, store: &RedisStore) {
         let ttl = store.ttl;
-        if plan.scenario.bounds == Bounds::Kept {
+        if plan.scenario.bounds == Bounds::Within {
             self.world.expect_once();
             // On a quorum, the first round would end before its connections are up.
-            if store.wake == Wake::Notify && (plan.setup.nodes.len() == 1 || store.met) {
+            if store.wake == Wake::Notify && (plan.setup.nodes.len() == 1 || store.preconnect) {
                 let trips = if plan.setup.nodes.len() == 1 { TRIPS } else { QUORUM_TRIPS };
                 let slack = store.turn.1 * 2 + store.gather * trips + SPREAD;
                 self.world.expect_prompt(trips, slack, ttl / 16);
             }
         }
-        if store.met {
+        if store.preconnect {
             for client in 0..plan.setup.clients.len() {
                 let want = Acquire::new(format!("meet {client}")).ttl(ttl).wait(Wait::Try);
                 let _ = self.world.try_acquire(client, &want, true, Some(Duration::ZERO), None);
             }
-            self.world.run_for(MEETING);
+            self.world.run_for(CONNECT_TIME);
         }
         for step in &plan.steps {
             let now = self.world.now().since(Instant::ZERO);
             self.world.run_for(step.at.saturating_sub(now));
             self.act(&step.action, ttl);
         }
-        let lives = ttl * 2 + self.set_back + Duration::from_secs(1);
-        self.world.come_to_an_end(ttl * SERVED + self.set_back + GRACE, ttl * 4 + GRACE + self.set_back, lives);
+        let lifetime = ttl * 2 + self.set_back + Duration::from_secs(1);
+        self.world.finish(ttl * SERVED + self.set_back + GRACE, ttl * 4 + GRACE + self.set_back, lifetime);
     }
 
     fn act(&mut self, action: &Action, ttl: Duration) {
@@ -204,7 +202,6 @@ impl<C: RedisClient> Game<C> {
             Action::Reset { client, node } => w.drop_connections(*client, *node),
             Action::Slow { client, node, direction, latency } => w.slow(*client, *node, *direction, latency.clone()),
             Action::Stall { client, node, direction, span } => w.stall(*client, *node, *direction, *span),
-            // Not for this store.
             Action::Etcd(_) => {}
             Action::Redis(RedisAction::Condition { node, condition, on }) => w.set_condition(*node, *condition, *on),
             Action::Redis(RedisAction::FlushScripts(node)) => {
@@ -217,7 +214,7 @@ impl<C: RedisClient> Game<C> {
                 let key = name.unwrap_or(COUNTER);
                 w.on_node(*node, "evicts a key", |node, now| node.remove(now, key));
             }
-            Action::Redis(RedisAction::Occupy { node, name, list, life }) => w.occupy(*node, name, *list, *life),
+            Action::Redis(RedisAction::Occupy { node, name, list, key_ttl }) => w.occupy(*node, name, *list, *key_ttl),
             Action::Redis(RedisAction::StopReplication(node)) => w.stop_replication(*node),
             Action::Redis(RedisAction::Promote(node)) => w.promote(*node),
             Action::Redis(RedisAction::FailOver(node)) => w.fail_over(*node),

@@ -5,22 +5,22 @@ use alloc::format;
 use super::super::check::Rule;
 use super::super::trace::{Lane, Point};
 use super::World;
-use super::process::Fact;
+use super::process::Input;
 use super::store::Servers;
 use crate::id::LockId;
 use crate::lock::{Event, Grant, Machine as _};
 use crate::time::Instant;
 
 impl<S: Servers> World<S> {
-    pub(super) fn told(&mut self, client: usize, lock: LockId, event: Event) {
+    pub(super) fn deliver_event(&mut self, client: usize, lock: LockId, event: Event) {
         self.journal.write(self.now, format_args!("c{client} {lock} {event:?}"));
-        self.journal.facts.event(self.now, client, lock, &event);
+        self.journal.fingerprint.event(self.now, client, lock, &event);
         let until = self.valid_until(client, &event);
         if matches!(event, Event::Granted(_)) {
-            self.handed_over(client, lock);
+            self.count_hand_over(client, lock);
         }
         let order = S::order(self, client, lock, &event);
-        self.checker.told(self.now, client, lock, &event, until, order);
+        self.checker.notified(self.now, client, lock, &event, until, order);
         self.check_extend(client, lock, &event);
         self.record_event(client, lock, &event, until);
         self.check();
@@ -31,7 +31,7 @@ impl<S: Servers> World<S> {
             record.grant = Some(*grant);
             let habits = record.habits;
             if let Some(hold) = habits.hold {
-                self.plan(self.now + hold, client, Fact::Release(lock));
+                self.plan(self.now + hold, client, Input::Release(lock));
             }
             if habits.claim {
                 self.take(client, lock);
@@ -40,10 +40,9 @@ impl<S: Servers> World<S> {
         S::after_event(self, client, lock, &event);
     }
 
-    /// Records that a client has completed its shutdown.
     pub(super) fn has_stopped(&mut self, client: usize, unreleased: u32) {
         self.journal.write(self.now, format_args!("c{client} stopped, {unreleased} {}", S::LEFT));
-        self.journal.facts.stopped(self.now, client, unreleased);
+        self.journal.fingerprint.stopped(self.now, client, unreleased);
         self.clients[client].stopped = Some(unreleased);
         self.annotate(Some(Lane::Client(client)), || "has stopped".into());
         self.checker.stopped(self.now, client);
@@ -51,11 +50,11 @@ impl<S: Servers> World<S> {
     }
 
     /// Counts a hand-over from another client by its cause.
-    fn handed_over(&mut self, client: usize, lock: LockId) {
+    fn count_hand_over(&mut self, client: usize, lock: LockId) {
         let process = &mut self.clients[client];
         let Some(record) = process.records.get(&lock) else { return };
         let cause = process.reasons.granted(&S::lock(&record.name));
-        if self.checker.is_prompt() && self.checker.comes_from_another(client, lock) {
+        if self.checker.is_prompt() && self.checker.is_hand_over(client, lock) {
             self.handovers.add(cause);
         }
     }
@@ -67,7 +66,7 @@ impl<S: Servers> World<S> {
         Some(self.clients[client].when(*valid_until))
     }
 
-    /// Checks an extend reply: its request must have been sent after the application asked for it.
+    /// Checks an extend reply: its request must have been sent after the application's call.
     fn check_extend(&mut self, client: usize, lock: LockId, event: &Event) {
         if !matches!(event, Event::Extended | Event::ExtendFailed(_)) {
             return;
@@ -76,9 +75,8 @@ impl<S: Servers> World<S> {
         let Some(record) = self.clients[client].records.get_mut(&lock) else { return };
         let Some(least) = record.extends.pop_front().filter(|_| *event == Event::Extended) else { return };
         if until.is_some_and(|until| until < least) {
-            let text =
-                format!("client {client} {lock} was extended by a request that had left before it was asked for");
-            self.checker.report(self.now, Rule::Told, text);
+            let text = format!("client {client} {lock} was extended by a request sent before the call");
+            self.checker.report(self.now, Rule::Notified, text);
         }
     }
 

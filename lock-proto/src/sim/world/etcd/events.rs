@@ -8,7 +8,7 @@ use crate::id::LockId;
 use crate::lock::{Event, Loss};
 use crate::sim::check::Rule;
 use crate::sim::world::World;
-use crate::sim::world::process::Fact;
+use crate::sim::world::process::Input;
 
 impl<C: EtcdClient> World<Etcd<C>> {
     /// Checks that a grant is proven by the queue.
@@ -31,16 +31,16 @@ impl<C: EtcdClient> World<Etcd<C>> {
             self.report(Rule::Fifo, text);
         }
         if let Some(every) = every {
-            self.plan(self.now + every, client, Fact::Chore(WriteAgain(lock)));
+            self.plan(self.now + every, client, Input::Chore(WriteAgain(lock)));
         }
     }
 
-    pub(super) fn heard_of_election(&mut self, client: usize, query: QueryId, event: ElectionEvent) {
+    pub(super) fn deliver_election_event(&mut self, client: usize, query: QueryId, event: ElectionEvent) {
         self.journal.write(self.now, format_args!("c{client} {query:?} {event:?}"));
-        self.journal.facts.election(self.now, client, &event);
+        self.journal.fingerprint.election(self.now, client, &event);
         let process = &mut self.clients[client];
         let Some(observed) = process.own.queries.get_mut(&query).filter(|observed| !observed.over) else {
-            let text = format!("client {client} tells of {query:?}, which is over: {event:?}");
+            let text = format!("client {client} emits an event of {query:?}, which is over: {event:?}");
             return self.report(Rule::OneOutcome, text);
         };
         let foreign = match &event {
@@ -53,7 +53,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         let name = observed.name.clone();
         self.record_query_event(client, &name, &event);
         if foreign {
-            let text = format!("client {client} hears that {} is led by {event:?}", name.escape_ascii());
+            let text = format!("client {client} observes that {} is led by {event:?}", name.escape_ascii());
             self.report(Rule::Contract, text);
         }
     }

@@ -4,7 +4,7 @@
 use lock_proto::redis::{Acquire, Renew, Wait};
 
 use super::*;
-use crate::world::{Fate, Kind};
+use crate::world::{Kind, Outcome};
 
 #[test]
 fn e7_a8_a_turn_passes_on_without_a_request() {
@@ -47,7 +47,7 @@ fn e7_a8_a_turn_is_bounded_by_time() {
     let waiting = *mine.last().unwrap();
     assert!(!was_granted(&w, 0, waiting));
     w.release(1, other);
-    w.expect(ms(5), "then it goes on here", |w| w.is_held(0, waiting));
+    w.expect(ms(5), "then the local waiter gets it", |w| w.is_held(0, waiting));
     w.end();
 }
 
@@ -78,20 +78,19 @@ fn e7_e8_a_turn_is_bounded_by_the_fence() {
     assert_eq!(w.count(0, Kind::Delete), 0);
     let next = w.acquire(0, Acquire::new("a"));
     w.release(0, lock);
-    w.expect(ms(10), "a new turn", |w| w.is_held(0, next));
+    w.expect(ms(10), "another hand-over", |w| w.is_held(0, next));
     assert_eq!(w.count(0, Kind::Delete), 1);
     assert!(w.fence(0, next) > w.fence(0, lock) && w.fence(0, next) & 0xffff == 0);
     w.end();
 }
 
-/// A separate lease is neither handed over nor taken over.
 #[test]
 fn e7_a_lease_of_its_own_is_not_passed_on() {
     let mut w = World::new(1);
-    let wishes = [Acquire::new("a").ttl(secs(3)), Acquire::new("a").ttl(secs(3)), Acquire::new("a")];
-    let locks = wishes.map(|want| w.acquire(0, want));
+    let requests = [Acquire::new("a").ttl(secs(3)), Acquire::new("a").ttl(secs(3)), Acquire::new("a")];
+    let locks = requests.map(|want| w.acquire(0, want));
     for (n, lock) in locks.into_iter().enumerate() {
-        w.expect(ms(50), "its turn", |w| w.is_held(0, lock));
+        w.expect(ms(50), "it gets the lock", |w| w.is_held(0, lock));
         assert_eq!((w.count(0, Kind::Create), w.queue("a").len()), (n + 1, 1));
         assert_eq!(w.fence(0, lock) & 0xffff, 0);
         w.release(0, lock);
@@ -107,7 +106,7 @@ fn e7_waiters_that_give_up_together_leave_no_lease() {
     let holder = w.hold(0, Acquire::new("a"));
     let want = || Acquire::new("a").ttl(secs(3)).wait(Wait::For(secs(1)));
     let waiters = [(); 3].map(|()| w.acquire(0, want()));
-    w.fate(0, Kind::Delete, Fate::Late(ms(300)));
+    w.set_outcome(0, Kind::Delete, Outcome::Late(ms(300)));
     w.run_for(ms(900));
     w.release(0, holder);
     w.expect(ms(150), "the end of all waits", |w| waiters.iter().all(|lock| failure(w, 0, *lock).is_some()));
@@ -147,7 +146,6 @@ fn e7_an_owner_guard_ends_before_the_next_one_holds() {
     assert!(key.mod_revision > guard.mod_revision && key.create_revision == guard.create_revision);
     assert_eq!(key.lease, w.lease(0));
     assert_eq!(w.fence(0, second), (key.mod_revision as u64) << 16);
-    // Without an owner guard, a hand-over needs no request.
     w.release(0, second);
     assert!(w.is_held(0, third));
     assert_eq!(w.count(0, Kind::Put), 1);
@@ -158,18 +156,18 @@ fn e7_an_owner_guard_ends_before_the_next_one_holds() {
 /// from a put's own reply and two grants never have the same fence.
 #[test]
 fn e7_a_put_without_an_answer_is_read_and_made_again() {
-    for (fate, executed) in
-        [(Fate::Reset, true), (Fate::Unanswered, true), (Fate::Lost, false), (Fate::Late(ms(1_300)), false)]
+    for (outcome, executed) in
+        [(Outcome::Reset, true), (Outcome::Unanswered, true), (Outcome::Lost, false), (Outcome::Late(ms(1_300)), false)]
     {
         let mut w = World::new(1);
         let first = w.hold(0, Acquire::new("a"));
         let guard = w.verb(0, |hub, now| hub.owner_guard(now, first)).unwrap();
-        w.fate(0, Kind::Put, fate.clone());
+        w.set_outcome(0, Kind::Put, outcome.clone());
         let second = w.acquire(0, Acquire::new("a"));
         w.release(0, first);
         w.expect(ms(1_050), "the second", |w| w.is_held(0, second));
         let key = w.queue("a")[0].clone();
-        assert_eq!((w.count(0, Kind::Put), w.count(0, Kind::Look)), (2, 1), "{fate:?}");
+        assert_eq!((w.count(0, Kind::Put), w.count(0, Kind::Look)), (2, 1), "{outcome:?}");
         assert_eq!(w.fence(0, second), (key.mod_revision as u64) << 16);
         assert_eq!(key.mod_revision - guard.mod_revision, 1 + i64::from(executed), "{}", w.describe());
         w.run_for(secs(5));
@@ -187,9 +185,9 @@ fn e7_a_reading_under_way_does_not_confirm_a_put() {
         let first = if election { w.campaign(0, "a", "one") } else { w.hold(0, Acquire::new("a")) };
         w.run_for(secs(1));
         w.put_by_hand("something else", 0);
-        w.fate(0, Kind::Look, Fate::Slow(ms(1), ms(100)));
+        w.set_outcome(0, Kind::Look, Outcome::Slow(ms(1), ms(100)));
         w.expect(secs(3), "the reading", |w| w.count(0, Kind::Look) == 1);
-        w.every(0, Kind::Put, Some(Fate::Lost));
+        w.every(0, Kind::Put, Some(Outcome::Lost));
         let second = w.acquire(0, Acquire::new("a"));
         if election {
             w.verb(0, |hub, now| hub.proclaim(now, first, "two".into())).unwrap();
@@ -209,7 +207,6 @@ fn e7_a_reading_under_way_does_not_confirm_a_put() {
     }
 }
 
-/// The loss of the key ends the local hand-over: waiters contend again.
 #[test]
 fn e7_the_loss_of_the_key_ends_the_turn() {
     let mut w = World::new(1);
@@ -222,7 +219,7 @@ fn e7_the_loss_of_the_key_ends_the_turn() {
     assert_eq!(lost(&w, 0, first), Some(Loss::Gone));
     assert!(w.queue("a")[0].create_revision > key.create_revision);
     assert!(w.fence(0, second) > w.fence(0, first));
-    assert_eq!(give_back(&mut w, 0, first), Release::Expired);
+    assert_eq!(release_and_wait(&mut w, 0, first), Release::Expired);
     assert!(w.is_held(0, second));
     w.end();
 }
@@ -237,7 +234,6 @@ fn e8_the_fence_grows_from_client_to_client() {
         let client = round % 3;
         let next = w.acquire(client, Acquire::new("a"));
         w.run_for(ms(5));
-        // Local hand-overs while the other client's key is already in the queue.
         for _ in 0..3 {
             let again = w.acquire(held.0, Acquire::new("a"));
             w.verb(held.0, |hub, now| hub.owner_guard(now, held.1)).unwrap();
@@ -260,7 +256,6 @@ fn e8_the_fence_grows_from_client_to_client() {
     w.end();
 }
 
-/// A short hold needs no watch; a long one does.
 #[test]
 fn e9_the_own_key_is_watched_once_a_hold_has_become_a_long_one() {
     for (setting, from) in [(None, ms(10_000) / 3), (Some(ms(200)), ms(200)), (Some(Duration::ZERO), Duration::ZERO)] {
@@ -284,7 +279,6 @@ fn e9_the_own_key_is_watched_once_a_hold_has_become_a_long_one() {
     }
 }
 
-/// A deletion before the watch is open is found by a read.
 #[test]
 fn e9_a_loss_before_the_watch_is_open_is_not_missed() {
     let mut w = World::new(1);
@@ -352,11 +346,11 @@ fn h3_each_extend_has_an_answer_of_its_own() {
         let mut w = World::new(1);
         let lock = w.hold(0, Acquire::new("a").ttl(secs(30)).renew(Renew::Manual));
         w.run_for(ms(5));
-        let fate = |done: bool| if done { Fate::Slow(ms(50), ms(50)) } else { Fate::Lost };
-        w.fate(0, Kind::KeepAlive, fate(first));
+        let outcome = |done: bool| if done { Outcome::Slow(ms(50), ms(50)) } else { Outcome::Lost };
+        w.set_outcome(0, Kind::KeepAlive, outcome(first));
         w.verb(0, |hub, now| hub.extend(now, lock)).unwrap();
         w.run_for(ms(10));
-        w.fate(0, Kind::KeepAlive, fate(!first));
+        w.set_outcome(0, Kind::KeepAlive, outcome(!first));
         for _ in 0..2 {
             w.verb(0, |hub, now| hub.extend(now, lock)).unwrap();
         }
@@ -369,14 +363,13 @@ fn h3_each_extend_has_an_answer_of_its_own() {
     }
 }
 
-/// An extension that cannot be confirmed fails, and the lock is kept.
 #[test]
 fn h3_a_failed_extension_is_told() {
     let mut w = World::new(1);
     let lock = w.hold(0, Acquire::new("a").renew(Renew::Manual));
     w.run_for(ms(5));
     let until = w.clients[0].hub.valid_until(lock);
-    w.fate(0, Kind::KeepAlive, Fate::Lost);
+    w.set_outcome(0, Kind::KeepAlive, Outcome::Lost);
     w.verb(0, |hub, now| hub.extend(now, lock)).unwrap();
     w.run_for(ms(1_001));
     assert!(w.events(0, lock).iter().any(|event| matches!(event, Event::ExtendFailed(_))), "{}", w.describe());
@@ -392,7 +385,7 @@ fn h3_a_hold_can_be_bounded() {
     let waiter = w.acquire(1, Acquire::new("a"));
     w.expect(secs(26), "the end", |w| lost(w, 0, lock).is_some());
     assert_eq!((w.now, lost(&w, 0, lock)), (granted + secs(25), Some(Loss::MaxHold)));
-    assert_eq!(give_back(&mut w, 0, lock), Release::Released);
+    assert_eq!(release_and_wait(&mut w, 0, lock), Release::Released);
     w.expect(ms(10), "the next one", |w| w.is_held(1, waiter));
     w.end();
 }
@@ -409,15 +402,15 @@ fn h6_a_bounded_hold_keeps_its_key_until_the_guard_is_back() {
     assert_eq!(w.queue("a").len(), 3, "the keys of the lost holder and of two waiters\n{}", w.describe());
     assert_eq!((w.count(0, Kind::Delete), w.count(0, Kind::Revoke)), (0, 0));
     assert!(!w.is_held(0, local) && !w.is_held(1, other), "the work may still be under way");
-    assert_eq!(give_back(&mut w, 0, lock), Release::Released);
+    assert_eq!(release_and_wait(&mut w, 0, lock), Release::Released);
     assert_eq!(w.count(0, Kind::Delete), 1);
     w.expect(ms(10), "the next in the line", |w| w.is_held(1, other));
-    assert_eq!(give_back(&mut w, 1, other), Release::Released);
+    assert_eq!(release_and_wait(&mut w, 1, other), Release::Released);
     w.expect(ms(10), "the last in the line", |w| w.is_held(0, local));
     w.end();
 }
 
-/// A guard that is never released blocks others for at most a TTL, although the client lives on.
+/// A guard that is never released blocks others for at most a TTL, although the client runs.
 #[test]
 fn h6_the_key_of_a_bounded_hold_ends_by_itself() {
     for most in [ms(1), secs(5), secs(25)] {
@@ -428,12 +421,12 @@ fn h6_the_key_of_a_bounded_hold_ends_by_itself() {
         w.expect(secs(26), "the loss", |w| lost(w, 0, lock).is_some());
         w.expect(ms(10_100), "the next one", |w| w.is_held(1, other));
         assert!(w.is_held(0, shared), "nothing else is lost");
-        assert_eq!(give_back(&mut w, 0, lock), Release::Taken);
+        assert_eq!(release_and_wait(&mut w, 0, lock), Release::Taken);
         w.end();
     }
 }
 
-/// The same for a leader: it has time to stop. A proclamation does not prolong its key's life.
+/// The same for a leader: it has time to stop. A proclamation does not extend its key's TTL.
 #[test]
 fn h6_a_bounded_office_is_given_up_in_two_steps() {
     let mut w = World::new(2);
@@ -442,15 +435,15 @@ fn h6_a_bounded_office_is_given_up_in_two_steps() {
     let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
     let next = w.campaign(1, "a", "two");
     w.run_for(ms(4_999));
-    w.fate(0, Kind::Put, Fate::Slow(ms(50), ms(1)));
+    w.set_outcome(0, Kind::Put, Outcome::Slow(ms(50), ms(1)));
     w.verb(0, |hub, now| hub.proclaim(now, leads, "last".into())).unwrap();
     w.expect(ms(50), "the loss", |w| lost(w, 0, leads).is_some());
     w.run_for(ms(500));
     assert_eq!(&w.queue("a")[0].value[..], b"last");
     assert!(!w.is_held(1, next));
-    let seen = w.heard(1, query).last().and_then(election::leader).unwrap();
-    assert_eq!(&seen.value[..], b"last", "observers see who has not left yet");
-    assert_eq!(give_back(&mut w, 0, leads), Release::Released);
+    let seen = w.election_events(1, query).last().and_then(election::leader).unwrap();
+    assert_eq!(&seen.value[..], b"last", "observers see the leader until it leaves");
+    assert_eq!(release_and_wait(&mut w, 0, leads), Release::Released);
     w.expect(ms(10), "the next one", |w| w.is_held(1, next));
     w.end();
 }
@@ -469,7 +462,7 @@ fn h5_an_unclaimed_grant_is_withdrawn() {
     assert_eq!(w.now.since(granted), ms(10_000) / 3);
     assert!(w.verb(0, |hub, now| hub.claim(now, parked)).is_err());
     w.expect(ms(10), "the other client", |w| w.is_held(1, other));
-    assert!(!was_granted(&w, 0, second), "the turn was over long ago");
+    assert!(!was_granted(&w, 0, second), "the local hand-over ended before");
     w.end();
 }
 
@@ -478,12 +471,12 @@ fn h5_an_unclaimed_grant_is_withdrawn() {
 fn h6_after_a_loss_the_key_is_left_alone_until_the_guard_is_back() {
     let mut w = World::with(1, |config| config.drift(lock_proto::redis::Drift { divisor: 10, margin: secs(1) }));
     let lock = w.hold(0, Acquire::new("a"));
-    w.every(0, Kind::KeepAlive, Some(Fate::Lost));
+    w.every(0, Kind::KeepAlive, Some(Outcome::Lost));
     w.expect(secs(9), "the loss", |w| lost(w, 0, lock).is_some());
     let before = w.requests(0);
     w.run_for(ms(1_500));
     assert_eq!((w.requests(0), w.queue("a").len()), (before, 1));
-    assert_eq!(give_back(&mut w, 0, lock), Release::Released);
+    assert_eq!(release_and_wait(&mut w, 0, lock), Release::Released);
     assert_eq!(w.count(0, Kind::Delete), 1);
     assert!(w.queue("a").is_empty());
     w.end();
@@ -496,13 +489,13 @@ fn e7_a_wait_ends_in_time_while_the_lock_is_passed_on() {
     let mut w = World::new(1);
     let first = w.hold(0, Acquire::new("a"));
     w.verb(0, |hub, now| hub.owner_guard(now, first)).unwrap();
-    w.every(0, Kind::Put, Some(Fate::Lost));
-    let asked = w.now;
+    w.every(0, Kind::Put, Some(Outcome::Lost));
+    let requested = w.now;
     let next = w.acquire(0, Acquire::new("a").wait(Wait::For(ms(300))));
     let last = w.acquire(0, Acquire::new("a"));
-    assert_eq!(give_back(&mut w, 0, first), Release::Released);
+    assert_eq!(release_and_wait(&mut w, 0, first), Release::Released);
     w.expect(secs(2), "the answer", |w| failure(w, 0, next).is_some());
-    assert_eq!(w.now.since(asked), ms(300));
+    assert_eq!(w.now.since(requested), ms(300));
     w.every(0, Kind::Put, None);
     w.expect(secs(3), "the last one", |w| w.is_held(0, last));
     assert!(!was_granted(&w, 0, next));
@@ -520,8 +513,8 @@ fn h3_the_maximal_hold_time_begins_with_the_grant() {
     w.verb(0, |hub, now| hub.owner_guard(now, first)).unwrap();
     let next = w.acquire(0, Acquire::new("a").renew(Renew::AtMost(ms(100))));
     w.run_for(ms(400));
-    w.fate(0, Kind::Create, Fate::Slow(ms(200), ms(200)));
-    let _ = give_back(&mut w, 0, first);
+    w.set_outcome(0, Kind::Create, Outcome::Slow(ms(200), ms(200)));
+    let _ = release_and_wait(&mut w, 0, first);
     w.expect(ms(410), "it is granted", |w| w.is_held(0, next));
     let granted = w.now;
     w.expect(ms(110), "it is over", |w| lost(w, 0, next).is_some());
@@ -534,28 +527,28 @@ fn u1_a_release_has_four_outcomes() {
     // Released by its holder.
     let mut w = World::new(2);
     let lock = w.hold(0, Acquire::new("a"));
-    assert_eq!(give_back(&mut w, 0, lock), Release::Released);
+    assert_eq!(release_and_wait(&mut w, 0, lock), Release::Released);
     // It was deleted, and nobody holds it.
     let lock = w.hold(0, Acquire::new("a"));
     let key = w.queue("a")[0].key.clone();
     w.delete_by_hand(&key);
-    assert_eq!(give_back(&mut w, 0, lock), Release::Expired);
+    assert_eq!(release_and_wait(&mut w, 0, lock), Release::Expired);
     // It was deleted, and another client holds it.
     let lock = w.hold(0, Acquire::new("a"));
     let key = w.queue("a")[0].key.clone();
     let other = w.acquire(1, Acquire::new("a"));
     w.run_for(ms(5));
     w.delete_by_hand(&key);
-    assert_eq!(give_back(&mut w, 0, lock), Release::Taken);
+    assert_eq!(release_and_wait(&mut w, 0, lock), Release::Taken);
     w.expect(ms(5), "the other", |w| w.is_held(1, other));
-    assert_eq!(give_back(&mut w, 1, other), Release::Released);
+    assert_eq!(release_and_wait(&mut w, 1, other), Release::Released);
     // The result is not known in time. The release goes on in the background.
     let lock = w.hold(0, Acquire::new("a"));
     w.cut(0);
     w.release(0, lock);
-    let asked = w.now;
+    let requested = w.now;
     w.expect(secs(3), "the answer", |w| released(w, 0, lock).is_some());
-    assert_eq!((released(&w, 0, lock), w.now.since(asked)), (Some(Release::Unknown), secs(2)));
+    assert_eq!((released(&w, 0, lock), w.now.since(requested)), (Some(Release::Unknown), secs(2)));
     assert_eq!(w.queue("a").len(), 1);
     w.heal(0);
     w.expect(secs(4), "the key is deleted", |w| w.queue("a").is_empty());

@@ -6,7 +6,7 @@ use lock_proto::etcd::{Refusal, Reply, Request};
 use lock_proto::redis::{Acquire, Answer, Cause, ErrorClass, Renew, ServerError, Wait};
 
 use super::*;
-use crate::world::{Fate, Kind, LATENCY};
+use crate::world::{Kind, LATENCY, Outcome};
 
 fn not_sent() -> Reply {
     Reply::NotSent(Cause::Fault(Fault::Unreachable))
@@ -21,7 +21,7 @@ fn busy() -> Reply {
 pub(super) fn with_a_watched_cleanup(clients: usize, late: Duration) -> World {
     let mut w = World::new(clients);
     warm(&mut w, 0);
-    w.fate(0, Kind::Create, Fate::Late(late));
+    w.set_outcome(0, Kind::Create, Outcome::Late(late));
     let lock = w.acquire(0, Acquire::new("a"));
     w.run_for(ms(5));
     w.abandon(0, lock);
@@ -41,11 +41,11 @@ fn e1_the_end_of_a_lease_disturbs_nobody_on_another() {
         }
         let (shared, signs) = (w.lease(0), w.count(0, Kind::KeepAlive));
         w.revoke_by_hand(shared);
-        w.fate(0, Kind::KeepAlive, Fate::Slow(LATENCY, ms(400)));
-        w.expect(secs(4), "the next sign of life", |w| w.count(0, Kind::KeepAlive) > signs);
+        w.set_outcome(0, Kind::KeepAlive, Outcome::Slow(LATENCY, ms(400)));
+        w.expect(secs(4), "the next keep-alive", |w| w.count(0, Kind::KeepAlive) > signs);
         let slow = |at| if stage == at { ms(700) } else { LATENCY };
-        w.fate(0, Kind::Grant, Fate::Slow(LATENCY, slow("leasing")));
-        w.fate(0, Kind::Create, Fate::Slow(LATENCY, slow("entering")));
+        w.set_outcome(0, Kind::Grant, Outcome::Slow(LATENCY, slow("leasing")));
+        w.set_outcome(0, Kind::Create, Outcome::Slow(LATENCY, slow("entering")));
         let creates = w.count(0, Kind::Create);
         let lock = w.acquire(0, Acquire::new("a").ttl(secs(30)));
         w.run_for(secs(1));
@@ -73,20 +73,20 @@ fn h3_a_holder_is_told_of_the_signs_of_life_of_its_own_lease() {
             .filter(|(_, request)| matches!(request, Request::KeepAlive { lease: l } if l.get() == lease))
             .count()
     };
-    let told = w.events(0, lock).iter().filter(|event| matches!(event, Event::Renewed { .. })).count();
+    let reported = w.events(0, lock).iter().filter(|event| matches!(event, Event::Renewed { .. })).count();
     assert!(signs(shared) >= 2, "{}", w.describe());
-    assert_eq!(told, signs(own), "{}", w.describe());
+    assert_eq!(reported, signs(own), "{}", w.describe());
     w.end();
 }
 
-/// The cleanup under one lease completes, whatever happens to an attempt on another one.
+/// The cleanup under one lease completes, independent of attempts on another one.
 #[test]
 fn e3_an_attempt_on_another_lease_forgets_no_debt() {
     let mut w = World::new(1);
     let lock = w.hold(0, Acquire::new("a"));
-    w.every(0, Kind::Delete, Some(Fate::Lost));
+    w.every(0, Kind::Delete, Some(Outcome::Lost));
     w.release(0, lock);
-    w.fate(0, Kind::Create, Fate::Reset);
+    w.set_outcome(0, Kind::Create, Outcome::Reset);
     let next = w.acquire(0, Acquire::new("a").ttl(secs(30)));
     w.run_for(ms(500));
     assert!(w.queue("a").len() == 2 && !was_granted(&w, 0, next), "{}", w.describe());
@@ -95,14 +95,14 @@ fn e3_an_attempt_on_another_lease_forgets_no_debt() {
     w.end();
 }
 
-/// The head of the queue needs a separate lease, which is being granted, or on which a key is being
-/// created. The next waiter gets the lease that it requested.
+/// The head of the queue leaves while its separate lease is being granted or its key is created.
+/// The next waiter gets the lease that it requested.
 #[test]
 fn e1_the_next_in_line_is_granted_on_the_lease_that_it_asked_for() {
     for slow in [Kind::Grant, Kind::Create] {
         let mut w = World::new(1);
         warm(&mut w, 0);
-        w.fate(0, slow, Fate::Slow(ms(20), ms(20)));
+        w.set_outcome(0, slow, Outcome::Slow(ms(20), ms(20)));
         let first = w.acquire(0, Acquire::new("a").ttl(secs(3)));
         let second = w.acquire(0, Acquire::new("a"));
         w.run_for(ms(10));
@@ -132,12 +132,12 @@ fn e1_the_next_in_line_queues_on_the_lease_that_it_asked_for() {
     w.end();
 }
 
-/// A waiter that shares the lease with the leaving head takes over its key or its grant.
+/// A waiter on the lease of the leaving head takes over its key or grant, and its place.
 #[test]
 fn e7_the_next_in_line_goes_on_from_where_the_head_was() {
     for slow in [Kind::Grant, Kind::Create] {
         let mut w = World::new(1);
-        w.fate(0, slow, Fate::Slow(ms(20), ms(20)));
+        w.set_outcome(0, slow, Outcome::Slow(ms(20), ms(20)));
         let first = w.acquire(0, Acquire::new("a"));
         let second = w.acquire(0, Acquire::new("a"));
         w.run_for(ms(10));
@@ -148,7 +148,6 @@ fn e7_the_next_in_line_goes_on_from_where_the_head_was() {
     }
 }
 
-/// It also takes over the place in the queue.
 #[test]
 fn e7_the_next_in_line_keeps_the_place_in_the_queue() {
     let mut w = World::new(2);
@@ -165,11 +164,10 @@ fn e7_the_next_in_line_keeps_the_place_in_the_queue() {
     w.end();
 }
 
-/// A lease that was never requested is not revoked.
 #[test]
 fn e1_a_lease_that_was_not_asked_for_is_not_revoked() {
     let mut w = World::new(1);
-    w.fate(0, Kind::Grant, Fate::Answer(not_sent()));
+    w.set_outcome(0, Kind::Grant, Outcome::Answer(not_sent()));
     let lock = w.acquire(0, Acquire::new("a").ttl(secs(30)));
     w.run_for(ms(5));
     w.abandon(0, lock);
@@ -184,7 +182,7 @@ fn e1_a_lease_that_was_not_asked_for_is_not_revoked() {
 fn h6_a_lost_lease_is_revoked_when_the_last_guard_is_back() {
     let mut w = World::new(1);
     let locks = ["a", "b"].map(|name| w.hold(0, Acquire::new(name)));
-    w.every(0, Kind::KeepAlive, Some(Fate::Lost));
+    w.every(0, Kind::KeepAlive, Some(Outcome::Lost));
     w.expect(secs(11), "the loss", |w| locks.iter().all(|lock| lost(w, 0, *lock).is_some()));
     w.every(0, Kind::KeepAlive, None);
     w.release(0, locks[0]);
@@ -202,13 +200,13 @@ fn h6_a_lost_lease_is_revoked_when_the_last_guard_is_back() {
 fn u1_a_lease_that_is_to_end_waits_for_a_release_that_is_under_way() {
     let mut w = World::new(1);
     let other = w.hold(0, Acquire::new("other"));
-    w.fate(0, Kind::Create, Fate::Late(secs(35)));
+    w.set_outcome(0, Kind::Create, Outcome::Late(secs(35)));
     let lock = w.acquire(0, Acquire::new("a").wait(Wait::For(ms(100))));
     let given_up = w.now;
     // The key of `a` is watched for a TTL; then the lease must end.
     w.expect(secs(15), "the last reading", |w| w.sent(0, Kind::Look).iter().any(|(at, _)| *at > given_up + secs(9)));
     assert!(failure(&w, 0, lock).is_some());
-    w.every(0, Kind::Delete, Some(Fate::Answer(busy())));
+    w.every(0, Kind::Delete, Some(Outcome::Answer(busy())));
     w.release(0, other);
     w.run_for(ms(500));
     w.every(0, Kind::Delete, None);
@@ -223,7 +221,7 @@ fn u1_a_lease_that_is_to_end_waits_for_a_release_that_is_under_way() {
 fn e3_a_debt_that_is_paid_takes_no_other_with_it() {
     let mut w = with_a_watched_cleanup(1, secs(4));
     let own = w.hold(0, Acquire::new("a").ttl(secs(30)));
-    w.fate(0, Kind::Delete, Fate::Slow(LATENCY, ms(300)));
+    w.set_outcome(0, Kind::Delete, Outcome::Slow(LATENCY, ms(300)));
     w.release(0, own);
     let shared = w.acquire(0, Acquire::new("a"));
     w.expect(ms(100), "it is held on the other lease", |w| w.is_held(0, shared));
@@ -250,7 +248,7 @@ fn u1_a_put_without_an_answer_is_no_release() {
     let mut w = World::new(1);
     let leader = w.campaign(0, "board", "a");
     w.run_for(ms(10));
-    w.fate(0, Kind::Put, Fate::Reset);
+    w.set_outcome(0, Kind::Put, Outcome::Reset);
     w.verb(0, |hub, now| hub.proclaim(now, leader, "b".into())).unwrap();
     w.release(0, leader);
     w.run_for(ms(2));
@@ -261,7 +259,6 @@ fn u1_a_put_without_an_answer_is_no_release() {
     w.end();
 }
 
-/// A failure reports the server's error, or that there was no reply.
 #[test]
 fn a_failure_tells_what_was_answered() {
     let refused = ServerError { class: ErrorClass::Refused, text: "etcdserver: permission denied".into() };
@@ -271,27 +268,26 @@ fn a_failure_tells_what_was_answered() {
         (Reply::NotSent(cause.clone()), Answer::Unreachable(cause.clone())),
         (Reply::Unknown(cause.clone()), Answer::Unknown(cause)),
     ];
-    for (reply, told) in cases {
+    for (reply, reported) in cases {
         let mut w = World::new(1);
         warm(&mut w, 0);
-        w.fate(0, Kind::Create, Fate::Answer(reply));
+        w.set_outcome(0, Kind::Create, Outcome::Answer(reply));
         let lock = w.acquire(0, Acquire::new("a").wait(Wait::Try));
         w.run_for(ms(1));
         let Some(Failure::Refused(report) | Failure::TimedOut(report)) = failure(&w, 0, lock) else {
             panic!("{}", w.describe())
         };
-        assert_eq!(report.nodes[..], [told]);
+        assert_eq!(report.nodes[..], [reported]);
         w.end();
     }
 }
 
-/// A name without acquisitions and cleanup uses no memory.
 #[test]
 fn a_name_that_is_over_is_forgotten() {
     let mut w = World::new(1);
     let lock = w.hold(0, Acquire::new("some-name"));
     assert!(format!("{:?}", w.clients[0].hub).contains("some-name"));
-    let _ = give_back(&mut w, 0, lock);
+    let _ = release_and_wait(&mut w, 0, lock);
     assert!(!format!("{:?}", w.clients[0].hub).contains("some-name"), "{:?}", w.clients[0].hub);
     w.end();
 }
@@ -303,16 +299,15 @@ fn e3_a_create_that_was_given_up_and_not_executed_owes_no_more_than_before() {
     for answer in [not_sent(), busy()] {
         let mut w = World::new(1);
         warm(&mut w, 0);
-        w.fate(0, Kind::Create, Fate::Answer(answer.clone()));
+        w.set_outcome(0, Kind::Create, Outcome::Answer(answer.clone()));
         let lock = w.acquire(0, Acquire::new("a"));
         w.abandon(0, lock);
         let requests = w.requests(0);
         w.run_for(secs(5));
         let signs = w.count(0, Kind::KeepAlive);
         assert_eq!(w.requests(0) - signs, requests, "{answer:?} {}", w.describe());
-        // The first one was executed, and its reply lost.
-        w.fate(0, Kind::Create, Fate::Reset);
-        w.fate(0, Kind::Create, Fate::Answer(answer.clone()));
+        w.set_outcome(0, Kind::Create, Outcome::Reset);
+        w.set_outcome(0, Kind::Create, Outcome::Answer(answer.clone()));
         let creates = w.count(0, Kind::Create);
         let lock = w.acquire(0, Acquire::new("a"));
         w.expect(secs(1), "the second create", |w| w.count(0, Kind::Create) == creates + 2);
@@ -330,7 +325,7 @@ fn e3_what_lands_before_the_watch_is_open_is_not_missed() {
         let mut w = World::new(1);
         warm(&mut w, 0);
         let late = secs(1) + Duration::from_micros(us);
-        w.fate(0, Kind::Create, Fate::Late(late));
+        w.set_outcome(0, Kind::Create, Outcome::Late(late));
         let lock = w.acquire(0, Acquire::new("a"));
         w.abandon(0, lock);
         // The request times out after a second, and the first read follows after a backoff.
@@ -345,7 +340,7 @@ fn e3_what_lands_before_the_watch_is_open_is_not_missed() {
 fn u1_a_release_is_answered_when_the_next_attempt_takes_the_key_over() {
     let mut w = World::new(1);
     let first = w.hold(0, Acquire::new("a"));
-    w.every(0, Kind::Delete, Some(Fate::Answer(not_sent())));
+    w.every(0, Kind::Delete, Some(Outcome::Answer(not_sent())));
     w.release(0, first);
     w.run_for(ms(2));
     w.hold(0, Acquire::new("a"));
@@ -360,8 +355,8 @@ fn u1_a_release_is_answered_when_the_next_attempt_takes_the_key_over() {
 fn e6_a_key_that_is_written_all_the_time_is_not_adopted_in_a_circle() {
     let mut w = World::new(1);
     warm(&mut w, 0);
-    w.fate(0, Kind::Create, Fate::Reset);
-    w.every(0, Kind::Put, Some(Fate::Slow(ms(2), LATENCY)));
+    w.set_outcome(0, Kind::Create, Outcome::Reset);
+    w.every(0, Kind::Put, Some(Outcome::Slow(ms(2), LATENCY)));
     let lock = w.acquire(0, Acquire::new("a"));
     w.run_for(ms(1));
     let (key, lease) = (w.queue("a")[0].key.clone(), w.lease(0));
@@ -375,14 +370,13 @@ fn e6_a_key_that_is_written_all_the_time_is_not_adopted_in_a_circle() {
     w.end();
 }
 
-/// A put that was not executed is repeated without a read.
 #[test]
 fn e10_a_put_that_was_not_executed_is_made_again_without_a_reading() {
     for answer in [not_sent(), busy()] {
         let mut w = World::new(1);
         let leader = w.campaign(0, "board", "a");
         w.run_for(ms(10));
-        w.fate(0, Kind::Put, Fate::Answer(answer.clone()));
+        w.set_outcome(0, Kind::Put, Outcome::Answer(answer.clone()));
         w.verb(0, |hub, now| hub.proclaim(now, leader, "b".into())).unwrap();
         w.run_for(secs(1));
         assert_eq!((w.count(0, Kind::Put), w.count(0, Kind::Look)), (2, 0), "{answer:?} {}", w.describe());
@@ -406,7 +400,7 @@ fn u2_a_shutdown_does_not_wait_for_what_may_never_land() {
 fn u2_a_shutdown_deletes_what_is_owed() {
     let mut w = World::new(1);
     let lock = w.hold(0, Acquire::new("a"));
-    w.fate(0, Kind::Delete, Fate::Answer(not_sent()));
+    w.set_outcome(0, Kind::Delete, Outcome::Answer(not_sent()));
     w.abandon(0, lock);
     w.run_for(ms(1));
     w.shut_down(0, secs(30));
@@ -436,9 +430,9 @@ fn h3_an_extension_fails_by_its_own_lease_only() {
     let mut w = with_a_watched_cleanup(1, secs(60));
     let lock = w.hold(0, Acquire::new("a").ttl(secs(30)).renew(Renew::Manual));
     let signs = w.count(0, Kind::KeepAlive);
-    w.fate(0, Kind::KeepAlive, Fate::Answer(busy()));
-    w.expect(secs(4), "the shared lease's sign of life", |w| w.count(0, Kind::KeepAlive) > signs);
-    w.fate(0, Kind::KeepAlive, Fate::Slow(ms(100), ms(100)));
+    w.set_outcome(0, Kind::KeepAlive, Outcome::Answer(busy()));
+    w.expect(secs(4), "a keep-alive of the shared lease", |w| w.count(0, Kind::KeepAlive) > signs);
+    w.set_outcome(0, Kind::KeepAlive, Outcome::Slow(ms(100), ms(100)));
     w.verb(0, |hub, now| hub.extend(now, lock)).unwrap();
     w.run_for(ms(10));
     assert!(!w.events(0, lock).iter().any(|event| matches!(event, Event::ExtendFailed(_))), "{}", w.describe());
