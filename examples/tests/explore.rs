@@ -169,7 +169,7 @@ fn a_run_of_every_scenario_can_be_drawn() {
         let page = picture::page(&run);
         assert_well_formed(&page);
         assert_eq!(picture::page(&run), page, "{}", scenario.name);
-        assert!(page.contains("class=\"held n0\"") && page.contains("class=\"m ask\""), "{}", scenario.name);
+        assert!(page.contains("class=\"held n0\"") && page.contains("class=\"m request\""), "{}", scenario.name);
     }
 }
 

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use super::counters::{Sets, Spent};
+use super::counters::{ServerUsage, Sets};
 use super::job::Workload;
 
 /// Result of a run.
@@ -47,7 +47,7 @@ pub struct Outcome {
     pub(super) hold_mean: Duration,
     /// Cost on the servers, if they report it: from before the first acquisition to after the last
     /// one.
-    pub(super) servers: Option<Spent>,
+    pub(super) servers: Option<ServerUsage>,
     /// How to interpret the `SET` commands among it.
     pub(super) sets: Sets,
 }

@@ -9,7 +9,7 @@ use std::thread;
 
 use lock_proto::sim::{Keep, Outcome, Plan, Rule, Scenario};
 
-use super::quiet::quietly;
+use super::panic_hook::without_panic_messages;
 
 /// Interval of progress reports.
 const REPORT_EVERY: Duration = Duration::from_millis(200);
@@ -84,7 +84,7 @@ impl Counters {
 
 /// Returns the finding of a run of `plan`: a broken promise, or else the rule to look for.
 #[must_use]
-pub(super) fn look(plan: Plan, outcome: &Outcome, find: Option<Rule>) -> Option<Found> {
+pub(super) fn find_violation(plan: Plan, outcome: &Outcome, find: Option<Rule>) -> Option<Found> {
     if let Some(broken) = outcome.violations.first() {
         return Some(Found { plan, rule: broken.rule, promised: true });
     }
@@ -97,7 +97,7 @@ impl Found {
     #[must_use]
     pub(super) fn shrink(&self) -> Plan {
         self.plan.shrink(|plan| {
-            let outcome = quietly(|| plan.run_keeping(Keep::Nothing));
+            let outcome = without_panic_messages(|| plan.run_keeping(Keep::Nothing));
             let found = if self.promised { outcome.violations } else { outcome.excused };
             found.iter().any(|found| found.rule == self.rule)
         })
@@ -131,9 +131,9 @@ impl Search {
                     return;
                 }
                 let plan = self.plan(number);
-                let outcome = quietly(|| plan.run_keeping(Keep::Nothing));
+                let outcome = without_panic_messages(|| plan.run_keeping(Keep::Nothing));
                 counters.add(&outcome);
-                if let Some(found) = look(plan, &outcome, self.find) {
+                if let Some(found) = find_violation(plan, &outcome, self.find) {
                     let mut best = best.lock().unwrap_or_else(PoisonError::into_inner);
                     if first.fetch_min(number, Relaxed) > number {
                         *best = Some(found);

@@ -36,7 +36,7 @@ fn spread(outcome: &Outcome) -> String {
 fn each(report: &Report, keys: &[&str], scenario: usize, words: impl Fn(&Outcome) -> String) -> String {
     let clauses = keys.iter().filter_map(|key| {
         let outcome = report.named(key, scenario).filter(|outcome| outcome.ops > 0)?;
-        let title = report.plan.ways.iter().find(|way| way.key == *key)?.title;
+        let title = report.plan.methods.iter().find(|method| method.key == *key)?.title;
         Some(format!("{title} {}", words(outcome)))
     });
     clauses.collect::<Vec<_>>().join("; ")
@@ -69,7 +69,7 @@ pub(super) fn findings(report: &Report) -> Vec<Finding> {
             measured: ["polling", "redis-rs", "rslock", "wakeup", "etcd", "etcd-client"]
                 .into_iter()
                 .filter_map(|key| {
-                    let title = report.plan.ways.iter().find(|way| way.key == key)?.title;
+                    let title = report.plan.methods.iter().find(|method| method.key == key)?.title;
                     Some(format!("{title} {}", change(key)))
                 })
                 .collect::<Vec<_>>()

@@ -65,8 +65,8 @@ pub(super) fn html(report: &Report) -> String {
 
 fn legend(page: &mut String, report: &Report) {
     page.push_str("<section><dl class=\"legend\">");
-    for way in &report.plan.ways {
-        let (key, title, about) = (way.key, way.title, Escaped(&way.about));
+    for method in &report.plan.methods {
+        let (key, title, about) = (method.key, method.title, Escaped(&method.about));
         let _ = write!(page, "<div><dt><i class=\"c-{key}\"></i>{title}</dt><dd>{about}</dd></div>");
     }
     page.push_str("</dl></section>\n");
@@ -83,11 +83,11 @@ fn table(page: &mut String, report: &Report, scenario: usize) {
         let _ = write!(page, "<th>{column}</th>");
     }
     page.push_str("</tr></thead><tbody>");
-    for (way, result) in report.rows(scenario) {
+    for (method, result) in report.rows(scenario) {
         page.push_str("<tr>");
         match result {
             Ok(outcome) => {
-                for cell in row(way.title, outcome) {
+                for cell in row(method.title, outcome) {
                     let _ = write!(page, "<td>{}</td>", Escaped(&cell));
                 }
                 if let Some(remark) = remark(outcome) {
@@ -101,8 +101,12 @@ fn table(page: &mut String, report: &Report, scenario: usize) {
             }
             Err(why) => {
                 let rest = COLUMNS.len() - 1;
-                let _ =
-                    write!(page, "<td>{}</td><td class=\"remark\" colspan=\"{rest}\">{}</td>", way.title, Escaped(why));
+                let _ = write!(
+                    page,
+                    "<td>{}</td><td class=\"remark\" colspan=\"{rest}\">{}</td>",
+                    method.title,
+                    Escaped(why)
+                );
             }
         }
         page.push_str("</tr>");

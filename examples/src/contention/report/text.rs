@@ -75,8 +75,8 @@ pub(super) fn markdown(report: &Report) -> String {
         let _ = writeln!(text, "- {name}: `{value}`");
     }
     text += "\n| way | what it is |\n| --- | --- |\n";
-    for way in &report.plan.ways {
-        let _ = writeln!(text, "| {} | {} |", way.title, way.about);
+    for method in &report.plan.methods {
+        let _ = writeln!(text, "| {} | {} |", method.title, method.about);
     }
     text += "\n## What was claimed, and what is measured here\n\n| claim | here |\n| --- | --- |\n";
     for finding in findings(report) {
@@ -87,13 +87,13 @@ pub(super) fn markdown(report: &Report) -> String {
         text += &" --- |".repeat(COLUMNS.len());
         text.push('\n');
         let mut remarks = Vec::new();
-        for (way, result) in report.rows(s) {
+        for (method, result) in report.rows(s) {
             match result {
                 Ok(outcome) => {
-                    let _ = writeln!(text, "| {} |", row(way.title, outcome).join(" | "));
-                    remarks.extend(remark(outcome).map(|remark| format!("{}: {remark}", way.title)));
+                    let _ = writeln!(text, "| {} |", row(method.title, outcome).join(" | "));
+                    remarks.extend(remark(outcome).map(|remark| format!("{}: {remark}", method.title)));
                 }
-                Err(why) => remarks.push(format!("{} was not measured: {why}", way.title)),
+                Err(why) => remarks.push(format!("{} was not measured: {why}", method.title)),
             }
         }
         for remark in remarks {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use lock_proto::Instant;
 
-use super::story::Span;
+use super::timeline::Span;
 
 /// Margin at both ends.
 const MARGIN: f64 = 14.0;
@@ -114,8 +114,8 @@ impl Axis {
             let round = (first..=last).map(|n| Instant::from_nanos(n * step));
             for at in [piece.span.from].into_iter().chain(round) {
                 let x = self.x(at);
-                let room = labels.last().is_none_or(|(last, _)| x - last >= LABEL && x + EDGE <= self.width);
-                if room {
+                let spacing = labels.last().is_none_or(|(last, _)| x - last >= LABEL && x + EDGE <= self.width);
+                if spacing {
                     labels.push((x, seconds(at)));
                 }
             }

@@ -6,41 +6,41 @@ use std::time::Instant;
 
 /// Prints events line by line. Clones share one story.
 #[derive(Clone, Debug)]
-pub(crate) struct Story {
+pub(crate) struct Transcript {
     start: Instant,
-    broken: Arc<AtomicBool>,
+    failed: Arc<AtomicBool>,
 }
 
-impl Story {
+impl Transcript {
     pub(crate) fn new() -> Self {
-        Self { start: Instant::now(), broken: Arc::new(AtomicBool::new(false)) }
+        Self { start: Instant::now(), failed: Arc::new(AtomicBool::new(false)) }
     }
 
-    pub(crate) fn tell(&self, line: &str) {
+    pub(crate) fn log(&self, line: &str) {
         println!("{:7.3} s  {line}", self.start.elapsed().as_secs_f64());
     }
 
-    pub(crate) fn title(&self, line: &str) {
+    pub(crate) fn section(&self, line: &str) {
         println!();
-        self.tell(line);
+        self.log(line);
     }
 
     /// Reports something that must not happen.
-    pub(crate) fn broken(&self, line: &str) {
-        self.broken.store(true, Ordering::Relaxed);
-        self.tell(&format!("!! {line}"));
+    pub(crate) fn fail(&self, line: &str) {
+        self.failed.store(true, Ordering::Relaxed);
+        self.log(&format!("!! {line}"));
     }
 
     /// Checks a promise and prints the result.
     pub(crate) fn check(&self, holds: bool, promise: &str) {
         if holds {
-            self.tell(&format!("ok: {promise}"));
+            self.log(&format!("ok: {promise}"));
         } else {
-            self.broken(&format!("not so: {promise}"));
+            self.fail(&format!("not so: {promise}"));
         }
     }
 
-    pub(crate) fn is_intact(&self) -> bool {
-        !self.broken.load(Ordering::Relaxed)
+    pub(crate) fn passed(&self) -> bool {
+        !self.failed.load(Ordering::Relaxed)
     }
 }
