@@ -109,20 +109,20 @@ pub fn run_sale(locking: Locking, stall: Stall, seed: u64) -> Outcome {
 
 /// The stock's table. It executes commands in order of arrival.
 struct Table {
-    left: i64,
+    stock: i64,
     greatest_fence: u64,
 }
 
 impl Table {
-    /// `UPDATE … SET left = …, fence = … WHERE fence <= …`. Returns false if no row changed.
-    const fn write(&mut self, left: i64, fence: Option<u64>) -> bool {
+    /// `UPDATE … SET stock = …, fence = … WHERE fence <= …`. Returns false if no row changed.
+    const fn write(&mut self, stock: i64, fence: Option<u64>) -> bool {
         if let Some(fence) = fence {
             if fence < self.greatest_fence {
                 return false;
             }
             self.greatest_fence = fence;
         }
-        self.left = left;
+        self.stock = stock;
         true
     }
 }
@@ -158,7 +158,7 @@ impl Sale {
             stall,
             world,
             rng: Rng::new(seed),
-            table: Table { left: STOCK, greatest_fence: 0 },
+            table: Table { stock: STOCK, greatest_fence: 0 },
             agenda: BTreeMap::new(),
             serial: 0,
             locks: vec![None; BUYERS],
@@ -205,7 +205,7 @@ impl Sale {
         match action {
             Action::Request => self.request(buyer),
             Action::Read => {
-                let seen = self.table.left;
+                let seen = self.table.stock;
                 if seen <= 0 {
                     self.release(buyer);
                 } else if self.stalls() {
@@ -284,8 +284,9 @@ impl Sale {
             Locking::Naive => drop(self.command(&["DEL", LOCK])),
             Locking::Ours | Locking::Fenced => {
                 if let Some(lock) = self.locks[buyer].take() {
-                    let over = self.world.events(buyer, lock).iter().any(|event| matches!(event, Event::Released(_)));
-                    if !over {
+                    let released =
+                        self.world.events(buyer, lock).iter().any(|event| matches!(event, Event::Released(_)));
+                    if !released {
                         self.world.abandon(buyer, lock);
                     }
                 }

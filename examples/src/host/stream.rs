@@ -52,11 +52,11 @@ impl Stream {
 
 /// Runs a blocking call on its own thread, so that it does not delay renewals.
 pub(super) fn spawn_blocking<T: Send + 'static>(call: impl FnOnce() -> io::Result<T> + Send + 'static) -> BoxFuture<T> {
-    let (send, made) = oneshot::channel();
-    let begun = thread::Builder::new().spawn(move || send.send(call()));
+    let (send, result) = oneshot::channel();
+    let spawned = thread::Builder::new().spawn(move || send.send(call()));
     Box::pin(async move {
-        begun?;
-        made.await.map_err(io::Error::other)?
+        spawned?;
+        result.await.map_err(io::Error::other)?
     })
 }
 

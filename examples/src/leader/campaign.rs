@@ -53,7 +53,7 @@ pub(super) async fn campaign(client: &Client, name: &[u8], value: &[u8]) -> u8 {
                 return 0;
             }
         };
-        print(&format_args!("lost {shown} {}", exit::word(lost)));
+        print(&format_args!("lost {shown} {}", exit::loss_name(lost)));
         if end.output.is_ok() {
             return 0;
         }

@@ -150,7 +150,7 @@ impl Main {
             }
         };
         let Some(loss) = loss else { return 0 };
-        print(&format_args!("lost {name} {}", exit::word(loss)));
+        print(&format_args!("lost {name} {}", exit::loss_name(loss)));
         self.print_error(&format_args!("lost: {loss}"));
         self.stop_and_wait();
         exit::LOST

@@ -77,8 +77,8 @@ fn ridge(svg: &mut Svg, method: &Method, outcome: &Outcome, axis: &Axis, base: f
     let count = ((right - left) / BIN) as usize + 1;
     let mut bins = vec![0.0_f64; count];
     for value in outcome.latencies.iter_recorded() {
-        let place = (axis.at(value.value_iterated_to() as f64 / 1e3) - left) / BIN;
-        if let Some(bin) = bins.get_mut(place as usize) {
+        let position = (axis.at(value.value_iterated_to() as f64 / 1e3) - left) / BIN;
+        if let Some(bin) = bins.get_mut(position as usize) {
             *bin += value.count_at_value() as f64;
         }
     }
@@ -120,7 +120,7 @@ pub(super) fn rates(report: &Report) -> String {
     let y = Axis::linear(highest * 1.04, (BOTTOM, TOP));
     let mut svg = Svg::new();
     for (title, from, to, is_etcd) in [("Redis", 52.0, 392.0, false), ("etcd", 532.0, 838.0, true)] {
-        let place = |scenario: usize| {
+        let position = |scenario: usize| {
             let part = (scenario - many.start) as f64 / (many.len().max(2) - 1) as f64;
             from + 24.0 + part * (to - from - 48.0)
         };
@@ -131,7 +131,7 @@ pub(super) fn rates(report: &Report) -> String {
         }
         for scenario in many.clone() {
             let clients = report.plan.scenarios.get(scenario).map_or("", |scenario| &scenario.title);
-            svg.text("tick", (place(scenario), BOTTOM + 20.0), Anchor::Middle, clients);
+            svg.text("tick", (position(scenario), BOTTOM + 20.0), Anchor::Middle, clients);
         }
         svg.line("bound", (from, y.at(bound)), (to, y.at(bound)), "");
         svg.text("note", (from + 4.0, y.at(bound) - 5.0), Anchor::Start, "what the hold alone allows");
@@ -144,7 +144,7 @@ pub(super) fn rates(report: &Report) -> String {
             .filter(|(_, method)| (method.deployment == Deployment::Etcd) == is_etcd)
         {
             let points = many.clone().filter_map(|s| Some((s, report.cell(w, s).filter(|outcome| outcome.ops > 0)?)));
-            let points: Vec<_> = points.map(|(s, outcome)| (place(s), y.at(outcome.rate()), outcome)).collect();
+            let points: Vec<_> = points.map(|(s, outcome)| (position(s), y.at(outcome.rate()), outcome)).collect();
             let line: Vec<_> = points.iter().map(|(x, y, _)| (*x, *y)).collect();
             svg.path(&class_of("series", method), &line, "");
             for (x, y, outcome) in &points {

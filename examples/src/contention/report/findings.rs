@@ -13,7 +13,7 @@ pub(super) struct Finding {
 /// A figure for the head of the page.
 pub(super) struct Headline {
     pub(super) figure: String,
-    pub(super) words: String,
+    pub(super) text: String,
 }
 
 /// Returns the share of waits that took at least this many times the mean.
@@ -33,11 +33,11 @@ fn spread(outcome: &Outcome) -> String {
 }
 
 /// Joins clauses to a list in a sentence.
-fn each(report: &Report, keys: &[&str], scenario: usize, words: impl Fn(&Outcome) -> String) -> String {
+fn each(report: &Report, keys: &[&str], scenario: usize, text: impl Fn(&Outcome) -> String) -> String {
     let clauses = keys.iter().filter_map(|key| {
         let outcome = report.named(key, scenario).filter(|outcome| outcome.ops > 0)?;
         let title = report.plan.methods.iter().find(|method| method.key == *key)?.title;
-        Some(format!("{title} {}", words(outcome)))
+        Some(format!("{title} {}", text(outcome)))
     });
     clauses.collect::<Vec<_>>().join("; ")
 }
@@ -104,32 +104,32 @@ pub(super) fn headlines(report: &Report) -> Vec<Headline> {
     if let Some((wake, poll)) = pair("polling") {
         headlines.push(Headline {
             figure: format!("{:.1} ×", wake.quantile_us(0.99) / wake.mean_us().max(f64::MIN_POSITIVE)),
-            words: format!(
+            text: format!(
                 "the mean wait is the P99 with wake-up and {clients} clients; by polling it is {}",
                 spread(poll)
             ),
         });
         headlines.push(Headline {
             figure: format!("{:.2}", wake.jain),
-            words: format!(
+            text: format!(
                 "fairness (Jain) with wake-up; {:.2} by polling, where {} got nothing",
                 poll.jain, poll.starved
             ),
         });
     }
-    if let Some(turns) = report.named("turns", middle)
-        && let Some(commands) = turns.requests()
+    if let Some(hand_over) = report.named("turns", middle)
+        && let Some(commands) = hand_over.requests()
     {
         headlines.push(Headline {
             figure: number(commands),
-            words: format!("commands for each lock when it is passed on among {clients} tasks of one client"),
+            text: format!("commands for each lock when it is passed on among {clients} tasks of one client"),
         });
     }
     let all = report.cells.iter().filter_map(|cell| cell.outcome.as_ref().ok());
     let (locks, overlaps) = all.fold((0, 0), |(a, b), outcome| (a + outcome.total, b + outcome.violations));
     headlines.push(Headline {
         figure: overlaps.to_string(),
-        words: format!("times were two holders seen at once, in {} locks taken", number(locks as f64)),
+        text: format!("times were two holders seen at once, in {} locks taken", number(locks as f64)),
     });
     headlines
 }

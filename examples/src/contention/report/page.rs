@@ -22,8 +22,8 @@ pub(super) fn html(report: &Report) -> String {
     );
     page += "<section class=\"cards\">";
     for headline in headlines(report) {
-        let (figure, words) = (Escaped(&headline.figure), Escaped(&headline.words));
-        let _ = write!(page, "<div class=\"card\"><b>{figure}</b><span>{words}</span></div>");
+        let (figure, text) = (Escaped(&headline.figure), Escaped(&headline.text));
+        let _ = write!(page, "<div class=\"card\"><b>{figure}</b><span>{text}</span></div>");
     }
     page += "</section>\n";
     legend(&mut page, report);

@@ -60,9 +60,9 @@ impl Axis {
         let (mut from, mut x) = (window.from, MARGIN);
         let inside = times.iter().copied().filter(|at| *at > window.from && *at < window.to);
         for to in inside.chain([window.to]) {
-            let wanted = nanos(to.since(from)) * px_per_ns;
-            let broken = wanted > WIDEST_GAP;
-            let end = x + if broken { BREAK } else { wanted };
+            let width = nanos(to.since(from)) * px_per_ns;
+            let broken = width > WIDEST_GAP;
+            let end = x + if broken { BREAK } else { width };
             match pieces.last_mut() {
                 Some(last) if !broken && !last.broken => (last.span.to, last.x.1) = (to, end),
                 Some(_) | None => pieces.push(Piece { span: Span { from, to }, x: (x, end), broken }),

@@ -373,8 +373,8 @@ impl Scene<'_> {
             let (x, row) = (self.axis.x(entry.at), self.timeline.name(name));
             let y = band.row(row);
             let number = fence.map_or_else(|| "no fence".to_owned(), |fence| format!("fence {fence}"));
-            let taken = if *accepted { "taken" } else { "refused" };
-            let title = format!("write of client {client} {lock} to {name}, {number}: {taken}, {}", entry.at);
+            let verdict = if *accepted { "taken" } else { "refused" };
+            let title = format!("write of client {client} {lock} to {name}, {number}: {verdict}, {}", entry.at);
             let colour = colour(self.timeline, name);
             if *accepted {
                 svg.circle(&format!("write {colour}"), (x, y), 4.5, &title);
@@ -425,22 +425,22 @@ impl Scene<'_> {
 
     /// Draws findings, the end of the faults, and texts without a lane.
     fn heads(&self) -> Vec<Head> {
-        let mut wanted: Vec<(Instant, &'static str, String, Option<usize>)> = Vec::new();
+        let mut texts: Vec<(Instant, &'static str, String, Option<usize>)> = Vec::new();
         for (i, finding) in self.findings.iter().enumerate() {
             let text = if i < TEXTS { finding.text() } else { String::new() };
             let class = if finding.promised { "violation" } else { "violation excused" };
-            wanted.push((finding.violation.at, class, text, Some(i)));
+            texts.push((finding.violation.at, class, text, Some(i)));
         }
-        wanted.extend(self.trace.calm.map(|at| (at, "calm", "the faults end".to_owned(), None)));
+        texts.extend(self.trace.calm.map(|at| (at, "calm", "the faults end".to_owned(), None)));
         for entry in &self.trace.entries {
             if let What::Note { lane: None, text } = &entry.what
                 && self.trace.calm != Some(entry.at)
             {
-                wanted.push((entry.at, "general", text.clone(), None));
+                texts.push((entry.at, "general", text.clone(), None));
             }
         }
         let mut rows = Rows::default();
-        let seen = wanted.into_iter().filter(|(at, ..)| self.is_in(*at));
+        let seen = texts.into_iter().filter(|(at, ..)| self.is_in(*at));
         let mut heads: Vec<Head> = seen
             .map(|(at, class, text, finding)| {
                 let (x, wide) = (self.axis.x(at), width(&text, TEXT_SIZE) + 10.0);

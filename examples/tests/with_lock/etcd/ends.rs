@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use super::{RUNTIMES, assert_clean, on};
 use crate::kit::{LONG, Scratch, is_alive, ms};
-use crate::loss::stubborn;
+use crate::loss::ignores_sigterm;
 
 /// Soon: before the session would have noticed by itself.
 const SOON: Duration = ms(1000);
@@ -25,7 +25,7 @@ fn a_pause_past_the_ttl_kills_the_command_at_once() {
     let etcd = Etcd::start();
     for runtime in RUNTIMES {
         let scratch = Scratch::new();
-        let script = stubborn(&scratch);
+        let script = ignores_sigterm(&scratch);
         let tool = on(&etcd, &["--runtime", runtime, "--ttl", "1s", "job", "--", "sh", "-c", &script]);
         let pid = scratch.line("pid");
         tool.signal(Signal::STOP);
@@ -49,20 +49,20 @@ fn silence_of_the_server_asks_at_the_grace_and_kills_at_the_end_of_validity() {
     for runtime in RUNTIMES {
         let mut etcd = Etcd::start();
         let scratch = Scratch::new();
-        let script = stubborn(&scratch);
+        let script = ignores_sigterm(&scratch);
         let line = ["--runtime", runtime, "--ttl", "3s", "--grace", "1s", "job", "--", "sh", "-c", &script];
         let tool = on(&etcd, &line);
         let pid = scratch.line("pid");
         etcd.kill();
         let killed = Stopwatch::start();
         scratch.line("asked");
-        let asked = killed.elapsed();
+        let sigterm_at = killed.elapsed();
         assert!(wait_until(LONG, || !is_alive(&pid)), "{runtime}: the command runs on");
         let dead = killed.elapsed();
         // The validity is 3 s minus the drift; it began up to 1.1 s before the server was killed.
-        killed.assert_in(asked, ms(700)..=ms(2300), format!("{runtime}: it was asked"));
+        killed.assert_in(sigterm_at, ms(700)..=ms(2300), format!("{runtime}: it was asked"));
         killed.assert_in(dead, ms(1700)..=ms(3100), format!("{runtime}: killed by the end of validity"));
-        killed.assert_in(dead.saturating_sub(asked), ms(700)..=ms(1400), format!("{runtime}: the grace"));
+        killed.assert_in(dead.saturating_sub(sigterm_at), ms(700)..=ms(1400), format!("{runtime}: the grace"));
         let ended = tool.end();
         assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
     }
@@ -73,7 +73,7 @@ fn a_revoked_lease_ends_the_command_after_the_grace() {
     let etcd = Etcd::start();
     for runtime in RUNTIMES {
         let scratch = Scratch::new();
-        let script = stubborn(&scratch);
+        let script = ignores_sigterm(&scratch);
         let line = ["--runtime", runtime, "--ttl", "6s", "--grace", "400ms", "job", "--", "sh", "-c", &script];
         let tool = on(&etcd, &line);
         let pid = scratch.line("pid");
@@ -82,9 +82,9 @@ fn a_revoked_lease_ends_the_command_after_the_grace() {
         let revoked = Stopwatch::start();
         scratch.line("asked");
         revoked.assert_within(SOON, format!("{runtime}: noticed"));
-        let asked = Stopwatch::start();
+        let sigterm_at = Stopwatch::start();
         assert!(wait_until(LONG, || !is_alive(&pid)), "{runtime}: the command runs on");
-        asked.assert_in(asked.elapsed(), ms(300)..=ms(900), format!("{runtime}: the grace"));
+        sigterm_at.assert_in(sigterm_at.elapsed(), ms(300)..=ms(900), format!("{runtime}: the grace"));
         let ended = tool.end();
         assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
         assert!(ended.err.contains("gone"), "{runtime}: {ended:?}");

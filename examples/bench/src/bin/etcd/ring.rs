@@ -10,11 +10,11 @@ use lock_proto::etcd::message::{
 };
 use lock_testkit::Etcd;
 
-use lock_bench::bare::{Bare, DELETE, PUT, RANGE, Watches};
+use lock_bench::raw_etcd::{DELETE, PUT, RANGE, RawEtcd, Watches};
 
 /// A member of a ring.
 pub struct Ring {
-    peer: Bare,
+    peer: RawEtcd,
     watches: Watches,
     watch: i64,
     own: Vec<u8>,
@@ -27,7 +27,7 @@ impl Ring {
         let key = |n: usize| format!("ring/{}", n % size).into_bytes();
         let mut ring = Vec::new();
         for n in 0..size {
-            let peer = Bare::connect(etcd).await;
+            let peer = RawEtcd::connect(etcd).await;
             let mut watches = peer.watches();
             let watch = watches.open(key(n), 0).await;
             let one = Self { peer, watches, watch, own: key(n), next: key(n + 1) };

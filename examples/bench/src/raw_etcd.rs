@@ -29,9 +29,9 @@ const WATCH: &str = "/etcdserverpb.Watch/Watch";
 
 /// One connection. Cheap to clone.
 #[derive(Clone)]
-pub struct Bare(Grpc<Carrier>);
+pub struct RawEtcd(Grpc<Carrier>);
 
-impl Bare {
+impl RawEtcd {
     pub async fn connect(etcd: &Etcd) -> Self {
         let stream = TcpStream::connect(etcd.address()).await.expect("connect");
         stream.set_nodelay(true).expect("nodelay");
@@ -69,7 +69,7 @@ impl Bare {
 
 /// A watch stream.
 pub struct Watches {
-    peer: Bare,
+    peer: RawEtcd,
     send: UnboundedSender<WatchRequest>,
     messages: Option<futures_channel::mpsc::UnboundedReceiver<WatchRequest>>,
     incoming: Option<Streaming<WatchResponse>>,
