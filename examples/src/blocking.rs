@@ -34,7 +34,7 @@ use lock_proto::{ClientId, ConfigError, ConnId, Instant, LockId, Misuse};
 
 use socket::Socket;
 
-/// The longest sleep. Thread timers may stop while the computer is suspended.
+/// The longest sleep: timers may stop while the computer is suspended.
 // T4
 const MAX_SLEEP: Duration = Duration::from_secs(1);
 
@@ -348,8 +348,7 @@ impl Shared {
         }
     }
 
-    /// Reader thread of a connection: connects, starts the writer, and reads until the connection
-    /// ends.
+    /// Reader thread of a connection: connects, starts the writer, and reads until the end.
     fn serve(self: Arc<Self>, conn: ConnId, target: &redis::Target) {
         let socket = match Socket::open(target) {
             Ok(socket) => Arc::new(socket),

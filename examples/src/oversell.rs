@@ -114,7 +114,7 @@ struct Table {
 }
 
 impl Table {
-    /// `UPDATE … SET stock = …, fence = … WHERE fence <= …`. Returns false if no row changed.
+    /// `UPDATE … SET stock = …, fence = … WHERE fence <= …`. Returns true if a row changed.
     const fn write(&mut self, stock: i64, fence: Option<u64>) -> bool {
         if let Some(fence) = fence {
             if fence < self.greatest_fence {
@@ -145,7 +145,6 @@ struct Sale {
     /// Waiters and the holder of the lock.
     locks: Vec<Option<LockId>>,
     waiting: Vec<usize>,
-    /// How often a buyer read a positive stock.
     reads: u32,
     outcome: Outcome,
 }
@@ -234,7 +233,6 @@ impl Sale {
         }
     }
 
-    /// Returns true if this buyer stalls.
     const fn stalls(&mut self) -> bool {
         self.reads += 1;
         self.reads % STALL_EVERY == STALL_EVERY / 2
@@ -259,7 +257,7 @@ impl Sale {
 
     fn is_held(&self, buyer: usize) -> bool {
         match self.locking {
-            // The naive lock has no means to know.
+            // The naive lock cannot tell.
             Locking::Naive => true,
             Locking::Ours | Locking::Fenced => self.locks[buyer].is_some_and(|lock| self.world.is_held(buyer, lock)),
         }
@@ -335,7 +333,7 @@ mod tests {
     fn without_fencing_a_pause_before_the_write_is_beyond_any_lock() {
         let oversold: i64 =
             (0..2).map(|seed| run_sale(Locking::Ours, Stall::StoppedBeforeWrite, seed).oversold()).sum();
-        assert!(oversold > 0, "the story would be told wrong");
+        assert!(oversold > 0, "the pause must oversell");
     }
 
     #[test]

@@ -32,7 +32,6 @@ pub struct Served {
 struct Shared {
     start: Clock,
     state: Mutex<State>,
-    /// Notified after each change of the state.
     changed: Condvar,
 }
 
@@ -140,7 +139,6 @@ impl Served {
             state.phase = how;
             let now = self.shared.now();
             for (client, stream) in core::mem::take(&mut state.clients) {
-                // Fails if the stream is already closed.
                 let _ = stream.shutdown(Shutdown::Both);
                 state.node.handle_disconnected(now, client);
             }
@@ -254,7 +252,6 @@ impl Shared {
         }
     }
 
-    /// Calls the node at its deadlines.
     fn run_timer(&self) {
         let mut state = self.lock();
         loop {

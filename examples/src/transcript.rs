@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Prints events line by line. Clones share one story.
+/// Prints timestamped lines. Clones share the result.
 #[derive(Clone, Debug)]
 pub(crate) struct Transcript {
     start: Instant,
@@ -25,13 +25,12 @@ impl Transcript {
         self.log(line);
     }
 
-    /// Reports something that must not happen.
+    /// Reports a failed check.
     pub(crate) fn fail(&self, line: &str) {
         self.failed.store(true, Ordering::Relaxed);
         self.log(&format!("!! {line}"));
     }
 
-    /// Checks a promise and prints the result.
     pub(crate) fn check(&self, holds: bool, promise: &str) {
         if holds {
             self.log(&format!("ok: {promise}"));

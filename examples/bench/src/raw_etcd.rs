@@ -42,7 +42,6 @@ impl RawEtcd {
         Self(Grpc::with_origin(Carrier(send), origin.expect("a URI")))
     }
 
-    /// Makes a unary call.
     pub async fn call<M, R>(&self, path: &'static str, message: M) -> R
     where
         M: Message + 'static,
@@ -60,14 +59,12 @@ impl RawEtcd {
         answer.id
     }
 
-    /// Opens a watch stream.
     pub fn watches(&self) -> Watches {
         let (send, messages) = unbounded();
         Watches { peer: self.clone(), send, messages: Some(messages), incoming: None }
     }
 }
 
-/// A watch stream.
 pub struct Watches {
     peer: RawEtcd,
     send: UnboundedSender<WatchRequest>,
@@ -96,7 +93,6 @@ impl Watches {
         }
     }
 
-    /// Waits until the watched key is deleted.
     pub async fn deleted(&mut self, watch_id: i64) {
         loop {
             let message = self.next().await;

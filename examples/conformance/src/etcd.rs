@@ -36,13 +36,12 @@ pub async fn two_clients_exclude_each_other<R: Runtime>(kit: Kit<R>) {
     let keys = etcd.keys_of("a/");
     let owner = guard.owner().unwrap();
     assert_eq!(keys, [String::from_utf8_lossy(&owner.key)]);
-    // A single try, then a longer wait.
     let failure = kit.in_time("try", second.lock("a").try_acquire()).await.unwrap_err();
     assert!(failure.is_busy() && !failure.is_timeout(), "{failure}");
     let mut waiting = second.lock("a").acquire();
     assert!(kit.cancel_after(300 * MS, &mut waiting).await.is_none());
     assert_eq!(waiting.blocked(), Some(Blocked::Held));
-    // The next in the queue follows at once, with a greater fence.
+    // The next in the queue gets the lock, with a greater fencing token.
     let before = guard.fence().unwrap();
     kit.release(guard).await;
     let guard = kit.in_time("the next holder", waiting).await.unwrap();
@@ -220,7 +219,7 @@ pub async fn elections<R: Runtime>(kit: Kit<R>) {
     let revision = kit.in_time("proclaim", leadership.proclaim("uno")).await.unwrap();
     let leader = seen(kit.in_time("the new value", observation.next()).await);
     assert_eq!((&*leader.value, leader.mod_revision), (&b"uno"[..], revision));
-    assert_eq!(kit.in_time("asked", election.leader()).await.unwrap(), Some(leader));
+    assert_eq!(kit.in_time("the leader", election.leader()).await.unwrap(), Some(leader));
 
     assert_eq!(kit.in_time("resign", leadership.resign()).await, Release::Released);
     let mut leadership = kit.in_time("the next", campaigning).await.unwrap();
@@ -238,7 +237,7 @@ pub async fn elections<R: Runtime>(kit: Kit<R>) {
     kit.wait_for("one key", || etcd.keys_of("board/").len() == 1).await;
     assert!(etcd.delete(core::str::from_utf8(&leader.key).unwrap()));
     assert_eq!(kit.in_time("nobody", observation.next()).await, Some(ElectionEvent::NoLeader));
-    let lost = kit.in_time("told", leadership.proclaim("four")).await.unwrap_err();
+    let lost = kit.in_time("the result", leadership.proclaim("four")).await.unwrap_err();
     assert_eq!(lost, ProclaimError::Lost(Loss::Gone));
     drop(leadership);
     drop(observation);
@@ -250,7 +249,7 @@ pub async fn a_leader_resigns_when_its_work_has_ended<R: Runtime>(kit: Kit<R>) {
     let etcd = Etcd::start();
     let client = kit.client(&etcd.url());
     let election = client.election("board").ttl(Duration::from_secs(1));
-    // The leader is asked to resign, and takes its time.
+    // The leader is asked to resign, and finishes its work first.
     let leadership = kit.in_time("elected", election.campaign("one")).await.unwrap();
     let resign_handle = leadership.resign_handle();
     let thread = thread::spawn(move || {
@@ -268,7 +267,7 @@ pub async fn a_leader_resigns_when_its_work_has_ended<R: Runtime>(kit: Kit<R>) {
         }
     });
     let end = kit.in_time("the work", end).await;
-    assert_eq!((end.output, end.release), (Ok(1), Release::Released), "the office was held until the work had ended");
+    assert_eq!((end.output, end.release), (Ok(1), Release::Released), "the leadership lasted until the work had ended");
     thread.join().unwrap();
     assert_eq!(etcd.keys_of("board/").len(), 0);
 
@@ -335,7 +334,7 @@ pub async fn servers_that_are_none<R: Runtime>(kit: Kit<R>) {
             }
         });
         let client = kit.client(&url);
-        let failed = kit.in_time("told", client.lock("a").wait(2500 * MS).acquire()).await.unwrap_err();
+        let failed = kit.in_time("the result", client.lock("a").wait(2500 * MS).acquire()).await.unwrap_err();
         let AcquireErrorKind::TimedOut(report) = failed.kind() else { panic!("{failed}") };
         let expected = Answer::Unreachable(Cause::Fault(Fault::Protocol(breach)));
         assert_eq!(&*report.nodes, [expected], "{report}");

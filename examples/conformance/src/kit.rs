@@ -33,7 +33,6 @@ impl<R: Runtime> Kit<R> {
         Arc::clone(&self.runtime)
     }
 
-    /// Creates a client of the server with this URL.
     pub(crate) fn client(&self, url: &str) -> Client {
         self.with(Settings::parse([url]).unwrap())
     }
@@ -50,7 +49,6 @@ impl<R: Runtime> Kit<R> {
         self.runtime.host().sleep(time).await;
     }
 
-    /// Waits for a condition.
     pub(crate) async fn wait_for(&self, what: &str, mut condition: impl FnMut() -> bool) {
         let end = Instant::now() + TIMEOUT;
         while !condition() {
@@ -85,8 +83,8 @@ impl<R: Runtime> Kit<R> {
         .await
     }
 
-    /// Runs the future again and again, and drops it after one more poll each time, until it
-    /// completes. That drops it at every await point.
+    /// Drops the future after one poll, then after two, and so on until it completes, so that it is
+    /// dropped at every await point.
     pub(crate) async fn cancel_at_every_await<F: Future>(&self, mut begin: impl FnMut() -> F) -> F::Output {
         for last in 1..500 {
             let done = {

@@ -41,7 +41,7 @@ pub fn a_guard_outlives_its_runtime<R: Runtime>(server: Server) {
         .block_on(async { (take(&kit, &server, &client, "a").await, take(&kit, &server, &client, "b").await) });
     assert!(dropped.is_held() && observed.is_held());
     drop(kit);
-    assert!(!dropped.is_held() && !observed.is_held(), "nobody renews them any more");
+    assert!(!dropped.is_held() && !observed.is_held(), "nothing renews them");
     drop(dropped);
     // Handles do not depend on a particular runtime.
     crate::run(|kit: Kit<R>| async move {
@@ -104,7 +104,7 @@ pub fn a_driver_that_is_never_polled<R: Runtime>(server: Server) {
             thread::sleep(Duration::from_millis(50));
             drop(driver);
         });
-        assert_eq!(*kit.in_time("told", waiting).await.unwrap_err().kind(), AcquireErrorKind::ShutDown);
+        assert_eq!(*kit.in_time("the result", waiting).await.unwrap_err().kind(), AcquireErrorKind::ShutDown);
         thread.join().unwrap();
         assert_eq!(*kit.in_time("refused", waits.acquire()).await.unwrap_err().kind(), AcquireErrorKind::ShutDown);
         assert_eq!(kit.in_time("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);

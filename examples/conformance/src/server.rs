@@ -25,7 +25,8 @@ impl Server {
         Self::Etcd(Etcd::start())
     }
 
-    /// Settings with which a [`with_short_ttl`](Self::short) lock outlives its holder by [`ttl`](Self::ttl).
+    /// Settings with which a lock [`with_short_ttl`](Self::with_short_ttl) outlives its holder by
+    /// [`ttl`](Self::ttl).
     pub(crate) fn settings(&self) -> Settings {
         match self {
             Self::Redis(redis) => Settings::parse([redis.url()]).unwrap(),

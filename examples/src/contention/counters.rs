@@ -9,7 +9,6 @@ use lock_proto::driver::Settings;
 use lock_proto::redis::{Endpoint, Target};
 use lock_testkit::{Connection, Value, http_get};
 
-/// Limit for a server's reply.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Totals of the servers.
@@ -18,17 +17,14 @@ pub(super) struct ServerUsage {
     /// Redis: executed commands, including those of scripts (`INFO commandstats`). etcd: received
     /// messages, including those on streams.
     pub(super) commands: u64,
-    /// Those that only scripts use here. `SET` is counted separately, see
-    /// [`requests`](Self::requests).
+    /// Commands that only scripts use here, except `SET`.
     in_scripts: u64,
-    /// `SET` commands.
     sets: u64,
     /// Processor time, user and system.
     pub(super) cpu: Duration,
 }
 
-/// How the clients of a run use `SET`. Redis counts it in the same way inside and outside of
-/// scripts.
+/// How a run uses `SET`, which Redis counts alike inside and outside of scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sets {
     /// Clients send it: the other libraries.

@@ -12,7 +12,6 @@ use super::measure::lock_names;
 use super::outcome::{aligned, line};
 use super::{Failed, ours, process};
 
-/// Limit for releasing all locks.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Result of the workload.
@@ -59,7 +58,6 @@ impl Held {
     }
 }
 
-/// Takes the locks, holds them, and releases them.
 pub(super) async fn run(job: &Job) -> Result<Held, Failed> {
     let clients = ours::clients(job)?;
     let run: Arc<str> = lock_names(job).remove(0).into();
@@ -92,7 +90,6 @@ pub(super) async fn run(job: &Job) -> Result<Held, Failed> {
     Ok(Held { clients: tasks, span: job.span, locks, acquire, cpu, resident, lost })
 }
 
-/// Takes the locks with these numbers, one after another.
 async fn take(
     client: &Client,
     run: &str,

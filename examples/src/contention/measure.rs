@@ -21,15 +21,12 @@ use super::outcome::{Outcome, jain};
 use super::{Failed, process};
 use crate::cli::runtime::Runtime;
 
-/// Limit for all contenders to get ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Warm-up; at most a quarter of the span.
 const WARM_UP: Duration = Duration::from_millis(300);
 /// How long waiters may continue after the window.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
-/// Pause after an error.
 const ERROR_PAUSE: Duration = Duration::from_millis(10);
-/// Significant digits of a latency.
 const DIGITS: u8 = 3;
 /// The largest recorded latency: one hour.
 const MAX_LATENCY: u64 = 3_600_000_000_000;
@@ -40,8 +37,7 @@ const RUNNING: u8 = 1;
 const WINDOW: u8 = 2;
 const OVER: u8 = 3;
 
-/// Returns the lock name of each task. The names are new, so that keys of earlier runs do not
-/// interfere.
+/// Returns a new lock name for each task.
 #[must_use]
 pub fn lock_names(job: &Job) -> Vec<String> {
     // Without entropy, the names are unique among running processes.
@@ -53,7 +49,6 @@ pub fn lock_names(job: &Job) -> Vec<String> {
     (0..job.clients.get()).map(name).collect()
 }
 
-/// State shared by the tasks and the measuring code.
 struct Shared {
     start: Instant,
     phase: AtomicU8,
@@ -77,7 +72,7 @@ struct Slot {
     ops: AtomicU64,
     /// Acquisitions of the whole run.
     total: AtomicU64,
-    /// Total nanoseconds of all holds.
+    /// Nanoseconds of all holds.
     held: AtomicU64,
     errors: AtomicU64,
     violations: AtomicU64,
@@ -123,7 +118,6 @@ impl Shared {
         self.first_error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
     }
 
-    /// Runs one task until the end.
     async fn contend<C: Contender>(&self, task: usize, contender: &mut C) {
         let (Some(slot), Some(busy)) = (self.slots.get(task), self.busy.get(task % self.busy.len())) else { return };
         while !self.is_over() {

@@ -48,7 +48,6 @@ pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&
     }
 }
 
-/// Result of a run.
 enum Measured {
     Locks(Box<Outcome>),
     Held(held::Held),

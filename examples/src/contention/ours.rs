@@ -13,8 +13,7 @@ use super::measure::{lock_names, measure};
 use super::outcome::Outcome;
 use crate::cli::SHUTDOWN_TIMEOUT;
 
-/// Limit for the first reply of the servers: longer than a quorum excludes servers that were just
-/// started.
+/// Exceeds the time for which a quorum excludes servers that were just started.
 pub(super) const FIRST_REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
 struct Task {
@@ -36,11 +35,10 @@ impl Contender for Task {
 
     async fn release(&mut self, held: Guard) -> Result<(), String> {
         let release = held.release().await;
-        if release == Release::Released { Ok(()) } else { Err(format!("given back: {release:?}")) }
+        if release == Release::Released { Ok(()) } else { Err(format!("released: {release:?}")) }
     }
 }
 
-/// Takes and releases this lock.
 pub(super) async fn warm_up(lock: &Lock) -> Result<(), Failed> {
     match lock.clone().wait(FIRST_REPLY_TIMEOUT).acquire().await {
         Ok(guard) => {
@@ -62,7 +60,6 @@ pub(super) async fn shut_down(clients: &[Client], within: Duration) {
     join_all(clients.iter().map(|client| client.shutdown(within))).await;
 }
 
-/// Measures this library.
 pub(super) fn run(job: &Job) -> Result<Outcome, Failed> {
     job.runtime.block_on(async {
         let clients = clients(job)?;

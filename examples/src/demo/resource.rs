@@ -20,7 +20,6 @@ struct State {
     rejected: u32,
 }
 
-/// Figures of the resource.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Summary {
     pub(super) value: u64,

@@ -51,7 +51,6 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-/// Prints one line on stderr.
 fn print_error(what: &dyn fmt::Display) {
     let _ = writeln!(io::stderr(), "explore: {what}");
 }
@@ -69,7 +68,6 @@ fn list() {
     }
 }
 
-/// Runs many seeds.
 fn search_and_draw(search: &Search, out: Option<&Path>) -> u8 {
     let mut progress = Progress::new(search.runs());
     let (found, tally) = search.run(|tally| progress.show(tally));
@@ -118,7 +116,6 @@ fn search_and_draw(search: &Search, out: Option<&Path>) -> u8 {
     }
 }
 
-/// Runs a single seed or byte string.
 fn draw_one(draw: &Draw) -> u8 {
     let mut plan = match &draw.origin {
         Origin::Seed(seed) => Plan::from_seed(draw.scenario, *seed),

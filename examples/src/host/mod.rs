@@ -101,7 +101,7 @@ impl Executor {
         self.reactor.wake(MAIN);
         loop {
             let ready = core::mem::take(&mut self.reactor.state().ready);
-            // Poll `MAIN` last: when it completes, the others have had their turn.
+            // Poll `MAIN` last: its completion ends the loop.
             for id in ready.into_iter().rev() {
                 let waker = Waker::from(Arc::new(TaskWaker { id, reactor: Arc::clone(&self.reactor) }));
                 let mut cx = Context::from_waker(&waker);
@@ -138,7 +138,6 @@ struct Reactor {
 
 #[derive(Default)]
 struct State {
-    /// Tasks to poll.
     ready: BTreeSet<usize>,
     /// The thread sleeps or is about to, so `wake` must interrupt it.
     asleep: bool,
@@ -146,7 +145,6 @@ struct State {
     timers: BTreeMap<(Instant, usize), Waker>,
     /// Wakers of each socket: reader, writer.
     sockets: Sockets,
-    /// The last ID that was assigned.
     last_id: usize,
 }
 
@@ -155,7 +153,6 @@ impl Reactor {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns an unused ID.
     fn next_id(&self) -> usize {
         let mut state = self.state();
         state.last_id += 1;
@@ -200,7 +197,6 @@ impl Reactor {
     }
 }
 
-/// Waker of a task.
 struct TaskWaker {
     id: usize,
     reactor: Arc<Reactor>,

@@ -65,21 +65,22 @@ const DEMO_TTL: Duration = Duration::from_secs(2);
 /// The validated arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Args {
-    /// The cluster.
     pub(super) config: Config,
-    /// The role to take.
     pub(super) role: Role,
 }
 
 /// A role in an election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// All of them, one after another.
+    /// The demonstration, with all roles.
     Demo,
-    /// A candidate.
-    Candidate { name: Vec<u8>, value: Vec<u8> },
-    /// An observer.
-    Observer { name: Vec<u8> },
+    Candidate {
+        name: Vec<u8>,
+        value: Vec<u8>,
+    },
+    Observer {
+        name: Vec<u8>,
+    },
 }
 
 /// What the command line requests.
@@ -87,7 +88,6 @@ pub(super) enum Role {
 pub(super) enum Parsed {
     /// Take part in an election.
     Run(Box<Args>),
-    /// Print this text and exit with code 0.
     Print(String),
 }
 

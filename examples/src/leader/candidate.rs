@@ -21,7 +21,6 @@ const WORK_INTERVAL: Duration = Duration::from_millis(50);
 /// Time to finish the work after a request to stop.
 const WIND_DOWN_TIME: Duration = Duration::from_millis(300);
 
-/// Reports of a candidate.
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) candidate: &'static str,
@@ -30,15 +29,19 @@ pub(super) struct Report {
 
 #[derive(Debug)]
 pub(super) enum Progress {
-    /// The candidate leads.
     Elected(Fence),
     /// The candidate has proclaimed this value and works.
-    Working { value: String, resign_handle: ResignHandle, observer: Observer },
+    Working {
+        value: String,
+        resign_handle: ResignHandle,
+        observer: Observer,
+    },
     /// The work ended, while the candidate was still leading or not.
-    Finished { still_leading: bool },
+    Finished {
+        still_leading: bool,
+    },
     /// The candidate no longer leads.
     Resigned(LeadershipEnd<()>),
-    /// Something went wrong.
     Failed(Broken),
 }
 
@@ -70,7 +73,6 @@ impl Drop for Visit<'_> {
     }
 }
 
-/// A candidate on its thread.
 pub(super) struct Candidate {
     thread: JoinHandle<()>,
     kill: oneshot::Sender<()>,
@@ -116,7 +118,6 @@ impl Candidate {
         let _ = thread.join();
     }
 
-    /// Waits for the candidate to end.
     pub(super) fn join(self) {
         // A panic was printed, and its missing reports are noticed.
         let _ = self.thread.join();

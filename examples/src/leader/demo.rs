@@ -22,13 +22,11 @@ use crate::transcript::Transcript;
 const CANDIDATES: [&str; 3] = ["alice", "bob", "carol"];
 /// Longer than any step takes, including the expiry of a lease.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a leader works.
 const TERM: Duration = Duration::from_millis(500);
 
 /// Error that ends the demonstration early.
 pub(super) type Broken = Box<dyn core::error::Error + Send + Sync>;
 
-/// Runs the demonstration and returns the exit code.
 pub(super) async fn run_demo(client: &Client, config: &Config) -> u8 {
     let name = format!("leader-example-{}", process::id());
     let members: Vec<String> = config.endpoints().iter().map(Endpoint::to_string).collect();
@@ -109,7 +107,6 @@ async fn run(transcript: &Transcript, client: &Client, config: &Config, name: &s
     Ok(())
 }
 
-/// One leader's term.
 struct Term {
     candidate: &'static str,
     fence: Fence,
@@ -178,7 +175,6 @@ async fn join(candidate: Candidate) -> Result<(), Broken> {
     Ok(())
 }
 
-/// The observer.
 struct Watcher<'a> {
     transcript: &'a Transcript,
     observation: Observation,
@@ -201,7 +197,7 @@ impl Watcher<'_> {
             };
             match &seen {
                 Some(value) => self.transcript.log(&format!("the observer sees \"{}\"", value.escape_ascii())),
-                None => self.transcript.log("the observer sees that nobody leads"),
+                None => self.transcript.log("the observer sees no leader"),
             }
             if seen.as_deref() == expected.map(str::as_bytes) {
                 return Ok(());

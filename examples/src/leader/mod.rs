@@ -55,7 +55,6 @@ async fn run(Args { config, role }: Args) -> u8 {
     code
 }
 
-/// Prints one line on stderr.
 fn log_error(what: &dyn core::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "leader: {what}");
 }

@@ -51,7 +51,7 @@ impl fmt::Debug for Held {
 
 /// Handle to the driver of the lock, which runs on other threads.
 pub trait LockHandle {
-    /// Stops waiting or releases the lock. The reply is [`MainEvent::Stopped`], unless [`MainEvent::Failed`]
-    /// is already in flight.
+    /// Stops waiting or releases the lock. The reply is [`MainEvent::Stopped`], unless
+    /// [`MainEvent::Failed`] is already in flight.
     fn stop(&self);
 }

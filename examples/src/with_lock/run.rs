@@ -207,11 +207,11 @@ impl Main {
             let now = self.clock.now();
             if hold.lost == Some(Loss::Expired) {
                 if kill_at.is_none_or(|at| at > now) {
-                    self.print_error(&format_args!("lost: {}; killing the command", Loss::Expired));
+                    self.print_error(&format_args!("lost: {}; sending SIGKILL to the command", Loss::Expired));
                 }
                 kill_at = Some(now);
             } else if left <= self.args.grace && !terminated {
-                self.print_error(&"no renewal is confirmed, and the lock ends soon: asking the command to end");
+                self.print_error(&"renewals are failing and the lock expires soon; sending SIGTERM to the command");
                 running.signal(Signal::TERM);
                 terminated = true;
             }
@@ -231,7 +231,7 @@ impl Main {
                 Some(MainEvent::Lost(loss)) => {
                     hold.lost.get_or_insert(loss);
                     if loss != Loss::Expired && kill_at.is_none() {
-                        self.print_error(&format_args!("lost: {loss}; asking the command to end"));
+                        self.print_error(&format_args!("lost: {loss}; sending SIGTERM to the command"));
                         running.signal(Signal::TERM);
                         terminated = true;
                         kill_at = Some(self.clock.now() + self.args.grace);

@@ -26,7 +26,6 @@ impl LockHandle for TaskHandle {
     }
 }
 
-/// Requests the lock.
 pub(super) fn start(
     runtime: Runtime,
     settings: Settings,

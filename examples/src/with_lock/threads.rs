@@ -28,7 +28,6 @@ enum Phase {
     Stopped,
 }
 
-/// Requests the lock.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What the server sees, and what stays on it.
+//! Commands that the server receives, and the keys that stay.
 
 use lock_testkit::{MonitoredCommand, Redis};
 
@@ -21,7 +21,7 @@ fn uncontended_it_is_one_command_to_take_and_one_to_release() {
         assert_eq!(tool.end().code, 0);
         let releasing = monitor.take_client_commands();
         assert_eq!(releasing.len(), 1, "{runtime}: {releasing:?}");
-        // Nobody waited, so nobody is called.
+        // Nobody waited, so there is no wake-up key.
         assert_eq!(redis.keys(), [FENCE_KEY], "{runtime}");
     }
     assert_clean(&redis);

@@ -39,15 +39,21 @@ async fn a_wrong_password_is_told_at_once_and_tried_no_more_than_asked() {
     for (user, password) in [("worker", "wrong!"), ("nobody", "secret")] {
         let stranger = with(settings(&etcd, user, password));
         for name in ["jobs/1", "jobs/2"] {
-            assert_refused(&failure(in_time("told", stranger.lock(name).acquire()).await), "authentication failed");
+            assert_refused(
+                &failure(in_time("the result", stranger.lock(name).acquire()).await),
+                "authentication failed",
+            );
         }
-        assert_refused(&failure(in_time("told", stranger.lock("jobs/1").try_acquire()).await), "authentication failed");
+        assert_refused(
+            &failure(in_time("the result", stranger.lock("jobs/1").try_acquire()).await),
+            "authentication failed",
+        );
         shut_down(stranger).await;
     }
     let tried = calls(&etcd, "Authenticate") - before;
     assert!(tried <= 12, "{tried} logins");
     let nobody = with(Config::parse(&format!("etcd://{}", etcd.address())).unwrap());
-    assert_refused(&failure(in_time("told", nobody.lock("jobs/1").acquire()).await), "user name is empty");
+    assert_refused(&failure(in_time("the result", nobody.lock("jobs/1").acquire()).await), "user name is empty");
     shut_down(nobody).await;
     assert_clean(&etcd).await;
 }
@@ -60,7 +66,7 @@ async fn without_a_login_nothing_is_done_together_either() {
     let etcd = guarded();
     let nobody = with(Config::parse(&format!("etcd://{}", etcd.address())).unwrap());
     let locks: Vec<_> = (0..20).map(|n| nobody.lock(format!("jobs/{n}")).acquire()).collect();
-    for refusal in in_time("told", join_all(locks)).await {
+    for refusal in in_time("the result", join_all(locks)).await {
         assert_refused(&failure(refusal), "user name is empty");
     }
     assert_eq!(etcd.keys().len(), 0);
@@ -75,14 +81,14 @@ async fn a_name_that_is_not_allowed_is_told_at_once_and_leaves_nothing() {
     let ours = worker(&etcd);
     let held = take(&ours, "jobs/1").await;
     for name in ["jobs!", "other", "a"] {
-        assert_refused(&failure(in_time("told", ours.lock(name).acquire()).await), "permission denied");
-        assert_refused(&failure(in_time("told", ours.lock(name).try_acquire()).await), "permission denied");
+        assert_refused(&failure(in_time("the result", ours.lock(name).acquire()).await), "permission denied");
+        assert_refused(&failure(in_time("the result", ours.lock(name).try_acquire()).await), "permission denied");
     }
-    let election = in_time("told", ours.election("other").leader()).await.unwrap_err();
+    let election = in_time("the result", ours.election("other").leader()).await.unwrap_err();
     assert!(election.to_string().contains("permission denied"), "{election}");
     assert_eq!((etcd.keys().len(), etcd.leases().len()), (1, 1));
     let guest = with(settings(&etcd, "guest", "secret"));
-    assert_refused(&failure(in_time("told", guest.lock("jobs/1").acquire()).await), "permission denied");
+    assert_refused(&failure(in_time("the result", guest.lock("jobs/1").acquire()).await), "permission denied");
     assert!(held.is_held());
     release(held).await;
     shut_down(ours).await;
@@ -90,7 +96,7 @@ async fn a_name_that_is_not_allowed_is_told_at_once_and_leaves_nothing() {
     assert_clean(&etcd).await;
 }
 
-/// A waiter learns of it when its turn comes, and blocks others while its session lives.
+/// A waiter learns of it at the head of the queue, and blocks others until its session ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rights_that_are_taken_away_while_waiting() {
     let etcd = guarded();
@@ -102,7 +108,7 @@ async fn rights_that_are_taken_away_while_waiting() {
     wait_for("it watches", || watches(&etcd) >= 2).await;
     etcd.etcdctl(&["role", "revoke-permission", "--prefix", "worker", "jobs/"]);
     release(held).await;
-    assert_refused(&failure(in_time("told", waiting).await), "permission denied");
+    assert_refused(&failure(in_time("the result", waiting).await), "permission denied");
     drop(ours);
     release(take(&root, "jobs/1").await).await;
     shut_down(root).await;
@@ -121,7 +127,7 @@ async fn a_login_that_runs_out_is_renewed() {
     let waiting = tokio::spawn(waiting);
     let logins = calls(&etcd, "Authenticate");
     let from = guard.valid_until();
-    // The server looks for what has run out once a second.
+    // The server checks for expired tokens once a second.
     wait_for("both logins have run out", || guard.valid_until().duration_since(from) > ms(4500)).await;
     assert!(guard.is_held() && !waiting.is_finished());
     release(guard).await;

@@ -1,4 +1,4 @@
-//! However an acquisition or a client ends, it leaves nothing behind.
+//! Acquisitions and clients leave nothing behind, however they end.
 // A4, E3, U2
 
 use core::task::Poll;

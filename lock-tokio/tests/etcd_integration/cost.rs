@@ -80,7 +80,7 @@ async fn many_tasks_share_their_calls() {
             let mut last = None;
             for _ in 0..CYCLES {
                 if n == 0 {
-                    // Somebody else has this one all the time.
+                    // Another client holds this one throughout.
                     assert!(lock.clone().try_acquire().await.is_err());
                     continue;
                 }
@@ -196,7 +196,7 @@ async fn a_bounded_hold_keeps_its_key_until_the_guard_is_back() {
     assert_eq!(calls(&etcd, "LeaseRevoke"), revokes);
     release(guard).await;
     release(in_time("the next", waiting).await.unwrap()).await;
-    // The guard is kept: the lease expires, although the client lives on.
+    // The guard stays alive, so the lease expires although the client lives on.
     let guard = in_time("acquire", bounded().ttl(Duration::from_secs(2)).acquire()).await.unwrap();
     assert_eq!(in_time("the loss", guard.lost()).await, Loss::MaxHold);
     release(in_time("the next", other.lock("a").acquire()).await.unwrap()).await;

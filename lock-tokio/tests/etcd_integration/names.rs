@@ -68,15 +68,15 @@ async fn a_foreign_key_is_named() {
     };
     for key in ["a/readme", "a/", "a/694D", "a/0123456789abcdef0", "a/b/694d"] {
         etcd.put(key, "data");
-        in_the_way(failure(in_time("told", client.lock("a").acquire()).await), key);
-        in_the_way(failure(in_time("told", client.lock("a").try_acquire()).await), key);
+        in_the_way(failure(in_time("the result", client.lock("a").acquire()).await), key);
+        in_the_way(failure(in_time("the result", client.lock("a").try_acquire()).await), key);
         wait_for("only that key is there", || etcd.keys() == [key]).await;
         assert_eq!(etcd.get(key), "data");
         etcd.delete(key);
     }
     // Another lock below the name.
     let below = take(&client, "a/b").await;
-    in_the_way(failure(in_time("told", client.lock("a").acquire()).await), "a/b/");
+    in_the_way(failure(in_time("the result", client.lock("a").acquire()).await), "a/b/");
     release(below).await;
     // A prefix avoids the conflict.
     etcd.put("a/readme", "data");
@@ -103,7 +103,7 @@ async fn a_foreign_key_is_found_behind_a_waiter() {
     wait_until_blocked(&mut waiting, Blocked::Held).await;
     assert!(other.has_no_output());
     other.interrupt();
-    let failure = failure(in_time("told", waiting).await);
+    let failure = failure(in_time("the result", waiting).await);
     assert!(matches!(failure.kind(), AcquireErrorKind::KeyInUse(_)), "{failure}");
     assert!(failure.to_string().contains("a/readme"), "{failure}");
     wait_for("only that key is left", || etcd.keys() == ["a/readme"]).await;

@@ -34,11 +34,11 @@ async fn a_hundred_waiters_of_two_clients_are_served_in_revision_order() {
     for index in 0..EACH {
         for (client, handle) in clients.iter().enumerate() {
             let mut waiting = handle.lock("a").acquire();
-            // It gets its place at the first poll.
+            // The first poll queues it.
             assert!(poll_once(&mut waiting).await.is_pending());
             let served_sender = served_sender.clone();
             tasks.spawn(async move {
-                let guard = in_time("a turn", waiting).await.unwrap();
+                let guard = in_time("a grant", waiting).await.unwrap();
                 let (fence, created) = (guard.fence().unwrap().get(), guard.owner().unwrap().create_revision);
                 served_sender.send(ServedWaiter { client, index, fence, created }).unwrap();
                 sleep(ms(1)).await;
@@ -128,7 +128,7 @@ async fn a_thousand_cycles_of_ten_clients_wake_nobody_in_vain() {
         tasks.spawn(async move {
             let mut fences = Vec::new();
             for _ in 0..CYCLES {
-                let guard = in_time("a turn", lock.acquire()).await.unwrap();
+                let guard = in_time("a grant", lock.acquire()).await.unwrap();
                 fences.push(guard.fence().unwrap());
                 release(guard).await;
             }

@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 use crate::generate::{Generator, Step};
 use crate::real::{RealConnection, RealStream, runtime};
 
-/// Number of connections. Stream `s` uses connection `s % CONNS` and asker `s % users`.
+/// Number of connections. Stream `s` uses connection `s % CONNS` and user `s % users`.
 pub(crate) const CONNS: usize = 2;
 const STREAMS: usize = 4;
 /// The keep-alive stream, on connection 0.
@@ -45,7 +45,7 @@ pub(crate) struct Pair {
     streams: BTreeMap<u64, RealStream>,
     pub(crate) model: Cluster,
     pub(crate) now: Instant,
-    /// Tokens of each asker, at the real server and at the model.
+    /// Tokens of each user, at the real server and at the model.
     users: Vec<(Option<String>, Option<String>)>,
     serial: u64,
     history: Vec<String>,
@@ -73,7 +73,7 @@ impl Pair {
         }
     }
 
-    /// Adds an asker with an invalid token.
+    /// Adds a user with an invalid token.
     pub(crate) fn add_invalid_user(&mut self) {
         self.users.push((Some("nonsense".into()), Some("nonsense".into())));
     }
@@ -198,7 +198,7 @@ impl Pair {
             let user = self.users.len() - 1;
             self.call(0, user, &Rpc::Txn(TxnRequest { success: vec![put], ..TxnRequest::default() }));
             if self.messages == messages_before + 1 {
-                self.fail("a watch does not hear of its own key");
+                self.fail("a watch does not report its own key");
             }
         }
     }
@@ -211,7 +211,7 @@ impl Pair {
             match output {
                 ClusterOutput::Message { stream, message, .. } => expected.entry(stream).or_default().push(message),
                 other @ (ClusterOutput::Reply { .. } | ClusterOutput::Ended { .. } | ClusterOutput::Dropped { .. }) => {
-                    self.fail(&format!("the model tells {other:?}"))
+                    self.fail(&format!("the model sends {other:?}"))
                 }
             }
         }
@@ -228,7 +228,7 @@ impl Pair {
             };
             match found {
                 Ok(found) if by_watch(&found) == by_watch(&expected) => self.messages += found.len(),
-                found => self.fail(&format!("stream {stream}: the model tells\n{expected:?}\netcd\n{found:?}")),
+                found => self.fail(&format!("stream {stream}: the model sends\n{expected:?}\netcd\n{found:?}")),
             }
         }
     }

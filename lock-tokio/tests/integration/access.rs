@@ -8,11 +8,11 @@ use crate::kit::{LONG_TTL, assert_clean, client, endpoint, exists, in_time, ms, 
 
 /// Commands that every lock needs.
 const NEEDED: [&str; 8] = ["eval", "evalsha", "get", "set", "pttl", "pexpire", "del", "time"];
-/// Commands to wake others at a release.
+/// Commands that wake waiters at a release.
 const WAKING: [&str; 2] = ["exists", "rpush"];
-/// Command to detect whether a new connection leads to the same server.
+/// Detects whether a new connection leads to the same server.
 const COMPARING: [&str; 1] = ["info"];
-/// Commands to be woken.
+/// Commands of a waiter.
 const WAITING: [&str; 3] = ["blpop", "client|id", "client|unblock"];
 
 /// Creates a user with these keys and commands only.

@@ -59,11 +59,11 @@ async fn p4_each_lock_has_an_end_of_its_own() {
     let [client, other] = [1, 2].map(|_| with(config(&redis).poll(Backoff::fixed(far))));
     // An error for the first lock is handled differently from one for another lock.
     let name_sets: [&[&str]; 2] =
-        [&["data", "gone", "taken", "awaited", "last"], &["kept", "gone", "taken", "awaited", "data", "last"]];
+        [&["data", "gone", "taken", "awaited", "last"], &["first", "gone", "taken", "awaited", "data", "last"]];
     for names in name_sets {
         let guards = acquire_all(&client, names).await;
         let waiting = tokio::spawn(other.lock("awaited").ttl(LONG_TTL).acquire());
-        wait_for("somebody waits", || exists(&redis, &format!("awaited{WAITING_SUFFIX}"))).await;
+        wait_for("a client waits", || exists(&redis, &format!("awaited{WAITING_SUFFIX}"))).await;
         redis.cli(&["DEL", "gone"]);
         redis.cli(&["SET", "taken", "somebody", "PX", "60000"]);
         put_data(&redis, "data");
@@ -78,7 +78,7 @@ async fn p4_each_lock_has_an_end_of_its_own() {
             .collect();
         assert_eq!(ends, expected, "{names:?}");
         assert!(scripts <= 2 + names.len() as u64, "{scripts} scripts for {names:?}");
-        let guard = in_time("who was woken", waiting).await.unwrap().unwrap();
+        let guard = in_time("the woken waiter", waiting).await.unwrap().unwrap();
         release(guard).await;
         assert_eq!(redis.cli(&["GET", "taken"]), "somebody");
         redis.cli(&["DEL", "taken", "data"]);

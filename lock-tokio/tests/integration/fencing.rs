@@ -1,4 +1,4 @@
-//! Fencing tokens grow, whatever data the server loses.
+//! Fencing tokens grow even if the server loses its data.
 
 use std::sync::{Arc, Mutex};
 
@@ -142,7 +142,7 @@ async fn it_grows_over_the_promotion_of_a_stale_replica() {
     wait_for("the replica follows", linked).await;
     let old = client(&master);
     let mut last = fence(&old, "a").await;
-    wait_for("the replica has heard of it", || counter(&replica) == counter(&master)).await;
+    wait_for("the replica has received it", || counter(&replica) == counter(&master)).await;
     replica.cli(&["REPLICAOF", "NO", "ONE"]);
     let stale = counter(&replica);
     for _ in 0..50 {

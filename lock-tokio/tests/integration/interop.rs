@@ -38,7 +38,7 @@ async fn a_plain_client_and_ours_exclude_each_other() {
     assert_clean(&redis).await;
 }
 
-/// A plain client that steals the lock is detected, and not disturbed.
+/// A client that steals the lock is detected, and its lock is left alone.
 // H2, U1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plain_client_that_breaks_in() {

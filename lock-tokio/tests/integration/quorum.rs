@@ -75,7 +75,7 @@ async fn a_stopped_minority_keeps_no_ghost() {
     release(take(&client, "a", LONG_TTL).await).await;
     for redis in [&servers[0], &servers[3]] {
         redis.resume();
-        wait_for("what was given back is gone", || !exists(redis, "a")).await;
+        wait_for("the released keys are gone", || !exists(redis, "a")).await;
         assert!(held.is_held());
     }
     release(held).await;
@@ -157,7 +157,7 @@ async fn nodes_restarted_empty_are_kept_out() {
         // It renewed between the restarts: the first server got its key again, so a majority had
         // it.
         Err(_) => {
-            assert!(observer.is_held(), "nobody holds it");
+            assert!(observer.is_held(), "it is free");
             release(guard).await;
             take(&other, "a", quarantine).await
         }

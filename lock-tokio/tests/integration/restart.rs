@@ -111,7 +111,7 @@ async fn a_server_killed_during_an_acquire() {
 async fn a_server_killed_during_a_release() {
     let mut redis = Redis::builder().append_only().start();
     let client = with(config(&redis).release_within(TIMEOUT));
-    let (told, dropped) = (take(&client, "told", LONG_TTL).await, take(&client, "dropped", LONG_TTL).await);
+    let (told, dropped) = (take(&client, "the result", LONG_TTL).await, take(&client, "dropped", LONG_TTL).await);
     redis.pause();
     let releasing = tokio::spawn(told.release());
     drop(dropped);

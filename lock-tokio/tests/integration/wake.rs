@@ -54,7 +54,7 @@ async fn a_release_wakes_the_waiter_of_a_quorum() {
     let wait_until_blocked = |redis: &Redis| redis.cli(&["INFO", "clients"]).contains("blocked_clients:1\r");
     let mut guard = take(&clients[1], "a", LONG_TTL).await;
     for round in 0..10 {
-        wait_for("nobody listens", || !servers.iter().any(wait_until_blocked)).await;
+        wait_for("no client is waiting", || !servers.iter().any(wait_until_blocked)).await;
         let waiting = tokio::spawn(clients[round % 2].lock("a").ttl(LONG_TTL).acquire());
         // On one of them.
         wait_for("it listens", || servers.iter().filter(|redis| wait_until_blocked(redis)).count() == 1).await;
@@ -93,7 +93,7 @@ async fn waiters_are_served_in_the_order_of_their_arrival() {
             got.push(in_time("a waiter", order_served.recv()).await.unwrap());
         }
         assert_eq!(got, order);
-        wait_for("nobody listens", || names.iter().all(|name| !is_waiting(&redis, name))).await;
+        wait_for("no client is waiting", || names.iter().all(|name| !is_waiting(&redis, name))).await;
     }
     assert_clean(&redis).await;
 }
@@ -130,7 +130,7 @@ async fn a_waiter_that_gives_up_stalls_nobody() {
         // If it was granted the lock before its cancellation, it has released it.
         drop(quitting.await);
         release(in_time("the second", waiting).await.unwrap().unwrap()).await;
-        wait_for("nobody listens", || !is_waiting(&redis, "next") && !is_waiting(&redis, "quitter")).await;
+        wait_for("no client is waiting", || !is_waiting(&redis, "next") && !is_waiting(&redis, "quitter")).await;
     }
     assert_clean(&redis).await;
 }
@@ -165,7 +165,7 @@ impl Drop for Process {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-#[ignore = "other tests run it in a process of its own"]
+#[ignore = "other tests run it in a separate process"]
 async fn a_process_that_waits() {
     let (Ok(url), Ok(name)) = (env::var("LOCK_TEST_URL"), env::var("LOCK_TEST_WAITER")) else { return };
     let mut at = endpoint(&url);

@@ -101,7 +101,7 @@ async fn visit(client: Client, index: usize, sections: Arc<[Section]>, stop: Arc
     let lock = client.lock(format!("room{index}")).ttl(LONG_TTL);
     let mut visits = 0;
     while !stop.load(Ordering::SeqCst) {
-        let guard = in_time("a turn", lock.acquire()).await.unwrap();
+        let guard = in_time("a grant", lock.acquire()).await.unwrap();
         {
             let _inside = sections[index].enter_with(&guard);
             sleep(ms(1)).await;

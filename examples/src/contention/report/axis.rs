@@ -1,6 +1,5 @@
 //! Maps values to positions in a chart.
 
-/// An axis between two values.
 #[derive(Clone, Copy)]
 pub(super) struct Axis {
     is_log: bool,
@@ -23,12 +22,10 @@ impl Axis {
         Self { is_log: true, values: (low, high), range }
     }
 
-    /// Creates a linear axis from 0 to this value.
     pub(super) const fn linear(to: f64, range: (f64, f64)) -> Self {
         Self { is_log: false, values: (0.0, to), range }
     }
 
-    /// Moves the axis, with the same values.
     pub(super) const fn moved(self, range: (f64, f64)) -> Self {
         Self { range, ..self }
     }

@@ -52,7 +52,7 @@ pub(super) fn waits(report: &Report, scenario: usize) -> String {
         let outcome = match result {
             Ok(outcome) if outcome.ops > 0 => outcome,
             Ok(_) => {
-                svg.text("note", (TITLES + 20.0, base - 4.0), Anchor::Start, "nobody got the lock");
+                svg.text("note", (TITLES + 20.0, base - 4.0), Anchor::Start, "never acquired");
                 continue;
             }
             Err(why) => {
@@ -71,7 +71,6 @@ pub(super) fn waits(report: &Report, scenario: usize) -> String {
 
 /// A ridge: the height is the share of the waits, scaled to the row by its largest value.
 fn ridge(svg: &mut Svg, method: &Method, outcome: &Outcome, axis: &Axis, base: f64, height: f64) {
-    /// Width of a bin in pixels.
     const BIN: f64 = 4.0;
     let (left, right) = (axis.at(0.0), axis.at(f64::MAX));
     let count = ((right - left) / BIN) as usize + 1;
@@ -82,7 +81,6 @@ fn ridge(svg: &mut Svg, method: &Method, outcome: &Outcome, axis: &Axis, base: f
             *bin += value.count_at_value() as f64;
         }
     }
-    // Smooths the bins a little.
     let at = |i: usize| bins.get(i).copied().unwrap_or(0.0);
     let smooth: Vec<f64> = (0..count).map(|i| (at(i.wrapping_sub(1)) + 2.0 * at(i) + at(i + 1)) / 4.0).collect();
     let highest = smooth.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
@@ -179,7 +177,6 @@ pub(super) struct Measure {
     least: Option<f64>,
 }
 
-/// Draws the processor time per lock, here and on the servers, in microseconds.
 pub(super) const CPU: Measure = Measure {
     label: "Processor time for each lock",
     value: |outcome| Some(outcome.cpu_per_1000() * 1e3),
@@ -188,7 +185,6 @@ pub(super) const CPU: Measure = Measure {
     least: Some(1.0),
 };
 
-/// Draws the commands per lock: those that clients sent and those that the servers executed.
 pub(super) const COMMANDS: Measure = Measure {
     label: "Commands for each lock",
     value: Outcome::requests,
@@ -197,7 +193,6 @@ pub(super) const COMMANDS: Measure = Measure {
     least: Some(0.01),
 };
 
-/// Draws Jain's index.
 pub(super) const FAIRNESS: Measure = Measure {
     label: "Fairness",
     value: |outcome| Some(outcome.jain),
@@ -245,7 +240,7 @@ pub(super) fn dots(report: &Report, measure: &Measure) -> String {
             let y = TOP + ROW * (w as f64 + 0.5);
             let outcome = report.cell(w, s).filter(|outcome| outcome.ops > 0);
             let Some((outcome, value)) = outcome.and_then(|outcome| Some((outcome, value_of(outcome)?))) else {
-                svg.text("note", (from + 12.0, y + 4.0), Anchor::Start, "nobody got it");
+                svg.text("note", (from + 12.0, y + 4.0), Anchor::Start, "never acquired");
                 continue;
             };
             let x = axis.at(value);

@@ -4,7 +4,6 @@ use super::Report;
 use super::charts::number;
 use crate::contention::outcome::{Outcome, Time};
 
-/// A claim and the measured result.
 pub(super) struct Finding {
     pub(super) claim: &'static str,
     pub(super) measured: String,
@@ -32,7 +31,6 @@ fn spread(outcome: &Outcome) -> String {
     format!("{} × the mean", number(outcome.quantile_us(0.99) / outcome.mean_us().max(f64::MIN_POSITIVE)))
 }
 
-/// Joins clauses to a list in a sentence.
 fn each(report: &Report, keys: &[&str], scenario: usize, text: impl Fn(&Outcome) -> String) -> String {
     let clauses = keys.iter().filter_map(|key| {
         let outcome = report.named(key, scenario).filter(|outcome| outcome.ops > 0)?;
@@ -112,7 +110,7 @@ pub(super) fn headlines(report: &Report) -> Vec<Headline> {
         headlines.push(Headline {
             figure: format!("{:.2}", wake.jain),
             text: format!(
-                "fairness (Jain) with wake-up; {:.2} by polling, where {} got nothing",
+                "fairness (Jain) with wake-up; {:.2} by polling, where {} acquired nothing",
                 poll.jain, poll.starved
             ),
         });
@@ -122,14 +120,14 @@ pub(super) fn headlines(report: &Report) -> Vec<Headline> {
     {
         headlines.push(Headline {
             figure: number(commands),
-            text: format!("commands for each lock when it is passed on among {clients} tasks of one client"),
+            text: format!("commands for each lock with local hand-over among {clients} tasks of one client"),
         });
     }
     let all = report.cells.iter().filter_map(|cell| cell.outcome.as_ref().ok());
     let (locks, overlaps) = all.fold((0, 0), |(a, b), outcome| (a + outcome.total, b + outcome.violations));
     headlines.push(Headline {
         figure: overlaps.to_string(),
-        text: format!("times were two holders seen at once, in {} locks taken", number(locks as f64)),
+        text: format!("overlapping holds in {} acquisitions", number(locks as f64)),
     });
     headlines
 }

@@ -23,18 +23,14 @@ use super::outcome::Outcome;
 use super::{Failed, process};
 use crate::cli::print;
 
-/// Settings of the report.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
-    /// Length of each run.
     pub(super) span: Duration,
     /// The smallest number of clients; there are also runs with 10 and 100 times as many.
     pub(super) clients: NonZeroUsize,
-    /// Directory for the files.
     pub(super) out: PathBuf,
 }
 
-/// The data of the report.
 struct Report {
     plan: Plan,
     cells: Vec<Cell>,
@@ -56,7 +52,6 @@ impl Report {
         })
     }
 
-    /// Returns the outcome of the method with this key.
     fn named(&self, key: &str, scenario: usize) -> Option<&Outcome> {
         self.cell(self.plan.methods.iter().position(|method| method.key == key)?, scenario)
     }

@@ -1,5 +1,3 @@
-//! The runs of the report.
-
 use core::num::NonZeroUsize;
 use core::time::Duration;
 use std::process::Command;
@@ -11,21 +9,17 @@ use crate::contention::contender::{Peers, Store};
 use crate::contention::job::{Job, Workload};
 use crate::contention::{Failed, Outcome};
 
-/// Number of servers in a quorum.
 const QUORUM: usize = 5;
-/// Number of clients in the scenario with few clients.
 const FEW: NonZeroUsize = NonZeroUsize::new(5).unwrap();
 /// Length of a hold in the scenarios with many clients.
 const HOLD: Duration = Duration::from_millis(1);
 
-/// The servers of the report.
 pub(super) struct Servers {
     redis: Vec<Redis>,
     etcd: Etcd,
 }
 
 impl Servers {
-    /// Returns the versions of the server programs.
     pub(super) fn programs() -> Result<[(&'static str, String); 2], Failed> {
         let version = |program: &str| {
             let output = Command::new(program).arg("--version").output();
@@ -38,7 +32,6 @@ impl Servers {
         Ok([("Redis", version("redis-server")?), ("etcd", version("etcd")?)])
     }
 
-    /// Starts the servers.
     pub(super) fn start() -> Self {
         Self { redis: Redis::start_many(QUORUM), etcd: Etcd::start() }
     }
@@ -52,7 +45,6 @@ impl Servers {
     }
 }
 
-/// The store of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deployment {
     Redis,
@@ -60,7 +52,6 @@ pub(super) enum Deployment {
     Etcd,
 }
 
-/// A method to lock.
 #[derive(Clone, Debug)]
 pub(super) struct Method {
     /// A single word, for colours and look-ups.
@@ -101,11 +92,10 @@ pub(super) struct Scenario {
     pub(super) about: &'static str,
     pub(super) clients: NonZeroUsize,
     pub(super) hold: Duration,
-    /// Factor for the length of the run, so that each client gets a turn.
+    /// Factor for the length of the run, so that every client is served.
     span_factor: u32,
 }
 
-/// All methods and scenarios.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) methods: Vec<Method>,
@@ -120,7 +110,6 @@ pub(super) struct Cell {
 }
 
 impl Plan {
-    /// Creates the plan for this library and the peers.
     pub(super) fn new(clients: NonZeroUsize, peers: &dyn Peers) -> Self {
         let poll = "this library without wake-up: every client tries again about every 50 ms";
         let mut methods = vec![
@@ -129,15 +118,15 @@ impl Plan {
                 "wakeup",
                 "wake-up",
                 Deployment::Redis,
-                "this library: a release wakes the one who has waited longest, whichever process it is in",
+                "this library: a release wakes the longest waiter of all processes",
             ),
             Method {
                 shared: true,
                 ..Method::this_library(
                     "turns",
-                    "turns",
+                    "local hand-over",
                     Deployment::Redis,
-                    "this library, all tasks in one client: the lock is passed on inside the process",
+                    "this library, all tasks in one client, which hands the lock over locally",
                 )
             },
             Method::this_library(
@@ -150,13 +139,13 @@ impl Plan {
                 "etcd",
                 "etcd",
                 Deployment::Etcd,
-                "this library on etcd, a session for each client: the next in the queue is told",
+                "this library on etcd, a session for each client: the next in the queue is notified",
             ),
             Method {
                 shared: true,
                 ..Method::this_library(
                     "etcdturns",
-                    "etcd, turns",
+                    "etcd, local",
                     Deployment::Etcd,
                     "this library on etcd, all tasks in one client",
                 )
@@ -171,13 +160,12 @@ impl Plan {
             wake: Wake::Poll,
             shared: false,
         }));
-        // Groups the methods by store.
         methods.sort_by_key(|method| method.deployment == Deployment::Etcd);
         let many = [1, 10, 100].map(|factor| {
             let clients = clients.saturating_mul(NonZeroUsize::new(factor).unwrap_or(NonZeroUsize::MIN));
             Scenario {
                 title: if clients.get() == 1 { "1 client".to_owned() } else { format!("{clients} clients") },
-                about: "each holds the lock for 1 ms and wants it again at once",
+                about: "each holds the lock for 1 ms and immediately requests it again",
                 clients,
                 hold: HOLD,
                 span_factor: if factor == 100 { 4 } else { 1 },
@@ -185,7 +173,7 @@ impl Plan {
         });
         let few = Scenario {
             title: format!("{FEW} clients, no hold"),
-            about: "each gives the lock back at once and wants it again at once",
+            about: "each releases the lock immediately and requests it again",
             clients: FEW,
             hold: Duration::ZERO,
             span_factor: 1,

@@ -17,13 +17,11 @@ impl Progress {
         Self { bar, all, started: 0 }
     }
 
-    /// Reports that the next run begins.
     pub(super) fn begins(&mut self, what: &str) {
         self.show(what);
         self.started += 1;
     }
 
-    /// Reports that all runs are done.
     pub(super) fn ends(&self) {
         self.show("done");
         self.bar.abandon();

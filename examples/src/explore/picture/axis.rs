@@ -7,7 +7,6 @@ use lock_proto::Instant;
 
 use super::timeline::Span;
 
-/// Margin at both ends.
 const MARGIN: f64 = 14.0;
 /// Idle stretches wider than this are cut to `BREAK`.
 const WIDEST_GAP: f64 = 78.0;
@@ -38,7 +37,6 @@ impl Piece {
     }
 }
 
-/// Time from left to right.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Axis {
     pieces: Vec<Piece>,

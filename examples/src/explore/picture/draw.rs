@@ -11,14 +11,12 @@ use super::timeline::{Acquisition, Span, Timeline};
 use super::{COLOURS, Finding, NOTE_SIZE, Servers, TEXT_SIZE};
 use crate::svg::{Anchor, Svg};
 
-/// Width of the column with the lane names.
 const NAMES: f64 = 92.0;
 /// Height of a text line above the lanes.
 const HEAD_ROW: f64 = 17.0;
 /// Further findings are marked without text.
 const TEXTS: usize = 8;
 
-/// Data for drawing.
 pub(super) struct Scene<'a> {
     pub(super) trace: &'a Trace,
     pub(super) timeline: &'a Timeline,
@@ -36,7 +34,6 @@ struct Head {
     anchor: Anchor,
     row: usize,
     text: String,
-    /// The number of a finding.
     finding: Option<usize>,
 }
 
@@ -158,8 +155,6 @@ impl Scene<'_> {
         }
     }
 
-    // ---- messages ----
-
     fn messages(&self, svg: &mut Svg, layout: &Layout) {
         let mut labels = vec![Rows::default(); self.trace.clients];
         let mut labels_svg = Svg::new();
@@ -217,8 +212,6 @@ impl Scene<'_> {
         }
     }
 
-    // ---- locks ----
-
     fn acquisition(&self, svg: &mut Svg, acquisition: &Acquisition, y: f64) {
         let colour = colour(self.timeline, &acquisition.name);
         let x = |at| self.axis.x(at);
@@ -227,7 +220,6 @@ impl Scene<'_> {
         let name = &acquisition.name;
         let fence = acquisition.fence.map_or_else(String::new, |fence| format!(", fence {fence}"));
         let acquisition_label = format!("client {client} {lock}: {name}{fence}");
-        // Waits, then holds, then releases.
         let waited = granted.unwrap_or(acquisition.last_event);
         svg.line(
             &format!("wait {colour}"),
@@ -316,7 +308,6 @@ impl Scene<'_> {
         }
     }
 
-    /// Draws the last event.
     fn ends(&self, svg: &mut Svg, acquisition: &Acquisition, acquisition_label: &str, y: f64) {
         if let Some((at, why)) = acquisition.lost.as_ref().filter(|(at, _)| self.is_in(*at)) {
             let x = self.axis.x(*at);
@@ -386,7 +377,6 @@ impl Scene<'_> {
                 Some(fence) => format!("c{client} · fence {}", self.timeline.fence(*fence)),
                 None => format!("c{client} · no fence"),
             };
-            // Skips repetitions.
             if *accepted && last[row].as_ref() == Some(&text) {
                 continue;
             }
@@ -420,8 +410,6 @@ impl Scene<'_> {
             svg.text("note", (middle, 40.0), Anchor::Middle, &text);
         }
     }
-
-    // ---- above all lanes ----
 
     /// Draws findings, the end of the faults, and texts without a lane.
     fn heads(&self) -> Vec<Head> {
@@ -457,7 +445,6 @@ impl Scene<'_> {
                 Head { class, x, text_x, anchor, row: 0, text, finding }
             })
             .collect();
-        // From the left, so that rows fill up.
         heads.sort_by(|a, b| a.x.total_cmp(&b.x));
         for head in &mut heads {
             let wide = width(&head.text, TEXT_SIZE) + 10.0;
@@ -503,7 +490,6 @@ fn lane_class(lane: Lane) -> &'static str {
     }
 }
 
-/// Draws the head of an arrow that comes from `start`.
 fn arrowhead(svg: &mut Svg, kind: &str, start: (f64, f64), end: (f64, f64)) {
     let (dx, dy) = (end.0 - start.0, end.1 - start.1);
     let long = dx.hypot(dy).max(1.0);

@@ -9,7 +9,6 @@ use super::spacing::{Rows, width};
 use super::timeline::{Span, Timeline};
 use super::{NOTE_SIZE, TEXT_SIZE};
 
-/// Heights of a bar and of its row.
 pub(super) const BAR: f64 = 14.0;
 const ROW: f64 = 20.0;
 const NOTE_ROW: f64 = 13.0;
@@ -19,19 +18,16 @@ pub(super) const AXIS: f64 = 46.0;
 /// Space between clients and nodes, for the messages.
 const BETWEEN: f64 = 34.0;
 
-/// Position of one lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Band {
     pub(super) top: f64,
     pub(super) bottom: f64,
     /// Where messages leave and arrive.
     pub(super) line: f64,
-    /// The middle of its first row.
     first: f64,
 }
 
 impl Band {
-    /// Returns the middle of a row.
     pub(super) fn row(&self, row: usize) -> f64 {
         self.first + row as f64 * ROW
     }
@@ -43,13 +39,10 @@ pub(super) struct Flag {
     pub(super) x: f64,
     pub(super) y: f64,
     pub(super) text: String,
-    /// Whether this is a clock.
     pub(super) clock: bool,
-    /// Whether the text fits.
     pub(super) shown: bool,
 }
 
-/// Positions of all elements.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Layout {
     pub(super) clients: Vec<Band>,
@@ -60,7 +53,6 @@ pub(super) struct Layout {
     /// The height of each cut; `None` outside of the window.
     pub(super) cuts: Vec<Option<f64>>,
     pub(super) flags: Vec<Flag>,
-    /// Top of the lanes.
     pub(super) top: f64,
     pub(super) height: f64,
 }
@@ -69,7 +61,6 @@ pub(super) struct Layout {
 #[derive(Default)]
 struct Draft {
     flags: Vec<(Lane, usize, Flag)>,
-    /// Rows of flags on each lane.
     notes: BTreeMap<Lane, Rows>,
 }
 
@@ -116,7 +107,6 @@ impl Layout {
         layout
     }
 
-    /// Returns the position of a lane, if it is drawn.
     pub(super) fn band(&self, lane: Lane) -> Option<Band> {
         match lane {
             Lane::Client(client) => self.clients.get(client).copied(),
@@ -125,7 +115,6 @@ impl Layout {
         }
     }
 
-    /// Returns all lanes from top to bottom.
     pub(super) fn bands(&self) -> impl Iterator<Item = (Lane, Band)> {
         let clients = self.clients.iter().enumerate().map(|(i, band)| (Lane::Client(i), *band));
         let nodes = self.nodes.iter().enumerate().map(|(i, band)| (Lane::Node(i), *band));

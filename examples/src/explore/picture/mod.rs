@@ -23,16 +23,13 @@ use draw::Scene;
 use page::Page;
 use timeline::{Span, Timeline};
 
-/// Text sizes in pixels.
 const TEXT_SIZE: f64 = 11.0;
 const NOTE_SIZE: f64 = 9.5;
 /// Number of locks with their own colour. Further names have a dashed edge.
 const COLOURS: usize = 6;
-/// Minimum width of the picture.
 const MIN_WIDTH: f64 = 1_080.0;
 /// Maximum number of messages; of a longer run only a part is drawn.
 const MESSAGES: usize = 600;
-/// Number of these messages after the finding.
 const AFTER: usize = 120;
 
 /// A run to draw.
@@ -120,8 +117,7 @@ fn findings(run: &Run<'_>) -> Vec<Finding> {
     violations.map(|violation| Finding { promised: run.plan.promises(violation.rule), violation }).collect()
 }
 
-/// Returns the part to draw in detail: the requested one, or the whole run, or a readable part
-/// around the first finding.
+/// Returns the requested part, or the whole run, or a readable part around the first finding.
 fn window(run: &Run<'_>, findings: &[Finding]) -> Span {
     let (messages, end) = (&run.trace.messages, run.trace.end);
     let mut window = Span { from: Instant::ZERO, to: end };
@@ -150,7 +146,6 @@ fn arrival(message: &Message) -> Option<Instant> {
     }
 }
 
-/// Creates the axis from all times at which something is drawn.
 fn axis(trace: &Trace, timeline: &Timeline, window: Span) -> Axis {
     let mut times: BTreeSet<Instant> = trace.entries.iter().map(|entry| entry.at).collect();
     times.extend(trace.messages.iter().flat_map(|message| [Some(message.sent), arrival(message)]).flatten());

@@ -14,8 +14,7 @@ const NAMES: f64 = 78.0;
 const ROW: f64 = 7.0;
 const AXIS: f64 = 20.0;
 
-/// Draws the holds of the clients, pauses, findings, and a frame around `window`, the detailed
-/// part.
+/// Draws holds, pauses and findings, and a frame around the detailed part.
 pub(super) fn overview(
     trace: &Trace,
     timeline: &Timeline,

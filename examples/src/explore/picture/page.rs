@@ -17,7 +17,6 @@ const PATTERNS: &str = "\
 </defs></svg>
 ";
 
-/// The contents of a page.
 pub(super) struct Page<'a> {
     pub(super) run: &'a Run<'a>,
     pub(super) timeline: &'a Timeline,

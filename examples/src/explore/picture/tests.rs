@@ -95,7 +95,6 @@ fn a_clock_that_stood_still_makes_a_belief_longer() {
     assert_eq!(Timeline::of(&trace(1, 1, 900, held(250))).acquisitions[0].believed, [span(0, 500)]);
     // Paused before the end, resumed after it.
     assert_eq!(Timeline::of(&trace(1, 1, 900, held(450))).acquisitions[0].believed, [span(0, 500)]);
-    // Paused after the end.
     assert_eq!(Timeline::of(&trace(1, 1, 900, held(600))).acquisitions[0].believed, [span(0, 300)]);
     let another = What::Clock { lane: Lane::Client(1), by: -200_000_000 };
     let timeline = Timeline::of(&trace(2, 1, 900, vec![(0, lock(0, 1, "a", granted(None, 300))), (250, another)]));
@@ -163,7 +162,6 @@ fn the_axis_grows_with_time_and_leaves_out_what_is_long() {
     assert!(labels.contains(&"0.000 s".into()) && labels.contains(&"4.000 s".into()), "{labels:?}");
     // Narrow runs are drawn wider.
     assert!(close(Axis::broken(span(0, 10), &times, Duration::from_millis(5), 700.0).width(), 700.0));
-    // An empty run can be drawn, too.
     let nothing = Axis::broken(span(0, 0), &BTreeSet::new(), Duration::ZERO, 100.0);
     assert!(nothing.x(ms(0)).is_finite() && nothing.labels().len() == 1);
 }
@@ -226,7 +224,6 @@ fn every_kind_of_entry_and_message_is_drawn() {
     let page = drawn(&trace);
     let picture = lanes(&page);
     for part in [
-        // Acquisitions.
         "class=\"requested n0\"",
         "class=\"wait n1\"",
         "class=\"offer n0\"",
@@ -237,13 +234,11 @@ fn every_kind_of_entry_and_message_is_drawn() {
         "class=\"unreported n0\"",
         "lost: its time is over",
         "ended 0.110000s: Taken",
-        // Processes, clocks, the network.
         "class=\"paused\"",
         "class=\"down\"",
         "clock +5.0 s",
         "clock −20 ms",
         "✂ client 1 ↛ node 0",
-        // Messages.
         "class=\"m conn\"",
         "class=\"m request\"",
         "class=\"m reply\"",
@@ -251,11 +246,9 @@ fn every_kind_of_entry_and_message_is_drawn() {
         "class=\"m request under-way\"",
         ">ask for b</text>",
         "node 0 → client 1: answer to b",
-        // The resource.
         "class=\"write n0\"",
         "class=\"refused n0\"",
         "c0 · fence 41",
-        // Notes, findings, the end of the faults.
         ">a word on a lane</text>",
         ">a word for all</text>",
         ">the faults end</text>",

@@ -7,7 +7,6 @@ use lock_proto::sim::Direction;
 use lock_proto::sim::trace::{Lane, Point, State, Trace, What};
 use lock_proto::{Instant, LockId};
 
-/// A period of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) from: Instant,
@@ -20,7 +19,6 @@ impl Span {
     }
 }
 
-/// One acquisition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Acquisition {
     pub(super) client: usize,
@@ -67,7 +65,6 @@ impl Acquisition {
         self.ended.is_some() || (self.released.is_some() && self.granted.is_none())
     }
 
-    /// From `at` on, the client believes to hold the lock until `until`.
     fn extend_belief(&mut self, at: Instant, until: Instant) {
         match self.believed.last_mut() {
             Some(span) if at <= span.to => span.to = until,
@@ -75,7 +72,6 @@ impl Acquisition {
         }
     }
 
-    /// From `at` on, the client no longer believes to hold the lock.
     fn end_belief(&mut self, at: Instant) {
         if let Some(span) = self.believed.last_mut() {
             span.to = span.to.min(at);
@@ -119,7 +115,7 @@ impl Acquisition {
     }
 }
 
-/// A paused process.
+/// A period in which a process was paused or down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Interruption {
     pub(super) lane: Lane,
@@ -137,7 +133,6 @@ pub(super) struct Cut {
     pub(super) span: Span,
 }
 
-/// A reconstructed run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Timeline {
     pub(super) acquisitions: Vec<Acquisition>,
@@ -170,7 +165,6 @@ impl Timeline {
         }
     }
 
-    /// Returns the label of an acquisition.
     pub(super) fn label(&self, acquisition: &Acquisition) -> String {
         match acquisition.fence {
             Some(fence) => format!("{} · fence {}", acquisition.name, self.fence(fence)),
@@ -178,8 +172,7 @@ impl Timeline {
         }
     }
 
-    /// Returns the length of the common prefix of long fencing tokens with equal length; at least
-    /// four digits remain.
+    /// Counts the digits that long tokens of equal length share; at least four remain.
     fn count_shared_digits(&mut self) {
         let all: Vec<String> =
             self.acquisitions.iter().filter_map(|a| a.fence).map(|fence| fence.to_string()).collect();
@@ -191,7 +184,6 @@ impl Timeline {
         self.shared_digits = all.iter().map(common).min().unwrap_or(0).min(first.len() - 4);
     }
 
-    /// Returns the index of a lock's name.
     pub(super) fn name(&self, name: &str) -> usize {
         self.names.iter().position(|known| known == name).unwrap_or(0)
     }
@@ -199,7 +191,7 @@ impl Timeline {
 
 struct Builder {
     timeline: Timeline,
-    /// Index of each open acquisition in the story.
+    /// Index of each open acquisition in the timeline.
     live: BTreeMap<(usize, LockId), usize>,
     interrupted: BTreeMap<Lane, (State, Instant)>,
     cut: Vec<(usize, usize, Direction, Instant)>,
@@ -261,7 +253,6 @@ impl Builder {
             }
             State::Down => {
                 self.interrupted.insert(lane, (state, at));
-                // A dead process holds nothing any more.
                 let dead: Vec<_> =
                     self.live.keys().filter(|(client, _)| lane == Lane::Client(*client)).copied().collect();
                 for id in dead {
@@ -278,7 +269,7 @@ impl Builder {
     /// Adjusts the deadlines of a client whose clock was set.
     fn clock(&mut self, at: Instant, client: usize, by: i64) {
         let shift = Duration::from_nanos(by.unsigned_abs());
-        // A clock that is behind stood still, and has been wrong for that long.
+        // A clock that is behind was stopped, and has been wrong for that long.
         let since = if by < 0 { at.back(shift) } else { at };
         for ((owner, _), index) in &self.live {
             let acquisition = &mut self.timeline.acquisitions[*index];

@@ -9,10 +9,10 @@ use super::{RUNTIMES, assert_clean, on};
 use crate::kit::{LONG, Scratch, is_alive, ms};
 use crate::loss::ignores_sigterm;
 
-/// Soon: before the session would have noticed by itself.
+/// Shorter than the session needs to notice a loss.
 const SOON: Duration = ms(1000);
 
-/// Held for more than a third of the TTL, the own key is watched.
+/// A client watches its own key once it has held the lock for a third of the TTL.
 // E9
 #[track_caller]
 fn wait_for_watch(etcd: &Etcd) {
@@ -60,7 +60,7 @@ fn silence_of_the_server_asks_at_the_grace_and_kills_at_the_end_of_validity() {
         assert!(wait_until(LONG, || !is_alive(&pid)), "{runtime}: the command runs on");
         let dead = killed.elapsed();
         // The validity is 3 s minus the drift; it began up to 1.1 s before the server was killed.
-        killed.assert_in(sigterm_at, ms(700)..=ms(2300), format!("{runtime}: it was asked"));
+        killed.assert_in(sigterm_at, ms(700)..=ms(2300), format!("{runtime}: SIGTERM"));
         killed.assert_in(dead, ms(1700)..=ms(3100), format!("{runtime}: killed by the end of validity"));
         killed.assert_in(dead.saturating_sub(sigterm_at), ms(700)..=ms(1400), format!("{runtime}: the grace"));
         let ended = tool.end();
@@ -95,7 +95,7 @@ fn a_revoked_lease_ends_the_command_after_the_grace() {
 #[test]
 fn a_revoked_lease_is_noticed_by_the_session_as_well() {
     let etcd = Etcd::start();
-    // Held for too short a time to be watched.
+    // Too early for a watch on the key.
     let tools = RUNTIMES.map(|runtime| {
         let tool = on(&etcd, &["--runtime", runtime, "--ttl", "2s", runtime]);
         tool.wait_for_out("held");
@@ -135,7 +135,7 @@ fn a_loss_that_only_the_release_shows_counts() {
     let scratch = Scratch::new();
     let (file, go) = (scratch.path("log"), scratch.path("go"));
     let script = format!("echo ready > {file}; until [ -e {go} ]; do sleep 0.01; done");
-    // It would look after 20 s.
+    // The watch would open after 20 s.
     let tool = on(&etcd, &["--ttl", "60s", "job", "--", "sh", "-c", &script]);
     scratch.line("log");
     assert!(etcd.delete(&etcd.keys()[0]));
@@ -154,7 +154,7 @@ fn a_server_that_comes_back_in_time_costs_nothing() {
         tool
     });
     etcd.restart();
-    // Longer than without a renewal.
+    // Longer than the TTL.
     std::thread::sleep(Duration::from_secs(5));
     for tool in &mut tools {
         assert!(!tool.has_ended(), "{}", tool.err());
@@ -174,7 +174,7 @@ fn a_stopped_server_is_silence_too() {
     etcd.pause();
     let paused = Stopwatch::start();
     tool.wait_for_out("lost job expired");
-    paused.assert_within(ms(1200), "told");
+    paused.assert_within(ms(1200), "notified");
     etcd.resume();
     assert_eq!(tool.end().code, 76);
     assert!(wait_until(LONG, || etcd.keys().is_empty() && etcd.leases().is_empty()), "left behind");

@@ -14,7 +14,6 @@ use crate::ring::Ring;
 use lock_bench::cost::{Sample, sample};
 use lock_bench::raw_etcd::{PUT, RawEtcd};
 
-/// Result of a contest.
 pub struct Outcome {
     pub sample: Sample,
     /// Times from the call that releases to the next grant, sorted.
@@ -22,7 +21,6 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Prints one line of the table.
     pub fn print(&self, title: &str) {
         let Sample { rate, calls, watch, cpu } = self.sample;
         println!(
@@ -36,7 +34,6 @@ impl Outcome {
         );
     }
 
-    /// Prints the head of the table.
     pub fn print_head() {
         println!(
             "{:<38} {:>8} {:>10} {:>10} {:>6} {:>6} {:>6} {:>6} {:>6}",
@@ -50,7 +47,7 @@ impl Outcome {
     }
 }
 
-/// Tracks the holder.
+/// Checks that there is one holder, and times the hand-overs.
 #[derive(Debug)]
 struct HandOverTimer {
     start: Instant,
@@ -110,7 +107,6 @@ async fn run_cycles(client: &Client, name: &str, meter: &Meter, timer: &HandOver
     }
 }
 
-/// Clients with one session each.
 pub async fn clients(etcd: &Etcd, clients: usize, span: Duration) -> Outcome {
     let url = etcd.url();
     contest(etcd, clients, span, |_, meter, timer| {
@@ -123,7 +119,6 @@ pub async fn clients(etcd: &Etcd, clients: usize, span: Duration) -> Outcome {
     .await
 }
 
-/// Tasks of one client.
 pub async fn tasks(etcd: &Etcd, tasks: usize, span: Duration) -> Outcome {
     let client = lock_tokio::connect(&etcd.url()).expect("a URL of the testkit");
     let outcome = contest(etcd, tasks, span, |_, meter, timer| {

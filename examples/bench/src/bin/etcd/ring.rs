@@ -12,7 +12,6 @@ use lock_testkit::Etcd;
 
 use lock_bench::raw_etcd::{DELETE, PUT, RANGE, RawEtcd, Watches};
 
-/// A member of a ring.
 pub struct Ring {
     peer: RawEtcd,
     watches: Watches,
@@ -37,7 +36,6 @@ impl Ring {
         ring
     }
 
-    /// Waits for the hand-over.
     pub async fn lock(&mut self) {
         self.watches.deleted(self.watch).await;
         let own = RangeRequest { key: self.own.clone().into(), ..RangeRequest::default() };
@@ -52,7 +50,6 @@ impl Ring {
         answer.deleted == 1
     }
 
-    /// Queues again.
     pub async fn enter(&self) {
         let put = PutRequest { key: self.own.clone().into(), ..PutRequest::default() };
         let _: PutResponse = self.peer.call(PUT, put).await;

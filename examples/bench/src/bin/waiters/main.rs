@@ -59,7 +59,7 @@ fn contest(peer: &go::Peer, setup: Setup, rounds: usize) {
 fn parse(text: &str) -> (Setup, usize) {
     let parts: Vec<f64> = text.split(':').filter_map(|part| part.parse().ok()).collect();
     let [clients, hold, rest @ ..] = &parts[..] else {
-        panic!("CLIENTS:HOLD[:SECONDS[:ROUNDS]] is wanted, and not {text:?}");
+        panic!("expected CLIENTS:HOLD[:SECONDS[:ROUNDS]], not {text:?}");
     };
     let span = Duration::from_secs_f64(rest.first().copied().unwrap_or(30.0));
     let setup = Setup { clients: *clients as usize, hold: Duration::from_secs_f64(hold / 1e3), span };

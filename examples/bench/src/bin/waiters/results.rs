@@ -28,7 +28,6 @@ pub struct Outcome {
     pub grants: u64,
     /// Total duration of all holds.
     pub held: Duration,
-    /// Number of contenders without a grant.
     pub starved: u64,
     /// The longest wait, including those that had not ended.
     pub longest: Duration,
@@ -118,7 +117,6 @@ pub async fn entered(etcd: &Etcd, clients: usize, start: Instant) -> Duration {
     }
 }
 
-/// Resources used so far.
 pub struct Snapshot(Cost, (Duration, Duration));
 
 impl Snapshot {
