@@ -181,13 +181,13 @@ fn the_report_is_whole_and_well_formed() {
     let elements = elements_of(&page);
     // Four scenarios with a row for each method; lines and dots.
     assert_eq!(elements["svg"], 4 + 1 + 3);
-    assert!(!elements.contains_key("script"), "it is to be legible without");
-    for way in ["polling", "wake-up", "turns", "quorum of five", "etcd", "etcd, turns"] {
+    assert!(!elements.contains_key("script"), "readable without scripts");
+    for method in ["polling", "wake-up", "local hand-over", "quorum of five", "etcd", "etcd, local"] {
         // The charts of the waits, of the dots (three, with four columns each), and of the rates.
-        assert!(page.matches(&format!(">{way}<")).count() >= 4 + 3, "{way} is missing");
+        assert!(page.matches(&format!(">{method}<")).count() >= 4 + 3, "{method} is missing");
     }
     // The command line is at the end, and its path may contain any letters.
-    let figures = page.split("How it was measured").next().unwrap();
+    let figures = page.split("Environment<").next().unwrap();
     assert!(!figures.contains("NaN") && !figures.contains("inf"), "a figure that is none");
     assert_eq!(
         page.matches("://").count(),
