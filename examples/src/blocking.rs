@@ -34,9 +34,9 @@ use lock_proto::{ClientId, ConfigError, ConnId, Instant, LockId, Misuse};
 
 use socket::Socket;
 
-/// The longest sleep. Thread timers may stop while the computer is suspended.
+/// The longest sleep: timers may stop while the computer is suspended.
 // T4
-const NAP: Duration = Duration::from_secs(1);
+const MAX_SLEEP: Duration = Duration::from_secs(1);
 
 /// A client that can be shared between threads. Clones refer to the same client.
 #[derive(Clone)]
@@ -54,9 +54,9 @@ struct Shared {
 struct State {
     machine: redis::Client,
     /// The connections that the machine requested; `None` until the socket is open.
-    lines: BTreeMap<ConnId, Option<Arc<Socket>>>,
+    sockets: BTreeMap<ConnId, Option<Arc<Socket>>>,
     /// Unread events of each acquisition.
-    mail: BTreeMap<LockId, VecDeque<Event>>,
+    events: BTreeMap<LockId, VecDeque<Event>>,
     /// Set when the shutdown is complete: the number of locks whose release is unconfirmed.
     stopped: Option<u32>,
 }
@@ -91,11 +91,11 @@ impl Client {
         let seed = seed.iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte));
         let clock = BootClock::new();
         let machine = redis::Client::new(clock.now(), config, ClientId::from_bits(id), seed)?;
-        let state = State { machine, lines: BTreeMap::new(), mail: BTreeMap::new(), stopped: None };
+        let state = State { machine, sockets: BTreeMap::new(), events: BTreeMap::new(), stopped: None };
         let shared = Arc::new(Shared { clock, state: Mutex::new(state), changed: Condvar::new() });
-        shared.work(|_, _| ());
-        let ticking = Arc::clone(&shared);
-        thread::spawn(move || ticking.tick());
+        shared.with_state(|_, _| ());
+        let timer = Arc::clone(&shared);
+        thread::spawn(move || timer.run_timer());
         Ok(Self { shared })
     }
 
@@ -104,10 +104,10 @@ impl Client {
     /// # Errors
     ///
     /// Returns [`Misuse`] if the request is invalid.
-    pub fn request(&self, want: Acquire) -> Result<Lock, Misuse> {
-        let id = self.shared.work(|state, now| {
-            let id = state.machine.acquire(now, &want)?;
-            state.mail.insert(id, VecDeque::new());
+    pub fn request(&self, request: Acquire) -> Result<Lock, Misuse> {
+        let id = self.shared.with_state(|state, now| {
+            let id = state.machine.acquire(now, &request)?;
+            state.events.insert(id, VecDeque::new());
             Ok::<_, Misuse>(id)
         })?;
         Ok(Lock { shared: Arc::clone(&self.shared), id })
@@ -118,9 +118,9 @@ impl Client {
     /// # Errors
     ///
     /// Returns why the lock was not acquired. Nothing is left behind on the servers.
-    pub fn lock(&self, want: Acquire) -> Result<Held, LockError> {
+    pub fn lock(&self, request: Acquire) -> Result<Held, LockError> {
         loop {
-            let lock = self.request(want.clone())?;
+            let lock = self.request(request.clone())?;
             loop {
                 match lock.next_event(None) {
                     Some(Event::Granted(grant)) => {
@@ -139,12 +139,12 @@ impl Client {
     /// Releases all locks, within the limit. Returns the number of locks whose release is
     /// unconfirmed; these expire with their TTL.
     pub fn shutdown(&self, within: Duration) -> u32 {
-        self.shared.work(|state, now| state.machine.shutdown(now, within));
+        self.shared.with_state(|state, now| state.machine.shutdown(now, within));
         let mut state = self.shared.locked();
         loop {
             match state.stopped {
                 Some(unreleased) => return unreleased,
-                None => state = self.shared.wait(state, NAP),
+                None => state = self.shared.wait(state, MAX_SLEEP),
             }
         }
     }
@@ -170,14 +170,14 @@ impl Lock {
         let mut state = self.shared.locked();
         loop {
             let stopped = state.stopped.is_some();
-            if let Some(event) = state.mail.get_mut(&self.id)?.pop_front() {
+            if let Some(event) = state.events.get_mut(&self.id)?.pop_front() {
                 return Some(event);
             }
-            let left = end.map_or(NAP, |end| end.since(self.shared.clock.now()));
+            let left = end.map_or(MAX_SLEEP, |end| end.since(self.shared.clock.now()));
             if stopped || left.is_zero() {
                 return None;
             }
-            state = self.shared.wait(state, left.min(NAP));
+            state = self.shared.wait(state, left.min(MAX_SLEEP));
         }
     }
 
@@ -187,7 +187,7 @@ impl Lock {
     ///
     /// Returns [`Misuse`] if the lock was not granted or the offer was withdrawn.
     pub fn claim(&self) -> Result<(), Misuse> {
-        self.shared.work(|state, now| state.machine.claim(now, self.id))
+        self.shared.with_state(|state, now| state.machine.claim(now, self.id))
     }
 
     /// Releases the lock. The reply arrives as [`Event::Released`].
@@ -196,13 +196,13 @@ impl Lock {
     ///
     /// Returns [`Misuse`] if there is nothing to release.
     pub fn release(&self) -> Result<(), Misuse> {
-        self.shared.work(|state, now| state.machine.release(now, self.id))
+        self.shared.with_state(|state, now| state.machine.release(now, self.id))
     }
 
     /// Cancels the acquisition in whatever state it is in. It reports no further events.
     pub fn abandon(&self) {
-        self.shared.work(|state, now| {
-            state.mail.remove(&self.id);
+        self.shared.with_state(|state, now| {
+            state.events.remove(&self.id);
             state.machine.abandon(now, self.id);
         });
     }
@@ -232,7 +232,7 @@ impl fmt::Debug for Lock {
 
 /// A lock that is held and renewed. Dropping it releases the lock in the background.
 #[derive(Debug)]
-#[must_use = "the lock is given back when this is dropped"]
+#[must_use = "the lock is released when this is dropped"]
 pub struct Held {
     lock: Lock,
     grant: Grant,
@@ -297,9 +297,9 @@ impl Shared {
 
     /// Passes an input to the machine and carries out its outputs. Reads the clock under the mutex,
     /// so that the machine sees time move forward.
-    fn work<R>(self: &Arc<Self>, tell: impl FnOnce(&mut State, Instant) -> R) -> R {
+    fn with_state<R>(self: &Arc<Self>, input: impl FnOnce(&mut State, Instant) -> R) -> R {
         let mut state = self.locked();
-        let result = tell(&mut state, self.clock.now());
+        let result = input(&mut state, self.clock.now());
         self.carry_out(&mut state);
         drop(state);
         self.changed.notify_all();
@@ -312,18 +312,18 @@ impl Shared {
                 Output::Connect { node, conn } => {
                     let Some(endpoint) = state.machine.endpoint(node) else { continue };
                     let target = endpoint.target.clone();
-                    state.lines.insert(conn, None);
+                    state.sockets.insert(conn, None);
                     let shared = Arc::clone(self);
                     thread::spawn(move || shared.serve(conn, &target));
                 }
                 Output::Disconnect { conn } => {
-                    if let Some(Some(socket)) = state.lines.remove(&conn) {
+                    if let Some(Some(socket)) = state.sockets.remove(&conn) {
                         socket.close();
                     }
                 }
                 Output::Event { lock, event } => {
-                    if let Some(mail) = state.mail.get_mut(&lock) {
-                        mail.push_back(event);
+                    if let Some(events) = state.events.get_mut(&lock) {
+                        events.push_back(event);
                     }
                 }
                 Output::Stopped { unreleased } => state.stopped = Some(unreleased),
@@ -332,7 +332,7 @@ impl Shared {
     }
 
     /// Timer thread: calls the machine at each deadline.
-    fn tick(self: Arc<Self>) {
+    fn run_timer(self: Arc<Self>) {
         let mut state = self.locked();
         while state.stopped.is_none() {
             let now = self.clock.now();
@@ -342,28 +342,27 @@ impl Shared {
                     self.carry_out(&mut state);
                     self.changed.notify_all();
                 }
-                Some(deadline) => state = self.wait(state, deadline.since(now).min(NAP)),
-                None => state = self.wait(state, NAP),
+                Some(deadline) => state = self.wait(state, deadline.since(now).min(MAX_SLEEP)),
+                None => state = self.wait(state, MAX_SLEEP),
             }
         }
     }
 
-    /// Reader thread of a connection: connects, starts the writer, and reads until the connection
-    /// ends.
+    /// Reader thread of a connection: connects, starts the writer, and reads until the end.
     fn serve(self: Arc<Self>, conn: ConnId, target: &redis::Target) {
         let socket = match Socket::open(target) {
             Ok(socket) => Arc::new(socket),
             Err(error) => return self.end(conn, &error),
         };
-        let wanted = self.work(|state, now| {
+        let still_open = self.with_state(|state, now| {
             // The machine may have given up this connection while it was being opened.
-            let wanted = state.lines.get_mut(&conn).map(|line| *line = Some(Arc::clone(&socket))).is_some();
-            if wanted {
+            let still_open = state.sockets.get_mut(&conn).map(|entry| *entry = Some(Arc::clone(&socket))).is_some();
+            if still_open {
                 state.machine.handle_connected(now, conn);
             }
-            wanted
+            still_open
         });
-        if !wanted {
+        if !still_open {
             return;
         }
         let (shared, writing) = (Arc::clone(&self), Arc::clone(&socket));
@@ -372,7 +371,7 @@ impl Shared {
         let error = loop {
             match socket.read(&mut buffer) {
                 Ok(0) => break std::io::ErrorKind::UnexpectedEof.into(),
-                Ok(n) => self.work(|state, now| state.machine.handle_received(now, conn, &buffer[..n])),
+                Ok(n) => self.with_state(|state, now| state.machine.handle_received(now, conn, &buffer[..n])),
                 Err(error) => break error,
             }
         };
@@ -386,7 +385,7 @@ impl Shared {
         loop {
             let mut state = self.locked();
             loop {
-                if !state.lines.contains_key(&conn) {
+                if !state.sockets.contains_key(&conn) {
                     return;
                 }
                 bytes.clear();
@@ -395,7 +394,7 @@ impl Shared {
                     state.machine.consume(conn, bytes.len());
                     break;
                 }
-                state = self.wait(state, NAP);
+                state = self.wait(state, MAX_SLEEP);
             }
             drop(state);
             if let Err(error) = socket.write_all(&bytes) {
@@ -405,8 +404,8 @@ impl Shared {
     }
 
     fn end(self: &Arc<Self>, conn: ConnId, error: &std::io::Error) {
-        self.work(|state, now| {
-            if let Some(Some(socket)) = state.lines.remove(&conn) {
+        self.with_state(|state, now| {
+            if let Some(Some(socket)) = state.sockets.remove(&conn) {
                 socket.close();
             }
             state.machine.handle_disconnected(now, conn, socket::fault(error));

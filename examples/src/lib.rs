@@ -9,8 +9,8 @@ pub mod host;
 pub mod leader;
 pub mod oversell;
 pub mod serve;
-mod story;
 mod svg;
+mod transcript;
 pub mod with_lock;
 
 /// Compiles the code of the porting guide.

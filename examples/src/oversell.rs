@@ -84,9 +84,9 @@ pub struct Outcome {
     /// Confirmed orders.
     pub orders: i64,
     /// Orders dropped because the shop noticed that it had lost the lock.
-    pub given_up: u32,
+    pub abandoned: u32,
     /// Writes that the stock's table rejected.
-    pub refused: u32,
+    pub rejected: u32,
 }
 
 impl Outcome {
@@ -103,34 +103,34 @@ impl Outcome {
 ///
 /// Panics if a buyer waits for the lock forever.
 #[must_use]
-pub fn play(locking: Locking, stall: Stall, seed: u64) -> Outcome {
+pub fn run_sale(locking: Locking, stall: Stall, seed: u64) -> Outcome {
     Sale::new(locking, stall, seed).run()
 }
 
 /// The stock's table. It executes commands in order of arrival.
 struct Table {
-    left: i64,
+    stock: i64,
     greatest_fence: u64,
 }
 
 impl Table {
-    /// `UPDATE … SET left = …, fence = … WHERE fence <= …`. Returns false if no row changed.
-    const fn write(&mut self, left: i64, fence: Option<u64>) -> bool {
+    /// `UPDATE … SET stock = …, fence = … WHERE fence <= …`. Returns true if a row changed.
+    const fn write(&mut self, stock: i64, fence: Option<u64>) -> bool {
         if let Some(fence) = fence {
             if fence < self.greatest_fence {
                 return false;
             }
             self.greatest_fence = fence;
         }
-        self.left = left;
+        self.stock = stock;
         true
     }
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Action {
-    Ask,
-    Look,
+    Request,
+    Read,
     Write { seen: i64, stopped: bool },
 }
 
@@ -145,8 +145,7 @@ struct Sale {
     /// Waiters and the holder of the lock.
     locks: Vec<Option<LockId>>,
     waiting: Vec<usize>,
-    /// How often a buyer read a positive stock.
-    looks: u32,
+    reads: u32,
     outcome: Outcome,
 }
 
@@ -158,17 +157,17 @@ impl Sale {
             stall,
             world,
             rng: Rng::new(seed),
-            table: Table { left: STOCK, greatest_fence: 0 },
+            table: Table { stock: STOCK, greatest_fence: 0 },
             agenda: BTreeMap::new(),
             serial: 0,
             locks: vec![None; BUYERS],
             waiting: Vec::new(),
-            looks: 0,
-            outcome: Outcome { orders: 0, given_up: 0, refused: 0 },
+            reads: 0,
+            outcome: Outcome { orders: 0, abandoned: 0, rejected: 0 },
         };
         for buyer in 0..BUYERS {
             let arrival = sale.rng.duration(&(Duration::ZERO..Duration::from_millis(200)));
-            sale.plan(arrival, buyer, Action::Ask);
+            sale.plan(arrival, buyer, Action::Request);
         }
         sale
     }
@@ -193,7 +192,7 @@ impl Sale {
             self.world.run_until(limit, |world| served(world).is_some());
             if let Some(buyer) = served(&self.world) {
                 self.waiting.retain(|other| *other != buyer);
-                self.plan(READING, buyer, Action::Look);
+                self.plan(READING, buyer, Action::Read);
             } else if let Some((_, (buyer, action))) = self.agenda.pop_first() {
                 self.act(buyer, action);
             }
@@ -203,11 +202,11 @@ impl Sale {
 
     fn act(&mut self, buyer: usize, action: Action) {
         match action {
-            Action::Ask => self.ask(buyer),
-            Action::Look => {
-                let seen = self.table.left;
+            Action::Request => self.request(buyer),
+            Action::Read => {
+                let seen = self.table.stock;
                 if seen <= 0 {
-                    self.give_back(buyer);
+                    self.release(buyer);
                 } else if self.stalls() {
                     let stopped = self.stall != Stall::SlowService;
                     if stopped {
@@ -220,34 +219,33 @@ impl Sale {
                 }
             }
             Action::Write { seen, stopped } => {
-                let looked_before = stopped && self.stall == Stall::StoppedBeforeWrite;
+                let checked_before_pause = stopped && self.stall == Stall::StoppedBeforeWrite;
                 if stopped {
                     self.world.resume_client(buyer);
                 }
-                if looked_before || self.is_held(buyer) {
+                if checked_before_pause || self.is_held(buyer) {
                     self.write(buyer, seen);
                 } else {
-                    self.outcome.given_up += 1;
+                    self.outcome.abandoned += 1;
                 }
-                self.give_back(buyer);
+                self.release(buyer);
             }
         }
     }
 
-    /// Returns true if this buyer stalls.
     const fn stalls(&mut self) -> bool {
-        self.looks += 1;
-        self.looks % STALL_EVERY == STALL_EVERY / 2
+        self.reads += 1;
+        self.reads % STALL_EVERY == STALL_EVERY / 2
     }
 
-    fn ask(&mut self, buyer: usize) {
+    fn request(&mut self, buyer: usize) {
         match self.locking {
             Locking::Naive => {
                 let ttl = TTL.as_millis().to_string();
                 if self.command(&["SET", LOCK, "1", "NX", "PX", &ttl]).starts_with(b"+OK") {
-                    self.plan(READING, buyer, Action::Look);
+                    self.plan(READING, buyer, Action::Read);
                 } else {
-                    self.plan(RETRY, buyer, Action::Ask);
+                    self.plan(RETRY, buyer, Action::Request);
                 }
             }
             Locking::Ours | Locking::Fenced => {
@@ -259,7 +257,7 @@ impl Sale {
 
     fn is_held(&self, buyer: usize) -> bool {
         match self.locking {
-            // The naive lock has no means to know.
+            // The naive lock cannot tell.
             Locking::Naive => true,
             Locking::Ours | Locking::Fenced => self.locks[buyer].is_some_and(|lock| self.world.is_held(buyer, lock)),
         }
@@ -275,17 +273,18 @@ impl Sale {
         if self.table.write(seen - 1, fence) {
             self.outcome.orders += 1;
         } else {
-            self.outcome.refused += 1;
+            self.outcome.rejected += 1;
         }
     }
 
-    fn give_back(&mut self, buyer: usize) {
+    fn release(&mut self, buyer: usize) {
         match self.locking {
             Locking::Naive => drop(self.command(&["DEL", LOCK])),
             Locking::Ours | Locking::Fenced => {
                 if let Some(lock) = self.locks[buyer].take() {
-                    let over = self.world.events(buyer, lock).iter().any(|event| matches!(event, Event::Released(_)));
-                    if !over {
+                    let released =
+                        self.world.events(buyer, lock).iter().any(|event| matches!(event, Event::Released(_)));
+                    if !released {
                         self.world.abandon(buyer, lock);
                     }
                 }
@@ -318,13 +317,13 @@ mod tests {
     fn the_naive_lock_oversells_and_this_one_does_not() {
         for seed in 0..2 {
             for stall in Stall::ALL {
-                let naive = play(Locking::Naive, stall, seed);
+                let naive = run_sale(Locking::Naive, stall, seed);
                 assert!(naive.oversold() > 0, "{stall:?}, seed {seed}: {naive:?}");
-                let fenced = play(Locking::Fenced, stall, seed);
+                let fenced = run_sale(Locking::Fenced, stall, seed);
                 assert_eq!(fenced.orders, STOCK, "{stall:?}, seed {seed}: {fenced:?}");
             }
             for stall in [Stall::SlowService, Stall::Stopped] {
-                let ours = play(Locking::Ours, stall, seed);
+                let ours = run_sale(Locking::Ours, stall, seed);
                 assert_eq!(ours.orders, STOCK, "{stall:?}, seed {seed}: {ours:?}");
             }
         }
@@ -332,14 +331,15 @@ mod tests {
 
     #[test]
     fn without_fencing_a_pause_before_the_write_is_beyond_any_lock() {
-        let oversold: i64 = (0..2).map(|seed| play(Locking::Ours, Stall::StoppedBeforeWrite, seed).oversold()).sum();
-        assert!(oversold > 0, "the story would be told wrong");
+        let oversold: i64 =
+            (0..2).map(|seed| run_sale(Locking::Ours, Stall::StoppedBeforeWrite, seed).oversold()).sum();
+        assert!(oversold > 0, "the pause must oversell");
     }
 
     #[test]
     fn a_seed_tells_one_story() {
         for locking in Locking::ALL {
-            assert_eq!(play(locking, Stall::Stopped, 7), play(locking, Stall::Stopped, 7));
+            assert_eq!(run_sale(locking, Stall::Stopped, 7), run_sale(locking, Stall::Stopped, 7));
         }
     }
 }

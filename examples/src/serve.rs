@@ -32,7 +32,6 @@ pub struct Served {
 struct Shared {
     start: Clock,
     state: Mutex<State>,
-    /// Notified after each change of the state.
     changed: Condvar,
 }
 
@@ -41,18 +40,18 @@ struct State {
     node: Node,
     clients: BTreeMap<u64, TcpStream>,
     last_client: u64,
-    running: Running,
+    phase: Phase,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Running {
-    Yes,
+enum Phase {
+    Running,
     /// The process is stopped; received bytes stay in the kernel.
     Paused,
     /// The process was killed and may be restarted.
     Killed,
     /// The server was dropped.
-    Over,
+    Stopped,
 }
 
 impl Served {
@@ -66,11 +65,11 @@ impl Served {
         let address = listener.local_addr()?;
         let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let node = Node::new(Instant::ZERO, config.unix_time(unix).port(address.port()));
-        let state = State { node, clients: BTreeMap::new(), last_client: 0, running: Running::Yes };
+        let state = State { node, clients: BTreeMap::new(), last_client: 0, phase: Phase::Running };
         let shared = Arc::new(Shared { start: Clock::now(), state: Mutex::new(state), changed: Condvar::new() });
         let timer = {
             let shared = Arc::clone(&shared);
-            thread::Builder::new().name("node timer".into()).spawn(move || shared.keep_time())?
+            thread::Builder::new().name("node timer".into()).spawn(move || shared.run_timer())?
         };
         let acceptor = accept_on(listener, &shared)?;
         Ok(Self { shared, address, acceptor: Some(acceptor), timer: Some(timer) })
@@ -91,7 +90,7 @@ impl Served {
     /// Kills the server: its connections end and new ones are refused. Its data stays for
     /// [`restart`](Self::restart).
     pub fn kill(&mut self) {
-        self.stop(Running::Killed);
+        self.stop(Phase::Killed);
     }
 
     /// Restarts a killed server on the same port, with or without its former data.
@@ -107,7 +106,7 @@ impl Served {
             let now = self.shared.now();
             state.node.restart(now, keep_data);
             state.flush(now);
-            state.running = Running::Yes;
+            state.phase = Phase::Running;
         }
         self.acceptor = Some(accept_on(listener, &self.shared)?);
         Ok(())
@@ -115,12 +114,12 @@ impl Served {
 
     /// Stops the server as `SIGSTOP` does: connections stay open, but the server does not reply.
     pub fn pause(&self) {
-        self.shared.set_running(Running::Yes, Running::Paused);
+        self.shared.set_phase(Phase::Running, Phase::Paused);
     }
 
     /// Resumes a paused server, which then handles the bytes received meanwhile.
     pub fn resume(&self) {
-        self.shared.set_running(Running::Paused, Running::Yes);
+        self.shared.set_phase(Phase::Paused, Phase::Running);
     }
 
     /// Gives access to the node.
@@ -134,13 +133,12 @@ impl Served {
         result
     }
 
-    fn stop(&mut self, how: Running) {
+    fn stop(&mut self, how: Phase) {
         {
             let mut state = self.shared.lock();
-            state.running = how;
+            state.phase = how;
             let now = self.shared.now();
             for (client, stream) in core::mem::take(&mut state.clients) {
-                // Fails if the stream is already closed.
                 let _ = stream.shutdown(Shutdown::Both);
                 state.node.handle_disconnected(now, client);
             }
@@ -156,7 +154,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        self.stop(Running::Over);
+        self.stop(Phase::Stopped);
         if let Some(timer) = self.timer.take() {
             let _ = timer.join();
         }
@@ -167,12 +165,12 @@ fn accept_on(listener: TcpListener, shared: &Arc<Shared>) -> io::Result<JoinHand
     let shared = Arc::clone(shared);
     thread::Builder::new().name("node acceptor".into()).spawn(move || {
         for stream in listener.incoming() {
-            if matches!(shared.lock().running, Running::Killed | Running::Over) {
+            if matches!(shared.lock().phase, Phase::Killed | Phase::Stopped) {
                 return;
             }
             match stream {
                 // An error drops the stream, which closes the connection.
-                Ok(stream) => drop(shared.welcome(stream)),
+                Ok(stream) => drop(shared.add_client(stream)),
                 // Possibly too many open files, which may pass.
                 Err(_) => thread::sleep(Duration::from_millis(10)),
             }
@@ -190,16 +188,16 @@ impl Shared {
         Instant::ZERO + self.start.elapsed()
     }
 
-    fn set_running(&self, from: Running, to: Running) {
+    fn set_phase(&self, from: Phase, to: Phase) {
         let mut state = self.lock();
-        if state.running == from {
-            state.running = to;
+        if state.phase == from {
+            state.phase = to;
         }
         drop(state);
         self.changed.notify_all();
     }
 
-    fn welcome(self: &Arc<Self>, stream: TcpStream) -> io::Result<()> {
+    fn add_client(self: &Arc<Self>, stream: TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
         let writer = stream.try_clone()?;
@@ -232,7 +230,7 @@ impl Shared {
         loop {
             let received = stream.read(&mut buffer);
             let mut state = self.lock();
-            while state.running == Running::Paused {
+            while state.phase == Phase::Paused {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
             let now = self.now();
@@ -254,15 +252,14 @@ impl Shared {
         }
     }
 
-    /// Calls the node at its deadlines.
-    fn keep_time(&self) {
+    fn run_timer(&self) {
         let mut state = self.lock();
         loop {
             let now = self.now();
-            let due = match state.running {
-                Running::Over => return,
-                Running::Paused | Running::Killed => None,
-                Running::Yes => state.node.next_deadline(),
+            let due = match state.phase {
+                Phase::Stopped => return,
+                Phase::Paused | Phase::Killed => None,
+                Phase::Running => state.node.next_deadline(),
             };
             state = match due {
                 Some(at) if at <= now => {
@@ -318,12 +315,12 @@ mod tests {
         BufReader::new(stream)
     }
 
-    fn say(client: &mut BufReader<TcpStream>, line: &str) -> String {
+    fn command(client: &mut BufReader<TcpStream>, line: &str) -> String {
         client.get_mut().write_all(format!("{line}\r\n").as_bytes()).unwrap();
-        hear(client)
+        read_reply(client)
     }
 
-    fn hear(client: &mut BufReader<TcpStream>) -> String {
+    fn read_reply(client: &mut BufReader<TcpStream>) -> String {
         let mut line = String::new();
         client.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
@@ -333,18 +330,18 @@ mod tests {
     fn serves_several_clients_and_their_deadlines() {
         let served = Served::start(NodeConfig::new(1)).unwrap();
         let (mut a, mut b) = (client(&served), client(&served));
-        assert_eq!(say(&mut a, "SET k v"), "+OK");
-        assert_eq!(say(&mut b, "STRLEN k"), "-ERR unknown command 'STRLEN', with args beginning with: 'k'");
-        assert_eq!(say(&mut b, "EXISTS k"), ":1");
-        assert_eq!(say(&mut a, "BLPOP list 0.05"), "*-1", "the wait ran out");
+        assert_eq!(command(&mut a, "SET k v"), "+OK");
+        assert_eq!(command(&mut b, "STRLEN k"), "-ERR unknown command 'STRLEN', with args beginning with: 'k'");
+        assert_eq!(command(&mut b, "EXISTS k"), ":1");
+        assert_eq!(command(&mut a, "BLPOP list 0.05"), "*-1", "the wait ran out");
         a.get_mut().write_all(b"BLPOP list 0\r\n").unwrap();
-        assert_eq!(say(&mut b, "PING"), "+PONG");
+        assert_eq!(command(&mut b, "PING"), "+PONG");
         // Waits until `a` blocks.
         while served.with_node(|node, _| node.blocked_count()) == 0 {
             thread::yield_now();
         }
-        assert_eq!(say(&mut b, "RPUSH list x"), ":1");
-        assert_eq!(hear(&mut a), "*2");
+        assert_eq!(command(&mut b, "RPUSH list x"), ":1");
+        assert_eq!(read_reply(&mut a), "*2");
     }
 
     #[test]
@@ -352,12 +349,12 @@ mod tests {
         for keep in [true, false] {
             let mut served = Served::start(NodeConfig::new(1)).unwrap();
             let mut a = client(&served);
-            assert_eq!(say(&mut a, "SET k v"), "+OK");
+            assert_eq!(command(&mut a, "SET k v"), "+OK");
             served.kill();
-            assert_eq!(hear(&mut a), "", "the connection has ended");
+            assert_eq!(read_reply(&mut a), "", "the connection has ended");
             assert!(TcpStream::connect(served.address()).is_err());
             served.restart(keep).unwrap();
-            assert_eq!(say(&mut client(&served), "EXISTS k"), if keep { ":1" } else { ":0" });
+            assert_eq!(command(&mut client(&served), "EXISTS k"), if keep { ":1" } else { ":0" });
         }
     }
 
@@ -365,7 +362,7 @@ mod tests {
     fn a_paused_server_answers_when_it_goes_on() {
         let served = Served::start(NodeConfig::new(1)).unwrap();
         let mut a = client(&served);
-        assert_eq!(say(&mut a, "PING"), "+PONG");
+        assert_eq!(command(&mut a, "PING"), "+PONG");
         served.pause();
         a.get_mut().write_all(b"PING\r\n").unwrap();
         a.get_mut().set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -373,6 +370,6 @@ mod tests {
         assert!(a.read_line(&mut line).is_err(), "no answer while it is stopped");
         a.get_mut().set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         served.resume();
-        assert_eq!(hear(&mut a), "+PONG");
+        assert_eq!(read_reply(&mut a), "+PONG");
     }
 }

@@ -69,7 +69,7 @@ impl Svg {
         self.0.push_str(&other.0);
     }
 
-    /// Closes an element. Browsers show its title as a tooltip.
+    /// Closes an element. Its title is the tooltip.
     fn end(&mut self, element: &str, title: &str) {
         if title.is_empty() {
             self.0.push_str("/>\n");
@@ -114,7 +114,6 @@ impl Svg {
         self.end("path", title);
     }
 
-    /// Draws a cross.
     pub(crate) fn cross(&mut self, class: &str, (x, y): (f64, f64), arm: f64, title: &str) {
         let (l, r, t, b) = (Px(x - arm), Px(x + arm), Px(y - arm), Px(y + arm));
         self.put(format_args!(r#"<path class="{class}" d="M{l} {t}L{r} {b}M{l} {b}L{r} {t}""#));

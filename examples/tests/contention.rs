@@ -50,7 +50,7 @@ fn measured(urls: &[String], args: &str) -> Vec<(String, String)> {
     one_line_of_json(&ended)
 }
 
-/// Reads one flat object in one line.
+/// Parses a flat JSON object on one line.
 fn one_line_of_json(ended: &Ended) -> Vec<(String, String)> {
     let line = ended.out.strip_suffix('\n').unwrap();
     assert!(!line.contains('\n'), "{line}");
@@ -95,7 +95,7 @@ fn the_line_has_its_fields_in_order_on_each_runtime() {
         assert_sound(&fields);
         assert_eq!((fields[0].1.as_str(), fields[1].1.as_str()), ("\"contended\"", "4"));
         assert_eq!((fields[2].1.as_str(), fields[3].1.as_str()), ("0.5", "1"));
-        assert!(number(&fields, "hold_us_mean") >= 1_000.0, "a hold was shorter than asked for: {fields:?}");
+        assert!(number(&fields, "hold_us_mean") >= 1_000.0, "a hold was shorter than requested: {fields:?}");
     }
     assert_eq!(redis.cli(&["EXISTS", "contention"]), "0");
 }
@@ -119,7 +119,6 @@ fn own_locks_a_quorum_and_etcd() {
     assert_sound(&measured(&urls, "--workload quorum --clients 2 --seconds 0.3"));
     let etcd = Etcd::start();
     assert_sound(&measured(&[etcd.url()], "--workload contended --clients 4 --clients-per-connection 2 --seconds 0.5"));
-    // Nothing is left of it.
     assert_eq!((etcd.keys(), etcd.leases()), (vec![], vec![]));
 }
 
@@ -129,7 +128,7 @@ fn held_locks_are_counted() {
     let fields = measured(&[redis.url()], "--workload held --locks 200 --clients 8 --seconds 1 --ttl 600ms");
     let expected = ["workload", "clients", "seconds", "locks", "acquire_s", "hold_cpu_s", "rss_per_lock", "lost"];
     assert_eq!(names(&fields), expected);
-    // Longer than a TTL: they were renewed.
+    // Longer than the TTL, so the locks were renewed.
     assert_eq!((number(&fields, "locks"), number(&fields, "lost")), (200.0, 0.0));
     let left = redis.keys().into_iter().filter(|key| key.starts_with("contention:")).count();
     assert_eq!(left, 0, "{:?}", redis.keys());
@@ -180,15 +179,15 @@ fn the_report_is_whole_and_well_formed() {
     assert_eq!(ended.code, 0, "{ended:?}");
     let page = scratch.read("report/report.html");
     let elements = elements_of(&page);
-    // Four scenarios with a row for each way; lines and dots.
+    // Four scenarios with a row for each method; lines and dots.
     assert_eq!(elements["svg"], 4 + 1 + 3);
-    assert!(!elements.contains_key("script"), "it is to be legible without");
-    for way in ["polling", "wake-up", "turns", "quorum of five", "etcd", "etcd, turns"] {
-        // The pictures of the waits, the dots in three pictures of four columns, the lines.
-        assert!(page.matches(&format!(">{way}<")).count() >= 4 + 3, "{way} is missing");
+    assert!(!elements.contains_key("script"), "readable without scripts");
+    for method in ["polling", "wake-up", "local hand-over", "quorum of five", "etcd", "etcd, local"] {
+        // The charts of the waits, of the dots (three, with four columns each), and of the rates.
+        assert!(page.matches(&format!(">{method}<")).count() >= 4 + 3, "{method} is missing");
     }
-    // The command line stands at the end, with a path of any letters.
-    let figures = page.split("How it was measured").next().unwrap();
+    // The command line is at the end, and its path may contain any letters.
+    let figures = page.split("Environment<").next().unwrap();
     assert!(!figures.contains("NaN") && !figures.contains("inf"), "a figure that is none");
     assert_eq!(
         page.matches("://").count(),
@@ -212,7 +211,7 @@ fn the_report_is_whole_and_well_formed() {
     }
 }
 
-/// How many elements of each name there are. Panics if they are not nested as in XML.
+/// Counts the elements by name. Panics if they are not nested as in XML.
 fn elements_of(page: &str) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     let mut open: Vec<&str> = Vec::new();

@@ -9,9 +9,9 @@ use lock_examples::explore::picture::{self, Run};
 use lock_proto::sim::scenario::Backend;
 use lock_proto::sim::{Plan, scenarios};
 
-/// A scenario beyond the bounds: a lock is held twice in it, soon and surely.
+/// A scenario beyond the bounds, in which a lock is soon held twice.
 const BEYOND: &str = "redis-promotion";
-/// One within.
+/// A scenario within the bounds.
 const KEPT: &str = "redis-contention";
 
 fn explore(folder: &Path, line: &str) -> Output {
@@ -27,7 +27,7 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
-/// The page that a run says it has written.
+/// Returns the path of the page that a run printed.
 fn page(folder: &Path, output: &Output) -> String {
     let text = text(output);
     let path = text.lines().find_map(|line| line.strip_prefix("timeline: "));
@@ -55,7 +55,7 @@ fn assert_well_formed(page: &str) {
         assert!(name.bytes().all(|byte| byte.is_ascii_alphanumeric()), "<{inside}>");
         assert_attributes(attributes);
         if name == "style" {
-            // No markup may stand in it.
+            // Style sheets contain no markup.
             let (style, after) = rest.split_once("</style>").expect("a style ends");
             assert!(!style.contains(['<', '&']));
             rest = after;
@@ -124,17 +124,17 @@ fn what_is_looked_for_is_made_small_and_drawn_and_can_be_pasted() {
     assert_well_formed(&first);
     assert!(first.contains("class=\"violation excused\"") && first.contains("Not promised here: one holder at a time"));
 
-    // Another number of threads finds the same.
+    // The result does not depend on the number of threads.
     let again = explore(folder.path(), &format!("{find} --jobs 3"));
     assert_eq!(page(folder.path(), &again), first);
 
-    // The line that it prints gives the same page.
+    // The printed command reproduces the page.
     let line = printed.lines().find_map(|line| line.strip_prefix("again, as small as this: explore ")).expect("a line");
     let pasted = explore(folder.path(), line);
     assert_eq!(pasted.status.code(), Some(0), "{pasted:?}");
     assert_eq!(page(folder.path(), &pasted), first);
 
-    // And the first one the same run as it was drawn.
+    // The first printed command reproduces the original run.
     let line = printed.lines().find_map(|line| line.strip_prefix("explore ")).expect("a line");
     let whole = explore(folder.path(), line);
     assert!(text(&whole).contains("not promised: MutualExclusion at "), "{whole:?}");
@@ -153,7 +153,7 @@ fn one_seed_is_drawn_the_same_each_time() {
         first.contains(&format!("explore --scenario {KEPT} --seed 5</code>")) && first.contains("Nothing is broken.")
     );
     assert_eq!(page(folder.path(), &explore(folder.path(), &line)), first);
-    // Another part of it, into a folder that is there.
+    // Another window, written to an existing directory.
     let output = explore(folder.path(), &format!("--scenario {KEPT} --seed 5 --from 0 --to 100ms --out ."));
     let part = page(folder.path(), &output);
     assert_well_formed(&part);
@@ -169,7 +169,7 @@ fn a_run_of_every_scenario_can_be_drawn() {
         let page = picture::page(&run);
         assert_well_formed(&page);
         assert_eq!(picture::page(&run), page, "{}", scenario.name);
-        assert!(page.contains("class=\"held n0\"") && page.contains("class=\"m ask\""), "{}", scenario.name);
+        assert!(page.contains("class=\"held n0\"") && page.contains("class=\"m request\""), "{}", scenario.name);
     }
 }
 

@@ -29,7 +29,6 @@ fn etcdctl(etcd: &Etcd, args: &[&str]) -> Tool {
     Tool::spawn(etcd.etcdctl_command(args))
 }
 
-/// Waits until so many are in the queue.
 #[track_caller]
 fn wait_for_queue(etcd: &Etcd, length: usize) {
     assert!(wait_until(LONG, || etcd.keys_of("board/").len() == length), "{:?}", etcd.keys());
@@ -96,7 +95,7 @@ fn etcdctl_elect_comes_before_it_and_after_it() {
     assert_eq!(ours.terminate().code, 0);
     second.end();
     drop(theirs);
-    // Interrupted, etcdctl leaves its leases behind, to end by themselves.
+    // When interrupted, etcdctl does not revoke its leases.
     assert!(etcd.keys().is_empty() && etcd.leases().len() <= 2, "{:?} {:?}", etcd.keys(), etcd.leases());
 }
 

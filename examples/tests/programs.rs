@@ -1,4 +1,4 @@
-//! The small programs do what they show.
+//! Black-box tests of the small programs.
 
 use std::process::{Command, Output};
 

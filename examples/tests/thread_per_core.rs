@@ -1,5 +1,4 @@
-//! A host of a runtime whose tasks stay on one thread. Nothing in it is `Send`, and no wrapper
-//! pretends otherwise.
+//! A host of a runtime whose tasks stay on one thread. Nothing in it is `Send`.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -18,20 +17,20 @@ use lock_proto::redis::Release;
 use lock_testkit::{Etcd, Redis, TIMEOUT};
 use smol::net::TcpStream;
 
-type Boxed<T> = Pin<Box<dyn Future<Output = T>>>;
+type LocalBoxFuture<T> = Pin<Box<dyn Future<Output = T>>>;
 
 struct Local {
     clock: BootClock,
-    /// How many connections are open.
+    /// Number of open connections.
     open: Rc<Cell<u32>>,
 }
 
 impl Host for Local {
     type Clock = BootClock;
     type Stream = Socket;
-    type Resolve = Boxed<io::Result<Vec<SocketAddr>>>;
-    type Connect = Boxed<io::Result<Socket>>;
-    type Sleep = Boxed<()>;
+    type Resolve = LocalBoxFuture<io::Result<Vec<SocketAddr>>>;
+    type Connect = LocalBoxFuture<io::Result<Socket>>;
+    type Sleep = LocalBoxFuture<()>;
 
     fn clock(&self) -> BootClock {
         self.clock
@@ -90,16 +89,15 @@ impl Drop for Socket {
     }
 }
 
-/// Takes a lock and gives it back; the handles are as on every runtime.
-fn drive(settings: Settings) {
+fn run_with(settings: Settings) {
     let executor = smol::LocalExecutor::new();
     let open = Rc::new(Cell::new(0));
     let (client, driver) = connect(Local { clock: BootClock::new(), open: Rc::clone(&open) }, settings).unwrap();
-    let driving = executor.spawn(driver);
+    let driver_task = executor.spawn(driver);
     let work = async {
         let guard = client.lock("a").acquire().await.unwrap();
         assert!(open.get() > 0);
-        // Handles are `Send`: another thread asks, and gives back.
+        // Handles are `Send`, so another thread can release the lock.
         let releasing = thread::scope(|scope| {
             scope
                 .spawn(|| {
@@ -115,7 +113,7 @@ fn drive(settings: Settings) {
         drop(held);
         drop(waiting.await.unwrap());
         assert_eq!(client.shutdown(TIMEOUT).await.unreleased, 0);
-        driving.await;
+        driver_task.await;
     };
     let late = async {
         smol::Timer::after(TIMEOUT).await;
@@ -128,11 +126,11 @@ fn drive(settings: Settings) {
 #[test]
 fn redis() {
     let server = Redis::start();
-    drive(Settings::parse([server.url()]).unwrap());
+    run_with(Settings::parse([server.url()]).unwrap());
 }
 
 #[test]
 fn etcd() {
     let server = Etcd::start();
-    drive(Settings::parse([server.url()]).unwrap());
+    run_with(Settings::parse([server.url()]).unwrap());
 }

@@ -70,14 +70,9 @@
 //!
 //! * `redis` (default): Redis and Valkey.
 //! * `etcd`: etcd. Brings HTTP/2 and gRPC.
-//! * `async-std`: the module `async_std`.
-//!
-//! # async-std
-//!
-//! The feature `async-std` adds the module `async_std` with the same API for that runtime.
-//! async-std is discontinued
-//! ([RUSTSEC-2025-0052](https://rustsec.org/advisories/RUSTSEC-2025-0052.html)); its authors
-//! recommend smol.
+//! * `async-std`: the module `async_std`, with the same API for that runtime. It is discontinued
+//!   ([RUSTSEC-2025-0052](https://rustsec.org/advisories/RUSTSEC-2025-0052.html)); its authors
+//!   recommend smol.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -1,8 +1,8 @@
-//! A lock that nobody else wants, taken and given back over loopback on real servers.
+//! Uncontended acquire and release over loopback on real servers.
 //!
-//! `cargo bench -p lock-tokio --bench cycle`. Most of the
-//! time goes to the servers and the scheduler, so compare only runs that were made together.
-//! `make bench` has the comparison with bare sockets and bare calls.
+//! Run with `cargo bench -p lock-tokio --bench cycle`. Most of the time is spent in the servers and
+//! the scheduler, so compare only figures of the same run. `make bench` compares with bare sockets
+//! and bare calls.
 
 #![allow(missing_docs, reason = "the macros of criterion make public functions")]
 

@@ -1,4 +1,4 @@
-//! What the driver needs of tokio.
+//! The driver's host on tokio.
 
 use core::net::SocketAddr;
 use core::pin::Pin;
@@ -17,7 +17,7 @@ pub struct Tokio {
 }
 
 impl Tokio {
-    /// Tokio, and the system's clock.
+    /// Creates a host with tokio's reactor and the system's clock.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

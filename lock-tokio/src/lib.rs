@@ -36,36 +36,36 @@
 //!     let fence = guard.fence().expect("one node gives fencing tokens");
 //!     println!("held, with fencing token {fence}");
 //!
-//!     // Runs the work, ends it if the lock is lost, then gives the lock back.
+//!     // Runs the work, cancels it if the lock is lost, then releases the lock.
 //!     let done = guard.protect(async { "paid" }).await;
 //!     assert_eq!(done.output, Ok("paid"));
 //!     assert_eq!(done.release, Release::Released);
 //!
-//!     // Nothing is left to give back.
+//!     // The shutdown releases all remaining locks; here there are none.
 //!     let end = client.shutdown(Duration::from_secs(1)).await;
 //!     assert_eq!(end.unreleased, 0);
 //!     Ok(())
 //! }
 //! ```
 //!
-//! [`connect`] spawns one task, the driver, on the runtime it is called in; the runtime
-//! needs its I/O and time drivers (`enable_all`). Everything else — [`Lock`], [`Guard`],
-//! [`Observer`] — is the same on every runtime, and may be used and dropped on any thread. If the
-//! runtime ends first, holders are told that their lock is lost.
+//! [`connect`] spawns one task, the driver, on the current runtime, which needs its I/O and time
+//! drivers (`enable_all`). All other types ([`Lock`], [`Guard`], [`Observer`]) are the same on
+//! every runtime and may be used and dropped on any thread. If the runtime ends first, holders are
+//! notified that their lock is lost.
 //!
-//! What a lock promises on one node, on a replicated one and on a quorum, and what fencing adds, is
-//! described in `lock-proto`.
+//! `lock-proto` documents the guarantees of a lock on one node, on a replicated node and on a
+//! quorum, and what fencing adds.
 //!
 //! # etcd
 //!
-//! `connect("etcd://user:password@host1:2379,host2:2379")` gives the same client and the
-//! same locks, in one queue with `etcdctl lock` and the Go concurrency package; and
-//! [elections](Election) beside them. HTTP/2 and gRPC run inside the driver's task, and need
-//! nothing of the runtime but a TCP connection and a timer.
+//! `connect("etcd://user:password@host1:2379,host2:2379")` returns the same client with the same
+//! locks, plus [elections](Election). Its locks share one queue with `etcdctl lock` and the Go
+//! concurrency package. HTTP/2 and gRPC run inside the driver's task and need only a TCP connection
+//! and a timer from the runtime.
 //!
 //! # Features
 //!
-//! A store is compiled in by its feature. The URL of a store without its feature gives
+//! Each store is a feature. The URL of a store that is not compiled in gives
 //! [`ConnectError::MissingFeature`].
 //!
 //! * `redis` (default): Redis and Valkey.
@@ -73,9 +73,9 @@
 //!
 //! # Time
 //!
-//! Validity is measured with [`BootClock`](lock_proto::driver::BootClock), which counts through
-//! suspend on Linux (not while a virtual machine is paused by its host), and not with tokio's
-//! clock: pausing tokio's time in tests does not stop a lock from ending.
+//! Validity is measured with [`BootClock`](lock_proto::driver::BootClock), not with tokio's clock,
+//! so pausing tokio's time in tests does not keep a lock alive. On Linux that clock advances during
+//! suspend, but not while a virtual machine is paused by its host.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod connect;

@@ -27,7 +27,7 @@ impl Cost {
     ///
     /// If the server does not reply.
     #[must_use]
-    pub fn so_far(etcd: &Etcd) -> Self {
+    pub fn read(etcd: &Etcd) -> Self {
         let text = http_get(etcd.address(), "/metrics", Duration::from_secs(10)).expect("metrics");
         let of = |metric: &str| {
             let lines = text.lines().filter_map(|line| line.strip_prefix(metric)?.strip_prefix('{')?.split_once("} "));
@@ -91,9 +91,9 @@ pub struct Sample {
 
 /// Measures `contest`. Calls of the method `without` are not counted.
 pub async fn sample(etcd: &Etcd, without: Option<&str>, contest: impl Future<Output = Measured>) -> Sample {
-    let (cost, cpu) = (Cost::so_far(etcd), Cpu::so_far(etcd));
+    let (cost, cpu) = (Cost::read(etcd), Cpu::read(etcd));
     let Measured { rate, cycles } = contest.await;
-    let (cpu, mut cost) = (Cpu::so_far(etcd) - cpu, Cost::so_far(etcd) - cost);
+    let (cpu, mut cost) = (Cpu::read(etcd) - cpu, Cost::read(etcd) - cost);
     if let Some(method) = without {
         cost.calls.remove(method);
     }
@@ -116,8 +116,8 @@ struct Cpu {
 }
 
 impl Cpu {
-    fn so_far(etcd: &Etcd) -> Self {
-        Self { own: worked("self"), server: worked(&etcd.pid().to_string()) }
+    fn read(etcd: &Etcd) -> Self {
+        Self { own: cpu_time("self"), server: cpu_time(&etcd.pid().to_string()) }
     }
 }
 
@@ -135,7 +135,7 @@ impl Sub for Cpu {
 ///
 /// If there is no such process.
 #[must_use]
-pub fn worked(process: &str) -> Duration {
+pub fn cpu_time(process: &str) -> Duration {
     const TICK: Duration = Duration::from_millis(10);
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("Linux");
     // The name may contain any character, and ends at the last parenthesis.

@@ -1,7 +1,7 @@
 //! Shared parts of the benchmarks.
 
-pub mod bare;
 pub mod cost;
+pub mod raw_etcd;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,7 +23,7 @@ struct Counts {
 impl Meter {
     /// Returns true until the tasks must stop.
     #[must_use]
-    pub fn goes_on(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         !self.0.stop.load(Ordering::Relaxed)
     }
 

@@ -43,7 +43,7 @@ pub async fn a_name_whose_first_address_is_a_replica<R: Runtime>(kit: Kit<R>) {
     let (client, driver) = connect(host, Settings::parse(["redis://name.test"]).unwrap()).unwrap();
     kit.spawn(driver);
     kit.release(kit.take(&client, "a").await).await;
-    assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
+    assert_eq!(kit.in_time("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
 }
 
 /// A name that the host's resolver knows.

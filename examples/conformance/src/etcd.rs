@@ -25,7 +25,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// Waits until the clients have left nothing in the store.
 async fn clean<R: Runtime>(kit: &Kit<R>, etcd: &Etcd) {
-    kit.until("all keys and leases are gone", || etcd.keys().is_empty() && etcd.leases().is_empty()).await;
+    kit.wait_for("all keys and leases are gone", || etcd.keys().is_empty() && etcd.leases().is_empty()).await;
 }
 
 pub async fn two_clients_exclude_each_other<R: Runtime>(kit: Kit<R>) {
@@ -36,20 +36,19 @@ pub async fn two_clients_exclude_each_other<R: Runtime>(kit: Kit<R>) {
     let keys = etcd.keys_of("a/");
     let owner = guard.owner().unwrap();
     assert_eq!(keys, [String::from_utf8_lossy(&owner.key)]);
-    // A single try, then a longer wait.
-    let failure = kit.soon("try", second.lock("a").try_acquire()).await.unwrap_err();
+    let failure = kit.in_time("try", second.lock("a").try_acquire()).await.unwrap_err();
     assert!(failure.is_busy() && !failure.is_timeout(), "{failure}");
     let mut waiting = second.lock("a").acquire();
-    assert!(kit.cancelled(300 * MS, &mut waiting).await.is_none());
+    assert!(kit.cancel_after(300 * MS, &mut waiting).await.is_none());
     assert_eq!(waiting.blocked(), Some(Blocked::Held));
-    // The next in the queue follows at once, with a greater fence.
+    // The next in the queue gets the lock, with a greater fencing token.
     let before = guard.fence().unwrap();
     kit.release(guard).await;
-    let guard = kit.soon("the next holder", waiting).await.unwrap();
+    let guard = kit.in_time("the next holder", waiting).await.unwrap();
     assert!(guard.fence().unwrap() > before);
     drop(guard);
     for client in [first, second] {
-        assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
+        assert_eq!(kit.in_time("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
     }
     clean(&kit, &etcd).await;
 }
@@ -64,12 +63,12 @@ pub async fn many_tasks_of_many_clients_take_turns<R: Runtime>(kit: Kit<R>) {
         let mut fences = Vec::new();
         while !waiting.is_empty() {
             let guard = kit
-                .soon(
+                .in_time(
                     "the next turn",
                     poll_fn(|cx| {
-                        for place in 0..waiting.len() {
-                            if let Poll::Ready(guard) = waiting[place].as_mut().poll(cx) {
-                                drop(waiting.swap_remove(place));
+                        for index in 0..waiting.len() {
+                            if let Poll::Ready(guard) = waiting[index].as_mut().poll(cx) {
+                                drop(waiting.swap_remove(index));
                                 return Poll::Ready(guard.unwrap());
                             }
                         }
@@ -93,7 +92,7 @@ pub async fn dropped_at_any_time_nothing_is_left<R: Runtime>(kit: Kit<R>) {
     for micros in (0..20_000).step_by(900) {
         let client = kit.client(&etcd.url());
         let acquiring = client.lock("a").acquire();
-        let guard = kit.cancelled(Duration::from_micros(micros), acquiring).await;
+        let guard = kit.cancel_after(Duration::from_micros(micros), acquiring).await;
         drop(guard);
         drop(client);
     }
@@ -102,9 +101,9 @@ pub async fn dropped_at_any_time_nothing_is_left<R: Runtime>(kit: Kit<R>) {
     let client = kit.client(&etcd.url());
     let _ = kit.take(&client, "a").await.release().await;
     for micros in (0..4_000).step_by(200) {
-        drop(kit.cancelled(Duration::from_micros(micros), client.lock("a").acquire()).await);
+        drop(kit.cancel_after(Duration::from_micros(micros), client.lock("a").acquire()).await);
     }
-    kit.until("the key is gone", || etcd.keys().is_empty()).await;
+    kit.wait_for("the key is gone", || etcd.keys().is_empty()).await;
     let guard = kit.take(&client, "a").await;
     // Dropping the last handle shuts the client down, but the lock is still released.
     drop(client);
@@ -118,16 +117,16 @@ pub async fn a_revoked_lease_is_a_loss<R: Runtime>(kit: Kit<R>) {
     let client = kit.with(Config::parse(&etcd.url()).unwrap().session_ttl(Duration::from_secs(2)));
     let guard = kit.take(&client, "a").await;
     let mut waiting = client.lock("a").acquire();
-    assert!(kit.cancelled(20 * MS, &mut waiting).await.is_none());
+    assert!(kit.cancel_after(20 * MS, &mut waiting).await.is_none());
     etcd.revoke(&etcd.leases()[0]);
     let since = Instant::now();
-    assert_eq!(kit.soon("the loss", guard.lost()).await, Loss::Gone);
+    assert_eq!(kit.in_time("the loss", guard.lost()).await, Loss::Gone);
     assert!(since.elapsed() < Duration::from_secs(2), "noticed before it would have ended: {:?}", since.elapsed());
     assert!(!guard.is_held() && guard.owner().is_none());
     assert_eq!(guard.owner_guard(), Err(OwnerError::Lost(Loss::Gone)));
-    assert_eq!(kit.soon("release", guard.release()).await, Release::Expired);
+    assert_eq!(kit.in_time("release", guard.release()).await, Release::Expired);
     // A new session replaces it.
-    drop(kit.soon("the next holder", waiting).await.unwrap());
+    drop(kit.in_time("the next holder", waiting).await.unwrap());
     drop(client);
     clean(&kit, &etcd).await;
 }
@@ -138,7 +137,7 @@ pub async fn a_deleted_key_is_a_loss<R: Runtime>(kit: Kit<R>) {
     let guard = kit.take(&client, "a").await;
     let key = etcd.keys_of("a/").pop().unwrap();
     assert!(etcd.delete(&key));
-    assert_eq!(kit.soon("the loss", guard.lost()).await, Loss::Gone);
+    assert_eq!(kit.in_time("the loss", guard.lost()).await, Loss::Gone);
     drop((guard, client));
     clean(&kit, &etcd).await;
 }
@@ -146,12 +145,12 @@ pub async fn a_deleted_key_is_a_loss<R: Runtime>(kit: Kit<R>) {
 pub async fn a_silent_server_is_a_loss_in_time<R: Runtime>(kit: Kit<R>) {
     let mut etcd = Etcd::start();
     let client = kit.client(&etcd.url());
-    let guard = kit.soon("acquire", client.lock("a").ttl(Duration::from_secs(1)).acquire()).await.unwrap();
+    let guard = kit.in_time("acquire", client.lock("a").ttl(Duration::from_secs(1)).acquire()).await.unwrap();
     etcd.pause();
     let since = Instant::now();
-    kit.soon("at risk", guard.observer().at_risk()).await;
+    kit.in_time("at risk", guard.observer().at_risk()).await;
     assert!(guard.is_held(), "the warning comes before the loss");
-    assert_eq!(kit.soon("the loss", guard.lost()).await, Loss::Expired);
+    assert_eq!(kit.in_time("the loss", guard.lost()).await, Loss::Expired);
     assert!(since.elapsed() <= Duration::from_secs(1) + SLACK, "{:?}", since.elapsed());
     etcd.resume();
     drop(guard);
@@ -169,12 +168,12 @@ pub async fn a_lock_of_its_own_ttl<R: Runtime>(kit: Kit<R>) {
     let etcd = Etcd::start();
     let client = kit.client(&etcd.url());
     let lock = client.lock("a").ttl(Duration::from_secs(1)).renew(Renew::Manual);
-    let guard = kit.soon("acquire", lock.acquire()).await.unwrap();
+    let guard = kit.in_time("acquire", lock.acquire()).await.unwrap();
     assert_eq!(guard.ttl(), Duration::from_secs(1));
     let before = guard.valid_until();
-    kit.soon("extend", guard.extend()).await.unwrap();
+    kit.in_time("extend", guard.extend()).await.unwrap();
     assert!(guard.valid_until() > before);
-    assert_eq!(kit.soon("the end", guard.lost()).await, Loss::Expired);
+    assert_eq!(kit.in_time("the end", guard.lost()).await, Loss::Expired);
     drop((guard, client, lock));
     clean(&kit, &etcd).await;
 }
@@ -191,7 +190,7 @@ pub async fn the_key_of_a_holder<R: Runtime>(kit: Kit<R>) {
     // A local hand-over changes the key.
     let waiting = client.lock("a").acquire();
     drop(guard);
-    let next = kit.soon("the next holder", waiting).await.unwrap();
+    let next = kit.in_time("the next holder", waiting).await.unwrap();
     let now = next.owner().unwrap();
     assert!((now.create_revision, now.mod_revision) > (owner.create_revision, owner.mod_revision), "{now:?} {owner:?}");
     drop((next, client));
@@ -202,30 +201,30 @@ pub async fn elections<R: Runtime>(kit: Kit<R>) {
     let etcd = Etcd::start();
     let (first, second, third) = (kit.client(&etcd.url()), kit.client(&etcd.url()), kit.client(&etcd.url()));
     let election = third.election("board");
-    assert_eq!(kit.soon("nobody", election.leader()).await.unwrap(), None);
+    assert_eq!(kit.in_time("nobody", election.leader()).await.unwrap(), None);
     let mut observation = election.observe().unwrap();
-    assert_eq!(kit.soon("nobody yet", observation.next()).await, Some(ElectionEvent::NoLeader));
+    assert_eq!(kit.in_time("nobody yet", observation.next()).await, Some(ElectionEvent::NoLeader));
     let seen = |event: Option<ElectionEvent>| -> Leader {
         let Some(ElectionEvent::Leader(leader)) = event else { panic!("{event:?}") };
         leader
     };
 
-    let mut leadership = kit.soon("elected", first.election("board").campaign("one")).await.unwrap();
+    let mut leadership = kit.in_time("elected", first.election("board").campaign("one")).await.unwrap();
     assert!(leadership.is_held() && leadership.fence().is_some());
-    let leader = seen(kit.soon("the first", observation.next()).await);
+    let leader = seen(kit.in_time("the first", observation.next()).await);
     assert_eq!((&*leader.value, &leader.key), (&b"one"[..], &leadership.owner().unwrap().key));
 
-    let mut standing = second.election("board").campaign("two");
-    assert!(kit.cancelled(200 * MS, &mut standing).await.is_none());
-    let revision = kit.soon("proclaim", leadership.proclaim("uno")).await.unwrap();
-    let leader = seen(kit.soon("the new value", observation.next()).await);
+    let mut campaigning = second.election("board").campaign("two");
+    assert!(kit.cancel_after(200 * MS, &mut campaigning).await.is_none());
+    let revision = kit.in_time("proclaim", leadership.proclaim("uno")).await.unwrap();
+    let leader = seen(kit.in_time("the new value", observation.next()).await);
     assert_eq!((&*leader.value, leader.mod_revision), (&b"uno"[..], revision));
-    assert_eq!(kit.soon("asked", election.leader()).await.unwrap(), Some(leader));
+    assert_eq!(kit.in_time("the leader", election.leader()).await.unwrap(), Some(leader));
 
-    assert_eq!(kit.soon("resign", leadership.resign()).await, Release::Released);
-    let mut leadership = kit.soon("the next", standing).await.unwrap();
+    assert_eq!(kit.in_time("resign", leadership.resign()).await, Release::Released);
+    let mut leadership = kit.in_time("the next", campaigning).await.unwrap();
     let leader = loop {
-        match kit.soon("the second", observation.next()).await {
+        match kit.in_time("the second", observation.next()).await {
             Some(ElectionEvent::Leader(leader)) => break leader,
             Some(ElectionEvent::NoLeader) => {}
             other => panic!("{other:?}"),
@@ -234,11 +233,11 @@ pub async fn elections<R: Runtime>(kit: Kit<R>) {
     assert_eq!(&*leader.value, b"two");
 
     // Dropping a campaign withdraws it.
-    drop(kit.cancelled(50 * MS, first.election("board").campaign("three")).await);
-    kit.until("one key", || etcd.keys_of("board/").len() == 1).await;
+    drop(kit.cancel_after(50 * MS, first.election("board").campaign("three")).await);
+    kit.wait_for("one key", || etcd.keys_of("board/").len() == 1).await;
     assert!(etcd.delete(core::str::from_utf8(&leader.key).unwrap()));
-    assert_eq!(kit.soon("nobody", observation.next()).await, Some(ElectionEvent::NoLeader));
-    let lost = kit.soon("told", leadership.proclaim("four")).await.unwrap_err();
+    assert_eq!(kit.in_time("nobody", observation.next()).await, Some(ElectionEvent::NoLeader));
+    let lost = kit.in_time("the result", leadership.proclaim("four")).await.unwrap_err();
     assert_eq!(lost, ProclaimError::Lost(Loss::Gone));
     drop(leadership);
     drop(observation);
@@ -250,14 +249,14 @@ pub async fn a_leader_resigns_when_its_work_has_ended<R: Runtime>(kit: Kit<R>) {
     let etcd = Etcd::start();
     let client = kit.client(&etcd.url());
     let election = client.election("board").ttl(Duration::from_secs(1));
-    // The leader is asked to resign, and takes its time.
-    let leadership = kit.soon("elected", election.campaign("one")).await.unwrap();
+    // The leader is asked to resign, and finishes its work first.
+    let leadership = kit.in_time("elected", election.campaign("one")).await.unwrap();
     let resign_handle = leadership.resign_handle();
     let thread = thread::spawn(move || {
         thread::sleep(100 * MS);
         resign_handle.resign();
     });
-    let led = leadership.lead(|stop| {
+    let end = leadership.lead(|stop| {
         let etcd = &etcd;
         let kit = &kit;
         async move {
@@ -267,24 +266,24 @@ pub async fn a_leader_resigns_when_its_work_has_ended<R: Runtime>(kit: Kit<R>) {
             etcd.keys_of("board/").len()
         }
     });
-    let led = kit.soon("the work", led).await;
-    assert_eq!((led.output, led.release), (Ok(1), Release::Released), "the office was held until the work had ended");
+    let end = kit.in_time("the work", end).await;
+    assert_eq!((end.output, end.release), (Ok(1), Release::Released), "the leadership lasted until the work had ended");
     thread.join().unwrap();
     assert_eq!(etcd.keys_of("board/").len(), 0);
 
     // The leader is asked to resign, and ignores it.
-    let leadership = kit.soon("elected", election.campaign("two")).await.unwrap();
+    let leadership = kit.in_time("elected", election.campaign("two")).await.unwrap();
     leadership.resign_handle().resign();
     let since = Instant::now();
-    let led = kit.soon("the limit", leadership.lead(|_| core::future::pending::<()>())).await;
-    assert_eq!((led.output, led.release), (Err(LeadError::Late), Release::Released));
+    let end = kit.in_time("the limit", leadership.lead(|_| core::future::pending::<()>())).await;
+    assert_eq!((end.output, end.release), (Err(LeadError::Late), Release::Released));
     assert!(since.elapsed() >= Duration::from_secs(1), "{:?}", since.elapsed());
 
     // Renewals fail: the leader is asked to stop, and then stopped.
-    let leadership = kit.soon("elected", election.campaign("three")).await.unwrap();
+    let leadership = kit.in_time("elected", election.campaign("three")).await.unwrap();
     etcd.pause();
     let mut raised = false;
-    let led = leadership.lead(|stop| {
+    let end = leadership.lead(|stop| {
         let raised = &mut raised;
         async move {
             stop.raised().await;
@@ -292,7 +291,7 @@ pub async fn a_leader_resigns_when_its_work_has_ended<R: Runtime>(kit: Kit<R>) {
             core::future::pending::<()>().await;
         }
     });
-    let output = kit.cancelled(Duration::from_secs(2), led).await.map(|led| led.output);
+    let output = kit.cancel_after(Duration::from_secs(2), end).await.map(|end| end.output);
     etcd.resume();
     assert!(raised);
     assert!(matches!(output, None | Some(Err(LeadError::Lost(Loss::Expired)))), "{output:?}");
@@ -305,13 +304,13 @@ pub async fn logins_and_permissions<R: Runtime>(kit: Kit<R>) {
     let client = kit.client(&etcd.url_with("worker", "secret"));
     kit.release(kit.take(&client, "jobs/1").await).await;
     let limited = |client: &Client, name: &str| client.lock(name).wait(Duration::from_secs(3)).acquire();
-    let refused = kit.soon("refused", limited(&client, "other")).await.unwrap_err();
+    let refused = kit.in_time("refused", limited(&client, "other")).await.unwrap_err();
     assert!(refused.is_refused(), "{refused}");
     let stranger = kit.client(&etcd.url_with("worker", "wrong"));
-    let refused = kit.soon("refused", limited(&stranger, "jobs/1")).await.unwrap_err();
+    let refused = kit.in_time("refused", limited(&stranger, "jobs/1")).await.unwrap_err();
     assert!(refused.is_refused(), "{refused}");
     let nobody = kit.client(&format!("etcd://{}", etcd.address()));
-    let refused = kit.soon("refused", limited(&nobody, "jobs/1")).await.unwrap_err();
+    let refused = kit.in_time("refused", limited(&nobody, "jobs/1")).await.unwrap_err();
     assert!(refused.is_refused(), "{refused}");
     drop((client, stranger, nobody));
     clean(&kit, &etcd).await;
@@ -335,11 +334,11 @@ pub async fn servers_that_are_none<R: Runtime>(kit: Kit<R>) {
             }
         });
         let client = kit.client(&url);
-        let failed = kit.soon("told", client.lock("a").wait(2500 * MS).acquire()).await.unwrap_err();
+        let failed = kit.in_time("the result", client.lock("a").wait(2500 * MS).acquire()).await.unwrap_err();
         let AcquireErrorKind::TimedOut(report) = failed.kind() else { panic!("{failed}") };
         let expected = Answer::Unreachable(Cause::Fault(Fault::Protocol(breach)));
         assert_eq!(&*report.nodes, [expected], "{report}");
-        assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
+        assert_eq!(kit.in_time("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
     }
 }
 
@@ -354,15 +353,15 @@ pub async fn another_member_takes_over<R: Runtime>(kit: Kit<R>) {
     for member in [0, 1] {
         cluster.member(member).kill();
         kit.sleep(100 * MS).await;
-        cluster.member(member).restart_unseen();
+        cluster.member(member).restart_without_waiting();
         assert!(guard.is_held());
-        let waited = kit.soon("another lock", client.lock("b").acquire()).await.unwrap();
+        let waited = kit.in_time("another lock", client.lock("b").acquire()).await.unwrap();
         kit.release(waited).await;
         assert!(cluster.leader() < 3);
     }
     assert!(guard.is_held(), "a session outlives a member");
     kit.release(guard).await;
-    assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
+    assert_eq!(kit.in_time("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
     assert_eq!(cluster.etcdctl(&["get", "--prefix", ""]), "");
 }
 
@@ -371,18 +370,18 @@ pub async fn an_election_cancelled_at_every_await_point<R: Runtime>(kit: Kit<R>)
     let etcd = Etcd::start();
     let (client, other) = (kit.client(&etcd.url()), kit.client(&etcd.url()));
     let (election, theirs) = (client.election("board"), other.election("board"));
-    kit.cancelled_everywhere(|| async {
+    kit.cancel_at_every_await(|| async {
         let mut leadership = election.campaign("one").await.unwrap();
         let mut observation = theirs.observe().unwrap();
         assert!(matches!(observation.next().await, Some(ElectionEvent::Leader(_))));
         leadership.proclaim("uno").await.unwrap();
         assert_eq!(theirs.leader().await.unwrap().map(|leader| leader.value), Some("uno".into()));
         leadership.resign_handle().resign();
-        let led = leadership.lead(async |stop| stop.raised().await).await;
-        assert_eq!((led.output, led.release), (Ok(()), Release::Released));
+        let end = leadership.lead(async |stop| stop.raised().await).await;
+        assert_eq!((end.output, end.release), (Ok(()), Release::Released));
     })
     .await;
-    kit.until("no candidate is left", || etcd.keys().is_empty()).await;
+    kit.wait_for("no candidate is left", || etcd.keys().is_empty()).await;
     drop((election, theirs, client, other));
     clean(&kit, &etcd).await;
 }

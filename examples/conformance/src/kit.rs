@@ -33,7 +33,6 @@ impl<R: Runtime> Kit<R> {
         Arc::clone(&self.runtime)
     }
 
-    /// Creates a client of the server with this URL.
     pub(crate) fn client(&self, url: &str) -> Client {
         self.with(Settings::parse([url]).unwrap())
     }
@@ -50,8 +49,7 @@ impl<R: Runtime> Kit<R> {
         self.runtime.host().sleep(time).await;
     }
 
-    /// Waits for a condition.
-    pub(crate) async fn until(&self, what: &str, mut condition: impl FnMut() -> bool) {
+    pub(crate) async fn wait_for(&self, what: &str, mut condition: impl FnMut() -> bool) {
         let end = Instant::now() + TIMEOUT;
         while !condition() {
             assert!(Instant::now() < end, "not in time: {what}");
@@ -60,12 +58,12 @@ impl<R: Runtime> Kit<R> {
     }
 
     /// Runs a future, which must end within [`TIMEOUT`].
-    pub(crate) async fn soon<F: Future>(&self, what: &str, future: F) -> F::Output {
-        self.cancelled(TIMEOUT, future).await.unwrap_or_else(|| panic!("not in time: {what}"))
+    pub(crate) async fn in_time<F: Future>(&self, what: &str, future: F) -> F::Output {
+        self.cancel_after(TIMEOUT, future).await.unwrap_or_else(|| panic!("not in time: {what}"))
     }
 
     /// Runs a future for at most `after`, then drops it.
-    pub(crate) async fn cancelled<F: Future>(&self, after: Duration, future: F) -> Option<F::Output> {
+    pub(crate) async fn cancel_after<F: Future>(&self, after: Duration, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         let mut limit = pin!(self.runtime.host().sleep(after));
         poll_fn(|cx| match future.as_mut().poll(cx) {
@@ -85,9 +83,9 @@ impl<R: Runtime> Kit<R> {
         .await
     }
 
-    /// Runs the future again and again, and drops it after one more poll each time, until it
-    /// completes. That drops it at every await point.
-    pub(crate) async fn cancelled_everywhere<F: Future>(&self, mut begin: impl FnMut() -> F) -> F::Output {
+    /// Drops the future after one poll, then after two, and so on until it completes, so that it is
+    /// dropped at every await point.
+    pub(crate) async fn cancel_at_every_await<F: Future>(&self, mut begin: impl FnMut() -> F) -> F::Output {
         for last in 1..500 {
             let done = {
                 let mut future = pin!(begin());
@@ -100,7 +98,7 @@ impl<R: Runtime> Kit<R> {
                         Poll::Pending => Poll::Pending,
                     }
                 });
-                self.soon("the next await", run).await
+                self.in_time("the next await", run).await
             };
             if let Some(done) = done {
                 return done;
@@ -110,16 +108,16 @@ impl<R: Runtime> Kit<R> {
     }
 
     pub(crate) async fn take(&self, client: &Client, name: &str) -> Guard {
-        self.soon("acquire", client.lock(name).acquire()).await.unwrap()
+        self.in_time("acquire", client.lock(name).acquire()).await.unwrap()
     }
 
     pub(crate) async fn release(&self, guard: Guard) {
-        assert_eq!(self.soon("release", guard.release()).await, Release::Released);
+        assert_eq!(self.in_time("release", guard.release()).await, Release::Released);
     }
 }
 
 /// Runs futures concurrently until all have completed.
-pub(crate) async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+pub(crate) async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut running: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
     let mut done: Vec<Option<F::Output>> = running.iter().map(|_| None).collect();
     poll_fn(|cx| {

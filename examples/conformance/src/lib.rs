@@ -23,12 +23,12 @@
 #![allow(missing_docs, reason = "the scenarios are named after what they show")]
 
 mod addresses;
-pub mod bad_input;
-pub mod both;
 pub mod etcd;
 mod kit;
 pub mod redis;
+pub mod runtime_faults;
 mod server;
+pub mod shared;
 
 use lock_proto::driver::{Client, ConnectError, Host, Settings};
 
@@ -81,7 +81,7 @@ macro_rules! suite {
                 unix_sockets_and_passwords a_quorum_with_a_dead_node nobody_else_is_inside
                 a_name_whose_first_address_is_a_replica a_name_of_the_system redis_has_no_elections
                 the_host_reads_files);
-            $crate::suite!(@both $runtime, redis);
+            $crate::suite!(@shared $runtime, redis);
         }
         mod etcd {
             use super::*;
@@ -91,15 +91,15 @@ macro_rules! suite {
                 the_key_of_a_holder elections an_election_cancelled_at_every_await_point
                 a_leader_resigns_when_its_work_has_ended logins_and_permissions servers_that_are_none
                 another_member_takes_over);
-            $crate::suite!(@both $runtime, etcd);
+            $crate::suite!(@shared $runtime, etcd);
         }
     };
-    (@both $runtime:ty, $server:ident) => {
+    (@shared $runtime:ty, $server:ident) => {
         $crate::suite!(@on $runtime, $server:
             cancelled_at_every_await_point guards_move_between_tasks_and_threads dropped_outside_a_runtime
             dropped_during_a_shutdown what_became_of_a_release a_killed_server many_locks
             a_name_whose_first_address_is_dead);
-        $crate::suite!(@bad $runtime, $server:
+        $crate::suite!(@runtime_faults $runtime, $server:
             a_guard_outlives_its_runtime a_client_on_two_runtimes a_driver_that_is_never_polled
             a_driver_that_is_polled_no_more a_blocked_driver a_suspended_machine);
     };
@@ -112,13 +112,13 @@ macro_rules! suite {
     (@on $runtime:ty, $server:ident: $($name:ident)+) => {$(
         #[test]
         fn $name() {
-            $crate::run(|kit| $crate::both::$name::<$runtime>(kit, $crate::Server::$server()));
+            $crate::run(|kit| $crate::shared::$name::<$runtime>(kit, $crate::Server::$server()));
         }
     )+};
-    (@bad $runtime:ty, $server:ident: $($name:ident)+) => {$(
+    (@runtime_faults $runtime:ty, $server:ident: $($name:ident)+) => {$(
         #[test]
         fn $name() {
-            $crate::bad_input::$name::<$runtime>($crate::Server::$server());
+            $crate::runtime_faults::$name::<$runtime>($crate::Server::$server());
         }
     )+};
 }

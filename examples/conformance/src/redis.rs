@@ -22,7 +22,7 @@ use crate::{Kit, Runtime};
 const TTL: Duration = Duration::from_secs(2);
 
 async fn take<R: Runtime>(kit: &Kit<R>, client: &Client, name: &str) -> Guard {
-    kit.soon("acquire", client.lock(name).ttl(TTL).acquire()).await.unwrap()
+    kit.in_time("acquire", client.lock(name).ttl(TTL).acquire()).await.unwrap()
 }
 
 fn exists(redis: &Redis, key: &str) -> bool {
@@ -38,7 +38,7 @@ pub async fn take_and_give_back<R: Runtime>(kit: Kit<R>) {
     assert!(left > 0 && left <= 2000, "{left}");
     assert!(guard.is_held() && guard.remaining() <= TTL);
     let fence = guard.fence().unwrap();
-    assert_eq!(kit.soon("release", guard.release()).await, Release::Released);
+    assert_eq!(kit.in_time("release", guard.release()).await, Release::Released);
     assert!(!exists(&redis, "a"));
     assert!(take(&kit, &client, "a").await.fence().unwrap() > fence);
 }
@@ -47,14 +47,14 @@ pub async fn a_dropped_guard_gives_back<R: Runtime>(kit: Kit<R>) {
     let redis = Redis::start();
     let client = kit.client(&redis.url());
     drop(take(&kit, &client, "a").await);
-    kit.until("the key is gone", || !exists(&redis, "a")).await;
+    kit.wait_for("the key is gone", || !exists(&redis, "a")).await;
     // Dropping the last guard shuts the client down, after a release.
     let guard = take(&kit, &client, "b").await;
     drop(client);
     assert!(guard.is_held());
     drop(guard);
-    kit.until("the key is gone", || !exists(&redis, "b")).await;
-    kit.until("the connections are closed", || redis.cli(&["CLIENT", "LIST"]).lines().count() == 1).await;
+    kit.wait_for("the key is gone", || !exists(&redis, "b")).await;
+    kit.wait_for("the connections are closed", || redis.cli(&["CLIENT", "LIST"]).lines().count() == 1).await;
 }
 
 pub async fn a_waiter_of_another_client_follows<R: Runtime>(kit: Kit<R>) {
@@ -63,10 +63,10 @@ pub async fn a_waiter_of_another_client_follows<R: Runtime>(kit: Kit<R>) {
     let guard = take(&kit, &first, "a").await;
     let lock = second.lock("a");
     let mut waiting = pin!(lock.acquire());
-    assert!(kit.cancelled(Duration::from_millis(200), waiting.as_mut()).await.is_none());
-    let released = kit.soon("release", guard.release()).await;
+    assert!(kit.cancel_after(Duration::from_millis(200), waiting.as_mut()).await.is_none());
+    let released = kit.in_time("release", guard.release()).await;
     assert_eq!(released, Release::Released);
-    let guard = kit.soon("the next holder", waiting).await.unwrap();
+    let guard = kit.in_time("the next holder", waiting).await.unwrap();
     assert!(guard.is_held());
 }
 
@@ -74,10 +74,10 @@ pub async fn busy_and_timed_out<R: Runtime>(kit: Kit<R>) {
     let redis = Redis::start();
     redis.cli(&["SET", "a", "somebody", "PX", "60000"]);
     let client = kit.client(&redis.url());
-    let error = kit.soon("one attempt", client.lock("a").try_acquire()).await.unwrap_err();
+    let error = kit.in_time("one attempt", client.lock("a").try_acquire()).await.unwrap_err();
     assert!(error.is_busy() && !error.is_unreachable(), "{error}");
     let start = Instant::now();
-    let error = kit.soon("a wait", client.lock("a").wait(Duration::from_millis(300)).acquire()).await.unwrap_err();
+    let error = kit.in_time("a wait", client.lock("a").wait(Duration::from_millis(300)).acquire()).await.unwrap_err();
     let AcquireErrorKind::TimedOut(report) = error.kind() else { panic!("{error}") };
     assert!(matches!(&*report.nodes, [Answer::Taken(_)]), "{report}");
     assert!(start.elapsed() >= Duration::from_millis(300));
@@ -91,20 +91,20 @@ pub async fn cancelled_acquisitions_leave_nothing<R: Runtime>(kit: Kit<R>) {
     let client = kit.client(&redis.url());
     for micros in (0..2000).step_by(50) {
         let name = format!("k{micros}");
-        let taken = kit.cancelled(Duration::from_micros(micros), client.lock(&name).acquire()).await;
+        let taken = kit.cancel_after(Duration::from_micros(micros), client.lock(&name).acquire()).await;
         drop(taken);
     }
     // Also on a connection that is still being opened.
     let fresh = kit.client(&redis.url());
-    let _ = kit.cancelled(Duration::ZERO, fresh.lock("fresh").acquire()).await;
-    kit.until("all keys are gone", || redis.keys().iter().all(|key| key.starts_with("lock-proto:"))).await;
+    let _ = kit.cancel_after(Duration::ZERO, fresh.lock("fresh").acquire()).await;
+    kit.wait_for("all keys are gone", || redis.keys().iter().all(|key| key.starts_with("lock-proto:"))).await;
 }
 
 pub async fn a_lock_outlives_its_ttl_while_it_is_held<R: Runtime>(kit: Kit<R>) {
     let redis = Redis::start();
     let client = kit.client(&redis.url());
     let ttl = Duration::from_millis(300);
-    let guard = kit.soon("acquire", client.lock("a").ttl(ttl).acquire()).await.unwrap();
+    let guard = kit.in_time("acquire", client.lock("a").ttl(ttl).acquire()).await.unwrap();
     let end = Instant::now() + 4 * ttl;
     while Instant::now() < end {
         assert!(guard.is_held());
@@ -112,18 +112,18 @@ pub async fn a_lock_outlives_its_ttl_while_it_is_held<R: Runtime>(kit: Kit<R>) {
         kit.sleep(ttl / 10).await;
     }
     let manual = client.lock("b").ttl(ttl).renew(Renew::Manual);
-    let guard = kit.soon("acquire", manual.acquire()).await.unwrap();
+    let guard = kit.in_time("acquire", manual.acquire()).await.unwrap();
     kit.sleep(ttl / 2).await;
-    kit.soon("extend", guard.extend()).await.unwrap();
+    kit.in_time("extend", guard.extend()).await.unwrap();
     assert!(guard.remaining() > ttl / 2);
-    assert_eq!(kit.soon("loss", guard.lost()).await, Loss::Expired);
-    assert!(matches!(kit.soon("extend", guard.extend()).await, Err(ExtendError::Lost(Loss::Expired))));
+    assert_eq!(kit.in_time("loss", guard.lost()).await, Loss::Expired);
+    assert!(matches!(kit.in_time("extend", guard.extend()).await, Err(ExtendError::Lost(Loss::Expired))));
 }
 
 pub async fn protected_work_ends_with_the_lock<R: Runtime>(kit: Kit<R>) {
     let redis = Redis::start();
     let client = kit.client(&redis.url());
-    let done = kit.soon("work", take(&kit, &client, "a").await.protect(async { 42 })).await;
+    let done = kit.in_time("work", take(&kit, &client, "a").await.protect(async { 42 })).await;
     assert_eq!((done.output, done.release), (Ok(42), Release::Released));
     assert!(!exists(&redis, "a"));
 
@@ -133,10 +133,10 @@ pub async fn protected_work_ends_with_the_lock<R: Runtime>(kit: Kit<R>) {
         redis.cli(&["DEL", "a"]);
         pending::<()>().await;
     };
-    let done = kit.soon("loss", guard.protect(work)).await;
+    let done = kit.in_time("loss", guard.protect(work)).await;
     assert_eq!(done.output, Err(Loss::Gone));
     assert!(!observer.is_held());
-    assert_eq!(kit.soon("observer", observer.lost()).await, Some(Loss::Gone));
+    assert_eq!(kit.in_time("observer", observer.lost()).await, Some(Loss::Gone));
 }
 
 /// The server falls silent: the holder is warned, then loses the lock before the key can expire.
@@ -148,14 +148,14 @@ pub async fn a_silent_server<R: Runtime>(kit: Kit<R>) {
     let observer = guard.observer();
     redis.pause();
     let start = Instant::now();
-    kit.soon("risk", observer.at_risk()).await;
+    kit.in_time("risk", observer.at_risk()).await;
     assert!(guard.is_held() && guard.remaining() <= TTL / 4);
-    assert_eq!(kit.soon("loss", guard.lost()).await, Loss::Expired);
+    assert_eq!(kit.in_time("loss", guard.lost()).await, Loss::Expired);
     assert!(!guard.is_held() && start.elapsed() <= TTL + SLACK);
     redis.resume();
-    let released = kit.soon("release", guard.release()).await;
+    let released = kit.in_time("release", guard.release()).await;
     assert!(matches!(released, Release::Released | Release::Expired), "{released:?}");
-    kit.until("the key is gone", || !exists(&redis, "a")).await;
+    kit.wait_for("the key is gone", || !exists(&redis, "a")).await;
 }
 
 pub async fn a_server_restarted_without_its_data<R: Runtime>(kit: Kit<R>) {
@@ -163,11 +163,11 @@ pub async fn a_server_restarted_without_its_data<R: Runtime>(kit: Kit<R>) {
     let client = kit.client(&redis.url());
     let guard = take(&kit, &client, "a").await;
     redis.restart_empty();
-    let loss = kit.soon("loss", guard.lost()).await;
+    let loss = kit.in_time("loss", guard.lost()).await;
     assert!(matches!(loss, Loss::Gone | Loss::Expired), "{loss}");
     assert!(!guard.is_held());
     let before = guard.fence();
-    let _ = kit.soon("release", guard.release()).await;
+    let _ = kit.in_time("release", guard.release()).await;
     assert!(
         take(&kit, &client, "a").await.fence() > before,
         "requirement A9: the fence survives the loss of its counter"
@@ -180,14 +180,14 @@ pub async fn a_shutdown_drains<R: Runtime>(kit: Kit<R>) {
     let (a, _b) = (take(&kit, &client, "a").await, take(&kit, &client, "b").await);
     let lock = client.lock("a");
     let mut waiting = pin!(lock.acquire());
-    assert!(kit.cancelled(Duration::from_millis(10), waiting.as_mut()).await.is_none());
-    let done = kit.soon("shutdown", client.shutdown(TIMEOUT)).await;
-    assert_eq!(done, kit.soon("a second shutdown", client.shutdown(TIMEOUT)).await);
+    assert!(kit.cancel_after(Duration::from_millis(10), waiting.as_mut()).await.is_none());
+    let done = kit.in_time("shutdown", client.shutdown(TIMEOUT)).await;
+    assert_eq!(done, kit.in_time("a second shutdown", client.shutdown(TIMEOUT)).await);
     let Shutdown { unreleased, .. } = done;
     assert_eq!(unreleased, 0);
     assert!(!exists(&redis, "a") && !exists(&redis, "b"));
-    assert_eq!(kit.soon("loss", a.lost()).await, Loss::ShutDown);
-    assert_eq!(*kit.soon("waiter", waiting).await.unwrap_err().kind(), AcquireErrorKind::ShutDown);
+    assert_eq!(kit.in_time("loss", a.lost()).await, Loss::ShutDown);
+    assert_eq!(*kit.in_time("waiter", waiting).await.unwrap_err().kind(), AcquireErrorKind::ShutDown);
 }
 
 pub async fn unix_sockets_and_passwords<R: Runtime>(kit: Kit<R>) {
@@ -202,10 +202,10 @@ pub async fn unix_sockets_and_passwords<R: Runtime>(kit: Kit<R>) {
         let client = kit.with(Config::new([endpoint]));
         let guard = take(&kit, &client, "a").await;
         assert!(!format!("{client:?}{guard:?}").contains("s3cret"));
-        assert_eq!(kit.soon("release", guard.release()).await, Release::Released);
+        assert_eq!(kit.in_time("release", guard.release()).await, Release::Released);
     }
     let wrong = kit.with(Config::parse(&redis.url_with("app", "wrong")).unwrap());
-    let error = kit.soon("refusal", wrong.lock("a").acquire()).await.unwrap_err();
+    let error = kit.in_time("refusal", wrong.lock("a").acquire()).await.unwrap_err();
     assert!(error.is_refused(), "{error}");
     assert!(!error.to_string().contains("wrong"), "{error}");
 }
@@ -222,14 +222,14 @@ pub async fn a_quorum_with_a_dead_node<R: Runtime>(kit: Kit<R>) {
     let guard = take(&kit, &client, "a").await;
     assert!(guard.fence().is_none());
     assert!(exists(&nodes[0], "a") && exists(&nodes[2], "a"));
-    assert_eq!(kit.soon("release", guard.release()).await, Release::Released);
+    assert_eq!(kit.in_time("release", guard.release()).await, Release::Released);
     assert!(!exists(&nodes[0], "a") && !exists(&nodes[2], "a"));
     nodes[2].kill();
     let one_of_three = client.lock("a").ttl(TTL).wait(Duration::from_millis(500));
-    let error = kit.soon("no quorum", one_of_three.acquire()).await.unwrap_err();
+    let error = kit.in_time("no quorum", one_of_three.acquire()).await.unwrap_err();
     let AcquireErrorKind::TimedOut(report) = error.kind() else { panic!("{error}") };
     assert!(!report.is_busy() && report.nodes.len() == 3, "{report}");
-    kit.until("nothing is left on the living node", || !exists(&nodes[0], "a")).await;
+    kit.wait_for("nothing is left on the living node", || !exists(&nodes[0], "a")).await;
 }
 
 /// Many tasks and two clients compete for one lock, with at most one inside.
@@ -273,9 +273,9 @@ pub async fn redis_has_no_elections<R: Runtime>(kit: Kit<R>) {
     let client = kit.client(&redis.url());
     let election = client.election("board");
     let errors = [
-        kit.soon("leader", election.leader()).await.unwrap_err(),
+        kit.in_time("leader", election.leader()).await.unwrap_err(),
         election.observe().unwrap_err(),
-        kit.soon("campaign", election.campaign("x")).await.unwrap_err(),
+        kit.in_time("campaign", election.campaign("x")).await.unwrap_err(),
     ];
     assert!(errors.iter().all(|error| *error.kind() == AcquireErrorKind::NoElections), "{errors:?}");
     let guard = kit.take(&client, "a").await;

@@ -25,7 +25,8 @@ impl Server {
         Self::Etcd(Etcd::start())
     }
 
-    /// Settings with which a [`short`](Self::short) lock outlives its holder by [`ttl`](Self::ttl).
+    /// Settings with which a lock [`with_short_ttl`](Self::with_short_ttl) outlives its holder by
+    /// [`ttl`](Self::ttl).
     pub(crate) fn settings(&self) -> Settings {
         match self {
             Self::Redis(redis) => Settings::parse([redis.url()]).unwrap(),
@@ -49,7 +50,7 @@ impl Server {
         }
     }
 
-    pub(crate) const fn short(&self, lock: Lock) -> Lock {
+    pub(crate) const fn with_short_ttl(&self, lock: Lock) -> Lock {
         match self {
             Self::Redis(_) => lock.ttl(self.ttl()),
             // The session's TTL applies.
@@ -58,7 +59,7 @@ impl Server {
     }
 
     /// Returns true if the server has a key of the lock's holder or of a waiter.
-    pub(crate) fn knows(&self, name: &str) -> bool {
+    pub(crate) fn has_key(&self, name: &str) -> bool {
         match self {
             Self::Redis(redis) => redis.cli(&["EXISTS", name]) == "1",
             Self::Etcd(etcd) => !etcd.keys_of(&format!("{name}/")).is_empty(),

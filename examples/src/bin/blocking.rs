@@ -49,8 +49,8 @@ fn run(url: &str) -> Result<(), Box<dyn Error>> {
     let results: Vec<Result<(), String>> = thread::scope(|scope| {
         let work = || {
             for _ in 0..ROUNDS {
-                let want = Acquire::new("blocking-example").wait(Wait::For(Duration::from_secs(5)));
-                let lock = client.lock(want).map_err(|error| error.to_string())?;
+                let request = Acquire::new("blocking-example").wait(Wait::For(Duration::from_secs(5)));
+                let lock = client.lock(request).map_err(|error| error.to_string())?;
                 let seen = counter.load(Ordering::Relaxed);
                 thread::yield_now();
                 if lock.is_held() {

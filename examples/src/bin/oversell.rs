@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use lock_examples::cli::args::parse_or_exit;
 use lock_examples::cli::exit;
-use lock_examples::oversell::{BUYERS, Locking, Outcome, STOCK, Stall, TTL, play};
+use lock_examples::oversell::{BUYERS, Locking, Outcome, STOCK, Stall, TTL, run_sale};
 
 /// Shows how a naive lock sells more than there is.
 #[derive(Debug, Parser)]
@@ -23,9 +23,9 @@ fn main() -> ExitCode {
         Err(code) => return ExitCode::from(code),
     };
     println!(
-        "{BUYERS} buyers, {STOCK} things to sell, a lock of {TTL:?} around `read the stock, work, write one less`."
+        "{BUYERS} buyers, {STOCK} items in stock, a lock with a TTL of {TTL:?} around `read the stock, work, write one less`."
     );
-    println!("Every fourth buyer stalls for longer than the lock lasts. Sold beyond the stock (seed {seed}):\n");
+    println!("Every fourth buyer stalls for longer than the TTL. Items oversold (seed {seed}):\n");
     print!("{:24}", "");
     for stall in Stall::ALL {
         print!("{stall:>22}");
@@ -35,20 +35,20 @@ fn main() -> ExitCode {
     for locking in Locking::ALL {
         print!("{locking:24}");
         for stall in Stall::ALL {
-            let outcome = play(locking, stall, seed);
+            let outcome = run_sale(locking, stall, seed);
             print!("{:>22}", outcome.oversold());
             as_promised &= is_as_promised(locking, stall, &outcome);
         }
         println!();
     }
     println!(
-        "\nA lock that is renewed bears a slow service. A process that was stopped is told first thing that its lock is lost.\n\
-         Between the last look at the lock and the write no lock can help, only the table that refuses an old fencing token."
+        "\nA renewed lock tolerates a slow service. A process that was stopped finds out first that its lock is lost.\n\
+         No lock can help between the last check and the write; only a table that rejects old fencing tokens can."
     );
     if as_promised {
         ExitCode::SUCCESS
     } else {
-        println!("\nThis is not what was promised: see the table.");
+        println!("\nThis is not the expected result, see the table.");
         ExitCode::FAILURE
     }
 }

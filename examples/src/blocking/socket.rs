@@ -11,7 +11,6 @@ use std::thread;
 use lock_proto::Fault;
 use lock_proto::redis::Target;
 
-/// Delay before the next address is tried in parallel.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 pub(super) enum Socket {
@@ -45,7 +44,6 @@ impl Socket {
         }
     }
 
-    /// Writes all of the bytes.
     pub(super) fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => (&mut &*stream).write_all(bytes),

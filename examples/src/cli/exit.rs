@@ -50,7 +50,7 @@ pub fn of_failure(kind: &AcquireErrorKind) -> u8 {
 
 /// The cause of a loss in one word, for a line on stdout.
 #[must_use]
-pub const fn word(loss: Loss) -> &'static str {
+pub const fn loss_name(loss: Loss) -> &'static str {
     match loss {
         Loss::Expired => "expired",
         Loss::Gone => "gone",

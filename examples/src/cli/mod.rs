@@ -11,7 +11,7 @@ use core::time::Duration;
 use std::io::Write as _;
 
 /// Limit for the cleanup on the servers at the end of a program.
-pub(crate) const GOODBYE: Duration = Duration::from_secs(2);
+pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A usage error: names the rejected value and what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use core::fmt::{self, Write as _};
 
 /// Displays a name on one line, with control characters and invalid UTF-8 escaped.
 #[derive(Clone, Copy)]
-pub(crate) struct Shown<'a>(pub(crate) &'a [u8]);
+pub(crate) struct DisplayName<'a>(pub(crate) &'a [u8]);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for DisplayName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.0.utf8_chunks() {
             for c in chunk.valid().chars() {
@@ -26,11 +26,11 @@ impl fmt::Display for Shown<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::Shown;
+    use super::DisplayName;
 
     #[test]
     fn one_line_whatever_the_bytes() {
-        assert_eq!(Shown("рахунок:42 x".as_bytes()).to_string(), "рахунок:42 x");
-        assert_eq!(Shown(b"a\nb\x1b[2J\xffc").to_string(), "a\\nb\\u{1b}[2J\\xffc");
+        assert_eq!(DisplayName("рахунок:42 x".as_bytes()).to_string(), "рахунок:42 x");
+        assert_eq!(DisplayName(b"a\nb\x1b[2J\xffc").to_string(), "a\\nb\\u{1b}[2J\\xffc");
     }
 }

@@ -9,26 +9,22 @@ use lock_proto::driver::Settings;
 use lock_proto::redis::{Endpoint, Target};
 use lock_testkit::{Connection, Value, http_get};
 
-/// Limit for a server's reply.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Totals of the servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Spent {
+pub(super) struct ServerUsage {
     /// Redis: executed commands, including those of scripts (`INFO commandstats`). etcd: received
     /// messages, including those on streams.
     pub(super) commands: u64,
-    /// Those that only scripts use here. `SET` is counted separately, see
-    /// [`requests`](Self::requests).
-    inside: u64,
-    /// `SET` commands.
+    /// Commands that only scripts use here, except `SET`.
+    in_scripts: u64,
     sets: u64,
     /// Processor time, user and system.
     pub(super) cpu: Duration,
 }
 
-/// How the clients of a run use `SET`. Redis counts it in the same way inside and outside of
-/// scripts.
+/// How a run uses `SET`, which Redis counts alike inside and outside of scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sets {
     /// Clients send it: the other libraries.
@@ -39,11 +35,11 @@ pub(super) enum Sets {
     Both,
 }
 
-impl Spent {
+impl ServerUsage {
     /// Returns the number of commands that clients sent. The servers do not report it, but every
     /// command here except `SET` is either sent or used in scripts.
     pub(super) const fn requests(&self, sets: Sets) -> Option<u64> {
-        let sent = self.commands.saturating_sub(self.inside);
+        let sent = self.commands.saturating_sub(self.in_scripts);
         match sets {
             Sets::Sent => Some(sent),
             Sets::InScripts => Some(sent.saturating_sub(self.sets)),
@@ -52,24 +48,24 @@ impl Spent {
     }
 }
 
-impl Sub for Spent {
+impl Sub for ServerUsage {
     type Output = Self;
 
     fn sub(self, before: Self) -> Self {
         Self {
             commands: self.commands.saturating_sub(before.commands),
-            inside: self.inside.saturating_sub(before.inside),
+            in_scripts: self.in_scripts.saturating_sub(before.in_scripts),
             sets: self.sets.saturating_sub(before.sets),
             cpu: self.cpu.saturating_sub(before.cpu),
         }
     }
 }
 
-impl core::iter::Sum for Spent {
+impl core::iter::Sum for ServerUsage {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
         all.fold(Self::default(), |a, b| Self {
             commands: a.commands + b.commands,
-            inside: a.inside + b.inside,
+            in_scripts: a.in_scripts + b.in_scripts,
             sets: a.sets + b.sets,
             cpu: a.cpu + b.cpu,
         })
@@ -97,7 +93,7 @@ impl Servers {
     }
 
     /// Returns the totals so far; `None` if a server does not report them.
-    pub(super) fn sample(&self) -> Option<Spent> {
+    pub(super) fn sample(&self) -> Option<ServerUsage> {
         match self {
             Self::Redis(nodes) => nodes.iter().map(redis).sum(),
             Self::Etcd(members) => members.iter().map(|member| etcd(*member)).sum(),
@@ -111,7 +107,7 @@ fn address(target: &Target) -> Option<SocketAddr> {
     (&**host, *port).to_socket_addrs().ok()?.next()
 }
 
-fn redis(node: &Endpoint) -> Option<Spent> {
+fn redis(node: &Endpoint) -> Option<ServerUsage> {
     let mut connection = Connection::open(address(&node.target)?, TIMEOUT).ok()?;
     if let Some(password) = &node.password {
         let user = node.username.as_deref().unwrap_or("default");
@@ -121,28 +117,28 @@ fn redis(node: &Endpoint) -> Option<Spent> {
         Ok(Value::Text(text)) => Some(String::from_utf8_lossy(&text).into_owned()),
         Ok(_) | Err(_) => None,
     };
-    let spent = commands_of(&info("commandstats")?);
-    Some(Spent { cpu: redis_cpu(&info("cpu")?)?, ..spent })
+    let usage = commands_of(&info("commandstats")?);
+    Some(ServerUsage { cpu: redis_cpu(&info("cpu")?)?, ..usage })
 }
 
 /// The commands that the scripts of all libraries here use, apart from `SET`.
-const INSIDE: [&str; 7] = ["get", "del", "pttl", "time", "exists", "pexpire", "rpush"];
+const SCRIPT_COMMANDS: [&str; 7] = ["get", "del", "pttl", "time", "exists", "pexpire", "rpush"];
 
 /// Sums lines such as `cmdstat_get:calls=2,usec=…`.
-fn commands_of(stats: &str) -> Spent {
-    let mut spent = Spent::default();
+fn commands_of(stats: &str) -> ServerUsage {
+    let mut usage = ServerUsage::default();
     let lines = stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(":calls="));
     for (name, rest) in lines {
         let calls = rest.split(',').next().and_then(|calls| calls.parse::<u64>().ok()).unwrap_or(0);
-        spent.commands += calls;
-        if INSIDE.contains(&name) {
-            spent.inside += calls;
+        usage.commands += calls;
+        if SCRIPT_COMMANDS.contains(&name) {
+            usage.in_scripts += calls;
         }
         if name == "set" {
-            spent.sets += calls;
+            usage.sets += calls;
         }
     }
-    spent
+    usage
 }
 
 fn redis_cpu(info: &str) -> Option<Duration> {
@@ -150,7 +146,7 @@ fn redis_cpu(info: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds("used_cpu_user:")? + seconds("used_cpu_sys:")?).ok()
 }
 
-fn etcd(member: SocketAddr) -> Option<Spent> {
+fn etcd(member: SocketAddr) -> Option<ServerUsage> {
     let page = http_get(member, "/metrics", TIMEOUT).ok()?;
     let sum = |name: &str| -> f64 {
         let figures = page.lines().filter_map(|line| line.strip_prefix(name)?.rsplit_once(' '));
@@ -160,7 +156,7 @@ fn etcd(member: SocketAddr) -> Option<Spent> {
             .sum()
     };
     let cpu = Duration::try_from_secs_f64(sum("process_cpu_seconds_total")).ok()?;
-    Some(Spent { commands: sum("grpc_server_msg_received_total") as u64, cpu, ..Spent::default() })
+    Some(ServerUsage { commands: sum("grpc_server_msg_received_total") as u64, cpu, ..ServerUsage::default() })
 }
 
 #[cfg(test)]
@@ -171,10 +167,10 @@ mod tests {
     fn the_figures_of_redis_are_read() {
         let stats = "# Commandstats\r\ncmdstat_set:calls=12,usec=9,usec_per_call=0.75\r\ncmdstat_get:calls=5,usec=1\r\n\
                      cmdstat_evalsha:calls=2,usec=1\r\ncmdstat_config|get:calls=3,usec=1\r\n";
-        let spent = commands_of(stats);
-        assert_eq!(spent.commands, 22);
+        let usage = commands_of(stats);
+        assert_eq!(usage.commands, 22);
         assert_eq!(
-            [Sets::Sent, Sets::InScripts, Sets::Both].map(|sets| spent.requests(sets)),
+            [Sets::Sent, Sets::InScripts, Sets::Both].map(|sets| usage.requests(sets)),
             [Some(17), Some(5), None]
         );
         let info = "# CPU\r\nused_cpu_sys:0.5\r\nused_cpu_user:1.25\r\nused_cpu_sys_children:9\r\n";

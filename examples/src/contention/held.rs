@@ -12,8 +12,7 @@ use super::measure::lock_names;
 use super::outcome::{aligned, line};
 use super::{Failed, ours, process};
 
-/// Limit for releasing all locks.
-const GOODBYE: Duration = Duration::from_secs(20);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Result of the workload.
 #[derive(Clone, Debug)]
@@ -59,12 +58,11 @@ impl Held {
     }
 }
 
-/// Takes the locks, holds them, and releases them.
 pub(super) async fn run(job: &Job) -> Result<Held, Failed> {
     let clients = ours::clients(job)?;
     let run: Arc<str> = lock_names(job).remove(0).into();
     for (n, client) in clients.iter().enumerate() {
-        ours::first_of(&client.lock(format!("{run}:first:{n}")).ttl(job.ttl)).await?;
+        ours::warm_up(&client.lock(format!("{run}:first:{n}")).ttl(job.ttl)).await?;
     }
     let before = process::resident();
     let (start, tasks, locks) = (Instant::now(), job.clients.get(), job.locks.get());
@@ -88,11 +86,10 @@ pub(super) async fn run(job: &Job) -> Result<Held, Failed> {
     let resident = before.zip(process::resident()).map(|(before, now)| now.saturating_sub(before) / locks as u64);
     let lost = held.iter().filter(|guard| !guard.is_held()).count();
     drop(held);
-    ours::shut_down(&clients, GOODBYE).await;
+    ours::shut_down(&clients, SHUTDOWN_TIMEOUT).await;
     Ok(Held { clients: tasks, span: job.span, locks, acquire, cpu, resident, lost })
 }
 
-/// Takes the locks with these numbers, one after another.
 async fn take(
     client: &Client,
     run: &str,

@@ -21,18 +21,15 @@ use super::outcome::{Outcome, jain};
 use super::{Failed, process};
 use crate::cli::runtime::Runtime;
 
-/// Limit for all contenders to get ready.
-const READY: Duration = Duration::from_secs(30);
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Warm-up; at most a quarter of the span.
 const WARM_UP: Duration = Duration::from_millis(300);
 /// How long waiters may continue after the window.
-const DRAIN: Duration = Duration::from_secs(1);
-/// Pause after an error.
-const BREATH: Duration = Duration::from_millis(10);
-/// Significant digits of a latency.
+const DRAIN_TIME: Duration = Duration::from_secs(1);
+const ERROR_PAUSE: Duration = Duration::from_millis(10);
 const DIGITS: u8 = 3;
 /// The largest recorded latency: one hour.
-const LONGEST: u64 = 3_600_000_000_000;
+const MAX_LATENCY: u64 = 3_600_000_000_000;
 /// Number of histograms, so that concurrent recordings rarely collide.
 const SHARDS: usize = 8;
 
@@ -40,8 +37,7 @@ const RUNNING: u8 = 1;
 const WINDOW: u8 = 2;
 const OVER: u8 = 3;
 
-/// Returns the lock name of each task. The names are new, so that keys of earlier runs do not
-/// interfere.
+/// Returns a new lock name for each task.
 #[must_use]
 pub fn lock_names(job: &Job) -> Vec<String> {
     // Without entropy, the names are unique among running processes.
@@ -53,8 +49,7 @@ pub fn lock_names(job: &Job) -> Vec<String> {
     (0..job.clients.get()).map(name).collect()
 }
 
-/// State shared by the tasks and the measuring code.
-struct Field {
+struct Shared {
     start: Instant,
     phase: AtomicU8,
     slots: Box<[Slot]>,
@@ -77,7 +72,7 @@ struct Slot {
     ops: AtomicU64,
     /// Acquisitions of the whole run.
     total: AtomicU64,
-    /// Total nanoseconds of all holds.
+    /// Nanoseconds of all holds.
     held: AtomicU64,
     errors: AtomicU64,
     violations: AtomicU64,
@@ -88,9 +83,9 @@ fn add(to: &AtomicU64, number: u64) {
     to.store(to.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);
 }
 
-impl Field {
+impl Shared {
     fn new(job: &Job) -> Result<Self, Failed> {
-        let empty = || Histogram::new_with_bounds(1, LONGEST, DIGITS).map(Mutex::new);
+        let empty = || Histogram::new_with_bounds(1, MAX_LATENCY, DIGITS).map(Mutex::new);
         let mut latencies = Vec::new();
         for _ in 0..SHARDS {
             latencies.push(empty().map_err(Failed::unreachable)?);
@@ -123,20 +118,19 @@ impl Field {
         self.first_error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
     }
 
-    /// Runs one task until the end.
     async fn contend<C: Contender>(&self, task: usize, contender: &mut C) {
         let (Some(slot), Some(busy)) = (self.slots.get(task), self.busy.get(task % self.busy.len())) else { return };
         while !self.is_over() {
-            let asked = Instant::now();
-            slot.waiting_since.store(self.since_start(asked) + 1, Ordering::Relaxed);
+            let requested = Instant::now();
+            slot.waiting_since.store(self.since_start(requested) + 1, Ordering::Relaxed);
             let answer = contender.acquire().await;
-            let got = Instant::now();
+            let acquired = Instant::now();
             slot.waiting_since.store(0, Ordering::Relaxed);
             let held = match answer {
                 Ok(held) => held,
                 Err(error) => {
                     self.error(slot, error);
-                    self.runtime.sleep(BREATH).await;
+                    self.runtime.sleep(ERROR_PAUSE).await;
                     continue;
                 }
             };
@@ -147,7 +141,7 @@ impl Field {
             if !self.hold.is_zero() && phase != OVER {
                 self.runtime.sleep(self.hold).await;
             }
-            let let_go = Instant::now();
+            let released = Instant::now();
             busy.store(false, Ordering::Release);
             if let Err(error) = contender.release(held).await {
                 self.error(slot, error);
@@ -156,9 +150,9 @@ impl Field {
             add(&slot.total, 1);
             if phase == WINDOW {
                 add(&slot.ops, 1);
-                add(&slot.held, nanos(let_go - got));
+                add(&slot.held, nanos(released - acquired));
                 if let Some(shard) = self.latencies.get(task % SHARDS) {
-                    shard.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(nanos(got - asked));
+                    shard.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(nanos(acquired - requested));
                 }
             }
         }
@@ -180,60 +174,60 @@ fn nanos(time: Duration) -> u64 {
 /// Fails if a contender did not get ready.
 pub async fn measure<C: Contender>(job: &Job, contenders: Vec<C>) -> Result<Outcome, Failed> {
     let servers = Servers::of(&job.backends);
-    let field = Arc::new(Field::new(job)?);
+    let shared = Arc::new(Shared::new(job)?);
     let tasks = contenders.len();
-    let (ready, is_ready) = unbounded();
-    let (go, gone) = bounded::<()>(1);
+    let (ready, ready_results) = unbounded();
+    let (start_signal, started) = bounded::<()>(1);
     let (done, all_done) = bounded::<()>(1);
     let mut handles: Vec<AbortHandle> = Vec::with_capacity(tasks);
     for (task, mut contender) in contenders.into_iter().enumerate() {
-        let (field, ready, gone, done) = (Arc::clone(&field), ready.clone(), gone.clone(), done.clone());
-        let (life, handle) = abortable(async move {
+        let (shared, ready, started, done) = (Arc::clone(&shared), ready.clone(), started.clone(), done.clone());
+        let (task_future, handle) = abortable(async move {
             let answer = contender.ready().await;
             let is_ready = answer.is_ok();
             let _ = ready.send(answer).await;
             drop(ready);
             if is_ready {
-                closed(&gone).await;
-                field.contend(task, &mut contender).await;
+                closed(&started).await;
+                shared.contend(task, &mut contender).await;
             }
         });
         handles.push(handle);
         job.runtime.spawn(async move {
-            let _ = life.await;
+            let _ = task_future.await;
             drop::<Sender<()>>(done);
         });
     }
-    drop((ready, gone, done));
-    let end_all = || handles.iter().for_each(AbortHandle::abort);
-    if let Err(failed) = or(all_ready(&is_ready, tasks), too_late(job.runtime, tasks)).await {
-        end_all();
+    drop((ready, started, done));
+    let abort_all = || handles.iter().for_each(AbortHandle::abort);
+    if let Err(failed) = or(all_ready(&ready_results, tasks), ready_timeout(job.runtime, tasks)).await {
+        abort_all();
         return Err(failed);
     }
     let before = servers.sample();
-    drop(go);
+    drop(start_signal);
     job.runtime.sleep(WARM_UP.min(job.span / 4)).await;
 
     let (cpu, opened) = (process::cpu(), Instant::now());
-    field.phase.store(WINDOW, Ordering::Relaxed);
+    shared.phase.store(WINDOW, Ordering::Relaxed);
     job.runtime.sleep(job.span).await;
-    field.phase.store(OVER, Ordering::Relaxed);
-    let (cpu, window, end) = (process::cpu().saturating_sub(cpu), opened.elapsed(), field.since_start(Instant::now()));
-    let waits = field.slots.iter().map(|slot| slot.waiting_since.load(Ordering::Relaxed));
+    shared.phase.store(OVER, Ordering::Relaxed);
+    let (cpu, window, end) = (process::cpu().saturating_sub(cpu), opened.elapsed(), shared.since_start(Instant::now()));
+    let waits = shared.slots.iter().map(|slot| slot.waiting_since.load(Ordering::Relaxed));
     let waits: Vec<u64> = waits.filter(|since| *since > 0).map(|since| end.saturating_sub(since - 1)).collect();
 
-    or(closed(&all_done), job.runtime.sleep(DRAIN)).await;
-    end_all();
+    or(closed(&all_done), job.runtime.sleep(DRAIN_TIME)).await;
+    abort_all();
     closed(&all_done).await;
     let after = servers.sample();
 
-    let mut latencies = Histogram::new_with_bounds(1, LONGEST, DIGITS).map_err(Failed::unreachable)?;
-    for shard in &field.latencies {
+    let mut latencies = Histogram::new_with_bounds(1, MAX_LATENCY, DIGITS).map_err(Failed::unreachable)?;
+    for shard in &shared.latencies {
         latencies.add(&*shard.lock().unwrap_or_else(PoisonError::into_inner)).map_err(Failed::unreachable)?;
     }
-    let shares: Vec<u64> = field.slots.iter().map(|slot| slot.ops.load(Ordering::Relaxed)).collect();
-    let ops = field.sum(|slot| &slot.ops);
-    let first_error = field.first_error.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let shares: Vec<u64> = shared.slots.iter().map(|slot| slot.ops.load(Ordering::Relaxed)).collect();
+    let ops = shared.sum(|slot| &slot.ops);
+    let first_error = shared.first_error.lock().unwrap_or_else(PoisonError::into_inner).take();
     Ok(Outcome {
         workload: job.workload,
         clients: tasks,
@@ -241,17 +235,17 @@ pub async fn measure<C: Contender>(job: &Job, contenders: Vec<C>) -> Result<Outc
         hold: job.hold,
         window,
         ops,
-        total: field.sum(|slot| &slot.total),
+        total: shared.sum(|slot| &slot.total),
         latencies,
         cpu,
         jain: jain(&shares),
-        errors: field.sum(|slot| &slot.errors),
+        errors: shared.sum(|slot| &slot.errors),
         first_error,
-        violations: field.sum(|slot| &slot.violations),
+        violations: shared.sum(|slot| &slot.violations),
         pending: waits.len(),
         longest_pending: Duration::from_nanos(waits.iter().copied().max().unwrap_or(0)),
         starved: shares.iter().filter(|ops| **ops == 0).count(),
-        hold_mean: Duration::from_nanos(field.sum(|slot| &slot.held).checked_div(ops).unwrap_or(0)),
+        hold_mean: Duration::from_nanos(shared.sum(|slot| &slot.held).checked_div(ops).unwrap_or(0)),
         servers: before.zip(after).map(|(before, after)| after - before),
         sets: match (&job.peer, &servers) {
             (Some(_), _) | (None, Servers::Etcd(_)) => Sets::Sent,
@@ -273,7 +267,7 @@ async fn all_ready(answers: &Receiver<Result<(), Failed>>, tasks: usize) -> Resu
     Ok(())
 }
 
-async fn too_late(runtime: Runtime, tasks: usize) -> Result<(), Failed> {
-    runtime.sleep(READY).await;
-    Err(Failed::unreachable(format_args!("not all of {tasks} clients are connected after {READY:?}")))
+async fn ready_timeout(runtime: Runtime, tasks: usize) -> Result<(), Failed> {
+    runtime.sleep(READY_TIMEOUT).await;
+    Err(Failed::unreachable(format_args!("not all of {tasks} clients are connected after {READY_TIMEOUT:?}")))
 }

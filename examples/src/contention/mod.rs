@@ -31,8 +31,8 @@ use crate::cli::print;
 pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&str>, peers: &dyn Peers) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
     let done = match args::parse(args.iter().cloned(), default_backends, peers) {
-        Ok(Parsed::Run(job, format)) => run(&job, peers).map(|text| print(&text.shown(format))),
-        Ok(Parsed::Report(wanted)) => report::run(&wanted, &args, peers),
+        Ok(Parsed::Run(job, format)) => run(&job, peers).map(|text| print(&text.render(format))),
+        Ok(Parsed::Report(settings)) => report::run(&settings, &args, peers),
         Ok(Parsed::Print(text)) => {
             let _ = write!(std::io::stdout(), "{text}");
             Ok(())
@@ -48,14 +48,13 @@ pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&
     }
 }
 
-/// Result of a run.
 enum Measured {
     Locks(Box<Outcome>),
     Held(held::Held),
 }
 
 impl Measured {
-    fn shown(&self, format: args::Format) -> String {
+    fn render(&self, format: args::Format) -> String {
         match (self, format) {
             (Self::Locks(outcome), args::Format::Json) => outcome.json(),
             (Self::Locks(outcome), args::Format::Table) => outcome.table(),

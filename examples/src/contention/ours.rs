@@ -11,11 +11,10 @@ use super::contender::Contender;
 use super::job::Job;
 use super::measure::{lock_names, measure};
 use super::outcome::Outcome;
-use crate::cli::GOODBYE;
+use crate::cli::SHUTDOWN_TIMEOUT;
 
-/// Limit for the first reply of the servers: longer than a quorum excludes servers that were just
-/// started.
-pub(super) const FIRST: Duration = Duration::from_secs(20);
+/// Exceeds the time for which a quorum excludes servers that were just started.
+pub(super) const FIRST_REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
 struct Task {
     lock: Lock,
@@ -27,7 +26,7 @@ impl Contender for Task {
     type Held = Guard;
 
     async fn ready(&mut self) -> Result<(), Failed> {
-        first_of(&self.first).await
+        warm_up(&self.first).await
     }
 
     async fn acquire(&mut self) -> Result<Guard, String> {
@@ -36,13 +35,12 @@ impl Contender for Task {
 
     async fn release(&mut self, held: Guard) -> Result<(), String> {
         let release = held.release().await;
-        if release == Release::Released { Ok(()) } else { Err(format!("given back: {release:?}")) }
+        if release == Release::Released { Ok(()) } else { Err(format!("released: {release:?}")) }
     }
 }
 
-/// Takes and releases this lock.
-pub(super) async fn first_of(lock: &Lock) -> Result<(), Failed> {
-    match lock.clone().wait(FIRST).acquire().await {
+pub(super) async fn warm_up(lock: &Lock) -> Result<(), Failed> {
+    match lock.clone().wait(FIRST_REPLY_TIMEOUT).acquire().await {
         Ok(guard) => {
             let _ = guard.release().await;
             Ok(())
@@ -62,7 +60,6 @@ pub(super) async fn shut_down(clients: &[Client], within: Duration) {
     join_all(clients.iter().map(|client| client.shutdown(within))).await;
 }
 
-/// Measures this library.
 pub(super) fn run(job: &Job) -> Result<Outcome, Failed> {
     job.runtime.block_on(async {
         let clients = clients(job)?;
@@ -73,7 +70,7 @@ pub(super) fn run(job: &Job) -> Result<Outcome, Failed> {
             Some(Task { lock, first: client.lock(format!("{name}:first:{n}")).ttl(job.ttl) })
         });
         let outcome = measure(job, contenders.collect()).await;
-        shut_down(&clients, GOODBYE).await;
+        shut_down(&clients, SHUTDOWN_TIMEOUT).await;
         outcome
     })?
 }

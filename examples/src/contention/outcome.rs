@@ -1,19 +1,15 @@
-//! Figures of a run.
-
 use core::fmt::Write as _;
 use core::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use super::counters::{Sets, Spent};
+use super::counters::{ServerUsage, Sets};
 use super::job::Workload;
 
 /// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The workload.
     pub(super) workload: Workload,
-    /// Number of tasks.
     pub(super) clients: usize,
     /// Requested length of the window.
     pub(super) span: Duration,
@@ -29,11 +25,10 @@ pub struct Outcome {
     pub(super) latencies: Histogram<u64>,
     /// Processor time of this process in the window.
     pub(super) cpu: Duration,
-    /// Fairness among the tasks.
+    /// Jain's index of fairness among the tasks.
     pub(super) jain: f64,
     /// Locks that were not acquired, or were lost before their release.
     pub(super) errors: u64,
-    /// The first of these errors.
     pub(super) first_error: Option<String>,
     /// Holders that overlapped with another holder.
     pub(super) violations: u64,
@@ -45,9 +40,8 @@ pub struct Outcome {
     pub(super) starved: usize,
     /// Actual length of a hold.
     pub(super) hold_mean: Duration,
-    /// Cost on the servers, if they report it: from before the first acquisition to after the last
-    /// one.
-    pub(super) servers: Option<Spent>,
+    /// Cost on the servers during the whole run, if they report it.
+    pub(super) servers: Option<ServerUsage>,
     /// How to interpret the `SET` commands among it.
     pub(super) sets: Sets,
 }
@@ -63,22 +57,18 @@ pub(super) fn jain(shares: &[u64]) -> f64 {
 }
 
 impl Outcome {
-    /// Returns the acquisitions per second.
     pub(super) fn rate(&self) -> f64 {
         self.ops as f64 / self.window.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
-    /// Returns a quantile of the latency, in microseconds.
     pub(super) fn quantile_us(&self, part: f64) -> f64 {
         self.latencies.value_at_quantile(part) as f64 / 1e3
     }
 
-    /// Returns the mean latency in microseconds.
     pub(super) fn mean_us(&self) -> f64 {
         self.latencies.mean() / 1e3
     }
 
-    /// Returns the largest latency in microseconds.
     pub(super) fn max_us(&self) -> f64 {
         self.latencies.max() as f64 / 1e3
     }
@@ -98,12 +88,10 @@ impl Outcome {
         Some(per(self.servers.as_ref()?.cpu.as_secs_f64() * 1e3, self.total))
     }
 
-    /// Returns the commands that the servers executed per acquisition.
     pub(super) fn commands(&self) -> Option<f64> {
         Some(per(self.servers.as_ref()?.commands as f64, self.total))
     }
 
-    /// Returns the commands that clients sent per acquisition.
     pub(super) fn requests(&self) -> Option<f64> {
         Some(per(self.servers.as_ref()?.requests(self.sets)? as f64, self.total))
     }
@@ -137,7 +125,6 @@ impl Outcome {
         line(&[&fields[..], &[("hold_us_mean", us(self.hold_mean.as_secs_f64() * 1e6))]].concat())
     }
 
-    /// Formats the table for people.
     pub(super) fn table(&self) -> String {
         let Self { ops, clients, window, .. } = self;
         let time = |us: f64| Time(us).to_string();
@@ -164,7 +151,7 @@ impl Outcome {
                     time(self.max_us())
                 ),
             ),
-            ("held in truth", format!("{} on the average", time(self.hold_mean.as_secs_f64() * 1e6))),
+            ("actual hold", format!("{} on average", time(self.hold_mean.as_secs_f64() * 1e6))),
             (
                 "fairness",
                 format!(
@@ -199,7 +186,6 @@ pub(super) fn line(fields: &[(&str, String)]) -> String {
     format!("{{{}}}", fields.join(","))
 }
 
-/// Aligns names to the left and values to the right.
 pub(super) fn aligned(rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut text = String::new();

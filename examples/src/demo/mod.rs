@@ -6,7 +6,7 @@ mod single;
 
 use std::process::ExitCode;
 
-use crate::story::Story;
+use crate::transcript::Transcript;
 
 /// Error that ends the demonstration early.
 type Broken = Box<dyn core::error::Error + Send + Sync>;
@@ -14,24 +14,24 @@ type Broken = Box<dyn core::error::Error + Send + Sync>;
 /// Runs both parts. Returns 0 if every check passed.
 #[must_use]
 pub fn main() -> ExitCode {
-    let story = Story::new();
-    let done = run(&story);
+    let transcript = Transcript::new();
+    let done = run(&transcript);
     if let Err(error) = done {
-        story.broken(&format!("the demonstration stopped: {error}"));
+        transcript.fail(&format!("the demonstration stopped: {error}"));
     }
-    if story.is_intact() {
-        story.tell("result: everything as promised");
+    if transcript.passed() {
+        transcript.log("result: everything as promised");
         ExitCode::SUCCESS
     } else {
-        story.tell("result: BROKEN, see the lines marked with !!");
+        transcript.log("result: BROKEN, see the lines marked with !!");
         ExitCode::FAILURE
     }
 }
 
-fn run(story: &Story) -> Result<(), Broken> {
+fn run(transcript: &Transcript) -> Result<(), Broken> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
-        single::run(story).await?;
-        quorum::run(story).await
+        single::run(transcript).await?;
+        quorum::run(transcript).await
     })
 }

@@ -9,7 +9,7 @@ use lock_proto::sim::redis::NodeConfig;
 use super::Broken;
 use super::resource::Resource;
 use crate::serve::Served;
-use crate::story::Story;
+use crate::transcript::Transcript;
 
 const NAME: &str = "invoice:7";
 const WORKERS: u64 = 3;
@@ -17,54 +17,55 @@ const ROUNDS: u64 = 10;
 const TTL: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) async fn run(story: &Story) -> Result<(), Broken> {
-    story.title("Part 2: a quorum of five servers");
+pub(super) async fn run(transcript: &Transcript) -> Result<(), Broken> {
+    transcript.section("Part 2: a quorum of five servers");
     // A quorum does not count servers that were just started, because they may have lost data.
     // These report an uptime of one hour.
     let start = |i| Served::start(NodeConfig::new(i).uptime(Duration::from_secs(3600)));
     let mut servers = (1..=5).map(start).collect::<Result<Vec<_>, _>>()?;
     let urls: Vec<String> = servers.iter().map(Served::url).collect();
-    story.tell(&format!("five independent servers listen; {WORKERS} workers add 1 to a number {ROUNDS} times each"));
+    transcript
+        .log(&format!("five independent servers listen; {WORKERS} workers add 1 to a number {ROUNDS} times each"));
     let resource = Arc::new(Resource::default());
 
     let client = lock_tokio::connect_quorum(&urls)?;
     let guard = client.lock(NAME).ttl(TTL).wait(TIMEOUT).acquire().await?;
-    story.check(guard.fence().is_none(), "the holder of a quorum gets no fencing token: its type says so");
+    transcript.check(guard.fence().is_none(), "a quorum gives no fencing tokens");
     let workers: Vec<_> = (0..WORKERS).map(|_| tokio::spawn(work(urls.clone(), Arc::clone(&resource)))).collect();
 
     for i in [1, 3] {
         servers[i].kill();
-        story.tell(&format!("server {} is killed while the lock is held", i + 1));
+        transcript.log(&format!("server {} is killed while the lock is held", i + 1));
     }
     let lost = tokio::time::timeout(TTL * 2, guard.lost()).await;
-    story
+    transcript
         .check(lost.is_err() && guard.is_held(), "the lock is still held two TTLs later: three of five still renew it");
-    story.check(resource.summary().writes == 0, "the workers have waited meanwhile");
+    transcript.check(resource.summary().writes == 0, "the workers have waited meanwhile");
     drop(guard);
-    story.tell("the holder drops its guard; the workers go on with three servers");
+    transcript.log("the holder drops its guard; the workers continue with three servers");
     for worker in workers {
         worker.await??;
     }
     let summary = resource.summary();
-    story.tell(&format!("the number is {} after {} writes", summary.value, summary.writes));
-    story.check(summary.value == WORKERS * ROUNDS, "no addition was lost");
-    story.check(summary.overlaps == 0, "no two workers were inside at once");
+    transcript.log(&format!("the number is {} after {} writes", summary.value, summary.writes));
+    transcript.check(summary.value == WORKERS * ROUNDS, "no addition was lost");
+    transcript.check(summary.overlaps == 0, "no two workers held the lock at once");
 
     servers[0].kill();
-    story.tell("a third server is killed: two of five are no quorum");
-    let asked = Instant::now();
-    let refused = client.lock(NAME).ttl(TTL).wait(Duration::from_millis(500)).acquire().await;
-    match &refused {
-        Ok(_) => story.broken("two of five granted a lock"),
-        Err(error) => story.tell(&format!("a worker waited for {:?} and was told: {error}", asked.elapsed())),
+    transcript.log("a third server is killed: two of five are not a quorum");
+    let start = Instant::now();
+    let result = client.lock(NAME).ttl(TTL).wait(Duration::from_millis(500)).acquire().await;
+    match &result {
+        Ok(_) => transcript.fail("two of five granted a lock"),
+        Err(error) => transcript.log(&format!("a worker waited for {:?} and got: {error}", start.elapsed())),
     }
-    story.check(refused.is_err(), "nobody gets the lock from a minority");
+    transcript.check(result.is_err(), "a minority grants no lock");
 
     // The pending cleanup on the dead servers cannot finish, so do not wait for it.
     client.shutdown(Duration::from_millis(300)).await;
     for (i, server) in servers.iter().enumerate().filter(|(i, _)| [2, 4].contains(i)) {
         let held = server.with_node(|node, now| node.exists(now, NAME));
-        story.check(!held, &format!("no lock is left on server {}", i + 1));
+        transcript.check(!held, &format!("no lock is left on server {}", i + 1));
     }
     Ok(())
 }

@@ -17,23 +17,22 @@ struct State {
     overlaps: u32,
     greatest_fence: u64,
     writes: u32,
-    refused: u32,
+    rejected: u32,
 }
 
-/// Figures of the resource.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Summary {
     pub(super) value: u64,
     pub(super) overlaps: u32,
     pub(super) writes: u32,
-    pub(super) refused: u32,
+    pub(super) rejected: u32,
 }
 
 /// Error of a write with an outdated fencing token.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("fencing token {given} is older than {greatest}")]
+#[error("fencing token {fence} is older than {greatest}")]
 pub(super) struct Stale {
-    given: u64,
+    fence: u64,
     greatest: u64,
 }
 
@@ -60,14 +59,14 @@ impl Resource {
     /// Writes the value, unless the fencing token is older than one seen before.
     pub(super) fn write(&self, value: u64, fence: Option<u64>) -> Result<(), Stale> {
         let mut state = self.lock();
-        if let Some(given) = fence {
+        if let Some(fence) = fence {
             let greatest = state.greatest_fence;
             // Equal tokens belong to the same holder.
-            if given < greatest {
-                state.refused += 1;
-                return Err(Stale { given, greatest });
+            if fence < greatest {
+                state.rejected += 1;
+                return Err(Stale { fence, greatest });
             }
-            state.greatest_fence = given;
+            state.greatest_fence = fence;
         }
         state.value = value;
         state.writes += 1;
@@ -79,7 +78,7 @@ impl Resource {
     }
 
     pub(super) fn summary(&self) -> Summary {
-        let State { value, overlaps, writes, refused, .. } = *self.lock();
-        Summary { value, overlaps, writes, refused }
+        let State { value, overlaps, writes, rejected, .. } = *self.lock();
+        Summary { value, overlaps, writes, rejected }
     }
 }

@@ -87,13 +87,11 @@ Exit code:
 #[derive(Clone, Debug)]
 struct Bytes(Vec<u8>);
 
-/// The seeds without `--seeds`.
 const SEEDS: Range<u64> = 0..1_000;
 
 /// What the command line requests.
 #[derive(Clone, Debug)]
 pub(super) enum Parsed {
-    /// Print this text and exit with code 0.
     Print(String),
     /// List the scenarios.
     List,
@@ -106,9 +104,7 @@ pub(super) enum Parsed {
 /// A single run to draw.
 #[derive(Clone, Debug)]
 pub(super) struct Draw {
-    /// The scenario.
     pub(super) scenario: &'static Scenario,
-    /// The seed or the bytes.
     pub(super) origin: Origin,
     /// Shrink the run while it breaks the same rule.
     pub(super) shrink: bool,
@@ -117,7 +113,6 @@ pub(super) struct Draw {
     pub(super) find: Option<Rule>,
     /// The part of the run to draw in detail.
     pub(super) window: (Option<Duration>, Option<Duration>),
-    /// Where to write the page.
     pub(super) out: Option<PathBuf>,
 }
 

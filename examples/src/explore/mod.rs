@@ -1,9 +1,9 @@
 //! `explore`: runs simulated scenarios over many seeds, shrinks failing runs, and draws them.
 
 mod args;
+mod panic_hook;
 pub mod picture;
 mod progress;
-mod quiet;
 mod search;
 
 use core::fmt;
@@ -17,10 +17,10 @@ use lock_proto::sim::trace::Trace;
 use lock_proto::sim::{Outcome, Plan, scenarios};
 
 use args::{Draw, Parsed, parse};
+use panic_hook::without_panic_messages;
 use picture::Run;
 use progress::{Progress, rate};
-use quiet::quietly;
-use search::{Found, Search, look};
+use search::{Found, Search, find_violation};
 
 use crate::cli::{exit, print};
 
@@ -42,17 +42,16 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
             list();
             0
         }
-        Ok(Parsed::Search(search, out)) => hunt(&search, out.as_deref()),
+        Ok(Parsed::Search(search, out)) => search_and_draw(&search, out.as_deref()),
         Ok(Parsed::Draw(draw)) => draw_one(&draw),
         Err(error) => {
-            say(&error);
+            print_error(&error);
             exit::USAGE
         }
     }
 }
 
-/// Prints one line on stderr.
-fn say(what: &dyn fmt::Display) {
+fn print_error(what: &dyn fmt::Display) {
     let _ = writeln!(io::stderr(), "explore: {what}");
 }
 
@@ -69,8 +68,7 @@ fn list() {
     }
 }
 
-/// Runs many seeds.
-fn hunt(search: &Search, out: Option<&Path>) -> u8 {
+fn search_and_draw(search: &Search, out: Option<&Path>) -> u8 {
     let mut progress = Progress::new(search.runs());
     let (found, tally) = search.run(|tally| progress.show(tally));
     progress.clear();
@@ -91,21 +89,26 @@ fn hunt(search: &Search, out: Option<&Path>) -> u8 {
         print(&format_args!("{nothing}: {summary}"));
         return if search.find.is_some() { NOT_FOUND } else { 0 };
     };
-    let word = if found.promised { "BROKEN" } else { "found, though not promised:" };
-    print(&format_args!("{summary}\n{word} {} ({})", found.rule, found.rule.about()));
+    let verdict = if found.promised { "BROKEN" } else { "found, though not promised:" };
+    print(&format_args!("{summary}\n{verdict} {} ({})", found.rule, found.rule.about()));
     print(&replay(&found.plan, None));
     progress.spin("shrinking the run");
-    let small = found.shrink();
+    let shrunk = found.shrink();
     progress.clear();
-    print(&format_args!("made smaller: {} steps of {}\n", small.len(), found.plan.len()));
-    let again = replay(&found.plan, Some(&found));
-    let (outcome, trace) = quietly(|| small.run_traced());
-    print(&Shown { plan: &small, outcome: &outcome });
-    let page =
-        picture::page(&Run { plan: &small, outcome: &outcome, trace: &trace, replay: &again, window: (None, None) });
-    let path = out.unwrap_or_else(|| Path::new("")).join(file_name(&small));
+    print(&format_args!("made smaller: {} steps of {}\n", shrunk.len(), found.plan.len()));
+    let replay_command = replay(&found.plan, Some(&found));
+    let (outcome, trace) = without_panic_messages(|| shrunk.run_traced());
+    print(&Summary { plan: &shrunk, outcome: &outcome });
+    let page = picture::page(&Run {
+        plan: &shrunk,
+        outcome: &outcome,
+        trace: &trace,
+        replay: &replay_command,
+        window: (None, None),
+    });
+    let path = out.unwrap_or_else(|| Path::new("")).join(file_name(&shrunk));
     let written = write(&path, &page);
-    print(&format_args!("again, as small as this: {again}"));
+    print(&format_args!("again, as small as this: {replay_command}"));
     match written {
         Err(code) => code,
         Ok(()) if found.promised => BROKEN,
@@ -113,23 +116,27 @@ fn hunt(search: &Search, out: Option<&Path>) -> u8 {
     }
 }
 
-/// Runs a single seed or byte string.
 fn draw_one(draw: &Draw) -> u8 {
     let mut plan = match &draw.origin {
         Origin::Seed(seed) => Plan::from_seed(draw.scenario, *seed),
         Origin::Bytes(bytes) => Plan::from_bytes(draw.scenario, bytes),
     };
-    let (mut outcome, mut trace): (Outcome, Trace) = quietly(|| plan.run_traced());
-    let found = look(plan.clone(), &outcome, draw.find);
-    let mut again = replay(&plan, None);
+    let (mut outcome, mut trace): (Outcome, Trace) = without_panic_messages(|| plan.run_traced());
+    let found = find_violation(plan.clone(), &outcome, draw.find);
+    let mut replay_command = replay(&plan, None);
     if let Some(found) = found.as_ref().filter(|_| draw.shrink) {
-        again = replay(&plan, Some(found));
+        replay_command = replay(&plan, Some(found));
         plan = found.shrink();
-        (outcome, trace) = quietly(|| plan.run_traced());
+        (outcome, trace) = without_panic_messages(|| plan.run_traced());
     }
-    print(&Shown { plan: &plan, outcome: &outcome });
-    let page =
-        picture::page(&Run { plan: &plan, outcome: &outcome, trace: &trace, replay: &again, window: draw.window });
+    print(&Summary { plan: &plan, outcome: &outcome });
+    let page = picture::page(&Run {
+        plan: &plan,
+        outcome: &outcome,
+        trace: &trace,
+        replay: &replay_command,
+        window: draw.window,
+    });
     let path = match &draw.out {
         Some(path) if path.is_dir() => path.join(file_name(&plan)),
         Some(path) => path.clone(),
@@ -139,7 +146,7 @@ fn draw_one(draw: &Draw) -> u8 {
         (Err(code), _) => code,
         (Ok(()), _) if !outcome.violations.is_empty() => BROKEN,
         (Ok(()), Some(rule)) if found.is_none() => {
-            say(&format_args!("no {rule} found"));
+            print_error(&format_args!("no {rule} found"));
             NOT_FOUND
         }
         (Ok(()), _) => 0,
@@ -154,12 +161,12 @@ fn replay(plan: &Plan, found: Option<&Found>) -> String {
             format!("--bytes {}", bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
         }
     };
-    let small = match found {
+    let shrunk = match found {
         None => String::new(),
         Some(Found { promised: true, .. }) => " --shrink".to_owned(),
         Some(Found { promised: false, rule, .. }) => format!(" --find {rule}"),
     };
-    format!("explore --scenario {} {from}{small}", plan.scenario.name)
+    format!("explore --scenario {} {from}{shrunk}", plan.scenario.name)
 }
 
 fn file_name(plan: &Plan) -> String {
@@ -179,19 +186,19 @@ fn write(path: &Path, page: &str) -> Result<(), u8> {
             Ok(())
         }
         Err(error) => {
-            say(&format_args!("{}: {error}", path.display()));
+            print_error(&format_args!("{}: {error}", path.display()));
             Err(exit::NOT_WRITTEN)
         }
     }
 }
 
 /// A run as text: the plan, the findings, and the end of the log if there are any.
-struct Shown<'a> {
+struct Summary<'a> {
     plan: &'a Plan,
     outcome: &'a Outcome,
 }
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Outcome { violations, excused, grants, steps, time, .. } = self.outcome;
         writeln!(f, "{}", self.plan)?;
@@ -223,7 +230,7 @@ mod tests {
     use super::*;
 
     /// A scenario that promises too much, as if a machine were faulty.
-    fn boastful() -> &'static Scenario {
+    fn overpromising() -> &'static Scenario {
         let mut scenario = *Scenario::named("redis-promotion").unwrap();
         scenario.excused = &[];
         Box::leak(Box::new(scenario))
@@ -236,7 +243,7 @@ mod tests {
     #[test]
     fn a_broken_promise_is_found_made_small_and_drawn() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(hunt(&search(boastful(), 2), Some(folder.path())), BROKEN);
+        assert_eq!(search_and_draw(&search(overpromising(), 2), Some(folder.path())), BROKEN);
         let page = fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap();
         let text = fs::read_to_string(page.path()).unwrap();
         assert!(text.contains("Broken: one holder at a time") && text.contains("class=\"violation\""));
@@ -245,30 +252,30 @@ mod tests {
 
     #[test]
     fn the_first_seed_is_found_whatever_the_number_of_threads() {
-        let boastful = boastful();
-        let (one, tally) = search(boastful, 1).run(|_| {});
+        let overpromising = overpromising();
+        let (one, tally) = search(overpromising, 1).run(|_| {});
         let one = one.unwrap();
         assert!(one.promised && one.rule == Rule::MutualExclusion && tally.grants > 0);
         let Origin::Seed(seed) = one.plan.origin else { panic!("drawn from a seed") };
         assert_eq!(tally.runs, seed + 1, "it stops there");
-        let (many, tally) = search(boastful, 5).run(|_| {});
+        let (many, tally) = search(overpromising, 5).run(|_| {});
         assert_eq!(many.unwrap().plan.origin, one.plan.origin);
         assert!(tally.runs > seed, "all before it were run");
     }
 
     #[test]
     fn a_smaller_run_shows_the_same() {
-        let (found, _) = search(boastful(), 2).run(|_| {});
+        let (found, _) = search(overpromising(), 2).run(|_| {});
         let found = found.unwrap();
-        let small = found.shrink();
-        assert!(small.len() <= found.plan.len());
-        assert!(small.run().violations.iter().any(|violation| violation.rule == found.rule));
+        let shrunk = found.shrink();
+        assert!(shrunk.len() <= found.plan.len());
+        assert!(shrunk.run().violations.iter().any(|violation| violation.rule == found.rule));
     }
 
     #[test]
     fn one_run_that_breaks_a_promise_ends_with_its_code() {
         let folder = tempfile::tempdir().unwrap();
-        let (found, _) = search(boastful(), 2).run(|_| {});
+        let (found, _) = search(overpromising(), 2).run(|_| {});
         let plan = found.unwrap().plan;
         let out = folder.path().join("new").join("page.html");
         let mut draw = Draw {
@@ -283,7 +290,7 @@ mod tests {
         let whole = fs::read_to_string(&out).unwrap();
         draw.shrink = true;
         assert_eq!(draw_one(&draw), BROKEN);
-        let small = fs::read_to_string(&out).unwrap();
-        assert!(whole != small && small.contains("then shrunk"));
+        let shrunk = fs::read_to_string(&out).unwrap();
+        assert!(whole != shrunk && shrunk.contains("then shrunk"));
     }
 }

@@ -30,14 +30,12 @@ impl Progress {
         self.bar.set_message(figures(tally, self.began.elapsed()));
     }
 
-    /// Shows a spinner with this text.
     pub(super) fn spin(&mut self, what: &'static str) {
         self.clear();
         self.bar = ProgressBar::new_spinner().with_message(what);
         self.bar.enable_steady_tick(REFRESH);
     }
 
-    /// Removes the line.
     pub(super) fn clear(&self) {
         self.bar.finish_and_clear();
     }
@@ -52,7 +50,6 @@ fn figures(tally: &Tally, elapsed: Duration) -> String {
     format!("{}/min, {grants} grants, {excused} excused", rate(runs, elapsed))
 }
 
-/// Runs per minute.
 pub(super) fn rate(runs: u64, elapsed: Duration) -> u64 {
     let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);
     runs.saturating_mul(60_000) / millis

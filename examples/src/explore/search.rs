@@ -9,9 +9,8 @@ use std::thread;
 
 use lock_proto::sim::{Keep, Outcome, Plan, Rule, Scenario};
 
-use super::quiet::quietly;
+use super::panic_hook::without_panic_messages;
 
-/// Interval of progress reports.
 const REPORT_EVERY: Duration = Duration::from_millis(200);
 
 /// The runs of a search, and what it looks for.
@@ -19,37 +18,29 @@ const REPORT_EVERY: Duration = Duration::from_millis(200);
 pub(super) struct Search {
     /// Every seed runs with each of these scenarios.
     pub(super) scenarios: Vec<&'static Scenario>,
-    /// The seeds.
     pub(super) seeds: Range<u64>,
     /// A rule to look for where the scenario does not promise it, beside broken promises.
     pub(super) find: Option<Rule>,
-    /// Number of threads.
     pub(super) jobs: NonZero<usize>,
 }
 
 /// A run with a finding.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
-    /// The run.
     pub(super) plan: Plan,
-    /// The broken rule.
     pub(super) rule: Rule,
     /// Whether the scenario promises this rule.
     pub(super) promised: bool,
 }
 
-/// Totals of a search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
-    /// Number of runs.
     pub(super) runs: u64,
-    /// Granted locks.
     pub(super) grants: u64,
     /// Calls of machines.
     pub(super) steps: u64,
     /// Findings that the scenario does not promise to avoid.
     pub(super) excused: u64,
-    /// Simulated time.
     pub(super) time: Duration,
 }
 
@@ -84,7 +75,7 @@ impl Counters {
 
 /// Returns the finding of a run of `plan`: a broken promise, or else the rule to look for.
 #[must_use]
-pub(super) fn look(plan: Plan, outcome: &Outcome, find: Option<Rule>) -> Option<Found> {
+pub(super) fn find_violation(plan: Plan, outcome: &Outcome, find: Option<Rule>) -> Option<Found> {
     if let Some(broken) = outcome.violations.first() {
         return Some(Found { plan, rule: broken.rule, promised: true });
     }
@@ -97,7 +88,7 @@ impl Found {
     #[must_use]
     pub(super) fn shrink(&self) -> Plan {
         self.plan.shrink(|plan| {
-            let outcome = quietly(|| plan.run_keeping(Keep::Nothing));
+            let outcome = without_panic_messages(|| plan.run_keeping(Keep::Nothing));
             let found = if self.promised { outcome.violations } else { outcome.excused };
             found.iter().any(|found| found.rule == self.rule)
         })
@@ -105,7 +96,6 @@ impl Found {
 }
 
 impl Search {
-    /// Returns the number of runs.
     #[must_use]
     pub(super) fn runs(&self) -> u64 {
         (self.seeds.end - self.seeds.start).saturating_mul(self.scenarios.len() as u64)
@@ -131,9 +121,9 @@ impl Search {
                     return;
                 }
                 let plan = self.plan(number);
-                let outcome = quietly(|| plan.run_keeping(Keep::Nothing));
+                let outcome = without_panic_messages(|| plan.run_keeping(Keep::Nothing));
                 counters.add(&outcome);
-                if let Some(found) = look(plan, &outcome, self.find) {
+                if let Some(found) = find_violation(plan, &outcome, self.find) {
                     let mut best = best.lock().unwrap_or_else(PoisonError::into_inner);
                     if first.fetch_min(number, Relaxed) > number {
                         *best = Some(found);

@@ -48,7 +48,7 @@ const MAIN: usize = 0;
 const WAKER: mio::Token = mio::Token(usize::MAX);
 
 type Sockets = BTreeMap<usize, [Option<Waker>; 2]>;
-type Boxed<T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send>>;
+type BoxFuture<T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send>>;
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 /// A single-threaded executor. Its tasks run only during [`block_on`](Self::block_on), and are
@@ -84,7 +84,7 @@ impl Executor {
 
     /// Spawns a task.
     pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
-        let id = self.reactor.number();
+        let id = self.reactor.next_id();
         self.tasks.borrow_mut().insert(id, Box::pin(task));
         self.reactor.wake(id);
     }
@@ -101,9 +101,9 @@ impl Executor {
         self.reactor.wake(MAIN);
         loop {
             let ready = core::mem::take(&mut self.reactor.state().ready);
-            // Poll `MAIN` last: when it completes, the others have had their turn.
+            // Poll `MAIN` last: its completion ends the loop.
             for id in ready.into_iter().rev() {
-                let waker = Waker::from(Arc::new(Call { id, reactor: Arc::clone(&self.reactor) }));
+                let waker = Waker::from(Arc::new(TaskWaker { id, reactor: Arc::clone(&self.reactor) }));
                 let mut cx = Context::from_waker(&waker);
                 if id == MAIN {
                     if let Poll::Ready(output) = main.as_mut().poll(&mut cx) {
@@ -119,10 +119,10 @@ impl Executor {
                     self.tasks.borrow_mut().insert(id, task);
                 }
             }
-            let limit = self.reactor.rest();
+            let limit = self.reactor.sleep_limit();
             match poll.poll(&mut events, limit) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => panic!("cannot wait: {error}"),
-                Ok(()) | Err(_) => self.reactor.rouse(&events),
+                Ok(()) | Err(_) => self.reactor.wake_ready(&events),
             }
         }
     }
@@ -138,7 +138,6 @@ struct Reactor {
 
 #[derive(Default)]
 struct State {
-    /// Tasks to poll.
     ready: BTreeSet<usize>,
     /// The thread sleeps or is about to, so `wake` must interrupt it.
     asleep: bool,
@@ -146,8 +145,7 @@ struct State {
     timers: BTreeMap<(Instant, usize), Waker>,
     /// Wakers of each socket: reader, writer.
     sockets: Sockets,
-    /// The last ID that was assigned.
-    last: usize,
+    last_id: usize,
 }
 
 impl Reactor {
@@ -155,11 +153,10 @@ impl Reactor {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns an unused ID.
-    fn number(&self) -> usize {
+    fn next_id(&self) -> usize {
         let mut state = self.state();
-        state.last += 1;
-        state.last
+        state.last_id += 1;
+        state.last_id
     }
 
     fn wake(&self, id: usize) {
@@ -172,7 +169,7 @@ impl Reactor {
     }
 
     /// Returns how long the thread may sleep; `None` until it is woken.
-    fn rest(&self) -> Option<Duration> {
+    fn sleep_limit(&self) -> Option<Duration> {
         let mut state = self.state();
         if !state.ready.is_empty() {
             return Some(Duration::ZERO);
@@ -183,7 +180,7 @@ impl Reactor {
     }
 
     /// Wakes the futures whose socket is ready or whose deadline has passed.
-    fn rouse(&self, events: &mio::Events) {
+    fn wake_ready(&self, events: &mio::Events) {
         let mut woken = Vec::new();
         let mut state = self.state();
         state.asleep = false;
@@ -200,13 +197,12 @@ impl Reactor {
     }
 }
 
-/// Waker of a task.
-struct Call {
+struct TaskWaker {
     id: usize,
     reactor: Arc<Reactor>,
 }
 
-impl Wake for Call {
+impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         self.reactor.wake(self.id);
     }
@@ -219,8 +215,8 @@ pub struct OwnHost(Arc<Reactor>);
 impl Host for OwnHost {
     type Clock = BootClock;
     type Stream = Stream;
-    type Resolve = Boxed<Vec<SocketAddr>>;
-    type Connect = Boxed<Stream>;
+    type Resolve = BoxFuture<Vec<SocketAddr>>;
+    type Connect = BoxFuture<Stream>;
     type Sleep = Sleep;
 
     fn clock(&self) -> BootClock {
@@ -229,7 +225,7 @@ impl Host for OwnHost {
 
     fn resolve(&self, host: &str, port: u16) -> Self::Resolve {
         let host = host.to_owned();
-        stream::on_a_thread(move || Ok((host, port).to_socket_addrs()?.collect()))
+        stream::spawn_blocking(move || Ok((host, port).to_socket_addrs()?.collect()))
     }
 
     fn connect(&self, address: &Address) -> Self::Connect {
@@ -237,14 +233,14 @@ impl Host for OwnHost {
     }
 
     fn sleep(&self, time: Duration) -> Sleep {
-        Sleep { at: self.0.clock.now() + time, number: self.0.number(), reactor: Arc::clone(&self.0) }
+        Sleep { at: self.0.clock.now() + time, id: self.0.next_id(), reactor: Arc::clone(&self.0) }
     }
 }
 
 /// Completes at a deadline.
 pub struct Sleep {
     at: Instant,
-    number: usize,
+    id: usize,
     reactor: Arc<Reactor>,
 }
 
@@ -255,13 +251,13 @@ impl Future for Sleep {
         if self.reactor.clock.now() >= self.at {
             return Poll::Ready(());
         }
-        let _old = self.reactor.state().timers.insert((self.at, self.number), cx.waker().clone());
+        let _old = self.reactor.state().timers.insert((self.at, self.id), cx.waker().clone());
         Poll::Pending
     }
 }
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        let _waker = self.reactor.state().timers.remove(&(self.at, self.number));
+        let _waker = self.reactor.state().timers.remove(&(self.at, self.id));
     }
 }

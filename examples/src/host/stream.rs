@@ -10,12 +10,12 @@ use futures_channel::oneshot;
 use futures_io::{AsyncRead, AsyncWrite};
 use lock_proto::driver::Address;
 
-use super::{Boxed, Reactor, Sockets};
+use super::{BoxFuture, Reactor, Sockets};
 
 /// A TCP connection or a unix socket.
 pub struct Stream {
     socket: Box<dyn Socket>,
-    number: usize,
+    id: usize,
     reactor: Arc<Reactor>,
 }
 
@@ -24,12 +24,12 @@ impl<S: Read + Write + mio::event::Source + Send> Socket for S {}
 
 impl Stream {
     pub(super) async fn connect(reactor: Arc<Reactor>, address: Address) -> io::Result<Self> {
-        let mut socket = on_a_thread(move || open(&address)).await?;
-        let number = reactor.number();
-        reactor.state().sockets.insert(number, [None, None]);
+        let mut socket = spawn_blocking(move || open(&address)).await?;
+        let id = reactor.next_id();
+        reactor.state().sockets.insert(id, [None, None]);
         let interest = mio::Interest::READABLE | mio::Interest::WRITABLE;
-        let registered = reactor.registry.register(&mut socket, mio::Token(number), interest);
-        let stream = Self { socket, number, reactor };
+        let registered = reactor.registry.register(&mut socket, mio::Token(id), interest);
+        let stream = Self { socket, id, reactor };
         registered.map(|()| stream)
     }
 
@@ -41,8 +41,8 @@ impl Stream {
         attempt: impl FnOnce(&mut dyn Socket) -> io::Result<T>,
     ) -> Poll<io::Result<T>> {
         // Register before the attempt: events are edge-triggered, so one in between would be lost.
-        let own = |sockets: &mut Sockets| sockets.get_mut(&self.number)?[side].replace(cx.waker().clone());
-        let _old = own(&mut self.reactor.state().sockets);
+        let replace_waker = |sockets: &mut Sockets| sockets.get_mut(&self.id)?[side].replace(cx.waker().clone());
+        let _old = replace_waker(&mut self.reactor.state().sockets);
         match attempt(&mut *self.socket) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Poll::Pending,
             done => Poll::Ready(done),
@@ -51,12 +51,12 @@ impl Stream {
 }
 
 /// Runs a blocking call on its own thread, so that it does not delay renewals.
-pub(super) fn on_a_thread<T: Send + 'static>(call: impl FnOnce() -> io::Result<T> + Send + 'static) -> Boxed<T> {
-    let (send, made) = oneshot::channel();
-    let begun = thread::Builder::new().spawn(move || send.send(call()));
+pub(super) fn spawn_blocking<T: Send + 'static>(call: impl FnOnce() -> io::Result<T> + Send + 'static) -> BoxFuture<T> {
+    let (send, result) = oneshot::channel();
+    let spawned = thread::Builder::new().spawn(move || send.send(call()));
     Box::pin(async move {
-        begun?;
-        made.await.map_err(io::Error::other)?
+        spawned?;
+        result.await.map_err(io::Error::other)?
     })
 }
 
@@ -102,6 +102,6 @@ impl Drop for Stream {
     fn drop(&mut self) {
         // Fails only if it was never registered.
         let _ = self.reactor.registry.deregister(&mut *self.socket);
-        let _wakers = self.reactor.state().sockets.remove(&self.number);
+        let _wakers = self.reactor.state().sockets.remove(&self.id);
     }
 }

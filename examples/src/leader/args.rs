@@ -60,26 +60,27 @@ Exit code: 0, or
 
 const DEFAULT_BACKEND: &str = "etcd://127.0.0.1:2379";
 /// Short, so that the successor of a killed leader is elected soon.
-const TTL_OF_PLAY: Duration = Duration::from_secs(2);
+const DEMO_TTL: Duration = Duration::from_secs(2);
 
 /// The validated arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Args {
-    /// The cluster.
     pub(super) config: Config,
-    /// The role to take.
     pub(super) role: Role,
 }
 
 /// A role in an election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// All of them, one after another.
-    Play,
-    /// A candidate.
-    Candidate { name: Vec<u8>, value: Vec<u8> },
-    /// An observer.
-    Observer { name: Vec<u8> },
+    /// The demonstration, with all roles.
+    Demo,
+    Candidate {
+        name: Vec<u8>,
+        value: Vec<u8>,
+    },
+    Observer {
+        name: Vec<u8>,
+    },
 }
 
 /// What the command line requests.
@@ -87,7 +88,6 @@ pub(super) enum Role {
 pub(super) enum Parsed {
     /// Take part in an election.
     Run(Box<Args>),
-    /// Print this text and exit with code 0.
     Print(String),
 }
 
@@ -102,7 +102,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, default_backend: O
     }
     let (name, candidate) = (name.map(OsString::into_vec), candidate.map(OsString::into_vec));
     let role = match (name, candidate, observe) {
-        (None, None, false) => Role::Play,
+        (None, None, false) => Role::Demo,
         (Some(name), Some(value), false) => Role::Candidate { name, value },
         (Some(name), None, true) => Role::Observer { name },
         (None, ..) => return usage("--name is missing: the election to take part in"),
@@ -112,7 +112,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, default_backend: O
     let default = default_backend.map(str::trim).filter(|url| !url.is_empty()).unwrap_or(DEFAULT_BACKEND);
     let mut config = Config::parse(backends.first().map_or(default, String::as_str))
         .map_err(|error| Usage(format!("--backend: {error}")))?;
-    if let Some(ttl) = ttl.or_else(|| (role == Role::Play).then_some(TTL_OF_PLAY)) {
+    if let Some(ttl) = ttl.or_else(|| (role == Role::Demo).then_some(DEMO_TTL)) {
         config = config.session_ttl(whole_seconds(ttl));
     }
     config.check().map_err(|error| Usage(error.to_string()))?;
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn the_parts_to_play() {
-        assert_eq!(run(&[], None).role, Role::Play);
+        assert_eq!(run(&[], None).role, Role::Demo);
         let candidate = run(&["--name", "board", "--candidate", "me", "--ttl", "3s"], None);
         assert_eq!(candidate.role, Role::Candidate { name: b"board".to_vec(), value: b"me".to_vec() });
         assert_eq!(candidate.config, Config::parse(DEFAULT_BACKEND).unwrap().session_ttl(Duration::from_secs(3)));

@@ -2,9 +2,9 @@
 //! observer, which also works together with `etcdctl elect`.
 
 mod args;
-mod office;
-mod play;
-mod stand;
+mod campaign;
+mod candidate;
+mod demo;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -13,7 +13,7 @@ use lock_proto::driver::AcquireError;
 
 use args::{Args, Parsed, Role, parse};
 
-use crate::cli::{GOODBYE, exit};
+use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 
 /// Runs the program and returns its exit code.
 pub fn main(args: impl IntoIterator<Item = OsString>, default_backend: Option<&str>) -> u8 {
@@ -24,14 +24,14 @@ pub fn main(args: impl IntoIterator<Item = OsString>, default_backend: Option<&s
             return 0;
         }
         Err(error) => {
-            say(&error);
+            log_error(&error);
             return exit::USAGE;
         }
     };
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(run(args)),
         Err(error) => {
-            say(&format_args!("no tokio runtime: {error}"));
+            log_error(&format_args!("no tokio runtime: {error}"));
             exit::UNREACHABLE
         }
     }
@@ -41,27 +41,26 @@ async fn run(Args { config, role }: Args) -> u8 {
     let client = match lock_tokio::connect_with(config.clone()) {
         Ok(client) => client,
         Err(error) => {
-            say(&error);
+            log_error(&error);
             return exit::USAGE;
         }
     };
     let code = match role {
-        Role::Play => play::play(&client, &config).await,
-        Role::Candidate { name, value } => stand::stand(&client, &name, &value).await,
-        Role::Observer { name } => stand::observe(&client, &name).await,
+        Role::Demo => demo::run_demo(&client, &config).await,
+        Role::Candidate { name, value } => campaign::campaign(&client, &name, &value).await,
+        Role::Observer { name } => campaign::observe(&client, &name).await,
     };
     // Clean up the store, including the session.
-    client.shutdown(GOODBYE).await;
+    client.shutdown(SHUTDOWN_TIMEOUT).await;
     code
 }
 
-/// Prints one line on stderr.
-fn say(what: &dyn core::fmt::Display) {
+fn log_error(what: &dyn core::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "leader: {what}");
 }
 
 /// Prints the error and returns the exit code.
-fn explain(error: &AcquireError) -> u8 {
-    say(error);
+fn report_failure(error: &AcquireError) -> u8 {
+    log_error(error);
     exit::of_failure(error.kind())
 }

@@ -11,17 +11,17 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use super::args::CommandLine;
-use super::news::News;
+use super::event::MainEvent;
 use crate::cli::exit;
 
 /// Internal option by which this program starts itself, binds itself to the life of its parent and
 /// then becomes the command: `--become-command-of=PARENT PROGRAM ARGS...`.
-const BECOME: &str = "--become-command-of=";
+const BECOME_OPTION: &str = "--become-command-of=";
 
 /// Returns the parent and the command if `args` are those of [`become_command`].
 pub(super) fn requested(args: &[OsString]) -> Option<(i32, CommandLine)> {
     let (first, rest) = args.split_first()?;
-    let parent = first.to_str()?.strip_prefix(BECOME)?.parse().ok()?;
+    let parent = first.to_str()?.strip_prefix(BECOME_OPTION)?.parse().ok()?;
     let (program, args) = rest.split_first()?;
     Some((parent, (program.clone(), args.to_vec())))
 }
@@ -35,7 +35,7 @@ pub struct Running {
 
 impl Running {
     /// Starts the command with `env` added to its environment; `None` removes a variable. Its end
-    /// is reported as [`News::CommandEnded`].
+    /// is reported as [`MainEvent::CommandEnded`].
     ///
     /// Must be called on the main thread: Linux sends the parent death signal when the *thread*
     /// that forked ends.
@@ -43,7 +43,11 @@ impl Running {
     /// # Errors
     ///
     /// Fails if the process cannot be started.
-    pub fn start(command: &CommandLine, env: &[(&str, Option<Vec<u8>>)], news: Sender<News>) -> io::Result<Self> {
+    pub fn start(
+        command: &CommandLine,
+        env: &[(&str, Option<Vec<u8>>)],
+        events: Sender<MainEvent>,
+    ) -> io::Result<Self> {
         use std::os::unix::ffi::OsStringExt as _;
 
         let mut prepared = prepare(command);
@@ -60,7 +64,7 @@ impl Running {
             // sent to it.
             let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             while waitid(WaitId::Pid(pid), ended).is_err_and(|error| error == Errno::INTR) {}
-            let _ = news.send(News::CommandEnded);
+            let _ = events.send(MainEvent::CommandEnded);
         });
         Ok(Self { child, pid })
     }
@@ -92,7 +96,7 @@ fn code(status: ExitStatus) -> u8 {
 
 /// Returns the exit code and the message for a command that could not be executed.
 #[must_use]
-pub fn explain(command: &CommandLine, error: &io::Error) -> (u8, String) {
+pub fn spawn_failure(command: &CommandLine, error: &io::Error) -> (u8, String) {
     let code = if error.kind() == io::ErrorKind::NotFound { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE };
     (code, format!("{:?}: {error}", command.0))
 }
@@ -100,7 +104,7 @@ pub fn explain(command: &CommandLine, error: &io::Error) -> (u8, String) {
 #[cfg(target_os = "linux")]
 fn prepare((program, args): &CommandLine) -> Command {
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("with-lock").arg(format!("{BECOME}{}", rustix::process::getpid().as_raw_nonzero()));
+    command.arg0("with-lock").arg(format!("{BECOME_OPTION}{}", rustix::process::getpid().as_raw_nonzero()));
     command.arg(program).args(args);
     command
 }
@@ -117,15 +121,15 @@ fn prepare((program, args): &CommandLine) -> Command {
 pub fn become_command(parent: i32, command: &CommandLine) -> u8 {
     #[cfg(target_os = "linux")]
     {
-        let asked = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+        let armed = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
         // If the parent ended before the call, the lock is no longer held.
-        if asked.is_err() || rustix::process::getppid().map(Pid::as_raw_pid) != Some(parent) {
+        if armed.is_err() || rustix::process::getppid().map(Pid::as_raw_pid) != Some(parent) {
             return exit::LOST;
         }
     }
     let _ = parent;
     let error = Command::new(&command.0).args(&command.1).exec();
-    let (code, words) = explain(command, &error);
-    eprintln!("with-lock: {words}");
+    let (code, message) = spawn_failure(command, &error);
+    eprintln!("with-lock: {message}");
     code
 }

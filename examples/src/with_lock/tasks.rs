@@ -10,46 +10,55 @@ use smol::channel::{Receiver, bounded};
 use smol::future::or;
 
 use super::args::Args;
-use super::news::{Held, Holder, News};
-use crate::cli::GOODBYE;
+use super::event::{Held, LockHandle, MainEvent};
+use crate::cli::SHUTDOWN_TIMEOUT;
 use crate::cli::failed::Failed;
 use crate::cli::runtime::Runtime;
 
-struct Tasks {
+struct TaskHandle {
     stop: smol::channel::Sender<()>,
 }
 
-impl Holder for Tasks {
+impl LockHandle for TaskHandle {
     fn stop(&self) {
         // Full if already requested, closed if the task has ended.
         let _ = self.stop.try_send(());
     }
 }
 
-/// Requests the lock.
-pub(super) fn start(runtime: Runtime, settings: Settings, args: &Args, news: Sender<News>) -> Box<dyn Holder> {
+pub(super) fn start(
+    runtime: Runtime,
+    settings: Settings,
+    args: &Args,
+    events: Sender<MainEvent>,
+) -> Box<dyn LockHandle> {
     let (stop, stopped) = bounded(1);
     let args = args.clone();
     thread::spawn(move || {
-        let held = async { hold(runtime.client(settings), &args, &news, &stopped).await };
+        let session = async { acquire_and_hold(runtime.client(settings), &args, &events, &stopped).await };
         let end = match runtime {
             Runtime::Tokio => match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-                Ok(runtime) => runtime.block_on(held),
-                Err(error) => News::Failed(Failed::usage(format_args!("no tokio runtime: {error}"))),
+                Ok(runtime) => runtime.block_on(session),
+                Err(error) => MainEvent::Failed(Failed::usage(format_args!("no tokio runtime: {error}"))),
             },
-            Runtime::Smol => smol::block_on(held),
-            Runtime::AsyncStd => async_std::task::block_on(held),
+            Runtime::Smol => smol::block_on(session),
+            Runtime::AsyncStd => async_std::task::block_on(session),
         };
-        let _ = news.send(end);
+        let _ = events.send(end);
     });
-    Box::new(Tasks { stop })
+    Box::new(TaskHandle { stop })
 }
 
 /// Acquires the lock and holds it until `stop`. Returns the final event.
-async fn hold(client: Result<Client, ConnectError>, args: &Args, news: &Sender<News>, stop: &Receiver<()>) -> News {
+async fn acquire_and_hold(
+    client: Result<Client, ConnectError>,
+    args: &Args,
+    events: &Sender<MainEvent>,
+    stop: &Receiver<()>,
+) -> MainEvent {
     let client = match client {
         Ok(client) => client,
-        Err(error) => return News::Failed(Failed::usage(error)),
+        Err(error) => return MainEvent::Failed(Failed::usage(error)),
     };
     let lock = client.lock(&args.name).ttl(args.ttl);
     let acquiring = match args.wait {
@@ -58,38 +67,38 @@ async fn hold(client: Result<Client, ConnectError>, args: &Args, news: &Sender<N
         Wait::Forever | _ => lock.acquire(),
     };
     let blocked = {
-        let news = news.clone();
-        move |why| drop(news.send(News::Blocked(why)))
+        let events = events.clone();
+        move |why| drop(events.send(MainEvent::Blocked(why)))
     };
     let waiting = async { Some(acquiring.on_blocked(blocked).await) };
     let stopped = async {
         let _ = stop.recv().await;
         None
     };
-    let last = match or(waiting, stopped).await {
-        Some(Ok(guard)) => News::Stopped(Some(keep(guard, news, stop).await)),
-        Some(Err(error)) => News::Failed(Failed::acquiring(&error)),
-        None => News::Stopped(None),
+    let final_event = match or(waiting, stopped).await {
+        Some(Ok(guard)) => MainEvent::Stopped(Some(hold_until_stopped(guard, events, stop).await)),
+        Some(Err(error)) => MainEvent::Failed(Failed::acquiring(&error)),
+        None => MainEvent::Stopped(None),
     };
     // Clean up the servers before the process ends.
-    client.shutdown(GOODBYE).await;
-    last
+    client.shutdown(SHUTDOWN_TIMEOUT).await;
+    final_event
 }
 
-async fn keep(guard: Guard, news: &Sender<News>, stop: &Receiver<()>) -> Release {
+async fn hold_until_stopped(guard: Guard, events: &Sender<MainEvent>, stop: &Receiver<()>) -> Release {
     let observer = guard.observer();
     let remaining = Box::new(move || Some(observer.remaining()).filter(|left| !left.is_zero()));
     let (token, owner) = (guard.token().to_string(), guard.owner());
-    let _ = news.send(News::Held(Held { token, fence: guard.fence(), owner, ttl: guard.ttl(), remaining }));
+    let _ = events.send(MainEvent::Held(Held { token, fence: guard.fence(), owner, ttl: guard.ttl(), remaining }));
     let lost = async {
         let loss = guard.lost().await;
-        let _ = news.send(News::Lost(loss));
+        let _ = events.send(MainEvent::Lost(loss));
         // Release only after the command has ended: until then the key may keep others out.
         let _ = stop.recv().await;
     };
-    let told = async {
+    let stop_requested = async {
         let _ = stop.recv().await;
     };
-    or(lost, told).await;
+    or(lost, stop_requested).await;
     guard.release().await
 }

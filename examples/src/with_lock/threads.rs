@@ -10,16 +10,16 @@ use lock_proto::Misuse;
 use lock_proto::redis::{Acquire, Config, Event, Wait};
 
 use super::args::Args;
-use super::news::{Held, Holder, News};
+use super::event::{Held, LockHandle, MainEvent};
 use crate::blocking::{Client, Lock};
 use crate::cli::failed::Failed;
-use crate::cli::name::Shown;
-use crate::cli::{GOODBYE, exit};
+use crate::cli::name::DisplayName;
+use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 
-struct Threads {
+struct ThreadHandle {
     client: Client,
     phase: Arc<Mutex<Phase>>,
-    news: Sender<News>,
+    events: Sender<MainEvent>,
 }
 
 enum Phase {
@@ -28,22 +28,21 @@ enum Phase {
     Stopped,
 }
 
-/// Requests the lock.
 ///
 /// # Errors
 ///
 /// Returns a value that is invalid.
-pub(super) fn start(config: Config, args: &Args, news: Sender<News>) -> Result<Box<dyn Holder>, Failed> {
+pub(super) fn start(config: Config, args: &Args, events: Sender<MainEvent>) -> Result<Box<dyn LockHandle>, Failed> {
     let client = Client::start(config).map_err(Failed::usage)?;
     let request = Request { acquire: Acquire::new(&args.name).ttl(args.ttl), wait: args.wait, since: Instant::now() };
     let lock = Arc::new(request.send(&client).map_err(Failed::usage)?);
     let phase = Arc::new(Mutex::new(Phase::Waiting(Arc::clone(&lock))));
-    let forwarder = Forwarder { client: client.clone(), phase: Arc::clone(&phase), news: news.clone(), request };
+    let forwarder = Forwarder { client: client.clone(), phase: Arc::clone(&phase), events: events.clone(), request };
     thread::spawn(move || forwarder.run(lock));
-    Ok(Box::new(Threads { client, phase, news }))
+    Ok(Box::new(ThreadHandle { client, phase, events }))
 }
 
-impl Holder for Threads {
+impl LockHandle for ThreadHandle {
     fn stop(&self) {
         let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
         match core::mem::replace(&mut *phase, Phase::Stopped) {
@@ -52,10 +51,10 @@ impl Holder for Threads {
             Phase::Held(lock) if lock.release().is_ok() => return,
             Phase::Held(_) | Phase::Stopped => {}
         }
-        let (client, news) = (self.client.clone(), self.news.clone());
+        let (client, events) = (self.client.clone(), self.events.clone());
         thread::spawn(move || {
-            client.shutdown(GOODBYE);
-            let _ = news.send(News::Stopped(None));
+            client.shutdown(SHUTDOWN_TIMEOUT);
+            let _ = events.send(MainEvent::Stopped(None));
         });
     }
 }
@@ -81,15 +80,15 @@ impl Request {
 struct Forwarder {
     client: Client,
     phase: Arc<Mutex<Phase>>,
-    news: Sender<News>,
+    events: Sender<MainEvent>,
     request: Request,
 }
 
 impl Forwarder {
     fn run(self, mut lock: Arc<Lock>) {
         while let Some(event) = lock.next_event(None) {
-            let item = match event {
-                Event::Blocked(why) => News::Blocked(why),
+            let main_event = match event {
+                Event::Blocked(why) => MainEvent::Blocked(why),
                 Event::Granted(grant) => {
                     let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
                     if matches!(*phase, Phase::Stopped) {
@@ -103,7 +102,7 @@ impl Forwarder {
                     let observed = Arc::clone(&lock);
                     let remaining = Box::new(move || observed.remaining());
                     let (token, fence, ttl) = (grant.token.to_string(), grant.fence, grant.ttl);
-                    News::Held(Held { token, fence, owner: None, ttl, remaining })
+                    MainEvent::Held(Held { token, fence, owner: None, ttl, remaining })
                 }
                 // This process was stopped for a third of the TTL while it waited. Request the lock
                 // again.
@@ -118,22 +117,22 @@ impl Forwarder {
                             *phase = Phase::Waiting(Arc::clone(&lock));
                             continue;
                         }
-                        Err(error) => News::Failed(Failed::usage(error)),
+                        Err(error) => MainEvent::Failed(Failed::usage(error)),
                     }
                 }
-                Event::Lost(loss) => News::Lost(loss),
+                Event::Lost(loss) => MainEvent::Lost(loss),
                 Event::Failed(failure) => {
-                    self.client.shutdown(GOODBYE);
-                    let why = format!("lock {}: {failure}", Shown(&self.request.acquire.name));
-                    News::Failed(Failed { code: exit::of_failure(&failure.into()), why })
+                    self.client.shutdown(SHUTDOWN_TIMEOUT);
+                    let why = format!("lock {}: {failure}", DisplayName(&self.request.acquire.name));
+                    MainEvent::Failed(Failed { code: exit::of_failure(&failure.into()), why })
                 }
                 Event::Released(release) => {
-                    self.client.shutdown(GOODBYE);
-                    News::Stopped(Some(release))
+                    self.client.shutdown(SHUTDOWN_TIMEOUT);
+                    MainEvent::Stopped(Some(release))
                 }
                 Event::Renewed { .. } | Event::ExtendFailed(_) | Event::AtRisk { .. } | _ => continue,
             };
-            if self.news.send(item).is_err() {
+            if self.events.send(main_event).is_err() {
                 return;
             }
         }

@@ -13,9 +13,9 @@ use crate::process::{Process, free_port, tail};
 use crate::{TIMEOUT, wait_until};
 
 /// Attempts with other ports: other processes may take ports between finding and using them.
-const PORTS_TO_TRY: u32 = 10;
+const MAX_PORT_ATTEMPTS: u32 = 10;
 /// Time limit for one request to a server that is starting.
-const ANSWER: Duration = Duration::from_secs(1);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Name and password of the superuser, for servers with authentication.
 const ROOT: (&str, &str) = ("root", "root-secret");
 
@@ -72,7 +72,7 @@ impl EtcdBuilder {
     #[must_use]
     pub fn start_cluster(self, count: usize) -> EtcdCluster {
         let mut why = String::new();
-        for _ in 0..PORTS_TO_TRY {
+        for _ in 0..MAX_PORT_ATTEMPTS {
             match self.try_start(count) {
                 Ok(cluster) => {
                     if self.auth {
@@ -100,7 +100,7 @@ impl EtcdBuilder {
             member.launch();
         }
         for member in &mut members {
-            member.wait_until_it_answers()?;
+            member.wait_until_ready()?;
         }
         Ok(EtcdCluster { members })
     }
@@ -313,7 +313,7 @@ impl Etcd {
         let end = Instant::now() + TIMEOUT;
         loop {
             self.launch();
-            match self.wait_until_it_answers() {
+            match self.wait_until_ready() {
                 Ok(()) => return,
                 Err(error) => assert!(Instant::now() < end, "etcd does not start again: {error}"),
             }
@@ -324,7 +324,7 @@ impl Etcd {
 
     /// Restarts the server with its data, without waiting for a reply: there is none while its
     /// cluster has no quorum.
-    pub fn restart_unseen(&mut self) {
+    pub fn restart_without_waiting(&mut self) {
         self.kill();
         self.launch();
     }
@@ -376,13 +376,13 @@ impl Etcd {
         });
     }
 
-    fn wait_until_it_answers(&mut self) -> Result<(), String> {
+    fn wait_until_ready(&mut self) -> Result<(), String> {
         let end = Instant::now() + TIMEOUT;
         while Instant::now() < end {
             if let Some(status) = self.process.ended() {
                 return Err(format!("it ended with {status}; its log ends with:\n{}", self.log_end()));
             }
-            if self.answers() {
+            if self.replies() {
                 return Ok(());
             }
             thread::sleep(Duration::from_millis(5));
@@ -393,8 +393,8 @@ impl Etcd {
 
     /// Returns true if this member replies and has a leader, and not another test's server on the
     /// same port. Uses the JSON gateway, which needs no extra process.
-    fn answers(&self) -> bool {
-        let post = |path: &str, body: &str| crate::http::post(self.address(), path, body, ANSWER);
+    fn replies(&self) -> bool {
+        let post = |path: &str, body: &str| crate::http::post(self.address(), path, body, REPLY_TIMEOUT);
         post("/v3/cluster/member/list", "{}").is_ok_and(|members| members.contains(&self.name))
             && post("/v3/maintenance/status", "{}").is_ok_and(|status| status.contains("\"leader\""))
     }

@@ -15,7 +15,7 @@
 //! or does not start fails the test and never skips it. Servers stop with the test, also if it
 //! panics, and on Linux also if its process is killed.
 
-mod dead;
+mod dead_address;
 mod etcd;
 mod http;
 mod monitor;
@@ -27,10 +27,10 @@ mod stopwatch;
 
 use std::time::{Duration, Instant};
 
-pub use dead::DeadAddress;
+pub use dead_address::DeadAddress;
 pub use etcd::{Etcd, EtcdBuilder, EtcdCluster};
 pub use http::get as http_get;
-pub use monitor::{Monitor, Seen};
+pub use monitor::{Monitor, MonitoredCommand};
 pub use redis::{Redis, RedisBuilder};
 pub use resp::{Connection, Value};
 pub use stopwatch::Stopwatch;

@@ -10,14 +10,14 @@ use crate::{TIMEOUT, wait_until};
 
 /// A command as the server received it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct MonitoredCommand {
     /// The sender: `address:port`, `unix:path`, or `lua` for a command inside a script.
     pub client: String,
     /// The command and its arguments. Invalid UTF-8 is replaced.
     pub args: Vec<String>,
 }
 
-impl Seen {
+impl MonitoredCommand {
     /// The command's name in upper case.
     #[must_use]
     pub fn verb(&self) -> String {
@@ -101,7 +101,7 @@ impl Monitor {
     }
 
     /// All commands since the last call. Includes every command that was answered before this call.
-    pub fn take(&self) -> Vec<Seen> {
+    pub fn take(&self) -> Vec<MonitoredCommand> {
         let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
         marks.1 += 1;
         let mark = format!("lock-testkit mark {} {}", std::process::id(), marks.1);
@@ -116,11 +116,11 @@ impl Monitor {
         });
         assert!(seen, "MONITOR showed nothing of {mark:?}");
         taken.pop();
-        taken.iter().filter_map(|line| Seen::parse(line)).filter(|seen| seen.verb() != "ECHO").collect()
+        taken.iter().filter_map(|line| MonitoredCommand::parse(line)).filter(|seen| seen.verb() != "ECHO").collect()
     }
 
     /// The commands of clients since the last call, without logins and commands of scripts.
-    pub fn take_client_commands(&self) -> Vec<Seen> {
+    pub fn take_client_commands(&self) -> Vec<MonitoredCommand> {
         self.take().into_iter().filter(|seen| !seen.is_lua() && !seen.is_handshake()).collect()
     }
 }
@@ -140,11 +140,11 @@ mod tests {
 
     #[test]
     fn a_line_of_monitor_is_read_back() {
-        let seen = Seen::parse(r#"1339518083.107412 [3 127.0.0.1:60866] "set" "a b" "q\"\\\x00\n]" "#);
+        let seen = MonitoredCommand::parse(r#"1339518083.107412 [3 127.0.0.1:60866] "set" "a b" "q\"\\\x00\n]" "#);
         let args = ["set", "a b", "q\"\\\0\n]"].map(str::to_owned).to_vec();
-        assert_eq!(seen, Some(Seen { client: "127.0.0.1:60866".into(), args }));
-        let seen = Seen::parse(r#"1.2 [0 lua] "get" "k""#).expect("a line");
+        assert_eq!(seen, Some(MonitoredCommand { client: "127.0.0.1:60866".into(), args }));
+        let seen = MonitoredCommand::parse(r#"1.2 [0 lua] "get" "k""#).expect("a line");
         assert!(seen.is_lua() && seen.verb() == "GET");
-        assert_eq!(Seen::parse("OK"), None);
+        assert_eq!(MonitoredCommand::parse("OK"), None);
     }
 }

@@ -14,7 +14,7 @@ use crate::process::{Process, free_port, tail};
 use crate::resp::{Connection, Value};
 
 /// Attempts with other ports: another process may take a port between finding and using it.
-const PORTS_TO_TRY: u32 = 10;
+const MAX_PORT_ATTEMPTS: u32 = 10;
 
 /// Settings of a [`Redis`].
 #[derive(Clone, Debug, Default)]
@@ -71,7 +71,7 @@ impl RedisBuilder {
     pub fn start(self) -> Redis {
         let dir = tempfile::Builder::new().prefix("lock-testkit-").tempdir().expect("a temporary directory");
         let mut redis = Redis { process: Process::default(), port: 0, dir, spec: self };
-        for _ in 0..PORTS_TO_TRY {
+        for _ in 0..MAX_PORT_ATTEMPTS {
             redis.port = free_port();
             if redis.launch().is_ok() {
                 return redis;

@@ -1,4 +1,4 @@
-//! A minimal Redis client, for questions of tests to their server.
+//! A minimal Redis client for tests.
 
 use std::fmt;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write};
@@ -116,7 +116,6 @@ impl Connection {
         })
     }
 
-    /// Removes the limit for the wait for a reply.
     pub(crate) fn disable_timeout(&self) -> io::Result<()> {
         self.reader.get_ref().set_read_timeout(None)
     }

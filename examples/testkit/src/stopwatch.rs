@@ -13,8 +13,7 @@ const HOPS: u32 = 4;
 
 /// Checks durations on a machine that may be busy with other work.
 ///
-/// A background thread sleeps repeatedly and measures how late it wakes. The measured duration may
-/// be late by as much.
+/// A background thread sleeps repeatedly and measures how late it wakes. Assertions allow for that.
 ///
 /// ```
 /// use lock_testkit::Stopwatch;
@@ -59,14 +58,14 @@ impl Stopwatch {
         self.start.elapsed()
     }
 
-    /// The delay since the start that the machine explains, for [`HOPS`] steps in a row.
+    /// The scheduling delay since the start, for [`HOPS`] steps in a row.
     fn slack(&self) -> Duration {
         // Includes a delay at this moment.
         thread::sleep(TICK);
         Duration::from_nanos(self.late_ns.load(Ordering::Relaxed)).saturating_mul(HOPS)
     }
 
-    /// Asserts that `took` is in `range`, give or take the delay that the machine explains.
+    /// Asserts that `took` is in `range`, give or take the measured scheduling delay.
     ///
     /// # Panics
     ///
@@ -78,8 +77,7 @@ impl Stopwatch {
         assert!(allowed.contains(&took), "{what}: {took:?}, not in {range:?}, and the machine explains {slack:?}");
     }
 
-    /// Asserts that at most `limit` has passed since the start, plus the delay that the machine
-    /// explains.
+    /// Asserts that at most `limit` has passed since the start, plus the measured scheduling delay.
     ///
     /// # Panics
     ///

@@ -1,5 +1,4 @@
-//! Embedding without the driver, as described in `docs/embedding.md`: each seam with another
-//! client, on a real server.
+//! Embedding without the driver (`docs/embedding.md`), with other clients on real servers.
 
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 

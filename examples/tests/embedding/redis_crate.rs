@@ -1,5 +1,4 @@
-//! The hub `redis::Locks` with the `redis` crate as its client, without async: typed requests in,
-//! replies out, one thread.
+//! `redis::Locks` with the `redis` crate as its client: typed requests, one thread, no async.
 
 use core::time::Duration;
 use std::thread;
@@ -12,20 +11,19 @@ use lock_proto::{Breach, ClientId, Fault, LockId, NodeId};
 use lock_testkit::{Redis, TIMEOUT};
 use redis::ConnectionLike as _;
 
-/// The longest sleep: a thread's timer may stop while the computer is suspended.
+/// The longest sleep: timers may stop while the computer is suspended.
 // T4
-const NAP: Duration = Duration::from_millis(500);
+const MAX_SLEEP: Duration = Duration::from_millis(500);
 /// How long a server may be silent.
 const REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A hub, and a connection that is opened when something is to be sent.
+/// The locks, and a connection that is opened on demand.
 struct Embedded {
     locks: Locks,
     clock: BootClock,
     client: redis::Client,
     connection: Option<redis::Connection>,
-    /// What was told and not yet asked for.
-    told: Vec<(LockId, Event)>,
+    events: Vec<(LockId, Event)>,
 }
 
 impl Embedded {
@@ -37,30 +35,27 @@ impl Embedded {
         let id = ClientId::from_bits(u128::from_le_bytes(id.try_into().unwrap()));
         let seed = u64::from_le_bytes(seed.try_into().unwrap());
         let locks = Locks::new(clock.now(), Config::parse(url).unwrap(), id, seed).unwrap();
-        Self { locks, clock, client: redis::Client::open(url).unwrap(), connection: None, told: Vec::new() }
+        Self { locks, clock, client: redis::Client::open(url).unwrap(), connection: None, events: Vec::new() }
     }
 
-    /// Does all there is to do now.
-    fn carry_out(&mut self) {
+    fn run_outputs(&mut self) {
         while let Some(output) = self.locks.poll_output() {
             match output {
                 LocksOutput::Send { call, request } => {
-                    let reply = self.ask(&request);
+                    let reply = self.execute(&request);
                     self.locks.handle_reply(self.clock.now(), call, &reply);
                 }
-                LocksOutput::Event { lock, event } => self.told.push((lock, event)),
+                LocksOutput::Event { lock, event } => self.events.push((lock, event)),
                 // A client with a second connection would BLPOP here. Without, waiters poll.
                 LocksOutput::Listen { .. } | LocksOutput::Unlisten { .. } | LocksOutput::Stopped { .. } => {}
             }
         }
     }
 
-    /// Makes one request and waits for its answer.
-    fn ask(&mut self, request: &Request) -> Reply {
+    fn execute(&mut self, request: &Request) -> Reply {
         if self.connection.is_none() {
             match self.client.get_connection_with_timeout(REQUEST_TIMEOUT) {
                 Ok(connection) => self.connection = Some(connection),
-                // Nothing was sent: a definite no.
                 Err(_) => return Reply::NotSent(Cause::Fault(Fault::Unreachable)),
             }
             self.locks.handle_node_up(self.clock.now(), NodeId::new(0), None);
@@ -88,7 +83,7 @@ impl Embedded {
                 numbers.collect::<Option<Vec<_>>>().and_then(|numbers| read(Value::Ints(&numbers)))
             }
             Ok(_) => None,
-            // The server's own words decide what it means (requirement P2).
+            // P2
             Err(error) if error.code().is_some() => read(Value::Error(&format!(
                 "{} {}",
                 error.code().unwrap_or_default(),
@@ -105,26 +100,26 @@ impl Embedded {
         reply.unwrap_or(Reply::Unknown(Cause::Fault(Fault::Protocol(Breach::Malformed))))
     }
 
-    /// Works until this lock is told something.
+    /// Runs until the next event of this lock.
     fn next(&mut self, lock: LockId) -> Event {
         let end = self.clock.now() + TIMEOUT;
         loop {
-            self.carry_out();
-            if let Some(place) = self.told.iter().position(|(own, _)| *own == lock) {
-                return self.told.remove(place).1;
+            self.run_outputs();
+            if let Some(index) = self.events.iter().position(|(id, _)| *id == lock) {
+                return self.events.remove(index).1;
             }
             let now = self.clock.now();
-            assert!(now < end, "nothing was told");
+            assert!(now < end, "no event");
             match self.locks.next_deadline() {
                 Some(at) if at <= now => self.locks.handle_timeout(now),
-                Some(at) => thread::sleep(at.since(now).min(NAP)),
-                None => thread::sleep(NAP),
+                Some(at) => thread::sleep(at.since(now).min(MAX_SLEEP)),
+                None => thread::sleep(MAX_SLEEP),
             }
         }
     }
 
-    fn take(&mut self, want: &Acquire) -> LockId {
-        let lock = self.locks.acquire(self.clock.now(), want).unwrap();
+    fn acquire(&mut self, request: &Acquire) -> LockId {
+        let lock = self.locks.acquire(self.clock.now(), request).unwrap();
         loop {
             match self.next(lock) {
                 Event::Granted(_) => break,
@@ -140,7 +135,7 @@ impl Embedded {
         self.locks.valid_until(lock).is_some_and(|until| self.clock.now() < until)
     }
 
-    fn give_back(&mut self, lock: LockId) -> Release {
+    fn release(&mut self, lock: LockId) -> Release {
         self.locks.release(self.clock.now(), lock).unwrap();
         loop {
             match self.next(lock) {
@@ -157,7 +152,7 @@ fn locks_with_the_redis_crate() {
     let mut redis = Redis::start();
     let mut first = Embedded::new(&redis.url());
     let ttl = Duration::from_millis(600);
-    let lock = first.take(&Acquire::new("a").ttl(ttl));
+    let lock = first.acquire(&Acquire::new("a").ttl(ttl));
     // It outlives its TTL.
     let end = first.clock.now() + 2 * ttl;
     while first.clock.now() < end {
@@ -165,17 +160,17 @@ fn locks_with_the_redis_crate() {
         assert!(matches!(event, Event::Renewed { .. }), "{event:?}");
         assert!(first.is_held(lock) && redis.cli(&["EXISTS", "a"]) == "1");
     }
-    assert_eq!(first.give_back(lock), Release::Released);
+    assert_eq!(first.release(lock), Release::Released);
     assert_eq!(redis.cli(&["EXISTS", "a"]), "0");
 
-    // Somebody else has it for a while.
+    // Another client holds it for a while.
     redis.cli(&["SET", "a", "somebody", "PX", "300"]);
-    let lock = first.take(&Acquire::new("a").ttl(ttl));
+    let lock = first.acquire(&Acquire::new("a").ttl(ttl));
     assert!(first.is_held(lock));
 
-    // The server dies: warned, then lost, then not known what became of it.
+    // The server dies: the hold is at risk, then lost, and its release unknown.
     redis.kill();
     while first.next(lock) != Event::Lost(Loss::Expired) {}
     assert!(!first.is_held(lock));
-    assert_eq!(first.give_back(lock), Release::Unknown);
+    assert_eq!(first.release(lock), Release::Unknown);
 }

@@ -1,5 +1,4 @@
-//! `etcd::Client` with tonic's own channel as the gRPC client: remote procedure calls in, remote
-//! procedure calls out.
+//! `etcd::Client` with tonic's channel as the gRPC client.
 
 use core::error::Error as _;
 use core::future::poll_fn;
@@ -22,14 +21,14 @@ use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
-/// The longest sleep: a timer may stand still while the machine is suspended.
+/// The longest sleep: timers may stop while the machine is suspended.
 // T4
-const NAP: Duration = Duration::from_secs(1);
+const MAX_SLEEP: Duration = Duration::from_secs(1);
 /// A silent connection is pinged after this long.
 const PING: Duration = Duration::from_secs(10);
 
-/// What a task found out.
-enum Fact {
+/// Result of a task.
+enum Completion {
     Connected(ConnId, Result<Channel, tonic::transport::Error>),
     Reply(RpcId, Result<RpcReply, tonic::Status>),
     Message(StreamId, StreamReceived),
@@ -41,9 +40,9 @@ struct Embedded {
     clock: BootClock,
     channels: BTreeMap<ConnId, Channel>,
     streams: BTreeMap<StreamId, UnboundedSender<StreamSend>>,
-    tell: UnboundedSender<Fact>,
-    facts: UnboundedReceiver<Fact>,
-    told: Vec<(LockId, Event)>,
+    completions_sender: UnboundedSender<Completion>,
+    completions: UnboundedReceiver<Completion>,
+    events: Vec<(LockId, Event)>,
 }
 
 impl Embedded {
@@ -56,13 +55,13 @@ impl Embedded {
         let seed = u64::from_le_bytes(seed.try_into().unwrap());
         let config = Config::parse(url).unwrap().session_ttl(Duration::from_secs(2));
         let machine = Client::new(clock.now(), config, id, seed).unwrap();
-        let (tell, facts) = unbounded_channel();
+        let (completions_sender, completions) = unbounded_channel();
         let (channels, streams) = (BTreeMap::new(), BTreeMap::new());
-        Self { machine, clock, channels, streams, tell, facts, told: Vec::new() }
+        Self { machine, clock, channels, streams, completions_sender, completions, events: Vec::new() }
     }
 
-    /// Does all there is to do now. What takes time goes into tasks, which tell what came of it.
-    fn carry_out(&mut self) {
+    /// Carries out all outputs. Tasks do the I/O and report completions.
+    fn run_outputs(&mut self) {
         while let Some(output) = self.machine.poll_output() {
             match output {
                 Output::Connect { node, conn } => {
@@ -71,30 +70,32 @@ impl Embedded {
                     };
                     let endpoint = Endpoint::from_shared(format!("http://{host}:{port}")).unwrap();
                     let endpoint = endpoint.http2_keep_alive_interval(PING);
-                    let tell = self.tell.clone();
-                    tokio::spawn(async move { tell.send(Fact::Connected(conn, endpoint.connect().await)) });
+                    let completions_sender = self.completions_sender.clone();
+                    tokio::spawn(async move {
+                        completions_sender.send(Completion::Connected(conn, endpoint.connect().await))
+                    });
                 }
                 Output::Disconnect { conn } => self.forget(conn),
                 Output::Call { rpc, request, token } => {
                     let Some(channel) = self.channels.get(&rpc.conn()).cloned() else { continue };
-                    let tell = self.tell.clone();
-                    tokio::spawn(
-                        async move { tell.send(Fact::Reply(rpc, call(channel, request, token.as_ref()).await)) },
-                    );
+                    let completions_sender = self.completions_sender.clone();
+                    tokio::spawn(async move {
+                        completions_sender.send(Completion::Reply(rpc, call(channel, request, token.as_ref()).await))
+                    });
                 }
                 Output::Open { stream, token } => {
                     let Some(channel) = self.channels.get(&stream.conn()).cloned() else { continue };
                     let (send, messages) = unbounded_channel();
                     self.streams.insert(stream, send);
-                    tokio::spawn(converse(channel, stream, token, messages, self.tell.clone()));
+                    tokio::spawn(run_stream(channel, stream, token, messages, self.completions_sender.clone()));
                 }
                 Output::Send { stream, message } => {
-                    // A stream that has ended takes no more; its end is told anyway.
+                    // Fails only if the stream has ended, which its task reports.
                     let _ = self.streams.get(&stream).map(|messages| messages.send(message));
                 }
-                // The task sees that nobody sends any more, and ends the stream.
+                // Dropping the sender makes the task end the stream.
                 Output::Close { stream } => drop(self.streams.remove(&stream)),
-                Output::Event { lock, event } => self.told.push((lock, event)),
+                Output::Event { lock, event } => self.events.push((lock, event)),
                 Output::Election { .. } | Output::Stopped { .. } => {}
             }
         }
@@ -105,57 +106,57 @@ impl Embedded {
         self.streams.retain(|stream, _| stream.conn() != conn);
     }
 
-    fn handle(&mut self, fact: Fact) {
+    fn handle(&mut self, completion: Completion) {
         let now = self.clock.now();
-        match fact {
-            Fact::Connected(conn, Ok(channel)) => {
+        match completion {
+            Completion::Connected(conn, Ok(channel)) => {
                 self.channels.insert(conn, channel);
                 self.machine.handle_connected(now, conn);
             }
-            Fact::Connected(conn, Err(_)) => self.machine.handle_disconnected(now, conn, Fault::Unreachable),
-            Fact::Reply(rpc, reply) => {
+            Completion::Connected(conn, Err(_)) => self.machine.handle_disconnected(now, conn, Fault::Unreachable),
+            Completion::Reply(rpc, reply) => {
                 let broken = reply.as_ref().is_err_and(is_transport);
                 self.machine.handle_reply(now, rpc, reply.map_err(|status| converted(&status)));
-                self.after(rpc.conn(), broken);
+                self.close_if_broken(rpc.conn(), broken);
             }
-            Fact::Message(stream, message) => self.machine.handle_message(now, stream, message),
-            Fact::Ended(stream, status) => {
+            Completion::Message(stream, message) => self.machine.handle_message(now, stream, message),
+            Completion::Ended(stream, status) => {
                 self.streams.remove(&stream);
                 self.machine.handle_stream_ended(now, stream, converted(&status));
-                self.after(stream.conn(), is_transport(&status));
+                self.close_if_broken(stream.conn(), is_transport(&status));
             }
         }
     }
 
     /// Ends the connection after a transport error. A tonic channel would reconnect silently, but
     /// the machine must be notified.
-    fn after(&mut self, conn: ConnId, broken: bool) {
+    fn close_if_broken(&mut self, conn: ConnId, broken: bool) {
         if broken && self.channels.contains_key(&conn) {
             self.forget(conn);
             self.machine.handle_disconnected(self.clock.now(), conn, Fault::Closed);
         }
     }
 
-    /// Works until this lock is told something.
+    /// Runs until the next event of this lock.
     async fn next(&mut self, lock: LockId) -> Event {
         let end = self.clock.now() + TIMEOUT;
         loop {
-            self.carry_out();
-            if let Some(place) = self.told.iter().position(|(own, _)| *own == lock) {
-                return self.told.remove(place).1;
+            self.run_outputs();
+            if let Some(index) = self.events.iter().position(|(id, _)| *id == lock) {
+                return self.events.remove(index).1;
             }
             let now = self.clock.now();
-            assert!(now < end, "nothing was told");
-            let wait = self.machine.next_deadline().map_or(NAP, |at| at.since(now).min(NAP));
-            match tokio::time::timeout(wait, self.facts.recv()).await {
-                Ok(fact) => self.handle(fact.unwrap()),
+            assert!(now < end, "no event");
+            let wait = self.machine.next_deadline().map_or(MAX_SLEEP, |at| at.since(now).min(MAX_SLEEP));
+            match tokio::time::timeout(wait, self.completions.recv()).await {
+                Ok(completion) => self.handle(completion.unwrap()),
                 Err(_) => self.machine.handle_timeout(self.clock.now()),
             }
         }
     }
 
-    async fn take(&mut self, want: &Acquire) -> LockId {
-        let lock = self.machine.acquire(self.clock.now(), want).unwrap();
+    async fn acquire(&mut self, request: &Acquire) -> LockId {
+        let lock = self.machine.acquire(self.clock.now(), request).unwrap();
         loop {
             match self.next(lock).await {
                 Event::Granted(_) => break,
@@ -171,7 +172,7 @@ impl Embedded {
         self.machine.valid_until(lock).is_some_and(|until| self.clock.now() < until)
     }
 
-    async fn give_back(&mut self, lock: LockId) -> Release {
+    async fn release(&mut self, lock: LockId) -> Release {
         self.machine.release(self.clock.now(), lock).unwrap();
         loop {
             match self.next(lock).await {
@@ -211,32 +212,34 @@ where
     reply.map(tonic::Response::into_inner)
 }
 
-/// A stream's task: sends what comes from the machine, tells what comes from the server.
-async fn converse(
+/// A stream's task: forwards messages in both directions.
+async fn run_stream(
     channel: Channel,
     id: StreamId,
     token: Option<Secret>,
     messages: UnboundedReceiver<StreamSend>,
-    tell: UnboundedSender<Fact>,
+    completions_sender: UnboundedSender<Completion>,
 ) {
     let token = token.as_ref();
     let ended = match id.kind() {
         StreamKind::KeepAlive => {
-            let pick = |message| match message {
+            let unwrap_request = |message| match message {
                 StreamSend::KeepAlive(request) => request,
                 StreamSend::Watch(_) => LeaseKeepAliveRequest::default(),
             };
-            streaming(channel, id, token, messages, pick, StreamReceived::KeepAlive, &tell).await
+            streaming(channel, id, token, messages, unwrap_request, StreamReceived::KeepAlive, &completions_sender)
+                .await
         }
         StreamKind::Watch => {
-            let pick = |message| match message {
+            let unwrap_request = |message| match message {
                 StreamSend::Watch(request) => request,
                 StreamSend::KeepAlive(_) => WatchRequest::default(),
             };
-            streaming(channel, id, token, messages, pick, StreamReceived::Watch, &tell).await
+            streaming(channel, id, token, messages, unwrap_request, StreamReceived::Watch, &completions_sender).await
         }
     };
-    let _ = tell.send(Fact::Ended(id, ended.err().unwrap_or_else(|| tonic::Status::ok("the server ended the stream"))));
+    let _ = completions_sender
+        .send(Completion::Ended(id, ended.err().unwrap_or_else(|| tonic::Status::ok("the server ended the stream"))));
 }
 
 async fn streaming<A, B>(
@@ -244,9 +247,9 @@ async fn streaming<A, B>(
     id: StreamId,
     token: Option<&Secret>,
     mut messages: UnboundedReceiver<StreamSend>,
-    pick: impl Fn(StreamSend) -> A + Send + 'static,
-    told: fn(B) -> StreamReceived,
-    tell: &UnboundedSender<Fact>,
+    unwrap_request: impl Fn(StreamSend) -> A + Send + 'static,
+    wrap_reply: fn(B) -> StreamReceived,
+    completions_sender: &UnboundedSender<Completion>,
 ) -> Result<(), tonic::Status>
 where
     A: Message + 'static,
@@ -254,13 +257,14 @@ where
 {
     let mut grpc = Grpc::new(channel);
     grpc.ready().await.map_err(|error| tonic::Status::from_error(Box::new(error)))?;
-    let sending = futures_util::stream::poll_fn(move |cx| messages.poll_recv(cx).map(|message| message.map(&pick)));
+    let sending =
+        futures_util::stream::poll_fn(move |cx| messages.poll_recv(cx).map(|message| message.map(&unwrap_request)));
     let mut request = with_token(sending, token);
     request.metadata_mut().insert("hasleader", "true".parse().unwrap());
     let codec = ProstCodec::<A, B>::default();
     let mut stream = grpc.streaming(request, PathAndQuery::from_static(id.kind().path()), codec).await?.into_inner();
     while let Some(message) = stream.message().await? {
-        let _ = tell.send(Fact::Message(id, told(message)));
+        let _ = completions_sender.send(Completion::Message(id, wrap_reply(message)));
     }
     Ok(())
 }
@@ -273,7 +277,7 @@ fn with_token<T>(message: T, token: Option<&Secret>) -> tonic::Request<T> {
     request
 }
 
-/// Whether the status is not the server's word.
+/// Returns true if the status comes from the transport and not from the server.
 fn is_transport(status: &tonic::Status) -> bool {
     status.source().is_some()
 }
@@ -290,15 +294,15 @@ fn converted(status: &tonic::Status) -> Status {
 async fn locks_with_tonics_channel() {
     let mut etcd = Etcd::start();
     let (mut first, mut second) = (Embedded::new(&etcd.url()), Embedded::new(&etcd.url()));
-    let held = first.take(&Acquire::new("a")).await;
+    let held = first.acquire(&Acquire::new("a")).await;
     assert!(first.is_held(held));
     assert_eq!(etcd.keys_of("a/").len(), 1);
 
-    // One waits behind the other, and follows; the session is kept alive meanwhile.
+    // The second waits until the first releases; keep-alives renew the session meanwhile.
     let end = first.clock.now() + Duration::from_secs(3);
-    let want = Acquire::new("a");
+    let request = Acquire::new("a");
     let next = {
-        let mut waiting = core::pin::pin!(second.take(&want));
+        let mut waiting = core::pin::pin!(second.acquire(&request));
         while first.clock.now() < end {
             let mut renewed = core::pin::pin!(first.next(held));
             let event = poll_fn(|cx| {
@@ -308,14 +312,13 @@ async fn locks_with_tonics_channel() {
             assert!(matches!(event.await, Event::Renewed { .. }));
         }
         assert!(first.is_held(held));
-        assert_eq!(first.give_back(held).await, Release::Released);
+        assert_eq!(first.release(held).await, Release::Released);
         waiting.await
     };
     assert!(second.is_held(next));
     assert_eq!(etcd.keys_of("a/").len(), 1);
 
-    // The server dies.
-    let lock = first.take(&Acquire::new("b")).await;
+    let lock = first.acquire(&Acquire::new("b")).await;
     etcd.kill();
     while first.next(lock).await != Event::Lost(Loss::Expired) {}
     assert!(!first.is_held(lock));

@@ -1,4 +1,4 @@
-//! Starts programs, listens to them, and ends them.
+//! Runs programs and captures their output.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use core::time::Duration;
@@ -13,7 +13,7 @@ use lock_testkit::wait_until;
 use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-/// Longer than anything here takes on a busy machine.
+/// Longer than any step takes on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 
 pub(crate) const fn ms(count: u64) -> Duration {
@@ -28,7 +28,6 @@ pub(crate) struct Tool {
     started: Instant,
 }
 
-/// The end of a program.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: i32,
@@ -38,7 +37,6 @@ pub(crate) struct Ended {
 }
 
 impl Tool {
-    /// Starts a program without an input.
     pub(crate) fn spawn(mut command: Command) -> Self {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let out = Pipe::new(child.stdout.take().unwrap());
@@ -83,18 +81,16 @@ impl Tool {
     }
 
     pub(crate) fn has_ended(&mut self) -> bool {
-        // A full pipe would hold it up.
+        // Drain the pipes, because a full one would block the program.
         let _ = (self.out(), self.err());
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Waits for its end.
     #[track_caller]
     pub(crate) fn end(self) -> Ended {
         self.end_within(LONG)
     }
 
-    /// Waits for its end for this long.
     #[track_caller]
     pub(crate) fn end_within(mut self, limit: Duration) -> Ended {
         assert!(wait_until(limit, || self.has_ended()), "it does not end: {} / {}", self.out(), self.err());
@@ -103,7 +99,7 @@ impl Tool {
         Ended { code: status.code().unwrap_or(-1), out: self.out(), err: self.err(), took }
     }
 
-    /// As by a terminal or a service manager: asks it to end, and waits.
+    /// Sends SIGTERM and waits for the end.
     #[track_caller]
     pub(crate) fn terminate(self) -> Ended {
         self.signal(Signal::TERM);
@@ -119,9 +115,8 @@ impl Drop for Tool {
     }
 }
 
-/// The output of a program so far. It is read on request, so that nothing of a program that has
-/// ended is missing, and not to the end, because a command that outlives the program keeps the
-/// pipe open.
+/// The output of a program so far. Never reads to the end, because a command that outlives the
+/// program keeps the pipe open.
 struct Pipe(Mutex<(Box<dyn Read + Send>, Vec<u8>)>);
 
 impl Pipe {
@@ -130,10 +125,10 @@ impl Pipe {
         Self(Mutex::new((Box::new(from), Vec::new())))
     }
 
-    /// The lines that are complete.
+    /// Returns the complete lines.
     fn text(&self) -> String {
         let (from, read) = &mut *self.0.lock().unwrap();
-        // An error says that there is no more yet.
+        // An error means that no more output is available yet.
         let whole = from.read_to_end(read).is_ok();
         let lines = read.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         String::from_utf8_lossy(&read[..if whole { read.len() } else { lines }]).into_owned()
@@ -156,7 +151,7 @@ impl Scratch {
         fs::read_to_string(self.0.path().join(name)).unwrap_or_default()
     }
 
-    /// Waits until a command has written a line into a file, and returns it.
+    /// Waits for the first line of a file and returns it.
     #[track_caller]
     pub(crate) fn line(&self, name: &str) -> String {
         assert!(wait_until(LONG, || self.read(name).contains('\n')), "nothing was written to {name}");
@@ -164,7 +159,6 @@ impl Scratch {
     }
 }
 
-/// Whether there is such a process.
 pub(crate) fn is_alive(pid: &str) -> bool {
     test_kill_process(Pid::from_raw(pid.trim().parse().unwrap()).unwrap()).is_ok()
 }

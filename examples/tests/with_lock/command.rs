@@ -1,4 +1,4 @@
-//! The command: its environment, its exit code, the signals.
+//! The command's environment, exit code and signals.
 
 use lock_testkit::Redis;
 use rustix::process::Signal;
@@ -83,7 +83,7 @@ fn without_a_command_it_holds_until_a_signal() {
         let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "1500ms", "line\nbreak"]);
         tool.wait_for_out("held line\\nbreak fence=");
         assert!(tool.out().ends_with(" ttl=1500\n"), "{}", tool.out());
-        // Kept alive past its TTL.
+        // Renewed past its TTL.
         std::thread::sleep(core::time::Duration::from_millis(2200));
         assert_eq!(redis.cli(&["EXISTS", "line\nbreak"]), "1", "{runtime}: not renewed");
         tool.signal(Signal::INT);

@@ -1,4 +1,4 @@
-//! Who may run beside whom.
+//! Mutual exclusion.
 
 use core::time::Duration;
 use std::fs;
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::harness::{LONG, RUNTIMES, Scratch, Tool, assert_clean, run};
 
-/// A critical section that shouts if somebody else is in it.
+/// A critical section that logs an overlap.
 pub(crate) const SECTION: &str = r#"mkdir "$D/inside" || { echo overlap >> "$D/log"; exit 9; }
 echo in >> "$D/log"; sleep 0.03; rmdir "$D/inside""#;
 
@@ -75,7 +75,7 @@ fn a_key_without_expiry_is_reported_and_waited_for() {
     redis.cli(&["DEL", "eternal"]);
     let ended = tool.end();
     assert_eq!(ended.code, 0, "{ended:?}");
-    assert_eq!(ended.err.matches("without expiry").count(), 1, "told more than once: {ended:?}");
+    assert_eq!(ended.err.matches("without expiry").count(), 1, "reported more than once: {ended:?}");
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn a_waiter_is_woken_by_the_release_and_not_by_its_next_poll() {
     assert!(waits[waits.len() / 2] < 500, "milliseconds from the signal to the next command: {waits:?}");
 }
 
-/// By the clock that the command uses.
+/// Reads the same clock as the command.
 fn now_nanos() -> u128 {
     let out = Command::new("date").arg("+%s%N").output().unwrap();
     String::from_utf8(out.stdout).unwrap().trim().parse().unwrap()

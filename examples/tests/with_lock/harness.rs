@@ -1,4 +1,4 @@
-//! Starts `with-lock` on servers of its own.
+//! Starts `with-lock` on private servers.
 
 use std::process::Command;
 
@@ -7,9 +7,8 @@ use lock_testkit::{Redis, wait_until};
 
 pub(crate) use crate::kit::{Ended, LONG, Scratch, Tool, is_alive, ms};
 
-/// Every way to drive the machine.
 pub(crate) const RUNTIMES: [&str; 4] = ["tokio", "smol", "async-std", "blocking"];
-/// What is left behind under the default prefix: the fence counter, and nothing else.
+/// The fence counter, the only key that locks leave behind.
 pub(crate) const FENCE_KEY: &str = lock_proto::redis::FENCE_NAME;
 
 impl Tool {
@@ -19,7 +18,7 @@ impl Tool {
 
     pub(crate) fn start_with(args: &[&str], env: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_with-lock"));
-        // `LOCK_RUNTIME=smol` runs the whole suite on that runtime, but for those who name one.
+        // `LOCK_RUNTIME=smol` selects the runtime of tests that do not name one.
         if let Ok(runtime) = std::env::var("LOCK_RUNTIME")
             && !args.contains(&"--runtime")
         {
@@ -29,14 +28,12 @@ impl Tool {
         Self::spawn(command)
     }
 
-    /// On one server.
     pub(crate) fn on(redis: &Redis, args: &[&str]) -> Self {
         let url = redis.url();
         Self::start(&[&["--backend", &url], args].concat())
     }
 }
 
-/// Runs it to its end.
 #[track_caller]
 pub(crate) fn run(redis: &Redis, args: &[&str]) -> Ended {
     Tool::on(redis, args).end()
@@ -56,7 +53,7 @@ pub(crate) fn assert_clean(redis: &Redis) {
     }
 }
 
-/// A quorum of this many servers, old enough to count for a TTL of a second.
+/// A quorum of servers whose uptime is sufficient for a TTL of one second.
 // Q6
 pub(crate) struct Quorum {
     pub(crate) servers: Vec<Redis>,

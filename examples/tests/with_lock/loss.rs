@@ -7,8 +7,8 @@ use rustix::process::Signal;
 
 use crate::harness::{LONG, RUNTIMES, Scratch, Tool, is_alive, ms};
 
-/// Says when it was asked to end, and does not.
-pub(crate) fn stubborn(scratch: &Scratch) -> String {
+/// A script that records SIGTERM and keeps running.
+pub(crate) fn ignores_sigterm(scratch: &Scratch) -> String {
     format!(
         "trap 'echo asked >> {}' TERM; echo $$ > {}; while :; do sleep 0.02; done",
         scratch.path("asked"),
@@ -21,7 +21,7 @@ fn a_pause_past_the_ttl_kills_the_command_at_once() {
     for runtime in RUNTIMES {
         let redis = Redis::start();
         let scratch = Scratch::new();
-        let script = stubborn(&scratch);
+        let script = ignores_sigterm(&scratch);
         let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "1s", "job", "--", "sh", "-c", &script]);
         let pid = scratch.line("pid");
         tool.signal(Signal::STOP);
@@ -46,50 +46,50 @@ fn silence_of_the_server_asks_at_the_grace_and_kills_at_the_end_of_validity() {
     for runtime in RUNTIMES {
         let mut redis = Redis::start();
         let scratch = Scratch::new();
-        let script = stubborn(&scratch);
+        let script = ignores_sigterm(&scratch);
         let line = ["--runtime", runtime, "--ttl", "3s", "--grace", "1s", "job", "--", "sh", "-c", &script];
         let tool = Tool::on(&redis, &line);
         let pid = scratch.line("pid");
         redis.kill();
         let killed = Stopwatch::start();
         scratch.line("asked");
-        let asked = killed.elapsed();
+        let sigterm_at = killed.elapsed();
         assert!(wait_until(LONG, || !is_alive(&pid)), "{runtime}: the command runs on");
         let dead = killed.elapsed();
         // The validity is 3 s minus the drift; it began up to 1.1 s before the server was killed.
-        killed.assert_in(asked, ms(700)..=ms(2300), format!("{runtime}: it was asked"));
+        killed.assert_in(sigterm_at, ms(700)..=ms(2300), format!("{runtime}: SIGTERM"));
         killed.assert_in(dead, ms(1700)..=ms(3100), format!("{runtime}: killed by the end of validity"));
-        killed.assert_in(dead.saturating_sub(asked), ms(700)..=ms(1400), format!("{runtime}: the grace"));
+        killed.assert_in(dead.saturating_sub(sigterm_at), ms(700)..=ms(1400), format!("{runtime}: the grace"));
         let ended = tool.end();
         assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
     }
 }
 
-/// An interrupted job must not look finished, whatever its own code.
+/// An interrupted job must not look finished, whatever its exit code.
 #[test]
 fn a_command_that_ends_when_it_is_asked_to_does_not_look_finished() {
     for runtime in RUNTIMES {
         for code in [0, 5] {
             let mut redis = Redis::start();
             let scratch = Scratch::new();
-            let script = cut_short(&scratch, code);
+            let script = exits_on_sigterm(&scratch, code);
             let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "2s", "job", "--", "sh", "-c", &script]);
             scratch.line("log");
             redis.kill();
             let ended = tool.end();
             assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
-            assert!(ended.err.contains("asking the command to end"), "{runtime}: {ended:?}");
+            assert!(ended.err.contains("sending SIGTERM to the command"), "{runtime}: {ended:?}");
         }
     }
 }
 
-/// The same if the lock is known to be lost, and if it recovers after the command was asked.
+/// The same if the lock is known to be lost, and if it recovers after the SIGTERM.
 #[test]
 fn a_command_that_was_asked_to_end_counts_as_lost_whatever_becomes_of_the_lock() {
     for runtime in RUNTIMES {
         let redis = Redis::start();
         let scratch = Scratch::new();
-        let script = cut_short(&scratch, 0);
+        let script = exits_on_sigterm(&scratch, 0);
         let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "1500ms", "job", "--", "sh", "-c", &script]);
         scratch.line("log");
         redis.cli(&["DEL", "job"]);
@@ -98,9 +98,9 @@ fn a_command_that_was_asked_to_end_counts_as_lost_whatever_becomes_of_the_lock()
 
         let scratch = Scratch::new();
         let script = format!(
-            "trap 'touch {asked}; until [ -e {go} ]; do sleep 0.01; done; exit 0' TERM; echo ready > {log}; \
+            "trap 'touch {marker}; until [ -e {go} ]; do sleep 0.01; done; exit 0' TERM; echo ready > {log}; \
              while :; do sleep 0.02; done",
-            asked = scratch.path("asked"),
+            marker = scratch.path("asked"),
             go = scratch.path("go"),
             log = scratch.path("log"),
         );
@@ -108,7 +108,7 @@ fn a_command_that_was_asked_to_end_counts_as_lost_whatever_becomes_of_the_lock()
         let tool = Tool::on(&redis, &line);
         scratch.line("log");
         redis.pause();
-        assert!(wait_until(LONG, || std::fs::exists(scratch.path("asked")).unwrap()), "{runtime}: not asked");
+        assert!(wait_until(LONG, || std::fs::exists(scratch.path("asked")).unwrap()), "{runtime}: no SIGTERM");
         redis.resume();
         let renewed = || redis.cli(&["PTTL", "job"]).parse::<i64>().unwrap() > 4_500;
         assert!(wait_until(LONG, renewed), "{runtime}: {}", tool.err());
@@ -119,8 +119,8 @@ fn a_command_that_was_asked_to_end_counts_as_lost_whatever_becomes_of_the_lock()
     }
 }
 
-/// Ends with this code when it is asked to.
-fn cut_short(scratch: &Scratch, code: u8) -> String {
+/// A script that exits with this code on SIGTERM.
+fn exits_on_sigterm(scratch: &Scratch, code: u8) -> String {
     format!("trap 'exit {code}' TERM; echo ready > {}; while :; do sleep 0.02; done", scratch.path("log"))
 }
 
@@ -133,8 +133,7 @@ fn a_server_that_comes_back_in_time_with_its_data_costs_nothing() {
     let tool = Tool::on(&redis, &["--ttl", "4s", "job", "--", "sh", "-c", &script]);
     scratch.line("log");
     redis.restart();
-    // Compares the time of expiry, which only a renewal changes. The TTL alone may be full if a
-    // renewal came just before the first read.
+    // Compare the time of expiry, which only a renewal changes.
     let start = Instant::now();
     let end = || redis.cli(&["PTTL", "job"]).parse::<u128>().unwrap() + start.elapsed().as_millis();
     let before = end();
@@ -150,7 +149,7 @@ fn a_lock_taken_away_ends_the_command_after_the_grace() {
     for (value, word) in [(None, "gone"), (Some("thief"), "another client")] {
         let redis = Redis::start();
         let scratch = Scratch::new();
-        let script = stubborn(&scratch);
+        let script = ignores_sigterm(&scratch);
         let tool = Tool::on(&redis, &["--ttl", "3s", "--grace", "400ms", "job", "--", "sh", "-c", &script]);
         let pid = scratch.line("pid");
         match value {
@@ -158,9 +157,9 @@ fn a_lock_taken_away_ends_the_command_after_the_grace() {
             Some(value) => redis.cli(&["SET", "job", value, "PX", "60000"]),
         };
         scratch.line("asked");
-        let asked = Stopwatch::start();
+        let sigterm_at = Stopwatch::start();
         assert!(wait_until(LONG, || !is_alive(&pid)), "the command runs on");
-        asked.assert_in(asked.elapsed(), ms(300)..=ms(900), "the grace");
+        sigterm_at.assert_in(sigterm_at.elapsed(), ms(300)..=ms(900), "the grace");
         let ended = tool.end();
         assert_eq!(ended.code, 76, "{ended:?}");
         assert!(ended.err.contains(word), "{ended:?}");
@@ -174,7 +173,7 @@ fn a_loss_that_only_the_release_shows_counts() {
     let scratch = Scratch::new();
     let (file, go) = (scratch.path("log"), scratch.path("go"));
     let script = format!("echo ready > {file}; until [ -e {go} ]; do sleep 0.01; done");
-    // The watchdog would look after 20 s.
+    // The watchdog would notice after 20 s.
     let tool = Tool::on(&redis, &["--ttl", "60s", "job", "--", "sh", "-c", &script]);
     scratch.line("log");
     redis.cli(&["DEL", "job"]);
@@ -204,10 +203,9 @@ fn a_stopped_server_is_silence_too() {
     redis.pause();
     let paused = Stopwatch::start();
     tool.wait_for_out("lost job expired");
-    paused.assert_within(ms(1200), "told");
+    paused.assert_within(ms(1200), "notified");
     redis.resume();
     assert_eq!(tool.end().code, 76);
-    // A request in flight when the server was stopped may extend the key by one TTL; nothing renews
-    // it.
+    // A request in flight may extend the key once, by one TTL.
     assert!(wait_until(LONG, || redis.cli(&["EXISTS", "job"]) == "0"), "left behind");
 }

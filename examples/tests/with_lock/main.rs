@@ -1,4 +1,4 @@
-//! `with-lock` from outside: real processes, real servers.
+//! Black-box tests of `with-lock`: real processes and servers.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod command;

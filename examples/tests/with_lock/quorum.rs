@@ -53,7 +53,7 @@ fn a_minority_may_die_while_the_lock_is_held_and_a_majority_may_not() {
     scratch.line("log");
     quorum.servers[0].kill();
     quorum.servers[1].kill();
-    // Three TTLs: it is renewed on the majority.
+    // Three TTLs, so the majority renews it.
     std::thread::sleep(Duration::from_secs(3));
     assert!(!tool.has_ended(), "{}", tool.err());
     quorum.servers[2].kill();

@@ -1,4 +1,4 @@
-//! What cannot be done ends with a code that says why.
+//! Exit codes of failed acquisitions.
 
 use core::time::Duration;
 use std::process::Command;
@@ -74,7 +74,6 @@ fn a_key_of_another_type_is_no_lock() {
     assert_eq!(redis.keys(), ["data"].map(str::to_owned).into_iter().chain(fence(&redis)).collect::<Vec<_>>());
 }
 
-/// The counter, if it is there.
 fn fence(redis: &Redis) -> Option<String> {
     redis.keys().into_iter().find(|key| key == FENCE_KEY)
 }

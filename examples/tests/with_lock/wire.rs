@@ -1,6 +1,6 @@
-//! What the server sees, and what stays on it.
+//! Commands that the server receives, and the keys that stay.
 
-use lock_testkit::{Redis, Seen};
+use lock_testkit::{MonitoredCommand, Redis};
 
 use crate::harness::{FENCE_KEY, RUNTIMES, Scratch, Tool, assert_clean, run};
 
@@ -14,14 +14,14 @@ fn uncontended_it_is_one_command_to_take_and_one_to_release() {
         let script = format!("echo ready > {file}; until [ -e {go} ]; do sleep 0.01; done");
         let tool = Tool::on(&redis, &["--runtime", runtime, "job", "--", "sh", "-c", &script]);
         scratch.line("log");
-        let taking: Vec<Seen> = monitor.take_client_commands();
+        let taking: Vec<MonitoredCommand> = monitor.take_client_commands();
         assert_eq!(taking.len(), 1, "{runtime}: {taking:?}");
         assert!(taking[0].args.contains(&"job".to_owned()), "{runtime}: {taking:?}");
         std::fs::write(go, "").unwrap();
         assert_eq!(tool.end().code, 0);
         let releasing = monitor.take_client_commands();
         assert_eq!(releasing.len(), 1, "{runtime}: {releasing:?}");
-        // Nobody waited, so nobody is called.
+        // Nobody waited, so there is no wake-up key.
         assert_eq!(redis.keys(), [FENCE_KEY], "{runtime}");
     }
     assert_clean(&redis);

@@ -8,7 +8,9 @@ use lock_tokio::Client;
 use lock_tokio::etcd::Config;
 use lock_tokio::redis::Blocked;
 
-use crate::kit::{blocked, calls, clean, failure, give_back, ms, shut_down, soon, take, until, watches, with};
+use crate::kit::{
+    assert_clean, calls, failure, in_time, ms, release, shut_down, take, wait_for, wait_until_blocked, watches, with,
+};
 
 fn settings(etcd: &Etcd, user: &str, password: &str) -> Config {
     Config::parse(&etcd.url_with(user, password)).unwrap()
@@ -24,7 +26,7 @@ fn guarded() -> Etcd {
 }
 
 #[track_caller]
-fn refused(failure: &AcquireError, words: &str) {
+fn assert_refused(failure: &AcquireError, words: &str) {
     assert!(failure.is_refused(), "{failure}");
     let text = failure.to_string();
     assert!(text.contains(words) && !text.contains("secret") && !text.contains("wrong!"), "{text}");
@@ -37,17 +39,23 @@ async fn a_wrong_password_is_told_at_once_and_tried_no_more_than_asked() {
     for (user, password) in [("worker", "wrong!"), ("nobody", "secret")] {
         let stranger = with(settings(&etcd, user, password));
         for name in ["jobs/1", "jobs/2"] {
-            refused(&failure(soon("told", stranger.lock(name).acquire()).await), "authentication failed");
+            assert_refused(
+                &failure(in_time("the result", stranger.lock(name).acquire()).await),
+                "authentication failed",
+            );
         }
-        refused(&failure(soon("told", stranger.lock("jobs/1").try_acquire()).await), "authentication failed");
+        assert_refused(
+            &failure(in_time("the result", stranger.lock("jobs/1").try_acquire()).await),
+            "authentication failed",
+        );
         shut_down(stranger).await;
     }
     let tried = calls(&etcd, "Authenticate") - before;
     assert!(tried <= 12, "{tried} logins");
     let nobody = with(Config::parse(&format!("etcd://{}", etcd.address())).unwrap());
-    refused(&failure(soon("told", nobody.lock("jobs/1").acquire()).await), "user name is empty");
+    assert_refused(&failure(in_time("the result", nobody.lock("jobs/1").acquire()).await), "user name is empty");
     shut_down(nobody).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 /// etcd 3.4 does not check the permissions of nested transactions. Batches without a login are
@@ -57,13 +65,13 @@ async fn a_wrong_password_is_told_at_once_and_tried_no_more_than_asked() {
 async fn without_a_login_nothing_is_done_together_either() {
     let etcd = guarded();
     let nobody = with(Config::parse(&format!("etcd://{}", etcd.address())).unwrap());
-    let wishes: Vec<_> = (0..20).map(|n| nobody.lock(format!("jobs/{n}")).acquire()).collect();
-    for refusal in soon("told", join_all(wishes)).await {
-        refused(&failure(refusal), "user name is empty");
+    let locks: Vec<_> = (0..20).map(|n| nobody.lock(format!("jobs/{n}")).acquire()).collect();
+    for refusal in in_time("the result", join_all(locks)).await {
+        assert_refused(&failure(refusal), "user name is empty");
     }
     assert_eq!(etcd.keys().len(), 0);
     shut_down(nobody).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 /// The session of such a client has no key, and ends with the client.
@@ -73,22 +81,22 @@ async fn a_name_that_is_not_allowed_is_told_at_once_and_leaves_nothing() {
     let ours = worker(&etcd);
     let held = take(&ours, "jobs/1").await;
     for name in ["jobs!", "other", "a"] {
-        refused(&failure(soon("told", ours.lock(name).acquire()).await), "permission denied");
-        refused(&failure(soon("told", ours.lock(name).try_acquire()).await), "permission denied");
+        assert_refused(&failure(in_time("the result", ours.lock(name).acquire()).await), "permission denied");
+        assert_refused(&failure(in_time("the result", ours.lock(name).try_acquire()).await), "permission denied");
     }
-    let election = soon("told", ours.election("other").leader()).await.unwrap_err();
+    let election = in_time("the result", ours.election("other").leader()).await.unwrap_err();
     assert!(election.to_string().contains("permission denied"), "{election}");
     assert_eq!((etcd.keys().len(), etcd.leases().len()), (1, 1));
     let guest = with(settings(&etcd, "guest", "secret"));
-    refused(&failure(soon("told", guest.lock("jobs/1").acquire()).await), "permission denied");
+    assert_refused(&failure(in_time("the result", guest.lock("jobs/1").acquire()).await), "permission denied");
     assert!(held.is_held());
-    give_back(held).await;
+    release(held).await;
     shut_down(ours).await;
     shut_down(guest).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
-/// A waiter learns of it when its turn comes, and blocks others while its session lives.
+/// A waiter learns of it at the head of the queue, and blocks others until its session ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rights_that_are_taken_away_while_waiting() {
     let etcd = guarded();
@@ -96,15 +104,15 @@ async fn rights_that_are_taken_away_while_waiting() {
     let ours = with(settings(&etcd, "worker", "secret").session_ttl(ms(2000)));
     let held = take(&root, "jobs/1").await;
     let mut waiting = ours.lock("jobs/1").acquire();
-    blocked(&mut waiting, Blocked::Held).await;
-    until("it watches", || watches(&etcd) >= 2).await;
+    wait_until_blocked(&mut waiting, Blocked::Held).await;
+    wait_for("it watches", || watches(&etcd) >= 2).await;
     etcd.etcdctl(&["role", "revoke-permission", "--prefix", "worker", "jobs/"]);
-    give_back(held).await;
-    refused(&failure(soon("told", waiting).await), "permission denied");
+    release(held).await;
+    assert_refused(&failure(in_time("the result", waiting).await), "permission denied");
     drop(ours);
-    give_back(take(&root, "jobs/1").await).await;
+    release(take(&root, "jobs/1").await).await;
     shut_down(root).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 /// An expired login is repeated, without any effect on holders and waiters.
@@ -115,20 +123,20 @@ async fn a_login_that_runs_out_is_renewed() {
     let (holder, waiter) = (quick(), quick());
     let guard = take(&holder, "jobs/1").await;
     let mut waiting = waiter.lock("jobs/1").acquire();
-    blocked(&mut waiting, Blocked::Held).await;
+    wait_until_blocked(&mut waiting, Blocked::Held).await;
     let waiting = tokio::spawn(waiting);
     let logins = calls(&etcd, "Authenticate");
     let from = guard.valid_until();
-    // The server looks for what has run out once a second.
-    until("both logins have run out", || guard.valid_until().duration_since(from) > ms(4500)).await;
+    // The server checks for expired tokens once a second.
+    wait_for("both logins have run out", || guard.valid_until().duration_since(from) > ms(4500)).await;
     assert!(guard.is_held() && !waiting.is_finished());
-    give_back(guard).await;
-    let guard = soon("the lock", waiting).await.unwrap().unwrap();
+    release(guard).await;
+    let guard = in_time("the lock", waiting).await.unwrap().unwrap();
     assert!(guard.is_held());
     let renewed = calls(&etcd, "Authenticate") - logins;
     assert!((1..=6).contains(&renewed), "{renewed} new logins");
-    give_back(guard).await;
+    release(guard).await;
     shut_down(holder).await;
     shut_down(waiter).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }

@@ -10,7 +10,8 @@ use lock_tokio::Guard;
 use lock_tokio::redis::Release;
 
 use crate::kit::{
-    LONG_TTL, blocked, calls, clean, config, give_back, ms, poll_once, shut_down, soon, take, until, with,
+    LONG_TTL, assert_clean, calls, config, in_time, ms, poll_once, release, shut_down, take, wait_for,
+    wait_until_blocked, with,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -18,26 +19,26 @@ async fn an_uncontended_lock_and_unlock_cost_two_calls() {
     const CYCLES: u64 = 50;
     let etcd = Etcd::start();
     let client = with(config(&etcd).session_ttl(LONG_TTL));
-    give_back(take(&client, "a").await).await;
+    release(take(&client, "a").await).await;
     let (all, transactions) = (calls(&etcd, ""), calls(&etcd, "Txn"));
     for n in 0..CYCLES {
-        give_back(take(&client, if n % 2 == 0 { "a" } else { "b" }).await).await;
+        release(take(&client, if n % 2 == 0 { "a" } else { "b" }).await).await;
     }
     assert_eq!(calls(&etcd, "Txn") - transactions, 2 * CYCLES);
     assert_eq!(calls(&etcd, "") - all, 2 * CYCLES, "nothing but transactions, and no stream");
     // A try is one call if another client holds the lock, and none if this client does.
     let other = with(config(&etcd).session_ttl(LONG_TTL));
-    give_back(take(&other, "c").await).await;
+    release(take(&other, "c").await).await;
     let guard = take(&client, "a").await;
     let all = calls(&etcd, "");
-    assert!(soon("a try", client.lock("a").try_acquire()).await.is_err());
+    assert!(in_time("a try", client.lock("a").try_acquire()).await.is_err());
     assert_eq!(calls(&etcd, "") - all, 0);
-    assert!(soon("a try", other.lock("a").try_acquire()).await.is_err());
+    assert!(in_time("a try", other.lock("a").try_acquire()).await.is_err());
     assert_eq!(calls(&etcd, "") - all, 1);
-    give_back(guard).await;
+    release(guard).await;
     shut_down(client).await;
     shut_down(other).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 /// A local hand-over needs no request.
@@ -52,14 +53,14 @@ async fn passing_on_inside_a_client_costs_no_call() {
         let mut next = client.lock("a").acquire();
         assert!(poll_once(&mut next).await.is_pending());
         let before = guard.fence();
-        give_back(guard).await;
-        guard = soon("the next", next).await.unwrap();
+        release(guard).await;
+        guard = in_time("the next", next).await.unwrap();
         assert!(guard.fence() > before);
     }
     assert_eq!(calls(&etcd, "") - all, 0);
-    give_back(guard).await;
+    release(guard).await;
     shut_down(client).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 /// Requests of many tasks for different names share few calls, and each gets its own reply.
@@ -70,7 +71,7 @@ async fn many_tasks_share_their_calls() {
     const CYCLES: u64 = 50;
     let etcd = Etcd::start();
     let (ours, other) = (with(config(&etcd).session_ttl(LONG_TTL)), with(config(&etcd).session_ttl(LONG_TTL)));
-    give_back(take(&ours, "0").await).await;
+    release(take(&ours, "0").await).await;
     let held = take(&other, "0").await;
     let before = calls(&etcd, "Txn");
     let tasks = (0..TASKS).map(|n| {
@@ -79,27 +80,27 @@ async fn many_tasks_share_their_calls() {
             let mut last = None;
             for _ in 0..CYCLES {
                 if n == 0 {
-                    // Somebody else has this one all the time.
+                    // Another client holds this one throughout.
                     assert!(lock.clone().try_acquire().await.is_err());
                     continue;
                 }
                 let guard = lock.acquire().await.unwrap();
                 assert!(guard.fence() > last && guard.is_held());
                 last = guard.fence();
-                give_back(guard).await;
+                release(guard).await;
             }
         })
     });
     for task in tasks.collect::<Vec<_>>() {
-        soon("the cycles of a task", task).await.unwrap();
+        in_time("the cycles of a task", task).await.unwrap();
     }
     let (made, alone) = (calls(&etcd, "Txn") - before, 2 * CYCLES * TASKS as u64);
     assert!(made < alone / 3, "{made} calls where {alone} would go alone");
     assert_eq!(etcd.keys().len(), 1);
-    give_back(held).await;
+    release(held).await;
     shut_down(ours).await;
     shut_down(other).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 /// All locks of a session share one keep-alive every third of the TTL.
@@ -111,29 +112,29 @@ async fn ten_thousand_locks_on_one_session() {
     let etcd = Etcd::start();
     let ttl = ms(5000);
     let client = with(config(&etcd).session_ttl(ttl));
-    let wishes = (0..LOCKS).map(|n| client.lock(format!("lock{n}")));
-    let taken = stream::iter(wishes.map(|lock| async move { lock.acquire().await.unwrap() }));
+    let locks = (0..LOCKS).map(|n| client.lock(format!("lock{n}")));
+    let taken = stream::iter(locks.map(|lock| async move { lock.acquire().await.unwrap() }));
     let guards: Vec<Guard> = taken.buffer_unordered(AT_ONCE).collect().await;
 
-    let signs = || etcd.metric("grpc_server_msg_received_total", "grpc_method=\"LeaseKeepAlive\"");
-    let (before, from) = (signs(), guards[0].valid_until());
-    until("two TTLs have passed", || {
+    let keep_alives = || etcd.metric("grpc_server_msg_received_total", "grpc_method=\"LeaseKeepAlive\"");
+    let (before, from) = (keep_alives(), guards[0].valid_until());
+    wait_for("two TTLs have passed", || {
         assert!(guards[0].is_held());
         guards[0].valid_until().duration_since(from) >= 2 * ttl
     })
     .await;
-    let sent = signs() - before;
+    let sent = keep_alives() - before;
     // Six thirds, each up to a tenth shorter by jitter, and the one in flight.
     assert!((5..=8).contains(&sent), "{sent} signs of life in two TTLs");
     assert_eq!(guards.iter().filter(|guard| !guard.is_held()).count(), 0);
     assert_eq!(etcd.leases().len(), 1);
 
-    let given_back = stream::iter(guards.into_iter().map(Guard::release)).buffer_unordered(AT_ONCE);
-    let released: Vec<Release> = given_back.collect().await;
+    let releases = stream::iter(guards.into_iter().map(Guard::release)).buffer_unordered(AT_ONCE);
+    let released: Vec<Release> = releases.collect().await;
     assert_eq!(released.iter().filter(|release| **release == Release::Released).count(), LOCKS);
     assert_eq!(etcd.keys().len(), 0);
     shut_down(client).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 /// A lock with a custom TTL or manual renewal has a separate lease, which ends with the lock.
@@ -146,28 +147,28 @@ async fn a_lease_of_its_own_ends_with_its_lock() {
     let client = with(config(&etcd).session_ttl(LONG_TTL));
     let shared = [take(&client, "a").await, take(&client, "b").await];
     assert_eq!(etcd.leases().len(), 1);
-    let own = soon("acquire", client.lock("c").ttl(Duration::from_secs(30)).acquire()).await.unwrap();
+    let own = in_time("acquire", client.lock("c").ttl(Duration::from_secs(30)).acquire()).await.unwrap();
     assert_eq!((etcd.leases().len(), own.ttl()), (2, Duration::from_secs(30)));
-    let manual = soon("acquire", client.lock("d").renew(Renew::Manual).acquire()).await.unwrap();
+    let manual = in_time("acquire", client.lock("d").renew(Renew::Manual).acquire()).await.unwrap();
     assert_eq!((etcd.leases().len(), manual.ttl()), (3, LONG_TTL));
     let leases: Vec<_> = [&shared[0], &shared[1], &own, &manual].map(|guard| guard.owner().unwrap().lease).to_vec();
     assert_eq!(leases[0], leases[1]);
     assert!(leases[0] != leases[2] && leases[0] != leases[3] && leases[2] != leases[3]);
     let before = manual.valid_until();
-    soon("extend", manual.extend()).await.unwrap();
+    in_time("extend", manual.extend()).await.unwrap();
     assert!(manual.valid_until() > before);
     for guard in [own, manual] {
         let lease = guard.owner().unwrap().lease.to_string();
-        give_back(guard).await;
-        until("its lease is revoked", || !etcd.leases().contains(&lease)).await;
+        release(guard).await;
+        wait_for("its lease is revoked", || !etcd.leases().contains(&lease)).await;
     }
     assert_eq!(etcd.leases(), [leases[0].to_string()]);
     for guard in shared {
-        give_back(guard).await;
+        release(guard).await;
     }
     assert_eq!(etcd.leases().len(), 1, "the session lives as long as the client");
     shut_down(client).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 /// When the maximum hold time ends the holder is notified. Its key stays until the guard is
@@ -181,11 +182,11 @@ async fn a_bounded_hold_keeps_its_key_until_the_guard_is_back() {
     let etcd = Etcd::start();
     let (client, other) = (with(config(&etcd).session_ttl(LONG_TTL)), with(config(&etcd).session_ttl(LONG_TTL)));
     let bounded = || client.lock("a").renew(Renew::AtMost(ms(300)));
-    let guard = soon("acquire", bounded().acquire()).await.unwrap();
+    let guard = in_time("acquire", bounded().acquire()).await.unwrap();
     let key = String::from_utf8(guard.owner().unwrap().key.to_vec()).unwrap();
     let mut waiting = other.lock("a").acquire();
-    blocked(&mut waiting, Blocked::Held).await;
-    assert_eq!(soon("the loss", guard.lost()).await, Loss::MaxHold);
+    wait_until_blocked(&mut waiting, Blocked::Held).await;
+    assert_eq!(in_time("the loss", guard.lost()).await, Loss::MaxHold);
     let revokes = calls(&etcd, "LeaseRevoke");
     // Long enough for an incorrect delete to arrive.
     for _ in 0..20 {
@@ -193,14 +194,14 @@ async fn a_bounded_hold_keeps_its_key_until_the_guard_is_back() {
         assert!(poll_once(&mut waiting).await.is_pending());
     }
     assert_eq!(calls(&etcd, "LeaseRevoke"), revokes);
-    give_back(guard).await;
-    give_back(soon("the next", waiting).await.unwrap()).await;
-    // The guard is kept: the lease expires, although the client lives on.
-    let guard = soon("acquire", bounded().ttl(Duration::from_secs(2)).acquire()).await.unwrap();
-    assert_eq!(soon("the loss", guard.lost()).await, Loss::MaxHold);
-    give_back(soon("the next", other.lock("a").acquire()).await.unwrap()).await;
-    assert_eq!(soon("release", guard.release()).await, Release::Expired);
+    release(guard).await;
+    release(in_time("the next", waiting).await.unwrap()).await;
+    // The guard stays alive, so the lease expires although the client lives on.
+    let guard = in_time("acquire", bounded().ttl(Duration::from_secs(2)).acquire()).await.unwrap();
+    assert_eq!(in_time("the loss", guard.lost()).await, Loss::MaxHold);
+    release(in_time("the next", other.lock("a").acquire()).await.unwrap()).await;
+    assert_eq!(in_time("release", guard.release()).await, Release::Expired);
     shut_down(client).await;
     shut_down(other).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }

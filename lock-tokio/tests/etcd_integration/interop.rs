@@ -6,7 +6,7 @@ use lock_tokio::OwnerKeyExt as _;
 use lock_tokio::etcd::ElectionEvent;
 use lock_tokio::redis::Blocked;
 
-use crate::kit::{Etcdctl, blocked, clean, client, give_back, shut_down, soon, take, until};
+use crate::kit::{Etcdctl, assert_clean, client, in_time, release, shut_down, take, wait_for, wait_until_blocked};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn etcdctl_locks_before_and_after_us() {
@@ -15,19 +15,19 @@ async fn etcdctl_locks_before_and_after_us() {
     let first = Etcdctl::start(&etcd, &["lock", "--ttl=2", "a"]);
     assert!(first.line().starts_with("a/"));
     let mut waiting = client.lock("a").acquire();
-    blocked(&mut waiting, Blocked::Held).await;
-    until("ours is in the queue", || etcd.keys_of("a/").len() == 2).await;
+    wait_until_blocked(&mut waiting, Blocked::Held).await;
+    wait_for("ours is in the queue", || etcd.keys_of("a/").len() == 2).await;
     let last = Etcdctl::start(&etcd, &["lock", "--ttl=2", "a"]);
-    until("all are in the queue", || etcd.keys_of("a/").len() == 3).await;
+    wait_for("all are in the queue", || etcd.keys_of("a/").len() == 3).await;
     first.interrupt();
-    let guard = soon("the lock", waiting).await.unwrap();
+    let guard = in_time("the lock", waiting).await.unwrap();
     assert_eq!(etcd.keys_of("a/").len(), 2);
-    assert!(guard.is_held() && last.has_said_nothing());
-    give_back(guard).await;
+    assert!(guard.is_held() && last.has_no_output());
+    release(guard).await;
     assert!(last.line().starts_with("a/"));
     last.interrupt();
     shut_down(client).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 /// A dead holder is succeeded when its lease expires, and not before.
@@ -39,14 +39,14 @@ async fn etcdctl_dies_with_the_lock() {
     let mut other = Etcdctl::start(&etcd, &["lock", "--ttl=2", "a"]);
     let key = other.line();
     let mut waiting = client.lock("a").acquire();
-    blocked(&mut waiting, Blocked::Held).await;
+    wait_until_blocked(&mut waiting, Blocked::Held).await;
     other.kill();
     assert!(etcd.keys_of("a/").contains(&key));
-    let guard = soon("the lock", waiting).await.unwrap();
+    let guard = in_time("the lock", waiting).await.unwrap();
     assert!(!etcd.keys_of("a/").contains(&key));
-    give_back(guard).await;
+    release(guard).await;
     shut_down(client).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 /// The fencing revisions of `etcdctl` and ours are comparable, and grow across all holders.
@@ -67,15 +67,15 @@ async fn revisions_grow_across_clients() {
         grows(owner.revision);
         // It waits for our lock.
         let other = Etcdctl::start(&etcd, &["lock", "--ttl=2", "--", "a", "sh", "-c", "echo $ETCD_LOCK_REV"]);
-        until("it is in the queue", || etcd.keys_of("a/").len() == 2).await;
-        give_back(guard).await;
+        wait_for("it is in the queue", || etcd.keys_of("a/").len() == 2).await;
+        release(guard).await;
         grows(other.line().parse().unwrap());
-        until("it has gone", || etcd.keys_of("a/").is_empty()).await;
+        wait_for("it has gone", || etcd.keys_of("a/").is_empty()).await;
     }
     for client in clients {
         shut_down(client).await;
     }
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -84,11 +84,11 @@ async fn etcdctl_stands_for_election_before_and_after_us() {
     let client = client(&etcd);
     let election = client.election("board");
     let mut observation = election.observe().unwrap();
-    assert_eq!(soon("nobody", observation.next()).await, Some(ElectionEvent::NoLeader));
+    assert_eq!(in_time("nobody", observation.next()).await, Some(ElectionEvent::NoLeader));
     let listener = Etcdctl::start(&etcd, &["elect", "--listen", "board"]);
     let mut heard = async |value: &str| {
         loop {
-            match soon("a leader", observation.next()).await {
+            match in_time("a leader", observation.next()).await {
                 Some(ElectionEvent::Leader(leader)) => {
                     assert_eq!(leader.value, value);
                     // It prints key and value. It may miss a value that was replaced soon.
@@ -106,24 +106,24 @@ async fn etcdctl_stands_for_election_before_and_after_us() {
     let key = first.line();
     assert_eq!((first.line().as_str(), heard("one").await), ("one", key.into()));
     let standing = tokio::spawn(election.campaign("two"));
-    until("ours is in the queue", || etcd.keys_of("board/").len() == 2).await;
+    wait_for("ours is in the queue", || etcd.keys_of("board/").len() == 2).await;
     let last = Etcdctl::start(&etcd, &["elect", "board", "three"]);
-    until("all are in the queue", || etcd.keys_of("board/").len() == 3).await;
+    wait_for("all are in the queue", || etcd.keys_of("board/").len() == 3).await;
     assert!(!standing.is_finished());
 
     first.interrupt();
-    let mut leadership = soon("elected", standing).await.unwrap().unwrap();
+    let mut leadership = in_time("elected", standing).await.unwrap().unwrap();
     assert_eq!(heard("two").await, leadership.owner().unwrap().key);
-    soon("proclaim", leadership.proclaim("zwei")).await.unwrap();
+    in_time("proclaim", leadership.proclaim("zwei")).await.unwrap();
     assert_eq!(heard("zwei").await, leadership.owner().unwrap().key);
-    assert!(last.has_said_nothing());
+    assert!(last.has_no_output());
 
-    let _ = soon("resign", leadership.resign()).await;
+    let _ = in_time("resign", leadership.resign()).await;
     let key = last.line();
     assert_eq!((last.line().as_str(), heard("three").await), ("three", key.into()));
     last.interrupt();
-    until("nobody leads", || etcd.keys_of("board/").is_empty()).await;
-    assert_eq!(soon("nobody", election.leader()).await.unwrap(), None);
+    wait_for("nobody leads", || etcd.keys_of("board/").is_empty()).await;
+    assert_eq!(in_time("nobody", election.leader()).await.unwrap(), None);
     drop(observation);
     // `etcdctl` leaves its sessions, which expire in a minute.
     let all = etcd.leases().len();

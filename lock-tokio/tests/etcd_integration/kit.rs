@@ -40,11 +40,11 @@ pub(crate) fn cluster_config(cluster: &EtcdCluster) -> Config {
     Config::parse(&cluster.url()).unwrap().session_ttl(ms(6000)).release_within(TIMEOUT)
 }
 
-pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
+pub(crate) async fn in_time<F: Future>(what: &str, future: F) -> F::Output {
     timeout(TIMEOUT, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
 }
 
-pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) async fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + TIMEOUT;
     while !condition() {
         assert!(Instant::now() < end, "not in time: {what}");
@@ -57,7 +57,7 @@ pub(crate) async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Outp
 }
 
 /// Polls an acquisition until it is blocked for this reason.
-pub(crate) async fn blocked(waiting: &mut Acquiring, why: Blocked) {
+pub(crate) async fn wait_until_blocked(waiting: &mut Acquiring, why: Blocked) {
     let end = Instant::now() + TIMEOUT;
     while waiting.blocked() != Some(why) {
         if let Ok(ended) = timeout(ms(3), &mut *waiting).await {
@@ -69,16 +69,16 @@ pub(crate) async fn blocked(waiting: &mut Acquiring, why: Blocked) {
 
 /// Acquires a lock that is free or will be soon.
 pub(crate) async fn take(client: &Client, name: &str) -> Guard {
-    soon("acquire", client.lock(name).acquire()).await.unwrap()
+    in_time("acquire", client.lock(name).acquire()).await.unwrap()
 }
 
-pub(crate) async fn give_back(guard: Guard) {
-    assert_eq!(soon("release", guard.release()).await, Release::Released);
+pub(crate) async fn release(guard: Guard) {
+    assert_eq!(in_time("release", guard.release()).await, Release::Released);
 }
 
 /// Shuts down a client and checks that nothing is left of it.
 pub(crate) async fn shut_down(client: Client) {
-    assert_eq!(soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
+    assert_eq!(in_time("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
 }
 
 #[track_caller]
@@ -93,8 +93,8 @@ pub(crate) fn timed_out(result: Result<Guard, AcquireError>) -> Report {
     error.report().unwrap().clone()
 }
 
-pub(crate) async fn clean(etcd: &Etcd) {
-    until("all keys and leases are gone", || etcd.keys().is_empty() && etcd.leases().is_empty()).await;
+pub(crate) async fn assert_clean(etcd: &Etcd) {
+    wait_for("all keys and leases are gone", || etcd.keys().is_empty() && etcd.leases().is_empty()).await;
 }
 
 /// Returns the number of calls and streams of this method, or of all methods if it is empty.
@@ -132,7 +132,7 @@ impl Etcdctl {
         self.lines.recv_timeout(TIMEOUT).expect("etcdctl prints nothing more")
     }
 
-    pub(crate) fn has_said_nothing(&self) -> bool {
+    pub(crate) fn has_no_output(&self) -> bool {
         self.lines.try_recv() == Err(TryRecvError::Empty)
     }
 

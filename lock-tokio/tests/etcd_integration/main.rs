@@ -7,12 +7,12 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod access;
-mod by_hand;
+mod cleanup;
 mod cost;
 mod interop;
 mod kit;
-mod leftovers;
 mod members;
 mod names;
+mod operator;
 mod order;
 mod owner;

@@ -11,7 +11,8 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::kit::{
-    blocked, calls, cluster_config, give_back, ms, shut_down, soon, take, timed_out, until, watches, with,
+    calls, cluster_config, in_time, ms, release, shut_down, take, timed_out, wait_for, wait_until_blocked, watches,
+    with,
 };
 
 /// Returns the member that the client is connected to, by sending a transaction. No other client
@@ -19,13 +20,13 @@ use crate::kit::{
 async fn member_of(cluster: &EtcdCluster, client: &Client) -> usize {
     let count = || cluster.members().iter().map(|member| calls(member, "Txn")).collect::<Vec<_>>();
     let before = count();
-    give_back(take(client, "probe").await).await;
+    release(take(client, "probe").await).await;
     let reached: Vec<_> = (0..).zip(before.iter().zip(count())).filter(|(_, (a, b))| *a < b).collect();
     let [(member, _)] = reached[..] else { panic!("{reached:?}") };
     member
 }
 
-fn stranger_to(cluster: &EtcdCluster, member: usize) -> Client {
+fn other_than(cluster: &EtcdCluster, member: usize) -> Client {
     let others = cluster.members().iter().enumerate().filter(|(n, _)| *n != member);
     let others = others.map(|(_, member)| Endpoint::parse(&member.address().to_string()).unwrap());
     with(Config::new(others).session_ttl(ms(6000)).release_within(Duration::from_secs(10)))
@@ -34,12 +35,12 @@ fn stranger_to(cluster: &EtcdCluster, member: usize) -> Client {
 /// Waits until the lock is renewed beyond what was confirmed before.
 async fn stays_held(guard: &Guard) {
     let before = guard.valid_until();
-    until("it is renewed", || guard.valid_until().duration_since(before) > guard.ttl() / 2).await;
+    wait_for("it is renewed", || guard.valid_until().duration_since(before) > guard.ttl() / 2).await;
     assert!(guard.is_held());
 }
 
-async fn clean(member: &Etcd) {
-    crate::kit::clean(member).await;
+async fn assert_clean(member: &Etcd) {
+    crate::kit::assert_clean(member).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -50,10 +51,10 @@ async fn its_member_is_killed_while_it_holds() {
     let at = member_of(&cluster, &client).await;
     cluster.member(at).kill();
     stays_held(&guard).await;
-    give_back(take(&client, "b").await).await;
-    give_back(guard).await;
+    release(take(&client, "b").await).await;
+    release(guard).await;
     shut_down(client).await;
-    clean(&cluster.members()[(at + 1) % 3]).await;
+    assert_clean(&cluster.members()[(at + 1) % 3]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -61,25 +62,25 @@ async fn its_member_is_killed_while_it_waits() {
     let mut cluster = EtcdCluster::start(3);
     let client = with(cluster_config(&cluster));
     let at = member_of(&cluster, &client).await;
-    let holder = stranger_to(&cluster, at);
+    let holder = other_than(&cluster, at);
     let guard = take(&holder, "a").await;
     let mut waiting = client.lock("a").acquire();
-    blocked(&mut waiting, Blocked::Held).await;
-    until("it watches", || watches(&cluster.members()[at]) == 2).await;
+    wait_until_blocked(&mut waiting, Blocked::Held).await;
+    wait_for("it watches", || watches(&cluster.members()[at]) == 2).await;
     cluster.member(at).kill();
     // The waiter is back in its place, and gets events from another member.
-    until("it watches again", || {
+    wait_for("it watches again", || {
         cluster.members().iter().enumerate().any(|(n, member)| n != at && watches(member) >= 2)
     })
     .await;
     let before = guard.fence();
-    give_back(guard).await;
-    let guard = soon("the lock", waiting).await.unwrap();
+    release(guard).await;
+    let guard = in_time("the lock", waiting).await.unwrap();
     assert!(guard.fence() > before);
-    give_back(guard).await;
+    release(guard).await;
     shut_down(client).await;
     shut_down(holder).await;
-    clean(&cluster.members()[(at + 1) % 3]).await;
+    assert_clean(&cluster.members()[(at + 1) % 3]).await;
 }
 
 /// A member stops with requests in flight. Repeated on another member, they count once.
@@ -94,10 +95,10 @@ async fn its_member_is_killed_while_it_acquires() {
     cluster.member(at).kill();
     for guard in guards {
         assert!(guard.is_held());
-        give_back(guard).await;
+        release(guard).await;
     }
     shut_down(client).await;
-    clean(&cluster.members()[(at + 1) % 3]).await;
+    assert_clean(&cluster.members()[(at + 1) % 3]).await;
 }
 
 /// The same with a member that resumes. What it executes is undone before the session ends.
@@ -109,24 +110,24 @@ async fn its_member_stops_while_it_acquires_and_goes_on_later() {
     let at = member_of(&cluster, &client).await;
     cluster.members()[at].pause();
     for guard in take_many(&client).await {
-        give_back(guard).await;
+        release(guard).await;
     }
     stays_held(&held).await;
     cluster.members()[at].resume();
     let other = &cluster.members()[(at + 1) % 3];
-    until("only what is held is left", || other.keys().len() == 1).await;
+    wait_for("only what is held is left", || other.keys().len() == 1).await;
     stays_held(&held).await;
     assert_eq!(other.keys().len(), 1, "nothing came back");
-    give_back(held).await;
+    release(held).await;
     shut_down(client).await;
-    clean(other).await;
+    assert_clean(other).await;
 }
 
 async fn take_many(client: &Client) -> Vec<Guard> {
     let mut tasks = JoinSet::new();
     for n in 0..5 {
         let lock = client.lock(format!("many{n}"));
-        tasks.spawn(async move { soon("acquire", lock.acquire()).await.unwrap() });
+        tasks.spawn(async move { in_time("acquire", lock.acquire()).await.unwrap() });
     }
     tasks.join_all().await
 }
@@ -136,18 +137,18 @@ async fn the_leader_is_killed() {
     let mut cluster = EtcdCluster::start(3);
     let leader = cluster.leader();
     // Either one client is connected to the leader, or none is.
-    let (holder, waiter) = (with(cluster_config(&cluster)), stranger_to(&cluster, leader));
+    let (holder, waiter) = (with(cluster_config(&cluster)), other_than(&cluster, leader));
     let guard = take(&holder, "a").await;
     let mut waiting = waiter.lock("a").acquire();
-    blocked(&mut waiting, Blocked::Held).await;
+    wait_until_blocked(&mut waiting, Blocked::Held).await;
     cluster.member(leader).kill();
     stays_held(&guard).await;
     assert_eq!(waiting.blocked(), Some(Blocked::Held));
-    give_back(guard).await;
-    give_back(soon("the lock", waiting).await.unwrap()).await;
+    release(guard).await;
+    release(in_time("the lock", waiting).await.unwrap()).await;
     shut_down(holder).await;
     shut_down(waiter).await;
-    clean(&cluster.members()[(leader + 1) % 3]).await;
+    assert_clean(&cluster.members()[(leader + 1) % 3]).await;
 }
 
 /// Without a majority nothing is confirmed, and the lock is lost in time, whichever member is left.
@@ -168,21 +169,21 @@ async fn two_of_three_are_killed_and_come_back() {
     let waiting = tokio::spawn(client.lock("a").acquire());
     let remaining = guard.remaining();
     assert!(guard.is_held() && remaining <= ttl);
-    soon("the warning", guard.observer().at_risk()).await;
-    assert_eq!(soon("the loss", guard.lost()).await, Loss::Expired);
+    in_time("the warning", guard.observer().at_risk()).await;
+    assert_eq!(in_time("the loss", guard.lost()).await, Loss::Expired);
     since.assert_in(since.elapsed(), remaining.saturating_sub(ms(50))..=ttl + ms(1000), "the loss");
     assert!(!guard.is_held());
-    let report = timed_out(soon("a wait", client.lock("b").wait(ms(500)).acquire()).await);
+    let report = timed_out(in_time("a wait", client.lock("b").wait(ms(500)).acquire()).await);
     assert!(!report.is_busy(), "{report}");
     drop(guard);
     for member in killed {
-        cluster.member(member).restart_unseen();
+        cluster.member(member).restart_without_waiting();
     }
-    let guard = soon("the lock", waiting).await.unwrap().unwrap();
+    let guard = in_time("the lock", waiting).await.unwrap().unwrap();
     stays_held(&guard).await;
-    give_back(guard).await;
+    release(guard).await;
     shut_down(client).await;
-    clean(&cluster.members()[0]).await;
+    assert_clean(&cluster.members()[0]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -191,19 +192,19 @@ async fn its_member_stops_while_it_holds_and_others_wait() {
     let client = with(cluster_config(&cluster));
     let guard = take(&client, "a").await;
     let at = member_of(&cluster, &client).await;
-    let other = stranger_to(&cluster, at);
+    let other = other_than(&cluster, at);
     let mut waiting = other.lock("a").acquire();
-    blocked(&mut waiting, Blocked::Held).await;
+    wait_until_blocked(&mut waiting, Blocked::Held).await;
     let member = &cluster.members()[at];
     member.pause();
     stays_held(&guard).await;
-    give_back(guard).await;
-    let guard = soon("the lock", waiting).await.unwrap();
+    release(guard).await;
+    let guard = in_time("the lock", waiting).await.unwrap();
     member.resume();
     sleep(ms(100)).await;
     assert!(guard.is_held());
-    give_back(guard).await;
+    release(guard).await;
     shut_down(client).await;
     shut_down(other).await;
-    clean(member).await;
+    assert_clean(member).await;
 }

@@ -7,7 +7,10 @@ use lock_tokio::etcd::ElectionEvent;
 use lock_tokio::redis::{Blocked, Release};
 use lock_tokio::{AcquireError, AcquireErrorKind};
 
-use crate::kit::{Etcdctl, blocked, clean, client, config, failure, give_back, shut_down, soon, take, until, with};
+use crate::kit::{
+    Etcdctl, assert_clean, client, config, failure, in_time, release, shut_down, take, wait_for, wait_until_blocked,
+    with,
+};
 
 fn count(etcd: &Etcd) -> u64 {
     let fields = etcd.etcdctl(&["get", "--prefix", "", "-w", "fields"]);
@@ -22,20 +25,20 @@ async fn names_go_byte_for_byte() {
     let names: [&[u8]; 8] =
         [&every, b"a/", b"/", b"a/b/", b"\0", b"\xff\xff", "gr\u{fc}n \u{1f512}".as_bytes(), b"0123456789abcdef"];
     for name in names {
-        let guard = soon("acquire", ours.lock(name).acquire()).await.unwrap();
+        let guard = in_time("acquire", ours.lock(name).acquire()).await.unwrap();
         let owner = guard.owner().unwrap();
         assert_eq!(owner.key, [name, b"/", owner.lease.to_string().as_bytes()].concat());
         assert_eq!(count(&etcd), 1);
-        assert!(soon("a try", other.lock(name).try_acquire()).await.is_err());
+        assert!(in_time("a try", other.lock(name).try_acquire()).await.is_err());
         let mut waiting = other.lock(name).acquire();
-        blocked(&mut waiting, Blocked::Held).await;
-        give_back(guard).await;
-        give_back(soon("the lock", waiting).await.unwrap()).await;
+        wait_until_blocked(&mut waiting, Blocked::Held).await;
+        release(guard).await;
+        release(in_time("the lock", waiting).await.unwrap()).await;
         assert_eq!(count(&etcd), 0);
     }
     shut_down(ours).await;
     shut_down(other).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -43,7 +46,7 @@ async fn a_name_that_is_empty_or_too_long_is_refused_before_anything_is_sent() {
     let etcd = Etcd::start();
     let client = client(&etcd);
     for name in [String::new(), "x".repeat(513)] {
-        let error = soon("an error", client.lock(&name).acquire()).await.unwrap_err();
+        let error = in_time("an error", client.lock(&name).acquire()).await.unwrap_err();
         assert!(matches!(error.kind(), AcquireErrorKind::Misuse(_)), "{error}");
         assert!(error.to_string().contains("512"), "{error}");
         assert!(
@@ -65,27 +68,27 @@ async fn a_foreign_key_is_named() {
     };
     for key in ["a/readme", "a/", "a/694D", "a/0123456789abcdef0", "a/b/694d"] {
         etcd.put(key, "data");
-        in_the_way(failure(soon("told", client.lock("a").acquire()).await), key);
-        in_the_way(failure(soon("told", client.lock("a").try_acquire()).await), key);
-        until("only that key is there", || etcd.keys() == [key]).await;
+        in_the_way(failure(in_time("the result", client.lock("a").acquire()).await), key);
+        in_the_way(failure(in_time("the result", client.lock("a").try_acquire()).await), key);
+        wait_for("only that key is there", || etcd.keys() == [key]).await;
         assert_eq!(etcd.get(key), "data");
         etcd.delete(key);
     }
     // Another lock below the name.
     let below = take(&client, "a/b").await;
-    in_the_way(failure(soon("told", client.lock("a").acquire()).await), "a/b/");
-    give_back(below).await;
+    in_the_way(failure(in_time("the result", client.lock("a").acquire()).await), "a/b/");
+    release(below).await;
     // A prefix avoids the conflict.
     etcd.put("a/readme", "data");
     let apart = with(config(&etcd).prefix("locks/"));
     let guard = take(&apart, "a").await;
     assert_eq!(etcd.keys_of("locks/a/").len(), 1);
-    give_back(guard).await;
+    release(guard).await;
     etcd.delete("a/readme");
-    give_back(take(&client, "a").await).await;
+    release(take(&client, "a").await).await;
     shut_down(client).await;
     shut_down(apart).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 /// Another client is already waiting behind the foreign key.
@@ -95,18 +98,18 @@ async fn a_foreign_key_is_found_behind_a_waiter() {
     let client = client(&etcd);
     etcd.put("a/readme", "data");
     let other = Etcdctl::start(&etcd, &["lock", "--ttl=2", "a"]);
-    until("it is in the queue", || etcd.keys_of("a/").len() == 2).await;
+    wait_for("it is in the queue", || etcd.keys_of("a/").len() == 2).await;
     let mut waiting = client.lock("a").acquire();
-    blocked(&mut waiting, Blocked::Held).await;
-    assert!(other.has_said_nothing());
+    wait_until_blocked(&mut waiting, Blocked::Held).await;
+    assert!(other.has_no_output());
     other.interrupt();
-    let failure = failure(soon("told", waiting).await);
+    let failure = failure(in_time("the result", waiting).await);
     assert!(matches!(failure.kind(), AcquireErrorKind::KeyInUse(_)), "{failure}");
     assert!(failure.to_string().contains("a/readme"), "{failure}");
-    until("only that key is left", || etcd.keys() == ["a/readme"]).await;
+    wait_for("only that key is left", || etcd.keys() == ["a/readme"]).await;
     etcd.delete("a/readme");
     shut_down(client).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 /// A foreign key does not lead: the leader of the election `a/b` is not that of `a`.
@@ -114,17 +117,17 @@ async fn a_foreign_key_is_found_behind_a_waiter() {
 async fn a_foreign_key_does_not_lead() {
     let etcd = Etcd::start();
     let client = client(&etcd);
-    let nested = soon("elected", client.election("a/b").campaign("nested")).await.unwrap();
-    assert_eq!(soon("nobody", client.election("a").leader()).await.unwrap(), None);
-    assert!(soon("somebody", client.election("a/b").leader()).await.unwrap().is_some());
+    let nested = in_time("elected", client.election("a/b").campaign("nested")).await.unwrap();
+    assert_eq!(in_time("nobody", client.election("a").leader()).await.unwrap(), None);
+    assert!(in_time("somebody", client.election("a/b").leader()).await.unwrap().is_some());
     let mut observed = client.election("a").observe().unwrap();
-    assert_eq!(soon("nobody", observed.next()).await, Some(ElectionEvent::NoLeader));
-    assert_eq!(soon("resigned", nested.resign()).await, Release::Released);
-    let leads = soon("elected", client.election("a").campaign("one")).await.unwrap();
-    let seen = soon("the leader", observed.next()).await;
+    assert_eq!(in_time("nobody", observed.next()).await, Some(ElectionEvent::NoLeader));
+    assert_eq!(in_time("resigned", nested.resign()).await, Release::Released);
+    let leads = in_time("elected", client.election("a").campaign("one")).await.unwrap();
+    let seen = in_time("the leader", observed.next()).await;
     assert!(matches!(&seen, Some(ElectionEvent::Leader(leader)) if leader.value == "one"), "{seen:?}");
-    assert_eq!(soon("resigned", leads.resign()).await, Release::Released);
+    assert_eq!(in_time("resigned", leads.resign()).await, Release::Released);
     drop(observed);
     shut_down(client).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }

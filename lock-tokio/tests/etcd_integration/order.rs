@@ -9,13 +9,14 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::kit::{
-    LONG_TTL, calls, clean, client, config, give_back, ms, poll_once, shut_down, soon, take, until, watches, with,
+    LONG_TTL, assert_clean, calls, client, config, in_time, ms, poll_once, release, shut_down, take, wait_for, watches,
+    with,
 };
 
 #[derive(Debug)]
-struct Turn {
+struct ServedWaiter {
     client: usize,
-    place: usize,
+    index: usize,
     fence: u64,
     created: i64,
 }
@@ -28,37 +29,37 @@ async fn a_hundred_waiters_of_two_clients_are_served_in_revision_order() {
     let etcd = Etcd::start();
     let gate = take(&client(&etcd), "a").await;
     let clients = [with(config(&etcd).turn(ms(5))), with(config(&etcd).turn(ms(5)))];
-    let (told, mut turns) = mpsc::unbounded_channel();
+    let (served_sender, mut served_waiters) = mpsc::unbounded_channel();
     let mut tasks = JoinSet::new();
-    for place in 0..EACH {
+    for index in 0..EACH {
         for (client, handle) in clients.iter().enumerate() {
             let mut waiting = handle.lock("a").acquire();
-            // It gets its place at the first poll.
+            // The first poll queues it.
             assert!(poll_once(&mut waiting).await.is_pending());
-            let told = told.clone();
+            let served_sender = served_sender.clone();
             tasks.spawn(async move {
-                let guard = soon("a turn", waiting).await.unwrap();
+                let guard = in_time("a grant", waiting).await.unwrap();
                 let (fence, created) = (guard.fence().unwrap().get(), guard.owner().unwrap().create_revision);
-                told.send(Turn { client, place, fence, created }).unwrap();
+                served_sender.send(ServedWaiter { client, index, fence, created }).unwrap();
                 sleep(ms(1)).await;
-                give_back(guard).await;
+                release(guard).await;
             });
         }
     }
-    until("both are in the queue", || etcd.keys_of("a/").len() == 3).await;
-    assert!(turns.is_empty());
-    give_back(gate).await;
+    wait_for("both are in the queue", || etcd.keys_of("a/").len() == 3).await;
+    assert!(served_waiters.is_empty());
+    release(gate).await;
     tasks.join_all().await;
     let mut order = Vec::new();
-    while let Ok(turn) = turns.try_recv() {
-        order.push(turn);
+    while let Ok(waiter) = served_waiters.try_recv() {
+        order.push(waiter);
     }
     assert_eq!(order.len(), 2 * EACH);
     assert!(order.is_sorted_by(|a, b| a.fence < b.fence), "{order:#?}");
     assert!(order.is_sorted_by(|a, b| a.created <= b.created), "{order:#?}");
     for client in [0, 1] {
-        let places = order.iter().filter(|turn| turn.client == client).map(|turn| turn.place);
-        assert!(places.eq(0..EACH), "first in, first out: {order:#?}");
+        let indices = order.iter().filter(|waiter| waiter.client == client).map(|waiter| waiter.index);
+        assert!(indices.eq(0..EACH), "first in, first out: {order:#?}");
     }
     // Local hand-over is bounded, so the clients alternate.
     let changes = order.windows(2).filter(|pair| pair[0].client != pair[1].client).count();
@@ -66,11 +67,11 @@ async fn a_hundred_waiters_of_two_clients_are_served_in_revision_order() {
     for client in clients {
         shut_down(client).await;
     }
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 /// Waits until no transactions are sent any more.
-async fn settled(etcd: &Etcd) -> u64 {
+async fn wait_for_settled(etcd: &Etcd) -> u64 {
     loop {
         let before = calls(etcd, "Txn");
         sleep(ms(150)).await;
@@ -93,22 +94,22 @@ async fn a_release_wakes_the_next_waiter_and_nobody_else() {
     let mut waiting = Vec::new();
     for client in &clients[1..] {
         waiting.push(tokio::spawn(client.lock("a").acquire()));
-        until("it is in the queue", || etcd.keys_of("a/").len() == 1 + waiting.len()).await;
+        wait_for("it is in the queue", || etcd.keys_of("a/").len() == 1 + waiting.len()).await;
     }
-    until("all watch", || watches(&etcd) == 2 * (CLIENTS as u64 - 1)).await;
-    let mut before = settled(&etcd).await;
+    wait_for("all watch", || watches(&etcd) == 2 * (CLIENTS as u64 - 1)).await;
+    let mut before = wait_for_settled(&etcd).await;
     for next in waiting {
-        give_back(guard).await;
-        guard = soon("the next", next).await.unwrap().unwrap();
-        let after = settled(&etcd).await;
+        release(guard).await;
+        guard = in_time("the next", next).await.unwrap().unwrap();
+        let after = wait_for_settled(&etcd).await;
         assert_eq!(after - before, 2, "transactions for one hand-over");
         before = after;
     }
-    give_back(guard).await;
+    release(guard).await;
     for client in clients {
         shut_down(client).await;
     }
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 /// The same while all clients keep entering. A cycle needs at most five transactions: one to enter,
@@ -127,9 +128,9 @@ async fn a_thousand_cycles_of_ten_clients_wake_nobody_in_vain() {
         tasks.spawn(async move {
             let mut fences = Vec::new();
             for _ in 0..CYCLES {
-                let guard = soon("a turn", lock.acquire()).await.unwrap();
+                let guard = in_time("a grant", lock.acquire()).await.unwrap();
                 fences.push(guard.fence().unwrap());
-                give_back(guard).await;
+                release(guard).await;
             }
             fences
         });
@@ -146,5 +147,5 @@ async fn a_thousand_cycles_of_ten_clients_wake_nobody_in_vain() {
     for client in clients {
         shut_down(client).await;
     }
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }

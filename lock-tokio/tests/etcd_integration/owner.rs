@@ -9,7 +9,7 @@ use lock_testkit::Etcd;
 use lock_tokio::etcd::OwnerKey;
 use lock_tokio::redis::Loss;
 
-use crate::kit::{LONG_TTL, clean, client, config, give_back, poll_once, shut_down, soon, take, with};
+use crate::kit::{LONG_TTL, assert_clean, client, config, in_time, poll_once, release, shut_down, take, with};
 
 /// Tries to write `value` by an `etcdctl` transaction that compares the holder's key.
 fn guarded_put(etcd: &Etcd, owner: &OwnerKey, value: &str) -> bool {
@@ -35,7 +35,7 @@ async fn it_holds_while_the_lock_is_held_and_not_after() {
     let guard = take(&ours, "a").await;
     let owner = guard.owner_guard().unwrap();
     assert!(guarded_put(&etcd, &owner, "1"));
-    give_back(guard).await;
+    release(guard).await;
     assert!(!guarded_put(&etcd, &owner, "2"));
     // After a loss to another client.
     let guard = take(&ours, "a").await;
@@ -47,14 +47,14 @@ async fn it_holds_while_the_lock_is_held_and_not_after() {
     let owner_of_next = next.owner_guard().unwrap();
     assert!(!guarded_put(&etcd, &owner, "5") && guarded_put(&etcd, &owner_of_next, "6"));
     assert_eq!(etcd.get("resource"), "6");
-    assert_eq!(soon("the loss", guard.lost()).await, Loss::Gone);
+    assert_eq!(in_time("the loss", guard.lost()).await, Loss::Gone);
     assert!(guard.owner_guard().is_err());
     drop(guard);
-    give_back(next).await;
+    release(next).await;
     etcd.delete("resource");
     shut_down(ours).await;
     shut_down(other).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 /// A local hand-over may keep the key, but not if an owner guard was requested.
@@ -70,15 +70,15 @@ async fn it_fails_after_the_lock_was_passed_on_inside_the_client() {
         let mut next = client.lock("a").acquire();
         assert!(poll_once(&mut next).await.is_pending());
         let before = guard.fence();
-        give_back(guard).await;
-        guard = soon("the next", next).await.unwrap();
+        release(guard).await;
+        guard = in_time("the next", next).await.unwrap();
         assert!(!guarded_put(&etcd, &owner, "late"), "round {n}");
         let own = guard.owner_guard().unwrap();
         assert_eq!((&own.key, own.create_revision), (&owner.key, owner.create_revision), "it was passed on");
         assert!(guarded_put(&etcd, &own, "new") && guard.fence() > before);
     }
-    give_back(guard).await;
+    release(guard).await;
     etcd.delete("resource");
     shut_down(client).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }

@@ -11,8 +11,8 @@ use lock_proto::sim::etcd::Cluster;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    Call { conn: usize, asker: usize, rpc: Rpc },
-    Watch { stream: usize, ask: WatchAsk },
+    Call { conn: usize, user: usize, rpc: Rpc },
+    Watch { stream: usize, request: WatchAsk },
     KeepAlive { lease: i64 },
     Compact { revision: i64 },
 }
@@ -25,15 +25,15 @@ const VALUES: [&str; 4] = ["", "v", "w", "some longer value"];
 pub(crate) struct Generator {
     rng: Rng,
     conns: usize,
-    askers: usize,
+    users: usize,
     streams: usize,
     /// Whether watches may start in the past.
     pub(crate) past: bool,
 }
 
 impl Generator {
-    pub(crate) fn new(seed: u64, conns: usize, askers: usize, streams: usize) -> Self {
-        Self { rng: Rng::new(seed), conns, askers, streams, past: true }
+    pub(crate) fn new(seed: u64, conns: usize, users: usize, streams: usize) -> Self {
+        Self { rng: Rng::new(seed), conns, users, streams, past: true }
     }
 
     fn below(&mut self, bound: usize) -> usize {
@@ -52,7 +52,7 @@ impl Generator {
             13 => self.call(|g| Rpc::Range(g.range(model))),
             14 | 15 => self.call(Self::lease),
             16 => Step::KeepAlive { lease: self.lease_id() },
-            17 | 18 => Step::Watch { stream: self.below(self.streams), ask: self.watch(model) },
+            17 | 18 => Step::Watch { stream: self.below(self.streams), request: self.watch(model) },
             _ => {
                 if self.rng.one_in(4) {
                     let back = i64::try_from(self.rng.below(12)).unwrap() - 1;
@@ -67,12 +67,12 @@ impl Generator {
     /// Draws the end of a range from `key`. With users, empty ranges are avoided as irrelevant.
     fn end(&mut self, key: &Bytes) -> Bytes {
         let end: Bytes = self.pick(&ENDS).into();
-        if self.askers > 1 && *end != [0] && end <= key { Bytes::new() } else { end }
+        if self.users > 1 && *end != [0] && end <= key { Bytes::new() } else { end }
     }
 
     fn call(&mut self, rpc: impl FnOnce(&mut Self) -> Rpc) -> Step {
-        let (conn, asker) = (self.below(self.conns), self.below(self.askers));
-        Step::Call { conn, asker, rpc: rpc(self) }
+        let (conn, user) = (self.below(self.conns), self.below(self.users));
+        Step::Call { conn, user, rpc: rpc(self) }
     }
 
     fn lease_id(&mut self) -> i64 {

@@ -53,7 +53,7 @@ fn users_may_do_the_same() {
         let config =
             ClusterConfig::new(1, seed).user(User::new("root", "rpw").root()).user(app).user(User::new("nobody", "pw"));
         let mut pair = Pair::new(config, server);
-        pair.add_nonsense();
+        pair.add_invalid_user();
         pair.log_in("nobody", "pw");
         pair.log_in("app", "pw");
         pair.log_in("app", "pw");

@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 use crate::generate::{Generator, Step};
 use crate::real::{RealConnection, RealStream, runtime};
 
-/// Number of connections. Stream `s` uses connection `s % CONNS` and asker `s % askers`.
+/// Number of connections. Stream `s` uses connection `s % CONNS` and user `s % users`.
 pub(crate) const CONNS: usize = 2;
 const STREAMS: usize = 4;
 /// The keep-alive stream, on connection 0.
@@ -45,8 +45,8 @@ pub(crate) struct Pair {
     streams: BTreeMap<u64, RealStream>,
     pub(crate) model: Cluster,
     pub(crate) now: Instant,
-    /// Tokens of each asker, at the real server and at the model.
-    askers: Vec<(Option<String>, Option<String>)>,
+    /// Tokens of each user, at the real server and at the model.
+    users: Vec<(Option<String>, Option<String>)>,
     serial: u64,
     history: Vec<String>,
     pub(crate) messages: usize,
@@ -66,27 +66,27 @@ impl Pair {
             streams: BTreeMap::new(),
             model,
             now,
-            askers: vec![(None, None)],
+            users: vec![(None, None)],
             serial: 1_000,
             history: Vec::new(),
             messages: 0,
         }
     }
 
-    /// Adds an asker with an invalid token.
-    pub(crate) fn add_nonsense(&mut self) {
-        self.askers.push((Some("nonsense".into()), Some("nonsense".into())));
+    /// Adds a user with an invalid token.
+    pub(crate) fn add_invalid_user(&mut self) {
+        self.users.push((Some("nonsense".into()), Some("nonsense".into())));
     }
 
     pub(crate) fn log_in(&mut self, name: &str, password: &str) {
         let rpc = Rpc::Authenticate(AuthenticateRequest { name: name.into(), password: password.into() });
         let real = self.real[0].call(&self.runtime, None, &rpc);
-        let model = self.ask_model(0, None, &rpc);
+        let model = self.call_model(0, None, &rpc);
         let token = |reply| match reply {
             Ok(RpcReply::Authenticate(reply)) => Some(reply.token),
             other => panic!("a token for {name}: {other:?}"),
         };
-        self.askers.push((token(real), token(model)));
+        self.users.push((token(real), token(model)));
     }
 
     pub(crate) fn open_streams(&mut self) {
@@ -97,15 +97,15 @@ impl Pair {
     }
 
     fn open(&mut self, stream: u64, kind: StreamKind) {
-        let (conn, asker) = Self::place(stream, self.askers.len());
-        let (real, model) = &self.askers[asker];
+        let (conn, user) = Self::indices(stream, self.users.len());
+        let (real, model) = &self.users[user];
         self.streams.insert(stream, self.real[conn].stream(&self.runtime, kind, real.as_deref()));
         self.model.handle_open(self.now, conn as u64, stream, kind, model.as_deref());
     }
 
-    fn place(stream: u64, askers: usize) -> (usize, usize) {
+    fn indices(stream: u64, users: usize) -> (usize, usize) {
         let stream = usize::try_from(stream).unwrap();
-        (stream % CONNS, stream % askers)
+        (stream % CONNS, stream % users)
     }
 
     pub(crate) fn run(&mut self, generator: &mut Generator, steps: usize) {
@@ -116,35 +116,35 @@ impl Pair {
     }
 
     pub(crate) fn generator(&self, seed: u64) -> Generator {
-        Generator::new(seed, CONNS, self.askers.len(), STREAMS)
+        Generator::new(seed, CONNS, self.users.len(), STREAMS)
     }
 
     pub(crate) fn step(&mut self, step: &Step) {
         self.history.push(format!("at revision {}: {step:?}", self.model.revision()));
         match step {
-            Step::Call { conn, asker, rpc } => self.call(*conn, *asker, rpc),
+            Step::Call { conn, user, rpc } => self.call(*conn, *user, rpc),
             Step::KeepAlive { lease } => {
                 let message = StreamSend::KeepAlive(LeaseKeepAliveRequest { id: *lease });
                 self.send(KEEP_ALIVE, &message);
                 self.compare_messages();
             }
             Step::Compact { revision } => self.compact(*revision),
-            Step::Watch { stream, ask } => self.watch(*stream as u64, ask),
+            Step::Watch { stream, request } => self.watch(*stream as u64, request),
         }
     }
 
-    fn call(&mut self, conn: usize, asker: usize, rpc: &Rpc) {
-        let (real, model) = self.askers[asker].clone();
+    fn call(&mut self, conn: usize, user: usize, rpc: &Rpc) {
+        let (real, model) = self.users[user].clone();
         let found = self.real[conn].call(&self.runtime, real.as_deref(), rpc);
-        let expected = self.ask_model_quietly(conn, model.as_deref(), rpc);
-        if plain(expected.clone()) != plain(found.clone()) {
+        let expected = self.call_model_only(conn, model.as_deref(), rpc);
+        if normalize(expected.clone()) != normalize(found.clone()) {
             self.fail(&format!("the model says\n{expected:?}\netcd\n{found:?}"));
         }
         self.compare_messages();
     }
 
     /// Returns the model's reply. Watch messages stay in the model.
-    fn ask_model_quietly(&mut self, conn: usize, token: Option<&str>, rpc: &Rpc) -> Result<RpcReply, Status> {
+    fn call_model_only(&mut self, conn: usize, token: Option<&str>, rpc: &Rpc) -> Result<RpcReply, Status> {
         self.serial += 1;
         self.model.handle_call(self.now, conn as u64, self.serial, token, rpc);
         match self.model.poll_output() {
@@ -153,8 +153,8 @@ impl Pair {
         }
     }
 
-    pub(crate) fn ask_model(&mut self, conn: usize, token: Option<&str>, rpc: &Rpc) -> Result<RpcReply, Status> {
-        let reply = self.ask_model_quietly(conn, token, rpc);
+    pub(crate) fn call_model(&mut self, conn: usize, token: Option<&str>, rpc: &Rpc) -> Result<RpcReply, Status> {
+        let reply = self.call_model_only(conn, token, rpc);
         assert_eq!(self.model.poll_output(), None);
         reply
     }
@@ -163,7 +163,7 @@ impl Pair {
         let request = CompactionRequest { revision, physical: true };
         let path = "/etcdserverpb.KV/Compact";
         // With users only the administrator may do so: the last one that logged in.
-        let token = self.askers.last().and_then(|(real, _)| real.clone());
+        let token = self.users.last().and_then(|(real, _)| real.clone());
         let found = self.real[0].unary::<_, CompactionResponse>(&self.runtime, token.as_deref(), path, &request);
         let expected = self.model.compact(self.now, revision);
         if expected != found.clone().map(drop) {
@@ -172,33 +172,33 @@ impl Pair {
     }
 
     fn send(&mut self, stream: u64, message: &StreamSend) {
-        let (conn, _) = Self::place(stream, self.askers.len());
+        let (conn, _) = Self::indices(stream, self.users.len());
         self.streams[&stream].send(message);
         self.model.handle_send(self.now, conn as u64, stream, message);
     }
 
-    fn watch(&mut self, stream: u64, ask: &WatchAsk) {
+    fn watch(&mut self, stream: u64, request: &WatchAsk) {
         let before = self.model.parked_count();
-        self.send(stream, &StreamSend::Watch(WatchRequest { request: Some(ask.clone()) }));
+        self.send(stream, &StreamSend::Watch(WatchRequest { request: Some(request.clone()) }));
         if self.model.parked_count() == before {
             self.compare_messages();
             return;
         }
-        let WatchAsk::Create(want) = ask else { self.fail("only a new watch can be parked") };
+        let WatchAsk::Create(create) = request else { self.fail("only a new watch can be parked") };
         // In the model, the watch catches up now.
-        let told = self.messages;
+        let messages_before = self.messages;
         self.now = self.now + Duration::from_millis(100);
         self.model.handle_timeout(self.now);
         self.compare_messages();
-        if self.messages == told + 1 {
+        if self.messages == messages_before + 1 {
             // There was only the confirmation of the watch, which does not show when etcd has
             // caught up. A write makes it report something.
-            let put = PutRequest { key: at_least(&want.key), value: "wake".into(), lease: 0 };
+            let put = PutRequest { key: at_least(&create.key), value: "wake".into(), lease: 0 };
             let put = RequestOp { request: Some(Op::Put(put)) };
-            let asker = self.askers.len() - 1;
-            self.call(0, asker, &Rpc::Txn(TxnRequest { success: vec![put], ..TxnRequest::default() }));
-            if self.messages == told + 1 {
-                self.fail("a watch does not hear of its own key");
+            let user = self.users.len() - 1;
+            self.call(0, user, &Rpc::Txn(TxnRequest { success: vec![put], ..TxnRequest::default() }));
+            if self.messages == messages_before + 1 {
+                self.fail("a watch does not report its own key");
             }
         }
     }
@@ -211,7 +211,7 @@ impl Pair {
             match output {
                 ClusterOutput::Message { stream, message, .. } => expected.entry(stream).or_default().push(message),
                 other @ (ClusterOutput::Reply { .. } | ClusterOutput::Ended { .. } | ClusterOutput::Dropped { .. }) => {
-                    self.fail(&format!("the model tells {other:?}"))
+                    self.fail(&format!("the model sends {other:?}"))
                 }
             }
         }
@@ -219,7 +219,7 @@ impl Pair {
             let real = self.streams.get_mut(&stream).unwrap();
             let found: Result<Vec<_>, _> = expected.iter().map(|_| real.next(&self.runtime)).collect();
             let by_watch = |messages: &[StreamReceived]| {
-                let mut messages: Vec<_> = messages.iter().cloned().map(plain_message).collect();
+                let mut messages: Vec<_> = messages.iter().cloned().map(normalize_message).collect();
                 messages.sort_by_key(|message| match message {
                     StreamReceived::Watch(response) => response.watch_id,
                     StreamReceived::KeepAlive(_) => 0,
@@ -228,7 +228,7 @@ impl Pair {
             };
             match found {
                 Ok(found) if by_watch(&found) == by_watch(&expected) => self.messages += found.len(),
-                found => self.fail(&format!("stream {stream}: the model tells\n{expected:?}\netcd\n{found:?}")),
+                found => self.fail(&format!("stream {stream}: the model sends\n{expected:?}\netcd\n{found:?}")),
             }
         }
     }
@@ -244,22 +244,22 @@ fn at_least(key: &Bytes) -> Bytes {
     if key.is_empty() { Bytes::from_static(b"\0") } else { key.clone() }
 }
 
-fn plain_header(header: &mut Option<ResponseHeader>) {
+fn normalize_header(header: &mut Option<ResponseHeader>) {
     if let Some(header) = header {
         header.member_id = u64::from(header.member_id != 0);
     }
 }
 
 /// Removes what differs between clusters: member ids and tokens.
-pub(crate) fn plain(reply: Result<RpcReply, Status>) -> Result<RpcReply, Status> {
+pub(crate) fn normalize(reply: Result<RpcReply, Status>) -> Result<RpcReply, Status> {
     reply.map(|mut reply| {
         match &mut reply {
-            RpcReply::Range(range) => plain_header(&mut range.header),
-            RpcReply::Txn(txn) => plain_txn(txn),
-            RpcReply::Grant(grant) => plain_header(&mut grant.header),
-            RpcReply::Revoke(revoke) => plain_header(&mut revoke.header),
+            RpcReply::Range(range) => normalize_header(&mut range.header),
+            RpcReply::Txn(txn) => normalize_txn(txn),
+            RpcReply::Grant(grant) => normalize_header(&mut grant.header),
+            RpcReply::Revoke(revoke) => normalize_header(&mut revoke.header),
             RpcReply::Authenticate(login) => {
-                plain_header(&mut login.header);
+                normalize_header(&mut login.header);
                 login.token = String::new();
             }
         }
@@ -267,27 +267,27 @@ pub(crate) fn plain(reply: Result<RpcReply, Status>) -> Result<RpcReply, Status>
     })
 }
 
-fn plain_txn(txn: &mut TxnResponse) {
-    plain_header(&mut txn.header);
+fn normalize_txn(txn: &mut TxnResponse) {
+    normalize_header(&mut txn.header);
     for response in &mut txn.responses {
         match response.response.as_mut().unwrap() {
-            OpResponse::Range(range) => plain_header(&mut range.header),
-            OpResponse::Put(put) => plain_header(&mut put.header),
-            OpResponse::Delete(delete) => plain_header(&mut delete.header),
-            OpResponse::Txn(inner) => plain_txn(inner),
+            OpResponse::Range(range) => normalize_header(&mut range.header),
+            OpResponse::Put(put) => normalize_header(&mut put.header),
+            OpResponse::Delete(delete) => normalize_header(&mut delete.header),
+            OpResponse::Txn(inner) => normalize_txn(inner),
         }
     }
 }
 
-pub(crate) fn plain_message(message: StreamReceived) -> StreamReceived {
+pub(crate) fn normalize_message(message: StreamReceived) -> StreamReceived {
     match message {
         StreamReceived::KeepAlive(mut response) => {
-            plain_header(&mut response.header);
+            normalize_header(&mut response.header);
             StreamReceived::KeepAlive(response)
         }
         StreamReceived::Watch(response) => {
             let mut response: WatchResponse = response;
-            plain_header(&mut response.header);
+            normalize_header(&mut response.header);
             StreamReceived::Watch(response)
         }
     }

@@ -16,7 +16,7 @@ use lock_testkit::{Etcd, EtcdCluster};
 use tokio::runtime::Runtime;
 
 use crate::generate::Step;
-use crate::pair::{Pair, plain_message};
+use crate::pair::{Pair, normalize_message};
 use crate::real::{RealConnection, runtime};
 
 /// The timing of the testkit's servers.
@@ -35,15 +35,15 @@ fn put(key: impl Into<Bytes>, value: impl Into<Bytes>, lease: i64) -> RequestOp 
 }
 
 fn call(rpc: Rpc) -> Step {
-    Step::Call { conn: 0, asker: 0, rpc }
+    Step::Call { conn: 0, user: 0, rpc }
 }
 
 fn grant(ttl: i64, id: i64) -> Rpc {
     Rpc::Grant(LeaseGrantRequest { ttl, id })
 }
 
-fn create(want: WatchCreateRequest) -> Step {
-    Step::Watch { stream: 0, ask: WatchAsk::Create(want) }
+fn create(create: WatchCreateRequest) -> Step {
+    Step::Watch { stream: 0, request: WatchAsk::Create(create) }
 }
 
 #[test]
@@ -63,10 +63,10 @@ fn a_lease_ends_in_both() {
         }
         let lived = granted.elapsed();
         // The model expires the lease within half a second after the TTL; then etcd must do so.
-        let ends = pair.now + Duration::from_millis(1_500);
+        let final_statuses = pair.now + Duration::from_millis(1_500);
         while !pair.model.leases().is_empty() {
             pair.now = pair.model.next_deadline().unwrap();
-            assert!(pair.now <= ends, "the model keeps an expired lease");
+            assert!(pair.now <= final_statuses, "the model keeps an expired lease");
             pair.model.handle_timeout(pair.now);
         }
         pair.compare_messages();
@@ -174,7 +174,7 @@ fn limits_are_the_same() {
 }
 
 /// Runs the model to its end. Returns the final status of calls and streams by number.
-fn ends(model: &mut Cluster, now: &mut Instant) -> (BTreeMap<u64, Status>, BTreeMap<u64, Status>) {
+fn final_statuses(model: &mut Cluster, now: &mut Instant) -> (BTreeMap<u64, Status>, BTreeMap<u64, Status>) {
     let (mut calls, mut streams) = (BTreeMap::new(), BTreeMap::new());
     while let Some(at) = model.next_deadline() {
         *now = at;
@@ -196,7 +196,7 @@ fn calls() -> [Rpc; 3] {
 }
 
 /// Makes concurrent calls and returns the real member's replies.
-fn answers(runtime: &Runtime, real: &RealConnection) -> Vec<Status> {
+fn replies(runtime: &Runtime, real: &RealConnection) -> Vec<Status> {
     std::thread::scope(|scope| {
         let threads: Vec<_> =
             calls().into_iter().map(|rpc| scope.spawn(move || real.call(runtime, None, &rpc).unwrap_err())).collect();
@@ -209,13 +209,13 @@ fn a_member_that_is_left_alone_says_the_same() {
     let runtime = runtime();
     let mut cluster = EtcdCluster::start(3);
     let leader = cluster.leader();
-    let (left, others) = ((leader + 1) % 3, [leader, (leader + 2) % 3]);
-    let real = RealConnection::open(&runtime, &cluster.members()[left]);
+    let (isolated, others) = ((leader + 1) % 3, [leader, (leader + 2) % 3]);
+    let real = RealConnection::open(&runtime, &cluster.members()[isolated]);
     let kinds = [StreamKind::Watch, StreamKind::KeepAlive];
     let mut streams = kinds.map(|kind| real.stream(&runtime, kind, None));
-    let want = WatchCreateRequest { key: "a".into(), watch_id: 1, ..WatchCreateRequest::default() };
+    let create = WatchCreateRequest { key: "a".into(), watch_id: 1, ..WatchCreateRequest::default() };
     let first = [
-        StreamSend::Watch(WatchRequest { request: Some(WatchAsk::Create(want)) }),
+        StreamSend::Watch(WatchRequest { request: Some(WatchAsk::Create(create)) }),
         StreamSend::KeepAlive(LeaseKeepAliveRequest { id: 5 }),
     ];
 
@@ -227,18 +227,18 @@ fn a_member_that_is_left_alone_says_the_same() {
         model.handle_open(now, 1, stream as u64, kind, None);
         model.handle_send(now, 1, stream as u64, message);
         let Some(ClusterOutput::Message { message, .. }) = model.poll_output() else { panic!("a message") };
-        assert_eq!(plain_message(streams[stream].next(&runtime).unwrap()), plain_message(message));
+        assert_eq!(normalize_message(streams[stream].next(&runtime).unwrap()), normalize_message(message));
     }
 
     // Concurrent calls are forwarded to the old leader; later ones have no leader.
     others.into_iter().for_each(|member| cluster.member(member).kill());
     model.lose_quorum(now);
     for round in 0..2 {
-        let found = answers(&runtime, &real);
+        let found = replies(&runtime, &real);
         for (call, rpc) in (0..).zip(calls()) {
             model.handle_call(now, 1, call, None, &rpc);
         }
-        let (expected, ended) = ends(&mut model, &mut now);
+        let (expected, ended) = final_statuses(&mut model, &mut now);
         assert_eq!(expected.into_values().collect::<Vec<_>>(), found, "round {round}");
         if round == 0 {
             let found = streams.iter_mut().map(|stream| stream.next(&runtime).unwrap_err());
@@ -247,6 +247,6 @@ fn a_member_that_is_left_alone_says_the_same() {
     }
     let mut late = real.stream(&runtime, StreamKind::Watch, None);
     model.handle_open(now, 1, 2, StreamKind::Watch, None);
-    let (_, ended) = ends(&mut model, &mut now);
+    let (_, ended) = final_statuses(&mut model, &mut now);
     assert_eq!(late.next(&runtime).unwrap_err(), ended[&2]);
 }

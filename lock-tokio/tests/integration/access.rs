@@ -4,15 +4,15 @@ use lock_testkit::Redis;
 use lock_tokio::Client;
 use lock_tokio::redis::{Backoff, Config, Release, Wake};
 
-use crate::kit::{LONG_TTL, clean, client, endpoint, exists, give_back, ms, soon, take, until, with};
+use crate::kit::{LONG_TTL, assert_clean, client, endpoint, exists, in_time, ms, release, take, wait_for, with};
 
 /// Commands that every lock needs.
 const NEEDED: [&str; 8] = ["eval", "evalsha", "get", "set", "pttl", "pexpire", "del", "time"];
-/// Commands to wake others at a release.
+/// Commands that wake waiters at a release.
 const WAKING: [&str; 2] = ["exists", "rpush"];
-/// Command to detect whether a new connection leads to the same server.
+/// Detects whether a new connection leads to the same server.
 const COMPARING: [&str; 1] = ["info"];
-/// Commands to be woken.
+/// Commands of a waiter.
 const WAITING: [&str; 3] = ["blpop", "client|id", "client|unblock"];
 
 /// Creates a user with these keys and commands only.
@@ -32,19 +32,19 @@ async fn use_all(redis: &Redis, ours: &Client, name: &str) -> Result<(), String>
     let mut waiting = ours.lock(name).ttl(LONG_TTL).acquire();
     // Long enough for a rejection or for all kinds of waiting.
     if let Ok(refused) = tokio::time::timeout(ms(150), &mut waiting).await {
-        give_back(guard).await;
+        release(guard).await;
         return Err(format!("acquire: {}", refused.unwrap_err()));
     }
-    give_back(guard).await;
-    let guard = soon("the lock", waiting).await.map_err(|error| format!("acquire: {error}"))?;
+    release(guard).await;
+    let guard = in_time("the lock", waiting).await.map_err(|error| format!("acquire: {error}"))?;
     tokio::time::sleep(ms(2)).await;
-    let extended = soon("extend", guard.extend()).await.map_err(|error| format!("extend: {error}"));
-    let released = soon("release", guard.release()).await;
+    let extended = in_time("extend", guard.extend()).await.map_err(|error| format!("extend: {error}"));
+    let released = in_time("release", guard.release()).await;
     extended?;
     if released == Release::Released { Ok(()) } else { Err(format!("release: {released:?}")) }
 }
 
-fn refusals(redis: &Redis) -> String {
+fn acl_log(redis: &Redis) -> String {
     redis.cli(&["ACL", "LOG"])
 }
 
@@ -55,11 +55,11 @@ async fn the_documented_rules_are_enough() {
     let all = [&NEEDED[..], &WAKING, &WAITING, &COMPARING].concat();
     let ours = with(user(&redis, &["job:*", "lock-proto:fence"], &all));
     use_all(&redis, &ours, "job:1").await.unwrap();
-    assert_eq!(refusals(&redis), "");
+    assert_eq!(acl_log(&redis), "");
     // With a prefix one pattern covers the counter as well.
     let ours = with(user(&redis, &["app:*"], &all).prefix("app:"));
-    give_back(take(&ours, "1", LONG_TTL).await).await;
-    assert_eq!(refusals(&redis), "");
+    release(take(&ours, "1", LONG_TTL).await).await;
+    assert_eq!(acl_log(&redis), "");
     // Without wake-ups.
     let ours = with(user(&redis, &["job:*", "lock-proto:fence"], &NEEDED).wake(Wake::Poll));
     use_all(&redis, &ours, "job:1").await.unwrap();
@@ -67,20 +67,20 @@ async fn the_documented_rules_are_enough() {
     let some = [&NEEDED[..], &COMPARING].concat();
     let ours = with(user(&redis, &["job:1"], &some).wake(Wake::Poll).fencing(false));
     use_all(&redis, &ours, "job:1").await.unwrap();
-    assert_eq!(refusals(&redis), "");
+    assert_eq!(acl_log(&redis), "");
     // Without fencing tokens.
     let fewer: Vec<_> = all.iter().copied().filter(|command| *command != "time").collect();
     let ours = with(user(&redis, &["job:*"], &fewer).fencing(false));
     use_all(&redis, &ours, "job:1").await.unwrap();
-    assert_eq!(refusals(&redis), "");
+    assert_eq!(acl_log(&redis), "");
     // A quorum reads the uptime of its nodes.
     let servers = [Redis::start(), Redis::start(), Redis::start()];
     servers.iter().for_each(|redis| drop(user(redis, &["job:*"], &fewer)));
     let nodes = servers.iter().map(|redis| endpoint(&redis.url_with("app", "secret")));
     let ours = with(Config::new(nodes.collect::<Vec<_>>()).quarantine(ms(1000)));
-    give_back(take(&ours, "job:1", ms(1000)).await).await;
-    servers.iter().for_each(|redis| assert_eq!(refusals(redis), ""));
-    clean(&redis).await;
+    release(take(&ours, "job:1", ms(1000)).await).await;
+    servers.iter().for_each(|redis| assert_eq!(acl_log(redis), ""));
+    assert_clean(&redis).await;
 }
 
 /// Each of these commands is needed. A missing permission is reported with the server's message.
@@ -114,7 +114,7 @@ async fn a_command_of_the_wake_up_is_missing() {
             let done = use_all(&redis, &ours, &format!("job:{}", round % 2)).await;
             assert_eq!(done, Ok(()), "without {missing}");
         }
-        clean(&redis).await;
+        assert_clean(&redis).await;
     }
 }
 
@@ -125,16 +125,16 @@ async fn the_fence_counter_is_forbidden() {
     let redis = Redis::start();
     let all = [&NEEDED[..], &WAKING, &WAITING].concat();
     let config = user(&redis, &["job:*"], &all);
-    let error = soon("a refusal", with(config.clone()).lock("job:1").acquire()).await.unwrap_err();
+    let error = in_time("a refusal", with(config.clone()).lock("job:1").acquire()).await.unwrap_err();
     assert!(error.is_refused(), "{error}");
     assert!(error.to_string().contains("NOPERM"), "{error}");
     assert!(!exists(&redis, "job:1"));
     let ours = with(config.fencing(false));
     use_all(&redis, &ours, "job:1").await.unwrap();
     // No other name is allowed, either.
-    let error = soon("a refusal", ours.lock("elsewhere").acquire()).await.unwrap_err();
+    let error = in_time("a refusal", ours.lock("elsewhere").acquire()).await.unwrap_err();
     assert!(error.is_refused(), "{error}");
-    clean(&redis).await;
+    assert_clean(&redis).await;
 }
 
 /// Revoked permissions end a wait; once restored, the lock can be acquired.
@@ -151,23 +151,23 @@ async fn rights_come_and_go() {
     operator.command(&["CONFIG", "SET", "requirepass", "second"]).unwrap();
     assert!(guard.is_held());
     operator.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
-    let error = soon("a refusal", waiting).await.unwrap().unwrap_err();
+    let error = in_time("a refusal", waiting).await.unwrap().unwrap_err();
     assert!(error.is_refused(), "{error}");
     assert!(error.to_string().contains("WRONGPASS") && !error.to_string().contains("first"), "{error}");
     operator.command(&["CONFIG", "SET", "requirepass", "first"]).unwrap();
-    give_back(guard).await;
+    release(guard).await;
     // The client keeps reporting the old error until it has tried again.
     let mut refused = 0;
     let next = loop {
-        match soon("acquire", other.lock("a").ttl(LONG_TTL).acquire()).await {
+        match in_time("acquire", other.lock("a").ttl(LONG_TTL).acquire()).await {
             Ok(guard) => break guard,
             Err(error) if error.is_refused() && refused < 1000 => refused += 1,
             Err(error) => panic!("after {refused} refusals: {error}"),
         }
         tokio::time::sleep(ms(10)).await;
     };
-    give_back(next).await;
-    clean(&redis).await;
+    release(next).await;
+    assert_clean(&redis).await;
 }
 
 /// A lock in a separate database.
@@ -177,13 +177,13 @@ async fn another_database() {
     let redis = Redis::start();
     let guard = take(&with(Config::new([endpoint(&format!("{}/3", redis.url()))])), "a", LONG_TTL).await;
     // The same name in another database is a different lock.
-    give_back(take(&client(&redis), "a", LONG_TTL).await).await;
+    release(take(&client(&redis), "a", LONG_TTL).await).await;
     let mut third = redis.connect();
     third.command(&["SELECT", "3"]).unwrap();
     assert_eq!(third.command(&["GET", "a"]).unwrap().to_string(), guard.token().to_string());
-    give_back(guard).await;
+    release(guard).await;
     let missing = with(Config::new([endpoint(&format!("{}/99", redis.url()))]));
-    let error = soon("a refusal", missing.lock("a").acquire()).await.unwrap_err();
+    let error = in_time("a refusal", missing.lock("a").acquire()).await.unwrap_err();
     assert!(error.is_refused(), "{error}");
 }
 
@@ -197,7 +197,7 @@ async fn a_cluster_is_refused_before_anything_is_taken() {
         if served {
             for redis in &servers {
                 assert_eq!(redis.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]), "OK");
-                until("the cluster", || redis.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok")).await;
+                wait_for("the cluster", || redis.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok")).await;
             }
         }
         let at = |count: usize, protocol: &str| {
@@ -206,19 +206,19 @@ async fn a_cluster_is_refused_before_anything_is_taken() {
         };
         let resp3 = "?protocol=resp3";
         for config in [at(3, ""), at(3, resp3), at(1, resp3), at(1, resp3).fencing(false)] {
-            let error = soon("a refusal", with(config).lock("job:1").acquire()).await.unwrap_err();
+            let error = in_time("a refusal", with(config).lock("job:1").acquire()).await.unwrap_err();
             assert!(error.is_refused(), "{error}");
             assert!(error.to_string().contains("cluster (Redis Cluster is not supported)"), "{error}");
             servers.iter().for_each(|redis| assert_eq!(redis.keys(), [""; 0]));
         }
         if served {
             // The fence counter is in another slot, which the server checks before execution.
-            let error = soon("a refusal", with(at(1, "")).lock("job:1").acquire()).await.unwrap_err();
+            let error = in_time("a refusal", with(at(1, "")).lock("job:1").acquire()).await.unwrap_err();
             assert!(error.to_string().contains("(Redis Cluster is not supported)"), "{error}");
             assert_eq!(servers[0].keys(), [""; 0]);
             // A single-node cluster serves single-key requests, and releases are fast.
             let ours = with(at(1, "").fencing(false).release_within(LONG_TTL));
-            give_back(take(&ours, "job:1", LONG_TTL).await).await;
+            release(take(&ours, "job:1", LONG_TTL).await).await;
             assert_eq!(servers[0].keys(), [""; 0]);
         }
     }
@@ -236,8 +236,8 @@ async fn the_keys_of_the_locks_alone_are_enough() {
         let ours = with(config);
         use_all(&redis, &ours, "job:1").await.unwrap();
         let (one, two) = (take(&ours, "job:1", LONG_TTL).await, take(&ours, "job:2", LONG_TTL).await);
-        let (one, two) = soon("two releases", async { tokio::join!(one.release(), two.release()) }).await;
+        let (one, two) = in_time("two releases", async { tokio::join!(one.release(), two.release()) }).await;
         assert_eq!((one, two), (Release::Released, Release::Released));
-        clean(&redis).await;
+        assert_clean(&redis).await;
     }
 }

@@ -5,11 +5,11 @@ use core::time::Duration;
 use lock_testkit::Redis;
 use lock_tokio::redis::{Answer, Backoff, Blocked, ErrorClass};
 
-use crate::crowd::Crowd;
 use crate::kit::{
-    LONG_TTL, blocked, clean, client, config, connections, give_back, listens, ms, named, soon, take, timed_out, until,
-    with,
+    LONG_TTL, assert_clean, client, config, connections, in_time, is_waiting, ms, named, release, take, timed_out,
+    wait_for, wait_until_blocked, with,
 };
+use crate::workers::Workers;
 
 /// Scripts that the server has dropped are sent again, without an effect on the holder.
 // P1
@@ -21,12 +21,12 @@ async fn script_flush_while_held() {
     for _ in 0..4 {
         redis.cli(&["SCRIPT", "FLUSH"]);
         let before = guard.valid_until();
-        until("it is renewed", || guard.valid_until() > before).await;
+        wait_for("it is renewed", || guard.valid_until() > before).await;
     }
     redis.cli(&["SCRIPT", "FLUSH"]);
     assert!(guard.is_held());
-    give_back(guard).await;
-    clean(&redis).await;
+    release(guard).await;
+    assert_clean(&redis).await;
 }
 
 /// Also if the scripts are dropped repeatedly, with many requests in flight.
@@ -36,12 +36,12 @@ async fn script_flush_under_load() {
     let redis = Redis::start();
     let clients = [client(&redis), client(&redis)];
     let mut operator = redis.connect();
-    let mut crowd = Crowd::gather(&clients, 32, 8);
+    let mut workers = Workers::spawn(&clients, 32, 8);
     let flush = || drop(operator.command(&["SCRIPT", "FLUSH"]).unwrap());
-    crowd.disturbed(Duration::from_secs(2), ms(1), flush).await;
-    let visits = crowd.disperse().await;
+    workers.disturb_for(Duration::from_secs(2), ms(1), flush).await;
+    let visits = workers.finish().await;
     assert!(visits > 100, "{visits}");
-    clean(&redis).await;
+    assert_clean(&redis).await;
 }
 
 /// Connections die at any moment, with requests and replies in flight. Mutual exclusion holds,
@@ -53,12 +53,12 @@ async fn client_kill_under_load() {
     let quick = || with(config(&redis).reconnect(Backoff::fixed(ms(5))));
     let clients = [quick(), quick()];
     let mut operator = redis.connect();
-    let mut crowd = Crowd::gather(&clients, 32, 8);
+    let mut workers = Workers::spawn(&clients, 32, 8);
     let kill = || drop(operator.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap());
-    crowd.disturbed(Duration::from_secs(4), ms(15), kill).await;
-    let visits = crowd.disperse().await;
+    workers.disturb_for(Duration::from_secs(4), ms(15), kill).await;
+    let visits = workers.finish().await;
     assert!(visits > 100, "{visits}");
-    clean(&redis).await;
+    assert_clean(&redis).await;
 }
 
 /// The same with the default reconnect backoff, and one name for all.
@@ -67,12 +67,12 @@ async fn client_kill_with_one_name() {
     let redis = Redis::start();
     let clients = [client(&redis), client(&redis), client(&redis)];
     let mut operator = redis.connect();
-    let mut crowd = Crowd::gather(&clients, 6, 1);
+    let mut workers = Workers::spawn(&clients, 6, 1);
     let kill = || drop(operator.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap());
-    crowd.disturbed(Duration::from_secs(2), ms(120), kill).await;
-    let visits = crowd.disperse().await;
+    workers.disturb_for(Duration::from_secs(2), ms(120), kill).await;
+    let visits = workers.finish().await;
     assert!(visits > 20, "{visits}");
-    clean(&redis).await;
+    assert_clean(&redis).await;
 }
 
 /// A full server rejects new locks with an error, keeps held locks and releases them.
@@ -84,20 +84,20 @@ async fn maxmemory_reached() {
         let client = with(config(&redis).fencing(fencing).poll(Backoff::fixed(ms(20))));
         let guard = take(&client, "held", ms(900)).await;
         redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);
-        let report = timed_out(soon("a wait", client.lock("a").ttl(LONG_TTL).wait(ms(300)).acquire()).await);
+        let report = timed_out(in_time("a wait", client.lock("a").ttl(LONG_TTL).wait(ms(300)).acquire()).await);
         assert!(report.to_string().contains("OOM"), "{report}");
         assert!(
             matches!(&*report.nodes, [Answer::Rejected(error)] if error.class == ErrorClass::Transient),
             "{report}"
         );
         let before = guard.valid_until();
-        until("it is renewed for a TTL", || guard.valid_until().duration_since(before) > ms(900)).await;
+        wait_for("it is renewed for a TTL", || guard.valid_until().duration_since(before) > ms(900)).await;
         assert!(guard.is_held());
-        give_back(guard).await;
+        release(guard).await;
         let waiting = tokio::spawn(client.lock("a").ttl(LONG_TTL).acquire());
         redis.cli(&["CONFIG", "SET", "maxmemory", "0"]);
-        give_back(soon("the lock", waiting).await.unwrap().unwrap()).await;
-        clean(&redis).await;
+        release(in_time("the lock", waiting).await.unwrap().unwrap()).await;
+        assert_clean(&redis).await;
     }
 }
 
@@ -114,23 +114,24 @@ async fn a_server_is_demoted_and_promoted_back() {
     let ttl = ms(4000);
     let guard = take(&holder, "a", ttl).await;
     let mut waiting = waiter.lock("a").ttl(LONG_TTL).acquire();
-    blocked(&mut waiting, Blocked::Held).await;
+    wait_until_blocked(&mut waiting, Blocked::Held).await;
     let waiting = tokio::spawn(waiting);
-    until("the waiter listens", || listens(&redis, "waiter")).await;
+    wait_for("the waiter listens", || is_waiting(&redis, "waiter")).await;
     let old = connections(&redis, "holder");
 
     redis.cli(&["REPLICAOF", "127.0.0.1", &nowhere]);
-    let report = timed_out(soon("a wait", holder.lock("b").ttl(LONG_TTL).wait(ms(300)).acquire()).await);
+    let report = timed_out(in_time("a wait", holder.lock("b").ttl(LONG_TTL).wait(ms(300)).acquire()).await);
     assert!(report.to_string().contains("READONLY"), "{report}");
-    until("the holder has connected anew", || connections(&redis, "holder").iter().all(|id| !old.contains(id))).await;
+    wait_for("the holder has connected anew", || connections(&redis, "holder").iter().all(|id| !old.contains(id)))
+        .await;
     assert!(guard.is_held() && !waiting.is_finished());
 
     redis.cli(&["REPLICAOF", "NO", "ONE"]);
-    until("it is renewed", || guard.remaining() > ttl / 2).await;
+    wait_for("it is renewed", || guard.remaining() > ttl / 2).await;
     assert!(guard.is_held());
-    give_back(guard).await;
-    give_back(soon("the lock", waiting).await.unwrap().unwrap()).await;
-    clean(&redis).await;
+    release(guard).await;
+    release(in_time("the lock", waiting).await.unwrap().unwrap()).await;
+    assert_clean(&redis).await;
 }
 
 /// A change of role unblocks waiters (`UNBLOCKED`), which is no rejection: they subscribe again.
@@ -142,14 +143,14 @@ async fn a_waiter_listens_again_after_a_change_of_role() {
     let nowhere = Redis::start().port().to_string();
     let waiter = with(named(&redis, "waiter").poll(Backoff::fixed(ms(50))));
     let waiting = tokio::spawn(waiter.lock("a").ttl(LONG_TTL).acquire());
-    until("it listens", || listens(&redis, "waiter")).await;
+    wait_for("it listens", || is_waiting(&redis, "waiter")).await;
     redis.cli(&["REPLICAOF", "127.0.0.1", &nowhere]);
-    until("it was thrown out", || !listens(&redis, "waiter")).await;
+    wait_for("it was thrown out", || !is_waiting(&redis, "waiter")).await;
     redis.cli(&["REPLICAOF", "NO", "ONE"]);
-    until("it listens again", || listens(&redis, "waiter")).await;
+    wait_for("it listens again", || is_waiting(&redis, "waiter")).await;
     redis.cli(&["DEL", "a"]);
-    give_back(soon("the lock", waiting).await.unwrap().unwrap()).await;
-    clean(&redis).await;
+    release(in_time("the lock", waiting).await.unwrap().unwrap()).await;
+    assert_clean(&redis).await;
 }
 
 /// The same with a transient error (`NOREPLICAS`, or `LOADING` after a restart).
@@ -160,14 +161,14 @@ async fn a_waiter_listens_as_soon_as_the_server_lets_it() {
     redis.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     let waiter = with(named(&redis, "waiter").poll(Backoff::fixed(ms(50))));
     let mut waiting = waiter.lock("a").ttl(LONG_TTL).acquire();
-    blocked(&mut waiting, Blocked::Held).await;
+    wait_until_blocked(&mut waiting, Blocked::Held).await;
     let waiting = tokio::spawn(waiting);
     let refused = || redis.cli(&["INFO", "errorstats"]).contains("errorstat_NOREPLICAS:");
-    until("it was refused", refused).await;
-    assert!(!listens(&redis, "waiter"));
+    wait_for("it was refused", refused).await;
+    assert!(!is_waiting(&redis, "waiter"));
     redis.cli(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
-    until("it listens", || listens(&redis, "waiter")).await;
+    wait_for("it listens", || is_waiting(&redis, "waiter")).await;
     redis.cli(&["DEL", "a"]);
-    give_back(soon("the lock", waiting).await.unwrap().unwrap()).await;
-    clean(&redis).await;
+    release(in_time("the lock", waiting).await.unwrap().unwrap()).await;
+    assert_clean(&redis).await;
 }

@@ -1,4 +1,4 @@
-//! Fencing tokens grow, whatever data the server loses.
+//! Fencing tokens grow even if the server loses its data.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,12 +6,12 @@ use lock_testkit::Redis;
 use lock_tokio::Client;
 use lock_tokio::redis::{FENCE_NAME, MAX_FENCE_BLOCK};
 
-use crate::kit::{LONG_TTL, client, config, give_back, ms, soon, take, until, with};
+use crate::kit::{LONG_TTL, client, config, in_time, ms, release, take, wait_for, with};
 
 async fn fence(client: &Client, name: &str) -> u64 {
     let guard = take(client, name, LONG_TTL).await;
     let fence = guard.fence().unwrap().get();
-    give_back(guard).await;
+    release(guard).await;
     fence
 }
 
@@ -54,10 +54,10 @@ async fn it_grows_over_a_flush_while_held() {
     redis.cli(&["FLUSHALL"]);
     let next = take(&second, "a", LONG_TTL).await;
     assert!(next.fence() > guard.fence());
-    soon("loss", guard.lost()).await;
+    in_time("loss", guard.lost()).await;
     drop(guard);
     // A later release by the loser does no harm.
-    give_back(take(&first, "b", LONG_TTL).await).await;
+    release(take(&first, "b", LONG_TTL).await).await;
     assert_eq!(redis.cli(&["GET", "a"]), next.token().to_string());
 }
 
@@ -113,7 +113,7 @@ async fn work(client: Client, seen: Arc<Mutex<Vec<u64>>>) {
     for _ in 0..20 {
         let guard = take(&client, "a", LONG_TTL).await;
         seen.lock().unwrap().push(guard.fence().unwrap().get());
-        give_back(guard).await;
+        release(guard).await;
     }
 }
 
@@ -139,10 +139,10 @@ async fn it_grows_over_the_promotion_of_a_stale_replica() {
     let mut master = Redis::start();
     let replica = Redis::builder().replica_of(&master).start();
     let linked = || replica.cli(&["INFO", "replication"]).contains("master_link_status:up");
-    until("the replica follows", linked).await;
+    wait_for("the replica follows", linked).await;
     let old = client(&master);
     let mut last = fence(&old, "a").await;
-    until("the replica has heard of it", || counter(&replica) == counter(&master)).await;
+    wait_for("the replica has received it", || counter(&replica) == counter(&master)).await;
     replica.cli(&["REPLICAOF", "NO", "ONE"]);
     let stale = counter(&replica);
     for _ in 0..50 {

@@ -10,11 +10,11 @@ use lock_tokio::lock_proto::{Breach, Fault};
 use lock_tokio::redis::{Answer, Backoff, Blocked, Cause, Config, Loss};
 use tokio::time::{Instant, sleep};
 
-use crate::kit::{LONG_TTL, blocked, clean, endpoint, give_back, ms, soon, take, timed_out, with};
+use crate::kit::{LONG_TTL, assert_clean, endpoint, in_time, ms, release, take, timed_out, wait_until_blocked, with};
 use crate::peer::{Behaviour, Peer};
 
 /// More than one connection may read: frames are bounded, and socket buffers hold some megabytes.
-const MOST: u64 = 32 << 20;
+const MAX_WRITTEN: u64 = 32 << 20;
 /// Total size of an uninterrupted flood.
 const FLOOD: usize = 256 << 20;
 
@@ -24,32 +24,32 @@ fn resident() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-fn impatient(url: &str) -> Config {
+fn short_timeouts(url: &str) -> Config {
     Config::new([endpoint(url)]).request_timeout(ms(200)).poll(Backoff::fixed(ms(20)))
 }
 
 /// Runs a client against this behaviour, checks the fault, and lets a real server take over.
-async fn meet(parameters: &str, behaviour: Behaviour, faults: &[Fault]) {
+async fn expect_fault(parameters: &str, behaviour: Behaviour, faults: &[Fault]) {
     let peer = Peer::start(behaviour);
-    let client = with(impatient(&format!("{}{parameters}", peer.url())));
+    let client = with(short_timeouts(&format!("{}{parameters}", peer.url())));
     let before = resident();
-    let report = timed_out(soon("a wait", client.lock("a").ttl(LONG_TTL).wait(ms(500)).acquire()).await);
+    let report = timed_out(in_time("a wait", client.lock("a").ttl(LONG_TTL).wait(ms(500)).acquire()).await);
     let [Answer::Unknown(Cause::Fault(fault)) | Answer::Unreachable(Cause::Fault(fault))] = &*report.nodes else {
         panic!("{report}")
     };
     assert!(faults.contains(fault), "{report}");
-    assert!(peer.most_written() < MOST, "{} bytes were taken in", peer.most_written());
+    assert!(peer.max_written() < MAX_WRITTEN, "{} bytes were taken in", peer.max_written());
     // A coarse bound, because other tests run in the same process.
-    assert!(resident().saturating_sub(before) < 8 * MOST, "{before} → {}", resident());
+    assert!(resident().saturating_sub(before) < 8 * MAX_WRITTEN, "{before} → {}", resident());
     recover(&peer, &client).await;
 }
 
 /// Replaces the peer by a real server and checks that the client recovers.
 async fn recover(peer: &Peer, client: &Client) {
     let redis = Redis::start();
-    peer.give_way_to(redis.address());
-    give_back(take(client, "a", LONG_TTL).await).await;
-    clean(&redis).await;
+    peer.forward_to(redis.address());
+    release(take(client, "a", LONG_TTL).await).await;
+    assert_clean(&redis).await;
 }
 
 const fn breach(breach: Breach) -> Fault {
@@ -76,135 +76,136 @@ async fn server_of_another_protocol_is_recognised() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p3_nested_arrays() {
-    let nest: Behaviour = |line| {
-        line.request()?;
-        line.say(&b"*1\r\n".repeat(10_000))?;
-        line.listen()
+    let nest: Behaviour = |conn| {
+        conn.request()?;
+        conn.write(&b"*1\r\n".repeat(10_000))?;
+        conn.drain()
     };
-    meet("", nest, &[breach(Breach::TooDeep)]).await;
-    let maps: Behaviour = |line| {
-        line.request()?;
-        line.say(b"%0\r\n")?;
-        line.request()?;
-        line.say(&b"%1\r\n+a\r\n".repeat(10_000))?;
-        line.listen()
+    expect_fault("", nest, &[breach(Breach::TooDeep)]).await;
+    let maps: Behaviour = |conn| {
+        conn.request()?;
+        conn.write(b"%0\r\n")?;
+        conn.request()?;
+        conn.write(&b"%1\r\n+a\r\n".repeat(10_000))?;
+        conn.drain()
     };
-    meet("?protocol=resp3", maps, &[breach(Breach::TooDeep)]).await;
+    expect_fault("?protocol=resp3", maps, &[breach(Breach::TooDeep)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p3_lengths_of_2_to_the_62() {
-    let bulk: Behaviour = |line| {
-        line.request()?;
-        line.say(b"$4611686018427387904\r\n")?;
-        line.flood(b"x", FLOOD)
+    let bulk: Behaviour = |conn| {
+        conn.request()?;
+        conn.write(b"$4611686018427387904\r\n")?;
+        conn.flood(b"x", FLOOD)
     };
-    let array: Behaviour = |line| {
-        line.request()?;
-        line.say(b"*4611686018427387904\r\n")?;
-        line.flood(b":1\r\n", FLOOD)
+    let array: Behaviour = |conn| {
+        conn.request()?;
+        conn.write(b"*4611686018427387904\r\n")?;
+        conn.flood(b":1\r\n", FLOOD)
     };
     for behaviour in [bulk, array] {
-        meet("", behaviour, &[breach(Breach::TooLong)]).await;
+        expect_fault("", behaviour, &[breach(Breach::TooLong)]).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p3_endless_garbage() {
-    let noise: Behaviour = |line| {
-        line.request()?;
-        line.flood(b"\x00\xff garbage", FLOOD)
+    let noise: Behaviour = |conn| {
+        conn.request()?;
+        conn.flood(b"\x00\xff garbage", FLOOD)
     };
-    meet("", noise, &[breach(Breach::Malformed)]).await;
-    let status: Behaviour = |line| {
-        line.request()?;
-        line.say(b"+")?;
-        line.flood(b"x", FLOOD)
+    expect_fault("", noise, &[breach(Breach::Malformed)]).await;
+    let status: Behaviour = |conn| {
+        conn.request()?;
+        conn.write(b"+")?;
+        conn.flood(b"x", FLOOD)
     };
-    let error: Behaviour = |line| {
-        line.request()?;
-        line.say(b"-ERR ")?;
-        line.flood(b"x", FLOOD)
+    let error: Behaviour = |conn| {
+        conn.request()?;
+        conn.write(b"-ERR ")?;
+        conn.flood(b"x", FLOOD)
     };
     for behaviour in [status, error] {
-        meet("", behaviour, &[breach(Breach::TooLong)]).await;
+        expect_fault("", behaviour, &[breach(Breach::TooLong)]).await;
     }
-    let http: Behaviour = |line| {
-        line.request()?;
-        line.say(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")?;
-        line.listen()
+    let http: Behaviour = |conn| {
+        conn.request()?;
+        conn.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")?;
+        conn.drain()
     };
-    meet("", http, &[breach(Breach::Malformed)]).await;
+    expect_fault("", http, &[breach(Breach::Malformed)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p3_replies_that_nobody_asked_for() {
-    let talkative: Behaviour = |line| line.flood(b":1\r\n", FLOOD);
+    let talkative: Behaviour = |conn| conn.flood(b":1\r\n", FLOOD);
     // The first one may look like a malformed reply to the request.
-    meet("", talkative, &[breach(Breach::Unasked), breach(Breach::WrongReply)]).await;
-    let wrong: Behaviour = |line| {
-        line.request()?;
-        line.say(b"*3\r\n:1\r\n:2\r\n:3\r\n")?;
-        line.listen()
+    expect_fault("", talkative, &[breach(Breach::Unasked), breach(Breach::WrongReply)]).await;
+    let wrong: Behaviour = |conn| {
+        conn.request()?;
+        conn.write(b"*3\r\n:1\r\n:2\r\n:3\r\n")?;
+        conn.drain()
     };
-    meet("", wrong, &[breach(Breach::WrongReply)]).await;
+    expect_fault("", wrong, &[breach(Breach::WrongReply)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p3_half_a_reply_and_silence() {
-    let half: Behaviour = |line| {
-        line.request()?;
-        line.say(b"*2\r\n:1\r\n:17")?;
-        line.listen()
+    let half: Behaviour = |conn| {
+        conn.request()?;
+        conn.write(b"*2\r\n:1\r\n:17")?;
+        conn.drain()
     };
-    let silence: Behaviour = |line| line.listen();
+    let silence: Behaviour = |conn| conn.drain();
     for behaviour in [half, silence] {
-        meet("", behaviour, &[Fault::TimedOut]).await;
+        expect_fault("", behaviour, &[Fault::TimedOut]).await;
     }
     // A login without a reply.
-    let mute: Behaviour = |line| line.listen();
+    let mute: Behaviour = |conn| conn.drain();
     let peer = Peer::start(mute);
     let url = peer.url().replace("redis://", "redis://:secret@");
-    let client = with(impatient(&url).connect_timeout(ms(300)));
-    let report = timed_out(soon("a wait", client.lock("a").ttl(LONG_TTL).wait(ms(500)).acquire()).await);
+    let client = with(short_timeouts(&url).connect_timeout(ms(300)));
+    let report = timed_out(in_time("a wait", client.lock("a").ttl(LONG_TTL).wait(ms(500)).acquire()).await);
     assert!(matches!(&*report.nodes, [Answer::Unreachable(Cause::Fault(Fault::TimedOut))]), "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p3_a_million_pushes() {
-    let pushes: Behaviour = |line| {
-        line.request()?;
-        line.say(b"%0\r\n")?;
-        line.request()?;
-        line.flood(
+    let pushes: Behaviour = |conn| {
+        conn.request()?;
+        conn.write(b"%0\r\n")?;
+        conn.request()?;
+        conn.flood(
             b">2\r\n+message\r\n+a message that nobody has subscribed to, of which there are very many\r\n",
             FLOOD,
         )
     };
-    meet("?protocol=resp3", pushes, &[breach(Breach::TooManyPushes)]).await;
+    expect_fault("?protocol=resp3", pushes, &[breach(Breach::TooManyPushes)]).await;
     // RESP2 has no push messages.
-    meet("", |line| line.flood(b">1\r\n+x\r\n", FLOOD), &[breach(Breach::Malformed), breach(Breach::Unasked)]).await;
+    expect_fault("", |conn| conn.flood(b">1\r\n+x\r\n", FLOOD), &[breach(Breach::Malformed), breach(Breach::Unasked)])
+        .await;
 }
 
 /// Unsent data uses little memory, and the client gives up in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p3_a_server_that_never_reads() {
-    let peer = Peer::start(|line| {
-        line.ignore();
+    let peer = Peer::start(|conn| {
+        conn.stall();
         Ok(())
     });
-    let client = with(impatient(&peer.url()));
+    let client = with(short_timeouts(&peer.url()));
     let before = resident();
     let mut tasks = tokio::task::JoinSet::new();
     for n in 0..4000 {
         let lock = client.lock(format!("{n:0>500}")).ttl(LONG_TTL).wait(ms(600));
         tasks.spawn(async move { timed_out(lock.acquire().await) });
     }
-    while let Some(report) = soon("the end of the waits", tasks.join_next()).await {
+    while let Some(report) = in_time("the end of the waits", tasks.join_next()).await {
         let report = report.unwrap();
         assert!(!report.is_busy(), "{report}");
     }
-    assert!(resident().saturating_sub(before) < 8 * MOST, "{before} → {}", resident());
+    assert!(resident().saturating_sub(before) < 8 * MAX_WRITTEN, "{before} → {}", resident());
     recover(&peer, &client).await;
 }
 
@@ -213,17 +214,22 @@ async fn p3_a_server_that_never_reads() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p3_a_server_that_hangs_up_at_once() {
     let at_once: Behaviour = |_| Ok(());
-    let after_the_request: Behaviour = |line| line.request();
+    let after_the_request: Behaviour = |conn| conn.request();
     for behaviour in [at_once, after_the_request] {
         let peer = Peer::start(behaviour);
-        let client = with(impatient(&peer.url()));
+        let client = with(short_timeouts(&peer.url()));
         let begun = Instant::now();
-        let report = timed_out(soon("a wait", client.lock("a").ttl(LONG_TTL).wait(ms(1500)).acquire()).await);
+        let report = timed_out(in_time("a wait", client.lock("a").ttl(LONG_TTL).wait(ms(1500)).acquire()).await);
         assert!(matches!(&*report.nodes, [Answer::Unknown(_) | Answer::Unreachable(_)]), "{report}");
         // 10 ms, 20 ms, 40 ms … up to the request timeout, each up to a quarter shorter: 6 in the
         // first 300 ms, then at most one in 150 ms.
-        let most = 8 + u64::try_from(begun.elapsed().as_millis()).unwrap() / 100;
-        assert!((2..=most).contains(&peer.connects()), "{} connections in {:?}", peer.connects(), begun.elapsed());
+        let max_written = 8 + u64::try_from(begun.elapsed().as_millis()).unwrap() / 100;
+        assert!(
+            (2..=max_written).contains(&peer.connects()),
+            "{} connections in {:?}",
+            peer.connects(),
+            begun.elapsed()
+        );
         recover(&peer, &client).await;
     }
 }
@@ -232,19 +238,19 @@ async fn p3_a_server_that_hangs_up_at_once() {
 // T1, T2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_and_then_nonsense() {
-    let generous: Behaviour = |line| {
-        line.request()?;
-        line.say(b"*4\r\n:1\r\n:77\r\n:1\r\n:0\r\n")?;
-        line.request()?;
-        line.flood(b"\x01", FLOOD)
+    let generous: Behaviour = |conn| {
+        conn.request()?;
+        conn.write(b"*4\r\n:1\r\n:77\r\n:1\r\n:0\r\n")?;
+        conn.request()?;
+        conn.flood(b"\x01", FLOOD)
     };
     let peer = Peer::start(generous);
-    let client = with(impatient(&peer.url()).release_within(ms(200)));
+    let client = with(short_timeouts(&peer.url()).release_within(ms(200)));
     let ttl = ms(600);
     let guard = take(&client, "a", ttl).await;
     assert_eq!(guard.fence().unwrap().get(), 77);
     let begun = Stopwatch::start();
-    assert_eq!(soon("loss", guard.lost()).await, Loss::Expired);
+    assert_eq!(in_time("loss", guard.lost()).await, Loss::Expired);
     begun.assert_within(ttl, "the loss");
     drop(guard);
     recover(&peer, &client).await;
@@ -254,27 +260,27 @@ async fn a_grant_and_then_nonsense() {
 // A7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nonsense_on_the_wake_connection() {
-    let noise: Behaviour = |line| {
-        line.request()?;
-        line.flood(b"\x01", FLOOD)
+    let noise: Behaviour = |conn| {
+        conn.request()?;
+        conn.flood(b"\x01", FLOOD)
     };
-    let silence: Behaviour = |line| line.listen();
-    let hang_up: Behaviour = |line| line.request();
+    let silence: Behaviour = |conn| conn.drain();
+    let hang_up: Behaviour = |conn| conn.request();
     for behaviour in [noise, silence, hang_up] {
         let redis = Redis::start();
         redis.cli(&["SET", "a", "somebody", "PX", "60000"]);
         let peer = Peer::in_front_of(redis.address(), b"*2\r\n$6\r\nCLIENT\r\n$2\r\nID", behaviour);
-        let client = with(impatient(&peer.url()).connect_timeout(ms(200)));
+        let client = with(short_timeouts(&peer.url()).connect_timeout(ms(200)));
         let held = take(&client, "held", LONG_TTL).await;
         let mut waiting = client.lock("a").ttl(LONG_TTL).acquire();
-        blocked(&mut waiting, Blocked::Held).await;
+        wait_until_blocked(&mut waiting, Blocked::Held).await;
         let waiting = tokio::spawn(waiting);
         sleep(ms(300)).await;
         assert!(held.is_held() && !waiting.is_finished());
         assert!((2..=12).contains(&peer.connects()), "{} connections", peer.connects());
         redis.cli(&["DEL", "a"]);
-        give_back(soon("the lock", waiting).await.unwrap().unwrap()).await;
-        give_back(held).await;
-        clean(&redis).await;
+        release(in_time("the lock", waiting).await.unwrap().unwrap()).await;
+        release(held).await;
+        assert_clean(&redis).await;
     }
 }

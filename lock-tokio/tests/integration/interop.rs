@@ -7,10 +7,12 @@ use lock_testkit::{Redis, TIMEOUT, Value, wait_until};
 use lock_tokio::redis::{Answer, Backoff, Blocked, Expiry, Loss, Release};
 use tokio::time::sleep;
 
-use crate::crowd::Section;
-use crate::kit::{LONG_TTL, blocked, clean, client, config, give_back, ms, soon, take, timed_out, with};
+use crate::kit::{
+    LONG_TTL, assert_clean, client, config, in_time, ms, release, take, timed_out, wait_until_blocked, with,
+};
 use crate::plain::{Plain, Redlock};
-use crate::quorum::{quorum, trusting};
+use crate::quorum::{quorum, start_without_uptime};
+use crate::workers::Section;
 
 // A1, A10
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -20,23 +22,23 @@ async fn a_plain_client_and_ours_exclude_each_other() {
     let mut plain = Plain::new(&redis, "7c9e6679-7425-40de-944b");
     let guard = take(&client, "a", LONG_TTL).await;
     assert!(!plain.try_take("a", 60_000));
-    assert!(!plain.give_back("a"), "the value is not the plain client's");
-    give_back(guard).await;
+    assert!(!plain.release("a"), "the value is not the plain client's");
+    release(guard).await;
 
     assert!(plain.try_take("a", 60_000));
-    let report = timed_out(soon("a try", client.lock("a").try_acquire()).await);
+    let report = timed_out(in_time("a try", client.lock("a").try_acquire()).await);
     assert!(matches!(&*report.nodes, [Answer::Taken(Expiry::In(left))] if *left > ms(30_000)), "{report}");
     let mut waiting = client.lock("a").ttl(LONG_TTL).acquire();
-    blocked(&mut waiting, Blocked::Held).await;
-    assert!(plain.give_back("a"));
+    wait_until_blocked(&mut waiting, Blocked::Held).await;
+    assert!(plain.release("a"));
     // It does not notify at its release, so polling finds the free lock.
-    let guard = soon("the lock", waiting).await.unwrap();
-    give_back(guard).await;
-    assert!(plain.try_take("a", 60_000) && plain.give_back("a"));
-    clean(&redis).await;
+    let guard = in_time("the lock", waiting).await.unwrap();
+    release(guard).await;
+    assert!(plain.try_take("a", 60_000) && plain.release("a"));
+    assert_clean(&redis).await;
 }
 
-/// A plain client that steals the lock is detected, and not disturbed.
+/// A client that steals the lock is detected, and its lock is left alone.
 // H2, U1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plain_client_that_breaks_in() {
@@ -46,10 +48,10 @@ async fn a_plain_client_that_breaks_in() {
     redis.cli(&["DEL", "a"]);
     let mut plain = Plain::new(&redis, "burglar");
     assert!(plain.try_take("a", 60_000));
-    assert_eq!(soon("loss", guard.lost()).await, Loss::Taken);
-    assert_eq!(soon("release", guard.release()).await, Release::Taken);
-    assert!(plain.give_back("a"), "its lock was left alone");
-    clean(&redis).await;
+    assert_eq!(in_time("loss", guard.lost()).await, Loss::Taken);
+    assert_eq!(in_time("release", guard.release()).await, Release::Taken);
+    assert!(plain.release("a"), "its lock was left alone");
+    assert_clean(&redis).await;
 }
 
 /// The key is the name, byte for byte.
@@ -59,12 +61,12 @@ async fn names_go_byte_for_byte() {
     let client = client(&redis);
     let every: Vec<u8> = (0..=255).chain(0..=255).collect();
     for name in [&every[..], b"\r\n$-1\r\n", b"\0", b"{a}b", "gr\u{fc}n \u{1f512}".as_bytes()] {
-        let guard = soon("acquire", client.lock(name).ttl(LONG_TTL).acquire()).await.unwrap();
+        let guard = in_time("acquire", client.lock(name).ttl(LONG_TTL).acquire()).await.unwrap();
         assert_eq!(redis.command(&[b"GET", name]).to_string(), guard.token().to_string());
-        give_back(guard).await;
+        release(guard).await;
         assert_eq!(redis.command(&[b"EXISTS", name]), Value::Int(0));
     }
-    clean(&redis).await;
+    assert_clean(&redis).await;
 }
 
 /// Two of our clients and two others alternate many times.
@@ -85,7 +87,7 @@ async fn plain_clients_and_ours_in_turns() {
                     let inside = section.enter();
                     thread::sleep(ms(1));
                     drop(inside);
-                    assert!(plain.give_back("a"));
+                    assert!(plain.release("a"));
                 }
             })
         })
@@ -99,35 +101,35 @@ async fn plain_clients_and_ours_in_turns() {
                 let inside = section.enter_with(&guard);
                 sleep(ms(1)).await;
                 drop(inside);
-                give_back(guard).await;
+                release(guard).await;
             }
         });
     }
-    while let Some(done) = soon("our turns", tasks.join_next()).await {
+    while let Some(done) = in_time("our turns", tasks.join_next()).await {
         done.unwrap();
     }
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert_eq!(section.visits(), 4 * VISITS);
-    clean(&redis).await;
+    assert_clean(&redis).await;
 }
 
 /// Another RedLock implementation on the same five servers.
 // Q1, Q2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_quorum_client_and_ours_exclude_each_other() {
-    let servers = Arc::new(trusting(5));
+    let servers = Arc::new(start_without_uptime(5));
     let client = with(quorum(&servers).poll(Backoff::fixed(ms(20))));
     let mut other = Redlock::new(&servers, "other");
 
     let guard = take(&client, "a", LONG_TTL).await;
     assert!(!other.try_take("a", 60_000));
-    give_back(guard).await;
+    release(guard).await;
     assert!(other.try_take("a", 60_000));
     let mut waiting = client.lock("a").ttl(LONG_TTL).acquire();
-    blocked(&mut waiting, Blocked::Held).await;
+    wait_until_blocked(&mut waiting, Blocked::Held).await;
     // All five, except for nodes where our waiter had a minority of grants.
-    assert!(other.give_back("a") >= 3, "the waiter has taken nothing of it");
-    give_back(soon("the lock", waiting).await.unwrap()).await;
+    assert!(other.release("a") >= 3, "the waiter has taken nothing of it");
+    release(in_time("the lock", waiting).await.unwrap()).await;
 
     // Both alternate, and often find a part of the nodes taken.
     let section = Arc::new(Section::default());
@@ -145,7 +147,7 @@ async fn another_quorum_client_and_ours_exclude_each_other() {
                 let inside = section.enter();
                 thread::sleep(ms(1));
                 drop(inside);
-                assert!(other.give_back("b") >= 3);
+                assert!(other.release("b") >= 3);
             }
         }
     });
@@ -154,11 +156,11 @@ async fn another_quorum_client_and_ours_exclude_each_other() {
         let inside = section.enter_with(&guard);
         sleep(ms(1)).await;
         drop(inside);
-        give_back(guard).await;
+        release(guard).await;
     }
     tokio::task::spawn_blocking(|| theirs.join().unwrap()).await.unwrap();
     assert_eq!(section.visits(), 2 * VISITS);
     for redis in &*servers {
-        clean(redis).await;
+        assert_clean(redis).await;
     }
 }

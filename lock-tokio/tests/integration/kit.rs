@@ -38,11 +38,11 @@ pub(crate) fn client(redis: &Redis) -> Client {
     with(config(redis))
 }
 
-pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
+pub(crate) async fn in_time<F: Future>(what: &str, future: F) -> F::Output {
     timeout(TIMEOUT, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
 }
 
-pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) async fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + TIMEOUT;
     while !condition() {
         assert!(Instant::now() < end, "not in time: {what}");
@@ -51,7 +51,7 @@ pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// Polls an acquisition until it is blocked for this reason.
-pub(crate) async fn blocked(waiting: &mut Acquiring, why: Blocked) {
+pub(crate) async fn wait_until_blocked(waiting: &mut Acquiring, why: Blocked) {
     let end = Instant::now() + TIMEOUT;
     while waiting.blocked() != Some(why) {
         if let Ok(ended) = timeout(ms(3), &mut *waiting).await {
@@ -63,11 +63,11 @@ pub(crate) async fn blocked(waiting: &mut Acquiring, why: Blocked) {
 
 /// Acquires a lock that is free or will be soon.
 pub(crate) async fn take(client: &Client, name: &str, ttl: Duration) -> Guard {
-    soon("acquire", client.lock(name).ttl(ttl).acquire()).await.unwrap()
+    in_time("acquire", client.lock(name).ttl(ttl).acquire()).await.unwrap()
 }
 
-pub(crate) async fn give_back(guard: Guard) {
-    assert_eq!(soon("release", guard.release()).await, Release::Released);
+pub(crate) async fn release(guard: Guard) {
+    assert_eq!(in_time("release", guard.release()).await, Release::Released);
 }
 
 #[track_caller]
@@ -93,7 +93,7 @@ pub(crate) fn pttl(redis: &Redis, key: &str) -> i64 {
 }
 
 /// Returns whether a connection with this client name is blocked in the server.
-pub(crate) fn listens(redis: &Redis, name: &str) -> bool {
+pub(crate) fn is_waiting(redis: &Redis, name: &str) -> bool {
     let name = format!(" name={name} ");
     redis.cli(&["CLIENT", "LIST"]).lines().any(|line| line.contains(&name) && line.contains(" flags=b "))
 }
@@ -105,9 +105,9 @@ pub(crate) fn connections(redis: &Redis, name: &str) -> Vec<u64> {
 }
 
 /// Checks that no lock is left and that all side keys except the fence counter have a TTL.
-pub(crate) async fn clean(redis: &Redis) {
+pub(crate) async fn assert_clean(redis: &Redis) {
     let ends = |key: &&String| key.ends_with(SIGNAL_SUFFIX) || key.ends_with(WAITING_SUFFIX);
-    until("all locks are gone", || redis.keys().iter().all(|key| key.ends_with(FENCE_NAME) || ends(&key))).await;
+    wait_for("all locks are gone", || redis.keys().iter().all(|key| key.ends_with(FENCE_NAME) || ends(&key))).await;
     for key in redis.keys().iter().filter(ends) {
         // -2: the key has expired since.
         assert_ne!(pttl(redis, key), -1, "requirement A7: {key} never ends");

@@ -7,17 +7,17 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod access;
-mod crowd;
+mod batched_releases;
 mod disturbance;
 mod fencing;
+mod foreign_data;
 mod hostile;
-mod in_the_way;
 mod interop;
 mod kit;
+mod paused;
 mod peer;
 mod plain;
 mod quorum;
 mod restart;
-mod stopped;
-mod together;
 mod wake;
+mod workers;

@@ -9,7 +9,7 @@ use std::thread;
 
 use crate::kit::ms;
 
-pub(crate) type Behaviour = fn(&mut Line) -> io::Result<()>;
+pub(crate) type Behaviour = fn(&mut Conn) -> io::Result<()>;
 
 /// A port on loopback with this behaviour, which later becomes a proxy to a real server.
 pub(crate) struct Peer {
@@ -25,17 +25,17 @@ struct State {
     stop: AtomicBool,
     connects: AtomicU64,
     /// Maximum number of bytes written to one connection.
-    most: AtomicU64,
+    max_written: AtomicU64,
 }
 
 /// A connection with hostile behaviour.
-pub(crate) struct Line {
+pub(crate) struct Conn {
     stream: TcpStream,
     state: Arc<State>,
     written: u64,
 }
 
-impl Line {
+impl Conn {
     pub(crate) fn request(&mut self) -> io::Result<()> {
         let mut buffer = [0; 64 * 1024];
         match self.stream.read(&mut buffer)? {
@@ -44,24 +44,24 @@ impl Line {
         }
     }
 
-    pub(crate) fn say(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let count = self.stream.write(bytes)?;
         self.written += count as u64;
-        self.state.most.fetch_max(self.written, Ordering::SeqCst);
-        if count == bytes.len() { Ok(()) } else { self.say(&bytes[count..]) }
+        self.state.max_written.fetch_max(self.written, Ordering::SeqCst);
+        if count == bytes.len() { Ok(()) } else { self.write(&bytes[count..]) }
     }
 
     pub(crate) fn flood(&mut self, bytes: &[u8], total: usize) -> io::Result<()> {
         let many = bytes.repeat((64 * 1024 / bytes.len()).max(1));
-        (0..total / many.len()).try_for_each(|_| self.say(&many))
+        (0..total / many.len()).try_for_each(|_| self.write(&many))
     }
 
-    pub(crate) fn listen(&mut self) -> io::Result<()> {
+    pub(crate) fn drain(&mut self) -> io::Result<()> {
         io::copy(&mut self.stream, &mut io::sink()).map(drop)
     }
 
     /// Keeps the connection open without reading.
-    pub(crate) fn ignore(&self) {
+    pub(crate) fn stall(&self) {
         while !self.state.stop.load(Ordering::SeqCst) && self.state.server.lock().unwrap().is_none() {
             thread::sleep(ms(5));
         }
@@ -77,7 +77,7 @@ impl Peer {
             only: Mutex::new(None),
             stop: AtomicBool::new(false),
             connects: AtomicU64::new(0),
-            most: AtomicU64::new(0),
+            max_written: AtomicU64::new(0),
         });
         let shared = Arc::clone(&state);
         thread::spawn(move || {
@@ -99,7 +99,7 @@ impl Peer {
     pub(crate) fn in_front_of(server: SocketAddr, first: &'static [u8], behaviour: Behaviour) -> Self {
         let peer = Self::start(behaviour);
         *peer.state.only.lock().unwrap() = Some(first);
-        peer.give_way_to(server);
+        peer.forward_to(server);
         peer
     }
 
@@ -108,7 +108,7 @@ impl Peer {
     }
 
     /// Forwards new connections to this server from now on.
-    pub(crate) fn give_way_to(&self, server: SocketAddr) {
+    pub(crate) fn forward_to(&self, server: SocketAddr) {
         *self.state.server.lock().unwrap() = Some(server);
     }
 
@@ -116,8 +116,8 @@ impl Peer {
         self.state.connects.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn most_written(&self) -> u64 {
-        self.state.most.load(Ordering::SeqCst)
+    pub(crate) fn max_written(&self) -> u64 {
+        self.state.max_written.load(Ordering::SeqCst)
     }
 }
 
@@ -132,7 +132,7 @@ fn serve(stream: TcpStream, state: Arc<State>, behaviour: Behaviour) -> io::Resu
     stream.set_nodelay(true)?;
     let server = *state.server.lock().unwrap();
     let only = *state.only.lock().unwrap();
-    let honest = match (server, only) {
+    let upstream = match (server, only) {
         (None, _) => None,
         (Some(server), None) => Some(server),
         (Some(server), Some(first)) => {
@@ -143,16 +143,16 @@ fn serve(stream: TcpStream, state: Arc<State>, behaviour: Behaviour) -> io::Resu
             (buffer != first).then_some(server)
         }
     };
-    let Some(server) = honest else { return behaviour(&mut Line { stream, state, written: 0 }) };
+    let Some(server) = upstream else { return behaviour(&mut Conn { stream, state, written: 0 }) };
     let upstream = TcpStream::connect(server)?;
     upstream.set_nodelay(true)?;
     let (from, to) = (stream.try_clone()?, upstream.try_clone()?);
-    thread::spawn(move || pass_on(from, to));
-    pass_on(upstream, stream);
+    thread::spawn(move || forward(from, to));
+    forward(upstream, stream);
     Ok(())
 }
 
-fn pass_on(mut from: TcpStream, mut to: TcpStream) {
+fn forward(mut from: TcpStream, mut to: TcpStream) {
     let _ = io::copy(&mut from, &mut to);
     let _ = to.shutdown(Shutdown::Both);
     let _ = from.shutdown(Shutdown::Both);

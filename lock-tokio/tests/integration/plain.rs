@@ -25,7 +25,7 @@ impl Plain {
         answer == Value::Text(b"OK".to_vec())
     }
 
-    pub(crate) fn give_back(&mut self, name: &str) -> bool {
+    pub(crate) fn release(&mut self, name: &str) -> bool {
         self.connection.command(&["EVAL", COMPARE_AND_DELETE, "1", name, &self.value]).unwrap() == Value::Int(1)
     }
 }
@@ -43,13 +43,13 @@ impl Redlock {
         let votes = self.0.iter_mut().map(|node| node.try_take(name, ttl_ms)).filter(|taken| *taken).count();
         let won = votes > self.0.len() / 2 && begun.elapsed() < ms(ttl_ms - ttl_ms / 100 - 2);
         if !won {
-            self.give_back(name);
+            self.release(name);
         }
         won
     }
 
     /// Releases the lock and returns the number of nodes that had it.
-    pub(crate) fn give_back(&mut self, name: &str) -> usize {
-        self.0.iter_mut().map(|node| node.give_back(name)).filter(|deleted| *deleted).count()
+    pub(crate) fn release(&mut self, name: &str) -> usize {
+        self.0.iter_mut().map(|node| node.release(name)).filter(|deleted| *deleted).count()
     }
 }

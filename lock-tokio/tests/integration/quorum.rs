@@ -7,20 +7,20 @@ use lock_tokio::AcquireErrorKind;
 use lock_tokio::redis::{Answer, Config, Loss, UnknownAge};
 use tokio::time::timeout;
 
-use crate::kit::{LONG_TTL, clean, endpoint, exists, give_back, ms, soon, take, timed_out, until, with};
+use crate::kit::{LONG_TTL, assert_clean, endpoint, exists, in_time, ms, release, take, timed_out, wait_for, with};
 
 /// Servers that hide their uptime, for clients that trust them. They can grant at once.
-pub(crate) fn trusting(count: usize) -> Vec<Redis> {
+pub(crate) fn start_without_uptime(count: usize) -> Vec<Redis> {
     (0..count).map(|_| Redis::builder().acl("trusted", "on >secret ~* +@all -info").start()).collect()
 }
 
-/// Returns the settings of a client of [`trusting`] servers.
+/// Returns the settings of a client of [`start_without_uptime`] servers.
 pub(crate) fn quorum(servers: &[Redis]) -> Config {
     let nodes: Vec<_> = servers.iter().map(|redis| endpoint(&redis.url_with("trusted", "secret"))).collect();
     Config::new(nodes).quarantine(LONG_TTL).unknown_age(UnknownAge::Trust)
 }
 
-fn asking(servers: &[Redis], quarantine: Duration) -> Config {
+fn plain_quorum(servers: &[Redis], quarantine: Duration) -> Config {
     Config::new(servers.iter().map(|redis| endpoint(&redis.url())).collect::<Vec<_>>()).quarantine(quarantine)
 }
 
@@ -32,20 +32,20 @@ fn count(servers: &[Redis], key: &str) -> usize {
 // Q1, Q4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_nodes_with_two_and_with_three_dead() {
-    let mut servers = trusting(5);
+    let mut servers = start_without_uptime(5);
     let client = with(quorum(&servers));
     servers[1].kill();
     servers[4].kill();
     let guard = take(&client, "a", ms(900)).await;
     assert!(guard.fence().is_none(), "requirement A9: a quorum has no fencing token");
     let before = guard.valid_until();
-    until("it is renewed", || guard.valid_until() > before).await;
-    give_back(guard).await;
+    wait_for("it is renewed", || guard.valid_until() > before).await;
+    release(guard).await;
 
     let held = take(&client, "held", ms(900)).await;
     servers[2].kill();
-    assert_eq!(soon("loss", held.lost()).await, Loss::Expired);
-    let report = timed_out(soon("a wait", client.lock("a").ttl(LONG_TTL).wait(ms(700)).acquire()).await);
+    assert_eq!(in_time("loss", held.lost()).await, Loss::Expired);
+    let report = timed_out(in_time("a wait", client.lock("a").ttl(LONG_TTL).wait(ms(700)).acquire()).await);
     let dead = |answer: &Answer| matches!(answer, Answer::Unreachable(_) | Answer::Unknown(_));
     let expected = [false, true, true, false, true];
     assert_eq!(report.nodes.iter().map(dead).collect::<Vec<_>>(), expected, "{report}");
@@ -55,32 +55,32 @@ async fn five_nodes_with_two_and_with_three_dead() {
     assert!(text.contains("refused the connection"), "{text}");
     drop(held);
     for alive in [0, 3] {
-        clean(&servers[alive]).await;
+        assert_clean(&servers[alive]).await;
     }
     // The third one restarts, which makes a majority.
     servers[2].restart();
-    give_back(take(&client, "a", LONG_TTL).await).await;
+    release(take(&client, "a", LONG_TTL).await).await;
 }
 
 /// A silent minority delays no client, and its grants are released when it resumes.
 // Q1, A3, A4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_minority_keeps_no_ghost() {
-    let servers = trusting(5);
+    let servers = start_without_uptime(5);
     let client = with(quorum(&servers));
-    give_back(take(&client, "warm", LONG_TTL).await).await;
+    release(take(&client, "warm", LONG_TTL).await).await;
     servers[0].pause();
     servers[3].pause();
     let held = take(&client, "held", LONG_TTL).await;
-    give_back(take(&client, "a", LONG_TTL).await).await;
+    release(take(&client, "a", LONG_TTL).await).await;
     for redis in [&servers[0], &servers[3]] {
         redis.resume();
-        until("what was given back is gone", || !exists(redis, "a")).await;
+        wait_for("the released keys are gone", || !exists(redis, "a")).await;
         assert!(held.is_held());
     }
-    give_back(held).await;
+    release(held).await;
     for redis in &servers {
-        clean(redis).await;
+        assert_clean(redis).await;
     }
 }
 
@@ -88,37 +88,37 @@ async fn a_stopped_minority_keeps_no_ghost() {
 // Q3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_restarted_empty_is_seeded_again() {
-    let mut servers = trusting(3);
+    let mut servers = start_without_uptime(3);
     let client = with(quorum(&servers));
     let ttl = ms(1500);
     let guard = take(&client, "a", ttl).await;
     servers[0].restart_empty();
-    until("it is seeded", || servers[0].cli(&["GET", "a"]) == guard.token().to_string()).await;
+    wait_for("it is seeded", || servers[0].cli(&["GET", "a"]) == guard.token().to_string()).await;
     assert!(guard.is_held());
     // It counts in place of another one.
     servers[1].kill();
     let before = guard.valid_until();
-    until("the other two renew it", || guard.valid_until() > before && guard.remaining() > ttl / 2).await;
-    until("for longer than a TTL", || guard.valid_until().duration_since(before) > ttl).await;
+    wait_for("the other two renew it", || guard.valid_until() > before && guard.remaining() > ttl / 2).await;
+    wait_for("for longer than a TTL", || guard.valid_until().duration_since(before) > ttl).await;
     assert!(guard.is_held());
-    give_back(guard).await;
-    clean(&servers[0]).await;
-    clean(&servers[2]).await;
+    release(guard).await;
+    assert_clean(&servers[0]).await;
+    assert_clean(&servers[2]).await;
 }
 
 /// Without a majority the token is not written again, and the holder is notified.
 // Q3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_majority_restarted_empty_is_not_seeded() {
-    let mut servers = trusting(3);
+    let mut servers = start_without_uptime(3);
     let client = with(quorum(&servers));
     let guard = take(&client, "a", ms(1500)).await;
     servers[0].restart_empty();
-    until("the first is seeded", || exists(&servers[0], "a")).await;
+    wait_for("the first is seeded", || exists(&servers[0], "a")).await;
     for redis in &servers {
         redis.cli(&["FLUSHALL"]);
     }
-    assert_eq!(soon("loss", guard.lost()).await, Loss::Gone);
+    assert_eq!(in_time("loss", guard.lost()).await, Loss::Gone);
     assert_eq!(count(&servers, "a"), 0, "requirement H1");
     drop(guard);
 }
@@ -129,9 +129,9 @@ async fn a_majority_restarted_empty_is_not_seeded() {
 async fn nodes_restarted_empty_are_kept_out() {
     let mut servers = Redis::start_many(3);
     let quarantine = Duration::from_secs(2);
-    let (holder, other) = (with(asking(&servers, quarantine)), with(asking(&servers, quarantine)));
+    let (holder, other) = (with(plain_quorum(&servers, quarantine)), with(plain_quorum(&servers, quarantine)));
     // The servers are new themselves.
-    let report = timed_out(soon("a try", holder.lock("a").ttl(quarantine).try_acquire()).await);
+    let report = timed_out(in_time("a try", holder.lock("a").ttl(quarantine).try_acquire()).await);
     assert!(report.nodes.contains(&Answer::RecentlyRestarted), "{report}");
     let guard = take(&holder, "a", quarantine).await;
     let observer = guard.observer();
@@ -140,7 +140,7 @@ async fn nodes_restarted_empty_are_kept_out() {
     servers[2].restart_empty();
     // Two of three have lost their data. The holder may still believe in its lock, or even have it.
     loop {
-        let report = timed_out(soon("a try", other.lock("a").ttl(quarantine).try_acquire()).await);
+        let report = timed_out(in_time("a try", other.lock("a").ttl(quarantine).try_acquire()).await);
         assert!(!report.nodes.contains(&Answer::Granted), "{report}");
         // The first tries may be sent before this client has seen the restarts, and be rejected by
         // the holder's token. On a busy machine the restarts may take as long as the quarantine.
@@ -157,14 +157,14 @@ async fn nodes_restarted_empty_are_kept_out() {
         // It renewed between the restarts: the first server got its key again, so a majority had
         // it.
         Err(_) => {
-            assert!(observer.is_held(), "nobody holds it");
-            give_back(guard).await;
+            assert!(observer.is_held(), "it is free");
+            release(guard).await;
             take(&other, "a", quarantine).await
         }
     };
-    give_back(second).await;
+    release(second).await;
     for redis in &servers {
-        clean(redis).await;
+        assert_clean(redis).await;
     }
 }
 
@@ -172,17 +172,17 @@ async fn nodes_restarted_empty_are_kept_out() {
 // Q6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_hide_their_age() {
-    let servers = trusting(3);
+    let servers = start_without_uptime(3);
     let refusing = with(quorum(&servers).unknown_age(UnknownAge::Refuse));
-    let error = soon("a refusal", refusing.lock("a").acquire()).await.unwrap_err();
+    let error = in_time("a refusal", refusing.lock("a").acquire()).await.unwrap_err();
     let AcquireErrorKind::Refused(report) = error.kind() else { panic!("{error}") };
     // Decided as soon as no majority is left.
     let rejected = report.nodes.iter().filter(|answer| matches!(answer, Answer::Rejected(_))).count();
     assert!(rejected >= 2, "{report}");
     assert!(report.to_string().contains("info"), "{report}");
     // A grant of a node whose identity was still unknown is released in the background.
-    until("nothing is left", || count(&servers, "a") == 0).await;
-    give_back(take(&with(quorum(&servers)), "a", LONG_TTL).await).await;
+    wait_for("nothing is left", || count(&servers, "a") == 0).await;
+    release(take(&with(quorum(&servers)), "a", LONG_TTL).await).await;
 }
 
 /// One server with two addresses counts as one.
@@ -192,16 +192,16 @@ async fn one_server_under_two_names() {
     let servers = Redis::start_many(2);
     let twin = format!("redis://localhost:{}", servers[0].port());
     let client = lock_tokio::connect_quorum([servers[0].url(), servers[1].url(), twin]).unwrap();
-    let error = soon("a refusal", client.lock("a").acquire()).await.unwrap_err();
+    let error = in_time("a refusal", client.lock("a").acquire()).await.unwrap_err();
     let AcquireErrorKind::EqualNodes(a, b) = error.kind() else { panic!("{error}") };
     let mut nodes = [a.index(), b.index()];
     nodes.sort_unstable();
     assert_eq!(nodes, [0, 2], "{error}");
     assert!(error.to_string().contains("same server"), "{error}");
     // Later acquisitions fail as well, and nothing is left.
-    let again = soon("a refusal", client.lock("b").acquire()).await.unwrap_err();
+    let again = in_time("a refusal", client.lock("b").acquire()).await.unwrap_err();
     assert!(matches!(again.kind(), AcquireErrorKind::EqualNodes(..)), "{again}");
     for redis in &servers {
-        clean(redis).await;
+        assert_clean(redis).await;
     }
 }

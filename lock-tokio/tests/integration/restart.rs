@@ -6,10 +6,11 @@ use lock_testkit::{Redis, TIMEOUT};
 use lock_tokio::redis::{Answer, Backoff, Blocked, Loss, Release};
 use tokio::time::sleep;
 
-use crate::crowd::Crowd;
 use crate::kit::{
-    LONG_TTL, blocked, clean, client, config, exists, give_back, listens, ms, named, soon, take, timed_out, until, with,
+    LONG_TTL, assert_clean, client, config, exists, in_time, is_waiting, ms, named, release, take, timed_out, wait_for,
+    wait_until_blocked, with,
 };
+use crate::workers::Workers;
 
 /// Confirmed locks exist after the restart and are renewed over a new connection.
 // H2, P1
@@ -24,13 +25,14 @@ async fn many_held_locks_live_through_a_restart_with_the_data() {
     }
     redis.restart();
     let before: Vec<_> = guards.iter().map(|guard| guard.valid_until()).collect();
-    until("all are renewed", || guards.iter().zip(&before).all(|(guard, before)| guard.valid_until() > *before)).await;
+    wait_for("all are renewed", || guards.iter().zip(&before).all(|(guard, before)| guard.valid_until() > *before))
+        .await;
     for guard in guards {
         let key = String::from_utf8(guard.name().to_vec()).unwrap();
         assert_eq!(redis.cli(&["GET", &key]), guard.token().to_string());
-        give_back(guard).await;
+        release(guard).await;
     }
-    clean(&redis).await;
+    assert_clean(&redis).await;
 }
 
 /// A server that is down past the end of validity costs the lock. Once the guard is released, the
@@ -42,15 +44,15 @@ async fn a_server_that_stays_away_costs_the_lock() {
     let client = client(&redis);
     let guard = take(&client, "a", ms(600)).await;
     redis.kill();
-    assert_eq!(soon("loss", guard.lost()).await, Loss::Expired);
+    assert_eq!(in_time("loss", guard.lost()).await, Loss::Expired);
     assert!(!guard.is_held());
-    let report = timed_out(soon("a try", client.lock("b").try_acquire()).await);
+    let report = timed_out(in_time("a try", client.lock("b").try_acquire()).await);
     assert!(matches!(&*report.nodes, [Answer::Unreachable(_)]), "{report}");
     redis.restart();
-    let released = soon("release", guard.release()).await;
+    let released = in_time("release", guard.release()).await;
     assert!(matches!(released, Release::Released | Release::Expired), "{released:?}");
-    give_back(take(&client, "a", LONG_TTL).await).await;
-    clean(&redis).await;
+    release(take(&client, "a", LONG_TTL).await).await;
+    assert_clean(&redis).await;
 }
 
 /// A waiter keeps waiting on new connections, and gets the lock when it is free.
@@ -62,21 +64,21 @@ async fn a_waiter_lives_through_a_restart() {
         redis.cli(&["SET", "a", "somebody", "PX", "60000"]);
         let waiter = with(named(&redis, "waiter").poll(Backoff::fixed(ms(20))));
         let mut waiting = waiter.lock("a").ttl(LONG_TTL).acquire();
-        blocked(&mut waiting, Blocked::Held).await;
+        wait_until_blocked(&mut waiting, Blocked::Held).await;
         redis.kill();
-        blocked(&mut waiting, Blocked::Unreachable).await;
+        wait_until_blocked(&mut waiting, Blocked::Unreachable).await;
         if with_data {
             redis.restart();
-            blocked(&mut waiting, Blocked::Held).await;
+            wait_until_blocked(&mut waiting, Blocked::Held).await;
             let waiting = tokio::spawn(waiting);
-            until("it listens again", || listens(&redis, "waiter")).await;
+            wait_for("it listens again", || is_waiting(&redis, "waiter")).await;
             redis.cli(&["DEL", "a"]);
-            give_back(soon("the lock", waiting).await.unwrap().unwrap()).await;
+            release(in_time("the lock", waiting).await.unwrap().unwrap()).await;
         } else {
             redis.restart_empty();
-            give_back(soon("the lock", waiting).await.unwrap()).await;
+            release(in_time("the lock", waiting).await.unwrap()).await;
         }
-        clean(&redis).await;
+        assert_clean(&redis).await;
     }
 }
 
@@ -86,7 +88,7 @@ async fn a_waiter_lives_through_a_restart() {
 async fn a_server_killed_during_an_acquire() {
     let mut redis = Redis::builder().append_only().start();
     let client = client(&redis);
-    give_back(take(&client, "warm", LONG_TTL).await).await;
+    release(take(&client, "warm", LONG_TTL).await).await;
     for round in 0..5 {
         redis.pause();
         let waiting = tokio::spawn(client.lock("a").ttl(LONG_TTL).acquire());
@@ -94,12 +96,12 @@ async fn a_server_killed_during_an_acquire() {
         // From before the request is sent to after its connection has timed out.
         sleep(ms(round * 150)).await;
         redis.restart();
-        let guard = soon("the lock", waiting).await.unwrap().unwrap();
+        let guard = in_time("the lock", waiting).await.unwrap().unwrap();
         assert_eq!(redis.cli(&["GET", "a"]), guard.token().to_string());
-        give_back(guard).await;
+        release(guard).await;
         // A timeout or a grant, depending on how long the restart took.
-        drop(soon("the end of the wait", given_up).await.unwrap());
-        clean(&redis).await;
+        drop(in_time("the end of the wait", given_up).await.unwrap());
+        assert_clean(&redis).await;
     }
 }
 
@@ -109,7 +111,7 @@ async fn a_server_killed_during_an_acquire() {
 async fn a_server_killed_during_a_release() {
     let mut redis = Redis::builder().append_only().start();
     let client = with(config(&redis).release_within(TIMEOUT));
-    let (told, dropped) = (take(&client, "told", LONG_TTL).await, take(&client, "dropped", LONG_TTL).await);
+    let (told, dropped) = (take(&client, "the result", LONG_TTL).await, take(&client, "dropped", LONG_TTL).await);
     redis.pause();
     let releasing = tokio::spawn(told.release());
     drop(dropped);
@@ -118,8 +120,8 @@ async fn a_server_killed_during_a_release() {
     sleep(ms(50)).await;
     assert!(!releasing.is_finished());
     redis.restart();
-    assert_eq!(soon("release", releasing).await.unwrap(), Release::Released);
-    clean(&redis).await;
+    assert_eq!(in_time("release", releasing).await.unwrap(), Release::Released);
+    assert_clean(&redis).await;
 }
 
 /// Under load, restarts with data break neither mutual exclusion nor the cleanup.
@@ -128,16 +130,16 @@ async fn a_server_killed_during_a_release() {
 async fn restarts_under_load() {
     let mut redis = Redis::builder().append_only().start();
     let clients = [client(&redis), client(&redis)];
-    let mut crowd = Crowd::gather(&clients, 16, 4);
+    let mut workers = Workers::spawn(&clients, 16, 4);
     for _ in 0..4 {
-        crowd.disturbed(ms(150), ms(10), || ()).await;
+        workers.disturb_for(ms(150), ms(10), || ()).await;
         redis.restart();
-        until("locks are taken again", || {
+        wait_for("locks are taken again", || {
             redis.keys().iter().any(|key| exists(&redis, key) && key.starts_with("room"))
         })
         .await;
     }
-    let visits = crowd.disperse().await;
+    let visits = workers.finish().await;
     assert!(visits > 50, "{visits}");
-    clean(&redis).await;
+    assert_clean(&redis).await;
 }

@@ -10,8 +10,8 @@ use lock_tokio::Client;
 use lock_tokio::redis::{Backoff, Config};
 use tokio::time::sleep;
 
-use crate::kit::{LONG_TTL, clean, endpoint, give_back, listens, ms, named, soon, take, until, with};
-use crate::quorum::{quorum, trusting};
+use crate::kit::{LONG_TTL, assert_clean, endpoint, in_time, is_waiting, ms, named, release, take, wait_for, with};
+use crate::quorum::{quorum, start_without_uptime};
 
 /// A poll interval that never expires within a test.
 const NEVER: Backoff = Backoff::fixed(Duration::from_secs(300));
@@ -33,37 +33,37 @@ async fn a_release_wakes_the_waiter() {
     for round in 0..20 {
         let next = round % 2;
         let waiting = tokio::spawn(clients[next].lock("a").ttl(LONG_TTL).acquire());
-        until("it listens", || listens(&redis, names[next])).await;
+        wait_for("it listens", || is_waiting(&redis, names[next])).await;
         let released = Instant::now();
-        give_back(guard).await;
-        guard = soon("the lock", waiting).await.unwrap().unwrap();
+        release(guard).await;
+        guard = in_time("the lock", waiting).await.unwrap().unwrap();
         times.push(released.elapsed());
     }
     times.sort_unstable();
     assert!(times[times.len() / 2] < poll / 4, "{times:?}");
-    give_back(guard).await;
-    clean(&redis).await;
+    release(guard).await;
+    assert_clean(&redis).await;
 }
 
 /// Also in a quorum, where each node notifies separately.
 // A7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_wakes_the_waiter_of_a_quorum() {
-    let servers = trusting(3);
+    let servers = start_without_uptime(3);
     let clients = [(); 2].map(|()| with(quorum(&servers).poll(NEVER)));
-    let blocked = |redis: &Redis| redis.cli(&["INFO", "clients"]).contains("blocked_clients:1\r");
+    let wait_until_blocked = |redis: &Redis| redis.cli(&["INFO", "clients"]).contains("blocked_clients:1\r");
     let mut guard = take(&clients[1], "a", LONG_TTL).await;
     for round in 0..10 {
-        until("nobody listens", || !servers.iter().any(blocked)).await;
+        wait_for("no client is waiting", || !servers.iter().any(wait_until_blocked)).await;
         let waiting = tokio::spawn(clients[round % 2].lock("a").ttl(LONG_TTL).acquire());
         // On one of them.
-        until("it listens", || servers.iter().filter(|redis| blocked(redis)).count() == 1).await;
-        give_back(guard).await;
-        guard = soon("the lock", waiting).await.unwrap().unwrap();
+        wait_for("it listens", || servers.iter().filter(|redis| wait_until_blocked(redis)).count() == 1).await;
+        release(guard).await;
+        guard = in_time("the lock", waiting).await.unwrap().unwrap();
     }
-    give_back(guard).await;
+    release(guard).await;
     for redis in &servers {
-        clean(redis).await;
+        assert_clean(redis).await;
     }
 }
 
@@ -83,19 +83,19 @@ async fn waiters_are_served_in_the_order_of_their_arrival() {
             tokio::spawn(async move {
                 let guard = lock.acquire().await.unwrap();
                 served.send(at).unwrap();
-                give_back(guard).await;
+                release(guard).await;
             });
-            until("it listens", || listens(&redis, names[at])).await;
+            wait_for("it listens", || is_waiting(&redis, names[at])).await;
         }
-        give_back(guard).await;
+        release(guard).await;
         let mut got = Vec::new();
         for _ in order {
-            got.push(soon("a waiter", order_served.recv()).await.unwrap());
+            got.push(in_time("a waiter", order_served.recv()).await.unwrap());
         }
         assert_eq!(got, order);
-        until("nobody listens", || names.iter().all(|name| !listens(&redis, name))).await;
+        wait_for("no client is waiting", || names.iter().all(|name| !is_waiting(&redis, name))).await;
     }
-    clean(&redis).await;
+    assert_clean(&redis).await;
 }
 
 /// A waiter that is cancelled at the moment of the release passes its signal on.
@@ -109,9 +109,9 @@ async fn a_waiter_that_gives_up_stalls_nobody() {
         let name = format!("a{round}");
         let guard = take(&holder, &name, LONG_TTL).await;
         let quitting = tokio::spawn(quitter.lock(&name).ttl(LONG_TTL).acquire());
-        until("the first listens", || listens(&redis, "quitter")).await;
+        wait_for("the first listens", || is_waiting(&redis, "quitter")).await;
         let waiting = tokio::spawn(next.lock(&name).ttl(LONG_TTL).acquire());
-        until("the second listens", || listens(&redis, "next")).await;
+        wait_for("the second listens", || is_waiting(&redis, "next")).await;
         match round % 4 {
             0 => quitting.abort(),
             1 => {
@@ -120,7 +120,7 @@ async fn a_waiter_that_gives_up_stalls_nobody() {
             }
             2 => {
                 quitting.abort();
-                until("it is gone", || !listens(&redis, "quitter")).await;
+                wait_for("it is gone", || !is_waiting(&redis, "quitter")).await;
             }
             _ => {}
         }
@@ -129,10 +129,10 @@ async fn a_waiter_that_gives_up_stalls_nobody() {
         drop(releasing);
         // If it was granted the lock before its cancellation, it has released it.
         drop(quitting.await);
-        give_back(soon("the second", waiting).await.unwrap().unwrap()).await;
-        until("nobody listens", || !listens(&redis, "next") && !listens(&redis, "quitter")).await;
+        release(in_time("the second", waiting).await.unwrap().unwrap()).await;
+        wait_for("no client is waiting", || !is_waiting(&redis, "next") && !is_waiting(&redis, "quitter")).await;
     }
-    clean(&redis).await;
+    assert_clean(&redis).await;
 }
 
 /// A waiter in a separate process, which is killed with the test.
@@ -165,7 +165,7 @@ impl Drop for Process {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-#[ignore = "other tests run it in a process of its own"]
+#[ignore = "other tests run it in a separate process"]
 async fn a_process_that_waits() {
     let (Ok(url), Ok(name)) = (env::var("LOCK_TEST_URL"), env::var("LOCK_TEST_WAITER")) else { return };
     let mut at = endpoint(&url);
@@ -188,13 +188,13 @@ async fn a_waiter_that_is_killed_stalls_nobody() {
     let next = waiter(&redis, "next", NEVER);
     let guard = take(&holder, "a", LONG_TTL).await;
     let mut dead = Process::start(&redis, "dead");
-    until("the first listens", || listens(&redis, "dead")).await;
+    wait_for("the first listens", || is_waiting(&redis, "dead")).await;
     let waiting = tokio::spawn(next.lock("a").ttl(LONG_TTL).acquire());
-    until("the second listens", || listens(&redis, "next")).await;
+    wait_for("the second listens", || is_waiting(&redis, "next")).await;
     dead.kill();
-    give_back(guard).await;
-    give_back(soon("the second", waiting).await.unwrap().unwrap()).await;
-    clean(&redis).await;
+    release(guard).await;
+    release(in_time("the second", waiting).await.unwrap().unwrap()).await;
+    assert_clean(&redis).await;
 }
 
 /// A paused waiter swallows the signal. Polling serves the others.
@@ -206,14 +206,14 @@ async fn a_waiter_that_is_stopped_stalls_nobody_for_long() {
     let next = waiter(&redis, "next", Backoff::fixed(ms(100)));
     let guard = take(&holder, "a", LONG_TTL).await;
     let stopped = Process::start(&redis, "stopped");
-    until("the first listens", || listens(&redis, "stopped")).await;
+    wait_for("the first listens", || is_waiting(&redis, "stopped")).await;
     stopped.stop();
     let waiting = tokio::spawn(next.lock("a").ttl(LONG_TTL).acquire());
-    until("the second listens", || listens(&redis, "next")).await;
-    give_back(guard).await;
-    give_back(soon("the second", waiting).await.unwrap().unwrap()).await;
+    wait_for("the second listens", || is_waiting(&redis, "next")).await;
+    release(guard).await;
+    release(in_time("the second", waiting).await.unwrap().unwrap()).await;
     drop(stopped);
-    clean(&redis).await;
+    assert_clean(&redis).await;
 }
 
 /// All waiters of two clients, several each, are served without polling.
@@ -229,12 +229,12 @@ async fn nobody_is_forgotten() {
             for _ in 0..10 {
                 let guard = take(&client, "a", LONG_TTL).await;
                 tokio::task::yield_now().await;
-                give_back(guard).await;
+                release(guard).await;
             }
         });
     }
-    while let Some(done) = soon("everybody's turn", tasks.join_next()).await {
+    while let Some(done) = in_time("everybody's turn", tasks.join_next()).await {
         done.unwrap();
     }
-    clean(&redis).await;
+    assert_clean(&redis).await;
 }

@@ -45,7 +45,7 @@ async fn main() {
     println!("{each} bytes of resident memory for each lock");
     drop(guards);
     let left = client.shutdown(Duration::from_secs(20)).await;
-    println!("{} not given back", left.unreleased);
+    println!("{} not released", left.unreleased);
     assert!(held == locks && each < 1024 && left.unreleased == 0, "the budget is 1 KiB for each lock, none lost");
 }
 

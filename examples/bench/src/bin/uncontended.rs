@@ -113,7 +113,7 @@ async fn ours(url: &str, span: Duration, tasks: usize, fencing: bool) -> Measure
         let client = client.clone();
         async move {
             let name = format!("ours:{n}");
-            while meter.goes_on() {
+            while meter.is_running() {
                 let guard = client.lock(&name).acquire().await.expect("granted");
                 let _ = guard.release().await;
                 meter.count();
@@ -131,7 +131,7 @@ async fn rslock(url: &str, span: Duration, tasks: usize) -> Measured {
         let manager = manager.clone();
         async move {
             let name = format!("rslock:{n}");
-            while meter.goes_on() {
+            while meter.is_running() {
                 let lock = manager.lock(name.as_bytes(), Duration::from_secs(10)).await.expect("granted");
                 manager.unlock(&lock).await;
                 meter.count();
@@ -146,15 +146,15 @@ fn bare(redis: &Redis, span: Duration, tasks: usize) -> Measured {
     let mut socket = TcpStream::connect(redis.address()).expect("connect");
     socket.set_nodelay(true).expect("nodelay");
     redis.cli(&["SCRIPT", "LOAD", script::RELEASE.source]);
-    let (mut takes, mut releases) = (Vec::new(), Vec::new());
+    let (mut takes, mut releasing) = (Vec::new(), Vec::new());
     for [take, release] in (0..tasks).map(commands) {
         takes.extend(take);
-        releases.extend(release);
+        releasing.extend(release);
     }
     let (start, mut cycles) = (Instant::now(), 0_u64);
     while start.elapsed() < span {
         exchange(&mut socket, &takes, TAKEN, tasks);
-        exchange(&mut socket, &releases, RELEASED, tasks);
+        exchange(&mut socket, &releasing, RELEASED, tasks);
         cycles += tasks as u64;
     }
     Measured { rate: cycles as f64 / start.elapsed().as_secs_f64(), cycles }
@@ -252,7 +252,7 @@ async fn bare_tasks(redis: &Redis, span: Duration, tasks: usize) -> Measured {
         let pipeline = pipeline.clone();
         async move {
             let [take, release] = commands(n);
-            while meter.goes_on() {
+            while meter.is_running() {
                 pipeline.call(&take).await;
                 pipeline.call(&release).await;
                 meter.count();

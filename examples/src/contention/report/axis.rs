@@ -1,16 +1,15 @@
 //! Maps values to positions in a chart.
 
-/// An axis between two values.
 #[derive(Clone, Copy)]
 pub(super) struct Axis {
     is_log: bool,
     values: (f64, f64),
-    places: (f64, f64),
+    range: (f64, f64),
 }
 
 impl Axis {
     /// Creates a logarithmic axis over the whole decades around these values.
-    pub(super) fn decades(of: impl Iterator<Item = f64>, places: (f64, f64)) -> Self {
+    pub(super) fn decades(of: impl Iterator<Item = f64>, range: (f64, f64)) -> Self {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in of.filter(|value| *value > 0.0) {
             (low, high) = (low.min(value.log10()), high.max(value.log10()));
@@ -20,17 +19,15 @@ impl Axis {
         }
         let low = low.floor();
         let high = high.ceil().max(low + 1.0);
-        Self { is_log: true, values: (low, high), places }
+        Self { is_log: true, values: (low, high), range }
     }
 
-    /// Creates a linear axis from 0 to this value.
-    pub(super) const fn linear(to: f64, places: (f64, f64)) -> Self {
-        Self { is_log: false, values: (0.0, to), places }
+    pub(super) const fn linear(to: f64, range: (f64, f64)) -> Self {
+        Self { is_log: false, values: (0.0, to), range }
     }
 
-    /// Moves the axis, with the same values.
-    pub(super) const fn moved(self, places: (f64, f64)) -> Self {
-        Self { places, ..self }
+    pub(super) const fn moved(self, range: (f64, f64)) -> Self {
+        Self { range, ..self }
     }
 
     /// Returns the position of a value, clamped to the axis.
@@ -38,7 +35,7 @@ impl Axis {
         let (low, high) = self.values;
         let value = if self.is_log { value.max(f64::MIN_POSITIVE).log10() } else { value };
         let part = ((value - low) / (high - low)).clamp(0.0, 1.0);
-        self.places.0 + part * (self.places.1 - self.places.0)
+        self.range.0 + part * (self.range.1 - self.range.0)
     }
 
     /// Returns the values for grid lines, about `most` at most.

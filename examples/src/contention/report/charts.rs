@@ -2,7 +2,7 @@
 
 use super::Report;
 use super::axis::Axis;
-use super::plan::{On, Way};
+use super::plan::{Deployment, Method};
 use crate::contention::outcome::{Outcome, Time};
 use crate::svg::{Anchor, Escaped, Svg};
 
@@ -11,12 +11,12 @@ const WIDTH: f64 = 940.0;
 const TITLES: f64 = 118.0;
 
 /// Returns the style of a series: its colour, and a dashed line for a peer.
-fn class_of(kind: &str, way: &Way) -> String {
-    format!("{kind} c-{}{}", way.key, if way.peer.is_some() { " peer" } else { "" })
+fn class_of(kind: &str, method: &Method) -> String {
+    format!("{kind} c-{}{}", method.key, if method.peer.is_some() { " peer" } else { "" })
 }
 
 /// Starts a chart of this height; `label` describes it for screen readers.
-fn picture(height: f64, label: &str, drawn: Svg) -> String {
+fn chart(height: f64, label: &str, drawn: Svg) -> String {
     let (label, drawn) = (Escaped(label), drawn.into_text());
     format!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{label}">{drawn}</svg>"#
@@ -45,14 +45,14 @@ pub(super) fn waits(report: &Report, scenario: usize) -> String {
     for (x, head) in NUMBERS.into_iter().zip(["mean", "P50", "P99", "longest"]) {
         svg.text("head", (x, TOP - 10.0), Anchor::End, head);
     }
-    for (i, (way, result)) in rows.into_iter().enumerate() {
+    for (i, (method, result)) in rows.into_iter().enumerate() {
         let base = TOP + ROW * (i as f64 + 1.0) - 4.0;
         svg.line("base", (TITLES + 12.0, base), (660.0, base), "");
-        svg.text("title", (TITLES, base - 4.0), Anchor::End, way.title);
+        svg.text("title", (TITLES, base - 4.0), Anchor::End, method.title);
         let outcome = match result {
             Ok(outcome) if outcome.ops > 0 => outcome,
             Ok(_) => {
-                svg.text("note", (TITLES + 20.0, base - 4.0), Anchor::Start, "nobody got the lock");
+                svg.text("note", (TITLES + 20.0, base - 4.0), Anchor::Start, "never acquired");
                 continue;
             }
             Err(why) => {
@@ -60,29 +60,27 @@ pub(super) fn waits(report: &Report, scenario: usize) -> String {
                 continue;
             }
         };
-        ridge(&mut svg, way, outcome, &axis, base, ROW - 10.0);
+        ridge(&mut svg, method, outcome, &axis, base, ROW - 10.0);
         let numbers = [outcome.mean_us(), outcome.quantile_us(0.5), outcome.quantile_us(0.99), outcome.longest_us()];
         for (x, number) in NUMBERS.into_iter().zip(numbers) {
             svg.text("number", (x, base - 4.0), Anchor::End, &Time(number).to_string());
         }
     }
-    picture(bottom + 24.0, &format!("Distribution of the time to get the lock, {title}"), svg)
+    chart(bottom + 24.0, &format!("Distribution of the time to get the lock, {title}"), svg)
 }
 
 /// A ridge: the height is the share of the waits, scaled to the row by its largest value.
-fn ridge(svg: &mut Svg, way: &Way, outcome: &Outcome, axis: &Axis, base: f64, height: f64) {
-    /// Width of a bin in pixels.
+fn ridge(svg: &mut Svg, method: &Method, outcome: &Outcome, axis: &Axis, base: f64, height: f64) {
     const BIN: f64 = 4.0;
     let (left, right) = (axis.at(0.0), axis.at(f64::MAX));
     let count = ((right - left) / BIN) as usize + 1;
     let mut bins = vec![0.0_f64; count];
     for value in outcome.latencies.iter_recorded() {
-        let place = (axis.at(value.value_iterated_to() as f64 / 1e3) - left) / BIN;
-        if let Some(bin) = bins.get_mut(place as usize) {
+        let position = (axis.at(value.value_iterated_to() as f64 / 1e3) - left) / BIN;
+        if let Some(bin) = bins.get_mut(position as usize) {
             *bin += value.count_at_value() as f64;
         }
     }
-    // Smooths the bins a little.
     let at = |i: usize| bins.get(i).copied().unwrap_or(0.0);
     let smooth: Vec<f64> = (0..count).map(|i| (at(i.wrapping_sub(1)) + 2.0 * at(i) + at(i + 1)) / 4.0).collect();
     let highest = smooth.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
@@ -95,14 +93,14 @@ fn ridge(svg: &mut Svg, way: &Way, outcome: &Outcome, axis: &Axis, base: f64, he
     let mut points = vec![(left, base)];
     points.extend(smooth.iter().enumerate().map(top));
     points.push((right, base));
-    svg.area(&class_of("ridge", way), &points, "");
+    svg.area(&class_of("ridge", method), &points, "");
     for (quantile, high) in [(0.5, height * 0.75), (0.99, height * 0.5)] {
         let x = axis.at(outcome.quantile_us(quantile));
         svg.line("mark", (x, base), (x, base - high), "");
     }
     let longest = outcome.longest_us();
-    let words = format!("{}: the longest wait, {}", way.title, Time(longest));
-    svg.circle(&class_of("ring", way), (axis.at(longest), base - 4.0), 3.2, &words);
+    let tooltip = format!("{}: the longest wait, {}", method.title, Time(longest));
+    svg.circle(&class_of("ring", method), (axis.at(longest), base - 4.0), 3.2, &tooltip);
 }
 
 /// Draws locks per second over the number of clients: Redis to the left, etcd to the right.
@@ -120,7 +118,7 @@ pub(super) fn rates(report: &Report) -> String {
     let y = Axis::linear(highest * 1.04, (BOTTOM, TOP));
     let mut svg = Svg::new();
     for (title, from, to, is_etcd) in [("Redis", 52.0, 392.0, false), ("etcd", 532.0, 838.0, true)] {
-        let place = |scenario: usize| {
+        let position = |scenario: usize| {
             let part = (scenario - many.start) as f64 / (many.len().max(2) - 1) as f64;
             from + 24.0 + part * (to - from - 48.0)
         };
@@ -131,35 +129,41 @@ pub(super) fn rates(report: &Report) -> String {
         }
         for scenario in many.clone() {
             let clients = report.plan.scenarios.get(scenario).map_or("", |scenario| &scenario.title);
-            svg.text("tick", (place(scenario), BOTTOM + 20.0), Anchor::Middle, clients);
+            svg.text("tick", (position(scenario), BOTTOM + 20.0), Anchor::Middle, clients);
         }
         svg.line("bound", (from, y.at(bound)), (to, y.at(bound)), "");
         svg.text("note", (from + 4.0, y.at(bound) - 5.0), Anchor::Start, "what the hold alone allows");
         let mut labels = Vec::new();
-        for (w, way) in report.plan.ways.iter().enumerate().filter(|(_, way)| (way.on == On::Etcd) == is_etcd) {
+        for (w, method) in report
+            .plan
+            .methods
+            .iter()
+            .enumerate()
+            .filter(|(_, method)| (method.deployment == Deployment::Etcd) == is_etcd)
+        {
             let points = many.clone().filter_map(|s| Some((s, report.cell(w, s).filter(|outcome| outcome.ops > 0)?)));
-            let points: Vec<_> = points.map(|(s, outcome)| (place(s), y.at(outcome.rate()), outcome)).collect();
+            let points: Vec<_> = points.map(|(s, outcome)| (position(s), y.at(outcome.rate()), outcome)).collect();
             let line: Vec<_> = points.iter().map(|(x, y, _)| (*x, *y)).collect();
-            svg.path(&class_of("series", way), &line, "");
+            svg.path(&class_of("series", method), &line, "");
             for (x, y, outcome) in &points {
-                let words =
-                    format!("{}, {} clients: {} locks a second", way.title, outcome.clients, number(outcome.rate()));
-                svg.circle(&class_of("dot", way), (*x, *y), 4.0, &words);
+                let tooltip =
+                    format!("{}, {} clients: {} locks a second", method.title, outcome.clients, number(outcome.rate()));
+                svg.circle(&class_of("dot", method), (*x, *y), 4.0, &tooltip);
             }
             if let Some((_, y, outcome)) = points.last() {
-                labels.push((*y, way, format!("{} {}", way.title, number(outcome.rate()))));
+                labels.push((*y, method, format!("{} {}", method.title, number(outcome.rate()))));
             }
         }
         labels.sort_by(|(a, ..), (b, ..)| a.total_cmp(b));
         let mut free = TOP;
-        for (y, way, label) in labels {
+        for (y, method, label) in labels {
             let y = f64::max(y, free);
-            svg.circle(&class_of("dot", way), (to - 6.0, y), 3.0, way.title);
+            svg.circle(&class_of("dot", method), (to - 6.0, y), 3.0, method.title);
             svg.text("label", (to + 2.0, y + 4.0), Anchor::Start, &label);
             free = y + 16.0;
         }
     }
-    picture(BOTTOM + 46.0, "Locks a second over the number of clients", svg)
+    chart(BOTTOM + 46.0, "Locks a second over the number of clients", svg)
 }
 
 /// The values of one outcome in a row of dots.
@@ -173,7 +177,6 @@ pub(super) struct Measure {
     least: Option<f64>,
 }
 
-/// Draws the processor time per lock, here and on the servers, in microseconds.
 pub(super) const CPU: Measure = Measure {
     label: "Processor time for each lock",
     value: |outcome| Some(outcome.cpu_per_1000() * 1e3),
@@ -182,7 +185,6 @@ pub(super) const CPU: Measure = Measure {
     least: Some(1.0),
 };
 
-/// Draws the commands per lock: those that clients sent and those that the servers executed.
 pub(super) const COMMANDS: Measure = Measure {
     label: "Commands for each lock",
     value: Outcome::requests,
@@ -191,7 +193,6 @@ pub(super) const COMMANDS: Measure = Measure {
     least: Some(0.01),
 };
 
-/// Draws Jain's index.
 pub(super) const FAIRNESS: Measure = Measure {
     label: "Fairness",
     value: |outcome| Some(outcome.jain),
@@ -207,7 +208,7 @@ pub(super) fn dots(report: &Report, measure: &Measure) -> String {
     const GAP: f64 = 26.0;
     let scenarios = report.plan.scenarios.len();
     let width = (WIDTH - TITLES - 12.0) / scenarios as f64;
-    let bottom = TOP + ROW * report.plan.ways.len() as f64;
+    let bottom = TOP + ROW * report.plan.methods.len() as f64;
     let all = report.cells.iter().filter_map(|cell| cell.outcome.as_ref().ok()).filter(|outcome| outcome.ops > 0);
     // Falls back to the second value if the first is unknown.
     let value_of =
@@ -218,10 +219,10 @@ pub(super) fn dots(report: &Report, measure: &Measure) -> String {
         Some(least) => Axis::decades(values.flatten().map(|value| value.max(least)), (0.0, 1.0)),
     };
     let mut svg = Svg::new();
-    for (row, way) in report.plan.ways.iter().enumerate() {
+    for (row, method) in report.plan.methods.iter().enumerate() {
         let y = TOP + ROW * (row as f64 + 0.5);
         svg.line("base", (TITLES + 12.0, y), (WIDTH, y), "");
-        svg.text("title", (TITLES, y + 4.0), Anchor::End, way.title);
+        svg.text("title", (TITLES, y + 4.0), Anchor::End, method.title);
     }
     for (s, scenario) in report.plan.scenarios.iter().enumerate() {
         let from = TITLES + 12.0 + width * s as f64;
@@ -235,26 +236,26 @@ pub(super) fn dots(report: &Report, measure: &Measure) -> String {
             svg.line("grid", (axis.at(tick), TOP), (axis.at(tick), bottom), "");
             svg.text("tick", (axis.at(tick), bottom + 16.0), Anchor::Middle, &shown);
         }
-        for (w, way) in report.plan.ways.iter().enumerate() {
+        for (w, method) in report.plan.methods.iter().enumerate() {
             let y = TOP + ROW * (w as f64 + 0.5);
             let outcome = report.cell(w, s).filter(|outcome| outcome.ops > 0);
             let Some((outcome, value)) = outcome.and_then(|outcome| Some((outcome, value_of(outcome)?))) else {
-                svg.text("note", (from + 12.0, y + 4.0), Anchor::Start, "nobody got it");
+                svg.text("note", (from + 12.0, y + 4.0), Anchor::Start, "never acquired");
                 continue;
             };
             let x = axis.at(value);
             let other = measure.other.and_then(|other| other(outcome)).map(|other| (axis.at(other), other));
             if let Some((far, other)) = other {
-                svg.line(&class_of("span", way), (x, y), (far, y), "");
+                svg.line(&class_of("span", method), (x, y), (far, y), "");
                 svg.circle(
-                    &class_of("ring", way),
+                    &class_of("ring", method),
                     (far, y),
                     4.0,
-                    &format!("{}, on the servers: {}", way.title, (measure.shown)(other)),
+                    &format!("{}, on the servers: {}", method.title, (measure.shown)(other)),
                 );
             }
             let shown = (measure.shown)(value);
-            svg.circle(&class_of("dot", way), (x, y), 4.5, &format!("{}: {shown}", way.title));
+            svg.circle(&class_of("dot", method), (x, y), 4.5, &format!("{}: {shown}", method.title));
             let far = other.map_or(x, |(far, _)| far);
             let (low, high) = (x.min(far), x.max(far));
             // Right of the dots if there is room, otherwise left.
@@ -265,7 +266,7 @@ pub(super) fn dots(report: &Report, measure: &Measure) -> String {
             }
         }
     }
-    picture(bottom + 24.0, measure.label, svg)
+    chart(bottom + 24.0, measure.label, svg)
 }
 
 /// Formats a number with about three digits and a thousands separator.

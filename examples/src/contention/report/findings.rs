@@ -4,7 +4,6 @@ use super::Report;
 use super::charts::number;
 use crate::contention::outcome::{Outcome, Time};
 
-/// A claim and the measured result.
 pub(super) struct Finding {
     pub(super) claim: &'static str,
     pub(super) measured: String,
@@ -13,7 +12,7 @@ pub(super) struct Finding {
 /// A figure for the head of the page.
 pub(super) struct Headline {
     pub(super) figure: String,
-    pub(super) words: String,
+    pub(super) text: String,
 }
 
 /// Returns the share of waits that took at least this many times the mean.
@@ -32,12 +31,11 @@ fn spread(outcome: &Outcome) -> String {
     format!("{} × the mean", number(outcome.quantile_us(0.99) / outcome.mean_us().max(f64::MIN_POSITIVE)))
 }
 
-/// Joins clauses to a list in a sentence.
-fn each(report: &Report, keys: &[&str], scenario: usize, words: impl Fn(&Outcome) -> String) -> String {
+fn each(report: &Report, keys: &[&str], scenario: usize, text: impl Fn(&Outcome) -> String) -> String {
     let clauses = keys.iter().filter_map(|key| {
         let outcome = report.named(key, scenario).filter(|outcome| outcome.ops > 0)?;
-        let title = report.plan.ways.iter().find(|way| way.key == *key)?.title;
-        Some(format!("{title} {}", words(outcome)))
+        let title = report.plan.methods.iter().find(|method| method.key == *key)?.title;
+        Some(format!("{title} {}", text(outcome)))
     });
     clauses.collect::<Vec<_>>().join("; ")
 }
@@ -69,7 +67,7 @@ pub(super) fn findings(report: &Report) -> Vec<Finding> {
             measured: ["polling", "redis-rs", "rslock", "wakeup", "etcd", "etcd-client"]
                 .into_iter()
                 .filter_map(|key| {
-                    let title = report.plan.ways.iter().find(|way| way.key == key)?.title;
+                    let title = report.plan.methods.iter().find(|method| method.key == key)?.title;
                     Some(format!("{title} {}", change(key)))
                 })
                 .collect::<Vec<_>>()
@@ -104,32 +102,32 @@ pub(super) fn headlines(report: &Report) -> Vec<Headline> {
     if let Some((wake, poll)) = pair("polling") {
         headlines.push(Headline {
             figure: format!("{:.1} ×", wake.quantile_us(0.99) / wake.mean_us().max(f64::MIN_POSITIVE)),
-            words: format!(
+            text: format!(
                 "the mean wait is the P99 with wake-up and {clients} clients; by polling it is {}",
                 spread(poll)
             ),
         });
         headlines.push(Headline {
             figure: format!("{:.2}", wake.jain),
-            words: format!(
-                "fairness (Jain) with wake-up; {:.2} by polling, where {} got nothing",
+            text: format!(
+                "fairness (Jain) with wake-up; {:.2} by polling, where {} acquired nothing",
                 poll.jain, poll.starved
             ),
         });
     }
-    if let Some(turns) = report.named("turns", middle)
-        && let Some(commands) = turns.requests()
+    if let Some(hand_over) = report.named("turns", middle)
+        && let Some(commands) = hand_over.requests()
     {
         headlines.push(Headline {
             figure: number(commands),
-            words: format!("commands for each lock when it is passed on among {clients} tasks of one client"),
+            text: format!("commands for each lock with local hand-over among {clients} tasks of one client"),
         });
     }
     let all = report.cells.iter().filter_map(|cell| cell.outcome.as_ref().ok());
     let (locks, overlaps) = all.fold((0, 0), |(a, b), outcome| (a + outcome.total, b + outcome.violations));
     headlines.push(Headline {
         figure: overlaps.to_string(),
-        words: format!("times were two holders seen at once, in {} locks taken", number(locks as f64)),
+        text: format!("overlapping holds in {} acquisitions", number(locks as f64)),
     });
     headlines
 }

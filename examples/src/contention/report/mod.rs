@@ -16,25 +16,21 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use plan::{Cell, Plan, Servers, Way};
+use plan::{Cell, Method, Plan, Servers};
 
 use super::contender::Peers;
 use super::outcome::Outcome;
 use super::{Failed, process};
 use crate::cli::print;
 
-/// Settings of the report.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
-    /// Length of each run.
     pub(super) span: Duration,
     /// The smallest number of clients; there are also runs with 10 and 100 times as many.
     pub(super) clients: NonZeroUsize,
-    /// Directory for the files.
     pub(super) out: PathBuf,
 }
 
-/// The data of the report.
 struct Report {
     plan: Plan,
     cells: Vec<Cell>,
@@ -43,54 +39,53 @@ struct Report {
 }
 
 impl Report {
-    fn cell(&self, way: usize, scenario: usize) -> Option<&Outcome> {
-        let cell = self.cells.iter().find(|cell| (cell.way, cell.scenario) == (way, scenario))?;
+    fn cell(&self, method: usize, scenario: usize) -> Option<&Outcome> {
+        let cell = self.cells.iter().find(|cell| (cell.method, cell.scenario) == (method, scenario))?;
         cell.outcome.as_ref().ok()
     }
 
     /// Returns the methods of a scenario with their results, in the order of the plan.
-    fn rows(&self, scenario: usize) -> impl Iterator<Item = (&Way, Result<&Outcome, &str>)> {
+    fn rows(&self, scenario: usize) -> impl Iterator<Item = (&Method, Result<&Outcome, &str>)> {
         let of = self.cells.iter().filter(move |cell| cell.scenario == scenario);
         of.filter_map(|cell| {
-            Some((self.plan.ways.get(cell.way)?, cell.outcome.as_ref().map_err(|failed| &*failed.why)))
+            Some((self.plan.methods.get(cell.method)?, cell.outcome.as_ref().map_err(|failed| &*failed.why)))
         })
     }
 
-    /// Returns the outcome of the method with this key.
     fn named(&self, key: &str, scenario: usize) -> Option<&Outcome> {
-        self.cell(self.plan.ways.iter().position(|way| way.key == key)?, scenario)
+        self.cell(self.plan.methods.iter().position(|method| method.key == key)?, scenario)
     }
 }
 
 /// Measures everything, and writes `report.html` and `report.md`.
-pub(super) fn run(wanted: &Wanted, args: &[OsString], peers: &dyn Peers) -> Result<(), Failed> {
+pub(super) fn run(settings: &Wanted, args: &[OsString], peers: &dyn Peers) -> Result<(), Failed> {
     let at = |path: &Path| {
         let path = path.display().to_string();
         move |error: io::Error| Failed::usage(format_args!("--out: {path}: {error}"))
     };
-    fs::create_dir_all(&wanted.out).map_err(at(&wanted.out))?;
+    fs::create_dir_all(&settings.out).map_err(at(&settings.out))?;
     let servers = Servers::programs()?;
     process::raise_limits();
     let facts = machine::facts(args, &servers);
     let servers = Servers::start();
-    let plan = Plan::new(wanted.clients, peers);
-    let mut progress = progress::Progress::new(plan.ways.len() * plan.scenarios.len());
+    let plan = Plan::new(settings.clients, peers);
+    let mut progress = progress::Progress::new(plan.methods.len() * plan.scenarios.len());
     let mut cells = Vec::new();
     for (s, scenario) in plan.scenarios.iter().enumerate() {
-        for (w, way) in plan.ways.iter().enumerate() {
-            progress.begins(&format!("{}, {}", way.title, scenario.title));
-            let job = way.job(scenario, wanted.span, &servers);
-            let outcome = match &way.peer {
+        for (w, method) in plan.methods.iter().enumerate() {
+            progress.begins(&format!("{}, {}", method.title, scenario.title));
+            let job = method.job(scenario, settings.span, &servers);
+            let outcome = match &method.peer {
                 Some(peer) => peers.measure(peer, &job),
                 None => super::ours::run(&job),
             };
-            cells.push(Cell { way: w, scenario: s, outcome });
+            cells.push(Cell { method: w, scenario: s, outcome });
         }
     }
     progress.ends();
     let report = Report { plan, cells, facts };
     for (name, text) in [("report.html", page::html(&report)), ("report.md", text::markdown(&report))] {
-        let path = wanted.out.join(name);
+        let path = settings.out.join(name);
         fs::write(&path, text).map_err(at(&path))?;
         print(&path.display());
     }

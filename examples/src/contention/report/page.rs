@@ -10,42 +10,41 @@ use crate::svg::Escaped;
 
 const STYLE: &str = include_str!("style.css");
 
-/// Formats the page.
 pub(super) fn html(report: &Report) -> String {
     let mut page = format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\
          <meta name=\"color-scheme\" content=\"light dark\"/>\
          <title>Distributed locks under contention</title><style>{STYLE}</style></head><body><main>\n\
-         <header><h1>Polling, waking, passing on</h1><p class=\"lead\">Distributed locks under contention, measured on real servers: \
-         who waits for how long, how many get in, and what it costs.</p></header>\n"
+         <header><h1>Polling, wake-up, local hand-over</h1><p class=\"lead\">Distributed locks under contention, measured on real servers: \
+         waiting times, throughput, fairness and cost.</p></header>\n"
     );
     page += "<section class=\"cards\">";
     for headline in headlines(report) {
-        let (figure, words) = (Escaped(&headline.figure), Escaped(&headline.words));
-        let _ = write!(page, "<div class=\"card\"><b>{figure}</b><span>{words}</span></div>");
+        let (figure, text) = (Escaped(&headline.figure), Escaped(&headline.text));
+        let _ = write!(page, "<div class=\"card\"><b>{figure}</b><span>{text}</span></div>");
     }
     page += "</section>\n";
     legend(&mut page, report);
-    page += "<section><h2>How long it takes to get the lock</h2><p>One lock, wanted by all. Each mountain is the distribution of the time \
-             from asking to holding, on a logarithmic axis; the lines in it are the median and the 99th percentile, the ring is the longest \
-             wait, also of those who were still waiting at the end.</p>\n";
+    page += "<section><h2>Time to acquire the lock</h2><p>All clients compete for one lock. Each ridge is the distribution of the time from the \
+             request to the grant, on a logarithmic axis. Its lines are the median and the 99th percentile; the ring is the longest wait, \
+             including unfinished ones.</p>\n";
     for (s, scenario) in report.plan.scenarios.iter().enumerate() {
         figure(&mut page, &heading(scenario), &charts::waits(report, s));
     }
-    page += "</section>\n<section><h2>Locks a second</h2><p>Each holds the lock for a millisecond, by the timer of its runtime, which \
-             takes longer than that. Whoever loses no time between two holders reaches the dotted line.</p>\n";
+    page += "</section>\n<section><h2>Locks a second</h2><p>Each client holds the lock for a millisecond, by the timer of its runtime, \
+             which takes longer. The dotted line is the limit for hand-overs that take no time.</p>\n";
     figure(&mut page, "Locks a second over the number of clients", &charts::rates(report));
-    page += "</section>\n<section><h2>Fairness</h2><p>Jain’s index over the number of locks that each client got: 1 if all got the same, \
-             near 0 if few got all. A fast lock that hands itself to the same few is here to the left.</p>\n";
+    page += "</section>\n<section><h2>Fairness</h2><p>Jain’s index over the number of locks that each client acquired: 1 if all acquired \
+             the same number, near 0 if few acquired them all. A lock that is fast because few clients keep it is on the left.</p>\n";
     figure(&mut page, "Jain’s index of fairness", &charts::dots(report, &FAIRNESS));
-    page += "</section>\n<section><h2>What it costs</h2><p>Processor time for each lock, user and system: of all clients together (full), and \
-             of the servers (ring). Commands for each lock, by the servers’ own counts: those that clients sent (full), and those that \
-             were executed, inside scripts too (ring). For etcd they are the messages that it received.</p>\n";
+    page += "</section>\n<section><h2>Cost</h2><p>Processor time for each lock, user and system: of all clients together (full), and \
+             of the servers (ring). Commands for each lock, as counted by the servers: those that clients sent (full), and those \
+             executed, including those of scripts (ring). For etcd, the messages that it received.</p>\n";
     figure(&mut page, "Processor time for each lock: ● clients, ○ servers", &charts::dots(report, &CPU));
     figure(&mut page, "Commands for each lock: ● sent, ○ executed", &charts::dots(report, &COMMANDS));
-    page += "</section>\n<section><h2>What was claimed, and what is measured here</h2>\
-             <div class=\"wide\"><table class=\"words\"><thead><tr><th>claim</th><th>here</th></tr></thead><tbody>";
+    page += "</section>\n<section><h2>Claims and measurements</h2>\
+             <div class=\"wide\"><table class=\"words\"><thead><tr><th>claim</th><th>measured</th></tr></thead><tbody>";
     for finding in findings(report) {
         let measured = Escaped(&finding.measured).to_string().replace("; ", "<br/>");
         let _ = write!(page, "<tr><td>{}</td><td>{measured}</td></tr>", Escaped(finding.claim));
@@ -55,7 +54,7 @@ pub(super) fn html(report: &Report) -> String {
         let _ = write!(page, "<h3>{}</h3>", Escaped(&heading(scenario)));
         table(&mut page, report, s);
     }
-    page += "</section>\n<section><h2>How it was measured</h2><dl>";
+    page += "</section>\n<section><h2>Environment</h2><dl>";
     for (name, value) in &report.facts {
         let _ = write!(page, "<dt>{name}</dt><dd>{}</dd>", Escaped(value));
     }
@@ -65,8 +64,8 @@ pub(super) fn html(report: &Report) -> String {
 
 fn legend(page: &mut String, report: &Report) {
     page.push_str("<section><dl class=\"legend\">");
-    for way in &report.plan.ways {
-        let (key, title, about) = (way.key, way.title, Escaped(&way.about));
+    for method in &report.plan.methods {
+        let (key, title, about) = (method.key, method.title, Escaped(&method.about));
         let _ = write!(page, "<div><dt><i class=\"c-{key}\"></i>{title}</dt><dd>{about}</dd></div>");
     }
     page.push_str("</dl></section>\n");
@@ -83,11 +82,11 @@ fn table(page: &mut String, report: &Report, scenario: usize) {
         let _ = write!(page, "<th>{column}</th>");
     }
     page.push_str("</tr></thead><tbody>");
-    for (way, result) in report.rows(scenario) {
+    for (method, result) in report.rows(scenario) {
         page.push_str("<tr>");
         match result {
             Ok(outcome) => {
-                for cell in row(way.title, outcome) {
+                for cell in row(method.title, outcome) {
                     let _ = write!(page, "<td>{}</td>", Escaped(&cell));
                 }
                 if let Some(remark) = remark(outcome) {
@@ -101,8 +100,12 @@ fn table(page: &mut String, report: &Report, scenario: usize) {
             }
             Err(why) => {
                 let rest = COLUMNS.len() - 1;
-                let _ =
-                    write!(page, "<td>{}</td><td class=\"remark\" colspan=\"{rest}\">{}</td>", way.title, Escaped(why));
+                let _ = write!(
+                    page,
+                    "<td>{}</td><td class=\"remark\" colspan=\"{rest}\">{}</td>",
+                    method.title,
+                    Escaped(why)
+                );
             }
         }
         page.push_str("</tr>");

@@ -1,5 +1,3 @@
-//! The runs of the report.
-
 use core::num::NonZeroUsize;
 use core::time::Duration;
 use std::process::Command;
@@ -11,21 +9,17 @@ use crate::contention::contender::{Peers, Store};
 use crate::contention::job::{Job, Workload};
 use crate::contention::{Failed, Outcome};
 
-/// Number of servers in a quorum.
 const QUORUM: usize = 5;
-/// Number of clients in the scenario with few clients.
 const FEW: NonZeroUsize = NonZeroUsize::new(5).unwrap();
 /// Length of a hold in the scenarios with many clients.
 const HOLD: Duration = Duration::from_millis(1);
 
-/// The servers of the report.
 pub(super) struct Servers {
     redis: Vec<Redis>,
     etcd: Etcd,
 }
 
 impl Servers {
-    /// Returns the versions of the server programs.
     pub(super) fn programs() -> Result<[(&'static str, String); 2], Failed> {
         let version = |program: &str| {
             let output = Command::new(program).arg("--version").output();
@@ -38,54 +32,51 @@ impl Servers {
         Ok([("Redis", version("redis-server")?), ("etcd", version("etcd")?)])
     }
 
-    /// Starts the servers.
     pub(super) fn start() -> Self {
         Self { redis: Redis::start_many(QUORUM), etcd: Etcd::start() }
     }
 
-    fn urls(&self, on: On) -> Vec<String> {
-        match on {
-            On::Redis => self.redis.iter().take(1).map(Redis::url).collect(),
-            On::Quorum => self.redis.iter().map(Redis::url).collect(),
-            On::Etcd => vec![self.etcd.url()],
+    fn urls(&self, deployment: Deployment) -> Vec<String> {
+        match deployment {
+            Deployment::Redis => self.redis.iter().take(1).map(Redis::url).collect(),
+            Deployment::Quorum => self.redis.iter().map(Redis::url).collect(),
+            Deployment::Etcd => vec![self.etcd.url()],
         }
     }
 }
 
-/// The store of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum On {
+pub(super) enum Deployment {
     Redis,
     Quorum,
     Etcd,
 }
 
-/// A method to lock.
 #[derive(Clone, Debug)]
-pub(super) struct Way {
+pub(super) struct Method {
     /// A single word, for colours and look-ups.
     pub(super) key: &'static str,
     pub(super) title: &'static str,
     pub(super) about: String,
-    pub(super) on: On,
+    pub(super) deployment: Deployment,
     pub(super) peer: Option<&'static str>,
     wake: Wake,
     /// Whether all tasks share one client.
     shared: bool,
 }
 
-impl Way {
-    fn ours(key: &'static str, title: &'static str, on: On, about: &str) -> Self {
-        Self { key, title, about: about.to_owned(), on, peer: None, wake: Wake::Notify, shared: false }
+impl Method {
+    fn this_library(key: &'static str, title: &'static str, deployment: Deployment, about: &str) -> Self {
+        Self { key, title, about: about.to_owned(), deployment, peer: None, wake: Wake::Notify, shared: false }
     }
 
     /// Returns the job for this method in a scenario.
     pub(super) fn job(&self, scenario: &Scenario, span: Duration, servers: &Servers) -> Job {
-        let job = Job::new(Workload::Contended, servers.urls(self.on));
+        let job = Job::new(Workload::Contended, servers.urls(self.deployment));
         Job {
             clients: scenario.clients,
             hold: scenario.hold,
-            span: span * scenario.times,
+            span: span * scenario.span_factor,
             wake: self.wake,
             per_connection: if self.shared { None } else { Some(NonZeroUsize::MIN) },
             peer: self.peer.map(str::to_owned),
@@ -101,90 +92,92 @@ pub(super) struct Scenario {
     pub(super) about: &'static str,
     pub(super) clients: NonZeroUsize,
     pub(super) hold: Duration,
-    /// Factor for the length of the run, so that each client gets a turn.
-    times: u32,
+    /// Factor for the length of the run, so that every client is served.
+    span_factor: u32,
 }
 
-/// All methods and scenarios.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    pub(super) ways: Vec<Way>,
+    pub(super) methods: Vec<Method>,
     pub(super) scenarios: Vec<Scenario>,
 }
 
 /// Result of one method in one scenario, both by their index in the plan.
 pub(super) struct Cell {
-    pub(super) way: usize,
+    pub(super) method: usize,
     pub(super) scenario: usize,
     pub(super) outcome: Result<Outcome, Failed>,
 }
 
 impl Plan {
-    /// Creates the plan for this library and the peers.
     pub(super) fn new(clients: NonZeroUsize, peers: &dyn Peers) -> Self {
         let poll = "this library without wake-up: every client tries again about every 50 ms";
-        let mut ways = vec![
-            Way { wake: Wake::Poll, ..Way::ours("polling", "polling", On::Redis, poll) },
-            Way::ours(
+        let mut methods = vec![
+            Method { wake: Wake::Poll, ..Method::this_library("polling", "polling", Deployment::Redis, poll) },
+            Method::this_library(
                 "wakeup",
                 "wake-up",
-                On::Redis,
-                "this library: a release wakes the one who has waited longest, whichever process it is in",
+                Deployment::Redis,
+                "this library: a release wakes the longest waiter of all processes",
             ),
-            Way {
+            Method {
                 shared: true,
-                ..Way::ours(
+                ..Method::this_library(
                     "turns",
-                    "turns",
-                    On::Redis,
-                    "this library, all tasks in one client: the lock is passed on inside the process",
+                    "local hand-over",
+                    Deployment::Redis,
+                    "this library, all tasks in one client, which hands the lock over locally",
                 )
             },
-            Way::ours(
+            Method::this_library(
                 "quorum",
                 "quorum of five",
-                On::Quorum,
+                Deployment::Quorum,
                 "this library on five Redis servers, three of which must agree",
             ),
-            Way::ours(
+            Method::this_library(
                 "etcd",
                 "etcd",
-                On::Etcd,
-                "this library on etcd, a session for each client: the next in the queue is told",
+                Deployment::Etcd,
+                "this library on etcd, a session for each client: the next in the queue is notified",
             ),
-            Way {
+            Method {
                 shared: true,
-                ..Way::ours("etcdturns", "etcd, turns", On::Etcd, "this library on etcd, all tasks in one client")
+                ..Method::this_library(
+                    "etcdturns",
+                    "etcd, local",
+                    Deployment::Etcd,
+                    "this library on etcd, all tasks in one client",
+                )
             },
         ];
-        ways.extend(peers.list().into_iter().map(|peer| Way {
+        methods.extend(peers.list().into_iter().map(|peer| Method {
             key: peer.name,
             title: peer.name,
             about: peer.about,
-            on: if peer.store == Store::Etcd { On::Etcd } else { On::Redis },
+            deployment: if peer.store == Store::Etcd { Deployment::Etcd } else { Deployment::Redis },
             peer: Some(peer.name),
             wake: Wake::Poll,
             shared: false,
         }));
-        // Groups the methods by store.
-        ways.sort_by_key(|way| way.on == On::Etcd);
+        methods.sort_by_key(|method| method.deployment == Deployment::Etcd);
         let many = [1, 10, 100].map(|factor| {
             let clients = clients.saturating_mul(NonZeroUsize::new(factor).unwrap_or(NonZeroUsize::MIN));
             Scenario {
                 title: if clients.get() == 1 { "1 client".to_owned() } else { format!("{clients} clients") },
-                about: "each holds the lock for 1 ms and wants it again at once",
+                about: "each holds the lock for 1 ms and immediately requests it again",
                 clients,
                 hold: HOLD,
-                times: if factor == 100 { 4 } else { 1 },
+                span_factor: if factor == 100 { 4 } else { 1 },
             }
         });
         let few = Scenario {
             title: format!("{FEW} clients, no hold"),
-            about: "each gives the lock back at once and wants it again at once",
+            about: "each releases the lock immediately and requests it again",
             clients: FEW,
             hold: Duration::ZERO,
-            times: 1,
+            span_factor: 1,
         };
-        Self { ways, scenarios: core::iter::once(few).chain(many).collect() }
+        Self { methods, scenarios: core::iter::once(few).chain(many).collect() }
     }
 }

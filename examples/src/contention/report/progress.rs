@@ -5,7 +5,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 pub(super) struct Progress {
     bar: ProgressBar,
     all: usize,
-    begun: usize,
+    started: usize,
 }
 
 impl Progress {
@@ -14,16 +14,14 @@ impl Progress {
         let bar = ProgressBar::new(all as u64);
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {wide_msg}  {eta} left");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("█░"));
-        Self { bar, all, begun: 0 }
+        Self { bar, all, started: 0 }
     }
 
-    /// Reports that the next run begins.
     pub(super) fn begins(&mut self, what: &str) {
         self.show(what);
-        self.begun += 1;
+        self.started += 1;
     }
 
-    /// Reports that all runs are done.
     pub(super) fn ends(&self) {
         self.show("done");
         self.bar.abandon();
@@ -31,9 +29,9 @@ impl Progress {
 
     fn show(&self, what: &str) {
         if self.bar.is_hidden() {
-            eprintln!("{}/{} {what}", self.begun, self.all);
+            eprintln!("{}/{} {what}", self.started, self.all);
         } else {
-            self.bar.set_position(self.begun as u64);
+            self.bar.set_position(self.started as u64);
             self.bar.set_message(what.to_owned());
         }
     }

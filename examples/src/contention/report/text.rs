@@ -8,7 +8,6 @@ use super::findings::findings;
 use super::plan::Scenario;
 use crate::contention::outcome::{Outcome, Time};
 
-/// Columns of the tables.
 pub(super) const COLUMNS: [&str; 15] = [
     "way",
     "locks/s",
@@ -27,7 +26,6 @@ pub(super) const COLUMNS: [&str; 15] = [
     "held",
 ];
 
-/// Formats a row.
 pub(super) fn row(title: &str, outcome: &Outcome) -> [String; 15] {
     let time = |us: f64| Time(us).to_string();
     let or_none = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
@@ -50,7 +48,6 @@ pub(super) fn row(title: &str, outcome: &Outcome) -> [String; 15] {
     ]
 }
 
-/// Returns remarks about a run.
 pub(super) fn remark(outcome: &Outcome) -> Option<String> {
     let mut remarks = Vec::new();
     if outcome.violations > 0 {
@@ -63,22 +60,20 @@ pub(super) fn remark(outcome: &Outcome) -> Option<String> {
     (!remarks.is_empty()).then(|| remarks.join("; "))
 }
 
-/// Describes a scenario.
 pub(super) fn heading(scenario: &Scenario) -> String {
     format!("{}: {}", scenario.title, scenario.about)
 }
 
-/// Formats the whole report.
 pub(super) fn markdown(report: &Report) -> String {
-    let mut text = "# Polling, waking, passing on: distributed locks under contention\n\n".to_owned();
+    let mut text = "# Polling, wake-up, local hand-over: distributed locks under contention\n\n".to_owned();
     for (name, value) in &report.facts {
         let _ = writeln!(text, "- {name}: `{value}`");
     }
-    text += "\n| way | what it is |\n| --- | --- |\n";
-    for way in &report.plan.ways {
-        let _ = writeln!(text, "| {} | {} |", way.title, way.about);
+    text += "\n| method | description |\n| --- | --- |\n";
+    for method in &report.plan.methods {
+        let _ = writeln!(text, "| {} | {} |", method.title, method.about);
     }
-    text += "\n## What was claimed, and what is measured here\n\n| claim | here |\n| --- | --- |\n";
+    text += "\n## Claims and measurements\n\n| claim | measured |\n| --- | --- |\n";
     for finding in findings(report) {
         let _ = writeln!(text, "| {} | {} |", finding.claim, finding.measured);
     }
@@ -87,13 +82,13 @@ pub(super) fn markdown(report: &Report) -> String {
         text += &" --- |".repeat(COLUMNS.len());
         text.push('\n');
         let mut remarks = Vec::new();
-        for (way, result) in report.rows(s) {
+        for (method, result) in report.rows(s) {
             match result {
                 Ok(outcome) => {
-                    let _ = writeln!(text, "| {} |", row(way.title, outcome).join(" | "));
-                    remarks.extend(remark(outcome).map(|remark| format!("{}: {remark}", way.title)));
+                    let _ = writeln!(text, "| {} |", row(method.title, outcome).join(" | "));
+                    remarks.extend(remark(outcome).map(|remark| format!("{}: {remark}", method.title)));
                 }
-                Err(why) => remarks.push(format!("{} was not measured: {why}", way.title)),
+                Err(why) => remarks.push(format!("{} was not measured: {why}", method.title)),
             }
         }
         for remark in remarks {
@@ -101,6 +96,6 @@ pub(super) fn markdown(report: &Report) -> String {
         }
     }
     text += "\nTimes are from the call to the lock. CPU a lock is user and system time of all clients together; on servers, sent and executed \
-             are the servers' own counts: commands that clients sent, and those of scripts too; etcd: messages received. Held is how long a hold took in truth.\n";
+             are counted by the servers: commands from clients, and those plus the commands of scripts; for etcd, messages received. Held is the actual length of a hold.\n";
     text
 }

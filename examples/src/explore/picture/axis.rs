@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 
 use lock_proto::Instant;
 
-use super::story::Span;
+use super::timeline::Span;
 
-/// Margin at both ends.
 const MARGIN: f64 = 14.0;
 /// Idle stretches wider than this are cut to `BREAK`.
 const WIDEST_GAP: f64 = 78.0;
@@ -38,7 +37,6 @@ impl Piece {
     }
 }
 
-/// Time from left to right.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Axis {
     pieces: Vec<Piece>,
@@ -60,9 +58,9 @@ impl Axis {
         let (mut from, mut x) = (window.from, MARGIN);
         let inside = times.iter().copied().filter(|at| *at > window.from && *at < window.to);
         for to in inside.chain([window.to]) {
-            let wanted = nanos(to.since(from)) * px_per_ns;
-            let broken = wanted > WIDEST_GAP;
-            let end = x + if broken { BREAK } else { wanted };
+            let width = nanos(to.since(from)) * px_per_ns;
+            let broken = width > WIDEST_GAP;
+            let end = x + if broken { BREAK } else { width };
             match pieces.last_mut() {
                 Some(last) if !broken && !last.broken => (last.span.to, last.x.1) = (to, end),
                 Some(_) | None => pieces.push(Piece { span: Span { from, to }, x: (x, end), broken }),
@@ -114,8 +112,8 @@ impl Axis {
             let round = (first..=last).map(|n| Instant::from_nanos(n * step));
             for at in [piece.span.from].into_iter().chain(round) {
                 let x = self.x(at);
-                let room = labels.last().is_none_or(|(last, _)| x - last >= LABEL && x + EDGE <= self.width);
-                if room {
+                let spacing = labels.last().is_none_or(|(last, _)| x - last >= LABEL && x + EDGE <= self.width);
+                if spacing {
                     labels.push((x, seconds(at)));
                 }
             }

@@ -6,22 +6,20 @@ use lock_proto::sim::trace::{Delivery, Lane, Message, State, Trace, What};
 
 use super::axis::{Axis, length};
 use super::layout::{AXIS, BAR, Layout};
-use super::room::{Rows, width};
-use super::story::{Acquisition, Span, Story};
+use super::spacing::{Rows, width};
+use super::timeline::{Acquisition, Span, Timeline};
 use super::{COLOURS, Finding, NOTE_SIZE, Servers, TEXT_SIZE};
 use crate::svg::{Anchor, Svg};
 
-/// Width of the column with the lane names.
 const NAMES: f64 = 92.0;
 /// Height of a text line above the lanes.
 const HEAD_ROW: f64 = 17.0;
 /// Further findings are marked without text.
 const TEXTS: usize = 8;
 
-/// Data for drawing.
 pub(super) struct Scene<'a> {
     pub(super) trace: &'a Trace,
-    pub(super) story: &'a Story,
+    pub(super) timeline: &'a Timeline,
     pub(super) axis: &'a Axis,
     pub(super) window: Span,
     pub(super) findings: &'a [Finding],
@@ -36,13 +34,12 @@ struct Head {
     anchor: Anchor,
     row: usize,
     text: String,
-    /// The number of a finding.
     finding: Option<usize>,
 }
 
 /// Returns the class of a lock's name: one of the colours.
-pub(super) fn colour(story: &Story, name: &str) -> String {
-    let number = story.name(name);
+pub(super) fn colour(timeline: &Timeline, name: &str) -> String {
+    let number = timeline.name(name);
     let again = if number >= COLOURS { " again" } else { "" };
     format!("n{}{again}", number % COLOURS)
 }
@@ -57,7 +54,7 @@ impl Scene<'_> {
     pub(super) fn draw(&self) -> String {
         let heads = self.heads();
         let rows = heads.iter().map(|head| head.row + 1).max().unwrap_or(0);
-        let layout = Layout::of(self.trace, self.story, self.axis, self.window, rows as f64 * HEAD_ROW);
+        let layout = Layout::of(self.trace, self.timeline, self.axis, self.window, rows as f64 * HEAD_ROW);
         let (height, wide) = (layout.height, self.axis.width());
         let mut svg = Svg::new();
         svg.put(format_args!("<div class=\"scroll\">\n"));
@@ -71,10 +68,10 @@ impl Scene<'_> {
         ));
         self.lanes(&mut svg, &layout);
         self.breaks(&mut svg, &layout);
-        self.stills(&mut svg, &layout);
+        self.interruptions(&mut svg, &layout);
         self.cuts(&mut svg, &layout);
         self.messages(&mut svg, &layout);
-        for (acquisition, row) in self.story.acquisitions.iter().zip(&layout.rows) {
+        for (acquisition, row) in self.timeline.acquisitions.iter().zip(&layout.rows) {
             if let (Some(row), Some(band)) = (row, layout.clients.get(acquisition.client)) {
                 self.acquisition(&mut svg, acquisition, band.row(*row));
             }
@@ -97,7 +94,7 @@ impl Scene<'_> {
             svg.text("lane", (8.0, y + 4.0), Anchor::Start, &self.servers.name(lane));
         }
         if let Some(band) = layout.resource {
-            for (row, name) in self.story.names.iter().enumerate() {
+            for (row, name) in self.timeline.names.iter().enumerate() {
                 let shown: String = name.chars().take(12).collect();
                 svg.text("small", (NAMES - 8.0, band.row(row) + 4.0), Anchor::End, &shown);
             }
@@ -110,7 +107,7 @@ impl Scene<'_> {
         for (lane, band) in layout.bands() {
             svg.rect(lane_class(lane), (0.0, band.top), (wide, band.bottom - band.top), "");
             if lane == Lane::Resource {
-                for row in 0..self.story.names.len() {
+                for row in 0..self.timeline.names.len() {
                     svg.line("guide", (0.0, band.row(row)), (wide, band.row(row)), "");
                 }
             } else {
@@ -123,18 +120,18 @@ impl Scene<'_> {
         }
     }
 
-    fn stills(&self, svg: &mut Svg, layout: &Layout) {
-        for still in &self.story.stills {
-            let Some(band) = layout.band(still.lane).filter(|_| self.sees(still.span)) else { continue };
-            let (from, to) = (self.axis.x(still.span.from), self.axis.x(still.span.to));
-            let (class, word) = match still.state {
+    fn interruptions(&self, svg: &mut Svg, layout: &Layout) {
+        for interruption in &self.timeline.interruptions {
+            let Some(band) = layout.band(interruption.lane).filter(|_| self.sees(interruption.span)) else { continue };
+            let (from, to) = (self.axis.x(interruption.span.from), self.axis.x(interruption.span.to));
+            let (class, word) = match interruption.state {
                 State::Paused => ("paused", "stopped"),
                 State::Down => ("down", "dead"),
                 State::Running => continue,
             };
-            let title = format!("{} is {word} {}", self.servers.name(still.lane), told(still.span));
+            let title = format!("{} is {word} {}", self.servers.name(interruption.lane), describe(interruption.span));
             svg.rect(class, (from, band.top + 1.0), ((to - from).max(2.0), band.bottom - band.top - 2.0), &title);
-            let text = format!("{word} {}", length(still.span.to.since(still.span.from)));
+            let text = format!("{word} {}", length(interruption.span.to.since(interruption.span.from)));
             if width(&text, NOTE_SIZE) + 10.0 < to - from {
                 svg.text("note halo", (from + 5.0, band.line - 3.0), Anchor::Start, &text);
             }
@@ -142,7 +139,7 @@ impl Scene<'_> {
     }
 
     fn cuts(&self, svg: &mut Svg, layout: &Layout) {
-        for (cut, y) in self.story.cuts.iter().zip(&layout.cuts) {
+        for (cut, y) in self.timeline.cuts.iter().zip(&layout.cuts) {
             let Some(y) = *y else { continue };
             let (from, to) = (self.axis.x(cut.span.from), self.axis.x(cut.span.to));
             let arrow = match cut.direction {
@@ -152,17 +149,15 @@ impl Scene<'_> {
             };
             let node = self.servers.name(Lane::Node(cut.node));
             let text = format!("✂ client {} {arrow} {node}", cut.client);
-            let title = format!("{text}: cut {}", told(cut.span));
+            let title = format!("{text}: cut {}", describe(cut.span));
             svg.rect("cut", (from, y - 4.0), ((to - from).max(2.0), 8.0), &title);
             svg.text("note halo", (from + 3.0, y + 3.5), Anchor::Start, &text);
         }
     }
 
-    // ---- messages ----
-
     fn messages(&self, svg: &mut Svg, layout: &Layout) {
         let mut labels = vec![Rows::default(); self.trace.clients];
-        let mut words = Svg::new();
+        let mut labels_svg = Svg::new();
         for message in &self.trace.messages {
             let until = match message.delivery {
                 Delivery::InFlight => self.trace.end,
@@ -177,124 +172,146 @@ impl Scene<'_> {
             let (Lane::Client(client), Lane::Node(_)) = (message.from, message.to) else { continue };
             let text = shortened(&message.label, 26);
             let x = self.axis.x(message.sent);
-            let says = !is_about_connection(&message.label) && message.label != "…";
-            let is_wanted = says && message.sent >= self.window.from;
-            if is_wanted && labels[client].try_place(x, x + width(&text, NOTE_SIZE) + 8.0, 1).is_some() {
-                words.text("note halo", (x + 2.0, from.line + 11.0), Anchor::Start, &text);
+            let has_text = !is_about_connection(&message.label) && message.label != "…";
+            let show_label = has_text && message.sent >= self.window.from;
+            if show_label && labels[client].try_place(x, x + width(&text, NOTE_SIZE) + 8.0, 1).is_some() {
+                labels_svg.text("note halo", (x + 2.0, from.line + 11.0), Anchor::Start, &text);
             }
         }
-        svg.add(&words);
+        svg.add(&labels_svg);
     }
 
     fn message(&self, svg: &mut Svg, message: &Message, until: Instant, (from, to): (f64, f64)) {
         let kind = match (message.from, message.to) {
-            (_, Lane::Resource) => "m ask writes",
+            (_, Lane::Resource) => "m request writes",
             (_, Lane::Client(_) | Lane::Node(_)) if is_about_connection(&message.label) => "m conn",
-            (Lane::Client(_), Lane::Client(_) | Lane::Node(_)) => "m ask",
-            (Lane::Node(_) | Lane::Resource, Lane::Client(_) | Lane::Node(_)) => "m answer",
+            (Lane::Client(_), Lane::Client(_) | Lane::Node(_)) => "m request",
+            (Lane::Node(_) | Lane::Resource, Lane::Client(_) | Lane::Node(_)) => "m reply",
         };
         let start = (self.axis.x(message.sent), from);
         let x = self.axis.x(until);
         let Message { label, sent, .. } = message;
         let (sender, receiver) = (self.servers.name(message.from), self.servers.name(message.to));
-        let said = |delivery: &str| format!("{sender} → {receiver}: {label}\nsent {sent}, {delivery}");
+        let tooltip = |fate: &str| format!("{sender} → {receiver}: {label}\nsent {sent}, {fate}");
         match message.delivery {
             Delivery::Arrived(at) => {
                 let took = length(at.since(*sent));
-                svg.path(kind, &[start, (x, to)], &said(&format!("arrived {at}, after {took}")));
+                svg.path(kind, &[start, (x, to)], &tooltip(&format!("arrived {at}, after {took}")));
                 arrowhead(svg, kind, start, (x, to));
             }
             Delivery::Lost(at) => {
-                let title = said(&format!("lost {at}"));
+                let title = tooltip(&format!("lost {at}"));
                 let middle = (x, (from + to) / 2.0);
                 svg.path(&format!("{kind} lost"), &[start, middle], &title);
                 svg.cross("lost", middle, 4.0, &title);
             }
             Delivery::InFlight => {
                 let middle = (x, (from + to) / 2.0);
-                svg.path(&format!("{kind} under-way"), &[start, middle], &said("still under way at the end"));
+                svg.path(&format!("{kind} under-way"), &[start, middle], &tooltip("still in flight at the end"));
             }
         }
     }
 
-    // ---- locks ----
-
     fn acquisition(&self, svg: &mut Svg, acquisition: &Acquisition, y: f64) {
-        let colour = colour(self.story, &acquisition.name);
+        let colour = colour(self.timeline, &acquisition.name);
         let x = |at| self.axis.x(at);
-        let Acquisition { client, lock, asked, granted, .. } = acquisition;
-        let label = self.story.label(acquisition);
+        let Acquisition { client, lock, requested, granted, .. } = acquisition;
+        let label = self.timeline.label(acquisition);
         let name = &acquisition.name;
         let fence = acquisition.fence.map_or_else(String::new, |fence| format!(", fence {fence}"));
-        let who = format!("client {client} {lock}: {name}{fence}");
-        // Waits, then holds, then releases.
-        let waited = granted.unwrap_or(acquisition.over);
+        let acquisition_label = format!("client {client} {lock}: {name}{fence}");
+        let waited = granted.unwrap_or(acquisition.last_event);
         svg.line(
             &format!("wait {colour}"),
-            (x(*asked), y),
+            (x(*requested), y),
             (x(waited), y),
-            &format!("{who}\nwaits from {asked} to {waited}"),
+            &format!("{acquisition_label}\nwaits from {requested} to {waited}"),
         );
-        if *asked >= self.window.from {
-            svg.circle(&format!("asked {colour}"), (x(*asked), y), 2.6, &format!("{who}\nwanted {asked}"));
+        if *requested >= self.window.from {
+            svg.circle(
+                &format!("requested {colour}"),
+                (x(*requested), y),
+                2.6,
+                &format!("{acquisition_label}\nrequested {requested}"),
+            );
         }
         if let Some(end) = acquisition.believed.last().map(|span| span.to)
-            && end < acquisition.over
-            && acquisition.untold().is_none()
+            && end < acquisition.last_event
+            && acquisition.unreported().is_none()
         {
-            let title = format!("{who}\nover, and has no answer yet, from {end} to {}", acquisition.over);
-            svg.line(&format!("back {colour}"), (x(end), y), (x(acquisition.over), y), &title);
+            let title = format!(
+                "{acquisition_label}\nno longer held, release not confirmed, from {end} to {}",
+                acquisition.last_event
+            );
+            svg.line(&format!("back {colour}"), (x(end), y), (x(acquisition.last_event), y), &title);
         }
         for span in &acquisition.believed {
-            self.belief(svg, acquisition, *span, (&colour, &who), y);
+            self.belief(svg, acquisition, *span, (&colour, &acquisition_label), y);
         }
-        if let Some(span) = acquisition.untold() {
-            let title = format!("{who}\nover, but its process was not told {}", told(span));
-            svg.rect(&format!("untold {colour}"), (x(span.from), y - 4.0), (x(span.to) - x(span.from), 8.0), &title);
+        if let Some(span) = acquisition.unreported() {
+            let title =
+                format!("{acquisition_label}\nno longer held, but the process was not notified {}", describe(span));
+            svg.rect(
+                &format!("unreported {colour}"),
+                (x(span.from), y - 4.0),
+                (x(span.to) - x(span.from), 8.0),
+                &title,
+            );
         }
         for at in &acquisition.renewed {
             if self.is_in(*at) {
-                svg.line("tick", (x(*at), y - BAR / 2.0), (x(*at), y + BAR / 2.0), &format!("{who}\nrenewed {at}"));
+                svg.line(
+                    "tick",
+                    (x(*at), y - BAR / 2.0),
+                    (x(*at), y + BAR / 2.0),
+                    &format!("{acquisition_label}\nrenewed {at}"),
+                );
             }
         }
-        self.ends(svg, acquisition, &who, y);
+        self.ends(svg, acquisition, &acquisition_label, y);
         self.label(svg, acquisition, (&label, &colour), y);
     }
 
     /// Draws a bar while the client believes to hold the lock; hollow while it is only offered.
-    fn belief(&self, svg: &mut Svg, acquisition: &Acquisition, span: Span, (colour, who): (&str, &str), y: f64) {
+    fn belief(
+        &self,
+        svg: &mut Svg,
+        acquisition: &Acquisition,
+        span: Span,
+        (colour, acquisition_label): (&str, &str),
+        y: f64,
+    ) {
         if span.is_empty() || !self.sees(span) {
             return;
         }
-        let claimed = if self.story.claims { acquisition.claimed.unwrap_or(span.to) } else { span.from };
+        let claimed = if self.timeline.claims { acquisition.claimed.unwrap_or(span.to) } else { span.from };
         let claimed = claimed.clamp(span.from, span.to);
         let bar = |svg: &mut Svg, class: &str, part: Span, what: &str| {
             let (from, to) = (self.axis.x(part.from), self.axis.x(part.to));
-            let title = format!("{who}\n{what} {}", told(part));
+            let title = format!("{acquisition_label}\n{what} {}", describe(part));
             svg.rect(&format!("{class} {colour}"), (from, y - BAR / 2.0), ((to - from).max(1.5), BAR), &title);
         };
         if claimed > span.from {
-            bar(svg, "offer", Span { from: span.from, to: claimed }, "is offered it");
+            bar(svg, "offer", Span { from: span.from, to: claimed }, "offered");
         }
         if claimed < span.to {
-            bar(svg, "held", Span { from: claimed, to: span.to }, "believes to hold it");
+            bar(svg, "held", Span { from: claimed, to: span.to }, "believes to hold the lock");
         }
         // Expired, without an event.
-        let by_itself = acquisition.gave_back.is_none_or(|at| at > span.to)
+        let by_itself = acquisition.released.is_none_or(|at| at > span.to)
             && acquisition.ended.as_ref().is_none_or(|(at, _)| *at > span.to)
             && span.to < self.trace.end;
         if by_itself && self.is_in(span.to) {
-            let (x, title) = (self.axis.x(span.to), format!("{who}\nvalid until {}", span.to));
+            let (x, title) = (self.axis.x(span.to), format!("{acquisition_label}\nvalid until {}", span.to));
             let (t, b) = (y - BAR / 2.0 - 2.0, y + BAR / 2.0 + 2.0);
             svg.path("until", &[(x - 4.0, t), (x, t), (x, b), (x - 4.0, b)], &title);
         }
     }
 
-    /// Draws the last event.
-    fn ends(&self, svg: &mut Svg, acquisition: &Acquisition, who: &str, y: f64) {
+    fn ends(&self, svg: &mut Svg, acquisition: &Acquisition, acquisition_label: &str, y: f64) {
         if let Some((at, why)) = acquisition.lost.as_ref().filter(|(at, _)| self.is_in(*at)) {
             let x = self.axis.x(*at);
-            svg.cross("loss", (x, y), 4.5, &format!("{who}\ntold {at}: lost, {why}"));
+            svg.cross("loss", (x, y), 4.5, &format!("{acquisition_label}\nnotified {at}: lost, {why}"));
             svg.text(
                 "note loss-text halo",
                 (x + 7.0, y - 3.0),
@@ -304,11 +321,16 @@ impl Scene<'_> {
         }
         if let Some((at, how)) = acquisition.ended.as_ref().filter(|(at, _)| self.is_in(*at)) {
             let x = self.axis.x(*at);
-            svg.line("end", (x, y - 5.0), (x, y + 5.0), &format!("{who}\nended {at}: {how}"));
+            svg.line("end", (x, y - 5.0), (x, y + 5.0), &format!("{acquisition_label}\nended {at}: {how}"));
         } else if acquisition.granted.is_none()
-            && let Some(at) = acquisition.gave_back.filter(|at| self.is_in(*at))
+            && let Some(at) = acquisition.released.filter(|at| self.is_in(*at))
         {
-            svg.line("end", (self.axis.x(at), y - 5.0), (self.axis.x(at), y + 5.0), &format!("{who}\ndropped {at}"));
+            svg.line(
+                "end",
+                (self.axis.x(at), y - 5.0),
+                (self.axis.x(at), y + 5.0),
+                &format!("{acquisition_label}\ndropped {at}"),
+            );
         }
     }
 
@@ -321,13 +343,13 @@ impl Scene<'_> {
         match seen.filter(|(_, wide)| *wide > 0.0).reduce(|a, b| if a.1 >= b.1 { a } else { b }) {
             Some((from, wide)) if wide >= needed => {
                 // A held bar needs a contrasting colour; an offer is hollow.
-                let offered = self.story.claims && acquisition.claimed.is_none();
+                let offered = self.timeline.claims && acquisition.claimed.is_none();
                 let class = if offered { "bar halo".to_owned() } else { format!("bar on-{colour}") };
                 svg.text(&class, (from + 5.0, y + 4.0), Anchor::Start, label);
             }
             Some((from, wide)) => svg.text("bar halo", (from + wide + 8.0, y + 4.0), Anchor::Start, label),
             None => {
-                let from = self.axis.x(acquisition.asked.max(self.window.from));
+                let from = self.axis.x(acquisition.requested.max(self.window.from));
                 svg.text("bar halo", (from + 6.0, y - 2.5), Anchor::Start, label);
             }
         }
@@ -335,16 +357,16 @@ impl Scene<'_> {
 
     fn writes(&self, svg: &mut Svg, layout: &Layout) {
         let Some(band) = layout.resource else { return };
-        let mut labels = vec![Rows::default(); self.story.names.len()];
-        let mut last: Vec<Option<String>> = vec![None; self.story.names.len()];
+        let mut labels = vec![Rows::default(); self.timeline.names.len()];
+        let mut last: Vec<Option<String>> = vec![None; self.timeline.names.len()];
         for entry in self.trace.entries.iter().filter(|entry| self.is_in(entry.at)) {
             let What::Write { client, lock, name, fence, accepted } = &entry.what else { continue };
-            let (x, row) = (self.axis.x(entry.at), self.story.name(name));
+            let (x, row) = (self.axis.x(entry.at), self.timeline.name(name));
             let y = band.row(row);
             let number = fence.map_or_else(|| "no fence".to_owned(), |fence| format!("fence {fence}"));
-            let taken = if *accepted { "taken" } else { "refused" };
-            let title = format!("write of client {client} {lock} to {name}, {number}: {taken}, {}", entry.at);
-            let colour = colour(self.story, name);
+            let verdict = if *accepted { "taken" } else { "refused" };
+            let title = format!("write of client {client} {lock} to {name}, {number}: {verdict}, {}", entry.at);
+            let colour = colour(self.timeline, name);
             if *accepted {
                 svg.circle(&format!("write {colour}"), (x, y), 4.5, &title);
             } else {
@@ -352,10 +374,9 @@ impl Scene<'_> {
                 svg.cross("loss", (x, y), 5.5, &title);
             }
             let text = match fence {
-                Some(fence) => format!("c{client} · fence {}", self.story.fence(*fence)),
+                Some(fence) => format!("c{client} · fence {}", self.timeline.fence(*fence)),
                 None => format!("c{client} · no fence"),
             };
-            // Skips repetitions.
             if *accepted && last[row].as_ref() == Some(&text) {
                 continue;
             }
@@ -390,26 +411,24 @@ impl Scene<'_> {
         }
     }
 
-    // ---- above all lanes ----
-
     /// Draws findings, the end of the faults, and texts without a lane.
     fn heads(&self) -> Vec<Head> {
-        let mut wanted: Vec<(Instant, &'static str, String, Option<usize>)> = Vec::new();
+        let mut texts: Vec<(Instant, &'static str, String, Option<usize>)> = Vec::new();
         for (i, finding) in self.findings.iter().enumerate() {
             let text = if i < TEXTS { finding.text() } else { String::new() };
             let class = if finding.promised { "violation" } else { "violation excused" };
-            wanted.push((finding.violation.at, class, text, Some(i)));
+            texts.push((finding.violation.at, class, text, Some(i)));
         }
-        wanted.extend(self.trace.calm.map(|at| (at, "calm", "the faults end".to_owned(), None)));
+        texts.extend(self.trace.calm.map(|at| (at, "calm", "the faults end".to_owned(), None)));
         for entry in &self.trace.entries {
             if let What::Note { lane: None, text } = &entry.what
                 && self.trace.calm != Some(entry.at)
             {
-                wanted.push((entry.at, "general", text.clone(), None));
+                texts.push((entry.at, "general", text.clone(), None));
             }
         }
         let mut rows = Rows::default();
-        let seen = wanted.into_iter().filter(|(at, ..)| self.is_in(*at));
+        let seen = texts.into_iter().filter(|(at, ..)| self.is_in(*at));
         let mut heads: Vec<Head> = seen
             .map(|(at, class, text, finding)| {
                 let (x, wide) = (self.axis.x(at), width(&text, TEXT_SIZE) + 10.0);
@@ -426,7 +445,6 @@ impl Scene<'_> {
                 Head { class, x, text_x, anchor, row: 0, text, finding }
             })
             .collect();
-        // From the left, so that rows fill up.
         heads.sort_by(|a, b| a.x.total_cmp(&b.x));
         for head in &mut heads {
             let wide = width(&head.text, TEXT_SIZE) + 10.0;
@@ -472,7 +490,6 @@ fn lane_class(lane: Lane) -> &'static str {
     }
 }
 
-/// Draws the head of an arrow that comes from `start`.
 fn arrowhead(svg: &mut Svg, kind: &str, start: (f64, f64), end: (f64, f64)) {
     let (dx, dy) = (end.0 - start.0, end.1 - start.1);
     let long = dx.hypot(dy).max(1.0);
@@ -490,7 +507,7 @@ fn shortened(text: &str, chars: usize) -> String {
     format!("{head}…")
 }
 
-fn told(span: Span) -> String {
+fn describe(span: Span) -> String {
     let Span { from, to } = span;
     format!("from {from} to {to}, {}", length(to.since(from)))
 }

@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use lock_proto::sim::trace::{Lane, Trace, What};
 
 use super::axis::{Axis, length};
-use super::room::{Rows, width};
-use super::story::{Span, Story};
+use super::spacing::{Rows, width};
+use super::timeline::{Span, Timeline};
 use super::{NOTE_SIZE, TEXT_SIZE};
 
-/// Heights of a bar and of its row.
 pub(super) const BAR: f64 = 14.0;
 const ROW: f64 = 20.0;
 const NOTE_ROW: f64 = 13.0;
@@ -19,19 +18,16 @@ pub(super) const AXIS: f64 = 46.0;
 /// Space between clients and nodes, for the messages.
 const BETWEEN: f64 = 34.0;
 
-/// Position of one lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Band {
     pub(super) top: f64,
     pub(super) bottom: f64,
     /// Where messages leave and arrive.
     pub(super) line: f64,
-    /// The middle of its first row.
     first: f64,
 }
 
 impl Band {
-    /// Returns the middle of a row.
     pub(super) fn row(&self, row: usize) -> f64 {
         self.first + row as f64 * ROW
     }
@@ -43,13 +39,10 @@ pub(super) struct Flag {
     pub(super) x: f64,
     pub(super) y: f64,
     pub(super) text: String,
-    /// Whether this is a clock.
     pub(super) clock: bool,
-    /// Whether the text fits.
     pub(super) shown: bool,
 }
 
-/// Positions of all elements.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Layout {
     pub(super) clients: Vec<Band>,
@@ -60,62 +53,60 @@ pub(super) struct Layout {
     /// The height of each cut; `None` outside of the window.
     pub(super) cuts: Vec<Option<f64>>,
     pub(super) flags: Vec<Flag>,
-    /// Top of the lanes.
     pub(super) top: f64,
     pub(super) height: f64,
 }
 
 /// Contents of each lane before its height is known.
 #[derive(Default)]
-struct Rough {
+struct Draft {
     flags: Vec<(Lane, usize, Flag)>,
-    /// Rows of flags on each lane.
     notes: BTreeMap<Lane, Rows>,
 }
 
 impl Layout {
     /// Places everything within the window, below a head of height `head`.
-    pub(super) fn of(trace: &Trace, story: &Story, axis: &Axis, window: Span, head: f64) -> Self {
-        let rough = Rough::of(trace, axis, window);
+    pub(super) fn of(trace: &Trace, timeline: &Timeline, axis: &Axis, window: Span, head: f64) -> Self {
+        let draft = Draft::of(trace, axis, window);
         let mut layout = Self { top: AXIS + head, ..Self::default() };
         let mut rows = vec![Rows::default(); trace.clients];
-        for acquisition in &story.acquisitions {
-            let seen = acquisition.asked <= window.to && acquisition.over >= window.from;
-            let from = axis.x(acquisition.asked);
+        for acquisition in &timeline.acquisitions {
+            let seen = acquisition.requested <= window.to && acquisition.last_event >= window.from;
+            let from = axis.x(acquisition.requested);
             let shown = seen.then(|| rows.get_mut(acquisition.client)).flatten();
             // A short bar needs room for its label.
-            let end = axis.x(acquisition.over).max(from + width(&story.label(acquisition), TEXT_SIZE) + 16.0) + 6.0;
+            let end =
+                axis.x(acquisition.last_event).max(from + width(&timeline.label(acquisition), TEXT_SIZE) + 16.0) + 6.0;
             layout.rows.push(shown.map(|rows| rows.place(from, end)));
         }
         let mut y = layout.top;
         for (client, rows) in rows.iter().enumerate() {
-            let notes = rough.rows(Lane::Client(client)) * NOTE_ROW;
+            let notes = draft.rows(Lane::Client(client)) * NOTE_ROW;
             let first = y + 8.0 + notes + ROW / 2.0;
             // Below the rows is room for a note about the process.
             let line = y + 8.0 + notes + rows.len().max(1) as f64 * ROW + 10.0;
             layout.clients.push(Band { top: y, bottom: line + 14.0, line, first });
             y = line + 14.0;
         }
-        y += layout.place_cuts(story, axis, window, y);
+        y += layout.place_cuts(timeline, axis, window, y);
         for node in 0..trace.nodes {
             let line = y + 14.0;
-            let bottom = line + 16.0 + rough.rows(Lane::Node(node)) * NOTE_ROW;
+            let bottom = line + 16.0 + draft.rows(Lane::Node(node)) * NOTE_ROW;
             layout.nodes.push(Band { top: y, bottom, line, first: line + 16.0 });
             y = bottom;
         }
         let written = |what: &What| matches!(what, What::Write { .. });
         if trace.entries.iter().any(|entry| written(&entry.what)) {
             y += 10.0;
-            let bottom = y + 12.0 + story.names.len() as f64 * ROW;
+            let bottom = y + 12.0 + timeline.names.len() as f64 * ROW;
             layout.resource = Some(Band { top: y, bottom, line: y, first: y + 6.0 + ROW / 2.0 });
             y = bottom;
         }
         layout.height = y + 8.0;
-        layout.place_flags(rough);
+        layout.place_flags(draft);
         layout
     }
 
-    /// Returns the position of a lane, if it is drawn.
     pub(super) fn band(&self, lane: Lane) -> Option<Band> {
         match lane {
             Lane::Client(client) => self.clients.get(client).copied(),
@@ -124,7 +115,6 @@ impl Layout {
         }
     }
 
-    /// Returns all lanes from top to bottom.
     pub(super) fn bands(&self) -> impl Iterator<Item = (Lane, Band)> {
         let clients = self.clients.iter().enumerate().map(|(i, band)| (Lane::Client(i), *band));
         let nodes = self.nodes.iter().enumerate().map(|(i, band)| (Lane::Node(i), *band));
@@ -132,9 +122,9 @@ impl Layout {
     }
 
     /// Places cuts into the network, between clients and nodes. Returns the height of the network.
-    fn place_cuts(&mut self, story: &Story, axis: &Axis, window: Span, top: f64) -> f64 {
+    fn place_cuts(&mut self, timeline: &Timeline, axis: &Axis, window: Span, top: f64) -> f64 {
         let mut rows = Rows::default();
-        for cut in &story.cuts {
+        for cut in &timeline.cuts {
             let seen = cut.span.from <= window.to && cut.span.to >= window.from;
             let (from, to) = (axis.x(cut.span.from), axis.x(cut.span.to));
             let row = seen.then(|| rows.place(from, to.max(from + 110.0) + 4.0));
@@ -143,8 +133,8 @@ impl Layout {
         BETWEEN + rows.len() as f64 * CUT_ROW
     }
 
-    fn place_flags(&mut self, rough: Rough) {
-        for (lane, row, mut flag) in rough.flags {
+    fn place_flags(&mut self, draft: Draft) {
+        for (lane, row, mut flag) in draft.flags {
             let Some(band) = self.band(lane) else { continue };
             flag.y = row as f64 * NOTE_ROW
                 + match lane {
@@ -156,9 +146,9 @@ impl Layout {
     }
 }
 
-impl Rough {
+impl Draft {
     fn of(trace: &Trace, axis: &Axis, window: Span) -> Self {
-        let mut rough = Self::default();
+        let mut draft = Self::default();
         for entry in trace.entries.iter().filter(|entry| entry.at >= window.from && entry.at <= window.to) {
             let (lane, text, clock) = match &entry.what {
                 What::Note { lane: Some(lane), text } => (*lane, text.clone(), false),
@@ -177,10 +167,10 @@ impl Rough {
             };
             let x = axis.x(entry.at);
             let end = x + 16.0 + width(&text, NOTE_SIZE);
-            let row = rough.notes.entry(lane).or_default().try_place(x, end, 4);
-            rough.flags.push((lane, row.unwrap_or(0), Flag { x, y: 0.0, text, clock, shown: row.is_some() }));
+            let row = draft.notes.entry(lane).or_default().try_place(x, end, 4);
+            draft.flags.push((lane, row.unwrap_or(0), Flag { x, y: 0.0, text, clock, shown: row.is_some() }));
         }
-        rough
+        draft
     }
 
     fn rows(&self, lane: Lane) -> f64 {

@@ -5,10 +5,10 @@ mod draw;
 mod layout;
 mod overview;
 mod page;
-mod room;
-mod story;
+mod spacing;
 #[cfg(test)]
 mod tests;
+mod timeline;
 
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -21,18 +21,15 @@ use lock_proto::sim::{Outcome, Plan, Violation};
 use axis::Axis;
 use draw::Scene;
 use page::Page;
-use story::{Span, Story};
+use timeline::{Span, Timeline};
 
-/// Text sizes in pixels.
 const TEXT_SIZE: f64 = 11.0;
 const NOTE_SIZE: f64 = 9.5;
 /// Number of locks with their own colour. Further names have a dashed edge.
 const COLOURS: usize = 6;
-/// Minimum width of the picture.
-const LEAST_WIDTH: f64 = 1_080.0;
+const MIN_WIDTH: f64 = 1_080.0;
 /// Maximum number of messages; of a longer run only a part is drawn.
 const MESSAGES: usize = 600;
-/// Number of these messages after the finding.
 const AFTER: usize = 120;
 
 /// A run to draw.
@@ -89,19 +86,20 @@ impl Servers {
 /// Draws a run as a self-contained HTML page.
 #[must_use]
 pub fn page(run: &Run<'_>) -> String {
-    let story = Story::of(run.trace);
+    let timeline = Timeline::of(run.trace);
     let findings = findings(run);
     let window = window(run, &findings);
-    let axis = axis(run.trace, &story, window);
+    let axis = axis(run.trace, &timeline, window);
     let servers = Servers::of(run.plan.scenario.backend);
-    let scene = Scene { trace: run.trace, story: &story, axis: &axis, window, findings: &findings, servers };
-    let overview = overview::overview(run.trace, &story, servers, window, &findings);
-    let page = Page { run, story: &story, findings: &findings, window, overview: &overview, drawn: &scene.draw() };
-    page.write(looked_at(&findings).map(|finding| axis.x(finding.violation.at)))
+    let scene = Scene { trace: run.trace, timeline: &timeline, axis: &axis, window, findings: &findings, servers };
+    let overview = overview::overview(run.trace, &timeline, servers, window, &findings);
+    let page =
+        Page { run, timeline: &timeline, findings: &findings, window, overview: &overview, drawn: &scene.draw() };
+    page.write(main_finding(&findings).map(|finding| axis.x(finding.violation.at)))
 }
 
 /// Returns the finding that the page is about.
-fn looked_at(findings: &[Finding]) -> Option<&Finding> {
+fn main_finding(findings: &[Finding]) -> Option<&Finding> {
     findings.iter().find(|finding| finding.promised).or_else(|| findings.first())
 }
 
@@ -119,13 +117,12 @@ fn findings(run: &Run<'_>) -> Vec<Finding> {
     violations.map(|violation| Finding { promised: run.plan.promises(violation.rule), violation }).collect()
 }
 
-/// Returns the part to draw in detail: the requested one, or the whole run, or a readable part
-/// around the first finding.
+/// Returns the requested part, or the whole run, or a readable part around the first finding.
 fn window(run: &Run<'_>, findings: &[Finding]) -> Span {
     let (messages, end) = (&run.trace.messages, run.trace.end);
     let mut window = Span { from: Instant::ZERO, to: end };
     if messages.len() > MESSAGES && run.window == (None, None) {
-        let last = looked_at(findings).map_or(MESSAGES, |finding| {
+        let last = main_finding(findings).map_or(MESSAGES, |finding| {
             messages.partition_point(|message| message.sent <= finding.violation.at).saturating_add(AFTER).max(MESSAGES)
         });
         let sent = |index: usize| messages.get(index).map(|message| message.sent);
@@ -149,11 +146,10 @@ fn arrival(message: &Message) -> Option<Instant> {
     }
 }
 
-/// Creates the axis from all times at which something is drawn.
-fn axis(trace: &Trace, story: &Story, window: Span) -> Axis {
+fn axis(trace: &Trace, timeline: &Timeline, window: Span) -> Axis {
     let mut times: BTreeSet<Instant> = trace.entries.iter().map(|entry| entry.at).collect();
     times.extend(trace.messages.iter().flat_map(|message| [Some(message.sent), arrival(message)]).flatten());
-    times.extend(story.acquisitions.iter().flat_map(|acquisition| &acquisition.believed).map(|span| span.to));
+    times.extend(timeline.acquisitions.iter().flat_map(|acquisition| &acquisition.believed).map(|span| span.to));
     times.extend(trace.calm);
     let seen = trace.messages.iter().filter(|message| message.sent >= window.from && message.sent <= window.to);
     let mut flights: Vec<Duration> = seen
@@ -162,5 +158,5 @@ fn axis(trace: &Trace, story: &Story, window: Span) -> Axis {
         .collect();
     flights.sort_unstable();
     let flight = flights.get(flights.len() / 2).copied().unwrap_or(Duration::from_millis(5));
-    Axis::broken(window, &times, flight, LEAST_WIDTH)
+    Axis::broken(window, &times, flight, MIN_WIDTH)
 }

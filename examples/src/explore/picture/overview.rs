@@ -4,8 +4,8 @@ use lock_proto::sim::trace::{Lane, State, Trace, What};
 
 use super::axis::Axis;
 use super::draw::colour;
-use super::room::Rows;
-use super::story::{Span, Story};
+use super::spacing::Rows;
+use super::timeline::{Span, Timeline};
 use super::{Finding, NOTE_SIZE, Servers};
 use crate::svg::{Anchor, Svg};
 
@@ -14,9 +14,14 @@ const NAMES: f64 = 78.0;
 const ROW: f64 = 7.0;
 const AXIS: f64 = 20.0;
 
-/// Draws the holds of the clients, pauses, findings, and a frame around `window`, the detailed
-/// part.
-pub(super) fn overview(trace: &Trace, story: &Story, servers: Servers, window: Span, findings: &[Finding]) -> String {
+/// Draws holds, pauses and findings, and a frame around the detailed part.
+pub(super) fn overview(
+    trace: &Trace,
+    timeline: &Timeline,
+    servers: Servers,
+    window: Span,
+    findings: &[Finding],
+) -> String {
     let whole = Span { from: lock_proto::Instant::ZERO, to: trace.end };
     let axis = Axis::linear(whole, WIDTH - NAMES);
     let x = |at| NAMES + axis.x(at);
@@ -26,11 +31,11 @@ pub(super) fn overview(trace: &Trace, story: &Story, servers: Servers, window: S
     for client in 0..trace.clients {
         let mut rows = Rows::default();
         let mut bars = Svg::new();
-        for acquisition in story.acquisitions.iter().filter(|acquisition| acquisition.client == client) {
-            let (from, to) = (x(acquisition.asked), x(acquisition.over));
+        for acquisition in timeline.acquisitions.iter().filter(|acquisition| acquisition.client == client) {
+            let (from, to) = (x(acquisition.requested), x(acquisition.last_event));
             let middle = y + 3.0 + (rows.place(from, to + 1.0) as f64 + 0.5) * ROW;
-            let colour = colour(story, &acquisition.name);
-            let waited = x(acquisition.granted.unwrap_or(acquisition.over));
+            let colour = colour(timeline, &acquisition.name);
+            let waited = x(acquisition.granted.unwrap_or(acquisition.last_event));
             bars.line(&format!("wait {colour}"), (from, middle), (waited, middle), "");
             for span in acquisition.believed.iter().filter(|span| !span.is_empty()) {
                 let wide = (x(span.to) - x(span.from)).max(1.0);
@@ -39,15 +44,15 @@ pub(super) fn overview(trace: &Trace, story: &Story, servers: Servers, window: S
         }
         let bottom = y + 6.0 + rows.len().max(1) as f64 * ROW;
         tops.push((Lane::Client(client), y, bottom));
-        still(&mut body, story, Lane::Client(client), (y, bottom), x);
+        draw_interruptions(&mut body, timeline, Lane::Client(client), (y, bottom), x);
         body.add(&bars);
         y = bottom;
     }
     for node in 0..trace.nodes {
         let bottom = y + 11.0;
         tops.push((Lane::Node(node), y, bottom));
-        still(&mut body, story, Lane::Node(node), (y, bottom), x);
-        for cut in story.cuts.iter().filter(|cut| cut.node == node) {
+        draw_interruptions(&mut body, timeline, Lane::Node(node), (y, bottom), x);
+        for cut in timeline.cuts.iter().filter(|cut| cut.node == node) {
             let wide = (x(cut.span.to) - x(cut.span.from)).max(1.0);
             body.rect("cut", (x(cut.span.from), y + 3.5), (wide, 4.0), &format!("client {} is cut off", cut.client));
         }
@@ -101,14 +106,20 @@ pub(super) fn overview(trace: &Trace, story: &Story, servers: Servers, window: S
     svg.into_text()
 }
 
-fn still(svg: &mut Svg, story: &Story, lane: Lane, (top, bottom): (f64, f64), x: impl Fn(lock_proto::Instant) -> f64) {
-    for still in story.stills.iter().filter(|still| still.lane == lane) {
-        let class = match still.state {
+fn draw_interruptions(
+    svg: &mut Svg,
+    timeline: &Timeline,
+    lane: Lane,
+    (top, bottom): (f64, f64),
+    x: impl Fn(lock_proto::Instant) -> f64,
+) {
+    for interruption in timeline.interruptions.iter().filter(|interruption| interruption.lane == lane) {
+        let class = match interruption.state {
             State::Paused => "paused",
             State::Down => "down",
             State::Running => continue,
         };
-        let wide = (x(still.span.to) - x(still.span.from)).max(1.0);
-        svg.rect(class, (x(still.span.from), top + 0.5), (wide, bottom - top - 1.0), "");
+        let wide = (x(interruption.span.to) - x(interruption.span.from)).max(1.0);
+        svg.rect(class, (x(interruption.span.from), top + 0.5), (wide, bottom - top - 1.0), "");
     }
 }

@@ -4,7 +4,7 @@ use lock_proto::sim::Rule;
 use lock_proto::sim::scenario::{Bounds, Origin};
 
 use super::axis::seconds;
-use super::story::{Span, Story};
+use super::timeline::{Span, Timeline};
 use super::{COLOURS, Finding, Run};
 use crate::svg::{Escaped, Svg};
 
@@ -17,10 +17,9 @@ const PATTERNS: &str = "\
 </defs></svg>
 ";
 
-/// The contents of a page.
 pub(super) struct Page<'a> {
     pub(super) run: &'a Run<'a>,
-    pub(super) story: &'a Story,
+    pub(super) timeline: &'a Timeline,
     pub(super) findings: &'a [Finding],
     /// The part that is drawn in detail.
     pub(super) window: Span,
@@ -40,7 +39,7 @@ impl Page<'_> {
         ));
         head(&mut out, self.run, &title);
         verdict(&mut out, self.findings);
-        legend(&mut out, self.story);
+        legend(&mut out, self.timeline);
         out.put(format_args!("<h2>The whole run, to scale</h2>\n{}<h2>Drawn out", self.overview));
         let Span { from, to } = self.window;
         if from > lock_proto::Instant::ZERO || to < self.run.trace.end {
@@ -48,13 +47,13 @@ impl Page<'_> {
             out.put(format_args!(": from {from} to {to} (other parts: <code>--from</code>, <code>--to</code>)"));
         }
         out.put(format_args!(
-            "</h2>\n{}<p class=\"note\">Where nothing happens time is left out: a grey stripe tells how much. All else is to one \
-             scale. Rest the pointer on anything to read more.</p>\n",
+            "</h2>\n{}<p class=\"note\">Idle time is left out; a grey stripe shows how much. Everything else is to one scale. \
+             Hover over a mark for details.</p>\n",
             self.drawn
         ));
         details(&mut out, "The plan", &self.run.plan.to_string(), true);
         let log = &self.run.outcome.log;
-        details(&mut out, "The end of the log", if log.is_empty() { "nothing was kept" } else { log }, false);
+        details(&mut out, "The end of the log", if log.is_empty() { "empty" } else { log }, false);
         if let Some(x) = focus {
             // The only script: it scrolls to the finding. The page is readable without it.
             out.put(format_args!(
@@ -76,7 +75,7 @@ fn title(run: &Run<'_>) -> String {
 
 fn head(out: &mut Svg, run: &Run<'_>, title: &str) {
     let (plan, outcome) = (run.plan, run.outcome);
-    out.put(format_args!("<h1>{}</h1>\n<p>What goes wrong: {}.", Escaped(title), Escaped(plan.scenario.about)));
+    out.put(format_args!("<h1>{}</h1>\n<p>Faults: {}.", Escaped(title), Escaped(plan.scenario.about)));
     if let Bounds::Beyond(what) = plan.scenario.bounds {
         out.put(format_args!(" <strong>Beyond the bounds of the promises:</strong> {}.", Escaped(what)));
     }
@@ -115,15 +114,15 @@ fn details(out: &mut Svg, what: &str, text: &str, open: bool) {
 }
 
 /// The legend: each kind of mark with its meaning.
-fn legend(out: &mut Svg, story: &Story) {
+fn legend(out: &mut Svg, timeline: &Timeline) {
     out.put(format_args!("<div class=\"legend\">\n"));
-    for (number, name) in story.names.iter().enumerate() {
+    for (number, name) in timeline.names.iter().enumerate() {
         let again = if number >= COLOURS { " again" } else { "" };
         let class = format!("held n{}{again}", number % COLOURS);
         entry(out, &format!("lock {name}"), |svg| svg.rect(&class, (1.0, 3.0), (32.0, 10.0), ""));
     }
-    entry(out, "waits, is offered, holds, gives back", |svg| {
-        svg.circle("asked n0", (3.0, 8.0), 2.4, "");
+    entry(out, "waiting, offered, held, releasing", |svg| {
+        svg.circle("requested n0", (3.0, 8.0), 2.4, "");
         svg.line("wait n0", (3.0, 8.0), (9.0, 8.0), "");
         svg.rect("offer n0", (9.0, 3.0), (6.0, 10.0), "");
         svg.rect("held n0", (15.0, 3.0), (12.0, 10.0), "");
@@ -135,36 +134,36 @@ fn legend(out: &mut Svg, story: &Story) {
         svg.line("tick", (13.0, 3.0), (13.0, 13.0), "");
         svg.path("until", &[(28.0, 1.0), (32.0, 1.0), (32.0, 15.0), (28.0, 15.0)], "");
     });
-    entry(out, "over, and its holder does not know", |svg| svg.rect("untold n0", (1.0, 4.0), (32.0, 8.0), ""));
-    entry(out, "told that it is lost", |svg| svg.cross("loss", (17.0, 8.0), 4.5, ""));
+    entry(out, "expired, holder not notified yet", |svg| svg.rect("unreported n0", (1.0, 4.0), (32.0, 8.0), ""));
+    entry(out, "notified of the loss", |svg| svg.cross("loss", (17.0, 8.0), 4.5, ""));
     entry(out, "stopped", |svg| svg.rect("paused", (1.0, 1.0), (32.0, 14.0), ""));
     entry(out, "dead", |svg| svg.rect("down", (1.0, 1.0), (32.0, 14.0), ""));
-    entry(out, "request, answer, connection", |svg| {
-        svg.path("m ask", &[(2.0, 1.0), (11.0, 15.0)], "");
-        svg.path("m answer", &[(13.0, 15.0), (22.0, 1.0)], "");
+    entry(out, "request, reply, connection", |svg| {
+        svg.path("m request", &[(2.0, 1.0), (11.0, 15.0)], "");
+        svg.path("m reply", &[(13.0, 15.0), (22.0, 1.0)], "");
         svg.path("m conn", &[(24.0, 1.0), (33.0, 15.0)], "");
     });
-    entry(out, "lost on the way; under way at the end", |svg| {
-        svg.path("m ask lost", &[(2.0, 1.0), (10.0, 9.0)], "");
+    entry(out, "lost; in flight at the end", |svg| {
+        svg.path("m request lost", &[(2.0, 1.0), (10.0, 9.0)], "");
         svg.cross("lost", (10.0, 9.0), 4.0, "");
-        svg.path("m ask under-way", &[(20.0, 1.0), (32.0, 14.0)], "");
+        svg.path("m request under-way", &[(20.0, 1.0), (32.0, 14.0)], "");
     });
     entry(out, "cut", |svg| svg.rect("cut", (1.0, 4.0), (32.0, 8.0), ""));
     entry(out, "note; clock set", |svg| {
         svg.path("flag", &[(8.0, 14.0), (8.0, 3.0), (15.0, 6.0), (8.0, 9.0)], "");
         svg.path("flag clock", &[(22.0, 14.0), (22.0, 3.0), (29.0, 6.0), (22.0, 9.0)], "");
     });
-    entry(out, "write taken, refused", |svg| {
+    entry(out, "write accepted, rejected", |svg| {
         svg.circle("write n0", (9.0, 8.0), 4.5, "");
         svg.circle("refused n0", (25.0, 8.0), 4.5, "");
         svg.cross("loss", (25.0, 8.0), 5.5, "");
     });
     entry(out, "the faults end", |svg| svg.line("calm", (17.0, 0.0), (17.0, 16.0), ""));
-    entry(out, "a rule is broken; one that is not promised", |svg| {
+    entry(out, "violated rule; one that is not promised", |svg| {
         svg.line("violation", (10.0, 0.0), (10.0, 16.0), "");
         svg.line("violation excused", (24.0, 0.0), (24.0, 16.0), "");
     });
-    entry(out, "nothing happens: time is left out", |svg| {
+    entry(out, "idle time, left out", |svg| {
         svg.rect("gap", (1.0, 0.0), (32.0, 16.0), "");
         for x in [13.0, 18.0] {
             svg.path("zigzag", &[(x, 2.0), (x + 3.0, 5.0), (x, 8.0), (x + 3.0, 11.0), (x, 14.0)], "");

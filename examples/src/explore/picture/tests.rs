@@ -8,8 +8,8 @@ use lock_proto::sim::{Direction, Outcome, Plan, Rule, Scenario, Violation};
 use lock_proto::{Instant, LockId};
 
 use super::axis::Axis;
-use super::room::Rows;
-use super::story::{Span, Story};
+use super::spacing::Rows;
+use super::timeline::{Span, Timeline};
 use super::{Run, page};
 
 const fn ms(n: u64) -> Instant {
@@ -52,7 +52,7 @@ fn lanes(page: &str) -> &str {
 
 #[test]
 fn a_belief_ends_by_word_by_time_or_with_its_process() {
-    let story = Story::of(&trace(
+    let timeline = Timeline::of(&trace(
         4,
         1,
         1_000,
@@ -69,53 +69,52 @@ fn a_belief_ends_by_word_by_time_or_with_its_process() {
             (750, lock(3, 1, "b", granted(None, 5_000))),
         ],
     ));
-    let believed: Vec<_> = story.acquisitions.iter().map(|a| a.believed.clone()).collect();
+    let believed: Vec<_> = timeline.acquisitions.iter().map(|a| a.believed.clone()).collect();
     assert_eq!(believed, [[span(10, 150)], [span(200, 500)], [span(650, 700)], [span(750, 1_000)]]);
-    assert_eq!(story.acquisitions[0].renewed, [ms(100)]);
-    assert_eq!(story.acquisitions[1].untold(), Some(span(500, 600)));
-    assert_eq!(story.names, ["a", "b"]);
-    assert!(!story.claims);
+    assert_eq!(timeline.acquisitions[0].renewed, [ms(100)]);
+    assert_eq!(timeline.acquisitions[1].unreported(), Some(span(500, 600)));
+    assert_eq!(timeline.names, ["a", "b"]);
+    assert!(!timeline.claims);
 }
 
 #[test]
 fn a_renewal_after_the_end_is_a_belief_of_its_own() {
-    let story = Story::of(&trace(
+    let timeline = Timeline::of(&trace(
         1,
         1,
         900,
         vec![(0, lock(0, 1, "a", granted(None, 300))), (350, lock(0, 1, "a", Point::Renewed { valid_until: ms(600) }))],
     ));
-    assert_eq!(story.acquisitions[0].believed, [span(0, 300), span(350, 600)]);
+    assert_eq!(timeline.acquisitions[0].believed, [span(0, 300), span(350, 600)]);
 }
 
 #[test]
 fn a_clock_that_stood_still_makes_a_belief_longer() {
     let clock = What::Clock { lane: Lane::Client(0), by: -200_000_000 };
     let held = |at| vec![(0, lock(0, 1, "a", granted(None, 300))), (at, clock.clone())];
-    assert_eq!(Story::of(&trace(1, 1, 900, held(250))).acquisitions[0].believed, [span(0, 500)]);
+    assert_eq!(Timeline::of(&trace(1, 1, 900, held(250))).acquisitions[0].believed, [span(0, 500)]);
     // Paused before the end, resumed after it.
-    assert_eq!(Story::of(&trace(1, 1, 900, held(450))).acquisitions[0].believed, [span(0, 500)]);
-    // Paused after the end.
-    assert_eq!(Story::of(&trace(1, 1, 900, held(600))).acquisitions[0].believed, [span(0, 300)]);
+    assert_eq!(Timeline::of(&trace(1, 1, 900, held(450))).acquisitions[0].believed, [span(0, 500)]);
+    assert_eq!(Timeline::of(&trace(1, 1, 900, held(600))).acquisitions[0].believed, [span(0, 300)]);
     let another = What::Clock { lane: Lane::Client(1), by: -200_000_000 };
-    let story = Story::of(&trace(2, 1, 900, vec![(0, lock(0, 1, "a", granted(None, 300))), (250, another)]));
-    assert_eq!(story.acquisitions[0].believed, [span(0, 300)]);
+    let timeline = Timeline::of(&trace(2, 1, 900, vec![(0, lock(0, 1, "a", granted(None, 300))), (250, another)]));
+    assert_eq!(timeline.acquisitions[0].believed, [span(0, 300)]);
 }
 
 #[test]
 fn an_id_that_is_used_again_is_another_acquisition() {
     let again = || vec![lock(0, 1, "a", Point::Requested), lock(0, 1, "a", Point::Ended("Failed".into()))];
     let entries = again().into_iter().chain(again()).enumerate().map(|(i, what)| (i as u64, what)).collect();
-    let story = Story::of(&trace(1, 1, 9, entries));
-    assert_eq!(story.acquisitions.len(), 2);
-    assert_eq!((story.acquisitions[1].asked, story.acquisitions[1].over), (ms(2), ms(3)));
+    let timeline = Timeline::of(&trace(1, 1, 9, entries));
+    assert_eq!(timeline.acquisitions.len(), 2);
+    assert_eq!((timeline.acquisitions[1].requested, timeline.acquisitions[1].last_event), (ms(2), ms(3)));
 }
 
 #[test]
 fn two_ways_cut_at_once_are_one_cut_and_stillness_has_an_end() {
     let cut = |direction| What::Cut { client: 0, node: 1, direction };
     let heal = |direction| What::Healed { client: 0, node: 1, direction };
-    let story = Story::of(&trace(
+    let timeline = Timeline::of(&trace(
         1,
         2,
         100,
@@ -132,11 +131,15 @@ fn two_ways_cut_at_once_are_one_cut_and_stillness_has_an_end() {
             (80, state(Lane::Node(1), State::Down)),
         ],
     ));
-    let cuts: Vec<_> = story.cuts.iter().map(|cut| (cut.direction, cut.span)).collect();
+    let cuts: Vec<_> = timeline.cuts.iter().map(|cut| (cut.direction, cut.span)).collect();
     assert_eq!(cuts, [(None, span(10, 20)), (Some(Direction::ToNode), span(30, 100))]);
-    let stills: Vec<_> = story.stills.iter().map(|still| (still.lane, still.state, still.span)).collect();
+    let interruptions: Vec<_> = timeline
+        .interruptions
+        .iter()
+        .map(|interruption| (interruption.lane, interruption.state, interruption.span))
+        .collect();
     assert_eq!(
-        stills,
+        interruptions,
         [
             (Lane::Node(0), State::Paused, span(40, 50)),
             (Lane::Node(0), State::Down, span(50, 60)),
@@ -159,7 +162,6 @@ fn the_axis_grows_with_time_and_leaves_out_what_is_long() {
     assert!(labels.contains(&"0.000 s".into()) && labels.contains(&"4.000 s".into()), "{labels:?}");
     // Narrow runs are drawn wider.
     assert!(close(Axis::broken(span(0, 10), &times, Duration::from_millis(5), 700.0).width(), 700.0));
-    // An empty run can be drawn, too.
     let nothing = Axis::broken(span(0, 0), &BTreeSet::new(), Duration::ZERO, 100.0);
     assert!(nothing.x(ms(0)).is_finite() && nothing.labels().len() == 1);
 }
@@ -223,36 +225,31 @@ fn every_kind_of_entry_and_message_is_drawn() {
     let page = drawn(&trace);
     let picture = lanes(&page);
     for part in [
-        // Acquisitions.
-        "class=\"asked n0\"",
+        "class=\"requested n0\"",
         "class=\"wait n1\"",
         "class=\"offer n0\"",
         "class=\"held n0\"",
         "a · fence 41",
         "class=\"tick\"",
         "class=\"until\"",
-        "class=\"untold n0\"",
+        "class=\"unreported n0\"",
         "lost: its time is over",
         "ended 0.110000s: Taken",
-        // Processes, clocks, the network.
         "class=\"paused\"",
         "class=\"down\"",
         "clock +5.0 s",
         "clock −20 ms",
         "✂ client 1 ↛ node 0",
-        // Messages.
         "class=\"m conn\"",
-        "class=\"m ask\"",
-        "class=\"m answer\"",
-        "class=\"m ask lost\"",
-        "class=\"m ask under-way\"",
+        "class=\"m request\"",
+        "class=\"m reply\"",
+        "class=\"m request lost\"",
+        "class=\"m request under-way\"",
         ">ask for b</text>",
         "node 0 → client 1: answer to b",
-        // The resource.
         "class=\"write n0\"",
         "class=\"refused n0\"",
         "c0 · fence 41",
-        // Notes, findings, the end of the faults.
         ">a word on a lane</text>",
         ">a word for all</text>",
         ">the faults end</text>",

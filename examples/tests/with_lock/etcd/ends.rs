@@ -7,12 +7,12 @@ use rustix::process::Signal;
 
 use super::{RUNTIMES, assert_clean, on};
 use crate::kit::{LONG, Scratch, is_alive, ms};
-use crate::loss::stubborn;
+use crate::loss::ignores_sigterm;
 
-/// Soon: before the session would have noticed by itself.
+/// Shorter than the session needs to notice a loss.
 const SOON: Duration = ms(1000);
 
-/// Held for more than a third of the TTL, the own key is watched.
+/// A client watches its own key once it has held the lock for a third of the TTL.
 // E9
 #[track_caller]
 fn wait_for_watch(etcd: &Etcd) {
@@ -25,7 +25,7 @@ fn a_pause_past_the_ttl_kills_the_command_at_once() {
     let etcd = Etcd::start();
     for runtime in RUNTIMES {
         let scratch = Scratch::new();
-        let script = stubborn(&scratch);
+        let script = ignores_sigterm(&scratch);
         let tool = on(&etcd, &["--runtime", runtime, "--ttl", "1s", "job", "--", "sh", "-c", &script]);
         let pid = scratch.line("pid");
         tool.signal(Signal::STOP);
@@ -49,20 +49,20 @@ fn silence_of_the_server_asks_at_the_grace_and_kills_at_the_end_of_validity() {
     for runtime in RUNTIMES {
         let mut etcd = Etcd::start();
         let scratch = Scratch::new();
-        let script = stubborn(&scratch);
+        let script = ignores_sigterm(&scratch);
         let line = ["--runtime", runtime, "--ttl", "3s", "--grace", "1s", "job", "--", "sh", "-c", &script];
         let tool = on(&etcd, &line);
         let pid = scratch.line("pid");
         etcd.kill();
         let killed = Stopwatch::start();
         scratch.line("asked");
-        let asked = killed.elapsed();
+        let sigterm_at = killed.elapsed();
         assert!(wait_until(LONG, || !is_alive(&pid)), "{runtime}: the command runs on");
         let dead = killed.elapsed();
         // The validity is 3 s minus the drift; it began up to 1.1 s before the server was killed.
-        killed.assert_in(asked, ms(700)..=ms(2300), format!("{runtime}: it was asked"));
+        killed.assert_in(sigterm_at, ms(700)..=ms(2300), format!("{runtime}: SIGTERM"));
         killed.assert_in(dead, ms(1700)..=ms(3100), format!("{runtime}: killed by the end of validity"));
-        killed.assert_in(dead.saturating_sub(asked), ms(700)..=ms(1400), format!("{runtime}: the grace"));
+        killed.assert_in(dead.saturating_sub(sigterm_at), ms(700)..=ms(1400), format!("{runtime}: the grace"));
         let ended = tool.end();
         assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
     }
@@ -73,7 +73,7 @@ fn a_revoked_lease_ends_the_command_after_the_grace() {
     let etcd = Etcd::start();
     for runtime in RUNTIMES {
         let scratch = Scratch::new();
-        let script = stubborn(&scratch);
+        let script = ignores_sigterm(&scratch);
         let line = ["--runtime", runtime, "--ttl", "6s", "--grace", "400ms", "job", "--", "sh", "-c", &script];
         let tool = on(&etcd, &line);
         let pid = scratch.line("pid");
@@ -82,9 +82,9 @@ fn a_revoked_lease_ends_the_command_after_the_grace() {
         let revoked = Stopwatch::start();
         scratch.line("asked");
         revoked.assert_within(SOON, format!("{runtime}: noticed"));
-        let asked = Stopwatch::start();
+        let sigterm_at = Stopwatch::start();
         assert!(wait_until(LONG, || !is_alive(&pid)), "{runtime}: the command runs on");
-        asked.assert_in(asked.elapsed(), ms(300)..=ms(900), format!("{runtime}: the grace"));
+        sigterm_at.assert_in(sigterm_at.elapsed(), ms(300)..=ms(900), format!("{runtime}: the grace"));
         let ended = tool.end();
         assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
         assert!(ended.err.contains("gone"), "{runtime}: {ended:?}");
@@ -95,7 +95,7 @@ fn a_revoked_lease_ends_the_command_after_the_grace() {
 #[test]
 fn a_revoked_lease_is_noticed_by_the_session_as_well() {
     let etcd = Etcd::start();
-    // Held for too short a time to be watched.
+    // Too early for a watch on the key.
     let tools = RUNTIMES.map(|runtime| {
         let tool = on(&etcd, &["--runtime", runtime, "--ttl", "2s", runtime]);
         tool.wait_for_out("held");
@@ -135,7 +135,7 @@ fn a_loss_that_only_the_release_shows_counts() {
     let scratch = Scratch::new();
     let (file, go) = (scratch.path("log"), scratch.path("go"));
     let script = format!("echo ready > {file}; until [ -e {go} ]; do sleep 0.01; done");
-    // It would look after 20 s.
+    // The watch would open after 20 s.
     let tool = on(&etcd, &["--ttl", "60s", "job", "--", "sh", "-c", &script]);
     scratch.line("log");
     assert!(etcd.delete(&etcd.keys()[0]));
@@ -154,7 +154,7 @@ fn a_server_that_comes_back_in_time_costs_nothing() {
         tool
     });
     etcd.restart();
-    // Longer than without a renewal.
+    // Longer than the TTL.
     std::thread::sleep(Duration::from_secs(5));
     for tool in &mut tools {
         assert!(!tool.has_ended(), "{}", tool.err());
@@ -174,7 +174,7 @@ fn a_stopped_server_is_silence_too() {
     etcd.pause();
     let paused = Stopwatch::start();
     tool.wait_for_out("lost job expired");
-    paused.assert_within(ms(1200), "told");
+    paused.assert_within(ms(1200), "notified");
     etcd.resume();
     assert_eq!(tool.end().code, 76);
     assert!(wait_until(LONG, || etcd.keys().is_empty() && etcd.leases().is_empty()), "left behind");

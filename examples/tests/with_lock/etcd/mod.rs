@@ -1,4 +1,4 @@
-//! On etcd: the same contract, in one queue with `etcdctl lock`.
+//! The same contract on etcd, in one queue with `etcdctl lock`.
 
 mod ends;
 mod queue;
@@ -8,7 +8,6 @@ use lock_testkit::Etcd;
 
 use crate::kit::{Ended, Tool};
 
-/// Every way to drive the machine on etcd.
 const RUNTIMES: [&str; 3] = ["tokio", "smol", "async-std"];
 
 fn on(etcd: &Etcd, args: &[&str]) -> Tool {
@@ -16,18 +15,16 @@ fn on(etcd: &Etcd, args: &[&str]) -> Tool {
     Tool::start(&[&["--backend", &url], args].concat())
 }
 
-/// Runs it to its end.
 #[track_caller]
 fn run(etcd: &Etcd, args: &[&str]) -> Ended {
     on(etcd, args).end()
 }
 
-/// `etcdctl` as a process that goes on.
+/// Starts a long-running `etcdctl`.
 fn etcdctl(etcd: &Etcd, args: &[&str]) -> Tool {
     Tool::spawn(etcd.etcdctl_command(args))
 }
 
-/// Neither a key nor a lease is left.
 // E1
 #[track_caller]
 fn assert_clean(etcd: &Etcd) {

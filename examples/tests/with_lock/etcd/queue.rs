@@ -1,4 +1,4 @@
-//! Who may run beside whom, and in which order: one queue with `etcdctl lock`.
+//! Mutual exclusion and order, in one queue with `etcdctl lock`.
 // E2
 
 use core::time::Duration;
@@ -21,7 +21,7 @@ fn without_a_command_it_holds_until_a_signal() {
         let lease = etcd.leases().pop().unwrap();
         let key = format!("break/{}", lease.trim_start_matches('0'));
         assert_eq!(etcd.keys(), ["line", &key], "one key, on the only lease");
-        // Kept alive past its TTL.
+        // Renewed past its TTL.
         std::thread::sleep(Duration::from_millis(3200));
         assert_eq!(etcd.leases(), [lease], "{runtime}: not renewed");
         tool.signal(Signal::INT);
@@ -41,7 +41,7 @@ fn the_command_finds_the_lock_in_its_environment() {
         let script = format!(
             r#"echo "$LOCK_NAME|$LOCK_TOKEN|$LOCK_FENCE|$ETCD_LOCK_KEY|$ETCD_LOCK_REV" > {file}; until [ -e {go} ]; do sleep 0.01; done"#
         );
-        // What Redis and its quorums need is not needed here, and does no harm.
+        // Options for Redis are accepted and ignored.
         let unused = ["--poll", "1s", "--wake", "poll", "--quarantine", "5s"];
         let line = ["--runtime", runtime, "a job", "--", "sh", "-c", &script];
         let tool = on(&etcd, &[&unused[..], &line[..]].concat());
@@ -119,7 +119,7 @@ fn it_waits_for_etcdctl_lock() {
         assert_eq!(ended.code, 0, "{ended:?}");
     }
     other.end();
-    // Interrupted, etcdctl leaves its lease behind, to end by itself.
+    // When interrupted, etcdctl does not revoke its lease.
     assert!(etcd.keys().is_empty() && etcd.leases().len() <= 1, "{:?} {:?}", etcd.keys(), etcd.leases());
 }
 
@@ -128,7 +128,7 @@ fn the_revision_grows_from_one_to_the_next_whoever_it_is() {
     let etcd = Etcd::start();
     let scratch = Scratch::new();
     let script = format!("echo $ETCD_LOCK_REV >> {}", scratch.path("log"));
-    // All are in the queue before the first of them gets the lock.
+    // All must be queued before the first one gets the lock.
     let first = on(&etcd, &["job"]);
     first.wait_for_out("held job");
     let mut tools = Vec::new();
@@ -145,9 +145,9 @@ fn the_revision_grows_from_one_to_the_next_whoever_it_is() {
     }
     let log = scratch.read("log");
     let revisions: Vec<u64> = log.lines().map(|line| line.parse().unwrap()).collect();
-    // Comparable whoever got it (requirement E8).
+    // E8
     assert!(revisions.len() == 4 && revisions.is_sorted_by(|a, b| a < b), "{log}");
-    // After a command, etcdctl leaves its lease behind, to end by itself.
+    // etcdctl does not revoke its lease after a command.
     assert!(wait_until(LONG, || etcd.keys().is_empty() && etcd.leases().is_empty()), "{:?}", etcd.keys());
 }
 
@@ -211,7 +211,7 @@ fn any_member_of_a_cluster_will_do() {
     holder.wait_for_out("held job");
     let waiter = line(&["job", "--", "true"]);
     waiter.wait_for_err("held by another client");
-    // The one that is named first, and so talked to.
+    // The client connects to the first endpoint.
     cluster.member(0).kill();
     assert_eq!(line(&["--wait", "5s", "other", "--", "true"]).end().code, 0);
     let ended = holder.terminate();

@@ -1,4 +1,4 @@
-//! What cannot be done ends with a code that says why, and leaves nothing behind.
+//! Exit codes of failed acquisitions, which leave nothing behind.
 
 use core::time::Duration;
 

@@ -9,12 +9,11 @@ use lock_proto::etcd::message::{PutRequest, PutResponse};
 use lock_testkit::Etcd;
 use lock_tokio::Client;
 
-use crate::go_way::GoWay;
+use crate::go_mutex::GoMutex;
 use crate::ring::Ring;
-use lock_bench::bare::{Bare, PUT};
 use lock_bench::cost::{Sample, sample};
+use lock_bench::raw_etcd::{PUT, RawEtcd};
 
-/// Result of a contest.
 pub struct Outcome {
     pub sample: Sample,
     /// Times from the call that releases to the next grant, sorted.
@@ -22,7 +21,6 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Prints one line of the table.
     pub fn print(&self, title: &str) {
         let Sample { rate, calls, watch, cpu } = self.sample;
         println!(
@@ -36,47 +34,46 @@ impl Outcome {
         );
     }
 
-    /// Prints the head of the table.
     pub fn print_head() {
         println!(
             "{:<38} {:>8} {:>10} {:>10} {:>6} {:>6} {:>6} {:>6} {:>6}",
-            "one name", "grants/s", "hand-over", "P99", "calls", "asked", "told", "µs", "server"
+            "one name", "grants/s", "hand-over", "P99", "calls", "recv", "sent", "µs", "server"
         );
     }
 
     fn quantile(&self, part: f64) -> Duration {
-        let place = ((self.hand_overs.len() as f64 * part) as usize).min(self.hand_overs.len().saturating_sub(1));
-        self.hand_overs.get(place).copied().unwrap_or_default()
+        let index = ((self.hand_overs.len() as f64 * part) as usize).min(self.hand_overs.len().saturating_sub(1));
+        self.hand_overs.get(index).copied().unwrap_or_default()
     }
 }
 
-/// Tracks the holder.
+/// Checks that there is one holder, and times the hand-overs.
 #[derive(Debug)]
-struct Baton {
+struct HandOverTimer {
     start: Instant,
-    taken: AtomicBool,
+    is_held: AtomicBool,
     released: Mutex<Option<Instant>>,
     times: Mutex<Vec<Duration>>,
 }
 
-impl Baton {
+impl HandOverTimer {
     fn new() -> Arc<Self> {
         let times = Mutex::default();
-        Arc::new(Self { start: Instant::now(), taken: AtomicBool::new(false), released: Mutex::default(), times })
+        Arc::new(Self { start: Instant::now(), is_held: AtomicBool::new(false), released: Mutex::default(), times })
     }
 
     fn granted(&self) {
         let now = Instant::now();
-        assert!(!self.taken.swap(true, Ordering::SeqCst), "two holders");
+        assert!(!self.is_held.swap(true, Ordering::SeqCst), "two holders");
         let released = self.released.lock().expect("no panic").take();
         if let Some(released) = released.filter(|_| self.start.elapsed() > WARM_UP) {
             self.times.lock().expect("no panic").push(now - released);
         }
     }
 
-    fn releases(&self) {
+    fn releasing(&self) {
         *self.released.lock().expect("no panic") = Some(Instant::now());
-        self.taken.store(false, Ordering::SeqCst);
+        self.is_held.store(false, Ordering::SeqCst);
     }
 }
 
@@ -86,49 +83,47 @@ async fn contest<F>(
     etcd: &Etcd,
     tasks: usize,
     span: Duration,
-    mut task: impl FnMut(usize, Meter, Arc<Baton>) -> F,
+    mut task: impl FnMut(usize, Meter, Arc<HandOverTimer>) -> F,
 ) -> Outcome
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let baton = Baton::new();
-    let measured = measure(tasks, span, |n, meter| task(n, meter, Arc::clone(&baton)));
+    let timer = HandOverTimer::new();
+    let measured = measure(tasks, span, |n, meter| task(n, meter, Arc::clone(&timer)));
     let sample = sample(etcd, Some("Put"), measured).await;
-    let mut hand_overs = std::mem::take(&mut *baton.times.lock().expect("no panic"));
+    let mut hand_overs = std::mem::take(&mut *timer.times.lock().expect("no panic"));
     hand_overs.sort_unstable();
     Outcome { sample, hand_overs }
 }
 
-async fn take_turns(client: &Client, name: &str, meter: &Meter, baton: &Baton) {
+async fn run_cycles(client: &Client, name: &str, meter: &Meter, timer: &HandOverTimer) {
     let lock = client.lock(name);
-    while meter.goes_on() {
+    while meter.is_running() {
         let guard = lock.acquire().await.expect("granted");
-        baton.granted();
-        baton.releases();
+        timer.granted();
+        timer.releasing();
         let _ = guard.release().await;
         meter.count();
     }
 }
 
-/// Clients with one session each.
 pub async fn clients(etcd: &Etcd, clients: usize, span: Duration) -> Outcome {
     let url = etcd.url();
-    contest(etcd, clients, span, |_, meter, baton| {
+    contest(etcd, clients, span, |_, meter, timer| {
         let client = lock_tokio::connect(&url).expect("a URL of the testkit");
         async move {
-            take_turns(&client, "clients", &meter, &baton).await;
+            run_cycles(&client, "clients", &meter, &timer).await;
             client.shutdown(Duration::from_secs(5)).await;
         }
     })
     .await
 }
 
-/// Tasks of one client.
 pub async fn tasks(etcd: &Etcd, tasks: usize, span: Duration) -> Outcome {
     let client = lock_tokio::connect(&etcd.url()).expect("a URL of the testkit");
-    let outcome = contest(etcd, tasks, span, |_, meter, baton| {
+    let outcome = contest(etcd, tasks, span, |_, meter, timer| {
         let client = client.clone();
-        async move { take_turns(&client, "tasks", &meter, &baton).await }
+        async move { run_cycles(&client, "tasks", &meter, &timer).await }
     })
     .await;
     client.shutdown(Duration::from_secs(5)).await;
@@ -136,18 +131,18 @@ pub async fn tasks(etcd: &Etcd, tasks: usize, span: Duration) -> Outcome {
 }
 
 /// The algorithm of the Go package, with one session each.
-pub async fn go_way(etcd: &Etcd, sessions: usize, span: Duration) -> Outcome {
+pub async fn go_mutex(etcd: &Etcd, sessions: usize, span: Duration) -> Outcome {
     let mut locks = Vec::new();
     for _ in 0..sessions {
-        locks.push(GoWay::connect(etcd, "go way").await);
+        locks.push(GoMutex::connect(etcd, "go mutex").await);
     }
-    contest(etcd, sessions, span, |_, meter, baton| {
+    contest(etcd, sessions, span, |_, meter, timer| {
         let mut lock = locks.pop().expect("one for each");
         async move {
-            while meter.goes_on() {
+            while meter.is_running() {
                 lock.lock().await;
-                baton.granted();
-                baton.releases();
+                timer.granted();
+                timer.releasing();
                 lock.unlock().await;
                 meter.count();
             }
@@ -159,16 +154,16 @@ pub async fn go_way(etcd: &Etcd, sessions: usize, span: Duration) -> Outcome {
 /// The lower bound for a hand-over.
 pub async fn ring(etcd: &Etcd, size: usize, span: Duration) -> Outcome {
     let mut ring = Ring::connect(etcd, size).await.into_iter();
-    contest(etcd, size, span, |n, meter, baton| {
+    contest(etcd, size, span, |n, meter, timer| {
         let mut one = ring.next().expect("one for each");
         async move {
             // The first member starts as the holder.
             if n > 0 {
                 one.lock().await;
             }
-            while meter.goes_on() {
-                baton.granted();
-                baton.releases();
+            while meter.is_running() {
+                timer.granted();
+                timer.releasing();
                 // The next member may not have queued again yet.
                 while !one.unlock().await {}
                 one.enter().await;
@@ -184,12 +179,12 @@ pub async fn ring(etcd: &Etcd, size: usize, span: Duration) -> Outcome {
 
 /// Writes other keys sequentially while `contest` runs.
 pub async fn while_writing(etcd: &Etcd, contest: impl Future<Output = Outcome>) -> (Outcome, f64) {
-    let peer = Bare::connect(etcd).await;
+    let peer = RawEtcd::connect(etcd).await;
     let meter = Meter::default();
     let writer = tokio::spawn({
         let meter = meter.clone();
         async move {
-            while meter.goes_on() {
+            while meter.is_running() {
                 let key = format!("unrelated {}", meter.done() % 1_000);
                 let _: PutResponse = peer.call(PUT, PutRequest { key: key.into(), ..PutRequest::default() }).await;
                 meter.count();

@@ -3,14 +3,14 @@
 //!
 //! `make bench`, or `cargo run --release --manifest-path examples/bench/Cargo.toml --bin etcd
 //! [SECONDS [PART]]`. Only the ratios count. All parts alternate in one process on one server, so
-//! that a noisy machine disturbs all of them. `calls`, `asked` and `told` are the server's counts
+//! that a noisy machine disturbs all of them. `calls`, `recv` and `sent` are the server's counts
 //! per grant: unary calls, and messages on watch streams, received and sent. `µs` and `server` are
 //! processor time per grant, of this process and of the server.
 //!
 //! A PART runs alone, for a profiler: `cycles`, `clients`, `ring`, `tasks` or `go`.
 
 mod contended;
-mod go_way;
+mod go_mutex;
 mod ring;
 mod uncontended;
 
@@ -45,7 +45,7 @@ async fn one(etcd: &Etcd, part: &str, span: Duration) {
         "clients" => contended::clients(etcd, 10, span).await,
         "ring" => contended::ring(etcd, 10, span).await,
         "tasks" => contended::tasks(etcd, 100, span).await,
-        "go" => contended::go_way(etcd, 10, span).await,
+        "go" => contended::go_mutex(etcd, 10, span).await,
         other => panic!("PART is cycles, clients, ring, tasks or go, and not {other}"),
     };
     Outcome::print_head();
@@ -57,16 +57,16 @@ async fn contest(etcd: &Etcd, span: Duration) {
     let (mut factor, mut to_go, mut to_ring) = (Vec::new(), Vec::new(), Vec::new());
     Outcome::print_head();
     for _ in 0..ROUNDS {
-        let go = contended::go_way(etcd, 10, span).await;
-        go.print("the Go way, 10 sessions");
+        let go = contended::go_mutex(etcd, 10, span).await;
+        go.print("Go mutex, 10 sessions");
         let ours = contended::clients(etcd, 10, span).await;
         ours.print("10 clients");
         let ring = contended::ring(etcd, 10, span).await;
         ring.print("bare calls in a ring of 10");
         let (written, writes) = contended::while_writing(etcd, contended::clients(etcd, 10, span)).await;
         written.print(&format!("10 clients, {writes:.0} other writes/s"));
-        let go_100 = contended::go_way(etcd, 100, span).await;
-        go_100.print("the Go way, 100 sessions");
+        let go_100 = contended::go_mutex(etcd, 100, span).await;
+        go_100.print("Go mutex, 100 sessions");
         let tasks = contended::tasks(etcd, 100, span).await;
         tasks.print("100 tasks of one client");
         println!();
@@ -79,14 +79,14 @@ async fn contest(etcd: &Etcd, span: Duration) {
     }
     println!("medians of {ROUNDS} rounds");
     println!(
-        "10 clients: {:.0} grants/s, {:.1} x the Go way   budget: 500, where that makes about 99; {:.2} of the bare calls",
+        "10 clients: {:.0} grants/s, {:.1} x the Go mutex   budget: 500, where that makes about 99; {:.2} of the bare calls",
         median(few),
         median(to_go),
         median(to_ring)
     );
     println!("10 clients beside other writes: {:.0} grants/s   budget: 500", median(disturbed));
     println!(
-        "100 tasks of one client: {:.0} grants/s, {:.0} x the Go way with 100 sessions   budget: 20 x",
+        "100 tasks of one client: {:.0} grants/s, {:.0} x the Go mutex with 100 sessions   budget: 20 x",
         median(many),
         median(factor)
     );

@@ -10,11 +10,10 @@ use lock_proto::etcd::message::{
 };
 use lock_testkit::Etcd;
 
-use lock_bench::bare::{Bare, DELETE, PUT, RANGE, Watches};
+use lock_bench::raw_etcd::{DELETE, PUT, RANGE, RawEtcd, Watches};
 
-/// A member of a ring.
 pub struct Ring {
-    peer: Bare,
+    peer: RawEtcd,
     watches: Watches,
     watch: i64,
     own: Vec<u8>,
@@ -27,7 +26,7 @@ impl Ring {
         let key = |n: usize| format!("ring/{}", n % size).into_bytes();
         let mut ring = Vec::new();
         for n in 0..size {
-            let peer = Bare::connect(etcd).await;
+            let peer = RawEtcd::connect(etcd).await;
             let mut watches = peer.watches();
             let watch = watches.open(key(n), 0).await;
             let one = Self { peer, watches, watch, own: key(n), next: key(n + 1) };
@@ -37,7 +36,6 @@ impl Ring {
         ring
     }
 
-    /// Waits for the hand-over.
     pub async fn lock(&mut self) {
         self.watches.deleted(self.watch).await;
         let own = RangeRequest { key: self.own.clone().into(), ..RangeRequest::default() };
@@ -52,7 +50,6 @@ impl Ring {
         answer.deleted == 1
     }
 
-    /// Queues again.
     pub async fn enter(&self) {
         let put = PutRequest { key: self.own.clone().into(), ..PutRequest::default() };
         let _: PutResponse = self.peer.call(PUT, put).await;

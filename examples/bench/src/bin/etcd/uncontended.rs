@@ -9,8 +9,8 @@ use lock_proto::etcd::message::{
 };
 use lock_testkit::Etcd;
 
-use lock_bench::bare::{Bare, DELETE, PUT, TXN};
 use lock_bench::cost::{Cost, Sample, sample};
+use lock_bench::raw_etcd::{DELETE, PUT, RawEtcd, TXN};
 
 const CYCLES: u64 = 1_000;
 
@@ -50,7 +50,7 @@ pub async fn ours(etcd: &Etcd, tasks: usize, span: Duration) -> Measured {
     let measured = measure(tasks, span, |n, meter| {
         let lock = client.lock(format!("ours {n}"));
         async move {
-            while meter.goes_on() {
+            while meter.is_running() {
                 let guard = lock.acquire().await.expect("granted");
                 let _ = guard.release().await;
                 meter.count();
@@ -64,12 +64,12 @@ pub async fn ours(etcd: &Etcd, tasks: usize, span: Duration) -> Measured {
 
 /// The minimal lock: put and delete a key.
 async fn bare(etcd: &Etcd, tasks: usize, span: Duration) -> Measured {
-    let peer = Bare::connect(etcd).await;
+    let peer = RawEtcd::connect(etcd).await;
     let lease = peer.grant().await;
     measure(tasks, span, |n, meter| {
         let (peer, key) = (peer.clone(), format!("bare {n}/{lease:x}"));
         async move {
-            while meter.goes_on() {
+            while meter.is_running() {
                 let put = PutRequest { key: key.clone().into(), lease, ..PutRequest::default() };
                 let _: PutResponse = peer.call(PUT, put).await;
                 let delete = DeleteRangeRequest { key: key.clone().into(), ..DeleteRangeRequest::default() };
@@ -84,7 +84,7 @@ async fn bare(etcd: &Etcd, tasks: usize, span: Duration) -> Measured {
 /// Put and delete as guarded transactions, which a lock needs. Their cost on the server is not this
 /// library's.
 async fn guarded(etcd: &Etcd, tasks: usize, span: Duration) -> Measured {
-    let peer = Bare::connect(etcd).await;
+    let peer = RawEtcd::connect(etcd).await;
     let lease = peer.grant().await;
     measure(tasks, span, |n, meter| {
         let (peer, key) = (peer.clone(), format!("guarded {n}/{lease:x}"));
@@ -103,7 +103,7 @@ async fn guarded(etcd: &Etcd, tasks: usize, span: Duration) -> Measured {
             failure: Vec::new(),
         };
         async move {
-            while meter.goes_on() {
+            while meter.is_running() {
                 let answer: TxnResponse = peer.call(TXN, put.clone()).await;
                 let revision = answer.header.expect("a header").revision;
                 delete.compare[0].with = Some(CompareWith::ModRevision(revision));
@@ -121,11 +121,11 @@ pub async fn cost(etcd: &Etcd) {
     let client = lock_tokio::connect(&etcd.url()).expect("a URL of the testkit");
     let lock = client.lock("counted");
     let _ = lock.acquire().await.expect("granted").release().await;
-    let before = Cost::so_far(etcd);
+    let before = Cost::read(etcd);
     for _ in 0..CYCLES {
         let _ = lock.acquire().await.expect("granted").release().await;
     }
-    let cost = Cost::so_far(etcd) - before;
+    let cost = Cost::read(etcd) - before;
     println!("uncontended, {CYCLES} cycles: {:?}, watch messages {:?}\n", cost.calls, cost.watch);
     assert!(cost.sum() == 2 * CYCLES && cost.watch == (0, 0), "the budget is 2 calls a cycle and nothing else");
     client.shutdown(Duration::from_secs(5)).await;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lock_testkit::Etcd;
 
-use crate::tally::{Mark, NAME, Outcome, Setup, entered};
+use crate::results::{NAME, Outcome, Setup, Snapshot, entered};
 
 /// Where Debian's packages install the sources of Go libraries.
 const GOPATH: &str = "/usr/share/gocode";
@@ -52,10 +52,10 @@ impl Peer {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let enter = runtime.block_on(entered(&etcd, setup.clients, start));
         let process = child.id().to_string();
-        let before = Mark::now(&etcd, &process);
+        let before = Snapshot::now(&etcd, &process);
         writeln!(orders, "measure").expect("it reads");
         let result = line();
-        let usage = Mark::now(&etcd, &process).since(before);
+        let usage = Snapshot::now(&etcd, &process).since(before);
         child.kill().expect("it runs");
         child.wait().expect("it ends");
         let figures: Vec<u64> = result.split_whitespace().map(|text| text.parse().expect("a number")).collect();

@@ -15,13 +15,13 @@
 
 mod go;
 mod ours;
-mod tally;
+mod results;
 
 use std::time::Duration;
 
 use lock_bench::median;
+use results::{Outcome, Setup};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tally::{Outcome, Setup};
 
 /// Default contests: clients, hold, seconds, rounds.
 const DEFAULT: [&str; 4] = ["100:0:10:3", "100:1:10:3", "300:1:30:1", "1000:1:30:1"];
@@ -30,7 +30,7 @@ fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let specs: Vec<&str> = if args.is_empty() { DEFAULT.to_vec() } else { args.iter().map(String::as_str).collect() };
     let setups: Vec<(Setup, usize)> = specs.into_iter().map(parse).collect();
-    raise_limit_of_files(setups.iter().map(|(setup, _)| setup.clients).max().unwrap_or(0));
+    raise_file_limit(setups.iter().map(|(setup, _)| setup.clients).max().unwrap_or(0));
     let peer = go::build();
     for (setup, rounds) in setups {
         contest(&peer, setup, rounds);
@@ -59,7 +59,7 @@ fn contest(peer: &go::Peer, setup: Setup, rounds: usize) {
 fn parse(text: &str) -> (Setup, usize) {
     let parts: Vec<f64> = text.split(':').filter_map(|part| part.parse().ok()).collect();
     let [clients, hold, rest @ ..] = &parts[..] else {
-        panic!("CLIENTS:HOLD[:SECONDS[:ROUNDS]] is wanted, and not {text:?}");
+        panic!("expected CLIENTS:HOLD[:SECONDS[:ROUNDS]], not {text:?}");
     };
     let span = Duration::from_secs_f64(rest.first().copied().unwrap_or(30.0));
     let setup = Setup { clients: *clients as usize, hold: Duration::from_secs_f64(hold / 1e3), span };
@@ -67,7 +67,7 @@ fn parse(text: &str) -> (Setup, usize) {
 }
 
 /// A connection takes one file here, and one in the server, which inherits the limit.
-fn raise_limit_of_files(clients: usize) {
+fn raise_file_limit(clients: usize) {
     let limit = getrlimit(Resource::Nofile);
     let needed = 2 * clients as u64 + 200;
     if limit.current.is_some_and(|current| current < needed) {

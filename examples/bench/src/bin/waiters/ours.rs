@@ -12,7 +12,7 @@ use rustix::time::{
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
-use crate::tally::{Mark, NAME, Outcome, Setup, entered};
+use crate::results::{NAME, Outcome, Setup, Snapshot, entered};
 
 #[derive(Debug, Default)]
 struct Contender {
@@ -124,7 +124,7 @@ async fn contend(etcd: &Etcd, Setup { clients, hold, span }: Setup) -> Outcome {
         })
         .collect();
     let enter = entered(etcd, clients, start).await;
-    let before = Mark::now(etcd, "self");
+    let before = Snapshot::now(etcd, "self");
     let first = Instant::now();
     contest.started.send_replace(Some(first));
     tokio::time::sleep(span).await;
@@ -139,7 +139,7 @@ async fn contend(etcd: &Etcd, Setup { clients, hold, span }: Setup) -> Outcome {
         outcome.longest = outcome.longest.max(own.longest);
     }
     outcome.errors = contest.errors.load(Ordering::SeqCst);
-    outcome.usage = Mark::now(etcd, "self").since(before);
+    outcome.usage = Snapshot::now(etcd, "self").since(before);
     tasks.into_iter().for_each(|task| task.abort());
     outcome
 }

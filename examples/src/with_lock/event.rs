@@ -10,7 +10,7 @@ use crate::cli::failed::Failed;
 
 /// An event for the main thread.
 #[derive(Debug)]
-pub enum News {
+pub enum MainEvent {
     /// Still waiting, for this reason.
     Blocked(Blocked),
     /// The lock is held.
@@ -19,7 +19,7 @@ pub enum News {
     Lost(Loss),
     /// The lock was not acquired. No event follows.
     Failed(Failed),
-    /// Reply to [`Holder::stop`]: the result of the release, or `None` if no lock was held. No
+    /// Reply to [`LockHandle::stop`]: the result of the release, or `None` if no lock was held. No
     /// event follows.
     Stopped(Option<Release>),
     /// This process received a signal.
@@ -50,8 +50,8 @@ impl fmt::Debug for Held {
 }
 
 /// Handle to the driver of the lock, which runs on other threads.
-pub trait Holder {
-    /// Stops waiting or releases the lock. The reply is [`News::Stopped`], unless [`News::Failed`]
-    /// is already in flight.
+pub trait LockHandle {
+    /// Stops waiting or releases the lock. The reply is [`MainEvent::Stopped`], unless
+    /// [`MainEvent::Failed`] is already in flight.
     fn stop(&self);
 }

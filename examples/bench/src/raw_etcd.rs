@@ -29,9 +29,9 @@ const WATCH: &str = "/etcdserverpb.Watch/Watch";
 
 /// One connection. Cheap to clone.
 #[derive(Clone)]
-pub struct Bare(Grpc<Carrier>);
+pub struct RawEtcd(Grpc<Carrier>);
 
-impl Bare {
+impl RawEtcd {
     pub async fn connect(etcd: &Etcd) -> Self {
         let stream = TcpStream::connect(etcd.address()).await.expect("connect");
         stream.set_nodelay(true).expect("nodelay");
@@ -42,7 +42,6 @@ impl Bare {
         Self(Grpc::with_origin(Carrier(send), origin.expect("a URI")))
     }
 
-    /// Makes a unary call.
     pub async fn call<M, R>(&self, path: &'static str, message: M) -> R
     where
         M: Message + 'static,
@@ -60,16 +59,14 @@ impl Bare {
         answer.id
     }
 
-    /// Opens a watch stream.
     pub fn watches(&self) -> Watches {
         let (send, messages) = unbounded();
         Watches { peer: self.clone(), send, messages: Some(messages), incoming: None }
     }
 }
 
-/// A watch stream.
 pub struct Watches {
-    peer: Bare,
+    peer: RawEtcd,
     send: UnboundedSender<WatchRequest>,
     messages: Option<futures_channel::mpsc::UnboundedReceiver<WatchRequest>>,
     incoming: Option<Streaming<WatchResponse>>,
@@ -96,7 +93,6 @@ impl Watches {
         }
     }
 
-    /// Waits until the watched key is deleted.
     pub async fn deleted(&mut self, watch_id: i64) {
         loop {
             let message = self.next().await;

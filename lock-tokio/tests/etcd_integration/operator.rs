@@ -4,7 +4,8 @@ use lock_testkit::{Etcd, Stopwatch};
 use lock_tokio::redis::{Blocked, Loss, Release};
 
 use crate::kit::{
-    LONG_TTL, blocked, calls, clean, client, config, give_back, ms, shut_down, soon, take, until, watches, with,
+    LONG_TTL, assert_clean, calls, client, config, in_time, ms, release, shut_down, take, wait_for, wait_until_blocked,
+    watches, with,
 };
 
 fn other_key(etcd: &Etcd, known: &str) -> Option<String> {
@@ -27,23 +28,23 @@ async fn the_lease_is_revoked_while_waiting() {
     let held = etcd.keys_of("a/").remove(0);
     let waiting = tokio::spawn(waiter.lock("a").acquire());
     for _ in 0..3 {
-        until("it is in the queue", || other_key(&etcd, &held).is_some()).await;
+        wait_for("it is in the queue", || other_key(&etcd, &held).is_some()).await;
         let key = other_key(&etcd, &held).unwrap();
         etcd.revoke(lease_of(&key));
-        until("it is in the queue with another session", || {
+        wait_for("it is in the queue with another session", || {
             other_key(&etcd, &held).is_some_and(|now| lease_of(&now) != lease_of(&key))
         })
         .await;
     }
     assert!(guard.is_held() && !waiting.is_finished());
     let before = guard.fence();
-    give_back(guard).await;
-    let guard = soon("the lock", waiting).await.unwrap().unwrap();
+    release(guard).await;
+    let guard = in_time("the lock", waiting).await.unwrap().unwrap();
     assert!(guard.fence() > before);
-    give_back(guard).await;
+    release(guard).await;
     shut_down(holder).await;
     shut_down(waiter).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 /// A revoked lease is a loss, long before its expiry, and the next waiter gets the lock.
@@ -54,21 +55,21 @@ async fn the_lease_is_revoked_while_held() {
     let guard = take(&holder, "a").await;
     let held = etcd.keys_of("a/").remove(0);
     let mut waiting = waiter.lock("a").acquire();
-    blocked(&mut waiting, Blocked::Held).await;
+    wait_until_blocked(&mut waiting, Blocked::Held).await;
     let since = Stopwatch::start();
     etcd.revoke(lease_of(&held));
-    let next = soon("the lock", waiting).await.unwrap();
-    assert_eq!(soon("the loss", guard.lost()).await, Loss::Gone);
+    let next = in_time("the lock", waiting).await.unwrap();
+    assert_eq!(in_time("the loss", guard.lost()).await, Loss::Gone);
     since.assert_within(ms(4500), "noticed by the next sign of life");
     assert!(next.fence() > guard.fence());
-    assert!(matches!(soon("release", guard.release()).await, Release::Expired | Release::Taken));
+    assert!(matches!(in_time("release", guard.release()).await, Release::Expired | Release::Taken));
     assert!(next.is_held());
-    give_back(next).await;
+    release(next).await;
     // With a new session the lock can be acquired again.
-    give_back(take(&holder, "a").await).await;
+    release(take(&holder, "a").await).await;
     shut_down(holder).await;
     shut_down(waiter).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 /// The lease lives, so only the key itself shows the loss.
@@ -79,16 +80,16 @@ async fn the_own_key_is_deleted_during_a_long_hold() {
     let client = with(config(&etcd).session_ttl(ms(2000)));
     let guard = take(&client, "a").await;
     assert_eq!(watches(&etcd), 0, "a hold that may be short costs no watch");
-    until("a third of the TTL has passed", || watches(&etcd) == 1).await;
+    wait_for("a third of the TTL has passed", || watches(&etcd) == 1).await;
     let since = Stopwatch::start();
     assert!(etcd.delete(&etcd.keys_of("a/")[0]));
-    assert_eq!(soon("the loss", guard.lost()).await, Loss::Gone);
+    assert_eq!(in_time("the loss", guard.lost()).await, Loss::Gone);
     since.assert_within(ms(1500), "noticed by the watch");
-    assert_eq!(soon("release", guard.release()).await, Release::Expired);
-    until("its watch is closed", || watches(&etcd) == 0).await;
-    give_back(take(&client, "a").await).await;
+    assert_eq!(in_time("release", guard.release()).await, Release::Expired);
+    wait_for("its watch is closed", || watches(&etcd) == 0).await;
+    release(take(&client, "a").await).await;
     shut_down(client).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 /// The key was deleted before the watch was opened. The read after the opening finds that.
@@ -99,10 +100,10 @@ async fn the_own_key_is_deleted_early_in_a_long_hold() {
     let client = with(config(&etcd).session_ttl(ms(3000)));
     let guard = take(&client, "a").await;
     assert!(etcd.delete(&etcd.keys_of("a/")[0]));
-    assert_eq!(soon("the loss", guard.lost()).await, Loss::Gone);
+    assert_eq!(in_time("the loss", guard.lost()).await, Loss::Gone);
     drop(guard);
     shut_down(client).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 /// A short hold learns of it at its release, which reports that another client has the lock.
@@ -113,17 +114,17 @@ async fn the_own_key_is_deleted_during_a_short_hold() {
     let (ours, other) = (with(config(&etcd).session_ttl(LONG_TTL)), client(&etcd));
     let guard = take(&ours, "a").await;
     assert!(etcd.delete(&etcd.keys_of("a/")[0]));
-    assert_eq!(soon("release", guard.release()).await, Release::Expired);
+    assert_eq!(in_time("release", guard.release()).await, Release::Expired);
     let guard = take(&ours, "a").await;
     assert!(etcd.delete(&etcd.keys_of("a/")[0]));
     let next = take(&other, "a").await;
     assert!(next.fence() > guard.fence());
-    assert_eq!(soon("release", guard.release()).await, Release::Taken);
+    assert_eq!(in_time("release", guard.release()).await, Release::Taken);
     assert!(next.is_held());
-    give_back(next).await;
+    release(next).await;
     shut_down(ours).await;
     shut_down(other).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 /// A waiter whose key was deleted queues again at the end.
@@ -135,24 +136,24 @@ async fn the_own_key_is_deleted_while_waiting() {
     let guard = take(&holder, "a").await;
     let held = etcd.keys_of("a/").remove(0);
     let first_waits = tokio::spawn(first.lock("a").acquire());
-    until("the first is in the queue", || other_key(&etcd, &held).is_some()).await;
+    wait_for("the first is in the queue", || other_key(&etcd, &held).is_some()).await;
     let deleted = other_key(&etcd, &held).unwrap();
     let second_waits = tokio::spawn(second.lock("a").acquire());
-    until("the second is in the queue", || etcd.keys_of("a/").len() == 3).await;
+    wait_for("the second is in the queue", || etcd.keys_of("a/").len() == 3).await;
     assert!(etcd.delete(&deleted));
-    until("the first is in the queue again", || etcd.keys_of("a/").contains(&deleted)).await;
-    give_back(guard).await;
-    let guard = soon("the second", second_waits).await.unwrap().unwrap();
+    wait_for("the first is in the queue again", || etcd.keys_of("a/").contains(&deleted)).await;
+    release(guard).await;
+    let guard = in_time("the second", second_waits).await.unwrap().unwrap();
     assert!(!first_waits.is_finished());
     let before = guard.fence();
-    give_back(guard).await;
-    let guard = soon("the first", first_waits).await.unwrap().unwrap();
+    release(guard).await;
+    let guard = in_time("the first", first_waits).await.unwrap().unwrap();
     assert!(guard.fence() > before);
-    give_back(guard).await;
+    release(guard).await;
     for client in [holder, first, second] {
         shut_down(client).await;
     }
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 /// Compacted history is no error (case M2 of other clients), even before watches are reopened.
@@ -163,8 +164,8 @@ async fn compaction_while_waiting() {
     let (holder, waiter) = (with(config(&etcd).session_ttl(LONG_TTL)), with(config(&etcd).session_ttl(LONG_TTL)));
     let guard = take(&holder, "a").await;
     let mut waiting = waiter.lock("a").acquire();
-    blocked(&mut waiting, Blocked::Held).await;
-    until("it watches", || watches(&etcd) == 2).await;
+    wait_until_blocked(&mut waiting, Blocked::Held).await;
+    wait_for("it watches", || watches(&etcd) == 2).await;
     let compact = |etcd: &Etcd| {
         for n in 0..20 {
             etcd.put("unrelated", &n.to_string());
@@ -175,15 +176,15 @@ async fn compaction_while_waiting() {
     // Also while the watches are closed.
     etcd.restart();
     compact(&etcd);
-    until("it watches again", || watches(&etcd) >= 2).await;
+    wait_for("it watches again", || watches(&etcd) >= 2).await;
     compact(&etcd);
     assert_eq!(waiting.blocked(), Some(Blocked::Held));
-    let looks = calls(&etcd, "Txn");
-    give_back(guard).await;
-    give_back(soon("the lock", waiting).await.unwrap()).await;
-    assert!(calls(&etcd, "Txn") - looks >= 3, "a delete, a look, a delete");
+    let transactions_before = calls(&etcd, "Txn");
+    release(guard).await;
+    release(in_time("the lock", waiting).await.unwrap()).await;
+    assert!(calls(&etcd, "Txn") - transactions_before >= 3, "a delete, a look, a delete");
     etcd.delete("unrelated");
     shut_down(holder).await;
     shut_down(waiter).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }

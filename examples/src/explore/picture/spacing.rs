@@ -2,8 +2,7 @@
 
 /// Estimates the width of a text of this size.
 pub(super) fn width(text: &str, size: f64) -> f64 {
-    // Slightly more than the average of digits and lower-case letters in system fonts, to avoid
-    // overlap.
+    // Slightly more than the average of digits and lower-case letters in system fonts.
     text.chars().count() as f64 * size * 0.58
 }
 

@@ -12,19 +12,19 @@ use lock_proto::redis::{Loss, Release};
 use lock_testkit::TIMEOUT;
 
 pub use crate::addresses::a_name_whose_first_address_is_dead;
-use crate::kit::{SLACK, all};
+use crate::kit::{SLACK, join_all};
 use crate::{Kit, Runtime, Server};
 
 /// The whole life of a lock, dropped at every await point. Nothing is left behind, and no lock
 /// stays held.
 pub async fn cancelled_at_every_await_point<R: Runtime>(kit: Kit<R>, server: Server) {
     let (client, other) = (kit.with(server.settings()), kit.with(server.settings()));
-    kit.cancelled_everywhere(|| async {
+    kit.cancel_at_every_await(|| async {
         let guard = client.lock("a").acquire().await.unwrap();
         guard.extend().await.unwrap();
         let observer = guard.observer();
         let mut next = pin!(other.lock("a").wait(TIMEOUT).acquire());
-        assert!(kit.cancelled(Duration::from_millis(1), next.as_mut()).await.is_none());
+        assert!(kit.cancel_after(Duration::from_millis(1), next.as_mut()).await.is_none());
         let done = guard.protect(kit.sleep(Duration::from_millis(1))).await;
         assert_eq!((done.output, done.release), (Ok(()), Release::Released));
         assert_eq!(observer.lost().await, None);
@@ -37,11 +37,11 @@ pub async fn cancelled_at_every_await_point<R: Runtime>(kit: Kit<R>, server: Ser
     // it by then.
     let guard = kit.take(&client, "a").await;
     let _ = kit.poll_once(client.shutdown(TIMEOUT)).await;
-    assert_eq!(kit.soon("the loss", guard.lost()).await, Loss::ShutDown);
+    assert_eq!(kit.in_time("the loss", guard.lost()).await, Loss::ShutDown);
     for client in [client, other] {
-        assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
+        assert_eq!(kit.in_time("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
     }
-    kit.until("nothing is left", || server.is_clean()).await;
+    kit.wait_for("nothing is left", || server.is_clean()).await;
 }
 
 pub async fn guards_move_between_tasks_and_threads<R: Runtime>(kit: Kit<R>, server: Server) {
@@ -72,7 +72,7 @@ pub async fn guards_move_between_tasks_and_threads<R: Runtime>(kit: Kit<R>, serv
             send.send(guard).unwrap();
         });
         let mut guard = None;
-        kit.until("the guard comes back", || {
+        kit.wait_for("the guard comes back", || {
             guard = guard.take().or_else(|| receive.try_recv().ok());
             guard.is_some()
         })
@@ -85,9 +85,9 @@ pub async fn guards_move_between_tasks_and_threads<R: Runtime>(kit: Kit<R>, serv
         });
         thread.join().unwrap();
     }
-    kit.until("all tasks have ended", || ended.load(Ordering::SeqCst) == TASKS).await;
+    kit.wait_for("all tasks have ended", || ended.load(Ordering::SeqCst) == TASKS).await;
     drop(client);
-    kit.until("nothing is left", || server.is_clean()).await;
+    kit.wait_for("nothing is left", || server.is_clean()).await;
 }
 
 /// Drops futures, guards, observers and the client on a thread without a runtime.
@@ -95,7 +95,7 @@ pub async fn dropped_outside_a_runtime<R: Runtime>(kit: Kit<R>, server: Server) 
     let client = kit.with(server.settings());
     let guard = kit.take(&client, "a").await;
     let mut waiting = Box::pin(client.lock("a").acquire());
-    assert!(kit.cancelled(Duration::from_millis(20), waiting.as_mut()).await.is_none());
+    assert!(kit.cancel_after(Duration::from_millis(20), waiting.as_mut()).await.is_none());
     let released = kit.take(&client, "b").await.release();
     let observer = guard.observer();
     thread::spawn(move || {
@@ -107,9 +107,9 @@ pub async fn dropped_outside_a_runtime<R: Runtime>(kit: Kit<R>, server: Server) 
     })
     .join()
     .unwrap();
-    kit.until("both keys are gone", || !server.knows("a") && !server.knows("b")).await;
+    kit.wait_for("both keys are gone", || !server.has_key("a") && !server.has_key("b")).await;
     thread::spawn(move || drop(client)).join().unwrap();
-    kit.until("nothing is left", || server.is_clean()).await;
+    kit.wait_for("nothing is left", || server.is_clean()).await;
 }
 
 pub async fn dropped_during_a_shutdown<R: Runtime>(kit: Kit<R>, server: Server) {
@@ -117,7 +117,7 @@ pub async fn dropped_during_a_shutdown<R: Runtime>(kit: Kit<R>, server: Server) 
     let (first, second) = (kit.take(&client, "a").await, kit.take(&client, "b").await);
     let lock = client.lock("a");
     let mut waiting = Box::pin(lock.acquire());
-    assert!(kit.cancelled(Duration::from_millis(5), waiting.as_mut()).await.is_none());
+    assert!(kit.cancel_after(Duration::from_millis(5), waiting.as_mut()).await.is_none());
     let _ = kit.poll_once(client.shutdown(TIMEOUT)).await;
     drop(first);
     drop(waiting);
@@ -127,9 +127,9 @@ pub async fn dropped_during_a_shutdown<R: Runtime>(kit: Kit<R>, server: Server) 
     })
     .join()
     .unwrap();
-    assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
-    assert_eq!(*kit.soon("refused", lock.acquire()).await.unwrap_err().kind(), AcquireErrorKind::ShutDown);
-    assert!(!server.knows("a") && !server.knows("b"));
+    assert_eq!(kit.in_time("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
+    assert_eq!(*kit.in_time("refused", lock.acquire()).await.unwrap_err().kind(), AcquireErrorKind::ShutDown);
+    assert!(!server.has_key("a") && !server.has_key("b"));
 }
 
 pub async fn what_became_of_a_release<R: Runtime>(kit: Kit<R>, mut server: Server) {
@@ -138,12 +138,12 @@ pub async fn what_became_of_a_release<R: Runtime>(kit: Kit<R>, mut server: Serve
     // The key is gone, and the lock is free.
     let guard = kit.take(&client, "a").await;
     server.delete_key("a");
-    assert_eq!(kit.soon("release", guard.release()).await, Release::Expired);
+    assert_eq!(kit.in_time("release", guard.release()).await, Release::Expired);
     // Another client holds the lock.
     let guard = kit.take(&client, "a").await;
     server.delete_key("a");
     let next = kit.take(&other, "a").await;
-    let released = kit.soon("release", guard.release()).await;
+    let released = kit.in_time("release", guard.release()).await;
     match server {
         Server::Redis(_) => assert_eq!(released, Release::Taken),
         // On etcd each holder has its own key.
@@ -155,45 +155,46 @@ pub async fn what_became_of_a_release<R: Runtime>(kit: Kit<R>, mut server: Serve
     let guard = kit.take(&client, "a").await;
     server.kill();
     let since = Instant::now();
-    assert_eq!(kit.soon("release", guard.release()).await, Release::Unknown);
+    assert_eq!(kit.in_time("release", guard.release()).await, Release::Unknown);
     assert!(since.elapsed() < TIMEOUT);
 }
 
 pub async fn a_killed_server<R: Runtime>(kit: Kit<R>, mut server: Server) {
     let client = kit.with(server.settings());
-    let lock = server.short(client.lock("a"));
-    let guard = kit.soon("acquire", lock.acquire()).await.unwrap();
+    let lock = server.with_short_ttl(client.lock("a"));
+    let guard = kit.in_time("acquire", lock.acquire()).await.unwrap();
     server.kill();
     let since = Instant::now();
-    kit.soon("risk", guard.observer().at_risk()).await;
-    assert_eq!(kit.soon("the loss", guard.lost()).await, Loss::Expired);
+    kit.in_time("risk", guard.observer().at_risk()).await;
+    assert_eq!(kit.in_time("the loss", guard.lost()).await, Loss::Expired);
     assert!(!guard.is_held() && since.elapsed() <= server.ttl() + SLACK, "{:?}", since.elapsed());
-    let failed = kit.soon("no server", client.lock("b").wait(Duration::from_millis(200)).acquire()).await.unwrap_err();
+    let failed =
+        kit.in_time("no server", client.lock("b").wait(Duration::from_millis(200)).acquire()).await.unwrap_err();
     let AcquireErrorKind::TimedOut(report) = failed.kind() else { panic!("{failed}") };
     assert!(!report.is_busy(), "{report}");
     // A waiter survives the outage.
     let mut waiting = pin!(lock.acquire());
-    assert!(kit.cancelled(Duration::from_millis(50), waiting.as_mut()).await.is_none());
+    assert!(kit.cancel_after(Duration::from_millis(50), waiting.as_mut()).await.is_none());
     server.restart();
-    let next = kit.soon("the next holder", waiting).await.unwrap();
+    let next = kit.in_time("the next holder", waiting).await.unwrap();
     assert!(next.is_held() && next.fence() > guard.fence());
     kit.release(next).await;
     drop(guard);
-    assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
-    kit.until("nothing is left", || server.is_clean()).await;
+    assert_eq!(kit.in_time("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
+    kit.wait_for("nothing is left", || server.is_clean()).await;
 }
 
 /// Many locks at once, held for longer than their TTL.
 pub async fn many_locks<R: Runtime>(kit: Kit<R>, server: Server) {
     let client = kit.with(server.settings());
-    let locks: Vec<_> = (0..100).map(|n| server.short(client.lock(format!("lock {n}")))).collect();
-    let guards = kit.soon("all of them", all(locks.iter().map(lock_proto::driver::Lock::acquire))).await;
+    let locks: Vec<_> = (0..100).map(|n| server.with_short_ttl(client.lock(format!("lock {n}")))).collect();
+    let guards = kit.in_time("all of them", join_all(locks.iter().map(lock_proto::driver::Lock::acquire))).await;
     let guards: Vec<_> = guards.into_iter().map(Result::unwrap).collect();
     kit.sleep(2 * server.ttl()).await;
     assert!(guards.iter().all(|guard| guard.is_held()), "renewed");
     assert_eq!(server.held(), 100);
-    let released = kit.soon("released", all(guards.into_iter().map(|guard| guard.release()))).await;
+    let released = kit.in_time("released", join_all(guards.into_iter().map(|guard| guard.release()))).await;
     assert!(released.iter().all(|release| *release == Release::Released), "{released:?}");
     assert_eq!(server.held(), 0);
-    assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
+    assert_eq!(kit.in_time("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
 }

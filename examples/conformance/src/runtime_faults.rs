@@ -28,7 +28,7 @@ where
 }
 
 async fn take<R: Runtime>(kit: &Kit<R>, server: &Server, client: &driver::Client, name: &str) -> Guard {
-    kit.soon("acquire", server.short(client.lock(name)).acquire()).await.unwrap()
+    kit.in_time("acquire", server.with_short_ttl(client.lock(name)).acquire()).await.unwrap()
 }
 
 /// The runtime ends, and the driver's task with it.
@@ -41,17 +41,21 @@ pub fn a_guard_outlives_its_runtime<R: Runtime>(server: Server) {
         .block_on(async { (take(&kit, &server, &client, "a").await, take(&kit, &server, &client, "b").await) });
     assert!(dropped.is_held() && observed.is_held());
     drop(kit);
-    assert!(!dropped.is_held() && !observed.is_held(), "nobody renews them any more");
+    assert!(!dropped.is_held() && !observed.is_held(), "nothing renews them");
     drop(dropped);
     // Handles do not depend on a particular runtime.
     crate::run(|kit: Kit<R>| async move {
-        assert_eq!(kit.soon("the loss", observed.lost()).await, Loss::ShutDown);
-        assert_eq!(kit.soon("release", observed.release()).await, Release::Unknown);
-        let refused = kit.soon("refused", client.lock("c").acquire()).await.unwrap_err();
+        assert_eq!(kit.in_time("the loss", observed.lost()).await, Loss::ShutDown);
+        assert_eq!(kit.in_time("release", observed.release()).await, Release::Unknown);
+        let refused = kit.in_time("refused", client.lock("c").acquire()).await.unwrap_err();
         assert_eq!(*refused.kind(), AcquireErrorKind::ShutDown);
-        assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 2, "both were held when it ended");
+        assert_eq!(
+            kit.in_time("shutdown", client.shutdown(TIMEOUT)).await.unreleased,
+            2,
+            "both were held when it ended"
+        );
     });
-    assert!(wait_until(TIMEOUT, || !server.knows("a") && !server.knows("b")), "they end by themselves");
+    assert!(wait_until(TIMEOUT, || !server.has_key("a") && !server.has_key("b")), "they end by themselves");
 }
 
 /// The driver runs on one runtime, and its handles are used on another one too.
@@ -65,7 +69,7 @@ pub fn a_client_on_two_runtimes<R: Runtime>(server: Server) {
                 kit.sleep(Duration::from_micros(100)).await;
                 inside.fetch_sub(1, Ordering::SeqCst);
             });
-            let done = kit.soon("work", done).await;
+            let done = kit.in_time("work", done).await;
             assert_eq!((done.output, done.release), (Ok(()), Release::Released));
         }
     };
@@ -77,7 +81,7 @@ pub fn a_client_on_two_runtimes<R: Runtime>(server: Server) {
                 let client = kit.with(server.settings());
                 send.send(client.clone()).unwrap();
                 work(&kit, &client).await;
-                kit.until("the other one has ended", || over.load(Ordering::SeqCst)).await;
+                kit.wait_for("the other one has ended", || over.load(Ordering::SeqCst)).await;
             });
         });
         let client = receive.recv().unwrap();
@@ -93,18 +97,18 @@ pub fn a_driver_that_is_never_polled<R: Runtime>(server: Server) {
     crate::run(|kit: Kit<R>| async move {
         let (client, driver) = driver(kit.runtime().host(), &server);
         let waits = client.lock("a").wait(Duration::from_millis(1));
-        assert!(kit.cancelled(Duration::from_millis(50), waits.acquire()).await.is_none());
-        assert!(kit.cancelled(Duration::from_millis(50), client.lock("a").try_acquire()).await.is_none());
+        assert!(kit.cancel_after(Duration::from_millis(50), waits.acquire()).await.is_none());
+        assert!(kit.cancel_after(Duration::from_millis(50), client.lock("a").try_acquire()).await.is_none());
         let waiting = client.lock("a").acquire();
         let thread = thread::spawn(move || {
             thread::sleep(Duration::from_millis(50));
             drop(driver);
         });
-        assert_eq!(*kit.soon("told", waiting).await.unwrap_err().kind(), AcquireErrorKind::ShutDown);
+        assert_eq!(*kit.in_time("the result", waiting).await.unwrap_err().kind(), AcquireErrorKind::ShutDown);
         thread.join().unwrap();
-        assert_eq!(*kit.soon("refused", waits.acquire()).await.unwrap_err().kind(), AcquireErrorKind::ShutDown);
-        assert_eq!(kit.soon("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
-        assert!(!server.knows("a"));
+        assert_eq!(*kit.in_time("refused", waits.acquire()).await.unwrap_err().kind(), AcquireErrorKind::ShutDown);
+        assert_eq!(kit.in_time("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
+        assert!(!server.has_key("a"));
     });
 }
 
@@ -120,7 +124,7 @@ pub fn a_driver_that_is_polled_no_more<R: Runtime>(server: Server) {
         closed.store(true, Ordering::SeqCst);
         let mut waiting = core::pin::pin!(kit.sleep(Duration::from_millis(1)));
         assert!(guard.is_held());
-        kit.soon("time passes", waiting.as_mut()).await;
+        kit.in_time("time passes", waiting.as_mut()).await;
         let polls = Cell::new(0);
         let work = async {
             loop {
@@ -128,14 +132,14 @@ pub fn a_driver_that_is_polled_no_more<R: Runtime>(server: Server) {
                 kit.sleep(Duration::from_millis(20)).await;
             }
         };
-        let done = kit.cancelled(2 * server.ttl(), guard.protect(work)).await;
+        let done = kit.cancel_after(2 * server.ttl(), guard.protect(work)).await;
         assert!(done.is_none(), "without a driver, a release is not answered");
         let count = polls.get();
         assert!(count > 0 && !other.is_held());
-        assert_eq!(kit.soon("the loss", other.lost()).await, Loss::Expired);
+        assert_eq!(kit.in_time("the loss", other.lost()).await, Loss::Expired);
         let late = async { panic!("the lock is lost") };
-        assert!(kit.cancelled(Duration::from_millis(50), other.protect(late)).await.is_none());
-        kit.until("they end by themselves", || !server.knows("a") && !server.knows("b")).await;
+        assert!(kit.cancel_after(Duration::from_millis(50), other.protect(late)).await.is_none());
+        kit.wait_for("they end by themselves", || !server.has_key("a") && !server.has_key("b")).await;
     });
 }
 
@@ -155,14 +159,14 @@ pub fn a_blocked_driver<R: Runtime>(server: Server) {
                 kit.sleep(Duration::from_millis(20)).await;
             }
         };
-        let done = kit.soon("the loss", guard.protect(work)).await;
+        let done = kit.in_time("the loss", guard.protect(work)).await;
         assert_eq!(done.output, Err::<(), _>(Loss::Expired));
         assert!(since.elapsed() >= ttl / 2, "not before its time");
         assert_eq!(nap.load(Ordering::SeqCst), 0, "it did hang");
         // The client works normally again.
         kit.release(kit.take(&client, "a").await).await;
         drop(client);
-        kit.until("nothing is left", || server.is_clean()).await;
+        kit.wait_for("nothing is left", || server.is_clean()).await;
     });
 }
 
@@ -176,8 +180,8 @@ pub fn a_suspended_machine<R: Runtime>(server: Server) {
         let (client, driver) = driver(host, &server);
         kit.spawn(driver);
         let long = |name| client.lock(name).ttl(Duration::from_secs(60)).acquire();
-        let guard = kit.soon("acquire", long("a")).await.unwrap();
-        let waiting = kit.soon("acquire", long("b")).await.unwrap();
+        let guard = kit.in_time("acquire", long("a")).await.unwrap();
+        let waiting = kit.in_time("acquire", long("b")).await.unwrap();
         // Lets the driver go to sleep.
         kit.sleep(Duration::from_millis(50)).await;
         let mut lost = core::pin::pin!(waiting.lost());
@@ -185,10 +189,10 @@ pub fn a_suspended_machine<R: Runtime>(server: Server) {
         assert!(guard.is_held() && waiting.is_held());
         offset.store(3600, Ordering::SeqCst);
         assert!(!guard.is_held() && guard.remaining() == Duration::ZERO);
-        let done = kit.soon("the loss", guard.protect(async { panic!("it is not held") })).await;
+        let done = kit.in_time("the loss", guard.protect(async { panic!("it is not held") })).await;
         assert_eq!(done.output, Err::<(), _>(Loss::Expired));
         let since = StdInstant::now();
-        assert_eq!(kit.soon("the loss", lost).await, Loss::Expired);
+        assert_eq!(kit.in_time("the loss", lost).await, Loss::Expired);
         assert!(since.elapsed() < Duration::from_secs(10), "long before its TTL: {:?}", since.elapsed());
     });
 }

@@ -1,4 +1,4 @@
-//! However an acquisition or a client ends, it leaves nothing behind.
+//! Acquisitions and clients leave nothing behind, however they end.
 // A4, E3, U2
 
 use core::task::Poll;
@@ -10,13 +10,14 @@ use lock_tokio::{AcquireErrorKind, Client};
 use tokio::time::sleep;
 
 use crate::kit::{
-    LONG_TTL, blocked, clean, client, config, give_back, ms, poll_once, shut_down, soon, take, until, with,
+    LONG_TTL, assert_clean, client, config, in_time, ms, poll_once, release, shut_down, take, wait_for,
+    wait_until_blocked, with,
 };
 
-struct Dice(u64);
+struct Random(u64);
 
-impl Dice {
-    fn up_to(&mut self, sides: u64) -> u64 {
+impl Random {
+    fn below(&mut self, sides: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % sides
     }
@@ -29,7 +30,7 @@ impl Dice {
 async fn an_acquisition_dropped_after_any_number_of_polls_leaves_no_key() {
     let etcd = Etcd::start();
     let rival = with(config(&etcd).session_ttl(LONG_TTL));
-    let mut dice = Dice(1);
+    let mut random = Random(1);
     let (mut granted, mut dropped) = (0, 0);
     let mut clients: Vec<Client> = Vec::new();
     for round in 0..200 {
@@ -38,21 +39,21 @@ async fn an_acquisition_dropped_after_any_number_of_polls_leaves_no_key() {
             clients.push(with(config(&etcd).session_ttl(LONG_TTL)));
         }
         let ours = clients.last().unwrap();
-        let held = if dice.up_to(2) == 0 { Some(take(&rival, "a").await) } else { None };
+        let held = if random.below(2) == 0 { Some(take(&rival, "a").await) } else { None };
         let mut waiting = ours.lock("a").acquire();
         let mut guard = None;
-        for _ in 0..=dice.up_to(6) {
+        for _ in 0..=random.below(6) {
             if let Poll::Ready(result) = poll_once(&mut waiting).await {
                 guard = Some(result.unwrap());
                 break;
             }
-            match dice.up_to(3) {
+            match random.below(3) {
                 0 => tokio::task::yield_now().await,
-                _ => sleep(Duration::from_micros(dice.up_to(1500))).await,
+                _ => sleep(Duration::from_micros(random.below(1500))).await,
             }
         }
         // Some of the rival's releases coincide with the drop.
-        if dice.up_to(2) == 0 {
+        if random.below(2) == 0 {
             drop(held);
         }
         match guard {
@@ -61,18 +62,18 @@ async fn an_acquisition_dropped_after_any_number_of_polls_leaves_no_key() {
         }
         drop((waiting, guard));
     }
-    until("the keys are gone", || etcd.keys().is_empty()).await;
+    wait_for("the keys are gone", || etcd.keys().is_empty()).await;
     assert!(granted >= 10 && dropped >= 50, "granted {granted}, dropped {dropped}");
     // Nothing appears later: a later request on the same connection follows those in flight.
     for client in &clients {
-        give_back(take(client, "a").await).await;
+        release(take(client, "a").await).await;
     }
     assert_eq!(etcd.keys(), Vec::<String>::new());
     clients.push(rival);
     for client in clients {
         shut_down(client).await;
     }
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 /// No key and no lease is left at the very end of a shutdown.
@@ -83,30 +84,30 @@ async fn a_shutdown_leaves_no_key_and_no_lease() {
     let (ours, other) = (client(&etcd), client(&etcd));
     let elsewhere = take(&other, "other's").await;
     let held: Vec<_> = [take(&ours, "a").await, take(&ours, "b").await].into();
-    let own = soon("acquire", ours.lock("c").ttl(LONG_TTL).acquire()).await.unwrap();
-    let leads = soon("elected", ours.election("board").campaign("we")).await.unwrap();
+    let own = in_time("acquire", ours.lock("c").ttl(LONG_TTL).acquire()).await.unwrap();
+    let leads = in_time("elected", ours.election("board").campaign("we")).await.unwrap();
     let behind_own = tokio::spawn(ours.lock("a").acquire());
     let mut behind_other = ours.lock("other's").ttl(LONG_TTL).acquire();
-    blocked(&mut behind_other, Blocked::Held).await;
+    wait_until_blocked(&mut behind_other, Blocked::Held).await;
     assert_eq!((etcd.keys().len(), etcd.leases().len()), (6, 4));
 
     shut_down(ours.clone()).await;
     assert_eq!((etcd.keys().len(), etcd.leases().len()), (1, 1));
     for guard in held.iter().chain([&own, &*leads]) {
-        assert_eq!(soon("the loss", guard.lost()).await, Loss::ShutDown);
+        assert_eq!(in_time("the loss", guard.lost()).await, Loss::ShutDown);
     }
     assert!(
-        matches!(soon("the end", behind_own).await.unwrap(), Err(error) if matches!(error.kind(), AcquireErrorKind::ShutDown))
+        matches!(in_time("the end", behind_own).await.unwrap(), Err(error) if matches!(error.kind(), AcquireErrorKind::ShutDown))
     );
     assert!(
-        matches!(soon("the end", behind_other).await, Err(error) if matches!(error.kind(), AcquireErrorKind::ShutDown))
+        matches!(in_time("the end", behind_other).await, Err(error) if matches!(error.kind(), AcquireErrorKind::ShutDown))
     );
     assert!(
-        matches!(soon("the end", ours.lock("d").acquire()).await, Err(error) if matches!(error.kind(), AcquireErrorKind::ShutDown))
+        matches!(in_time("the end", ours.lock("d").acquire()).await, Err(error) if matches!(error.kind(), AcquireErrorKind::ShutDown))
     );
-    give_back(elsewhere).await;
+    release(elsewhere).await;
     shut_down(other).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }
 
 /// The same without a shutdown: the last handle is dropped with a waiter, and with a guard.
@@ -116,16 +117,16 @@ async fn a_client_that_is_dropped_leaves_nothing() {
     let rival = client(&etcd);
     let held = take(&rival, "a").await;
     let mut waiting = client(&etcd).lock("a").acquire();
-    blocked(&mut waiting, Blocked::Held).await;
+    wait_until_blocked(&mut waiting, Blocked::Held).await;
     drop(waiting);
-    until("its key and lease are gone", || (etcd.keys().len(), etcd.leases().len()) == (1, 1)).await;
+    wait_for("its key and lease are gone", || (etcd.keys().len(), etcd.leases().len()) == (1, 1)).await;
     let guard = take(&client(&etcd), "b").await;
     // A guard keeps its client alive.
     sleep(ms(50)).await;
     assert!(guard.is_held());
     drop(guard);
-    until("its key and lease are gone", || (etcd.keys().len(), etcd.leases().len()) == (1, 1)).await;
-    give_back(held).await;
+    wait_for("its key and lease are gone", || (etcd.keys().len(), etcd.leases().len()) == (1, 1)).await;
+    release(held).await;
     shut_down(rival).await;
-    clean(&etcd).await;
+    assert_clean(&etcd).await;
 }

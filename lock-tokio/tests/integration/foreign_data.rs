@@ -5,7 +5,8 @@ use lock_tokio::AcquireErrorKind;
 use lock_tokio::redis::{Backoff, Blocked, Loss, Release};
 
 use crate::kit::{
-    LONG_TTL, blocked, clean, client, config, exists, give_back, ms, put_data, soon, take, timed_out, with,
+    LONG_TTL, assert_clean, client, config, exists, in_time, ms, put_data, release, take, timed_out,
+    wait_until_blocked, with,
 };
 
 const DATA: [&[&str]; 4] =
@@ -24,7 +25,7 @@ async fn data_of_another_type_is_no_lock() {
             let client = with(config(&redis).fencing(fencing));
             // The second attempt is always a script.
             for _ in 0..2 {
-                let error = soon("an error", client.lock("a").acquire()).await.unwrap_err();
+                let error = in_time("an error", client.lock("a").acquire()).await.unwrap_err();
                 // A plain `SET NX` only sees that there is something.
                 assert!(matches!(error.kind(), AcquireErrorKind::KeyInUse(_)), "{data:?}, fencing {fencing}: {error}");
                 assert!(error.to_string().contains("WRONGTYPE"), "{error}");
@@ -42,11 +43,11 @@ async fn data_that_takes_the_place_of_a_lock_ends_the_wait() {
     redis.cli(&["SET", "a", "somebody", "PX", "60000"]);
     let client = with(config(&redis).poll(Backoff::fixed(ms(20))));
     let mut waiting = client.lock("a").acquire();
-    blocked(&mut waiting, Blocked::Held).await;
+    wait_until_blocked(&mut waiting, Blocked::Held).await;
     redis.cli(&["DEL", "a"]);
     redis.cli(&["RPUSH", "a", "1"]);
     // The key may have been free between the two commands.
-    match soon("the end of the wait", waiting).await {
+    match in_time("the end of the wait", waiting).await {
         Err(error) if matches!(error.kind(), AcquireErrorKind::KeyInUse(_)) => {}
         Err(error) => panic!("{error}"),
         Ok(guard) => assert_eq!(redis.cli(&["GET", "a"]), guard.token().to_string()),
@@ -61,11 +62,11 @@ async fn data_that_takes_the_place_of_a_lock_that_is_held() {
     let client = client(&redis);
     let guard = take(&client, "a", ms(3000)).await;
     put_data(&redis, "a");
-    assert_eq!(soon("loss", guard.lost()).await, Loss::Taken);
-    assert_eq!(soon("release", guard.release()).await, Release::Taken);
+    assert_eq!(in_time("loss", guard.lost()).await, Loss::Taken);
+    assert_eq!(in_time("release", guard.release()).await, Release::Taken);
     let held = take(&client, "b", LONG_TTL).await;
     put_data(&redis, "b");
-    assert_eq!(soon("release", held.release()).await, Release::Taken);
+    assert_eq!(in_time("release", held.release()).await, Release::Taken);
     assert!(exists(&redis, "a") && exists(&redis, "b"), "the data stays");
 }
 
@@ -100,14 +101,14 @@ async fn refuses_to_count_on(redis: &Redis, counter: &str, spoiled: &[&str]) {
     redis.cli(spoiled);
     let before = redis.command(&["DUMP", counter]);
     let client = client(redis);
-    let error = soon("an error", client.lock("a").ttl(LONG_TTL).wait(ms(500)).acquire()).await.unwrap_err();
+    let error = in_time("an error", client.lock("a").ttl(LONG_TTL).wait(ms(500)).acquire()).await.unwrap_err();
     assert!(matches!(error.kind(), AcquireErrorKind::KeyInUse(_)), "{spoiled:?}: {error}");
     assert!(!exists(redis, "a"), "{spoiled:?}");
     assert_eq!(redis.command(&["DUMP", counter]), before, "{spoiled:?}");
     // Without fencing the counter is not used.
-    give_back(take(&with(config(redis).fencing(false)), "a", LONG_TTL).await).await;
+    release(take(&with(config(redis).fencing(false)), "a", LONG_TTL).await).await;
     redis.cli(&["DEL", counter]);
-    give_back(take(&client, "a", LONG_TTL).await).await;
+    release(take(&client, "a", LONG_TTL).await).await;
 }
 
 /// A key without a TTL is reported, and the client keeps waiting.
@@ -117,17 +118,17 @@ async fn a_key_without_expiry() {
     let redis = Redis::start();
     redis.cli(&["SET", "a", "somebody"]);
     let client = with(config(&redis).poll(Backoff::fixed(ms(20))));
-    let report = timed_out(soon("a try", client.lock("a").try_acquire()).await);
+    let report = timed_out(in_time("a try", client.lock("a").try_acquire()).await);
     assert!(report.is_busy() && report.to_string().contains("without expiry"), "{report}");
     let mut waiting = client.lock("a").ttl(LONG_TTL).acquire();
-    blocked(&mut waiting, Blocked::HeldWithoutExpiry).await;
+    wait_until_blocked(&mut waiting, Blocked::HeldWithoutExpiry).await;
     // With a TTL it is a lock like any other.
     redis.cli(&["PEXPIRE", "a", "60000"]);
-    blocked(&mut waiting, Blocked::Held).await;
+    wait_until_blocked(&mut waiting, Blocked::Held).await;
     redis.cli(&["PERSIST", "a"]);
-    blocked(&mut waiting, Blocked::HeldWithoutExpiry).await;
+    wait_until_blocked(&mut waiting, Blocked::HeldWithoutExpiry).await;
     assert_eq!(redis.cli(&["GET", "a"]), "somebody");
     redis.cli(&["DEL", "a"]);
-    give_back(soon("the lock", waiting).await.unwrap()).await;
-    clean(&redis).await;
+    release(in_time("the lock", waiting).await.unwrap()).await;
+    assert_clean(&redis).await;
 }

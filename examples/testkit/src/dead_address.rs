@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 /// An attempt to connect that takes longer counts as unanswered.
-const SILENCE: Duration = Duration::from_millis(300);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// A port of 127.0.0.1 that does not respond to connects, like a dead host, because its backlog is
 /// full.
@@ -30,7 +30,7 @@ impl DeadAddress {
         let address = listener.local_addr().expect("bound");
         let mut backlog = Vec::new();
         for _ in 0..16 {
-            match TcpStream::connect_timeout(&address, SILENCE) {
+            match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
                 Ok(stream) => backlog.push(stream),
                 Err(error) if error.kind() == ErrorKind::TimedOut => return Self { listener, _backlog: backlog },
                 Err(error) => panic!("the backlog cannot be filled: {error}"),

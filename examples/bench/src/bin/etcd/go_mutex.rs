@@ -19,11 +19,11 @@ use lock_proto::etcd::message::{
 };
 use lock_testkit::Etcd;
 
-use lock_bench::bare::{Bare, DELETE, RANGE, TXN, Watches};
+use lock_bench::raw_etcd::{DELETE, RANGE, RawEtcd, TXN, Watches};
 
 /// A client with a session and one lock.
-pub struct GoWay {
-    peer: Bare,
+pub struct GoMutex {
+    peer: RawEtcd,
     watches: Watches,
     prefix: Vec<u8>,
     end: Vec<u8>,
@@ -31,9 +31,9 @@ pub struct GoWay {
     lease: i64,
 }
 
-impl GoWay {
+impl GoMutex {
     pub async fn connect(etcd: &Etcd, name: &str) -> Self {
-        let peer = Bare::connect(etcd).await;
+        let peer = RawEtcd::connect(etcd).await;
         let lease = peer.grant().await;
         let key = format!("{name}/{lease:x}").into();
         // `0` follows the slash in ASCII.

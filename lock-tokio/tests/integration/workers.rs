@@ -9,7 +9,7 @@ use lock_tokio::{Client, Guard};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::kit::{LONG_TTL, ms, soon};
+use crate::kit::{LONG_TTL, in_time, ms};
 
 #[derive(Debug, Default)]
 pub(crate) struct Section {
@@ -19,21 +19,21 @@ pub(crate) struct Section {
 }
 
 #[derive(Debug)]
-pub(crate) struct Inside<'a> {
+pub(crate) struct Occupied<'a> {
     section: &'a Section,
     visits: u32,
 }
 
 impl Section {
     #[track_caller]
-    pub(crate) fn enter(&self) -> Inside<'_> {
+    pub(crate) fn enter(&self) -> Occupied<'_> {
         assert!(!self.occupied.swap(true, Ordering::SeqCst), "two are inside");
-        Inside { section: self, visits: self.visits.load(Ordering::SeqCst) }
+        Occupied { section: self, visits: self.visits.load(Ordering::SeqCst) }
     }
 
     /// Enters with a guard, whose fencing token must be greater than all before.
     #[track_caller]
-    pub(crate) fn enter_with(&self, guard: &Guard) -> Inside<'_> {
+    pub(crate) fn enter_with(&self, guard: &Guard) -> Occupied<'_> {
         let inside = self.enter();
         assert!(guard.is_held());
         if let Some(fence) = guard.fence() {
@@ -49,7 +49,7 @@ impl Section {
     }
 }
 
-impl Drop for Inside<'_> {
+impl Drop for Occupied<'_> {
     fn drop(&mut self) {
         // Read on entry and written here: a concurrent visit would be lost.
         self.section.visits.store(self.visits + 1, Ordering::SeqCst);
@@ -58,26 +58,26 @@ impl Drop for Inside<'_> {
 }
 
 /// Tasks that repeatedly enter critical sections until stopped.
-pub(crate) struct Crowd {
+pub(crate) struct Workers {
     tasks: JoinSet<u32>,
     sections: Arc<[Section]>,
     stop: Arc<AtomicBool>,
 }
 
-impl Crowd {
-    /// Starts `count` tasks, distributed over the clients and over `rooms` names.
-    pub(crate) fn gather(clients: &[Client], count: usize, rooms: usize) -> Self {
-        let sections: Arc<[Section]> = (0..rooms).map(|_| Section::default()).collect();
+impl Workers {
+    /// Starts `count` tasks, distributed over the clients and over `lock_count` names.
+    pub(crate) fn spawn(clients: &[Client], count: usize, lock_count: usize) -> Self {
+        let sections: Arc<[Section]> = (0..lock_count).map(|_| Section::default()).collect();
         let stop = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();
         for (n, client) in (0..count).zip(clients.iter().cycle()) {
-            tasks.spawn(visit(client.clone(), n % rooms, Arc::clone(&sections), Arc::clone(&stop)));
+            tasks.spawn(visit(client.clone(), n % lock_count, Arc::clone(&sections), Arc::clone(&stop)));
         }
         Self { tasks, sections, stop }
     }
 
     /// Calls `disturb` repeatedly for `time`. Panics if a critical section was entered twice.
-    pub(crate) async fn disturbed(&mut self, time: Duration, every: Duration, mut disturb: impl FnMut()) {
+    pub(crate) async fn disturb_for(&mut self, time: Duration, every: Duration, mut disturb: impl FnMut()) {
         let end = Instant::now() + time;
         while Instant::now() < end {
             disturb();
@@ -86,10 +86,10 @@ impl Crowd {
         }
     }
 
-    pub(crate) async fn disperse(mut self) -> u32 {
+    pub(crate) async fn finish(mut self) -> u32 {
         self.stop.store(true, Ordering::SeqCst);
         let mut visits = 0;
-        while let Some(done) = soon("the tasks end", self.tasks.join_next()).await {
+        while let Some(done) = in_time("the tasks end", self.tasks.join_next()).await {
             visits += done.unwrap();
         }
         assert_eq!(self.sections.iter().map(Section::visits).sum::<u32>(), visits, "two were inside");
@@ -97,13 +97,13 @@ impl Crowd {
     }
 }
 
-async fn visit(client: Client, room: usize, sections: Arc<[Section]>, stop: Arc<AtomicBool>) -> u32 {
-    let lock = client.lock(format!("room{room}")).ttl(LONG_TTL);
+async fn visit(client: Client, index: usize, sections: Arc<[Section]>, stop: Arc<AtomicBool>) -> u32 {
+    let lock = client.lock(format!("room{index}")).ttl(LONG_TTL);
     let mut visits = 0;
     while !stop.load(Ordering::SeqCst) {
-        let guard = soon("a turn", lock.acquire()).await.unwrap();
+        let guard = in_time("a grant", lock.acquire()).await.unwrap();
         {
-            let _inside = sections[room].enter_with(&guard);
+            let _inside = sections[index].enter_with(&guard);
             sleep(ms(1)).await;
         }
         visits += 1;
@@ -111,7 +111,7 @@ async fn visit(client: Client, room: usize, sections: Arc<[Section]>, stop: Arc<
         if visits % 2 == 0 {
             drop(guard);
         } else {
-            let _ = soon("a release", guard.release()).await;
+            let _ = in_time("a release", guard.release()).await;
         }
     }
     visits

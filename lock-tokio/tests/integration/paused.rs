@@ -6,7 +6,10 @@ use std::time::Instant;
 use lock_testkit::Redis;
 use lock_tokio::redis::{Answer, Backoff, Blocked, Release};
 
-use crate::kit::{LONG_TTL, blocked, clean, client, config, exists, give_back, ms, soon, take, timed_out, until, with};
+use crate::kit::{
+    LONG_TTL, assert_clean, client, config, exists, in_time, ms, release, take, timed_out, wait_for,
+    wait_until_blocked, with,
+};
 
 /// A pause that ends before the validity has no effect.
 // T2, H2
@@ -16,12 +19,12 @@ async fn a_short_stop_costs_a_holder_nothing() {
     let client = client(&redis);
     let guard = take(&client, "a", ms(3000)).await;
     redis.pause();
-    until("renewals fail", || guard.remaining() < ms(1200)).await;
+    wait_for("renewals fail", || guard.remaining() < ms(1200)).await;
     redis.resume();
-    until("it is renewed", || guard.remaining() > ms(2000)).await;
+    wait_for("it is renewed", || guard.remaining() > ms(2000)).await;
     assert!(guard.is_held());
-    give_back(guard).await;
-    clean(&redis).await;
+    release(guard).await;
+    assert_clean(&redis).await;
 }
 
 /// A waiter with a timeout fails in time. Another keeps waiting, and does not get an expired grant.
@@ -33,21 +36,21 @@ async fn a_server_stopped_past_the_ttl_while_somebody_waits() {
     let ttl = ms(600);
     let guard = take(&holder, "a", ttl).await;
     let mut for_ever = waiter.lock("a").ttl(ttl).acquire();
-    blocked(&mut for_ever, Blocked::Held).await;
+    wait_until_blocked(&mut for_ever, Blocked::Held).await;
     redis.pause();
-    soon("loss", guard.lost()).await;
-    blocked(&mut for_ever, Blocked::Unreachable).await;
+    in_time("loss", guard.lost()).await;
+    wait_until_blocked(&mut for_ever, Blocked::Unreachable).await;
     let begun = Instant::now();
-    let report = timed_out(soon("a wait", waiter.lock("b").ttl(ttl).wait(ms(300)).acquire()).await);
+    let report = timed_out(in_time("a wait", waiter.lock("b").ttl(ttl).wait(ms(300)).acquire()).await);
     assert!(begun.elapsed() >= ms(300) && !report.is_busy(), "{report}");
     redis.resume();
-    let next = soon("the lock", for_ever).await.unwrap();
+    let next = in_time("the lock", for_ever).await.unwrap();
     assert!(next.is_held() && next.remaining() <= ttl);
     // The old holder's renewals were late or lost: the next holder keeps the lock.
-    let _ = soon("release", guard.release()).await;
+    let _ = in_time("release", guard.release()).await;
     assert_eq!(redis.cli(&["GET", "a"]), next.token().to_string());
-    give_back(next).await;
-    clean(&redis).await;
+    release(next).await;
+    assert_clean(&redis).await;
 }
 
 /// A release times out as `Unknown`, and is completed when the server resumes.
@@ -60,11 +63,11 @@ async fn a_release_on_a_stopped_server_is_unknown_in_time_and_done_later() {
     redis.pause();
     drop(b);
     let begun = Instant::now();
-    assert_eq!(soon("release", a.release()).await, Release::Unknown);
+    assert_eq!(in_time("release", a.release()).await, Release::Unknown);
     assert!(begun.elapsed() >= ms(700), "{:?}", begun.elapsed());
     redis.resume();
     // Long before their TTL.
-    clean(&redis).await;
+    assert_clean(&redis).await;
 }
 
 /// The server executes the request of a cancelled attempt when it resumes. The resulting key is
@@ -76,14 +79,14 @@ async fn the_ghost_of_an_attempt_in_a_stopped_server() {
     for fencing in [true, false] {
         let redis = Redis::start();
         let (ours, other) = (with(config(&redis).fencing(fencing)), client(&redis));
-        give_back(take(&ours, "warm", LONG_TTL).await).await;
+        release(take(&ours, "warm", LONG_TTL).await).await;
         let monitor = redis.monitor();
         redis.pause();
         let waits = [ms(50), ms(700), ms(1200)];
         for (n, wait) in waits.into_iter().enumerate() {
             for name in ["deleted", "replaced"] {
                 let lock = ours.lock(format!("{name}{n}")).ttl(LONG_TTL).wait(wait);
-                let report = timed_out(soon("a wait", lock.acquire()).await);
+                let report = timed_out(in_time("a wait", lock.acquire()).await);
                 assert!(!report.is_busy(), "{report}");
             }
         }
@@ -92,10 +95,10 @@ async fn the_ghost_of_an_attempt_in_a_stopped_server() {
             // This client is next on the same connection, then another one, after the delete.
             let guard = take(&ours, &format!("replaced{n}"), LONG_TTL).await;
             assert_eq!(redis.cli(&["GET", &format!("replaced{n}")]), guard.token().to_string());
-            give_back(guard).await;
-            give_back(take(&other, &format!("deleted{n}"), LONG_TTL).await).await;
+            release(guard).await;
+            release(take(&other, &format!("deleted{n}"), LONG_TTL).await).await;
         }
-        clean(&redis).await;
+        assert_clean(&redis).await;
         let seen = monitor.take();
         let set = |name: &str| seen.iter().any(|seen| seen.verb() == "SET" && seen.args[1] == name);
         assert!(set("deleted0"), "no ghost appeared, nothing was tested: {seen:#?}");
@@ -113,10 +116,10 @@ async fn the_ghost_of_a_dropped_future_on_a_fresh_connection() {
         tokio::time::sleep(ms(100)).await;
         waiting.abort();
     }
-    let report = timed_out(soon("a wait", client.lock("c").ttl(LONG_TTL).wait(ms(800)).acquire()).await);
+    let report = timed_out(in_time("a wait", client.lock("c").ttl(LONG_TTL).wait(ms(800)).acquire()).await);
     assert!(matches!(&*report.nodes, [Answer::Unknown(_) | Answer::Unreachable(_)]), "{report}");
     redis.resume();
-    give_back(take(&client, "a", LONG_TTL).await).await;
-    clean(&redis).await;
+    release(take(&client, "a", LONG_TTL).await).await;
+    assert_clean(&redis).await;
     assert!(!exists(&redis, "b"));
 }

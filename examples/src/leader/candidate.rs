@@ -13,64 +13,66 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tokio::{select, time};
 
-use super::play::Broken;
-use crate::cli::GOODBYE;
+use super::demo::Broken;
+use crate::cli::SHUTDOWN_TIMEOUT;
 
 /// Duration of one piece of a leader's work.
-const PIECE: Duration = Duration::from_millis(50);
+const WORK_INTERVAL: Duration = Duration::from_millis(50);
 /// Time to finish the work after a request to stop.
-const WINDING_DOWN: Duration = Duration::from_millis(300);
+const WIND_DOWN_TIME: Duration = Duration::from_millis(300);
 
-/// Reports of a candidate.
 #[derive(Debug)]
-pub(super) struct News {
-    pub(super) who: &'static str,
-    pub(super) what: What,
+pub(super) struct Report {
+    pub(super) candidate: &'static str,
+    pub(super) progress: Progress,
 }
 
 #[derive(Debug)]
-pub(super) enum What {
-    /// The candidate leads.
+pub(super) enum Progress {
     Elected(Fence),
     /// The candidate has proclaimed this value and works.
-    AtWork { value: String, resign_handle: ResignHandle, observer: Observer },
+    Working {
+        value: String,
+        resign_handle: ResignHandle,
+        observer: Observer,
+    },
     /// The work ended, while the candidate was still leading or not.
-    Finished { in_office: bool },
+    Finished {
+        still_leading: bool,
+    },
     /// The candidate no longer leads.
-    Left(LeadershipEnd<()>),
-    /// Something went wrong.
+    Resigned(LeadershipEnd<()>),
     Failed(Broken),
 }
 
 /// A resource that only one leader may use at a time.
 #[derive(Debug, Default)]
-pub(super) struct Desk {
-    inside: AtomicU32,
-    most: AtomicU32,
+pub(super) struct Resource {
+    users: AtomicU32,
+    max_users: AtomicU32,
 }
 
-impl Desk {
+impl Resource {
     /// The largest number of concurrent users so far.
-    pub(super) fn most(&self) -> u32 {
-        self.most.load(Ordering::SeqCst)
+    pub(super) fn max_users(&self) -> u32 {
+        self.max_users.load(Ordering::SeqCst)
     }
 
-    fn sit(&self) -> Seat<'_> {
-        let inside = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
-        self.most.fetch_max(inside, Ordering::SeqCst);
-        Seat(self)
+    fn enter(&self) -> Visit<'_> {
+        let users = self.users.fetch_add(1, Ordering::SeqCst) + 1;
+        self.max_users.fetch_max(users, Ordering::SeqCst);
+        Visit(self)
     }
 }
 
-struct Seat<'a>(&'a Desk);
+struct Visit<'a>(&'a Resource);
 
-impl Drop for Seat<'_> {
+impl Drop for Visit<'_> {
     fn drop(&mut self) {
-        self.0.inside.fetch_sub(1, Ordering::SeqCst);
+        self.0.users.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// A candidate on its thread.
 pub(super) struct Candidate {
     thread: JoinHandle<()>,
     kill: oneshot::Sender<()>,
@@ -79,30 +81,30 @@ pub(super) struct Candidate {
 impl Candidate {
     /// Campaigns in the election `name`, and works when elected.
     pub(super) fn start(
-        who: &'static str,
+        candidate: &'static str,
         name: &str,
         config: Config,
-        desk: Arc<Desk>,
-        news: UnboundedSender<News>,
+        resource: Arc<Resource>,
+        reports: UnboundedSender<Report>,
     ) -> Self {
         let (kill, mut killed) = oneshot::channel();
         let name = name.to_owned();
         let thread = thread::spawn(move || {
-            let tell = |what| drop(news.send(News { who, what }));
-            let life = async {
+            let report = |progress| drop(reports.send(Report { candidate, progress }));
+            let campaign = async {
                 select! {
-                    end = live(who, &name, config, &desk, &tell) => end,
+                    end = run(candidate, &name, config, &resource, &report) => end,
                     _ = &mut killed => Ok(()),
                 }
             };
             // Dropping the runtime drops the driver and its connection, so a killed candidate
             // cleans nothing up, like a killed process.
-            let end = match time_and_io() {
-                Ok(runtime) => runtime.block_on(life),
+            let end = match new_runtime() {
+                Ok(runtime) => runtime.block_on(campaign),
                 Err(error) => Err(error.into()),
             };
             if let Err(error) = end {
-                tell(What::Failed(error));
+                report(Progress::Failed(error));
             }
         });
         Self { thread, kill }
@@ -116,43 +118,48 @@ impl Candidate {
         let _ = thread.join();
     }
 
-    /// Waits for the candidate to end.
     pub(super) fn join(self) {
         // A panic was printed, and its missing reports are noticed.
         let _ = self.thread.join();
     }
 }
 
-fn time_and_io() -> std::io::Result<tokio::runtime::Runtime> {
+fn new_runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
-async fn live(who: &'static str, name: &str, config: Config, desk: &Desk, tell: &impl Fn(What)) -> Result<(), Broken> {
+async fn run(
+    candidate: &'static str,
+    name: &str,
+    config: Config,
+    resource: &Resource,
+    report: &impl Fn(Progress),
+) -> Result<(), Broken> {
     let client = lock_tokio::connect_with(config)?;
-    let mut leadership = client.election(name).campaign(who).await?;
-    tell(What::Elected(leadership.fence().ok_or("an office on etcd has a fencing token")?));
-    let value = format!("{who}, at work");
+    let mut leadership = client.election(name).campaign(candidate).await?;
+    report(Progress::Elected(leadership.fence().ok_or("a leadership on etcd has a fencing token")?));
+    let value = format!("{candidate}, at work");
     leadership.proclaim(value.clone()).await?;
-    tell(What::AtWork { value, resign_handle: leadership.resign_handle(), observer: leadership.observer() });
+    report(Progress::Working { value, resign_handle: leadership.resign_handle(), observer: leadership.observer() });
     let observer = leadership.observer();
     // Two steps: the work ends first, and then the leader resigns.
     // E10
-    let led = leadership
+    let end = leadership
         .lead(|stop| async {
-            work(stop, desk).await;
-            tell(What::Finished { in_office: observer.is_held() });
+            work(stop, resource).await;
+            report(Progress::Finished { still_leading: observer.is_held() });
         })
         .await;
-    tell(What::Left(led));
-    client.shutdown(GOODBYE).await;
+    report(Progress::Resigned(end));
+    client.shutdown(SHUTDOWN_TIMEOUT).await;
     Ok(())
 }
 
 /// Works piece by piece until the stop request, then finishes the current piece.
-async fn work(stop: StopSignal, desk: &Desk) {
-    let _seat = desk.sit();
+async fn work(stop: StopSignal, resource: &Resource) {
+    let _visit = resource.enter();
     while !stop.is_raised() {
-        time::sleep(PIECE).await;
+        time::sleep(WORK_INTERVAL).await;
     }
-    time::sleep(WINDING_DOWN).await;
+    time::sleep(WIND_DOWN_TIME).await;
 }

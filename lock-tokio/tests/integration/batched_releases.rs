@@ -8,9 +8,9 @@ use lock_tokio::redis::{Backoff, Release, WAITING_SUFFIX};
 use lock_tokio::{Client, Guard};
 use tokio::task::JoinSet;
 
-use crate::kit::{LONG_TTL, clean, client, config, exists, give_back, put_data, soon, take, until, with};
+use crate::kit::{LONG_TTL, assert_clean, client, config, exists, in_time, put_data, release, take, wait_for, with};
 
-async fn taken(client: &Client, names: impl IntoIterator<Item = impl AsRef<str>>) -> Vec<Guard> {
+async fn acquire_all(client: &Client, names: impl IntoIterator<Item = impl AsRef<str>>) -> Vec<Guard> {
     let mut guards = Vec::new();
     for name in names {
         guards.push(take(client, name.as_ref(), LONG_TTL).await);
@@ -19,14 +19,14 @@ async fn taken(client: &Client, names: impl IntoIterator<Item = impl AsRef<str>>
 }
 
 /// Releases all guards at once. Returns the results and the number of scripts that the server ran.
-async fn released(redis: &Redis, guards: Vec<Guard>) -> (Vec<Release>, u64) {
+async fn release_all(redis: &Redis, guards: Vec<Guard>) -> (Vec<Release>, u64) {
     redis.cli(&["CONFIG", "RESETSTAT"]);
     let mut tasks = JoinSet::new();
-    for (place, guard) in guards.into_iter().enumerate() {
-        tasks.spawn(async move { (place, guard.release().await) });
+    for (index, guard) in guards.into_iter().enumerate() {
+        tasks.spawn(async move { (index, guard.release().await) });
     }
-    let mut ends = soon("releases", tasks.join_all()).await;
-    ends.sort_unstable_by_key(|(place, _)| *place);
+    let mut ends = in_time("releases", tasks.join_all()).await;
+    ends.sort_unstable_by_key(|(index, _)| *index);
     let stats = redis.cli(&["INFO", "commandstats"]);
     let calls = |line: &str| -> Option<u64> {
         let (name, rest) = line.split_once(":calls=")?;
@@ -40,16 +40,16 @@ async fn p4_forty_locks_take_three_commands() {
     let redis = Redis::start();
     let client = client(&redis);
     for flushed in [false, true] {
-        let guards = taken(&client, (0..40).map(|n| format!("lock {n}"))).await;
+        let guards = acquire_all(&client, (0..40).map(|n| format!("lock {n}"))).await;
         if flushed {
             redis.cli(&["SCRIPT", "FLUSH"]);
         }
-        let (ends, scripts) = released(&redis, guards).await;
+        let (ends, scripts) = release_all(&redis, guards).await;
         assert_eq!(ends, [Release::Released; 40]);
         // If the server lost the script, each lock is released by a separate call.
         assert_eq!(scripts, if flushed { 3 + 40 } else { 3 });
     }
-    clean(&redis).await;
+    assert_clean(&redis).await;
 }
 
 #[tokio::test]
@@ -58,16 +58,16 @@ async fn p4_each_lock_has_an_end_of_its_own() {
     let far = Duration::from_secs(3600);
     let [client, other] = [1, 2].map(|_| with(config(&redis).poll(Backoff::fixed(far))));
     // An error for the first lock is handled differently from one for another lock.
-    let orders: [&[&str]; 2] =
-        [&["data", "gone", "taken", "awaited", "last"], &["kept", "gone", "taken", "awaited", "data", "last"]];
-    for names in orders {
-        let guards = taken(&client, names).await;
+    let name_sets: [&[&str]; 2] =
+        [&["data", "gone", "taken", "awaited", "last"], &["first", "gone", "taken", "awaited", "data", "last"]];
+    for names in name_sets {
+        let guards = acquire_all(&client, names).await;
         let waiting = tokio::spawn(other.lock("awaited").ttl(LONG_TTL).acquire());
-        until("somebody waits", || exists(&redis, &format!("awaited{WAITING_SUFFIX}"))).await;
+        wait_for("a client waits", || exists(&redis, &format!("awaited{WAITING_SUFFIX}"))).await;
         redis.cli(&["DEL", "gone"]);
         redis.cli(&["SET", "taken", "somebody", "PX", "60000"]);
         put_data(&redis, "data");
-        let (ends, scripts) = released(&redis, guards).await;
+        let (ends, scripts) = release_all(&redis, guards).await;
         let expected: Vec<_> = names
             .iter()
             .map(|name| match *name {
@@ -78,10 +78,10 @@ async fn p4_each_lock_has_an_end_of_its_own() {
             .collect();
         assert_eq!(ends, expected, "{names:?}");
         assert!(scripts <= 2 + names.len() as u64, "{scripts} scripts for {names:?}");
-        let guard = soon("who was woken", waiting).await.unwrap().unwrap();
-        give_back(guard).await;
+        let guard = in_time("the woken waiter", waiting).await.unwrap().unwrap();
+        release(guard).await;
         assert_eq!(redis.cli(&["GET", "taken"]), "somebody");
         redis.cli(&["DEL", "taken", "data"]);
-        clean(&redis).await;
+        assert_clean(&redis).await;
     }
 }

@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use lock_bench::bare::{Bare, RANGE};
-use lock_bench::cost::{Cost, worked};
+use lock_bench::cost::{Cost, cpu_time};
+use lock_bench::raw_etcd::{RANGE, RawEtcd};
 use lock_proto::etcd::message::{RangeRequest, RangeResponse};
 use lock_testkit::Etcd;
 
 /// Time limit for all contenders to enter the queue.
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Interval at which the queue is counted until all are in it.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub const NAME: &str = "waiters";
 
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,6 @@ pub struct Outcome {
     pub grants: u64,
     /// Total duration of all holds.
     pub held: Duration,
-    /// Number of contenders without a grant.
     pub starved: u64,
     /// The longest wait, including those that had not ended.
     pub longest: Duration,
@@ -74,7 +73,7 @@ impl Outcome {
             "longest",
             "errors",
             "calls",
-            "asked/told",
+            "recv/sent",
             "streams",
             "µs",
             "server"
@@ -105,7 +104,7 @@ impl Outcome {
 
 /// Waits until the queue has `clients` keys. Returns the time since `start`.
 pub async fn entered(etcd: &Etcd, clients: usize, start: Instant) -> Duration {
-    let bare = Bare::connect(etcd).await;
+    let bare = RawEtcd::connect(etcd).await;
     loop {
         let (key, range_end) = (format!("{NAME}/").into(), format!("{NAME}0").into());
         let count = RangeRequest { key, range_end, count_only: true, ..RangeRequest::default() };
@@ -114,17 +113,16 @@ pub async fn entered(etcd: &Etcd, clients: usize, start: Instant) -> Duration {
             return start.elapsed();
         }
         assert!(start.elapsed() < TIMEOUT, "{} of {clients} have entered after {TIMEOUT:?}", counted.count);
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Resources used so far.
-pub struct Mark(Cost, (Duration, Duration));
+pub struct Snapshot(Cost, (Duration, Duration));
 
-impl Mark {
+impl Snapshot {
     /// `process` runs the contenders.
     pub fn now(etcd: &Etcd, process: &str) -> Self {
-        Self(Cost::so_far(etcd), (worked(process), worked(&etcd.pid().to_string())))
+        Self(Cost::read(etcd), (cpu_time(process), cpu_time(&etcd.pid().to_string())))
     }
 
     pub fn since(self, before: Self) -> Usage {

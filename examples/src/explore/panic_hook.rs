@@ -5,27 +5,27 @@ use std::panic;
 use std::sync::Once;
 
 std::thread_local! {
-    static QUIET: Cell<bool> = const { Cell::new(false) };
+    static SUPPRESSED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs `work` without printing panics of this thread. The outcome of a run records its panics.
-pub(super) fn quietly<T>(work: impl FnOnce() -> T) -> T {
+pub(super) fn without_panic_messages<T>(work: impl FnOnce() -> T) -> T {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
-        let usual = panic::take_hook();
+        let default_hook = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            if !QUIET.get() {
-                usual(info);
+            if !SUPPRESSED.get() {
+                default_hook(info);
             }
         }));
     });
     // A guard resets the flag, because `work` may panic itself.
-    struct Back(bool);
-    impl Drop for Back {
+    struct Restore(bool);
+    impl Drop for Restore {
         fn drop(&mut self) {
-            QUIET.set(self.0);
+            SUPPRESSED.set(self.0);
         }
     }
-    let _back = Back(QUIET.replace(true));
+    let _restore = Restore(SUPPRESSED.replace(true));
     work()
 }

@@ -1,0 +1,207 @@
+//! A small election with three candidates and an observer: a resignation, a killed leader, and
+//! checks.
+
+use core::time::Duration;
+use std::process;
+use std::sync::Arc;
+use std::time::Instant;
+
+use lock_proto::driver::Observer;
+use lock_proto::driver::etcd::{LeadershipEnd, Observation, ResignHandle};
+use lock_proto::etcd::{Config, ElectionEvent, Endpoint};
+use lock_proto::redis::{Fence, Release};
+use lock_tokio::Client;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::{task, time};
+
+use super::candidate::{Candidate, Progress, Report, Resource};
+use super::{log_error, report_failure};
+use crate::cli::{SHUTDOWN_TIMEOUT, exit};
+use crate::transcript::Transcript;
+
+const CANDIDATES: [&str; 3] = ["alice", "bob", "carol"];
+/// Longer than any step takes, including the expiry of a lease.
+const TIMEOUT: Duration = Duration::from_secs(30);
+const TERM: Duration = Duration::from_millis(500);
+
+/// Error that ends the demonstration early.
+pub(super) type Broken = Box<dyn core::error::Error + Send + Sync>;
+
+pub(super) async fn run_demo(client: &Client, config: &Config) -> u8 {
+    let name = format!("leader-example-{}", process::id());
+    let members: Vec<String> = config.endpoints().iter().map(Endpoint::to_string).collect();
+    let members = members.join(", ");
+    match client.election(&name).leader().await {
+        Ok(_) => {}
+        Err(error) if error.is_unreachable() => {
+            log_error(&format_args!("no answer from {members}: {error}"));
+            log_error(
+                &"an etcd is needed: start one, `etcd --data-dir $(mktemp -d)`, or name one, --backend etcd://host:port",
+            );
+            return exit::UNREACHABLE;
+        }
+        Err(error) => return report_failure(&error),
+    }
+    let transcript = Transcript::new();
+    transcript.log(&format!("etcd answers at {members}; the election is `{name}`"));
+    if let Err(error) = run(&transcript, client, config, &name).await {
+        transcript.fail(&format!("the demonstration stopped: {error}"));
+    }
+    if transcript.passed() {
+        transcript.log("result: everything as promised");
+        0
+    } else {
+        transcript.log("result: BROKEN, see the lines marked with !!");
+        1
+    }
+}
+
+async fn run(transcript: &Transcript, client: &Client, config: &Config, name: &str) -> Result<(), Broken> {
+    let election = client.election(name);
+    let mut watcher = Watcher { transcript, observation: election.observe()? };
+    watcher.wait_for(None).await?;
+
+    transcript.section("Three candidates campaign, each with its own client and session");
+    let resource = Arc::<Resource>::default();
+    let (sender, receiver) = unbounded_channel();
+    let mut candidates: Vec<_> = CANDIDATES
+        .iter()
+        .map(|value| (*value, Candidate::start(value, name, config.clone(), Arc::clone(&resource), sender.clone())))
+        .collect();
+    let mut take = |candidate: &str| {
+        let index = candidates.iter().position(|(value, _)| *value == candidate);
+        index.map(|index| candidates.swap_remove(index).1).ok_or("an unknown candidate was elected")
+    };
+    let mut reports = Reports { transcript, receiver, queued: Vec::new() };
+
+    let first = reports.next_term(&mut watcher).await?;
+    reports.await_resignation(&first).await?;
+    join(take(first.candidate)?).await?;
+
+    transcript.section("The next candidate takes over and is killed without resigning; its session expires");
+    let second = reports.next_term(&mut watcher).await?;
+    let victim = take(second.candidate)?;
+    let remaining = second.observer.remaining();
+    task::spawn_blocking(|| victim.kill()).await?;
+    let killed = Instant::now();
+    transcript.log(&format!("{} is killed; its leadership was valid for another {remaining:.1?}", second.candidate));
+
+    let third = reports.next_term(&mut watcher).await?;
+    let waited = killed.elapsed();
+    transcript
+        .check(waited >= remaining, &format!("nobody was elected while it could still be working ({waited:.1?})"));
+
+    transcript.section("The last one resigns, and nobody is left");
+    reports.await_resignation(&third).await?;
+    join(take(third.candidate)?).await?;
+    watcher.wait_for(None).await?;
+    transcript.check(election.leader().await?.is_none(), "nobody leads, and no candidate is left in the queue");
+
+    transcript.section("Checks");
+    let fences = [first.fence, second.fence, third.fence];
+    transcript.check(resource.max_users() == 1, "two leaders never worked at the same time");
+    transcript.check(fences.is_sorted_by(|a, b| a < b), "each had a greater fencing token than the one before");
+    drop(watcher);
+    let end = client.shutdown(SHUTDOWN_TIMEOUT).await;
+    transcript.check(end.unreleased == 0, "nothing is left in the store");
+    Ok(())
+}
+
+struct Term {
+    candidate: &'static str,
+    fence: Fence,
+    resign_handle: ResignHandle,
+    observer: Observer,
+}
+
+/// Reports of the candidates. Those of one candidate are in order.
+struct Reports<'a> {
+    transcript: &'a Transcript,
+    receiver: UnboundedReceiver<Report>,
+    queued: Vec<Report>,
+}
+
+impl Reports<'_> {
+    /// Waits for the next report of this candidate, or of any.
+    async fn next(&mut self, from: Option<&str>) -> Result<Report, Broken> {
+        loop {
+            if let Some(index) = self.queued.iter().position(|report| from.is_none_or(|from| report.candidate == from))
+            {
+                return Ok(self.queued.remove(index));
+            }
+            let report = time::timeout(TIMEOUT, self.receiver.recv()).await?.ok_or("all candidates are gone")?;
+            match report.progress {
+                Progress::Failed(error) => return Err(format!("{}: {error}", report.candidate).into()),
+                Progress::Elected(_) | Progress::Working { .. } | Progress::Finished { .. } | Progress::Resigned(_) => {
+                    self.queued.push(report)
+                }
+            }
+        }
+    }
+
+    /// Waits until a candidate is elected and proclaims a value, and the observer sees it.
+    async fn next_term(&mut self, watcher: &mut Watcher<'_>) -> Result<Term, Broken> {
+        let Report { candidate, progress: Progress::Elected(fence) } = self.next(None).await? else {
+            return Err("a candidate reported progress before it was elected".into());
+        };
+        self.transcript.log(&format!("{candidate} is elected, with the fencing token {fence}"));
+        let Progress::Working { value, resign_handle, observer } = self.next(Some(candidate)).await?.progress else {
+            return Err(format!("{candidate} was elected, and did not go to work").into());
+        };
+        self.transcript.log(&format!("{candidate} proclaims \"{value}\""));
+        watcher.wait_for(Some(&value)).await?;
+        Ok(Term { candidate, fence, resign_handle, observer })
+    }
+
+    /// Asks the leader to resign: the work ends first, then the leadership.
+    async fn await_resignation(&mut self, term: &Term) -> Result<(), Broken> {
+        let candidate = term.candidate;
+        time::sleep(TERM).await;
+        self.transcript.log(&format!("{candidate} is asked to resign"));
+        term.resign_handle.resign();
+        let finished = self.next(Some(candidate)).await?.progress;
+        let still_leading = matches!(finished, Progress::Finished { still_leading: true });
+        self.transcript.check(still_leading, &format!("{candidate} finished the work while it was still the leader"));
+        let resigned = self.next(Some(candidate)).await?.progress;
+        let in_order =
+            matches!(resigned, Progress::Resigned(LeadershipEnd { output: Ok(()), release: Release::Released }));
+        self.transcript.check(in_order, &format!("{candidate} resigned only after that"));
+        Ok(())
+    }
+}
+
+async fn join(candidate: Candidate) -> Result<(), Broken> {
+    task::spawn_blocking(|| candidate.join()).await?;
+    Ok(())
+}
+
+struct Watcher<'a> {
+    transcript: &'a Transcript,
+    observation: Observation,
+}
+
+impl Watcher<'_> {
+    /// Waits until the observer sees this value, or no leader for `None`.
+    async fn wait_for(&mut self, expected: Option<&str>) -> Result<(), Broken> {
+        loop {
+            let event = time::timeout(TIMEOUT, self.observation.next()).await?;
+            let seen = match event.ok_or("the observation has ended")? {
+                ElectionEvent::Leader(leader) => Some(leader.value),
+                ElectionEvent::NoLeader => None,
+                ElectionEvent::Disconnected => {
+                    self.transcript.log("the observer has lost the connection to the server");
+                    continue;
+                }
+                ElectionEvent::Failed(failure) => return Err(failure.into()),
+                _ => continue,
+            };
+            match &seen {
+                Some(value) => self.transcript.log(&format!("the observer sees \"{}\"", value.escape_ascii())),
+                None => self.transcript.log("the observer sees no leader"),
+            }
+            if seen.as_deref() == expected.map(str::as_bytes) {
+                return Ok(());
+            }
+        }
+    }
+}
