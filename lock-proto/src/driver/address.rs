@@ -43,9 +43,7 @@ pub(super) struct Route {
 
 /// How a target becomes addresses.
 pub(super) enum Found<'a> {
-    /// The target is an address.
     Address(Address),
-    /// The resolver must be asked.
     Name { host: &'a str, port: u16 },
 }
 

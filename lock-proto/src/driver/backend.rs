@@ -47,7 +47,6 @@ macro_rules! stores {
         }
 
         impl Store {
-            /// Those with their feature.
             const BUILT: &[Self] = &[$(#[cfg(feature = $feature)] Self::$name,)*];
 
             fn of_scheme(scheme: &str) -> Option<Self> {

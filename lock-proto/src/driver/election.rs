@@ -12,10 +12,10 @@ use bytes::Bytes;
 use super::acquire_error::{AcquireError, AcquireErrorKind};
 use super::client::Client;
 use super::guard::{Guard, Hold, Releasing, loss};
-use super::lead::Stop;
 use super::lock::{Acquiring, Lock};
 use super::name::Name;
 use super::query::Observation;
+use super::resign::Stop;
 use crate::error::Misuse;
 use crate::lock::{Blocked, ElectionEvent, Elections, Leader, Loss, QueryId, Report};
 use crate::time::Instant;
@@ -187,9 +187,9 @@ impl Leadership {
         let ticket = &hold.ticket;
         let value = value.into();
         let before = ticket.proclamations();
-        let asked =
+        let result =
             hold.owner.shared.verb(|core, now, _| core.ask(|elections| elections.proclaim(now, ticket.lock, value)));
-        if let Err(error) = asked {
+        if let Err(error) = result {
             return Err(match (loss(ticket, hold.now()), error) {
                 (Some(loss), _) => ProclaimError::Lost(loss),
                 (None, AcquireErrorKind::Misuse(misuse)) => ProclaimError::Misuse(misuse),

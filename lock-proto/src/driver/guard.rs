@@ -12,7 +12,7 @@ use event_listener::EventListener;
 use super::name::Name;
 use super::observer::Observer;
 use super::shared::Owner;
-use super::ticket::{Standing, Ticket, locked, wait_for};
+use super::ticket::{HoldState, Ticket, locked, wait_for};
 use crate::error::Misuse;
 use crate::lock::{Fence, Loss, Release, Report, Token};
 use crate::time::Instant;
@@ -125,8 +125,8 @@ impl Guard {
     /// live longer than is known.
     pub async fn extend(&self) -> Result<(), ExtendError> {
         let Hold { owner, ticket, .. } = &self.hold;
-        let asked = owner.shared.verb(|core, now, _| core.extend(now, ticket));
-        let extension = match asked {
+        let result = owner.shared.verb(|core, now, _| core.extend(now, ticket));
+        let extension = match result {
             Ok(extension) => extension,
             Err(misuse) => {
                 return Err(loss(ticket, owner.shared.now()).map_or(ExtendError::Misuse(misuse), ExtendError::Lost));
@@ -281,8 +281,8 @@ impl Drop for Hold {
 }
 
 pub(super) fn loss(ticket: &Ticket, now: Instant) -> Option<Loss> {
-    match ticket.standing(now) {
-        Standing::Lost(loss) => Some(loss),
-        Standing::Held | Standing::GivenBack => None,
+    match ticket.hold_state(now) {
+        HoldState::Lost(loss) => Some(loss),
+        HoldState::Held | HoldState::GivenBack => None,
     }
 }

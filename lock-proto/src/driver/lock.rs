@@ -164,7 +164,7 @@ impl Acquiring {
 
     fn start(&mut self) -> Result<Arc<Ticket>, AcquireErrorKind> {
         let Lock { owner, name, ttl, wait, renew } = &self.lock;
-        let want = Acquire { name: Arc::clone(name), ttl: *ttl, wait: Wait::Forever, renew: *renew };
+        let request = Acquire { name: Arc::clone(name), ttl: *ttl, wait: Wait::Forever, renew: *renew };
         let value = self.value.clone();
         let deadline = &mut self.deadline;
         if owner.shared.is_forked() {
@@ -176,15 +176,15 @@ impl Acquiring {
                 Wait::Try => Wait::Try,
                 Wait::Forever => Wait::Forever,
             };
-            let want = want.wait(wait);
+            let request = request.wait(wait);
             core.begin(now, name, batch, |core| match value {
-                None => Ok(core.engine.machine_mut().acquire(now, &want)?),
-                Some(value) => core.ask(|elections| elections.campaign(now, &want, value)),
+                None => Ok(core.engine.machine_mut().acquire(now, &request)?),
+                Some(value) => core.ask(|elections| elections.campaign(now, &request, value)),
             })
         })
     }
 
-    fn give_up(&mut self) {
+    fn cancel(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             self.lock.owner.shared.verb(|core, now, batch| core.abandon(now, &ticket, batch));
         }
@@ -234,7 +234,7 @@ impl Acquiring {
                 }
             }
             // The offer was withdrawn: this future was not polled in time.
-            this.give_up();
+            this.cancel();
             match this.lock.wait {
                 Wait::Try => return Poll::Ready(Err(this.lock.error(AcquireErrorKind::Withdrawn))),
                 Wait::For(_) | Wait::Forever => {}
@@ -245,7 +245,7 @@ impl Acquiring {
 
 impl Drop for Acquiring {
     fn drop(&mut self) {
-        self.give_up();
+        self.cancel();
     }
 }
 

@@ -39,7 +39,6 @@ impl<E: Engine + ?Sized> Core<E> {
 #[derive(Default)]
 pub(super) struct Queries(BTreeMap<QueryId, Arc<Slot>>);
 
-/// State of one of them.
 #[derive(Default)]
 struct Slot(Mutex<State>);
 
@@ -47,7 +46,6 @@ struct Slot(Mutex<State>);
 struct State {
     /// The latest event, if it was not taken yet. Earlier ones are obsolete.
     latest: Option<ElectionEvent>,
-    /// No event follows.
     ended: bool,
     waker: Option<Waker>,
 }

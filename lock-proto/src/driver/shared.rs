@@ -23,8 +23,8 @@ use crate::id::{ClientId, LockId};
 use crate::lock::{Blocked, Event, Loss};
 use crate::time::Instant;
 
-/// Shared by the driver and every handle. The handles have a `Shared<dyn Engine>`, so they are the
-/// same types on every runtime and for every store.
+/// Shared by the driver and every handle. The handles have a `Shared<dyn Engine>`, so their types
+/// do not depend on the runtime or the store.
 pub(super) struct Shared<E: ?Sized = dyn Engine> {
     pub(super) id: ClientId,
     /// The process that made this client. The copy in a forked child must not act.
@@ -37,8 +37,7 @@ pub(super) struct Shared<E: ?Sized = dyn Engine> {
     core: Mutex<Core<E>>,
 }
 
-/// State under the mutex. No user code (wakers, log subscribers, drops of tasks) runs while it is
-/// locked.
+/// State under the mutex. No user code (wakers, log subscribers, drops) runs while it is locked.
 pub(super) struct Core<E: ?Sized = dyn Engine> {
     tickets: Vec<Option<Arc<Ticket>>>,
     pub(super) queries: Queries,
@@ -63,7 +62,7 @@ pub(super) struct Batch {
     pub(super) changed: Vec<Arc<Ticket>>,
     pub(super) extended: Vec<Arc<Ticket>>,
     notes: Vec<(Arc<Ticket>, Note)>,
-    /// Tickets that have ended. Dropped outside the mutex: a ticket may own the last waker of a
+    /// Tickets that have ended. Dropped outside the mutex, as they may own the last waker of a
     /// task.
     ended: Vec<Arc<Ticket>>,
 }
@@ -106,13 +105,11 @@ impl Batch {
         self.run_some(usize::MAX);
     }
 
-    /// Number of tasks to wake.
     pub(super) fn wakers(&self) -> usize {
         self.wakers.len()
     }
 
-    /// Runs everything, but wakes at most this many tasks that wait for a lock or a release. True
-    /// if some are left.
+    /// Runs everything, but wakes at most `most` waiting tasks. Returns true if some are left.
     pub(super) fn run_some(&mut self, most: usize) -> bool {
         if self.is_quiet() {
             return self.wake_some(most);
@@ -200,8 +197,7 @@ impl<E: Engine + ?Sized> Shared<E> {
         self.process.load(Ordering::Relaxed) != std::process::id()
     }
 
-    /// Runs `work` for a handle, delivers the resulting events to other handles, and wakes the
-    /// driver if it has work.
+    /// Runs `work` for a handle, delivers its events, and wakes the driver if it has work.
     pub(super) fn verb<R>(&self, work: impl FnOnce(&mut Core<E>, Instant, &mut Batch) -> R) -> R {
         let mut batch = Batch::default();
         let mut core = locked(&self.core);
@@ -235,8 +231,7 @@ impl<E: Engine + ?Sized> Shared<E> {
         core.drain(batch);
     }
 
-    /// The driver has ended: no event follows. `unreleased` is the machine's own count, if it
-    /// stopped in order.
+    /// The driver has ended. `unreleased` is the machine's count, if it stopped in order.
     pub(super) fn close(&self, unreleased: Option<u32>) {
         let mut batch = Batch::default();
         let mut core = locked(&self.core);
@@ -306,12 +301,10 @@ impl<E: Engine + ?Sized> Core<E> {
         self.engine.needs_driver() || self.next_deadline().is_some_and(|deadline| deadline < self.armed)
     }
 
-    /// The next deadline.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.alarms.iter().map(|(at, _)| *at).chain(self.engine.machine().next_deadline()).min()
     }
 
-    /// Handles expired timers.
     pub(super) fn handle_timeout(&mut self, now: Instant, batch: &mut Batch) {
         if self.engine.machine().next_deadline().is_some_and(|deadline| deadline <= now) {
             self.engine.machine_mut().handle_timeout(now);

@@ -17,14 +17,12 @@ use crate::id::LockId;
 use crate::lock::{Blocked, Event, Failure, Fence, Grant, Loss, Release, Report};
 use crate::time::Instant;
 
-/// One acquisition. It outlives the machine's own record, so that an observer can query a lock that
-/// has ended.
+/// One acquisition. It outlives the machine's record, so that observers can query it afterwards.
 pub(super) struct Ticket {
     pub(super) lock: LockId,
     pub(super) name: Arc<[u8]>,
-    /// End of validity in nanoseconds, 0 once it is over. Read without the mutex, so that `is_held`
-    /// costs one clock reading. A reader that finds it in the past sets it to 0, and nothing raises
-    /// it again: a lock that was seen to be over is never held again.
+    /// End of validity in nanoseconds, 0 once it is over. Read without the mutex. A reader that
+    /// finds it in the past sets it to 0, and nothing raises it again.
     until: AtomicU64,
     state: Mutex<State>,
     /// Notified of loss, risk and end.
@@ -40,7 +38,7 @@ struct State {
     loss: Option<Loss>,
     blocked: Option<Blocked>,
     at_risk: bool,
-    /// The guard was released or dropped: later losses are not reported.
+    /// The guard was released or dropped. Later losses are not reported.
     given_back: bool,
     /// Unanswered extensions, in the order of the calls.
     extensions: Vec<Extension>,
@@ -70,8 +68,7 @@ enum Stage {
     Released(Release),
 }
 
-/// The part of a [`Grant`] that differs between grants of one client. Small, since there may be
-/// many.
+/// The part of a [`Grant`] that differs between grants of one client. Kept small.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Terms {
     /// The token's.
@@ -105,9 +102,8 @@ pub(super) enum Progress {
     Failed(Failure),
 }
 
-/// State of a hold at a certain time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum HoldState {
     Held,
     Lost(Loss),
     GivenBack,
@@ -221,8 +217,7 @@ impl Ticket {
         }
     }
 
-    /// The driver has ended: no event follows. True if a key of this acquisition may be left in the
-    /// store.
+    /// The driver has ended. Returns true if the store may still have a key of this acquisition.
     pub(super) fn close(self: &Arc<Self>, batch: &mut Batch) -> bool {
         let mut state = locked(&self.state);
         self.until.store(0, Ordering::Release);
@@ -302,7 +297,6 @@ impl Ticket {
         }
     }
 
-    /// Resolves to the outcome of the release.
     pub(super) fn poll_released(&self, cx: &Context<'_>) -> Poll<Release> {
         let mut state = locked(&self.state);
         if let Stage::Released(release) = state.stage {
@@ -349,16 +343,16 @@ impl Ticket {
         }
     }
 
-    pub(super) fn standing(&self, now: Instant) -> Standing {
+    pub(super) fn hold_state(&self, now: Instant) -> HoldState {
         if self.is_held(now) {
-            return Standing::Held;
+            return HoldState::Held;
         }
         let state = locked(&self.state);
         match state.loss {
-            Some(loss) => Standing::Lost(loss),
+            Some(loss) => HoldState::Lost(loss),
             // The clock says so before the machine does.
-            None if matches!(state.stage, Stage::Held) && !state.given_back => Standing::Lost(Loss::Expired),
-            None => Standing::GivenBack,
+            None if matches!(state.stage, Stage::Held) && !state.given_back => HoldState::Lost(Loss::Expired),
+            None => HoldState::GivenBack,
         }
     }
 
@@ -375,7 +369,6 @@ impl Ticket {
 }
 
 impl Ticket {
-    /// Number of answered proclamations.
     pub(super) fn proclamations(&self) -> u32 {
         locked(&self.state).proclaimed.as_ref().map_or(0, |proclaimed| proclaimed.answered)
     }
@@ -408,8 +401,7 @@ pub(super) fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Stores the waker. Returns the old one, to be dropped without the mutex: dropping it may drop a
-/// task, and with it a guard.
+/// Stores the waker. Returns the old one, which must be dropped without the mutex.
 fn watch(slot: &mut Option<Waker>, cx: &Context<'_>) -> Option<Waker> {
     match slot {
         Some(waker) if waker.will_wake(cx.waker()) => None,
@@ -417,8 +409,7 @@ fn watch(slot: &mut Option<Waker>, cx: &Context<'_>) -> Option<Waker> {
     }
 }
 
-/// Waits until `check` returns a value. Calls it at every poll, so that a clock that it reads
-/// counts even without a notification.
+/// Waits until `check` returns a value. Calls it at every poll, because it may read a clock.
 pub(super) async fn wait_for<T>(event: &event_listener::Event, mut check: impl FnMut() -> Option<T>) -> T {
     let mut listener: Option<EventListener> = None;
     poll_fn(move |cx| {

@@ -107,5 +107,5 @@ pub(crate) fn printable(text: &str, hint: &str) -> Box<str> {
     shown.into()
 }
 
-/// The longest message that is kept, in bytes.
+/// The longest stored message, in bytes.
 pub(crate) const MAX_TEXT: usize = 200;

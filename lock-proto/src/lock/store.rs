@@ -93,7 +93,7 @@ pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
     /// Starts to delete what a hold has left.
     fn clean_up(lock: &mut Lock<Self>, ctx: &mut Context<Self>, ended: &Ended<Self>);
     /// The hold was returned to the store while others of this client wait.
-    fn turn_ended(lock: &mut Lock<Self>, ctx: &mut Context<Self>, hold: &Self::Hold);
+    fn handover_window_ended(lock: &mut Lock<Self>, ctx: &mut Context<Self>, hold: &Self::Hold);
     /// Creates the state of a release.
     fn releasing(lock: &Lock<Self>, ctx: &Context<Self>, ended: &Ended<Self>) -> Self::Releasing;
     /// Returns the outcome of a release, once it is certain.
@@ -119,7 +119,7 @@ pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
     // --- the client ---
 
     /// Validates a request and returns its key and terms.
-    fn terms_of(config: &Config<Self::Settings>, want: &Acquire) -> Result<(Self::Key, Self::Terms), Misuse>;
+    fn terms_of(config: &Config<Self::Settings>, request: &Acquire) -> Result<(Self::Key, Self::Terms), Misuse>;
     /// Wraps a request to a server.
     fn request(call: CallId, request: Self::Request, timeout: Duration) -> Self::Output;
     /// Wraps an event of an acquisition.

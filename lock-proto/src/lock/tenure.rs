@@ -1,5 +1,4 @@
-//! The period in which one acquisition has the lock: offered, held, at risk, and its maximal
-//! length.
+//! The period in which one acquisition has the lock: offered, held, at risk, lost.
 
 use core::time::Duration;
 
@@ -28,7 +27,6 @@ pub struct Tenure<T> {
     warned: bool,
 }
 
-/// An action that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     Nothing,

@@ -57,7 +57,6 @@ impl<T> Waiters<T> {
         self.queue.push_back(waiter);
     }
 
-    /// Puts a waiter back at the head.
     pub(crate) fn push_front(&mut self, waiter: Waiter<T>) {
         self.begin_wait(&waiter);
         self.queue.push_front(waiter);
@@ -96,7 +95,6 @@ impl<T> Waiters<T> {
         }
     }
 
-    /// Returns when the next wait ends.
     pub(crate) fn next_end(&self) -> Option<Instant> {
         self.ends.first().map(|(end, _)| *end)
     }

@@ -54,7 +54,7 @@ impl Link {
 
 impl Transport for Redis {
     type Links = Vec<Link>;
-    type Duty = Output;
+    type HostOutput = Output;
 
     fn connected(links: &mut Vec<Link>, now: Instant, conn: ConnId) {
         if let Some(pipe) = pipe(links, conn) {
@@ -153,8 +153,6 @@ impl Client {
         self.config().nodes().get(node.index())
     }
 
-    // --- inside ---
-
     /// Routes the hub's outputs to the connections and the application.
     fn route_locks(&mut self) {
         let now = self.now();
@@ -162,8 +160,8 @@ impl Client {
             match output {
                 LocksOutput::Send { call, request } => {
                     if let Some(link) = self.links.get_mut(call.node().index()) {
-                        // A lock held long enough to be renewed needs the server's identity, to
-                        // compare it after a reconnect. A short hold costs no extra command.
+                        // A long hold needs the server's identity, to compare it after a reconnect.
+                        // A short one does not.
                         if !link.server_info_requested
                             && matches!(request, Request::Extend { .. })
                             && link.commands.is_up()
@@ -270,7 +268,7 @@ impl Client {
 
 impl ByteClient for Client {
     fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
-        self.fact(now, |links, now| {
+        self.input(now, |links, now| {
             if let Some(pipe) = pipe(links, conn) {
                 pipe.handle_received(now, conn, bytes);
             }

@@ -45,8 +45,6 @@ impl Locks {
         self
     }
 
-    // --- inputs ---
-
     /// Handles the result of a request. Replies to unknown calls are dropped.
     pub fn handle_reply(&mut self, now: Instant, call: CallId, reply: &Reply) {
         self.handle_timeout(now);
@@ -117,8 +115,6 @@ impl Locks {
         }
     }
 
-    // --- queries ---
-
     /// Returns the identity that this client writes into every command.
     pub const fn identity(&self) -> &Identity {
         &self.ctx.shared.identity
@@ -128,8 +124,6 @@ impl Locks {
     pub(crate) const fn now_for_test(&self) -> Instant {
         self.ctx.now
     }
-
-    // --- internals ---
 
     fn key_step<R>(&mut self, now: Instant, key: &Key, f: impl FnOnce(&mut Lock, &mut Context) -> R) -> Option<R> {
         self.handle_timeout(now);

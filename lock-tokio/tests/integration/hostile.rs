@@ -123,7 +123,7 @@ async fn p3_endless_garbage() {
 async fn p3_replies_that_nobody_asked_for() {
     let talkative: Behaviour = |line| line.flood(b":1\r\n", FLOOD);
     // The first one may look like a malformed reply to the request.
-    meet("", talkative, &[breach(Breach::Unasked), breach(Breach::WrongReply)]).await;
+    meet("", talkative, &[breach(Breach::Unsolicited), breach(Breach::WrongReply)]).await;
     let wrong: Behaviour = |line| {
         line.request()?;
         line.say(b"*3\r\n:1\r\n:2\r\n:3\r\n")?;
@@ -165,7 +165,8 @@ async fn p3_a_million_pushes() {
     };
     meet("?protocol=resp3", pushes, &[breach(Breach::TooManyPushes)]).await;
     // RESP2 has no push messages.
-    meet("", |line| line.flood(b">1\r\n+x\r\n", FLOOD), &[breach(Breach::Malformed), breach(Breach::Unasked)]).await;
+    meet("", |line| line.flood(b">1\r\n+x\r\n", FLOOD), &[breach(Breach::Malformed), breach(Breach::Unsolicited)])
+        .await;
 }
 
 /// Unsent data uses little memory, and the client gives up in time.

@@ -22,8 +22,8 @@ use alloc::boxed::Box;
 use core::pin::Pin;
 
 pub use super::election::{Campaigning, Election, Leadership, ProclaimError};
-pub use super::lead::{LeadError, LeadershipEnd, ResignHandle, StopSignal};
 pub use super::query::Observation;
+pub use super::resign::{LeadError, LeadershipEnd, ResignHandle, StopSignal};
 pub use owner::{OwnerError, OwnerKeyExt};
 
 use super::client::Client;

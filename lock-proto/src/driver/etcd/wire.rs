@@ -1,8 +1,6 @@
-//! What hyper requires of a runtime: a stream, timers and an executor.
-//!
-//! hyper requires all of them to be `Send`, unlike a host's streams and timers. So hyper gets
-//! buffers and a list of timers. The connection owns the host's stream and moves bytes between it
-//! and the buffers. The driver sleeps until the first timer.
+//! What hyper requires of a runtime: a stream, timers and an executor, all `Send`, unlike a host's.
+//! The connection owns the host's stream and moves bytes between it and hyper's buffers. The driver
+//! sleeps until the first timer.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -56,7 +54,6 @@ impl ConnState {
         known.greeted == GREETING && known.fault.is_none()
     }
 
-    /// Why the stream ended, if it did.
     pub(super) fn fault(&self) -> Option<Fault> {
         locked(&self.0).fault
     }
@@ -204,7 +201,6 @@ impl Write for Wire {
     }
 }
 
-/// Pending timers of a connection.
 #[derive(Default)]
 pub(super) struct Sleeps(Mutex<Waiting>);
 
@@ -220,7 +216,6 @@ impl Sleeps {
         locked(&self.0).wakers.first_key_value().map(|((until, _), _)| *until)
     }
 
-    /// Wakes expired timers.
     pub(super) fn wake(&self, now: Instant) {
         let due = {
             let Waiting { wakers, .. } = &mut *locked(&self.0);

@@ -1,5 +1,4 @@
-//! A world of one simulated server, one clock and no threads, in which every step of the driver is
-//! taken by hand.
+//! One simulated server, one clock, no threads: tests take every step of the driver.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -37,7 +36,6 @@ struct Shared {
 
 pub(super) struct Inner {
     pub(super) node: Node,
-    /// New connections are refused.
     pub(super) down: bool,
     /// How many bytes a socket takes at a time.
     pub(super) mouthful: usize,
@@ -54,7 +52,7 @@ pub(super) struct Inner {
     serial: u64,
 }
 
-/// What comes of an attempt to connect.
+/// Result of an attempt to connect.
 #[derive(Clone, Copy)]
 pub(super) enum Answers {
     Accepts,
@@ -89,7 +87,6 @@ struct Wire {
 }
 
 impl Inner {
-    /// How many connections the client has not closed.
     pub(super) fn open(&self) -> usize {
         self.wires.values().filter(|wire| !wire.hung_up).count()
     }
@@ -377,7 +374,7 @@ impl Drop for Socket {
     }
 }
 
-/// A future that is polled when it was woken.
+/// A future that is polled only after it was woken.
 pub(super) struct Task<F: Future> {
     future: Option<Pin<Box<F>>>,
     pub(super) wakes: Arc<Wakes>,

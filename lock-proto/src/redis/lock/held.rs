@@ -20,7 +20,7 @@ impl Lock {
             let serial = match hold.due(ctx.now, node, quorum) {
                 None => continue,
                 Some(Renewal::Extend) => {
-                    let fence_block = if hold.lacks_fences() { ctx.config.store.fence_block } else { 0 };
+                    let fence_block = if hold.needs_fences() { ctx.config.store.fence_block } else { 0 };
                     let request = Request::Extend { key: self.key.clone(), number, ttl_ms: ttl.ms(), fence_block };
                     ctx.send(node, request)
                 }

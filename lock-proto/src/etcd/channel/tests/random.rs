@@ -5,7 +5,6 @@ use super::*;
 use crate::jitter::mix;
 use alloc::collections::BTreeMap;
 
-/// A channel and its requests.
 struct World {
     rig: Rig,
     seed: u64,
@@ -32,7 +31,6 @@ impl World {
         mix(self.seed, self.drawn) % sides
     }
 
-    /// Makes or withdraws a random request.
     fn request(&mut self) {
         match self.dice(5) {
             0..3 => {

@@ -16,12 +16,12 @@ use crate::time::Instant;
 #[derive(Default)]
 pub(super) struct Stop {
     /// When it was made, in nanoseconds. 0 if it was not.
-    asked: AtomicU64,
+    made_at: AtomicU64,
 }
 
 impl Stop {
     fn since(&self) -> Option<Instant> {
-        match self.asked.load(Ordering::Acquire) {
+        match self.made_at.load(Ordering::Acquire) {
             0 => None,
             nanos => Some(Instant::from_nanos(nanos)),
         }
@@ -33,11 +33,11 @@ impl Observer {
         self.shared.now()
     }
 
-    /// Wakes the watchers of this hold now, and again a TTL after `asked`.
-    pub(super) fn wake_watchers(&self, asked: Instant) {
+    /// Wakes the watchers of this hold now, and again a TTL after `requested`.
+    pub(super) fn wake_watchers(&self, requested: Instant) {
         self.shared.verb(|core, _, batch| {
             batch.changed.push(Arc::clone(&self.ticket));
-            core.add_alarm(asked + self.ticket.terms().ttl, &self.ticket);
+            core.add_alarm(requested + self.ticket.terms().ttl, &self.ticket);
         });
     }
 }
@@ -61,7 +61,7 @@ impl Leadership {
         let hold = &self.guard.hold;
         let output = hold
             .run(work, |now| {
-                let late = || self.stop.since().is_some_and(|asked| now >= asked + ttl);
+                let late = || self.stop.since().is_some_and(|requested| now >= requested + ttl);
                 loss(&hold.ticket, now).map(LeadError::Lost).or_else(|| late().then_some(LeadError::Late))
             })
             .await;
@@ -113,7 +113,7 @@ impl ResignHandle {
 
 impl fmt::Debug for ResignHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResignHandle").field("asked", &self.signal.stop.since()).finish_non_exhaustive()
+        f.debug_struct("ResignHandle").field("requested", &self.signal.stop.since()).finish_non_exhaustive()
     }
 }
 
@@ -144,7 +144,7 @@ impl StopSignal {
         let now = self.observer.now();
         // 0 means never.
         let nanos = now.as_nanos().max(1);
-        if self.stop.asked.compare_exchange(0, nanos, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        if self.stop.made_at.compare_exchange(0, nanos, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             self.observer.wake_watchers(now);
         }
     }
