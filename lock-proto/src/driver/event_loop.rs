@@ -1,4 +1,4 @@
-//! The event loop of every driver, whatever the store and its transport.
+//! The event loop of every driver, independent of the store and its transport.
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -21,7 +21,7 @@ const ITERATIONS: usize = 16;
 /// requests leave in one write. Fewer cost more system calls; more leave the servers idle.
 const WOKEN_AT_ONCE: RangeInclusive<usize> = 8..=64;
 
-/// A transport: the connections of one client, and the work on them that its machine asks for.
+/// A transport: the connections of one client.
 pub(super) trait Links<H: Host>: fmt::Debug {
     type Engine: Engine;
     /// Whether the request of a task that was woken alone leaves at once. That gains a tenth on
@@ -34,10 +34,9 @@ pub(super) trait Links<H: Host>: fmt::Debug {
     /// Makes progress on the connections. True if there is more to do.
     fn poll(&mut self, host: &H, shared: &Shared<Self::Engine>, batch: &mut Batch, cx: &mut Context<'_>) -> bool;
 
-    /// When they are to be polled even if nothing wakes the driver.
+    /// When to poll the connections even if nothing wakes the driver.
     fn next_deadline(&self) -> Option<Instant>;
 
-    /// Closes all connections.
     fn clear(&mut self);
 
     /// Forgets all connections without closing them: in a forked process they are the parent's.
@@ -78,11 +77,11 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
         // Tasks that were woken before have run already.
         let gathered = self.gathered || self.batch.wakers() > 0 || (L::ALONE_AT_ONCE && self.woken == 1);
         let (called, old) = self.shared.drive(&mut self.batch, |core, _| {
-            let called = core.called;
+            let called = core.driver_woken;
             if called && !gathered {
                 return (true, None);
             }
-            core.called = false;
+            core.driver_woken = false;
             let same = core.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
             (false, if same { None } else { core.waker.replace(cx.waker().clone()) })
         });
@@ -96,7 +95,7 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
 
     fn step(&mut self, cx: &mut Context<'_>) -> Step {
         let Self { host, shared, batch, links, .. } = self;
-        // Time first: what has ended during a pause has ended, whatever the sockets still hold.
+        // Time first: input in the sockets must not revive what expired during a pause.
         // requirement T2
         shared.drive_timeout(batch);
         if links.do_queued(host, shared, batch) {
@@ -108,9 +107,8 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
         let in_flight = &mut self.in_flight;
         self.shared.drive(&mut self.batch, |core, now| {
             *in_flight = core.engine.machine().in_flight();
-            // A connection that was polled may have been given work by one that was polled after
-            // it.
-            if busy || core.called || core.engine.needs_driver() {
+            // A connection polled later may have created work for an earlier one.
+            if busy || core.driver_woken || core.engine.needs_driver() {
                 return Step::Busy;
             }
             let mut deadline = soonest([core.next_deadline(), of_links]);

@@ -133,7 +133,7 @@ impl Acquiring {
         Self { lock: lock.clone(), value: None, deadline: None, ticket: None, on_blocked: None, reported: None }
     }
 
-    /// Why the acquisition is still waiting, as far as is known.
+    /// Why the acquisition is still waiting, if known.
     #[must_use]
     pub fn blocked(&self) -> Option<Blocked> {
         self.ticket.as_ref()?.blocked()
@@ -179,7 +179,7 @@ impl Acquiring {
             let request = request.wait(wait);
             core.begin(now, name, batch, |core| match value {
                 None => Ok(core.engine.machine_mut().acquire(now, &request)?),
-                Some(value) => core.ask(|elections| elections.campaign(now, &request, value)),
+                Some(value) => core.with_elections(|elections| elections.campaign(now, &request, value)),
             })
         })
     }

@@ -45,7 +45,7 @@ impl Observer {
         wait_for(&self.ticket.changed, || match self.ticket.hold_state(self.shared.now()) {
             HoldState::Held => None,
             HoldState::Lost(loss) => Some(Some(loss)),
-            HoldState::GivenBack => Some(None),
+            HoldState::Returned => Some(None),
         })
         .await
     }

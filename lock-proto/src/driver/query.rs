@@ -17,14 +17,14 @@ use crate::time::Instant;
 
 impl<E: Engine + ?Sized> Core<E> {
     /// Calls the machine, if its store has elections.
-    pub(super) fn ask<R>(
+    pub(super) fn with_elections<R>(
         &mut self,
-        ask: impl FnOnce(&mut dyn Elections) -> Result<R, Misuse>,
+        f: impl FnOnce(&mut dyn Elections) -> Result<R, Misuse>,
     ) -> Result<R, AcquireErrorKind> {
         if self.is_closed() {
             return Err(AcquireErrorKind::ShutDown);
         }
-        Ok(ask(self.engine.machine_mut().elections().ok_or(AcquireErrorKind::NoElections)?)?)
+        Ok(f(self.engine.machine_mut().elections().ok_or(AcquireErrorKind::NoElections)?)?)
     }
 
     /// Wakes the watchers of the ticket at that time.
@@ -35,7 +35,7 @@ impl<E: Engine + ?Sized> Core<E> {
     }
 }
 
-/// All open questions and observations.
+/// All open queries and observations.
 #[derive(Default)]
 pub(super) struct Queries(BTreeMap<QueryId, Arc<Slot>>);
 
@@ -59,7 +59,7 @@ impl Queries {
 
     /// The driver has ended.
     pub(super) fn close(&mut self, batch: &mut Batch) {
-        // The handles share them: nothing is dropped here.
+        // The handles have clones, so no user code is dropped here.
         for slot in core::mem::take(&mut self.0).into_values() {
             slot.notify(ElectionEvent::Failed(Failure::ShuttingDown), batch);
         }

@@ -1,5 +1,4 @@
-//! Resigning in two steps: the work is asked to stop and completes, and only then the office is
-//! given up.
+//! Resigning in two steps: stop the work, then give up the leadership.
 // requirement E10
 
 use alloc::sync::Arc;
@@ -14,12 +13,12 @@ use crate::time::Instant;
 
 /// Stop request for the work of a leader.
 #[derive(Default)]
-pub(super) struct Stop {
+pub(super) struct StopRequest {
     /// When it was made, in nanoseconds. 0 if it was not.
     made_at: AtomicU64,
 }
 
-impl Stop {
+impl StopRequest {
     fn since(&self) -> Option<Instant> {
         match self.made_at.load(Ordering::Acquire) {
             0 => None,
@@ -43,13 +42,13 @@ impl Observer {
 }
 
 impl Leadership {
-    /// Runs `work` while the office is held, then resigns.
+    /// Runs `work` while this client leads, then resigns.
     ///
-    /// `work` receives a signal that is raised when it should stop: because a [`ResignHandle`]
-    /// asked for it, or because renewals fail and the office will soon be lost. The office is given
-    /// up only when `work` has completed, so that the next leader does not begin earlier. After a
-    /// [`ResignHandle`] has asked, `work` has one TTL of the lease to complete; then it is dropped.
-    /// If the office is lost, it is dropped at once.
+    /// `work` receives a signal that is raised when it should stop: by a [`ResignHandle`], or
+    /// because renewals fail and the leadership will soon be lost. The leader resigns only when
+    /// `work` has completed, so that the next leader does not begin earlier. After a request by a
+    /// [`ResignHandle`], `work` has one TTL of the lease to complete; then it is dropped. If the
+    /// leadership is lost, it is dropped at once.
     ///
     /// # Cancel safety
     ///
@@ -77,7 +76,7 @@ impl Leadership {
 
 /// What [`Leadership::lead`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[must_use = "the work may have been ended by the loss of the office"]
+#[must_use = "the work may have been ended by the loss of the leadership"]
 pub struct LeadershipEnd<T> {
     /// The output of the work, or why it was ended.
     pub output: Result<T, LeadError>,
@@ -89,25 +88,24 @@ pub struct LeadershipEnd<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeadError {
-    /// The office was lost.
-    #[error("the office was lost: {0}")]
+    /// The leadership was lost.
+    #[error("the leadership was lost: {0}")]
     Lost(Loss),
-    /// It did not stop within one TTL of the lease after it was asked to.
-    #[error("it was asked to stop, and went on for longer than the TTL of the lease")]
+    /// It did not stop within one TTL of the lease after the request.
+    #[error("the work did not stop within the TTL of the lease")]
     Late,
 }
 
-/// Stops the work of [`Leadership::lead`]. Cheap to clone, and keeps neither the office nor the
-/// client.
+/// Stops the work of [`Leadership::lead`]. Cheap to clone. Does not keep the client alive.
 #[derive(Clone)]
 pub struct ResignHandle {
     signal: StopSignal,
 }
 
 impl ResignHandle {
-    /// Raises the [`StopSignal`]. The office is given up when the work has completed.
+    /// Raises the [`StopSignal`]. The leader resigns when the work has completed.
     pub fn resign(&self) {
-        self.signal.ask();
+        self.signal.raise();
     }
 }
 
@@ -121,7 +119,7 @@ impl fmt::Debug for ResignHandle {
 #[derive(Clone)]
 pub struct StopSignal {
     observer: Observer,
-    stop: Arc<Stop>,
+    stop: Arc<StopRequest>,
 }
 
 impl StopSignal {
@@ -140,7 +138,7 @@ impl StopSignal {
         self.observer.until(|| self.is_raised()).await;
     }
 
-    fn ask(&self) {
+    fn raise(&self) {
         let now = self.observer.now();
         // 0 means never.
         let nanos = now.as_nanos().max(1);

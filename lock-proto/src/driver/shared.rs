@@ -29,7 +29,6 @@ pub(super) struct Shared<E: ?Sized = dyn Engine> {
     pub(super) id: ClientId,
     /// The process that made this client. The copy in a forked child must not act.
     pub(super) process: AtomicU32,
-    /// For messages.
     pub(super) servers: Servers,
     clock: Box<dyn Fn() -> Instant + Send + Sync>,
     /// The driver has ended.
@@ -47,7 +46,7 @@ pub(super) struct Core<E: ?Sized = dyn Engine> {
     pub(super) armed: Instant,
     pub(super) waker: Option<Waker>,
     /// A handle has woken the driver, which has not run since.
-    pub(super) called: bool,
+    pub(super) driver_woken: bool,
     stopping: bool,
     outcome: Option<Shutdown>,
     /// At the last grant the fence counter was ahead of the server's clock.
@@ -170,7 +169,7 @@ impl<E: Engine> Shared<E> {
             alarms: Vec::new(),
             armed: Instant::MAX,
             waker: None,
-            called: false,
+            driver_woken: false,
             stopping: false,
             outcome: None,
             fence_ahead: false,
@@ -205,7 +204,7 @@ impl<E: Engine + ?Sized> Shared<E> {
         let now = self.now();
         let result = work(&mut core, now, &mut batch);
         core.drain(&mut batch);
-        let driver = core.call_driver();
+        let driver = core.take_driver_waker();
         drop(core);
         batch.run();
         if let Some(driver) = driver {
@@ -289,11 +288,11 @@ impl<E: Engine + ?Sized> Core<E> {
     }
 
     /// The driver's waker, if it has work and was not woken yet.
-    fn call_driver(&mut self) -> Option<Waker> {
-        if self.called || !self.needs_driver() {
+    fn take_driver_waker(&mut self) -> Option<Waker> {
+        if self.driver_woken || !self.needs_driver() {
             return None;
         }
-        self.called = true;
+        self.driver_woken = true;
         self.waker.clone()
     }
 
@@ -318,7 +317,7 @@ impl<E: Engine + ?Sized> Core<E> {
         now: Instant,
         name: &Arc<[u8]>,
         batch: &mut Batch,
-        ask: impl FnOnce(&mut Self) -> Result<LockId, AcquireErrorKind>,
+        start: impl FnOnce(&mut Self) -> Result<LockId, AcquireErrorKind>,
     ) -> Result<Arc<Ticket>, AcquireErrorKind> {
         if self.is_closed() {
             return Err(AcquireErrorKind::ShutDown);
@@ -326,7 +325,7 @@ impl<E: Engine + ?Sized> Core<E> {
         // Expired timers first: one may end another acquisition, whose slot this one may get.
         self.engine.machine_mut().handle_timeout(now);
         self.drain(batch);
-        let lock = ask(self)?;
+        let lock = start(self)?;
         let ticket = Ticket::new(lock, Arc::clone(name));
         let slot = lock.slot as usize;
         if slot >= self.tickets.len() {
@@ -358,7 +357,7 @@ impl<E: Engine + ?Sized> Core<E> {
     }
 
     pub(super) fn release(&mut self, now: Instant, ticket: &Arc<Ticket>, batch: &mut Batch) {
-        ticket.give_back(batch);
+        ticket.return_guard(batch);
         if self.is_closed() || self.engine.machine_mut().release(now, ticket.lock).is_err() {
             ticket.release_failed();
             self.forget(ticket, batch);
@@ -366,7 +365,7 @@ impl<E: Engine + ?Sized> Core<E> {
     }
 
     pub(super) fn abandon(&mut self, now: Instant, ticket: &Arc<Ticket>, batch: &mut Batch) {
-        ticket.give_back(batch);
+        ticket.return_guard(batch);
         self.forget(ticket, batch);
         if !self.is_closed() {
             self.engine.machine_mut().abandon(now, ticket.lock);

@@ -39,7 +39,7 @@ struct State {
     blocked: Option<Blocked>,
     at_risk: bool,
     /// The guard was released or dropped. Later losses are not reported.
-    given_back: bool,
+    returned: bool,
     /// Unanswered extensions, in the order of the calls.
     extensions: Vec<Extension>,
     /// Proclamations of a leader, if there were any.
@@ -48,7 +48,7 @@ struct State {
     waker: Option<Waker>,
 }
 
-/// The answer to one extension, once it has come.
+/// The answer to one extension; `None` while it is pending.
 pub(super) type Extension = Arc<Mutex<Option<Result<(), Report>>>>;
 
 /// The answers to proclamations. Each one also answers the proclamations before it.
@@ -71,9 +71,9 @@ enum Stage {
 /// The part of a [`Grant`] that differs between grants of one client. Kept small.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Terms {
-    /// The token's.
+    /// The number of the token.
     pub(super) number: u64,
-    /// 0 if there is none.
+    /// The fencing token; 0 for none.
     fence: u64,
     pub(super) ttl: Duration,
     fence_ahead_ms: u32,
@@ -106,7 +106,7 @@ pub(super) enum Progress {
 pub(super) enum HoldState {
     Held,
     Lost(Loss),
-    GivenBack,
+    Returned,
 }
 
 impl Ticket {
@@ -121,7 +121,7 @@ impl Ticket {
                 loss: None,
                 blocked: None,
                 at_risk: false,
-                given_back: false,
+                returned: false,
                 extensions: Vec::new(),
                 proclaimed: None,
                 waker: None,
@@ -130,8 +130,6 @@ impl Ticket {
             extended: event_listener::Event::new(),
         })
     }
-
-    // Writes of the driver. The batch collects wake-ups for the time when no mutex is held.
 
     /// Applies an event of the machine. True for the last event of the acquisition.
     pub(super) fn apply(self: &Arc<Self>, event: Event, batch: &mut Batch) -> bool {
@@ -194,11 +192,11 @@ impl Ticket {
             }
             Event::Lost(loss) => {
                 self.until.store(0, Ordering::Release);
-                // The loss answers them.
+                // The loss is the answer to pending extensions.
                 state.extensions = Vec::new();
                 if matches!(state.stage, Stage::Held) {
                     state.loss = Some(loss);
-                    if !state.given_back {
+                    if !state.returned {
                         batch.lost(self, loss);
                     }
                 } else {
@@ -231,7 +229,7 @@ impl Ticket {
                 true
             }
             Stage::Held => {
-                let reported = state.given_back || state.loss.is_some();
+                let reported = state.returned || state.loss.is_some();
                 if !reported {
                     state.loss = Some(Loss::ShutDown);
                     batch.lost(self, Loss::ShutDown);
@@ -250,8 +248,6 @@ impl Ticket {
         let _ = self.until.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| (old != 0).then_some(new));
     }
 
-    // Reads of the handles.
-
     /// The end of validity of the offer, if there is one.
     pub(super) fn offer(&self) -> Option<Instant> {
         match locked(&self.state).stage {
@@ -267,8 +263,8 @@ impl Ticket {
     }
 
     /// The guard was released or dropped.
-    pub(super) fn give_back(self: &Arc<Self>, batch: &mut Batch) {
-        locked(&self.state).given_back = true;
+    pub(super) fn return_guard(self: &Arc<Self>, batch: &mut Batch) {
+        locked(&self.state).returned = true;
         self.until.store(0, Ordering::Release);
         batch.changed.extend((self.changed.total_listeners() > 0).then(|| Arc::clone(self)));
     }
@@ -350,9 +346,9 @@ impl Ticket {
         let state = locked(&self.state);
         match state.loss {
             Some(loss) => HoldState::Lost(loss),
-            // The clock says so before the machine does.
-            None if matches!(state.stage, Stage::Held) && !state.given_back => HoldState::Lost(Loss::Expired),
-            None => HoldState::GivenBack,
+            // Expired by the clock, but the machine has not reported the loss yet.
+            None if matches!(state.stage, Stage::Held) && !state.returned => HoldState::Lost(Loss::Expired),
+            None => HoldState::Returned,
         }
     }
 
@@ -360,7 +356,7 @@ impl Ticket {
         locked(&self.state).at_risk
     }
 
-    /// Adds an extension, after the machine was asked for it.
+    /// Adds an extension that was requested from the machine.
     pub(super) fn extension(&self) -> Extension {
         let extension = Extension::default();
         locked(&self.state).extensions.push(Arc::clone(&extension));
@@ -418,7 +414,7 @@ pub(super) async fn wait_for<T>(event: &event_listener::Event, mut check: impl F
                 return Poll::Ready(found);
             }
             match &mut listener {
-                // Checked once more after this, so that nothing is missed in between.
+                // Then check again, so that no notification is missed.
                 None => listener = Some(event.listen()),
                 Some(listening) => match Pin::new(listening).poll(cx) {
                     Poll::Ready(()) => listener = None,

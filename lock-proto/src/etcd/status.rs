@@ -30,7 +30,7 @@ const TOKEN_ERRORS: &[&str] = &["invalid auth token", "user name is empty", "rev
 
 impl Meaning {
     pub(super) fn of(status: &Status) -> Self {
-        let says = |words: &str| status.message.contains(words);
+        let message_contains = |words: &str| status.message.contains(words);
         let own = status.message.starts_with(ETCD_PREFIX);
         let error = |class| ServerError { class, text: printable(&status.message, "") };
         let refused = |class| Self::Refused(Refusal::Error(error(class)));
@@ -44,12 +44,12 @@ impl Meaning {
             // Too many requests, database full, TTL too long. Otherwise limits of the gRPC stack.
             Code::ResourceExhausted | Code::OutOfRange if !own => unknown(false),
             Code::ResourceExhausted => refused(ErrorClass::Transient),
-            Code::NotFound if says("requested lease not found") => Self::Refused(Refusal::LeaseNotFound),
-            Code::FailedPrecondition if says("lease already exists") => Self::Refused(Refusal::LeaseExists),
-            Code::FailedPrecondition if says("authentication is not enabled") => Self::LoginNotNeeded,
-            Code::FailedPrecondition if says("not leader") => refused(ErrorClass::Reconnect),
+            Code::NotFound if message_contains("requested lease not found") => Self::Refused(Refusal::LeaseNotFound),
+            Code::FailedPrecondition if message_contains("lease already exists") => Self::Refused(Refusal::LeaseExists),
+            Code::FailedPrecondition if message_contains("authentication is not enabled") => Self::LoginNotNeeded,
+            Code::FailedPrecondition if message_contains("not leader") => refused(ErrorClass::Reconnect),
             Code::Unauthenticated => Self::LogIn(error(ErrorClass::Refused)),
-            Code::InvalidArgument if TOKEN_ERRORS.iter().any(|words| says(words)) => {
+            Code::InvalidArgument if TOKEN_ERRORS.iter().any(|words| message_contains(words)) => {
                 Self::LogIn(error(ErrorClass::Refused))
             }
             Code::InvalidArgument

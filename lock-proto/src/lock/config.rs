@@ -29,7 +29,7 @@ pub struct Config<T> {
 /// A setting's name, its value, and the allowed range.
 pub(crate) type Range<V> = (&'static str, V, V, V);
 
-/// The longest duration of a setting, unless it has a limit of its own.
+/// Default upper bound of durations in the settings.
 pub(crate) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl<T> Config<T> {

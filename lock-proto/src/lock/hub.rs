@@ -191,7 +191,7 @@ impl<S: Store> Locks<S> {
         self.ctx.out.push_back(output);
     }
 
-    /// Returns when the shutdown ends at the latest, while it is under way.
+    /// Returns the deadline of the shutdown, if one is in progress.
     fn stop_at(&self) -> Option<Instant> {
         self.ctx.stop_at.filter(|_| !self.is_stopped)
     }

@@ -1,4 +1,4 @@
-//! State machine for one lock name within one client, whatever the store. Waiters queue in FIFO
+//! State machine for one lock name within one client, for any store. Waiters queue in FIFO
 //! order; only the one at the head contends with other clients.
 
 use alloc::boxed::Box;
@@ -45,7 +45,7 @@ pub struct Ended<S: Store> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PendingRelease<S: Store> {
     pub(crate) id: LockId,
-    /// When it is answered at the latest.
+    /// Deadline of the answer.
     until: Instant,
     pub(crate) store: S::Releasing,
 }
@@ -203,7 +203,7 @@ impl<S: Store> Lock<S> {
         } else if let Some(place) = self.releases.iter().position(|release| release.id == id) {
             self.releases.swap_remove(place);
             ctx.forget(id);
-        } else if let Some(place) = self.waiters.place(id) {
+        } else if let Some(place) = self.waiters.position(id) {
             self.leave(ctx, place);
             ctx.forget(id);
         } else {
@@ -230,7 +230,7 @@ impl<S: Store> Lock<S> {
             self.return_guard(ctx, id, true);
         } else {
             ctx.end(id, Event::Failed(Failure::ShuttingDown));
-            self.give_back(ctx, false);
+            self.release_hold(ctx, false);
         }
     }
 
@@ -276,7 +276,7 @@ impl<S: Store> Lock<S> {
         Report { waited: ctx.now.since(since), nodes }
     }
 
-    /// Fails the head if it is a try, whose only attempt has failed. Returns true if it was.
+    /// Fails the head if it makes a single attempt. Returns true if it did.
     pub(crate) fn end_try(&mut self, ctx: &mut Context<S>) -> bool {
         let Some(head) = self.waiters.head().filter(|head| head.wait == Wait::Try) else { return false };
         let (id, report) = (head.id, self.report(ctx, head.since));
@@ -406,11 +406,11 @@ impl<S: Store> Lock<S> {
         if !answer {
             ctx.forget(id);
         }
-        self.give_back(ctx, answer);
+        self.release_hold(ctx, answer);
     }
 
     /// Ends the hold and cleans up in the store. `answer`: report the outcome to the holder.
-    pub(crate) fn give_back(&mut self, ctx: &mut Context<S>, answer: bool) {
+    pub(crate) fn release_hold(&mut self, ctx: &mut Context<S>, answer: bool) {
         let Some((hold, ended)) = self.end_hold(ctx, None) else { return };
         self.clean_up(ctx, &ended, answer);
         if !self.waiters.is_empty() {

@@ -66,7 +66,7 @@ pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
 
     /// Returns the acquisition that has the hold.
     fn tenure(hold: &Self::Hold) -> &Tenure<Self::Terms>;
-    /// Returns the same for modification.
+    /// Returns the acquisition that has the hold, for modification.
     fn tenure_mut(hold: &mut Self::Hold) -> &mut Tenure<Self::Terms>;
     /// Returns the values from which the timers of the hold are computed.
     fn terms(hold: &Self::Hold, ctx: &Context<Self>) -> Terms;
@@ -90,9 +90,9 @@ pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
     /// Handles a loss after the holder was notified. If `guarded`, its guard still exists, and no
     /// request may end the key before its TTL.
     fn lost(lock: &mut Lock<Self>, ctx: &mut Context<Self>, ended: &Ended<Self>, guarded: bool);
-    /// Starts to delete what a hold has left.
+    /// Starts to delete what the ended hold left in the store.
     fn clean_up(lock: &mut Lock<Self>, ctx: &mut Context<Self>, ended: &Ended<Self>);
-    /// The hold was returned to the store while others of this client wait.
+    /// The hold was released although waiters of this client remain.
     fn handover_window_ended(lock: &mut Lock<Self>, ctx: &mut Context<Self>, hold: &Self::Hold);
     /// Creates the state of a release.
     fn releasing(lock: &Lock<Self>, ctx: &Context<Self>, ended: &Ended<Self>) -> Self::Releasing;
@@ -109,7 +109,7 @@ pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
     fn hold_deadline(hold: &Self::Hold, ctx: &Context<Self>) -> (Instant, &'static str);
     /// Returns the next deadline of the rest and its reason.
     fn deadline(&self) -> Option<(Instant, &'static str)>;
-    /// The client shuts down.
+    /// Prepares the lock for the shutdown of the client.
     fn shut_down(lock: &mut Lock<Self>, ctx: &mut Context<Self>);
     /// Returns true if a shutdown has nothing left to wait for.
     fn is_drained(&self, ctx: &Context<Self>) -> bool;

@@ -34,7 +34,7 @@ pub(crate) enum Due {
     TimedOut,
     /// The offer was not claimed in time.
     Withdraw,
-    /// The holder is to be warned that the validity ends at this time.
+    /// Warn the holder that the validity ends at this time.
     Warn(Instant),
 }
 

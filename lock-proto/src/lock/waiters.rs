@@ -75,7 +75,7 @@ impl<T> Waiters<T> {
     }
 
     /// Returns the position of an acquisition. Scans the queue, which can be long.
-    pub(crate) fn place(&self, id: LockId) -> Option<usize> {
+    pub(crate) fn position(&self, id: LockId) -> Option<usize> {
         self.queue.iter().position(|waiter| waiter.id == id)
     }
 
@@ -102,7 +102,7 @@ impl<T> Waiters<T> {
     /// Returns the position of a waiter whose wait has ended.
     pub(crate) fn due(&self, now: Instant) -> Option<usize> {
         let (_, id) = self.ends.first().filter(|(end, _)| *end <= now)?;
-        self.place(*id)
+        self.position(*id)
     }
 
     fn begin_wait(&mut self, waiter: &Waiter<T>) {

@@ -5,7 +5,7 @@ use super::request::{Form, Identity, Key, Request, TokenText, Value};
 use super::script::{EXTEND_MANY, RELEASE_MANY, Script, TAKE_FREE};
 
 /// Maximum number of locks in a command. The server is blocked while it executes one.
-pub(super) const MOST: usize = 16;
+pub(super) const MAX_LOCKS: usize = 16;
 pub(super) const KINDS: usize = 3;
 /// Reply for a lock for which the server refused a command.
 const REFUSED: &[u8] = b"x";
@@ -18,7 +18,7 @@ pub(super) const NOT_DONE: Value<'static> = Value::Error("LOCKALONE not done tog
 /// The kind of a request. Requests of equal kinds can be batched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A take of a lock under whose key no token of this client can be left.
+    /// A take of a key that cannot hold a token of this client.
     Take { ttl_ms: u64, fence_block: u32 },
     /// A renewal that does not mint fencing tokens.
     Extend { ttl_ms: u64 },
@@ -79,7 +79,7 @@ pub(super) fn with_args<'a, R>(
     form: Form,
     f: impl FnOnce(&[&[u8]]) -> R,
 ) -> R {
-    let mut tokens = [const { TokenText::EMPTY }; MOST];
+    let mut tokens = [const { TokenText::EMPTY }; MAX_LOCKS];
     for (token, request) in tokens.iter_mut().zip(requests.clone()) {
         *token = TokenText::new(&identity.client_part, request.number);
     }
@@ -110,7 +110,7 @@ pub(super) fn with_args<'a, R>(
 }
 
 /// Maximum number of arguments: 5 in all, and three keys and a token per lock.
-const MAX_ARGS: usize = 5 + 4 * MOST;
+const MAX_ARGS: usize = 5 + 4 * MAX_LOCKS;
 
 /// A list of arguments that needs no allocation.
 struct Args<'a> {

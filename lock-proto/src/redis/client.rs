@@ -167,7 +167,7 @@ impl Client {
                             && link.commands.is_up()
                         {
                             link.server_info_requested = true;
-                            link.commands.ask_server(now);
+                            link.commands.request_server_info(now);
                         }
                         link.commands.send(now, call, request);
                     }
@@ -213,7 +213,7 @@ impl Client {
                     link.server_info_requested = quorum || link.node_up_awaits_server_info;
                     if link.node_up_awaits_server_info {
                         // A single node does not vote, so requests need not wait for its identity.
-                        link.commands.ask_server(now);
+                        link.commands.request_server_info(now);
                     } else {
                         self.locks.handle_node_up(now, node, hello.server.as_ref());
                     }

@@ -98,7 +98,7 @@ impl Locks {
 
     /// The node now reports releases of this lock, as requested by [`LocksOutput::Listen`].
     pub fn handle_subscribed(&mut self, now: Instant, node: NodeId, key: &Key) {
-        self.key_step(now, key, |lock, ctx| lock.listens(ctx, node));
+        self.key_step(now, key, |lock, ctx| lock.subscribed(ctx, node));
     }
 
     /// The node no longer reports releases of this lock; polling takes over.
@@ -108,7 +108,7 @@ impl Locks {
 
     /// The node reported a release of this lock. The hub hands the signal on if it is not needed.
     pub fn handle_signal(&mut self, now: Instant, node: NodeId, key: &Key) {
-        let consumed = self.key_step(now, key, |lock, ctx| lock.hint(ctx, node)).unwrap_or(false);
+        let consumed = self.key_step(now, key, |lock, ctx| lock.signalled(ctx, node)).unwrap_or(false);
         if !consumed && !self.ctx.is_stopping() {
             let request = Request::Announce { key: key.clone() };
             self.ctx.call(CallOwner::Nobody, node, request, self.ctx.config.request_timeout);
@@ -131,7 +131,7 @@ impl Locks {
         self.step(slot, f)
     }
 
-    /// Verifies the next held locks on a node, as far as the limit of requests in flight allows.
+    /// Verifies the next held locks on a node, up to the limit of requests in flight.
     // Q7
     fn verify(&mut self, node: NodeId) {
         while let Some((until, slot)) = self.ctx.shared.verifications.next(node) {

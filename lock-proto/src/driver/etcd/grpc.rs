@@ -297,7 +297,7 @@ impl<T, U> Decoder for Typed<T, U> {
         let malformed = |error| tonic::Status::internal(format!("the server's message is malformed: {error}"));
         // The buffer holds the whole message in one piece.
         if !self.bound.admits(from.chunk()).map_err(malformed)? {
-            return Err(tonic::Status::internal("the server's message holds more than was asked for"));
+            return Err(tonic::Status::internal("the server's message has more elements than requested"));
         }
         (self.decode)(from).map(Some).map_err(malformed)
     }

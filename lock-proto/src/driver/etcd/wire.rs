@@ -43,7 +43,7 @@ pub(super) struct ConnState(Mutex<Known>);
 struct Known {
     greeting: [u8; GREETING],
     greeted: usize,
-    /// Why it ended, as far as the stream can tell.
+    /// Why the stream ended.
     fault: Option<Fault>,
 }
 

@@ -110,7 +110,7 @@ fn an_address_that_leads_to_a_replica_comes_last() {
     drop(world.wait(&mut driver, waiting).unwrap());
 }
 
-/// The wake connection goes where commands go, whatever the name leads to by now.
+/// The wake connection uses the address of the command connection, even if the name now resolves to another.
 #[test]
 fn the_wake_connection_uses_the_address_of_the_commands() {
     let world = World::new();

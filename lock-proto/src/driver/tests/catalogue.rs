@@ -59,8 +59,8 @@ fn catalogue_c7_a_shutdown_drains_what_was_dropped() {
     let (client, mut driver) = world.client();
     let guards: Vec<_> =
         ["a", "b", "c"].map(|name| world.wait(&mut driver, client.lock(name).acquire()).unwrap()).into();
-    let told = world.wait(&mut driver, client.lock("d").acquire()).unwrap();
-    assert_eq!(world.wait(&mut driver, told.release()), Release::Released);
+    let guard = world.wait(&mut driver, client.lock("d").acquire()).unwrap();
+    assert_eq!(world.wait(&mut driver, guard.release()), Release::Released);
     drop(guards);
     assert!(world.has_key("a") && world.has_key("b") && world.has_key("c"));
     let done = world.wait(&mut driver, client.shutdown(Duration::from_secs(1)));

@@ -91,7 +91,7 @@ fn a_server_that_refuses_connections_is_named() {
 #[test]
 fn a_socket_that_takes_and_gives_a_few_bytes_at_a_time() {
     let world = World::new();
-    world.with(|inner| inner.mouthful = 7);
+    world.with(|inner| inner.max_write = 7);
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
     assert_eq!(world.wait(&mut driver, guard.release()), Release::Released);

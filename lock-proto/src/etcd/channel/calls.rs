@@ -126,7 +126,7 @@ impl Calls {
             || first.queued_at + BATCH_DELAY <= now
     }
 
-    /// When the first queued write leaves at the latest. `None` if there is no room in flight.
+    /// Deadline for sending the first queued write. `None` if there is no room in flight.
     pub(super) fn batch_deadline(&self) -> Option<Instant> {
         let (_, first) = self.writes.iter().next().filter(|_| self.has_room())?;
         Some(first.queued_at + BATCH_DELAY)

@@ -10,7 +10,8 @@ mod watch;
 
 use super::*;
 use crate::etcd::message::{
-    AuthenticateResponse, KeyValue, LeaseGrantResponse, LeaseKeepAliveResponse, ResponseHeader, WatchAsk, WatchResponse,
+    AuthenticateResponse, KeyValue, LeaseGrantResponse, LeaseKeepAliveResponse, ResponseHeader, WatchRequestUnion,
+    WatchResponse,
 };
 use crate::etcd::request::{Found, LeaseId, Refusal};
 use crate::etcd::rpc::{Code, Rpc};

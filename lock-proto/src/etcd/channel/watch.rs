@@ -22,7 +22,7 @@ use super::streams::Step;
 use super::{ChannelConfig, ChannelOutput};
 use crate::etcd::locks_output::WatchId;
 use crate::etcd::message::{
-    DELETED, KeyValue, NO_PUT, WatchAsk, WatchCancelRequest, WatchCreateRequest, WatchEvent, WatchRequest,
+    DELETED, KeyValue, NO_PUT, WatchCancelRequest, WatchCreateRequest, WatchEvent, WatchRequest, WatchRequestUnion,
     WatchResponse,
 };
 use crate::etcd::rpc::StreamId;
@@ -305,7 +305,7 @@ impl Watches {
         }
         let Some(stream) = self.stream else { return Some(Step::Open) };
         let request = match self.commands.pop_front() {
-            Some(Command::Cancel(wire)) => WatchAsk::Cancel(WatchCancelRequest { watch_id: wire }),
+            Some(Command::Cancel(wire)) => WatchRequestUnion::Cancel(WatchCancelRequest { watch_id: wire }),
             Some(Command::Probe(spec)) => {
                 let (wire, create) = self.create(now, spec);
                 self.commands.push_front(Command::Cancel(wire));
@@ -324,7 +324,7 @@ impl Watches {
         Some(Step::Send(stream.id, WatchRequest { request: Some(request) }))
     }
 
-    fn create(&mut self, now: Instant, spec: WatchSpec) -> (i64, WatchAsk) {
+    fn create(&mut self, now: Instant, spec: WatchSpec) -> (i64, WatchRequestUnion) {
         self.wire += 1;
         if let Some(stream) = self.stream.as_mut().filter(|_| self.unanswered.is_empty()) {
             stream.oldest_unanswered = now;
@@ -341,7 +341,7 @@ impl Watches {
             watch_id: self.wire,
             fragment: true,
         };
-        (self.wire, WatchAsk::Create(request))
+        (self.wire, WatchRequestUnion::Create(request))
     }
 
     pub(super) fn stream(&self) -> Option<StreamId> {

@@ -305,7 +305,7 @@ impl Store for Etcd {
         match contention {
             Contention::Idle | Contention::Leasing(_) => None,
             Contention::Entering(enter) => enter.deadline().map(|at| (at, "next attempt")),
-            Contention::Waiting(contender) => contender.deadline().map(|at| (at, "another look at the queue")),
+            Contention::Waiting(contender) => contender.deadline().map(|at| (at, "reread of the queue")),
         }
     }
 
@@ -315,7 +315,7 @@ impl Store for Etcd {
 
     fn deadline(&self) -> Option<(Instant, &'static str)> {
         let cleanups = self.cleanups.iter().filter_map(Cleanup::deadline).min().map(|at| (at, "cleanup"));
-        let cached = self.watch_cache.as_ref().map(|cached| (cached.until, "watches that are kept"));
+        let cached = self.watch_cache.as_ref().map(|cached| (cached.until, "cached watches"));
         [cleanups, cached].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 

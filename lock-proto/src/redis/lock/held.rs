@@ -70,7 +70,7 @@ impl Lock {
             Extended::Failed(_) if !held => {
                 // Neither a full TTL nor a fencing token: the waiter contends again, from the head.
                 let waiter = hold.tenure.waiter;
-                self.give_back(ctx, false);
+                self.release_hold(ctx, false);
                 self.waiters.push_front(waiter);
                 if matches!(self.contention, Contention::Idle) {
                     self.start_round(ctx);

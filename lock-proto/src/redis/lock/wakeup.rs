@@ -139,7 +139,7 @@ impl Lock {
     }
 
     /// The node confirmed the subscription. One more attempt covers earlier releases.
-    pub fn listens(&mut self, ctx: &mut Context, node: NodeId) {
+    pub fn subscribed(&mut self, ctx: &mut Context, node: NodeId) {
         self.expire(ctx);
         let Some(subscription) = self.subscribed_at(node) else { return };
         subscription.active = true;
@@ -161,7 +161,7 @@ impl Lock {
     }
 
     /// The node reported a release. Returns true if a waiter here needs it.
-    pub fn hint(&mut self, ctx: &mut Context, node: NodeId) -> bool {
+    pub fn signalled(&mut self, ctx: &mut Context, node: NodeId) -> bool {
         self.expire(ctx);
         let Some(subscription) = self.subscribed_at(node) else { return false };
         subscription.signalled = true;

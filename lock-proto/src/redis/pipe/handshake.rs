@@ -100,7 +100,9 @@ impl Step {
             return Err(ServerError::classify(text).into());
         }
         match (self, answer) {
-            (Self::Hello, Answer::Map(map)) if is_cluster_mode(map) => Err(cluster("HELLO says mode cluster").into()),
+            (Self::Hello, Answer::Map(map)) if is_cluster_mode(map) => {
+                Err(cluster("HELLO reports mode cluster").into())
+            }
             (Self::Hello, Answer::Map(_)) => Ok(()),
             (Self::Auth | Self::Select | Self::SetName, Answer::Text(b"OK")) => Ok(()),
             (Self::Hello, Answer::Error(text)) => Err(hello_refused(text).into()),
@@ -173,7 +175,7 @@ impl ServerInfo {
         let uptime = field(text, "uptime_in_seconds").and_then(|seconds| seconds.parse().ok());
         match (run_id, uptime) {
             (Some(run_id), Some(uptime)) => Ok(Self { run_id: run_id.into(), uptime: Duration::from_secs(uptime) }),
-            (None, _) | (_, None) => Err(ServerError::classify("INFO server tells no run_id and uptime_in_seconds")),
+            (None, _) | (_, None) => Err(ServerError::classify("INFO server reports no run_id and uptime_in_seconds")),
         }
     }
 }

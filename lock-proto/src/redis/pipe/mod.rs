@@ -65,7 +65,7 @@ pub enum PipeOutput {
     Disconnect(ConnId),
     /// The handshake succeeded.
     Up(Hello),
-    /// The answer to [`ask_server`](Pipe::ask_server).
+    /// The answer to [`request_server_info`](Pipe::request_server_info).
     Server(Result<ServerInfo, ServerError>),
     /// The connection failed, or could not be opened. The pipe reopens it after a pause. The
     /// replies to all outstanding requests follow; a `block` has ended.
@@ -214,7 +214,7 @@ impl Pipe {
 
     /// Requests `INFO server`, ahead of all queued requests, if the connection is up. Unlike with
     /// [`PipeConfig::server_info`], no request waits for the reply.
-    pub fn ask_server(&mut self, now: Instant) {
+    pub fn request_server_info(&mut self, now: Instant) {
         self.clock(now);
         if self.is_up() {
             self.expect_replies();

@@ -136,9 +136,9 @@ mod tests {
     #[test]
     fn what_is_not_certain_is_left_to_the_decoder() {
         let long = [b":".as_slice(), &b"9".repeat(19), b"\r\n"].concat();
-        let not_whole: [&[u8]; 6] = [b"", b":", b":1", b":1\r", b"*2\r\n:1\r\n", b"*2\r\n:1\r\n:"];
+        let incomplete: [&[u8]; 6] = [b"", b":", b":1", b":1\r", b"*2\r\n:1\r\n", b"*2\r\n:1\r\n:"];
         for bytes in
-            [&long[..], b":+5\r\n", b"*2\r\n:1\r\n+OK\r\n", b"*3\r\n:1\r\n:1\r\n:1\r\n"].iter().chain(&not_whole)
+            [&long[..], b":+5\r\n", b"*2\r\n:1\r\n+OK\r\n", b"*3\r\n:1\r\n:1\r\n:1\r\n"].iter().chain(&incomplete)
         {
             assert_eq!(parse_common_reply(bytes, Protocol::Resp2, &Limits::default()), None, "{bytes:?}");
         }

@@ -288,7 +288,7 @@ fn a_refused_login_answers_all_that_waits_and_is_tried_again() {
         (
             "redis://h?protocol=resp3",
             "%2\r\n$5\r\nproto\r\n:3\r\n$4\r\nmode\r\n$7\r\ncluster\r\n",
-            "HELLO says mode cluster (Redis Cluster is not supported)",
+            "HELLO reports mode cluster (Redis Cluster is not supported)",
         ),
     ] {
         let mut rig = Rig::new(url);

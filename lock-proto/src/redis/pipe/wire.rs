@@ -144,7 +144,7 @@ impl Wire {
                 && (!requests.is_empty() || !self.queued.is_empty())
             {
                 requests.push(pending);
-                if requests.len() == batch::MOST {
+                if requests.len() == batch::MAX_LOCKS {
                     self.send_batch(identity, kind.index());
                 }
                 continue;
@@ -217,7 +217,7 @@ impl Wire {
             ([pending, ..], _) => self.encode_alone(identity, pending),
             ([], _) => None,
         };
-        // At most `batch::MOST`.
+        // At most `batch::MAX_LOCKS`.
         let calls = requests.len() as u8;
         for pending in requests.drain(..) {
             self.note_sent(pending, start, called, calls);
@@ -231,7 +231,7 @@ impl Wire {
     #[inline]
     fn call(&mut self, script: Script, tries: u8) -> ScriptCall {
         let eval = &mut self.evals[usize::from(script.index)];
-        // If the server lost the script twice, send the source whatever it should know.
+        // If the server lost the script twice, send the source.
         let source = eval.is_none() || tries > 1;
         if source {
             *eval = Some(self.encoded);

@@ -236,7 +236,7 @@ fn e12_messages_that_hold_more_than_was_asked_for() {
                 };
                 let status = status.expect("it is not decoded");
                 assert_eq!(status.code, Code::Internal, "{status:?}");
-                assert!(status.message.contains("more than was asked for"), "{status:?}");
+                assert!(status.message.contains("more elements than requested"), "{status:?}");
             });
         });
         assert!(used.bytes_max < 5 * u64::from(BYTES), "{} bytes for a message of {BYTES}", used.bytes_max);

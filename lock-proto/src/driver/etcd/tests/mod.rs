@@ -17,7 +17,7 @@ use lock_testkit::{Etcd, TIMEOUT};
 use super::connection::Input;
 use crate::etcd::message::{
     AuthenticateRequest, DELETED, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, Op, PutRequest,
-    RangeRequest, RequestOp, TxnRequest, WatchAsk, WatchCreateRequest, WatchRequest, WatchResponse,
+    RangeRequest, RequestOp, TxnRequest, WatchCreateRequest, WatchRequest, WatchRequestUnion, WatchResponse,
 };
 use crate::etcd::{Code, Rpc, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
 use crate::fault::Fault;
@@ -35,7 +35,7 @@ fn range(key: &'static str, end: &'static str) -> Rpc {
 
 fn watch(tried: &Tried, stream: StreamId, key: &'static str) {
     let create = WatchCreateRequest { key: key.into(), watch_id: 7, ..WatchCreateRequest::default() };
-    tried.send(stream, StreamSend::Watch(WatchRequest { request: Some(WatchAsk::Create(create)) }));
+    tried.send(stream, StreamSend::Watch(WatchRequest { request: Some(WatchRequestUnion::Create(create)) }));
 }
 
 async fn watch_response(tried: &mut Tried) -> WatchResponse {

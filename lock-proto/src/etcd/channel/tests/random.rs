@@ -156,7 +156,7 @@ impl World {
                 self.rig.channel.handle_message(now, stream, StreamReceived::KeepAlive(alive));
             }
             Output::Send { stream, message: StreamSend::Watch(message) } if honest => {
-                if let Some(WatchAsk::Create(create)) = message.request {
+                if let Some(WatchRequestUnion::Create(create)) = message.request {
                     let header = Some(ResponseHeader { member_id: 1, revision: 3 });
                     let watch_id = create.watch_id;
                     self.rig

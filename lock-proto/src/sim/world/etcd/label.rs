@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::wire::Wire;
 use crate::etcd::message::{
-    COMPARE_CREATE, Compare, CompareWith, DELETED, Op, RangeRequest, TxnRequest, WatchAsk, WatchResponse,
+    COMPARE_CREATE, Compare, CompareWith, DELETED, Op, RangeRequest, TxnRequest, WatchRequestUnion, WatchResponse,
 };
 use crate::etcd::{Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
 use crate::sim::direction::Direction;
@@ -50,9 +50,9 @@ impl Payload for Wire {
             Self::Open { kind: StreamKind::KeepAlive, .. } => "open keep-alives".into(),
             Self::Send { message: StreamSend::KeepAlive(ask), .. } => format!("keep alive {}", lease(ask.id)),
             Self::Send { message: StreamSend::Watch(ask), .. } => match &ask.request {
-                Some(WatchAsk::Create(want)) => format!("watch {}", range(&want.key, &want.range_end)),
-                Some(WatchAsk::Cancel(_)) => "unwatch".into(),
-                Some(WatchAsk::Progress(_)) => "ask for progress".into(),
+                Some(WatchRequestUnion::Create(want)) => format!("watch {}", range(&want.key, &want.range_end)),
+                Some(WatchRequestUnion::Cancel(_)) => "unwatch".into(),
+                Some(WatchRequestUnion::Progress(_)) => "ask for progress".into(),
                 None => "nothing".into(),
             },
             Self::Close { .. } => "end of stream".into(),

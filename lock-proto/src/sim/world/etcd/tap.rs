@@ -7,7 +7,7 @@ use prost::Message as _;
 
 use super::wire::Wire;
 use super::{Etcd, EtcdClient};
-use crate::etcd::message::{Op, RequestOp, WatchAsk};
+use crate::etcd::message::{Op, RequestOp, WatchRequestUnion};
 use crate::etcd::{Rpc, RpcReply, StreamId, StreamReceived, StreamSend};
 use crate::id::ConnId;
 use crate::sim::world::World;
@@ -61,8 +61,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
             StreamSend::KeepAlive(ask) => ask.encode_to_vec(),
             StreamSend::Watch(ask) => match &ask.request {
                 // Never repeated work: a client may open several watches for one key.
-                Some(WatchAsk::Create(create)) => create.encode_to_vec(),
-                Some(WatchAsk::Cancel(_) | WatchAsk::Progress(_)) | None => return,
+                Some(WatchRequestUnion::Create(create)) => create.encode_to_vec(),
+                Some(WatchRequestUnion::Cancel(_) | WatchRequestUnion::Progress(_)) | None => return,
             },
         };
         let Some(link) = self.network.find(client, stream.conn()) else { return };

@@ -7,7 +7,8 @@ use core::fmt;
 use bytes::Bytes;
 
 use crate::etcd::message::{
-    COMPARE_CREATE, COMPARE_MOD, CompareWith, DELETED, Op, RangeRequest, RequestOp, TxnRequest, WatchAsk, WatchResponse,
+    COMPARE_CREATE, COMPARE_MOD, CompareWith, DELETED, Op, RangeRequest, RequestOp, TxnRequest, WatchRequestUnion,
+    WatchResponse,
 };
 use crate::etcd::{OwnerKey, Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
 
@@ -78,9 +79,9 @@ impl fmt::Display for Wire {
             Self::Open { kind, .. } => write!(f, "open {kind:?}"),
             Self::Send { message: StreamSend::KeepAlive(ask), .. } => write!(f, "keep alive {:x}", ask.id),
             Self::Send { message: StreamSend::Watch(ask), .. } => match &ask.request {
-                Some(WatchAsk::Create(want)) => write!(f, "watch {} as {}", key(&want.key), want.watch_id),
-                Some(WatchAsk::Cancel(cancel)) => write!(f, "unwatch {}", cancel.watch_id),
-                Some(WatchAsk::Progress(_)) => f.write_str("ask for progress"),
+                Some(WatchRequestUnion::Create(want)) => write!(f, "watch {} as {}", key(&want.key), want.watch_id),
+                Some(WatchRequestUnion::Cancel(cancel)) => write!(f, "unwatch {}", cancel.watch_id),
+                Some(WatchRequestUnion::Progress(_)) => f.write_str("ask for progress"),
                 None => f.write_str("nothing"),
             },
             Self::Close { .. } => f.write_str("close stream"),
