@@ -6,8 +6,8 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use lock_proto::etcd::message::{
-    DELETED, LeaseGrantRequest, LeaseGrantResponse, WatchRequestUnion, WatchCancelRequest, WatchCreateRequest, WatchRequest,
-    WatchResponse,
+    DELETED, LeaseGrantRequest, LeaseGrantResponse, WatchCancelRequest, WatchCreateRequest, WatchRequest,
+    WatchRequestUnion, WatchResponse,
 };
 use lock_testkit::Etcd;
 use prost::Message;
