@@ -62,8 +62,8 @@ pub enum Breach {
     #[error("frame nested too deeply")]
     TooDeep,
     /// A reply without a matching request.
-    #[error("a reply that nothing asked for")]
-    Unasked,
+    #[error("an unsolicited reply")]
+    Unsolicited,
     /// A reply whose form does not fit the request.
     #[error("a reply of the wrong form")]
     WrongReply,

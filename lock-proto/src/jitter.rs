@@ -19,7 +19,6 @@ pub(crate) fn jitter(seed: u64, n: u64, span: Duration) -> Duration {
     Duration::from_nanos(jitter_nanos(seed, n, nanos(span)))
 }
 
-/// As [`jitter`], in nanoseconds.
 #[must_use]
 pub(crate) const fn jitter_nanos(seed: u64, n: u64, span: u64) -> u64 {
     ((mix(seed, n) as u128 * span as u128) >> 64) as u64

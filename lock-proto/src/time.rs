@@ -56,10 +56,10 @@ impl Instant {
         Self(self.0.saturating_sub(nanos))
     }
 
-    /// Rounds down to a multiple of the largest power of two not above `beat` nanoseconds. Timers
+    /// Rounds down to a multiple of the largest power of two not above `interval` nanoseconds. Timers
     /// with similar intervals then fire together.
-    pub(crate) const fn round_down_to(self, beat: u64) -> Self {
-        let power = if beat == 0 { 0 } else { beat.ilog2() };
+    pub(crate) const fn round_down_to(self, interval: u64) -> Self {
+        let power = if interval == 0 { 0 } else { interval.ilog2() };
         Self(self.0 & (u64::MAX << power))
     }
 }

@@ -6,8 +6,8 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use lock_proto::etcd::message::{
-    DELETED, LeaseGrantRequest, LeaseGrantResponse, WatchAsk, WatchCancelRequest, WatchCreateRequest, WatchRequest,
-    WatchResponse,
+    DELETED, LeaseGrantRequest, LeaseGrantResponse, WatchCancelRequest, WatchCreateRequest, WatchRequest,
+    WatchRequestUnion, WatchResponse,
 };
 use lock_testkit::Etcd;
 use prost::Message;
@@ -77,13 +77,13 @@ impl Watches {
     pub async fn until_deleted(&mut self, key: Vec<u8>, start_revision: i64) {
         let watch_id = self.open(key, start_revision).await;
         self.deleted(watch_id).await;
-        self.request(WatchAsk::Cancel(WatchCancelRequest { watch_id }));
+        self.request(WatchRequestUnion::Cancel(WatchCancelRequest { watch_id }));
     }
 
     /// Opens a watch on `key` from a revision on. Revision 0 means from now on.
     pub async fn open(&mut self, key: Vec<u8>, start_revision: i64) -> i64 {
         let create = WatchCreateRequest { key: key.into(), start_revision, ..WatchCreateRequest::default() };
-        self.request(WatchAsk::Create(create));
+        self.request(WatchRequestUnion::Create(create));
         loop {
             let message = self.next().await;
             if message.created {
@@ -102,7 +102,7 @@ impl Watches {
         }
     }
 
-    fn request(&self, request: WatchAsk) {
+    fn request(&self, request: WatchRequestUnion) {
         self.send.unbounded_send(WatchRequest { request: Some(request) }).expect("the stream is open");
     }
 

@@ -148,7 +148,7 @@ impl Job {
         let bad = |error: &dyn core::fmt::Display| Failed::usage(format_args!("--backend: {error}"));
         let settings = match Settings::parse(&self.backends).map_err(|error| bad(&error))? {
             Settings::Redis(config) => {
-                let config = if self.turns { config } else { config.turn(Duration::ZERO) };
+                let config = if self.turns { config } else { config.handover_window(Duration::ZERO) };
                 let config = config
                     .poll(Backoff::fixed(self.poll))
                     .wake(self.wake)
@@ -160,7 +160,7 @@ impl Job {
             }
             Settings::Etcd(config) => {
                 let config = config.session_ttl(whole_seconds(self.ttl));
-                let config = if self.turns { config } else { config.turn(Duration::ZERO) };
+                let config = if self.turns { config } else { config.handover_window(Duration::ZERO) };
                 config.check().map_err(Failed::usage)?;
                 Settings::Etcd(config)
             }

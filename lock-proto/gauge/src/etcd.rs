@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use lock_proto::etcd::message::{
     DeleteRangeResponse, LeaseGrantResponse, LeaseKeepAliveResponse, Op, OpResponse, PutResponse, RangeResponse,
-    RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse, WatchAsk, WatchResponse,
+    RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse, WatchRequestUnion, WatchResponse,
 };
 use lock_proto::etcd::{Client, Config, Output, Rpc, RpcReply, StreamReceived, StreamSend};
 use lock_proto::redis::{Acquire, Event};
@@ -93,7 +93,7 @@ impl Rig {
                 StreamReceived::KeepAlive(LeaseKeepAliveResponse { header: self.header(), id: alive.id, ttl: 10 })
             }
             StreamSend::Watch(watch) => {
-                let Some(WatchAsk::Create(create)) = watch.request else { return None };
+                let Some(WatchRequestUnion::Create(create)) = watch.request else { return None };
                 let (header, watch_id) = (self.header(), create.watch_id);
                 StreamReceived::Watch(WatchResponse { header, watch_id, created: true, ..WatchResponse::default() })
             }

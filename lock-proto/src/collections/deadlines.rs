@@ -14,7 +14,6 @@ const ABSENT: u32 = u32::MAX;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Deadlines {
     heap: Vec<(Instant, u32)>,
-    /// The position of each slot in the heap.
     place: Vec<u32>,
 }
 

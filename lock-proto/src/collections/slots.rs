@@ -5,7 +5,6 @@ use alloc::vec::Vec;
 
 const NO_OWNER: u32 = u32::MAX;
 
-/// Maps ids to their owners.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Slots {
     slots: Vec<Slot>,

@@ -26,14 +26,12 @@ impl<T> Waiting<T> {
         place
     }
 
-    /// Inserts an entry at a free place.
     pub(crate) fn put(&mut self, place: u64, entry: T, deadline: Instant) {
         self.deadlines.insert((deadline, place));
         self.entries.insert(place, (deadline, entry));
         self.next = self.next.max(place + 1);
     }
 
-    /// Removes the entry at this place, and returns it with its deadline.
     pub(crate) fn take(&mut self, place: u64) -> Option<(T, Instant)> {
         let (deadline, entry) = self.entries.remove(&place)?;
         self.deadlines.remove(&(deadline, place));
@@ -44,12 +42,10 @@ impl<T> Waiting<T> {
         self.entries.first_key_value().map(|(place, _)| *place)
     }
 
-    /// Iterates over the entries and their places in FIFO order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         self.entries.iter().map(|(place, (_, entry))| (*place, entry))
     }
 
-    /// Removes the first entry, and returns it with its deadline.
     pub(crate) fn pop(&mut self) -> Option<(T, Instant)> {
         let (number, (deadline, entry)) = self.entries.pop_first()?;
         self.deadlines.remove(&(deadline, number));

@@ -45,7 +45,7 @@ pub enum AcquireErrorKind {
     Refused(Report),
     /// Two nodes of the quorum are the same server.
     EqualNodes(NodeId, NodeId),
-    /// The request is invalid, whatever the servers say.
+    /// The request is invalid.
     Misuse(Misuse),
     /// The single attempt was granted, but the future was not polled for a third of the TTL, so the
     /// lock was released.
@@ -100,13 +100,13 @@ impl AcquireError {
         matches!(&self.0.kind, AcquireErrorKind::Busy(report) | AcquireErrorKind::TimedOut(report) if report.is_busy())
     }
 
-    /// Returns true if the wait ended before the lock was acquired, for whatever reason.
+    /// Returns true if the wait ended before the lock was acquired.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         matches!(self.0.kind, AcquireErrorKind::TimedOut(_))
     }
 
-    /// Returns true if too few servers answered. Nobody was seen to hold the lock.
+    /// Returns true if too few servers answered and no holder was seen.
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
         matches!(&self.0.kind, AcquireErrorKind::TimedOut(report) if !report.is_busy())
@@ -152,7 +152,7 @@ fn write_answer(f: &mut fmt::Formatter<'_>, server: &str, answer: &Answer) -> fm
     }
 }
 
-/// Whole milliseconds, or microseconds below one.
+/// Rounds to whole milliseconds, or to microseconds below one.
 fn rounded(time: Duration) -> Duration {
     let unit = if time < Duration::from_millis(1) { 1_000 } else { 1_000_000 };
     Duration::from_nanos(u64::try_from(time.as_nanos() / unit * unit).unwrap_or(u64::MAX))
@@ -216,7 +216,7 @@ impl From<Failure> for AcquireErrorKind {
 }
 
 impl AcquireErrorKind {
-    /// The same for a single attempt.
+    /// Converts the error of a single attempt: a busy lock is no timeout.
     pub(super) fn once(self) -> Self {
         if let Self::TimedOut(report) = &self
             && report.is_busy()

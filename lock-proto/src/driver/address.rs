@@ -28,7 +28,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// A server and its addresses, as far as they are known.
+/// A server and its known addresses.
 #[derive(Debug)]
 pub(super) struct Route {
     pub(super) target: Target,
@@ -43,9 +43,7 @@ pub(super) struct Route {
 
 /// How a target becomes addresses.
 pub(super) enum Found<'a> {
-    /// The target is an address.
     Address(Address),
-    /// The resolver must be asked.
     Name { host: &'a str, port: u16 },
 }
 
@@ -64,9 +62,8 @@ impl Route {
         }
     }
 
-    /// Sorts the addresses into the order in which to try them: the two families alternate,
-    /// beginning with that of the first address (RFC 8305, section 4). Addresses that did not work
-    /// come last.
+    /// Sorts the addresses: the two families alternate, starting with that of the first address
+    /// (RFC 8305, section 4). Addresses that failed come last.
     // requirement P5
     pub(super) fn order(&mut self, found: &[SocketAddr]) -> VecDeque<Address> {
         let begins_with_v6 = found.first().is_some_and(SocketAddr::is_ipv6);
@@ -83,8 +80,7 @@ impl Route {
         order.into()
     }
 
-    /// Records the outcome of connecting. Returns true if it differs from the last one, which is
-    /// worth more than a debug line.
+    /// Records the outcome of connecting. Returns true if it differs from the last one.
     pub(super) fn record_outcome(&mut self, failure: Option<Fault>) -> bool {
         core::mem::replace(&mut self.failure, failure) != failure
     }
@@ -95,8 +91,7 @@ impl Route {
         self.last.push(address);
     }
 
-    /// Tries the address of the command connection last from now on: the server there refuses
-    /// writes.
+    /// Tries the address of the command connection last: the server there refuses writes.
     pub(super) fn avoid_current(&mut self) {
         if let Some(address) = self.current.take() {
             self.put_last(address);

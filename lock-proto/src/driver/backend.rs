@@ -1,4 +1,4 @@
-//! The stores of this build: which one a URL means, and the driver for it.
+//! The stores of this build, their URLs and drivers.
 
 #![cfg_attr(
     not(any(feature = "redis", feature = "grpc")),
@@ -41,14 +41,13 @@ macro_rules! stores {
             }
         )*
 
-        /// All stores, those without their feature included.
+        /// All stores, including those that were not compiled in.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         enum Store {
             $($name,)*
         }
 
         impl Store {
-            /// Those with their feature.
             const BUILT: &[Self] = &[$(#[cfg(feature = $feature)] Self::$name,)*];
 
             fn of_scheme(scheme: &str) -> Option<Self> {
@@ -136,7 +135,7 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// A URL is wrong, they do not go together, or the store was not compiled in.
+    /// A URL is invalid, the URLs cannot be combined, or the store was not compiled in.
     pub fn parse<I>(urls: I) -> Result<Self, ConnectError>
     where
         I: IntoIterator<Item: AsRef<str>>,
@@ -156,18 +155,18 @@ impl Settings {
     }
 }
 
-/// The task that does a client's work: connects, reads, writes, and keeps the time. Ends after the
+/// The task that runs a client's connections and timers. Ends after the
 /// [shutdown](Client::shutdown). Spawns nothing.
 ///
-/// Dropping it earlier ends everything at once: holders are told that their lock is lost, waiters
+/// Dropping it earlier ends everything at once: holders are notified of the loss, waiters
 /// that the client was shut down. Keys stay in the store until their TTL ends.
 #[must_use = "without its driver being polled, no lock is taken, renewed or given back"]
 pub struct Driver<H: Host>(Kind<H>);
 
-// Nothing in it is pinned in place: what must be is boxed.
+// All pinned parts are boxed.
 impl<H: Host> Unpin for Driver<H> {}
 
-/// Makes a client with these settings, and the driver that does its work, to be spawned.
+/// Creates a client and its driver, which must be spawned.
 ///
 /// Its id and seed are taken from the system's entropy.
 ///

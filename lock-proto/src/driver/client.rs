@@ -12,7 +12,7 @@ use super::ticket::wait_for;
 /// The handle of a client: makes locks and elections. Cheap to clone; all clones share the
 /// connections.
 ///
-/// The driver shuts down by itself when the last handle is dropped (clients, waiting futures,
+/// The driver shuts down when the last handle is dropped (clients, waiting futures,
 /// guards), as if by [`Client::shutdown`] with the configured time for a release.
 ///
 /// # Fork
@@ -47,7 +47,7 @@ impl Client {
     ///
     /// # Cancel safety
     ///
-    /// The shutdown begins at the first poll, and goes on if this future is dropped.
+    /// The shutdown begins at the first poll, and continues if this future is dropped.
     pub async fn shutdown(&self, within: Duration) -> Shutdown {
         let shared = &self.owner.shared;
         shared.verb(|core, now, _| core.shutdown(now, within));

@@ -56,7 +56,7 @@ impl BootClock {
         Self { origin: std::time::Instant::now() }
     }
 
-    /// The time since this clock was made.
+    /// The time since this clock was created.
     #[must_use]
     pub fn now(&self) -> Instant {
         Instant::ZERO + self.origin.elapsed()

@@ -12,10 +12,10 @@ use bytes::Bytes;
 use super::acquire_error::{AcquireError, AcquireErrorKind};
 use super::client::Client;
 use super::guard::{Guard, Hold, Releasing, loss};
-use super::lead::Stop;
 use super::lock::{Acquiring, Lock};
 use super::name::Name;
 use super::query::Observation;
+use super::resign::StopRequest;
 use crate::error::Misuse;
 use crate::lock::{Blocked, ElectionEvent, Elections, Leader, Loss, QueryId, Report};
 use crate::time::Instant;
@@ -24,7 +24,7 @@ impl Client {
     /// The election of this name, 1 to 512 bytes. In one queue with `etcdctl elect` and the Go
     /// concurrency package.
     ///
-    /// Sends nothing by itself. On a store without elections, such as Redis, all its methods fail
+    /// Sends nothing. On a store without elections, such as Redis, all its methods fail
     /// with [`AcquireErrorKind::NoElections`].
     pub fn election(&self, name: impl AsRef<[u8]>) -> Election {
         Election { lock: Lock::new(&self.owner, "election", name.as_ref()) }
@@ -33,13 +33,13 @@ impl Client {
 
 /// An election. Reusable.
 #[derive(Clone)]
-#[must_use = "an election does nothing until it is asked for something"]
+#[must_use = "an election does nothing until one of its methods is awaited"]
 pub struct Election {
     lock: Lock,
 }
 
 impl Election {
-    /// Sets the TTL: how long the office outlives its last renewal. Default: the TTL of the
+    /// Sets the TTL: how long the leadership outlives its last renewal. Default: the TTL of the
     /// client's session. A candidacy with its own TTL has its own lease.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.lock = self.lock.ttl(ttl);
@@ -85,7 +85,7 @@ impl Election {
     ///
     /// Cancel safe.
     pub async fn leader(&self) -> Result<Option<Leader>, AcquireError> {
-        let mut answer = self.ask(|elections, now, name| elections.leader(now, name))?;
+        let mut answer = self.query(|elections, now, name| elections.leader(now, name))?;
         loop {
             match answer.next().await {
                 Some(ElectionEvent::Leader(leader)) => return Ok(Some(leader)),
@@ -102,18 +102,18 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// The request is invalid, whatever the servers say. Their answers come from the observation.
+    /// The request is invalid. Errors of the servers are reported by the observation.
     pub fn observe(&self) -> Result<Observation, AcquireError> {
-        self.ask(|elections, now, name| elections.observe(now, name))
+        self.query(|elections, now, name| elections.observe(now, name))
     }
 
-    fn ask(
+    fn query(
         &self,
-        ask: impl FnOnce(&mut dyn Elections, Instant, &[u8]) -> Result<QueryId, Misuse>,
+        f: impl FnOnce(&mut dyn Elections, Instant, &[u8]) -> Result<QueryId, Misuse>,
     ) -> Result<Observation, AcquireError> {
         let owner = &self.lock.owner;
         let query = owner.shared.verb(|core, now, _| {
-            let query = core.ask(|elections| ask(elections, now, self.lock.name()))?;
+            let query = core.with_elections(|elections| f(elections, now, self.lock.name()))?;
             Ok(Observation::new(owner, &mut core.queries, query))
         });
         query.map_err(|kind| self.lock.error(kind))
@@ -131,7 +131,7 @@ impl fmt::Debug for Election {
 pub struct Campaigning(Acquiring);
 
 impl Campaigning {
-    /// Why the candidate is still waiting, as far as is known.
+    /// Why the candidate is still waiting, if known.
     #[must_use]
     pub fn blocked(&self) -> Option<Blocked> {
         self.0.blocked()
@@ -157,14 +157,14 @@ impl fmt::Debug for Campaigning {
     }
 }
 
-/// An office that is held, or was held until it was lost.
+/// The leadership of an election, held now or until it was lost.
 ///
 /// Dereferences to its [`Guard`]: [`is_held`](Guard::is_held), [`lost`](Guard::lost),
 /// [`fence`](Guard::fence) and the rest. Dropping it resigns in the background.
 #[must_use = "dropping it resigns"]
 pub struct Leadership {
     pub(super) guard: Guard,
-    pub(super) stop: Arc<Stop>,
+    pub(super) stop: Arc<StopRequest>,
 }
 
 impl Leadership {
@@ -177,7 +177,7 @@ impl Leadership {
     /// # Errors
     ///
     /// [`ProclaimError::Failed`] if it was not confirmed in time: the value may have changed or
-    /// not, and another call may succeed. [`ProclaimError::Lost`] if the office is lost.
+    /// not, and another call may succeed. [`ProclaimError::Lost`] if the leadership is lost.
     ///
     /// # Cancel safety
     ///
@@ -187,9 +187,11 @@ impl Leadership {
         let ticket = &hold.ticket;
         let value = value.into();
         let before = ticket.proclamations();
-        let asked =
-            hold.owner.shared.verb(|core, now, _| core.ask(|elections| elections.proclaim(now, ticket.lock, value)));
-        if let Err(error) = asked {
+        let result = hold
+            .owner
+            .shared
+            .verb(|core, now, _| core.with_elections(|elections| elections.proclaim(now, ticket.lock, value)));
+        if let Err(error) = result {
             return Err(match (loss(ticket, hold.now()), error) {
                 (Some(loss), _) => ProclaimError::Lost(loss),
                 (None, AcquireErrorKind::Misuse(misuse)) => ProclaimError::Misuse(misuse),
@@ -228,8 +230,8 @@ impl fmt::Debug for Leadership {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProclaimError {
-    /// The office is lost.
-    #[error("the office is lost: {0}")]
+    /// The leadership is lost.
+    #[error("the leadership is lost: {0}")]
     Lost(Loss),
     /// The request was not confirmed in time. The value may have changed or not.
     #[error("not confirmed: {0}")]

@@ -1,4 +1,4 @@
-//! The event loop of every driver, whatever the store and its transport.
+//! The event loop of every driver, independent of the store and its transport.
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -12,24 +12,20 @@ use super::host::Host;
 use super::shared::{Batch, Shared};
 use crate::time::{Instant, soonest};
 
-/// The longest sleep while a lock is held: bounds how late a timer can be that stood still with the
-/// machine.
+/// Longest sleep while a lock is held, because a timer may stand still during a suspend.
 // requirement T4
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// Iterations in one poll, before the driver yields to other tasks.
 const ITERATIONS: usize = 16;
-/// How many tasks are woken at once: the number of requests in flight, within these limits. The
-/// requests of those tasks then leave in one write, and the next tasks are woken while the servers
-/// work on them. Fewer would mean more system calls, more would leave the servers idle meanwhile.
+/// How many tasks are woken at once: the number of requests in flight, within these limits. Their
+/// requests leave in one write. Fewer cost more system calls; more leave the servers idle.
 const WOKEN_AT_ONCE: RangeInclusive<usize> = 8..=64;
 
-/// A transport: the connections of one client, and the work on them that its machine asks for.
+/// A transport: the connections of one client.
 pub(super) trait Links<H: Host>: fmt::Debug {
     type Engine: Engine;
-    /// The request of a task that was woken alone leaves at once, without waiting for those of
-    /// other tasks. That saves an iteration. It is worth a tenth of one task's locks on etcd, and
-    /// costs a third of them on Redis: there an iteration takes as long as the server does, and
-    /// keeps a second thread awake meanwhile.
+    /// Whether the request of a task that was woken alone leaves at once. That gains a tenth on
+    /// etcd. On Redis it costs a third, because an iteration takes as long as the server.
     const ALONE_AT_ONCE: bool;
 
     /// Carries out what the machine has queued for the driver. True if the machine has stopped.
@@ -38,10 +34,9 @@ pub(super) trait Links<H: Host>: fmt::Debug {
     /// Makes progress on the connections. True if there is more to do.
     fn poll(&mut self, host: &H, shared: &Shared<Self::Engine>, batch: &mut Batch, cx: &mut Context<'_>) -> bool;
 
-    /// When they are to be polled even if nothing wakes the driver.
+    /// When to poll the connections even if nothing wakes the driver.
     fn next_deadline(&self) -> Option<Instant>;
 
-    /// Closes all connections.
     fn clear(&mut self);
 
     /// Forgets all connections without closing them: in a forked process they are the parent's.
@@ -64,9 +59,7 @@ pub(super) struct EventLoop<H: Host, L: Links<H>> {
     woken: usize,
 }
 
-/// Result of one iteration.
 enum Step {
-    /// There is more to do.
     Busy,
     /// Nothing to do before the timer or the next wake-up.
     Idle(Option<Instant>),
@@ -78,17 +71,17 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
         Self { host, shared, links, sleep: None, batch: Batch::default(), gathered: false, in_flight: 0, woken: 0 }
     }
 
-    /// Accepts the call of a handle. True if the driver should yield first: tasks that were woken
-    /// together have requests too, and all of them can leave in one write.
+    /// Accepts a handle's call. Returns true to yield first, so that other woken tasks add
+    /// requests.
     fn gather(&mut self, cx: &Context<'_>) -> bool {
         // Tasks that were woken before have run already.
         let gathered = self.gathered || self.batch.wakers() > 0 || (L::ALONE_AT_ONCE && self.woken == 1);
         let (called, old) = self.shared.drive(&mut self.batch, |core, _| {
-            let called = core.called;
+            let called = core.driver_woken;
             if called && !gathered {
                 return (true, None);
             }
-            core.called = false;
+            core.driver_woken = false;
             let same = core.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
             (false, if same { None } else { core.waker.replace(cx.waker().clone()) })
         });
@@ -102,7 +95,7 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
 
     fn step(&mut self, cx: &mut Context<'_>) -> Step {
         let Self { host, shared, batch, links, .. } = self;
-        // Time first: what has ended during a pause has ended, whatever the sockets still hold.
+        // Time first: input in the sockets must not revive what expired during a pause.
         // requirement T2
         shared.drive_timeout(batch);
         if links.do_queued(host, shared, batch) {
@@ -114,24 +107,23 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
         let in_flight = &mut self.in_flight;
         self.shared.drive(&mut self.batch, |core, now| {
             *in_flight = core.engine.machine().in_flight();
-            // A connection that was polled may have been given work by one that was polled after
-            // it.
-            if busy || core.called || core.engine.needs_driver() {
+            // A connection polled later may have created work for an earlier one.
+            if busy || core.driver_woken || core.engine.needs_driver() {
                 return Step::Busy;
             }
-            let mut wanted = soonest([core.next_deadline(), of_links]);
-            if wanted.is_some_and(|deadline| deadline <= now) {
+            let mut deadline = soonest([core.next_deadline(), of_links]);
+            if deadline.is_some_and(|deadline| deadline <= now) {
                 return Step::Busy;
             }
             if core.engine.machine().holds_any() {
                 let latest = now + LONGEST_SLEEP;
-                wanted = Some(wanted.map_or(latest, |deadline| deadline.min(latest)));
+                deadline = Some(deadline.map_or(latest, |deadline| deadline.min(latest)));
             }
             // A timer that fires early costs one look at the clock, less than a new timer.
-            core.armed = match (sleep, wanted) {
-                (Some(armed), Some(wanted)) => armed.min(wanted),
+            core.armed = match (sleep, deadline) {
+                (Some(armed), Some(deadline)) => armed.min(deadline),
                 (Some(armed), None) => armed,
-                (None, wanted) => wanted.unwrap_or(Instant::MAX),
+                (None, deadline) => deadline.unwrap_or(Instant::MAX),
             };
             Step::Idle((core.armed < Instant::MAX).then_some(core.armed))
         })

@@ -12,7 +12,7 @@ use event_listener::EventListener;
 use super::name::Name;
 use super::observer::Observer;
 use super::shared::Owner;
-use super::ticket::{Standing, Ticket, locked, wait_for};
+use super::ticket::{HoldState, Ticket, locked, wait_for};
 use crate::error::Misuse;
 use crate::lock::{Fence, Loss, Release, Report, Token};
 use crate::time::Instant;
@@ -122,11 +122,11 @@ impl Guard {
     /// # Cancel safety
     ///
     /// The request begins at the first poll. Dropping the future does not undo it: the lock may
-    /// live longer than is known.
+    /// live longer than the guard reports.
     pub async fn extend(&self) -> Result<(), ExtendError> {
         let Hold { owner, ticket, .. } = &self.hold;
-        let asked = owner.shared.verb(|core, now, _| core.extend(now, ticket));
-        let extension = match asked {
+        let result = owner.shared.verb(|core, now, _| core.extend(now, ticket));
+        let extension = match result {
             Ok(extension) => extension,
             Err(misuse) => {
                 return Err(loss(ticket, owner.shared.now()).map_or(ExtendError::Misuse(misuse), ExtendError::Lost));
@@ -158,7 +158,7 @@ impl Guard {
     /// The release begins with the call, and continues in the background if the future is dropped.
     pub fn release(self) -> Releasing {
         let mut hold = self.hold;
-        hold.given_back = true;
+        hold.returned = true;
         hold.owner.shared.verb(|core, now, batch| core.release(now, &hold.ticket, batch));
         Releasing { hold }
     }
@@ -199,7 +199,7 @@ pub enum ExtendError {
     Misuse(Misuse),
 }
 
-/// The future of [`Guard::release`]. The release goes on if it is dropped.
+/// The future of [`Guard::release`]. The release continues if it is dropped.
 #[must_use = "without awaiting it, nothing is known of the release; to drop the guard would do"]
 pub struct Releasing {
     hold: Hold,
@@ -227,12 +227,12 @@ impl fmt::Debug for Releasing {
 pub(super) struct Hold {
     pub(super) owner: Arc<Owner>,
     pub(super) ticket: Arc<Ticket>,
-    given_back: bool,
+    returned: bool,
 }
 
 impl Hold {
     pub(super) const fn new(owner: Arc<Owner>, ticket: Arc<Ticket>) -> Self {
-        Self { owner, ticket, given_back: false }
+        Self { owner, ticket, returned: false }
     }
 
     pub(super) fn now(&self) -> Instant {
@@ -274,15 +274,15 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if !self.given_back {
+        if !self.returned {
             self.owner.shared.verb(|core, now, batch| core.abandon(now, &self.ticket, batch));
         }
     }
 }
 
 pub(super) fn loss(ticket: &Ticket, now: Instant) -> Option<Loss> {
-    match ticket.standing(now) {
-        Standing::Lost(loss) => Some(loss),
-        Standing::Held | Standing::GivenBack => None,
+    match ticket.hold_state(now) {
+        HoldState::Lost(loss) => Some(loss),
+        HoldState::Held | HoldState::Returned => None,
     }
 }

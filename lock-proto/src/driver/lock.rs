@@ -135,7 +135,7 @@ impl Acquiring {
         Self { lock: lock.clone(), value: None, deadline: None, ticket: None, on_blocked: None, reported: None }
     }
 
-    /// Why the acquisition is still waiting, as far as is known.
+    /// Why the acquisition is still waiting, if known.
     #[must_use]
     pub fn blocked(&self) -> Option<Blocked> {
         self.ticket.as_ref()?.blocked()
@@ -166,7 +166,7 @@ impl Acquiring {
 
     fn start(&mut self) -> Result<Arc<Ticket>, AcquireErrorKind> {
         let Lock { owner, name, ttl, wait, renew, .. } = &self.lock;
-        let want = Acquire { name: Arc::clone(name), ttl: *ttl, wait: Wait::Forever, renew: *renew };
+        let request = Acquire { name: Arc::clone(name), ttl: *ttl, wait: Wait::Forever, renew: *renew };
         let value = self.value.clone();
         let deadline = &mut self.deadline;
         if owner.shared.is_forked() {
@@ -178,15 +178,15 @@ impl Acquiring {
                 Wait::Try => Wait::Try,
                 Wait::Forever => Wait::Forever,
             };
-            let want = want.wait(wait);
+            let request = request.wait(wait);
             core.begin(now, name, batch, |core| match value {
-                None => Ok(core.engine.machine_mut().acquire(now, &want)?),
-                Some(value) => core.ask(|elections| elections.campaign(now, &want, value)),
+                None => Ok(core.engine.machine_mut().acquire(now, &request)?),
+                Some(value) => core.with_elections(|elections| elections.campaign(now, &request, value)),
             })
         })
     }
 
-    fn give_up(&mut self) {
+    fn cancel(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             self.lock.owner.shared.verb(|core, now, batch| core.abandon(now, &ticket, batch));
         }
@@ -247,7 +247,7 @@ impl Acquiring {
                 }
             }
             // The offer was withdrawn: this future was not polled in time.
-            this.give_up();
+            this.cancel();
             match this.lock.wait {
                 Wait::Try => return Poll::Ready(Err(this.lock.error(AcquireErrorKind::Withdrawn))),
                 Wait::For(_) | Wait::Forever => {}
@@ -258,7 +258,7 @@ impl Acquiring {
 
 impl Drop for Acquiring {
     fn drop(&mut self) {
-        self.give_up();
+        self.cancel();
     }
 }
 

@@ -80,7 +80,6 @@ mod event_loop;
 mod fault;
 mod guard;
 mod host;
-mod lead;
 mod lock;
 mod name;
 mod observer;
@@ -89,6 +88,7 @@ mod query;
 mod race;
 #[cfg(feature = "redis")]
 mod redis;
+mod resign;
 mod shared;
 #[cfg(all(test, feature = "sim"))]
 mod tests;
@@ -103,8 +103,8 @@ pub use connect::ConnectError;
 pub use election::{Campaigning, Election, Leadership, ProclaimError};
 pub use guard::{ExtendError, Guard, Protected, Releasing};
 pub use host::Host;
-pub use lead::{LeadError, LeadershipEnd, ResignHandle, StopSignal};
 pub use lock::{Acquiring, Lock};
 pub use observer::Observer;
 pub use outcome::Shutdown;
 pub use query::Observation;
+pub use resign::{LeadError, LeadershipEnd, ResignHandle, StopSignal};

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use super::name::Name;
 use super::shared::Shared;
-use super::ticket::{Standing, Ticket, wait_for};
+use super::ticket::{HoldState, Ticket, wait_for};
 use crate::lock::Loss;
 
 /// Watches a lock without its guard. Cheap to clone, and keeps neither the lock nor the client.
@@ -42,10 +42,10 @@ impl Observer {
     ///
     /// Cancel safe.
     pub async fn lost(&self) -> Option<Loss> {
-        wait_for(&self.ticket.changed, || match self.ticket.standing(self.shared.now()) {
-            Standing::Held => None,
-            Standing::Lost(loss) => Some(Some(loss)),
-            Standing::GivenBack => Some(None),
+        wait_for(&self.ticket.changed, || match self.ticket.hold_state(self.shared.now()) {
+            HoldState::Held => None,
+            HoldState::Lost(loss) => Some(Some(loss)),
+            HoldState::Returned => Some(None),
         })
         .await
     }

@@ -17,14 +17,14 @@ use crate::time::Instant;
 
 impl<E: Engine + ?Sized> Core<E> {
     /// Calls the machine, if its store has elections.
-    pub(super) fn ask<R>(
+    pub(super) fn with_elections<R>(
         &mut self,
-        ask: impl FnOnce(&mut dyn Elections) -> Result<R, Misuse>,
+        f: impl FnOnce(&mut dyn Elections) -> Result<R, Misuse>,
     ) -> Result<R, AcquireErrorKind> {
         if self.is_closed() {
             return Err(AcquireErrorKind::ShutDown);
         }
-        Ok(ask(self.engine.machine_mut().elections().ok_or(AcquireErrorKind::NoElections)?)?)
+        Ok(f(self.engine.machine_mut().elections().ok_or(AcquireErrorKind::NoElections)?)?)
     }
 
     /// Wakes the watchers of the ticket at that time.
@@ -35,11 +35,10 @@ impl<E: Engine + ?Sized> Core<E> {
     }
 }
 
-/// All open questions and observations.
+/// All open queries and observations.
 #[derive(Default)]
 pub(super) struct Queries(BTreeMap<QueryId, Arc<Slot>>);
 
-/// State of one of them.
 #[derive(Default)]
 struct Slot(Mutex<State>);
 
@@ -47,7 +46,6 @@ struct Slot(Mutex<State>);
 struct State {
     /// The latest event, if it was not taken yet. Earlier ones are obsolete.
     latest: Option<ElectionEvent>,
-    /// No event follows.
     ended: bool,
     waker: Option<Waker>,
 }
@@ -61,7 +59,7 @@ impl Queries {
 
     /// The driver has ended.
     pub(super) fn close(&mut self, batch: &mut Batch) {
-        // The handles share them: nothing is dropped here.
+        // The handles have clones, so no user code is dropped here.
         for slot in core::mem::take(&mut self.0).into_values() {
             slot.notify(ElectionEvent::Failed(Failure::ShuttingDown), batch);
         }

@@ -23,13 +23,12 @@ use crate::id::{ClientId, LockId};
 use crate::lock::{Blocked, Event, Loss};
 use crate::time::Instant;
 
-/// Shared by the driver and every handle. The handles have a `Shared<dyn Engine>`, so they are the
-/// same types on every runtime and for every store.
+/// Shared by the driver and every handle. The handles have a `Shared<dyn Engine>`, so their types
+/// do not depend on the runtime or the store.
 pub(super) struct Shared<E: ?Sized = dyn Engine> {
     pub(super) id: ClientId,
     /// The process that made this client. The copy in a forked child must not act.
     pub(super) process: AtomicU32,
-    /// For messages.
     pub(super) servers: Servers,
     clock: Box<dyn Fn() -> Instant + Send + Sync>,
     /// The driver has ended.
@@ -37,8 +36,7 @@ pub(super) struct Shared<E: ?Sized = dyn Engine> {
     core: Mutex<Core<E>>,
 }
 
-/// State under the mutex. No user code (wakers, log subscribers, drops of tasks) runs while it is
-/// locked.
+/// State under the mutex. No user code (wakers, log subscribers, drops) runs while it is locked.
 pub(super) struct Core<E: ?Sized = dyn Engine> {
     tickets: Vec<Option<Arc<Ticket>>>,
     pub(super) queries: Queries,
@@ -48,7 +46,7 @@ pub(super) struct Core<E: ?Sized = dyn Engine> {
     pub(super) armed: Instant,
     pub(super) waker: Option<Waker>,
     /// A handle has woken the driver, which has not run since.
-    pub(super) called: bool,
+    pub(super) driver_woken: bool,
     stopping: bool,
     outcome: Option<Shutdown>,
     /// At the last grant the fence counter was ahead of the server's clock.
@@ -65,7 +63,7 @@ pub(super) struct Batch {
     pub(super) changed: Vec<Arc<Ticket>>,
     pub(super) extended: Vec<Arc<Ticket>>,
     notes: Vec<(Arc<Ticket>, Note)>,
-    /// Tickets that have ended. Dropped outside the mutex: a ticket may own the last waker of a
+    /// Tickets that have ended. Dropped outside the mutex, as they may own the last waker of a
     /// task.
     ended: Vec<Arc<Ticket>>,
 }
@@ -108,13 +106,11 @@ impl Batch {
         self.run_some(usize::MAX);
     }
 
-    /// Number of tasks to wake.
     pub(super) fn wakers(&self) -> usize {
         self.wakers.len()
     }
 
-    /// Runs everything, but wakes at most this many tasks that wait for a lock or a release. True
-    /// if some are left.
+    /// Runs everything, but wakes at most `most` waiting tasks. Returns true if some are left.
     pub(super) fn run_some(&mut self, most: usize) -> bool {
         if self.is_quiet() {
             return self.wake_some(most);
@@ -175,7 +171,7 @@ impl<E: Engine> Shared<E> {
             alarms: Vec::new(),
             armed: Instant::MAX,
             waker: None,
-            called: false,
+            driver_woken: false,
             stopping: false,
             outcome: None,
             fence_ahead: false,
@@ -203,8 +199,7 @@ impl<E: Engine + ?Sized> Shared<E> {
         self.process.load(Ordering::Relaxed) != std::process::id()
     }
 
-    /// Runs `work` for a handle, delivers the resulting events to other handles, and wakes the
-    /// driver if it has work.
+    /// Runs `work` for a handle, delivers its events, and wakes the driver if it has work.
     pub(super) fn verb<R>(&self, work: impl FnOnce(&mut Core<E>, Instant, &mut Batch) -> R) -> R {
         let mut batch = Batch::default();
         let mut core = locked(&self.core);
@@ -212,7 +207,7 @@ impl<E: Engine + ?Sized> Shared<E> {
         let now = self.now();
         let result = work(&mut core, now, &mut batch);
         core.drain(&mut batch);
-        let driver = core.call_driver();
+        let driver = core.take_driver_waker();
         drop(core);
         batch.run();
         if let Some(driver) = driver {
@@ -238,8 +233,7 @@ impl<E: Engine + ?Sized> Shared<E> {
         core.drain(batch);
     }
 
-    /// The driver has ended: no event follows. `unreleased` is the machine's own count, if it
-    /// stopped in order.
+    /// The driver has ended. `unreleased` is the machine's count, if it stopped in order.
     pub(super) fn close(&self, unreleased: Option<u32>) {
         let mut batch = Batch::default();
         let mut core = locked(&self.core);
@@ -297,11 +291,11 @@ impl<E: Engine + ?Sized> Core<E> {
     }
 
     /// The driver's waker, if it has work and was not woken yet.
-    fn call_driver(&mut self) -> Option<Waker> {
-        if self.called || !self.needs_driver() {
+    fn take_driver_waker(&mut self) -> Option<Waker> {
+        if self.driver_woken || !self.needs_driver() {
             return None;
         }
-        self.called = true;
+        self.driver_woken = true;
         self.waker.clone()
     }
 
@@ -309,12 +303,10 @@ impl<E: Engine + ?Sized> Core<E> {
         self.engine.needs_driver() || self.next_deadline().is_some_and(|deadline| deadline < self.armed)
     }
 
-    /// The next deadline.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.alarms.iter().map(|(at, _)| *at).chain(self.engine.machine().next_deadline()).min()
     }
 
-    /// Handles expired timers.
     pub(super) fn handle_timeout(&mut self, now: Instant, batch: &mut Batch) {
         if self.engine.machine().next_deadline().is_some_and(|deadline| deadline <= now) {
             self.engine.machine_mut().handle_timeout(now);
@@ -328,7 +320,7 @@ impl<E: Engine + ?Sized> Core<E> {
         now: Instant,
         name: &Arc<[u8]>,
         batch: &mut Batch,
-        ask: impl FnOnce(&mut Self) -> Result<LockId, AcquireErrorKind>,
+        start: impl FnOnce(&mut Self) -> Result<LockId, AcquireErrorKind>,
     ) -> Result<Arc<Ticket>, AcquireErrorKind> {
         if self.is_closed() {
             return Err(AcquireErrorKind::ShutDown);
@@ -336,7 +328,7 @@ impl<E: Engine + ?Sized> Core<E> {
         // Expired timers first: one may end another acquisition, whose slot this one may get.
         self.engine.machine_mut().handle_timeout(now);
         self.drain(batch);
-        let lock = ask(self)?;
+        let lock = start(self)?;
         let ticket = Ticket::new(lock, Arc::clone(name));
         let slot = lock.slot as usize;
         if slot >= self.tickets.len() {
@@ -375,7 +367,7 @@ impl<E: Engine + ?Sized> Core<E> {
     }
 
     pub(super) fn release(&mut self, now: Instant, ticket: &Arc<Ticket>, batch: &mut Batch) {
-        ticket.give_back(batch);
+        ticket.return_guard(batch);
         if self.is_closed() || self.engine.machine_mut().release(now, ticket.lock).is_err() {
             ticket.release_failed();
             self.forget(ticket, batch);
@@ -383,7 +375,7 @@ impl<E: Engine + ?Sized> Core<E> {
     }
 
     pub(super) fn abandon(&mut self, now: Instant, ticket: &Arc<Ticket>, batch: &mut Batch) {
-        ticket.give_back(batch);
+        ticket.return_guard(batch);
         self.forget(ticket, batch);
         if !self.is_closed() {
             self.engine.machine_mut().abandon(now, ticket.lock);

@@ -17,14 +17,12 @@ use crate::id::LockId;
 use crate::lock::{Blocked, Event, Failure, Fence, Grant, Loss, Release, Report};
 use crate::time::Instant;
 
-/// One acquisition. It outlives the machine's own record, so that an observer can query a lock that
-/// has ended.
+/// One acquisition. It outlives the machine's record, so that observers can query it afterwards.
 pub(super) struct Ticket {
     pub(super) lock: LockId,
     pub(super) name: Arc<[u8]>,
-    /// End of validity in nanoseconds, 0 once it is over. Read without the mutex, so that `is_held`
-    /// costs one clock reading. A reader that finds it in the past sets it to 0, and nothing raises
-    /// it again: a lock that was seen to be over is never held again.
+    /// End of validity in nanoseconds, 0 once it is over. Read without the mutex. A reader that
+    /// finds it in the past sets it to 0, and nothing raises it again.
     until: AtomicU64,
     state: Mutex<State>,
     /// Notified of loss, risk and end.
@@ -40,8 +38,8 @@ struct State {
     loss: Option<Loss>,
     blocked: Option<Blocked>,
     at_risk: bool,
-    /// The guard was released or dropped: later losses are not reported.
-    given_back: bool,
+    /// The guard was released or dropped. Later losses are not reported.
+    returned: bool,
     /// Unanswered extensions, in the order of the calls.
     extensions: Vec<Extension>,
     /// Proclamations of a leader, if there were any.
@@ -50,7 +48,7 @@ struct State {
     waker: Option<Waker>,
 }
 
-/// The answer to one extension, once it has come.
+/// The answer to one extension; `None` while it is pending.
 pub(super) type Extension = Arc<Mutex<Option<Result<(), Report>>>>;
 
 /// The answers to proclamations. Each one also answers the proclamations before it.
@@ -70,13 +68,12 @@ enum Stage {
     Released(Release),
 }
 
-/// The part of a [`Grant`] that differs between grants of one client. Small, since there may be
-/// many.
+/// The part of a [`Grant`] that differs between grants of one client. Kept small.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Terms {
-    /// The token's.
+    /// The number of the token.
     pub(super) number: u64,
-    /// 0 if there is none.
+    /// The fencing token; 0 for none.
     fence: u64,
     pub(super) ttl: Duration,
     fence_ahead_ms: u32,
@@ -105,12 +102,11 @@ pub(super) enum Progress {
     Failed(Failure),
 }
 
-/// State of a hold at a certain time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum HoldState {
     Held,
     Lost(Loss),
-    GivenBack,
+    Returned,
 }
 
 impl Ticket {
@@ -125,7 +121,7 @@ impl Ticket {
                 loss: None,
                 blocked: None,
                 at_risk: false,
-                given_back: false,
+                returned: false,
                 extensions: Vec::new(),
                 proclaimed: None,
                 waker: None,
@@ -134,8 +130,6 @@ impl Ticket {
             extended: event_listener::Event::new(),
         })
     }
-
-    // Writes of the driver. The batch collects wake-ups for the time when no mutex is held.
 
     /// Applies an event of the machine. True for the last event of the acquisition.
     pub(super) fn apply(self: &Arc<Self>, event: Event, batch: &mut Batch) -> bool {
@@ -198,11 +192,11 @@ impl Ticket {
             }
             Event::Lost(loss) => {
                 self.until.store(0, Ordering::Release);
-                // The loss answers them.
+                // The loss is the answer to pending extensions.
                 state.extensions = Vec::new();
                 if matches!(state.stage, Stage::Held) {
                     state.loss = Some(loss);
-                    if !state.given_back {
+                    if !state.returned {
                         batch.lost(self, loss);
                     }
                 } else {
@@ -221,8 +215,7 @@ impl Ticket {
         }
     }
 
-    /// The driver has ended: no event follows. True if a key of this acquisition may be left in the
-    /// store.
+    /// The driver has ended. Returns true if the store may still have a key of this acquisition.
     pub(super) fn close(self: &Arc<Self>, batch: &mut Batch) -> bool {
         let mut state = locked(&self.state);
         self.until.store(0, Ordering::Release);
@@ -236,7 +229,7 @@ impl Ticket {
                 true
             }
             Stage::Held => {
-                let reported = state.given_back || state.loss.is_some();
+                let reported = state.returned || state.loss.is_some();
                 if !reported {
                     state.loss = Some(Loss::ShutDown);
                     batch.lost(self, Loss::ShutDown);
@@ -255,8 +248,6 @@ impl Ticket {
         let _ = self.until.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| (old != 0).then_some(new));
     }
 
-    // Reads of the handles.
-
     /// The end of validity of the offer, if there is one.
     pub(super) fn offer(&self) -> Option<Instant> {
         match locked(&self.state).stage {
@@ -272,8 +263,8 @@ impl Ticket {
     }
 
     /// The guard was released or dropped.
-    pub(super) fn give_back(self: &Arc<Self>, batch: &mut Batch) {
-        locked(&self.state).given_back = true;
+    pub(super) fn return_guard(self: &Arc<Self>, batch: &mut Batch) {
+        locked(&self.state).returned = true;
         self.until.store(0, Ordering::Release);
         batch.changed.extend((self.changed.total_listeners() > 0).then(|| Arc::clone(self)));
     }
@@ -302,7 +293,6 @@ impl Ticket {
         }
     }
 
-    /// Resolves to the outcome of the release.
     pub(super) fn poll_released(&self, cx: &Context<'_>) -> Poll<Release> {
         let mut state = locked(&self.state);
         if let Stage::Released(release) = state.stage {
@@ -349,16 +339,16 @@ impl Ticket {
         }
     }
 
-    pub(super) fn standing(&self, now: Instant) -> Standing {
+    pub(super) fn hold_state(&self, now: Instant) -> HoldState {
         if self.is_held(now) {
-            return Standing::Held;
+            return HoldState::Held;
         }
         let state = locked(&self.state);
         match state.loss {
-            Some(loss) => Standing::Lost(loss),
-            // The clock says so before the machine does.
-            None if matches!(state.stage, Stage::Held) && !state.given_back => Standing::Lost(Loss::Expired),
-            None => Standing::GivenBack,
+            Some(loss) => HoldState::Lost(loss),
+            // Expired by the clock, but the machine has not reported the loss yet.
+            None if matches!(state.stage, Stage::Held) && !state.returned => HoldState::Lost(Loss::Expired),
+            None => HoldState::Returned,
         }
     }
 
@@ -366,7 +356,7 @@ impl Ticket {
         locked(&self.state).at_risk
     }
 
-    /// Adds an extension, after the machine was asked for it.
+    /// Adds an extension that was requested from the machine.
     pub(super) fn extension(&self) -> Extension {
         let extension = Extension::default();
         locked(&self.state).extensions.push(Arc::clone(&extension));
@@ -375,7 +365,6 @@ impl Ticket {
 }
 
 impl Ticket {
-    /// Number of answered proclamations.
     pub(super) fn proclamations(&self) -> u32 {
         locked(&self.state).proclaimed.as_ref().map_or(0, |proclaimed| proclaimed.answered)
     }
@@ -408,8 +397,7 @@ pub(super) fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Stores the waker. Returns the old one, to be dropped without the mutex: dropping it may drop a
-/// task, and with it a guard.
+/// Stores the waker. Returns the old one, which must be dropped without the mutex.
 fn watch(slot: &mut Option<Waker>, cx: &Context<'_>) -> Option<Waker> {
     match slot {
         Some(waker) if waker.will_wake(cx.waker()) => None,
@@ -417,8 +405,7 @@ fn watch(slot: &mut Option<Waker>, cx: &Context<'_>) -> Option<Waker> {
     }
 }
 
-/// Waits until `check` returns a value. Calls it at every poll, so that a clock that it reads
-/// counts even without a notification.
+/// Waits until `check` returns a value. Calls it at every poll, because it may read a clock.
 pub(super) async fn wait_for<T>(event: &event_listener::Event, mut check: impl FnMut() -> Option<T>) -> T {
     let mut listener: Option<EventListener> = None;
     poll_fn(move |cx| {
@@ -427,7 +414,7 @@ pub(super) async fn wait_for<T>(event: &event_listener::Event, mut check: impl F
                 return Poll::Ready(found);
             }
             match &mut listener {
-                // Checked once more after this, so that nothing is missed in between.
+                // Then check again, so that no notification is missed.
                 None => listener = Some(event.listen()),
                 Some(listening) => match Pin::new(listening).poll(cx) {
                     Poll::Ready(()) => listener = None,

@@ -6,9 +6,9 @@ use super::channel::{Channel, ChannelOutput};
 use super::config::Config;
 use super::lock::{Etcd, OwnerKey};
 use super::locks::Locks;
+use super::locks_output::LocksOutput;
 use super::output::Output;
 use super::rpc::{RpcId, RpcReply, Status, StreamId, StreamReceived};
-use super::seam::LocksOutput;
 use super::url::Endpoint;
 use crate::error::{ConfigError, Misuse};
 use crate::fault::Fault;
@@ -24,7 +24,7 @@ pub type Client = lock::Client<Etcd>;
 
 impl Transport for Etcd {
     type Links = Channel;
-    type Duty = Output;
+    type HostOutput = Output;
 
     fn connected(channel: &mut Channel, now: Instant, conn: ConnId) {
         channel.handle_connected(now, conn);
@@ -114,17 +114,17 @@ impl Client {
 
     /// Handles the end of a unary call.
     pub fn handle_reply(&mut self, now: Instant, rpc: RpcId, reply: Result<RpcReply, Status>) {
-        self.fact(now, |channel, now| channel.handle_reply(now, rpc, reply));
+        self.input(now, |channel, now| channel.handle_reply(now, rpc, reply));
     }
 
     /// Handles a message on a stream.
     pub fn handle_message(&mut self, now: Instant, stream: StreamId, message: StreamReceived) {
-        self.fact(now, |channel, now| channel.handle_message(now, stream, message));
+        self.input(now, |channel, now| channel.handle_message(now, stream, message));
     }
 
     /// Handles the end of a stream, or a failure to open it.
     pub fn handle_stream_ended(&mut self, now: Instant, stream: StreamId, status: Status) {
-        self.fact(now, |channel, now| channel.handle_stream_ended(now, stream, status));
+        self.input(now, |channel, now| channel.handle_stream_ended(now, stream, status));
     }
 
     /// Returns the next output. Outputs must be carried out in this order.
@@ -165,8 +165,8 @@ impl Client {
 }
 
 impl Elections for Client {
-    fn campaign(&mut self, now: Instant, want: &Acquire, value: Bytes) -> Result<LockId, Misuse> {
-        self.verb(now, |locks, now| locks.campaign(now, want, value))
+    fn campaign(&mut self, now: Instant, request: &Acquire, value: Bytes) -> Result<LockId, Misuse> {
+        self.verb(now, |locks, now| locks.campaign(now, request, value))
     }
 
     fn proclaim(&mut self, now: Instant, lock: LockId, value: Bytes) -> Result<(), Misuse> {

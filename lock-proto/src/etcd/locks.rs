@@ -8,11 +8,11 @@ use super::config::Config;
 use super::lock::query::Query;
 use super::lock::sessions::Sessions;
 use super::lock::{Bid, Context, Etcd, Lock, OwnerKey, Shared, Watcher};
+#[cfg(doc)]
+use super::locks_output::LocksOutput;
+use super::locks_output::WatchId;
 use super::message::KeyValue;
 use super::request::{Queue, Reply};
-#[cfg(doc)]
-use super::seam::LocksOutput;
-use super::seam::WatchId;
 use crate::collections::Slots;
 use crate::error::{ConfigError, Misuse};
 use crate::id::{CallId, CallOwner, ClientId, LockId};
@@ -60,8 +60,8 @@ impl Locks {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire).
-    pub fn campaign(&mut self, now: Instant, want: &Acquire, value: Bytes) -> Result<LockId, Misuse> {
-        self.begin(now, want, |bid| *bid = Bid { lease: bid.lease, value, candidate: true })
+    pub fn campaign(&mut self, now: Instant, request: &Acquire, value: Bytes) -> Result<LockId, Misuse> {
+        self.begin(now, request, |bid| *bid = Bid { lease: bid.lease, value, candidate: true })
     }
 
     /// Changes the value of the leader. `Proclaimed` or `ProclaimFailed` reports the result.

@@ -315,13 +315,13 @@ pub struct LeaseKeepAliveResponse {
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct WatchRequest {
     /// The request.
-    #[prost(oneof = "WatchAsk", tags = "1, 2, 3")]
-    pub request: Option<WatchAsk>,
+    #[prost(oneof = "WatchRequestUnion", tags = "1, 2, 3")]
+    pub request: Option<WatchRequestUnion>,
 }
 
 /// The requests of [`WatchRequest`].
 #[derive(Clone, PartialEq, Eq, Hash, Oneof)]
-pub enum WatchAsk {
+pub enum WatchRequestUnion {
     /// Open a watch.
     #[prost(message, tag = "1")]
     Create(WatchCreateRequest),
@@ -370,7 +370,7 @@ pub struct WatchCancelRequest {
     pub watch_id: i64,
 }
 
-/// See [`WatchAsk::Progress`].
+/// See [`WatchRequestUnion::Progress`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub struct WatchProgressRequest {}
 
@@ -380,7 +380,7 @@ pub struct WatchResponse {
     /// See [`ResponseHeader`].
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
-    /// Id of the watch; -1 in reply to [`WatchAsk::Progress`] or if the watch failed to open.
+    /// Id of the watch; -1 in reply to [`WatchRequestUnion::Progress`] or if the watch failed to open.
     #[prost(int64, tag = "2")]
     pub watch_id: i64,
     /// The watch was opened.

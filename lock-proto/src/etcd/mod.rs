@@ -46,12 +46,12 @@ mod config;
 #[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
 mod lock;
 mod locks;
+mod locks_output;
 pub mod message;
 mod output;
 mod reading;
 pub(crate) mod request;
 mod rpc;
-mod seam;
 mod status;
 mod url;
 
@@ -61,8 +61,8 @@ pub use client::Client;
 pub use config::{Config, MAX_ENDPOINTS, MAX_SESSION_TTL, MIN_SESSION_TTL};
 pub use lock::OwnerKey;
 pub use locks::Locks;
+pub use locks_output::{LocksOutput, WatchId};
 pub use output::Output;
 pub use request::{Ahead, Found, LeaseId, Older, Queue, Refusal, Reply, Request, Seen};
 pub use rpc::{Code, Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
-pub use seam::{LocksOutput, WatchId};
 pub use url::Endpoint;

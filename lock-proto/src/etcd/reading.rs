@@ -21,7 +21,6 @@ impl Reading {
         Self { known, reported, min_revision: 0, retry: Retry::new(None) }
     }
 
-    /// Records a change at this revision.
     pub(super) fn report(&mut self, revision: i64) {
         self.reported = self.reported.max(revision);
     }
@@ -45,12 +44,10 @@ impl Reading {
         self.retry.answered(|call| *call == serial).is_some()
     }
 
-    /// Schedules a read at `at`, unless one is scheduled already.
     pub(super) fn poll_at(&mut self, at: Instant) {
         self.retry.set_due(self.retry.due().or(Some(at)));
     }
 
-    /// Schedules a read no later than `at`.
     pub(super) fn read_by(&mut self, at: Instant) {
         self.retry.set_due(Some(self.retry.due().map_or(at, |due| due.min(at))));
     }

@@ -306,7 +306,7 @@ impl Request {
                 let (prefix, end) = queue.range();
                 let (first, until) = if *alone { (prefix.clone(), end.clone()) } else { (key.clone(), Bytes::new()) };
                 // Unsorted, the limit lets the server count the other keys without reading them.
-                let some = |limit| op_range(RangeRequest { limit, keys_only: true, ..whole(queue) });
+                let some = |limit| op_range(RangeRequest { limit, keys_only: true, ..range_of(queue) });
                 let listed = (!long).then(|| some(LISTED as i64 + 1));
                 let expected = expects.iter().map(|expected| op_range(one(expected.clone())));
                 let success = iter::once(op_put(key.clone(), value, *lease)).chain(listed).chain(expected).collect();
@@ -353,7 +353,7 @@ impl Request {
             }
             Self::Delete { queue, lease, modified } => {
                 let key = queue.key(*lease);
-                let count = RangeRequest { count_only: true, ..whole(queue) };
+                let count = RangeRequest { count_only: true, ..range_of(queue) };
                 let delete = DeleteRangeRequest { key: key.clone(), range_end: Bytes::new() };
                 Rpc::Txn(TxnRequest {
                     compare: vec![unchanged(key.clone(), *modified)],
@@ -362,7 +362,7 @@ impl Request {
                 })
             }
             Self::First { queue } => {
-                Rpc::Range(RangeRequest { limit: 1, sort_order: ASCEND, sort_target: BY_CREATE, ..whole(queue) })
+                Rpc::Range(RangeRequest { limit: 1, sort_order: ASCEND, sort_target: BY_CREATE, ..range_of(queue) })
             }
             Self::Grant { lease, ttl } => Rpc::Grant(LeaseGrantRequest { ttl: *ttl, id: lease.get() }),
             Self::Revoke { lease } => Rpc::Revoke(LeaseRevokeRequest { id: lease.get() }),
@@ -543,7 +543,7 @@ const fn op_range(range: RangeRequest) -> RequestOp {
     RequestOp { request: Some(Op::Range(range)) }
 }
 
-fn whole(queue: &Queue) -> RangeRequest {
+fn range_of(queue: &Queue) -> RangeRequest {
     let (key, range_end) = (queue.prefix.clone(), queue.end.clone());
     RangeRequest { key, range_end, ..RangeRequest::default() }
 }
@@ -560,6 +560,6 @@ fn newest(queue: &Queue, upto: i64, limit: i64) -> RangeRequest {
         sort_target: BY_CREATE,
         keys_only: true,
         max_create_revision: upto,
-        ..whole(queue)
+        ..range_of(queue)
     }
 }

@@ -1,18 +1,14 @@
-//! Classifies the gRPC status of a failed request.
-//!
-//! Codes and messages are those of `api/v3rpc/rpctypes/error.go` in etcd's source, verified on 3.4.
-//! Only a status that the server itself must have chosen counts as a refusal. gRPC stacks also
-//! produce some codes, for broken connections or long responses, when the outcome is unknown.
+//! Classifies the gRPC status of a failed request. Codes and messages are those of
+//! `api/v3rpc/rpctypes/error.go` in etcd's source, verified on 3.4. A code that gRPC stacks also
+//! produce does not count as a refusal: the outcome is unknown.
 // E9
 
 use super::request::Refusal;
 use super::rpc::{Code, Status};
 use crate::lock::{ErrorClass, ServerError, printable};
 
-/// The meaning of a status.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Meaning {
-    /// Not executed.
     Refused(Refusal),
     /// Not executed for lack of a valid token. Log in again; without a login, report this error.
     LogIn(ServerError),
@@ -20,7 +16,6 @@ pub(super) enum Meaning {
     LoginNotNeeded,
     /// It may have been executed.
     Unknown {
-        /// The error that was reported.
         error: ServerError,
         /// Another member may succeed.
         elsewhere: bool,
@@ -35,7 +30,7 @@ const TOKEN_ERRORS: &[&str] = &["invalid auth token", "user name is empty", "rev
 
 impl Meaning {
     pub(super) fn of(status: &Status) -> Self {
-        let says = |words: &str| status.message.contains(words);
+        let message_contains = |words: &str| status.message.contains(words);
         let own = status.message.starts_with(ETCD_PREFIX);
         let error = |class| ServerError { class, text: printable(&status.message, "") };
         let refused = |class| Self::Refused(Refusal::Error(error(class)));
@@ -49,12 +44,12 @@ impl Meaning {
             // Too many requests, database full, TTL too long. Otherwise limits of the gRPC stack.
             Code::ResourceExhausted | Code::OutOfRange if !own => unknown(false),
             Code::ResourceExhausted => refused(ErrorClass::Transient),
-            Code::NotFound if says("requested lease not found") => Self::Refused(Refusal::LeaseNotFound),
-            Code::FailedPrecondition if says("lease already exists") => Self::Refused(Refusal::LeaseExists),
-            Code::FailedPrecondition if says("authentication is not enabled") => Self::LoginNotNeeded,
-            Code::FailedPrecondition if says("not leader") => refused(ErrorClass::Reconnect),
+            Code::NotFound if message_contains("requested lease not found") => Self::Refused(Refusal::LeaseNotFound),
+            Code::FailedPrecondition if message_contains("lease already exists") => Self::Refused(Refusal::LeaseExists),
+            Code::FailedPrecondition if message_contains("authentication is not enabled") => Self::LoginNotNeeded,
+            Code::FailedPrecondition if message_contains("not leader") => refused(ErrorClass::Reconnect),
             Code::Unauthenticated => Self::LogIn(error(ErrorClass::Refused)),
-            Code::InvalidArgument if TOKEN_ERRORS.iter().any(|words| says(words)) => {
+            Code::InvalidArgument if TOKEN_ERRORS.iter().any(|words| message_contains(words)) => {
                 Self::LogIn(error(ErrorClass::Refused))
             }
             Code::InvalidArgument
@@ -67,7 +62,6 @@ impl Meaning {
         }
     }
 
-    /// Returns true if another member may succeed.
     pub(super) fn elsewhere(&self) -> bool {
         matches!(self, Self::Unknown { elsewhere: true, .. })
             || matches!(self, Self::Refused(Refusal::Error(error)) if error.class == ErrorClass::Reconnect)
@@ -79,7 +73,6 @@ impl Meaning {
             || matches!(self, Self::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused)
     }
 
-    /// Returns the server's error.
     pub(super) fn error(self, status: &Status) -> ServerError {
         match self {
             Self::Refused(Refusal::Error(error)) | Self::LogIn(error) | Self::Unknown { error, .. } => error,
@@ -91,11 +84,9 @@ impl Meaning {
 }
 
 /// Returns the error if a watch ended for lack of permission or of a valid token, or `None` if the
-/// watch can simply be reopened.
-///
-/// Only the text shows this, as in `rpc error: code = PermissionDenied desc = etcdserver:
-/// permission denied` of etcd 3.4.23. Early releases of 3.4 and 3.5 say so for an outdated token
-/// too, so a new login is always worth an attempt.
+/// watch can be reopened. Only the text shows this, as in `rpc error: code = PermissionDenied desc
+/// = etcdserver: permission denied` of etcd 3.4.23. Early releases of 3.4 and 3.5 say so for an
+/// outdated token too.
 pub(super) fn denial(reason: &str) -> Option<ServerError> {
     let denied = reason.contains("permission denied") || TOKEN_ERRORS.iter().any(|words| reason.contains(words));
     let text = reason.split_once(" desc = ").map_or(reason, |(_, text)| text);

@@ -56,7 +56,6 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The parsed URL: members and login.
 pub(super) type Parsed = (Vec<Endpoint>, Option<(Box<str>, Secret)>);
 
 /// Parses `etcd://[user:password@]host[:port][,host[:port]…]`, also with `http`, as etcd itself

@@ -10,7 +10,7 @@ use crate::fault::Fault;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Answer {
-    /// No reply: the node was not asked, or has not replied yet.
+    /// No reply yet, or no request was sent.
     #[error("no answer yet")]
     #[default]
     Silent,
@@ -107,5 +107,5 @@ pub(crate) fn printable(text: &str, hint: &str) -> Box<str> {
     shown.into()
 }
 
-/// The longest message that is kept, in bytes.
+/// The longest stored message, in bytes.
 pub(crate) const MAX_TEXT: usize = 200;

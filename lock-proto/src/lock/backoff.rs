@@ -41,8 +41,7 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    /// Counts a failure. The count restarts if the connection or stream had lasted as long as the
-    /// longest pause.
+    /// Counts a failure. The count restarts after a connection or stream that lasted `poll.max`.
     pub(crate) fn failed(&mut self, lasted: Duration, poll: Backoff) {
         if lasted >= poll.max {
             self.failures = 0;
@@ -50,8 +49,8 @@ impl Failures {
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// Returns the pause before the next attempt; zero for the first `free` failures. Jitter, a
-    /// pure hash of `seed` and `n`, takes off up to a quarter.
+    /// Returns the pause before the next attempt, less up to a quarter of jitter; zero for the
+    /// first `free` failures.
     pub(crate) fn pause(self, free: u32, poll: Backoff, seed: u64, n: u64) -> Duration {
         let Some(times) = self.failures.checked_sub(free + 1) else { return Duration::ZERO };
         let pause = doubled(poll.every, times, poll.max);

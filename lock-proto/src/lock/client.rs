@@ -22,7 +22,7 @@ pub trait Transport: Store {
     /// The connections.
     type Links: Clone + Debug + PartialEq + Eq + Hash;
     /// An output for the host.
-    type Duty: Clone + Debug + PartialEq + Eq + Hash;
+    type HostOutput: Clone + Debug + PartialEq + Eq + Hash;
 
     /// The connection is open.
     fn connected(links: &mut Self::Links, now: Instant, conn: ConnId);
@@ -63,7 +63,7 @@ pub trait Transport: Store {
 pub struct Client<S: Transport> {
     pub(crate) locks: Locks<S>,
     pub(crate) links: S::Links,
-    pub(crate) out: VecDeque<S::Duty>,
+    pub(crate) out: VecDeque<S::HostOutput>,
 }
 
 impl<S: Transport> Client<S> {
@@ -89,7 +89,7 @@ impl<S: Transport> Client<S> {
 
     /// Does the locks' due work before the connections process new input.
     // T2
-    pub(crate) fn fact<R>(&mut self, now: Instant, f: impl FnOnce(&mut S::Links, Instant) -> R) -> R {
+    pub(crate) fn input<R>(&mut self, now: Instant, f: impl FnOnce(&mut S::Links, Instant) -> R) -> R {
         self.locks.handle_timeout(now);
         let now = self.now();
         let result = f(&mut self.links, now);
@@ -99,8 +99,8 @@ impl<S: Transport> Client<S> {
 }
 
 impl<S: Transport> Machine for Client<S> {
-    fn acquire(&mut self, now: Instant, want: &Acquire) -> Result<LockId, Misuse> {
-        self.verb(now, |locks, now| locks.acquire(now, want))
+    fn acquire(&mut self, now: Instant, request: &Acquire) -> Result<LockId, Misuse> {
+        self.verb(now, |locks, now| locks.acquire(now, request))
     }
 
     fn claim(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse> {
@@ -124,15 +124,15 @@ impl<S: Transport> Machine for Client<S> {
     }
 
     fn handle_connected(&mut self, now: Instant, conn: ConnId) {
-        self.fact(now, |links, now| S::connected(links, now, conn));
+        self.input(now, |links, now| S::connected(links, now, conn));
     }
 
     fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault) {
-        self.fact(now, |links, now| S::disconnected(links, now, conn, why));
+        self.input(now, |links, now| S::disconnected(links, now, conn, why));
     }
 
     fn handle_timeout(&mut self, now: Instant) {
-        self.fact(now, S::links_timeout);
+        self.input(now, S::links_timeout);
     }
 
     fn next_deadline(&self) -> Option<Instant> {

@@ -20,7 +20,7 @@ pub struct Config<T> {
     pub(crate) release_within: Duration,
     pub(crate) drift: Drift,
     pub(crate) at_risk: Option<Duration>,
-    pub(crate) turn: Duration,
+    pub(crate) handover_window: Duration,
     pub(crate) reconnect: Backoff,
     pub(crate) max_locks: u32,
     pub(crate) store: T,
@@ -29,7 +29,7 @@ pub struct Config<T> {
 /// A setting's name, its value, and the allowed range.
 pub(crate) type Range<V> = (&'static str, V, V, V);
 
-/// The longest duration of a setting, unless it has a limit of its own.
+/// Default upper bound of durations in the settings.
 pub(crate) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl<T> Config<T> {
@@ -41,7 +41,7 @@ impl<T> Config<T> {
             release_within: Duration::from_secs(2),
             drift: Drift::DEFAULT,
             at_risk: None,
-            turn: Duration::from_millis(100),
+            handover_window: Duration::from_millis(100),
             reconnect: Backoff::exponential(Duration::from_millis(10), Duration::from_secs(1)),
             max_locks: 1_000_000,
             store,
@@ -88,10 +88,10 @@ impl<T> Config<T> {
         self
     }
 
-    /// How long waiters of this client may hand a lock over among themselves before other processes
-    /// may compete for it. Default: 100 ms.
-    pub const fn turn(mut self, turn: Duration) -> Self {
-        self.turn = turn;
+    /// How long waiters of this client may hand a lock over among themselves before the client
+    /// releases it to other processes. Default: 100 ms.
+    pub const fn handover_window(mut self, window: Duration) -> Self {
+        self.handover_window = window;
         self
     }
 
@@ -121,7 +121,7 @@ impl<T> Config<T> {
             ("request_timeout", self.request_timeout, ms(1), DAY),
             ("connect_timeout", self.connect_timeout, ms(1), DAY),
             ("release_within", self.release_within, ms(1), DAY),
-            ("turn", self.turn, Duration::ZERO, DAY),
+            ("handover_window", self.handover_window, Duration::ZERO, DAY),
             ("drift.margin", self.drift.margin, Duration::ZERO, Duration::from_secs(60)),
             ("reconnect.every", self.reconnect.every, ms(1), DAY),
             ("reconnect.max", self.reconnect.max, self.reconnect.every, DAY),

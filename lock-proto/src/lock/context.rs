@@ -26,7 +26,7 @@ pub struct Context<S: Store> {
     pub(crate) out: VecDeque<S::Output>,
     /// Acquisitions that had their last event in this step.
     pub(crate) ended: Vec<LockId>,
-    /// When the shutdown ends at the latest, once it has begun.
+    /// Deadline of the shutdown, if one is in progress.
     pub(crate) stop_at: Option<Instant>,
     pub(crate) shared: S::Shared,
 }

@@ -19,7 +19,7 @@ pub trait Elections {
     /// # Errors
     ///
     /// As [`Machine::acquire`](super::Machine::acquire).
-    fn campaign(&mut self, now: Instant, want: &Acquire, value: Bytes) -> Result<LockId, Misuse>;
+    fn campaign(&mut self, now: Instant, request: &Acquire, value: Bytes) -> Result<LockId, Misuse>;
 
     /// Changes the value of the leader. Answered by [`Event::Proclaimed`](crate::Event::Proclaimed)
     /// or [`Event::ProclaimFailed`](crate::Event::ProclaimFailed).
@@ -69,7 +69,7 @@ pub struct Leader {
     pub mod_revision: i64,
 }
 
-/// Event of a question about an election, or of an observation.
+/// Event of a query or an observation of an election.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ElectionEvent {

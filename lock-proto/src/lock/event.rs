@@ -83,7 +83,7 @@ pub enum Blocked {
     RecentlyRestarted,
     /// Too few nodes of a quorum count: the addresses of others keep changing servers.
     // Q7
-    #[error("too few servers count: the addresses of some lead to one server after another")]
+    #[error("too few servers count: the addresses of some keep changing servers")]
     UnstableIdentity,
 }
 

@@ -26,29 +26,27 @@ impl<S: Store> Locks<S> {
         Self { ctx, locks: Registry::new(), is_stopped: false }
     }
 
-    // --- verbs ---
-
     /// Requests a lock. Progress is reported as events for the returned id.
     ///
     /// # Errors
     ///
     /// As [`Machine::acquire`](super::Machine::acquire).
-    pub fn acquire(&mut self, now: Instant, want: &Acquire) -> Result<LockId, Misuse> {
-        self.begin(now, want, |_| {})
+    pub fn acquire(&mut self, now: Instant, request: &Acquire) -> Result<LockId, Misuse> {
+        self.begin(now, request, |_| {})
     }
 
     pub(crate) fn begin(
         &mut self,
         now: Instant,
-        want: &Acquire,
+        request: &Acquire,
         change: impl FnOnce(&mut S::Terms),
     ) -> Result<LockId, Misuse> {
         self.handle_timeout(now);
         self.admit(self.locks.acquisitions())?;
-        let (key, mut terms) = S::terms_of(&self.ctx.config, want)?;
+        let (key, mut terms) = S::terms_of(&self.ctx.config, request)?;
         change(&mut terms);
         let (slot, id) = self.locks.begin(key, Lock::new);
-        let waiter = Waiter { id, terms, renew: want.renew, wait: want.wait.or_try(), since: self.ctx.now };
+        let waiter = Waiter { id, terms, renew: request.renew, wait: request.wait.or_try(), since: self.ctx.now };
         self.step(slot, |lock, ctx| lock.acquire(ctx, waiter));
         self.settle();
         Ok(id)
@@ -141,8 +139,6 @@ impl<S: Store> Locks<S> {
         Some(result)
     }
 
-    // --- time ---
-
     /// Does the work that is due. Early, late and repeated calls are harmless. Every other call
     /// does this before it processes its input, so the first event after a pause is `Lost`.
     // M1, T2
@@ -195,12 +191,10 @@ impl<S: Store> Locks<S> {
         self.ctx.out.push_back(output);
     }
 
-    /// Returns when the shutdown ends at the latest, while it is under way.
+    /// Returns the deadline of the shutdown, if one is in progress.
     fn stop_at(&self) -> Option<Instant> {
         self.ctx.stop_at.filter(|_| !self.is_stopped)
     }
-
-    // --- drains ---
 
     /// Returns the next output, in the order of decision.
     #[must_use = "an output that is not carried out stalls its lock"]
@@ -232,8 +226,6 @@ impl<S: Store> Locks<S> {
         let all = [lock, S::shared_deadline(&self.ctx.shared), stop];
         all.into_iter().flatten().filter(|(at, _)| *at < Instant::MAX).min()
     }
-
-    // --- queries ---
 
     /// Returns the end of validity of a held lock; `None` if it is not held. Compare it with the
     /// clock.

@@ -1,8 +1,5 @@
-//! State machine for one lock name within one client, whatever the store.
-//!
-//! Waiters queue in FIFO order; only the one at the head contends with other clients. The client
-//! has at most one hold of a name. It remembers holders that lost the lock until their guard is
-//! returned, and releases until they are answered.
+//! State machine for one lock name within one client, for any store. Waiters queue in FIFO
+//! order; only the one at the head contends with other clients.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -48,7 +45,7 @@ pub struct Ended<S: Store> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PendingRelease<S: Store> {
     pub(crate) id: LockId,
-    /// When it is answered at the latest.
+    /// Deadline of the answer.
     until: Instant,
     pub(crate) store: S::Releasing,
 }
@@ -69,8 +66,6 @@ impl<S: Store> Lock<S> {
             store: S::new(),
         }
     }
-
-    // --- queries ---
 
     /// Returns true if the lock has no remaining work and can be dropped.
     pub fn is_over(&self) -> bool {
@@ -131,15 +126,13 @@ impl<S: Store> Lock<S> {
         self.hold_of(id, Phase::Held)
     }
 
-    /// Returns true if the acquisition has the lock, was offered it, or has lost it. Does not scan
-    /// the wait queue, which can be long.
+    /// Returns true if the acquisition has the lock, was offered it, or has lost it. Skips the
+    /// queue.
     fn has_guard(&self, id: LockId) -> bool {
         let tenure = self.hold.as_ref().map(S::tenure);
         tenure.is_some_and(|tenure| tenure.id() == id && tenure.phase != Phase::Preparing)
             || self.lost.iter().any(|lost| lost.id == id)
     }
-
-    // --- verbs ---
 
     /// Starts an acquisition.
     pub fn acquire(&mut self, ctx: &mut Context<S>, waiter: Waiter<S::Terms>) {
@@ -210,7 +203,7 @@ impl<S: Store> Lock<S> {
         } else if let Some(place) = self.releases.iter().position(|release| release.id == id) {
             self.releases.swap_remove(place);
             ctx.forget(id);
-        } else if let Some(place) = self.waiters.place(id) {
+        } else if let Some(place) = self.waiters.position(id) {
             self.leave(ctx, place);
             ctx.forget(id);
         } else {
@@ -237,7 +230,7 @@ impl<S: Store> Lock<S> {
             self.return_guard(ctx, id, true);
         } else {
             ctx.end(id, Event::Failed(Failure::ShuttingDown));
-            self.give_back(ctx, false);
+            self.release_hold(ctx, false);
         }
     }
 
@@ -268,8 +261,6 @@ impl<S: Store> Lock<S> {
         }
     }
 
-    // --- waiting ---
-
     /// Emits why the head waits, if the reason has changed.
     pub(crate) fn notify_blocked(&mut self, ctx: &mut Context<S>, why: Blocked) {
         if let Some(head) = self.waiters.head()
@@ -285,7 +276,7 @@ impl<S: Store> Lock<S> {
         Report { waited: ctx.now.since(since), nodes }
     }
 
-    /// Fails the head if it is a try, whose only attempt has failed. Returns true if it was.
+    /// Fails the head if it makes a single attempt. Returns true if it did.
     pub(crate) fn end_try(&mut self, ctx: &mut Context<S>) -> bool {
         let Some(head) = self.waiters.head().filter(|head| head.wait == Wait::Try) else { return false };
         let (id, report) = (head.id, self.report(ctx, head.since));
@@ -343,8 +334,6 @@ impl<S: Store> Lock<S> {
         S::nobody_waits(self, ctx);
     }
 
-    // --- holding ---
-
     /// Offers the lock to its holder once the grant is complete.
     pub(crate) fn offer(&mut self, ctx: &mut Context<S>) {
         let Some(hold) = &mut self.hold else { return };
@@ -356,8 +345,7 @@ impl<S: Store> Lock<S> {
         self.watch(ctx);
     }
 
-    /// Does the work that is due for the hold: ends a wait, withdraws an unclaimed offer, warns the
-    /// holder, and renews.
+    /// Does the work due for the hold: ends a wait, withdraws an offer, warns the holder, renews.
     pub(crate) fn watch(&mut self, ctx: &mut Context<S>) {
         let Some(hold) = &mut self.hold else { return };
         let terms = S::terms(hold, ctx);
@@ -380,8 +368,6 @@ impl<S: Store> Lock<S> {
         S::keep(self, ctx);
     }
 
-    // --- the end of a hold ---
-
     /// Loses the hold: notifies its holder first, then contends for the waiters.
     pub(crate) fn lose(&mut self, ctx: &mut Context<S>, loss: Loss) {
         let Some((hold, ended)) = self.end_hold(ctx, Some(loss)) else { return };
@@ -398,8 +384,7 @@ impl<S: Store> Lock<S> {
         S::contend(self, ctx);
     }
 
-    /// Handles a returned guard, of a holder or of one that lost the lock. `answer`: report the
-    /// outcome.
+    /// Handles a returned guard, also of a lost hold. `answer`: report the outcome.
     pub(crate) fn return_guard(&mut self, ctx: &mut Context<S>, id: LockId, answer: bool) {
         if let Some(place) = self.lost.iter().position(|lost| lost.id == id) {
             let ended = self.lost.swap_remove(place);
@@ -421,15 +406,15 @@ impl<S: Store> Lock<S> {
         if !answer {
             ctx.forget(id);
         }
-        self.give_back(ctx, answer);
+        self.release_hold(ctx, answer);
     }
 
     /// Ends the hold and cleans up in the store. `answer`: report the outcome to the holder.
-    pub(crate) fn give_back(&mut self, ctx: &mut Context<S>, answer: bool) {
+    pub(crate) fn release_hold(&mut self, ctx: &mut Context<S>, answer: bool) {
         let Some((hold, ended)) = self.end_hold(ctx, None) else { return };
         self.clean_up(ctx, &ended, answer);
         if !self.waiters.is_empty() {
-            S::turn_ended(self, ctx, &hold);
+            S::handover_window_ended(self, ctx, &hold);
         }
     }
 

@@ -21,7 +21,7 @@ pub trait Machine {
     ///
     /// [`Misuse`] if a value is out of range, the client is shutting down, or it has too many
     /// locks. Nothing has changed then.
-    fn acquire(&mut self, now: Instant, want: &Acquire) -> Result<LockId, Misuse>;
+    fn acquire(&mut self, now: Instant, request: &Acquire) -> Result<LockId, Misuse>;
 
     /// Takes the lock offered by [`Event::Granted`](crate::Event::Granted). Renewal starts with the
     /// claim.

@@ -37,8 +37,6 @@ impl<K: Clone + Ord, M> Registry<K, M> {
         }
     }
 
-    // --- time ---
-
     /// Returns the earliest deadline and the slot of its machine. `Instant::MAX` means never.
     #[inline]
     pub(crate) fn next_deadline(&self) -> Option<(Instant, u32)> {
@@ -51,16 +49,14 @@ impl<K: Clone + Ord, M> Registry<K, M> {
         self.next_deadline().filter(|(at, _)| *at <= now).map(|(_, slot)| slot)
     }
 
-    /// Called after the deadline of `slot` was served. If the machine did not move its deadline,
-    /// retries a millisecond later instead of looping.
+    /// Called after the deadline of `slot` was served. If it did not move, retries a millisecond
+    /// later.
     pub(crate) fn served(&mut self, now: Instant, slot: u32) {
         if self.due(now) == Some(slot) {
             debug_assert!(false, "the deadline of slot {slot} was served and did not move");
             self.deadlines.set(slot, Some(now + Duration::from_millis(1)));
         }
     }
-
-    // --- machines and acquisitions ---
 
     pub(crate) const fn acquisitions(&self) -> usize {
         self.acquisitions.len()
@@ -101,7 +97,6 @@ impl<K: Clone + Ord, M> Registry<K, M> {
         self.names.get(key).copied()
     }
 
-    /// Returns a range that contains all slots in use.
     pub(crate) fn slots(&self) -> core::ops::Range<u32> {
         0..self.machines.len() as u32
     }
@@ -119,9 +114,8 @@ impl<K: Clone + Ord, M> Registry<K, M> {
         self.get(self.slot_of(id).ok()?)
     }
 
-    /// Called after every step of the machine in `slot`. Updates the count of held locks and the
-    /// deadline, and removes the acquisitions that have `ended`. Drops the machine of the key
-    /// `over`, which has no remaining work.
+    /// Called after every step of the machine in `slot`. Updates its deadline and the count of held
+    /// locks, removes `ended` acquisitions, and drops the unused machine of the key `over`.
     #[inline]
     pub(crate) fn stepped(
         &mut self,
@@ -147,8 +141,7 @@ impl<K: Clone + Ord, M> Registry<K, M> {
         self.held
     }
 
-    /// Returns true if every machine is drained. Only rechecks machines from the first undrained
-    /// one.
+    /// Returns true if every machine is drained. Continues at the first undrained one.
     pub(crate) fn is_drained(&mut self, drained: impl Fn(&M) -> bool) -> bool {
         let done = |machine: &Option<Box<M>>| machine.as_deref().is_none_or(&drained);
         while self.machines.get(self.drained).is_some_and(done) {

@@ -56,7 +56,6 @@ impl<C: Copy> Retry<C> {
         self.tries = 0;
     }
 
-    /// Counts a failure and schedules the next attempt.
     pub(crate) const fn failed(&mut self, again: Instant) {
         self.due = Some(again);
         self.tries = self.tries.saturating_add(1);
@@ -72,7 +71,6 @@ impl<C: Copy> Retry<C> {
         self.deadline().is_some_and(|at| at <= now)
     }
 
-    /// Returns when it is to be sent.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.due.filter(|_| self.call.is_none())
     }

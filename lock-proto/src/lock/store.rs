@@ -66,7 +66,7 @@ pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
 
     /// Returns the acquisition that has the hold.
     fn tenure(hold: &Self::Hold) -> &Tenure<Self::Terms>;
-    /// Returns the same for modification.
+    /// Returns the acquisition that has the hold, for modification.
     fn tenure_mut(hold: &mut Self::Hold) -> &mut Tenure<Self::Terms>;
     /// Returns the values from which the timers of the hold are computed.
     fn terms(hold: &Self::Hold, ctx: &Context<Self>) -> Terms;
@@ -90,10 +90,10 @@ pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
     /// Handles a loss after the holder was notified. If `guarded`, its guard still exists, and no
     /// request may end the key before its TTL.
     fn lost(lock: &mut Lock<Self>, ctx: &mut Context<Self>, ended: &Ended<Self>, guarded: bool);
-    /// Starts to delete what a hold has left.
+    /// Starts to delete what the ended hold left in the store.
     fn clean_up(lock: &mut Lock<Self>, ctx: &mut Context<Self>, ended: &Ended<Self>);
-    /// The hold was returned to the store while others of this client wait.
-    fn turn_ended(lock: &mut Lock<Self>, ctx: &mut Context<Self>, hold: &Self::Hold);
+    /// The hold was released although waiters of this client remain.
+    fn handover_window_ended(lock: &mut Lock<Self>, ctx: &mut Context<Self>, hold: &Self::Hold);
     /// Creates the state of a release.
     fn releasing(lock: &Lock<Self>, ctx: &Context<Self>, ended: &Ended<Self>) -> Self::Releasing;
     /// Returns the outcome of a release, once it is certain.
@@ -109,7 +109,7 @@ pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
     fn hold_deadline(hold: &Self::Hold, ctx: &Context<Self>) -> (Instant, &'static str);
     /// Returns the next deadline of the rest and its reason.
     fn deadline(&self) -> Option<(Instant, &'static str)>;
-    /// The client shuts down.
+    /// Prepares the lock for the shutdown of the client.
     fn shut_down(lock: &mut Lock<Self>, ctx: &mut Context<Self>);
     /// Returns true if a shutdown has nothing left to wait for.
     fn is_drained(&self, ctx: &Context<Self>) -> bool;
@@ -119,7 +119,7 @@ pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
     // --- the client ---
 
     /// Validates a request and returns its key and terms.
-    fn terms_of(config: &Config<Self::Settings>, want: &Acquire) -> Result<(Self::Key, Self::Terms), Misuse>;
+    fn terms_of(config: &Config<Self::Settings>, request: &Acquire) -> Result<(Self::Key, Self::Terms), Misuse>;
     /// Wraps a request to a server.
     fn request(call: CallId, request: Self::Request, timeout: Duration) -> Self::Output;
     /// Wraps an event of an acquisition.

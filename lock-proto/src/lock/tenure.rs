@@ -1,5 +1,4 @@
-//! The period in which one acquisition has the lock: offered, held, at risk, and its maximal
-//! length.
+//! The period in which one acquisition has the lock: offered, held, at risk, lost.
 
 use core::time::Duration;
 
@@ -28,7 +27,6 @@ pub struct Tenure<T> {
     warned: bool,
 }
 
-/// An action that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     Nothing,
@@ -36,7 +34,7 @@ pub(crate) enum Due {
     TimedOut,
     /// The offer was not claimed in time.
     Withdraw,
-    /// The holder is to be warned that the validity ends at this time.
+    /// Warn the holder that the validity ends at this time.
     Warn(Instant),
 }
 

@@ -57,7 +57,6 @@ impl<T> Waiters<T> {
         self.queue.push_back(waiter);
     }
 
-    /// Puts a waiter back at the head.
     pub(crate) fn push_front(&mut self, waiter: Waiter<T>) {
         self.begin_wait(&waiter);
         self.queue.push_front(waiter);
@@ -76,7 +75,7 @@ impl<T> Waiters<T> {
     }
 
     /// Returns the position of an acquisition. Scans the queue, which can be long.
-    pub(crate) fn place(&self, id: LockId) -> Option<usize> {
+    pub(crate) fn position(&self, id: LockId) -> Option<usize> {
         self.queue.iter().position(|waiter| waiter.id == id)
     }
 
@@ -96,7 +95,6 @@ impl<T> Waiters<T> {
         }
     }
 
-    /// Returns when the next wait ends.
     pub(crate) fn next_end(&self) -> Option<Instant> {
         self.ends.first().map(|(end, _)| *end)
     }
@@ -104,7 +102,7 @@ impl<T> Waiters<T> {
     /// Returns the position of a waiter whose wait has ended.
     pub(crate) fn due(&self, now: Instant) -> Option<usize> {
         let (_, id) = self.ends.first().filter(|(end, _)| *end <= now)?;
-        self.place(*id)
+        self.position(*id)
     }
 
     fn begin_wait(&mut self, waiter: &Waiter<T>) {

@@ -1,27 +1,24 @@
-//! Batches: one command for several locks.
-//!
-//! Calling a script costs a server about as much as what the script does for one lock.
+//! Batches: one command for several locks. A call of a script costs about as much as its work.
 // P4
 
 use super::request::{Form, Identity, Key, Request, TokenText, Value};
 use super::script::{EXTEND_MANY, RELEASE_MANY, Script, TAKE_FREE};
 
 /// Maximum number of locks in a command. The server is blocked while it executes one.
-pub(super) const MOST: usize = 16;
-/// Number of batchable kinds of requests.
+pub(super) const MAX_LOCKS: usize = 16;
 pub(super) const KINDS: usize = 3;
 /// Reply for a lock for which the server refused a command.
 const REFUSED: &[u8] = b"x";
 /// Reply for a lock that was taken.
 const GRANTED: &[u8] = b"g";
-/// Result for a lock of a batch for which nothing was done. The client then sends its request alone
-/// to learn the reason. If it cannot, this is a transient error.
+/// Result for a lock of a batch for which nothing was done. The client sends its request alone to
+/// learn the reason, or treats it as a transient error.
 pub(super) const NOT_DONE: Value<'static> = Value::Error("LOCKALONE not done together with others");
 
 /// The kind of a request. Requests of equal kinds can be batched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A take of a lock under whose key no token of this client can be left.
+    /// A take of a key that cannot hold a token of this client.
     Take { ttl_ms: u64, fence_block: u32 },
     /// A renewal that does not mint fencing tokens.
     Extend { ttl_ms: u64 },
@@ -82,7 +79,7 @@ pub(super) fn with_args<'a, R>(
     form: Form,
     f: impl FnOnce(&[&[u8]]) -> R,
 ) -> R {
-    let mut tokens = [const { TokenText::EMPTY }; MOST];
+    let mut tokens = [const { TokenText::EMPTY }; MAX_LOCKS];
     for (token, request) in tokens.iter_mut().zip(requests.clone()) {
         *token = TokenText::new(&identity.client_part, request.number);
     }
@@ -113,7 +110,7 @@ pub(super) fn with_args<'a, R>(
 }
 
 /// Maximum number of arguments: 5 in all, and three keys and a token per lock.
-const MAX_ARGS: usize = 5 + 4 * MOST;
+const MAX_ARGS: usize = 5 + 4 * MAX_LOCKS;
 
 /// A list of arguments that needs no allocation.
 struct Args<'a> {
@@ -134,8 +131,8 @@ impl<'a> Args<'a> {
     }
 }
 
-/// Extracts the result for the request at `place` from `value`, the reply to a batch of `count`.
-/// `room` stores results that are not literally part of `value`.
+/// Extracts the result at `place` from `value`, the reply to a batch of `count`. `room` stores
+/// results that are not part of `value`.
 pub(super) fn part<'v>(kind: Kind, value: Value<'v>, count: usize, place: usize, buf: &'v mut [i64; 4]) -> Value<'v> {
     match (kind, value) {
         (_, Value::Error(_)) | (Kind::Extend { .. }, Value::Int(1)) | (Kind::Release { .. }, Value::Int(-2)) => value,

@@ -54,7 +54,7 @@ impl Link {
 
 impl Transport for Redis {
     type Links = Vec<Link>;
-    type Duty = Output;
+    type HostOutput = Output;
 
     fn connected(links: &mut Vec<Link>, now: Instant, conn: ConnId) {
         if let Some(pipe) = pipe(links, conn) {
@@ -153,8 +153,6 @@ impl Client {
         self.config().nodes().get(node.index())
     }
 
-    // --- inside ---
-
     /// Routes the hub's outputs to the connections and the application.
     fn route_locks(&mut self) {
         let now = self.now();
@@ -162,14 +160,14 @@ impl Client {
             match output {
                 LocksOutput::Send { call, request } => {
                     if let Some(link) = self.links.get_mut(call.node().index()) {
-                        // A lock held long enough to be renewed needs the server's identity, to
-                        // compare it after a reconnect. A short hold costs no extra command.
+                        // A long hold needs the server's identity, to compare it after a reconnect.
+                        // A short one does not.
                         if !link.server_info_requested
                             && matches!(request, Request::Extend { .. })
                             && link.commands.is_up()
                         {
                             link.server_info_requested = true;
-                            link.commands.ask_server(now);
+                            link.commands.request_server_info(now);
                         }
                         link.commands.send(now, call, request);
                     }
@@ -215,7 +213,7 @@ impl Client {
                     link.server_info_requested = quorum || link.node_up_awaits_server_info;
                     if link.node_up_awaits_server_info {
                         // A single node does not vote, so requests need not wait for its identity.
-                        link.commands.ask_server(now);
+                        link.commands.request_server_info(now);
                     } else {
                         self.locks.handle_node_up(now, node, hello.server.as_ref());
                     }
@@ -270,7 +268,7 @@ impl Client {
 
 impl ByteClient for Client {
     fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
-        self.fact(now, |links, now| {
+        self.input(now, |links, now| {
             if let Some(pipe) = pipe(links, conn) {
                 pipe.handle_received(now, conn, bytes);
             }

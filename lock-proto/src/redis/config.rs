@@ -50,7 +50,7 @@ pub struct Settings {
     pub(crate) round_timeout: Option<Duration>,
     pub(crate) poll: Backoff,
     pub(crate) wake: Wake,
-    pub(crate) turn_pause: Duration,
+    pub(crate) handover_pause: Duration,
     pub(crate) quarantine: Duration,
     pub(crate) unknown_age: UnknownAge,
 }
@@ -65,7 +65,7 @@ impl Config {
             round_timeout: None,
             poll: Backoff::default(),
             wake: Wake::default(),
-            turn_pause: Duration::from_millis(5),
+            handover_pause: Duration::from_millis(5),
             quarantine: DEFAULT_TTL,
             unknown_age: UnknownAge::default(),
         };
@@ -124,10 +124,10 @@ impl Config {
         self
     }
 
-    /// How long this client backs off after its [`turn`](Self::turn), to let others in. Default: 5
+    /// How long this client backs off after its [`handover_window`](Self::handover_window), to let others in. Default: 5
     /// ms.
-    pub const fn turn_pause(mut self, pause: Duration) -> Self {
-        self.store.turn_pause = pause;
+    pub const fn handover_pause(mut self, pause: Duration) -> Self {
+        self.store.handover_pause = pause;
         self
     }
 
@@ -171,7 +171,7 @@ impl Config {
             ("round_timeout", round_timeout.unwrap_or_else(|| ms(1)), ms(1), DAY),
             ("poll.every", poll.every, ms(1), DAY),
             ("poll.max", poll.max, poll.every, DAY),
-            ("turn_pause", self.store.turn_pause, ms(1), DAY),
+            ("handover_pause", self.store.handover_pause, ms(1), DAY),
             ("quarantine", *quarantine, MIN_TTL, MAX_TTL),
         ];
         self.check_ranges(durations, [("fence_block", self.store.fence_block.into(), 1, MAX_FENCE_BLOCK.into())])

@@ -1,9 +1,8 @@
-//! Blocking wait for releases on one node, over a second connection.
-//!
-//! Redis serves clients blocked on a list in the order of their arrival and removes those that
-//! disconnect (<https://redis.io/docs/latest/commands/blpop/>). A release therefore wakes one
-//! waiter in FIFO order, and a dead waiter blocks nobody. To change the names in a `BLPOP`, the
-//! client ends it by `CLIENT UNBLOCK` on the command connection.
+//! Blocking wait for releases on one node, over a second connection. Redis serves blocked clients
+//! in the order of arrival and removes those that disconnect
+//! (<https://redis.io/docs/latest/commands/blpop/>), so a release wakes one waiter in FIFO order.
+//! To change the names in a `BLPOP`, the client ends it by `CLIENT UNBLOCK` on the command
+//! connection.
 // A7
 
 use alloc::collections::BTreeSet;
@@ -47,14 +46,12 @@ pub(crate) struct Listener {
     refused_until: Option<Instant>,
 }
 
-/// Events for the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WakeEvent {
     /// The node reports releases of this lock from now on.
     Subscribed(Key),
     /// The node no longer reports releases of this lock.
     Unsubscribed(Key),
-    /// The lock was released.
     Signal(Key),
 }
 
@@ -145,8 +142,7 @@ impl Listener {
         self.unblock_retry_at = None;
         let keys = self.blocked.take().unwrap_or_default();
         if let Some(key) = list.and_then(|list| keys.into_iter().find(|key| key.signal() == list)) {
-            // The woken lock makes an attempt and subscribes again if that fails. It mostly
-            // succeeds, and a wait begun now would then have to be unblocked.
+            // The woken lock makes an attempt, and subscribes again if that fails.
             self.subscriptions.remove(&key);
             events.push(WakeEvent::Signal(key));
         }
@@ -256,7 +252,6 @@ mod tests {
             events
         }
 
-        /// Returns true if `sync` sends `CLIENT UNBLOCK`.
         fn unblocks(&mut self) -> bool {
             let mut expected = self.commands.clone();
             expected.unblock(self.now, 7);
@@ -264,7 +259,6 @@ mod tests {
             self.commands == expected
         }
 
-        /// Asserts that `sync` starts a wait for `names`.
         fn blocks(&mut self, names: &[&str], wait: Duration) {
             let mut expected = self.wake.clone();
             expected.block(self.now, keys(names), wait);

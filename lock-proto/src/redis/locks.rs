@@ -45,8 +45,6 @@ impl Locks {
         self
     }
 
-    // --- inputs ---
-
     /// Handles the result of a request. Replies to unknown calls are dropped.
     pub fn handle_reply(&mut self, now: Instant, call: CallId, reply: &Reply) {
         self.handle_timeout(now);
@@ -100,7 +98,7 @@ impl Locks {
 
     /// The node now reports releases of this lock, as requested by [`LocksOutput::Listen`].
     pub fn handle_subscribed(&mut self, now: Instant, node: NodeId, key: &Key) {
-        self.key_step(now, key, |lock, ctx| lock.listens(ctx, node));
+        self.key_step(now, key, |lock, ctx| lock.subscribed(ctx, node));
     }
 
     /// The node no longer reports releases of this lock; polling takes over.
@@ -110,14 +108,12 @@ impl Locks {
 
     /// The node reported a release of this lock. The hub hands the signal on if it is not needed.
     pub fn handle_signal(&mut self, now: Instant, node: NodeId, key: &Key) {
-        let consumed = self.key_step(now, key, |lock, ctx| lock.hint(ctx, node)).unwrap_or(false);
+        let consumed = self.key_step(now, key, |lock, ctx| lock.signalled(ctx, node)).unwrap_or(false);
         if !consumed && !self.ctx.is_stopping() {
             let request = Request::Announce { key: key.clone() };
             self.ctx.call(CallOwner::Nobody, node, request, self.ctx.config.request_timeout);
         }
     }
-
-    // --- queries ---
 
     /// Returns the identity that this client writes into every command.
     pub const fn identity(&self) -> &Identity {
@@ -129,15 +125,13 @@ impl Locks {
         self.ctx.now
     }
 
-    // --- internals ---
-
     fn key_step<R>(&mut self, now: Instant, key: &Key, f: impl FnOnce(&mut Lock, &mut Context) -> R) -> Option<R> {
         self.handle_timeout(now);
         let slot = self.locks.slot_of_key(key)?;
         self.step(slot, f)
     }
 
-    /// Verifies the next held locks on a node, as far as the limit of requests in flight allows.
+    /// Verifies the next held locks on a node, up to the limit of requests in flight.
     // Q7
     fn verify(&mut self, node: NodeId) {
         while let Some((until, slot)) = self.ctx.shared.verifications.next(node) {

@@ -162,10 +162,10 @@ pub struct FenceBlock {
 }
 
 impl FenceBlock {
-    /// Parses a reply. Returns `None` if it cannot answer a request for `wanted` tokens.
-    fn read(first: i64, count: i64, ahead_us: i64, wanted: u32) -> Option<Self> {
+    /// Parses a reply. Returns `None` if it cannot answer a request for `requested` tokens.
+    fn read(first: i64, count: i64, ahead_us: i64, requested: u32) -> Option<Self> {
         let first = u64::try_from(first).ok().filter(|first| *first > 0)?;
-        let count = u32::try_from(count).ok().filter(|count| (1..=wanted).contains(count))?;
+        let count = u32::try_from(count).ok().filter(|count| (1..=requested).contains(count))?;
         let ahead_ms = u64::try_from(ahead_us).ok()? / 1_000;
         Some(Self { first, count, ahead_ms: u32::try_from(ahead_ms).unwrap_or(u32::MAX) })
     }

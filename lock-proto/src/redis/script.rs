@@ -15,7 +15,7 @@
 use super::request::Form;
 
 /// Lifetime in ms of a signal that nobody consumes. A literal in the scripts, to save an argument.
-pub const SIGNAL_LIFE_MS: u64 = 2000;
+pub const SIGNAL_TTL_MS: u64 = 2000;
 
 /// A script, and the SHA-1 by which `EVALSHA` calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -181,8 +181,8 @@ mod tests {
     fn the_life_of_a_signal_is_that_of_the_scripts() {
         for script in [RELEASE, ANNOUNCE, RELEASE_MANY] {
             let (_, args) = script.source.split_once("redis.pcall('PEXPIRE', ").unwrap_or_default();
-            let (_, life) = args.split_once(", ").unwrap_or_default();
-            assert_eq!(life.split(')').next(), Some(SIGNAL_LIFE_MS.to_string().as_str()), "{}", script.name);
+            let (_, ttl) = args.split_once(", ").unwrap_or_default();
+            assert_eq!(ttl.split(')').next(), Some(SIGNAL_TTL_MS.to_string().as_str()), "{}", script.name);
         }
     }
 }

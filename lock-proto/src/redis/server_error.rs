@@ -1,7 +1,6 @@
-//! Classification of server errors by their meaning for a lock.
-//!
-//! The codes are those of Redis 6.2 to 8 and Valkey. "Not executed" holds for the command that the
-//! error answers: the scripts return an error only if they have not written anything before it.
+//! Classification of server errors by their meaning for a lock, for Redis 6.2 to 8 and Valkey. "Not
+//! executed" holds for the command that the error answers: scripts return errors only if they have
+//! not written anything.
 // A1, P2
 
 use crate::lock::{ErrorClass, ServerError, printable};
@@ -34,8 +33,7 @@ const CODES: &[(&str, ErrorClass)] = &[
     ("LOCKFENCE", ErrorClass::KeyInUse),
 ];
 
-/// Classes of errors without a code, by the lower-case start of the text after `ERR`. Permission
-/// errors of scripts lack even the `ERR` before Redis 7.
+/// Classes of errors without a code, by the lower-case start of the text after `ERR`.
 const PHRASES: &[(&str, ErrorClass)] = &[
     ("max number of clients", ErrorClass::Transient),
     ("unknown command", ErrorClass::Refused),
@@ -56,15 +54,14 @@ const PHRASES: &[(&str, ErrorClass)] = &[
 /// Hint appended to errors of a server in cluster mode.
 pub(crate) const NO_CLUSTER: &str = " (Redis Cluster is not supported)";
 
-/// Returns true if the server sent this error because the connection is not, or no longer, logged
-/// in. On such a connection a server refuses long commands before reading them.
+/// Returns true if the connection is not, or no longer, logged in. Then a server refuses long
+/// commands before reading them.
 pub(crate) fn asks_for_login(text: &str) -> bool {
     ["NOAUTH ", "ERR Protocol error: unauthenticated"].iter().any(|start| text.starts_with(start))
 }
 
-/// Returns true if the server will always refuse a command for several locks: because their keys
-/// are on different nodes, or because the user may not run a required command. A key that the user
-/// may not access does not count, since the next batch has other keys.
+/// Returns true if the server will always refuse a command for several locks: for a cluster, or a
+/// forbidden command. A forbidden key does not count, since the next batch has other keys.
 pub(crate) fn refuses_several(text: &str) -> bool {
     ["CROSSSLOT ", "MOVED ", "ASK "].iter().any(|start| text.starts_with(start))
         || ["run this command", "to run the '"].iter().any(|part| text.contains(part))
@@ -99,8 +96,7 @@ impl ServerError {
     }
 }
 
-/// Strips the script location that servers before Redis 7 put in front of an error:
-/// `@user_script: 3: -READONLY …`, or
+/// Strips the script location before an error of Redis before 7: `@user_script: 3: -READONLY …`, or
 /// `ERR Error running script (call to f_…): @user_script:3: @user_script: 3: …`.
 fn unwrapped(text: &str) -> &str {
     let wrapped = ["@user_script", "ERR Error running script"].iter().any(|start| text.starts_with(start));

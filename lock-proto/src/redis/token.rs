@@ -10,7 +10,7 @@ pub const CLIENT_PART: usize = 33;
 
 /// The numbers of this client's tokens that may be replaced or deleted under a name.
 ///
-/// A number is retired once it was released or its attempt was given up: all up to `upto`, and
+/// A number is retired once it was released or its attempt was abandoned: all up to `upto`, and
 /// those above `after` up to `last`. The gap protects tokens of holders that lost the lock but
 /// still have a guard, because their keys must live as long as possible.
 // H6

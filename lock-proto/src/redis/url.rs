@@ -78,8 +78,8 @@ impl Endpoint {
         let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         let (login, place) =
             authority.rsplit_once('@').map_or((None, authority), |(login, place)| (Some(login), place));
-        // A password with a raw `/`, `?` or `#` looks like host and path. It must not show up in
-        // the error. A socket path is never shown and may contain an `@`.
+        // A password with a raw `/`, `?` or `#` looks like host and path. It must not show in the
+        // error.
         let may_be_path = unix && place.is_empty();
         let visible = if may_be_path { rest.split_once('?').map_or("", |(_, query)| query) } else { rest };
         if visible.contains('@') {

@@ -71,8 +71,8 @@ impl Ttl {
     }
 
     /// Returns when the watchdog renews a lease confirmed by a request of `from`: a third of the
-    /// TTL later, less jitter selected by `n` to spread locks taken together. A coalescing interval
-    /// of at most TTL/512 lets nearly simultaneous renewals share one write.
+    /// TTL later, less jitter selected by `n`. A coalescing interval of at most TTL/512 joins
+    /// writes.
     pub(crate) const fn renew_at(self, from: Instant, seed: u64, n: u64) -> Instant {
         let third = self.nanos() / 3;
         from.after(third - jitter_nanos(seed, n, third / 10)).round_down_to(self.nanos() / 512)
@@ -84,8 +84,7 @@ impl Ttl {
         now.after(pause - jitter_nanos(seed, n, pause / 2))
     }
 
-    /// Returns when a round stops waiting for its nodes: when its grants expire, or at the
-    /// configured timeout. Stopping sooner would only repeat the requests to slow nodes.
+    /// Returns when a round ends: when its grants expire, or at the configured timeout.
     // Q1
     pub(crate) fn round_end(self, started: Instant, config: &Config) -> Instant {
         let until = self.until(started, config);
@@ -139,11 +138,11 @@ mod tests {
         }
         assert_eq!((ttl.ms(), ttl.duration()), (1_200, ms(1_200)));
         // A third, less at most a tenth of that, and less the coalescing interval.
-        let beat = ms(1_200) / 512;
+        let interval = ms(1_200) / 512;
         for n in 0..100 {
             let renewal = ttl.renew_at(at(0), 7, n);
-            assert!(at(360).back(beat) < renewal && renewal <= at(400), "{n}: {renewal}");
-            assert_eq!(renewal, renewal.round_down_to(1 << 21), "a power of two, not above {beat:?}");
+            assert!(at(360).back(interval) < renewal && renewal <= at(400), "{n}: {renewal}");
+            assert_eq!(renewal, renewal.round_down_to(1 << 21), "a power of two, not above {interval:?}");
         }
         // Q1
         let quorum = Config::new(["redis://a", "redis://b", "redis://c"].map(|url| url.parse().expect("a URL")));

@@ -1,8 +1,6 @@
-//! Verification of held locks after a reconnect.
-//!
-//! If the connection may lead to another server, all holds are verified, otherwise those whose
-//! renewal failed. The number of requests in flight per node is bounded, so that a node that just
-//! came back is not flooded. Locks that expire first are verified first.
+//! Verification of held locks after a reconnect: of all holds if the server may be another one,
+//! else of those whose renewal failed. The requests in flight per node are bounded, and locks that
+//! expire first are verified first.
 // Q7
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -65,8 +63,7 @@ impl Verifications {
         }
     }
 
-    /// Handles the reply to a call. Returns true if another lock may be verified now. After a
-    /// connection loss, the rest waits for the next connection.
+    /// Handles the reply to a call. Returns true if another lock may be verified now.
     pub(crate) fn answered(&mut self, call: CallId, reply: &Reply) -> bool {
         let Some(verification) = self.0.get_mut(&call.node) else { return false };
         let Some(index) = verification.in_flight.iter().position(|(serial, _)| *serial == call.serial) else {

@@ -4,7 +4,7 @@
 use lock_proto::Machine;
 use std::collections::{BTreeMap, BTreeSet};
 
-use lock_proto::etcd::message::WatchAsk;
+use lock_proto::etcd::message::WatchRequestUnion;
 use lock_proto::etcd::{Client, Endpoint, Output, RpcId, StreamId, StreamSend};
 use lock_proto::redis::{Acquire, Fence};
 use lock_proto::sim::etcd::{Cluster, ClusterConfig, ClusterOutput, Condition, User};
@@ -99,7 +99,7 @@ impl Simulation {
             }
             Output::Send { stream, message } => {
                 if let StreamSend::Watch(ask) = &message
-                    && let Some(WatchAsk::Create(create)) = &ask.request
+                    && let Some(WatchRequestUnion::Create(create)) = &ask.request
                 {
                     self.starts.push(create.start_revision);
                 }

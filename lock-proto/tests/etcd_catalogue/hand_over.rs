@@ -54,7 +54,7 @@ fn e7_a8_a_turn_is_bounded_by_time() {
 /// The fence counts the local hand-overs in 16 bits. Local hand-over ends with the last number.
 #[test]
 fn e7_a8_a_turn_of_no_time_is_one_hold() {
-    let mut w = World::with(1, |config| config.turn(Duration::ZERO));
+    let mut w = World::with(1, |config| config.handover_window(Duration::ZERO));
     let first = w.acquire(0, Acquire::new("a"));
     let second = w.acquire(0, Acquire::new("a"));
     w.expect(ms(10), "it is held", |w| w.is_held(0, first));
@@ -66,7 +66,7 @@ fn e7_a8_a_turn_of_no_time_is_one_hold() {
 
 #[test]
 fn e7_e8_a_turn_is_bounded_by_the_fence() {
-    let mut w = World::with(1, |config| config.turn(secs(3_600)).watch_own_after(secs(3_600)));
+    let mut w = World::with(1, |config| config.handover_window(secs(3_600)).watch_own_after(secs(3_600)));
     let mut lock = w.hold(0, Acquire::new("a"));
     let first = w.fence(0, lock);
     for n in 0..(1 << 16) - 1 {
@@ -181,7 +181,7 @@ fn e7_a_put_without_an_answer_is_read_and_made_again() {
 #[test]
 fn e7_a_reading_under_way_does_not_confirm_a_put() {
     for election in [false, true] {
-        let mut w = World::with(1, |config| config.turn(secs(60)));
+        let mut w = World::with(1, |config| config.handover_window(secs(60)));
         let first = if election { w.campaign(0, "a", "one") } else { w.hold(0, Acquire::new("a")) };
         w.run_for(secs(1));
         w.put_by_hand("something else", 0);

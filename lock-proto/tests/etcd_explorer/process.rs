@@ -87,7 +87,7 @@ impl Process {
     pub(crate) fn new(now: u64, id: u128, rng: &mut Rng, log: bool) -> Self {
         let endpoint = Endpoint::parse("127.0.0.1:2379").unwrap();
         let turn = core::time::Duration::from_millis([0, 20, 100, 2_000][rng.below(4) as usize]);
-        let config = Config::new([endpoint]).session_ttl(core::time::Duration::from_secs(3)).turn(turn);
+        let config = Config::new([endpoint]).session_ttl(core::time::Duration::from_secs(3)).handover_window(turn);
         let (offset, pace) = (rng.below(1_000_000_000_000), 995 + rng.below(11));
         let mut process = Self {
             id,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use lock_proto::redis::script::SIGNAL_LIFE_MS;
+use lock_proto::redis::script::SIGNAL_TTL_MS;
 use lock_proto::redis::{Expiry, FenceBlock, Key, Reply, Request};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Node {
     }
 
     fn announce(&mut self, now: u64, key: &Key) {
-        self.signals.entry(key.clone()).or_insert(now / 1_000_000 + SIGNAL_LIFE_MS);
+        self.signals.entry(key.clone()).or_insert(now / 1_000_000 + SIGNAL_TTL_MS);
     }
 
     /// Mints tokens as if the server's clock always had room for them.

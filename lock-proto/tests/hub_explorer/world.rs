@@ -54,7 +54,7 @@ impl World {
         let (id, wake, nodes, log) = (self.next_id, self.wake, self.nodes.len(), self.log);
         let block = [1, 2, 64][self.rng.below(3)];
         let turn = Duration::from_millis([0, 20, 100, 1_000][self.rng.below(4)]);
-        let change = |config: lock_proto::redis::Config| config.wake(wake).fence_block(block).turn(turn);
+        let change = |config: lock_proto::redis::Config| config.wake(wake).fence_block(block).handover_window(turn);
         let mut process = Process::new(self.now, id, nodes, change, log);
         for n in 0..nodes {
             self.connect(&mut process, n);

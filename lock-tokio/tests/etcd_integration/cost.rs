@@ -46,7 +46,7 @@ async fn an_uncontended_lock_and_unlock_cost_two_calls() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn passing_on_inside_a_client_costs_no_call() {
     let etcd = Etcd::start();
-    let client = with(config(&etcd).session_ttl(LONG_TTL).turn(LONG_TTL));
+    let client = with(config(&etcd).session_ttl(LONG_TTL).handover_window(LONG_TTL));
     let mut guard = take(&client, "a").await;
     let all = calls(&etcd, "");
     for _ in 0..100 {

@@ -28,7 +28,7 @@ async fn a_hundred_waiters_of_two_clients_are_served_in_revision_order() {
     const EACH: usize = 50;
     let etcd = Etcd::start();
     let gate = take(&client(&etcd), "a").await;
-    let clients = [with(config(&etcd).turn(ms(5))), with(config(&etcd).turn(ms(5)))];
+    let clients = [with(config(&etcd).handover_window(ms(5))), with(config(&etcd).handover_window(ms(5)))];
     let (served_sender, mut served_waiters) = mpsc::unbounded_channel();
     let mut tasks = JoinSet::new();
     for index in 0..EACH {

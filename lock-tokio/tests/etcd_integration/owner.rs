@@ -62,7 +62,7 @@ async fn it_holds_while_the_lock_is_held_and_not_after() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_fails_after_the_lock_was_passed_on_inside_the_client() {
     let etcd = Etcd::start();
-    let client = with(config(&etcd).session_ttl(LONG_TTL).turn(LONG_TTL));
+    let client = with(config(&etcd).session_ttl(LONG_TTL).handover_window(LONG_TTL));
     let mut guard = take(&client, "a").await;
     for n in 0..3 {
         let owner = guard.owner_guard().unwrap();

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use lock_proto::etcd::message::{
     Compare, CompareWith, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, Op, PutRequest, RangeRequest,
-    RequestOp, TxnRequest, WatchAsk, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest,
+    RequestOp, TxnRequest, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequestUnion,
 };
 use lock_proto::etcd::{Ahead, LeaseId, Older, Queue, Request, Rpc};
 use lock_proto::sim::Rng;
@@ -12,7 +12,7 @@ use lock_proto::sim::etcd::Cluster;
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Call { conn: usize, user: usize, rpc: Rpc },
-    Watch { stream: usize, request: WatchAsk },
+    Watch { stream: usize, request: WatchRequestUnion },
     KeepAlive { lease: i64 },
     Compact { revision: i64 },
 }
@@ -218,14 +218,14 @@ impl Generator {
         RequestOp { request: (!self.rng.one_in(100)).then_some(request) }
     }
 
-    fn watch(&mut self, model: &Cluster) -> WatchAsk {
+    fn watch(&mut self, model: &Cluster) -> WatchRequestUnion {
         let watch_id = i64::try_from(self.rng.below(6)).unwrap();
         match self.rng.below(8) {
-            0 | 1 => WatchAsk::Cancel(WatchCancelRequest { watch_id }),
-            2 => WatchAsk::Progress(WatchProgressRequest {}),
+            0 | 1 => WatchRequestUnion::Cancel(WatchCancelRequest { watch_id }),
+            2 => WatchRequestUnion::Progress(WatchProgressRequest {}),
             _ => {
                 let key = self.key();
-                WatchAsk::Create(WatchCreateRequest {
+                WatchRequestUnion::Create(WatchCreateRequest {
                     range_end: self.end(&key),
                     key,
                     start_revision: match self.rng.below(4) {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use lock_proto::Instant;
 use lock_proto::etcd::message::{
     AuthenticateRequest, LeaseKeepAliveRequest, Op, OpResponse, PutRequest, RequestOp, ResponseHeader, TxnRequest,
-    TxnResponse, WatchAsk, WatchRequest, WatchResponse,
+    TxnResponse, WatchRequest, WatchRequestUnion, WatchResponse,
 };
 use lock_proto::etcd::{Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
 use lock_proto::sim::etcd::{Cluster, ClusterConfig, ClusterOutput};
@@ -177,14 +177,14 @@ impl Pair {
         self.model.handle_send(self.now, conn as u64, stream, message);
     }
 
-    fn watch(&mut self, stream: u64, request: &WatchAsk) {
+    fn watch(&mut self, stream: u64, request: &WatchRequestUnion) {
         let before = self.model.parked_count();
         self.send(stream, &StreamSend::Watch(WatchRequest { request: Some(request.clone()) }));
         if self.model.parked_count() == before {
             self.compare_messages();
             return;
         }
-        let WatchAsk::Create(create) = request else { self.fail("only a new watch can be parked") };
+        let WatchRequestUnion::Create(create) = request else { self.fail("only a new watch can be parked") };
         // In the model, the watch catches up now.
         let messages_before = self.messages;
         self.now = self.now + Duration::from_millis(100);

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use lock_proto::Instant;
 use lock_proto::etcd::message::{
     LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, Op, PutRequest, RangeRequest, RequestOp, TxnRequest,
-    WatchAsk, WatchCreateRequest, WatchRequest,
+    WatchCreateRequest, WatchRequest, WatchRequestUnion,
 };
 use lock_proto::etcd::{Rpc, Status, StreamKind, StreamSend};
 use lock_proto::sim::etcd::{Cluster, ClusterConfig, ClusterOutput, Condition};
@@ -43,7 +43,7 @@ fn grant(ttl: i64, id: i64) -> Rpc {
 }
 
 fn create(create: WatchCreateRequest) -> Step {
-    Step::Watch { stream: 0, request: WatchAsk::Create(create) }
+    Step::Watch { stream: 0, request: WatchRequestUnion::Create(create) }
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn a_member_that_is_left_alone_says_the_same() {
     let mut streams = kinds.map(|kind| real.stream(&runtime, kind, None));
     let create = WatchCreateRequest { key: "a".into(), watch_id: 1, ..WatchCreateRequest::default() };
     let first = [
-        StreamSend::Watch(WatchRequest { request: Some(WatchAsk::Create(create)) }),
+        StreamSend::Watch(WatchRequest { request: Some(WatchRequestUnion::Create(create)) }),
         StreamSend::KeepAlive(LeaseKeepAliveRequest { id: 5 }),
     ];
 

@@ -122,7 +122,7 @@ async fn work(client: Client, seen: Arc<Mutex<Vec<u64>>>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_grows_while_the_lock_is_passed_on_and_tokens_run_out() {
     let redis = Redis::start();
-    let client = with(config(&redis).fence_block(2).turn(LONG_TTL));
+    let client = with(config(&redis).fence_block(2).handover_window(LONG_TTL));
     let seen = Arc::new(Mutex::new(Vec::new()));
     let tasks: Vec<_> = (0..8).map(|_| tokio::spawn(work(client.clone(), Arc::clone(&seen)))).collect();
     for task in tasks {

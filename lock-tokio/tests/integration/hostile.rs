@@ -58,20 +58,20 @@ const fn breach(breach: Breach) -> Fault {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_of_another_protocol_is_recognised() {
-    let tls: Behaviour = |line| {
-        line.request()?;
-        line.say(&[0x15, 3, 1, 0, 2, 2, 70])?;
-        line.listen()
+    let tls: Behaviour = |conn| {
+        conn.request()?;
+        conn.write(&[0x15, 3, 1, 0, 2, 2, 70])?;
+        conn.drain()
     };
-    meet("", tls, &[breach(Breach::Tls)]).await;
-    let http: Behaviour = |line| {
-        line.request()?;
-        line.say(b"HTTP/1.1 400 Bad Request\r\n\r\n")?;
-        line.listen()
+    expect_fault("", tls, &[breach(Breach::Tls)]).await;
+    let http: Behaviour = |conn| {
+        conn.request()?;
+        conn.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")?;
+        conn.drain()
     };
-    meet("", http, &[breach(Breach::Http1)]).await;
-    let silent: Behaviour = |line| line.request().map(drop);
-    meet("", silent, &[Fault::ClosedEarly]).await;
+    expect_fault("", http, &[breach(Breach::Http1)]).await;
+    let silent: Behaviour = |conn| conn.request().map(drop);
+    expect_fault("", silent, &[Fault::ClosedEarly]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -141,7 +141,7 @@ async fn p3_endless_garbage() {
 async fn p3_replies_that_nobody_asked_for() {
     let talkative: Behaviour = |conn| conn.flood(b":1\r\n", FLOOD);
     // The first one may look like a malformed reply to the request.
-    expect_fault("", talkative, &[breach(Breach::Unasked), breach(Breach::WrongReply)]).await;
+    expect_fault("", talkative, &[breach(Breach::Unsolicited), breach(Breach::WrongReply)]).await;
     let wrong: Behaviour = |conn| {
         conn.request()?;
         conn.write(b"*3\r\n:1\r\n:2\r\n:3\r\n")?;
@@ -183,8 +183,12 @@ async fn p3_a_million_pushes() {
     };
     expect_fault("?protocol=resp3", pushes, &[breach(Breach::TooManyPushes)]).await;
     // RESP2 has no push messages.
-    expect_fault("", |conn| conn.flood(b">1\r\n+x\r\n", FLOOD), &[breach(Breach::Malformed), breach(Breach::Unasked)])
-        .await;
+    expect_fault(
+        "",
+        |conn| conn.flood(b">1\r\n+x\r\n", FLOOD),
+        &[breach(Breach::Malformed), breach(Breach::Unsolicited)],
+    )
+    .await;
 }
 
 /// Unsent data uses little memory, and the client gives up in time.

@@ -1,8 +1,5 @@
-//! Delayed ping replies.
-//!
-//! A gRPC server in Go, such as etcd, measures bandwidth: with the first data after the reply to
-//! its last ping, it sends another ping. Immediate replies would mean one ping per call, and so a
-//! third message in each direction.
+//! Delayed ping replies. A gRPC server in Go, such as etcd, sends another ping with the first data
+//! after the reply to its last one. Immediate replies would cost one ping per call.
 
 use alloc::vec::Vec;
 use core::task::{Context, Poll, Waker};
@@ -117,14 +114,12 @@ mod tests {
         frame(PING, 1, 0, &[of; 8])
     }
 
-    /// hyper's output, and what leaves of it.
     struct Written {
         acks: Acks,
         out: Vec<u8>,
     }
 
     impl Written {
-        /// After the preface.
         fn after_preface() -> Self {
             let mut written = Self { acks: Acks::default(), out: Vec::new() };
             written.write(&[b'P'; PREFACE]);

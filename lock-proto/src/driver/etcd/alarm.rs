@@ -1,8 +1,5 @@
-//! Wake-ups among the tasks of one connection.
-//!
-//! A call passes through several tasks of hyper's, each woken by the one before. These wake-ups
-//! come while the connection is polled, and concern it alone. Only wake-ups at other times go to
-//! the driver.
+//! Wake-ups among the tasks of one connection. A call passes through several tasks of hyper's.
+//! Wake-ups while the connection is polled concern it alone; only later ones go to the driver.
 
 use alloc::sync::Arc;
 use alloc::task::Wake;

@@ -1,8 +1,6 @@
-//! Limits on the number of elements in a server's message.
-//!
-//! An empty element of a repeated field takes two bytes on the wire, but about a hundred once
-//! decoded: 4 MiB become some 200 MB. So elements are counted before decoding. A message with more
-//! elements than any reply to the request can have is rejected.
+//! Limits on the number of elements in a server's message. An empty element takes two bytes on the
+//! wire but about a hundred decoded: 4 MiB become some 200 MB. So elements are counted before
+//! decoding.
 // E12
 
 use prost::DecodeError;
@@ -23,7 +21,6 @@ const MAX_EVENTS: usize = 4_096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bound {
     shape: Shape,
-    /// Maximal number of elements in total.
     elements: usize,
 }
 
@@ -33,7 +30,6 @@ enum Shape {
     Flat,
     Range,
     Txn,
-    /// One operation of a transaction.
     Op,
     Watch,
 }
@@ -52,7 +48,6 @@ impl Shape {
 }
 
 impl Bound {
-    /// Limits for the reply to a call.
     pub(super) fn of_answer(rpc: &Rpc) -> Self {
         match rpc {
             Rpc::Range(range) => Self { shape: Shape::Range, elements: keys(range) },
@@ -61,7 +56,6 @@ impl Bound {
         }
     }
 
-    /// Limits for a message of a stream.
     pub(super) const fn of_message(kind: StreamKind) -> Self {
         match kind {
             StreamKind::KeepAlive => Self { shape: Shape::Flat, elements: 0 },
@@ -190,7 +184,6 @@ mod tests {
         assert!(!admits(&first, &found(2).encode_to_vec()));
     }
 
-    /// As in a batch of writes.
     #[test]
     fn inner_transactions_count() {
         let (queue, lease) = (Queue::new(b"", b"a"), LeaseId::from_bits(0x7f));

@@ -11,13 +11,12 @@ use super::super::engine::{Engine, Notification};
 use super::super::event_loop::{EventLoop, Links};
 use super::super::host::Host;
 use super::super::shared::{Batch, Shared};
-use super::connection::{Connection, Fact};
+use super::connection::{Connection, Input};
 use crate::etcd::{self, Endpoint, Output};
 use crate::id::{ClientId, ConnId};
 use crate::lock::Machine;
 use crate::time::Instant;
 
-/// Creates the handle and the event loop of a client.
 pub(super) fn start<H: Host>(
     host: H,
     client: etcd::Client,
@@ -27,7 +26,7 @@ pub(super) fn start<H: Host>(
     let servers = endpoints.iter().map(|endpoint| format!("etcd://{}", endpoint.target).into()).collect();
     let routes = endpoints.iter().map(|endpoint| Route::new(endpoint.target.clone())).collect();
     let shared = Shared::new(id, servers, host.clock(), Etcd { client, commands: Vec::new() });
-    let connections = Connections { endpoints, routes, open: Vec::new(), commands: Vec::new(), facts: Vec::new() };
+    let connections = Connections { endpoints, routes, open: Vec::new(), commands: Vec::new(), inputs: Vec::new() };
     (Client::new(shared.clone()), EventLoop::new(host, shared, connections))
 }
 
@@ -75,7 +74,7 @@ pub(in super::super) struct Connections<H: Host> {
     routes: Vec<Route>,
     open: Vec<(ConnId, Connection<H>)>,
     commands: Vec<Output>,
-    facts: Vec<Fact>,
+    inputs: Vec<Input>,
 }
 
 impl<H: Host> Connections<H> {
@@ -148,24 +147,24 @@ impl<H: Host> Links<H> for Connections<H> {
     }
 
     fn poll(&mut self, host: &H, shared: &Shared<Etcd>, batch: &mut Batch, cx: &mut Context<'_>) -> bool {
-        let Self { endpoints, routes, open, facts, .. } = self;
+        let Self { endpoints, routes, open, inputs, .. } = self;
         let mut busy = false;
         open.retain_mut(|(conn, connection)| {
             let Some(route) = routes.get_mut(conn.node().index()) else { return false };
-            busy |= connection.poll(host, route, cx, facts);
-            if facts.is_empty() {
+            busy |= connection.poll(host, route, cx, inputs);
+            if inputs.is_empty() {
                 return true;
             }
             busy = true;
             let server = || endpoints.get(conn.node().index()).map(tracing::field::display);
             let mut goes_on = true;
-            for fact in facts.iter() {
-                match fact {
-                    Fact::Connected => {
+            for input in inputs.iter() {
+                match input {
+                    Input::Connected => {
                         route.record_outcome(None);
                         tracing::info!(%conn, server = server(), "connected");
                     }
-                    Fact::Ended(fault) => {
+                    Input::Ended(fault) => {
                         goes_on = false;
                         if connection.was_up() {
                             tracing::warn!(%conn, server = server(), %fault, "connection lost");
@@ -175,18 +174,18 @@ impl<H: Host> Links<H> for Connections<H> {
                             tracing::debug!(%conn, server = server(), %fault, "still cannot connect");
                         }
                     }
-                    Fact::Reply(..) | Fact::Message(..) | Fact::StreamEnded(..) => {}
+                    Input::Reply(..) | Input::Message(..) | Input::StreamEnded(..) => {}
                 }
             }
             shared.drive(batch, |core, now| {
                 let client = &mut core.engine.client;
-                for fact in facts.drain(..) {
-                    match fact {
-                        Fact::Connected => client.handle_connected(now, *conn),
-                        Fact::Reply(rpc, reply) => client.handle_reply(now, rpc, reply),
-                        Fact::Message(stream, message) => client.handle_message(now, stream, message),
-                        Fact::StreamEnded(stream, status) => client.handle_stream_ended(now, stream, status),
-                        Fact::Ended(fault) => client.handle_disconnected(now, *conn, fault),
+                for input in inputs.drain(..) {
+                    match input {
+                        Input::Connected => client.handle_connected(now, *conn),
+                        Input::Reply(rpc, reply) => client.handle_reply(now, rpc, reply),
+                        Input::Message(stream, message) => client.handle_message(now, stream, message),
+                        Input::StreamEnded(stream, status) => client.handle_stream_ended(now, stream, status),
+                        Input::Ended(fault) => client.handle_disconnected(now, *conn, fault),
                     }
                 }
             });

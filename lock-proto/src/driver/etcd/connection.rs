@@ -45,9 +45,9 @@ const CONNECTION_WINDOW: u32 = 1 << 20;
 /// Limits for one frame, and for a list of headers.
 const MAX_FRAME: u32 = 16 << 10;
 const MAX_HEADERS: u32 = 16 << 10;
-/// Maximal number of facts in one iteration, so that a fast server does not hold up timers and
+/// Maximal number of inputs in one iteration, so that a fast server does not hold up timers and
 /// other connections.
-const MAX_FACTS: usize = 256;
+const MAX_INPUTS: usize = 256;
 
 /// Maximal passes over the tasks in one iteration. The tasks of one pass wake those of the next,
 /// and a call takes a few passes.
@@ -55,12 +55,12 @@ const MAX_PASSES: usize = 16;
 
 /// Input for the machine.
 #[derive(Debug)]
-pub(super) enum Fact {
+pub(super) enum Input {
     Connected,
     Reply(RpcId, Result<RpcReply, Status>),
     Message(StreamId, StreamReceived),
     StreamEnded(StreamId, Status),
-    /// The connection has ended. Always the last fact.
+    /// The connection has ended. Always the last input.
     Ended(Fault),
 }
 
@@ -93,7 +93,7 @@ pub(super) struct Connection<H: Host> {
     streams: Vec<Stream>,
     origin: Option<Uri>,
     peer: Option<Peer>,
-    /// Delay output for one iteration, to join it with the machine's reaction to the last facts.
+    /// Delay output for one iteration, to join it with the machine's reaction to the last inputs.
     flush_later: bool,
     /// The machine has been notified that the connection is open.
     up: bool,
@@ -220,7 +220,7 @@ impl<H: Host> Connection<H> {
     }
 
     /// Makes progress on everything. True if there is more to do.
-    pub(super) fn poll(&mut self, host: &H, route: &mut Route, cx: &Context<'_>, facts: &mut Vec<Fact>) -> bool {
+    pub(super) fn poll(&mut self, host: &H, route: &mut Route, cx: &Context<'_>, inputs: &mut Vec<Input>) -> bool {
         if self.over {
             return false;
         }
@@ -232,26 +232,26 @@ impl<H: Host> Connection<H> {
         }
         let mut more = true;
         for _ in 0..MAX_PASSES {
-            more = self.poll_tasks(cx, facts) | self.poll_stream(host, route, cx);
+            more = self.poll_tasks(cx, inputs) | self.poll_stream(host, route, cx);
             if !self.up && self.conn_state.is_up() {
                 self.up = true;
                 // Precedes any reply, because the machine sends nothing earlier.
-                facts.push(Fact::Connected);
+                inputs.push(Input::Connected);
             }
-            more |= self.poll_streams(cx, facts);
+            more |= self.poll_streams(cx, inputs);
             more |= self.alarm.take();
             if !more || self.over {
                 break;
             }
         }
-        self.flush_later = !facts.is_empty() && !self.flush_later;
+        self.flush_later = !inputs.is_empty() && !self.flush_later;
         if !self.flush_later {
             self.flush(cx);
         }
         more |= self.alarm.end();
         if self.over {
             let why = self.conn_state.fault().unwrap_or(Fault::Closed);
-            facts.push(Fact::Ended(why));
+            inputs.push(Input::Ended(why));
             self.peer = None;
             self.state = State::Ended;
             self.streams.clear();
@@ -295,8 +295,8 @@ impl<H: Host> Connection<H> {
         self.over = true;
     }
 
-    fn poll_tasks(&mut self, cx: &mut Context<'_>, facts: &mut Vec<Fact>) -> bool {
-        for _ in 0..MAX_FACTS {
+    fn poll_tasks(&mut self, cx: &mut Context<'_>, inputs: &mut Vec<Input>) -> bool {
+        for _ in 0..MAX_INPUTS {
             let Self { new_tasks, tasks, .. } = self;
             let any_new = new_tasks.take(|task| {
                 tasks.push(boxed(async move {
@@ -306,7 +306,7 @@ impl<H: Host> Connection<H> {
             });
             match Pin::new(&mut *tasks).poll_next(cx) {
                 Poll::Ready(Some(Done::Work)) => {}
-                Poll::Ready(Some(Done::Reply(rpc, reply))) => facts.push(Fact::Reply(rpc, reply)),
+                Poll::Ready(Some(Done::Reply(rpc, reply))) => inputs.push(Input::Reply(rpc, reply)),
                 Poll::Ready(Some(Done::Opened(Ok(Opened { send, dispatch })))) => {
                     // Always present: the machine has validated the authority.
                     let Some(origin) = self.origin.take() else {
@@ -327,19 +327,19 @@ impl<H: Host> Connection<H> {
         true
     }
 
-    fn poll_streams(&mut self, cx: &mut Context<'_>, facts: &mut Vec<Fact>) -> bool {
+    fn poll_streams(&mut self, cx: &mut Context<'_>, inputs: &mut Vec<Input>) -> bool {
         let mut more = false;
         self.streams.retain_mut(|stream| {
-            let mut left = MAX_FACTS;
+            let mut left = MAX_INPUTS;
             while left > 0 {
                 match stream.incomings.poll_next(cx) {
                     Poll::Pending => return true,
                     Poll::Ready(Ok(message)) => {
                         left = left.saturating_sub(1 + events(&message));
-                        facts.push(Fact::Message(stream.id, message));
+                        inputs.push(Input::Message(stream.id, message));
                     }
                     Poll::Ready(Err(end)) => {
-                        facts.push(Fact::StreamEnded(stream.id, end));
+                        inputs.push(Input::StreamEnded(stream.id, end));
                         return false;
                     }
                 }

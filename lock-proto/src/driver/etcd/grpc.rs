@@ -1,9 +1,6 @@
-//! gRPC calls and streams over an open HTTP/2 connection, in the types of the state machine.
-//!
-//! tonic does the framing and parses statuses, and hyper speaks HTTP/2. This module decides who
-//! caused a failure. A status code counts as the server's only if the server sent it. After any
-//! other failure the server may have executed the request, so the status must not claim that it did
-//! not.
+//! gRPC calls and streams over an open HTTP/2 connection, in the types of the state machine. A
+//! status code counts as the server's only if the server sent it. After any other failure the
+//! request may have been executed, and the status must not claim otherwise.
 // E9
 
 use alloc::boxed::Box;
@@ -44,7 +41,6 @@ const INITIAL_BUFFER: usize = 512;
 const COALESCE_LIMIT: usize = 32 << 10;
 const AGENT: &str = concat!("lock-proto/", env!("CARGO_PKG_VERSION"));
 
-/// An open connection.
 #[derive(Clone)]
 pub(super) struct Peer {
     pub(super) send: SendRequest<Body>,
@@ -139,7 +135,6 @@ fn request<M>(message: M, token: Option<&Secret>) -> Result<tonic::Request<M>, S
     Ok(request)
 }
 
-/// Converts a status to the machine's type.
 fn status_of(status: &tonic::Status, status_sent: &AtomicBool) -> Status {
     let code = if status_sent.load(Ordering::Relaxed) {
         Code::from_number(status.code().into())
@@ -302,7 +297,7 @@ impl<T, U> Decoder for Typed<T, U> {
         let malformed = |error| tonic::Status::internal(format!("the server's message is malformed: {error}"));
         // The buffer holds the whole message in one piece.
         if !self.bound.admits(from.chunk()).map_err(malformed)? {
-            return Err(tonic::Status::internal("the server's message holds more than was asked for"));
+            return Err(tonic::Status::internal("the server's message has more elements than requested"));
         }
         (self.decode)(from).map(Some).map_err(malformed)
     }

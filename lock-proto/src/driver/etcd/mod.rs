@@ -22,8 +22,8 @@ use alloc::boxed::Box;
 use core::pin::Pin;
 
 pub use super::election::{Campaigning, Election, Leadership, ProclaimError};
-pub use super::lead::{LeadError, LeadershipEnd, ResignHandle, StopSignal};
 pub use super::query::Observation;
+pub use super::resign::{LeadError, LeadershipEnd, ResignHandle, StopSignal};
 pub use owner::{OwnerError, OwnerKeyExt};
 
 use super::client::Client;
@@ -36,7 +36,7 @@ use crate::id::ClientId;
 use calls::Connections;
 
 /// A task of a connection. It reaches the host's stream and timers only through state shared with
-/// the connection, so it is `Send` whatever the host.
+/// the connection, so it is `Send` for any host.
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 pub(super) type Driver<H> = EventLoop<H, Connections<H>>;

@@ -1,9 +1,6 @@
-//! Write buffer between hyper and the stream.
-//!
-//! A call consists of several frames, and hyper writes and flushes each of them from another task.
-//! Unbuffered, each call would cost several system calls here and as many wake-ups of the server,
-//! which are more expensive than the call. So output is buffered until all tasks have run, and
-//! leaves in one write. Only ping replies wait longer: see [`Acks`].
+//! Write buffer between hyper and the stream. hyper writes and flushes each frame of a call from
+//! another task. Output is buffered until all tasks have run, and leaves in one write. Only ping
+//! replies wait longer: see [`Acks`].
 
 use alloc::vec::Vec;
 use core::future::poll_fn;
@@ -22,14 +19,12 @@ use super::wire::Timers;
 /// Size limit. hyper waits while the buffer is full.
 const CAPACITY: usize = 64 << 10;
 
-/// Output to be written to a stream.
 #[derive(Default)]
 pub(super) struct Outbox(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
     waiting: Vec<u8>,
-    /// Number of bytes that the stream has taken.
     taken: usize,
     /// The stream has taken bytes since the last flush.
     unflushed: bool,
@@ -175,7 +170,6 @@ mod tests {
         assert_eq!(outbox.poll_write(&Context::from_waker(Waker::noop()), bytes), Poll::Ready(bytes.len()));
     }
 
-    /// Flushes, and returns the bytes that were written.
     fn left(outbox: &Outbox, socket: &mut Socket) -> Vec<u8> {
         assert!(outbox.poll_flush(&mut *socket, &mut Context::from_waker(Waker::noop())).is_ready());
         core::mem::take(&mut socket.got)

@@ -1,8 +1,6 @@
-//! What hyper requires of a runtime: a stream, timers and an executor.
-//!
-//! hyper requires all of them to be `Send`, unlike a host's streams and timers. So hyper gets
-//! buffers and a list of timers. The connection owns the host's stream and moves bytes between it
-//! and the buffers. The driver sleeps until the first timer.
+//! What hyper requires of a runtime: a stream, timers and an executor, all `Send`, unlike a host's.
+//! The connection owns the host's stream and moves bytes between it and hyper's buffers. The driver
+//! sleeps until the first timer.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -43,7 +41,7 @@ pub(super) struct ConnState(Mutex<Known>);
 struct Known {
     greeting: [u8; GREETING],
     greeted: usize,
-    /// Why it ended, as far as the stream can tell.
+    /// Why the stream ended.
     fault: Option<Fault>,
 }
 
@@ -54,7 +52,6 @@ impl ConnState {
         known.greeted == GREETING && known.fault.is_none()
     }
 
-    /// Why the stream ended, if it did.
     pub(super) fn fault(&self) -> Option<Fault> {
         locked(&self.0).fault
     }
@@ -208,7 +205,6 @@ impl Write for Wire {
     }
 }
 
-/// Pending timers of a connection.
 #[derive(Default)]
 pub(super) struct Sleeps(Mutex<Waiting>);
 
@@ -224,7 +220,6 @@ impl Sleeps {
         locked(&self.0).wakers.first_key_value().map(|((until, _), _)| *until)
     }
 
-    /// Wakes expired timers.
     pub(super) fn wake(&self, now: Instant) {
         let due = {
             let Waiting { wakers, .. } = &mut *locked(&self.0);

@@ -56,15 +56,13 @@ fn the_first_to_connect_wins() {
     let (client, mut driver) = world.client();
     drop(world.wait(&mut driver, client.lock("a").acquire()).unwrap());
     assert_eq!(tried(&world), [(ms(0), tcp(1)), (ms(250), tcp(2))]);
-    // Late, but not dead: at 250 ms the next one is begun beside it, and it is the first to
-    // connect.
+    // Late, but not dead: after 250 ms the next attempt starts beside it, and connects first.
     assert_eq!(world.with(|inner| inner.opening), 0);
     world.run(&mut driver, ms(1_000));
     assert_eq!(tried(&world), [], "one connection");
 }
 
-/// More dead addresses than fit into the time for a connection: the next attempt begins where that
-/// one ended.
+/// More dead addresses than fit into one timeout: the next attempt continues after them.
 #[test]
 fn many_dead_addresses() {
     let world = World::new();
@@ -112,7 +110,7 @@ fn an_address_that_leads_to_a_replica_comes_last() {
     drop(world.wait(&mut driver, waiting).unwrap());
 }
 
-/// The wake connection goes where commands go, whatever the name leads to by now.
+/// The wake connection uses the address of the command connection, even if the name now resolves to another.
 #[test]
 fn the_wake_connection_uses_the_address_of_the_commands() {
     let world = World::new();

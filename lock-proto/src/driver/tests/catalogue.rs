@@ -1,5 +1,4 @@
-//! The failure catalogue's cases that concern the handles; `docs/failures.md` lists them all,
-//! `tests/catalogue` has the rest.
+//! The cases of the failure catalogue (`docs/failures.md`) that concern the handles.
 
 use core::marker::PhantomData;
 use std::thread;
@@ -21,9 +20,7 @@ impl<T: Clone> Probe<T> {
     const IS_CLONE: bool = true;
 }
 
-/// Case C7: a guard's drop blocks the executor, does nothing, or panics where there is no runtime.
-/// It posts a message to the driver and returns: on any thread, with a runtime or none, also when
-/// the driver is gone.
+/// Case C7: a guard's drop posts a message and returns, on any thread, even without a driver.
 // H4
 #[test]
 fn catalogue_c7_a_guard_may_be_dropped_anywhere() {
@@ -32,8 +29,7 @@ fn catalogue_c7_a_guard_may_be_dropped_anywhere() {
     let lock = client.lock("a");
     let guard = world.wait(&mut driver, lock.acquire()).unwrap();
     world.settle(&mut driver);
-    // A thread without any runtime; the driver does not run meanwhile, so a drop that waits for it
-    // would hang.
+    // No runtime on this thread, and the driver does not run: a drop that waited would hang.
     thread::spawn(move || drop(guard)).join().unwrap();
     assert!(world.has_key("a"), "nothing has been sent yet");
     world.settle(&mut driver);
@@ -55,8 +51,7 @@ fn catalogue_c7_a_guard_may_be_dropped_anywhere() {
     thread::spawn(move || drop(guard)).join().unwrap();
 }
 
-/// Case C7: what guards that were dropped have left to do is lost when the process ends. An
-/// explicit release tells its outcome, and a shutdown drains what is left.
+/// Case C7: a release reports its outcome, and a shutdown drains the releases of dropped guards.
 // U1, U2
 #[test]
 fn catalogue_c7_a_shutdown_drains_what_was_dropped() {
@@ -64,8 +59,8 @@ fn catalogue_c7_a_shutdown_drains_what_was_dropped() {
     let (client, mut driver) = world.client();
     let guards: Vec<_> =
         ["a", "b", "c"].map(|name| world.wait(&mut driver, client.lock(name).acquire()).unwrap()).into();
-    let told = world.wait(&mut driver, client.lock("d").acquire()).unwrap();
-    assert_eq!(world.wait(&mut driver, told.release()), Release::Released);
+    let guard = world.wait(&mut driver, client.lock("d").acquire()).unwrap();
+    assert_eq!(world.wait(&mut driver, guard.release()), Release::Released);
     drop(guards);
     assert!(world.has_key("a") && world.has_key("b") && world.has_key("c"));
     let done = world.wait(&mut driver, client.shutdown(Duration::from_secs(1)));
@@ -73,8 +68,7 @@ fn catalogue_c7_a_shutdown_drains_what_was_dropped() {
     assert!(["a", "b", "c", "d"].iter().all(|name| !world.has_key(name)));
 }
 
-/// Case L2: "held" is a stored flag that stays true until some timer runs, and can flip back. It
-/// compares the clock at each question, and a loss is final.
+/// Case L2: "held" compares the clock at each call, and a loss is final.
 // T3
 #[test]
 fn catalogue_l2_held_is_asked_of_the_clock() {
@@ -94,8 +88,7 @@ fn catalogue_l2_held_is_asked_of_the_clock() {
     assert!(!guard.is_held());
 }
 
-/// Case U6: leaving the protected block after the lock has ended raises an error, which hides the
-/// result of the work. Both are returned, side by side.
+/// Case U6: the result of the work and the outcome of the release are returned side by side.
 // H4
 #[test]
 fn catalogue_u6_the_works_result_and_the_release_are_two_values() {
@@ -114,9 +107,7 @@ fn catalogue_u6_the_works_result_and_the_release_are_two_values() {
     assert_eq!(done, Protected { output: Ok(42), release: Release::Expired });
 }
 
-/// Case X1: the owner is a thread, and asynchronous code changes threads, so the release is
-/// refused. The owner is the guard: it is `Send`, and whoever has it gives it back (requirement
-/// H4).
+/// Case X1: the guard is the owner and is `Send`, so any thread may release it (requirement H4).
 #[test]
 fn catalogue_x1_a_guard_moves_between_threads() {
     let world = World::new();
@@ -134,8 +125,7 @@ fn catalogue_x1_a_guard_moves_between_threads() {
     assert_eq!(world.wait(&mut driver, releasing), Release::Released);
 }
 
-/// Case X8: a handle that can be copied: one copy gives the lock back, the other believes to hold
-/// it. A guard is no `Clone`; its observers are, and they hear of its end.
+/// Case X8: a guard cannot be cloned. Its observers can, and are notified of its end.
 // H4
 #[test]
 fn catalogue_x8_a_guard_cannot_be_copied() {

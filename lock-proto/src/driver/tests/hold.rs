@@ -1,4 +1,4 @@
-//! What a holder is told, and when.
+//! Notifications of a holder, and their timing.
 
 use core::cell::Cell;
 
@@ -40,8 +40,7 @@ fn validity_ends_by_the_clock_though_the_driver_never_runs() {
     assert_eq!(poll(&mut Box::pin(observer.lost())), Poll::Ready(Some(Loss::Expired)));
 }
 
-/// The failure catalogue's L1 and K5: the first word after a pause is the loss, whatever lies in
-/// the sockets.
+/// Cases L1 and K5: after a pause the loss is reported first, whatever the sockets hold.
 #[test]
 fn after_a_pause_the_first_word_is_lost() {
     let world = World::new();
@@ -161,8 +160,7 @@ fn manual_locks_end_unless_extended() {
     assert_eq!(world.wait(&mut driver, guard.extend()), Err(ExtendError::Lost(Loss::Expired)));
 }
 
-/// A renewal that was sent before the call is no answer, and of two that run at the same time each
-/// has its own.
+/// Concurrent extends are answered separately, and not by an earlier renewal.
 #[test]
 fn h3_an_extension_is_answered_by_a_request_of_its_own() {
     let world = World::new();
@@ -207,8 +205,7 @@ fn an_extension_that_is_not_confirmed_fails_or_loses() {
     assert!(matches!(extended, Err(ExtendError::Failed(_) | ExtendError::Lost(_))), "{extended:?}");
 }
 
-/// Requirement H5: an offer that nobody takes is withdrawn, and the future that is polled again
-/// waits anew.
+/// Requirement H5: an unclaimed offer is withdrawn. The future waits again when polled.
 #[test]
 fn an_unclaimed_grant_is_withdrawn() {
     let world = World::new();

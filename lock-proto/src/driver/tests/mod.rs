@@ -91,7 +91,7 @@ fn a_server_that_refuses_connections_is_named() {
 #[test]
 fn a_socket_that_takes_and_gives_a_few_bytes_at_a_time() {
     let world = World::new();
-    world.with(|inner| inner.mouthful = 7);
+    world.with(|inner| inner.max_write = 7);
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
     assert_eq!(world.wait(&mut driver, guard.release()), Release::Released);
@@ -118,8 +118,7 @@ fn waiters_of_one_client_are_served_in_order() {
     assert!(!world.has_key("a"));
 }
 
-/// A call finds out that the wait of another is over, and is given its place in the machine: the
-/// other is told all the same.
+/// A call expires the wait of another acquisition and gets its slot. The other is notified.
 #[test]
 fn a_wait_that_ends_in_the_call_of_another_is_told() {
     let world = World::new();
@@ -257,8 +256,7 @@ fn a_driver_that_is_dropped_between_wake_ups_forgets_nobody() {
     assert_eq!(woken(), 20);
 }
 
-/// Drops what it owns when the last clone of the waker is dropped, as a task of a simple executor
-/// does.
+/// Drops its content with the last clone of the waker, as a task of a simple executor does.
 struct Owning(#[expect(dead_code, reason = "owned to be dropped")] Mutex<Option<Guard>>);
 
 impl Wake for Owning {
@@ -276,8 +274,7 @@ fn a_waker_may_own_a_guard() {
             Waker::from(Arc::new(Owning(Mutex::new(Some(guard)))))
         }
     };
-    // Replaced by another waker, dropped with its future, dropped after a release that nobody
-    // awaited, dropped with the client.
+    // Replaced, dropped with its future, after an unawaited release, and with the client.
     let wakers: Vec<_> = ["a", "b", "c", "d"].map(|name| owning(name)(&world, &mut driver)).into();
     let [replaced, dropped, released, closed] = <[Waker; 4]>::try_from(wakers).unwrap();
     let busy = world.wait(&mut driver, client.lock("busy").acquire()).unwrap();

@@ -1,5 +1,4 @@
-//! A world of one simulated server, one clock and no threads, in which every step of the driver is
-//! taken by hand.
+//! One simulated server, one clock, no threads: tests take every step of the driver.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -37,24 +36,23 @@ struct Shared {
 
 pub(super) struct Inner {
     pub(super) node: Node,
-    /// New connections are refused.
     pub(super) down: bool,
     /// How many bytes a socket takes at a time.
-    pub(super) mouthful: usize,
+    pub(super) max_write: usize,
     /// The addresses of the server's name, and what comes of connecting to each.
     pub(super) addresses: Vec<(SocketAddr, Answers)>,
     /// Every attempt to connect to one, and when.
     pub(super) tried: Vec<(Instant, Address)>,
     /// Attempts that have not been dropped.
     pub(super) opening: usize,
-    /// Every sleep that the driver asked for.
+    /// Every sleep that the driver requested.
     pub(super) slept: Vec<Duration>,
     sleeps: Vec<(Instant, Waker)>,
     wires: BTreeMap<u64, Wire>,
     serial: u64,
 }
 
-/// What comes of an attempt to connect.
+/// Result of an attempt to connect.
 #[derive(Clone, Copy)]
 pub(super) enum Answers {
     Accepts,
@@ -89,7 +87,6 @@ struct Wire {
 }
 
 impl Inner {
-    /// How many connections the client has not closed.
     pub(super) fn open(&self) -> usize {
         self.wires.values().filter(|wire| !wire.hung_up).count()
     }
@@ -101,7 +98,7 @@ impl World {
         let inner = Inner {
             node,
             down: false,
-            mouthful: usize::MAX,
+            max_write: usize::MAX,
             addresses: [(address(1), Answers::Accepts)].into(),
             tried: Vec::new(),
             opening: 0,
@@ -328,18 +325,18 @@ pub(super) struct Socket {
 
 impl Socket {
     fn with_wire<R>(&self, work: impl FnOnce(&mut Wire, usize) -> R) -> Option<R> {
-        self.world.with(|inner| Some(work(inner.wires.get_mut(&self.id)?, inner.mouthful)))
+        self.world.with(|inner| Some(work(inner.wires.get_mut(&self.id)?, inner.max_write)))
     }
 }
 
 impl AsyncRead for Socket {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        let read = self.with_wire(|wire, mouthful| {
+        let read = self.with_wire(|wire, max_write| {
             if wire.to_client.is_empty() && !wire.closed {
                 wire.reader = Some(cx.waker().clone());
                 return Poll::Pending;
             }
-            let count = wire.to_client.len().min(buffer.len()).min(mouthful);
+            let count = wire.to_client.len().min(buffer.len()).min(max_write);
             buffer[..count].copy_from_slice(&wire.to_client[..count]);
             wire.to_client.drain(..count);
             Poll::Ready(Ok(count))
@@ -350,8 +347,8 @@ impl AsyncRead for Socket {
 
 impl AsyncWrite for Socket {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = self.with_wire(|wire, mouthful| {
-            let room = mouthful.saturating_sub(wire.to_node.len()).min(bytes.len());
+        let written = self.with_wire(|wire, max_write| {
+            let room = max_write.saturating_sub(wire.to_node.len()).min(bytes.len());
             if room == 0 {
                 wire.writer = Some(cx.waker().clone());
                 return Poll::Pending;
@@ -377,7 +374,7 @@ impl Drop for Socket {
     }
 }
 
-/// A future that is polled when it was woken.
+/// A future that is polled only after it was woken.
 pub(super) struct Task<F: Future> {
     future: Option<Pin<Box<F>>>,
     pub(super) wakes: Arc<Wakes>,

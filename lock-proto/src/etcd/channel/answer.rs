@@ -37,7 +37,7 @@ impl Channel {
         };
         if mismatch {
             // A server that violates the protocol is not trusted with anything else.
-            self.give_up(Fault::Protocol(Breach::WrongReply).into());
+            self.drop_connection(Fault::Protocol(Breach::WrongReply).into());
         }
     }
 
@@ -77,7 +77,7 @@ impl Channel {
             }
         }
         if let Some(error) = elsewhere {
-            self.give_up(error.into());
+            self.drop_connection(error.into());
         }
     }
 }

@@ -15,12 +15,10 @@ use crate::time::Instant;
 /// Maximal number of requests in flight. Others stay queued, where they can still be withdrawn.
 pub(super) const MAX_IN_FLIGHT: usize = 128;
 
-/// Number of write calls in flight at which further writes start to batch. With two, the server has
-/// work while the reply to the other call is in transit.
+/// Number of write calls in flight at which writes start to batch. Two keep the server busy.
 const BATCH_THRESHOLD: usize = 2;
 
-/// How long a write waits for others while that many calls are in flight. A fast connection replies
-/// earlier, and a slow one makes this delay negligible.
+/// How long a write waits for others while that many calls are in flight.
 const BATCH_DELAY: Duration = Duration::from_millis(2);
 
 /// A request without a reply.
@@ -31,8 +29,7 @@ pub(super) struct Call {
     queued_at: Instant,
     /// How long it may stay queued.
     timeout: Duration,
-    /// It was requeued once, for lack of a valid token or because its batch was refused. Never
-    /// batched again.
+    /// It was requeued once, for lack of a token or after a refused batch. Never batched again.
     pub(super) retried: bool,
     /// Position in the queue. A requeued call keeps it, and so goes ahead of later calls.
     place: u64,
@@ -83,12 +80,9 @@ pub(super) struct Calls {
     waiting: Waiting<Call>,
     /// Writes that may be batched.
     writes: Waiting<Call>,
-    /// Calls in flight, by the serial number of their RPC, until the reply or the end of the
-    /// connection.
+    /// Calls in flight, by the serial number of their RPC.
     in_flight: BTreeMap<u64, Sent>,
-    /// Number of requests in `in_flight`.
     in_flight_requests: usize,
-    /// Number of calls in `in_flight` that write.
     in_flight_writes: usize,
     /// Maximal batch size for the current server; 1 disables batching.
     max_batch: usize,
@@ -132,7 +126,7 @@ impl Calls {
             || first.queued_at + BATCH_DELAY <= now
     }
 
-    /// When the first queued write leaves at the latest. `None` if there is no room in flight.
+    /// Deadline for sending the first queued write. `None` if there is no room in flight.
     pub(super) fn batch_deadline(&self) -> Option<Instant> {
         let (_, first) = self.writes.iter().next().filter(|_| self.has_room())?;
         Some(first.queued_at + BATCH_DELAY)
@@ -172,8 +166,8 @@ impl Calls {
         Some(rpc)
     }
 
-    /// Positions of the writes that leave together with `first`: later ones whose queues overlap
-    /// with no other in the batch. That preserves the order of writes to one queue.
+    /// Positions of the writes to send with `first`: later ones whose queues do not overlap, which
+    /// preserves the order within a queue.
     fn select_batch(&self, first: &Call) -> Vec<u64> {
         let max = self.max_batch.min(MAX_IN_FLIGHT - self.in_flight_requests);
         let mut chosen = Vec::<&Call>::new();
@@ -207,7 +201,6 @@ impl Calls {
         sent
     }
 
-    /// Removes the call with this serial number from those in flight.
     pub(super) fn answered(&mut self, serial: u64) -> Option<Sent> {
         self.in_flight.remove(&serial).map(|sent| self.uncount(sent))
     }
@@ -223,8 +216,7 @@ impl Calls {
         self.max_batch = self.max_batch.min(count / 2).max(1);
     }
 
-    /// Restores the batch size, because the next connection may lead to another server. The caller
-    /// has answered everything in flight.
+    /// Restores the batch size: the next connection may lead to another server.
     pub(super) const fn disconnected(&mut self) {
         self.max_batch = self.initial_max_batch;
     }

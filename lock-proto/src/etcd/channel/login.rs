@@ -1,8 +1,5 @@
-//! Login and its token.
-//!
-//! Simple tokens, etcd's default, are known to every member that was running when they were issued.
-//! Each member expires them by its own clock, five minutes after their last use there, and a
-//! restarted member knows none. So each connection starts with a login.
+//! Login and its token. Simple tokens, etcd's default, expire on each member five minutes after
+//! their last use there, and a restarted member knows none. So each connection starts with a login.
 
 use alloc::boxed::Box;
 use alloc::string::ToString as _;
@@ -51,8 +48,7 @@ impl Channel {
         self.out.push_back(ChannelOutput::Do(Output::Call { rpc, request, token: None }));
     }
 
-    /// Replaces the token of the login `seen`, which has expired. Does nothing if there was a newer
-    /// login.
+    /// Replaces the token of the login `seen`, which has expired, unless there was a newer login.
     pub(super) fn log_in_again(&mut self, seen: u64) {
         if self.is_up() && self.login.count == seen && self.config.user.is_some() {
             self.log_in(self.now + self.config.connect_timeout);
@@ -65,7 +61,7 @@ impl Channel {
                 self.login.done(Some(&answer.token));
                 return self.up();
             }
-            Ok(_) => return self.give_up(Fault::Protocol(Breach::WrongReply).into()),
+            Ok(_) => return self.drop_connection(Fault::Protocol(Breach::WrongReply).into()),
             Err(status) => status,
         };
         let meaning = Meaning::of(&status);
@@ -76,7 +72,7 @@ impl Channel {
             }
             Meaning::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => self.refuse_all(error),
             meaning @ (Meaning::Refused(_) | Meaning::LogIn(_) | Meaning::Unknown { .. }) => {
-                self.give_up(meaning.error(&status).into());
+                self.drop_connection(meaning.error(&status).into());
             }
         }
     }
@@ -86,8 +82,8 @@ impl Channel {
         self.last_error = None;
     }
 
-    /// The server rejected the login: refuses everything that is queued. Backs off as if every
-    /// endpoint had failed, because the members of a cluster share their users.
+    /// The server rejected the login: refuses everything that is queued, and backs off as if every
+    /// endpoint had failed. Members share their users.
     fn refuse_all(&mut self, error: ServerError) {
         while let Some(call) = self.calls.pop_waiting().or_else(|| self.keep_alives.pop_waiting()) {
             self.reply(call, Reply::Refused(Refusal::Error(error.clone())));
@@ -95,6 +91,6 @@ impl Channel {
         self.watches.refuse_all(&error, &mut self.out);
         self.backoff.failures = self.backoff.failures.max(u32::from(self.config.endpoints));
         self.opened_at = self.now;
-        self.give_up(error.into());
+        self.drop_connection(error.into());
     }
 }

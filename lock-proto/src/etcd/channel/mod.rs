@@ -4,8 +4,8 @@
 mod answer;
 mod batch;
 mod calls;
+mod interface;
 mod login;
-mod seam;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -16,16 +16,16 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-pub use self::seam::{ChannelConfig, ChannelOutput};
+pub use self::interface::{ChannelConfig, ChannelOutput};
 
 use self::calls::Calls;
 use self::login::Login;
 use self::streams::{KeepAlives, Step};
 use self::watch::{WatchSpec, Watches};
+use super::locks_output::WatchId;
 use super::output::Output;
 use super::request::{Reply, Request};
 use super::rpc::{RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
-use super::seam::WatchId;
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
 use crate::jitter::mix;
@@ -63,7 +63,6 @@ pub struct Channel {
     endpoint: u16,
     /// Consecutive failures. A connection that lasts resets them.
     backoff: Failures,
-    /// When the current connection was opened.
     opened_at: Instant,
     /// Why the last connection failed. Cleared by the next successful login.
     last_error: Option<Cause>,
@@ -252,7 +251,7 @@ impl Channel {
             (StreamKind::KeepAlive, StreamReceived::KeepAlive(response)) => self.handle_keep_alive(&response),
             (StreamKind::Watch, StreamReceived::Watch(response)) => self.handle_watch(response),
             (StreamKind::KeepAlive, StreamReceived::Watch(_)) | (StreamKind::Watch, StreamReceived::KeepAlive(_)) => {
-                self.give_up(Fault::Protocol(Breach::WrongReply).into());
+                self.drop_connection(Fault::Protocol(Breach::WrongReply).into());
             }
         }
         self.update_silence();
@@ -288,12 +287,12 @@ impl Channel {
         match self.phase {
             Phase::Up if self.silent_until().is_some_and(|until| until <= now) => {
                 self.silent_connections = self.silent_connections.saturating_add(1);
-                self.give_up(Fault::TimedOut.into());
+                self.drop_connection(Fault::TimedOut.into());
             }
             Phase::Closed | Phase::Up => {}
             Phase::Connecting { until } | Phase::LoggingIn { until, .. } => {
                 if until <= now {
-                    self.give_up(Fault::TimedOut.into());
+                    self.drop_connection(Fault::TimedOut.into());
                 }
             }
             Phase::BackingOff { until } => {
@@ -404,7 +403,6 @@ impl Channel {
         }
     }
 
-    /// Records that something arrived.
     // E13
     fn note_arrival(&mut self) {
         if let Some(since) = &mut self.silent_since {
@@ -424,11 +422,8 @@ impl Channel {
         self.silent_since = if outstanding { self.silent_since.or(Some(self.now)) } else { None };
     }
 
-    /// How long the connection may stay silent while a reply is outstanding.
-    ///
-    /// A slow server gets more time, and so does every server once all of them were silent.
-    /// Resending the same requests on a new connection would only add load to a server that is
-    /// already slow.
+    /// How long the connection may stay silent while a reply is outstanding. Slow servers get more
+    /// time, because resending requests on a new connection would add to their load.
     // E13
     fn longest_silence(&self) -> Duration {
         let rounds = self.silent_connections / u32::from(self.config.endpoints.max(1));
@@ -449,7 +444,7 @@ impl Channel {
     }
 
     /// Drops the connection and moves on to the next endpoint.
-    fn give_up(&mut self, cause: Cause) {
+    fn drop_connection(&mut self, cause: Cause) {
         self.disconnect();
         self.disconnected(cause);
     }

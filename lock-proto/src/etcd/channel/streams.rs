@@ -1,5 +1,4 @@
-//! The keep-alive stream, and what both streams share: handling of their ends, and the backoff
-//! before they are reopened.
+//! The keep-alive stream, and the backoff that both streams share.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
@@ -26,8 +25,7 @@ struct PendingKeepAlive {
     lease: LeaseId,
 }
 
-/// The keep-alive stream. etcd replies in order, so the n-th reply for a lease on a stream belongs
-/// to the n-th request for it.
+/// The keep-alive stream. etcd's n-th reply for a lease answers the n-th request for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct KeepAlives {
     waiting: Waiting<PendingKeepAlive>,
@@ -136,11 +134,11 @@ impl Channel {
     pub(super) fn stream_ended(&mut self, kind: StreamKind, status: &Status) {
         let meaning = Meaning::of(status);
         let elsewhere = meaning.elsewhere();
-        let lacks_login = matches!(meaning, Meaning::LogIn(_));
+        let needs_login = matches!(meaning, Meaning::LogIn(_));
         let refused = matches!(&meaning, Meaning::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused);
         let error = meaning.error(status);
         if elsewhere {
-            return self.give_up(error.into());
+            return self.drop_connection(error.into());
         }
         match kind {
             StreamKind::KeepAlive => {
@@ -150,12 +148,12 @@ impl Channel {
                 while let Some(call) = self.keep_alives.pop_in_flight() {
                     self.reply(call, Reply::Unknown(Cause::from(error.clone())));
                 }
-                if lacks_login {
+                if needs_login {
                     self.log_in_again(self.login.count);
                 }
             }
             StreamKind::Watch => {
-                let login = if lacks_login {
+                let login = if needs_login {
                     self.watches.denied(&error, self.config.user.is_some(), &mut self.out)
                 } else {
                     if refused {
@@ -171,7 +169,7 @@ impl Channel {
         }
         let failures = self.watches.failures().max(self.keep_alives.backoff.failures);
         if failures >= STREAM_TRIES && self.config.endpoints > 1 {
-            self.give_up(Fault::Closed.into());
+            self.drop_connection(Fault::Closed.into());
         }
     }
 

@@ -10,7 +10,8 @@ mod watch;
 
 use super::*;
 use crate::etcd::message::{
-    AuthenticateResponse, KeyValue, LeaseGrantResponse, LeaseKeepAliveResponse, ResponseHeader, WatchAsk, WatchResponse,
+    AuthenticateResponse, KeyValue, LeaseGrantResponse, LeaseKeepAliveResponse, ResponseHeader, WatchRequestUnion,
+    WatchResponse,
 };
 use crate::etcd::request::{Found, LeaseId, Refusal};
 use crate::etcd::rpc::{Code, Rpc};
@@ -131,7 +132,6 @@ impl Rig {
         conn
     }
 
-    /// Expects a unary call as the next output.
     fn call(&mut self) -> RpcId {
         match self.channel.poll_output() {
             Some(ChannelOutput::Do(Output::Call { rpc, .. })) => rpc,
@@ -139,7 +139,6 @@ impl Rig {
         }
     }
 
-    /// Expects the opening of a stream as the next output.
     fn stream(&mut self, kind: StreamKind) -> StreamId {
         match self.channel.poll_output() {
             Some(ChannelOutput::Do(Output::Open { stream, .. })) if stream.kind() == kind => stream,
@@ -164,7 +163,6 @@ impl Rig {
         self.channel.handle_timeout(self.now);
     }
 
-    /// Advances time to the next deadline.
     fn until_due(&mut self) {
         let due = self.channel.next_deadline().unwrap();
         self.pass(due.since(self.now));

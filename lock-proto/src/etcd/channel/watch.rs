@@ -1,18 +1,14 @@
 //! The watch stream. A single stream carries all watches.
 //!
-//! The code relies on the following behaviour, tried on etcd 3.4.23 and read in its source,
-//! `server/etcdserver/api/v3rpc/watch.go`:
+//! The code relies on this behaviour, tried on etcd 3.4.23 and read in
+//! `server/etcdserver/api/v3rpc/watch.go`: a client may choose the id of a watch. Creations are
+//! answered in order; a refused one with `created` and `canceled`, and the id -1. A cancellation is
+//! answered with `canceled`. The header of a `created` has the revision after which every change is
+//! reported.
 //!
-//! - A client may choose the id of a watch.
-//! - The server handles requests in order, so it answers creations in order.
-//! - It answers a creation that is not allowed with `created` and `canceled`, and the id -1.
-//! - It answers a cancellation with `canceled`.
-//! - The header of a `created` has the revision after which every change is reported.
-//!
-//! A silent stream is probed by creating a watch and cancelling it at once, not by a progress
-//! request. From 3.4.25 and 3.5.8 on, etcd does not answer progress requests while nothing has been
-//! written since the youngest watch was opened (etcd issue 17507). A silent stream is just that
-//! case.
+//! A silent stream is probed by creating and cancelling a watch. Progress requests do not work:
+//! from 3.4.25 and 3.5.8 on, etcd does not answer them while nothing was written since the youngest
+//! watch was opened (etcd issue 17507).
 // E5
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -24,12 +20,12 @@ use bytes::Bytes;
 
 use super::streams::Step;
 use super::{ChannelConfig, ChannelOutput};
+use crate::etcd::locks_output::WatchId;
 use crate::etcd::message::{
-    DELETED, KeyValue, NO_PUT, WatchAsk, WatchCancelRequest, WatchCreateRequest, WatchEvent, WatchRequest,
+    DELETED, KeyValue, NO_PUT, WatchCancelRequest, WatchCreateRequest, WatchEvent, WatchRequest, WatchRequestUnion,
     WatchResponse,
 };
 use crate::etcd::rpc::StreamId;
-use crate::etcd::seam::WatchId;
 use crate::etcd::status::denial;
 use crate::lock::{Failures, ServerError};
 use crate::time::Instant;
@@ -37,12 +33,10 @@ use crate::time::Instant;
 /// Maximal number of unanswered creations. See [`MAX_IN_FLIGHT`](super::calls::MAX_IN_FLIGHT).
 const MAX_UNANSWERED: usize = super::calls::MAX_IN_FLIGHT;
 
-/// Range of keys to watch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct WatchSpec {
     pub(super) key: Bytes,
     pub(super) end: Bytes,
-    /// Report deletions only.
     pub(super) deletions: bool,
 }
 
@@ -51,21 +45,25 @@ struct Watch {
     spec: WatchSpec,
     state: State,
     backoff: Failures,
-    /// The login at the time of the request, or the one with which the watch last worked. If a
-    /// later login is denied, the denial is final.
+    /// The login with which the watch last worked. A denial after a later login is final.
     proven: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum State {
-    /// To be created.
     New,
-    /// Creation was requested.
-    Creating { wire: i64 },
+    Creating {
+        wire: i64,
+    },
     /// Every change is reported.
-    Open { wire: i64, since: Instant },
+    Open {
+        wire: i64,
+        since: Instant,
+    },
     /// The server cancelled it. Recreated after a pause.
-    Pausing { until: Instant },
+    Pausing {
+        until: Instant,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -90,9 +88,7 @@ struct Open {
 pub(super) struct Watches {
     seed: u64,
     watches: BTreeMap<WatchId, Watch>,
-    /// Watches in state `New`.
     to_create: BTreeSet<WatchId>,
-    /// Watches in state `Pausing`.
     pausing: BTreeSet<(Instant, WatchId)>,
     stream: Option<Open>,
     /// Watches by their id on this stream. Messages for other ids are dropped.
@@ -113,8 +109,8 @@ pub(super) enum Verdict {
     Fine,
     /// The message is malformed and may have hidden a change. Reopen the stream.
     Broken,
-    /// A watch was denied. Reopen the stream, after a new login unless there has been one since
-    /// this login.
+    /// A watch was denied. Reopen the stream, after a new login unless this one is no longer
+    /// current.
     LogIn(u64),
 }
 
@@ -259,8 +255,7 @@ impl Watches {
         self.backoff = Failures::default();
     }
 
-    /// The stream ended for lack of a valid token. Refuses watches that a later login did not help,
-    /// and returns the login of the stream.
+    /// The stream ended for lack of a valid token. Refuses watches that a later login did not help.
     pub(super) fn denied(
         &mut self,
         error: &ServerError,
@@ -272,8 +267,8 @@ impl Watches {
         Some(login)
     }
 
-    /// Handles expired timers. Returns true if a reply is overdue on this stream, so that it must
-    /// be reopened. Other streams may still work.
+    /// Handles expired timers. Returns true if a reply is overdue, so that the stream must be
+    /// reopened.
     #[must_use]
     pub(super) fn timeout(&mut self, now: Instant, config: &ChannelConfig, silence: Duration) -> bool {
         if self.pause.is_some_and(|until| until <= now) {
@@ -310,7 +305,7 @@ impl Watches {
         }
         let Some(stream) = self.stream else { return Some(Step::Open) };
         let request = match self.commands.pop_front() {
-            Some(Command::Cancel(wire)) => WatchAsk::Cancel(WatchCancelRequest { watch_id: wire }),
+            Some(Command::Cancel(wire)) => WatchRequestUnion::Cancel(WatchCancelRequest { watch_id: wire }),
             Some(Command::Probe(spec)) => {
                 let (wire, create) = self.create(now, spec);
                 self.commands.push_front(Command::Cancel(wire));
@@ -329,7 +324,7 @@ impl Watches {
         Some(Step::Send(stream.id, WatchRequest { request: Some(request) }))
     }
 
-    fn create(&mut self, now: Instant, spec: WatchSpec) -> (i64, WatchAsk) {
+    fn create(&mut self, now: Instant, spec: WatchSpec) -> (i64, WatchRequestUnion) {
         self.wire += 1;
         if let Some(stream) = self.stream.as_mut().filter(|_| self.unanswered.is_empty()) {
             stream.oldest_unanswered = now;
@@ -346,7 +341,7 @@ impl Watches {
             watch_id: self.wire,
             fragment: true,
         };
-        (self.wire, WatchAsk::Create(request))
+        (self.wire, WatchRequestUnion::Create(request))
     }
 
     pub(super) fn stream(&self) -> Option<StreamId> {
@@ -375,8 +370,8 @@ impl Watches {
         !self.unanswered.is_empty()
     }
 
-    /// When the stream is reopened unless something arrives first, while a reply is outstanding on
-    /// it. It gets at least as much time as the connection, whose current limit is `silence`.
+    /// When the stream is reopened unless something arrives first. Not earlier than the connection,
+    /// whose limit is `silence`.
     // E13
     fn silent_until(&self, config: &ChannelConfig, silence: Duration) -> Option<Instant> {
         let stream = self.stream.filter(|_| self.any_in_flight())?;

@@ -1,16 +1,14 @@
-//! Cleanup: deletes the keys that attempts and holds leave in the store.
-//!
-//! There is one cleanup for each lease whose key may remain. It ends with a confirmed delete. If a
-//! create may still be executed, the key is watched for another TTL, and deleted if it appears. A
-//! partitioned member can delay a request even longer: the watch then lasts until the lease is
-//! revoked. A lost session ends its cleanups, since its keys end with the lease.
+//! Cleanup: deletes the keys that attempts and holds leave in the store, one cleanup for each
+//! lease. If a create may still be executed, the key is watched for another TTL; if a member is
+//! partitioned, until the lease is revoked. A lost session ends its cleanups, because its keys end
+//! with the lease.
 // E3, E6, U1
 
 use super::sessions::SessionId;
 use super::{Contention, Context, Lock};
+use crate::etcd::locks_output::WatchId;
 use crate::etcd::message::KeyValue;
 use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
-use crate::etcd::seam::WatchId;
 use crate::lock::{Release, Retry};
 use crate::time::Instant;
 
@@ -48,7 +46,7 @@ impl CleanupCall {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Todo {
+enum NextStep {
     /// The key is in use; cleanup resumes after that.
     Paused,
     Look,
@@ -66,7 +64,7 @@ enum Todo {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Cleanup {
     pub(super) session: SessionId,
-    todo: Todo,
+    next: NextStep,
     /// The key may remain after its use: a create may be late, or a delete was not confirmed.
     unsettled: bool,
     retry: Retry<CleanupCall>,
@@ -74,7 +72,7 @@ pub(super) struct Cleanup {
 
 impl Cleanup {
     const fn new(session: SessionId) -> Self {
-        Self { session, todo: Todo::Paused, unsettled: false, retry: Retry::new(None) }
+        Self { session, next: NextStep::Paused, unsettled: false, retry: Retry::new(None) }
     }
 
     pub(super) fn awaits(&self, serial: u64) -> bool {
@@ -87,38 +85,38 @@ impl Cleanup {
     }
 
     pub(super) const fn is_only_a_watch(&self) -> bool {
-        !self.is_busy() && matches!(self.todo, Todo::Watch { .. } | Todo::Nothing)
+        !self.is_busy() && matches!(self.next, NextStep::Watch { .. } | NextStep::Nothing)
     }
 
     /// Returns true if the watch lasts as long as the lease, which should therefore end soon.
     pub(super) const fn is_open_ended(&self) -> bool {
-        !self.is_busy() && matches!(self.todo, Todo::Watch { until: None, .. })
+        !self.is_busy() && matches!(self.next, NextStep::Watch { until: None, .. })
     }
 
     pub(super) fn watches(&self, id: WatchId) -> bool {
-        matches!(self.todo, Todo::Watch { watch: Some(watch), .. } if watch == id)
+        matches!(self.next, NextStep::Watch { watch: Some(watch), .. } if watch == id)
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
         if self.is_busy() {
             return None;
         }
-        match self.todo {
-            Todo::Look | Todo::Delete(_) => self.retry.due(),
-            Todo::Watch { until, .. } => until.max(self.retry.due().filter(|_| until.is_some())),
-            Todo::Paused | Todo::Nothing => None,
+        match self.next {
+            NextStep::Look | NextStep::Delete(_) => self.retry.due(),
+            NextStep::Watch { until, .. } => until.max(self.retry.due().filter(|_| until.is_some())),
+            NextStep::Paused | NextStep::Nothing => None,
         }
     }
 
     /// Sets the next action, and closes a watch that it does not need.
-    fn set(&mut self, ctx: &mut Context, todo: Todo) {
-        let stays = matches!(todo, Todo::Watch { .. });
-        if let Todo::Watch { watch: Some(watch), .. } = self.todo
+    fn set(&mut self, ctx: &mut Context, next: NextStep) {
+        let stays = matches!(next, NextStep::Watch { .. });
+        if let NextStep::Watch { watch: Some(watch), .. } = self.next
             && !stays
         {
             ctx.close_watch(watch);
         }
-        self.todo = todo;
+        self.next = next;
     }
 }
 
@@ -133,16 +131,16 @@ impl Lock {
 
     /// Schedules the deletion of a key that was last changed at `modified`.
     pub(super) fn schedule_key(&mut self, ctx: &mut Context, session: SessionId, modified: i64) {
-        self.schedule(ctx, session, Todo::Delete(modified));
+        self.schedule(ctx, session, NextStep::Delete(modified));
     }
 
     pub(super) fn schedule_look(&mut self, ctx: &mut Context, session: SessionId) {
-        self.schedule(ctx, session, Todo::Look);
+        self.schedule(ctx, session, NextStep::Look);
     }
 
-    fn schedule(&mut self, ctx: &mut Context, session: SessionId, todo: Todo) {
+    fn schedule(&mut self, ctx: &mut Context, session: SessionId, next: NextStep) {
         let cleanup = self.cleanup(session);
-        cleanup.set(ctx, todo);
+        cleanup.set(ctx, next);
         cleanup.retry.set_due(None);
         cleanup.retry.succeeded();
         self.work(ctx, session);
@@ -151,7 +149,7 @@ impl Lock {
     /// Takes over a call in flight for an abandoned key.
     pub(super) fn schedule_call(&mut self, ctx: &mut Context, session: SessionId, call: CleanupCall) {
         let cleanup = self.cleanup(session);
-        cleanup.set(ctx, Todo::Look);
+        cleanup.set(ctx, NextStep::Look);
         cleanup.retry.sent(CleanupCall { emitted: ctx.now, ..call });
     }
 
@@ -166,19 +164,18 @@ impl Lock {
     pub(super) fn pause_cleanup(&mut self, ctx: &mut Context, session: SessionId) {
         let Some(cleanup) = self.store.cleanups.iter_mut().find(|cleanup| cleanup.session == session) else { return };
         // An unconfirmed key may still exist after that use.
-        cleanup.unsettled |= matches!(cleanup.todo, Todo::Look | Todo::Delete(_));
-        cleanup.set(ctx, Todo::Paused);
+        cleanup.unsettled |= matches!(cleanup.next, NextStep::Look | NextStep::Delete(_));
+        cleanup.set(ctx, NextStep::Paused);
         self.store.cleanups.retain(|cleanup| cleanup.session != session || cleanup.unsettled);
     }
 
     /// Resumes a paused cleanup when the key is no longer in use.
     pub(super) fn resume_cleanup(&mut self, ctx: &mut Context, session: SessionId) {
-        if self.store.cleanups.iter().any(|cleanup| cleanup.session == session && cleanup.todo == Todo::Paused) {
+        if self.store.cleanups.iter().any(|cleanup| cleanup.session == session && cleanup.next == NextStep::Paused) {
             self.schedule_look(ctx, session);
         }
     }
 
-    /// Sends the next request if it is due.
     fn work(&mut self, ctx: &mut Context, session: SessionId) {
         let Some(lease) = ctx.lease(session) else { return };
         let (queue, now) = (self.key.clone(), ctx.now);
@@ -186,18 +183,18 @@ impl Lock {
         if !cleanup.retry.is_ready(now) {
             return;
         }
-        let (kind, request) = match &mut cleanup.todo {
-            Todo::Look => (Kind::Look, Request::Look { queue, lease, before: None, ahead: None }),
-            Todo::Delete(modified) => (Kind::Delete, Request::Delete { queue, lease, modified: *modified }),
-            Todo::Watch { watch: watch @ None, .. } => {
+        let (kind, request) = match &mut cleanup.next {
+            NextStep::Look => (Kind::Look, Request::Look { queue, lease, before: None, ahead: None }),
+            NextStep::Delete(modified) => (Kind::Delete, Request::Delete { queue, lease, modified: *modified }),
+            NextStep::Watch { watch: watch @ None, .. } => {
                 *watch = Some(ctx.open_watch(queue.key(lease)));
                 return;
             }
             // Read once more at the end of the watch.
-            Todo::Watch { until: Some(until), .. } if *until <= now => {
+            NextStep::Watch { until: Some(until), .. } if *until <= now => {
                 (Kind::Look, Request::Look { queue, lease, before: None, ahead: None })
             }
-            Todo::Watch { .. } | Todo::Paused | Todo::Nothing => return,
+            NextStep::Watch { .. } | NextStep::Paused | NextStep::Nothing => return,
         };
         self.send_request(ctx, session, kind, request);
     }
@@ -243,7 +240,7 @@ impl Lock {
             }
             // The create was not executed, and there was nothing else to clean up.
             Reply::Refused(_) | Reply::NotSent(_) if call.kind == Kind::Create && !cleanup.unsettled => {
-                cleanup.set(ctx, Todo::Nothing);
+                cleanup.set(ctx, NextStep::Nothing);
             }
             Reply::Refused(Refusal::LeaseNotFound) => ctx.lost_lease(session),
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
@@ -257,7 +254,7 @@ impl Lock {
                 cleanup.retry.failed(ctx.now + ctx.pause(cleanup.retry.tries()));
                 // A lost lease is revoked once its cleanups end, so one attempt suffices.
                 if ctx.session(session).is_none_or(|found| found.is_lost()) {
-                    cleanup.set(ctx, Todo::Nothing);
+                    cleanup.set(ctx, NextStep::Nothing);
                 }
             }
         }
@@ -271,18 +268,18 @@ impl Lock {
         let lost = found.is_none_or(|found| found.is_lost());
         let until = found.is_some_and(|found| !found.retired).then(|| ctx.now + ctx.ttl(session));
         let cleanup = self.cleanup(session);
-        let todo = match (own, cleanup.todo) {
-            (Some(own), _) => Todo::Delete(own.modified),
+        let next = match (own, cleanup.next) {
+            (Some(own), _) => NextStep::Delete(own.modified),
             // A late create is unlikely by now, but no time is long enough to exclude it.
-            (None, Todo::Watch { until: Some(until), watch }) if until <= ctx.now => {
+            (None, NextStep::Watch { until: Some(until), watch }) if until <= ctx.now => {
                 ctx.shared.sessions.retire(session);
-                Todo::Watch { watch, until: None }
+                NextStep::Watch { watch, until: None }
             }
-            (None, watch @ Todo::Watch { .. }) => watch,
-            (None, _) if cleanup.unsettled && !lost => Todo::Watch { watch: None, until },
-            (None, _) => Todo::Nothing,
+            (None, watch @ NextStep::Watch { .. }) => watch,
+            (None, _) if cleanup.unsettled && !lost => NextStep::Watch { watch: None, until },
+            (None, _) => NextStep::Nothing,
         };
-        cleanup.set(ctx, todo);
+        cleanup.set(ctx, next);
         // If the head waits for this read, it adopts the key instead.
         if kind != Kind::Look || own.is_none() || !self.head_waits_for(session) {
             self.work(ctx, session);
@@ -311,9 +308,9 @@ impl Lock {
             cleanup.retry.sent(CleanupCall { overtaken: true, ..call });
             return;
         }
-        let Todo::Watch { .. } = cleanup.todo else { return };
+        let NextStep::Watch { .. } = cleanup.next else { return };
         let session = cleanup.session;
-        self.schedule(ctx, session, Todo::Delete(kv.mod_revision));
+        self.schedule(ctx, session, NextStep::Delete(kv.mod_revision));
     }
 
     /// Ends the cleanups of a lost lease, whose keys end with it.
@@ -323,7 +320,7 @@ impl Lock {
             // A delete in flight still decides a release, unless the lease is gone.
             if gone || cleanup.retry.call().is_none_or(|call| call.kind != Kind::Delete) {
                 cleanup.retry.forget_call();
-                cleanup.set(ctx, Todo::Nothing);
+                cleanup.set(ctx, NextStep::Nothing);
             }
             cleanup.unsettled = false;
         }
@@ -335,7 +332,7 @@ impl Lock {
 
     fn drop_finished(&mut self) {
         self.store.cleanups.retain(|cleanup| {
-            cleanup.is_busy() || cleanup.unsettled || !matches!(cleanup.todo, Todo::Nothing | Todo::Paused)
+            cleanup.is_busy() || cleanup.unsettled || !matches!(cleanup.next, NextStep::Nothing | NextStep::Paused)
         });
     }
 

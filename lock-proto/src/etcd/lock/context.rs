@@ -10,8 +10,8 @@ use super::query::Query;
 use super::session::{Session, pause, recheck};
 use super::sessions::{SessionId, Sessions};
 use crate::collections::Slots;
+use crate::etcd::locks_output::{LocksOutput, WatchId};
 use crate::etcd::request::{LeaseId, Request};
-use crate::etcd::seam::{LocksOutput, WatchId};
 use crate::id::{CallOwner, ClientId, NodeId};
 use crate::lock::{self, Loss};
 use crate::time::Instant;
@@ -32,7 +32,6 @@ pub struct Shared {
     pub(crate) queries: BTreeMap<u32, Query>,
     pub(crate) query_ids: Slots,
     pub(crate) watchers: BTreeMap<WatchId, Watcher>,
-    /// Number of the last watch.
     pub(crate) watch: u64,
 }
 

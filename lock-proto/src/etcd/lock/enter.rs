@@ -116,7 +116,6 @@ impl Lock {
         });
     }
 
-    /// Handles the end of a cleanup, successful or not.
     pub(super) fn enter_cleared(&mut self, ctx: &mut Context, session: SessionId) {
         if let Contention::Entering(Enter { session: own, step: Step::Clearing }) = &self.contention
             && *own == session

@@ -47,7 +47,7 @@ impl Lock {
         let Some(hold) = &mut self.hold else { return };
         hold.extending.clear();
         let waiter = &hold.tenure.waiter;
-        if hold.guarded || hold.value != waiter.terms.value || (waiter.terms.candidate && hold.turn.grants > 0) {
+        if hold.guarded || hold.value != waiter.terms.value || (waiter.terms.candidate && hold.grants.count > 0) {
             let value = waiter.terms.value.clone();
             hold.write = Some(Write::new(ctx.now, value));
             // Other work on the inherited hold may be due too.
@@ -186,8 +186,8 @@ impl Lock {
             // Transactions guarded by the old revision now fail, and this reply proves ownership.
             // E6, E8
             hold.guarded = false;
-            hold.turn.revision = revision;
-            hold.turn.grants = 0;
+            hold.grants.revision = revision;
+            hold.grants.count = 0;
             return self.prepared(ctx);
         }
         if proclaimed {

@@ -59,14 +59,14 @@ pub(super) enum WriteCall {
     Look(u64),
 }
 
-/// Consecutive holders within this client.
+/// Grants to consecutive holders within this client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Turn {
+pub(super) struct LocalGrants {
     pub(super) revision: i64,
-    /// Number of hand-overs since then.
-    pub(super) grants: u64,
+    /// Number of hand-overs since `revision`.
+    pub(super) count: u64,
     /// After this time, the lock is released even if local waiters remain.
-    end: Instant,
+    until: Instant,
 }
 
 /// A held key, its lease and its current holder.
@@ -75,7 +75,7 @@ pub struct Hold {
     pub(super) session: SessionId,
     pub(super) key: Seen,
     pub(super) value: Bytes,
-    pub(super) turn: Turn,
+    pub(super) grants: LocalGrants,
     pub(super) tenure: Tenure<Bid>,
     /// The watch on the hold's key. `watch_at` is when to open it.
     pub(super) own: Option<Watched>,
@@ -104,7 +104,7 @@ impl Hold {
             session,
             key,
             value,
-            turn: Turn { revision, grants: 0, end: ctx.now + ctx.config.turn },
+            grants: LocalGrants { revision, count: 0, until: ctx.now + ctx.config.handover_window },
             tenure,
             own,
             watch_at: ctx.now + ctx.config.store.watch_own_after.unwrap_or(ttl / 3),
@@ -134,7 +134,7 @@ impl Hold {
     /// Returns the fencing token: the proof's revision, then the number of grants since.
     // E8
     pub(super) fn fence(&self) -> Fence {
-        Fence(self.turn.revision.unsigned_abs() << GRANT_BITS | self.turn.grants)
+        Fence(self.grants.revision.unsigned_abs() << GRANT_BITS | self.grants.count)
     }
 
     pub(super) fn owner_key(&self, queue: &Queue, lease: LeaseId) -> OwnerKey {
@@ -142,7 +142,7 @@ impl Hold {
             key: queue.key(lease),
             create_revision: self.key.created,
             mod_revision: self.key.modified,
-            revision: self.turn.revision,
+            revision: self.grants.revision,
             lease,
         }
     }
@@ -153,8 +153,8 @@ impl Hold {
         self.write.is_none()
             && self.tenure.waiter.terms.lease == LeaseKind::Shared
             && next.terms.lease == LeaseKind::Shared
-            && now < self.turn.end
-            && self.turn.grants + 1 < 1 << GRANT_BITS
+            && now < self.grants.until
+            && self.grants.count + 1 < 1 << GRANT_BITS
     }
 
     pub(super) fn deadline(&self) -> Instant {

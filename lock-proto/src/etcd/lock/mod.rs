@@ -1,8 +1,6 @@
-//! State machine for one lock name on etcd, within one client.
-//!
-//! The waiter at the head of the local queue enters the store's queue ([`enter`]), waits until its
-//! key is the oldest ([`wait_deletes`]), and then holds the lock ([`hold`], [`held`]). All waiters
-//! of a name share one key. For each lease, a client has at most one live key per name.
+//! State machine for one lock name on etcd, within one client. All waiters of a name share one key,
+//! and a client has at most one live key per name and lease. The head enters the queue ([`enter`]),
+//! waits until its key is the oldest ([`wait_deletes`]), and holds the lock ([`hold`], [`held`]).
 // E7
 
 mod cleanup;
@@ -34,9 +32,9 @@ use wait_deletes::Contender;
 use watch_cache::CachedWatches;
 
 use super::config::{Config, Settings};
+use super::locks_output::{LocksOutput, WatchId};
 use super::message::KeyValue;
 use super::request::{Queue, Reply, Request};
-use super::seam::{LocksOutput, WatchId};
 use crate::error::{Invalid, Misuse};
 use crate::id::{CallId, LockId};
 use crate::lock::{
@@ -47,7 +45,6 @@ use crate::time::{Instant, nanos};
 
 pub use hold::OwnerKey;
 
-/// State machine for one lock name within one client.
 pub(crate) type Lock = lock::Lock<Etcd>;
 
 pub(crate) type Waiter = lock::Waiter<Bid>;
@@ -98,11 +95,11 @@ pub enum Contention {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Remains {
     session: SessionId,
-    left: Left,
+    left: Leftover,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Left {
+enum Leftover {
     Nothing,
     /// The key, last changed at this revision.
     Key(i64),
@@ -224,7 +221,7 @@ impl Store for Etcd {
     fn hand_over(lock: &mut Lock, ctx: &mut Context, next: Waiter) {
         if let Some(hold) = &mut lock.hold {
             hold.tenure = Tenure::new(ctx.now, next);
-            hold.turn.grants += 1;
+            hold.grants.count += 1;
         }
         lock.take_over(ctx);
     }
@@ -235,14 +232,13 @@ impl Store for Etcd {
             Some(WriteCall::Look(_)) | None => None,
         };
         let left = match (loss, put) {
-            (Some(Loss::Gone), _) => Left::Nothing,
-            (None, Some(serial)) => Left::Write(serial),
-            (_, _) => Left::Key(hold.key.modified),
+            (Some(Loss::Gone), _) => Leftover::Nothing,
+            (None, Some(serial)) => Leftover::Write(serial),
+            (_, _) => Leftover::Key(hold.key.modified),
         };
         if loss == Some(Loss::MaxHold) {
-            // The lease is this hold's alone and no longer renewed. The key outlives the limit by
-            // at most a TTL, even if the guard is never dropped.
-            // never drops.
+            // This hold has its own lease, which is no longer renewed. Without a drop of the guard,
+            // the key outlives the limit by at most a TTL.
             // H6
             ctx.shared.sessions.lose(hold.session, Loss::MaxHold);
         }
@@ -262,9 +258,9 @@ impl Store for Etcd {
         let session = ended.remains.session;
         match ended.remains.left {
             _ if ctx.session(session).is_none_or(|found| found.is_lost()) => {}
-            Left::Key(modified) => lock.schedule_key(ctx, session, modified),
+            Leftover::Key(modified) => lock.schedule_key(ctx, session, modified),
             // The key is gone, but an earlier create may still be executed.
-            Left::Nothing | Left::Write(_) => lock.resume_cleanup(ctx, session),
+            Leftover::Nothing | Leftover::Write(_) => lock.resume_cleanup(ctx, session),
         }
     }
 
@@ -273,20 +269,20 @@ impl Store for Etcd {
         let session = ended.remains.session;
         match ended.remains.left {
             _ if ctx.is_gone(session) => {}
-            Left::Nothing => {}
-            Left::Key(modified) => lock.schedule_key(ctx, session, modified),
-            Left::Write(serial) => lock.schedule_call(ctx, session, CleanupCall::put(serial)),
+            Leftover::Nothing => {}
+            Leftover::Key(modified) => lock.schedule_key(ctx, session, modified),
+            Leftover::Write(serial) => lock.schedule_call(ctx, session, CleanupCall::put(serial)),
         }
     }
 
     /// Waiters requeue behind the other clients.
-    fn turn_ended(lock: &mut Lock, ctx: &mut Context, _: &Hold) {
+    fn handover_window_ended(lock: &mut Lock, ctx: &mut Context, _: &Hold) {
         lock.start(ctx);
     }
 
     fn releasing(_: &Lock, ctx: &Context, ended: &Ended<Self>) -> Releasing {
         let Remains { session, left } = ended.remains;
-        let gone = left == Left::Nothing || ctx.is_gone(session);
+        let gone = left == Leftover::Nothing || ctx.is_gone(session);
         let outcome = gone.then_some(Release::Expired);
         Releasing { session, valid_until: ended.valid_until, maybe_deleted: false, outcome }
     }
@@ -309,7 +305,7 @@ impl Store for Etcd {
         match contention {
             Contention::Idle | Contention::Leasing(_) => None,
             Contention::Entering(enter) => enter.deadline().map(|at| (at, "next attempt")),
-            Contention::Waiting(contender) => contender.deadline().map(|at| (at, "another look at the queue")),
+            Contention::Waiting(contender) => contender.deadline().map(|at| (at, "reread of the queue")),
         }
     }
 
@@ -319,7 +315,7 @@ impl Store for Etcd {
 
     fn deadline(&self) -> Option<(Instant, &'static str)> {
         let cleanups = self.cleanups.iter().filter_map(Cleanup::deadline).min().map(|at| (at, "cleanup"));
-        let cached = self.watch_cache.as_ref().map(|cached| (cached.until, "watches that are kept"));
+        let cached = self.watch_cache.as_ref().map(|cached| (cached.until, "cached watches"));
         [cleanups, cached].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
@@ -336,20 +332,20 @@ impl Store for Etcd {
         self.cleanups.is_empty() && self.watch_cache.is_none()
     }
 
-    fn terms_of(config: &Config, want: &Acquire) -> Result<(Queue, Bid), Misuse> {
-        check_name(&want.name)?;
-        let ttl = want.ttl.unwrap_or(config.store.session_ttl);
+    fn terms_of(config: &Config, request: &Acquire) -> Result<(Queue, Bid), Misuse> {
+        check_name(&request.name)?;
+        let ttl = request.ttl.unwrap_or(config.store.session_ttl);
         if !(MIN_TTL..=MAX_TTL).contains(&ttl) {
             return Err(Invalid::Ttl { given: ttl, min: MIN_TTL, max: MAX_TTL }.into());
         }
-        if want.renew == Renew::AtMost(Duration::ZERO) {
+        if request.renew == Renew::AtMost(Duration::ZERO) {
             return Err(Invalid::MaxHold.into());
         }
         // A separate TTL, or an end independent of the session, requires a separate lease.
         // E1
-        let shared = seconds(ttl) == seconds(config.store.session_ttl) && want.renew == Renew::Auto;
+        let shared = seconds(ttl) == seconds(config.store.session_ttl) && request.renew == Renew::Auto;
         let lease = if shared { LeaseKind::Shared } else { LeaseKind::Own(seconds(ttl)) };
-        let queue = Queue::new(&config.prefix, &want.name);
+        let queue = Queue::new(&config.prefix, &request.name);
         Ok((queue, Bid { lease, value: Bytes::new(), candidate: false }))
     }
 

@@ -6,9 +6,9 @@ use core::time::Duration;
 
 use super::session::{answer, pause, recheck};
 use super::{Context, Watched, Watcher};
+use crate::etcd::locks_output::LocksOutput;
 use crate::etcd::reading::Reading;
 use crate::etcd::request::{Found, Queue, Refusal, Reply, Request};
-use crate::etcd::seam::LocksOutput;
 use crate::id::{CallOwner, NodeId};
 use crate::lock::{Answer, ElectionEvent, ErrorClass, Failure, Leader, QueryId, Report};
 use crate::time::{Instant, soonest};
@@ -86,8 +86,8 @@ impl Query {
         let reading = &mut self.reading;
         match reply {
             Reply::Done(Found::Queue { revision, older, .. }) => {
-                // A change reported during the read may be newer than the reply. Changes reported
-                // before are included, and a reply that says otherwise must not cause a read loop.
+                // Later changes may be newer than the reply, but earlier ones are included. A reply
+                // that says otherwise must not cause a read loop.
                 reading.known = reading.known.max(*revision).max(reading.min_revision);
                 reading.retry.succeeded();
                 // A foreign key does not lead, and no candidate behind it is elected.

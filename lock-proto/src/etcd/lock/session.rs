@@ -27,7 +27,6 @@ pub(super) fn recheck(config: &Config, seed: u64, now: Instant) -> Duration {
     config.store.recheck - jitter(seed, now.as_nanos(), config.store.recheck / 4)
 }
 
-/// One lease of this client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Session {
     id: SessionId,
@@ -38,7 +37,6 @@ pub(crate) struct Session {
     pub(crate) users: BTreeMap<u32, bool>,
     /// Takes no new keys: a create with an unknown outcome may still be executed.
     pub(crate) retired: bool,
-    /// The requested TTL, in seconds.
     requested: i64,
     /// The TTL that the server last granted.
     granted: Duration,
@@ -79,10 +77,8 @@ enum CallKind {
     Revoke,
 }
 
-/// An event for the users of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum SessionEvent {
-    /// The lease was granted.
     Alive,
     /// A keep-alive sent at this instant renewed the lease.
     Renewed(Instant),
@@ -90,7 +86,6 @@ pub(crate) enum SessionEvent {
     Unrenewed(Instant, Answer),
     /// A grant failed; the session retries.
     GrantFailed(Answer),
-    /// The server refused the grant.
     Refused(Answer),
     Lost(Loss),
 }
@@ -204,7 +199,6 @@ impl Session {
         None
     }
 
-    /// Sends the next request if it is due.
     fn work(&mut self, ctx: &mut Context) {
         if !self.retry.is_due(ctx.now) {
             return;

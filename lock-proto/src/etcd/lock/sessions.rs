@@ -1,4 +1,4 @@
-//! The sessions of a client: one that its locks share, and one for each lock with a separate lease.
+//! The sessions of a client: a shared one, and one for each lock with a separate lease.
 // E1
 
 use alloc::collections::{BTreeMap, VecDeque};
@@ -33,7 +33,6 @@ pub(crate) struct Sessions {
     /// Retired sessions, which are lost once no lock needs them.
     retired: Vec<SessionId>,
     deadlines: Deadlines,
-    /// Events for the users, in order.
     events: VecDeque<(SessionId, SessionEvent)>,
     /// Number of leases so far, to derive their ids.
     leases: u64,
@@ -85,8 +84,7 @@ impl Sessions {
         }
     }
 
-    /// Retires a session whose create may still be executed. No new keys use the lease, which is
-    /// revoked as soon as possible.
+    /// Retires a session whose create may still be executed. Its lease gets no new keys.
     // E3
     pub(crate) fn retire(&mut self, id: SessionId) {
         let Some(session) = self.list.get_mut(&id).filter(|session| !session.retired) else { return };
@@ -182,9 +180,8 @@ impl Context {
         self.call(CallOwner::Session(session.0), NodeId(0), request, timeout)
     }
 
-    /// Called after every step of a lock. Leaves the sessions that the lock no longer uses, runs
-    /// the requested extends, and closes sessions that were opened in this step but remain unused.
-    /// Ends retired sessions that no lock needs.
+    /// Called after every step of a lock. Leaves and closes unused sessions, runs requested
+    /// extends, and ends retired sessions that no lock needs.
     pub(crate) fn settle_sessions(&mut self) {
         for (id, user) in mem::take(&mut self.shared.sessions.left) {
             self.leave_session(id, user);
@@ -252,10 +249,9 @@ fn fresh(client: ClientId, number: u64) -> LeaseId {
     LeaseId::from_bits(mix(mix(bits as u64, number) ^ (bits >> 64) as u64, number))
 }
 
-/// Converts a TTL to whole seconds, rounded up.
 pub(crate) fn seconds(ttl: Duration) -> i64 {
-    let whole = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
-    whole.max(1) as i64
+    let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
+    seconds.max(1) as i64
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Waiting in the store's queue: watches the direct predecessor until its key is deleted, and
-//! repeats until no older key is left. The Go concurrency package calls this `waitDeletes`.
+//! Waiting in the store's queue until no older key is left, watching one predecessor at a time. The
+//! Go concurrency package calls this `waitDeletes`.
 // E4, E5
 
 use alloc::boxed::Box;
@@ -14,10 +14,10 @@ use super::session::answer;
 use super::sessions::SessionId;
 use super::watch_cache::{CachedWatches, Earlier};
 use super::{Contention, Context, Lock, Watched};
+use crate::etcd::locks_output::WatchId;
 use crate::etcd::message::KeyValue;
 use crate::etcd::reading::Reading;
 use crate::etcd::request::{Ahead, Found, Older, Refusal, Reply, Request, Seen};
-use crate::etcd::seam::WatchId;
 use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, Tenure, Wait};
 use crate::time::Instant;
 
@@ -29,7 +29,7 @@ const DELAY_LIMIT: Duration = Duration::from_millis(100);
 /// Delay before the first extra read in that period.
 const FIRST_REREAD: Duration = Duration::from_millis(2);
 
-/// Index in [`Ahead::rest`] of the key whose deletion gives early notice of the client's turn.
+/// Index in [`Ahead::rest`] of the key whose deletion gives early notice.
 const EARLIER: usize = 3;
 /// Delay before the read that its deletion triggers, so as not to slow down the next holder.
 const READ_AFTER: Duration = Duration::from_millis(2);
@@ -121,13 +121,11 @@ impl Contender {
 
     /// Handles an opened watch, and checks whether events of the predecessor may be delayed.
     ///
-    /// To watch from now on, etcd reads the store's revision and then opens the watch after it
-    /// (`recvLoop` in `server/etcdserver/api/v3rpc/watch.go`, at least up to 3.5). After a write in
-    /// between, the watch joins a list that etcd processes every 100 ms. The watch on the client's
-    /// own key is requested next on the same stream. If both opened at one revision, no write came
-    /// in between. Otherwise the queue is reread a few times.
-    ///
-    /// A watch on a later predecessor is not checked: that race is too rare.
+    /// etcd reads the store's revision and then opens the watch after it (`recvLoop` in
+    /// `server/etcdserver/api/v3rpc/watch.go`, at least up to 3.5). After a write in between, the
+    /// watch joins a list that etcd processes every 100 ms. If the watch on the client's own key,
+    /// requested next, opens at the same revision, no write came in between. Otherwise the queue is
+    /// reread a few times.
     // E5
     pub(super) fn opened(&mut self, now: Instant, watch: WatchId) {
         let older = self.older_watch.and_then(|older| older.open);
@@ -137,8 +135,7 @@ impl Contender {
         }
     }
 
-    /// Schedules a reread while events of the predecessor may be delayed. A read at the revision at
-    /// which the watch opened excludes that.
+    /// Schedules a reread while events of the predecessor may be delayed.
     pub(super) fn check_delay(&mut self, now: Instant, read: Option<i64>) {
         let Some(since) = self.delayed_since else { return };
         let at = now + (2 * now.since(since)).max(FIRST_REREAD);
@@ -228,9 +225,8 @@ impl Lock {
         self.look(ctx);
     }
 
-    /// Watches a key further ahead in a long queue whose predecessors are not all known. Its
-    /// deletion leaves time to read them, so that a hand-over costs only two or three reads of
-    /// single keys.
+    /// Watches a key further ahead in a long queue. Its deletion leaves time to read the
+    /// predecessors, so that a hand-over costs only two or three reads of single keys.
     pub(super) fn watch_earlier(&mut self, ctx: &mut Context, rest: &[Older]) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         let Some(older) = rest.get(EARLIER).filter(|_| contender.ahead.rest.is_none()) else { return };

@@ -1,8 +1,5 @@
-//! Watches of the previous wait, cached for the next one.
-//!
-//! Clients that lock a name repeatedly tend to queue in the same order, behind the same
-//! predecessor. Reusing an open watch saves requests and a read of the queue, which are most of
-//! what a hand-over costs the server.
+//! Watches of the previous wait, cached for the next one. Clients that lock a name repeatedly tend
+//! to queue in the same order. Reusing an open watch saves requests and a read of the queue.
 // E5
 
 use alloc::boxed::Box;
@@ -14,7 +11,7 @@ use core::time::Duration;
 use super::hold::Hold;
 use super::sessions::SessionId;
 use super::{Context, Lock, Watched};
-use crate::etcd::seam::WatchId;
+use crate::etcd::locks_output::WatchId;
 use crate::time::Instant;
 
 /// How long watches stay cached after a grant, and again after the end of the hold.
@@ -70,9 +67,8 @@ impl CachedWatches {
         (self.session == session && self.own.is_some()).then(|| (self.older.clone(), self.long))
     }
 
-    /// Records that the key was deleted, by a request that took `took`. The next holder is reading
-    /// the queue, which a write would delay. The client pauses, but no longer than it held the
-    /// lock.
+    /// Records that the key was deleted, by a request that took `took`. The client pauses for the
+    /// next holder, which is reading the queue.
     pub(super) fn released(&mut self, now: Instant, took: Duration) {
         if self.held >= *PAUSE.start() {
             self.enter_at = Some(now + took.clamp(*PAUSE.start(), *PAUSE.end()).min(self.held));

@@ -20,8 +20,7 @@ use crate::time::millis_up;
 pub(super) const NOTIFIED_POLL_FACTOR: u32 = 10;
 /// Maximum further slowdown, which grows while a waiter waits.
 pub(super) const NOTIFIED_POLL_GROWTH: u32 = 4;
-/// Lifetime of a waiter's marker, in polls of the slowest rate. Each poll renews the marker. The
-/// marker of a dead waiter costs one signal that nobody consumes.
+/// Lifetime of a waiter's marker, in polls of the slowest rate. Each poll renews it.
 const MARKED_POLLS: u32 = 2 * NOTIFIED_POLL_GROWTH;
 /// Minimum lifetime of a marker, to outlive a slow attempt.
 const MARKED_AT_LEAST: Duration = Duration::from_secs(2);
@@ -84,8 +83,8 @@ impl Lock {
         self.judge(ctx);
     }
 
-    /// Lifetime in ms of the marker that an attempt sets on the node to ask for a wake-up; 0 for no
-    /// marker. Every attempt after the first refusal sets one, on the node that wakes the head.
+    /// TTL in ms of the marker that asks a node for a wake-up; 0 for none. Every attempt after the
+    /// first refusal sets one, on the node that wakes the head.
     // A7
     fn marker_ms(&mut self, ctx: &Context, node: NodeId) -> u64 {
         let single = !ctx.config.is_quorum();
@@ -104,7 +103,7 @@ impl Lock {
     }
 
     /// Repeats a refused attempt without the marker, whose key may be forbidden or on another
-    /// cluster node. Polling then replaces the wake-up. Returns false if no marker was set.
+    /// cluster node. Returns false if no marker was set.
     pub(super) fn try_unmarked(&mut self, ctx: &mut Context, node: NodeId) -> bool {
         let Contention::Trying(round) = &mut self.contention else { return false };
         if !round.marked.contains(node) {
@@ -210,9 +209,8 @@ impl Lock {
         self.tries = 0;
         self.store.answers = Vec::new();
         if ctx.config.is_quorum() {
-            // The other nodes may have granted the lock before the release reached the node that
-            // wakes waiters, where it consumed the marker. Passing the signal on makes another
-            // waiter try, and set the marker again.
+            // The other nodes may have granted the lock before the release consumed the marker.
+            // Passing the signal on makes another waiter try, and set the marker again.
             self.forward_signal(ctx);
         }
         self.unsubscribe(ctx);
@@ -224,12 +222,12 @@ impl Lock {
         self.move_takes_to_cleanup(&round);
         let mut hold = Hold::new(ctx.now, &round, waiter, &ctx.config, ctx.seed);
         // The round may have been started for another head with a shorter TTL.
-        let short = waiter.terms > round.ttl;
-        if short {
+        let too_short = waiter.terms > round.ttl;
+        if too_short {
             hold.extend(ctx.now);
         }
         self.hold = Some(hold);
-        if short {
+        if too_short {
             self.watch(ctx);
         } else {
             self.offer(ctx);

@@ -1,10 +1,8 @@
 //! Cleanup on one node: the compensating delete of retired tokens.
 //!
-//! When a round ends, its attempts in flight become part of the cleanup. An attempt that was given
-//! up may have written its token, or may still do so: a stopped server later executes what a closed
-//! connection has sent. The delete is therefore repeated until a request newer than all attempts it
-//! covers confirms it. After an attempt ended `Unknown`, the node is checked once more a TTL later.
-//! Cleanup does not end while the node is silent.
+//! An abandoned attempt may have written its token, or may still do so: a stopped server later
+//! executes what a closed connection has sent. The delete is repeated until a request newer than
+//! all attempts it covers confirms it. After `Unknown`, the node is checked once more a TTL later.
 // A4
 
 use alloc::vec::Vec;
@@ -19,7 +17,6 @@ use crate::redis::token::Retired;
 use crate::redis::validity::Ttl;
 use crate::time::Instant;
 
-/// An attempt in flight on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Take {
     pub(crate) serial: u64,
@@ -28,7 +25,6 @@ pub(crate) struct Take {
     pub(crate) ttl: Ttl,
 }
 
-/// A delete in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Delete {
     pub(crate) serial: u64,
@@ -70,20 +66,17 @@ pub(crate) struct Cleanup {
     takes: Vec<Take>,
     /// Longest TTL of the attempts that ended `Unknown`; zero if none did.
     unknown_ttl: Duration,
-    /// When to check the node once more, because an attempt had ended `Unknown` before the last
-    /// confirmed delete. Later uses of the name do not cancel the check.
+    /// When to check the node once more after `Unknown`. Later uses of the name do not cancel it.
     recheck: Option<Instant>,
     /// Highest granted number to delete; 0 for none. Only a delete that covers it decides about it.
     present: u64,
     /// Number that the delete will most likely find.
     number: u64,
-    /// Whether the delete wakes a waiter.
     announce: bool,
     retries: u8,
     step: Step,
 }
 
-/// Whether to send a delete now.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Send {
@@ -106,17 +99,15 @@ impl Cleanup {
         !self.takes.is_empty() || !self.unknown_ttl.is_zero() || self.has_granted()
     }
 
-    /// Returns true if the delete shall wake a waiter.
     pub(crate) const fn announces(&self) -> bool {
         self.announce
     }
 
     /// Returns the number that a delete will most likely find, and others to look for.
     ///
-    /// If the cleanup was clear there are no others. All other attempts were answered, and what
-    /// they left was deleted and checked for. Numbers are never reused, and the node executes the
-    /// requests of one connection in order, so nothing else can appear before the reply. If the
-    /// delete fails, it is repeated with all retired numbers.
+    /// If the cleanup was clear there are no others: all other attempts were answered, and what
+    /// they left was deleted and checked for. If the delete fails, it is repeated with all retired
+    /// numbers.
     // A2, A4, U1
     pub(crate) fn numbers_to_delete(&self, retired: Retired) -> (u64, Option<Retired>) {
         if self.number > 0 && self.is_clear() {
@@ -204,12 +195,10 @@ impl Cleanup {
         matches!(self.step, Step::Sent(delete) if delete.announce)
     }
 
-    /// Returns the delete in flight if it has this serial.
     pub(crate) fn delete(&self, serial: u64) -> Option<Delete> {
         if let Step::Sent(delete) = self.step { Some(delete).filter(|delete| delete.serial == serial) } else { None }
     }
 
-    /// Handles the reply to the delete in flight.
     pub(crate) fn answered(&mut self, now: Instant, delete: Delete, reply: &Reply) -> Send {
         match reply {
             Reply::Deleted { .. } | Reply::Absent | Reply::Taken => {

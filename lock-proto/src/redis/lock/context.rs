@@ -26,8 +26,8 @@ pub(crate) struct Node {
     pub age_refused: Option<ServerError>,
     /// Identifies the server process. `None` before the first connection, or if unknown.
     pub run_id: Option<Box<str>>,
-    /// The current connection may lead to another server process than the one before, so what that
-    /// one confirmed has to be verified.
+    /// The connection may lead to another server process, so earlier confirmations must be
+    /// verified.
     // Q7
     pub changed: bool,
     /// The node was connected before.
@@ -59,8 +59,8 @@ impl Node {
         }
         self.age_refused = None;
         match server {
-            // The uptime depends on the server's wall clock, so use it for the first connection
-            // only. Later restarts are timed by our own clock.
+            // The uptime depends on the server's wall clock, so later restarts are timed by our own
+            // clock.
             Some(Ok(info)) if first => {
                 self.quarantined_until = config.store.quarantine.checked_sub(info.uptime).map(|left| now + left);
             }
@@ -99,7 +99,6 @@ pub type Context = lock::Context<Redis>;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shared {
     pub(crate) identity: Identity,
-    /// The nodes, in the configured order.
     pub(crate) nodes: Vec<Node>,
     /// Two nodes that are the same server.
     pub(crate) duplicates: Option<(NodeId, NodeId)>,
@@ -151,7 +150,6 @@ impl Context {
     }
 }
 
-/// A set of nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct NodeSet(u16);
 

@@ -20,7 +20,7 @@ impl Lock {
             let serial = match hold.due(ctx.now, node, quorum) {
                 None => continue,
                 Some(Renewal::Extend) => {
-                    let fence_block = if hold.lacks_fences() { ctx.config.store.fence_block } else { 0 };
+                    let fence_block = if hold.needs_fences() { ctx.config.store.fence_block } else { 0 };
                     let request = Request::Extend { key: self.key.clone(), number, ttl_ms: ttl.ms(), fence_block };
                     ctx.send(node, request)
                 }
@@ -70,7 +70,7 @@ impl Lock {
             Extended::Failed(_) if !held => {
                 // Neither a full TTL nor a fencing token: the waiter contends again, from the head.
                 let waiter = hold.tenure.waiter;
-                self.give_back(ctx, false);
+                self.release_hold(ctx, false);
                 self.waiters.push_front(waiter);
                 if matches!(self.contention, Contention::Idle) {
                     self.start_round(ctx);

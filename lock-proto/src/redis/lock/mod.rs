@@ -1,9 +1,8 @@
 //! The lock on Redis: one lock name within one client, on one node or a quorum.
 //!
-//! The waiter at the head of the queue takes the lock in rounds of attempts ([`attempt`],
-//! [`redlock`]). Between rounds it polls or waits for a wake-up ([`polling`], [`wakeup`]). The
-//! client keeps at most one live token per name: the current round's or the current hold's. All
-//! older tokens are retired, except those of holders that lost the lock but still have a guard.
+//! The head takes the lock in rounds of attempts ([`attempt`], [`redlock`]), and polls or waits for
+//! a wake-up in between ([`polling`], [`wakeup`]). The client keeps at most one live token per
+//! name. All older tokens are retired, except those of lost holds whose guard still exists.
 
 mod attempt;
 mod cleanup;
@@ -66,7 +65,6 @@ pub struct Redis {
 /// Progress of the head of the queue towards the lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Contention {
-    /// No waiter is contending.
     #[default]
     Idle,
     /// The head waits until its next attempt.
@@ -81,7 +79,6 @@ pub enum Contention {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Remains {
     number: u64,
-    /// Nodes that may still have the token.
     nodes: NodeSet,
     /// Nodes on which another client's value was seen.
     others: NodeSet,
@@ -102,8 +99,6 @@ impl Store for Redis {
     fn new() -> Self {
         Self { cleanups: Cleanups::default(), subscription: None, answers: Vec::new(), backoff_until: None }
     }
-
-    // --- contention ---
 
     fn refuses(ctx: &Context) -> Option<Failure> {
         ctx.shared.duplicates.map(|(a, b)| Failure::EqualNodes(a, b))
@@ -139,8 +134,6 @@ impl Store for Redis {
             }
         }
     }
-
-    // --- hold ---
 
     fn tenure(hold: &Hold) -> &Tenure<Ttl> {
         &hold.tenure
@@ -183,7 +176,7 @@ impl Store for Redis {
     }
 
     fn may_hand_over(hold: &Hold, _: &Waiter, ctx: &Context) -> bool {
-        ctx.now < hold.keys_until(ctx.quorum()) && ctx.now < hold.turn_end
+        ctx.now < hold.keys_until(ctx.quorum()) && ctx.now < hold.handover_until
     }
 
     fn hand_over(lock: &mut Lock, ctx: &mut Context, next: Waiter) {
@@ -194,8 +187,6 @@ impl Store for Redis {
             lock.watch(ctx);
         }
     }
-
-    // --- end of a hold ---
 
     fn end(lock: &mut Lock, _: &mut Context, hold: &Hold, _: Option<Loss>) -> Remains {
         Remains { number: hold.number, nodes: lock.nodes_of(hold), others: hold.others() }
@@ -216,8 +207,8 @@ impl Store for Redis {
     }
 
     /// Backs off for one wake-up round trip, so that other processes can take the lock.
-    fn turn_ended(lock: &mut Lock, ctx: &mut Context, hold: &Hold) {
-        lock.contention = Contention::Paused { until: ctx.now + ctx.config.store.turn_pause + hold.round_trip };
+    fn handover_window_ended(lock: &mut Lock, ctx: &mut Context, hold: &Hold) {
+        lock.contention = Contention::Paused { until: ctx.now + ctx.config.store.handover_pause + hold.round_trip };
     }
 
     fn releasing(lock: &Lock, ctx: &Context, ended: &Ended<Self>) -> Releasing {
@@ -227,8 +218,6 @@ impl Store for Redis {
     fn released(releasing: &Releasing, ctx: &Context) -> Option<Release> {
         releasing.outcome(ctx.quorum())
     }
-
-    // --- time and shutdown ---
 
     fn timeout(lock: &mut Lock, ctx: &mut Context) {
         lock.store.backoff_until = lock.store.backoff_until.filter(|until| *until > ctx.now);
@@ -261,7 +250,7 @@ impl Store for Redis {
         let deletes = self.cleanups.iter().filter_map(Cleanup::deadline).min().map(|at| (at, "compensating delete"));
         match (self.backoff_until, deletes) {
             (Some(at), Some((delete, _))) if delete < at => deletes,
-            (Some(at), _) => Some((at, "another's turn")),
+            (Some(at), _) => Some((at, "yielding to a woken waiter")),
             (None, deletes) => deletes,
         }
     }
@@ -281,15 +270,13 @@ impl Store for Redis {
         self.cleanups.is_empty() && self.backoff_until.is_none()
     }
 
-    // --- client ---
-
-    fn terms_of(config: &Config, want: &Acquire) -> Result<(Key, Ttl), Misuse> {
-        check_name(&want.name)?;
-        let key = Key::new(&config.prefix, &want.name);
+    fn terms_of(config: &Config, request: &Acquire) -> Result<(Key, Ttl), Misuse> {
+        check_name(&request.name)?;
+        let key = Key::new(&config.prefix, &request.name);
         if key.lock().windows(RESERVED.len()).any(|part| part == RESERVED.as_bytes()) {
             return Err(Invalid::NameReserved.into());
         }
-        Ok((key, Ttl::new(want.ttl.unwrap_or(DEFAULT_TTL), want.renew, config)?))
+        Ok((key, Ttl::new(request.ttl.unwrap_or(DEFAULT_TTL), request.renew, config)?))
     }
 
     fn request(call: CallId, request: Request, _: Duration) -> LocksOutput {
@@ -311,8 +298,6 @@ impl Store for Redis {
 }
 
 impl Lock {
-    // --- inputs ---
-
     /// Handles the reply to the call with this serial.
     pub fn reply(&mut self, ctx: &mut Context, node: NodeId, serial: u64, reply: &Reply) {
         self.expire(ctx);
@@ -341,7 +326,7 @@ impl Lock {
             for back in &mut self.releases {
                 back.store.answered(node, delete, reply);
                 if given_up {
-                    back.store.give_up(node);
+                    back.store.refused(node);
                 }
             }
             self.run_cleanup(ctx, node, send);
@@ -386,8 +371,8 @@ impl Lock {
         }
     }
 
-    /// Returns the hold's end of validity if the node must confirm the hold: always if it may be
-    /// another server, otherwise if a renewal failed there.
+    /// Returns the end of validity if the node must confirm the hold: it may be another server, or
+    /// a renewal failed there.
     pub(crate) fn to_verify(&self, node: NodeId, changed: bool, quorum: usize) -> Option<Instant> {
         let hold = self.hold.as_ref().filter(|hold| hold.has(node) && (changed || hold.missed_renewal(node)))?;
         Some(hold.tenure.valid_until(hold.keys_until(quorum)))
@@ -408,8 +393,6 @@ impl Lock {
     const fn below_quorum(&self) -> bool {
         matches!(self.blocked, Some(Blocked::Unreachable | Blocked::RecentlyRestarted | Blocked::UnstableIdentity))
     }
-
-    // --- cleanup ---
 
     /// Returns the token numbers that may be replaced or deleted now.
     fn retired(&self, ctx: &Context) -> Retired {

@@ -26,7 +26,7 @@ pub struct Releasing {
     /// Nodes on which another client has the key.
     others: NodeSet,
     /// Nodes that refuse the delete and get no further one.
-    given_up: NodeSet,
+    refused: NodeSet,
     /// Nodes on which a delete emitted during the validity ended `Unknown`.
     maybe: NodeSet,
 }
@@ -42,7 +42,7 @@ impl Releasing {
             waiting: remains.nodes,
             before,
             mine: NodeSet::default(),
-            given_up: NodeSet::default(),
+            refused: NodeSet::default(),
             others: remains.others.without(remains.nodes),
             maybe: NodeSet::default(),
         }
@@ -79,8 +79,8 @@ impl Releasing {
     }
 
     /// The node refuses the delete and gets no further one.
-    pub(crate) fn give_up(&mut self, node: NodeId) {
-        self.given_up.insert(node);
+    pub(crate) fn refused(&mut self, node: NodeId) {
+        self.refused.insert(node);
     }
 
     /// Returns the result as soon as it is certain.
@@ -94,7 +94,7 @@ impl Releasing {
             // `others` decides for a single node. In a quorum it must be a majority.
             return Some(if self.others.len() >= quorum { Release::Taken } else { Release::Expired });
         }
-        self.waiting.without(self.given_up).is_empty().then_some(Release::Unknown)
+        self.waiting.without(self.refused).is_empty().then_some(Release::Unknown)
     }
 }
 

@@ -4,7 +4,6 @@ use alloc::boxed::Box;
 use core::ops::{Deref, DerefMut};
 use core::slice;
 
-/// One value per node, in the configured order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum PerNode<T> {
     One(T),

@@ -15,7 +15,7 @@ const EXPIRY_SPREAD: Duration = Duration::from_millis(10);
 
 impl Lock {
     pub(super) fn why_blocked(&self, quorum: usize) -> Blocked {
-        let count = |wanted: fn(&Answer) -> bool| self.store.answers.iter().filter(|answer| wanted(answer)).count();
+        let count = |is: fn(&Answer) -> bool| self.store.answers.iter().filter(|answer| is(answer)).count();
         let reachable = count(|answer| matches!(answer, Answer::Granted | Answer::Taken(_)));
         let recently_restarted = count(|answer| matches!(answer, Answer::RecentlyRestarted));
         let unstable = count(|answer| matches!(answer, Answer::UnstableIdentity));
@@ -55,8 +55,8 @@ impl Lock {
         }
         let granted = self.store.answers.iter().any(|answer| matches!(answer, Answer::Granted));
         if self.store.answers.len() > 1 && blocked == Blocked::Held && (granted || signalled) {
-            // A split vote, or the round overtook the release on its way to the other nodes. Retry
-            // after a random delay longer than a round; the waiter that was woken goes first.
+            // A split vote, or the round overtook the release. Retry after a random delay longer
+            // than a round; the waiter that was woken goes first.
             // Q2
             let took = ctx.now.since(round.started);
             let spread = if signalled { took } else { took * 2 + poll.every / 2 };

@@ -16,13 +16,16 @@ use crate::time::Instant;
 /// Vote of one node in a round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Vote {
-    /// No attempt was sent, because one of an earlier round is still in flight. Each name has at
-    /// most one attempt in flight per node, so that rounds do not pile up work on a slow server.
+    /// Not sent: an attempt of an earlier round is still in flight. At most one is, per name and
+    /// node.
     Deferred,
-    /// The attempt with this serial is in flight.
-    Pending { serial: u64 },
+    Pending {
+        serial: u64,
+    },
     /// Granted, and valid until then.
-    Yes { until: Instant },
+    Yes {
+        until: Instant,
+    },
     /// Any other result.
     No(Answer),
 }
@@ -43,7 +46,6 @@ pub struct Round {
     pub(crate) marked: NodeSet,
 }
 
-/// State of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Open,
@@ -100,8 +102,8 @@ impl Round {
 
     /// Returns why no quorum is possible, if too many nodes refuse permanently.
     pub(crate) fn fatal_reason(&self, quorum: usize) -> Option<FatalReason> {
-        let count = |wanted: fn(&Answer) -> bool| {
-            self.votes.iter().filter(|vote| matches!(vote, Vote::No(answer) if wanted(answer))).count()
+        let count = |is: fn(&Answer) -> bool| {
+            self.votes.iter().filter(|vote| matches!(vote, Vote::No(answer) if is(answer))).count()
         };
         let key_in_use =
             count(|answer| matches!(answer, Answer::Rejected(error) if error.class == ErrorClass::KeyInUse));
@@ -127,7 +129,6 @@ impl Round {
         ends.get(quorum.saturating_sub(yes).max(1) - 1).copied()
     }
 
-    /// Returns each node's reply for a report.
     pub(crate) fn answers(&self) -> impl Iterator<Item = Answer> + '_ {
         self.votes.iter().map(|vote| match vote {
             Vote::Pending { .. } | Vote::Deferred => Answer::Silent,

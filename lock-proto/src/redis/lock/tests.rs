@@ -74,12 +74,10 @@ impl Hub {
         self.drain();
     }
 
-    /// Takes the requests sent since the last call.
     fn requests(&mut self) -> Vec<(CallId, Request)> {
         core::mem::take(&mut self.sent)
     }
 
-    /// The same, but returns the attempts only.
     fn takes(&mut self) -> Vec<CallId> {
         self.requests().into_iter().filter(|(_, request)| is_take(request)).map(|(call, _)| call).collect()
     }
@@ -413,7 +411,7 @@ fn a8_a_manual_holder_gets_a_full_ttl_before_it_is_told() {
 #[test]
 fn a8_who_would_get_less_than_half_of_its_ttl_gets_a_full_one_before_it_is_told() {
     for (at, at_once) in [(9_000 - 92 - 4_500, true), (9_000 - 92 - 4_499, false)] {
-        let mut hub = Hub::new(1, |c| c.turn(for_ms(60_000)));
+        let mut hub = Hub::new(1, |c| c.handover_window(for_ms(60_000)));
         let first = hub.held(0, want());
         hub.acquire(1, want());
         hub.locks.release(ms(at), first).unwrap();
@@ -447,7 +445,7 @@ fn a5_the_waits_of_others_go_on_when_one_is_given_up_that_was_being_prepared() {
     hub.acquire(2, want().wait(Wait::For(for_ms(400))));
     hub.locks.release(ms(50), first).unwrap();
     hub.drain();
-    // The turn has ended when the second waiter gives up.
+    // The hand-over window has ended when the second waiter leaves.
     hub.locks.abandon(ms(120), second);
     hub.drain();
     hub.take_events();

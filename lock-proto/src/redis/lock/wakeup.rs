@@ -10,10 +10,8 @@ use crate::redis::config::Wake;
 use crate::redis::request::Request;
 use crate::time::Instant;
 
-/// Wake-up subscription of the head of the queue, from the first busy reply to the grant.
-///
-/// Even a quorum subscribes at one node only, whose list of blocked clients is the queue. If every
-/// node woke a different waiter, none of them would get a majority.
+/// Wake-up subscription of the head of the queue, from the first busy reply to the grant. In a
+/// quorum it is on one node: if every node woke a different waiter, none would get a majority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Subscription {
     /// The node that reports releases.
@@ -38,13 +36,13 @@ impl Subscription {
 }
 
 impl Lock {
-    /// Yields to the waiter that a release of this client, emitted at `emitted`, has woken. The
-    /// next local waiter could otherwise retake the lock before the woken one, again and again.
+    /// Yields to the waiter that a release of this client, emitted at `emitted`, has woken.
+    /// Otherwise the next local waiter could retake the lock again and again.
     pub(super) fn yield_to_woken(&mut self, ctx: &Context, emitted: Instant) {
         // Local waiters that already contend have backed off.
         let contends = !matches!(self.contention, Contention::Idle | Contention::Releasing { .. });
         if self.hold.is_none() && !contends && !ctx.is_stopping() {
-            self.store.backoff_until = Some(ctx.now + ctx.config.store.turn_pause + ctx.now.since(emitted));
+            self.store.backoff_until = Some(ctx.now + ctx.config.store.handover_pause + ctx.now.since(emitted));
         }
     }
 
@@ -55,14 +53,14 @@ impl Lock {
         if single_try || self.store.backoff_until.take().is_none_or(|until| until <= ctx.now) {
             if !single_try && self.awaits_own_release(ctx) {
                 // The node may be silent, so bound the wait.
-                self.contention = Contention::Releasing { until: ctx.now + ctx.config.store.turn_pause };
+                self.contention = Contention::Releasing { until: ctx.now + ctx.config.store.handover_pause };
                 return;
             }
             return self.start_round(ctx);
         }
         self.notify_blocked(ctx, Blocked::Held);
-        // The head counts as a waiter already: a release signals it in its turn, and its own
-        // attempt, which sets the marker, is the safety net.
+        // The head counts as a waiter already, and a release signals it. Its attempt is the safety
+        // net.
         self.tries = 1;
         self.contention = Contention::Paused { until: ctx.now + ctx.config.store.poll.every };
         self.subscribe(ctx);
@@ -72,8 +70,8 @@ impl Lock {
         }
     }
 
-    /// Returns true if the node that wakes waiters has not answered this client's last release,
-    /// while a quorum of the others has. An attempt now would overtake the woken waiter.
+    /// Returns true if a quorum has answered this client's last release, but not the node that
+    /// wakes waiters. An attempt now would overtake the woken waiter.
     fn awaits_own_release(&self, ctx: &Context) -> bool {
         let node = self.wake_node(ctx);
         ctx.config.is_quorum() && self.store.cleanups.get(node).is_some_and(Cleanup::is_announcing)
@@ -102,8 +100,7 @@ impl Lock {
         ctx.listen(node, &self.key, true);
     }
 
-    /// Returns the last reachable node, so that clients agree on it without asking each other. A
-    /// release goes to the nodes in order, so the others have most likely executed it by then.
+    /// Returns the last reachable node, on which clients agree. A release reaches it last.
     fn wake_node(&self, ctx: &Context) -> NodeId {
         let nodes = || (0..ctx.shared.nodes.len()).rev().map(|index| NodeId::new(index as u16));
         let may = |node: &NodeId| ctx.excluded(*node).is_none() && !ctx.shared.wake_refused.contains(*node);
@@ -115,8 +112,7 @@ impl Lock {
         nodes().find(|node| may(node) && reachable(node)).or_else(|| nodes().find(may)).unwrap_or(NodeId::new(0))
     }
 
-    /// Adds the node that wakes waiters to the nodes of a release. It must learn of the release
-    /// even if it has another client's token.
+    /// Adds the node that wakes waiters to the nodes of a release, whichever token it has.
     pub(super) fn with_wake_node(&self, ctx: &Context, mut nodes: NodeSet) -> NodeSet {
         if ctx.config.is_quorum() && ctx.config.store.wake == Wake::Notify && !nodes.is_empty() {
             nodes.insert(self.wake_node(ctx));
@@ -143,7 +139,7 @@ impl Lock {
     }
 
     /// The node confirmed the subscription. One more attempt covers earlier releases.
-    pub fn listens(&mut self, ctx: &mut Context, node: NodeId) {
+    pub fn subscribed(&mut self, ctx: &mut Context, node: NodeId) {
         self.expire(ctx);
         let Some(subscription) = self.subscribed_at(node) else { return };
         subscription.active = true;
@@ -165,7 +161,7 @@ impl Lock {
     }
 
     /// The node reported a release. Returns true if a waiter here needs it.
-    pub fn hint(&mut self, ctx: &mut Context, node: NodeId) -> bool {
+    pub fn signalled(&mut self, ctx: &mut Context, node: NodeId) -> bool {
         self.expire(ctx);
         let Some(subscription) = self.subscribed_at(node) else { return false };
         subscription.signalled = true;

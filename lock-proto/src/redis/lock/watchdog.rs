@@ -1,6 +1,4 @@
 //! A grant and its watchdog: renewals, loss and local hand-overs.
-//!
-//! The watchdog is part of the grant and ends with it, so nothing is renewed that is not held.
 // H1 to H5, Q3, Q4, A8
 
 use alloc::boxed::Box;
@@ -99,7 +97,7 @@ pub struct Hold {
     /// The holder's fencing token and the next ones; `None` without fencing.
     fences: Option<FenceBlock>,
     renew_at: Instant,
-    pub(crate) turn_end: Instant,
+    pub(crate) handover_until: Instant,
     /// Duration of the round that won the hold.
     pub(crate) round_trip: Duration,
     extending: Option<Box<Extending>>,
@@ -129,7 +127,6 @@ pub(crate) enum Renewal {
     TopUp,
 }
 
-/// State of the extends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Extended {
     /// None pending, or not decided yet.
@@ -165,7 +162,7 @@ impl Hold {
             keys_ttl: round.ttl,
             fences: round.fence,
             renew_at: waiter.terms.renew_at(round.started, seed, round.number),
-            turn_end: now + config.turn,
+            handover_until: now + config.handover_window,
             round_trip: now.since(round.started),
             extending: None,
             equal: false,
@@ -209,7 +206,6 @@ impl Hold {
         (0..self.shares.len()).filter(|server| self.of_server(*server).any(&which)).count()
     }
 
-    /// Returns true if the node has a share of the grant.
     pub(crate) fn has(&self, node: NodeId) -> bool {
         self.shares.get(node.index()).is_some_and(|share| share.until.is_some())
     }
@@ -251,12 +247,12 @@ impl Hold {
     }
 
     /// Returns true if the holder must get a fencing token before it is notified.
-    pub(crate) fn lacks_fences(&self) -> bool {
+    pub(crate) fn needs_fences(&self) -> bool {
         self.fences.is_some_and(|fences| fences.count == 0)
     }
 
-    /// Hands it to another holder of this client. The key and its token stay, the fencing token
-    /// grows. Returns true if the holder may be notified at once.
+    /// Hands it to another holder of this client: same token, next fencing token. Returns true if
+    /// the holder may be notified at once.
     pub(crate) fn hand_over(&mut self, now: Instant, next: Waiter, quorum: usize, seed: u64) -> bool {
         if let Some(fences) = &mut self.fences {
             fences.first = fences.first.saturating_add(1);
@@ -266,10 +262,10 @@ impl Hold {
         self.extending = None;
         self.renew_at = self.renew_at.min(self.ttl().renew_at(now, seed, self.number));
         let left = self.keys_until(quorum).since(now);
-        // For manual renewal, a longer TTL, little time left or no fencing token, extend first. One
-        // script extends and mints.
-        let short = next.renew == Renew::Manual || self.ttl() > self.keys_ttl || left < self.ttl().duration() / 2;
-        if short || self.lacks_fences() {
+        // Manual renewal, a longer TTL, little time left or no fencing token: extend first.
+        let extend_first =
+            next.renew == Renew::Manual || self.ttl() > self.keys_ttl || left < self.ttl().duration() / 2;
+        if extend_first || self.needs_fences() {
             self.extend(now);
             return false;
         }
@@ -345,7 +341,7 @@ impl Hold {
     /// Handles the reply to a renewal, or to an attempt that was still in flight.
     pub(crate) fn answered(&mut self, ctx: &Context, node: NodeId, call: Call, reply: &Reply) {
         let retry_at = self.ttl().retry_at(ctx.now, ctx.seed, call.serial);
-        let lacks_fences = self.lacks_fences();
+        let needs_fences = self.needs_fences();
         let Some(share) = self.shares.get_mut(node.index()) else { return };
         let current = share.call.is_some_and(|current| current.serial == call.serial);
         if current {
@@ -359,7 +355,7 @@ impl Hold {
         }
         let answer = match reply {
             Reply::Extended | Reply::Granted { .. } => {
-                if lacks_fences && let Reply::Granted { fence: Some(minted) } = reply {
+                if needs_fences && let Reply::Granted { fence: Some(minted) } = reply {
                     self.fences = Some(*minted);
                 }
                 let until = match share.until {
@@ -434,7 +430,6 @@ impl Hold {
     }
 
     /// Handles a new connection to a node. If the node lacks the token, a top-up is due at once.
-    /// The hub retries failed renewals, a few holds at a time.
     pub(crate) fn node_up(&mut self, ctx: &Context, node: NodeId) {
         if self.equal || ctx.shared.duplicates.is_some() {
             self.find_equal(ctx, node);
@@ -462,9 +457,8 @@ impl Hold {
         }
     }
 
-    /// Counts nodes that lead to the same server once. If `node` now leads to another node's
-    /// server, its confirmations came from a server that no node leads to, and are discarded. If
-    /// `node` led to another node's server until now, that node keeps its confirmations.
+    /// Counts nodes that lead to the same server once. Discards confirmations of `node` by a server
+    /// that no node leads to any more.
     // Q6
     fn find_equal(&mut self, ctx: &Context, node: NodeId) {
         let changed = ctx.shared.nodes.get(node.index()).is_some_and(|known| known.changed);

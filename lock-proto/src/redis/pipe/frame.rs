@@ -1,9 +1,6 @@
-//! Decoding of RESP frames.
-//!
-//! The size, nesting and lengths of each frame are checked first, because the decoder recurses and
-//! trusts lengths. RESP is described at
-//! <https://redis.io/docs/latest/develop/reference/protocol-spec/>. Streamed aggregates and strings
-//! of RESP3 are refused: no server sends them.
+//! Decoding of RESP frames (<https://redis.io/docs/latest/develop/reference/protocol-spec/>). Size,
+//! nesting and lengths are checked first, because the decoder recurses and trusts lengths. Streamed
+//! aggregates and strings of RESP3 are refused: no server sends them.
 // P3
 
 use redis_protocol::{resp2, resp3};
@@ -55,11 +52,10 @@ pub(super) enum Scan {
     Missing(usize),
 }
 
-/// Finds the end of a frame, and rejects a frame that is too large, too deep or malformed.
-/// Resumable: it scans each byte once, however the input is split.
+/// Finds the end of a frame, and rejects one that is too large, too deep or malformed. Resumable:
+/// it scans each byte once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Scanner {
-    /// Start of the current element.
     at: usize,
     /// No line ends before this offset.
     searched: usize,
@@ -175,8 +171,7 @@ impl Scanner {
         }
     }
 
-    /// Counts one element as read, and closes every aggregate that ends with it. Returns true if
-    /// none is open.
+    /// Counts one element as read, and closes every aggregate that ends with it.
     fn close_element(&mut self) -> bool {
         while self.depth > 0 {
             let left = &mut self.open[self.depth - 1];
@@ -262,8 +257,7 @@ pub(super) enum Answer<'a> {
     },
     /// An array that starts with a string, such as the reply to `BLPOP`.
     List(&'a [u8]),
-    /// RESP3: the raw reply to `HELLO`. The decoder's maps are not used, because their order is
-    /// random.
+    /// RESP3: the raw reply to `HELLO`. The order of the decoder's maps is random.
     Map(&'a [u8]),
     /// RESP3: a message that is not a reply.
     Push,

@@ -71,7 +71,7 @@ impl Step {
             (Self::Info, config.server_info),
         ]
         .into_iter()
-        .filter_map(|(step, wanted)| wanted.then_some(step))
+        .filter_map(|(step, needed)| needed.then_some(step))
     }
 
     pub(super) fn with_args<R>(self, at: &Endpoint, f: impl FnOnce(&[&[u8]]) -> R) -> R {
@@ -100,7 +100,9 @@ impl Step {
             return Err(ServerError::classify(text).into());
         }
         match (self, answer) {
-            (Self::Hello, Answer::Map(map)) if says_cluster(map) => Err(cluster("HELLO says mode cluster").into()),
+            (Self::Hello, Answer::Map(map)) if is_cluster_mode(map) => {
+                Err(cluster("HELLO reports mode cluster").into())
+            }
             (Self::Hello, Answer::Map(_)) => Ok(()),
             (Self::Auth | Self::Select | Self::SetName, Answer::Text(b"OK")) => Ok(()),
             (Self::Hello, Answer::Error(text)) => Err(hello_refused(text).into()),
@@ -144,7 +146,7 @@ fn field<'a>(info: &'a [u8], name: &str) -> Option<&'a str> {
     })
 }
 
-fn says_cluster(map: &[u8]) -> bool {
+fn is_cluster_mode(map: &[u8]) -> bool {
     const MODE: &[u8] = b"mode\r\n";
     let mut fields = map.windows(MODE.len()).enumerate().filter(|(_, name)| *name == MODE);
     fields.any(|(at, _)| {
@@ -153,8 +155,7 @@ fn says_cluster(map: &[u8]) -> bool {
     })
 }
 
-/// The error for a server in cluster mode. The keys of one lock would lie in different slots, and
-/// so on different servers.
+/// The error for a server in cluster mode: the keys of one lock would lie in different slots.
 fn cluster(how: &str) -> ServerError {
     ServerError { class: ErrorClass::Refused, text: crate::lock::printable(how, server_error::NO_CLUSTER) }
 }
@@ -174,7 +175,7 @@ impl ServerInfo {
         let uptime = field(text, "uptime_in_seconds").and_then(|seconds| seconds.parse().ok());
         match (run_id, uptime) {
             (Some(run_id), Some(uptime)) => Ok(Self { run_id: run_id.into(), uptime: Duration::from_secs(uptime) }),
-            (None, _) | (_, None) => Err(ServerError::classify("INFO server tells no run_id and uptime_in_seconds")),
+            (None, _) | (_, None) => Err(ServerError::classify("INFO server reports no run_id and uptime_in_seconds")),
         }
     }
 }

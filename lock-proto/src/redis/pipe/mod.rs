@@ -3,7 +3,7 @@
 
 mod frame;
 mod handshake;
-mod short;
+mod resp_fast_path;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -18,7 +18,7 @@ pub use handshake::{Hello, ServerInfo};
 
 use self::frame::Answer;
 use self::handshake::Step;
-use self::short::short;
+use self::resp_fast_path::parse_common_reply;
 use self::wire::{Job, Pending, Wire, breach};
 use super::batch;
 use super::request::{Identity, Key, Reply, Request, Value};
@@ -65,7 +65,7 @@ pub enum PipeOutput {
     Disconnect(ConnId),
     /// The handshake succeeded.
     Up(Hello),
-    /// The answer to [`ask_server`](Pipe::ask_server).
+    /// The answer to [`request_server_info`](Pipe::request_server_info).
     Server(Result<ServerInfo, ServerError>),
     /// The connection failed, or could not be opened. The pipe reopens it after a pause. The
     /// replies to all outstanding requests follow; a `block` has ended.
@@ -149,8 +149,6 @@ impl Pipe {
         }
     }
 
-    // Verbs.
-
     /// Opens the connection if it is closed.
     pub fn open(&mut self, now: Instant) {
         self.clock(now);
@@ -216,7 +214,7 @@ impl Pipe {
 
     /// Requests `INFO server`, ahead of all queued requests, if the connection is up. Unlike with
     /// [`PipeConfig::server_info`], no request waits for the reply.
-    pub fn ask_server(&mut self, now: Instant) {
+    pub fn request_server_info(&mut self, now: Instant) {
         self.clock(now);
         if self.is_up() {
             self.expect_replies();
@@ -261,8 +259,6 @@ impl Pipe {
     pub const fn config(&self) -> &PipeConfig {
         &self.config
     }
-
-    // Facts.
 
     /// The connection is open.
     pub fn handle_connected(&mut self, now: Instant, conn: ConnId) {
@@ -329,8 +325,6 @@ impl Pipe {
         }
     }
 
-    // Drains.
-
     pub(crate) fn has_output(&self) -> bool {
         !self.outputs.is_empty()
     }
@@ -383,8 +377,6 @@ impl Pipe {
             Phase::BackingOff { until, .. } => Some(until),
         }
     }
-
-    // Internals.
 
     /// Advances the clock, which never goes back.
     // M1
@@ -452,19 +444,17 @@ impl Pipe {
         }
     }
 
-    /// Processes received bytes. `Some` and `Err` are reasons to drop the connection.
-    ///
-    /// If the server refuses a command because it is a replica, the replies already received are
-    /// still processed. A definite refusal is more useful than a broken connection.
+    /// Processes received bytes. `Some` and `Err` are reasons to drop the connection. If the server
+    /// is a replica, the replies already received are still processed.
     fn read(&mut self, mut bytes: &[u8]) -> Result<Option<Cause>, Cause> {
         if matches!(self.phase, Phase::Connecting { .. }) {
-            return Err(breach(Breach::Unasked));
+            return Err(breach(Breach::Unsolicited));
         }
         let (protocol, limits) = (self.config.endpoint.protocol, self.config.limits);
         let mut ending = None;
         loop {
             if self.wire.is_between_frames()
-                && let Some((answer, len)) = short(bytes, protocol, &limits)
+                && let Some((answer, len)) = parse_common_reply(bytes, protocol, &limits)
             {
                 bytes = &bytes[len..];
                 self.handle_answer(answer, &mut ending)?;
@@ -503,8 +493,7 @@ impl Pipe {
         let resend = text.starts_with("NOSCRIPT") && self.wire.script_is_missing();
         let mut error = ServerError::classify(text);
         if self.is_logged_out(text) {
-            // The next connection logs in again, after a growing pause, and reports a refused
-            // login.
+            // The next connection logs in again, and reports a refused login.
             error.class = ErrorClass::Reconnect;
         }
         let mut value = answer.value();
@@ -528,8 +517,7 @@ impl Pipe {
         self.is_up() && self.config.endpoint.password.is_some() && asks_for_login(text)
     }
 
-    /// Resolves the first `calls` in flight, which shared one command, with their parts of `value`,
-    /// or resends them.
+    /// Resolves the first `calls` in flight, which shared one command, or resends them.
     fn resolve_each(
         &mut self,
         answer: Answer<'_>,

@@ -19,9 +19,8 @@ use alloc::vec;
 const MS: Duration = Duration::from_millis(1);
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Asserts that `work` takes linear time: about as long on the whole as on its eight parts in turn.
-/// Quadratic work would take eight times as long. Both runs last about equally long, so load on the
-/// machine slows both alike; a retry may be needed.
+/// Asserts that `work` takes linear time: about as long on the whole as on its eight parts. Load on
+/// the machine slows both runs alike; a retry may be needed.
 fn assert_linear(most: usize, work: impl Fn(usize)) {
     let timed = |size, times| {
         let start = std::time::Instant::now();
@@ -203,8 +202,6 @@ fn server(text: &str) -> Cause {
     ServerError::classify(text).into()
 }
 
-// The handshake.
-
 #[test]
 fn a_plain_connection_is_up_at_once_and_answers_in_order() {
     let (mut rig, conn) = Rig::up();
@@ -291,7 +288,7 @@ fn a_refused_login_answers_all_that_waits_and_is_tried_again() {
         (
             "redis://h?protocol=resp3",
             "%2\r\n$5\r\nproto\r\n:3\r\n$4\r\nmode\r\n$7\r\ncluster\r\n",
-            "HELLO says mode cluster (Redis Cluster is not supported)",
+            "HELLO reports mode cluster (Redis Cluster is not supported)",
         ),
     ] {
         let mut rig = Rig::new(url);
@@ -349,8 +346,6 @@ fn no_debug_output_shows_the_password() {
         assert!(!shown.contains("sesame") && !shown.contains("115, 101, 115"), "{shown}");
     }
 }
-
-// Timeouts and reconnect.
 
 #[test]
 fn opening_is_given_up_after_the_connect_timeout() {
@@ -452,8 +447,7 @@ fn p1_a_broken_connection_is_opened_again_ever_more_slowly() {
         let full = Duration::from_secs(1).min(10 * MS * 2u32.pow(n as u32));
         assert!(*pause <= full && *pause >= full * 3 / 4, "pause {n} is {pause:?} of {full:?}");
     }
-    // The backoff continues after a connection that failed early, and restarts after one that
-    // lasted.
+    // The backoff continues after a connection that failed early, and restarts after a long one.
     for (lasted, least) in [(999, 750), (1000, 7)] {
         rig.pipe.handle_connected(rig.now, conn);
         rig.pass(lasted * MS);
@@ -513,8 +507,6 @@ fn m1_time_that_goes_back_is_ignored() {
     assert_eq!(rig.outputs(), []);
 }
 
-// Server errors.
-
 #[test]
 fn p2_a_demoted_master_is_left_after_what_came_with_its_answer() {
     let (mut rig, conn) = Rig::up();
@@ -534,8 +526,7 @@ fn p2_a_demoted_master_is_left_after_what_came_with_its_answer() {
     rig.reopened();
 }
 
-/// If the server requires a login on an open connection, the next connection logs in, after a
-/// growing pause. Without a password the error is a refusal.
+/// A required login leads to a new connection that logs in. Without a password it is a refusal.
 #[test]
 fn p2_a_connection_that_was_logged_out_is_replaced_by_one_that_logs_in() {
     for text in ["NOAUTH Authentication required.", "ERR Protocol error: unauthenticated multibulk length"] {
@@ -608,8 +599,6 @@ fn a_servers_good_bye_is_told() {
     let expected = [PipeOutput::Disconnect(conn), PipeOutput::Down(why.clone()), reply(unsent, Reply::NotSent(why))];
     assert_eq!(rig.outputs(), expected);
 }
-
-// Blocking.
 
 #[test]
 fn a_wake_connection_blocks_and_is_woken() {

@@ -1,5 +1,4 @@
-//! One open connection: its buffers, its command queue, and the scripts that the server has seen on
-//! it.
+//! One open connection: its buffers, its command queue, and the scripts sent on it.
 
 use alloc::borrow::Cow;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -22,8 +21,7 @@ use crate::redis::script::{self, Script};
 use crate::redis::url::{Endpoint, Protocol};
 use crate::time::{Instant, millis_up};
 
-/// Bytes read at once while a frame is incomplete. Bytes beyond its end are scanned twice, so this
-/// is small.
+/// Bytes read at once while a frame is incomplete. Small, as bytes beyond its end are rescanned.
 const CHUNK: usize = 256;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -66,8 +64,7 @@ pub(super) struct Sent {
     start: u64,
     end: u64,
     script: Option<ScriptCall>,
-    /// The number of calls that share the command. They are adjacent in the flight and are answered
-    /// together.
+    /// Number of calls that share the command. They are adjacent in the flight.
     pub(super) calls: u8,
 }
 
@@ -83,9 +80,8 @@ impl ScriptCall {
     }
 }
 
-/// One open connection. Commands go from `queued` (or `resend`) through `outbox` to `flight`, and
-/// leave it when they are answered. They are encoded when the host takes bytes, so the client knows
-/// which commands were never sent.
+/// One open connection. Commands go from `queued` (or `resend`) through `outbox` to `flight`. They
+/// are encoded when the host takes bytes, so the client knows which were never sent.
 // M8
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Wire {
@@ -98,12 +94,10 @@ pub(super) struct Wire {
     scanner: Scanner,
     missing: usize,
     flight: VecDeque<Sent>,
-    /// Commands to resend ahead of `queued`, because the server had lost a script or refused a
-    /// batch.
+    /// Commands to resend ahead of `queued`: the server had lost a script or refused a batch.
     resend: VecDeque<Pending>,
     queued: VecDeque<Pending>,
-    /// Requests being collected into one command, by kind, while `queued` is encoded. They keep
-    /// their order relative to other commands for the same locks.
+    /// Requests being collected into one command, by kind, while `queued` is encoded.
     batches: [Vec<Pending>; batch::KINDS],
     /// Where the last `EVAL` of each script started.
     evals: [Option<u64>; script::ALL.len()],
@@ -114,8 +108,6 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    // Out.
-
     pub(super) fn queue(&mut self, pending: Pending) {
         self.queued.push_back(pending);
     }
@@ -152,7 +144,7 @@ impl Wire {
                 && (!requests.is_empty() || !self.queued.is_empty())
             {
                 requests.push(pending);
-                if requests.len() == batch::MOST {
+                if requests.len() == batch::MAX_LOCKS {
                     self.send_batch(identity, kind.index());
                 }
                 continue;
@@ -171,15 +163,14 @@ impl Wire {
         self.batches.iter().map(Vec::len).sum()
     }
 
-    /// Returns true if a batch must be sent before this command: it contains the same lock, or has
-    /// the same kind but other terms.
+    /// Returns true if a batch must be sent before this command: same lock, or other terms.
     #[inline]
     fn must_follow(&self, index: usize, pending: &Pending, kind: Option<Kind>) -> bool {
         let Some(first) = self.batches.get(index).and_then(|requests| requests.first()) else { return false };
         let Job::Call { request, .. } = &pending.job else { return false };
         let other =
             kind.is_some_and(|kind| kind.index() == index && first.plain().is_none_or(|plain| plain.kind != kind));
-        other || self.batches[index].iter().filter_map(Pending::plain).any(|kept| kept.key == request.key())
+        other || self.batches[index].iter().filter_map(Pending::plain).any(|earlier| earlier.key == request.key())
     }
 
     /// Encodes a single command, and returns the script that it runs.
@@ -210,8 +201,8 @@ impl Wire {
     }
 
     fn send_batch(&mut self, identity: &Identity, index: usize) {
-        let Some(kept) = self.batches.get_mut(index).filter(|kept| !kept.is_empty()) else { return };
-        let mut requests = core::mem::take(kept);
+        let Some(batch) = self.batches.get_mut(index).filter(|batch| !batch.is_empty()) else { return };
+        let mut requests = core::mem::take(batch);
         let start = self.encoded;
         let called = match (&requests[..], requests.first().and_then(Pending::plain)) {
             ([_, _, ..], Some(first)) => {
@@ -226,21 +217,21 @@ impl Wire {
             ([pending, ..], _) => self.encode_alone(identity, pending),
             ([], _) => None,
         };
-        // At most `batch::MOST`.
+        // At most `batch::MAX_LOCKS`.
         let calls = requests.len() as u8;
         for pending in requests.drain(..) {
             self.note_sent(pending, start, called, calls);
         }
         // Reuse the allocation.
-        if let Some(kept) = self.batches.get_mut(index) {
-            *kept = requests;
+        if let Some(batch) = self.batches.get_mut(index) {
+            *batch = requests;
         }
     }
 
     #[inline]
     fn call(&mut self, script: Script, tries: u8) -> ScriptCall {
         let eval = &mut self.evals[usize::from(script.index)];
-        // If the server lost the script twice, send the source whatever it should know.
+        // If the server lost the script twice, send the source.
         let source = eval.is_none() || tries > 1;
         if source {
             *eval = Some(self.encoded);
@@ -281,14 +272,11 @@ impl Wire {
         self.consumed += n as u64;
     }
 
-    // In.
-
     pub(super) fn is_between_frames(&self) -> bool {
         self.inbox.is_empty()
     }
 
-    /// Takes the next complete frame off `bytes`, borrowed from the host's buffer or assembled in
-    /// ours. Buffers `bytes` if the frame is incomplete.
+    /// Takes the next complete frame off `bytes`, or buffers them if it is incomplete.
     pub(super) fn take_frame<'b>(
         &mut self,
         bytes: &mut &'b [u8],
@@ -349,11 +337,10 @@ impl Wire {
         }
         self.pushes = 0;
         if self.flight.front().is_none_or(|sent| sent.end > self.consumed) {
-            // A server may send an unsolicited error before it closes: too many clients, protected
-            // mode.
+            // A server may send an unsolicited error before it closes, such as too many clients.
             let unsolicited =
                 if let Answer::Error(text) = answer { Some(ServerError::classify(text).into()) } else { None };
-            return Err(unsolicited.unwrap_or_else(|| breach(Breach::Unasked)));
+            return Err(unsolicited.unwrap_or_else(|| breach(Breach::Unsolicited)));
         }
         Ok(true)
     }
@@ -375,8 +362,8 @@ impl Wire {
         }
     }
 
-    /// Records that the server does not know the script of the first command in flight. Returns
-    /// true if the command named it by hash.
+    /// Records that the server lacks the script of the first command in flight. Returns true if the
+    /// command named it by hash.
     pub(super) fn script_is_missing(&mut self) -> bool {
         let Some(sent) = self.flight.front() else { return false };
         let Some(script) = sent.script.filter(|script| !script.source) else { return false };
@@ -391,8 +378,8 @@ impl Wire {
         self.batching_disabled = true;
     }
 
-    /// Resends the first call in flight ahead of `queued`. Returns false if the resent call would
-    /// follow a later command for the same lock, which was already encoded.
+    /// Resends the first call in flight ahead of `queued`. Returns false if a later command for the
+    /// same lock was already encoded.
     pub(super) fn resend_first(&mut self) -> bool {
         let Some(sent) = self.flight.front() else { return false };
         let start = sent.start;
@@ -410,14 +397,11 @@ impl Wire {
         true
     }
 
-    // State.
-
     pub(super) fn in_flight(&self) -> usize {
         self.flight.len()
     }
 
-    /// Removes the next unanswered command, in the order of sending. The flag is true if any of its
-    /// bytes were sent.
+    /// Removes the next unanswered command. The flag is true if any of its bytes were sent.
     pub(super) fn pop_unanswered(&mut self) -> Option<(Job, bool)> {
         if let Some(sent) = burst::pop(&mut self.flight) {
             return Some((sent.pending.job, sent.start < self.consumed));
@@ -439,8 +423,7 @@ impl fmt::Debug for Wire {
     }
 }
 
-/// Start of the latest command for each lock in flight. Built when a script is missing, and dropped
-/// once that flight is answered: one lost script causes many lookups, and normally there are none.
+/// Start of the latest command for each lock in flight. Built only when a script is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct LatestCommands {
     last: BTreeMap<Key, u64>,
@@ -473,17 +456,14 @@ impl LatestCommands {
     }
 }
 
-/// Encodes a command as an array of bulk strings.
-///
-/// The encoder of redis-protocol is avoided. It zeroes the buffer and counts digits by a
-/// floating-point logarithm, which more than doubles the cost of a renewal. It can also fail, which
-/// would leave a half-written command.
+/// Encodes a command as an array of bulk strings. redis-protocol's encoder zeroes the buffer and
+/// counts digits by a floating-point logarithm, which more than doubles the cost of a renewal. It
+/// can also fail and leave a half-written command.
 fn encode(out: &mut BytesMut, args: &[&[u8]]) {
     out.extend_from_slice(b"*");
     out.extend_from_slice(itoa::Buffer::new().format(args.len()).as_bytes());
     for arg in args {
-        // Write the preceding CRLF together with the length, which nearly always has one or two
-        // digits.
+        // Write the preceding CRLF with the length, which nearly always has one or two digits.
         match arg.len() {
             n @ 0..10 => out.extend_from_slice(&[b'\r', b'\n', b'$', digit(n), b'\r', b'\n']),
             n @ 10..100 => out.extend_from_slice(&[b'\r', b'\n', b'$', digit(n / 10), digit(n % 10), b'\r', b'\n']),
@@ -511,7 +491,7 @@ mod tests {
     use super::*;
     use crate::id::{CallId, NodeId};
 
-    /// The map takes memory for every lock, so it is kept for one flight only. It must last that
+    /// The map takes memory for every lock, so it is batch for one flight only. It must last that
     /// long, because each lookup would scan the flight otherwise.
     #[test]
     fn p1_what_overtakes_is_remembered_until_the_flight_is_over() {

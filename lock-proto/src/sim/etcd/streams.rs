@@ -10,7 +10,7 @@ use super::span::Span;
 use super::watch::{Watches, refused};
 use super::{Cluster, ClusterOutput};
 use crate::etcd::message::{
-    LeaseKeepAliveRequest, LeaseKeepAliveResponse, ResponseHeader, WatchAsk, WatchCreateRequest, WatchRequest,
+    LeaseKeepAliveRequest, LeaseKeepAliveResponse, ResponseHeader, WatchCreateRequest, WatchRequest, WatchRequestUnion,
     WatchResponse,
 };
 use crate::etcd::{StreamKind, StreamReceived, StreamSend};
@@ -50,12 +50,12 @@ impl Cluster {
                 self.keep_alive(conn, stream);
             }
             (Kind::Watch(watches, _), StreamSend::Watch(WatchRequest { request })) => match request {
-                Some(WatchAsk::Create(request)) => self.watch(conn, stream, &request),
-                Some(WatchAsk::Cancel(cancel)) => {
+                Some(WatchRequestUnion::Create(request)) => self.watch(conn, stream, &request),
+                Some(WatchRequestUnion::Cancel(cancel)) => {
                     let response = watches.cancel(cancel.watch_id);
                     response.into_iter().for_each(|response| self.send_watch(member, conn, stream, response));
                 }
-                Some(WatchAsk::Progress(_)) => {
+                Some(WatchRequestUnion::Progress(_)) => {
                     self.send_watch(member, conn, stream, WatchResponse { watch_id: -1, ..WatchResponse::default() });
                 }
                 None => {}

@@ -9,7 +9,7 @@ use super::*;
 use crate::etcd::Code;
 use crate::etcd::message::{
     AuthenticateRequest, DeleteRangeRequest, LeaseGrantRequest, LeaseKeepAliveRequest, Op, PutRequest, RangeRequest,
-    RequestOp, TxnRequest, WatchAsk, WatchCreateRequest, WatchRequest, WatchResponse,
+    RequestOp, TxnRequest, WatchCreateRequest, WatchRequest, WatchRequestUnion, WatchResponse,
 };
 
 const CALL: u64 = 1_000;
@@ -69,7 +69,7 @@ impl Bench {
 
     fn watch(&mut self, conn: u64, key: &'static str, start_revision: i64) {
         let want = WatchCreateRequest { key: key.into(), start_revision, watch_id: 9, ..WatchCreateRequest::default() };
-        let message = StreamSend::Watch(WatchRequest { request: Some(WatchAsk::Create(want)) });
+        let message = StreamSend::Watch(WatchRequest { request: Some(WatchRequestUnion::Create(want)) });
         self.cluster.handle_send(self.now, conn, WATCH, &message);
     }
 
@@ -358,7 +358,12 @@ fn progress_is_told_to_quiet_watches_that_want_it() {
     let mut b = Bench::new(ClusterConfig::new(1, 1).progress_interval(SECOND));
     b.open(0, WATCH, StreamKind::Watch);
     let want = WatchCreateRequest { key: "k".into(), progress_notify: true, watch_id: 1, ..Default::default() };
-    b.cluster.handle_send(b.now, 0, WATCH, &StreamSend::Watch(WatchRequest { request: Some(WatchAsk::Create(want)) }));
+    b.cluster.handle_send(
+        b.now,
+        0,
+        WATCH,
+        &StreamSend::Watch(WatchRequest { request: Some(WatchRequestUnion::Create(want)) }),
+    );
     b.put(0, "other", 0);
     b.outputs();
     let outputs = b.pass(SECOND);

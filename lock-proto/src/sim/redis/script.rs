@@ -410,7 +410,7 @@ impl Node {
 
     /// Sets the expiry of a signal, or deletes it if that fails.
     fn end_signal(&mut self, context: &mut Context, signal: &[u8]) {
-        let ttl = script::SIGNAL_LIFE_MS.to_string();
+        let ttl = script::SIGNAL_TTL_MS.to_string();
         if self.run(context, &[b"PEXPIRE", signal, ttl.as_bytes()]).is_error() {
             self.run(context, &[b"DEL", signal]);
         }

@@ -48,11 +48,11 @@ fn no_http2() {
     };
     smol::block_on(async {
         let mut tried = Tried::to(server(&GARBAGE, none));
-        let mut fact = tried.next().await;
-        if matches!(fact, Fact::Connected) {
-            fact = tried.next().await;
+        let mut input = tried.next().await;
+        if matches!(input, Input::Connected) {
+            input = tried.next().await;
         }
-        assert!(matches!(fact, Fact::Ended(Fault::Protocol(Breach::Http2))), "{fact:?}");
+        assert!(matches!(input, Input::Ended(Fault::Protocol(Breach::Http2))), "{input:?}");
     });
 }
 
@@ -61,9 +61,9 @@ fn a_server_that_says_nothing() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     smol::block_on(async {
         let mut tried = Tried::to(listener.local_addr().unwrap());
-        let fact = tried.within(Duration::from_millis(200)).await;
+        let input = tried.within(Duration::from_millis(200)).await;
         // The machine's `connect_timeout` ends it.
-        assert!(fact.is_none(), "{fact:?}");
+        assert!(input.is_none(), "{input:?}");
     });
 }
 
@@ -79,8 +79,8 @@ fn a_server_that_falls_silent_is_noticed_while_a_stream_is_open() {
         tried.open(StreamKind::Watch);
         let fault = loop {
             match tried.next().await {
-                Fact::StreamEnded(_, status) => assert_eq!(status.code, Code::Unavailable, "{status:?}"),
-                Fact::Ended(fault) => break fault,
+                Input::StreamEnded(_, status) => assert_eq!(status.code, Code::Unavailable, "{status:?}"),
+                Input::Ended(fault) => break fault,
                 other => panic!("{other:?}"),
             }
         };
@@ -229,14 +229,14 @@ fn e12_messages_that_hold_more_than_was_asked_for() {
                     None => {
                         tried.open(StreamKind::Watch);
                         match tried.next().await {
-                            Fact::StreamEnded(_, status) => Some(status),
+                            Input::StreamEnded(_, status) => Some(status),
                             _ => None,
                         }
                     }
                 };
                 let status = status.expect("it is not decoded");
                 assert_eq!(status.code, Code::Internal, "{status:?}");
-                assert!(status.message.contains("more than was asked for"), "{status:?}");
+                assert!(status.message.contains("more elements than requested"), "{status:?}");
             });
         });
         assert!(used.bytes_max < 5 * u64::from(BYTES), "{} bytes for a message of {BYTES}", used.bytes_max);

@@ -16,7 +16,7 @@ use std::thread;
 
 use lock_testkit::TIMEOUT;
 
-use super::super::connection::{Connection, Fact};
+use super::super::connection::{Connection, Input};
 use crate::driver::address::Route;
 use crate::driver::{Address, BootClock, Clock, Host};
 use crate::etcd::{Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
@@ -84,7 +84,7 @@ pub(super) struct Tried {
     host: Smol,
     route: Route,
     connection: Connection<Smol>,
-    facts: VecDeque<Fact>,
+    inputs: VecDeque<Input>,
     serial: u64,
 }
 
@@ -99,10 +99,9 @@ impl Tried {
         let target = Target::Tcp { host: alloc::format!("{}", address.ip()).into(), port: address.port() };
         let route = Route::new(target);
         let connection = Connection::open(host, &route, &alloc::format!("{address}"));
-        Self { host: host.clone(), route, connection, facts: VecDeque::new(), serial: 0 }
+        Self { host: host.clone(), route, connection, inputs: VecDeque::new(), serial: 0 }
     }
 
-    /// Connects to a server that speaks HTTP/2.
     pub(super) async fn up(address: SocketAddr) -> Self {
         let mut tried = Self::to(address);
         tried.connected().await;
@@ -110,24 +109,24 @@ impl Tried {
     }
 
     pub(super) async fn connected(&mut self) {
-        let fact = self.next().await;
-        assert!(matches!(fact, Fact::Connected), "{fact:?}");
+        let input = self.next().await;
+        assert!(matches!(input, Input::Connected), "{input:?}");
     }
 
-    /// The next fact, if there is one within `limit`.
-    pub(super) async fn within(&mut self, limit: Duration) -> Option<Fact> {
+    /// The next input, if there is one within `limit`.
+    pub(super) async fn within(&mut self, limit: Duration) -> Option<Input> {
         let mut timer = smol::Timer::after(limit);
         // The connection's own timers. The driver would sleep for them.
         let mut due: Option<(Instant, Boxed<()>)> = None;
         poll_fn(|cx| {
             loop {
-                if let Some(fact) = self.facts.pop_front() {
-                    return Poll::Ready(Some(fact));
+                if let Some(input) = self.inputs.pop_front() {
+                    return Poll::Ready(Some(input));
                 }
-                let mut facts = Vec::new();
-                let more = self.connection.poll(&self.host, &mut self.route, cx, &mut facts);
-                self.facts.extend(facts);
-                if more || !self.facts.is_empty() {
+                let mut inputs = Vec::new();
+                let more = self.connection.poll(&self.host, &mut self.route, cx, &mut inputs);
+                self.inputs.extend(inputs);
+                if more || !self.inputs.is_empty() {
                     continue;
                 }
                 let Some(next) = self.connection.next_deadline() else { break };
@@ -144,7 +143,7 @@ impl Tried {
         .await
     }
 
-    pub(super) async fn next(&mut self) -> Fact {
+    pub(super) async fn next(&mut self) -> Input {
         self.within(TIMEOUT).await.expect("nothing happens")
     }
 
@@ -153,7 +152,6 @@ impl Tried {
         self.serial
     }
 
-    /// Makes a call and waits for its reply.
     pub(super) async fn call(&mut self, rpc: Rpc) -> Result<RpcReply, Status> {
         self.call_with(rpc, None).await
     }
@@ -162,12 +160,11 @@ impl Tried {
         let id = RpcId { conn: CONN, serial: self.id() };
         self.connection.call(id, rpc, token);
         match self.next().await {
-            Fact::Reply(of, reply) if of == id => reply,
+            Input::Reply(of, reply) if of == id => reply,
             other => panic!("{other:?}"),
         }
     }
 
-    /// Makes a call without waiting.
     pub(super) fn begin(&mut self, rpc: Rpc) -> RpcId {
         let id = RpcId { conn: CONN, serial: self.id() };
         self.connection.call(id, rpc, None);
@@ -190,21 +187,21 @@ impl Tried {
 
     pub(super) async fn message(&mut self) -> StreamReceived {
         match self.next().await {
-            Fact::Message(_, message) => message,
+            Input::Message(_, message) => message,
             other => panic!("{other:?}"),
         }
     }
 
     pub(super) async fn stream_ended(&mut self) -> Status {
         match self.next().await {
-            Fact::StreamEnded(_, status) => status,
+            Input::StreamEnded(_, status) => status,
             other => panic!("{other:?}"),
         }
     }
 
     pub(super) async fn ended(&mut self) -> Fault {
         match self.next().await {
-            Fact::Ended(fault) => fault,
+            Input::Ended(fault) => fault,
             other => panic!("{other:?}"),
         }
     }
@@ -239,7 +236,6 @@ fn serve(mut stream: TcpStream, greeting: &[u8], answer: &dyn Fn(u32) -> Vec<u8>
     }
 }
 
-/// Waits for the client's first bytes, then sends `greeting`.
 pub(super) fn greet(stream: &mut TcpStream, greeting: &[u8]) -> io::Result<()> {
     let mut preface = [0; 24];
     stream.read_exact(&mut preface)?;
@@ -247,7 +243,6 @@ pub(super) fn greet(stream: &mut TcpStream, greeting: &[u8]) -> io::Result<()> {
     stream.write_all(greeting)
 }
 
-/// A frame from the client.
 pub(super) struct Frame {
     pub(super) kind: u8,
     pub(super) flags: u8,
@@ -274,10 +269,8 @@ pub(in crate::driver::etcd) const PING: u8 = 6;
 pub(super) const GOAWAY: u8 = 7;
 pub(super) const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
-/// An empty SETTINGS frame.
 pub(super) const HELLO: &[u8] = &[0, 0, 0, SETTINGS, 0, 0, 0, 0, 0];
 
-/// An HTTP/2 frame.
 pub(in crate::driver::etcd) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let mut frame = vec![length[1], length[2], length[3], kind, flags];
@@ -286,7 +279,6 @@ pub(in crate::driver::etcd) fn frame(kind: u8, flags: u8, stream: u32, payload: 
     frame
 }
 
-/// A HEADERS frame with literal fields.
 pub(super) fn headers(stream: u32, flags: u8, fields: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in fields {

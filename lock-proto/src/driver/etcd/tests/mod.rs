@@ -14,10 +14,10 @@ use std::thread;
 use bytes::Bytes;
 use lock_testkit::{Etcd, TIMEOUT};
 
-use super::connection::Fact;
+use super::connection::Input;
 use crate::etcd::message::{
     AuthenticateRequest, DELETED, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, Op, PutRequest,
-    RangeRequest, RequestOp, TxnRequest, WatchAsk, WatchCreateRequest, WatchRequest, WatchResponse,
+    RangeRequest, RequestOp, TxnRequest, WatchCreateRequest, WatchRequest, WatchRequestUnion, WatchResponse,
 };
 use crate::etcd::{Code, Rpc, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
 use crate::fault::Fault;
@@ -35,7 +35,7 @@ fn range(key: &'static str, end: &'static str) -> Rpc {
 
 fn watch(tried: &Tried, stream: StreamId, key: &'static str) {
     let create = WatchCreateRequest { key: key.into(), watch_id: 7, ..WatchCreateRequest::default() };
-    tried.send(stream, StreamSend::Watch(WatchRequest { request: Some(WatchAsk::Create(create)) }));
+    tried.send(stream, StreamSend::Watch(WatchRequest { request: Some(WatchRequestUnion::Create(create)) }));
 }
 
 async fn watch_response(tried: &mut Tried) -> WatchResponse {
@@ -77,7 +77,7 @@ fn calls_go_out_together() {
         let mut tried = Tried::up(etcd.address()).await;
         let mut pending: Vec<_> = (0..500).map(|_| tried.begin(range("a", ""))).collect();
         while !pending.is_empty() {
-            let Fact::Reply(rpc, Ok(RpcReply::Range(_))) = tried.next().await else { panic!("something else") };
+            let Input::Reply(rpc, Ok(RpcReply::Range(_))) = tried.next().await else { panic!("something else") };
             let place = pending.iter().position(|id| *id == rpc).unwrap();
             pending.swap_remove(place);
         }
@@ -109,7 +109,7 @@ fn pings_are_answered_though_nothing_else_is_to_be_sent() {
     smol::block_on(async {
         let mut tried = Tried::up(address).await;
         let end = tried.next().await;
-        assert!(matches!(end, Fact::Ended(Fault::Closed)), "{end:?}");
+        assert!(matches!(end, Input::Ended(Fault::Closed)), "{end:?}");
     });
     server.join().unwrap();
 }
@@ -151,8 +151,8 @@ fn a_key_is_watched() {
         let mut seen = (false, false);
         while seen != (true, true) {
             match tried.next().await {
-                Fact::Reply(rpc, Ok(_)) if rpc == id => seen.0 = true,
-                Fact::Message(_, StreamReceived::Watch(message)) => {
+                Input::Reply(rpc, Ok(_)) if rpc == id => seen.0 = true,
+                Input::Message(_, StreamReceived::Watch(message)) => {
                     assert_eq!(message.events[0].kv.as_ref().unwrap().value.len(), long.len());
                     seen.1 = true;
                 }
@@ -221,9 +221,9 @@ fn a_server_that_goes_away() {
         // machine answers the rest itself.
         let fault = loop {
             match tried.next().await {
-                Fact::Reply(id, Err(Status { code: Code::Unavailable, .. })) if id == call => {}
-                Fact::StreamEnded(id, Status { code: Code::Unavailable, .. }) if id == stream => {}
-                Fact::Ended(fault) => break fault,
+                Input::Reply(id, Err(Status { code: Code::Unavailable, .. })) if id == call => {}
+                Input::StreamEnded(id, Status { code: Code::Unavailable, .. }) if id == stream => {}
+                Input::Ended(fault) => break fault,
                 other => panic!("{other:?}"),
             }
         };

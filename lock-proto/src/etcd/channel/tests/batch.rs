@@ -67,13 +67,11 @@ fn taken(call: CallId) -> ChannelOutput {
     ChannelOutput::Reply { call, reply: Reply::Done(found) }
 }
 
-/// Number of requests in the batch.
 fn size(request: &TxnRequest) -> usize {
     if request.compare.is_empty() { request.success.len() } else { 1 }
 }
 
 impl Rig {
-    /// Answers all requests.
     fn answer_all(&mut self) {
         while let Some(output) = self.channel.poll_output() {
             if let ChannelOutput::Do(Output::Call { rpc, request: Rpc::Txn(request), .. }) = output {
@@ -90,7 +88,6 @@ impl Rig {
         (0..count).map(|n| self.write(&format!("{n}"))).collect()
     }
 
-    /// Expects a transaction as the next output.
     fn txn(&mut self) -> (RpcId, TxnRequest) {
         match self.channel.poll_output() {
             Some(ChannelOutput::Do(Output::Call { rpc, request: Rpc::Txn(txn), .. })) => (rpc, txn),
@@ -98,7 +95,6 @@ impl Rig {
         }
     }
 
-    /// Expects a batch of these requests as the next output.
     fn batch(&mut self, requests: &[Request]) -> RpcId {
         let (rpc, outer) = self.txn();
         let all: Vec<_> = requests.iter().map(txn).collect();

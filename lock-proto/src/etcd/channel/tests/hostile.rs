@@ -63,7 +63,7 @@ fn watches_that_are_cancelled_at_once_do_not_spin() {
     let (_, _, all) = run(&mut rig, 60 * SECOND, |rig, output| match output {
         Output::Connect { conn, .. } => rig.channel.handle_connected(rig.now, *conn),
         Output::Send { stream, message: StreamSend::Watch(message) } => {
-            let Some(WatchAsk::Create(create)) = &message.request else { return };
+            let Some(WatchRequestUnion::Create(create)) = &message.request else { return };
             let header = Some(ResponseHeader { member_id: 1, revision: 1 });
             let open = WatchResponse { header, watch_id: create.watch_id, created: true, ..WatchResponse::default() };
             let cancel = WatchResponse { watch_id: create.watch_id, canceled: true, ..WatchResponse::default() };

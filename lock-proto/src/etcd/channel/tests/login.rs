@@ -10,7 +10,6 @@ fn token(text: &str) -> Result<RpcReply, Status> {
     Ok(RpcReply::Authenticate(AuthenticateResponse { header: None, token: text.into() }))
 }
 
-/// Expects a login as the next output.
 fn login(rig: &mut Rig) -> RpcId {
     match rig.channel.poll_output() {
         Some(ChannelOutput::Do(Output::Call { rpc, request: Rpc::Authenticate(who), token: None })) => {
@@ -33,7 +32,6 @@ fn watching() -> (Rig, StreamId) {
     (rig, stream)
 }
 
-/// Expects a call with this token as the next output.
 fn call_with(rig: &mut Rig, token: Option<&str>) -> RpcId {
     match rig.channel.poll_output() {
         Some(ChannelOutput::Do(Output::Call { rpc, token: given, .. })) => {

@@ -5,7 +5,6 @@ use super::*;
 use crate::jitter::mix;
 use alloc::collections::BTreeMap;
 
-/// A channel and its requests.
 struct World {
     rig: Rig,
     seed: u64,
@@ -32,7 +31,6 @@ impl World {
         mix(self.seed, self.drawn) % sides
     }
 
-    /// Makes or withdraws a random request.
     fn request(&mut self) {
         match self.dice(5) {
             0..3 => {
@@ -158,7 +156,7 @@ impl World {
                 self.rig.channel.handle_message(now, stream, StreamReceived::KeepAlive(alive));
             }
             Output::Send { stream, message: StreamSend::Watch(message) } if honest => {
-                if let Some(WatchAsk::Create(create)) = message.request {
+                if let Some(WatchRequestUnion::Create(create)) = message.request {
                     let header = Some(ResponseHeader { member_id: 1, revision: 3 });
                     let watch_id = create.watch_id;
                     self.rig

@@ -6,7 +6,6 @@ fn keep_alive(rig: &mut Rig, id: u64) -> CallId {
     rig.send(Request::KeepAlive { lease: lease(id) })
 }
 
-/// Expects a keep-alive for this lease as the next output.
 fn sent(rig: &mut Rig, stream: StreamId, id: u64) {
     match rig.channel.poll_output() {
         Some(ChannelOutput::Do(Output::Send { stream: s, message: StreamSend::KeepAlive(message) })) => {

@@ -28,7 +28,7 @@ impl Rig {
     }
 }
 
-fn watch_request(rig: &mut Rig, stream: StreamId) -> WatchAsk {
+fn watch_request(rig: &mut Rig, stream: StreamId) -> WatchRequestUnion {
     match rig.channel.poll_output() {
         Some(ChannelOutput::Do(Output::Send { stream: s, message: StreamSend::Watch(WatchRequest { request }) })) => {
             assert_eq!(s, stream);
@@ -41,19 +41,19 @@ fn watch_request(rig: &mut Rig, stream: StreamId) -> WatchAsk {
 /// Expects the creation of a watch as the next output. Returns its id.
 pub(super) fn creation(rig: &mut Rig, stream: StreamId) -> i64 {
     match watch_request(rig, stream) {
-        WatchAsk::Create(create) => {
+        WatchRequestUnion::Create(create) => {
             assert_eq!((create.start_revision, create.fragment, create.progress_notify), (0, true, false));
             assert!(create.watch_id > 0);
             create.watch_id
         }
-        other @ (WatchAsk::Cancel(_) | WatchAsk::Progress(_)) => panic!("no watch: {other:?}"),
+        other @ (WatchRequestUnion::Cancel(_) | WatchRequestUnion::Progress(_)) => panic!("no watch: {other:?}"),
     }
 }
 
 pub(super) fn cancelled(rig: &mut Rig, stream: StreamId) -> i64 {
     match watch_request(rig, stream) {
-        WatchAsk::Cancel(cancel) => cancel.watch_id,
-        other @ (WatchAsk::Create(_) | WatchAsk::Progress(_)) => panic!("no cancellation: {other:?}"),
+        WatchRequestUnion::Cancel(cancel) => cancel.watch_id,
+        other @ (WatchRequestUnion::Create(_) | WatchRequestUnion::Progress(_)) => panic!("no cancellation: {other:?}"),
     }
 }
 

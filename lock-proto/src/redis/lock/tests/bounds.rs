@@ -86,7 +86,7 @@ fn a8_who_wants_a_longer_life_than_the_one_before_gets_it_before_it_is_told() {
 #[test]
 fn a8_a_turn_is_over_when_its_time_is() {
     for (at, passed_on) in [(49, true), (50, false)] {
-        let mut hub = Hub::new(1, |c| c.turn(for_ms(50)));
+        let mut hub = Hub::new(1, |c| c.handover_window(for_ms(50)));
         let first = hub.held(0, want());
         hub.acquire(1, want());
         hub.locks.release(ms(at), first).unwrap();

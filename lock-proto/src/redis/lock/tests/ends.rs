@@ -80,7 +80,7 @@ fn u2_a_shutdown_ends_all_waits() {
     assert!(hub.locks.next_deadline().unwrap() > ms(51), "{:?}", hub.locks.next_deadline_reason());
 }
 
-/// The end of the last turn woke another client, and a local waiter backed off for it. Once that
+/// The last release woke another client, and a local waiter backed off for it. Once that
 /// waiter has had the lock, no later one backs off for the same reason.
 #[test]
 fn a7_way_is_given_once() {

@@ -10,7 +10,6 @@ fn hub() -> Hub {
     Hub::new(3, |c| c.unknown_age(UnknownAge::Trust).wake(Wake::Notify))
 }
 
-/// The node of a call.
 fn node(call: &CallId) -> NodeId {
     call.node()
 }

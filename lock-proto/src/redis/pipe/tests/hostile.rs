@@ -1,5 +1,4 @@
-//! Untrusted servers: memory stays bounded, the connection is dropped, requests in flight are
-//! `Unknown`, and the client recovers.
+//! Untrusted servers: bounded memory, a dropped connection, `Unknown` replies, and recovery.
 // P3
 
 use super::*;
@@ -17,8 +16,7 @@ fn with_request(url: &str) -> (Rig, ConnId, CallId) {
     (rig, conn, call)
 }
 
-/// Asserts that the connection is dropped for this breach, the request is `Unknown`, and a new
-/// connection works.
+/// Asserts that this breach drops the connection, and that a new connection works.
 fn dropped(mut rig: Rig, conn: ConnId, call: CallId, breach: Breach) {
     let why = || fault(Fault::Protocol(breach));
     let expected = [PipeOutput::Disconnect(conn), PipeOutput::Down(why()), reply(call, Reply::Unknown(why()))];
@@ -84,7 +82,7 @@ fn p3_a_reply_that_nothing_asked_for() {
     for frame in [&b"+OK\r\n"[..], b":1\r\n", b"*0\r\n", b"$-1\r\n"] {
         let (mut rig, conn) = Rig::up();
         rig.receive(conn, frame);
-        let why = fault(Fault::Protocol(Breach::Unasked));
+        let why = fault(Fault::Protocol(Breach::Unsolicited));
         assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), PipeOutput::Down(why)]);
     }
     let (mut rig, conn, _) = with_request("redis://h");
@@ -99,7 +97,7 @@ fn a_reply_to_what_has_not_left() {
     let len = rig.pipe.outgoing(conn).len();
     rig.pipe.consume(conn, len - 1);
     rig.receive(conn, b"+OK\r\n");
-    dropped(rig, conn, call, Breach::Unasked);
+    dropped(rig, conn, call, Breach::Unsolicited);
 }
 
 #[test]
@@ -108,7 +106,7 @@ fn bytes_before_the_connection_is_open() {
     rig.pipe.open(rig.now);
     let Some(PipeOutput::Connect(conn)) = rig.pipe.poll_output() else { panic!() };
     rig.receive(conn, b"+OK\r\n");
-    let why = fault(Fault::Protocol(Breach::Unasked));
+    let why = fault(Fault::Protocol(Breach::Unsolicited));
     assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), PipeOutput::Down(why)]);
 }
 

@@ -49,27 +49,26 @@ fn p3_no_more_is_encoded_than_may_wait_for_the_socket() {
     }
 }
 
-/// `INFO server` goes ahead of queued requests, which do not wait for its reply. The connection
-/// survives any reply to it.
+/// `INFO server` goes ahead of queued requests, which do not wait for its reply.
 // Q7
 #[test]
 fn q7_a_server_is_asked_who_it_is_while_requests_go_on() {
     let info = "run_id:0123abcd\r\nuptime_in_seconds:61\r\n";
     let known = Ok(ServerInfo { run_id: "0123abcd".into(), uptime: Duration::from_secs(61) });
-    let untold = Err(ServerError::classify("INFO server tells no run_id and uptime_in_seconds"));
+    let no_uptime = Err(ServerError::classify("INFO server reports no run_id and uptime_in_seconds"));
     for (answer, server) in [
         (format!("${}\r\n{info}\r\n", info.len()), known),
         ("-NOPERM no\r\n".into(), Err(ServerError::classify("NOPERM no"))),
-        ("$-1\r\n".into(), untold.clone()),
-        (":1\r\n".into(), untold),
+        ("$-1\r\n".into(), no_uptime.clone()),
+        (":1\r\n".into(), no_uptime),
     ] {
         let mut rig = Rig::new("redis://h");
-        rig.pipe.ask_server(rig.now);
+        rig.pipe.request_server_info(rig.now);
         let a = rig.send(take("a"));
         let Some(PipeOutput::Connect(conn)) = rig.pipe.poll_output() else { panic!() };
-        rig.pipe.ask_server(rig.now);
+        rig.pipe.request_server_info(rig.now);
         rig.pipe.handle_connected(rig.now, conn);
-        rig.pipe.ask_server(rig.now);
+        rig.pipe.request_server_info(rig.now);
         assert_eq!(rig.commands(conn), ["INFO", "SET"]);
         assert_eq!(rig.outputs(), [PipeOutput::Up(Hello::default())]);
         rig.receive(conn, format!("{answer}+OK\r\n").as_bytes());

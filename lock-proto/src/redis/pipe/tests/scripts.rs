@@ -51,8 +51,7 @@ fn p1_a_flushed_script_is_sent_again_ahead_of_what_was_never_sent() {
     assert_eq!(rig.outputs(), [reply(a, Reply::Extended), reply(b, Reply::Absent), granted(c)]);
 }
 
-/// The second command was sent before the source was resent. When it is resent itself, the server
-/// knows the script.
+/// The second command was sent before the source. When resent, the server knows the script.
 #[test]
 fn p1_a_script_that_was_brought_back_is_not_brought_back_twice() {
     let (mut rig, conn) = known();

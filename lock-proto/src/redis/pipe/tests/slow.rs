@@ -44,8 +44,7 @@ fn p6_a_slow_server_is_given_no_more_than_so_many_requests() {
     assert_eq!(rig.outputs(), [0, 1].map(|n| reply(calls[n], Reply::Extended)));
 }
 
-/// After half of the TTL a take is not sent, because too little of the TTL would remain. An extend
-/// is still sent.
+/// A take is not sent after half of its TTL. An extend is.
 #[test]
 fn p6_a_take_that_has_waited_for_too_long_does_not_leave() {
     let (mut rig, conn) = Rig::up();

@@ -300,8 +300,7 @@ fn p4_what_is_wrong_with_one_lock_says_nothing_of_the_others() {
     }
 }
 
-/// A call that cannot be resent, because a later command for its lock was sent, gets a transient
-/// refusal: the lock is not known to be taken.
+/// A call that cannot be resent, because a later command for its lock was sent, may be retried.
 #[test]
 fn p4_what_cannot_be_repeated_now_is_worth_another_try() {
     for answer in ["$4\r\n-2 x\r\n", "-WRONGTYPE of a\r\n", "-NOPERM for a\r\n"] {

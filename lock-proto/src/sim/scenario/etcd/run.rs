@@ -125,7 +125,7 @@ fn build(plan: &Plan, store: &EtcdStore) -> Builder {
     builder.config(move |config| {
         let config = config
             .session_ttl(store.session_ttl)
-            .turn(store.turn)
+            .handover_window(store.turn)
             .request_timeout(store.request_timeout)
             .watch_quiet(store.watch_quiet)
             .recheck(store.recheck);

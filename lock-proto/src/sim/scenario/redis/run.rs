@@ -93,8 +93,8 @@ fn build(plan: &Plan, store: &RedisStore) -> Builder {
         let config = config.poll(settings.poll).wake(settings.wake).fencing(settings.fencing);
         config
             .fence_block(settings.fence_block)
-            .turn(turn)
-            .turn_pause(pause)
+            .handover_window(turn)
+            .handover_pause(pause)
             .quarantine(settings.ttl)
             .round_timeout(settings.round)
     };

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::wire::Wire;
 use crate::etcd::message::{
-    COMPARE_CREATE, Compare, CompareWith, DELETED, Op, RangeRequest, TxnRequest, WatchAsk, WatchResponse,
+    COMPARE_CREATE, Compare, CompareWith, DELETED, Op, RangeRequest, TxnRequest, WatchRequestUnion, WatchResponse,
 };
 use crate::etcd::{Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
 use crate::sim::direction::Direction;
@@ -48,13 +48,13 @@ impl Payload for Wire {
             Self::Call { request, .. } => call(request),
             Self::Open { kind: StreamKind::Watch, .. } => "open watches".into(),
             Self::Open { kind: StreamKind::KeepAlive, .. } => "open keep-alives".into(),
-            Self::Send { message: StreamSend::KeepAlive(try_start), .. } => {
-                format!("keep alive {}", lease(try_start.id))
+            Self::Send { message: StreamSend::KeepAlive(request), .. } => {
+                format!("keep alive {}", lease(request.id))
             }
-            Self::Send { message: StreamSend::Watch(try_start), .. } => match &try_start.request {
-                Some(WatchAsk::Create(want)) => format!("watch {}", range(&want.key, &want.range_end)),
-                Some(WatchAsk::Cancel(_)) => "unwatch".into(),
-                Some(WatchAsk::Progress(_)) => "ask for progress".into(),
+            Self::Send { message: StreamSend::Watch(request), .. } => match &request.request {
+                Some(WatchRequestUnion::Create(want)) => format!("watch {}", range(&want.key, &want.range_end)),
+                Some(WatchRequestUnion::Cancel(_)) => "unwatch".into(),
+                Some(WatchRequestUnion::Progress(_)) => "ask for progress".into(),
                 None => "nothing".into(),
             },
             Self::Close { .. } => "end of stream".into(),

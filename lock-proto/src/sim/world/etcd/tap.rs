@@ -7,7 +7,7 @@ use prost::Message as _;
 
 use super::wire::Wire;
 use super::{Etcd, EtcdClient};
-use crate::etcd::message::{Op, RequestOp, WatchAsk};
+use crate::etcd::message::{Op, RequestOp, WatchRequestUnion};
 use crate::etcd::{Rpc, RpcReply, StreamId, StreamReceived, StreamSend};
 use crate::id::ConnId;
 use crate::sim::world::World;
@@ -57,11 +57,11 @@ impl<C: EtcdClient> World<Etcd<C>> {
             return;
         }
         let what = match message {
-            StreamSend::KeepAlive(try_start) => try_start.encode_to_vec(),
-            StreamSend::Watch(try_start) => match &try_start.request {
+            StreamSend::KeepAlive(request) => request.encode_to_vec(),
+            StreamSend::Watch(request) => match &request.request {
                 // Never repeated work: a client may open several watches for one key.
-                Some(WatchAsk::Create(create)) => create.encode_to_vec(),
-                Some(WatchAsk::Cancel(_) | WatchAsk::Progress(_)) | None => return,
+                Some(WatchRequestUnion::Create(create)) => create.encode_to_vec(),
+                Some(WatchRequestUnion::Cancel(_) | WatchRequestUnion::Progress(_)) | None => return,
             },
         };
         let Some(link) = self.network.find(client, stream.conn()) else { return };

@@ -7,7 +7,8 @@ use core::fmt;
 use bytes::Bytes;
 
 use crate::etcd::message::{
-    COMPARE_CREATE, COMPARE_MOD, CompareWith, DELETED, Op, RangeRequest, RequestOp, TxnRequest, WatchAsk, WatchResponse,
+    COMPARE_CREATE, COMPARE_MOD, CompareWith, DELETED, Op, RangeRequest, RequestOp, TxnRequest, WatchRequestUnion,
+    WatchResponse,
 };
 use crate::etcd::{OwnerKey, Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
 
@@ -76,11 +77,11 @@ impl fmt::Display for Wire {
         match self {
             Self::Call { request, .. } => show_call(f, request),
             Self::Open { kind, .. } => write!(f, "open {kind:?}"),
-            Self::Send { message: StreamSend::KeepAlive(try_start), .. } => write!(f, "keep alive {:x}", try_start.id),
-            Self::Send { message: StreamSend::Watch(try_start), .. } => match &try_start.request {
-                Some(WatchAsk::Create(want)) => write!(f, "watch {} as {}", key(&want.key), want.watch_id),
-                Some(WatchAsk::Cancel(cancel)) => write!(f, "unwatch {}", cancel.watch_id),
-                Some(WatchAsk::Progress(_)) => f.write_str("ask for progress"),
+            Self::Send { message: StreamSend::KeepAlive(request), .. } => write!(f, "keep alive {:x}", request.id),
+            Self::Send { message: StreamSend::Watch(request), .. } => match &request.request {
+                Some(WatchRequestUnion::Create(want)) => write!(f, "watch {} as {}", key(&want.key), want.watch_id),
+                Some(WatchRequestUnion::Cancel(cancel)) => write!(f, "unwatch {}", cancel.watch_id),
+                Some(WatchRequestUnion::Progress(_)) => f.write_str("ask for progress"),
                 None => f.write_str("nothing"),
             },
             Self::Close { .. } => f.write_str("close stream"),

@@ -3,10 +3,10 @@
 use alloc::boxed::Box;
 use core::time::Duration;
 
+use crate::etcd::locks_output::WatchId;
 use crate::etcd::message::KeyValue;
 use crate::etcd::output::Output;
 use crate::etcd::request::Reply;
-use crate::etcd::seam::WatchId;
 use crate::id::CallId;
 use crate::lock::{Backoff, ServerError};
 use crate::url::Secret;

@@ -1,5 +1,4 @@
-//! Resigning in two steps: the work is asked to stop and completes, and only then the office is
-//! given up.
+//! Resigning in two steps: stop the work, then give up the leadership.
 // requirement E10
 
 use alloc::sync::Arc;
@@ -14,14 +13,14 @@ use crate::time::Instant;
 
 /// Stop request for the work of a leader.
 #[derive(Default)]
-pub(super) struct Stop {
+pub(super) struct StopRequest {
     /// When it was made, in nanoseconds. 0 if it was not.
-    asked: AtomicU64,
+    made_at: AtomicU64,
 }
 
-impl Stop {
+impl StopRequest {
     fn since(&self) -> Option<Instant> {
-        match self.asked.load(Ordering::Acquire) {
+        match self.made_at.load(Ordering::Acquire) {
             0 => None,
             nanos => Some(Instant::from_nanos(nanos)),
         }
@@ -33,23 +32,23 @@ impl Observer {
         self.shared.now()
     }
 
-    /// Wakes the watchers of this hold now, and again a TTL after `asked`.
-    pub(super) fn wake_watchers(&self, asked: Instant) {
+    /// Wakes the watchers of this hold now, and again a TTL after `requested`.
+    pub(super) fn wake_watchers(&self, requested: Instant) {
         self.shared.verb(|core, _, batch| {
             batch.changed.push(Arc::clone(&self.ticket));
-            core.add_alarm(asked + self.ticket.terms().ttl, &self.ticket);
+            core.add_alarm(requested + self.ticket.terms().ttl, &self.ticket);
         });
     }
 }
 
 impl Leadership {
-    /// Runs `work` while the office is held, then resigns.
+    /// Runs `work` while this client leads, then resigns.
     ///
-    /// `work` receives a signal that is raised when it should stop: because a [`ResignHandle`]
-    /// asked for it, or because renewals fail and the office will soon be lost. The office is given
-    /// up only when `work` has completed, so that the next leader does not begin earlier. After a
-    /// [`ResignHandle`] has asked, `work` has one TTL of the lease to complete; then it is dropped.
-    /// If the office is lost, it is dropped at once.
+    /// `work` receives a signal that is raised when it should stop: by a [`ResignHandle`], or
+    /// because renewals fail and the leadership will soon be lost. The leader resigns only when
+    /// `work` has completed, so that the next leader does not begin earlier. After a request by a
+    /// [`ResignHandle`], `work` has one TTL of the lease to complete; then it is dropped. If the
+    /// leadership is lost, it is dropped at once.
     ///
     /// # Cancel safety
     ///
@@ -61,7 +60,7 @@ impl Leadership {
         let hold = &self.guard.hold;
         let output = hold
             .run(work, |now| {
-                let late = || self.stop.since().is_some_and(|asked| now >= asked + ttl);
+                let late = || self.stop.since().is_some_and(|requested| now >= requested + ttl);
                 loss(&hold.ticket, now).map(LeadError::Lost).or_else(|| late().then_some(LeadError::Late))
             })
             .await;
@@ -77,7 +76,7 @@ impl Leadership {
 
 /// What [`Leadership::lead`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[must_use = "the work may have been ended by the loss of the office"]
+#[must_use = "the work may have been ended by the loss of the leadership"]
 pub struct LeadershipEnd<T> {
     /// The output of the work, or why it was ended.
     pub output: Result<T, LeadError>,
@@ -89,31 +88,30 @@ pub struct LeadershipEnd<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeadError {
-    /// The office was lost.
-    #[error("the office was lost: {0}")]
+    /// The leadership was lost.
+    #[error("the leadership was lost: {0}")]
     Lost(Loss),
-    /// It did not stop within one TTL of the lease after it was asked to.
-    #[error("it was asked to stop, and went on for longer than the TTL of the lease")]
+    /// It did not stop within one TTL of the lease after the request.
+    #[error("the work did not stop within the TTL of the lease")]
     Late,
 }
 
-/// Stops the work of [`Leadership::lead`]. Cheap to clone, and keeps neither the office nor the
-/// client.
+/// Stops the work of [`Leadership::lead`]. Cheap to clone. Does not keep the client alive.
 #[derive(Clone)]
 pub struct ResignHandle {
     signal: StopSignal,
 }
 
 impl ResignHandle {
-    /// Raises the [`StopSignal`]. The office is given up when the work has completed.
+    /// Raises the [`StopSignal`]. The leader resigns when the work has completed.
     pub fn resign(&self) {
-        self.signal.ask();
+        self.signal.raise();
     }
 }
 
 impl fmt::Debug for ResignHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResignHandle").field("asked", &self.signal.stop.since()).finish_non_exhaustive()
+        f.debug_struct("ResignHandle").field("requested", &self.signal.stop.since()).finish_non_exhaustive()
     }
 }
 
@@ -121,7 +119,7 @@ impl fmt::Debug for ResignHandle {
 #[derive(Clone)]
 pub struct StopSignal {
     observer: Observer,
-    stop: Arc<Stop>,
+    stop: Arc<StopRequest>,
 }
 
 impl StopSignal {
@@ -140,11 +138,11 @@ impl StopSignal {
         self.observer.until(|| self.is_raised()).await;
     }
 
-    fn ask(&self) {
+    fn raise(&self) {
         let now = self.observer.now();
         // 0 means never.
         let nanos = now.as_nanos().max(1);
-        if self.stop.asked.compare_exchange(0, nanos, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        if self.stop.made_at.compare_exchange(0, nanos, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             self.observer.wake_watchers(now);
         }
     }

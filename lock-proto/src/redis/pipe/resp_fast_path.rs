@@ -1,7 +1,5 @@
-//! Fast path for the most common replies, bypassing the decoder.
-//!
-//! Decoding costs as much as all other processing of a reply. Anything not recognised here goes to
-//! the scanner and the decoder. A test checks that both agree.
+//! Fast path for the most common replies. Decoding costs as much as all other processing of a
+//! reply. Anything not recognised here goes to the scanner and the decoder.
 
 use super::frame::{Answer, Limits, MAX_INTS};
 use crate::redis::url::Protocol;
@@ -9,9 +7,13 @@ use crate::redis::url::Protocol;
 /// More digits may not fit into an `i64`.
 const DIGITS: usize = 18;
 
-/// Parses a short frame at the start of `bytes`, and returns its length: `OK`, an integer, null,
-/// two or four integers. `None` if the frame is incomplete or of another form.
-pub(super) fn short(bytes: &[u8], protocol: Protocol, limits: &Limits) -> Option<(Answer<'static>, usize)> {
+/// Parses `OK`, an integer, null, two or four integers at the start of `bytes`, and returns the
+/// length. `None` if the frame is incomplete or of another form.
+pub(super) fn parse_common_reply(
+    bytes: &[u8],
+    protocol: Protocol,
+    limits: &Limits,
+) -> Option<(Answer<'static>, usize)> {
     let (answer, len) = match *bytes.first()? {
         b':' => int(bytes, 0).map(|(n, end)| (Answer::Int(n), end))?,
         b'+' => bytes.starts_with(b"+OK\r\n").then_some((Answer::Text(b"OK"), 5))?,
@@ -50,8 +52,8 @@ fn int(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
         n = n * 10 + i64::from(digit - b'0');
         len += 1;
     }
-    let whole = len > 0 && digits.get(len..)?.starts_with(b"\r\n");
-    whole.then_some((if negative { -n } else { n }, at + 1 + usize::from(negative) + len + 2))
+    let complete = len > 0 && digits.get(len..)?.starts_with(b"\r\n");
+    complete.then_some((if negative { -n } else { n }, at + 1 + usize::from(negative) + len + 2))
 }
 
 #[cfg(test)]
@@ -104,7 +106,7 @@ mod tests {
                 _ => Limits::default(),
             };
             for protocol in [Protocol::Resp2, Protocol::Resp3] {
-                let Some((answer, len)) = short(&bytes, protocol, &limits) else { continue };
+                let Some((answer, len)) = parse_common_reply(&bytes, protocol, &limits) else { continue };
                 assert_eq!(Scanner::default().scan(&bytes, protocol, &limits), Ok(Scan::Complete(len)), "{bytes:?}");
                 assert_eq!(Answer::decode(&bytes[..len], protocol), Ok(answer), "{bytes:?}");
                 read[b":+$_*".iter().position(|kind| *kind == bytes[0]).unwrap_or_default()] += 1;
@@ -118,7 +120,7 @@ mod tests {
         let (pair, four) = (&b"*2\r\n:1\r\n:1\r\n"[..], &b"*4\r\n:1\r\n:1700000000000000\r\n:64\r\n:0\r\n"[..]);
         for (list, elements) in [(pair, 2), (four, 4)] {
             let exact = Limits { frame: list.len(), depth: 1, elements, ..Limits::default() };
-            let (answer, len) = short(list, Protocol::Resp2, &exact).unwrap();
+            let (answer, len) = parse_common_reply(list, Protocol::Resp2, &exact).unwrap();
             assert_eq!(Answer::decode(list, Protocol::Resp2), Ok(answer));
             assert_eq!(Scanner::default().scan(list, Protocol::Resp2, &exact), Ok(Scan::Complete(len)));
             // The frame is incomplete, and its rest exceeds the limit.
@@ -126,7 +128,7 @@ mod tests {
             assert_eq!(Scanner::default().scan(&list[..4], Protocol::Resp2, &full), Err(Breach::TooLong));
             let (frame, elements) = (list.len() - 1, elements - 1);
             for less in [Limits { frame, ..exact }, Limits { depth: 0, ..exact }, Limits { elements, ..exact }] {
-                assert_eq!(short(list, Protocol::Resp2, &less), None, "{less:?}");
+                assert_eq!(parse_common_reply(list, Protocol::Resp2, &less), None, "{less:?}");
             }
         }
     }
@@ -134,13 +136,13 @@ mod tests {
     #[test]
     fn what_is_not_certain_is_left_to_the_decoder() {
         let long = [b":".as_slice(), &b"9".repeat(19), b"\r\n"].concat();
-        let not_whole: [&[u8]; 6] = [b"", b":", b":1", b":1\r", b"*2\r\n:1\r\n", b"*2\r\n:1\r\n:"];
+        let incomplete: [&[u8]; 6] = [b"", b":", b":1", b":1\r", b"*2\r\n:1\r\n", b"*2\r\n:1\r\n:"];
         for bytes in
-            [&long[..], b":+5\r\n", b"*2\r\n:1\r\n+OK\r\n", b"*3\r\n:1\r\n:1\r\n:1\r\n"].iter().chain(&not_whole)
+            [&long[..], b":+5\r\n", b"*2\r\n:1\r\n+OK\r\n", b"*3\r\n:1\r\n:1\r\n:1\r\n"].iter().chain(&incomplete)
         {
-            assert_eq!(short(bytes, Protocol::Resp2, &Limits::default()), None, "{bytes:?}");
+            assert_eq!(parse_common_reply(bytes, Protocol::Resp2, &Limits::default()), None, "{bytes:?}");
         }
-        assert_eq!(short(b"$-1\r\n", Protocol::Resp3, &Limits::default()), None);
-        assert_eq!(short(b"_\r\n", Protocol::Resp2, &Limits::default()), None);
+        assert_eq!(parse_common_reply(b"$-1\r\n", Protocol::Resp3, &Limits::default()), None);
+        assert_eq!(parse_common_reply(b"_\r\n", Protocol::Resp2, &Limits::default()), None);
     }
 }
