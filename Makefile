@@ -68,7 +68,7 @@ unit: servers ## All tests of all crates and features, and the examples in the d
 	for runtime in smol async-std; do \
 		LOCK_RUNTIME=$$runtime $(CARGO) test --workspace --all-features --test with_lock; \
 	done
-	LOCK_RUNTIME=blocking $(CARGO) test --workspace --all-features --test with_lock -- --skip etcd --skip usage_errors
+	LOCK_RUNTIME=blocking $(CARGO) test --workspace --all-features --test with_lock -- --skip etcd --skip usage_error
 	@# Not optimised: these are fast enough, and built in a third of the time.
 	$(CARGO) test -p lock-proto --no-default-features --features redis,etcd --config 'profile.dev.package.lock-proto.opt-level=0'
 

@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_naive_lock_oversells_and_this_one_does_not() {
+    fn naive_lock_oversells_and_this_library_does_not() {
         for seed in 0..2 {
             for stall in Stall::ALL {
                 let naive = run_sale(Locking::Naive, stall, seed);
@@ -330,14 +330,14 @@ mod tests {
     }
 
     #[test]
-    fn without_fencing_a_pause_before_the_write_is_beyond_any_lock() {
+    fn pause_before_write_oversells_without_fencing() {
         let oversold: i64 =
             (0..2).map(|seed| run_sale(Locking::Ours, Stall::StoppedBeforeWrite, seed).oversold()).sum();
         assert!(oversold > 0, "the pause must oversell");
     }
 
     #[test]
-    fn a_seed_tells_one_story() {
+    fn same_seed_gives_same_run() {
         for locking in Locking::ALL {
             assert_eq!(run_sale(locking, Stall::Stopped, 7), run_sale(locking, Stall::Stopped, 7));
         }

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn serves_several_clients_and_their_deadlines() {
+    fn serves_several_clients_and_blocking_timeouts() {
         let served = Served::start(NodeConfig::new(1)).unwrap();
         let (mut a, mut b) = (client(&served), client(&served));
         assert_eq!(command(&mut a, "SET k v"), "+OK");
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_server_refuses_and_comes_back_with_or_without_its_data() {
+    fn killed_server_restarts_with_or_without_data() {
         for keep in [true, false] {
             let mut served = Served::start(NodeConfig::new(1)).unwrap();
             let mut a = client(&served);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_server_answers_when_it_goes_on() {
+    fn paused_server_replies_after_resume() {
         let served = Served::start(NodeConfig::new(1)).unwrap();
         let mut a = client(&served);
         assert_eq!(command(&mut a, "PING"), "+PONG");

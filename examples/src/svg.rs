@@ -140,12 +140,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_cannot_become_markup() {
+    fn markup_is_escaped() {
         assert_eq!(Escaped("<a & \"b\">").to_string(), "&lt;a &amp; &quot;b&quot;&gt;");
     }
 
     #[test]
-    fn what_xml_does_not_allow_is_escaped() {
+    fn characters_invalid_in_xml_are_escaped_or_replaced() {
         assert_eq!(
             Escaped("a<b>&\"c'\u{0}\u{1b}\u{ffff}é\n").to_string(),
             "a&lt;b&gt;&amp;&quot;c&#39;\\u{0}\\u{1b}\u{fffd}é\n"

@@ -87,7 +87,7 @@ fn assert_sound(fields: &[(String, String)]) {
 }
 
 #[test]
-fn the_line_has_its_fields_in_order_on_each_runtime() {
+fn json_fields_are_in_order_on_each_runtime() {
     let redis = Redis::start();
     for runtime in ["tokio", "smol", "async-std"] {
         let workload = format!("--workload contended --clients 4 --seconds 0.5 --hold 1ms --runtime {runtime}");
@@ -101,7 +101,7 @@ fn the_line_has_its_fields_in_order_on_each_runtime() {
 }
 
 #[test]
-fn tasks_with_clients_of_their_own_share_the_lock() {
+fn tasks_with_separate_clients_exclude_each_other() {
     let redis = Redis::start();
     for settings in ["--wake notify", "--wake poll --poll 5ms", "--turns off --fence off"] {
         let workload = format!("--workload contended --clients 3 --seconds 0.5 --clients-per-connection 1 {settings}");
@@ -110,7 +110,7 @@ fn tasks_with_clients_of_their_own_share_the_lock() {
 }
 
 #[test]
-fn own_locks_a_quorum_and_etcd() {
+fn uncontended_quorum_and_etcd_runs_are_sound() {
     let redis = Redis::start_many(3);
     let urls: Vec<String> = redis.iter().map(Redis::url).collect();
     let fields = measured(&urls[..1], "--workload uncontended --clients 3 --seconds 0.3");
@@ -123,7 +123,7 @@ fn own_locks_a_quorum_and_etcd() {
 }
 
 #[test]
-fn held_locks_are_counted() {
+fn held_workload_counts_locks_and_loses_none() {
     let redis = Redis::start();
     let fields = measured(&[redis.url()], "--workload held --locks 200 --clients 8 --seconds 1 --ttl 600ms");
     let expected = ["workload", "clients", "seconds", "locks", "acquire_s", "hold_cpu_s", "rss_per_lock", "lost"];
@@ -135,7 +135,7 @@ fn held_locks_are_counted() {
 }
 
 #[test]
-fn without_json_there_is_a_table() {
+fn table_is_printed_without_json_option() {
     let redis = Redis::start();
     let url = redis.url();
     let ended = contention(&["--workload", "contended", "--seconds", "0.3", "--clients", "2", "--backend", &url]).end();
@@ -147,7 +147,7 @@ fn without_json_there_is_a_table() {
 }
 
 #[test]
-fn a_bad_command_line_is_refused_with_64() {
+fn usage_errors_exit_with_64() {
     for (args, word) in [
         (&["--workload", "contended", "--clients", "many"][..], "--clients"),
         (&[], "--workload"),
@@ -163,7 +163,7 @@ fn a_bad_command_line_is_refused_with_64() {
 }
 
 #[test]
-fn a_password_that_is_missing_is_told_with_77() {
+fn missing_password_exits_with_77() {
     let redis = Redis::builder().password("secret").start();
     let bare = format!("redis://127.0.0.1:{}", redis.port());
     let ended = contention(&["--workload", "contended", "--backend", &bare]).end();
@@ -172,7 +172,7 @@ fn a_password_that_is_missing_is_told_with_77() {
 }
 
 #[test]
-fn the_report_is_whole_and_well_formed() {
+fn report_is_complete_and_well_formed() {
     let scratch = Scratch::new();
     let out = scratch.path("report");
     let ended = contention(&["report", "--seconds", "0.1", "--clients", "1", "--out", &out]).end_within(kit::LONG * 4);

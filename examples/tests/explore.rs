@@ -86,7 +86,7 @@ fn assert_entities(text: &str) {
 }
 
 #[test]
-fn where_nothing_is_broken_it_ends_well_and_says_how_much_it_did() {
+fn search_without_violation_exits_with_0_and_reports_run_count() {
     let folder = folder();
     let output = explore(folder.path(), &format!("--scenario {KEPT} --seeds 0..8 --jobs 2"));
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -97,7 +97,7 @@ fn where_nothing_is_broken_it_ends_well_and_says_how_much_it_did() {
 }
 
 #[test]
-fn all_scenarios_are_run_for_each_seed_and_listed() {
+fn all_scenarios_are_listed_and_run() {
     let folder = folder();
     let list = text(&explore(folder.path(), "--list"));
     let all = scenarios();
@@ -113,7 +113,7 @@ fn all_scenarios_are_run_for_each_seed_and_listed() {
 }
 
 #[test]
-fn what_is_looked_for_is_made_small_and_drawn_and_can_be_pasted() {
+fn found_violation_is_shrunk_drawn_and_reproducible() {
     let folder = folder();
     let find = format!("--scenario {BEYOND} --seeds 0..300 --find MutualExclusion --out pictures");
     let output = explore(folder.path(), &find);
@@ -142,7 +142,7 @@ fn what_is_looked_for_is_made_small_and_drawn_and_can_be_pasted() {
 }
 
 #[test]
-fn one_seed_is_drawn_the_same_each_time() {
+fn same_seed_draws_same_page() {
     let folder = folder();
     let line = format!("--scenario {KEPT} --seed 5 --out one.html");
     let output = explore(folder.path(), &line);
@@ -161,7 +161,7 @@ fn one_seed_is_drawn_the_same_each_time() {
 }
 
 #[test]
-fn a_run_of_every_scenario_can_be_drawn() {
+fn every_scenario_can_be_drawn() {
     for scenario in scenarios() {
         let plan = Plan::from_seed(scenario, 2);
         let (outcome, trace) = plan.run_traced();
@@ -174,7 +174,7 @@ fn a_run_of_every_scenario_can_be_drawn() {
 }
 
 #[test]
-fn what_is_particular_to_etcd_is_drawn() {
+fn etcd_specific_entries_are_drawn() {
     let folder = folder();
     let drawn = |line: &str| {
         let output = explore(folder.path(), line);
@@ -198,7 +198,7 @@ fn what_is_particular_to_etcd_is_drawn() {
 }
 
 #[test]
-fn a_byte_string_is_a_run_too() {
+fn byte_string_and_file_draw_same_run() {
     let folder = folder();
     let bytes: Vec<u8> = (0..=255).collect();
     fs::write(folder.path().join("input"), &bytes).expect("an input");
@@ -210,7 +210,7 @@ fn a_byte_string_is_a_run_too() {
 }
 
 #[test]
-fn what_cannot_be_done_has_a_code_of_its_own() {
+fn errors_map_to_exit_codes() {
     let folder = folder();
     for (line, code, word) in [
         ("", 64, "--list"),

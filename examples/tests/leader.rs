@@ -40,7 +40,7 @@ fn assert_clean(etcd: &Etcd) {
 }
 
 #[test]
-fn the_play_goes_as_promised() {
+fn demonstration_succeeds_and_leaves_nothing() {
     let etcd = Etcd::start();
     let ended = leader(&etcd.url(), &[]).end();
     assert_eq!(ended.code, 0, "{ended:?}");
@@ -55,7 +55,7 @@ fn the_play_goes_as_promised() {
 }
 
 #[test]
-fn without_a_server_it_says_how_to_start_one() {
+fn unreachable_server_error_explains_how_to_start_one() {
     let mut etcd = Etcd::start();
     etcd.kill();
     let ended = leader(&etcd.url(), &[]).end();
@@ -64,7 +64,7 @@ fn without_a_server_it_says_how_to_start_one() {
 }
 
 #[test]
-fn etcdctl_elect_comes_before_it_and_after_it() {
+fn etcdctl_elect_queues_between_candidates() {
     let etcd = Etcd::start();
     let (ours, theirs) = (observer(&etcd), etcdctl(&etcd, &["elect", "-l", "board"]));
     ours.wait_for_out("nobody board\n");
@@ -100,7 +100,7 @@ fn etcdctl_elect_comes_before_it_and_after_it() {
 }
 
 #[test]
-fn the_fence_and_the_revision_grow_from_leader_to_leader() {
+fn fence_and_revision_grow_across_leaders() {
     let etcd = Etcd::start();
     let mut seen: Vec<(u64, u64)> = Vec::new();
     let mut now = candidate(&etcd, "0");
@@ -124,7 +124,7 @@ fn field(line: &str, name: &str) -> u64 {
 }
 
 #[test]
-fn a_candidate_that_loses_its_office_says_so_and_stands_again() {
+fn candidate_reports_loss_and_campaigns_again() {
     let etcd = Etcd::start();
     let tool = candidate(&etcd, "me");
     tool.wait_for_out("elected board");
@@ -139,7 +139,7 @@ fn a_candidate_that_loses_its_office_says_so_and_stands_again() {
 }
 
 #[test]
-fn the_office_of_a_killed_leader_ends_with_its_session() {
+fn killed_leader_is_succeeded_by_waiting_candidate() {
     let etcd = Etcd::start();
     let watching = observer(&etcd);
     let first = candidate(&etcd, "first");
@@ -155,7 +155,7 @@ fn the_office_of_a_killed_leader_ends_with_its_session() {
 }
 
 #[test]
-fn an_observer_tells_that_it_does_not_hear_the_server() {
+fn observer_reports_disconnect_and_recovers() {
     let mut etcd = Etcd::start();
     let tool = leader(&etcd.url(), &["--name", "board", "--candidate", "me", "--ttl", "20s"]);
     tool.wait_for_out("elected board");
@@ -171,7 +171,7 @@ fn an_observer_tells_that_it_does_not_hear_the_server() {
 }
 
 #[test]
-fn what_cannot_be_done_has_a_code() {
+fn errors_map_to_exit_codes() {
     let etcd = Etcd::builder().user("worker", "secret", Some("board/")).start();
     for part in [&["--candidate", "me"][..], &["--observe"]] {
         for (url, name) in [

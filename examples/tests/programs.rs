@@ -9,7 +9,7 @@ fn run(program: &str, args: &[&str]) -> Output {
 }
 
 #[test]
-fn oversell_ends_well_and_shows_the_three_locks() {
+fn oversell_succeeds_and_shows_three_locks() {
     let output = run(env!("CARGO_BIN_EXE_oversell"), &["3"]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}");
@@ -20,7 +20,7 @@ fn oversell_ends_well_and_shows_the_three_locks() {
 }
 
 #[test]
-fn blocking_counts_without_losing_any() {
+fn blocking_counts_without_loss() {
     let redis = Redis::start();
     let output = run(env!("CARGO_BIN_EXE_blocking"), &[&redis.url()]);
     assert!(output.status.success(), "{output:?}");
@@ -30,7 +30,7 @@ fn blocking_counts_without_losing_any() {
 }
 
 #[test]
-fn own_executor_counts_without_losing_any() {
+fn own_executor_counts_without_loss() {
     let (redis, etcd) = (Redis::start(), Etcd::start());
     for args in [&[][..], &["--backend", &redis.url()], &["--backend", &etcd.url()]] {
         let output = run(env!("CARGO_BIN_EXE_own-executor"), args);

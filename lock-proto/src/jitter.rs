@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_stays_within_its_span_and_varies() {
+    fn jitter_stays_within_span_and_varies() {
         let span = Duration::from_millis(10);
         let drawn: alloc::collections::BTreeSet<Duration> = (0..100).map(|n| jitter(7, n, span)).collect();
         assert!(drawn.iter().all(|d| *d < span));
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn doubling_stops_at_the_maximum() {
+    fn doubling_stops_at_maximum() {
         let ms = Duration::from_millis;
         assert_eq!(doubled(ms(10), 0, ms(100)), ms(10));
         assert_eq!(doubled(ms(10), 3, ms(100)), ms(80));

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beat_is_a_power_of_two() {
+    fn round_down_to_uses_power_of_two() {
         let at = Instant::from_nanos(0b1_0110_1111);
         assert_eq!(at.round_down_to(16), Instant::from_nanos(0b1_0110_0000));
         assert_eq!(at.round_down_to(31), Instant::from_nanos(0b1_0110_0000));

@@ -57,7 +57,8 @@ fn connected(client: &mut Client) -> (LockId, ConnId) {
 }
 
 #[test]
-fn d2_machines_are_values() {
+fn machines_are_values() {
+    // D2
     fn value<T: Clone + Debug + Eq + Hash + Send + Sync + 'static>() {}
     value::<Client>();
     value::<Locks>();
@@ -71,14 +72,16 @@ fn d2_machines_are_values() {
 }
 
 #[test]
-fn d5_the_hub_is_usable_without_a_connection() {
+fn hub_is_usable_without_connection() {
+    // D5
     let mut locks = hub();
     let id = hold(&mut locks, ms(0), "a");
     assert!(locks.valid_until(id).is_some());
 }
 
 #[test]
-fn m1_time_that_runs_backwards_stands_still_and_the_input_counts() {
+fn backward_time_is_clamped_and_input_still_counts() {
+    // M1
     let mut locks = hub();
     let id = hold(&mut locks, ms(5_000), "a");
     let end = locks.valid_until(id).unwrap();
@@ -89,7 +92,8 @@ fn m1_time_that_runs_backwards_stands_still_and_the_input_counts() {
 }
 
 #[test]
-fn m2_lost_is_queued_by_the_call_that_decides_it_before_any_request() {
+fn loss_is_queued_before_requests_of_same_call() {
+    // M2
     let mut locks = hub();
     hold(&mut locks, ms(0), "a");
     locks.acquire(ms(1), &Acquire::new("a")).unwrap();
@@ -102,7 +106,8 @@ fn m2_lost_is_queued_by_the_call_that_decides_it_before_any_request() {
 }
 
 #[test]
-fn t2_after_a_pause_even_a_broken_connection_is_told_after_the_loss() {
+fn loss_after_pause_precedes_broken_connection() {
+    // T2
     let mut client = client();
     let (id, conn) = connected(&mut client);
     client.handle_received(ms(0), conn, b"+OK\r\n");
@@ -114,7 +119,8 @@ fn t2_after_a_pause_even_a_broken_connection_is_told_after_the_loss() {
 }
 
 #[test]
-fn m3_draining_changes_nothing() {
+fn polling_drained_output_changes_nothing() {
+    // M3
     let mut locks = hub();
     hold(&mut locks, ms(0), "a");
     locks.handle_timeout(ms(3_100));
@@ -128,7 +134,8 @@ fn m3_draining_changes_nothing() {
 
 /// Whether there are bytes to write is known per connection, before anything is encoded.
 #[test]
-fn p4_whether_there_are_bytes_can_be_asked_without_taking_them() {
+fn has_outgoing_consumes_nothing() {
+    // P4
     let mut client = client();
     let (_, conn) = connected(&mut client);
     assert!(!client.has_outgoing(conn));
@@ -144,7 +151,8 @@ fn p4_whether_there_are_bytes_can_be_asked_without_taking_them() {
 }
 
 #[test]
-fn m5_verbs_fail_with_misuse_and_nothing_has_changed_facts_never_fail() {
+fn failed_verb_changes_nothing_and_unknown_input_is_ignored() {
+    // M5
     let mut locks = hub();
     let id = hold(&mut locks, ms(0), "a");
     let before = locks.clone();
@@ -175,7 +183,8 @@ fn m5_verbs_fail_with_misuse_and_nothing_has_changed_facts_never_fail() {
 }
 
 #[test]
-fn m6_an_id_that_has_ended_is_stale_even_when_its_slot_is_used_again() {
+fn ended_id_stays_stale_after_slot_reuse() {
+    // M6
     let mut locks = hub();
     let first = hold(&mut locks, ms(0), "a");
     locks.abandon(ms(1), first);
@@ -187,7 +196,8 @@ fn m6_an_id_that_has_ended_is_stale_even_when_its_slot_is_used_again() {
 }
 
 #[test]
-fn m7_of_many_locks_only_those_that_are_due_are_touched() {
+fn only_due_locks_are_touched() {
+    // M7
     let mut locks = hub();
     for n in 0..2_000 {
         hold(&mut locks, ms(n), &format!("lock {n}"));
@@ -212,7 +222,8 @@ fn m7_of_many_locks_only_those_that_are_due_are_touched() {
 }
 
 #[test]
-fn m9_two_machines_with_one_id_cannot_be_told_apart_by_a_server() {
+fn machines_with_same_id_send_same_token() {
+    // M9
     let take = |client: u128| {
         let request = Request::Take {
             key: Key::new(b"", b"a"),
@@ -231,7 +242,8 @@ fn m9_two_machines_with_one_id_cannot_be_told_apart_by_a_server() {
 }
 
 #[test]
-fn a5_no_time_to_wait_is_one_attempt_not_none() {
+fn zero_wait_makes_one_attempt() {
+    // A5
     let mut locks = hub();
     locks.acquire(ms(0), &Acquire::new("a").wait(Wait::For(Duration::ZERO))).unwrap();
     locks.handle_timeout(ms(0));

@@ -82,7 +82,7 @@ impl Hub {
 
 /// Seed 47211: a try was abandoned during its request, and nobody handled the busy reply.
 #[test]
-fn a_waiter_behind_an_abandoned_try_contends_when_the_try_is_answered() {
+fn waiter_behind_abandoned_try_contends_after_its_reply() {
     let mut hub = Hub::new();
     hub.occupy("name/7");
     let tries = hub.locks.acquire(NOW, &Acquire::new("name").wait(Wait::Try)).unwrap();
@@ -94,7 +94,7 @@ fn a_waiter_behind_an_abandoned_try_contends_when_the_try_is_answered() {
 
 /// Seed 30861: a try adopted a leftover key of its own client behind a foreign predecessor.
 #[test]
-fn a_waiter_behind_a_try_that_adopted_a_ghost_contends_after_it() {
+fn waiter_behind_try_with_adopted_key_contends_after_it() {
     let mut hub = Hub::new();
     // The leftover key: a create that was executed, but whose reply is lost.
     let stale = hub.locks.acquire(NOW, &Acquire::new("name").wait(Wait::Try)).unwrap();
@@ -124,7 +124,7 @@ fn a_waiter_behind_a_try_that_adopted_a_ghost_contends_after_it() {
 
 /// Found in review: the reply to the first put confirmed the second, which was never written.
 #[test]
-fn a_value_proclaimed_while_another_is_being_written_is_written_too() {
+fn proclamation_during_pending_put_is_written_after_it() {
     let mut hub = Hub::new();
     let leader = hub.locks.campaign(NOW, &Acquire::new("board"), "a".into()).unwrap();
     hub.serve();
@@ -143,7 +143,7 @@ fn a_value_proclaimed_while_another_is_being_written_is_written_too() {
 
 /// Found by the `leader` play: a change during an older read was never read.
 #[test]
-fn an_observer_reads_again_when_a_change_overtakes_a_reading() {
+fn observer_reads_again_when_change_overtakes_read() {
     let mut hub = Hub::new();
     hub.occupy("board/7");
     hub.locks.observe(NOW, b"board").unwrap();
@@ -167,7 +167,7 @@ fn an_observer_reads_again_when_a_change_overtakes_a_reading() {
 /// at the same moment. etcd then reports events up to 100 ms late. The next watch shows whether
 /// there was a write; only then does the client poll the queue.
 #[test]
-fn a_watch_that_was_opened_during_a_write_is_not_relied_upon() {
+fn watch_opened_during_write_is_backed_by_polling() {
     for (written, looks) in [(false, 0), (true, 4)] {
         let mut hub = Hub::new();
         let waits = hub.waiter();
@@ -200,7 +200,7 @@ fn a_watch_that_was_opened_during_a_write_is_not_relied_upon() {
 
 /// Such a read finds a release that the watch has not reported.
 #[test]
-fn a_release_that_the_watch_tells_late_is_found_by_reading() {
+fn release_reported_late_by_watch_is_found_by_read() {
     let mut hub = Hub::new();
     let waits = hub.waiter();
     let [older, own] = *hub.watches else { panic!("{:?}", hub.watches) };
@@ -224,7 +224,7 @@ fn a_release_that_the_watch_tells_late_is_found_by_reading() {
 /// needed a separate lease, was briefly at the head. Its lease was granted nevertheless, and kept
 /// alive until the shutdown.
 #[test]
-fn a_waiter_that_is_gone_before_its_lease_is_asked_for_leaves_none() {
+fn timed_out_waiter_requests_no_lease() {
     let mut hub = Hub::new();
     hub.occupy("name/7");
     let wait = |secs| Wait::For(Duration::from_secs(secs));
@@ -244,7 +244,7 @@ fn a_waiter_that_is_gone_before_its_lease_is_asked_for_leaves_none() {
 
 /// A rejected watch (for lack of permission, for example) is replaced by periodic reads.
 #[test]
-fn a_waiter_whose_watch_is_refused_reads_the_queue_now_and_then() {
+fn waiter_with_refused_watch_polls_queue() {
     let mut hub = Hub::new();
     let waits = hub.waiter();
     let error = ServerError { class: ErrorClass::Refused, text: "etcdserver: permission denied".into() };
@@ -264,7 +264,7 @@ fn a_waiter_whose_watch_is_refused_reads_the_queue_now_and_then() {
 
 /// A watch that starts in the past reports the waiter's own put, which is ignored.
 #[test]
-fn a_waiter_does_not_read_the_queue_because_of_its_own_put() {
+fn own_put_does_not_cause_queue_read() {
     let mut hub = Hub::new();
     hub.waiter();
     let [older, own] = *hub.watches else { panic!("{:?}", hub.watches) };
@@ -289,7 +289,7 @@ fn a_waiter_does_not_read_the_queue_because_of_its_own_put() {
 
 /// A failed read is repeated after its backoff, whatever else happens in between.
 #[test]
-fn a_reading_that_failed_is_not_repeated_before_its_pause_is_over() {
+fn failed_read_is_not_repeated_before_backoff_ends() {
     let mut hub = Hub::new();
     hub.waiter();
     hub.locks.handle_watching(NOW, hub.watches[0], hub.store.revision + 1);

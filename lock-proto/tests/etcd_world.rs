@@ -1,8 +1,7 @@
 //! Whole clients (`etcd::Client`) with a simulated cluster and network (`sim::etcd::World`): the
 //! cases of the failure catalogue that involve connections, and tests of the world itself.
 //!
-//! Tests named `catalogue_…` contain the id of a case in `docs/failures.md`. Tests named `e5_…`
-//! contain the number of a requirement in `docs/spec`.
+//! Tests named `catalogue_…` contain the id of a case in `docs/failures.md`.
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
@@ -48,7 +47,7 @@ fn end(w: &mut World, clients: usize) {
 
 /// Case M2: compaction during a wait, before the watch must be reopened, is not an error.
 #[test]
-fn catalogue_m2_a_compaction_while_waiting_is_no_error() {
+fn catalogue_m2_compaction_during_wait_is_no_error() {
     for crash in [false, true] {
         let mut w = World::cluster(3).clients(2).seed(1).build();
         let first = held(&mut w, 0, "a");
@@ -71,7 +70,7 @@ fn catalogue_m2_a_compaction_while_waiting_is_no_error() {
 
 /// Case S3: a new leader restarts every lease with its full TTL, and so a dead holder's key.
 #[test]
-fn catalogue_s3_a_new_leader_prolongs_a_dead_holders_life() {
+fn catalogue_s3_new_leader_prolongs_lease_of_dead_holder() {
     let mut w = World::cluster(3).clients(2).seed(1).build();
     held(&mut w, 0, "a");
     let second = w.acquire(1, Acquire::new("a"));
@@ -87,7 +86,7 @@ fn catalogue_s3_a_new_leader_prolongs_a_dead_holders_life() {
 
 /// Case S8: after the end of a stream or member, the client keeps its session on the next member.
 #[test]
-fn catalogue_s8_a_lock_outlives_the_members_it_was_taken_from() {
+fn catalogue_s8_lock_survives_member_failures() {
     let mut w = World::cluster(3).clients(2).seed(1).build();
     let lock = held(&mut w, 0, "a");
     let waiter = w.acquire(1, Acquire::new("a"));
@@ -107,7 +106,8 @@ fn catalogue_s8_a_lock_outlives_the_members_it_was_taken_from() {
 /// A member that is isolated or paused does not answer. Its clients move to another one in time.
 // E9
 #[test]
-fn e9_a_member_that_is_cut_off_is_left() {
+fn client_leaves_isolated_or_paused_member() {
+    // E9
     for member in 0..3 {
         for stop in [false, true] {
             let mut w = World::cluster(3).clients(2).seed(1).build();
@@ -136,7 +136,8 @@ fn e9_a_member_that_is_cut_off_is_left() {
 /// Watches start at the current revision, also when they are reopened during writes. etcd handles
 /// watches that start earlier only every 100 ms. The world checks each watch.
 #[test]
-fn e5_no_watch_begins_in_the_past() {
+fn watches_never_start_in_past() {
+    // E5
     let mut w = World::cluster(3).clients(6).seed(1).build();
     let mut locks: Vec<(usize, LockId)> = (0..6).map(|client| (client, w.acquire(client, Acquire::new("a")))).collect();
     for round in 0..60 {
@@ -158,7 +159,8 @@ fn e5_no_watch_begins_in_the_past() {
 }
 
 #[test]
-fn e3_an_uncontended_lock_is_two_calls() {
+fn uncontended_lock_takes_two_calls() {
+    // E3
     let mut w = World::cluster(1).seed(1).build();
     let lock = held(&mut w, 0, "a");
     release_and_wait(&mut w, 0, lock);
@@ -174,7 +176,8 @@ fn e3_an_uncontended_lock_is_two_calls() {
 
 /// A partitioned holder loses its lock by its own clock before the cluster ends its lease.
 #[test]
-fn t2_a_cut_off_holder_is_told_before_another_holds() {
+fn partitioned_holder_is_notified_before_next_grant() {
+    // T2
     for direction in [None, Some(Direction::ToNode), Some(Direction::ToClient)] {
         let mut w = World::cluster(3).clients(2).seed(3).build();
         let first = held(&mut w, 0, "a");
@@ -197,7 +200,8 @@ fn t2_a_cut_off_holder_is_told_before_another_holds() {
 }
 
 #[test]
-fn e8_a_write_of_an_old_holder_is_refused() {
+fn late_write_of_old_holder_is_rejected() {
+    // E8
     let mut late = 0;
     for seed in 0..40 {
         let mut w = World::cluster(1).clients(2).seed(seed).build();
@@ -219,7 +223,8 @@ fn e8_a_write_of_an_old_holder_is_refused() {
 
 /// A process that resumes after its lease first learns of the loss, unless its clock stopped.
 #[test]
-fn t4_a_clock_that_stands_still_while_suspended_breaks_the_promise() {
+fn clock_stopped_during_suspend_breaks_mutual_exclusion() {
+    // T4
     for clock_stops in [false, true] {
         let mut w = World::cluster(1).clients(2).seed(5).build();
         w.expect_violation();
@@ -240,7 +245,8 @@ fn t4_a_clock_that_stands_still_while_suspended_breaks_the_promise() {
 
 /// Whatever watches and streams end, waiters are served and observers see every leader.
 #[test]
-fn e4_a_waiter_outlives_its_watches() {
+fn waiter_survives_loss_of_its_watches() {
+    // E4
     let mut w = World::cluster(3).clients(3).seed(2).build();
     for round in 0..6 {
         let first = w.campaign(0, Acquire::new("e"), format!("one {round}"));
@@ -272,7 +278,8 @@ fn e4_a_waiter_outlives_its_watches() {
 
 /// The only member is paused. It executes the accepted requests on resume; leases have expired.
 #[test]
-fn s2_an_only_member_that_stood_still_serves_again() {
+fn single_member_serves_again_after_pause() {
+    // S2
     let mut w = World::cluster(1).clients(2).seed(9).build();
     let first = held(&mut w, 0, "a");
     let second = w.acquire(1, Acquire::new("a"));
@@ -287,7 +294,8 @@ fn s2_an_only_member_that_stood_still_serves_again() {
 }
 
 #[test]
-fn s5_the_same_seed_gives_the_same_log() {
+fn same_seed_gives_same_log() {
+    // S5
     let run = |seed| {
         let mut w = World::cluster(3).clients(3).seed(seed).build();
         for round in 0..20 {
@@ -327,7 +335,7 @@ fn words(trace: &Trace, whose: Option<Lane>) -> Vec<&str> {
 }
 
 #[test]
-fn a_run_is_recorded_for_pictures() {
+fn run_is_recorded_in_trace() {
     let mut w = World::cluster(3).clients(2).seed(3).traced(true).build();
     let leader = w.cluster_now().leader().unwrap();
     let first = held(&mut w, 0, "a");
@@ -423,7 +431,7 @@ fn a_run_is_recorded_for_pictures() {
 }
 
 #[test]
-fn an_election_is_recorded_for_pictures() {
+fn election_is_recorded_in_trace() {
     let mut w = World::cluster(1).clients(2).seed(5).traced(true).build();
     let _watcher = w.observe(1, "e");
     let candidate = w.campaign(0, Acquire::new("e"), "one");

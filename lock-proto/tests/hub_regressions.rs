@@ -157,7 +157,8 @@ fn not_sent() -> Reply {
 
 /// A recently restarted node granted before the others won the round. Its grant is released.
 #[test]
-fn a4_what_a_young_node_granted_is_given_back_after_a_win() {
+fn grant_of_recently_restarted_node_is_released_after_win() {
+    // A4
     let mut hub = Hub::new(3, |c| c);
     let id = hub.acquire(0, &want());
     let takes = hub.requests();
@@ -183,7 +184,8 @@ fn a4_what_a_young_node_granted_is_given_back_after_a_win() {
 
 /// Two nodes turn out to be the same server during a round, and their votes count once.
 #[test]
-fn q6_equal_nodes_found_during_a_round_do_not_win_it() {
+fn equal_nodes_found_during_round_do_not_win_it() {
+    // Q6
     let mut hub = Hub::new(3, |c| c);
     hub.acquire(0, &want());
     let takes = hub.requests();
@@ -197,7 +199,8 @@ fn q6_equal_nodes_found_during_a_round_do_not_win_it() {
 
 /// Many waiters that fail at once must not use one stack frame each.
 #[test]
-fn m5_many_waiters_that_fail_at_once_do_not_overflow_the_stack() {
+fn many_waiters_failing_at_once_do_not_overflow_stack() {
+    // M5
     let mut hub = Hub::new(3, |c| c);
     let first = hub.held(0, &want());
     for _ in 0..20_000 {
@@ -223,7 +226,8 @@ fn m5_many_waiters_that_fail_at_once_do_not_overflow_the_stack() {
 
 /// The same, where every node refuses to report its uptime.
 #[test]
-fn m5_many_waiters_that_are_refused_at_once_do_not_overflow_the_stack() {
+fn many_waiters_refused_at_once_do_not_overflow_stack() {
+    // M5
     let mut hub = Hub::new(3, |c| c);
     hub.held(0, &want());
     for _ in 0..20_000 {
@@ -244,7 +248,8 @@ fn m5_many_waiters_that_are_refused_at_once_do_not_overflow_the_stack() {
 }
 
 #[test]
-fn m1_time_may_jump_to_the_last_instant() {
+fn time_may_jump_to_last_instant() {
+    // M1
     for nodes in [1, 3] {
         let mut hub = Hub::new(nodes, |c| c);
         hub.held(0, &want());
@@ -262,7 +267,8 @@ fn m1_time_may_jump_to_the_last_instant() {
 }
 
 #[test]
-fn m5_a_fence_at_the_end_of_the_numbers_does_no_harm() {
+fn fencing_token_near_maximum_does_not_overflow() {
+    // M5
     let mut hub = Hub::new(1, |c| c);
     hub.acquire(0, &want());
     let (take, _) = hub.one();
@@ -272,7 +278,8 @@ fn m5_a_fence_at_the_end_of_the_numbers_does_no_harm() {
 
 /// The watchdog saw that the lock was lost to another client. The release reports it.
 #[test]
-fn u1_the_release_after_a_loss_to_another_client_is_taken() {
+fn release_after_loss_to_another_client_reports_taken() {
+    // U1
     let mut hub = Hub::new(1, |c| c);
     let id = hub.held(0, &want());
     hub.at(3_000);
@@ -290,7 +297,8 @@ fn u1_the_release_after_a_loss_to_another_client_is_taken() {
 /// Two holds of one client on the same name are lost and released together. The result of the first
 /// delete does not resolve the second release. (Scenario `redis-strangers`, seed 107.)
 #[test]
-fn u1_a_delete_that_was_under_way_says_nothing_of_a_later_release() {
+fn late_delete_reply_does_not_resolve_later_release() {
+    // U1
     let mut hub = Hub::new(1, |c| c);
     let manual = want().renew(Renew::Manual);
     let [first, second] = [0, 20_000].map(|at| {
@@ -312,7 +320,8 @@ fn u1_a_delete_that_was_under_way_says_nothing_of_a_later_release() {
 
 /// An extend at the instant of the last confirmed request is sent and answered.
 #[test]
-fn m1_an_extend_while_the_clock_stands_still_is_answered() {
+fn extend_while_clock_stands_still_is_answered() {
+    // M1
     let mut hub = Hub::new(1, |c| c);
     let id = hub.acquire(0, &want().renew(Renew::Manual));
     let (take, _) = hub.one();
@@ -329,7 +338,8 @@ fn m1_an_extend_while_the_clock_stands_still_is_answered() {
 
 /// The same for a waiter that must get a full TTL before it is notified.
 #[test]
-fn a8_a_manual_waiter_is_served_while_the_clock_stands_still() {
+fn manual_waiter_is_served_while_clock_stands_still() {
+    // A8
     let mut hub = Hub::new(1, |c| c);
     let first = hub.acquire(0, &want());
     let (take, _) = hub.one();
@@ -347,7 +357,8 @@ fn a8_a_manual_waiter_is_served_while_the_clock_stands_still() {
 
 /// A shutdown counts unconfirmed releases, including those answered with `Unknown` before.
 #[test]
-fn u2_a_shutdown_counts_what_was_answered_unknown_before_its_end() {
+fn shutdown_counts_releases_reported_unknown() {
+    // U2
     let mut hub = Hub::new(1, |c| c.release_within(for_ms(500)));
     hub.held(0, &want());
     hub.locks.shut_down(ms(10), for_ms(5_000));
@@ -362,7 +373,8 @@ fn u2_a_shutdown_counts_what_was_answered_unknown_before_its_end() {
 
 /// At the end of a shutdown every acquisition has its last event, and no timer runs.
 #[test]
-fn u2_a_shutdown_that_runs_out_of_time_answers_every_release() {
+fn timed_out_shutdown_answers_every_release() {
+    // U2
     let mut hub = Hub::new(1, |c| c);
     hub.held(0, &want());
     hub.locks.shut_down(ms(10), for_ms(100));
@@ -375,7 +387,8 @@ fn u2_a_shutdown_that_runs_out_of_time_answers_every_release() {
 
 /// A stopped client drops the checks it had scheduled for a TTL later: its connections are closed.
 #[test]
-fn u2_a_stopped_hub_sends_nothing() {
+fn stopped_hub_sends_nothing() {
+    // U2
     let mut hub = Hub::new(1, |c| c);
     let id = hub.acquire(0, &want());
     let (take, _) = hub.one();
@@ -394,7 +407,8 @@ fn u2_a_stopped_hub_sends_nothing() {
 
 /// A waiter that took a signal and leaves before its attempt passes the signal on.
 #[test]
-fn a7_a_signal_taken_by_a_waiter_that_leaves_is_handed_on() {
+fn signal_of_cancelled_waiter_is_passed_on() {
+    // A7
     let mut hub = Hub::new(3, |c| c.wake(Wake::Notify));
     let id = hub.acquire(0, &want().wait(Wait::Forever));
     for (call, _) in hub.requests() {
@@ -414,7 +428,8 @@ fn a7_a_signal_taken_by_a_waiter_that_leaves_is_handed_on() {
 
 /// Each signal for a lock without local waiters is passed on by a separate call.
 #[test]
-fn a7_signals_that_nobody_wants_are_handed_on_each_by_its_own_call() {
+fn unwanted_signals_are_passed_on_by_separate_calls() {
+    // A7
     let mut hub = Hub::new(1, |c| c.wake(Wake::Notify));
     for at in [10, 20, 30] {
         hub.locks.handle_signal(ms(at), NodeId::new(0), &Key::new(b"", b"nobody's"));
@@ -433,7 +448,8 @@ fn a7_signals_that_nobody_wants_are_handed_on_each_by_its_own_call() {
 }
 
 #[test]
-fn m5_a_waiter_cannot_extend_what_another_holds() {
+fn waiter_cannot_extend_lock_of_another() {
+    // M5
     let mut hub = Hub::new(1, |c| c);
     let first = hub.held(0, &want());
     let second = hub.acquire(2, &want().renew(Renew::Manual));
@@ -447,7 +463,8 @@ fn m5_a_waiter_cannot_extend_what_another_holds() {
 
 /// The validity of a quorum grant is that of its majority, even if one node granted for longer.
 #[test]
-fn q3_the_validity_that_is_told_is_that_of_the_majority() {
+fn reported_validity_is_that_of_majority() {
+    // Q3
     let mut hub = Hub::new(3, |c| c);
     let id = hub.held(0, &want());
     let before = hub.locks.valid_until(id).unwrap();
@@ -461,7 +478,8 @@ fn q3_the_validity_that_is_told_is_that_of_the_majority() {
 }
 
 #[test]
-fn h3_an_extend_is_answered_though_an_older_take_is_answered_meanwhile() {
+fn extend_succeeds_despite_late_take_reply() {
+    // H3
     let mut hub = Hub::new(3, |c| c);
     let id = hub.acquire(0, &want());
     let takes = hub.requests();
@@ -493,7 +511,8 @@ fn h3_an_extend_is_answered_though_an_older_take_is_answered_meanwhile() {
 
 /// A node that reports a lost key during an extend can no longer confirm it.
 #[test]
-fn h3_an_extend_does_not_wait_for_a_node_that_has_lost_the_key() {
+fn extend_does_not_wait_for_node_without_key() {
+    // H3
     let mut hub = Hub::new(3, |c| c);
     let id = hub.held(0, &want());
     hub.at(3_000);
@@ -513,7 +532,8 @@ fn h3_an_extend_does_not_wait_for_a_node_that_has_lost_the_key() {
 
 /// A waiter that must get a full TTL first has nothing to release. (Explorer, seed 9288.)
 #[test]
-fn a8_a_waiter_that_is_being_prepared_cannot_release() {
+fn waiter_being_prepared_cannot_release() {
+    // A8
     let mut hub = Hub::new(1, |c| c);
     let first = hub.held(0, &want());
     let second = hub.acquire(2, &want().renew(Renew::Manual));
@@ -525,7 +545,8 @@ fn a8_a_waiter_that_is_being_prepared_cannot_release() {
 
 /// The guard is dropped when the shutdown reports the loss. The hold counts as unreleased.
 #[test]
-fn u2_a_shutdown_counts_a_hold_whose_guard_was_dropped_meanwhile() {
+fn shutdown_counts_hold_whose_guard_was_dropped() {
+    // U2
     let mut hub = Hub::new(1, |c| c);
     let id = hub.held(0, &want());
     hub.locks.shut_down(ms(10), for_ms(100));
@@ -538,7 +559,8 @@ fn u2_a_shutdown_counts_a_hold_whose_guard_was_dropped_meanwhile() {
 /// A waiter that waits for restarted servers to count gets that reason, not a timeout.
 // Q6
 #[test]
-fn q6_a_wait_for_young_nodes_is_told_as_such() {
+fn wait_for_recently_restarted_nodes_is_reported() {
+    // Q6
     let mut hub = Hub::new(3, |c| c);
     for (node, run_id) in [(0, "a"), (1, "b"), (2, "c")] {
         hub.up(0, node, &server(run_id, 3));
@@ -552,7 +574,8 @@ fn q6_a_wait_for_young_nodes_is_told_as_such() {
 /// to report it is excluded, or trusted by configuration.
 // Q6
 #[test]
-fn q6_a_node_that_could_not_tell_its_age_counts_as_young() {
+fn unknown_uptime_defers_excludes_or_trusts_node() {
+    // Q6
     for (text, trust, first, later) in
         [("LOADING later", true, 2, 3), ("NOPERM no", false, 2, 2), ("NOPERM no", true, 3, 3)]
     {

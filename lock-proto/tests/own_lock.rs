@@ -280,7 +280,7 @@ fn late_release<C: RedisClient>(w: &mut World<C>) {
 }
 
 #[test]
-fn a_blind_delete_is_found_by_hand() {
+fn blind_delete_is_found_by_handwritten_run() {
     let mut naive = World::redis(1).clients(3).machine(|_, _, id, _| Ok(Naive::new(id))).build();
     naive.expect_violation();
     late_release(&mut naive);
@@ -293,7 +293,7 @@ fn a_blind_delete_is_found_by_hand() {
 }
 
 #[test]
-fn a_blind_delete_is_found_by_a_scenario() {
+fn blind_delete_is_found_by_scenario() {
     let scenario = Scenario::named("redis-pauses").unwrap();
     let plans = (0..100).map(|seed| Plan::from_seed(scenario, seed)).filter(|plan| plan.setup.nodes.len() == 1);
     let breaks = |plan: &Plan| {

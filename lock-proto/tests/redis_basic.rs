@@ -41,7 +41,7 @@ fn assert_clean(w: &World, nodes: usize) {
 }
 
 #[test]
-fn one_client_takes_and_gives_back_with_one_command_each() {
+fn acquire_and_release_need_one_command_each() {
     let mut w = World::redis(1).seed(1).build();
     let lock = w.acquire(0, Acquire::new("a"));
     w.expect(ms(50), "the lock is held", |w| w.is_held(0, lock));
@@ -60,7 +60,7 @@ fn one_client_takes_and_gives_back_with_one_command_each() {
 }
 
 #[test]
-fn without_fencing_nothing_stays_and_a_plain_set_will_do() {
+fn lock_without_fencing_uses_plain_set_and_leaves_no_keys() {
     let mut w = World::redis(1).config(|c| c.fencing(false)).build();
     let lock = w.acquire(0, Acquire::new("a"));
     w.expect(ms(50), "the lock is held", |w| w.is_held(0, lock));
@@ -71,7 +71,7 @@ fn without_fencing_nothing_stays_and_a_plain_set_will_do() {
 }
 
 #[test]
-fn a_lock_is_renewed_for_as_long_as_it_is_held() {
+fn lock_is_renewed_while_held() {
     let mut w = World::redis(1).seed(3).build();
     let lock = w.acquire(0, Acquire::new("a").ttl(secs(3)));
     w.run_for(secs(60));
@@ -84,7 +84,7 @@ fn a_lock_is_renewed_for_as_long_as_it_is_held() {
 }
 
 #[test]
-fn three_clients_exclude_each_other_and_all_get_their_turn() {
+fn three_clients_exclude_each_other_and_all_acquire() {
     for seed in 0..20 {
         let mut w = World::redis(1).clients(3).seed(seed).build();
         let locks: Vec<_> =
@@ -100,7 +100,7 @@ fn three_clients_exclude_each_other_and_all_get_their_turn() {
 }
 
 #[test]
-fn a_waiter_is_woken_long_before_it_would_poll() {
+fn waiter_is_woken_long_before_next_poll() {
     for seed in 0..20 {
         let poll = Backoff::fixed(secs(1));
         let mut w = World::redis(1).clients(2).seed(seed).config(move |c| c.poll(poll)).build();
@@ -122,7 +122,7 @@ fn a_waiter_is_woken_long_before_it_would_poll() {
 }
 
 #[test]
-fn a_node_that_restarts_empty_takes_the_lock_away_and_the_holder_is_told() {
+fn restart_without_data_loses_lock_and_notifies_holder() {
     for seed in 0..20 {
         let mut w = World::redis(1).seed(seed).build();
         let lock = w.acquire(0, Acquire::new("a").ttl(secs(6)));
@@ -141,7 +141,7 @@ fn a_node_that_restarts_empty_takes_the_lock_away_and_the_holder_is_told() {
 }
 
 #[test]
-fn a_node_that_restarts_with_its_data_takes_nothing_away() {
+fn restart_with_data_preserves_lock() {
     for seed in 0..20 {
         let mut w = World::redis(1).seed(seed).build();
         let lock = w.acquire(0, Acquire::new("a").ttl(secs(6)));
@@ -155,7 +155,7 @@ fn a_node_that_restarts_with_its_data_takes_nothing_away() {
 }
 
 #[test]
-fn a_paused_holder_hears_of_its_loss_first() {
+fn loss_is_first_event_of_paused_holder() {
     for seed in 0..20 {
         let mut w = World::redis(1).clients(2).seed(seed).build();
         let first = w.acquire(0, Acquire::new("a").ttl(secs(1)));
@@ -177,7 +177,7 @@ fn a_paused_holder_hears_of_its_loss_first() {
 }
 
 #[test]
-fn a_quorum_works_with_two_dead_nodes() {
+fn quorum_works_with_two_of_five_nodes_dead() {
     for seed in 0..20 {
         let mut w = World::redis(5).clients(2).seed(seed).build();
         w.kill_node(1);
@@ -197,7 +197,7 @@ fn a_quorum_works_with_two_dead_nodes() {
 }
 
 #[test]
-fn a_quorum_does_not_work_with_three_dead_nodes() {
+fn quorum_fails_with_three_of_five_nodes_dead() {
     for seed in 0..20 {
         let mut w = World::redis(5).seed(seed).build();
         for node in [0, 2, 4] {
@@ -213,7 +213,7 @@ fn a_quorum_does_not_work_with_three_dead_nodes() {
 }
 
 #[test]
-fn a_quorum_that_loses_its_majority_is_lost() {
+fn lock_is_lost_when_majority_dies() {
     for seed in 0..20 {
         let mut w = World::redis(5).seed(seed).build();
         let lock = w.acquire(0, Acquire::new("a").ttl(secs(2)));
@@ -230,7 +230,7 @@ fn a_quorum_that_loses_its_majority_is_lost() {
 /// Without the quarantine there would be two holders, with correct clocks and no paused process.
 // Q6
 #[test]
-fn a_node_that_restarts_empty_does_not_vote_again_at_once() {
+fn node_restarted_without_data_does_not_vote_at_once() {
     for seed in 0..20 {
         let mut w = World::redis(5).clients(2).seed(seed).build();
         // The first client reaches a bare majority.
@@ -253,7 +253,7 @@ fn a_node_that_restarts_empty_does_not_vote_again_at_once() {
 }
 
 #[test]
-fn what_was_sent_into_a_cut_and_arrives_much_later_takes_nothing() {
+fn requests_delayed_by_partition_do_not_affect_next_holder() {
     for seed in 0..40 {
         let mut w = World::redis(1).clients(2).seed(seed).build();
         // The reply to the first take is lost. Later requests run into the partition.
@@ -275,7 +275,7 @@ fn what_was_sent_into_a_cut_and_arrives_much_later_takes_nothing() {
 }
 
 #[test]
-fn a_stopped_server_that_goes_on_leaves_no_ghost() {
+fn resumed_server_leaves_no_stale_key() {
     for seed in 0..40 {
         let mut w = World::redis(1).clients(2).seed(seed).build();
         w.run_for(ms(5));
@@ -295,7 +295,7 @@ fn a_stopped_server_that_goes_on_leaves_no_ghost() {
 }
 
 #[test]
-fn a_dead_client_holds_up_nobody_longer_than_its_ttl() {
+fn dead_client_blocks_others_no_longer_than_its_ttl() {
     for seed in 0..20 {
         let mut w = World::redis(1).clients(3).seed(seed).build();
         let first = w.acquire(0, Acquire::new("a").ttl(secs(1)));
@@ -312,7 +312,7 @@ fn a_dead_client_holds_up_nobody_longer_than_its_ttl() {
 }
 
 #[test]
-fn clocks_that_drift_within_the_bounds_break_nothing() {
+fn clock_drift_within_bounds_preserves_exclusion() {
     for seed in 0..20 {
         let mut w = World::redis(1)
             .clients(3)
@@ -330,7 +330,7 @@ fn clocks_that_drift_within_the_bounds_break_nothing() {
 }
 
 #[test]
-fn a_server_clock_set_forward_breaks_exclusion_and_the_checker_sees_it() {
+fn server_clock_jump_breaks_exclusion_and_checker_detects_it() {
     let mut w = World::redis(1).clients(2).seed(5).build();
     w.expect_violation();
     let first = w.acquire(0, Acquire::new("a").ttl(secs(10)));
@@ -343,7 +343,7 @@ fn a_server_clock_set_forward_breaks_exclusion_and_the_checker_sees_it() {
 }
 
 #[test]
-fn a_clock_faster_than_the_drift_term_breaks_exclusion_and_the_checker_sees_it() {
+fn excessive_drift_breaks_exclusion_and_checker_detects_it() {
     let tight = Drift { divisor: u32::MAX, margin: Duration::ZERO };
     let mut w = World::redis(1).clients(2).seed(8).config(move |c| c.drift(tight)).clock(0, secs(1), -200_000).build();
     w.expect_violation();
@@ -355,7 +355,7 @@ fn a_clock_faster_than_the_drift_term_breaks_exclusion_and_the_checker_sees_it()
 }
 
 #[test]
-fn polling_alone_serves_everybody_too() {
+fn polling_alone_serves_all_waiters() {
     let mut w = World::redis(1).clients(4).seed(2).config(|c| c.wake(Wake::Poll)).build();
     let locks: Vec<_> = (0..4).map(|i| (i, w.acquire_for(i, Acquire::new("a"), ms(30)))).collect();
     w.expect(secs(5), "all have had it", |w| locks.iter().all(|(client, lock)| w.is_over(*client, *lock)));
@@ -363,7 +363,7 @@ fn polling_alone_serves_everybody_too() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_bytes() {
+fn same_seed_gives_same_log() {
     let run = |seed: u64| {
         let settings = |c: Config| c.poll(Backoff::fixed(ms(30)));
         let mut w = World::redis(3).clients(3).seed(seed).config(settings).build();
@@ -385,7 +385,7 @@ fn the_same_seed_gives_the_same_bytes() {
 }
 
 #[test]
-fn the_next_deadline_is_the_same_with_its_reason_and_without() {
+fn next_deadline_matches_next_deadline_reason() {
     let settings = |c: Config| c.poll(Backoff::fixed(ms(30))).wake(Wake::Notify);
     let mut w = World::redis(3).clients(3).seed(9).config(settings).build();
     for i in 0..9 {

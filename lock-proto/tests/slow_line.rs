@@ -36,7 +36,8 @@ fn is_lost(w: &World, lock: LockId) -> bool {
 /// With a TTL this short on a slow link, the first renewal is late and the lock is lost. Its
 /// neighbour is not affected.
 #[test]
-fn p6_a_short_ttl_on_a_slow_line_is_granted_and_starves_nobody() {
+fn short_ttl_on_slow_link_is_granted_without_starving_others() {
+    // P6
     for nodes in [1, 3] {
         let mut w = slow(nodes, ms(30));
         let long = w.acquire(0, Acquire::new("long").ttl(secs(10)));
@@ -55,7 +56,8 @@ fn p6_a_short_ttl_on_a_slow_line_is_granted_and_starves_nobody() {
 
 /// A reply takes longer than the round timeout. Late grants that are still valid win.
 #[test]
-fn q1_a_late_grant_that_still_counts_wins() {
+fn late_grant_that_is_still_valid_wins() {
+    // Q1
     let mut w = slow(5, ms(200));
     let lock = w.acquire(0, Acquire::new("a").ttl(secs(1)));
     w.expect(ms(500), "it is held after one round trip", |w| w.is_held(0, lock));

@@ -1,6 +1,6 @@
 //! The conformance suite on smol and, with its feature, on async-std.
 //!
-//! `.ci/check-adapters` ensures that no tokio runtime exists in this process; `no_thread_is_tokios`
+//! `.ci/check-adapters` ensures that no tokio runtime exists in this process; `no_tokio_thread_exists`
 //! verifies it.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -39,7 +39,7 @@ mod smol_runtime {
     lock_conformance::suite!(OnSmol);
 
     #[test]
-    fn no_thread_is_tokios() {
+    fn no_tokio_thread_exists() {
         without_tokio::<OnSmol>();
     }
 }
@@ -91,7 +91,7 @@ mod async_std_runtime {
     lock_conformance::suite!(OnAsyncStd);
 
     #[test]
-    fn no_thread_is_tokios() {
+    fn no_tokio_thread_exists() {
         without_tokio::<OnAsyncStd>();
     }
 }

@@ -14,13 +14,13 @@ fn gone(redis: &Redis, key: &str) -> bool {
 }
 
 #[test]
-fn bad_urls_are_named() {
+fn connect_error_names_cause() {
     let error = lock_smol::connect("http://127.0.0.1").unwrap_err().to_string();
     assert!(error.contains("http"), "{error}");
 }
 
 #[test]
-fn an_executor_of_ones_own_that_goes_away() {
+fn hold_ends_when_executor_stalls_or_is_dropped() {
     let redis = Redis::start();
     let config = Config::parse(&redis.url()).unwrap();
     let (client, driver) = lock_proto::driver::connect(Smol::new(), config).unwrap();

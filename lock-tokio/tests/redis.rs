@@ -22,7 +22,7 @@ fn gone(redis: &Redis, key: &str) -> bool {
 }
 
 #[test]
-fn without_a_runtime_there_is_an_error() {
+fn connect_outside_runtime_fails() {
     assert!(matches!(lock_tokio::connect("redis://127.0.0.1:6379"), Err(ConnectError::NoRuntime)));
 }
 
@@ -37,7 +37,7 @@ fn runtime_without_io_or_timers_is_an_error() {
 }
 
 #[test]
-fn bad_urls_are_named() {
+fn connect_error_names_cause() {
     let runtime = single();
     let _inside = runtime.enter();
     for (urls, word) in [
@@ -51,7 +51,7 @@ fn bad_urls_are_named() {
 }
 
 #[test]
-fn a_blocked_executor_loses_the_lock_first() {
+fn blocked_executor_loses_lock_before_work_resumes() {
     let redis = Redis::start();
     single().block_on(async {
         let client = lock_tokio::connect(&redis.url()).unwrap();
@@ -101,7 +101,7 @@ fn guards_move_between_tasks_and_threads() {
 }
 
 #[test]
-fn the_driver_runs_in_a_task_of_ones_own() {
+fn driver_runs_in_user_task() {
     let redis = Redis::start();
     single().block_on(async {
         let config = Config::parse(&redis.url()).unwrap();

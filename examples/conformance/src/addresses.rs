@@ -17,7 +17,7 @@ use crate::{Kit, Runtime, Server};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The first address does not respond, so the second is tried concurrently.
-pub async fn a_name_whose_first_address_is_dead<R: Runtime>(kit: Kit<R>, server: Server) {
+pub async fn dead_first_address_does_not_block_connect<R: Runtime>(kit: Kit<R>, server: Server) {
     let dead = DeadAddress::new();
     let settings: Settings = match &server {
         Server::Redis(_) => {
@@ -36,7 +36,7 @@ pub async fn a_name_whose_first_address_is_dead<R: Runtime>(kit: Kit<R>, server:
 }
 
 /// The first address is a read-only replica, so the other one is preferred.
-pub async fn a_name_whose_first_address_is_a_replica<R: Runtime>(kit: Kit<R>) {
+pub async fn replica_at_first_address_is_skipped<R: Runtime>(kit: Kit<R>) {
     let primary = Redis::start();
     let replica = Redis::builder().replica_of(&primary).start();
     let host = Named { inner: kit.runtime().host(), addresses: vec![replica.address(), primary.address()] };
@@ -47,7 +47,7 @@ pub async fn a_name_whose_first_address_is_a_replica<R: Runtime>(kit: Kit<R>) {
 }
 
 /// A name that the host's resolver knows.
-pub async fn a_name_of_the_system<R: Runtime>(kit: Kit<R>) {
+pub async fn host_name_is_resolved_by_system_resolver<R: Runtime>(kit: Kit<R>) {
     let server = Redis::start();
     let client = kit.client(&format!("redis://localhost:{}", server.address().port()));
     kit.release(kit.take(&client, "a").await).await;

@@ -53,7 +53,7 @@ pub async fn two_clients_exclude_each_other<R: Runtime>(kit: Kit<R>) {
     clean(&kit, &etcd).await;
 }
 
-pub async fn many_tasks_of_many_clients_take_turns<R: Runtime>(kit: Kit<R>) {
+pub async fn fences_grow_across_tasks_and_clients<R: Runtime>(kit: Kit<R>) {
     let etcd = Etcd::start();
     let clients: Vec<Client> = (0..3).map(|_| kit.client(&etcd.url())).collect();
     let mut inside = 0;
@@ -87,7 +87,7 @@ pub async fn many_tasks_of_many_clients_take_turns<R: Runtime>(kit: Kit<R>) {
     clean(&kit, &etcd).await;
 }
 
-pub async fn dropped_at_any_time_nothing_is_left<R: Runtime>(kit: Kit<R>) {
+pub async fn acquisition_dropped_at_any_time_leaves_nothing<R: Runtime>(kit: Kit<R>) {
     let etcd = Etcd::start();
     for micros in (0..20_000).step_by(900) {
         let client = kit.client(&etcd.url());
@@ -112,7 +112,7 @@ pub async fn dropped_at_any_time_nothing_is_left<R: Runtime>(kit: Kit<R>) {
     clean(&kit, &etcd).await;
 }
 
-pub async fn a_revoked_lease_is_a_loss<R: Runtime>(kit: Kit<R>) {
+pub async fn revoked_lease_is_reported_as_loss<R: Runtime>(kit: Kit<R>) {
     let etcd = Etcd::start();
     let client = kit.with(Config::parse(&etcd.url()).unwrap().session_ttl(Duration::from_secs(2)));
     let guard = kit.take(&client, "a").await;
@@ -131,7 +131,7 @@ pub async fn a_revoked_lease_is_a_loss<R: Runtime>(kit: Kit<R>) {
     clean(&kit, &etcd).await;
 }
 
-pub async fn a_deleted_key_is_a_loss<R: Runtime>(kit: Kit<R>) {
+pub async fn deleted_key_is_reported_as_loss<R: Runtime>(kit: Kit<R>) {
     let etcd = Etcd::start();
     let client = kit.with(Config::parse(&etcd.url()).unwrap().watch_own_after(Duration::ZERO));
     let guard = kit.take(&client, "a").await;
@@ -142,7 +142,7 @@ pub async fn a_deleted_key_is_a_loss<R: Runtime>(kit: Kit<R>) {
     clean(&kit, &etcd).await;
 }
 
-pub async fn a_silent_server_is_a_loss_in_time<R: Runtime>(kit: Kit<R>) {
+pub async fn hold_expires_within_ttl_while_server_is_paused<R: Runtime>(kit: Kit<R>) {
     let mut etcd = Etcd::start();
     let client = kit.client(&etcd.url());
     let guard = kit.in_time("acquire", client.lock("a").ttl(Duration::from_secs(1)).acquire()).await.unwrap();
@@ -164,7 +164,7 @@ pub async fn a_silent_server_is_a_loss_in_time<R: Runtime>(kit: Kit<R>) {
     clean(&kit, &etcd).await;
 }
 
-pub async fn a_lock_of_its_own_ttl<R: Runtime>(kit: Kit<R>) {
+pub async fn lock_with_own_ttl_is_extended_manually_then_expires<R: Runtime>(kit: Kit<R>) {
     let etcd = Etcd::start();
     let client = kit.client(&etcd.url());
     let lock = client.lock("a").ttl(Duration::from_secs(1)).renew(Renew::Manual);
@@ -178,7 +178,7 @@ pub async fn a_lock_of_its_own_ttl<R: Runtime>(kit: Kit<R>) {
     clean(&kit, &etcd).await;
 }
 
-pub async fn the_key_of_a_holder<R: Runtime>(kit: Kit<R>) {
+pub async fn owner_key_revision_matches_store_and_grows_on_hand_over<R: Runtime>(kit: Kit<R>) {
     let etcd = Etcd::start();
     let client = kit.client(&etcd.url());
     let guard = kit.take(&client, "a").await;
@@ -197,7 +197,7 @@ pub async fn the_key_of_a_holder<R: Runtime>(kit: Kit<R>) {
     clean(&kit, &etcd).await;
 }
 
-pub async fn elections<R: Runtime>(kit: Kit<R>) {
+pub async fn observer_sees_elected_leaders_and_proclamations<R: Runtime>(kit: Kit<R>) {
     let etcd = Etcd::start();
     let (first, second, third) = (kit.client(&etcd.url()), kit.client(&etcd.url()), kit.client(&etcd.url()));
     let election = third.election("board");
@@ -245,7 +245,7 @@ pub async fn elections<R: Runtime>(kit: Kit<R>) {
     clean(&kit, &etcd).await;
 }
 
-pub async fn a_leader_resigns_when_its_work_has_ended<R: Runtime>(kit: Kit<R>) {
+pub async fn leader_resigns_after_work_ends_or_time_limit<R: Runtime>(kit: Kit<R>) {
     let etcd = Etcd::start();
     let client = kit.client(&etcd.url());
     let election = client.election("board").ttl(Duration::from_secs(1));
@@ -299,7 +299,7 @@ pub async fn a_leader_resigns_when_its_work_has_ended<R: Runtime>(kit: Kit<R>) {
     clean(&kit, &etcd).await;
 }
 
-pub async fn logins_and_permissions<R: Runtime>(kit: Kit<R>) {
+pub async fn wrong_login_and_missing_permission_are_refused<R: Runtime>(kit: Kit<R>) {
     let etcd = Etcd::builder().user("worker", "secret", Some("jobs/")).start();
     let client = kit.client(&etcd.url_with("worker", "secret"));
     kit.release(kit.take(&client, "jobs/1").await).await;
@@ -316,7 +316,7 @@ pub async fn logins_and_permissions<R: Runtime>(kit: Kit<R>) {
     clean(&kit, &etcd).await;
 }
 
-pub async fn servers_that_are_none<R: Runtime>(kit: Kit<R>) {
+pub async fn non_etcd_servers_are_reported_as_protocol_faults<R: Runtime>(kit: Kit<R>) {
     for (greeting, breach) in [
         (&b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"[..], Breach::Http1),
         (&[0x15, 3, 1, 0, 2, 2, 70], Breach::Tls),
@@ -342,7 +342,7 @@ pub async fn servers_that_are_none<R: Runtime>(kit: Kit<R>) {
     }
 }
 
-pub async fn another_member_takes_over<R: Runtime>(kit: Kit<R>) {
+pub async fn client_fails_over_to_another_member<R: Runtime>(kit: Kit<R>) {
     let mut cluster = EtcdCluster::start(3);
     // The first endpoint is dead.
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -366,7 +366,7 @@ pub async fn another_member_takes_over<R: Runtime>(kit: Kit<R>) {
 }
 
 /// The whole life of a candidate and of an observer, dropped at every await point.
-pub async fn an_election_cancelled_at_every_await_point<R: Runtime>(kit: Kit<R>) {
+pub async fn election_cancelled_at_every_await_point_leaves_nothing<R: Runtime>(kit: Kit<R>) {
     let etcd = Etcd::start();
     let (client, other) = (kit.client(&etcd.url()), kit.client(&etcd.url()));
     let (election, theirs) = (client.election("board"), other.election("board"));

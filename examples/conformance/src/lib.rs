@@ -75,33 +75,46 @@ macro_rules! suite {
         mod redis {
             use super::*;
             $crate::suite!(@alone $runtime, redis:
-                take_and_give_back a_dropped_guard_gives_back a_waiter_of_another_client_follows busy_and_timed_out
-                cancelled_acquisitions_leave_nothing a_lock_outlives_its_ttl_while_it_is_held
-                protected_work_ends_with_the_lock a_silent_server a_server_restarted_without_its_data a_shutdown_drains
-                unix_sockets_and_passwords a_quorum_with_a_dead_node nobody_else_is_inside
-                a_name_whose_first_address_is_a_replica a_name_of_the_system redis_has_no_elections
-                the_host_reads_files);
+                acquire_sets_key_and_release_deletes_it dropped_guard_releases_lock
+                waiter_of_other_client_acquires_after_release try_reports_busy_and_wait_times_out
+                cancelled_acquisitions_leave_nothing held_lock_is_renewed_past_ttl
+                protected_work_ends_with_lock paused_server_warns_holder_then_expires_hold
+                restart_without_data_loses_lock_but_fence_grows
+                shutdown_releases_locks_and_ends_waiters unix_sockets_and_logins_are_supported
+                quorum_of_three_tolerates_one_dead_node_not_two contending_tasks_exclude_each_other
+                replica_at_first_address_is_skipped host_name_is_resolved_by_system_resolver
+                redis_has_no_elections host_reads_files);
             $crate::suite!(@shared $runtime, redis);
         }
         mod etcd {
             use super::*;
             $crate::suite!(@alone $runtime, etcd:
-                two_clients_exclude_each_other many_tasks_of_many_clients_take_turns dropped_at_any_time_nothing_is_left
-                a_revoked_lease_is_a_loss a_deleted_key_is_a_loss a_silent_server_is_a_loss_in_time a_lock_of_its_own_ttl
-                the_key_of_a_holder elections an_election_cancelled_at_every_await_point
-                a_leader_resigns_when_its_work_has_ended logins_and_permissions servers_that_are_none
-                another_member_takes_over);
+                two_clients_exclude_each_other fences_grow_across_tasks_and_clients
+                acquisition_dropped_at_any_time_leaves_nothing revoked_lease_is_reported_as_loss
+                deleted_key_is_reported_as_loss hold_expires_within_ttl_while_server_is_paused
+                lock_with_own_ttl_is_extended_manually_then_expires
+                owner_key_revision_matches_store_and_grows_on_hand_over
+                observer_sees_elected_leaders_and_proclamations
+                election_cancelled_at_every_await_point_leaves_nothing
+                leader_resigns_after_work_ends_or_time_limit
+                wrong_login_and_missing_permission_are_refused
+                non_etcd_servers_are_reported_as_protocol_faults client_fails_over_to_another_member);
             $crate::suite!(@shared $runtime, etcd);
         }
     };
     (@shared $runtime:ty, $server:ident) => {
         $crate::suite!(@on $runtime, $server:
-            cancelled_at_every_await_point guards_move_between_tasks_and_threads dropped_outside_a_runtime
-            dropped_during_a_shutdown what_became_of_a_release a_killed_server many_locks
-            a_name_whose_first_address_is_dead);
+                cancellation_at_every_await_point_leaves_nothing
+                guards_move_between_tasks_and_threads handles_dropped_outside_runtime_are_cleaned_up
+                handles_dropped_during_shutdown_are_cleaned_up
+                release_reports_expired_taken_or_unknown
+                killed_server_expires_hold_and_waiter_survives_outage
+                hundred_locks_are_renewed_past_ttl_and_released
+                dead_first_address_does_not_block_connect);
         $crate::suite!(@runtime_faults $runtime, $server:
-            a_guard_outlives_its_runtime a_client_on_two_runtimes a_driver_that_is_never_polled
-            a_driver_that_is_polled_no_more a_blocked_driver a_suspended_machine);
+                guard_outliving_runtime_is_lost client_works_on_two_runtimes
+                unpolled_driver_sends_nothing stalled_driver_ends_protected_work
+                blocked_driver_loses_hold_then_recovers suspended_machine_loses_hold_on_resume);
     };
     (@alone $runtime:ty, $back_end:ident: $($name:ident)+) => {$(
         #[test]

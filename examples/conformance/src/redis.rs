@@ -15,7 +15,7 @@ use lock_proto::driver::{AcquireErrorKind, Client, ExtendError, Guard, Host as _
 use lock_proto::redis::{Answer, Config, Endpoint, Loss, Protocol, Release, Renew, Target};
 use lock_testkit::{Redis, TIMEOUT, Value};
 
-pub use crate::addresses::{a_name_of_the_system, a_name_whose_first_address_is_a_replica};
+pub use crate::addresses::{host_name_is_resolved_by_system_resolver, replica_at_first_address_is_skipped};
 use crate::kit::SLACK;
 use crate::{Kit, Runtime};
 
@@ -29,7 +29,7 @@ fn exists(redis: &Redis, key: &str) -> bool {
     redis.cli(&["EXISTS", key]) == "1"
 }
 
-pub async fn take_and_give_back<R: Runtime>(kit: Kit<R>) {
+pub async fn acquire_sets_key_and_release_deletes_it<R: Runtime>(kit: Kit<R>) {
     let redis = Redis::start();
     let client = kit.client(&redis.url());
     let guard = take(&kit, &client, "a").await;
@@ -43,7 +43,7 @@ pub async fn take_and_give_back<R: Runtime>(kit: Kit<R>) {
     assert!(take(&kit, &client, "a").await.fence().unwrap() > fence);
 }
 
-pub async fn a_dropped_guard_gives_back<R: Runtime>(kit: Kit<R>) {
+pub async fn dropped_guard_releases_lock<R: Runtime>(kit: Kit<R>) {
     let redis = Redis::start();
     let client = kit.client(&redis.url());
     drop(take(&kit, &client, "a").await);
@@ -57,7 +57,7 @@ pub async fn a_dropped_guard_gives_back<R: Runtime>(kit: Kit<R>) {
     kit.wait_for("the connections are closed", || redis.cli(&["CLIENT", "LIST"]).lines().count() == 1).await;
 }
 
-pub async fn a_waiter_of_another_client_follows<R: Runtime>(kit: Kit<R>) {
+pub async fn waiter_of_other_client_acquires_after_release<R: Runtime>(kit: Kit<R>) {
     let redis = Redis::start();
     let (first, second) = (kit.client(&redis.url()), kit.client(&redis.url()));
     let guard = take(&kit, &first, "a").await;
@@ -70,7 +70,7 @@ pub async fn a_waiter_of_another_client_follows<R: Runtime>(kit: Kit<R>) {
     assert!(guard.is_held());
 }
 
-pub async fn busy_and_timed_out<R: Runtime>(kit: Kit<R>) {
+pub async fn try_reports_busy_and_wait_times_out<R: Runtime>(kit: Kit<R>) {
     let redis = Redis::start();
     redis.cli(&["SET", "a", "somebody", "PX", "60000"]);
     let client = kit.client(&redis.url());
@@ -100,7 +100,7 @@ pub async fn cancelled_acquisitions_leave_nothing<R: Runtime>(kit: Kit<R>) {
     kit.wait_for("all keys are gone", || redis.keys().iter().all(|key| key.starts_with("lock-proto:"))).await;
 }
 
-pub async fn a_lock_outlives_its_ttl_while_it_is_held<R: Runtime>(kit: Kit<R>) {
+pub async fn held_lock_is_renewed_past_ttl<R: Runtime>(kit: Kit<R>) {
     let redis = Redis::start();
     let client = kit.client(&redis.url());
     let ttl = Duration::from_millis(300);
@@ -120,7 +120,7 @@ pub async fn a_lock_outlives_its_ttl_while_it_is_held<R: Runtime>(kit: Kit<R>) {
     assert!(matches!(kit.in_time("extend", guard.extend()).await, Err(ExtendError::Lost(Loss::Expired))));
 }
 
-pub async fn protected_work_ends_with_the_lock<R: Runtime>(kit: Kit<R>) {
+pub async fn protected_work_ends_with_lock<R: Runtime>(kit: Kit<R>) {
     let redis = Redis::start();
     let client = kit.client(&redis.url());
     let done = kit.in_time("work", take(&kit, &client, "a").await.protect(async { 42 })).await;
@@ -141,7 +141,7 @@ pub async fn protected_work_ends_with_the_lock<R: Runtime>(kit: Kit<R>) {
 
 /// The server falls silent: the holder is warned, then loses the lock before the key can expire.
 // docs/failures.md: L1.
-pub async fn a_silent_server<R: Runtime>(kit: Kit<R>) {
+pub async fn paused_server_warns_holder_then_expires_hold<R: Runtime>(kit: Kit<R>) {
     let redis = Redis::start();
     let client = kit.client(&redis.url());
     let guard = take(&kit, &client, "a").await;
@@ -158,7 +158,7 @@ pub async fn a_silent_server<R: Runtime>(kit: Kit<R>) {
     kit.wait_for("the key is gone", || !exists(&redis, "a")).await;
 }
 
-pub async fn a_server_restarted_without_its_data<R: Runtime>(kit: Kit<R>) {
+pub async fn restart_without_data_loses_lock_but_fence_grows<R: Runtime>(kit: Kit<R>) {
     let mut redis = Redis::start();
     let client = kit.client(&redis.url());
     let guard = take(&kit, &client, "a").await;
@@ -174,7 +174,7 @@ pub async fn a_server_restarted_without_its_data<R: Runtime>(kit: Kit<R>) {
     );
 }
 
-pub async fn a_shutdown_drains<R: Runtime>(kit: Kit<R>) {
+pub async fn shutdown_releases_locks_and_ends_waiters<R: Runtime>(kit: Kit<R>) {
     let redis = Redis::start();
     let client = kit.client(&redis.url());
     let (a, _b) = (take(&kit, &client, "a").await, take(&kit, &client, "b").await);
@@ -190,7 +190,7 @@ pub async fn a_shutdown_drains<R: Runtime>(kit: Kit<R>) {
     assert_eq!(*kit.in_time("waiter", waiting).await.unwrap_err().kind(), AcquireErrorKind::ShutDown);
 }
 
-pub async fn unix_sockets_and_passwords<R: Runtime>(kit: Kit<R>) {
+pub async fn unix_sockets_and_logins_are_supported<R: Runtime>(kit: Kit<R>) {
     let redis = Redis::builder().unix_socket().password("s3cret").acl("app", "on >hidden ~* &* +@all").start();
     let path = redis.socket().to_str().unwrap().into();
     let mut socket = Endpoint::parse(&redis.url()).unwrap();
@@ -210,7 +210,7 @@ pub async fn unix_sockets_and_passwords<R: Runtime>(kit: Kit<R>) {
     assert!(!error.to_string().contains("wrong"), "{error}");
 }
 
-pub async fn a_quorum_with_a_dead_node<R: Runtime>(kit: Kit<R>) {
+pub async fn quorum_of_three_tolerates_one_dead_node_not_two<R: Runtime>(kit: Kit<R>) {
     let mut nodes = Redis::start_many(3);
     let config = |nodes: &[Redis]| {
         let nodes = nodes.iter().map(|redis| Endpoint::parse(&redis.url()).unwrap());
@@ -233,7 +233,7 @@ pub async fn a_quorum_with_a_dead_node<R: Runtime>(kit: Kit<R>) {
 }
 
 /// Many tasks and two clients compete for one lock, with at most one inside.
-pub async fn nobody_else_is_inside<R: Runtime>(kit: Kit<R>) {
+pub async fn contending_tasks_exclude_each_other<R: Runtime>(kit: Kit<R>) {
     let redis = Redis::start();
     let clients = [kit.client(&redis.url()), kit.client(&redis.url())];
     let inside = Cell::new(0);
@@ -282,7 +282,7 @@ pub async fn redis_has_no_elections<R: Runtime>(kit: Kit<R>) {
     assert_eq!((guard.owner(), guard.owner_guard()), (None, Err(OwnerError::NoKey)));
 }
 
-pub async fn the_host_reads_files<R: Runtime>(kit: Kit<R>) {
+pub async fn host_reads_files<R: Runtime>(kit: Kit<R>) {
     let (host, file) = (kit.runtime().host(), Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")));
     assert_eq!(host.read_file(file).await.unwrap(), std::fs::read(file).unwrap());
     let error = host.read_file(Path::new("/there/is/none")).await.unwrap_err();

@@ -32,7 +32,7 @@ async fn take<R: Runtime>(kit: &Kit<R>, server: &Server, client: &driver::Client
 }
 
 /// The runtime ends, and the driver's task with it.
-pub fn a_guard_outlives_its_runtime<R: Runtime>(server: Server) {
+pub fn guard_outliving_runtime_is_lost<R: Runtime>(server: Server) {
     let kit = Kit::<R>::new();
     let (client, driver) = driver(kit.runtime().host(), &server);
     kit.spawn(driver);
@@ -59,7 +59,7 @@ pub fn a_guard_outlives_its_runtime<R: Runtime>(server: Server) {
 }
 
 /// The driver runs on one runtime, and its handles are used on another one too.
-pub fn a_client_on_two_runtimes<R: Runtime>(server: Server) {
+pub fn client_works_on_two_runtimes<R: Runtime>(server: Server) {
     let (inside, over) = (AtomicU32::new(0), AtomicBool::new(false));
     let work = async |kit: &Kit<R>, client: &driver::Client| {
         for _ in 0..20 {
@@ -93,7 +93,7 @@ pub fn a_client_on_two_runtimes<R: Runtime>(server: Server) {
 
 /// A driver that is not polled sends nothing and reports nothing. Waiters can still cancel, and
 /// they are notified when the driver is dropped.
-pub fn a_driver_that_is_never_polled<R: Runtime>(server: Server) {
+pub fn unpolled_driver_sends_nothing<R: Runtime>(server: Server) {
     crate::run(|kit: Kit<R>| async move {
         let (client, driver) = driver(kit.runtime().host(), &server);
         let waits = client.lock("a").wait(Duration::from_millis(1));
@@ -114,7 +114,7 @@ pub fn a_driver_that_is_never_polled<R: Runtime>(server: Server) {
 
 /// The clock alone ends the hold: protected work is not polled after that.
 // T3
-pub fn a_driver_that_is_polled_no_more<R: Runtime>(server: Server) {
+pub fn stalled_driver_ends_protected_work<R: Runtime>(server: Server) {
     crate::run(|kit: Kit<R>| async move {
         let (client, driver) = driver(kit.runtime().host(), &server);
         let closed = Arc::new(AtomicBool::new(false));
@@ -144,7 +144,7 @@ pub fn a_driver_that_is_polled_no_more<R: Runtime>(server: Server) {
 }
 
 /// The driver's thread hangs for longer than the TTL.
-pub fn a_blocked_driver<R: Runtime>(server: Server) {
+pub fn blocked_driver_loses_hold_then_recovers<R: Runtime>(server: Server) {
     crate::run(|kit: Kit<R>| async move {
         let ttl = server.ttl();
         let (client, driver) = driver(kit.runtime().host(), &server);
@@ -173,7 +173,7 @@ pub fn a_blocked_driver<R: Runtime>(server: Server) {
 /// The machine is suspended for an hour. Protected work stops before the loss is reported, and
 /// waiters for the loss are notified although no timer has fired.
 // T4
-pub fn a_suspended_machine<R: Runtime>(server: Server) {
+pub fn suspended_machine_loses_hold_on_resume<R: Runtime>(server: Server) {
     crate::run(|kit: Kit<R>| async move {
         let offset = Arc::new(AtomicU64::new(0));
         let host = Suspended { inner: kit.runtime().host(), offset: Arc::clone(&offset) };

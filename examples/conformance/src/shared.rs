@@ -11,13 +11,13 @@ use lock_proto::driver::AcquireErrorKind;
 use lock_proto::redis::{Loss, Release};
 use lock_testkit::TIMEOUT;
 
-pub use crate::addresses::a_name_whose_first_address_is_dead;
+pub use crate::addresses::dead_first_address_does_not_block_connect;
 use crate::kit::{SLACK, join_all};
 use crate::{Kit, Runtime, Server};
 
 /// The whole life of a lock, dropped at every await point. Nothing is left behind, and no lock
 /// stays held.
-pub async fn cancelled_at_every_await_point<R: Runtime>(kit: Kit<R>, server: Server) {
+pub async fn cancellation_at_every_await_point_leaves_nothing<R: Runtime>(kit: Kit<R>, server: Server) {
     let (client, other) = (kit.with(server.settings()), kit.with(server.settings()));
     kit.cancel_at_every_await(|| async {
         let guard = client.lock("a").acquire().await.unwrap();
@@ -91,7 +91,7 @@ pub async fn guards_move_between_tasks_and_threads<R: Runtime>(kit: Kit<R>, serv
 }
 
 /// Drops futures, guards, observers and the client on a thread without a runtime.
-pub async fn dropped_outside_a_runtime<R: Runtime>(kit: Kit<R>, server: Server) {
+pub async fn handles_dropped_outside_runtime_are_cleaned_up<R: Runtime>(kit: Kit<R>, server: Server) {
     let client = kit.with(server.settings());
     let guard = kit.take(&client, "a").await;
     let mut waiting = Box::pin(client.lock("a").acquire());
@@ -112,7 +112,7 @@ pub async fn dropped_outside_a_runtime<R: Runtime>(kit: Kit<R>, server: Server) 
     kit.wait_for("nothing is left", || server.is_clean()).await;
 }
 
-pub async fn dropped_during_a_shutdown<R: Runtime>(kit: Kit<R>, server: Server) {
+pub async fn handles_dropped_during_shutdown_are_cleaned_up<R: Runtime>(kit: Kit<R>, server: Server) {
     let client = kit.with(server.settings());
     let (first, second) = (kit.take(&client, "a").await, kit.take(&client, "b").await);
     let lock = client.lock("a");
@@ -132,7 +132,7 @@ pub async fn dropped_during_a_shutdown<R: Runtime>(kit: Kit<R>, server: Server) 
     assert!(!server.has_key("a") && !server.has_key("b"));
 }
 
-pub async fn what_became_of_a_release<R: Runtime>(kit: Kit<R>, mut server: Server) {
+pub async fn release_reports_expired_taken_or_unknown<R: Runtime>(kit: Kit<R>, mut server: Server) {
     let (client, other) = (kit.with(server.settings()), kit.with(server.settings()));
     kit.release(kit.take(&client, "a").await).await;
     // The key is gone, and the lock is free.
@@ -159,7 +159,7 @@ pub async fn what_became_of_a_release<R: Runtime>(kit: Kit<R>, mut server: Serve
     assert!(since.elapsed() < TIMEOUT);
 }
 
-pub async fn a_killed_server<R: Runtime>(kit: Kit<R>, mut server: Server) {
+pub async fn killed_server_expires_hold_and_waiter_survives_outage<R: Runtime>(kit: Kit<R>, mut server: Server) {
     let client = kit.with(server.settings());
     let lock = server.with_short_ttl(client.lock("a"));
     let guard = kit.in_time("acquire", lock.acquire()).await.unwrap();
@@ -185,7 +185,7 @@ pub async fn a_killed_server<R: Runtime>(kit: Kit<R>, mut server: Server) {
 }
 
 /// Many locks at once, held for longer than their TTL.
-pub async fn many_locks<R: Runtime>(kit: Kit<R>, server: Server) {
+pub async fn hundred_locks_are_renewed_past_ttl_and_released<R: Runtime>(kit: Kit<R>, server: Server) {
     let client = kit.with(server.settings());
     let locks: Vec<_> = (0..100).map(|n| server.with_short_ttl(client.lock(format!("lock {n}")))).collect();
     let guards = kit.in_time("all of them", join_all(locks.iter().map(lock_proto::driver::Lock::acquire))).await;

@@ -113,7 +113,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn a_dead_address_does_not_keep_us_from_the_others() {
+    fn dead_address_does_not_block_other_addresses() {
         let dead = DeadAddress::new();
         let refusing = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let living = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_people_write_is_read() {
+    fn durations_are_parsed() {
         for (text, millis) in [
             ("0", 0),
             ("0s", 0),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_refused() {
+    fn invalid_durations_are_rejected() {
         for text in [
             "",
             "5",
@@ -228,13 +228,13 @@ mod tests {
     }
 
     #[test]
-    fn the_last_value_counts() {
+    fn last_value_of_option_wins() {
         let Ok(Line::Run(tool)) = read(&["n", "--wake=poll", "--fence", "off", "--fence", "on"]) else { panic!() };
         assert!(tool.fence && tool.name == "n" && matches!(tool.wake.into(), Wake::Poll));
     }
 
     #[test]
-    fn completions_and_the_manual_need_no_other_argument() {
+    fn completions_and_man_page_need_no_other_argument() {
         for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
             let Ok(Line::Print(script)) = read(&["--completions", shell]) else { panic!("{shell}") };
             assert!(script.contains("--fence") || script.contains("fence"), "{script}");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_usage_error_is_one_line_that_names_the_argument() {
+    fn usage_error_is_one_line_naming_argument() {
         for (line, part) in [
             (&[][..], "<NAME>"),
             (&["--completions", "dosh"], "'dosh'"),

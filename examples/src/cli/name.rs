@@ -29,7 +29,7 @@ mod tests {
     use super::DisplayName;
 
     #[test]
-    fn one_line_whatever_the_bytes() {
+    fn shown_name_escapes_control_and_invalid_bytes() {
         assert_eq!(DisplayName("рахунок:42 x".as_bytes()).to_string(), "рахунок:42 x");
         assert_eq!(DisplayName(b"a\nb\x1b[2J\xffc").to_string(), "a\\nb\\u{1b}[2J\\xffc");
     }

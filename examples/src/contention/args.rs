@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn every_option_is_read() {
+    fn options_are_parsed() {
         let job = job(
             "--workload held --backend redis://h:1 --clients 7 --seconds 0.5 --hold 2ms --locks 9 --ttl 3s --poll 20ms \
              --wake poll --clients-per-connection 3 --turns off --fence off --runtime smol --json",
@@ -305,14 +305,14 @@ mod tests {
     }
 
     #[test]
-    fn the_tasks_share_one_client_unless_told() {
+    fn tasks_share_one_client_by_default() {
         let job = job("--workload contended");
         assert_eq!((job.connections(), job.connection_of(15)), (1, 0));
         assert_eq!(job.backends, ["redis://127.0.0.1:6379"]);
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_name() {
+    fn usage_error_names_cause() {
         for (line, word) in [
             ("", "--workload"),
             ("--workload x", "uncontended, contended, quorum, held"),
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_asked_for_what_it_can() {
+    fn peer_rejects_unsupported_jobs() {
         for (line, word) in [
             ("--workload contended --peer other", "single, watcher"),
             ("--workload held --peer single", "held"),

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_figures_of_redis_are_read() {
+    fn redis_command_and_cpu_stats_are_parsed() {
         let stats = "# Commandstats\r\ncmdstat_set:calls=12,usec=9,usec_per_call=0.75\r\ncmdstat_get:calls=5,usec=1\r\n\
                      cmdstat_evalsha:calls=2,usec=1\r\ncmdstat_config|get:calls=3,usec=1\r\n";
         let usage = commands_of(stats);

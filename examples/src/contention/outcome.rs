@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fairness_is_one_if_all_have_the_same() {
+    fn jain_index_matches_known_values() {
         let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a} {b}");
         close(jain(&[5, 5, 5]), 1.0);
         close(jain(&[9, 0, 0]), 1.0 / 3.0);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_the_unit_that_fits() {
+    fn times_are_formatted_in_fitting_unit() {
         for (us, text) in [
             (0.0, "0.0 µs"),
             (3.26, "3.3 µs"),

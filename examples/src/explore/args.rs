@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn many_runs() {
+    fn search_options_are_parsed() {
         let Ok(Parsed::Search(search, _)) = read(&["--scenario", "all", "--seeds", "5..7", "--jobs", "3"]) else {
             panic!()
         };
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn one_run() {
+    fn single_run_options_are_parsed() {
         let Ok(Parsed::Draw(draw)) = read(&["--scenario", "redis-wake", "--bytes", "00fF", "--to", "3s"]) else {
             panic!()
         };
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_says_what_is_wrong() {
+    fn usage_error_names_cause() {
         for (line, part) in [
             (&[][..], "--list"),
             (&["--scenario", "redis-nothing"], "redis-nothing"),

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_promise_is_found_made_small_and_drawn() {
+    fn violation_is_found_shrunk_and_drawn() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(search_and_draw(&search(overpromising(), 2), Some(folder.path())), BROKEN);
         let page = fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_seed_is_found_whatever_the_number_of_threads() {
+    fn first_failing_seed_is_found_with_any_number_of_jobs() {
         let overpromising = overpromising();
         let (one, tally) = search(overpromising, 1).run(|_| {});
         let one = one.unwrap();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_run_shows_the_same() {
+    fn shrunk_run_violates_same_rule() {
         let (found, _) = search(overpromising(), 2).run(|_| {});
         let found = found.unwrap();
         let shrunk = found.shrink();
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn one_run_that_breaks_a_promise_ends_with_its_code() {
+    fn violation_in_single_run_sets_exit_code() {
         let folder = tempfile::tempdir().unwrap();
         let (found, _) = search(overpromising(), 2).run(|_| {});
         let plan = found.unwrap().plan;

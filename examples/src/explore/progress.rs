@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_tells_how_far_it_is() {
+    fn progress_line_shows_rate_grants_and_excused() {
         let tally = Tally { runs: 250, grants: 7, excused: 2, ..Tally::default() };
         assert_eq!(figures(&tally, Duration::from_secs(10)), "1500/min, 7 grants, 2 excused");
         assert_eq!(figures(&Tally::default(), Duration::ZERO), "0/min, 0 grants, 0 excused");

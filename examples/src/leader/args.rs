@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_to_play() {
+    fn roles_are_parsed() {
         assert_eq!(run(&[], None).role, Role::Demo);
         let candidate = run(&["--name", "board", "--candidate", "me", "--ttl", "3s"], None);
         assert_eq!(candidate.role, Role::Candidate { name: b"board".to_vec(), value: b"me".to_vec() });
@@ -146,14 +146,14 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_names_the_backend_unless_the_line_does() {
+    fn backend_option_overrides_environment() {
         let members = |args: Args| args.config.endpoints().iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(members(run(&[], Some(" etcd://a,b:1 "))), ["a:2379", "b:1"]);
         assert_eq!(members(run(&["--backend", "etcd://c"], Some("etcd://a"))), ["c:2379"]);
     }
 
     #[test]
-    fn a_bad_line_says_what_is_wrong() {
+    fn usage_error_names_cause() {
         for (line, part) in [
             (&["--name", "n"][..], "--candidate"),
             (&["--candidate", "v"], "--name"),

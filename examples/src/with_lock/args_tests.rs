@@ -16,7 +16,7 @@ fn run(line: &[&str]) -> Args {
 }
 
 #[test]
-fn defaults_are_those_of_the_contract() {
+fn defaults_match_contract() {
     let args = run(&["job"]);
     assert_eq!(args.name, b"job");
     assert_eq!((args.ttl, args.wait), (Duration::from_secs(10), Wait::Forever));
@@ -28,7 +28,7 @@ fn defaults_are_those_of_the_contract() {
 }
 
 #[test]
-fn the_environment_names_the_backends_unless_the_line_does() {
+fn backend_option_overrides_environment() {
     let list = Some(" redis://a redis://b  redis://c ");
     let nodes = |line: &[&str]| match parse(line.iter().map(OsString::from), list) {
         Ok(Parsed::Run(args)) => match args.driven {
@@ -42,7 +42,7 @@ fn the_environment_names_the_backends_unless_the_line_does() {
 }
 
 #[test]
-fn all_after_two_dashes_is_the_command() {
+fn arguments_after_double_dash_are_command() {
     let args = run(&["--ttl=2s", "job", "--wait", "0", "--", "ls", "--ttl", "--", "-x"]);
     let (program, rest) = args.command.unwrap();
     assert_eq!(program, "ls");
@@ -51,7 +51,7 @@ fn all_after_two_dashes_is_the_command() {
 }
 
 #[test]
-fn options_set_what_they_say() {
+fn options_are_parsed() {
     let args =
         run(&["--runtime", "blocking", "--wake", "poll", "--poll", "1s", "--wait", "1m30s", "--grace", "1s", "job"]);
     assert!(matches!(args.driven, Driven::ByThreads(_)), "{args:?}");
@@ -61,7 +61,7 @@ fn options_set_what_they_say() {
 }
 
 #[test]
-fn with_etcd_the_ttl_is_that_of_the_session_in_whole_seconds() {
+fn etcd_session_ttl_is_rounded_up_to_whole_seconds() {
     let url = "etcd://app:secret@a,b:2380";
     for (ttl, seconds) in [("10s", 10), ("1500ms", 2), ("1ms", 1)] {
         let args = run(&["--backend", url, "--ttl", ttl, "--runtime", "smol", "--poll", "0", "job"]);
@@ -73,7 +73,7 @@ fn with_etcd_the_ttl_is_that_of_the_session_in_whole_seconds() {
 }
 
 #[test]
-fn a_bad_line_names_the_value() {
+fn usage_error_names_cause() {
     for (line, part) in [
         (&["--ttl", "ten", "job"][..], "'ten'"),
         (&["--wait", "later", "job"], "'later'"),
@@ -111,7 +111,7 @@ fn a_bad_line_names_the_value() {
 }
 
 #[test]
-fn a_password_is_never_shown() {
+fn password_is_never_shown() {
     for scheme in ["redis", "etcd"] {
         let url = format!("{scheme}://u:hunter2@a");
         let bad_port = format!("{url}:99999");

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_monitor_is_read_back() {
+    fn monitor_line_is_parsed() {
         let seen = MonitoredCommand::parse(r#"1339518083.107412 [3 127.0.0.1:60866] "set" "a b" "q\"\\\x00\n]" "#);
         let args = ["set", "a b", "q\"\\\0\n]"].map(str::to_owned).to_vec();
         assert_eq!(seen, Some(MonitoredCommand { client: "127.0.0.1:60866".into(), args }));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lock_testkit::{Etcd, EtcdCluster, TIMEOUT, wait_until};
 
 #[test]
-fn keys_leases_and_a_restart() {
+fn keys_and_leases_survive_restart() {
     let mut etcd = Etcd::start();
     assert_eq!((etcd.keys(), etcd.leases()), (vec![], vec![]));
     let granted = etcd.etcdctl(&["lease", "grant", "60"]);
@@ -30,7 +30,7 @@ fn keys_leases_and_a_restart() {
 }
 
 #[test]
-fn users() {
+fn users_are_limited_to_their_permissions() {
     let etcd = Etcd::builder().user("worker", "secret", Some("jobs/")).start();
     etcd.put("other", "1");
     let as_worker = |args: &[&str]| {
@@ -46,7 +46,7 @@ fn users() {
 }
 
 #[test]
-fn a_cluster_elects_another_leader() {
+fn cluster_elects_new_leader_after_kill() {
     let mut cluster = EtcdCluster::start(3);
     cluster.etcdctl(&["put", "a", "1"]);
     let first = cluster.leader();
@@ -57,7 +57,7 @@ fn a_cluster_elects_another_leader() {
 }
 
 #[test]
-fn a_paused_server_is_silent_and_then_goes_on() {
+fn paused_server_replies_only_after_resume() {
     let etcd = Etcd::start();
     etcd.put("a", "1");
     etcd.pause();
@@ -67,14 +67,14 @@ fn a_paused_server_is_silent_and_then_goes_on() {
 }
 
 #[test]
-fn the_least_ttl_is_a_second() {
+fn minimum_ttl_is_one_second() {
     let etcd = Etcd::start();
     assert!(etcd.etcdctl(&["lease", "grant", "1"]).ends_with("TTL(1s)"));
     assert!(wait_until(Duration::from_secs(5), || etcd.leases().is_empty()), "it does not end");
 }
 
 #[test]
-fn dropping_it_stops_the_process() {
+fn drop_stops_process() {
     let etcd = Etcd::start();
     let pid = etcd.pid().to_string();
     let alive = || Command::new("kill").args(["-0", &pid]).status().is_ok_and(|status| status.success());

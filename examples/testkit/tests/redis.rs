@@ -5,7 +5,7 @@ use std::process::Command;
 use lock_testkit::{Redis, TIMEOUT, Value, wait_until};
 
 #[test]
-fn data_survives_a_restart_only_when_asked_for() {
+fn data_survives_restart_only_with_append_only() {
     let mut forgetful = Redis::start();
     forgetful.cli(&["SET", "k", "v"]);
     forgetful.restart();
@@ -22,7 +22,7 @@ fn data_survives_a_restart_only_when_asked_for() {
 }
 
 #[test]
-fn a_paused_server_is_silent_and_then_goes_on() {
+fn paused_server_replies_only_after_resume() {
     let redis = Redis::start();
     redis.cli(&["SET", "k", "v"]);
     redis.pause();
@@ -34,7 +34,7 @@ fn a_paused_server_is_silent_and_then_goes_on() {
 }
 
 #[test]
-fn users_passwords_sockets_and_replicas() {
+fn builder_configures_users_sockets_and_replicas() {
     let master = Redis::builder().password("pw").acl("worker", "on >secret ~lock:* +@all").unix_socket().start();
     assert_eq!(master.url(), format!("redis://:pw@127.0.0.1:{}", master.port()));
     assert!(master.socket().exists());
@@ -51,7 +51,7 @@ fn users_passwords_sockets_and_replicas() {
 }
 
 #[test]
-fn monitor_shows_clients_and_scripts_apart() {
+fn monitor_distinguishes_client_and_script_commands() {
     let redis = Redis::start();
     let monitor = redis.monitor();
     redis.cli(&["EVAL", "return redis.call('INCR', KEYS[1])", "1", "n"]);
@@ -64,7 +64,7 @@ fn monitor_shows_clients_and_scripts_apart() {
 }
 
 #[test]
-fn dropping_it_stops_the_process() {
+fn drop_stops_process() {
     let redis = Redis::start();
     let pid = redis.pid().to_string();
     let alive = || Command::new("kill").args(["-0", &pid]).status().is_ok_and(|status| status.success());

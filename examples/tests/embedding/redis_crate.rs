@@ -148,7 +148,7 @@ impl Embedded {
 }
 
 #[test]
-fn locks_with_the_redis_crate() {
+fn machine_locks_over_redis_crate() {
     let mut redis = Redis::start();
     let mut first = Embedded::new(&redis.url());
     let ttl = Duration::from_millis(600);

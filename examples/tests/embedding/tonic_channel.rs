@@ -291,7 +291,7 @@ fn converted(status: &tonic::Status) -> Status {
 }
 
 #[tokio::test]
-async fn locks_with_tonics_channel() {
+async fn machine_locks_over_tonic_channel() {
     let mut etcd = Etcd::start();
     let (mut first, mut second) = (Embedded::new(&etcd.url()), Embedded::new(&etcd.url()));
     let held = first.acquire(&Acquire::new("a")).await;

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use crate::harness::{Quorum, RUNTIMES, Scratch, Tool, assert_clean, run};
 
 #[test]
-fn its_exit_code_is_passed_on() {
+fn exit_code_of_command_is_passed_on() {
     let redis = Redis::start();
     let scratch = Scratch::new();
     std::fs::write(scratch.path("data"), "no program").unwrap();
@@ -28,7 +28,7 @@ fn its_exit_code_is_passed_on() {
 }
 
 #[test]
-fn it_finds_the_lock_in_its_environment() {
+fn command_finds_lock_in_environment() {
     let redis = Redis::start();
     let mut fences = Vec::new();
     for runtime in RUNTIMES {
@@ -49,7 +49,7 @@ fn it_finds_the_lock_in_its_environment() {
 }
 
 #[test]
-fn a_quorum_has_no_fence_even_if_one_is_inherited() {
+fn quorum_unsets_inherited_lock_variables() {
     let quorum = Quorum::of(3);
     let scratch = Scratch::new();
     let file = scratch.path("env");
@@ -61,7 +61,7 @@ fn a_quorum_has_no_fence_even_if_one_is_inherited() {
 }
 
 #[test]
-fn int_and_term_go_to_it_and_then_the_lock_is_released() {
+fn int_and_term_are_forwarded_and_lock_is_released() {
     let redis = Redis::start();
     for (signal, name, code) in [(Signal::INT, "INT", 33), (Signal::TERM, "TERM", 34)] {
         let scratch = Scratch::new();
@@ -77,7 +77,7 @@ fn int_and_term_go_to_it_and_then_the_lock_is_released() {
 }
 
 #[test]
-fn without_a_command_it_holds_until_a_signal() {
+fn lock_without_command_is_held_until_signal() {
     for runtime in RUNTIMES {
         let redis = Redis::start();
         let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "1500ms", "line\nbreak"]);

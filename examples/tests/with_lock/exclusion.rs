@@ -14,7 +14,7 @@ pub(crate) const SECTION: &str = r#"mkdir "$D/inside" || { echo overlap >> "$D/l
 echo in >> "$D/log"; sleep 0.03; rmdir "$D/inside""#;
 
 #[test]
-fn processes_on_one_name_never_overlap_whatever_drives_them() {
+fn processes_never_overlap_on_any_runtime() {
     let redis = Redis::start();
     let scratch = Scratch::new();
     let (dir, url) = (scratch.path(""), redis.url());
@@ -34,7 +34,7 @@ fn processes_on_one_name_never_overlap_whatever_drives_them() {
 }
 
 #[test]
-fn kill_9_takes_the_command_along_and_the_lock_ends_with_its_ttl() {
+fn sigkill_kills_command_and_lock_ends_with_ttl() {
     let redis = Redis::start();
     let scratch = Scratch::new();
     let pid_file = scratch.path("pid");
@@ -52,7 +52,7 @@ fn kill_9_takes_the_command_along_and_the_lock_ends_with_its_ttl() {
 }
 
 #[test]
-fn a_plain_client_is_excluded_and_excludes() {
+fn plain_client_and_with_lock_exclude_each_other() {
     let redis = Redis::start();
     let tool = Tool::on(&redis, &["shared"]);
     tool.wait_for_out("held shared");
@@ -67,7 +67,7 @@ fn a_plain_client_is_excluded_and_excludes() {
 }
 
 #[test]
-fn a_key_without_expiry_is_reported_and_waited_for() {
+fn key_without_expiry_is_reported_once_and_waited_for() {
     let redis = Redis::start();
     redis.cli(&["SET", "eternal", "somebody"]);
     let tool = Tool::on(&redis, &["eternal", "--", "true"]);
@@ -79,7 +79,7 @@ fn a_key_without_expiry_is_reported_and_waited_for() {
 }
 
 #[test]
-fn a_stopped_waiter_leaves_nothing_behind() {
+fn terminated_waiter_leaves_nothing_behind() {
     for runtime in RUNTIMES {
         let redis = Redis::start();
         let holder = Tool::on(&redis, &["job"]);
@@ -93,7 +93,7 @@ fn a_stopped_waiter_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_waiter_is_woken_by_the_release_and_not_by_its_next_poll() {
+fn release_wakes_waiter_before_next_poll() {
     let redis = Redis::start();
     let scratch = Scratch::new();
     let mut waits = Vec::new();

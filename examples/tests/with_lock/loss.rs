@@ -17,7 +17,7 @@ pub(crate) fn ignores_sigterm(scratch: &Scratch) -> String {
 }
 
 #[test]
-fn a_pause_past_the_ttl_kills_the_command_at_once() {
+fn pause_past_ttl_kills_command_on_resume() {
     for runtime in RUNTIMES {
         let redis = Redis::start();
         let scratch = Scratch::new();
@@ -42,7 +42,7 @@ fn a_pause_past_the_ttl_kills_the_command_at_once() {
 }
 
 #[test]
-fn silence_of_the_server_asks_at_the_grace_and_kills_at_the_end_of_validity() {
+fn server_outage_terminates_at_grace_and_kills_at_expiry() {
     for runtime in RUNTIMES {
         let mut redis = Redis::start();
         let scratch = Scratch::new();
@@ -67,7 +67,7 @@ fn silence_of_the_server_asks_at_the_grace_and_kills_at_the_end_of_validity() {
 
 /// An interrupted job must not look finished, whatever its exit code.
 #[test]
-fn a_command_that_ends_when_it_is_asked_to_does_not_look_finished() {
+fn terminated_command_reports_loss_despite_own_exit_code() {
     for runtime in RUNTIMES {
         for code in [0, 5] {
             let mut redis = Redis::start();
@@ -85,7 +85,7 @@ fn a_command_that_ends_when_it_is_asked_to_does_not_look_finished() {
 
 /// The same if the lock is known to be lost, and if it recovers after the SIGTERM.
 #[test]
-fn a_command_that_was_asked_to_end_counts_as_lost_whatever_becomes_of_the_lock() {
+fn terminated_command_reports_loss_even_if_lock_recovers() {
     for runtime in RUNTIMES {
         let redis = Redis::start();
         let scratch = Scratch::new();
@@ -125,7 +125,7 @@ fn exits_on_sigterm(scratch: &Scratch, code: u8) -> String {
 }
 
 #[test]
-fn a_server_that_comes_back_in_time_with_its_data_costs_nothing() {
+fn lock_survives_server_restart_with_data() {
     let mut redis = Redis::builder().append_only().start();
     let scratch = Scratch::new();
     let (file, go) = (scratch.path("log"), scratch.path("go"));
@@ -145,7 +145,7 @@ fn a_server_that_comes_back_in_time_with_its_data_costs_nothing() {
 }
 
 #[test]
-fn a_lock_taken_away_ends_the_command_after_the_grace() {
+fn deleted_or_stolen_lock_kills_command_after_grace() {
     for (value, word) in [(None, "gone"), (Some("thief"), "another client")] {
         let redis = Redis::start();
         let scratch = Scratch::new();
@@ -168,7 +168,7 @@ fn a_lock_taken_away_ends_the_command_after_the_grace() {
 }
 
 #[test]
-fn a_loss_that_only_the_release_shows_counts() {
+fn loss_found_only_at_release_is_reported() {
     let redis = Redis::start();
     let scratch = Scratch::new();
     let (file, go) = (scratch.path("log"), scratch.path("go"));
@@ -183,7 +183,7 @@ fn a_loss_that_only_the_release_shows_counts() {
 }
 
 #[test]
-fn without_a_command_the_loss_is_told_on_stdout() {
+fn loss_without_command_is_reported_on_stdout() {
     for runtime in RUNTIMES {
         let redis = Redis::start();
         let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "900ms", "job"]);
@@ -196,7 +196,7 @@ fn without_a_command_the_loss_is_told_on_stdout() {
 }
 
 #[test]
-fn a_stopped_server_is_silence_too() {
+fn lock_expires_while_server_is_paused() {
     let redis = Redis::start();
     let tool = Tool::on(&redis, &["--ttl", "1s", "job"]);
     tool.wait_for_out("held job");

@@ -7,7 +7,7 @@ use lock_testkit::wait_until;
 use crate::harness::{LONG, Quorum, RUNTIMES, Scratch};
 
 #[test]
-fn a_dead_minority_is_borne_and_a_dead_majority_is_told() {
+fn quorum_tolerates_dead_minority_and_reports_dead_majority() {
     let mut quorum = Quorum::of(5);
     for dead in [1, 3] {
         quorum.servers[dead].kill();
@@ -29,7 +29,7 @@ fn a_dead_minority_is_borne_and_a_dead_majority_is_told() {
 }
 
 #[test]
-fn holders_of_a_quorum_exclude_each_other() {
+fn quorum_holders_exclude_each_other() {
     let quorum = Quorum::of(3);
     let holder = quorum.start(&["job"]);
     holder.wait_for_out("held job fence=- ttl=1000");
@@ -45,7 +45,7 @@ fn holders_of_a_quorum_exclude_each_other() {
 }
 
 #[test]
-fn a_minority_may_die_while_the_lock_is_held_and_a_majority_may_not() {
+fn held_quorum_lock_survives_dead_minority_not_majority() {
     let mut quorum = Quorum::of(5);
     let scratch = Scratch::new();
     let script = format!("echo ready > {}; exec sleep 100", scratch.path("log"));

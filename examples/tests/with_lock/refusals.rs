@@ -8,7 +8,7 @@ use lock_testkit::Redis;
 use crate::harness::{FENCE_KEY, RUNTIMES, Tool, assert_clean, run};
 
 #[test]
-fn busy_and_unreachable_are_told_apart() {
+fn busy_and_unreachable_have_distinct_exit_codes() {
     let mut redis = Redis::start();
     let holder = Tool::on(&redis, &["job"]);
     holder.wait_for_out("held job");
@@ -30,7 +30,7 @@ fn busy_and_unreachable_are_told_apart() {
 }
 
 #[test]
-fn for_ever_waits_for_a_server_that_is_not_there_yet() {
+fn unlimited_wait_continues_until_server_starts() {
     let mut redis = Redis::start();
     redis.kill();
     let tool = Tool::on(&redis, &["job", "--", "true"]);
@@ -40,7 +40,7 @@ fn for_ever_waits_for_a_server_that_is_not_there_yet() {
 }
 
 #[test]
-fn passwords_and_permissions() {
+fn login_and_permission_errors_exit_with_77() {
     let redis = Redis::builder()
         .password("pw")
         .acl("worker", "on >secret ~lock:* +@all")
@@ -64,7 +64,7 @@ fn passwords_and_permissions() {
 }
 
 #[test]
-fn a_key_of_another_type_is_no_lock() {
+fn key_of_other_type_exits_with_65() {
     let redis = Redis::start();
     redis.cli(&["RPUSH", "data", "1"]);
     for runtime in RUNTIMES {
@@ -79,7 +79,7 @@ fn fence(redis: &Redis) -> Option<String> {
 }
 
 #[test]
-fn usage_errors_name_the_value() {
+fn usage_error_is_one_line_naming_cause() {
     let redis = Redis::start();
     let (url, long) = (redis.url(), "n".repeat(513));
     for (line, part) in [
@@ -125,7 +125,7 @@ fn help_version_completions_and_manual_go_to_stdout() {
 }
 
 #[test]
-fn the_environment_names_the_backend() {
+fn backend_is_read_from_environment() {
     let redis = Redis::start();
     let ended = Tool::start_with(&["job", "--", "true"], &[("LOCK_BACKEND", &redis.url())]).end();
     assert_eq!(ended.code, 0, "{ended:?}");

@@ -5,7 +5,7 @@ use lock_testkit::{MonitoredCommand, Redis};
 use crate::harness::{FENCE_KEY, RUNTIMES, Scratch, Tool, assert_clean, run};
 
 #[test]
-fn uncontended_it_is_one_command_to_take_and_one_to_release() {
+fn uncontended_acquire_and_release_are_one_command_each() {
     let redis = Redis::start();
     for runtime in RUNTIMES {
         let monitor = redis.monitor();
@@ -28,7 +28,7 @@ fn uncontended_it_is_one_command_to_take_and_one_to_release() {
 }
 
 #[test]
-fn a_unix_socket_will_do() {
+fn unix_socket_is_supported() {
     let redis = Redis::builder().unix_socket().start();
     let url = format!("unix://{}", redis.socket().display());
     for runtime in RUNTIMES {
@@ -38,7 +38,7 @@ fn a_unix_socket_will_do() {
 }
 
 #[test]
-fn databases_are_apart() {
+fn databases_are_isolated() {
     let redis = Redis::start();
     let url = format!("{}/3", redis.url());
     let holder = Tool::start(&["--backend", &url, "job"]);

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cost_of_what_is_called_counts_once_and_for_its_own_object() {
+    fn callee_cost_counts_once_for_its_own_object() {
         let text = "events: Ir\n\nob=/program\nfl=a.rs\nfn=outer\n10 7\ncob=/lib/libc.so\ncfn=malloc\ncalls=2 0\n11 100\n12 5\n\n\
                     ob=/lib/libc.so\nfn=malloc\n0 100\nob=/program\nfn=inner\n3 1\n\ntotals: 113\n";
         let costs = costs_of_objects(text);

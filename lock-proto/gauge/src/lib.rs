@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_work_can_be_done_and_done_again() {
+    fn all_work_is_found_by_name_and_runs_twice() {
         for work in &ALL {
             assert!(
                 find(work.name).is_some_and(|found| found.unit == work.unit),

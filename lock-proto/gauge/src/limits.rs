@@ -167,7 +167,7 @@ mod tests {
     use crate::ALL;
 
     #[test]
-    fn what_rises_above_its_limit_is_named_with_both_figures() {
+    fn exceeded_limit_is_reported_with_both_figures() {
         let work = &ALL[0];
         let figure = |value: f64| [Measured { work, figure: "instructions", value }];
         let mut limits = Limits::parse("compiler rustc 1\ngone-work  bytes 1 1\n");

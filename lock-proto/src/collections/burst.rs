@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_room_of_a_burst_is_given_back_and_that_of_every_day_is_kept() {
+    fn emptied_queue_frees_only_burst_capacity() {
         for (entries, kept) in [(MIN_BURST / 2, true), (2 * MIN_BURST, false)] {
             let mut queue: VecDeque<usize> = (0..entries).collect();
             assert!((0..entries).all(|n| pop(&mut queue) == Some(n)));

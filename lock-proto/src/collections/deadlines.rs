@@ -107,7 +107,7 @@ mod tests {
     use alloc::collections::BTreeMap;
 
     #[test]
-    fn agrees_with_a_sorted_map() {
+    fn agrees_with_sorted_map() {
         let mut heap = Deadlines::default();
         let mut model = BTreeMap::new();
         for n in 0..20_000 {

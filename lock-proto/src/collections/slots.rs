@@ -55,7 +55,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn m6_a_slot_is_used_again_and_an_id_never() {
+    fn slot_is_reused_and_id_is_not() {
+        // M6
         let mut slots = Slots::default();
         let first = slots.take(7);
         assert_eq!(slots.owner(first.0, first.1), Some(7));

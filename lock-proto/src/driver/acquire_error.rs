@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_names_lock_servers_and_wait() {
+    fn message_names_lock_servers_and_wait() {
         let denied = ServerError { class: ErrorClass::Refused, text: "WRONGPASS no".into() };
         let waited = Duration::from_nanos(498_123);
         let refused = || Answer::Unreachable(Fault::Refused.into());
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn predicates_tell_busy_from_unreachable() {
+    fn predicates_distinguish_busy_from_unreachable() {
         let report = |answer| Report::new(Duration::ZERO, [answer]);
         let (held, down) = (|| report(Answer::Taken(Expiry::Unknown)), || report(Answer::Silent));
         for (kind, expected) in [

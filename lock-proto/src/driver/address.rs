@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn families_take_turns_beginning_with_the_resolvers_first() {
+    fn address_families_alternate_starting_with_first_resolved() {
         for (found, expected) in [
             (&["[::1]:1", "[::2]:1", "1.1.1.1:1", "[::3]:1"][..], &["[::1]:1", "1.1.1.1:1", "[::2]:1", "[::3]:1"][..]),
             (&["1.1.1.1:1", "1.1.1.2:1", "[::1]:1"], &["1.1.1.1:1", "[::1]:1", "1.1.1.2:1"]),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_work_comes_last_and_is_forgotten_with_the_name() {
+    fn failed_address_comes_last_until_no_longer_resolved() {
         let mut route = name();
         let put_last = |route: &mut Route, address: &str| route.put_last(Address::Tcp(address.parse().unwrap()));
         let found = ["1.1.1.1:1", "1.1.1.2:1", "1.1.1.3:1"];
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_need_no_resolver() {
+    fn ip_addresses_need_no_resolver() {
         for (host, is_name) in [("127.0.0.1", false), ("::1", false), ("localhost", true), ("fe80::1%eth0", true)] {
             let route = Route::new(Target::Tcp { host: host.into(), port: 6379 });
             assert_eq!(matches!(route.find(), Found::Name { .. }), is_name, "{host}");

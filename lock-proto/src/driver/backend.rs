@@ -192,7 +192,7 @@ mod tests {
 
     #[cfg(feature = "redis")]
     #[test]
-    fn redis_urls_name_one_server_or_a_quorum() {
+    fn redis_urls_form_quorum_and_invalid_urls_are_rejected() {
         let settings = Settings::parse(["redis://a", "redis://b", "redis://c"]).unwrap();
         assert!(matches!(settings, Settings::Redis(config) if config.is_quorum()));
         for (url, word) in [("REDISS://a", "TLS"), ("mysql://a", "or etcd://"), ("a", "no scheme")] {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn etcd_has_one_url() {
+    fn etcd_takes_one_url() {
         if !Store::BUILT.contains(&Store::Etcd) {
             return;
         }
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_feature_is_named() {
+    fn missing_feature_error_names_feature_without_secrets() {
         for (store, url, feature) in
             [(Store::Redis, "redis://:secret@a", "redis"), (Store::Etcd, "ETCD://a:secret@b", "etcd")]
         {

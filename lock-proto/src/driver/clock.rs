@@ -81,7 +81,7 @@ mod tests {
     use core::time::Duration;
 
     #[test]
-    fn it_goes_forward_at_the_speed_of_time() {
+    fn clock_advances_in_real_time() {
         let clock = BootClock::new();
         let (before, reference) = (clock.now(), std::time::Instant::now());
         std::thread::sleep(Duration::from_millis(20));

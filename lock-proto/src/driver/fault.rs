@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_keep_their_meaning() {
+    fn io_errors_map_to_faults() {
         for (kind, connecting, open) in [
             (ErrorKind::ConnectionRefused, Fault::Refused, Fault::Refused),
             (ErrorKind::ConnectionReset, Fault::Reset, Fault::Reset),

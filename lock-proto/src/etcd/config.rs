@@ -158,13 +158,13 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_allowed() {
+    fn defaults_are_valid() {
         assert_eq!(config().check(), Ok(()));
         assert_eq!(config().channel().endpoints, 1);
     }
 
     #[test]
-    fn every_error_names_the_value_and_the_range() {
+    fn every_error_names_value_and_range() {
         let ms = Duration::from_millis;
         let many = (1..=16).map(|n| Endpoint::parse(&format!("h{n}")).unwrap());
         for (config, names) in [
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_password_is_not_shown() {
+    fn debug_hides_password() {
         let config = config().user("app", "sesame");
         assert!(!format!("{config:?} {:?}", config.channel()).contains("sesame"));
     }

@@ -112,7 +112,8 @@ mod tests {
 
     /// Messages and codes from etcd 3.4.23, or from its source where they are hard to provoke.
     #[test]
-    fn e9_a_definite_no_is_told_from_an_unknown_outcome() {
+    fn errors_are_classified_as_definite_or_unknown() {
+        // E9
         for (code, message, elsewhere) in [
             (Code::Unavailable, "etcdserver: no leader", true),
             (Code::Unavailable, "etcdserver: leader changed", true),
@@ -159,7 +160,8 @@ mod tests {
     }
 
     #[test]
-    fn e9_a_token_that_is_not_valid_asks_for_a_login() {
+    fn invalid_token_requires_login() {
+        // E9
         for (code, message) in [
             (Code::Unauthenticated, "etcdserver: invalid auth token"),
             (Code::InvalidArgument, "etcdserver: user name is empty"),
@@ -170,14 +172,14 @@ mod tests {
     }
 
     #[test]
-    fn the_words_are_made_fit_for_a_log() {
+    fn error_text_is_sanitized_and_truncated() {
         let status = Status::new(Code::PermissionDenied, alloc::format!("no\u{1b}[31m\n{}", "x".repeat(300)));
         let text = Meaning::of(&status).error(&status).text;
         assert!(text.starts_with("no?[31m?x") && text.len() == 200, "{text}");
     }
 
     #[test]
-    fn a_denied_watch_is_told_from_one_that_may_be_opened_again() {
+    fn watch_denial_is_distinguished_from_other_cancellations() {
         let denied = denial("rpc error: code = PermissionDenied desc = etcdserver: permission denied");
         assert_eq!(denied.map(|error| error.text), Some("etcdserver: permission denied".into()));
         assert!(denial("etcdserver: permission denied").is_some());

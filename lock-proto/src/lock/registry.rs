@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn acquisitions_of_one_name_share_a_machine_until_it_is_over() {
+    fn acquisitions_of_one_name_share_machine_until_it_ends() {
         let mut all = Registry::<u8, Toy>::new();
         let (slot, first) = all.begin(7, Toy::new);
         let (same, second) = all.begin(7, Toy::new);
@@ -224,7 +224,8 @@ mod tests {
     }
 
     #[test]
-    fn m7_only_what_is_due_is_served() {
+    fn only_due_machine_is_served() {
+        // M7
         let mut all = Registry::<u8, Toy>::new();
         let slots: Vec<u32> = (0..3).map(|key| all.begin(key, Toy::new).0).collect();
         for (slot, deadline) in slots.iter().zip([Some(at(30)), None, Some(Instant::MAX)]) {
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shutdown_waits_for_every_machine() {
+    fn registry_is_drained_once_every_machine_is_drained() {
         let mut all = Registry::<u8, Toy>::new();
         let (slot, _) = all.begin(1, Toy::new);
         assert_eq!((all.acquisitions(), all.is_drained(Toy::is_over)), (1, false));

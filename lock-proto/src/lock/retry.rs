@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_due_again_only_after_its_answer() {
+    fn request_is_due_again_only_after_reply() {
         let at = Instant::from_millis;
         let mut retry = Retry::new(Some(at(5)));
         assert_eq!([4, 5].map(|now| retry.is_due(at(now))), [false, true]);

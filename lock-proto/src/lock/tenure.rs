@@ -155,7 +155,8 @@ mod tests {
     }
 
     #[test]
-    fn h5_an_offer_is_withdrawn_after_a_third_of_the_ttl() {
+    fn offer_is_withdrawn_after_third_of_ttl() {
+        // H5
         let mut tenure = tenure(Renew::Auto, Wait::Forever);
         assert_eq!((tenure.due(at(900), &terms()), tenure.deadline(&terms())), (Due::Nothing, at(1_200)));
         tenure.offer(at(100));
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_ends_before_the_offer_has_failed() {
+    fn wait_without_offer_times_out() {
         let mut tenure = tenure(Renew::Auto, Wait::For(Duration::from_millis(50)));
         assert_eq!(tenure.deadline(&terms()), at(50));
         assert_eq!([49, 50].map(|now| tenure.due(at(now), &terms())), [Due::Nothing, Due::TimedOut]);
@@ -173,7 +174,8 @@ mod tests {
     }
 
     #[test]
-    fn h2_the_holder_is_warned_once_for_each_end_of_validity() {
+    fn holder_is_warned_once_until_renewed() {
+        // H2
         for (at_risk, first) in [(None, 900), (Some(Duration::from_millis(10)), 1_190)] {
             let terms = Terms { at_risk, ..terms() };
             let mut tenure = tenure(Renew::Auto, Wait::Forever);
@@ -188,7 +190,8 @@ mod tests {
     }
 
     #[test]
-    fn h4_the_maximal_hold_time_begins_with_the_offer() {
+    fn max_hold_time_starts_at_offer() {
+        // H4
         let mut tenure = tenure(Renew::AtMost(Duration::from_millis(300)), Wait::Forever);
         assert_eq!((tenure.is_over(at(400)), tenure.valid_until(at(1_200))), (false, at(1_200)));
         tenure.offer(at(100));

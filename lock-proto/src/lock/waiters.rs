@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_leave_in_fifo_order_and_one_that_is_put_back_is_first() {
+    fn waiters_leave_in_fifo_order_and_returned_waiter_is_first() {
         let mut all = Waiters::new();
         (0..3).for_each(|slot| all.push(waiter(slot, Wait::Forever)));
         let first = all.pop().unwrap();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_that_ends_first_is_due_first_and_a_waiter_that_left_is_not() {
+    fn earliest_wait_end_is_due_first_and_removed_waiter_is_not() {
         let mut all = Waiters::new();
         [limited(0, 30), waiter(1, Wait::Try), limited(2, 10), limited(3, 20)]
             .into_iter()

@@ -278,7 +278,8 @@ mod tests {
     }
 
     #[test]
-    fn a7_a_wait_is_left_once_when_what_is_wanted_has_changed() {
+    fn subscription_change_unblocks_wait_once() {
+        // A7
         let mut rig = Rig::waiting(Some(7), &["a", "b"]);
         assert!(!rig.unblocks(), "it waits for just what is wanted");
         rig.listener.subscribe(key("c"));
@@ -299,7 +300,8 @@ mod tests {
     }
 
     #[test]
-    fn a7_a_wait_that_was_overtaken_when_it_was_to_be_left_is_left_a_moment_later() {
+    fn unblock_that_found_no_wait_is_retried() {
+        // A7
         let mut rig = Rig::waiting(Some(7), &["a"]);
         rig.listener.subscribe(key("b"));
         assert!(rig.unblocks());
@@ -317,7 +319,8 @@ mod tests {
     }
 
     #[test]
-    fn a7_where_a_wait_cannot_be_left_it_is_short() {
+    fn block_timeout_is_short_without_unblock() {
+        // A7
         let mut rig = Rig::waiting(None, &["a"]);
         rig.listener.subscribe(key("b"));
         assert!(!rig.unblocks());
@@ -334,7 +337,8 @@ mod tests {
     }
 
     #[test]
-    fn a7_who_was_woken_is_waited_for_no_more() {
+    fn woken_waiter_is_unsubscribed() {
+        // A7
         let mut rig = Rig::waiting(Some(7), &["a", "b"]);
         assert_eq!(rig.woken(Some(&key("a"))), [WakeEvent::Signal(key("a"))]);
         rig.blocks(&["b"], BLOCK_TIMEOUT);
@@ -342,7 +346,8 @@ mod tests {
     }
 
     #[test]
-    fn a7_not_more_than_so_many_names_are_waited_for() {
+    fn number_of_keys_per_wait_is_limited() {
+        // A7
         let names: Vec<_> = (0..MAX_KEYS + 1).map(|n| format!("{n:03}")).collect();
         let mut rig = Rig::new();
         names.iter().for_each(|name| rig.listener.subscribe(key(name)));
@@ -354,7 +359,8 @@ mod tests {
     }
 
     #[test]
-    fn a7_the_connection_is_open_only_while_somebody_waits_and_a_moment_longer() {
+    fn connection_closes_after_linger_without_waiters() {
+        // A7
         let mut rig = Rig::waiting(Some(7), &["a"]);
         assert_eq!(rig.listener.deadline(), None);
         rig.listener.unsubscribe(&key("a"));
@@ -380,7 +386,8 @@ mod tests {
     }
 
     #[test]
-    fn a7_a_server_that_does_not_let_us_wait_is_asked_again_after_a_while() {
+    fn refused_block_is_retried_after_pause() {
+        // A7
         for (text, pause) in [("NOPERM no", RETRY_REFUSED), ("LOADING later", RETRY_TRANSIENT)] {
             let mut rig = Rig::waiting(Some(7), &["a"]);
             let mut events = vec![];

@@ -159,7 +159,7 @@ mod tests {
     use alloc::string::ToString as _;
 
     #[test]
-    fn every_hash_is_that_of_its_source_and_every_index_its_place() {
+    fn hashes_match_sources_and_indices_match_positions() {
         for (index, script) in ALL.iter().enumerate() {
             assert_eq!(script.sha1, sha1_smol::Sha1::from(script.source).digest().to_string(), "{}", script.name);
             assert_eq!(usize::from(script.index), index, "{}", script.name);
@@ -168,7 +168,8 @@ mod tests {
 
     /// The minting code differs only in the argument with the maximum number of tokens.
     #[test]
-    fn a9_both_scripts_mint_by_the_same_lines() {
+    fn take_and_extend_scripts_share_minting_code() {
+        // A9
         let mint = |script: Script| {
             let (_, part) = script.source.split_once("\nlocal c = redis").unwrap_or_default();
             part.split("\nend\n").next().unwrap_or_default().replace("ARGV[4]", "ARGV[3]")
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_life_of_a_signal_is_that_of_the_scripts() {
+    fn signal_lifetime_matches_scripts() {
         for script in [RELEASE, ANNOUNCE, RELEASE_MANY] {
             let (_, args) = script.source.split_once("redis.pcall('PEXPIRE', ").unwrap_or_default();
             let (_, ttl) = args.split_once(", ").unwrap_or_default();

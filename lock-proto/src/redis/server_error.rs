@@ -119,7 +119,8 @@ mod tests {
 
     /// Texts of redis-server 7.0, and of other versions where they differ.
     #[test]
-    fn p2_errors_are_sorted_by_what_they_mean_for_a_lock() {
+    fn errors_are_classified_by_meaning_for_lock() {
+        // P2
         for (expected, texts) in [
             (
                 ErrorClass::Transient,
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_named() {
+    fn cluster_errors_mention_redis_cluster() {
         let error = ServerError::classify("MOVED 866 127.0.0.1:6379");
         assert_eq!(&*error.text, "MOVED 866 127.0.0.1:6379 (Redis Cluster is not supported)");
         let long = ServerError::classify(&format!("CROSSSLOT {}", "x".repeat(500)));
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_is_printable_and_short() {
+    fn error_text_is_printable_and_bounded() {
         let error = ServerError::classify("ERR a\u{7}b\u{1b}[31mc\r");
         assert_eq!(&*error.text, "ERR a?b?[31mc");
         let long = ServerError::classify(&"ä".repeat(500));
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_that_the_server_quotes_is_cut_off() {
+    fn password_quoted_by_server_is_cut_off() {
         let error =
             ServerError::classify("ERR unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'u' 'secret' ");
         assert_eq!(&*error.text, "ERR unknown command 'HELLO'");

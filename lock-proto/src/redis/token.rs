@@ -45,14 +45,14 @@ mod tests {
     use alloc::string::ToString;
 
     #[test]
-    fn token_is_ascii_and_its_client_part_has_a_fixed_length() {
+    fn token_is_ascii_with_fixed_length_client_part() {
         let text = Token { client: ClientId::from_bits(0xab), number: 17 }.to_string();
         assert_eq!(text, "000000000000000000000000000000ab:17");
         assert_eq!(text.find(':'), Some(CLIENT_PART - 1));
     }
 
     #[test]
-    fn spent_leaves_the_gap_of_lost_holders() {
+    fn retired_excludes_gap_of_lost_holders() {
         let retired = Retired { upto: 4, after: 6, last: 9 };
         let inside: alloc::vec::Vec<u64> = (1..12).filter(|n| retired.contains(*n)).collect();
         assert_eq!(inside, [1, 2, 3, 4, 7, 8, 9]);

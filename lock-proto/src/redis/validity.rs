@@ -121,13 +121,13 @@ mod tests {
     }
 
     #[test]
-    fn validity_is_counted_from_the_emission_less_the_drift() {
+    fn validity_counts_from_request_minus_drift() {
         let ttl = Ttl { ms: 10_000 };
         assert_eq!(ttl.until(Instant::from_millis(5), &config()), Instant::from_millis(5 + 10_000 - 102));
     }
 
     #[test]
-    fn the_times_that_follow_from_a_ttl() {
+    fn retry_renewal_and_round_end_follow_from_ttl() {
         let ms = Duration::from_millis;
         let ttl = Ttl { ms: 1_200 };
         let at = |ms: u64| Instant::from_millis(10_000 + ms);
@@ -154,7 +154,7 @@ mod tests {
     /// The bounds themselves are allowed.
     // H1, Q1 and Q6
     #[test]
-    fn a_ttl_that_just_fits_is_taken_and_one_that_just_does_not_is_refused() {
+    fn ttl_is_accepted_at_limit_and_refused_beyond() {
         let ms = Duration::from_millis;
         let drift = |margin: u64| config().drift(Drift { divisor: 100, margin: ms(margin) });
         // A renewal after 200 ms and two tries of 120 ms need 440 ms. The divisor takes 6 ms.
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ttl_out_of_range_is_refused_with_the_range() {
+    fn out_of_range_ttl_error_names_range() {
         let error = Ttl::new(Duration::ZERO, Renew::Auto, &config()).expect_err("zero is too short");
         assert_eq!(alloc::format!("{error}"), "a TTL must be between 50ms and 2592000s, this one is 0ns");
         assert!(Ttl::new(MAX_TTL + Duration::from_nanos(1), Renew::Auto, &config()).is_err());
@@ -183,20 +183,21 @@ mod tests {
     }
 
     #[test]
-    fn r16_two_tries_must_fit_the_validity() {
+    fn two_renewal_tries_must_fit_validity() {
         let wide = config().drift(Drift { divisor: 100, margin: Duration::from_millis(30) });
         assert!(matches!(Ttl::new(Duration::from_millis(100), Renew::Auto, &wide), Err(Invalid::Drift { .. })));
         assert!(Ttl::new(Duration::from_millis(200), Renew::Auto, &wide).is_ok());
     }
 
     #[test]
-    fn a_part_of_a_millisecond_is_rounded_up() {
+    fn fraction_of_millisecond_is_rounded_up() {
         let ttl = Ttl::new(Duration::from_micros(100_001), Renew::Manual, &config());
         assert_eq!(ttl.map(Ttl::ms), Ok(101));
     }
 
     #[test]
-    fn q4_the_end_is_the_quorum_th_largest() {
+    fn quorum_validity_is_quorum_th_largest() {
+        // Q4
         let at = |ms: &[Option<u64>]| {
             quorum_until(ms.iter().map(|ms| ms.map(Instant::from_millis)), 3).map(|i| i.as_nanos() / 1_000_000)
         };

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_at_the_same_time_comes_in_the_order_of_planning() {
+    fn simultaneous_entries_are_due_in_planned_order() {
         let (early, late) = (Instant::from_millis(1), Instant::from_millis(2));
         let mut agenda = Agenda::default();
         for (at, what) in [(late, 'c'), (early, 'b'), (early, 'a')] {
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_out_does_not_come() {
+    fn extracted_entries_are_removed() {
         let mut agenda = Agenda::default();
         for what in 0..6 {
             agenda.plan(Instant::from_millis(10 - what), what);

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_never_ends_and_repeats() {
+    fn seeded_chance_repeats_and_is_never_exhausted() {
         let (mut one, mut two) = (Chance::seed(5), Chance::seed(5));
         let drawn: Vec<u64> = (0..100).map(|_| one.below(10)).collect();
         assert_eq!(drawn, (0..100).map(|_| two.below(10)).collect::<Vec<_>>());
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_read_in_order_and_then_everything_is_quiet() {
+    fn bytes_are_read_in_order_then_lowest_choice_is_drawn() {
         let mut chance = Chance::bytes(&[7, 1, 2, 3]);
         assert_eq!(chance.below(1), 0, "nothing to decide takes no byte");
         assert_eq!(chance.below(5), 2);

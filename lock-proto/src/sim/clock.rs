@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn when_is_the_first_instant_of_a_reading() {
+    fn when_returns_first_instant_of_reading() {
         for drift in [-999_999, -10_000, -1, 0, 1, 333, 10_000, 2_000_000] {
             let clock = Clock::new(Instant::from_nanos(77), 1_000, drift);
             for reading in [1_001, 1_002, 1_003, 5_000, 1_234_567, 3_000_000_000] {
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_keeps_the_pace() {
+    fn jump_preserves_clock_rate() {
         let mut clock = Clock::new(Instant::ZERO, 0, 1_000_000);
         let at = Instant::from_nanos(100);
         clock.jump_forward(at, Duration::from_nanos(1_000));

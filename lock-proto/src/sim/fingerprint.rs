@@ -189,7 +189,7 @@ mod tests {
     use crate::id::NodeId;
 
     #[test]
-    fn facts_that_differ_in_anything_have_different_fingerprints() {
+    fn different_facts_have_different_fingerprints() {
         let conn = |generation| ConnId { node: NodeId(0), role: Role::Commands, generation };
         let at = Instant::from_millis;
         let sent = |now, client, conn, bytes: &[u8]| {

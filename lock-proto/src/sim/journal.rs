@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_digest_does_not_depend_on_what_is_kept() {
+    fn digest_is_independent_of_retained_lines() {
         let mut all = [Journal::new(Keep::Lines(1)), Journal::new(Keep::Digest), Journal::new(Keep::Nothing)];
         for journal in &mut all {
             journal.write(Instant::from_millis(1), format_args!("one {}", 2));

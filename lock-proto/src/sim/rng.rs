@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_sequence() {
+    fn matches_reference_sequence() {
         // The first three outputs for seed 1234567 of the reference implementation.
         let mut rng = Rng::new(1_234_567);
         assert_eq!(
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn below_stays_below() {
+    fn below_is_in_range_and_uniform() {
         let mut rng = Rng::new(1);
         assert_eq!(rng.below(0), 0);
         let mut seen = [0_u32; 7];

@@ -256,7 +256,7 @@ mod tests {
     use alloc::string::ToString as _;
 
     #[test]
-    fn nothing_is_made_while_nobody_records() {
+    fn disabled_recorder_builds_nothing() {
         let mut off = Recorder::default();
         off.note(Instant::ZERO, || unreachable!());
         assert_eq!(off.sent(Instant::ZERO, Lane::Client(0), Lane::Node(0), || unreachable!()), None);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_get_their_fate() {
+    fn message_fate_is_recorded() {
         let mut on = Recorder::on(1, 1);
         let (a, b) = (Instant::from_millis(1), Instant::from_millis(2));
         let first = on.sent(a, Lane::Client(0), Lane::Node(0), || "SET".to_string());

@@ -11,7 +11,7 @@ use super::*;
 /// finds the client's own token and replaces it instead of waiting for its expiry.
 // A3
 #[test]
-fn catalogue_a1_a_repeated_take_is_not_kept_out_by_its_own_token() {
+fn catalogue_a1_repeated_take_is_not_blocked_by_own_token() {
     for (seed, fencing) in (0..20).map(|seed| (seed, seed % 2 == 0)) {
         let mut w = World::redis(1).seed(seed).config(move |c| c.fencing(fencing)).build();
         warm(&mut w, 0);
@@ -35,7 +35,7 @@ fn catalogue_a1_a_repeated_take_is_not_kept_out_by_its_own_token() {
 /// is still waiting. The next attempt ends the wait; it does not last for the TTL of the late key.
 // A3, A4
 #[test]
-fn catalogue_a1_a_take_that_lands_late_does_not_keep_its_own_client_out() {
+fn catalogue_a1_late_take_does_not_block_own_client() {
     for seed in 0..20 {
         let mut w = World::redis(1).seed(seed).build();
         warm(&mut w, 0);
@@ -61,7 +61,7 @@ fn catalogue_a1_a_take_that_lands_late_does_not_keep_its_own_client_out() {
 /// good. Here one command sets value and TTL. A foreign key without a TTL is reported as such.
 // A1, A10
 #[test]
-fn catalogue_a2_no_key_is_ever_without_a_time_limit() {
+fn catalogue_a2_every_key_has_ttl() {
     for seed in 0..20 {
         let mut w = World::redis(1).clients(2).seed(seed).config(move |c| c.fencing(seed % 2 == 0)).build();
         w.acquire(0, Acquire::new("a").ttl(secs(1)));
@@ -85,7 +85,7 @@ fn catalogue_a2_no_key_is_ever_without_a_time_limit() {
 /// is not won, and its keys are released.
 // Q2
 #[test]
-fn catalogue_a3_grants_that_come_too_late_do_not_count() {
+fn catalogue_a3_grants_read_after_validity_do_not_count() {
     for (seed, nodes) in (0..20).map(|seed| (seed, [1, 3][seed as usize % 2])) {
         // With a drift of a tenth, the keys outlive the validity by a second.
         let drift = Drift { divisor: 10, margin: ms(2) };
@@ -114,7 +114,7 @@ fn catalogue_a3_grants_that_come_too_late_do_not_count() {
 /// end of a round sends compensating deletes.
 // A4
 #[test]
-fn catalogue_a4_a_round_that_was_too_slow_leaves_no_keys() {
+fn catalogue_a4_timed_out_round_leaves_no_keys() {
     for seed in 0..20 {
         let mut w = World::redis(3).seed(seed).config(|c| c.round_timeout(ms(50))).build();
         warm(&mut w, 0);
@@ -134,7 +134,7 @@ fn catalogue_a4_a_round_that_was_too_slow_leaves_no_keys() {
 /// an error without a guard.
 // A5
 #[test]
-fn catalogue_a5_a_wait_that_runs_out_is_an_error() {
+fn catalogue_a5_wait_timeout_is_error() {
     for seed in 0..10 {
         let mut w = World::redis(1).clients(2).seed(seed).build();
         hold(&mut w, 0, Acquire::new("a"));
@@ -153,7 +153,7 @@ fn catalogue_a5_a_wait_that_runs_out_is_an_error() {
 /// no events and cannot be claimed.
 // M6
 #[test]
-fn catalogue_a6_an_interrupted_wait_never_holds() {
+fn catalogue_a6_abandoned_wait_never_holds() {
     for seed in 0..10 {
         let mut w = World::redis(1).clients(2).seed(seed).build();
         let first = hold(&mut w, 0, Acquire::new("a"));
@@ -174,7 +174,7 @@ fn catalogue_a6_an_interrupted_wait_never_holds() {
 /// If it overwrites a held lock, the lock is lost, and the release leaves the key alone.
 // A10, U1
 #[test]
-fn catalogue_a7_a_data_key_in_the_way_is_named_and_left_alone() {
+fn catalogue_a7_data_key_is_reported_and_left_alone() {
     for nodes in [1, 3] {
         let mut w = World::redis(nodes).build();
         for node in 0..nodes {
@@ -200,7 +200,7 @@ fn catalogue_a7_a_data_key_in_the_way_is_named_and_left_alone() {
 /// every wait ends, and unreachable and busy are different errors.
 // A5
 #[test]
-fn catalogue_a8_unreachable_and_taken_are_two_things() {
+fn catalogue_a8_unreachable_and_busy_are_distinguished() {
     for (seed, nodes) in (0..20).map(|seed| (seed, [1, 3][seed as usize % 2])) {
         let mut w = World::redis(nodes).clients(2).seed(seed).build();
         hold(&mut w, 1, Acquire::new("taken"));
@@ -232,7 +232,7 @@ fn catalogue_a8_unreachable_and_taken_are_two_things() {
 /// they are two settings, and the error reports the holder's remaining TTL.
 // A5
 #[test]
-fn catalogue_a9_wait_and_ttl_are_two_settings() {
+fn catalogue_a9_wait_is_independent_of_ttl() {
     let mut w = World::redis(1).clients(2).build();
     hold(&mut w, 0, Acquire::new("a"));
     let lock = w.acquire(1, Acquire::new("a").ttl(ms(500)).wait(Wait::For(secs(4))));
@@ -248,7 +248,7 @@ fn catalogue_a9_wait_and_ttl_are_two_settings() {
 /// check. Here trying once is a separate mode with exactly one attempt, even if its reply is late.
 // A5
 #[test]
-fn catalogue_a10_to_try_once_is_exactly_one_attempt() {
+fn catalogue_a10_try_makes_exactly_one_attempt() {
     for seed in 0..10 {
         let mut w = World::redis(1).clients(2).seed(seed).build();
         warm(&mut w, 0);
@@ -276,7 +276,7 @@ fn catalogue_a10_to_try_once_is_exactly_one_attempt() {
 /// fencing token is needed.
 // T2, A9
 #[test]
-fn catalogue_a11_what_has_ended_is_never_extended() {
+fn catalogue_a11_ended_hold_is_never_extended() {
     for seed in 0..20 {
         let mut w = World::redis(1).clients(2).seed(seed).build();
         let first = hold(&mut w, 0, Acquire::new("a").ttl(secs(1)).renew(Renew::Manual));

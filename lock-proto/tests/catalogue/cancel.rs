@@ -12,7 +12,7 @@ use super::*;
 /// orphan. Here a grant of an abandoned acquisition is released at once and never renewed.
 // A4, H5
 #[test]
-fn catalogue_c1_a_grant_for_a_caller_that_has_left_is_given_back() {
+fn catalogue_c1_grant_of_abandoned_acquisition_is_released() {
     for seed in 0..20 {
         let mut w = World::redis(1).clients(2).seed(seed).build();
         warm(&mut w, 0);
@@ -34,7 +34,7 @@ fn catalogue_c1_a_grant_for_a_caller_that_has_left_is_given_back() {
 /// release has a separate timeout and does not depend on its caller.
 // U1
 #[test]
-fn catalogue_c3_a_release_outlives_its_caller() {
+fn catalogue_c3_release_outlives_its_caller() {
     for seed in 0..20 {
         let mut w = World::redis(1).seed(seed).build();
         let lock = hold(&mut w, 0, Acquire::new("a"));
@@ -57,7 +57,7 @@ fn catalogue_c3_a_release_outlives_its_caller() {
 /// slow node. Here a node with an unanswered take gets a delete after it.
 // A4
 #[test]
-fn catalogue_c4_a_take_that_lands_after_the_round_is_deleted() {
+fn catalogue_c4_take_executed_after_round_is_deleted() {
     for (seed, leaves) in (0..20).map(|seed| (seed, seed % 2 == 0)) {
         let mut w = World::redis(3).clients(2).seed(seed).build();
         warm(&mut w, 0);
@@ -86,7 +86,7 @@ fn catalogue_c4_a_take_that_lands_after_the_round_is_deleted() {
 /// client checks the node again a TTL later.
 // A4
 #[test]
-fn catalogue_c4_a_take_that_lands_after_its_delete_is_found() {
+fn catalogue_c4_take_executed_after_its_delete_is_found() {
     for seed in 0..20 {
         let mut w = World::redis(1).seed(seed).build();
         warm(&mut w, 0);
@@ -108,7 +108,7 @@ fn catalogue_c4_a_take_that_lands_after_its_delete_is_found() {
 /// nothing is left behind and nothing is renewed, whenever the caller leaves.
 // A4, M8
 #[test]
-fn catalogue_c5_an_acquisition_dropped_at_any_moment_leaves_nothing() {
+fn catalogue_c5_acquisition_dropped_at_any_moment_leaves_nothing() {
     let mut granted = 0;
     for (step, cold) in (0..80).flat_map(|step| [(step, true), (step, false)]) {
         let mut w = World::redis(1).seed(step).build();
@@ -138,7 +138,7 @@ fn catalogue_c5_an_acquisition_dropped_at_any_moment_leaves_nothing() {
 /// the owner". Here the token is forgotten only after a definite reply.
 // U1
 #[test]
-fn catalogue_c6_a_release_that_did_not_arrive_is_repeated() {
+fn catalogue_c6_lost_release_is_repeated() {
     for seed in 0..20 {
         let mut w = World::redis(1).seed(seed).build();
         let lock = hold(&mut w, 0, Acquire::new("a"));
@@ -161,7 +161,7 @@ fn catalogue_c6_a_release_that_did_not_arrive_is_repeated() {
 /// Case C10: unexpected errors skip the cleanup. Here it follows from the state.
 // A4
 #[test]
-fn catalogue_c10_whatever_goes_wrong_is_cleaned_up() {
+fn catalogue_c10_cleanup_follows_every_fault() {
     type InjectFault = fn(&mut World);
     const FAULTS: [(&str, InjectFault); 8] = [
         ("reset", |w| w.drop_connections(0, 0)),

@@ -11,7 +11,7 @@ use super::*;
 /// but the fencing token still grows.
 // A9
 #[test]
-fn catalogue_k1_a_server_clock_step_breaks_exclusion_but_not_the_fence() {
+fn catalogue_k1_server_clock_step_breaks_exclusion_but_not_fencing() {
     for seed in 0..10 {
         let mut w = World::redis(1).clients(2).seed(seed).build();
         w.expect_violation();
@@ -32,7 +32,7 @@ fn catalogue_k1_a_server_clock_step_breaks_exclusion_but_not_the_fence() {
 /// reply and believes to hold the lock. Here the clock is read after the reply.
 // T2
 #[test]
-fn catalogue_k2_an_answer_read_after_a_pause_is_no_lock() {
+fn catalogue_k2_reply_read_after_pause_grants_nothing() {
     for (seed, nodes) in (0..40).map(|seed| (seed, [1, 3][seed as usize % 2])) {
         let mut w = World::redis(nodes).clients(2).seed(seed).build();
         warm(&mut w, 0);
@@ -65,7 +65,7 @@ fn catalogue_k2_an_answer_read_after_a_pause_is_no_lock() {
 /// counts as standing still.
 // M1
 #[test]
-fn catalogue_k3_the_time_of_day_plays_no_part() {
+fn catalogue_k3_time_of_day_has_no_effect() {
     let run = |offset: u64, unix: u64| {
         let mut w = World::redis(1)
             .seed(9)
@@ -108,7 +108,7 @@ fn catalogue_k3_the_time_of_day_plays_no_part() {
 /// believes in the lock for longer than the server. Here a renewal counts from its emission.
 // T1
 #[test]
-fn catalogue_k4_a_renewal_counts_from_its_emission() {
+fn catalogue_k4_renewed_validity_counts_from_request() {
     for (seed, manual) in (0..20).map(|seed| (seed, seed % 2 == 0)) {
         let mut w = World::redis(1).seed(seed).clock(0, Duration::ZERO, 0).build();
         let renew = if manual { Renew::Manual } else { Renew::Auto };
@@ -140,7 +140,7 @@ fn catalogue_k4_a_renewal_counts_from_its_emission() {
 /// and no late renewal is sent.
 // T2, T4
 #[test]
-fn catalogue_k5_after_a_suspend_every_hold_is_lost_first() {
+fn catalogue_k5_loss_is_first_event_of_every_hold_after_suspend() {
     for seed in 0..20 {
         let mut w = World::redis(1).clients(2).seed(seed).build();
         let locks: Vec<_> = ["a", "b", "c"].map(|name| hold(&mut w, 0, Acquire::new(name).ttl(secs(2)))).into();
@@ -164,7 +164,7 @@ fn catalogue_k5_after_a_suspend_every_hold_is_lost_first() {
 /// input: locks that are still valid are renewed at once.
 // M7, H2
 #[test]
-fn catalogue_k6_late_renewals_are_made_up_for() {
+fn catalogue_k6_late_timer_does_not_lose_valid_locks() {
     for seed in 0..3 {
         let mut w = World::redis(1).seed(seed).build();
         let locks: Vec<_> = (0..100).map(|n| w.acquire(0, Acquire::new(format!("lock {n}")).ttl(secs(3)))).collect();

@@ -11,7 +11,7 @@ use super::*;
 /// the end of its own validity, before the server can grant the lock to another client.
 // T2
 #[test]
-fn catalogue_l1_a_holder_that_is_cut_off_is_told_before_the_next_one_holds() {
+fn catalogue_l1_partitioned_holder_is_notified_before_next_grant() {
     for (seed, drift) in (0..20).map(|seed| (seed, [-4_000, 0, 4_000][seed as usize % 3])) {
         let mut w = World::redis(1).clients(2).seed(seed).clock(0, secs(7), drift).build();
         let first = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)));
@@ -37,7 +37,7 @@ fn catalogue_l1_a_holder_that_is_cut_off_is_told_before_the_next_one_holds() {
 /// Here the clock decides at each query, and a loss is final.
 // T2, T3
 #[test]
-fn catalogue_l2_held_is_a_question_to_the_clock() {
+fn catalogue_l2_clock_decides_whether_lock_is_held() {
     for seed in 0..20 {
         let mut w = World::redis(1).seed(seed).clock(0, Duration::ZERO, 0).build();
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)));
@@ -64,7 +64,7 @@ fn catalogue_l2_held_is_a_question_to_the_clock() {
 /// reply, or the release timeout.
 // H6, U1
 #[test]
-fn catalogue_l5_the_release_of_a_lost_lock_is_short() {
+fn catalogue_l5_release_of_lost_lock_is_short() {
     for seed in 0..10 {
         let mut w = World::redis(1).seed(seed).build();
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)).renew(Renew::Manual));
@@ -93,7 +93,7 @@ fn catalogue_l5_the_release_of_a_lost_lock_is_short() {
 /// certain. A late but successful renewal is no loss.
 // T2
 #[test]
-fn catalogue_l7_a_late_renewal_is_no_alarm() {
+fn catalogue_l7_late_successful_renewal_is_no_loss() {
     for seed in 0..20 {
         let mut w = World::redis(1).seed(seed).build();
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(4)));
@@ -114,7 +114,7 @@ fn catalogue_l7_a_late_renewal_is_no_alarm() {
 /// Case L8: a lost lock is reacquired without the holder's knowledge. Here a loss is final.
 // T2
 #[test]
-fn catalogue_l8_a_lost_lock_is_never_taken_again_by_itself() {
+fn catalogue_l8_lost_lock_is_never_reacquired_automatically() {
     for seed in 0..10 {
         let mut w = World::redis(1).seed(seed).build();
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)));

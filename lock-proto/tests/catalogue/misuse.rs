@@ -13,7 +13,7 @@ use super::*;
 /// each other's. Here it is generated per client and attempt.
 // A2
 #[test]
-fn catalogue_x2_every_grant_of_a_server_has_a_token_of_its_own() {
+fn catalogue_x2_every_grant_has_unique_token() {
     for seed in 0..5 {
         let mut w = World::redis(1).clients(3).seed(seed).build();
         let mut seen = BTreeSet::new();
@@ -31,7 +31,7 @@ fn catalogue_x2_every_grant_of_a_server_has_a_token_of_its_own() {
 /// exclude each other, and a release ends only its own hold.
 // A8
 #[test]
-fn catalogue_x3_one_client_is_not_one_owner() {
+fn catalogue_x3_acquisitions_of_one_client_exclude_each_other() {
     for seed in 0..10 {
         let mut w = World::redis(1).clients(2).seed(seed).build();
         let locks: Vec<_> = (0..12).map(|_| w.acquire_for(0, Acquire::new("a"), ms(15))).collect();
@@ -51,7 +51,7 @@ fn catalogue_x3_one_client_is_not_one_owner() {
 /// Case X4: setting a TTL silently disables the renewal. Here they are two settings.
 // H3
 #[test]
-fn catalogue_x4_a_ttl_does_not_switch_renewal_off() {
+fn catalogue_x4_ttl_does_not_disable_renewal() {
     let mut w = World::redis(1).build();
     let auto = hold(&mut w, 0, Acquire::new("a").ttl(secs(1)));
     let manual = hold(&mut w, 0, Acquire::new("b").ttl(secs(1)).renew(Renew::Manual));
@@ -63,7 +63,7 @@ fn catalogue_x4_a_ttl_does_not_switch_renewal_off() {
 /// can be released: anything else is an error and changes nothing.
 // M5, M6
 #[test]
-fn catalogue_x5_what_was_never_granted_cannot_be_released() {
+fn catalogue_x5_lock_without_grant_cannot_be_released() {
     let mut w = World::redis(1).clients(2).build();
     let first = hold(&mut w, 0, Acquire::new("a"));
     let second = w.acquire(1, Acquire::new("a"));
@@ -82,7 +82,7 @@ fn catalogue_x5_what_was_never_granted_cannot_be_released() {
 /// gets its successor's. Here it is a field of the grant.
 // A9
 #[test]
-fn catalogue_x6_the_fence_belongs_to_the_grant() {
+fn catalogue_x6_fencing_token_belongs_to_grant() {
     let mut w = World::redis(1).clients(2).build();
     let first = hold(&mut w, 0, Acquire::new("a").ttl(secs(1)));
     let fence = w.grant(0, first).unwrap().fence.unwrap();

@@ -18,7 +18,7 @@ fn rival(w: &mut World, node: usize, ttl: Duration) {
 /// key, and a second client wins three. Here the winner keeps trying to take the missing nodes.
 // Q3
 #[test]
-fn catalogue_q1_a_winner_takes_the_missing_nodes_as_well() {
+fn catalogue_q1_winner_also_takes_missing_nodes() {
     for seed in 0..20 {
         let mut w = World::redis(5).clients(2).seed(seed).build();
         warm(&mut w, 1);
@@ -45,7 +45,7 @@ fn catalogue_q1_a_winner_takes_the_missing_nodes_as_well() {
 /// and meanwhile has no vote in new rounds.
 // Q3, Q6
 #[test]
-fn catalogue_q2_a_node_that_lost_its_data_is_given_it_again() {
+fn catalogue_q2_node_that_lost_data_gets_token_again() {
     for seed in 0..20 {
         let mut w = World::redis(3).clients(2).seed(seed).build();
         warm(&mut w, 1);
@@ -67,7 +67,7 @@ fn catalogue_q2_a_node_that_lost_its_data_is_given_it_again() {
 /// start of the round plus the TTL minus the drift, however late the replies are.
 // T1, Q4
 #[test]
-fn catalogue_q3_slow_answers_shorten_what_is_left() {
+fn catalogue_q3_slow_replies_do_not_extend_validity() {
     for (seed, nodes) in (0..20).map(|seed| (seed, [1, 3, 5][seed as usize % 3])) {
         let mut w = World::redis(nodes).seed(seed).clock(0, Duration::ZERO, 0).build();
         warm(&mut w, 0);
@@ -87,7 +87,7 @@ fn catalogue_q3_slow_answers_shorten_what_is_left() {
 /// round timeout that is not short against the TTL is rejected.
 // Q1
 #[test]
-fn catalogue_q4_a_round_ends_with_the_silence_of_its_nodes() {
+fn catalogue_q4_round_ends_when_nodes_are_silent() {
     for seed in 0..10 {
         let mut w = World::redis(3).seed(seed).build();
         warm(&mut w, 0);
@@ -106,7 +106,7 @@ fn catalogue_q4_a_round_ends_with_the_silence_of_its_nodes() {
 /// addresses and equal run ids are rejected.
 // Q6
 #[test]
-fn catalogue_q5_one_server_has_one_vote() {
+fn catalogue_q5_equal_nodes_are_refused() {
     let hour = secs(3_600);
     let mut w = World::redis(3).node(2, |_| NodeConfig::new(1).uptime(hour).monitor(true)).build();
     let lock = w.acquire(0, Acquire::new("a"));
@@ -133,7 +133,7 @@ fn catalogue_q5_one_server_has_one_vote() {
 /// overtakes a later delete.
 // P1, Q5
 #[test]
-fn catalogue_q6_a_repeated_script_never_overtakes_the_delete() {
+fn catalogue_q6_resent_script_never_overtakes_delete() {
     let (mut repeated, mut refused) = (0, 0);
     for at in 0..40 {
         let mut w = World::redis(1).seed(at).build();
@@ -185,7 +185,7 @@ fn catalogue_q6_a_repeated_script_never_overtakes_the_delete() {
 /// the rest completes in the background.
 // Q1
 #[test]
-fn catalogue_q7_a_dead_node_holds_nobody_up() {
+fn catalogue_q7_dead_nodes_do_not_delay_quorum() {
     for (seed, warm_up) in (0..20).map(|seed| (seed, seed % 2 == 0)) {
         let mut w = World::redis(5).seed(seed).build();
         if warm_up {
@@ -211,7 +211,7 @@ fn catalogue_q7_a_dead_node_holds_nobody_up() {
 /// waited and the reply of each node.
 // Q4
 #[test]
-fn catalogue_q8_a_round_that_was_too_slow_says_so() {
+fn catalogue_q8_timeout_of_slow_round_reports_each_node() {
     let mut w = World::redis(3).config(|c| c.round_timeout(ms(50))).build();
     warm(&mut w, 0);
     for node in 1..3 {
@@ -228,7 +228,7 @@ fn catalogue_q8_a_round_that_was_too_slow_says_so() {
 /// confirmed grants need a confirmed release.
 // U1
 #[test]
-fn catalogue_q9_a_node_that_was_never_won_does_not_spoil_the_release() {
+fn catalogue_q9_node_without_grant_does_not_affect_release() {
     for (seed, nodes) in (0..20).map(|seed| (seed, [3, 5][seed as usize % 2])) {
         let mut w = World::redis(nodes).seed(seed).build();
         rival(&mut w, nodes - 1, secs(60));
@@ -247,7 +247,7 @@ fn catalogue_q9_a_node_that_was_never_won_does_not_spoil_the_release() {
 /// at once, and the next attempt follows a random delay.
 // Q2
 #[test]
-fn catalogue_q10_split_votes_come_apart() {
+fn catalogue_q10_split_votes_are_resolved() {
     let mut splits = 0;
     for seed in 0..10 {
         let mut w = World::redis(5).clients(5).seed(seed).build();

@@ -10,7 +10,7 @@ use super::*;
 /// release deletes its key. Here a release deletes only its own token.
 // U1
 #[test]
-fn catalogue_u1_a_late_release_takes_nothing_from_the_next_holder() {
+fn catalogue_u1_late_release_does_not_affect_next_holder() {
     for seed in 0..20 {
         let mut w = World::redis(1).clients(3).seed(seed).build();
         let first = hold(&mut w, 0, Acquire::new("a").ttl(secs(1)));
@@ -31,7 +31,7 @@ fn catalogue_u1_a_late_release_takes_nothing_from_the_next_holder() {
 /// Here there are four outcomes, and only the unknown one is retried.
 // U1
 #[test]
-fn catalogue_u2_a_release_has_four_outcomes_and_repeats_one() {
+fn catalogue_u2_definite_release_outcomes_are_not_repeated() {
     let by_hand = || Acquire::new("a").ttl(secs(2)).renew(Renew::Manual);
     for (seed, nodes) in (0..10).map(|seed| (seed, [1, 3][seed as usize % 2])) {
         for outcome in [Release::Released, Release::Expired, Release::Taken, Release::Unknown] {
@@ -65,7 +65,7 @@ fn catalogue_u2_a_release_has_four_outcomes_and_repeats_one() {
 /// expired. Here each outcome reports what was found, based on the token and not on its absence.
 // U1
 #[test]
-fn catalogue_u3_ended_and_taken_are_two_things() {
+fn catalogue_u3_expired_and_taken_are_distinguished() {
     for seed in 0..10 {
         let mut w = World::redis(1).seed(seed).build();
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)));
@@ -82,7 +82,7 @@ fn catalogue_u3_ended_and_taken_are_two_things() {
 /// says "expired". Here the finding is kept until the guard is released.
 // U1
 #[test]
-fn catalogue_u3_what_was_lost_to_another_is_released_as_taken() {
+fn catalogue_u3_lock_lost_to_other_client_is_released_as_taken() {
     let mut w = World::redis(1).build();
     let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)));
     w.on_node(0, "SET a other", |node, now| node.insert(now, "a", "other", Some(secs(60))));
@@ -95,7 +95,7 @@ fn catalogue_u3_what_was_lost_to_another_is_released_as_taken() {
 /// removed it counts as released.
 // U1
 #[test]
-fn catalogue_u5_a_delete_whose_answer_was_lost_is_a_release() {
+fn catalogue_u5_delete_with_lost_reply_counts_as_released() {
     for (seed, next_in_between) in (0..20).map(|seed| (seed, seed % 2 == 0)) {
         let mut w = World::redis(1).clients(2).seed(seed).build();
         let lock = hold(&mut w, 0, Acquire::new("a"));
@@ -120,7 +120,7 @@ fn catalogue_u5_a_delete_whose_answer_was_lost_is_a_release() {
 /// acquisitions wait for the client's own old key. Here the client may replace what it released.
 // A3
 #[test]
-fn catalogue_u7_a_client_never_waits_for_what_it_gave_back() {
+fn catalogue_u7_client_never_waits_for_key_it_released() {
     for seed in 0..20 {
         let mut w = World::redis(1).seed(seed).build();
         let lock = hold(&mut w, 0, Acquire::new("a"));
@@ -144,7 +144,7 @@ fn catalogue_u7_a_client_never_waits_for_what_it_gave_back() {
 /// get in. Here a loss lets the next local waiter contend, even while the lost guard exists.
 // A8
 #[test]
-fn catalogue_u8_a_loss_lets_the_local_waiters_on() {
+fn catalogue_u8_loss_lets_local_waiters_proceed() {
     for seed in 0..10 {
         let mut w = World::redis(1).seed(seed).build();
         let first = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)));
@@ -166,7 +166,7 @@ fn catalogue_u8_a_loss_lets_the_local_waiters_on() {
 /// deletes. That is neither "lost" nor "taken": the client retries until the validity ends.
 // H2, P2
 #[test]
-fn catalogue_u9_a_server_that_refuses_writes_has_not_lost_the_lock() {
+fn catalogue_u9_refused_writes_are_not_reported_as_gone_or_taken() {
     const CONDITIONS: [Condition; 4] =
         [Condition::DiskError, Condition::ReadOnly, Condition::Loading, Condition::OutOfMemory];
     for (seed, condition) in (0..20).map(|seed| (seed, CONDITIONS[seed as usize % 4])) {

@@ -12,7 +12,7 @@ use super::*;
 /// is never renewed. Here the watchdog is part of one grant and ends with it.
 // H1
 #[test]
-fn catalogue_r1_the_next_hold_has_a_watchdog_of_its_own() {
+fn catalogue_r1_next_hold_is_renewed_after_loss() {
     for seed in 0..20 {
         let mut w = World::redis(1).seed(seed).build();
         let first = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)));
@@ -35,7 +35,7 @@ fn catalogue_r1_the_next_hold_has_a_watchdog_of_its_own() {
 /// good. Here one machine orders both: a released lock cannot start a renewal.
 // H1
 #[test]
-fn catalogue_r2_a_release_right_after_the_grant_ends_all() {
+fn catalogue_r2_release_right_after_grant_prevents_renewal() {
     for (seed, claimed) in (0..20).map(|seed| (seed, seed % 2 == 0)) {
         let mut w = World::redis(1).seed(seed).build();
         w.auto_claim(claimed);
@@ -55,7 +55,7 @@ fn catalogue_r2_a_release_right_after_the_grant_ends_all() {
 /// release is requested, whatever its result. The TTL is the backstop.
 // H2
 #[test]
-fn catalogue_r3_renewal_stops_when_the_release_is_asked_for() {
+fn catalogue_r3_renewal_stops_when_release_is_requested() {
     for (seed, condition) in (0..20).map(|seed| (seed, [Condition::ReadOnly, Condition::DiskError][seed as usize % 2]))
     {
         let mut w = World::redis(1).seed(seed).build();
@@ -76,7 +76,7 @@ fn catalogue_r3_renewal_stops_when_the_release_is_asked_for() {
 /// Case R4: the failure of one lock stops the timer of all. Here each lock is a separate machine.
 // H1
 #[test]
-fn catalogue_r4_the_loss_of_one_lock_disturbs_no_other() {
+fn catalogue_r4_loss_of_one_lock_does_not_affect_others() {
     for seed in 0..10 {
         let mut w = World::redis(1).seed(seed).build();
         let locks: Vec<_> = ["a", "b", "c", "d"].map(|name| hold(&mut w, 0, Acquire::new(name).ttl(secs(1)))).into();
@@ -93,7 +93,7 @@ fn catalogue_r4_the_loss_of_one_lock_disturbs_no_other() {
 /// a loss. Here late replies are dropped by call id.
 // H2
 #[test]
-fn catalogue_r6_a_late_renewal_answer_says_nothing() {
+fn catalogue_r6_late_renewal_reply_is_ignored() {
     let mut under_way = 0;
     // The renewal is sent at a third of the TTL, less up to a tenth of that.
     for at in (890..1_030).step_by(5) {
@@ -133,7 +133,7 @@ fn catalogue_r6_a_late_renewal_answer_says_nothing() {
 /// A definite "not mine" ends the hold at once.
 // H2
 #[test]
-fn catalogue_r8_renewal_is_retried_until_the_validity_ends() {
+fn catalogue_r8_renewal_is_retried_until_validity_ends() {
     for seed in 0..20 {
         let mut w = World::redis(1).seed(seed).clock(0, secs(5), 0).build();
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(3)));
@@ -164,7 +164,7 @@ fn catalogue_r8_renewal_is_retried_until_the_validity_ends() {
 /// to use. Here it moves the deadline of the only handle.
 // H3
 #[test]
-fn catalogue_r9_an_extension_keeps_the_handle() {
+fn catalogue_r9_extension_preserves_handle() {
     let mut w = World::redis(1).build();
     let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)).renew(Renew::Manual));
     let granted = *w.grant(0, lock).unwrap();
@@ -183,7 +183,7 @@ fn catalogue_r9_an_extension_keeps_the_handle() {
 /// blocks everyone. Here the deadline is a TTL from now, and a hold can be bounded.
 // H1, H3
 #[test]
-fn catalogue_r10_extensions_do_not_add_up() {
+fn catalogue_r10_extensions_do_not_accumulate() {
     let mut w = World::redis(1).build();
     let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(2)).renew(Renew::Manual));
     for _ in 0..50 {
@@ -203,7 +203,7 @@ fn catalogue_r10_extensions_do_not_add_up() {
 /// rejected before anything is sent, and the message names the allowed range.
 // M5
 #[test]
-fn catalogue_r11_a_ttl_of_zero_is_refused() {
+fn catalogue_r11_zero_ttl_is_refused() {
     let mut w = World::redis(1).build();
     for ttl in [Duration::ZERO, MIN_TTL - Duration::from_nanos(1)] {
         let refused = w.try_verb(0, |machine, now| machine.acquire(now, &Acquire::new("a").ttl(ttl)));
@@ -221,7 +221,7 @@ fn catalogue_r11_a_ttl_of_zero_is_refused() {
 /// so only while a majority confirms.
 // H1, Q3
 #[test]
-fn catalogue_r12_a_renewal_brings_no_lost_key_back() {
+fn catalogue_r12_renewal_does_not_recreate_lost_key() {
     for seed in 0..10 {
         let mut w = World::redis(1).seed(seed).build();
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(3)));
@@ -246,7 +246,7 @@ fn catalogue_r12_a_renewal_brings_no_lost_key_back() {
 /// Here a failed extension changes nothing before the validity ends.
 // Q4
 #[test]
-fn catalogue_r13_a_failed_extension_gives_nothing_up() {
+fn catalogue_r13_failed_extension_does_not_end_hold() {
     for seed in 0..10 {
         let mut w = World::redis(3).seed(seed).build();
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(3)));
@@ -274,7 +274,7 @@ fn catalogue_r13_a_failed_extension_gives_nothing_up() {
 /// the TTL and lasts as long as the hold.
 // H1
 #[test]
-fn catalogue_r14_the_renewal_period_follows_from_the_ttl() {
+fn catalogue_r14_renewal_period_follows_from_ttl() {
     for ttl in [ms(200), secs(1), secs(14), secs(60), secs(3_600)] {
         let mut w = World::redis(1).build();
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(ttl));
@@ -290,7 +290,7 @@ fn catalogue_r14_the_renewal_period_follows_from_the_ttl() {
 /// works like any other, and time arithmetic saturates.
 // M1
 #[test]
-fn catalogue_r15_the_shortest_ttl_works() {
+fn catalogue_r15_shortest_ttl_works() {
     for seed in 0..5 {
         let mut w = World::redis(1).seed(seed).build();
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(MIN_TTL));
@@ -304,7 +304,7 @@ fn catalogue_r15_the_shortest_ttl_works() {
 /// third and several tries fit. Settings that leave no room for two are rejected.
 // H1
 #[test]
-fn catalogue_r16_several_tries_fit_the_validity() {
+fn catalogue_r16_several_renewal_tries_fit_validity() {
     for (seed, ttl) in [(1, ms(300)), (2, secs(3)), (3, secs(10)), (4, secs(60))] {
         let mut w = World::redis(1).seed(seed).build();
         let lock = hold(&mut w, 0, Acquire::new("a").ttl(ttl));

@@ -11,7 +11,7 @@ use super::*;
 /// again. No client can prevent this, but the fencing token still grows.
 // A9
 #[test]
-fn catalogue_f1_a_grant_that_the_server_forgets_is_fenced() {
+fn catalogue_f1_grant_forgotten_by_server_is_fenced() {
     for seed in 0..10 {
         let mut w = World::redis(1).clients(2).seed(seed).build();
         w.expect_violation();
@@ -30,7 +30,7 @@ fn catalogue_f1_a_grant_that_the_server_forgets_is_fenced() {
 /// `TRYAGAIN`. All of these mean "not executed" and are retried.
 // P1, P2
 #[test]
-fn catalogue_f4_not_executed_is_worth_a_retry() {
+fn catalogue_f4_unexecuted_commands_are_retried() {
     for (seed, condition) in (0..12).map(|seed| (seed, [Condition::ReadOnly, Condition::Loading][seed as usize % 2])) {
         let mut w = World::redis(1).clients(2).seed(seed).build();
         let held = hold(&mut w, 0, Acquire::new("a").ttl(secs(3)));
@@ -60,7 +60,7 @@ fn catalogue_f4_not_executed_is_worth_a_retry() {
 /// of it at its next renewal, and the token grows with the server's clock.
 // H2, A9
 #[test]
-fn catalogue_f6_an_evicted_key_is_a_loss_and_the_fence_grows_on() {
+fn catalogue_f6_evicted_key_is_loss_and_fencing_token_still_grows() {
     for seed in 0..10 {
         let mut w = World::redis(1).seed(seed).build();
         let first = hold(&mut w, 0, Acquire::new("a").ttl(secs(3)));
@@ -77,7 +77,7 @@ fn catalogue_f6_an_evicted_key_is_a_loss_and_the_fence_grows_on() {
 /// Case O1: one error for busy, unreachable and lost. Here the report has the reply of every node.
 // A5, Q4
 #[test]
-fn catalogue_o1_the_error_names_every_node() {
+fn catalogue_o1_error_reports_every_node() {
     type InjectFault = fn(&mut World);
     type IsExpected = fn(&Answer) -> bool;
     const LAST: [(InjectFault, IsExpected); 3] = [
@@ -121,7 +121,8 @@ fn catalogue_o1_the_error_names_every_node() {
 /// A server in cluster mode is rejected with a clear error before anything is taken.
 // P2
 #[test]
-fn p2_a_cluster_is_refused_before_anything_is_taken() {
+fn cluster_is_refused_before_any_key_is_written() {
+    // P2
     for (nodes, protocol, slots) in [
         (1, Protocol::Resp3, Slots::All),
         (1, Protocol::Resp3, Slots::None),
@@ -149,7 +150,8 @@ fn p2_a_cluster_is_refused_before_anything_is_taken() {
 
 /// A user with access to the lock's key alone can acquire, poll and release without delay.
 #[test]
-fn u1_the_key_of_the_lock_alone_is_enough() {
+fn permission_for_lock_key_alone_is_sufficient() {
+    // U1
     let user = || User::new("app").password("secret").keys(["a"]).channels([]);
     let mut w = World::redis(1)
         .clients(2)
@@ -176,7 +178,8 @@ fn u1_the_key_of_the_lock_alone_is_enough() {
 /// continue. A changed password is an error, and is not retried in a tight loop.
 // P2
 #[test]
-fn p2_who_is_logged_out_logs_in_again() {
+fn logged_out_clients_log_in_again() {
+    // P2
     for seed in 0..10 {
         let mut w = World::redis(1)
             .clients(2)

@@ -15,7 +15,7 @@ fn woken(clients: usize, seed: u64) -> Builder {
 /// subscribe and sleep. Here it subscribes first, tries again, and then waits.
 // A7
 #[test]
-fn catalogue_p1_no_release_falls_between_the_try_and_the_wait() {
+fn catalogue_p1_no_release_is_missed_between_attempt_and_wait() {
     for step in 0..120 {
         let mut w = woken(2, step).build();
         let first = hold(&mut w, 0, Acquire::new("a"));
@@ -42,7 +42,7 @@ fn catalogue_p1_no_release_falls_between_the_try_and_the_wait() {
 /// lost with its connection, or never be sent by a foreign client.
 // A7
 #[test]
-fn catalogue_p2_a_lost_signal_costs_time_only() {
+fn catalogue_p2_lost_signal_only_delays_waiter() {
     for seed in 0..20 {
         let mut w = woken(2, seed).build();
         let first = hold(&mut w, 0, Acquire::new("a"));
@@ -70,7 +70,7 @@ fn catalogue_p2_a_lost_signal_costs_time_only() {
 /// subscribes again on the new connection.
 // A7
 #[test]
-fn catalogue_p4_after_a_restart_the_waiter_listens_again() {
+fn catalogue_p4_waiter_resubscribes_after_server_restart() {
     for seed in 0..20 {
         let mut w = woken(2, seed).build();
         let first = hold(&mut w, 0, Acquire::new("a"));
@@ -89,7 +89,7 @@ fn catalogue_p4_after_a_restart_the_waiter_listens_again() {
 /// acquisitions. Here one connection serves all waiters of a client, and without it they poll.
 // A7
 #[test]
-fn catalogue_p5_all_waits_share_one_connection() {
+fn catalogue_p5_all_waiters_of_client_share_one_connection() {
     for seed in 0..3 {
         let mut w = woken(2, seed).build();
         let names: Vec<String> = (0..50).map(|n| format!("lock {n}")).collect();
@@ -109,7 +109,7 @@ fn catalogue_p5_all_waits_share_one_connection() {
 /// alone serves every waiter, without any setting.
 // A7
 #[test]
-fn catalogue_p6_without_the_wake_up_commands_polling_serves() {
+fn catalogue_p6_polling_suffices_without_wake_up_commands() {
     const REFUSED: [&[&str]; 3] = [&["blpop"], &["client|unblock"], &["blpop", "client|unblock", "client|id"]];
     for (seed, refused) in (0..12).map(|seed| (seed, REFUSED[seed as usize % 3])) {
         let user = User::new("default").except(refused.iter().copied());
@@ -133,7 +133,7 @@ fn catalogue_p6_without_the_wake_up_commands_polling_serves() {
 /// Here a timer runs until the known expiry of the key.
 // A6
 #[test]
-fn catalogue_p7_the_end_of_a_dead_holders_key_needs_no_message() {
+fn catalogue_p7_expiry_of_dead_holders_key_needs_no_signal() {
     for seed in 0..20 {
         let mut w = woken(2, seed).build();
         let first = hold(&mut w, 0, Acquire::new("a").ttl(secs(4)));
@@ -151,7 +151,7 @@ fn catalogue_p7_the_end_of_a_dead_holders_key_needs_no_message() {
 /// with a closed connection is dropped; a silent one delays the others until the next poll.
 // A7
 #[test]
-fn catalogue_p8_a_dead_waiter_stalls_nobody() {
+fn catalogue_p8_dead_waiter_does_not_block_others() {
     for (seed, silent) in (0..20).map(|seed| (seed, seed % 2 == 0)) {
         let mut w = World::redis(1).clients(3).seed(seed).build();
         let first = hold(&mut w, 0, Acquire::new("a"));

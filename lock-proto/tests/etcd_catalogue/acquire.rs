@@ -7,7 +7,8 @@ use crate::world::{Kind, Outcome};
 
 /// Found by the simulation: a late key was found by a read, and its watch was never closed.
 #[test]
-fn e3_what_is_owed_leaves_no_watch() {
+fn cleanup_of_late_create_leaves_no_watch() {
+    // E3
     let mut found = 0;
     for us in (0..60_000).step_by(250) {
         let mut w = World::new(1);
@@ -27,7 +28,7 @@ fn e3_what_is_owed_leaves_no_watch() {
 /// while the key stays. Here a create with an unknown result gets a cleanup of its key.
 // E3
 #[test]
-fn catalogue_a13_a_create_without_an_answer_leaves_no_key() {
+fn catalogue_a13_unanswered_create_leaves_no_key() {
     for outcome in [Outcome::Unanswered, Outcome::Reset, Outcome::Late(ms(1_300)), Outcome::Late(ms(5_000))] {
         for give_up_after in [1, 600, 1_050] {
             let mut w = World::new(2);
@@ -53,7 +54,7 @@ fn catalogue_a13_a_create_without_an_answer_leaves_no_key() {
 /// which is released like any other.
 // E3, E6
 #[test]
-fn catalogue_a13_a_client_does_not_wait_for_its_own_ghost() {
+fn catalogue_a13_client_adopts_key_of_its_lost_create() {
     let mut w = World::new(1);
     warm(&mut w, 0);
     w.set_outcome(0, Kind::Create, Outcome::Reset);
@@ -70,7 +71,7 @@ fn catalogue_a13_a_client_does_not_wait_for_its_own_ghost() {
 /// ends at once. The cleanup goes on in the background, at most for the lifetime of the lease.
 // E3
 #[test]
-fn catalogue_c8_giving_up_does_not_wait_for_the_server() {
+fn catalogue_c8_cancellation_does_not_wait_for_server() {
     let mut w = World::new(2);
     let first = w.hold(0, Acquire::new("a"));
     let second = w.acquire(1, Acquire::new("a"));
@@ -93,7 +94,7 @@ fn catalogue_c8_giving_up_does_not_wait_for_the_server() {
 
 /// Case C8: once the server is reachable, the key is deleted without delay.
 #[test]
-fn catalogue_c8_the_clean_up_goes_on_in_the_background() {
+fn catalogue_c8_cleanup_continues_in_background() {
     let mut w = World::new(2);
     w.hold(0, Acquire::new("a"));
     let second = w.acquire(1, Acquire::new("a"));
@@ -111,7 +112,7 @@ fn catalogue_c8_the_clean_up_goes_on_in_the_background() {
 /// Case C9: the caller has timed out, the lease lives, and the lock is granted to a waiter that has
 /// left. Here a timeout deletes the key, and the next waiter gets the lock.
 #[test]
-fn catalogue_c9_the_lock_does_not_go_to_a_waiter_that_has_left() {
+fn catalogue_c9_lock_is_not_granted_to_timed_out_waiter() {
     let mut w = World::new(3);
     let first = w.hold(0, Acquire::new("a"));
     let second = w.acquire(1, Acquire::new("a").wait(Wait::For(secs(2))));
@@ -129,7 +130,7 @@ fn catalogue_c9_the_lock_does_not_go_to_a_waiter_that_has_left() {
 
 /// Case C9: the timeout coincides with the release of the lock.
 #[test]
-fn catalogue_c9_giving_up_and_winning_at_one_moment() {
+fn catalogue_c9_lock_passes_on_when_cancellation_races_grant() {
     for us in (0..60_000).step_by(250) {
         let mut w = World::new(3);
         let first = w.hold(0, Acquire::new("a"));
@@ -151,7 +152,7 @@ fn catalogue_c9_giving_up_and_winning_at_one_moment() {
 /// repeated delete removes that key. Here each delete compares the revision it is meant for.
 // E6
 #[test]
-fn catalogue_u4_a_late_delete_does_not_remove_the_next_hold() {
+fn catalogue_u4_late_delete_does_not_remove_next_hold() {
     for late in [200, 900, 1_100, 1_500, 3_000, 8_000] {
         let mut w = World::new(2);
         let lock = w.hold(0, Acquire::new("a"));
@@ -174,7 +175,7 @@ fn catalogue_u4_a_late_delete_does_not_remove_the_next_hold() {
 /// Case U4: a delete without a reply is repeated. It is no error if it finds nothing then.
 // U1
 #[test]
-fn catalogue_u4_a_delete_without_an_answer_is_repeated() {
+fn catalogue_u4_unanswered_delete_is_repeated() {
     for outcome in [Outcome::Reset, Outcome::Unanswered, Outcome::Lost] {
         let mut w = World::new(1);
         let lock = w.hold(0, Acquire::new("a"));
@@ -190,7 +191,7 @@ fn catalogue_u4_a_delete_without_an_answer_is_repeated() {
 /// next holder's key alone, also after a loss.
 // E6, U1
 #[test]
-fn catalogue_u10_an_unlock_removes_nothing_but_its_own() {
+fn catalogue_u10_unlock_removes_only_its_own_key() {
     let mut w = World::new(2);
     let first = w.hold(0, Acquire::new("a"));
     let second = w.acquire(1, Acquire::new("a"));

@@ -199,7 +199,8 @@ impl Simulation {
 }
 
 #[test]
-fn e11_many_locks_at_once_are_few_calls() {
+fn locks_requested_at_once_share_calls() {
+    // E11
     let mut w = Simulation::new(1, 2);
     let first = w.acquire(0, Acquire::new("first"));
     let mut fences: Vec<Option<Fence>> = vec![None; 60];
@@ -234,7 +235,8 @@ fn e11_many_locks_at_once_are_few_calls() {
 /// A server with a low operation limit rejects large batches. Each request is repeated alone, and
 /// later batches are smaller.
 #[test]
-fn e11_a_server_that_allows_few_operations_serves_all() {
+fn server_with_low_operation_limit_serves_all() {
+    // E11
     for most in [2, 3, 5, 12] {
         let mut w = Simulation::with(1, 1, ClusterConfig::new(1, 7).max_txn_ops(most));
         w.acquire(0, Acquire::new("first"));
@@ -252,7 +254,8 @@ fn e11_a_server_that_allows_few_operations_serves_all() {
 
 /// etcd does not check permissions and quota of nested transactions. It still rejects ours.
 #[test]
-fn e11_nothing_is_done_together_that_is_refused_alone() {
+fn batch_does_not_bypass_quota_or_permissions() {
+    // E11
     let mut w = Simulation::new(1, 1);
     let first = w.acquire(0, Acquire::new("first"));
     w.cluster.set(w.now, Condition::NoSpace, true);

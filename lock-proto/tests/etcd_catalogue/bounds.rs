@@ -10,7 +10,8 @@ use crate::world::{Kind, LATENCY, Outcome};
 /// A key is created after the read that follows the opening of a watch, but before its reply
 /// arrives. The event and the reply may arrive in any order.
 #[test]
-fn e3_what_lands_during_a_reading_is_not_missed() {
+fn key_created_during_read_is_not_missed() {
+    // E3
     let mut w = pending_cleanup::with_a_watched_cleanup(1, ms(3_000));
     w.run_for(ms(980));
     w.set_outcome(0, Kind::Look, Outcome::Slow(LATENCY, ms(100)));
@@ -24,7 +25,8 @@ fn e3_what_lands_during_a_reading_is_not_missed() {
 /// The next waiter waits for a read that cleanup needed anyway. It adopts the key that the read
 /// finds, and the key is not deleted.
 #[test]
-fn e6_what_a_reading_finds_is_for_the_one_that_waits_for_it() {
+fn key_found_by_cleanup_read_is_adopted_by_next_waiter() {
+    // E6
     let mut w = World::new(1);
     warm(&mut w, 0);
     w.set_outcome(0, Kind::Create, Outcome::Reset);
@@ -41,7 +43,8 @@ fn e6_what_a_reading_finds_is_for_the_one_that_waits_for_it() {
 
 /// The delete was sent during the hold, and its reply arrives after the end of the lease.
 #[test]
-fn u1_a_delete_under_way_answers_its_release_when_the_lease_is_lost_meanwhile() {
+fn delete_in_flight_answers_release_after_lease_loss() {
+    // U1
     let mut w = World::new(1);
     let lock = w.hold(0, Acquire::new("a"));
     w.every(0, Kind::KeepAlive, Some(Outcome::Lost));
@@ -56,7 +59,8 @@ fn u1_a_delete_under_way_answers_its_release_when_the_lease_is_lost_meanwhile() 
 
 /// At the end of its validity the lock is lost. A delete sent then was not sent by the holder.
 #[test]
-fn t2_u1_a_release_at_the_end_of_validity_is_too_late() {
+fn release_at_end_of_validity_is_too_late() {
+    // T2, U1
     for (before, reported) in [(ms(100), Release::Released), (ms(0), Release::Unknown)] {
         let mut w = World::new(1);
         let lock = w.hold(0, Acquire::new("a"));
@@ -73,7 +77,8 @@ fn t2_u1_a_release_at_the_end_of_validity_is_too_late() {
 
 /// A reopened watch on the own key causes one read, and the next one only after its reply.
 #[test]
-fn e9_one_reading_of_the_own_key_at_a_time() {
+fn own_key_reads_do_not_overlap() {
+    // E9
     let mut w = World::with(1, |config| config.watch_own_after(Duration::ZERO));
     let lock = w.hold(0, Acquire::new("a"));
     w.run_for(ms(10));
@@ -94,7 +99,8 @@ fn e9_one_reading_of_the_own_key_at_a_time() {
 
 /// The reply to the grant was lost, and the lease expired before its use, without any key.
 #[test]
-fn e1_a_lease_that_ends_before_it_is_used_is_granted_again() {
+fn lease_expired_before_use_is_granted_again() {
+    // E1
     for gone in [Reply::Refused(Refusal::LeaseNotFound), Reply::Done(lock_proto::etcd::Found::Lease { ttl: 0 })] {
         let mut w = World::new(1);
         w.set_outcome(0, Kind::Grant, Outcome::Reset);
@@ -110,7 +116,8 @@ fn e1_a_lease_that_ends_before_it_is_used_is_granted_again() {
 }
 
 #[test]
-fn e4_a_proclamation_costs_the_candidates_nothing() {
+fn proclamation_causes_no_requests_by_candidates() {
+    // E4
     let mut w = World::new(2);
     let leader = w.campaign(0, "board", "a");
     w.run_for(ms(10));
@@ -127,7 +134,8 @@ fn e4_a_proclamation_costs_the_candidates_nothing() {
 
 /// A cached watch that is not open at the end of a wait may have missed events.
 #[test]
-fn e5_a_watch_that_is_not_open_is_not_kept() {
+fn watch_not_open_at_end_of_wait_is_not_retained() {
+    // E5
     let mut w = cached_watches::after_release();
     let lock = w.acquire(1, Acquire::new("a"));
     w.run_for(ms(5));
@@ -143,7 +151,8 @@ fn e5_a_watch_that_is_not_open_is_not_kept() {
 /// A write while the reply to the create is in flight. If it was to the own key, the key must be
 /// adopted; if to the predecessor's, it is ignored.
 #[test]
-fn e5_what_is_written_before_the_wait_begins_is_read_if_it_is_the_own_key() {
+fn write_during_create_triggers_read_only_for_own_key() {
+    // E5
     for (place, puts) in [(0, 0), (1, 1)] {
         let mut w = cached_watches::after_release();
         w.set_outcome(1, Kind::Create, Outcome::Slow(ms(1), ms(20)));

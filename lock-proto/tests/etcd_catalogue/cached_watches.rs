@@ -75,7 +75,8 @@ fn release_held_and_wait(w: &mut World, client: usize) {
 }
 
 #[test]
-fn e5_who_locks_in_turn_opens_its_watches_once() {
+fn recurring_waiters_open_watches_only_once() {
+    // E5
     for clients in [2, 3, 10] {
         let (mut w, mut line) = in_line(clients, |config| config);
         for _ in 0..2 * clients {
@@ -97,7 +98,8 @@ fn e5_who_locks_in_turn_opens_its_watches_once() {
 
 /// The next holder reads the queue at that moment. After a short hold there is no pause.
 #[test]
-fn e5_after_a_hold_the_next_wait_begins_after_the_hand_over() {
+fn next_attempt_waits_for_hand_over_unless_hold_was_short() {
+    // E5
     for (hold, pauses) in [(0, false), (3, true)] {
         let (mut w, mut line) = in_line(3, |config| config);
         for _ in 0..3 {
@@ -121,7 +123,8 @@ fn e5_after_a_hold_the_next_wait_begins_after_the_hand_over() {
 }
 
 #[test]
-fn e5_kept_watches_are_closed_soon() {
+fn retained_watches_are_closed_after_timeout() {
+    // E5
     let mut w = after_release();
     w.run_for(ms(90));
     assert_eq!(w.watched(1).len(), 2);
@@ -148,7 +151,8 @@ fn e5_kept_watches_are_closed_soon() {
 
 /// A holder that did not wait, but watches its key.
 #[test]
-fn e5_a_holders_own_watch_is_not_kept_in_place_of_another() {
+fn holders_own_watch_does_not_replace_retained_watches() {
+    // E5
     for want in [Acquire::new("a"), Acquire::new("a").ttl(secs(3))] {
         let mut w = after_release_with(|config| config.watch_own_after(Duration::ZERO));
         release_held_and_wait(&mut w, 0);
@@ -165,7 +169,8 @@ fn e5_a_holders_own_watch_is_not_kept_in_place_of_another() {
 }
 
 #[test]
-fn e5_a_release_that_is_told_before_the_wait_begins_is_not_missed() {
+fn release_reported_before_wait_is_not_missed() {
+    // E5
     for us in (0..26_000).step_by(250) {
         let mut w = after_release();
         let opened = w.clients[1].watches_opened.len();
@@ -180,7 +185,8 @@ fn e5_a_release_that_is_told_before_the_wait_begins_is_not_missed() {
 
 /// The same with the own key: the place in the queue is lost.
 #[test]
-fn e5_the_end_of_the_own_key_that_is_told_before_the_wait_begins_is_not_missed() {
+fn own_key_deletion_reported_before_wait_is_not_missed() {
+    // E5
     for wait in [2, 10, 19, 21, 25] {
         let mut w = after_release();
         w.set_outcome(1, Kind::Create, Outcome::Slow(ms(1), ms(20)));
@@ -196,7 +202,8 @@ fn e5_the_end_of_the_own_key_that_is_told_before_the_wait_begins_is_not_missed()
 
 /// A late event of an earlier wait.
 #[test]
-fn e5_old_news_of_a_key_do_not_end_the_watch_on_it() {
+fn stale_event_of_earlier_wait_is_ignored() {
+    // E5
     let mut w = after_release();
     let lock = w.acquire(1, Acquire::new("a"));
     w.run_for(ms(5));
@@ -214,7 +221,8 @@ fn e5_old_news_of_a_key_do_not_end_the_watch_on_it() {
 }
 
 #[test]
-fn e5_kept_watches_that_broke_are_not_used() {
+fn broken_retained_watches_are_not_reused() {
+    // E5
     let mut w = after_release();
     let opened = w.clients[1].watches_opened.len();
     w.break_watches(1);
@@ -228,7 +236,8 @@ fn e5_kept_watches_that_broke_are_not_used() {
 
 /// A watch that is being reopened at the release has missed events.
 #[test]
-fn e5_a_holders_watch_that_is_not_open_is_not_kept() {
+fn holders_watch_not_open_at_release_is_not_retained() {
+    // E5
     let mut w = after_release();
     let lock = w.acquire(1, Acquire::new("a"));
     expect_next_holds(&mut w, lock, ms(10));
@@ -247,7 +256,8 @@ fn e5_a_holders_watch_that_is_not_open_is_not_kept() {
 /// Behind another predecessor or with another lease, both watches are reopened. The own one is
 /// last, to detect writes during the opening of the other.
 #[test]
-fn e5_kept_watches_are_for_the_same_keys_only() {
+fn retained_watches_are_reused_only_for_same_keys() {
+    // E5
     for own_lease in [false, true] {
         let mut w = after_release();
         if !own_lease {
@@ -268,7 +278,8 @@ fn e5_kept_watches_are_for_the_same_keys_only() {
 }
 
 #[test]
-fn e5_a_client_that_ends_closes_what_it_kept() {
+fn shutdown_closes_retained_watches() {
+    // E5
     let mut w = after_release();
     w.shut_down(1, secs(1));
     assert!(w.watched(1).is_empty());

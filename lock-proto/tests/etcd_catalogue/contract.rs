@@ -13,7 +13,8 @@ use super::*;
 use crate::world::{Kind, Outcome, config};
 
 #[test]
-fn d2_the_hub_is_a_value() {
+fn hub_is_cloneable_and_deterministic() {
+    // D2
     fn value<T: Clone + Debug + Eq + Hash + Send + Sync + 'static>() {}
     value::<Locks>();
     let run = || {
@@ -29,7 +30,8 @@ fn d2_the_hub_is_a_value() {
 }
 
 #[test]
-fn m1_time_that_runs_backwards_stands_still_and_the_input_counts() {
+fn backward_time_is_clamped_and_input_still_counts() {
+    // M1
     let mut w = World::new(1);
     let lock = w.hold(0, Acquire::new("a"));
     w.run_for(secs(5));
@@ -47,7 +49,8 @@ fn m1_time_that_runs_backwards_stands_still_and_the_input_counts() {
 
 /// After a pause the first event is `Lost`, and nothing that arrives then revives the lock.
 #[test]
-fn m2_t2_after_a_pause_the_first_word_is_lost() {
+fn loss_is_first_event_after_pause() {
+    // M2, T2
     let mut w = World::new(1);
     let lock = w.hold(0, Acquire::new("a"));
     let waiter = w.acquire(0, Acquire::new("a"));
@@ -66,7 +69,8 @@ fn m2_t2_after_a_pause_the_first_word_is_lost() {
 }
 
 #[test]
-fn m2_lost_is_queued_before_what_follows_from_it() {
+fn lost_event_precedes_resulting_requests() {
+    // M2
     let mut w = World::new(1);
     w.hold(0, Acquire::new("a"));
     w.acquire(0, Acquire::new("a"));
@@ -79,7 +83,8 @@ fn m2_lost_is_queued_before_what_follows_from_it() {
 }
 
 #[test]
-fn m3_draining_changes_nothing_and_queued_output_is_due_now() {
+fn queued_output_is_due_now_and_drained_hub_has_no_deadline() {
+    // M3
     let mut w = World::new(1);
     let (now, hub) = (w.now, &mut w.clients[0].hub);
     hub.acquire(now, &Acquire::new("a")).unwrap();
@@ -92,7 +97,8 @@ fn m3_draining_changes_nothing_and_queued_output_is_due_now() {
 }
 
 #[test]
-fn m6_a_stale_id_is_nobodys_lock() {
+fn stale_id_is_rejected_and_never_reused() {
+    // M6
     let mut w = World::new(1);
     let mut seen = BTreeSet::new();
     let first = w.hold(0, Acquire::new("a"));
@@ -123,7 +129,8 @@ fn m6_a_stale_id_is_nobodys_lock() {
 
 /// A held lock needs only the session's keep-alives: no timer runs before its warning.
 #[test]
-fn m7_quiet_locks_cost_nothing() {
+fn idle_holds_wake_only_for_keep_alives() {
+    // M7
     let mut w = World::with(1, |config| config.watch_own_after(secs(3_600)));
     for n in 0..500 {
         w.hold(0, Acquire::new(format!("lock-{n}")));
@@ -141,7 +148,8 @@ fn m7_quiet_locks_cost_nothing() {
 
 /// A request that was not sent needs no cleanup; one that may have arrived does.
 #[test]
-fn m8_not_sent_is_a_definite_no() {
+fn unsent_create_needs_no_cleanup_but_unknown_does() {
+    // M8
     for (not_sent, cleanups) in [(true, 0), (false, 1)] {
         let mut w = World::new(1);
         warm(&mut w, 0);
@@ -158,7 +166,8 @@ fn m8_not_sent_is_a_definite_no() {
 
 /// A copy of a client gets another id, which makes it a different client.
 #[test]
-fn m9_clients_of_other_ids_choose_other_leases() {
+fn clients_with_different_ids_choose_different_leases() {
+    // M9
     let mut leases = BTreeSet::new();
     for id in 0..1_000 {
         let mut hub = Locks::new(Instant::ZERO, config(), ClientId::from_bits(id), 7).unwrap();
@@ -170,7 +179,8 @@ fn m9_clients_of_other_ids_choose_other_leases() {
 }
 
 #[test]
-fn u2_a_shutdown_answers_everybody_and_leaves_nothing() {
+fn shutdown_settles_everything_and_leaves_nothing() {
+    // U2
     let mut w = World::new(2);
     let held = w.hold(0, Acquire::new("a"));
     let local = w.acquire(0, Acquire::new("a"));
@@ -200,7 +210,8 @@ fn u2_a_shutdown_answers_everybody_and_leaves_nothing() {
 
 /// A shutdown waits for requests in flight and undoes them.
 #[test]
-fn u2_a_shutdown_waits_for_what_is_under_way() {
+fn shutdown_waits_for_requests_in_flight() {
+    // U2
     for us in (0..5_000).step_by(250) {
         for outcome in [None, Some(Outcome::Slow(ms(200), ms(200))), Some(Outcome::Late(ms(300)))] {
             for kind in [Kind::Grant, Kind::Create] {
@@ -217,7 +228,8 @@ fn u2_a_shutdown_waits_for_what_is_under_way() {
 }
 
 #[test]
-fn m5_what_cannot_be_is_a_misuse_and_changes_nothing() {
+fn misuse_is_rejected_without_state_change() {
+    // M5
     let mut w = World::with(1, |config| config.max_locks(2));
     let before = w.clients[0].hub.clone();
     let try_it = |w: &mut World, want: Acquire| w.verb(0, |hub, now| hub.acquire(now, &want)).map(drop);
@@ -259,7 +271,8 @@ fn m5_what_cannot_be_is_a_misuse_and_changes_nothing() {
 }
 
 #[test]
-fn u2_a_shutdown_that_runs_out_of_time_tells_what_is_left() {
+fn shutdown_timeout_reports_leftover_count() {
+    // U2
     let mut w = World::new(1);
     for name in ["a", "b"] {
         w.hold(0, Acquire::new(name));
@@ -271,7 +284,7 @@ fn u2_a_shutdown_that_runs_out_of_time_tells_what_is_left() {
 }
 
 #[test]
-fn the_number_of_locks_that_are_held_is_told() {
+fn held_returns_number_of_held_locks() {
     let mut w = World::new(1);
     let ids = ["a", "b", "c"].map(|name| w.hold(0, Acquire::new(name)));
     assert_eq!(w.verb(0, |hub, _| hub.held()), 3);
@@ -286,7 +299,8 @@ fn the_number_of_locks_that_are_held_is_told() {
 
 // E1
 #[test]
-fn e1_a_lease_that_is_refused_for_good_is_not_asked_for_again() {
+fn permanently_refused_grant_or_revoke_is_not_retried() {
+    // E1
     for (class, refused) in [(ErrorClass::Refused, true), (ErrorClass::Transient, false)] {
         let no = || Outcome::Answer(Reply::Refused(Refusal::Error(ServerError { class, text: "no".into() })));
         let mut w = World::new(1);

@@ -14,7 +14,7 @@ pub(crate) fn leader(event: &ElectionEvent) -> Option<&Leader> {
 /// a candidate. Here the elected leader is the one that observers see.
 // E4, E10
 #[test]
-fn catalogue_e1_no_phantom_leads() {
+fn catalogue_e1_candidate_with_expired_lease_is_not_elected() {
     let mut w = World::new(3);
     let first = w.campaign(0, "a", "one");
     w.expect(ms(10), "the first leads", |w| w.is_held(0, first));
@@ -39,7 +39,7 @@ fn catalogue_e1_no_phantom_leads() {
 /// Here every end of a candidacy deletes its key.
 // E3
 #[test]
-fn catalogue_e2_a_candidacy_that_has_ended_never_leads() {
+fn catalogue_e2_ended_candidacy_never_leads() {
     for lose in [None, Some(Outcome::Reset), Some(Outcome::Lost), Some(Outcome::Unanswered)] {
         let mut w = World::new(2);
         let first = w.campaign(0, "a", "one");
@@ -65,7 +65,7 @@ fn catalogue_e2_a_candidacy_that_has_ended_never_leads() {
 /// without its own key. Here the create revision tells them apart.
 // E4
 #[test]
-fn catalogue_e3_a_key_that_was_made_again_is_not_the_own_one() {
+fn catalogue_e3_recreated_key_is_not_own_key() {
     let mut w = World::new(1);
     let lock = w.campaign(0, "a", "one");
     w.run_for(secs(4));
@@ -86,7 +86,7 @@ fn catalogue_e3_a_key_that_was_made_again_is_not_the_own_one() {
 /// of three events: a leader, no leader, or a failure.
 // E10
 #[test]
-fn catalogue_e4_observers_hear_that_nobody_leads() {
+fn catalogue_e4_observers_are_notified_of_no_leader() {
     let mut w = World::new(2);
     let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
     w.run_for(ms(10));
@@ -108,7 +108,7 @@ fn catalogue_e4_observers_hear_that_nobody_leads() {
 /// leader is first asked to stop, and the key is deleted only after the guard is released.
 // E10, H6
 #[test]
-fn catalogue_e5_to_resign_has_two_phases() {
+fn catalogue_e5_key_is_deleted_only_after_guard_release() {
     let mut w = World::new(2);
     let first = w.campaign(0, "a", "one");
     w.run_for(ms(10));
@@ -131,7 +131,7 @@ fn catalogue_e5_to_resign_has_two_phases() {
 /// Case E6: the end of a leadership is not reported, or reported to a candidate that never led.
 /// Here each election has exactly one end.
 #[test]
-fn catalogue_e6_each_election_has_one_end() {
+fn catalogue_e6_each_election_ends_once() {
     let mut w = World::new(3);
     let mut all = Vec::new();
     for round in 0..12 {
@@ -177,7 +177,7 @@ fn catalogue_e6_each_election_has_one_end() {
 /// resigning is a verb, and final.
 // E10, H2
 #[test]
-fn catalogue_e7_what_was_resigned_is_not_renewed() {
+fn catalogue_e7_resigned_leadership_is_not_renewed() {
     let mut w = World::new(2);
     let want = Acquire::new("a").ttl(secs(3));
     let first = w.verb(0, |hub, now| hub.campaign(now, &want, "one".into())).unwrap();
@@ -200,7 +200,7 @@ fn catalogue_e7_what_was_resigned_is_not_renewed() {
 /// name.
 // E2
 #[test]
-fn catalogue_e8_all_verbs_mean_the_same_queue() {
+fn catalogue_e8_locks_and_elections_share_one_queue_per_name() {
     for name in ["a", "a/", "/", "a/b", "\u{0}\u{ff}"] {
         let mut w = World::new(2);
         let lock = w.hold(0, Acquire::new(name));

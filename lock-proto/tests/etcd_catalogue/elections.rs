@@ -20,7 +20,8 @@ fn proclaimed(w: &World, client: usize, lock: LockId) -> Option<i64> {
 }
 
 #[test]
-fn e10_a_leader_proclaims_and_observers_hear_it() {
+fn observers_see_proclaimed_value() {
+    // E10
     let mut w = World::new(2);
     let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
     let lock = w.campaign(0, "a", "one");
@@ -44,7 +45,8 @@ fn e10_a_leader_proclaims_and_observers_hear_it() {
 
 /// A proclamation without a reply is checked by a read and repeated. It gets one correct result.
 #[test]
-fn e10_a_proclamation_without_an_answer_is_made_again() {
+fn unanswered_proclamation_is_repeated() {
+    // E10
     for outcome in [Outcome::Reset, Outcome::Unanswered, Outcome::Lost] {
         let mut w = World::new(1);
         let lock = w.campaign(0, "a", "one");
@@ -59,7 +61,8 @@ fn e10_a_proclamation_without_an_answer_is_made_again() {
 }
 
 #[test]
-fn e10_a_proclamation_that_cannot_be_confirmed_says_so() {
+fn unconfirmed_proclamation_fails_and_leader_stays() {
+    // E10
     let mut w = World::new(1);
     let lock = w.campaign(0, "a", "one");
     w.run_for(ms(10));
@@ -78,7 +81,8 @@ fn e10_a_proclamation_that_cannot_be_confirmed_says_so() {
 }
 
 #[test]
-fn e10_only_a_leader_proclaims() {
+fn only_leader_can_proclaim() {
+    // E10
     let mut w = World::new(2);
     let first = w.campaign(0, "a", "one");
     w.run_for(ms(10));
@@ -95,7 +99,8 @@ fn e10_only_a_leader_proclaims() {
 }
 
 #[test]
-fn e10_a_successor_within_the_client_is_seen() {
+fn local_hand_over_is_visible_to_observers() {
+    // E10
     let mut w = World::new(2);
     let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
     let first = w.campaign(0, "a", "one");
@@ -115,7 +120,8 @@ fn e10_a_successor_within_the_client_is_seen() {
 }
 
 #[test]
-fn e10_a_question_has_one_answer() {
+fn leader_query_gets_exactly_one_reply() {
+    // E10
     let mut w = World::new(2);
     let nobody = w.verb(1, |hub, now| hub.leader(now, b"a")).unwrap();
     w.run_for(ms(5));
@@ -150,7 +156,8 @@ fn e10_a_question_has_one_answer() {
 }
 
 #[test]
-fn e10_a_closed_observation_is_silent() {
+fn closed_observation_emits_nothing() {
+    // E10
     let mut w = World::new(2);
     let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
     w.run_for(ms(10));
@@ -165,7 +172,8 @@ fn e10_a_closed_observation_is_silent() {
 /// The first read may complete before the watch is open. The watch, not a poll, reports later
 /// changes.
 #[test]
-fn e10_a_watch_that_opens_after_the_reading_is_heard_at_once() {
+fn watch_opened_after_read_reports_changes_at_once() {
+    // E10
     let mut w = World::new(2);
     w.set_outcome(1, Kind::First, Outcome::Slow(Duration::ZERO, Duration::ZERO));
     let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
@@ -178,7 +186,8 @@ fn e10_a_watch_that_opens_after_the_reading_is_heard_at_once() {
 }
 
 #[test]
-fn e10_without_a_watch_the_leader_is_read_now_and_then() {
+fn observer_without_watch_polls_leader() {
+    // E10
     let mut w = World::new(2);
     let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
     w.block_watches(1);
@@ -196,7 +205,8 @@ fn e10_without_a_watch_the_leader_is_read_now_and_then() {
 /// Regression: a foreign key in the election's range was reported as the leader. It does not lead,
 /// and blocks candidates behind it.
 #[test]
-fn e10_a_foreign_key_leads_nothing() {
+fn foreign_key_is_never_leader() {
+    // E10
     for key in ["a/x/7f", "a/", "a/7F", "a/0x7f", "a/7f/", "a/00000000000000001"] {
         let mut w = World::new(2);
         w.put_by_hand(key, 0);
@@ -226,7 +236,8 @@ fn e10_a_foreign_key_leads_nothing() {
 /// The server lost the event of an election or resignation. Without polling, the observer would
 /// learn of it with the next change, if at all.
 #[test]
-fn e10_an_observer_hears_of_a_change_whose_event_was_lost() {
+fn observer_recovers_from_lost_event() {
+    // E10
     let mut w = World::new(2);
     let query = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
     w.run_for(ms(10));

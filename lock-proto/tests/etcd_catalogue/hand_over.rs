@@ -7,7 +7,8 @@ use super::*;
 use crate::world::{Kind, Outcome};
 
 #[test]
-fn e7_a8_a_turn_passes_on_without_a_request() {
+fn local_hand_over_needs_no_request() {
+    // E7, A8
     let mut w = World::new(1);
     let locks: Vec<LockId> = (0..50).map(|_| w.acquire(0, Acquire::new("a"))).collect();
     w.run_for(ms(5));
@@ -27,7 +28,8 @@ fn e7_a8_a_turn_passes_on_without_a_request() {
 
 /// Local hand-over is limited to 100 ms. Then the client goes to the end of the queue.
 #[test]
-fn e7_a8_a_turn_is_bounded_by_time() {
+fn local_hand_over_is_limited_by_time() {
+    // E7, A8
     let mut w = World::new(2);
     let mut mine = vec![w.hold(0, Acquire::new("a"))];
     let start = w.now;
@@ -53,7 +55,8 @@ fn e7_a8_a_turn_is_bounded_by_time() {
 
 /// The fence counts the local hand-overs in 16 bits. Local hand-over ends with the last number.
 #[test]
-fn e7_a8_a_turn_of_no_time_is_one_hold() {
+fn zero_hand_over_time_disables_local_hand_over() {
+    // E7, A8
     let mut w = World::with(1, |config| config.handover_window(Duration::ZERO));
     let first = w.acquire(0, Acquire::new("a"));
     let second = w.acquire(0, Acquire::new("a"));
@@ -65,7 +68,8 @@ fn e7_a8_a_turn_of_no_time_is_one_hold() {
 }
 
 #[test]
-fn e7_e8_a_turn_is_bounded_by_the_fence() {
+fn local_hand_over_is_limited_by_fence_counter() {
+    // E7, E8
     let mut w = World::with(1, |config| config.handover_window(secs(3_600)).watch_own_after(secs(3_600)));
     let mut lock = w.hold(0, Acquire::new("a"));
     let first = w.fence(0, lock);
@@ -85,7 +89,8 @@ fn e7_e8_a_turn_is_bounded_by_the_fence() {
 }
 
 #[test]
-fn e7_a_lease_of_its_own_is_not_passed_on() {
+fn separate_lease_is_not_handed_over() {
+    // E7
     let mut w = World::new(1);
     let requests = [Acquire::new("a").ttl(secs(3)), Acquire::new("a").ttl(secs(3)), Acquire::new("a")];
     let locks = requests.map(|want| w.acquire(0, want));
@@ -101,7 +106,8 @@ fn e7_a_lease_of_its_own_is_not_passed_on() {
 /// Found by fuzzing `etcd_ops`: waiters with separate leases time out together, and each becomes
 /// the head for a moment. The lease requested for one of them was kept alive for good.
 #[test]
-fn e7_waiters_that_give_up_together_leave_no_lease() {
+fn waiters_timing_out_together_leave_no_lease() {
+    // E7
     let mut w = World::new(1);
     let holder = w.hold(0, Acquire::new("a"));
     let want = || Acquire::new("a").ttl(secs(3)).wait(Wait::For(secs(1)));
@@ -118,7 +124,8 @@ fn e7_waiters_that_give_up_together_leave_no_lease() {
 /// Found by fuzzing `election_ops`: an offered leadership is not claimed and is handed over when
 /// the offer expires. At the same instant the watch of the next leader's key is due.
 #[test]
-fn e7_what_is_passed_on_when_an_offer_ends_may_have_something_due_at_once() {
+fn watch_due_at_offer_expiry_is_opened_on_hand_over() {
+    // E7
     let mut w = World::with(1, |config| config.watch_own_after(Duration::ZERO));
     w.leave_unclaimed(0);
     let first = w.campaign(0, "e", "one");
@@ -132,7 +139,8 @@ fn e7_what_is_passed_on_when_an_offer_ends_may_have_something_due_at_once() {
 
 /// A hand-over first writes the key, so that the old holder's guarded transactions fail.
 #[test]
-fn e7_an_owner_guard_ends_before_the_next_one_holds() {
+fn owner_guard_is_invalidated_before_next_grant() {
+    // E7
     let mut w = World::new(1);
     let first = w.hold(0, Acquire::new("a"));
     let guard = w.verb(0, |hub, now| hub.owner_guard(now, first)).unwrap();
@@ -155,7 +163,8 @@ fn e7_an_owner_guard_ends_before_the_next_one_holds() {
 /// The put gets no reply. The client reads the key and repeats the put, so that ownership follows
 /// from a put's own reply and two grants never have the same fence.
 #[test]
-fn e7_a_put_without_an_answer_is_read_and_made_again() {
+fn unanswered_put_is_read_and_repeated() {
+    // E7
     for (outcome, executed) in
         [(Outcome::Reset, true), (Outcome::Unanswered, true), (Outcome::Lost, false), (Outcome::Late(ms(1_300)), false)]
     {
@@ -179,7 +188,8 @@ fn e7_a_put_without_an_answer_is_read_and_made_again() {
 
 /// The own key is read for its watch during a put. The reply to the read does not confirm the put.
 #[test]
-fn e7_a_reading_under_way_does_not_confirm_a_put() {
+fn read_in_flight_does_not_confirm_put() {
+    // E7
     for election in [false, true] {
         let mut w = World::with(1, |config| config.handover_window(secs(60)));
         let first = if election { w.campaign(0, "a", "one") } else { w.hold(0, Acquire::new("a")) };
@@ -208,7 +218,8 @@ fn e7_a_reading_under_way_does_not_confirm_a_put() {
 }
 
 #[test]
-fn e7_the_loss_of_the_key_ends_the_turn() {
+fn key_loss_ends_local_hand_over() {
+    // E7
     let mut w = World::new(1);
     let first = w.hold(0, Acquire::new("a"));
     let second = w.acquire(0, Acquire::new("a"));
@@ -226,7 +237,8 @@ fn e7_the_loss_of_the_key_ends_the_turn() {
 
 /// The fence is not the create revision: a key may be older than its predecessor's grants.
 #[test]
-fn e8_the_fence_grows_from_client_to_client() {
+fn fence_grows_across_clients_and_local_hand_overs() {
+    // E8
     let mut w = World::new(3);
     let mut last = 0;
     let mut held = (0, w.hold(0, Acquire::new("a")));
@@ -257,7 +269,8 @@ fn e8_the_fence_grows_from_client_to_client() {
 }
 
 #[test]
-fn e9_the_own_key_is_watched_once_a_hold_has_become_a_long_one() {
+fn own_key_is_watched_after_configured_hold_time() {
+    // E9
     for (setting, from) in [(None, ms(10_000) / 3), (Some(ms(200)), ms(200)), (Some(Duration::ZERO), Duration::ZERO)] {
         let mut w = World::with(1, |config| match setting {
             Some(after) => config.watch_own_after(after),
@@ -280,7 +293,8 @@ fn e9_the_own_key_is_watched_once_a_hold_has_become_a_long_one() {
 }
 
 #[test]
-fn e9_a_loss_before_the_watch_is_open_is_not_missed() {
+fn loss_before_watch_opens_is_not_missed() {
+    // E9
     let mut w = World::new(1);
     let lock = w.hold(0, Acquire::new("a"));
     w.run_for(secs(1));
@@ -293,7 +307,8 @@ fn e9_a_loss_before_the_watch_is_open_is_not_missed() {
 }
 
 #[test]
-fn e9_many_locks_are_kept_alive_by_one_sign_of_life() {
+fn many_locks_share_one_keep_alive() {
+    // E9
     const LOCKS: usize = 10_000;
     let mut w = World::with(1, |config| config.watch_own_after(secs(3_600)));
     let locks: Vec<LockId> = (0..LOCKS).map(|n| w.acquire(0, Acquire::new(format!("lock-{n}")))).collect();
@@ -308,7 +323,8 @@ fn e9_many_locks_are_kept_alive_by_one_sign_of_life() {
 }
 
 #[test]
-fn h3_by_hand_there_is_one_full_life_and_what_extend_gives() {
+fn manual_hold_lasts_one_ttl_from_grant_or_last_extend() {
+    // H3
     let mut w = World::new(2);
     let first = w.hold(0, Acquire::new("a"));
     let second = w.acquire(1, Acquire::new("a").ttl(secs(3)).renew(Renew::Manual));
@@ -332,7 +348,8 @@ fn h3_by_hand_there_is_one_full_life_and_what_extend_gives() {
 /// Each extend is confirmed by a keep-alive sent at or after the call. One in flight does not
 /// count, whatever its result.
 #[test]
-fn h3_each_extend_has_an_answer_of_its_own() {
+fn keep_alive_in_flight_does_not_answer_later_extend() {
+    // H3
     let answers = |w: &World, lock| {
         let of = |event: &Event| match event {
             Event::Extended => Some(true),
@@ -364,7 +381,8 @@ fn h3_each_extend_has_an_answer_of_its_own() {
 }
 
 #[test]
-fn h3_a_failed_extension_is_told() {
+fn failed_extension_is_reported_and_validity_is_unchanged() {
+    // H3
     let mut w = World::new(1);
     let lock = w.hold(0, Acquire::new("a").renew(Renew::Manual));
     w.run_for(ms(5));
@@ -378,7 +396,8 @@ fn h3_a_failed_extension_is_told() {
 }
 
 #[test]
-fn h3_a_hold_can_be_bounded() {
+fn hold_ends_at_maximum_hold_time() {
+    // H3
     let mut w = World::new(2);
     let lock = w.hold(0, Acquire::new("a").renew(Renew::AtMost(secs(25))));
     let granted = w.timed(0, lock).last().unwrap().0;
@@ -392,7 +411,8 @@ fn h3_a_hold_can_be_bounded() {
 
 /// Regression: the key of a bounded hold was deleted while its guard still existed.
 #[test]
-fn h6_a_bounded_hold_keeps_its_key_until_the_guard_is_back() {
+fn bounded_hold_retains_key_until_guard_is_released() {
+    // H6
     let mut w = World::new(2);
     let lock = w.hold(0, Acquire::new("a").renew(Renew::AtMost(secs(5))));
     let local = w.acquire(0, Acquire::new("a"));
@@ -412,7 +432,8 @@ fn h6_a_bounded_hold_keeps_its_key_until_the_guard_is_back() {
 
 /// A guard that is never released blocks others for at most a TTL, although the client runs.
 #[test]
-fn h6_the_key_of_a_bounded_hold_ends_by_itself() {
+fn key_of_unreleased_bounded_hold_expires() {
+    // H6
     for most in [ms(1), secs(5), secs(25)] {
         let mut w = World::new(2);
         let lock = w.hold(0, Acquire::new("a").renew(Renew::AtMost(most)));
@@ -428,7 +449,8 @@ fn h6_the_key_of_a_bounded_hold_ends_by_itself() {
 
 /// The same for a leader: it has time to stop. A proclamation does not extend its key's TTL.
 #[test]
-fn h6_a_bounded_office_is_given_up_in_two_steps() {
+fn bounded_leadership_retains_key_until_guard_is_released() {
+    // H6
     let mut w = World::new(2);
     let want = Acquire::new("a").renew(Renew::AtMost(secs(5)));
     let leads = w.verb(0, |hub, now| hub.campaign(now, &want, "one".into())).unwrap();
@@ -450,7 +472,8 @@ fn h6_a_bounded_office_is_given_up_in_two_steps() {
 
 /// An unclaimed offer goes to the next waiter, local or remote.
 #[test]
-fn h5_an_unclaimed_grant_is_withdrawn() {
+fn unclaimed_grant_is_withdrawn() {
+    // H5
     let mut w = World::new(2);
     w.leave_unclaimed(0);
     let parked = w.acquire(0, Acquire::new("a"));
@@ -468,7 +491,8 @@ fn h5_an_unclaimed_grant_is_withdrawn() {
 
 /// After a loss nothing is sent for the key until the guard is released; then one delete.
 #[test]
-fn h6_after_a_loss_the_key_is_left_alone_until_the_guard_is_back() {
+fn no_request_is_sent_after_loss_until_guard_is_released() {
+    // H6
     let mut w = World::with(1, |config| config.drift(lock_proto::redis::Drift { divisor: 10, margin: secs(1) }));
     let lock = w.hold(0, Acquire::new("a"));
     w.every(0, Kind::KeepAlive, Some(Outcome::Lost));
@@ -485,7 +509,8 @@ fn h6_after_a_loss_the_key_is_left_alone_until_the_guard_is_back() {
 /// Found by the simulation: during a local hand-over with an unanswered write, the next holder's
 /// wait did not time out.
 #[test]
-fn e7_a_wait_ends_in_time_while_the_lock_is_passed_on() {
+fn wait_times_out_during_pending_hand_over() {
+    // E7
     let mut w = World::new(1);
     let first = w.hold(0, Acquire::new("a"));
     w.verb(0, |hub, now| hub.owner_guard(now, first)).unwrap();
@@ -507,7 +532,8 @@ fn e7_a_wait_ends_in_time_while_the_lock_is_passed_on() {
 
 /// It starts with the grant, however long the wait or the write of the key took.
 #[test]
-fn h3_the_maximal_hold_time_begins_with_the_grant() {
+fn maximum_hold_time_starts_with_grant() {
+    // H3
     let mut w = World::new(1);
     let first = w.hold(0, Acquire::new("a"));
     w.verb(0, |hub, now| hub.owner_guard(now, first)).unwrap();
@@ -523,7 +549,8 @@ fn h3_the_maximal_hold_time_begins_with_the_grant() {
 }
 
 #[test]
-fn u1_a_release_has_four_outcomes() {
+fn release_has_four_outcomes() {
+    // U1
     // Released by its holder.
     let mut w = World::new(2);
     let lock = w.hold(0, Acquire::new("a"));

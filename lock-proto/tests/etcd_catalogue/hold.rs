@@ -17,7 +17,7 @@ const TEN: Duration = ms(9_898);
 /// outlives the server's. Here it counts from the emission of the request, also for the grant.
 // E1, T1
 #[test]
-fn catalogue_k4_validity_counts_from_the_emission() {
+fn catalogue_k4_validity_counts_from_send_time() {
     let mut w = World::new(1);
     w.set_outcome(0, Kind::Grant, Outcome::Slow(ms(10), ms(500)));
     let start = w.now;
@@ -36,7 +36,7 @@ fn catalogue_k4_validity_counts_from_the_emission() {
 /// holder is notified, by its client's clock.
 // T2
 #[test]
-fn catalogue_l3_every_lock_of_a_session_is_told_of_its_loss() {
+fn catalogue_l3_every_holder_is_notified_of_session_loss() {
     let mut w = World::new(1);
     let names = ["a", "b", "c"];
     let locks = names.map(|name| w.hold(0, Acquire::new(name)));
@@ -60,7 +60,7 @@ fn catalogue_l3_every_lock_of_a_session_is_told_of_its_loss() {
 /// late. Here the local deadline decides, and the holder is warned before it.
 // T2
 #[test]
-fn catalogue_l4_a_hung_watch_does_not_hide_the_loss() {
+fn catalogue_l4_hung_watch_does_not_delay_loss() {
     let mut w = World::new(2);
     let lock = w.hold(0, Acquire::new("a"));
     w.run_for(secs(4));
@@ -83,7 +83,7 @@ fn catalogue_l4_a_hung_watch_does_not_hide_the_loss() {
 /// Case X1: the owner is a thread, but asynchronous code moves between threads. Here the owner is
 /// the acquisition's id, and the machine is `Send`.
 #[test]
-fn catalogue_x1_the_owner_is_no_thread() {
+fn catalogue_x1_ownership_is_not_bound_to_thread() {
     fn moves<T: Send + Sync + 'static>() {}
     moves::<Locks>();
     moves::<LockId>();
@@ -97,7 +97,7 @@ fn catalogue_x1_the_owner_is_no_thread() {
 
 /// Case X2: a token is constant or shared. Here every grant has a unique token and fence.
 #[test]
-fn catalogue_x2_every_grant_has_a_token_of_its_own() {
+fn catalogue_x2_every_grant_has_unique_token_and_fence() {
     let mut w = World::new(2);
     let mut grants: Vec<Grant> = Vec::new();
     let mut waiting: Vec<(usize, LockId)> = (0..60).map(|n| (n % 2, w.acquire(n % 2, Acquire::new("a")))).collect();
@@ -119,7 +119,7 @@ fn catalogue_x2_every_grant_has_a_token_of_its_own() {
 /// exclude each other, whatever their leases.
 // E7
 #[test]
-fn catalogue_x3_one_client_is_not_one_owner() {
+fn catalogue_x3_acquisitions_of_one_client_exclude_each_other() {
     let mut w = World::new(1);
     let requests =
         [Acquire::new("a"), Acquire::new("a").ttl(secs(3)), Acquire::new("a"), Acquire::new("a").ttl(secs(5))];
@@ -138,7 +138,7 @@ fn catalogue_x3_one_client_is_not_one_owner() {
 /// Case X4: setting a TTL disables the renewal. Here they are two settings.
 // H3
 #[test]
-fn catalogue_x4_a_ttl_does_not_switch_renewal_off() {
+fn catalogue_x4_ttl_does_not_disable_renewal() {
     let mut w = World::new(1);
     let lock = w.hold(0, Acquire::new("a").ttl(secs(3)));
     w.run_for(secs(30));

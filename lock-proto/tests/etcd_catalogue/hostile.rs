@@ -51,7 +51,8 @@ fn requests() -> [Request; 8] {
 
 /// An impossible reply leaves the result of its request unknown: neither success nor failure.
 #[test]
-fn m5_an_answer_that_cannot_be_is_unknown() {
+fn impossible_reply_is_unknown() {
+    // M5
     let [create, alone, look, write, delete, first, grant, revoke] = requests();
     let absent = || range(vec![]);
     let own = |created, modified| range(vec![kv("a/1f", created, modified)]);
@@ -108,7 +109,8 @@ fn m5_an_answer_that_cannot_be_is_unknown() {
 }
 
 #[test]
-fn m5_facts_that_nobody_asked_for_are_dropped() {
+fn unsolicited_inputs_are_dropped() {
+    // M5
     let mut w = World::new(2);
     let lock = w.hold(0, Acquire::new("a"));
     w.acquire(1, Acquire::new("a"));
@@ -148,7 +150,8 @@ fn m5_facts_that_nobody_asked_for_are_dropped() {
 /// A reply of the wrong kind, or a store that contradicts itself, in any order. Once the server is
 /// correct again, everything completes and nothing is left.
 #[test]
-fn m5_a_server_that_answers_nonsense_does_no_lasting_harm() {
+fn nonsense_replies_do_no_lasting_harm() {
+    // M5
     let kinds =
         [Kind::Create, Kind::Look, Kind::Put, Kind::Delete, Kind::First, Kind::Grant, Kind::Revoke, Kind::KeepAlive];
     let seen = |created, modified| Some(Seen { created, modified });
@@ -217,7 +220,8 @@ fn m5_a_server_that_answers_nonsense_does_no_lasting_harm() {
 
 /// An event with a revision beyond that of every read does not cause endless reads.
 #[test]
-fn m5_an_event_of_an_impossible_revision_is_no_circle() {
+fn event_with_impossible_revision_causes_no_read_loop() {
+    // M5
     let mut w = World::new(2);
     w.hold(0, Acquire::new("a"));
     let lock = w.acquire(1, Acquire::new("a"));

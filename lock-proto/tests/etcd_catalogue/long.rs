@@ -25,7 +25,8 @@ fn sent(w: &World) -> Vec<usize> {
 /// remaining keys when its turn is near, and reads a few keys when it has come. Only that list
 /// scans the queue, and no other client waits for it.
 #[test]
-fn e4_a_turn_in_a_long_queue_takes_readings_of_single_keys() {
+fn hand_over_in_long_queue_reads_few_keys() {
+    // E4
     let (mut w, mut line) = in_line(MANY, |config| config);
     for _ in 0..MANY {
         release_and_requeue(&mut w, &mut line);
@@ -55,7 +56,8 @@ fn e4_a_turn_in_a_long_queue_takes_readings_of_single_keys() {
 }
 
 #[test]
-fn e4_who_is_left_is_listed_after_the_hand_over() {
+fn remaining_keys_are_listed_after_hand_over() {
+    // E4
     let (mut w, mut line) = in_line(MANY, |config| config);
     // The last client watches the fifth key before its own, which is deleted five turns earlier.
     while line.len() > 6 {
@@ -78,7 +80,8 @@ fn e4_who_is_left_is_listed_after_the_hand_over() {
 }
 
 #[test]
-fn e3_behind_a_long_queue_the_newest_is_read_and_watched() {
+fn newcomer_to_long_queue_reads_and_watches_predecessor() {
+    // E3
     let (mut w, _) = in_line(MANY, |config| config);
     let queue: Vec<_> = w.queue("a").into_iter().map(|kv| kv.key).collect();
     let last = queue_requests(&w, MANY - 1, 0);
@@ -96,7 +99,8 @@ fn e3_behind_a_long_queue_the_newest_is_read_and_watched() {
 
 /// The expected predecessor has left, or another client is between.
 #[test]
-fn e3_who_is_expected_may_be_another() {
+fn unexpected_predecessor_does_not_break_order() {
+    // E3
     for gives_up in [true, false] {
         let (mut w, mut line) = in_line(SOME, |config| config);
         for _ in 0..SOME {
@@ -127,7 +131,8 @@ fn e3_who_is_expected_may_be_another() {
 
 /// The predecessors of a waiter leave one by one. The waiter waits for the remaining ones.
 #[test]
-fn e4_those_ahead_that_give_up_are_no_turns() {
+fn cancelled_predecessors_do_not_cause_grant() {
+    // E4
     let (mut w, mut line) = in_line(SOME, |config| config);
     let (last, waiting) = line.pop_back().unwrap();
     let (holder, held) = line.pop_front().unwrap();

@@ -1,8 +1,7 @@
 //! The failure catalogue of etcd and its requirements: the hub (`etcd::Locks`) with a store, in
 //! virtual time. Whole clients, with connections and a cluster, are in `tests/etcd_world.rs`.
 //!
-//! Tests named `catalogue_…` contain the id of a case in `docs/failures.md`, others the number of a
-//! requirement in `docs/spec`.
+//! Tests named `catalogue_…` contain the id of a case in `docs/failures.md`.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
 mod acquire;

@@ -33,7 +33,8 @@ pub(super) fn with_a_watched_cleanup(clients: usize, late: Duration) -> World {
 /// The lease of an earlier attempt expires with a pending cleanup under it. An acquisition or hold
 /// of the same name on another lease is not affected.
 #[test]
-fn e1_the_end_of_a_lease_disturbs_nobody_on_another() {
+fn lease_loss_does_not_affect_attempt_on_another_lease() {
+    // E1
     for stage in ["leasing", "entering", "waiting", "held"] {
         let mut w = with_a_watched_cleanup(2, secs(60));
         if stage == "waiting" {
@@ -61,7 +62,8 @@ fn e1_the_end_of_a_lease_disturbs_nobody_on_another() {
 
 /// Keep-alives of one lease do not affect the other.
 #[test]
-fn h3_a_holder_is_told_of_the_signs_of_life_of_its_own_lease() {
+fn holder_is_notified_only_of_its_own_keep_alives() {
+    // H3
     let mut w = with_a_watched_cleanup(1, secs(60));
     let shared = w.lease(0);
     let lock = w.hold(0, Acquire::new("a").ttl(secs(3)));
@@ -81,7 +83,8 @@ fn h3_a_holder_is_told_of_the_signs_of_life_of_its_own_lease() {
 
 /// The cleanup under one lease completes, independent of attempts on another one.
 #[test]
-fn e3_an_attempt_on_another_lease_forgets_no_debt() {
+fn attempt_on_another_lease_does_not_drop_cleanup() {
+    // E3
     let mut w = World::new(1);
     let lock = w.hold(0, Acquire::new("a"));
     w.every(0, Kind::Delete, Some(Outcome::Lost));
@@ -98,7 +101,8 @@ fn e3_an_attempt_on_another_lease_forgets_no_debt() {
 /// The head of the queue leaves while its separate lease is being granted or its key is created.
 /// The next waiter gets the lease that it requested.
 #[test]
-fn e1_the_next_in_line_is_granted_on_the_lease_that_it_asked_for() {
+fn next_waiter_is_granted_on_its_requested_lease() {
+    // E1
     for slow in [Kind::Grant, Kind::Create] {
         let mut w = World::new(1);
         warm(&mut w, 0);
@@ -117,7 +121,8 @@ fn e1_the_next_in_line_is_granted_on_the_lease_that_it_asked_for() {
 
 /// The same, once the key is in the queue behind a foreign one.
 #[test]
-fn e1_the_next_in_line_queues_on_the_lease_that_it_asked_for() {
+fn next_waiter_queues_on_its_requested_lease() {
+    // E1
     let mut w = World::new(2);
     let holder = w.hold(1, Acquire::new("a"));
     warm(&mut w, 0);
@@ -134,7 +139,8 @@ fn e1_the_next_in_line_queues_on_the_lease_that_it_asked_for() {
 
 /// A waiter on the lease of the leaving head takes over its key or grant, and its place.
 #[test]
-fn e7_the_next_in_line_goes_on_from_where_the_head_was() {
+fn next_waiter_takes_over_pending_request_of_cancelled_head() {
+    // E7
     for slow in [Kind::Grant, Kind::Create] {
         let mut w = World::new(1);
         w.set_outcome(0, slow, Outcome::Slow(ms(20), ms(20)));
@@ -149,7 +155,8 @@ fn e7_the_next_in_line_goes_on_from_where_the_head_was() {
 }
 
 #[test]
-fn e7_the_next_in_line_keeps_the_place_in_the_queue() {
+fn next_waiter_takes_over_queue_place_of_cancelled_head() {
+    // E7
     let mut w = World::new(2);
     let holder = w.hold(1, Acquire::new("a"));
     let first = w.acquire(0, Acquire::new("a"));
@@ -165,7 +172,8 @@ fn e7_the_next_in_line_keeps_the_place_in_the_queue() {
 }
 
 #[test]
-fn e1_a_lease_that_was_not_asked_for_is_not_revoked() {
+fn lease_of_unsent_grant_is_not_revoked() {
+    // E1
     let mut w = World::new(1);
     w.set_outcome(0, Kind::Grant, Outcome::Answer(not_sent()));
     let lock = w.acquire(0, Acquire::new("a").ttl(secs(30)));
@@ -179,7 +187,8 @@ fn e1_a_lease_that_was_not_asked_for_is_not_revoked() {
 /// The lease was lost with two guards. Releasing the first does not revoke it: the other's holder
 /// may still be at work, and its key is left alone.
 #[test]
-fn h6_a_lost_lease_is_revoked_when_the_last_guard_is_back() {
+fn lost_lease_is_revoked_after_last_guard_is_released() {
+    // H6
     let mut w = World::new(1);
     let locks = ["a", "b"].map(|name| w.hold(0, Acquire::new(name)));
     w.every(0, Kind::KeepAlive, Some(Outcome::Lost));
@@ -197,7 +206,8 @@ fn h6_a_lost_lease_is_revoked_when_the_last_guard_is_back() {
 /// A lease must end because a late create could still use it. It waits for the pending release of
 /// another name, so that its result is known.
 #[test]
-fn u1_a_lease_that_is_to_end_waits_for_a_release_that_is_under_way() {
+fn ending_lease_waits_for_pending_release() {
+    // U1
     let mut w = World::new(1);
     let other = w.hold(0, Acquire::new("other"));
     w.set_outcome(0, Kind::Create, Outcome::Late(secs(35)));
@@ -218,7 +228,8 @@ fn u1_a_lease_that_is_to_end_waits_for_a_release_that_is_under_way() {
 /// A create that may still arrive is remembered while its lease holds the lock again, even if a
 /// cleanup under another lease completes.
 #[test]
-fn e3_a_debt_that_is_paid_takes_no_other_with_it() {
+fn completed_cleanup_does_not_drop_another() {
+    // E3
     let mut w = with_a_watched_cleanup(1, secs(4));
     let own = w.hold(0, Acquire::new("a").ttl(secs(30)));
     w.set_outcome(0, Kind::Delete, Outcome::Slow(LATENCY, ms(300)));
@@ -234,7 +245,8 @@ fn e3_a_debt_that_is_paid_takes_no_other_with_it() {
 
 /// A late key is deleted once. The event of that delete does not cause another.
 #[test]
-fn e3_what_lands_is_deleted_once() {
+fn late_key_is_deleted_once() {
+    // E3
     let mut w = with_a_watched_cleanup(1, secs(4));
     w.run_for(secs(4));
     assert_eq!((w.count(0, Kind::Delete), w.queue("a").len()), (1, 0), "{}", w.describe());
@@ -244,7 +256,8 @@ fn e3_what_lands_is_deleted_once() {
 /// A put in flight at the release gets no reply, and the key is gone. Another client deleted it,
 /// because no delete of ours was sent.
 #[test]
-fn u1_a_put_without_an_answer_is_no_release() {
+fn unanswered_put_does_not_count_as_release() {
+    // U1
     let mut w = World::new(1);
     let leader = w.campaign(0, "board", "a");
     w.run_for(ms(10));
@@ -260,7 +273,7 @@ fn u1_a_put_without_an_answer_is_no_release() {
 }
 
 #[test]
-fn a_failure_tells_what_was_answered() {
+fn failure_reports_server_error_or_missing_reply() {
     let refused = ServerError { class: ErrorClass::Refused, text: "etcdserver: permission denied".into() };
     let cause = Cause::Fault(Fault::Reset);
     let cases = [
@@ -283,7 +296,7 @@ fn a_failure_tells_what_was_answered() {
 }
 
 #[test]
-fn a_name_that_is_over_is_forgotten() {
+fn unused_name_is_forgotten() {
     let mut w = World::new(1);
     let lock = w.hold(0, Acquire::new("some-name"));
     assert!(format!("{:?}", w.clients[0].hub).contains("some-name"));
@@ -295,7 +308,8 @@ fn a_name_that_is_over_is_forgotten() {
 /// A cancelled create that was never sent needs no cleanup. If an earlier one may have arrived, its
 /// key is still looked for.
 #[test]
-fn e3_a_create_that_was_given_up_and_not_executed_owes_no_more_than_before() {
+fn cancelled_unexecuted_create_adds_no_cleanup() {
+    // E3
     for answer in [not_sent(), busy()] {
         let mut w = World::new(1);
         warm(&mut w, 0);
@@ -320,7 +334,8 @@ fn e3_a_create_that_was_given_up_and_not_executed_owes_no_more_than_before() {
 
 /// A key created after the read and before its watch is open is found once the watch is open.
 #[test]
-fn e3_what_lands_before_the_watch_is_open_is_not_missed() {
+fn key_created_before_watch_opens_is_not_missed() {
+    // E3
     for us in (0..60_000).step_by(250) {
         let mut w = World::new(1);
         warm(&mut w, 0);
@@ -337,7 +352,8 @@ fn e3_what_lands_before_the_watch_is_open_is_not_missed() {
 
 /// The delete did not arrive, and the client's next attempt adopts the key: a local hand-over.
 #[test]
-fn u1_a_release_is_answered_when_the_next_attempt_takes_the_key_over() {
+fn release_is_answered_when_next_attempt_adopts_key() {
+    // U1
     let mut w = World::new(1);
     let first = w.hold(0, Acquire::new("a"));
     w.every(0, Kind::Delete, Some(Outcome::Answer(not_sent())));
@@ -352,7 +368,8 @@ fn u1_a_release_is_answered_when_the_next_attempt_takes_the_key_over() {
 
 /// The key is written between each read and put. The client backs off between attempts.
 #[test]
-fn e6_a_key_that_is_written_all_the_time_is_not_adopted_in_a_circle() {
+fn adoption_of_constantly_written_key_backs_off() {
+    // E6
     let mut w = World::new(1);
     warm(&mut w, 0);
     w.set_outcome(0, Kind::Create, Outcome::Reset);
@@ -371,7 +388,8 @@ fn e6_a_key_that_is_written_all_the_time_is_not_adopted_in_a_circle() {
 }
 
 #[test]
-fn e10_a_put_that_was_not_executed_is_made_again_without_a_reading() {
+fn unexecuted_put_is_repeated_without_read() {
+    // E10
     for answer in [not_sent(), busy()] {
         let mut w = World::new(1);
         let leader = w.campaign(0, "board", "a");
@@ -387,7 +405,8 @@ fn e10_a_put_that_was_not_executed_is_made_again_without_a_reading() {
 
 /// A create that may still arrive uses a revoked lease, so the shutdown does not wait for it.
 #[test]
-fn u2_a_shutdown_does_not_wait_for_what_may_never_land() {
+fn shutdown_does_not_wait_for_late_create() {
+    // U2
     let mut w = with_a_watched_cleanup(1, secs(6));
     w.shut_down(0, secs(30));
     w.run_for(ms(10));
@@ -397,7 +416,8 @@ fn u2_a_shutdown_does_not_wait_for_what_may_never_land() {
 
 /// A key known to exist is deleted instead of being left to its lease.
 #[test]
-fn u2_a_shutdown_deletes_what_is_owed() {
+fn shutdown_completes_pending_cleanup() {
+    // U2
     let mut w = World::new(1);
     let lock = w.hold(0, Acquire::new("a"));
     w.set_outcome(0, Kind::Delete, Outcome::Answer(not_sent()));
@@ -411,7 +431,8 @@ fn u2_a_shutdown_deletes_what_is_owed() {
 
 /// A pending release is answered before the client stops, if only with `Unknown`.
 #[test]
-fn u2_a_release_is_answered_when_the_time_of_a_shutdown_is_over() {
+fn shutdown_timeout_settles_pending_releases() {
+    // U2
     let mut w = World::new(1);
     let locks = ["a", "b"].map(|name| w.hold(0, Acquire::new(name)));
     w.cut(0);
@@ -426,7 +447,8 @@ fn u2_a_release_is_answered_when_the_time_of_a_shutdown_is_over() {
 
 /// A manual extension on a separate lease, while keep-alives of the cleanup's lease fail.
 #[test]
-fn h3_an_extension_fails_by_its_own_lease_only() {
+fn extension_is_not_failed_by_another_lease() {
+    // H3
     let mut w = with_a_watched_cleanup(1, secs(60));
     let lock = w.hold(0, Acquire::new("a").ttl(secs(30)).renew(Renew::Manual));
     let signs = w.count(0, Kind::KeepAlive);

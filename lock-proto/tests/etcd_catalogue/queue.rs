@@ -10,7 +10,7 @@ use crate::world::{Kind, Outcome};
 /// own key as well, and queues again at once.
 // E4
 #[test]
-fn catalogue_m1_a_waiter_notices_the_end_of_its_own_key() {
+fn catalogue_m1_waiter_notices_loss_of_its_own_key() {
     let mut w = World::new(2);
     let first = w.hold(0, Acquire::new("a"));
     let second = w.acquire(1, Acquire::new("a"));
@@ -26,7 +26,7 @@ fn catalogue_m1_a_waiter_notices_the_end_of_its_own_key() {
 
 /// Case M1, with the key alone: it is deleted by hand while its lease lives.
 #[test]
-fn catalogue_m1_a_waiter_whose_key_was_deleted_queues_again() {
+fn catalogue_m1_waiter_with_deleted_key_queues_again() {
     let mut w = World::new(3);
     let first = w.hold(0, Acquire::new("a"));
     let second = w.acquire(1, Acquire::new("a"));
@@ -50,7 +50,7 @@ fn catalogue_m1_a_waiter_whose_key_was_deleted_queues_again() {
 /// delivered. Here the client reads the queue after a broken watch.
 // E4, E5
 #[test]
-fn catalogue_m2_what_a_broken_watch_has_missed_is_read() {
+fn catalogue_m2_release_missed_by_broken_watch_is_read() {
     let mut w = World::new(2);
     let first = w.hold(0, Acquire::new("a"));
     let second = w.acquire(1, Acquire::new("a"));
@@ -66,7 +66,7 @@ fn catalogue_m2_what_a_broken_watch_has_missed_is_read() {
 /// Case M2, with a watch that is rejected for good: the client reads the queue periodically, and a
 /// wait that ends leaves no key.
 #[test]
-fn catalogue_m2_without_a_watch_the_queue_is_read_now_and_then() {
+fn catalogue_m2_queue_is_polled_without_watch() {
     let mut w = World::new(2);
     let first = w.hold(0, Acquire::new("a"));
     let second = w.acquire(1, Acquire::new("a"));
@@ -86,7 +86,7 @@ fn catalogue_m2_without_a_watch_the_queue_is_read_now_and_then() {
 /// good. Here it is reported at once and left alone.
 // E2
 #[test]
-fn catalogue_m3_foreign_keys_in_the_queue_are_named() {
+fn catalogue_m3_foreign_keys_in_queue_are_reported() {
     for foreign in ["a/other/5f", "a/data", "a/", "a/5F", "a/00112233445566778", "a/5f "] {
         for (wait, candidate) in [(Wait::Forever, false), (Wait::Try, false), (Wait::Forever, true)] {
             let mut w = World::new(1);
@@ -105,7 +105,7 @@ fn catalogue_m3_foreign_keys_in_the_queue_are_named() {
 
 /// Case M3: also for a client that is already waiting, once it is the next one before it.
 #[test]
-fn catalogue_m3_a_foreign_key_behind_the_holder_is_named_when_it_is_next() {
+fn catalogue_m3_foreign_predecessor_of_waiter_is_reported() {
     let mut w = World::new(2);
     let first = w.hold(0, Acquire::new("a"));
     w.put_by_hand("a/b/1f", 0);
@@ -123,7 +123,7 @@ fn catalogue_m3_a_foreign_key_behind_the_holder_is_named_when_it_is_next() {
 
 /// Case M3: or once the key in between has gone.
 #[test]
-fn catalogue_m3_a_foreign_key_is_named_when_whoever_was_between_has_gone() {
+fn catalogue_m3_foreign_key_is_reported_once_key_between_is_gone() {
     let mut w = World::new(2);
     w.hold(0, Acquire::new("a"));
     w.put_by_hand("a/b/1f", 0);
@@ -143,7 +143,7 @@ fn catalogue_m3_a_foreign_key_is_named_when_whoever_was_between_has_gone() {
 /// acquisitions of one client exclude each other, with one key between them.
 // E7
 #[test]
-fn catalogue_m4_one_session_is_not_one_owner() {
+fn catalogue_m4_locks_of_one_session_exclude_each_other() {
     let mut w = World::new(1);
     let first = w.hold(0, Acquire::new("a"));
     let second = w.acquire(0, Acquire::new("a"));
@@ -161,7 +161,7 @@ fn catalogue_m4_one_session_is_not_one_owner() {
 /// the read that would prove the grant does not find its own key.
 // E4
 #[test]
-fn catalogue_m5_the_way_is_free_and_the_own_key_is_gone() {
+fn catalogue_m5_waiter_with_lost_key_is_granted_only_on_new_key() {
     let mut w = World::new(2);
     let first = w.hold(0, Acquire::new("a"));
     let second = w.acquire(1, Acquire::new("a"));
@@ -183,7 +183,7 @@ fn catalogue_m5_the_way_is_free_and_the_own_key_is_gone() {
 /// transactions fail once the key is lost, and the next fencing token is greater.
 // E8
 #[test]
-fn catalogue_m6_a_stopped_holder_fails_by_its_guard_and_its_fence() {
+fn catalogue_m6_paused_holder_fails_by_guard_and_fence() {
     let mut w = World::new(2);
     let first = w.hold(0, Acquire::new("a"));
     let guard = w.verb(0, |hub, now| hub.owner_guard(now, first)).unwrap();
@@ -205,7 +205,7 @@ fn catalogue_m6_a_stopped_holder_fails_by_its_guard_and_its_fence() {
 /// Here a try creates a key only if the queue is empty.
 // A5, E3
 #[test]
-fn catalogue_m7_a_try_that_loses_leaves_no_key() {
+fn catalogue_m7_losing_try_leaves_no_key() {
     let mut w = World::new(2);
     let first = w.hold(0, Acquire::new("a"));
     warm(&mut w, 1);
@@ -222,7 +222,7 @@ fn catalogue_m7_a_try_that_loses_leaves_no_key() {
 
 /// Case M7, with a lost reply: the key of the try is deleted, even if the first delete fails.
 #[test]
-fn catalogue_m7_a_try_without_an_answer_leaves_no_key() {
+fn catalogue_m7_unanswered_try_leaves_no_key() {
     for delete in [Outcome::Lost, Outcome::Unanswered, Outcome::Reset] {
         let mut w = World::new(1);
         warm(&mut w, 0);
@@ -241,7 +241,7 @@ fn catalogue_m7_a_try_without_an_answer_leaves_no_key() {
 /// A polling waiter that loses its read permission fails and leaves no key. One that finds the
 /// cluster busy keeps waiting.
 #[test]
-fn a_waiter_that_may_not_read_fails_and_leaves_no_key() {
+fn waiter_without_read_permission_fails_and_leaves_no_key() {
     for (class, fails) in [(ErrorClass::Refused, true), (ErrorClass::Transient, false)] {
         let mut w = World::new(2);
         let held = w.hold(0, Acquire::new("a"));
@@ -268,7 +268,8 @@ fn a_waiter_that_may_not_read_fails_and_leaves_no_key() {
 /// Regression: the server lost the event of the predecessor's deletion. The waiter's watches were
 /// open, so it waited for good.
 #[test]
-fn e4_a_waiter_finds_a_release_whose_event_was_lost() {
+fn waiter_finds_release_after_lost_event() {
+    // E4
     for every in [None, Some(secs(4))] {
         let mut w = World::with(3, |config| if let Some(every) = every { config.recheck(every) } else { config });
         let limit = every.unwrap_or(secs(30));
@@ -294,7 +295,8 @@ fn e4_a_waiter_finds_a_release_whose_event_was_lost() {
 
 /// A long wait needs few reads, which waiters do not send at the same time.
 #[test]
-fn e4_a_long_wait_costs_a_reading_now_and_then() {
+fn long_waits_read_rarely_and_at_different_times() {
+    // E4
     let mut w = World::new(2);
     let locks: Vec<_> = (0..20).map(|n| w.hold(0, Acquire::new(format!("{n}")))).collect();
     let waiters: Vec<_> = (0..20).map(|n| w.acquire(1, Acquire::new(format!("{n}")))).collect();

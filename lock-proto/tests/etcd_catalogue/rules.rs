@@ -10,7 +10,8 @@ use super::*;
 use crate::world::{Kind, Outcome};
 
 #[test]
-fn e1_all_locks_share_one_lease_but_those_with_a_life_of_their_own() {
+fn locks_share_one_lease_unless_ttl_or_renewal_differs() {
+    // E1
     let mut w = World::new(1);
     for n in 0..20 {
         w.hold(0, Acquire::new(format!("shared-{n}")));
@@ -28,7 +29,8 @@ fn e1_all_locks_share_one_lease_but_those_with_a_life_of_their_own() {
 /// The client chooses the lease id and can repeat a grant without a reply. That the lease exists
 /// then is no error. Its TTL counts from a keep-alive, because the time of the grant is unknown.
 #[test]
-fn e1_a_grant_without_an_answer_is_made_again_with_the_same_id() {
+fn unanswered_grant_is_repeated_with_same_id() {
+    // E1
     for outcome in [Outcome::Reset, Outcome::Unanswered] {
         let mut w = World::new(1);
         w.set_outcome(0, Kind::Grant, outcome);
@@ -46,7 +48,8 @@ fn e1_a_grant_without_an_answer_is_made_again_with_the_same_id() {
 /// Found by fuzzing `etcd_ops`: an isolated member delayed a create for longer than the TTL. The
 /// key was no longer watched, and blocked the queue as long as the client lived.
 #[test]
-fn e3_a_create_that_lands_after_more_than_a_ttl_blocks_nobody() {
+fn create_arriving_after_ttl_does_not_block_queue() {
+    // E3
     for others in [false, true] {
         let mut w = World::new(2);
         let other = others.then(|| w.hold(0, Acquire::new("other")));
@@ -76,7 +79,8 @@ fn e3_a_create_that_lands_after_more_than_a_ttl_blocks_nobody() {
 }
 
 #[test]
-fn e1_a_lease_that_nobody_waits_for_any_more_is_revoked() {
+fn lease_of_cancelled_acquisition_is_revoked() {
+    // E1
     for (outcome, give_up_after) in
         [(Outcome::Reset, 5), (Outcome::Lost, 5), (Outcome::Unanswered, 5), (Outcome::Late(ms(300)), 5)]
     {
@@ -92,7 +96,8 @@ fn e1_a_lease_that_nobody_waits_for_any_more_is_revoked() {
 }
 
 #[test]
-fn t1_e1_the_granted_ttl_counts() {
+fn validity_follows_granted_ttl() {
+    // T1, E1
     let mut w = World::with(1, |config| config.session_ttl(secs(1)));
     let start = w.now;
     let lock = w.hold(0, Acquire::new("a"));
@@ -111,7 +116,8 @@ fn t1_e1_the_granted_ttl_counts() {
 }
 
 #[test]
-fn e2_the_key_is_the_name_and_the_lease_in_bare_hexadecimal() {
+fn key_is_name_and_lease_in_bare_hexadecimal() {
+    // E2
     for (bits, hex) in
         [(1, "1"), (0xabc, "abc"), (0x0694_d71e_2f3b_c907, "694d71e2f3bc907"), (u64::MAX, "7fffffffffffffff")]
     {
@@ -128,7 +134,8 @@ fn e2_the_key_is_the_name_and_the_lease_in_bare_hexadecimal() {
 
 /// A foreign contender, as created by `etcdctl lock`, is treated like ours.
 #[test]
-fn e2_others_wait_in_the_same_line() {
+fn waiter_queues_behind_etcdctl_contender() {
+    // E2
     let mut w = World::new(1);
     w.put_by_hand("a/694d71e2f3bc907", 0);
     let lock = w.acquire(0, Acquire::new("a"));
@@ -140,7 +147,8 @@ fn e2_others_wait_in_the_same_line() {
 }
 
 #[test]
-fn e3_an_uncontended_lock_costs_two_requests() {
+fn uncontended_lock_takes_two_requests() {
+    // E3
     let mut w = World::new(1);
     warm(&mut w, 0);
     let (before, watches) = (w.requests(0), w.clients[0].watches_opened.len());
@@ -157,7 +165,8 @@ fn e3_an_uncontended_lock_costs_two_requests() {
 /// A create without a reply may arrive after the delete that should remove it. The own key is
 /// watched for another TTL, and deleted when it appears; then the watch is closed.
 #[test]
-fn e3_what_lands_within_a_ttl_is_deleted() {
+fn key_arriving_within_ttl_is_deleted() {
+    // E3
     for late in [1_100, 2_000, 5_000, 9_000] {
         let mut w = World::new(1);
         warm(&mut w, 0);
@@ -177,7 +186,8 @@ fn e3_what_lands_within_a_ttl_is_deleted() {
 
 /// The key is found, but may not be written: the waiter fails and leaves no key.
 #[test]
-fn e3_a_refused_adoption_leaves_no_key() {
+fn refused_adoption_leaves_no_key() {
+    // E3
     let mut w = World::new(1);
     warm(&mut w, 0);
     let refusal =
@@ -194,7 +204,8 @@ fn e3_a_refused_adoption_leaves_no_key() {
 /// The next attempt adopts a key that could not be deleted. If that attempt is cancelled without
 /// progress, the key is deleted after all.
 #[test]
-fn e3_an_attempt_that_does_not_get_on_leaves_no_key() {
+fn stalled_attempt_leaves_no_key() {
+    // E3
     let cause = Cause::Fault(Fault::Unreachable);
     let busy = ServerError { class: ErrorClass::Transient, text: "etcdserver: too many requests".into() };
     for kind in [Kind::Create, Kind::Put] {
@@ -221,7 +232,8 @@ fn e3_an_attempt_that_does_not_get_on_leaves_no_key() {
 /// A later attempt does not drop the cleanup of an earlier one, however it ends: a try on an
 /// occupied queue, a rejected attempt, and a hold whose key is deleted.
 #[test]
-fn e3_a_later_attempt_forgets_no_debt() {
+fn later_attempt_does_not_drop_cleanup() {
+    // E3
     let refusal =
         Refusal::Error(ServerError { class: ErrorClass::Refused, text: "etcdserver: permission denied".into() });
     for case in 0..3 {
@@ -256,7 +268,8 @@ fn e3_a_later_attempt_forgets_no_debt() {
 }
 
 #[test]
-fn a5_a_try_makes_one_attempt_or_none() {
+fn try_makes_at_most_one_attempt() {
+    // A5
     let mut w = World::new(2);
     let first = w.hold(0, Acquire::new("a"));
     let before = w.requests(0);
@@ -286,7 +299,8 @@ fn a5_a_try_makes_one_attempt_or_none() {
 /// A waiter watches its own key and its predecessor. If that one leaves without having held the
 /// lock, it watches the one before.
 #[test]
-fn e4_a_waiter_watches_its_own_key_and_its_predecessors() {
+fn waiter_watches_its_own_key_and_its_predecessor() {
+    // E4
     let mut w = World::new(3);
     w.hold(0, Acquire::new("a"));
     let second = w.acquire(1, Acquire::new("a"));
@@ -306,7 +320,8 @@ fn e4_a_waiter_watches_its_own_key_and_its_predecessors() {
 /// A watch reports only changes after its opening. Changes between the last read and the opening
 /// cause one more read; unrelated writes cause no others.
 #[test]
-fn e5_a_watch_that_opened_later_than_the_last_reading_causes_one_more() {
+fn write_before_watch_opens_causes_one_more_read() {
+    // E5
     for (unrelated, looks) in [(false, 0), (true, 1)] {
         let mut w = World::new(2);
         w.hold(0, Acquire::new("a"));
@@ -330,7 +345,8 @@ fn e5_a_watch_that_opened_later_than_the_last_reading_causes_one_more() {
 }
 
 #[test]
-fn e5_a_release_before_the_watch_is_open_is_not_missed() {
+fn release_before_watch_opens_is_not_missed() {
+    // E5
     for us in (0..3_000).step_by(50) {
         let mut w = World::new(2);
         let first = w.hold(0, Acquire::new("a"));
@@ -345,7 +361,8 @@ fn e5_a_release_before_the_watch_is_open_is_not_missed() {
 
 /// The predecessor leaves during a read. Its outdated result is replaced by another read.
 #[test]
-fn e5_a_release_during_a_reading_is_not_missed() {
+fn release_during_read_is_not_missed() {
+    // E5
     let mut w = World::new(2);
     let first = w.hold(0, Acquire::new("a"));
     warm(&mut w, 1);
@@ -363,7 +380,8 @@ fn e5_a_release_during_a_reading_is_not_missed() {
 }
 
 #[test]
-fn e5_one_waiter_reacts_to_a_release() {
+fn release_wakes_one_waiter() {
+    // E5
     const CLIENTS: usize = 10;
     let mut w = World::new(CLIENTS);
     let mut locks = vec![w.hold(0, Acquire::new("a"))];
@@ -387,7 +405,8 @@ fn e5_one_waiter_reacts_to_a_release() {
 
 /// Every write of an own key compares its last revision, and every put attaches the lease.
 #[test]
-fn e6_every_write_is_guarded_and_on_its_lease() {
+fn every_write_is_guarded_and_attaches_lease() {
+    // E6
     let mut w = World::new(2);
     let mut locks = Vec::new();
     for round in 0..30_usize {
@@ -438,7 +457,8 @@ fn e6_every_write_is_guarded_and_on_its_lease() {
 /// A key that this attempt did not create is owned only after a guarded put: not by reading it, and
 /// not if it has changed since.
 #[test]
-fn e6_a_found_key_is_owned_by_a_guarded_put() {
+fn found_key_is_owned_only_after_guarded_put() {
+    // E6
     let mut w = World::new(1);
     warm(&mut w, 0);
     w.set_outcome(0, Kind::Create, Outcome::Reset);
@@ -461,7 +481,8 @@ fn e6_a_found_key_is_owned_by_a_guarded_put() {
 
 /// An adopted key keeps its place in the queue, which need not be the first.
 #[test]
-fn e6_an_adopted_key_waits_in_its_place() {
+fn adopted_key_keeps_queue_place() {
+    // E6
     let mut w = World::new(2);
     let first = w.hold(0, Acquire::new("a"));
     warm(&mut w, 1);
@@ -478,7 +499,8 @@ fn e6_an_adopted_key_waits_in_its_place() {
 /// A waiter's key that another client has written or recreated is not the one it created. A put
 /// adopts it and attaches the lease again.
 #[test]
-fn e4_e6_a_waiters_key_that_somebody_wrote_is_adopted() {
+fn overwritten_or_recreated_waiter_key_is_adopted() {
+    // E4, E6
     for made_again in [false, true] {
         let mut w = World::new(2);
         let first = w.hold(0, Acquire::new("a"));

@@ -10,7 +10,7 @@ use crate::world::{Kind, LATENCY, Outcome};
 /// of the lease ends the attempt; the lock is granted with a new key on a live lease.
 // E4
 #[test]
-fn catalogue_s1_a_lock_is_not_granted_on_a_lease_that_has_ended() {
+fn catalogue_s1_lock_is_not_granted_on_expired_lease() {
     let mut w = World::new(2);
     let first = w.hold(0, Acquire::new("a"));
     let second = w.acquire(1, Acquire::new("a"));
@@ -33,7 +33,7 @@ fn catalogue_s1_a_lock_is_not_granted_on_a_lease_that_has_ended() {
 /// longer than its lease. The end of the lease is handled before the reply.
 // E4, T2
 #[test]
-fn catalogue_s1_a_proof_that_is_read_after_a_pause_proves_nothing() {
+fn catalogue_s1_read_result_after_pause_does_not_grant() {
     let mut w = World::new(2);
     let first = w.hold(0, Acquire::new("a"));
     let second = w.acquire(1, Acquire::new("a"));
@@ -55,7 +55,7 @@ fn catalogue_s1_a_proof_that_is_read_after_a_pause_proves_nothing() {
 /// watch of the own key reports the loss, long before the next keep-alive.
 // E9
 #[test]
-fn catalogue_s2_a_lease_that_vanishes_although_it_is_kept_alive_is_noticed() {
+fn catalogue_s2_revoked_lease_is_noticed_before_next_keep_alive() {
     let mut w = World::new(1);
     let lock = w.hold(0, Acquire::new("a").ttl(secs(30)));
     w.run_for(ms(10_100));
@@ -71,7 +71,7 @@ fn catalogue_s2_a_lease_that_vanishes_although_it_is_kept_alive_is_noticed() {
 /// Case S3: a new leader restarts every lease with its full TTL, so a dead holder's key outlives
 /// its TTL. Only the store decides when it is gone, and clients do not poll meanwhile.
 #[test]
-fn catalogue_s3_a_takeover_is_not_timed_by_the_waiter() {
+fn catalogue_s3_takeover_is_timed_by_store() {
     let mut w = World::new(2);
     w.hold(0, Acquire::new("a"));
     let dead = w.lease(0);
@@ -91,7 +91,7 @@ fn catalogue_s3_a_takeover_is_not_timed_by_the_waiter() {
 /// Case S4: a keep-alive for an expired lease gets a TTL of zero, not an error. That is a loss.
 // E1
 #[test]
-fn catalogue_s4_a_sign_of_life_without_a_life_is_a_loss() {
+fn catalogue_s4_keep_alive_reply_without_positive_ttl_is_loss() {
     for ttl in [0, -1, i64::MIN] {
         let mut w = World::new(1);
         let lock = w.hold(0, Acquire::new("a"));
@@ -109,7 +109,7 @@ fn catalogue_s4_a_sign_of_life_without_a_life_is_a_loss() {
 /// dropped guard is released, and one that is not claimed is withdrawn.
 // H5
 #[test]
-fn catalogue_s5_a_session_does_not_keep_a_lock_that_nobody_has() {
+fn catalogue_s5_abandoned_or_unclaimed_lock_is_released() {
     let mut w = World::new(1);
     let lock = w.hold(0, Acquire::new("a"));
     w.abandon(0, lock);
@@ -128,7 +128,7 @@ fn catalogue_s5_a_session_does_not_keep_a_lock_that_nobody_has() {
 /// is taken is not used.
 // E1
 #[test]
-fn catalogue_s5_somebody_elses_lease_is_not_taken_over() {
+fn catalogue_s5_existing_lease_id_is_not_used() {
     let mut w = World::new(1);
     w.set_outcome(0, Kind::Grant, Outcome::Answer(Reply::Refused(Refusal::LeaseExists)));
     let lock = w.hold(0, Acquire::new("a"));
@@ -148,7 +148,7 @@ fn catalogue_s5_somebody_elses_lease_is_not_taken_over() {
 /// attached to a lease that the client created.
 // E1
 #[test]
-fn catalogue_s6_every_key_hangs_on_a_lease_of_our_own() {
+fn catalogue_s6_every_key_is_attached_to_own_lease() {
     let mut w = World::new(2);
     let locks =
         [Acquire::new("a"), Acquire::new("b").ttl(secs(3)), Acquire::new("c").ttl(ms(500))].map(|want| w.hold(0, want));
@@ -166,7 +166,7 @@ fn catalogue_s6_every_key_hangs_on_a_lease_of_our_own() {
 /// Here all puts attach it, and a key that another client has overwritten is attached again.
 // E6
 #[test]
-fn catalogue_s7_a_key_that_was_overwritten_hangs_on_its_lease_again() {
+fn catalogue_s7_overwritten_key_is_reattached_to_its_lease() {
     let mut w = World::new(1);
     let lock = w.hold(0, Acquire::new("a"));
     w.run_for(secs(4));
@@ -201,7 +201,7 @@ fn catalogue_s7_no_lease_is_left_behind() {
 /// failed keep-alive is repeated while the lease lives, and a shutdown is bounded.
 // H2, U2
 #[test]
-fn catalogue_s8_one_failed_sign_of_life_is_repeated() {
+fn catalogue_s8_failed_keep_alive_is_repeated() {
     for outcome in [Outcome::Lost, Outcome::Unanswered, Outcome::Reset] {
         let mut w = World::new(1);
         let locks = ["a", "b"].map(|name| w.hold(0, Acquire::new(name)));
@@ -221,7 +221,7 @@ fn catalogue_s8_one_failed_sign_of_life_is_repeated() {
 /// The reply to the grant takes so long that the lease is already due for renewal.
 // E1, T1
 #[test]
-fn a_lease_that_was_granted_late_is_renewed() {
+fn lease_granted_late_is_renewed() {
     let mut w = World::new(1);
     w.set_outcome(0, Kind::Grant, Outcome::Slow(ms(10), secs(4)));
     let lock = w.acquire(0, Acquire::new("a"));
@@ -235,7 +235,7 @@ fn a_lease_that_was_granted_late_is_renewed() {
 
 /// Case S8: a wait for the lease is bounded, too.
 #[test]
-fn catalogue_s8_a_wait_without_a_session_has_an_end() {
+fn catalogue_s8_wait_without_session_times_out() {
     let mut w = World::new(1);
     w.cut(0);
     let lock = w.acquire(0, Acquire::new("a").wait(Wait::For(secs(5))));

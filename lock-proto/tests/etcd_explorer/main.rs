@@ -50,7 +50,8 @@ fn run(seed: u64, log: bool) {
 }
 
 #[test]
-fn s2_under_faults_nothing_breaks_and_after_them_nothing_is_left() {
+fn invariants_hold_under_faults_and_nothing_is_left_after() {
+    // S2
     if let Some(seed) = number("LOCK_SEED") {
         return run(seed, true);
     }

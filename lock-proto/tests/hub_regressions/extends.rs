@@ -3,7 +3,8 @@
 use super::*;
 
 #[test]
-fn h3_an_extend_is_not_answered_by_a_renewal_that_left_before() {
+fn extend_is_not_answered_by_renewal_in_flight() {
+    // H3
     for (ends, later) in [(Reply::Extended, true), (not_sent(), false)] {
         let mut hub = Hub::new(1, |c| c);
         let id = hub.held(0, &want());
@@ -28,7 +29,8 @@ fn h3_an_extend_is_not_answered_by_a_renewal_that_left_before() {
 
 /// Each extend gets a separate reply. One requested while another is in flight waits.
 #[test]
-fn h3_extends_at_the_same_time_have_answers_of_their_own() {
+fn concurrent_extends_get_separate_outcomes() {
+    // H3
     for nodes in [1, 3] {
         let mut hub = Hub::new(nodes, |c| c);
         let id = hub.held(0, &want().renew(Renew::Manual));

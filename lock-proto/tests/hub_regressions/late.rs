@@ -5,7 +5,8 @@ use super::*;
 /// A late request of an old attempt may be executed although the name was used again. The client
 /// checks the node a TTL after the first delete. (Scenario `redis-late`.)
 #[test]
-fn a4_a_late_set_is_deleted_though_the_name_was_used_again() {
+fn late_set_is_deleted_after_name_is_reused() {
+    // A4
     let mut hub = Hub::new(1, |c| c);
     let deleted = |number| Reply::Deleted { number, awaited: false };
     let id = hub.acquire(0, &want());
@@ -35,7 +36,8 @@ fn a4_a_late_set_is_deleted_though_the_name_was_used_again() {
 /// A recently restarted node grants during a delete of an earlier hold. The reply to the delete
 /// must not make the client forget the new token. (Scenario `redis-logins`, seed 42.)
 #[test]
-fn a4_what_a_young_node_granted_is_not_forgotten_by_an_older_delete() {
+fn grant_of_recently_restarted_node_survives_older_delete_reply() {
+    // A4
     let mut hub = Hub::new(3, |c| c);
     let first = hub.held(0, &want());
     hub.locks.release(ms(10), first).unwrap();

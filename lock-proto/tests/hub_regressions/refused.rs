@@ -15,7 +15,8 @@ fn announces(request: &Request) -> bool {
 /// The wake-up keys are forbidden or in another cluster slot. The lock's own key is deleted without
 /// them, and later releases omit them on that node.
 #[test]
-fn u1_a_refused_release_is_repeated_without_the_announcement() {
+fn refused_release_is_retried_without_announcement() {
+    // U1
     let mut hub = Hub::new(1, |c| c.wake(Wake::Notify));
     let id = hub.held(0, &want());
     hub.locks.release(ms(10), id).unwrap();
@@ -44,7 +45,8 @@ fn u1_a_refused_release_is_repeated_without_the_announcement() {
 
 /// A release without permission fails at once, because no other reply will follow.
 #[test]
-fn u1_a_release_that_is_refused_for_good_is_answered_at_once() {
+fn permanently_refused_release_is_answered_at_once() {
+    // U1
     let mut hub = Hub::new(3, |c| c.wake(Wake::Notify));
     let id = hub.held(0, &want());
     hub.locks.release(ms(10), id).unwrap();
@@ -63,7 +65,8 @@ fn u1_a_release_that_is_refused_for_good_is_answered_at_once() {
 
 /// A waiter's attempt also sets a marker. Without permission for it, the waiter omits it and polls.
 #[test]
-fn a7_a_refused_attempt_is_repeated_without_the_marker() {
+fn refused_attempt_is_retried_without_marker() {
+    // A7
     let mut hub = Hub::new(1, |c| c.wake(Wake::Notify));
     hub.acquire(0, &want());
     let (call, _) = hub.one();

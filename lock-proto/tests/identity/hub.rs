@@ -107,7 +107,8 @@ fn names(sent: &[(CallId, Request)]) -> Vec<String> {
 }
 
 #[test]
-fn q7_holds_are_verified_some_at_a_time_and_the_earliest_end_comes_first() {
+fn holds_are_verified_in_batches_earliest_end_first() {
+    // Q7
     let mut hub = Hub::new(1, |c| c);
     hub.up(0, 0, "one");
     // The later a lock was taken, the sooner it ends.
@@ -151,7 +152,8 @@ fn q7_holds_are_verified_some_at_a_time_and_the_earliest_end_comes_first() {
 
 /// All renewals became due while the server was away. After the reconnect they are sent in batches.
 #[test]
-fn p6_after_a_reconnect_missed_renewals_leave_some_at_a_time_and_the_earliest_end_comes_first() {
+fn missed_renewals_are_sent_in_batches_earliest_end_first() {
+    // P6
     let mut hub = Hub::new(1, |c| c);
     hub.up(0, 0, "one");
     for n in 0..1_000 {
@@ -181,7 +183,8 @@ fn p6_after_a_reconnect_missed_renewals_leave_some_at_a_time_and_the_earliest_en
 }
 
 #[test]
-fn q7_a_new_connection_to_who_knows_whom_verifies_what_is_held() {
+fn reconnect_without_proven_identity_verifies_holds() {
+    // Q7
     let info = Ok(ServerInfo::new("one", HOUR));
     for (first, then) in [(None, None), (Some(&info), None), (Some(&info), Some(&Err(refused()))), (None, Some(&info))]
     {
@@ -199,7 +202,8 @@ fn q7_a_new_connection_to_who_knows_whom_verifies_what_is_held() {
 
 /// A node voted and then became another server: its vote does not count, and its grant is released.
 #[test]
-fn q7_a_vote_from_before_a_change_does_not_count() {
+fn vote_before_server_change_does_not_count() {
+    // Q7
     let mut hub = Hub::new(3, |c| c);
     for (node, run_id) in [(0, "a"), (1, "b"), (2, "c")] {
         hub.up(0, node, run_id);
@@ -217,7 +221,8 @@ fn q7_a_vote_from_before_a_change_does_not_count() {
 /// The address of one node led to the server of another, which renewed for both. Its confirmation
 /// does not count for the next server at that address. (Scenario `redis-names`, seed 97.)
 #[test]
-fn q6_what_a_server_confirmed_stays_with_it_when_a_name_leads_elsewhere() {
+fn confirmation_stays_with_server_after_redirect() {
+    // Q6
     let mut hub = Hub::new(3, |c| c);
     for (node, run_id) in [(0, "a"), (1, "b"), (2, "c")] {
         hub.up(0, node, run_id);
@@ -239,7 +244,8 @@ fn q6_what_a_server_confirmed_stays_with_it_when_a_name_leads_elsewhere() {
 }
 
 #[test]
-fn q7_three_changes_within_a_quarantine_are_an_unstable_identity() {
+fn three_changes_within_quarantine_are_unstable_identity() {
+    // Q7
     let mut hub = Hub::new(3, |c| c.quarantine(Duration::from_secs(10)));
     for (node, run_id) in [(0, "a"), (1, "b"), (2, "c")] {
         hub.up(0, node, run_id);
@@ -274,7 +280,8 @@ fn q7_three_changes_within_a_quarantine_are_an_unstable_identity() {
 
 /// A server of unknown identity is trusted only as long as no identity was ever known.
 #[test]
-fn q7_a_server_that_was_known_and_is_not_any_more_is_not_trusted() {
+fn server_with_lost_identity_is_not_trusted() {
+    // Q7
     for (known, votes) in [(false, 3), (true, 2)] {
         let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust));
         hub.up(0, 0, "a");
@@ -288,7 +295,8 @@ fn q7_a_server_that_was_known_and_is_not_any_more_is_not_trusted() {
 
 /// The server's clock jumps during a reconnect. The quarantine follows the client's clock.
 #[test]
-fn q7_the_youth_of_a_known_server_is_timed_by_the_clients_clock() {
+fn quarantine_of_known_server_uses_client_clock() {
+    // Q7
     for uptime in [0, 2, 3_600] {
         let mut hub = Hub::new(3, |c| c.quarantine(Duration::from_secs(10)));
         hub.up(0, 0, "a");

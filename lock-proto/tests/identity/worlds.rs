@@ -46,7 +46,8 @@ fn extends(w: &World, name: &str) -> usize {
 /// The holder has three of five nodes and is partitioned from one. Then the address of another
 /// leads to the third's server. Each extend gets two replies from that server, which count once.
 #[test]
-fn q6_a_hold_counts_a_server_once_when_another_name_comes_to_lead_to_it() {
+fn server_counts_once_when_second_name_leads_to_it() {
+    // Q6
     for seed in 0..20 {
         let mut w = World::redis(5).clients(2).seed(seed).build();
         connect_all(&mut w, 2);
@@ -65,7 +66,8 @@ fn q6_a_hold_counts_a_server_once_when_another_name_comes_to_lead_to_it() {
 
 /// Four of five servers are left, and three of them renew: the lock is kept.
 #[test]
-fn q6_a_hold_goes_on_with_a_majority_of_servers() {
+fn hold_continues_with_majority_of_servers() {
+    // Q6
     for seed in 0..20 {
         let mut w = World::redis(5).seed(seed).build();
         connect_all(&mut w, 1);
@@ -82,7 +84,8 @@ fn q6_a_hold_goes_on_with_a_majority_of_servers() {
 }
 
 #[test]
-fn q6_an_extend_that_one_server_confirms_twice_is_confirmed_once() {
+fn extend_confirmed_twice_by_one_server_counts_once() {
+    // Q6
     for seed in 0..20 {
         let mut w = World::redis(5).seed(seed).build();
         connect_all(&mut w, 1);
@@ -125,14 +128,16 @@ fn changed_under_a_holder(seed: u64, change: fn(&mut World)) {
 }
 
 #[test]
-fn q7_a_replica_that_takes_over_does_not_vote_at_once_however_long_it_has_been_running() {
+fn promoted_replica_is_quarantined_despite_long_uptime() {
+    // Q7
     for seed in 0..20 {
         changed_under_a_holder(seed, |w| w.fail_over(1));
     }
 }
 
 #[test]
-fn q7_a_restart_is_timed_by_the_clients_clock_whatever_the_server_says() {
+fn restart_is_timed_by_client_clock() {
+    // Q7
     for seed in 0..20 {
         changed_under_a_holder(seed, |w| {
             w.restart_node(1, false);
@@ -143,7 +148,8 @@ fn q7_a_restart_is_timed_by_the_clients_clock_whatever_the_server_says() {
 
 /// The holder learns it long before the next renewal.
 #[test]
-fn q7_a_holder_hears_at_once_that_a_replica_took_over_without_its_key() {
+fn holder_is_notified_at_once_of_fail_over_without_its_key() {
+    // Q7
     for (seed, renew) in (0..20).map(|seed| (seed, [Renew::Auto, Renew::Manual][seed as usize % 2])) {
         let mut w = World::redis(1).seed(seed).build();
         connect_all(&mut w, 1);
@@ -168,7 +174,8 @@ fn q7_a_holder_hears_at_once_that_a_replica_took_over_without_its_key() {
 }
 
 #[test]
-fn q7_a_new_connection_to_the_same_server_costs_the_holders_nothing() {
+fn reconnect_to_same_server_sends_no_holder_requests() {
+    // Q7
     for nodes in [1, 3] {
         let mut w = World::redis(nodes).build();
         connect_all(&mut w, 1);

@@ -69,7 +69,8 @@ fn on_both(check: fn(RoundTrip<'_>)) {
 }
 
 #[test]
-fn a9_the_counter_stays_behind_the_clock_and_tokens_grow_without_it() {
+fn counter_trails_clock_and_tokens_grow_after_its_deletion() {
+    // A9
     on_both(|round_trip| {
         let mut last = 0;
         for round in 0..200 {
@@ -91,7 +92,8 @@ fn a9_the_counter_stays_behind_the_clock_and_tokens_grow_without_it() {
 }
 
 #[test]
-fn a9_a_script_mints_as_many_as_are_wanted_if_the_clock_has_moved_on() {
+fn script_mints_requested_count_if_clock_has_advanced() {
+    // A9
     on_both(|round_trip| {
         round_trip(&["SET", "fence", "5"]);
         let before = clock(round_trip);
@@ -102,7 +104,8 @@ fn a9_a_script_mints_as_many_as_are_wanted_if_the_clock_has_moved_on() {
 }
 
 #[test]
-fn a9_a_clock_that_was_set_back_is_seen() {
+fn clock_set_back_is_reported() {
+    // A9
     on_both(|round_trip| {
         let ahead = clock(round_trip) + 60_000_000;
         round_trip(&["SET", "fence", &ahead.to_string()]);
@@ -116,7 +119,8 @@ fn a9_a_clock_that_was_set_back_is_seen() {
 
 /// A proxy repeats a command that was executed.
 #[test]
-fn a9_a_take_that_finds_its_own_token_mints_again() {
+fn repeated_take_mints_again() {
+    // A9
     on_both(|round_trip| {
         let first = take(round_trip, "a", "64");
         let again = take(round_trip, "a", "64");
@@ -128,7 +132,8 @@ fn a9_a_take_that_finds_its_own_token_mints_again() {
 /// Locks in one script read the clock once and update the counter once. They share the gap, and
 /// their tokens do not overlap.
 #[test]
-fn a9_locks_that_are_taken_together_share_the_gap() {
+fn locks_taken_together_share_token_gap() {
+    // A9
     on_both(|round_trip| {
         let take = |round_trip: RoundTrip<'_>, keys: [&str; 3], block: &str| {
             let tokens = [7, 8, 9].map(|number| format!("{TOKEN}{number}"));
@@ -162,7 +167,8 @@ fn a9_locks_that_are_taken_together_share_the_gap() {
 }
 
 #[test]
-fn p4_renewals_and_releases_of_several_locks_have_answers_of_their_own() {
+fn batched_renewals_and_releases_get_separate_replies() {
+    // P4
     on_both(|round_trip| {
         let token = format!("{TOKEN}7");
         let text = |reply: Reply| {
@@ -204,7 +210,8 @@ fn p4_renewals_and_releases_of_several_locks_have_answers_of_their_own() {
 }
 
 #[test]
-fn a9_an_extend_mints_for_the_owner_only() {
+fn extend_mints_only_for_owner() {
+    // A9
     on_both(|round_trip| {
         assert_eq!(extend(round_trip, "a", "64"), Reply::Int(0));
         round_trip(&["SET", "a", "another", "PX", "10000"]);
@@ -228,7 +235,8 @@ fn a9_an_extend_mints_for_the_owner_only() {
 
 /// In a quorum, the node that wakes waiters may have another client's token, or none.
 #[test]
-fn a7_a_release_wakes_a_waiter_whatever_the_key_holds() {
+fn release_wakes_waiter_regardless_of_key_value() {
+    // A7
     on_both(|round_trip| {
         let token = format!("{TOKEN}7");
         let other = "fedcba9876543210fedcba9876543210:1";

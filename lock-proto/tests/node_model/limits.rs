@@ -13,7 +13,7 @@ fn generator(seed: u64) -> Generator {
 }
 
 #[test]
-fn what_needs_memory_is_refused_the_same_and_what_may_be_evicted_goes() {
+fn memory_limit_gives_same_replies_under_each_policy() {
     let policies = [
         ("noeviction", Eviction::Never),
         ("allkeys-lru", Eviction::AllKeysLru),
@@ -39,7 +39,7 @@ fn what_needs_memory_is_refused_the_same_and_what_may_be_evicted_goes() {
 }
 
 #[test]
-fn writes_without_replicas_are_refused_the_same() {
+fn writes_without_replicas_get_same_replies() {
     let mut pair = Pair::new(NodeConfig::new(1).min_replicas(1), |control| {
         control.round_trip(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     });
@@ -48,7 +48,7 @@ fn writes_without_replicas_are_refused_the_same() {
 }
 
 #[test]
-fn a_replica_that_may_not_show_old_data_says_the_same() {
+fn replica_without_stale_reads_gives_same_replies() {
     let mut pair = Pair::new(NodeConfig::new(1).serve_stale_data(false), |control| {
         control.round_trip(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
     });

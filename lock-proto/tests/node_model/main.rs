@@ -194,7 +194,7 @@ impl Pair {
 }
 
 #[test]
-fn generated_commands_get_the_same_replies() {
+fn generated_commands_get_same_replies() {
     // More seeds: NODE_MODEL_SEEDS=100 cargo test --features sim --test node_model
     let seeds = std::env::var("NODE_MODEL_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
     for seed in 1..=seeds {
@@ -205,7 +205,7 @@ fn generated_commands_get_the_same_replies() {
 }
 
 #[test]
-fn channels_carry_the_same_messages() {
+fn channels_carry_same_messages() {
     for seed in 31..33 {
         let mut pair = Pair::new(NodeConfig::new(seed), |_| {});
         pair.log_in(&[]);
@@ -216,7 +216,7 @@ fn channels_carry_the_same_messages() {
 }
 
 #[test]
-fn keys_end_in_both() {
+fn keys_expire_in_both() {
     let mut pair = Pair::new(NodeConfig::new(1), |_| {});
     pair.log_in(&[]);
     for _ in 0..5 {
@@ -234,7 +234,7 @@ fn keys_end_in_both() {
 }
 
 #[test]
-fn a_user_with_few_rights_is_refused_the_same() {
+fn restricted_user_gets_same_replies() {
     let user = User::new("app").password("pw").except(["pexpire", "time", "keys"]).keys(["lock:*", "k1", "f"]);
     let user = user.channels(["lock:*", "d"]);
     let config = NodeConfig::new(1).password("secret").user(user);
@@ -259,7 +259,7 @@ fn a_user_with_few_rights_is_refused_the_same() {
 }
 
 #[test]
-fn conditions_refuse_the_same() {
+fn conditions_give_same_replies() {
     for (condition, enter, leave) in [
         (Condition::OutOfMemory, &["CONFIG", "SET", "maxmemory", "1"][..], &["CONFIG", "SET", "maxmemory", "0"][..]),
         // Nothing listens on the discard port: a replica with an unreachable primary.

@@ -103,7 +103,7 @@ impl Replicated {
 }
 
 #[test]
-fn a_primary_sends_the_same_to_its_replicas() {
+fn primary_sends_same_replication_stream() {
     for seed in 71..74 {
         let mut pair = Pair::new(NodeConfig::new(seed), |control| {
             // Keys expire on access, not in the background.
@@ -142,7 +142,7 @@ fn a_primary_sends_the_same_to_its_replicas() {
 }
 
 #[test]
-fn a_replica_shows_the_same_refuses_the_same_and_takes_over_the_same() {
+fn replica_gives_same_replies_before_and_after_promotion() {
     let mut both = Replicated::new(81, |_| {});
     let mut writes = Generator::new(82, CONNS);
     let mut all = Generator::new(83, CONNS);
@@ -171,7 +171,7 @@ fn a_replica_shows_the_same_refuses_the_same_and_takes_over_the_same() {
 }
 
 #[test]
-fn what_has_expired_is_hidden_by_a_replica_until_its_primary_removes_it() {
+fn replica_hides_expired_keys_until_primary_removes_them() {
     let mut both = Replicated::new(91, |control| {
         control.round_trip(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
     });
@@ -201,7 +201,7 @@ fn what_has_expired_is_hidden_by_a_replica_until_its_primary_removes_it() {
 }
 
 #[test]
-fn acknowledged_writes_are_counted_the_same() {
+fn acknowledged_writes_are_counted_alike() {
     let mut both = Replicated::new(101, |_| {});
     both.primary.run_line("WAIT x 0");
     both.primary.run_line("WAIT 1 -1");

@@ -55,7 +55,7 @@ fn warm() -> Node {
 }
 
 #[test]
-fn a_request_allocates_little() {
+fn request_allocations_are_bounded() {
     let mut node = warm();
     let cycle = cycle();
     let mut counts = Vec::new();
@@ -75,7 +75,7 @@ fn a_request_allocates_little() {
 
 #[test]
 #[ignore = "measures; run it alone and in release"]
-fn requests_a_second() {
+fn requests_per_second() {
     let cycle = cycle();
     for _ in 0..3 {
         let mut node = warm();

@@ -132,39 +132,45 @@ fn fair(acquires: &[u8]) -> Queue {
 }
 
 #[test]
-fn s6_two_clients_searched_to_the_end() {
+fn exhaustive_search_of_two_clients_finds_no_violation() {
+    // S6
     let found = keeps("two clients", &fair(&[1, 1]), usize::MAX / 2, 1_500);
     assert!(found.exhausted && found.path("everybody gets it").is_some());
 }
 
 #[test]
-fn s6_two_clients_and_one_comes_again_searched_to_the_end() {
+fn exhaustive_search_with_reacquiring_client_finds_no_violation() {
+    // S6
     let found = keeps("two clients, one comes again", &fair(&[2, 1]), usize::MAX / 2, 9_000);
     assert!(found.exhausted && found.path("everybody gets it").is_some());
 }
 
 #[test]
-fn s6_three_clients_searched_to_the_end() {
+fn exhaustive_search_of_three_clients_finds_no_violation() {
+    // S6
     let model = Queue { prompt: true, ..fair(&[1, 1, 1]) };
     let found = keeps("three clients", &model, usize::MAX / 2, 30_000);
     assert!(found.exhausted && found.path("everybody gets it").is_some());
 }
 
 #[test]
-fn s6_a_request_or_a_reply_is_lost() {
+fn search_with_lost_message_finds_no_violation() {
+    // S6
     let budget = Budget { losses: 1, ..Budget::default() };
     keeps("a loss", &Queue { budget, prompt: true, ..fair(&[2, 1]) }, 15, 10_000);
 }
 
 #[test]
-fn s6_a_client_dies_and_something_is_lost() {
+fn search_with_crash_and_lost_message_finds_no_violation() {
+    // S6
     let budget = Budget { losses: 1, crashes: 1, ..Budget::default() };
     let found = keeps("a loss and a crash", &Queue { budget, prompt: true, ..fair(&[1, 1]) }, 14, 10_000);
     assert!(found.path(SUCCESSOR).is_some());
 }
 
 #[test]
-fn s6_the_key_of_a_waiter_is_deleted_by_hand() {
+fn search_with_deleted_waiter_key_finds_no_violation() {
+    // S6
     let budget = Budget { tampers: 1, ..Budget::default() };
     keeps("a waiter's key is deleted", &Queue { budget, prompt: true, ..fair(&[2, 1]) }, 18, 3_000);
 }
@@ -172,7 +178,8 @@ fn s6_the_key_of_a_waiter_is_deleted_by_hand() {
 /// A client that does not check that its own key still exists takes the lock without having it.
 // E4
 #[test]
-fn s4_no_look_at_the_own_key() {
+fn missing_own_key_check_is_found() {
+    // S4
     let budget = Budget { tampers: 1, ..Budget::default() };
     let model = Queue { budget, variant: Variant::NoOwnKeyCheck, prompt: true, ..fair(&[2, 1]) };
     let path = breaks("no look at the own key", &model, 11, FIRST);
@@ -182,7 +189,8 @@ fn s4_no_look_at_the_own_key() {
 /// A delete without a revision check removes the key of a later acquisition.
 // E6
 #[test]
-fn s4_an_unlock_that_is_not_guarded_by_the_revision() {
+fn unlock_without_revision_check_is_found() {
+    // S4
     let budget = Budget { losses: 1, ..Budget::default() };
     let model = Queue { budget, variant: Variant::BlindUnlock, prompt: true, ..fair(&[2, 1]) };
     let path = breaks("an unguarded unlock", &model, 10, OWN);

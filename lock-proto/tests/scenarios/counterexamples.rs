@@ -39,7 +39,8 @@ fn refused(plan: &Plan) -> usize {
 }
 
 #[test]
-fn s4_a_client_that_pauses_writes_over_its_successor_unless_there_is_a_fence() {
+fn paused_client_makes_stale_write_unless_fenced() {
+    // S4
     let one_node = |plan: &mut Plan| {
         plan.setup.nodes.truncate(1);
         let odd = |action: &Action| matches!(action, Action::PauseNode(n) | Action::ResumeNode(n) if *n > 0);
@@ -64,7 +65,8 @@ fn s4_a_client_that_pauses_writes_over_its_successor_unless_there_is_a_fence() {
 }
 
 #[test]
-fn s4_a_clock_that_is_set_at_a_majority_gives_two_holders_of_a_quorum() {
+fn clock_jump_at_quorum_nodes_gives_two_holders() {
+    // S4
     let (plan, outcome) = search("redis-clock-jumps", Rule::MutualExclusion, |plan| {
         // Only quorums: without steps the other plans do nothing.
         if plan.setup.nodes.len() == 1 {
@@ -79,7 +81,8 @@ fn s4_a_clock_that_is_set_at_a_majority_gives_two_holders_of_a_quorum() {
 }
 
 #[test]
-fn s4_a_replica_that_has_not_heard_gives_two_holders_and_fencing_tokens_that_grow() {
+fn lagging_promoted_replica_gives_two_holders_and_growing_tokens() {
+    // S4
     let (plan, _) = search("redis-promotion", Rule::MutualExclusion, |_| {});
     let small = plan
         .shrink(|plan| plan.run_keeping(Keep::Nothing).excused.iter().any(|found| found.rule == Rule::MutualExclusion));
@@ -93,7 +96,8 @@ fn s4_a_replica_that_has_not_heard_gives_two_holders_and_fencing_tokens_that_gro
 /// restarts empty and whose clock is then set forward reports a long one.
 // Q6
 #[test]
-fn s4_a_clock_that_is_set_after_an_empty_restart_gives_two_holders_at_first_sight() {
+fn clock_jump_after_empty_restart_misleads_new_client() {
+    // S4
     let (plan, _) = search("redis-first-sight", Rule::MutualExclusion, |_| {});
     // Only clocks of empty nodes jump: keys that expire early are another counterexample.
     let empty = |plan: &Plan, step: &Step| {
@@ -124,7 +128,8 @@ fn s4_a_clock_that_is_set_after_an_empty_restart_gives_two_holders_at_first_sigh
 }
 
 #[test]
-fn s4_clocks_beyond_the_allowance_and_clocks_that_stand_still_give_two_holders() {
+fn drift_suspend_data_loss_and_eviction_give_two_holders() {
+    // S4
     for name in ["redis-drift-beyond", "redis-suspended", "redis-forgetful", "redis-eviction"] {
         search(name, Rule::MutualExclusion, |_| {});
     }
@@ -133,7 +138,8 @@ fn s4_clocks_beyond_the_allowance_and_clocks_that_stand_still_give_two_holders()
 /// A server may lose an event silently.
 // E4
 #[test]
-fn s4_a_client_that_trusts_its_watches_waits_for_ever_when_events_are_lost() {
+fn client_without_recheck_hangs_when_watch_events_are_lost() {
+    // S4
     let scenario = Scenario::named("etcd-lost-events").unwrap();
     let found = (0..BUDGET).find(|seed| {
         let mut plan = Plan::from_seed(scenario, *seed);

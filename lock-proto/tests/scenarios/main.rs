@@ -39,7 +39,8 @@ fn explain(plan: &Plan, rule: Rule) {
 }
 
 #[test]
-fn s2_under_faults_nothing_breaks_and_after_them_nothing_is_left() {
+fn invariants_hold_under_faults_and_nothing_is_left_after() {
+    // S2
     if number("LOCK_SEED").is_some() || std::env::var("LOCK_BYTES").is_ok() {
         return;
     }
@@ -99,7 +100,8 @@ fn replay() {
 }
 
 #[test]
-fn s5_the_same_seed_gives_the_same_bytes() {
+fn same_seed_gives_same_bytes() {
+    // S5
     for scenario in scenarios() {
         let plan = Plan::from_seed(scenario, 4_711);
         let all = Keep::Lines(usize::MAX);
@@ -115,7 +117,7 @@ fn s5_the_same_seed_gives_the_same_bytes() {
 }
 
 #[test]
-fn any_bytes_make_a_plan_and_fewer_bytes_a_smaller_one() {
+fn any_bytes_make_plan_and_fewer_bytes_make_smaller_plan() {
     for scenario in scenarios() {
         assert!(Plan::from_bytes(scenario, &[]).is_empty());
         let bytes: Vec<u8> = (0..=255).cycle().take(700).collect();
@@ -129,7 +131,7 @@ fn any_bytes_make_a_plan_and_fewer_bytes_a_smaller_one() {
 }
 
 #[test]
-fn names_are_unique_and_every_scenario_says_what_it_breaks() {
+fn scenario_names_are_unique_and_excused_rules_match_bounds() {
     let names: std::collections::BTreeSet<_> = scenarios().iter().map(|scenario| scenario.name).collect();
     assert_eq!(names.len(), scenarios().len());
     for scenario in scenarios() {

@@ -6,7 +6,7 @@ use lock_proto::sim::trace::{Delivery, Point, What};
 use lock_proto::sim::{Plan, Trace, scenarios};
 
 #[test]
-fn a_record_of_a_run_is_in_order_and_tells_what_was_found() {
+fn trace_is_ordered_and_lists_all_violations() {
     for scenario in scenarios() {
         for seed in 0..3 {
             let plan = Plan::from_seed(scenario, seed);

@@ -12,7 +12,8 @@ const TWO: &str = "A and B both hold the lock";
 
 /// A clock that loses a tenth, where the settings allow a hundredth.
 #[test]
-fn s4_a_clock_that_is_too_slow() {
+fn slow_clock_gives_two_holders() {
+    // S4
     let budget = Budget { stalls: 1, ..Budget::default() };
     let world = World { paces: vec![[900, 1_000]], budget, ..World::new() };
     let found = breaks("a clock that is too slow", &world, 8, TWO);
@@ -22,7 +23,8 @@ fn s4_a_clock_that_is_too_slow() {
 /// A clock that loses a hundredth, where the settings allow no drift: the margin is needed.
 // T1
 #[test]
-fn s4_no_allowance_for_drift() {
+fn missing_drift_allowance_gives_two_holders() {
+    // S4
     let budget = Budget { stalls: 1, ..Budget::default() };
     let none = |config: lock_proto::redis::Config| config.drift(Drift { divisor: u32::MAX, margin: Duration::ZERO });
     let world = World { paces: vec![[990, 1_000]], budget, config: none, ..World::new() };
@@ -31,7 +33,8 @@ fn s4_no_allowance_for_drift() {
 
 /// A client is paused after checking its guard. Only a fenced resource rejects its late write.
 #[test]
-fn s4_a_pause_after_the_look_at_the_guard() {
+fn pause_after_guard_check_gives_two_holders() {
+    // S4
     let budget = Budget { stalls: 1, ..Budget::default() };
     let world = World { budget, acts_on_memory: true, ..World::new() };
     let found = breaks("a pause after the look at the guard", &world, 8, TWO);
@@ -39,7 +42,8 @@ fn s4_a_pause_after_the_look_at_the_guard() {
 }
 
 #[test]
-fn s4_a_node_that_forgets() {
+fn data_loss_on_single_node_gives_two_holders() {
+    // S4
     let budget = Budget { forgets: 1, ..Budget::default() };
     let world = World { budget, ..World::new() };
     let found = breaks("a node that forgets", &world, 7, TWO);
@@ -48,7 +52,8 @@ fn s4_a_node_that_forgets() {
 
 /// One node of three is enough: its clock jumps, or it loses its data and does not report that.
 #[test]
-fn s4_a_node_of_a_quorum_that_forgets() {
+fn data_loss_on_quorum_node_gives_two_holders() {
+    // S4
     let budget = Budget { forgets: 1, ..Budget::default() };
     let world = World { nodes: 3, prompt: true, paces: vec![[1_000, 1_000]], budget, ..World::new() };
     let found = breaks("a node of a quorum that forgets", &world, 7, TWO);

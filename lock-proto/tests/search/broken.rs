@@ -20,7 +20,8 @@ fn even_clocks() -> World {
 /// With one token for all attempts, an old compensating delete ends the retried lock.
 // A2
 #[test]
-fn s4_the_same_token_for_every_attempt() {
+fn same_token_for_every_attempt_gives_two_holders() {
+    // S4
     let world = World { budget: Budget { cuts: 2, ..Budget::default() }, ..even_clocks() };
     let actions = caught("same token", Variant::SameToken, world, 11, TWO);
     assert!(actions.iter().any(|action| matches!(action, Action::ExecuteLate(_))), "by something that arrives late");
@@ -29,7 +30,8 @@ fn s4_the_same_token_for_every_attempt() {
 /// A delete that does not compare the token ends another client's lock.
 // U1
 #[test]
-fn s4_a_release_that_is_not_guarded_by_the_token() {
+fn release_without_token_check_gives_two_holders() {
+    // S4
     let world = World { budget: Budget { cuts: 1, ..Budget::default() }, ..even_clocks() };
     caught("blind release", Variant::BlindRelease, world, 9, TWO);
 }
@@ -37,7 +39,8 @@ fn s4_a_release_that_is_not_guarded_by_the_token() {
 /// A renewal that rewrites the key without comparing the token takes it from its new holder.
 // H1
 #[test]
-fn s4_a_renewal_that_outlives_the_release() {
+fn renewal_without_token_check_gives_two_holders() {
+    // S4
     let world = World { acquires: [2, 1], budget: Budget { cuts: 1, ..Budget::default() }, ..even_clocks() };
     let actions = caught("blind renewal", Variant::BlindRenewal, world, 15, TWO);
     assert!(actions.iter().any(|action| matches!(action, Action::ExecuteLate(_))), "by something that arrives late");
@@ -46,6 +49,7 @@ fn s4_a_renewal_that_outlives_the_release() {
 /// A watchdog that is not stopped keeps the key alive for good.
 // H2
 #[test]
-fn s4_a_watchdog_that_outlives_the_release() {
+fn endless_renewal_leaves_key_without_holder() {
+    // S4
     caught("endless renewal", Variant::EndlessRenewal, even_clocks(), 11, "a key lives on, and nobody is there");
 }

@@ -15,7 +15,8 @@ const OUTLIVES: &str = "a hold outlives its first TTL";
 const SUCCESSOR: &str = "one dies, and the other gets it";
 
 #[test]
-fn s6_one_node_and_nothing_goes_wrong_searched_to_the_end() {
+fn exhaustive_search_of_one_node_finds_no_violation() {
+    // S6
     let world = World { settle_every: 200, ..World::new() };
     let expected = [GETS, RELEASES, RENEWS, BOTH, OUTLIVES];
     let outcome = keeps("nothing goes wrong", &world, usize::MAX, 25_000, &expected);
@@ -23,21 +24,24 @@ fn s6_one_node_and_nothing_goes_wrong_searched_to_the_end() {
 }
 
 #[test]
-fn s6_one_node_and_a_connection_breaks() {
+fn one_node_with_broken_connection_has_no_violation() {
+    // S6
     let budget = Budget { cuts: 1, ..Budget::default() };
     let world = World { acquires: [2, 1], budget, settle_every: 200, ..World::new() };
     keeps("one cut", &world, 11, 10_000, &[GETS, RELEASES, RENEWS, BOTH, LATE, REPLACES]);
 }
 
 #[test]
-fn s6_one_node_and_two_connections_break() {
+fn one_node_with_two_broken_connections_has_no_violation() {
+    // S6
     let budget = Budget { cuts: 2, ..Budget::default() };
     let world = World { budget, settle_every: 200, ..World::new() };
     keeps("two cuts", &world, 9, 20_000, &[GETS, RELEASES, RENEWS, BOTH, LATE, REPLACES]);
 }
 
 #[test]
-fn s6_one_node_and_everything_goes_wrong_once() {
+fn one_node_with_one_fault_of_each_kind_has_no_violation() {
+    // S6
     let budget = Budget { cuts: 1, crashes: 1, stalls: 1, cancels: 1, ..Budget::default() };
     let world = World { budget, settle_every: 200, ..World::new() };
     keeps("one of each", &world, 8, 20_000, &[GETS, LOSES, RELEASES, RENEWS, LATE, REPLACES, SUCCESSOR]);
@@ -46,7 +50,8 @@ fn s6_one_node_and_everything_goes_wrong_once() {
 /// A lock is handed over locally, or a local wait is cancelled.
 // A8
 #[test]
-fn s6_one_node_and_two_wishes_in_one_client() {
+fn one_node_with_two_local_acquisitions_has_no_violation() {
+    // S6
     let budget = Budget { cuts: 1, cancels: 1, ..Budget::default() };
     let world = World { acquires: [2, 1], at_once: 2, budget, settle_every: 200, ..World::new() };
     keeps("two requests at once", &world, 9, 15_000, &[GETS, RELEASES, RENEWS, LATE, REPLACES]);
@@ -54,7 +59,8 @@ fn s6_one_node_and_two_wishes_in_one_client() {
 
 /// Replies arrive at once or never, so that the same depth covers more time.
 #[test]
-fn s6_one_node_and_longer_lives() {
+fn one_node_over_longer_runs_has_no_violation() {
+    // S6
     let budget = Budget { crashes: 1, stalls: 1, ..Budget::default() };
     let world = World { prompt: true, budget, settle_every: 400, ..World::new() };
     let expected = [GETS, LOSES, RELEASES, LATE_BACK, RENEWS, BOTH, LATE, OUTLIVES, SUCCESSOR];
@@ -62,7 +68,8 @@ fn s6_one_node_and_longer_lives() {
 }
 
 #[test]
-fn s6_three_nodes_and_a_connection_breaks() {
+fn three_nodes_with_broken_connection_have_no_violation() {
+    // S6
     let budget = Budget { cuts: 1, ..Budget::default() };
     let paces = vec![[990, 1_010]];
     let world = World { nodes: 3, prompt: true, paces, budget, settle_every: 400, ..World::new() };
@@ -70,7 +77,8 @@ fn s6_three_nodes_and_a_connection_breaks() {
 }
 
 #[test]
-fn s6_three_nodes_and_a_client_stands_still() {
+fn three_nodes_with_paused_client_have_no_violation() {
+    // S6
     let budget = Budget { stalls: 1, ..Budget::default() };
     let paces = vec![[990, 1_010]];
     let world = World { nodes: 3, prompt: true, paces, budget, settle_every: 400, ..World::new() };

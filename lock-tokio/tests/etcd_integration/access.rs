@@ -33,7 +33,7 @@ fn assert_refused(failure: &AcquireError, words: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wrong_password_is_told_at_once_and_tried_no_more_than_asked() {
+async fn wrong_password_is_refused_with_bounded_login_attempts() {
     let etcd = guarded();
     let before = calls(&etcd, "Authenticate");
     for (user, password) in [("worker", "wrong!"), ("nobody", "secret")] {
@@ -62,7 +62,7 @@ async fn a_wrong_password_is_told_at_once_and_tried_no_more_than_asked() {
 /// rejected like single requests.
 // E11
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_login_nothing_is_done_together_either() {
+async fn batch_without_login_is_refused() {
     let etcd = guarded();
     let nobody = with(Config::parse(&format!("etcd://{}", etcd.address())).unwrap());
     let locks: Vec<_> = (0..20).map(|n| nobody.lock(format!("jobs/{n}")).acquire()).collect();
@@ -76,7 +76,7 @@ async fn without_a_login_nothing_is_done_together_either() {
 
 /// The session of such a client has no key, and ends with the client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_name_that_is_not_allowed_is_told_at_once_and_leaves_nothing() {
+async fn forbidden_name_is_refused_and_leaves_nothing() {
     let etcd = guarded();
     let ours = worker(&etcd);
     let held = take(&ours, "jobs/1").await;
@@ -98,7 +98,7 @@ async fn a_name_that_is_not_allowed_is_told_at_once_and_leaves_nothing() {
 
 /// A waiter learns of it at the head of the queue, and blocks others until its session ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rights_that_are_taken_away_while_waiting() {
+async fn waiter_with_revoked_permission_is_refused() {
     let etcd = guarded();
     let root = with(settings(&etcd, "root", "root-secret"));
     let ours = with(settings(&etcd, "worker", "secret").session_ttl(ms(2000)));
@@ -117,7 +117,7 @@ async fn rights_that_are_taken_away_while_waiting() {
 
 /// An expired login is repeated, without any effect on holders and waiters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_login_that_runs_out_is_renewed() {
+async fn expired_login_is_renewed() {
     let etcd = Etcd::builder().user("worker", "secret", Some("jobs/")).token_ttl(1).start();
     let quick = || with(settings(&etcd, "worker", "secret").session_ttl(ms(3000)));
     let (holder, waiter) = (quick(), quick());

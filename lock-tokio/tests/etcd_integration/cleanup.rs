@@ -27,7 +27,7 @@ impl Random {
 /// before or during the creation of its key, in the queue, or when the lock is offered. The
 /// sessions live on, so no key expires.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquisition_dropped_after_any_number_of_polls_leaves_no_key() {
+async fn acquisition_dropped_after_any_poll_leaves_no_key() {
     let etcd = Etcd::start();
     let rival = with(config(&etcd).session_ttl(LONG_TTL));
     let mut random = Random(1);
@@ -79,7 +79,7 @@ async fn an_acquisition_dropped_after_any_number_of_polls_leaves_no_key() {
 /// No key and no lease is left at the very end of a shutdown.
 // U2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shutdown_leaves_no_key_and_no_lease() {
+async fn shutdown_leaves_no_key_or_lease() {
     let etcd = Etcd::start();
     let (ours, other) = (client(&etcd), client(&etcd));
     let elsewhere = take(&other, "other's").await;
@@ -112,7 +112,7 @@ async fn a_shutdown_leaves_no_key_and_no_lease() {
 
 /// The same without a shutdown: the last handle is dropped with a waiter, and with a guard.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_is_dropped_leaves_nothing() {
+async fn dropped_client_leaves_nothing() {
     let etcd = Etcd::start();
     let rival = client(&etcd);
     let held = take(&rival, "a").await;

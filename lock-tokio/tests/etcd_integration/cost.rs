@@ -15,7 +15,7 @@ use crate::kit::{
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_uncontended_lock_and_unlock_cost_two_calls() {
+async fn uncontended_lock_cycle_costs_two_calls() {
     const CYCLES: u64 = 50;
     let etcd = Etcd::start();
     let client = with(config(&etcd).session_ttl(LONG_TTL));
@@ -44,7 +44,7 @@ async fn an_uncontended_lock_and_unlock_cost_two_calls() {
 /// A local hand-over needs no request.
 // E1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn passing_on_inside_a_client_costs_no_call() {
+async fn local_hand_over_costs_no_call() {
     let etcd = Etcd::start();
     let client = with(config(&etcd).session_ttl(LONG_TTL).handover_window(LONG_TTL));
     let mut guard = take(&client, "a").await;
@@ -66,7 +66,7 @@ async fn passing_on_inside_a_client_costs_no_call() {
 /// Requests of many tasks for different names share few calls, and each gets its own reply.
 // E11
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_tasks_share_their_calls() {
+async fn concurrent_requests_share_calls() {
     const TASKS: usize = 32;
     const CYCLES: u64 = 50;
     let etcd = Etcd::start();
@@ -106,7 +106,7 @@ async fn many_tasks_share_their_calls() {
 /// All locks of a session share one keep-alive every third of the TTL.
 // E1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_locks_on_one_session() {
+async fn ten_thousand_locks_share_one_keep_alive() {
     const LOCKS: usize = 10_000;
     const AT_ONCE: usize = 64;
     let etcd = Etcd::start();
@@ -140,7 +140,7 @@ async fn ten_thousand_locks_on_one_session() {
 /// A lock with a custom TTL or manual renewal has a separate lease, which ends with the lock.
 // E1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_of_its_own_ends_with_its_lock() {
+async fn separate_lease_ends_with_its_lock() {
     use lock_tokio::Renew;
 
     let etcd = Etcd::start();
@@ -175,7 +175,7 @@ async fn a_lease_of_its_own_ends_with_its_lock() {
 /// released or a TTL has passed.
 // H6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bounded_hold_keeps_its_key_until_the_guard_is_back() {
+async fn bounded_hold_retains_key_until_release_or_expiry() {
     use lock_tokio::Renew;
     use lock_tokio::redis::{Blocked, Loss};
 

@@ -9,7 +9,7 @@ use lock_tokio::redis::Blocked;
 use crate::kit::{Etcdctl, assert_clean, client, in_time, release, shut_down, take, wait_for, wait_until_blocked};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn etcdctl_locks_before_and_after_us() {
+async fn etcdctl_lock_shares_queue_with_client() {
     let etcd = Etcd::start();
     let client = client(&etcd);
     let first = Etcdctl::start(&etcd, &["lock", "--ttl=2", "a"]);
@@ -33,7 +33,7 @@ async fn etcdctl_locks_before_and_after_us() {
 /// A dead holder is succeeded when its lease expires, and not before.
 // E2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn etcdctl_dies_with_the_lock() {
+async fn killed_etcdctl_is_succeeded_after_lease_expires() {
     let etcd = Etcd::start();
     let client = client(&etcd);
     let mut other = Etcdctl::start(&etcd, &["lock", "--ttl=2", "a"]);
@@ -79,7 +79,7 @@ async fn revisions_grow_across_clients() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn etcdctl_stands_for_election_before_and_after_us() {
+async fn etcdctl_elect_shares_queue_with_client() {
     let etcd = Etcd::start();
     let client = client(&etcd);
     let election = client.election("board");

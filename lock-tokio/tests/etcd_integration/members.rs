@@ -44,7 +44,7 @@ async fn assert_clean(member: &Etcd) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn its_member_is_killed_while_it_holds() {
+async fn hold_survives_killed_member() {
     let mut cluster = EtcdCluster::start(3);
     let client = with(cluster_config(&cluster));
     let guard = take(&client, "a").await;
@@ -58,7 +58,7 @@ async fn its_member_is_killed_while_it_holds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn its_member_is_killed_while_it_waits() {
+async fn waiter_survives_killed_member() {
     let mut cluster = EtcdCluster::start(3);
     let client = with(cluster_config(&cluster));
     let at = member_of(&cluster, &client).await;
@@ -86,7 +86,7 @@ async fn its_member_is_killed_while_it_waits() {
 /// A member stops with requests in flight. Repeated on another member, they count once.
 // E3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn its_member_is_killed_while_it_acquires() {
+async fn acquisition_survives_killed_member() {
     let mut cluster = EtcdCluster::start(3);
     let client = with(cluster_config(&cluster));
     let at = member_of(&cluster, &client).await;
@@ -103,7 +103,7 @@ async fn its_member_is_killed_while_it_acquires() {
 
 /// The same with a member that resumes. What it executes is undone before the session ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn its_member_stops_while_it_acquires_and_goes_on_later() {
+async fn requests_executed_by_resumed_member_are_undone() {
     let cluster = EtcdCluster::start(3);
     let client = with(cluster_config(&cluster));
     let held = take(&client, "held").await;
@@ -133,7 +133,7 @@ async fn take_many(client: &Client) -> Vec<Guard> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_leader_is_killed() {
+async fn holder_and_waiter_survive_killed_leader() {
     let mut cluster = EtcdCluster::start(3);
     let leader = cluster.leader();
     // Either one client is connected to the leader, or none is.
@@ -154,7 +154,7 @@ async fn the_leader_is_killed() {
 /// Without a majority nothing is confirmed, and the lock is lost in time, whichever member is left.
 // T1, T2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_of_three_are_killed_and_come_back() {
+async fn lost_majority_expires_hold_and_waiter_recovers() {
     let mut cluster = EtcdCluster::start(3);
     let ttl = ms(3000);
     let client = with(cluster_config(&cluster).session_ttl(ttl));
@@ -187,7 +187,7 @@ async fn two_of_three_are_killed_and_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn its_member_stops_while_it_holds_and_others_wait() {
+async fn hold_and_hand_over_survive_paused_member() {
     let cluster = EtcdCluster::start(3);
     let client = with(cluster_config(&cluster));
     let guard = take(&client, "a").await;

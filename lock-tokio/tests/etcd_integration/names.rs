@@ -18,7 +18,7 @@ fn count(etcd: &Etcd) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_go_byte_for_byte() {
+async fn names_are_sent_byte_for_byte() {
     let etcd = Etcd::start();
     let (ours, other) = (client(&etcd), client(&etcd));
     let every: Vec<u8> = (0..=255).chain(0..=255).collect();
@@ -42,7 +42,7 @@ async fn names_go_byte_for_byte() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_name_that_is_empty_or_too_long_is_refused_before_anything_is_sent() {
+async fn empty_or_overlong_name_is_rejected_and_leaves_nothing() {
     let etcd = Etcd::start();
     let client = client(&etcd);
     for name in [String::new(), "x".repeat(513)] {
@@ -59,7 +59,7 @@ async fn a_name_that_is_empty_or_too_long_is_refused_before_anything_is_sent() {
 
 /// A foreign key in the queue would block it for good. It is reported at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_foreign_key_is_named() {
+async fn foreign_key_in_queue_is_reported() {
     let etcd = Etcd::start();
     let client = client(&etcd);
     let in_the_way = |failure: AcquireError, key: &str| {
@@ -93,7 +93,7 @@ async fn a_foreign_key_is_named() {
 
 /// Another client is already waiting behind the foreign key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_foreign_key_is_found_behind_a_waiter() {
+async fn foreign_key_is_reported_once_it_is_predecessor() {
     let etcd = Etcd::start();
     let client = client(&etcd);
     etcd.put("a/readme", "data");
@@ -114,7 +114,7 @@ async fn a_foreign_key_is_found_behind_a_waiter() {
 
 /// A foreign key does not lead: the leader of the election `a/b` is not that of `a`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_foreign_key_does_not_lead() {
+async fn key_of_nested_election_is_not_leader() {
     let etcd = Etcd::start();
     let client = client(&etcd);
     let nested = in_time("elected", client.election("a/b").campaign("nested")).await.unwrap();

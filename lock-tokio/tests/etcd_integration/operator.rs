@@ -21,7 +21,7 @@ fn lease_of(key: &str) -> &str {
 /// The waiter's own session ends (case M1 of other clients): it must not wait without a key.
 // E4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_lease_is_revoked_while_waiting() {
+async fn waiter_with_revoked_lease_queues_again() {
     let etcd = Etcd::start();
     let (holder, waiter) = (with(config(&etcd).session_ttl(LONG_TTL)), with(config(&etcd).session_ttl(LONG_TTL)));
     let guard = take(&holder, "a").await;
@@ -49,7 +49,7 @@ async fn the_lease_is_revoked_while_waiting() {
 
 /// A revoked lease is a loss, long before its expiry, and the next waiter gets the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_lease_is_revoked_while_held() {
+async fn revoked_lease_ends_hold_and_serves_next_waiter() {
     let etcd = Etcd::start();
     let (holder, waiter) = (with(config(&etcd).session_ttl(ms(6000))), client(&etcd));
     let guard = take(&holder, "a").await;
@@ -75,7 +75,7 @@ async fn the_lease_is_revoked_while_held() {
 /// The lease lives, so only the key itself shows the loss.
 // E9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_own_key_is_deleted_during_a_long_hold() {
+async fn key_deleted_during_long_hold_is_noticed_by_watch() {
     let etcd = Etcd::start();
     let client = with(config(&etcd).session_ttl(ms(2000)));
     let guard = take(&client, "a").await;
@@ -95,7 +95,7 @@ async fn the_own_key_is_deleted_during_a_long_hold() {
 /// The key was deleted before the watch was opened. The read after the opening finds that.
 // E9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_own_key_is_deleted_early_in_a_long_hold() {
+async fn key_deleted_before_watch_opens_is_noticed() {
     let etcd = Etcd::start();
     let client = with(config(&etcd).session_ttl(ms(3000)));
     let guard = take(&client, "a").await;
@@ -109,7 +109,7 @@ async fn the_own_key_is_deleted_early_in_a_long_hold() {
 /// A short hold learns of it at its release, which reports that another client has the lock.
 // U1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_own_key_is_deleted_during_a_short_hold() {
+async fn key_deleted_during_short_hold_is_reported_by_release() {
     let etcd = Etcd::start();
     let (ours, other) = (with(config(&etcd).session_ttl(LONG_TTL)), client(&etcd));
     let guard = take(&ours, "a").await;
@@ -130,7 +130,7 @@ async fn the_own_key_is_deleted_during_a_short_hold() {
 /// A waiter whose key was deleted queues again at the end.
 // E4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_own_key_is_deleted_while_waiting() {
+async fn waiter_with_deleted_key_queues_again_at_end() {
     let etcd = Etcd::start();
     let (holder, first, second) = (client(&etcd), client(&etcd), client(&etcd));
     let guard = take(&holder, "a").await;
@@ -159,7 +159,7 @@ async fn the_own_key_is_deleted_while_waiting() {
 /// Compacted history is no error (case M2 of other clients), even before watches are reopened.
 // E4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn compaction_while_waiting() {
+async fn waiter_survives_compaction() {
     let mut etcd = Etcd::start();
     let (holder, waiter) = (with(config(&etcd).session_ttl(LONG_TTL)), with(config(&etcd).session_ttl(LONG_TTL)));
     let guard = take(&holder, "a").await;

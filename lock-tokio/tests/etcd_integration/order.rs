@@ -24,7 +24,7 @@ struct ServedWaiter {
 /// Each client has one place in the queue for all its waiters, which take turns in FIFO order for a
 /// limited time. Between clients the order is that of their keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_waiters_of_two_clients_are_served_in_revision_order() {
+async fn hundred_waiters_are_served_in_revision_order() {
     const EACH: usize = 50;
     let etcd = Etcd::start();
     let gate = take(&client(&etcd), "a").await;
@@ -86,7 +86,7 @@ async fn wait_for_settled(etcd: &Etcd) -> u64 {
 /// the delete, and the read of the next holder. Each further waiter woken would add one.
 // E5
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_wakes_the_next_waiter_and_nobody_else() {
+async fn release_wakes_only_next_waiter() {
     const CLIENTS: usize = 10;
     let etcd = Etcd::start();
     let clients: Vec<Client> = (0..CLIENTS).map(|_| with(config(&etcd).session_ttl(LONG_TTL))).collect();
@@ -116,7 +116,7 @@ async fn a_release_wakes_the_next_waiter_and_nobody_else() {
 /// a read for each of two watches that may have opened late, a read on wake-up, and one to leave.
 /// If a release woke all nine, there would be more than ten.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_cycles_of_ten_clients_wake_nobody_in_vain() {
+async fn contended_cycle_costs_at_most_five_transactions() {
     const CLIENTS: usize = 10;
     const CYCLES: u64 = 100;
     let etcd = Etcd::start();

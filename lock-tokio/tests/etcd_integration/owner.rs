@@ -28,7 +28,7 @@ fn guarded_put(etcd: &Etcd, owner: &OwnerKey, value: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_holds_while_the_lock_is_held_and_not_after() {
+async fn owner_guard_is_valid_only_while_lock_is_held() {
     let etcd = Etcd::start();
     let (ours, other) = (client(&etcd), client(&etcd));
     // After a release.
@@ -60,7 +60,7 @@ async fn it_holds_while_the_lock_is_held_and_not_after() {
 /// A local hand-over may keep the key, but not if an owner guard was requested.
 // E7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_fails_after_the_lock_was_passed_on_inside_the_client() {
+async fn owner_guard_fails_after_local_hand_over() {
     let etcd = Etcd::start();
     let client = with(config(&etcd).session_ttl(LONG_TTL).handover_window(LONG_TTL));
     let mut guard = take(&client, "a").await;

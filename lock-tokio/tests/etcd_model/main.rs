@@ -19,7 +19,7 @@ fn seeds() -> u64 {
 }
 
 #[test]
-fn generated_steps_have_the_same_effects() {
+fn model_matches_etcd_on_generated_steps() {
     for seed in 1..=seeds() {
         let mut pair = Pair::new(ClusterConfig::new(1, seed), Etcd::start());
         pair.open_streams();
@@ -30,7 +30,7 @@ fn generated_steps_have_the_same_effects() {
 }
 
 #[test]
-fn users_may_do_the_same() {
+fn model_matches_etcd_with_users() {
     for seed in 1..=seeds() {
         let server = Etcd::start();
         for line in [

@@ -47,7 +47,7 @@ fn create(create: WatchCreateRequest) -> Step {
 }
 
 #[test]
-fn a_lease_ends_in_both() {
+fn lease_expires_in_model_and_etcd() {
     let mut pair = Pair::new(quick(1), Etcd::start());
     pair.open_streams();
     pair.step(&create(WatchCreateRequest { key: "l".into(), range_end: "m".into(), ..WatchCreateRequest::default() }));
@@ -102,7 +102,7 @@ struct AlarmRequest {
 struct AlarmResponse {}
 
 #[test]
-fn a_full_database_refuses_the_same() {
+fn full_database_rejects_same_requests() {
     let mut pair = Pair::new(quick(1), Etcd::start());
     pair.open_streams();
     let mut generator = pair.generator(77);
@@ -119,7 +119,7 @@ fn a_full_database_refuses_the_same() {
 }
 
 #[test]
-fn limits_are_the_same() {
+fn limits_match_etcd() {
     let mut pair = Pair::new(quick(1), Etcd::start());
     pair.open_streams();
     let many = |n: usize| txn((0..n).map(|i| put(format!("k{i}"), "v", 0)).collect());
@@ -205,7 +205,7 @@ fn replies(runtime: &Runtime, real: &RealConnection) -> Vec<Status> {
 }
 
 #[test]
-fn a_member_that_is_left_alone_says_the_same() {
+fn member_without_quorum_returns_same_errors() {
     let runtime = runtime();
     let mut cluster = EtcdCluster::start(3);
     let leader = cluster.leader();

@@ -50,7 +50,7 @@ fn acl_log(redis: &Redis) -> String {
 
 /// The documented ACL rules are sufficient for everything that a client does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_documented_rules_are_enough() {
+async fn documented_acl_rules_are_sufficient() {
     let redis = Redis::start();
     let all = [&NEEDED[..], &WAKING, &WAITING, &COMPARING].concat();
     let ours = with(user(&redis, &["job:*", "lock-proto:fence"], &all));
@@ -86,7 +86,7 @@ async fn the_documented_rules_are_enough() {
 /// Each of these commands is needed. A missing permission is reported with the server's message.
 // P2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_needed_command_is_missing() {
+async fn missing_required_command_is_reported() {
     for missing in NEEDED {
         let redis = Redis::start();
         let some: Vec<_> = [&NEEDED[..], &WAKING, &WAITING].concat().into_iter().filter(|c| *c != missing).collect();
@@ -105,7 +105,7 @@ async fn a_needed_command_is_missing() {
 /// Without the wake-up commands the client polls.
 // A7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_of_the_wake_up_is_missing() {
+async fn client_polls_without_wake_up_commands() {
     for missing in [&WAKING[..], &WAITING].concat() {
         let redis = Redis::start();
         let some: Vec<_> = [&NEEDED[..], &WAKING, &WAITING].concat().into_iter().filter(|c| *c != missing).collect();
@@ -121,7 +121,7 @@ async fn a_command_of_the_wake_up_is_missing() {
 /// A user without access to the fence counter leaves nothing behind, and can disable fencing.
 // A1, A9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_fence_counter_is_forbidden() {
+async fn forbidden_fence_counter_is_refused_unless_fencing_is_off() {
     let redis = Redis::start();
     let all = [&NEEDED[..], &WAKING, &WAITING].concat();
     let config = user(&redis, &["job:*"], &all);
@@ -140,7 +140,7 @@ async fn the_fence_counter_is_forbidden() {
 /// Revoked permissions end a wait; once restored, the lock can be acquired.
 // P2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rights_come_and_go() {
+async fn revoked_login_ends_wait_and_restored_login_locks_again() {
     let redis = Redis::builder().password("first").start();
     let ours = client(&redis);
     let guard = take(&ours, "a", LONG_TTL).await;
@@ -173,7 +173,7 @@ async fn rights_come_and_go() {
 /// A lock in a separate database.
 // P1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_database() {
+async fn databases_are_isolated() {
     let redis = Redis::start();
     let guard = take(&with(Config::new([endpoint(&format!("{}/3", redis.url()))])), "a", LONG_TTL).await;
     // The same name in another database is a different lock.
@@ -190,7 +190,7 @@ async fn another_database() {
 /// Servers in cluster mode are rejected with a clear error before anything is taken.
 // P2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_is_refused_before_anything_is_taken() {
+async fn redis_cluster_is_refused_without_leaving_keys() {
     for served in [true, false] {
         let start = || Redis::builder().arg("cluster-enabled", "yes").start();
         let servers = [start(), start(), start()];
@@ -227,7 +227,7 @@ async fn a_cluster_is_refused_before_anything_is_taken() {
 /// A user with access to the locks' own keys only can release, even in a batch, and poll.
 // U1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_keys_of_the_locks_alone_are_enough() {
+async fn access_to_lock_keys_alone_is_sufficient() {
     let redis = Redis::start();
     let all = [&NEEDED[..], &WAKING, &WAITING].concat();
     let few = ["eval", "evalsha", "get", "set", "pttl", "pexpire", "del"];

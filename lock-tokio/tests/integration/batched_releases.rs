@@ -36,7 +36,8 @@ async fn release_all(redis: &Redis, guards: Vec<Guard>) -> (Vec<Release>, u64) {
 }
 
 #[tokio::test]
-async fn p4_forty_locks_take_three_commands() {
+async fn forty_releases_take_three_commands() {
+    // P4
     let redis = Redis::start();
     let client = client(&redis);
     for flushed in [false, true] {
@@ -53,7 +54,8 @@ async fn p4_forty_locks_take_three_commands() {
 }
 
 #[tokio::test]
-async fn p4_each_lock_has_an_end_of_its_own() {
+async fn batched_releases_report_individual_outcomes() {
+    // P4
     let redis = Redis::start();
     let far = Duration::from_secs(3600);
     let [client, other] = [1, 2].map(|_| with(config(&redis).poll(Backoff::fixed(far))));

@@ -14,7 +14,7 @@ use crate::workers::Workers;
 /// Scripts that the server has dropped are sent again, without an effect on the holder.
 // P1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn script_flush_while_held() {
+async fn hold_survives_script_flush() {
     let redis = Redis::start();
     let client = client(&redis);
     let guard = take(&client, "a", ms(600)).await;
@@ -32,7 +32,7 @@ async fn script_flush_while_held() {
 /// Also if the scripts are dropped repeatedly, with many requests in flight.
 // P1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn script_flush_under_load() {
+async fn locks_survive_script_flush_under_load() {
     let redis = Redis::start();
     let clients = [client(&redis), client(&redis)];
     let mut operator = redis.connect();
@@ -48,7 +48,7 @@ async fn script_flush_under_load() {
 /// every waiter is served, and nothing is left behind.
 // A3, A4, M8
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn client_kill_under_load() {
+async fn locks_survive_client_kill_under_load() {
     let redis = Redis::start();
     let quick = || with(config(&redis).reconnect(Backoff::fixed(ms(5))));
     let clients = [quick(), quick()];
@@ -63,7 +63,7 @@ async fn client_kill_under_load() {
 
 /// The same with the default reconnect backoff, and one name for all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn client_kill_with_one_name() {
+async fn contended_lock_survives_client_kill() {
     let redis = Redis::start();
     let clients = [client(&redis), client(&redis), client(&redis)];
     let mut operator = redis.connect();
@@ -78,7 +78,7 @@ async fn client_kill_with_one_name() {
 /// A full server rejects new locks with an error, keeps held locks and releases them.
 // P2, A1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn maxmemory_reached() {
+async fn full_server_rejects_new_locks_and_renews_held_ones() {
     for fencing in [true, false] {
         let redis = Redis::start();
         let client = with(config(&redis).fencing(fencing).poll(Backoff::fixed(ms(20))));
@@ -105,7 +105,7 @@ async fn maxmemory_reached() {
 /// promoted back in time. Waiters keep waiting, including those blocked in the server.
 // P2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_is_demoted_and_promoted_back() {
+async fn hold_survives_demotion_and_promotion_of_server() {
     let redis = Redis::start();
     // No master there: the server keeps its data and tries to connect.
     let nowhere = Redis::start().port().to_string();
@@ -137,7 +137,7 @@ async fn a_server_is_demoted_and_promoted_back() {
 /// A change of role unblocks waiters (`UNBLOCKED`), which is no rejection: they subscribe again.
 // A7, P2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_listens_again_after_a_change_of_role() {
+async fn waiter_resubscribes_after_role_change() {
     let redis = Redis::start();
     redis.cli(&["SET", "a", "somebody", "PX", "60000"]);
     let nowhere = Redis::start().port().to_string();
@@ -155,7 +155,7 @@ async fn a_waiter_listens_again_after_a_change_of_role() {
 
 /// The same with a transient error (`NOREPLICAS`, or `LOADING` after a restart).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_listens_as_soon_as_the_server_lets_it() {
+async fn waiter_subscribes_once_transient_error_clears() {
     let redis = Redis::start();
     redis.cli(&["SET", "a", "somebody", "PX", "60000"]);
     redis.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]);

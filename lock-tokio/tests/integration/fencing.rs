@@ -22,7 +22,7 @@ fn counter(redis: &Redis) -> u64 {
 /// Over all names of a namespace, all clients, and the loss of all data.
 // A9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_grows_over_the_loss_of_the_data() {
+async fn fence_grows_after_data_loss() {
     let mut redis = Redis::start();
     let clients = [client(&redis), client(&redis)];
     let mut last = 0;
@@ -47,7 +47,7 @@ async fn it_grows_over_the_loss_of_the_data() {
 /// A holder whose lock was flushed, and its successor.
 // A9, H2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_grows_over_a_flush_while_held() {
+async fn fence_grows_after_flush_while_held() {
     let redis = Redis::start();
     let (first, second) = (client(&redis), client(&redis));
     let guard = take(&first, "a", ms(900)).await;
@@ -64,7 +64,7 @@ async fn it_grows_over_a_flush_while_held() {
 /// A counter ahead of the clock is incremented.
 // A9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_grows_with_a_clock_that_is_behind() {
+async fn fence_grows_if_counter_is_ahead_of_clock() {
     let redis = Redis::start();
     let client = client(&redis);
     let before = fence(&client, "a").await;
@@ -94,7 +94,7 @@ async fn burst(client: Client, name: String) -> u64 {
 /// The counter is lost after a burst of grants, each of which minted as many tokens as allowed.
 // A9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_grows_over_the_loss_of_the_counter_after_a_burst() {
+async fn fence_grows_after_counter_loss_following_burst() {
     let redis = Redis::start();
     let client = with(config(&redis).fence_block(MAX_FENCE_BLOCK));
     for _ in 0..3 {
@@ -120,7 +120,7 @@ async fn work(client: Client, seen: Arc<Mutex<Vec<u64>>>) {
 /// Waiters of one client hand the lock over, and every second one must mint tokens.
 // A9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_grows_while_the_lock_is_passed_on_and_tokens_run_out() {
+async fn fence_grows_when_local_hand_overs_exhaust_tokens() {
     let redis = Redis::start();
     let client = with(config(&redis).fence_block(2).handover_window(LONG_TTL));
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -135,7 +135,7 @@ async fn it_grows_while_the_lock_is_passed_on_and_tokens_run_out() {
 /// A replica without the last grants is promoted.
 // A9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_grows_over_the_promotion_of_a_stale_replica() {
+async fn fence_grows_after_promotion_of_stale_replica() {
     let mut master = Redis::start();
     let replica = Redis::builder().replica_of(&master).start();
     let linked = || replica.cli(&["INFO", "replication"]).contains("master_link_status:up");

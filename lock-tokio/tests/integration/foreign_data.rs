@@ -15,7 +15,7 @@ const DATA: [&[&str]; 4] =
 /// An error at once with the server's message. The data stays unchanged.
 // A10
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn data_of_another_type_is_no_lock() {
+async fn data_of_other_type_is_reported_as_key_in_use() {
     let redis = Redis::start();
     for fencing in [true, false] {
         for data in DATA {
@@ -38,7 +38,7 @@ async fn data_of_another_type_is_no_lock() {
 /// Also during a wait.
 // A10
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn data_that_takes_the_place_of_a_lock_ends_the_wait() {
+async fn data_replacing_awaited_lock_ends_wait() {
     let redis = Redis::start();
     redis.cli(&["SET", "a", "somebody", "PX", "60000"]);
     let client = with(config(&redis).poll(Backoff::fixed(ms(20))));
@@ -57,7 +57,7 @@ async fn data_that_takes_the_place_of_a_lock_ends_the_wait() {
 /// Data in place of a held lock is a definite "not mine".
 // H2, U1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn data_that_takes_the_place_of_a_lock_that_is_held() {
+async fn data_replacing_held_lock_is_reported_as_taken() {
     let redis = Redis::start();
     let client = client(&redis);
     let guard = take(&client, "a", ms(3000)).await;
@@ -73,7 +73,7 @@ async fn data_that_takes_the_place_of_a_lock_that_is_held() {
 /// An invalid counter is an error before anything is written.
 // A1, A9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fence_counter_that_is_none() {
+async fn invalid_fence_counter_is_reported_as_key_in_use() {
     let counter = "lock-proto:fence";
     let redis = Redis::start();
     for spoiled in [
@@ -88,7 +88,7 @@ async fn a_fence_counter_that_is_none() {
 
 /// The same for numbers without room to increment, and for other values.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fence_counter_out_of_range() {
+async fn out_of_range_fence_counter_is_reported_as_key_in_use() {
     let counter = "lock-proto:fence";
     let redis = Redis::start();
     for number in ["inf", "nan", "1e300", "9007199254740993", "9223372036854775807"] {
@@ -114,7 +114,7 @@ async fn refuses_to_count_on(redis: &Redis, counter: &str, spoiled: &[&str]) {
 /// A key without a TTL is reported, and the client keeps waiting.
 // A10
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_without_expiry() {
+async fn key_without_expiry_is_reported_and_waited_for() {
     let redis = Redis::start();
     redis.cli(&["SET", "a", "somebody"]);
     let client = with(config(&redis).poll(Backoff::fixed(ms(20))));

@@ -75,7 +75,8 @@ async fn server_of_another_protocol_is_recognised() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn p3_nested_arrays() {
+async fn deeply_nested_reply_is_rejected() {
+    // P3
     let nest: Behaviour = |conn| {
         conn.request()?;
         conn.write(&b"*1\r\n".repeat(10_000))?;
@@ -93,7 +94,8 @@ async fn p3_nested_arrays() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn p3_lengths_of_2_to_the_62() {
+async fn huge_reply_lengths_are_rejected() {
+    // P3
     let bulk: Behaviour = |conn| {
         conn.request()?;
         conn.write(b"$4611686018427387904\r\n")?;
@@ -110,7 +112,8 @@ async fn p3_lengths_of_2_to_the_62() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn p3_endless_garbage() {
+async fn endless_garbage_is_rejected() {
+    // P3
     let noise: Behaviour = |conn| {
         conn.request()?;
         conn.flood(b"\x00\xff garbage", FLOOD)
@@ -138,7 +141,8 @@ async fn p3_endless_garbage() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn p3_replies_that_nobody_asked_for() {
+async fn unrequested_replies_are_rejected() {
+    // P3
     let talkative: Behaviour = |conn| conn.flood(b":1\r\n", FLOOD);
     // The first one may look like a malformed reply to the request.
     expect_fault("", talkative, &[breach(Breach::Unsolicited), breach(Breach::WrongReply)]).await;
@@ -151,7 +155,8 @@ async fn p3_replies_that_nobody_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn p3_half_a_reply_and_silence() {
+async fn partial_reply_times_out() {
+    // P3
     let half: Behaviour = |conn| {
         conn.request()?;
         conn.write(b"*2\r\n:1\r\n:17")?;
@@ -171,7 +176,8 @@ async fn p3_half_a_reply_and_silence() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn p3_a_million_pushes() {
+async fn too_many_pushes_drop_connection() {
+    // P3
     let pushes: Behaviour = |conn| {
         conn.request()?;
         conn.write(b"%0\r\n")?;
@@ -193,7 +199,8 @@ async fn p3_a_million_pushes() {
 
 /// Unsent data uses little memory, and the client gives up in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn p3_a_server_that_never_reads() {
+async fn unread_requests_use_bounded_memory() {
+    // P3
     let peer = Peer::start(|conn| {
         conn.stall();
         Ok(())
@@ -216,7 +223,8 @@ async fn p3_a_server_that_never_reads() {
 /// Reconnect backoff grows, so there are only a few connections a second.
 // P1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn p3_a_server_that_hangs_up_at_once() {
+async fn server_that_hangs_up_is_retried_with_backoff() {
+    // P3
     let at_once: Behaviour = |_| Ok(());
     let after_the_request: Behaviour = |conn| conn.request();
     for behaviour in [at_once, after_the_request] {
@@ -241,7 +249,7 @@ async fn p3_a_server_that_hangs_up_at_once() {
 /// A grant from such a server is valid by the client's clock only.
 // T1, T2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_and_then_nonsense() {
+async fn grant_followed_by_garbage_expires_within_ttl() {
     let generous: Behaviour = |conn| {
         conn.request()?;
         conn.write(b"*4\r\n:1\r\n:77\r\n:1\r\n:0\r\n")?;
@@ -263,7 +271,7 @@ async fn a_grant_and_then_nonsense() {
 /// Invalid data on the wake-up connection affects no lock, and polling continues.
 // A7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nonsense_on_the_wake_connection() {
+async fn garbage_on_wake_connection_affects_no_lock() {
     let noise: Behaviour = |conn| {
         conn.request()?;
         conn.flood(b"\x01", FLOOD)

@@ -16,7 +16,7 @@ use crate::workers::Section;
 
 // A1, A10
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plain_client_and_ours_exclude_each_other() {
+async fn plain_client_and_ours_exclude_each_other() {
     let redis = Redis::start();
     let client = with(config(&redis).poll(Backoff::fixed(ms(20))));
     let mut plain = Plain::new(&redis, "7c9e6679-7425-40de-944b");
@@ -41,7 +41,7 @@ async fn a_plain_client_and_ours_exclude_each_other() {
 /// A client that steals the lock is detected, and its lock is left alone.
 // H2, U1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plain_client_that_breaks_in() {
+async fn lock_stolen_by_plain_client_is_reported_as_taken() {
     let redis = Redis::start();
     let client = client(&redis);
     let guard = take(&client, "a", ms(900)).await;
@@ -56,7 +56,7 @@ async fn a_plain_client_that_breaks_in() {
 
 /// The key is the name, byte for byte.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_go_byte_for_byte() {
+async fn names_are_sent_byte_for_byte() {
     let redis = Redis::start();
     let client = client(&redis);
     let every: Vec<u8> = (0..=255).chain(0..=255).collect();
@@ -72,7 +72,7 @@ async fn names_go_byte_for_byte() {
 /// Two of our clients and two others alternate many times.
 // A1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn plain_clients_and_ours_in_turns() {
+async fn plain_clients_and_ours_never_overlap() {
     let redis = Arc::new(Redis::start());
     let section = Arc::new(Section::default());
     const VISITS: u32 = 25;
@@ -116,7 +116,7 @@ async fn plain_clients_and_ours_in_turns() {
 /// Another RedLock implementation on the same five servers.
 // Q1, Q2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_quorum_client_and_ours_exclude_each_other() {
+async fn other_quorum_client_and_ours_exclude_each_other() {
     let servers = Arc::new(start_without_uptime(5));
     let client = with(quorum(&servers).poll(Backoff::fixed(ms(20))));
     let mut other = Redlock::new(&servers, "other");

@@ -14,7 +14,7 @@ use crate::kit::{
 /// A pause that ends before the validity has no effect.
 // T2, H2
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_short_stop_costs_a_holder_nothing() {
+async fn hold_survives_short_pause() {
     let redis = Redis::start();
     let client = client(&redis);
     let guard = take(&client, "a", ms(3000)).await;
@@ -30,7 +30,7 @@ async fn a_short_stop_costs_a_holder_nothing() {
 /// A waiter with a timeout fails in time. Another keeps waiting, and does not get an expired grant.
 // A5, T1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_stopped_past_the_ttl_while_somebody_waits() {
+async fn waiter_acquires_after_server_pause_past_ttl() {
     let redis = Redis::start();
     let (holder, waiter) = (client(&redis), with(config(&redis).poll(Backoff::fixed(ms(20)))));
     let ttl = ms(600);
@@ -56,7 +56,7 @@ async fn a_server_stopped_past_the_ttl_while_somebody_waits() {
 /// A release times out as `Unknown`, and is completed when the server resumes.
 // U1, A4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_on_a_stopped_server_is_unknown_in_time_and_done_later() {
+async fn release_on_paused_server_is_unknown_and_completed_later() {
     let redis = Redis::start();
     let client = with(config(&redis).release_within(ms(700)));
     let (a, b) = (take(&client, "a", LONG_TTL).await, take(&client, "b", LONG_TTL).await);
@@ -74,7 +74,7 @@ async fn a_release_on_a_stopped_server_is_unknown_in_time_and_done_later() {
 /// deleted long before its TTL, and blocks neither this client nor others.
 // A3, A4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_ghost_of_an_attempt_in_a_stopped_server() {
+async fn late_grant_of_timed_out_attempt_is_deleted() {
     // With and without fencing: a script and a plain SET.
     for fencing in [true, false] {
         let redis = Redis::start();
@@ -107,7 +107,7 @@ async fn the_ghost_of_an_attempt_in_a_stopped_server() {
 
 /// The same with a dropped future, and with connections that never got a reply.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_ghost_of_a_dropped_future_on_a_fresh_connection() {
+async fn late_grant_of_dropped_future_is_deleted() {
     let redis = Redis::start();
     redis.pause();
     let client = client(&redis);

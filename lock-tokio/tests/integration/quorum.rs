@@ -31,7 +31,7 @@ fn count(servers: &[Redis], key: &str) -> usize {
 /// A quorum of five works with two dead nodes, but not with three. The report has every node.
 // Q1, Q4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn five_nodes_with_two_and_with_three_dead() {
+async fn quorum_of_five_tolerates_two_dead_nodes_not_three() {
     let mut servers = start_without_uptime(5);
     let client = with(quorum(&servers));
     servers[1].kill();
@@ -65,7 +65,7 @@ async fn five_nodes_with_two_and_with_three_dead() {
 /// A silent minority delays no client, and its grants are released when it resumes.
 // Q1, A3, A4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stopped_minority_keeps_no_ghost() {
+async fn grants_of_paused_minority_are_released_on_resume() {
     let servers = start_without_uptime(5);
     let client = with(quorum(&servers));
     release(take(&client, "warm", LONG_TTL).await).await;
@@ -87,7 +87,7 @@ async fn a_stopped_minority_keeps_no_ghost() {
 /// A node that lost its data gets the token again while a majority confirms it, then counts.
 // Q3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_restarted_empty_is_seeded_again() {
+async fn node_restarted_empty_is_seeded_again() {
     let mut servers = start_without_uptime(3);
     let client = with(quorum(&servers));
     let ttl = ms(1500);
@@ -109,7 +109,7 @@ async fn a_node_restarted_empty_is_seeded_again() {
 /// Without a majority the token is not written again, and the holder is notified.
 // Q3
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_majority_restarted_empty_is_not_seeded() {
+async fn key_is_not_seeded_again_after_all_nodes_are_flushed() {
     let mut servers = start_without_uptime(3);
     let client = with(quorum(&servers));
     let guard = take(&client, "a", ms(1500)).await;
@@ -126,7 +126,7 @@ async fn a_majority_restarted_empty_is_not_seeded() {
 /// Nodes that restarted empty form no second majority before the longest TTL has passed.
 // Q6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_restarted_empty_are_kept_out() {
+async fn nodes_restarted_empty_form_no_second_majority() {
     let mut servers = Redis::start_many(3);
     let quarantine = Duration::from_secs(2);
     let (holder, other) = (with(plain_quorum(&servers, quarantine)), with(plain_quorum(&servers, quarantine)));
@@ -171,7 +171,7 @@ async fn nodes_restarted_empty_are_kept_out() {
 /// A node without permission for INFO is reported, or trusted by configuration.
 // Q6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_that_hide_their_age() {
+async fn nodes_of_unknown_age_are_refused_or_trusted() {
     let servers = start_without_uptime(3);
     let refusing = with(quorum(&servers).unknown_age(UnknownAge::Refuse));
     let error = in_time("a refusal", refusing.lock("a").acquire()).await.unwrap_err();
@@ -188,7 +188,7 @@ async fn nodes_that_hide_their_age() {
 /// One server with two addresses counts as one.
 // Q6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_server_under_two_names() {
+async fn server_under_two_names_is_refused() {
     let servers = Redis::start_many(2);
     let twin = format!("redis://localhost:{}", servers[0].port());
     let client = lock_tokio::connect_quorum([servers[0].url(), servers[1].url(), twin]).unwrap();

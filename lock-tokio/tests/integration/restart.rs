@@ -15,7 +15,7 @@ use crate::workers::Workers;
 /// Confirmed locks exist after the restart and are renewed over a new connection.
 // H2, P1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_held_locks_live_through_a_restart_with_the_data() {
+async fn held_locks_survive_restart_with_data() {
     let mut redis = Redis::builder().append_only().start();
     let client = client(&redis);
     let ttl = Duration::from_secs(6);
@@ -39,7 +39,7 @@ async fn many_held_locks_live_through_a_restart_with_the_data() {
 /// data that the server still has blocks no client.
 // T2, U1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_stays_away_costs_the_lock() {
+async fn server_down_past_ttl_expires_hold() {
     let mut redis = Redis::builder().append_only().start();
     let client = client(&redis);
     let guard = take(&client, "a", ms(600)).await;
@@ -58,7 +58,7 @@ async fn a_server_that_stays_away_costs_the_lock() {
 /// A waiter keeps waiting on new connections, and gets the lock when it is free.
 // A7, P1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_lives_through_a_restart() {
+async fn waiter_survives_restart() {
     for with_data in [true, false] {
         let mut redis = Redis::builder().append_only().start();
         redis.cli(&["SET", "a", "somebody", "PX", "60000"]);
@@ -85,7 +85,7 @@ async fn a_waiter_lives_through_a_restart() {
 /// The server dies with the request in flight. The attempt continues and leaves nothing behind.
 // A3, M8
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_killed_during_an_acquire() {
+async fn acquire_in_flight_survives_restart() {
     let mut redis = Redis::builder().append_only().start();
     let client = client(&redis);
     release(take(&client, "warm", LONG_TTL).await).await;
@@ -108,7 +108,7 @@ async fn a_server_killed_during_an_acquire() {
 /// The delete was in flight when the server died, and is repeated after its restart.
 // A4, U1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_killed_during_a_release() {
+async fn release_in_flight_is_repeated_after_restart() {
     let mut redis = Redis::builder().append_only().start();
     let client = with(config(&redis).release_within(TIMEOUT));
     let (told, dropped) = (take(&client, "the result", LONG_TTL).await, take(&client, "dropped", LONG_TTL).await);
@@ -127,7 +127,7 @@ async fn a_server_killed_during_a_release() {
 /// Under load, restarts with data break neither mutual exclusion nor the cleanup.
 // A3, A4, A9
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn restarts_under_load() {
+async fn locks_survive_restarts_under_load() {
     let mut redis = Redis::builder().append_only().start();
     let clients = [client(&redis), client(&redis)];
     let mut workers = Workers::spawn(&clients, 16, 4);

@@ -23,7 +23,7 @@ fn waiter(redis: &Redis, name: &str, poll: Backoff) -> Client {
 /// A hand-over takes a small part of the poll interval.
 // A7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_wakes_the_waiter() {
+async fn release_wakes_waiter() {
     let redis = Redis::start();
     let poll = Duration::from_secs(1);
     let names = ["even", "odd"];
@@ -48,7 +48,7 @@ async fn a_release_wakes_the_waiter() {
 /// Also in a quorum, where each node notifies separately.
 // A7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_wakes_the_waiter_of_a_quorum() {
+async fn release_wakes_quorum_waiter() {
     let servers = start_without_uptime(3);
     let clients = [(); 2].map(|()| with(quorum(&servers).poll(NEVER)));
     let wait_until_blocked = |redis: &Redis| redis.cli(&["INFO", "clients"]).contains("blocked_clients:1\r");
@@ -70,7 +70,7 @@ async fn a_release_wakes_the_waiter_of_a_quorum() {
 /// FIFO order across clients. Without polling, no client can overtake.
 // A7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_are_served_in_the_order_of_their_arrival() {
+async fn waiters_are_served_in_arrival_order() {
     let redis = Redis::start();
     let names = ["first", "second", "third"];
     let clients = names.map(|name| waiter(&redis, name, NEVER));
@@ -101,7 +101,7 @@ async fn waiters_are_served_in_the_order_of_their_arrival() {
 /// A waiter that is cancelled at the moment of the release passes its signal on.
 // A7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_gives_up_stalls_nobody() {
+async fn cancelled_waiter_does_not_stall_others() {
     let redis = Redis::start();
     let (holder, quitter, next) =
         (waiter(&redis, "holder", NEVER), waiter(&redis, "quitter", NEVER), waiter(&redis, "next", NEVER));
@@ -141,7 +141,7 @@ struct Process(Child);
 impl Process {
     fn start(redis: &Redis, name: &str) -> Self {
         let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", "wake::a_process_that_waits", "--ignored"]).env("LOCK_TEST_WAITER", name);
+        command.args(["--exact", "wake::waiter_process", "--ignored"]).env("LOCK_TEST_WAITER", name);
         command.env("LOCK_TEST_URL", redis.url()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Self(command.spawn().unwrap())
     }
@@ -166,7 +166,7 @@ impl Drop for Process {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 #[ignore = "other tests run it in a separate process"]
-async fn a_process_that_waits() {
+async fn waiter_process() {
     let (Ok(url), Ok(name)) = (env::var("LOCK_TEST_URL"), env::var("LOCK_TEST_WAITER")) else { return };
     let mut at = endpoint(&url);
     at.client_name = Some(name.into());
@@ -182,7 +182,7 @@ async fn a_process_that_waits() {
 /// A killed waiter leaves the queue at once.
 // A7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_is_killed_stalls_nobody() {
+async fn killed_waiter_does_not_stall_others() {
     let redis = Redis::start();
     let holder = waiter(&redis, "holder", NEVER);
     let next = waiter(&redis, "next", NEVER);
@@ -200,7 +200,7 @@ async fn a_waiter_that_is_killed_stalls_nobody() {
 /// A paused waiter swallows the signal. Polling serves the others.
 // A7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_is_stopped_stalls_nobody_for_long() {
+async fn paused_waiter_does_not_stall_polling_waiter() {
     let redis = Redis::start();
     let holder = waiter(&redis, "holder", NEVER);
     let next = waiter(&redis, "next", Backoff::fixed(ms(100)));
@@ -219,7 +219,7 @@ async fn a_waiter_that_is_stopped_stalls_nobody_for_long() {
 /// All waiters of two clients, several each, are served without polling.
 // A7, A8
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_is_forgotten() {
+async fn all_waiters_are_served_without_polling() {
     let redis = Redis::start();
     let clients = ["x", "y"].map(|name| waiter(&redis, name, NEVER));
     let mut tasks = tokio::task::JoinSet::new();

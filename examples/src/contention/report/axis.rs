@@ -59,14 +59,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_linear_axis_has_round_ticks() {
+    fn linear_axis_has_round_ticks() {
         assert_eq!(Axis::linear(1.0, (0.0, 10.0)).ticks(2), [0.0, 0.5, 1.0]);
         assert_eq!(Axis::linear(470.0, (0.0, 10.0)).ticks(5), [0.0, 100.0, 200.0, 300.0, 400.0]);
         assert_eq!(Axis::linear(9.0, (0.0, 10.0)).ticks(5), [0.0, 2.0, 4.0, 6.0, 8.0]);
     }
 
     #[test]
-    fn an_axis_covers_whole_decades() {
+    fn log_axis_covers_whole_decades() {
         let axis = Axis::decades([20.0, 0.0, 3_000.0].into_iter(), (100.0, 400.0));
         for (value, place) in [(10.0, 100.0), (100.0, 200.0), (10_000.0, 400.0), (1e9, 400.0), (0.0, 100.0)] {
             assert!((axis.at(value) - place).abs() < 1e-9, "{value}: {}", axis.at(value));

@@ -296,7 +296,7 @@ mod tests {
     use super::number;
 
     #[test]
-    fn numbers_are_short() {
+    fn numbers_are_rounded_and_grouped() {
         for (value, text) in [
             (0.0, "0"),
             (0.004, "< 0.01"),

@@ -67,7 +67,7 @@ mod tests {
     use super::civil;
 
     #[test]
-    fn days_have_dates() {
+    fn days_since_epoch_convert_to_dates() {
         for (days, date) in [
             (0, (1970, 1, 1)),
             (58, (1970, 2, 28)),

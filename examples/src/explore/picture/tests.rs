@@ -51,7 +51,7 @@ fn lanes(page: &str) -> &str {
 }
 
 #[test]
-fn a_belief_ends_by_word_by_time_or_with_its_process() {
+fn believed_hold_ends_on_release_expiry_or_crash() {
     let timeline = Timeline::of(&trace(
         4,
         1,
@@ -78,7 +78,7 @@ fn a_belief_ends_by_word_by_time_or_with_its_process() {
 }
 
 #[test]
-fn a_renewal_after_the_end_is_a_belief_of_its_own() {
+fn renewal_after_expiry_starts_new_believed_span() {
     let timeline = Timeline::of(&trace(
         1,
         1,
@@ -89,7 +89,7 @@ fn a_renewal_after_the_end_is_a_belief_of_its_own() {
 }
 
 #[test]
-fn a_clock_that_stood_still_makes_a_belief_longer() {
+fn stopped_clock_extends_believed_span() {
     let clock = What::Clock { lane: Lane::Client(0), by: -200_000_000 };
     let held = |at| vec![(0, lock(0, 1, "a", granted(None, 300))), (at, clock.clone())];
     assert_eq!(Timeline::of(&trace(1, 1, 900, held(250))).acquisitions[0].believed, [span(0, 500)]);
@@ -102,7 +102,7 @@ fn a_clock_that_stood_still_makes_a_belief_longer() {
 }
 
 #[test]
-fn an_id_that_is_used_again_is_another_acquisition() {
+fn reused_lock_id_starts_new_acquisition() {
     let again = || vec![lock(0, 1, "a", Point::Requested), lock(0, 1, "a", Point::Ended("Failed".into()))];
     let entries = again().into_iter().chain(again()).enumerate().map(|(i, what)| (i as u64, what)).collect();
     let timeline = Timeline::of(&trace(1, 1, 9, entries));
@@ -111,7 +111,7 @@ fn an_id_that_is_used_again_is_another_acquisition() {
 }
 
 #[test]
-fn two_ways_cut_at_once_are_one_cut_and_stillness_has_an_end() {
+fn cuts_of_both_directions_merge_and_outages_end() {
     let cut = |direction| What::Cut { client: 0, node: 1, direction };
     let heal = |direction| What::Healed { client: 0, node: 1, direction };
     let timeline = Timeline::of(&trace(
@@ -149,7 +149,7 @@ fn two_ways_cut_at_once_are_one_cut_and_stillness_has_an_end() {
 }
 
 #[test]
-fn the_axis_grows_with_time_and_leaves_out_what_is_long() {
+fn axis_is_monotonic_and_breaks_long_gaps() {
     let times: BTreeSet<Instant> = [0, 5, 10, 4_000, 4_005].map(ms).into();
     let axis = Axis::broken(span(0, 4_010), &times, Duration::from_millis(5), 100.0);
     let xs: Vec<f64> = [0, 5, 10, 2_000, 4_000, 4_005, 4_010].into_iter().map(|at| axis.x(ms(at))).collect();
@@ -167,7 +167,7 @@ fn the_axis_grows_with_time_and_leaves_out_what_is_long() {
 }
 
 #[test]
-fn nothing_lies_on_something_else() {
+fn placed_items_do_not_overlap() {
     let mut rows = Rows::default();
     assert_eq!(
         [rows.place(0.0, 10.0), rows.place(5.0, 8.0), rows.place(9.0, 12.0), rows.place(10.0, 11.0)],
@@ -262,7 +262,7 @@ fn every_kind_of_entry_and_message_is_drawn() {
 }
 
 #[test]
-fn names_and_words_are_escaped() {
+fn names_and_texts_are_escaped() {
     let hostile = "<script>alert('a&b\"')</script>\u{1b}[2J";
     let mut trace = trace(
         1,
@@ -286,7 +286,7 @@ fn names_and_words_are_escaped() {
 }
 
 #[test]
-fn of_a_long_run_the_part_around_the_finding_is_drawn() {
+fn long_run_is_cropped_around_violation() {
     let mut trace = trace(
         1,
         1,

@@ -21,7 +21,7 @@ fn wait_for_watch(etcd: &Etcd) {
 }
 
 #[test]
-fn a_pause_past_the_ttl_kills_the_command_at_once() {
+fn pause_past_ttl_kills_command_on_resume() {
     let etcd = Etcd::start();
     for runtime in RUNTIMES {
         let scratch = Scratch::new();
@@ -45,7 +45,7 @@ fn a_pause_past_the_ttl_kills_the_command_at_once() {
 }
 
 #[test]
-fn silence_of_the_server_asks_at_the_grace_and_kills_at_the_end_of_validity() {
+fn server_outage_terminates_at_grace_and_kills_at_expiry() {
     for runtime in RUNTIMES {
         let mut etcd = Etcd::start();
         let scratch = Scratch::new();
@@ -69,7 +69,7 @@ fn silence_of_the_server_asks_at_the_grace_and_kills_at_the_end_of_validity() {
 }
 
 #[test]
-fn a_revoked_lease_ends_the_command_after_the_grace() {
+fn revoked_lease_kills_command_after_grace() {
     let etcd = Etcd::start();
     for runtime in RUNTIMES {
         let scratch = Scratch::new();
@@ -93,7 +93,7 @@ fn a_revoked_lease_ends_the_command_after_the_grace() {
 }
 
 #[test]
-fn a_revoked_lease_is_noticed_by_the_session_as_well() {
+fn revoked_lease_is_noticed_without_watch() {
     let etcd = Etcd::start();
     // Too early for a watch on the key.
     let tools = RUNTIMES.map(|runtime| {
@@ -113,7 +113,7 @@ fn a_revoked_lease_is_noticed_by_the_session_as_well() {
 }
 
 #[test]
-fn an_own_key_that_is_deleted_is_a_loss() {
+fn deleted_own_key_is_reported_as_loss() {
     let etcd = Etcd::start();
     for runtime in RUNTIMES {
         let tool = on(&etcd, &["--runtime", runtime, "--ttl", "3s", "job"]);
@@ -130,7 +130,7 @@ fn an_own_key_that_is_deleted_is_a_loss() {
 }
 
 #[test]
-fn a_loss_that_only_the_release_shows_counts() {
+fn loss_found_only_at_release_is_reported() {
     let etcd = Etcd::start();
     let scratch = Scratch::new();
     let (file, go) = (scratch.path("log"), scratch.path("go"));
@@ -146,7 +146,7 @@ fn a_loss_that_only_the_release_shows_counts() {
 }
 
 #[test]
-fn a_server_that_comes_back_in_time_costs_nothing() {
+fn lock_survives_server_restart_within_ttl() {
     let mut etcd = Etcd::start();
     let mut tools = RUNTIMES.map(|runtime| {
         let tool = on(&etcd, &["--runtime", runtime, "--ttl", "4s", runtime]);
@@ -167,7 +167,7 @@ fn a_server_that_comes_back_in_time_costs_nothing() {
 }
 
 #[test]
-fn a_stopped_server_is_silence_too() {
+fn lock_expires_while_server_is_paused() {
     let etcd = Etcd::start();
     let tool = on(&etcd, &["--ttl", "1s", "job"]);
     tool.wait_for_out("held job");

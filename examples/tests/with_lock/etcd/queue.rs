@@ -12,7 +12,7 @@ use crate::exclusion::SECTION;
 use crate::kit::{LONG, Scratch, Tool, is_alive};
 
 #[test]
-fn without_a_command_it_holds_until_a_signal() {
+fn lock_without_command_is_held_until_signal() {
     let etcd = Etcd::start();
     for runtime in RUNTIMES {
         let tool = on(&etcd, &["--runtime", runtime, "--ttl", "1500ms", "line\nbreak"]);
@@ -32,7 +32,7 @@ fn without_a_command_it_holds_until_a_signal() {
 }
 
 #[test]
-fn the_command_finds_the_lock_in_its_environment() {
+fn command_finds_lock_in_environment() {
     let etcd = Etcd::start();
     let mut seen = Vec::new();
     for runtime in RUNTIMES {
@@ -64,7 +64,7 @@ fn the_command_finds_the_lock_in_its_environment() {
 }
 
 #[test]
-fn processes_on_one_name_never_overlap_whatever_drives_them() {
+fn processes_never_overlap_on_any_runtime() {
     let etcd = Etcd::start();
     let scratch = Scratch::new();
     let (dir, url) = (scratch.path(""), etcd.url());
@@ -84,7 +84,7 @@ fn processes_on_one_name_never_overlap_whatever_drives_them() {
 }
 
 #[test]
-fn etcdctl_lock_waits_for_it() {
+fn etcdctl_lock_waits_for_with_lock() {
     let etcd = Etcd::start();
     let holder = on(&etcd, &["job"]);
     holder.wait_for_out("held job");
@@ -100,7 +100,7 @@ fn etcdctl_lock_waits_for_it() {
 }
 
 #[test]
-fn it_waits_for_etcdctl_lock() {
+fn with_lock_waits_for_etcdctl_lock() {
     let etcd = Etcd::start();
     let other = etcdctl(&etcd, &["lock", "job"]);
     other.wait_for_out("job/");
@@ -124,7 +124,7 @@ fn it_waits_for_etcdctl_lock() {
 }
 
 #[test]
-fn the_revision_grows_from_one_to_the_next_whoever_it_is() {
+fn revision_grows_across_with_lock_and_etcdctl() {
     let etcd = Etcd::start();
     let scratch = Scratch::new();
     let script = format!("echo $ETCD_LOCK_REV >> {}", scratch.path("log"));
@@ -152,7 +152,7 @@ fn the_revision_grows_from_one_to_the_next_whoever_it_is() {
 }
 
 #[test]
-fn kill_9_takes_the_command_along_and_the_lock_ends_with_its_lease() {
+fn sigkill_kills_command_and_lock_ends_with_lease() {
     let etcd = Etcd::start();
     let scratch = Scratch::new();
     let script = format!("echo $$ > {}; exec sleep 100", scratch.path("pid"));
@@ -168,7 +168,7 @@ fn kill_9_takes_the_command_along_and_the_lock_ends_with_its_lease() {
 }
 
 #[test]
-fn a_stopped_waiter_leaves_nothing_behind() {
+fn terminated_waiter_leaves_nothing_behind() {
     let etcd = Etcd::start();
     let holder = on(&etcd, &["job"]);
     holder.wait_for_out("held job");
@@ -183,7 +183,7 @@ fn a_stopped_waiter_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_waiter_bears_a_restart_of_the_server() {
+fn waiter_survives_server_restart() {
     let mut etcd = Etcd::start();
     let mut holder = on(&etcd, &["job"]);
     holder.wait_for_out("held job");
@@ -203,7 +203,7 @@ fn a_waiter_bears_a_restart_of_the_server() {
 }
 
 #[test]
-fn any_member_of_a_cluster_will_do() {
+fn lock_works_after_first_cluster_member_is_killed() {
     let mut cluster = EtcdCluster::start(3);
     let url = cluster.url();
     let line = |args: &[&str]| Tool::start(&[&["--backend", &url], args].concat());

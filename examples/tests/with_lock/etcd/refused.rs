@@ -8,7 +8,7 @@ use super::{RUNTIMES, assert_clean, on, run};
 use crate::kit::Tool;
 
 #[test]
-fn busy_and_unreachable_are_told_apart() {
+fn busy_and_unreachable_have_distinct_exit_codes() {
     let mut etcd = Etcd::start();
     let holder = on(&etcd, &["job"]);
     holder.wait_for_out("held job");
@@ -32,7 +32,7 @@ fn busy_and_unreachable_are_told_apart() {
 }
 
 #[test]
-fn for_ever_waits_for_a_server_that_is_not_there_yet() {
+fn unlimited_wait_continues_until_server_starts() {
     let mut etcd = Etcd::start();
     etcd.kill();
     let tools = RUNTIMES.map(|runtime| {
@@ -48,7 +48,7 @@ fn for_ever_waits_for_a_server_that_is_not_there_yet() {
 }
 
 #[test]
-fn passwords_and_permissions() {
+fn login_and_permission_errors_exit_with_77() {
     let etcd = Etcd::builder().user("worker", "secret", Some("lock/")).start();
     let url = etcd.url_with("worker", "secret");
     assert_eq!(Tool::start(&["--backend", &url, "lock/a", "--", "true"]).end().code, 0);
@@ -76,7 +76,7 @@ fn passwords_and_permissions() {
 }
 
 #[test]
-fn a_key_in_the_queue_that_is_no_lock_is_told_at_once() {
+fn foreign_key_in_queue_exits_with_65() {
     let etcd = Etcd::start();
     etcd.put("data/readme", "x");
     for runtime in RUNTIMES {
@@ -90,7 +90,7 @@ fn a_key_in_the_queue_that_is_no_lock_is_told_at_once() {
 }
 
 #[test]
-fn the_environment_names_the_backend() {
+fn backend_is_read_from_environment() {
     let etcd = Etcd::start();
     let ended = Tool::start_with(&["job", "--", "true"], &[("LOCK_BACKEND", &etcd.url())]).end();
     assert_eq!(ended.code, 0, "{ended:?}");

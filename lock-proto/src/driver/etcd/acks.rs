@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_to_a_ping_lets_other_frames_pass() {
+    fn ping_ack_is_held_while_other_frames_pass() {
         let (headers, data) = (frame(HEADERS, 0, 1, &[7; 3]), frame(DATA, 0, 1, &[8; 200]));
         // Before, between and after other frames. The same bytes inside a frame are left alone.
         for place in 0..3 {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_leaves_between_two_frames_and_not_inside_one() {
+    fn ping_ack_leaves_only_between_frames() {
         let (headers, data) = (frame(HEADERS, 0, 1, &[7; 3]), frame(DATA, 0, 1, &[8; 200]));
         for cut in FRAME_HEAD..=data.len() {
             let mut written = Written::after_preface();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_answer_takes_the_first_along() {
+    fn second_ping_ack_flushes_first() {
         let mut written = Written::after_preface();
         written.write(&ack(1));
         assert_eq!(written.left(), b"");
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_is_not_known_where_frames_begin_answers_leave_at_once() {
+    fn ping_ack_leaves_at_once_if_frame_boundary_is_unknown() {
         let mut written = Written::after_preface();
         let headers = frame(HEADERS, 0, 1, &[7; 3]);
         written.write(&ack(1));

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_comes_while_nobody_polls_wakes_the_driver() {
+    fn only_wake_outside_poll_wakes_driver() {
         let (driver, alarm) = (Arc::<Counted>::default(), Arc::<Alarm>::default());
         let (driver_waker, waker) = (Waker::from(Arc::clone(&driver)), Waker::from(Arc::clone(&alarm)));
         let woken = || driver.0.load(Ordering::SeqCst);

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_may_have_what_was_asked_for() {
+    fn reply_is_bounded_by_request() {
         let (queue, lease) = (Queue::new(b"", b"a"), LeaseId::from_bits(0x7f));
         let put = OpResponse::Put(PutResponse::default());
         let range = |keys| OpResponse::Range(found(keys));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn inner_transactions_count() {
+    fn nested_transactions_count_towards_bound() {
         let (queue, lease) = (Queue::new(b"", b"a"), LeaseId::from_bits(0x7f));
         let Some(Rpc::Txn(inner)) = (Request::Delete { queue, lease, modified: 4 }).rpc() else { unreachable!() };
         let op = RequestOp { request: Some(Op::Txn(inner)) };
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_may_report_what_a_server_reports_at_once() {
+    fn watch_report_is_bounded_by_max_events() {
         let event = WatchEvent { kind: 1, kv: found(1).kvs.pop() };
         let report = |events| WatchResponse { events: vec![event.clone(); events], ..WatchResponse::default() };
         let bound = Bound::of_message(StreamKind::Watch);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_and_length_are_bounded_too() {
+    fn depth_and_length_are_bounded() {
         let mut nested: Vec<u8> = Vec::new();
         while nested.len() < 4_000 {
             let mut outer = vec![0x22];

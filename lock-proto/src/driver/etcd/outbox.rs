@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_leave_together_in_their_order() {
+    fn frames_are_written_together_in_order() {
         let (outbox, mut socket) = (Outbox::default(), Socket { takes: usize::MAX, ..Socket::default() });
         for frame in [&b"headers "[..], b"data ", b"ping"] {
             write(&outbox, frame);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_comes_after_what_was_written() {
+    fn close_completes_after_pending_writes() {
         let (outbox, mut socket) = (Outbox::default(), Socket::default());
         let cx = &mut Context::from_waker(Waker::noop());
         write(&outbox, b"goodbye");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sees_to_the_answer_is_woken_for_it() {
+    fn held_ping_ack_wakes_reminder_task() {
         let outbox = Outbox::default();
         write(&outbox, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
         let reminder = Arc::<Counted>::default();
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_outbox_makes_the_writer_wait_until_the_stream_takes_it() {
+    fn full_outbox_blocks_writer_until_flushed() {
         let (outbox, mut socket) = (Outbox::default(), Socket::default());
         let writer = Arc::<Counted>::default();
         let waker = Waker::from(Arc::clone(&writer));

@@ -72,7 +72,9 @@ impl ConnState {
             *place = *byte;
             *greeted += 1;
         }
-        let Some(breach) = greeting.get(..*greeted).and_then(no_http2) else { return Ok(()) };
+        let Some(breach) = greeting.get(..*greeted).and_then(peer_without_http2_is_protocol_fault) else {
+            return Ok(());
+        };
         fault.get_or_insert(Fault::Protocol(breach));
         Err(io::Error::new(io::ErrorKind::InvalidData, breach))
     }
@@ -91,7 +93,7 @@ impl Known {
 }
 
 /// Checks the beginning of the server's first frame.
-fn no_http2(greeting: &[u8]) -> Option<Breach> {
+fn peer_without_http2_is_protocol_fault(greeting: &[u8]) -> Option<Breach> {
     let other = Breach::of_other_protocol(greeting);
     if other.is_some() {
         other
@@ -325,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_server_says_first_tells_what_it_speaks() {
+    fn first_bytes_identify_protocol() {
         for (greeting, breach) in [
             (&b"HTTP/1.1 400 Bad Request\r\n"[..], Some(Breach::Http1)),
             (b"H", None),

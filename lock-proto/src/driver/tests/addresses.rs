@@ -25,7 +25,7 @@ const fn ms(count: u64) -> Duration {
 }
 
 #[test]
-fn a_dead_address_costs_a_quarter_of_a_second() {
+fn unresponsive_address_delays_next_by_250_ms() {
     let world = World::new();
     leads_to(&world, &[Answers::Nothing, Answers::Accepts]);
     let (client, mut driver) = world.client();
@@ -41,7 +41,7 @@ fn a_dead_address_costs_a_quarter_of_a_second() {
 }
 
 #[test]
-fn an_address_that_refuses_costs_nothing() {
+fn refused_address_is_followed_by_next_at_once() {
     let world = World::new();
     leads_to(&world, &[Answers::Refuses, Answers::Refuses, Answers::Accepts]);
     let (client, mut driver) = world.client();
@@ -50,7 +50,7 @@ fn an_address_that_refuses_costs_nothing() {
 }
 
 #[test]
-fn the_first_to_connect_wins() {
+fn first_address_to_connect_wins() {
     let world = World::new();
     leads_to(&world, &[Answers::AcceptsAfter(ms(400)), Answers::AcceptsAfter(ms(300)), Answers::Nothing]);
     let (client, mut driver) = world.client();
@@ -64,7 +64,7 @@ fn the_first_to_connect_wins() {
 
 /// More dead addresses than fit into one timeout: the next attempt continues after them.
 #[test]
-fn many_dead_addresses() {
+fn next_attempt_resumes_at_first_untried_address() {
     let world = World::new();
     let answers: Vec<_> = core::iter::repeat_n(Answers::Nothing, 12).chain([Answers::Accepts]).collect();
     leads_to(&world, &answers);
@@ -76,7 +76,7 @@ fn many_dead_addresses() {
 }
 
 #[test]
-fn no_address_connects() {
+fn failure_of_every_address_is_reported() {
     let world = World::new();
     for (answers, fault) in [
         (&[Answers::Refuses, Answers::Refuses][..], crate::fault::Fault::Refused),
@@ -93,7 +93,7 @@ fn no_address_connects() {
 
 /// It answers `READONLY`, so it is not the one: the others come first at the next attempt.
 #[test]
-fn an_address_that_leads_to_a_replica_comes_last() {
+fn replica_address_comes_last() {
     let world = World::new();
     leads_to(&world, &[Answers::Accepts, Answers::Accepts, Answers::Accepts]);
     world.with(|inner| inner.node.demote(Instant::ZERO));
@@ -112,7 +112,7 @@ fn an_address_that_leads_to_a_replica_comes_last() {
 
 /// The wake connection uses the address of the command connection, even if the name now resolves to another.
 #[test]
-fn the_wake_connection_uses_the_address_of_the_commands() {
+fn wake_connection_uses_command_address() {
     let world = World::new();
     leads_to(&world, &[Answers::Nothing, Answers::Accepts]);
     let (client, mut driver) = world.client();
@@ -128,7 +128,7 @@ fn the_wake_connection_uses_the_address_of_the_commands() {
 }
 
 #[test]
-fn an_address_is_not_resolved() {
+fn ip_address_is_not_resolved() {
     let world = World::new();
     let mut node = World::config().nodes()[0].clone();
     node.target = redis::Target::Tcp { host: "10.0.0.1".into(), port: 6379 };

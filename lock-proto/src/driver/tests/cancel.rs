@@ -37,7 +37,7 @@ fn assert_clean(world: &World, client: &Client, driver: &mut Task<Driver<World>>
 const ENOUGH: usize = 40;
 
 #[test]
-fn an_acquisition_dropped_at_every_step() {
+fn acquisition_dropped_at_any_step_leaves_nothing() {
     let mut granted = 0;
     for count in 0..ENOUGH {
         let world = World::new();
@@ -53,7 +53,7 @@ fn an_acquisition_dropped_at_every_step() {
 }
 
 #[test]
-fn an_acquisition_on_an_open_connection_dropped_at_every_step() {
+fn acquisition_on_open_connection_dropped_at_any_step_leaves_nothing() {
     for count in 0..12 {
         let world = World::new();
         let (client, mut driver) = world.client();
@@ -67,7 +67,7 @@ fn an_acquisition_on_an_open_connection_dropped_at_every_step() {
 }
 
 #[test]
-fn a_grant_that_arrives_while_nobody_looks_is_given_back_with_the_future() {
+fn unclaimed_grant_is_released_with_dropped_future() {
     let world = World::new();
     let (client, mut driver) = world.client();
     let mut acquiring = client.lock("a").ttl(TTL).acquire();
@@ -79,7 +79,7 @@ fn a_grant_that_arrives_while_nobody_looks_is_given_back_with_the_future() {
 }
 
 #[test]
-fn a_waiting_acquisition_dropped_at_every_step() {
+fn waiting_acquisition_dropped_at_any_step_leaves_nothing() {
     for count in 0..ENOUGH {
         let world = World::new();
         let (holder, mut first) = world.client_with(2, World::config());
@@ -96,7 +96,7 @@ fn a_waiting_acquisition_dropped_at_every_step() {
 }
 
 #[test]
-fn a_guard_dropped_while_it_is_renewed() {
+fn guard_dropped_during_renewal_leaves_nothing() {
     for count in 0..8 {
         let world = World::new();
         let (client, mut driver) = world.client();
@@ -113,7 +113,7 @@ fn a_guard_dropped_while_it_is_renewed() {
 }
 
 #[test]
-fn a_release_dropped_at_every_step_goes_on() {
+fn release_dropped_at_any_step_completes() {
     for count in 0..8 {
         let world = World::new();
         let (client, mut driver) = world.client();
@@ -126,7 +126,7 @@ fn a_release_dropped_at_every_step_goes_on() {
 }
 
 #[test]
-fn an_extension_dropped_at_every_step_holds_or_not_but_leaves_nothing() {
+fn extend_dropped_at_any_step_keeps_lock_and_leaves_nothing() {
     for count in 0..8 {
         let world = World::new();
         let (client, mut driver) = world.client();
@@ -143,7 +143,7 @@ fn an_extension_dropped_at_every_step_holds_or_not_but_leaves_nothing() {
 }
 
 #[test]
-fn protected_work_dropped_at_every_step() {
+fn protected_work_dropped_at_any_step_leaves_nothing() {
     for count in 0..ENOUGH {
         let world = World::new();
         let (client, mut driver) = world.client();
@@ -170,7 +170,7 @@ fn protected_work_dropped_at_every_step() {
 }
 
 #[test]
-fn a_shutdown_goes_on_when_its_future_is_dropped() {
+fn shutdown_completes_after_its_future_is_dropped() {
     let world = World::new();
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();

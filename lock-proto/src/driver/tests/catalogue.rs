@@ -23,7 +23,7 @@ impl<T: Clone> Probe<T> {
 /// Case C7: a guard's drop posts a message and returns, on any thread, even without a driver.
 // H4
 #[test]
-fn catalogue_c7_a_guard_may_be_dropped_anywhere() {
+fn catalogue_c7_guard_drop_works_on_any_thread_and_without_driver() {
     let world = World::new();
     let (client, mut driver) = world.client();
     let lock = client.lock("a");
@@ -54,7 +54,7 @@ fn catalogue_c7_a_guard_may_be_dropped_anywhere() {
 /// Case C7: a release reports its outcome, and a shutdown drains the releases of dropped guards.
 // U1, U2
 #[test]
-fn catalogue_c7_a_shutdown_drains_what_was_dropped() {
+fn catalogue_c7_shutdown_releases_dropped_guards() {
     let world = World::new();
     let (client, mut driver) = world.client();
     let guards: Vec<_> =
@@ -71,7 +71,7 @@ fn catalogue_c7_a_shutdown_drains_what_was_dropped() {
 /// Case L2: "held" compares the clock at each call, and a loss is final.
 // T3
 #[test]
-fn catalogue_l2_held_is_asked_of_the_clock() {
+fn catalogue_l2_is_held_compares_clock_at_each_call() {
     let world = World::new();
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
@@ -91,7 +91,7 @@ fn catalogue_l2_held_is_asked_of_the_clock() {
 /// Case U6: the result of the work and the outcome of the release are returned side by side.
 // H4
 #[test]
-fn catalogue_u6_the_works_result_and_the_release_are_two_values() {
+fn catalogue_u6_output_and_release_are_returned_separately() {
     let world = World::new();
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
@@ -109,7 +109,7 @@ fn catalogue_u6_the_works_result_and_the_release_are_two_values() {
 
 /// Case X1: the guard is the owner and is `Send`, so any thread may release it (requirement H4).
 #[test]
-fn catalogue_x1_a_guard_moves_between_threads() {
+fn catalogue_x1_guard_moves_between_threads() {
     let world = World::new();
     let (client, mut driver) = world.client();
     let mut acquiring = client.lock("a").acquire();
@@ -128,7 +128,7 @@ fn catalogue_x1_a_guard_moves_between_threads() {
 /// Case X8: a guard cannot be cloned. Its observers can, and are notified of its end.
 // H4
 #[test]
-fn catalogue_x8_a_guard_cannot_be_copied() {
+fn catalogue_x8_guard_is_not_clone() {
     let (guard, observer) = (Probe::<Guard>::IS_CLONE, Probe::<Observer>::IS_CLONE);
     assert!(!guard && observer, "the probe can tell: {guard}, {observer}");
     const fn sends<T: Send + Sync>() {}

@@ -14,7 +14,7 @@ fn held(world: &World, renew: Renew) -> (Client, Task<Driver<World>>, Guard) {
 }
 
 #[test]
-fn a_held_lock_is_renewed() {
+fn held_lock_is_renewed() {
     let world = World::new();
     let (_client, mut driver, guard) = held(&world, Renew::Auto);
     world.run(&mut driver, 5 * TTL);
@@ -24,7 +24,7 @@ fn a_held_lock_is_renewed() {
 }
 
 #[test]
-fn validity_ends_by_the_clock_though_the_driver_never_runs() {
+fn validity_expires_by_clock_without_driver() {
     let world = World::new();
     let (_client, _driver, guard) = held(&world, Renew::Auto);
     let observer = guard.observer();
@@ -42,7 +42,7 @@ fn validity_ends_by_the_clock_though_the_driver_never_runs() {
 
 /// Cases L1 and K5: after a pause the loss is reported first, whatever the sockets hold.
 #[test]
-fn after_a_pause_the_first_word_is_lost() {
+fn pause_past_ttl_reports_loss_before_queued_reply() {
     let world = World::new();
     let (_client, mut driver, guard) = held(&world, Renew::Auto);
     world.pause(TTL / 3);
@@ -64,7 +64,7 @@ fn after_a_pause_the_first_word_is_lost() {
 }
 
 #[test]
-fn nothing_resurrects_a_lock_that_was_seen_to_be_over() {
+fn expired_lock_is_never_held_again() {
     let world = World::new();
     let (_client, mut driver, guard) = held(&world, Renew::Auto);
     world.pause(2 * TTL);
@@ -78,7 +78,7 @@ fn nothing_resurrects_a_lock_that_was_seen_to_be_over() {
 }
 
 #[test]
-fn protect_ends_the_work_when_the_key_is_gone() {
+fn protect_drops_work_if_key_is_gone() {
     let world = World::new();
     let (_client, mut driver, guard) = held(&world, Renew::Auto);
     let observer = guard.observer();
@@ -105,7 +105,7 @@ fn protect_ends_the_work_when_the_key_is_gone() {
 }
 
 #[test]
-fn a_silent_server_puts_the_lock_at_risk_before_it_is_lost() {
+fn unreachable_server_puts_lock_at_risk_before_loss() {
     let world = World::new();
     let (_client, mut driver, guard) = held(&world, Renew::Auto);
     let observer = guard.observer();
@@ -132,7 +132,7 @@ fn a_silent_server_puts_the_lock_at_risk_before_it_is_lost() {
 }
 
 #[test]
-fn an_observer_hears_of_the_end_without_loss() {
+fn observer_completes_without_loss_after_guard_drop() {
     let world = World::new();
     let (_client, mut driver, guard) = held(&world, Renew::Auto);
     let observer = guard.observer();
@@ -147,7 +147,7 @@ fn an_observer_hears_of_the_end_without_loss() {
 }
 
 #[test]
-fn manual_locks_end_unless_extended() {
+fn manual_lock_expires_unless_extended() {
     let world = World::new();
     let (_client, mut driver, guard) = held(&world, Renew::Manual);
     world.run(&mut driver, TTL / 2);
@@ -162,7 +162,8 @@ fn manual_locks_end_unless_extended() {
 
 /// Concurrent extends are answered separately, and not by an earlier renewal.
 #[test]
-fn h3_an_extension_is_answered_by_a_request_of_its_own() {
+fn extend_is_not_answered_by_request_in_flight() {
+    // H3
     let world = World::new();
     let (_client, mut driver, guard) = held(&world, Renew::Auto);
     let number = guard.token().number;
@@ -193,7 +194,7 @@ fn h3_an_extension_is_answered_by_a_request_of_its_own() {
 }
 
 #[test]
-fn an_extension_that_is_not_confirmed_fails_or_loses() {
+fn unconfirmed_extend_fails_or_reports_loss() {
     let world = World::new();
     let (_client, mut driver, guard) = held(&world, Renew::Manual);
     let now = world.time();
@@ -207,7 +208,7 @@ fn an_extension_that_is_not_confirmed_fails_or_loses() {
 
 /// Requirement H5: an unclaimed offer is withdrawn. The future waits again when polled.
 #[test]
-fn an_unclaimed_grant_is_withdrawn() {
+fn unclaimed_grant_is_withdrawn() {
     let world = World::new();
     let (client, mut driver) = world.client();
     let mut parked = client.lock("a").ttl(TTL).acquire();
@@ -223,7 +224,7 @@ fn an_unclaimed_grant_is_withdrawn() {
 }
 
 #[test]
-fn a_parked_future_waits_no_longer_than_it_said() {
+fn wait_limit_holds_after_withdrawn_grant() {
     let world = World::new();
     let (client, mut driver) = world.client();
     let mut parked = client.lock("a").ttl(TTL).wait(TTL).acquire();

@@ -37,7 +37,7 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
 }
 
 #[test]
-fn take_and_give_back() {
+fn acquire_sets_key_and_release_deletes_it() {
     let world = World::new();
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
@@ -55,7 +55,7 @@ fn take_and_give_back() {
 }
 
 #[test]
-fn a_bad_wish_is_told_at_once() {
+fn invalid_name_fails_at_first_poll() {
     let world = World::new();
     let (client, _driver) = world.client();
     let error = match poll(&mut client.lock("").acquire()) {
@@ -66,7 +66,7 @@ fn a_bad_wish_is_told_at_once() {
 }
 
 #[test]
-fn one_attempt_says_busy() {
+fn try_acquire_reports_busy() {
     let world = World::new();
     world.with(|inner| inner.node.insert(Instant::ZERO, "a", "somebody", Some(TTL)));
     let (client, mut driver) = world.client();
@@ -76,7 +76,7 @@ fn one_attempt_says_busy() {
 }
 
 #[test]
-fn a_server_that_refuses_connections_is_named() {
+fn refused_connection_is_reported_and_retried() {
     let world = World::new();
     world.with(|inner| inner.down = true);
     let (client, mut driver) = world.client();
@@ -89,7 +89,7 @@ fn a_server_that_refuses_connections_is_named() {
 }
 
 #[test]
-fn a_socket_that_takes_and_gives_a_few_bytes_at_a_time() {
+fn partial_reads_and_writes_are_handled() {
     let world = World::new();
     world.with(|inner| inner.max_write = 7);
     let (client, mut driver) = world.client();
@@ -120,7 +120,7 @@ fn waiters_of_one_client_are_served_in_order() {
 
 /// A call expires the wait of another acquisition and gets its slot. The other is notified.
 #[test]
-fn a_wait_that_ends_in_the_call_of_another_is_told() {
+fn timed_out_waiter_is_woken_by_another_call() {
     let world = World::new();
     let (client, mut driver) = world.client();
     let _held = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
@@ -156,7 +156,7 @@ fn many_calls_wake_the_driver_once() {
 }
 
 #[test]
-fn shutdown_gives_back_what_is_held_and_answers_who_waits() {
+fn shutdown_releases_holds_and_fails_waiters() {
     let world = World::new();
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
@@ -179,7 +179,7 @@ fn shutdown_gives_back_what_is_held_and_answers_who_waits() {
 }
 
 #[test]
-fn a_shutdown_that_cannot_reach_the_server_says_what_is_left() {
+fn shutdown_counts_unreleased_lock_if_server_is_unreachable() {
     let world = World::new();
     let (client, mut driver) = world.client();
     let _guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
@@ -193,7 +193,7 @@ fn a_shutdown_that_cannot_reach_the_server_says_what_is_left() {
 }
 
 #[test]
-fn the_driver_ends_with_the_last_handle() {
+fn driver_ends_with_last_handle() {
     let world = World::new();
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
@@ -209,7 +209,7 @@ fn the_driver_ends_with_the_last_handle() {
 }
 
 #[test]
-fn a_driver_that_is_dropped_tells_everybody() {
+fn dropped_driver_ends_guards_waiters_and_releases() {
     let world = World::new();
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
@@ -236,7 +236,7 @@ fn a_driver_that_is_dropped_tells_everybody() {
 
 /// Tasks are woken a few at a time; a driver that is dropped in between wakes the others as well.
 #[test]
-fn a_driver_that_is_dropped_between_wake_ups_forgets_nobody() {
+fn driver_dropped_between_wakes_wakes_remaining_tasks() {
     let world = World::new();
     let (client, mut driver) = world.client();
     let mut tasks: Vec<_> = (0..20u8).map(|n| (client.lock([n]).acquire(), Arc::default())).collect();
@@ -264,7 +264,7 @@ impl Wake for Owning {
 }
 
 #[test]
-fn a_waker_may_own_a_guard() {
+fn waker_may_own_guard() {
     let world = World::new();
     let (client, mut driver) = world.client();
     let owning = |name: &str| {
@@ -335,7 +335,7 @@ impl Host for Faulty {
 }
 
 #[test]
-fn a_panic_elsewhere_poisons_nothing() {
+fn panic_in_one_call_does_not_poison_client() {
     let world = World::new();
     let broken = Arc::new(AtomicBool::new(false));
     let host = Faulty(world.clone(), Arc::clone(&broken));
@@ -353,7 +353,7 @@ fn a_panic_elsewhere_poisons_nothing() {
 
 /// The copy of a client in a forked process does nothing under the parent's identity.
 #[test]
-fn a_forked_child_takes_no_lock_and_sends_nothing() {
+fn forked_child_acquires_nothing_and_sends_nothing() {
     let world = World::new();
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
@@ -382,7 +382,7 @@ fn a_forked_child_takes_no_lock_and_sends_nothing() {
 }
 
 #[test]
-fn secrets_are_not_shown() {
+fn debug_output_hides_secrets() {
     let world = World::new();
     let mut config = World::config();
     let mut node = config.nodes()[0].clone();

@@ -182,7 +182,7 @@ fn disconnect(conn: ConnId) -> ChannelOutput {
 }
 
 #[test]
-fn a_connection_is_opened_when_there_is_something_to_send() {
+fn connection_is_opened_on_demand() {
     let mut rig = Rig::new(1);
     assert_eq!((rig.all().len(), rig.channel.next_deadline()), (0, None));
     let (first, second) = (rig.send(grant(1)), rig.send(grant(2)));
@@ -203,7 +203,8 @@ fn a_connection_is_opened_when_there_is_something_to_send() {
 }
 
 #[test]
-fn m8_a_call_counts_as_sent_when_it_is_handed_out() {
+fn call_counts_as_sent_once_polled() {
+    // M8
     let (mut rig, conn) = Rig::up(2);
     let (sent, queued) = (rig.send(grant(2)), rig.send(grant(3)));
     rig.call();
@@ -218,7 +219,8 @@ fn m8_a_call_counts_as_sent_when_it_is_handed_out() {
 }
 
 #[test]
-fn e9_silence_gives_the_connection_up_and_settles_all_in_flight() {
+fn silence_closes_connection_and_settles_requests_in_flight() {
+    // E9
     let (mut rig, conn) = Rig::up(3);
     let first = rig.send(grant(2));
     assert_eq!(rig.requests().len(), 1);
@@ -237,7 +239,8 @@ fn e9_silence_gives_the_connection_up_and_settles_all_in_flight() {
 
 /// A busy server is not treated as hung: sending everything again would make it busier.
 #[test]
-fn e9_a_burst_is_sent_in_portions() {
+fn burst_is_limited_to_max_in_flight() {
+    // E9
     const MOST: usize = calls::MAX_IN_FLIGHT;
     let (mut rig, conn) = Rig::up(2);
     let calls: Vec<CallId> = (0..2 * MOST + 10).map(|_| rig.send(grant(2))).collect();
@@ -264,7 +267,7 @@ fn e9_a_burst_is_sent_in_portions() {
 }
 
 #[test]
-fn what_cannot_be_sent_waits_as_long_as_its_patience() {
+fn unsent_request_stays_queued_until_its_timeout() {
     let mut rig = Rig::new(1);
     let short = rig.send_for(grant(1), 5 * MS);
     let long = rig.send_for(grant(2), 3 * SECOND);
@@ -289,7 +292,8 @@ fn what_cannot_be_sent_waits_as_long_as_its_patience() {
 }
 
 #[test]
-fn e9_endpoints_are_tried_in_turn_and_then_with_pauses() {
+fn endpoints_are_tried_round_robin_with_backoff_after_first_round() {
+    // E9
     let mut rig = Rig::new(3);
     rig.send_for(grant(1), 3600 * SECOND);
     let (mut nodes, mut pauses) = (Vec::new(), Vec::new());
@@ -316,7 +320,8 @@ fn e9_endpoints_are_tried_in_turn_and_then_with_pauses() {
 }
 
 #[test]
-fn e9_unavailable_moves_on_and_a_definite_error_does_not() {
+fn unavailable_error_switches_endpoint_and_definite_error_does_not() {
+    // E9
     let (mut rig, conn) = Rig::up(2);
     let call = rig.send(grant(2));
     let rpc = rig.call();
@@ -346,7 +351,8 @@ fn e9_unavailable_moves_on_and_a_definite_error_does_not() {
 }
 
 #[test]
-fn m6_facts_that_are_not_current_are_dropped() {
+fn stale_inputs_are_dropped() {
+    // M6
     let (mut rig, old) = Rig::up(1);
     let call = rig.send(grant(2));
     let rpc = rig.call();
@@ -376,7 +382,8 @@ fn m6_facts_that_are_not_current_are_dropped() {
 /// For every kind of request.
 // M3
 #[test]
-fn m3_what_can_be_handed_out_is_due_now() {
+fn queued_output_is_due_now() {
+    // M3
     let queued = |rig: &Rig| rig.channel.next_deadline_reason() == Some((rig.now, "output is queued"));
     let mut rig = Rig::new(1);
     rig.send(grant(1));
@@ -401,7 +408,7 @@ fn m3_what_can_be_handed_out_is_due_now() {
 }
 
 #[test]
-fn close_answers_all_and_a_later_request_opens_anew() {
+fn close_settles_all_requests_and_next_request_reconnects() {
     let (mut rig, conn) = Rig::up(1);
     let (sent, queued) = (rig.send(grant(2)), rig.send(grant(3)));
     rig.call();
@@ -414,7 +421,7 @@ fn close_answers_all_and_a_later_request_opens_anew() {
 }
 
 #[test]
-fn beyond_the_limit_nothing_is_queued() {
+fn requests_and_watches_beyond_limit_are_rejected() {
     let mut rig = Rig::with(ChannelConfig { limit: 4, ..config(1) });
     rig.send(grant(1));
     rig.connected();
@@ -434,7 +441,7 @@ fn beyond_the_limit_nothing_is_queued() {
 }
 
 #[test]
-fn equal_histories_give_equal_channels_and_debug_hides_the_password() {
+fn equal_inputs_give_equal_channels_and_debug_hides_password() {
     let run = || {
         let user = Some(("app".into(), Secret::new("sesame")));
         let mut rig = Rig::with(ChannelConfig { user, ..config(3) });

@@ -368,7 +368,7 @@ mod tests {
     use alloc::vec::Vec;
 
     #[test]
-    fn a_pause_doubles_up_to_its_limit_and_is_up_to_half_longer() {
+    fn pause_doubles_up_to_limit_with_jitter_up_to_half() {
         for (tries, ms) in [(0, 20), (1, 40), (2, 80), (6, 1_280), (7, 2_000), (u32::MAX, 2_000)] {
             let least = Duration::from_millis(ms);
             let pauses: Vec<_> = (0..200).map(|n| pause(n, 7, tries)).collect();

@@ -259,14 +259,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ttl_is_rounded_up_to_whole_seconds_and_never_zero() {
+    fn ttl_is_rounded_up_to_whole_seconds_and_never_zero() {
         let given = [0, 1, 999, 1_000, 1_001, 2_000].map(|ms| seconds(Duration::from_millis(ms)));
         assert_eq!(given, [1, 1, 1, 1, 2, 2]);
         assert_eq!(seconds(Duration::from_nanos(3_000_000_001)), 4);
     }
 
     #[test]
-    fn a_slot_that_is_in_use_is_not_given_twice() {
+    fn slot_in_use_is_not_reused() {
         let mut sessions = Sessions::default();
         let mut open = |free: Option<u32>| {
             sessions.free = free.unwrap_or(sessions.free);
@@ -277,7 +277,8 @@ mod tests {
     }
 
     #[test]
-    fn e1_every_lease_has_an_id_of_its_own() {
+    fn lease_ids_are_unique_and_positive() {
+        // E1
         let ids: alloc::collections::BTreeSet<i64> = [0, 1, 1 << 64, (1 << 64) + 1]
             .into_iter()
             .flat_map(|client| (1..=100).map(move |number| fresh(ClientId::from_bits(client), number).get()))

@@ -10,7 +10,7 @@ fn places(url: &str) -> String {
 }
 
 #[test]
-fn urls_name_members_and_a_login() {
+fn url_parses_to_endpoints_and_login() {
     assert_eq!(places("etcd://localhost"), "localhost:2379 ");
     assert_eq!(places("ETCD://A.Example:1,127.0.0.1,[::1]:7/"), "a.example:1 127.0.0.1:2379 [::1]:7 ");
     let (endpoints, user) = parse("etcd://app:s%40c%2Crt@h:1,i").unwrap();
@@ -20,7 +20,7 @@ fn urls_name_members_and_a_login() {
 }
 
 #[test]
-fn every_error_names_what_is_wrong_and_what_is_allowed() {
+fn errors_name_problem_and_allowed_values() {
     for (url, wrong, allowed) in [
         ("", "no scheme", "etcd://"),
         ("localhost:2379", "no scheme", "etcd://"),
@@ -59,7 +59,7 @@ fn every_error_names_what_is_wrong_and_what_is_allowed() {
 }
 
 #[test]
-fn no_error_and_no_debug_shows_a_password() {
+fn errors_and_debug_hide_password() {
     for middle in ["", "/", "?", "#", "@", ":", "%", ",", "\n", "[", "]", "&", "="] {
         let password = format!("zqzq{middle}xkxk");
         for url in [

@@ -382,7 +382,8 @@ mod tests {
     }
 
     #[test]
-    fn a4_the_delete_is_repeated_after_the_last_attempt_that_it_covers() {
+    fn delete_is_repeated_after_last_attempt_it_covers() {
+        // A4
         let mut cleanup = deleting(&[4, 5, 6]);
         assert_eq!(answered(&mut cleanup, 10, &DELETED), Send::No);
         assert_eq!(late_reply(&mut cleanup, 4, &BUSY), Send::No);
@@ -391,7 +392,8 @@ mod tests {
     }
 
     #[test]
-    fn a4_a_straggler_that_landed_is_deleted_at_once() {
+    fn late_grant_is_deleted_at_once() {
+        // A4
         let mut cleanup = deleting(&[5]);
         assert_eq!(answered(&mut cleanup, 10, &Reply::Absent), Send::No);
         assert_eq!(late_reply(&mut cleanup, 5, &Reply::Granted { fence: None }), Send::Now);
@@ -407,7 +409,8 @@ mod tests {
 
     /// The delete in flight covers older numbers than the one just granted.
     #[test]
-    fn a4_a_delete_says_nothing_of_what_it_does_not_cover() {
+    fn delete_reply_does_not_resolve_newer_grant() {
+        // A4
         let mut cleanup = deleting(&[]);
         cleanup.granted(6);
         assert_eq!(answered(&mut cleanup, 10, &Reply::Taken), Send::No);
@@ -422,7 +425,8 @@ mod tests {
     }
 
     #[test]
-    fn a4_an_attempt_that_ended_unknown_is_looked_for_once_more_a_ttl_later() {
+    fn unknown_attempt_is_checked_again_one_ttl_later() {
+        // A4
         let mut cleanup = deleting(&[5]);
         assert_eq!(late_reply(&mut cleanup, 5, &Reply::Unknown(Cause::Fault(Fault::Closed))), Send::No);
         // Cleanup scheduled meanwhile needs a newer delete.
@@ -438,7 +442,8 @@ mod tests {
 
     /// The name is taken and released within that TTL. The check is still made.
     #[test]
-    fn a4_the_look_a_ttl_later_stands_when_the_name_is_used_again() {
+    fn pending_check_survives_reuse_of_name() {
+        // A4
         let mut cleanup = Cleanup::default();
         cleanup.ended_unknown(take(5));
         for (emitted, confirmed) in [(0, 10), (200, 210), (1_009, 1_020)] {
@@ -465,14 +470,16 @@ mod tests {
 
     /// Without a likely number, the delete looks for all retired ones.
     #[test]
-    fn a4_a_delete_always_says_what_it_looks_for() {
+    fn delete_names_likely_number_or_all_retired_numbers() {
+        // A4
         let retired = Retired { upto: 2, after: 3, last: 4 };
         let numbers_to_delete = |number| Cleanup { number, ..Cleanup::default() }.numbers_to_delete(retired);
         assert_eq!([0, 2].map(numbers_to_delete), [(0, Some(retired)), (2, None)]);
     }
 
     #[test]
-    fn a4_what_the_server_could_not_do_is_tried_again_with_growing_pauses() {
+    fn transiently_rejected_delete_is_retried_with_backoff() {
+        // A4
         let mut cleanup = deleting(&[]);
         for (at, pause) in [(10, 40), (100, 80), (200, 160)] {
             assert_eq!(answered(&mut cleanup, at, &rejected(ErrorClass::Transient)), Send::No);
@@ -487,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_does_not_allow_is_given_up_unless_an_attempt_is_out() {
+    fn refused_delete_is_dropped_unless_attempt_is_in_flight() {
         let mut cleanup = deleting(&[]);
         assert_eq!(answered(&mut cleanup, 10, &rejected(ErrorClass::Refused)), Send::No);
         assert!(cleanup.is_clear() && !cleanup.announces());
@@ -498,7 +505,8 @@ mod tests {
 
     /// The announcement's keys are forbidden, but the lock's key may be allowed.
     #[test]
-    fn u1_a_delete_that_is_refused_with_an_announcement_is_repeated() {
+    fn refused_delete_with_announcement_is_repeated() {
+        // U1
         let mut cleanup = Cleanup::default();
         assert_eq!(cleanup.schedule(5, true), Send::Now);
         cleanup.delete_sent(100, ms(0), 5, true);
@@ -511,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_clear_takes_no_room() {
+    fn tidy_removes_clear_cleanups() {
         let mut cleanups = Cleanups::default();
         for node in [0, 1, 2] {
             let _ = cleanups.of(NodeId::new(node));

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_of_nodes_tells_them_apart() {
+    fn node_set_tracks_membership() {
         let mut some = set(&[15, 3, 0, 3]);
         assert_eq!((nodes(some), some.len()), (alloc::vec![0, 3, 15], 3));
         assert_eq!([0, 1, 3, 15].map(|node| some.contains(NodeId::new(node))), [true, false, true, true]);

@@ -149,7 +149,8 @@ mod tests {
 
     /// Only three of five nodes could block the next holder; at most two can do so here.
     #[test]
-    fn u1_what_a_minority_has_not_answered_keeps_nobody_from_the_lock() {
+    fn release_resolves_once_silent_nodes_cannot_block_next_holder() {
+        // U1
         let mut back = release(0, &[0, 1, 2]);
         assert_eq!(back.outcome(3), None);
         back.answered(NodeId::new(1), delete(0), &MINE);
@@ -157,7 +158,8 @@ mod tests {
     }
 
     #[test]
-    fn u1_a_release_is_answered_as_soon_as_a_quorum_is_certain() {
+    fn release_resolves_as_soon_as_quorum_is_certain() {
+        // U1
         let all = &[0, 1, 2];
         for now in [99, 100] {
             assert_eq!(outcome(now, all, &[]), None);
@@ -176,7 +178,8 @@ mod tests {
     }
 
     #[test]
-    fn u1_gone_after_a_delete_whose_answer_was_lost_counts_as_released() {
+    fn key_gone_after_timely_delete_with_lost_reply_is_released() {
+        // U1
         for (emitted, then) in [(99, Release::Released), (100, Release::Expired)] {
             for gone in [Reply::Absent, Reply::Taken, Reply::Deleted { number: 6, awaited: false }] {
                 let mut back = release(0, &[0]);
@@ -190,7 +193,8 @@ mod tests {
     }
 
     #[test]
-    fn u1_a_delete_that_was_under_way_before_says_nothing() {
+    fn delete_in_flight_before_release_does_not_resolve_it() {
+        // U1
         for earlier in [Reply::Absent, Reply::Taken, UNKNOWN, Reply::Deleted { number: 6, awaited: false }] {
             let mut back = release_after(50, &[0], &[0]);
             back.answered(NodeId::new(0), delete(50), &earlier);

@@ -202,7 +202,8 @@ mod tests {
     const SILENT: Vote = Vote::No(Answer::Silent);
 
     #[test]
-    fn q2_a_round_is_won_while_the_grants_of_a_quorum_count() {
+    fn round_is_won_while_quorum_of_grants_is_valid() {
+        // Q2
         let two = round([yes(100), yes(90), SILENT]);
         assert_eq!(two.verdict(ms(89), 2), Verdict::Won);
         assert_eq!(two.verdict(ms(90), 2), Verdict::Lost);
@@ -212,7 +213,8 @@ mod tests {
     }
 
     #[test]
-    fn q1_a_round_is_decided_as_early_as_it_can_be() {
+    fn round_is_decided_as_early_as_possible() {
+        // Q1
         let open = round([yes(100), PENDING, SILENT]);
         assert_eq!([59, 60].map(|now| open.verdict(ms(now), 2)), [Verdict::Open, Verdict::Lost]);
         assert_eq!(round([PENDING, PENDING, PENDING]).verdict(ms(1), 2), Verdict::Open);
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_is_hopeless_if_more_refuse_than_a_quorum_can_do_without() {
+    fn round_is_fatal_when_refusals_rule_out_quorum() {
         let (used, no) = (|| refused(ErrorClass::KeyInUse), || refused(ErrorClass::Refused));
         assert_eq!(round([used(), busy(1), PENDING]).fatal_reason(2), None);
         assert_eq!(round([no(), refused(ErrorClass::Transient), SILENT]).fatal_reason(2), None);
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_attempt_is_due_when_enough_of_the_holders_have_ended() {
+    fn next_attempt_is_due_when_enough_holders_have_expired() {
         let left = |round: Round| round.expires_in(2).map(|left| left.as_millis());
         assert_eq!(left(round([busy(30), busy(10), busy(20)])), Some(20));
         assert_eq!(left(round([yes(100), busy(30), busy(20)])), Some(20));

@@ -126,7 +126,7 @@ fn lost_connection() -> Reply {
 }
 
 #[test]
-fn uncontended_is_one_request_to_take_and_one_to_release() {
+fn uncontended_lock_needs_one_take_and_one_release() {
     let mut hub = Hub::new(1, |c| c);
     let id = hub.held(0, want());
     hub.locks.release(ms(5), id).unwrap();
@@ -140,7 +140,8 @@ fn uncontended_is_one_request_to_take_and_one_to_release() {
 }
 
 #[test]
-fn t1_validity_counts_from_the_emission_not_from_the_reply() {
+fn validity_counts_from_request_not_from_reply() {
+    // T1
     let mut hub = Hub::new(1, |c| c);
     let id = hub.acquire(0, want());
     let (call, _) = hub.one();
@@ -150,7 +151,8 @@ fn t1_validity_counts_from_the_emission_not_from_the_reply() {
 }
 
 #[test]
-fn t2_after_a_pause_the_first_word_is_lost_and_a_late_renewal_resurrects_nothing() {
+fn loss_is_first_event_after_pause_despite_late_renewal_reply() {
+    // T2
     let mut hub = Hub::new(1, |c| c);
     let id = hub.held(0, want());
     hub.at(3_000);
@@ -169,7 +171,8 @@ fn t2_after_a_pause_the_first_word_is_lost_and_a_late_renewal_resurrects_nothing
 }
 
 #[test]
-fn h1_renews_at_a_third_and_each_renewal_moves_the_end() {
+fn renewal_is_due_at_third_of_ttl_and_extends_validity() {
+    // H1
     let mut hub = Hub::new(1, |c| c);
     hub.held(0, want());
     let mut at = 0;
@@ -186,7 +189,8 @@ fn h1_renews_at_a_third_and_each_renewal_moves_the_end() {
 
 /// Renewals due at nearly the same time share a write, because writes cost more than renewals.
 #[test]
-fn h1_renewals_that_are_due_nearly_together_leave_together() {
+fn renewals_due_close_together_are_coalesced() {
+    // H1
     let mut hub = Hub::new(1, |c| c);
     let locks = 200;
     for at in 0..locks {
@@ -207,7 +211,8 @@ fn h1_renewals_that_are_due_nearly_together_leave_together() {
 }
 
 #[test]
-fn h5_an_unclaimed_grant_is_withdrawn_and_not_renewed() {
+fn unclaimed_grant_is_withdrawn_and_not_renewed() {
+    // H5
     let mut hub = Hub::new(1, |c| c);
     let id = hub.acquire(0, want());
     let (call, _) = hub.one();
@@ -224,7 +229,7 @@ fn h5_an_unclaimed_grant_is_withdrawn_and_not_renewed() {
 /// A release omits the retired numbers only if no other token of this client can be there.
 // A4
 #[test]
-fn a_release_names_no_spent_numbers_where_none_can_be() {
+fn release_omits_retired_numbers_only_if_none_can_remain() {
     let mut hub = Hub::new(1, |c| c);
     let id = hub.held(0, want());
     hub.locks.release(ms(1), id).unwrap();
@@ -263,7 +268,8 @@ fn a_release_names_no_spent_numbers_where_none_can_be() {
 /// After the first refusal, each attempt sets a marker that outlives the pause to the next one.
 // A7
 #[test]
-fn a7_a_waiter_asks_for_a_signal_with_every_try_but_the_first() {
+fn every_attempt_after_first_sets_waiting_marker() {
+    // A7
     let mut hub = Hub::new(1, |c| c.wake(Wake::Notify).poll(Backoff::fixed(for_ms(400))));
     hub.acquire(0, want());
     let mut marks = vec![];
@@ -296,7 +302,8 @@ fn a7_a_waiter_asks_for_a_signal_with_every_try_but_the_first() {
 }
 
 #[test]
-fn a8_a_waiter_of_the_same_client_gets_the_lock_without_a_request() {
+fn local_waiter_gets_lock_without_request() {
+    // A8
     let mut hub = Hub::new(1, |c| c);
     let first = hub.held(0, want());
     let second = hub.acquire(1, want());
@@ -311,7 +318,8 @@ fn a8_a_waiter_of_the_same_client_gets_the_lock_without_a_request() {
 }
 
 #[test]
-fn a8_a_turn_ends_by_time_and_the_client_stays_away_for_a_moment() {
+fn client_releases_and_backs_off_after_hand_over_time_limit() {
+    // A8
     let mut hub = Hub::new(1, |c| c);
     let first = hub.held(0, want());
     hub.acquire(1, want());
@@ -327,7 +335,7 @@ fn a8_a_turn_ends_by_time_and_the_client_stays_away_for_a_moment() {
 
 /// A new waiter gets its own `Blocked` event, even if an earlier waiter had the same one.
 #[test]
-fn a_new_waiter_is_told_what_it_waits_for() {
+fn new_waiter_gets_separate_blocked_event() {
     let mut hub = Hub::new(1, |c| c);
     let busy = Reply::Busy { expires: Expiry::In(for_ms(9_000)) };
     let first = hub.acquire(0, want());
@@ -348,7 +356,8 @@ fn a_new_waiter_is_told_what_it_waits_for() {
 
 /// A releaser that retook the lock at once would starve the clients it has just woken.
 #[test]
-fn a7_who_woke_somebody_stands_in_line_behind_them() {
+fn releaser_that_woke_waiter_queues_behind_it() {
+    // A7
     let mut hub = Hub::new(1, |c| c.wake(Wake::Notify));
     let first = hub.held(0, want());
     hub.locks.release(ms(10), first).unwrap();
@@ -378,7 +387,8 @@ fn a7_who_woke_somebody_stands_in_line_behind_them() {
 }
 
 #[test]
-fn a7_who_lets_others_have_it_forgets_it_soon() {
+fn yielding_to_woken_waiter_ends_soon() {
+    // A7
     let mut hub = Hub::new(1, |c| c.wake(Wake::Notify));
     let first = hub.held(0, want());
     hub.locks.release(ms(10), first).unwrap();
@@ -394,7 +404,8 @@ fn a7_who_lets_others_have_it_forgets_it_soon() {
 }
 
 #[test]
-fn a8_a_manual_holder_gets_a_full_ttl_before_it_is_told() {
+fn manual_waiter_gets_full_ttl_before_grant() {
+    // A8
     let mut hub = Hub::new(1, |c| c);
     let first = hub.held(0, want());
     hub.acquire(1, want().renew(Renew::Manual));
@@ -409,7 +420,8 @@ fn a8_a_manual_holder_gets_a_full_ttl_before_it_is_told() {
 }
 
 #[test]
-fn a8_who_would_get_less_than_half_of_its_ttl_gets_a_full_one_before_it_is_told() {
+fn hand_over_below_half_ttl_is_not_granted_at_once() {
+    // A8
     for (at, at_once) in [(9_000 - 92 - 4_500, true), (9_000 - 92 - 4_499, false)] {
         let mut hub = Hub::new(1, |c| c.handover_window(for_ms(60_000)));
         let first = hub.held(0, want());
@@ -421,7 +433,8 @@ fn a8_who_would_get_less_than_half_of_its_ttl_gets_a_full_one_before_it_is_told(
 }
 
 #[test]
-fn a5_a_wait_that_ends_while_the_grant_gets_its_full_ttl_is_told_in_time() {
+fn wait_times_out_on_time_during_extend_for_hand_over() {
+    // A5
     let mut hub = Hub::new(1, |c| c);
     let first = hub.held(0, want());
     hub.acquire(1, want().renew(Renew::Manual).wait(Wait::For(for_ms(60))));
@@ -438,7 +451,8 @@ fn a5_a_wait_that_ends_while_the_grant_gets_its_full_ttl_is_told_in_time() {
 }
 
 #[test]
-fn a5_the_waits_of_others_go_on_when_one_is_given_up_that_was_being_prepared() {
+fn waiter_abandoned_during_hand_over_does_not_affect_others() {
+    // A5
     let mut hub = Hub::new(1, |c| c.poll(Backoff::fixed(for_ms(10_000))));
     let first = hub.held(0, want());
     let second = hub.acquire(1, want().renew(Renew::Manual).wait(Wait::For(for_ms(300))));
@@ -463,7 +477,8 @@ fn a5_the_waits_of_others_go_on_when_one_is_given_up_that_was_being_prepared() {
 }
 
 #[test]
-fn a5_when_the_head_gives_up_the_next_one_tries_at_once() {
+fn next_waiter_tries_at_once_when_head_times_out() {
+    // A5
     let mut hub = Hub::new(1, |c| c.poll(Backoff::fixed(for_ms(10_000))));
     hub.acquire(0, want().wait(Wait::For(for_ms(100))));
     hub.acquire(1, want());
@@ -477,7 +492,8 @@ fn a5_when_the_head_gives_up_the_next_one_tries_at_once() {
 }
 
 #[test]
-fn a3_a_retry_may_replace_its_own_ghost_and_a4_the_delete_stands_after_success() {
+fn retry_may_replace_leftover_token_and_cleanup_outlives_grant() {
+    // A3
     let mut hub = Hub::new(1, |c| c);
     let id = hub.acquire(0, want());
     let (call, request) = hub.one();
@@ -511,7 +527,8 @@ fn a3_a_retry_may_replace_its_own_ghost_and_a4_the_delete_stands_after_success()
 }
 
 #[test]
-fn a5_try_makes_one_attempt_and_none_if_the_lock_is_busy_here() {
+fn try_makes_one_attempt_and_none_if_held_locally() {
+    // A5
     let mut hub = Hub::new(1, |c| c);
     hub.acquire(0, want().wait(Wait::Try));
     let (call, _) = hub.one();
@@ -526,7 +543,7 @@ fn a5_try_makes_one_attempt_and_none_if_the_lock_is_busy_here() {
 }
 
 #[test]
-fn cancelled_in_flight_owes_a_delete_and_is_told_nothing() {
+fn acquisition_cancelled_in_flight_is_deleted_without_events() {
     let mut hub = Hub::new(1, |c| c.wake(Wake::Notify));
     let id = hub.acquire(0, want());
     let (take, _) = hub.one();
@@ -542,7 +559,8 @@ fn cancelled_in_flight_owes_a_delete_and_is_told_nothing() {
 }
 
 #[test]
-fn h6_a_lost_holder_keeps_its_token_from_being_replaced() {
+fn token_of_lost_holder_is_not_replaceable() {
+    // H6
     let mut hub = Hub::new(1, |c| c);
     let first = hub.held(0, want());
     hub.acquire(1, want());
@@ -556,7 +574,8 @@ fn h6_a_lost_holder_keeps_its_token_from_being_replaced() {
 }
 
 #[test]
-fn h2_transient_failures_are_retried_until_the_end_and_a_clear_no_ends_at_once() {
+fn transient_renewal_failures_are_retried_and_taken_reply_is_loss() {
+    // H2
     let mut hub = Hub::new(1, |c| c);
     hub.held(0, want());
     hub.at(3_000);
@@ -581,7 +600,8 @@ fn h2_transient_failures_are_retried_until_the_end_and_a_clear_no_ends_at_once()
 }
 
 #[test]
-fn h2_a_renewal_that_failed_is_tried_again_when_the_node_is_back() {
+fn failed_renewal_is_retried_when_node_reconnects() {
+    // H2
     let mut hub = Hub::new(1, |c| c);
     hub.held(0, want());
     hub.at(3_000);
@@ -594,7 +614,8 @@ fn h2_a_renewal_that_failed_is_tried_again_when_the_node_is_back() {
 }
 
 #[test]
-fn a5_a_wait_that_runs_out_during_an_attempt_tells_who_was_silent() {
+fn timeout_during_attempt_reports_silent_node() {
+    // A5
     let mut hub = Hub::new(1, |c| c);
     hub.acquire(0, want().wait(Wait::For(for_ms(100))));
     hub.at(100);
@@ -603,7 +624,8 @@ fn a5_a_wait_that_runs_out_during_an_attempt_tells_who_was_silent() {
 }
 
 #[test]
-fn q2_a_lost_round_gives_back_what_it_won() {
+fn lost_round_is_released_only_on_nodes_that_granted() {
+    // Q2
     let mut hub = Hub::new(5, |c| c.unknown_age(UnknownAge::Trust));
     hub.acquire(0, want());
     let takes = hub.requests();
@@ -622,7 +644,8 @@ fn q2_a_lost_round_gives_back_what_it_won() {
 /// One node granted, and two are held by others. The next round comes after a random delay longer
 /// than this round, before the poll interval ends.
 #[test]
-fn q2_a_split_vote_is_tried_again_soon() {
+fn split_vote_is_retried_before_poll_interval() {
+    // Q2
     for votes in [1, 0] {
         let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust).poll(Backoff::fixed(for_ms(1_000))));
         hub.acquire(0, want());
@@ -640,7 +663,7 @@ fn q2_a_split_vote_is_tried_again_soon() {
 }
 
 #[test]
-fn the_number_of_locks_that_are_held_is_told() {
+fn held_returns_number_of_held_locks() {
     let mut hub = Hub::new(1, |c| c);
     let ids = ["a", "b", "c"].map(|name| hub.held(0, Acquire::new(name)));
     assert_eq!(hub.locks.held(), 3);
@@ -651,7 +674,8 @@ fn the_number_of_locks_that_are_held_is_told() {
 }
 
 #[test]
-fn q1_decided_at_the_quorum_and_stragglers_count_as_top_ups() {
+fn round_is_decided_at_quorum_and_late_grant_joins_hold() {
+    // Q1
     let mut hub = Hub::new(5, |c| c.unknown_age(UnknownAge::Trust));
     let id = hub.acquire(0, want());
     let takes = hub.requests();

@@ -91,7 +91,8 @@ mod tests {
 
     /// Compares with the scanner and the decoder, on frames assembled and cut at random.
     #[test]
-    fn p3_agrees_with_the_decoder() {
+    fn short_parser_agrees_with_scanner_and_decoder() {
+        // P3
         let mut read = [0; 5];
         for seed in 0..200_000 {
             let mut n = 0;
@@ -116,7 +117,8 @@ mod tests {
     }
 
     #[test]
-    fn p3_the_limits_hold_for_short_answers_too() {
+    fn limits_apply_to_short_replies() {
+        // P3
         let (pair, four) = (&b"*2\r\n:1\r\n:1\r\n"[..], &b"*4\r\n:1\r\n:1700000000000000\r\n:64\r\n:0\r\n"[..]);
         for (list, elements) in [(pair, 2), (four, 4)] {
             let exact = Limits { frame: list.len(), depth: 1, elements, ..Limits::default() };
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_certain_is_left_to_the_decoder() {
+    fn uncertain_input_is_left_to_decoder() {
         let long = [b":".as_slice(), &b"9".repeat(19), b"\r\n"].concat();
         let incomplete: [&[u8]; 6] = [b"", b":", b":1", b":1\r", b"*2\r\n:1\r\n", b"*2\r\n:1\r\n:"];
         for bytes in

@@ -203,7 +203,7 @@ fn server(text: &str) -> Cause {
 }
 
 #[test]
-fn a_plain_connection_is_up_at_once_and_answers_in_order() {
+fn plain_connection_is_up_at_once_and_replies_in_order() {
     let (mut rig, conn) = Rig::up();
     let (a, b) = (rig.send(take("a")), rig.send(take("b")));
     assert_eq!(rig.pipe.in_flight(), 0, "nothing was written yet");
@@ -216,7 +216,8 @@ fn a_plain_connection_is_up_at_once_and_answers_in_order() {
 }
 
 #[test]
-fn p1_q6_a_login_goes_out_in_one_write_before_any_request() {
+fn handshake_is_sent_in_one_write_before_any_request() {
+    // P1, Q6
     let mut rig = Rig::with("redis://u:pw@h/3?client_name=me", Role::Wake, true);
     let call = rig.send(take("a"));
     let Some(PipeOutput::Connect(conn)) = rig.pipe.poll_output() else { panic!() };
@@ -238,7 +239,8 @@ fn p1_q6_a_login_goes_out_in_one_write_before_any_request() {
 }
 
 #[test]
-fn p1_resp3_logs_in_by_hello() {
+fn resp3_handshake_uses_hello() {
+    // P1
     let mut rig = Rig::with("redis://:pw@h/3?protocol=resp3&client_name=me", Role::Wake, true);
     let conn = rig.opened();
     let written = commands(&rig.written(conn));
@@ -263,7 +265,7 @@ fn p1_resp3_logs_in_by_hello() {
 }
 
 #[test]
-fn a_refused_login_answers_all_that_waits_and_is_tried_again() {
+fn refused_handshake_fails_pending_requests_and_is_retried() {
     for (url, answers, text) in [
         ("redis://:pw@h", "-WRONGPASS invalid username-password pair or user is disabled.\r\n", "WRONGPASS"),
         ("redis://:pw@h", "-ERR AUTH <password> called without any password configured\r\n", "ERR AUTH"),
@@ -313,7 +315,7 @@ fn a_refused_login_answers_all_that_waits_and_is_tried_again() {
 }
 
 #[test]
-fn a_refused_name_id_or_info_is_tolerated() {
+fn refused_client_name_id_or_info_is_tolerated() {
     let mut rig = Rig::with("redis://h?client_name=me", Role::Wake, true);
     let conn = rig.opened();
     rig.written(conn);
@@ -323,7 +325,7 @@ fn a_refused_name_id_or_info_is_tolerated() {
 }
 
 #[test]
-fn info_without_the_fields_is_an_error_of_its_own() {
+fn info_without_required_fields_is_reported_as_error() {
     for info in ["", "run_id:\r\nuptime_in_seconds:5\r\n", "run_id:a\r\nuptime_in_seconds:-5\r\n", "xrun_id:a\r\n"] {
         let mut rig = Rig::with("redis://h", Role::Commands, true);
         let conn = rig.opened();
@@ -335,7 +337,7 @@ fn info_without_the_fields_is_an_error_of_its_own() {
 }
 
 #[test]
-fn no_debug_output_shows_the_password() {
+fn debug_output_hides_password() {
     let mut rig = Rig::new("redis://u:sesame@h");
     let conn = rig.opened();
     let unsent = format!("{:?}", rig.pipe);
@@ -348,7 +350,7 @@ fn no_debug_output_shows_the_password() {
 }
 
 #[test]
-fn opening_is_given_up_after_the_connect_timeout() {
+fn connecting_is_aborted_after_connect_timeout() {
     for connected in [false, true] {
         let mut rig = Rig::new("redis://:pw@h");
         rig.pipe.open(rig.now);
@@ -367,7 +369,7 @@ fn opening_is_given_up_after_the_connect_timeout() {
 
 /// A lock with a short TTL waits less than the others.
 #[test]
-fn a_request_whose_time_ends_while_the_connection_opens_leaves_alone() {
+fn request_times_out_alone_while_connecting() {
     let mut rig = Rig::new("redis://h");
     let (a, b, c) = (rig.send(take("a")), rig.send(short("b")), rig.send(take("c")));
     let Some(PipeOutput::Connect(conn)) = rig.pipe.poll_output() else { panic!() };
@@ -382,7 +384,8 @@ fn a_request_whose_time_ends_while_the_connection_opens_leaves_alone() {
 }
 
 #[test]
-fn m8_an_unanswered_request_drops_the_connection_and_settles_all_in_order() {
+fn unanswered_request_drops_connection_and_fails_all_in_order() {
+    // M8
     let (mut rig, conn) = Rig::up();
     let a = rig.send(take("a"));
     let written = rig.written(conn);
@@ -410,7 +413,8 @@ fn m8_an_unanswered_request_drops_the_connection_and_settles_all_in_order() {
 }
 
 #[test]
-fn p3_a_node_that_does_not_drain_is_as_dead_as_one_that_does_not_answer() {
+fn node_that_does_not_drain_times_out_with_bounded_buffer() {
+    // P3
     let (mut rig, conn) = Rig::up();
     let calls: Vec<CallId> = (0..2000).map(|_| rig.send(take("a"))).collect();
     let limit = Limits::default().outgoing + 200;
@@ -429,7 +433,8 @@ fn p3_a_node_that_does_not_drain_is_as_dead_as_one_that_does_not_answer() {
 }
 
 #[test]
-fn p1_a_broken_connection_is_opened_again_ever_more_slowly() {
+fn reconnect_backoff_grows_and_resets_after_lasting_connection() {
+    // P1
     let mut rig = Rig::new("redis://h");
     rig.pipe.open(rig.now);
     let mut pauses = Vec::new();
@@ -461,7 +466,7 @@ fn p1_a_broken_connection_is_opened_again_ever_more_slowly() {
 }
 
 #[test]
-fn close_settles_everything_and_stays_closed_until_it_is_wanted() {
+fn close_fails_all_requests_and_lasts_until_next_request() {
     let (mut rig, conn) = Rig::up();
     let a = rig.send(take("a"));
     rig.written(conn);
@@ -487,7 +492,7 @@ fn close_settles_everything_and_stays_closed_until_it_is_wanted() {
 }
 
 #[test]
-fn a_deadline_covers_queued_output() {
+fn deadline_covers_queued_output() {
     let mut rig = Rig::new("redis://h");
     rig.pipe.open(rig.now);
     assert_eq!(rig.pipe.next_deadline(), Some(rig.now));
@@ -496,7 +501,8 @@ fn a_deadline_covers_queued_output() {
 }
 
 #[test]
-fn m1_time_that_goes_back_is_ignored() {
+fn backwards_time_is_ignored() {
+    // M1
     let (mut rig, conn) = Rig::up();
     rig.pass(Duration::from_secs(5));
     let call = rig.call();
@@ -508,7 +514,8 @@ fn m1_time_that_goes_back_is_ignored() {
 }
 
 #[test]
-fn p2_a_demoted_master_is_left_after_what_came_with_its_answer() {
+fn demoted_master_is_disconnected_after_replies_already_received() {
+    // P2
     let (mut rig, conn) = Rig::up();
     let (a, b, c) = (rig.send(take("a")), rig.send(take("b")), rig.send(take("c")));
     rig.written(conn);
@@ -528,7 +535,8 @@ fn p2_a_demoted_master_is_left_after_what_came_with_its_answer() {
 
 /// A required login leads to a new connection that logs in. Without a password it is a refusal.
 #[test]
-fn p2_a_connection_that_was_logged_out_is_replaced_by_one_that_logs_in() {
+fn logged_out_connection_is_replaced_by_one_that_logs_in() {
+    // P2
     for text in ["NOAUTH Authentication required.", "ERR Protocol error: unauthenticated multibulk length"] {
         let mut rig = Rig::new("redis://:pw@h");
         let mut conn = rig.opened();
@@ -558,7 +566,8 @@ fn p2_a_connection_that_was_logged_out_is_replaced_by_one_that_logs_in() {
 
 /// Without `HELLO`, `INFO` detects cluster mode before any request is sent.
 #[test]
-fn p2_a_server_in_cluster_mode_is_refused_before_anything_is_taken() {
+fn cluster_mode_server_is_refused_before_any_request() {
+    // P2
     for field in ["redis_mode", "server_mode"] {
         let mut rig = Rig::with("redis://h", Role::Commands, true);
         let waiting = rig.send(take("a"));
@@ -578,7 +587,7 @@ fn p2_a_server_in_cluster_mode_is_refused_before_anything_is_taken() {
 }
 
 #[test]
-fn other_refusals_leave_the_connection_alone() {
+fn other_refusals_do_not_drop_connection() {
     let (mut rig, conn) = Rig::up();
     for text in ["NOAUTH Authentication required.", "LOADING Redis is loading the dataset in memory", "NOPERM no"] {
         let call = rig.send(take("a"));
@@ -590,7 +599,7 @@ fn other_refusals_leave_the_connection_alone() {
 }
 
 #[test]
-fn a_servers_good_bye_is_told() {
+fn unsolicited_server_error_is_reported_as_cause() {
     let (mut rig, conn) = Rig::up();
     let unsent = rig.send(take("a"));
     rig.pipe.outgoing(conn);
@@ -601,7 +610,7 @@ fn a_servers_good_bye_is_told() {
 }
 
 #[test]
-fn a_wake_connection_blocks_and_is_woken() {
+fn wake_connection_blocks_and_is_woken() {
     let mut rig = Rig::with("redis://h", Role::Wake, false);
     let conn = rig.opened();
     rig.written(conn);
@@ -631,7 +640,7 @@ fn a_wake_connection_blocks_and_is_woken() {
 }
 
 #[test]
-fn a_wake_up_names_the_list_first() {
+fn wake_up_reply_must_start_with_list_name() {
     let (mut rig, conn) = Rig::up();
     rig.pipe.block(rig.now, vec![key("a")], 100 * MS);
     rig.written(conn);
@@ -641,7 +650,7 @@ fn a_wake_up_names_the_list_first() {
 }
 
 #[test]
-fn unblock_tells_if_there_was_nothing_to_end_and_of_a_refusal() {
+fn unblock_reports_not_blocked_and_refusal() {
     let (mut rig, conn) = Rig::up();
     rig.pipe.unblock(rig.now, 12);
     assert_eq!(commands(&rig.written(conn)), [["CLIENT", "UNBLOCK", "12"]]);
@@ -656,7 +665,8 @@ fn unblock_tells_if_there_was_nothing_to_end_and_of_a_refusal() {
 }
 
 #[test]
-fn h2_the_pause_is_no_longer_than_a_lock_with_a_short_ttl_can_wait() {
+fn reconnect_pause_is_shortened_for_lock_with_short_ttl() {
+    // H2
     let mut rig = Rig::new("redis://h");
     let mut conn = rig.opened();
     for _ in 0..10 {

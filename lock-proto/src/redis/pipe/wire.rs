@@ -494,7 +494,8 @@ mod tests {
     /// The map takes memory for every lock, so it is batch for one flight only. It must last that
     /// long, because each lookup would scan the flight otherwise.
     #[test]
-    fn p1_what_overtakes_is_remembered_until_the_flight_is_over() {
+    fn latest_commands_are_dropped_once_flight_is_answered() {
+        // P1
         let [a, b, c] = [b"a", b"b", b"c"].map(|name| Key::new(b"", name));
         let mut flight = VecDeque::new();
         for (serial, key) in [&a, &b, &a].into_iter().enumerate() {

@@ -64,7 +64,7 @@ fn transient(text: &str) -> Option<Reply> {
 }
 
 #[test]
-fn a_clean_take_without_a_fence_is_plain_set_nx_px() {
+fn clean_take_without_fence_is_plain_set_nx_px() {
     let token = alloc::format!("{CLIENT}7");
     assert_eq!(args(&take(true, 0), Form::Sha1), ["SET", "app:job", &token, "NX", "PX", "10000"]);
     assert!(take(true, 0).script().is_none());
@@ -73,7 +73,7 @@ fn a_clean_take_without_a_fence_is_plain_set_nx_px() {
 }
 
 #[test]
-fn every_script_gets_the_keys_and_arguments_that_it_reads() {
+fn each_script_gets_expected_keys_and_arguments() {
     let sha = |script: Script| script.sha1;
     let token = alloc::format!("{CLIENT}7");
     assert_eq!(
@@ -114,7 +114,7 @@ fn every_script_gets_the_keys_and_arguments_that_it_reads() {
 }
 
 #[test]
-fn the_first_use_carries_the_source() {
+fn source_form_is_eval_with_same_arguments() {
     for request in
         [take(false, 0), take(true, 9), waiting_take(0), extend(), release(false), exact_release(true), announce()]
     {
@@ -136,7 +136,7 @@ fn numbers_are_written_in_full() {
 }
 
 #[test]
-fn keys_are_names_byte_for_byte() {
+fn keys_contain_name_byte_for_byte() {
     let key = Key::new(b"p\0", b"\xff\r\n");
     assert_eq!(key.lock(), b"p\0\xff\r\n");
     assert_eq!(key.signal(), b"p\0\xff\r\n:lock-proto:waiting:signal");
@@ -147,7 +147,7 @@ fn keys_are_names_byte_for_byte() {
 }
 
 #[test]
-fn answers_are_read() {
+fn valid_replies_are_decoded() {
     let granted = |fence| Some(Reply::Granted { fence });
     let busy = |expires| Some(Reply::Busy { expires });
     assert_eq!(take(true, 0).read(Value::Text(b"OK")), granted(None));
@@ -181,7 +181,7 @@ fn answers_are_read() {
 }
 
 #[test]
-fn what_can_be_no_answer_is_none() {
+fn invalid_replies_decode_to_none() {
     for (request, value) in [
         (take(true, 0), Value::Text(b"QUEUED")),
         (take(true, 0), Value::Int(1)),
@@ -219,7 +219,7 @@ fn what_can_be_no_answer_is_none() {
 }
 
 #[test]
-fn an_error_is_unknown_unless_its_class_proves_that_nothing_was_written() {
+fn error_is_unknown_unless_class_proves_nothing_was_written() {
     for request in [take(true, 0), take(false, 1), extend(), release(true), announce()] {
         assert_eq!(request.read(Value::Error("OOM no")), transient("OOM no"));
         assert!(matches!(request.read(Value::Error("ERR odd")), Some(Reply::Unknown(Cause::Server(_)))), "{request:?}");
@@ -231,7 +231,7 @@ fn an_error_is_unknown_unless_its_class_proves_that_nothing_was_written() {
 }
 
 #[test]
-fn a_key_of_another_type_is_in_the_way_of_a_take_and_the_end_of_a_hold() {
+fn wrongtype_is_key_in_use_for_take_and_taken_otherwise() {
     let wrong = Value::Error("WRONGTYPE Operation against a key holding the wrong kind of value");
     for request in [take(true, 0), take(false, 1)] {
         assert!(matches!(request.read(wrong), Some(Reply::Rejected(ServerError { class: ErrorClass::KeyInUse, .. }))));

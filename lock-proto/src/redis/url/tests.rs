@@ -12,7 +12,7 @@ fn tcp(host: &str, port: u16) -> Target {
 }
 
 #[test]
-fn tcp_urls() {
+fn tcp_urls_are_parsed() {
     let plain = parse("redis://localhost");
     assert_eq!(plain.target, tcp("localhost", 6379));
     assert_eq!((plain.username, plain.password, plain.database, plain.client_name), (None, None, 0, None));
@@ -42,7 +42,7 @@ fn tcp_urls() {
 }
 
 #[test]
-fn unix_urls() {
+fn unix_urls_are_parsed() {
     for scheme in ["redis+unix", "unix", "Redis+Unix"] {
         let endpoint = parse(&format!("{scheme}:///run/my%20redis.sock?db=4&client_name=c"));
         assert_eq!(endpoint.target, Target::Unix { path: "/run/my redis.sock".into() });
@@ -55,7 +55,7 @@ fn unix_urls() {
 }
 
 #[test]
-fn every_error_names_what_is_wrong_and_what_is_allowed() {
+fn errors_name_problem_and_allowed_values() {
     for (url, wrong, allowed) in [
         ("", "no scheme", "redis://"),
         ("localhost:6379", "no scheme", "redis://"),
@@ -124,7 +124,7 @@ fn every_error_names_what_is_wrong_and_what_is_allowed() {
 }
 
 #[test]
-fn no_error_shows_a_password() {
+fn neither_error_nor_endpoint_shows_password() {
     // However the password is broken, and wherever the parser then believes to be.
     for middle in ["", "/", "?", "#", "@", ":", "%", "\n", "[", "]", "&", "="] {
         let password = format!("zqzq{middle}xkxk");
@@ -158,7 +158,7 @@ fn no_error_shows_a_password() {
 }
 
 #[test]
-fn display_parses_again_and_hides_the_password() {
+fn display_round_trips_and_hides_password() {
     for url in [
         "redis://h",
         "redis://u:sesame@h:1/2?client_name=a%25b&protocol=resp3",

@@ -36,7 +36,7 @@ fn take(c: &mut Checker, now: u64, client: usize, lock: LockId, key: &[u8], unti
 }
 
 #[test]
-fn two_valid_holders_are_found_and_two_in_turn_are_not() {
+fn overlapping_holders_are_found_and_successive_are_not() {
     let mut c = Checker::new();
     take(&mut c, 0, 0, A, b"a", 100);
     take(&mut c, 50, 1, A, b"b", 100);
@@ -50,7 +50,7 @@ fn two_valid_holders_are_found_and_two_in_turn_are_not() {
 }
 
 #[test]
-fn more_time_while_another_holds_is_found_and_so_is_more_time_for_what_is_over() {
+fn renewal_after_expiry_or_during_another_hold_is_found() {
     let mut c = Checker::new();
     take(&mut c, 0, 0, A, b"a", 100);
     take(&mut c, 120, 1, B, b"a", 200);
@@ -59,7 +59,7 @@ fn more_time_while_another_holds_is_found_and_so_is_more_time_for_what_is_over()
 }
 
 #[test]
-fn who_slept_with_its_clock_believes_to_hold_what_another_holds() {
+fn overlap_after_paused_clock_is_found() {
     let mut c = Checker::new();
     take(&mut c, 0, 0, A, b"a", 100);
     take(&mut c, 150, 1, B, b"a", 250);
@@ -70,7 +70,7 @@ fn who_slept_with_its_clock_believes_to_hold_what_another_holds() {
 }
 
 #[test]
-fn a_hold_that_was_given_back_counts_no_more() {
+fn ended_hold_does_not_overlap_next() {
     let mut c = Checker::new();
     take(&mut c, 0, 0, A, b"a", 100);
     c.release_requested(0, A, None);
@@ -86,7 +86,7 @@ fn a_hold_that_was_given_back_counts_no_more() {
 /// it resumes. Found by `explore --scenario etcd-elections --seed 20002144`: the checker did not
 /// allow for a proclaim that had timed out.
 #[test]
-fn what_is_due_may_be_told_after_the_lock_was_given_back() {
+fn overdue_event_is_allowed_after_release() {
     let failed = || Event::ProclaimFailed(Report { waited: Duration::from_secs(2), nodes: Box::default() });
     let notified = |event: &Event| {
         let mut c = Checker::new();
@@ -106,7 +106,7 @@ fn what_is_due_may_be_told_after_the_lock_was_given_back() {
 /// The deadline of a shutdown moves if the client's clock stops. Found by `explore --scenario
 /// redis-beyond --seed 7000042`.
 #[test]
-fn a_client_that_does_not_stop_is_found() {
+fn client_that_does_not_stop_in_time_is_found() {
     let mut c = Checker::new();
     c.shut_down(0, at(100));
     c.shut_down(0, at(200));
@@ -128,7 +128,7 @@ fn a_client_that_does_not_stop_is_found() {
 }
 
 #[test]
-fn a_client_that_stops_has_told_all() {
+fn unresolved_acquisition_of_stopped_client_is_found() {
     let mut c = Checker::new();
     c.requested(at(0), 0, A, b"a", None);
     c.stopped(at(1), 0);
@@ -136,7 +136,7 @@ fn a_client_that_stops_has_told_all() {
 }
 
 #[test]
-fn an_end_that_nobody_told_is_found() {
+fn unreported_end_is_found() {
     let mut c = Checker::new();
     take(&mut c, 0, 0, A, b"a", 100);
     c.requested(at(0), 1, A, b"a", Some(at(50)));
@@ -155,7 +155,7 @@ fn an_end_that_nobody_told_is_found() {
 }
 
 #[test]
-fn fences_must_grow_in_the_order_of_the_store() {
+fn fences_must_grow_in_store_order() {
     let mut c = Checker::new();
     let mut fenced = |key: &[u8], slot, fence, order| {
         let id = LockId { slot, generation: 0 };
@@ -176,7 +176,7 @@ fn fences_must_grow_in_the_order_of_the_store() {
 }
 
 #[test]
-fn a_stale_write_is_refused_with_a_fence_and_found_without() {
+fn stale_write_is_refused_with_fence_and_found_without() {
     for (fences, accepted, found) in [([Some(1), Some(2)], false, 0), ([None, None], true, 1)] {
         let mut c = Checker::new();
         for (client, fence) in fences.into_iter().enumerate() {
@@ -192,7 +192,7 @@ fn a_stale_write_is_refused_with_a_fence_and_found_without() {
 }
 
 #[test]
-fn a_shortened_life_is_found() {
+fn shortened_key_ttl_is_found() {
     let mut c = Checker::new();
     let x: &[u8] = b"x";
     for (node, value, expires) in [(0, x, 100), (0, x, 150), (1, x, 120), (0, b"y", 120)] {
@@ -218,7 +218,7 @@ fn first_of_all(c: &mut Checker) {
 }
 
 #[test]
-fn a_loss_to_nobody_is_found() {
+fn loss_reported_as_taken_without_other_owner_is_found() {
     let taken = Event::Lost(Loss::Taken);
     // Another client, a foreign key, another client that left, and the first one after another.
     let others: [fn(&mut Checker); 4] = [
@@ -251,7 +251,7 @@ fn a_loss_to_nobody_is_found() {
 }
 
 #[test]
-fn a_stranger_finds_no_key_free_that_is_held() {
+fn stranger_occupying_held_key_is_found() {
     for (when, found) in [(99, vec![Rule::MutualExclusion]), (100, vec![])] {
         let mut c = Checker::new();
         first_of_all(&mut c);
@@ -261,7 +261,7 @@ fn a_stranger_finds_no_key_free_that_is_held() {
 }
 
 #[test]
-fn the_order_of_the_store_is_that_of_first_appearance() {
+fn store_order_is_order_of_first_appearance() {
     let mut c = Checker::new();
     c.requested(at(0), 0, A, b"a", None);
     for value in [b"one", b"two", b"one"] {
@@ -272,7 +272,7 @@ fn the_order_of_the_store_is_that_of_first_appearance() {
 }
 
 #[test]
-fn who_asked_first_gets_it_first() {
+fn overtaking_waiter_of_same_client_is_found() {
     let mut c = Checker::new();
     c.requested(at(0), 0, B, b"a", None);
     take(&mut c, 1, 0, A, b"b", 10);
@@ -283,7 +283,7 @@ fn who_asked_first_gets_it_first() {
 }
 
 #[test]
-fn one_release_wakes_one() {
+fn second_wake_after_one_release_is_found() {
     let mut c = Checker::new();
     c.freed(b"a");
     c.woken(at(0), b"a", 0);
@@ -293,7 +293,7 @@ fn one_release_wakes_one() {
 }
 
 #[test]
-fn who_sends_without_end_is_found() {
+fn excessive_request_rate_is_found() {
     let mut c = Checker::new();
     for i in 0..5_000 {
         c.count_request(at(i * 10), 0, 0);
@@ -306,7 +306,7 @@ fn who_sends_without_end_is_found() {
 }
 
 #[test]
-fn what_may_follow_what() {
+fn event_after_end_or_out_of_order_is_found() {
     let (lost, released) = (Event::Lost(Loss::Gone), Event::Released(Release::Released));
     let mut c = Checker::new();
     take(&mut c, 0, 0, A, b"a", 100);
@@ -338,7 +338,8 @@ fn given_back(within: u64) -> Checker {
 }
 
 #[test]
-fn s8_a_lock_that_is_free_for_long_while_somebody_waits_is_found() {
+fn lock_left_free_while_waiter_is_pending_is_found() {
+    // S8
     for (granted, found) in [(120, vec![]), (121, vec![Rule::Prompt])] {
         let mut c = given_back(20);
         assert!(c.is_hand_over(1, A));
@@ -361,7 +362,8 @@ fn s8_a_lock_that_is_free_for_long_while_somebody_waits_is_found() {
 }
 
 #[test]
-fn s9_work_that_is_done_twice_or_given_up_is_found() {
+fn repeated_or_abandoned_unanswered_request_is_found() {
+    // S9
     let mut c = Checker::new();
     c.request_sent(at(0), 0, 7, 1, TAKE, b"a".to_vec());
     c.request_sent(at(0), 0, 7, 2, TAKE, b"a".to_vec());

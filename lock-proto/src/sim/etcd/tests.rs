@@ -117,7 +117,7 @@ const NO_LEADER: (Code, &str) = (Code::Unavailable, "etcdserver: no leader");
 const TIMED_OUT: (Code, &str) = (Code::Unavailable, "etcdserver: request timed out");
 
 #[test]
-fn members_answer_from_one_store() {
+fn members_share_one_store() {
     let mut b = Bench::three();
     b.put(0, "k", 0);
     b.call(2, &range("k"));
@@ -131,7 +131,7 @@ fn members_answer_from_one_store() {
 }
 
 #[test]
-fn a_member_that_is_cut_off_waits_and_then_gives_up() {
+fn isolated_member_ends_streams_and_times_out_calls() {
     let mut b = Bench::three();
     b.open(1, WATCH, StreamKind::Watch);
     b.watch(1, "k", 0);
@@ -155,7 +155,7 @@ fn a_member_that_is_cut_off_waits_and_then_gives_up() {
 }
 
 #[test]
-fn a_watch_of_a_member_that_was_cut_off_misses_nothing() {
+fn watch_on_isolated_member_misses_no_event() {
     for compact in [false, true] {
         let mut b = Bench::three();
         b.open(1, WATCH, StreamKind::Watch);
@@ -180,7 +180,7 @@ fn a_watch_of_a_member_that_was_cut_off_misses_nothing() {
 }
 
 #[test]
-fn a_member_that_comes_back_does_what_had_to_wait() {
+fn healed_member_resolves_pending_requests() {
     let mut b = Bench::three();
     b.open(1, KEEP, StreamKind::KeepAlive);
     b.call(1, &Rpc::Grant(LeaseGrantRequest { ttl: 10, id: 5 }));
@@ -198,7 +198,7 @@ fn a_member_that_comes_back_does_what_had_to_wait() {
 }
 
 #[test]
-fn a_new_leader_renews_leases_and_nobody_expires_them_meanwhile() {
+fn new_leader_renews_leases_and_none_expire_meanwhile() {
     let mut b = Bench::three();
     b.call(1, &Rpc::Grant(LeaseGrantRequest { ttl: 2, id: 5 }));
     b.put(1, "k", 5);
@@ -221,7 +221,7 @@ fn a_new_leader_renews_leases_and_nobody_expires_them_meanwhile() {
 }
 
 #[test]
-fn handing_over_renews_leases() {
+fn leader_change_renews_leases() {
     let mut b = Bench::three();
     b.call(1, &Rpc::Grant(LeaseGrantRequest { ttl: 2, id: 5 }));
     b.outputs();
@@ -234,7 +234,7 @@ fn handing_over_renews_leases() {
 }
 
 #[test]
-fn an_expired_lease_is_found_late_and_not_saved() {
+fn expired_lease_is_revoked_late_and_keep_alive_cannot_save_it() {
     let mut b = Bench::new(ClusterConfig::new(1, 1));
     b.open(0, KEEP, StreamKind::KeepAlive);
     b.pass(MS * 200);
@@ -256,7 +256,7 @@ fn an_expired_lease_is_found_late_and_not_saved() {
 }
 
 #[test]
-fn a_crash_answers_nobody_and_leaves_proposals_to_their_fate() {
+fn crash_sends_no_replies_and_proposals_may_still_apply() {
     for (proposal_outcome, expected) in [(ProposalOutcome::Applied, 1), (ProposalOutcome::Dropped, 0)] {
         let mut b = Bench::new(ClusterConfig::new(3, 7).proposal_outcome(proposal_outcome));
         b.cluster.slow(b.now, 1, MS * 10, Duration::ZERO);
@@ -283,7 +283,7 @@ fn a_crash_answers_nobody_and_leaves_proposals_to_their_fate() {
 }
 
 #[test]
-fn a_proposal_that_timed_out_may_come_true_later() {
+fn timed_out_proposal_may_apply_later() {
     let mut b = Bench::new(ClusterConfig::new(3, 7).proposal_outcome(ProposalOutcome::Applied));
     b.cluster.lose_quorum(b.now);
     let put = b.put(1, "k", 0);
@@ -295,7 +295,7 @@ fn a_proposal_that_timed_out_may_come_true_later() {
 }
 
 #[test]
-fn two_of_three_gone_is_no_leader() {
+fn two_of_three_members_down_leaves_no_leader() {
     let mut b = Bench::three();
     b.cluster.crash(b.now, 1);
     b.pass(SECOND * 2);
@@ -316,7 +316,7 @@ fn two_of_three_gone_is_no_leader() {
 }
 
 #[test]
-fn a_stopped_member_says_what_it_has_to_say() {
+fn stopped_member_sends_pending_replies() {
     let mut b = Bench::three();
     b.cluster.slow(b.now, 1, MS * 10, MS * 10);
     let put = b.put(1, "k", 0);
@@ -327,7 +327,7 @@ fn a_stopped_member_says_what_it_has_to_say() {
 }
 
 #[test]
-fn a_slow_member_keeps_the_order() {
+fn slow_member_preserves_reply_order() {
     let mut b = Bench::three();
     b.cluster.slow(b.now, 1, MS * 10, MS * 20);
     let first = b.put(1, "k", 0);
@@ -339,7 +339,7 @@ fn a_slow_member_keeps_the_order() {
 }
 
 #[test]
-fn a_watch_from_the_past_is_parked() {
+fn watch_from_past_revision_is_parked() {
     let mut b = Bench::new(ClusterConfig::new(1, 1));
     b.pass(MS * 30);
     b.put(0, "k", 0);
@@ -354,7 +354,7 @@ fn a_watch_from_the_past_is_parked() {
 }
 
 #[test]
-fn progress_is_told_to_quiet_watches_that_want_it() {
+fn progress_is_sent_to_idle_watches_that_request_it() {
     let mut b = Bench::new(ClusterConfig::new(1, 1).progress_interval(SECOND));
     b.open(0, WATCH, StreamKind::Watch);
     let want = WatchCreateRequest { key: "k".into(), progress_notify: true, watch_id: 1, ..Default::default() };
@@ -377,7 +377,7 @@ fn progress_is_told_to_quiet_watches_that_want_it() {
 }
 
 #[test]
-fn a_token_is_known_where_it_is_used() {
+fn token_ttl_is_extended_per_member_and_lost_on_restart() {
     let user = User::new("app", "pw").read_write("k");
     let config = ClusterConfig::new(2, 1).user(user).token_ttl(SECOND * 10);
     let mut b = Bench::new(config);
@@ -407,7 +407,7 @@ fn a_token_is_known_where_it_is_used() {
 }
 
 #[test]
-fn too_many_requests_are_proposals() {
+fn too_many_requests_refuses_only_proposals() {
     let mut b = Bench::three();
     b.cluster.set(b.now, Condition::TooManyRequests, true);
     let (write, read) = (b.put(0, "k", 0), b.call(0, &range("k")));
@@ -419,7 +419,7 @@ fn too_many_requests_are_proposals() {
 }
 
 #[test]
-fn things_are_done_by_hand() {
+fn manual_changes_are_applied_and_watched() {
     let mut b = Bench::three();
     b.open(2, WATCH, StreamKind::Watch);
     b.watch(2, "k", 0);
@@ -435,7 +435,7 @@ fn things_are_done_by_hand() {
 }
 
 #[test]
-fn facts_about_what_is_not_there_are_harmless() {
+fn input_for_unknown_connections_and_streams_is_ignored() {
     let mut b = Bench::three();
     let before = b.cluster.clone();
     b.cluster.handle_disconnected(b.now, 77);
@@ -451,7 +451,7 @@ fn facts_about_what_is_not_there_are_harmless() {
 }
 
 #[test]
-fn what_was_sent_before_hanging_up_may_still_be_done() {
+fn request_sent_before_disconnect_may_still_apply() {
     let mut b = Bench::new(ClusterConfig::new(1, 1).proposal_outcome(ProposalOutcome::Applied));
     b.cluster.slow(b.now, 0, MS * 10, Duration::ZERO);
     b.put(0, "k", 0);

@@ -479,7 +479,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_sorted() {
+    fn command_table_is_sorted() {
         assert!(COMMANDS.is_sorted_by(|a, b| a.name < b.name));
         assert!(COMMANDS.iter().all(|command| command.name.len() <= LONGEST));
         for container in CONTAINERS {

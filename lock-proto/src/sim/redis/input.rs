@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_and_lines() {
+    fn arrays_and_inline_commands_are_parsed() {
         let none: Vec<&[u8]> = Vec::new();
         let get = vec![&b"GET"[..], b"k"];
         assert_eq!(request(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\nrest"), (Parsed::Request { len: 20 }, get));
@@ -221,12 +221,12 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_behind_an_argument_is_skipped_unread_as_in_redis() {
+    fn argument_terminator_is_skipped_unchecked_as_in_redis() {
         assert_eq!(request(b"*1\r\n$1\r\nabc"), (Parsed::Request { len: 11 }, vec![&b"a"[..]]));
     }
 
     #[test]
-    fn every_prefix_of_a_request_is_incomplete() {
+    fn every_request_prefix_is_incomplete() {
         let whole = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
         for n in 0..whole.len() {
             assert_eq!(refused(&whole[..n], LIMITS), Parsed::Incomplete, "{n} bytes");
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_input_is_refused_before_it_is_stored() {
+    fn hostile_input_is_refused_before_buffering() {
         let nested = b"*1\r\n".repeat(10_000);
         assert_eq!(refused(&nested, LIMITS), broken("ERR Protocol error: expected '$', got '*'"));
         for (bytes, text) in [
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_may_send_little() {
+    fn unauthenticated_request_size_is_limited() {
         let limits = Limits { authenticated: false, ..LIMITS };
         assert_eq!(refused(b"*11\r\n", limits), broken("ERR Protocol error: unauthenticated multibulk length"));
         assert_eq!(refused(b"*1\r\n$16385\r\n", limits), broken("ERR Protocol error: unauthenticated bulk length"));

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn lua_numbers() {
+    fn lua_numbers_are_parsed() {
         for (text, expected) in [
             ("17", Some(17.0)),
             (" 17 \t", Some(17.0)),

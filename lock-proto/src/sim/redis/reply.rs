@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn both_versions() {
+    fn replies_encode_in_resp2_and_resp3() {
         let map = Reply::Map(vec![(Reply::bulk(b"proto"), Reply::Int(3))]);
         for (reply, two, three) in [
             (Reply::OK, "+OK\r\n", "+OK\r\n"),

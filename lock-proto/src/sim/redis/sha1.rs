@@ -49,7 +49,7 @@ mod tests {
     use super::hex;
 
     #[test]
-    fn vectors_of_rfc_3174() {
+    fn matches_rfc_3174_vectors() {
         assert_eq!(hex(b"abc"), "a9993e364706816aba3e25717850c26c9cd0d89d");
         let long = b"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq";
         assert_eq!(hex(long), "84983e441c3bd26ebaae4aa1f95129e5e54670f1");
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_at_every_length() {
+    fn pads_empty_short_and_boundary_messages() {
         // The empty message, and one whose length just does not fit into the same block.
         assert_eq!(hex(b""), "da39a3ee5e6b4b0d3255bfef95601890afd80709");
         assert_eq!(hex(b"return 1"), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");

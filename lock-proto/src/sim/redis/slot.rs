@@ -25,7 +25,7 @@ mod tests {
 
     /// Compares with `CLUSTER KEYSLOT` of redis-server 7.0.
     #[test]
-    fn slots_are_those_of_redis() {
+    fn slots_match_redis() {
         for (key, slot) in [("foo", 12_182), ("lock:job", 3_647), ("{foo}bar", 12_182), ("a{}b", 13_694), ("", 0)] {
             assert_eq!(of(key.as_bytes()), slot, "{key}");
         }

@@ -35,7 +35,7 @@ fn output(node: &mut Node, conn: u64) -> String {
 }
 
 #[test]
-fn a_key_lives_through_the_millisecond_of_its_expiry() {
+fn key_lives_through_millisecond_of_expiry() {
     let mut node = node(NodeConfig::new(1));
     assert_eq!(request(&mut node, 0, 1, "SET k v PX 100"), "+OK\r\n");
     assert_eq!(request(&mut node, 100, 1, "PTTL k"), ":0\r\n");
@@ -43,7 +43,7 @@ fn a_key_lives_through_the_millisecond_of_its_expiry() {
 }
 
 #[test]
-fn expiry_follows_the_wall_clock() {
+fn expiry_follows_wall_clock() {
     let mut node = node(NodeConfig::new(1).drift_ppm(500_000));
     request(&mut node, 0, 1, "SET k v PX 150");
     assert!(node.exists(at(100), "k"));
@@ -55,7 +55,7 @@ fn expiry_follows_the_wall_clock() {
 }
 
 #[test]
-fn blocked_clients_are_served_in_order_and_forgotten_when_they_hang_up() {
+fn blocked_clients_are_served_in_order_and_removed_on_disconnect() {
     let mut node = node(NodeConfig::new(1));
     node.handle_connected(START, 4);
     for conn in 1..=3 {
@@ -70,7 +70,7 @@ fn blocked_clients_are_served_in_order_and_forgotten_when_they_hang_up() {
 }
 
 #[test]
-fn a_wait_ends_at_its_deadline_and_what_follows_runs_then() {
+fn blocking_wait_times_out_and_next_command_runs() {
     let mut node = node(NodeConfig::new(1));
     node.handle_received(at(0), 1, b"BLPOP a 0.25\r\nPING\r\n");
     assert_eq!(output(&mut node, 1), "");
@@ -84,7 +84,7 @@ fn a_wait_ends_at_its_deadline_and_what_follows_runs_then() {
 }
 
 #[test]
-fn unblock_by_another_client() {
+fn client_is_unblocked_by_another_client() {
     let mut node = node(NodeConfig::new(1));
     request(&mut node, 0, 1, "HELLO 3");
     assert_eq!(request(&mut node, 0, 1, "BLPOP a 0"), "");
@@ -97,7 +97,7 @@ fn unblock_by_another_client() {
 }
 
 #[test]
-fn a_restart_forgets_what_a_process_keeps_in_memory() {
+fn restart_resets_process_state_and_optionally_data() {
     for keep in [true, false] {
         let mut node = node(NodeConfig::new(1).uptime(Duration::from_secs(3600)));
         let before = node.run_id().to_string();
@@ -116,7 +116,7 @@ fn a_restart_forgets_what_a_process_keeps_in_memory() {
 }
 
 #[test]
-fn a_password_and_a_user_with_few_rights() {
+fn password_and_acl_rules_are_enforced() {
     let user = User::new("app").password("pw").except(["pexpire"]).keys(["lock:*"]);
     let mut node = node(NodeConfig::new(1).password("secret").user(user));
     assert_eq!(request(&mut node, 0, 1, "PING"), "-NOAUTH Authentication required.\r\n");
@@ -137,7 +137,7 @@ fn a_password_and_a_user_with_few_rights() {
 }
 
 #[test]
-fn conditions_refuse_what_redis_would_refuse() {
+fn conditions_refuse_commands_as_redis_does() {
     let mut node = node(NodeConfig::new(1));
     request(&mut node, 0, 1, "SET k v");
     for (condition, refused, allowed) in [
@@ -155,7 +155,7 @@ fn conditions_refuse_what_redis_would_refuse() {
 }
 
 #[test]
-fn a_master_that_becomes_a_replica_sends_blocked_clients_away() {
+fn demotion_unblocks_and_closes_blocked_clients() {
     let mut node = node(NodeConfig::new(1));
     request(&mut node, 0, 1, "BLPOP a 0");
     node.set(at(1), Condition::ReadOnly, true);
@@ -164,7 +164,7 @@ fn a_master_that_becomes_a_replica_sends_blocked_clients_away() {
 }
 
 #[test]
-fn hostile_input_closes_the_connection_and_nothing_else() {
+fn hostile_input_closes_only_its_connection() {
     let mut node = node(NodeConfig::new(1).limits(1_000, 10_000, 10_000));
     node.handle_received(at(0), 1, &b"*1\r\n".repeat(10_000));
     assert_eq!(node.poll_closed(), Some(1), "more than the input limit");
@@ -184,7 +184,7 @@ fn hostile_input_closes_the_connection_and_nothing_else() {
 }
 
 #[test]
-fn bytes_may_come_one_by_one() {
+fn request_may_arrive_byte_by_byte() {
     let mut node = node(NodeConfig::new(1));
     for byte in b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\n" {
         node.handle_received(at(0), 1, &[*byte]);
@@ -194,7 +194,7 @@ fn bytes_may_come_one_by_one() {
 }
 
 #[test]
-fn a_command_from_outside_is_answered_and_leaves_no_client() {
+fn direct_command_gets_reply_and_leaves_no_client() {
     let mut node = node(NodeConfig::new(1));
     assert_eq!(node.command(at(0), &[b"RPUSH", b"k", b"v"]), b":1\r\n");
     assert_eq!(node.command(at(0), &[b"TYPE", b"k"]), b"+list\r\n");
@@ -204,7 +204,7 @@ fn a_command_from_outside_is_answered_and_leaves_no_client() {
 }
 
 #[test]
-fn killed_clients_are_closed_and_the_killer_is_spared() {
+fn client_kill_closes_clients_and_spares_caller_by_default() {
     let mut node = node(NodeConfig::new(1));
     request(&mut node, 0, 1, "BLPOP a 0");
     assert_eq!(request(&mut node, 1, 3, "CLIENT KILL TYPE normal"), ":2\r\n");

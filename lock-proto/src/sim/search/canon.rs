@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn instants_count_from_now() {
+    fn instants_are_hashed_relative_to_now() {
         let at = |n: u64| Instant::from_nanos(EPOCH + n);
         assert_eq!(hash(1_000, at(1_020)), hash(5_000, at(5_020)));
         assert_ne!(hash(1_000, at(1_020)), hash(1_000, at(1_030)));
@@ -200,7 +200,7 @@ mod tests {
     struct Id(u64);
 
     #[test]
-    fn ids_count_by_their_order() {
+    fn ids_are_hashed_by_order() {
         let ids = |ids: &[u64]| hash(0, ids.iter().map(|id| Id(FIRST + id)).collect::<Vec<_>>());
         assert_eq!(ids(&[3, 4, 4]), ids(&[30, 31, 31]));
         assert_eq!(ids(&[7, 3]), ids(&[70, 3]));

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_is_broken_without_end_hides_no_other() {
+    fn repeated_violations_of_one_rule_hide_no_other() {
         check(crate::sim::World::redis(1).build());
         check(etcd::World::cluster(1).build());
     }

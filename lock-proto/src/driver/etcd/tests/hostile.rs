@@ -25,7 +25,7 @@ fn fault(address: SocketAddr) -> Fault {
 }
 
 #[test]
-fn no_http2() {
+fn peer_without_http2_is_protocol_fault() {
     let none = |_| Vec::new();
     for (greeting, breach) in [
         (&b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"[..], Breach::Http1),
@@ -57,7 +57,7 @@ fn no_http2() {
 }
 
 #[test]
-fn a_server_that_says_nothing() {
+fn silent_server_yields_no_fact() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     smol::block_on(async {
         let mut tried = Tried::to(listener.local_addr().unwrap());
@@ -68,7 +68,7 @@ fn a_server_that_says_nothing() {
 }
 
 #[test]
-fn a_server_that_falls_silent_is_noticed_while_a_stream_is_open() {
+fn silent_server_times_out_only_while_stream_is_open() {
     let address = server(HELLO, |_| Vec::new());
     smol::block_on(async {
         // A minute passes in half a second.
@@ -89,7 +89,7 @@ fn a_server_that_falls_silent_is_noticed_while_a_stream_is_open() {
 }
 
 #[test]
-fn a_server_that_closes_each_stream() {
+fn reset_stream_is_unavailable() {
     // NO_ERROR, REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM, INADEQUATE_SECURITY: none of them proves
     // that etcd did not execute the request.
     for reason in [0, 7, 8, 11, 12] {
@@ -105,7 +105,7 @@ fn a_server_that_closes_each_stream() {
 }
 
 #[test]
-fn a_server_that_says_goodbye() {
+fn goaway_reports_call_status_then_closes() {
     let address = server(HELLO, |id| {
         let last = id.to_be_bytes();
         let mut bytes = frame(GOAWAY, 0, 0, &[last[0], last[1], last[2], last[3], 0, 0, 0, 0]);
@@ -122,7 +122,7 @@ fn a_server_that_says_goodbye() {
 }
 
 #[test]
-fn answers_that_are_not_grpc() {
+fn non_grpc_reply_is_internal_or_unavailable() {
     let status = outcome(|id| headers(id, END_STREAM, &[(":status", "404"), ("content-type", "text/html")]));
     assert_eq!(status.code, Code::Internal);
     assert!(status.message.contains("404") && status.message.contains("text/html"), "{status:?}");
@@ -136,7 +136,7 @@ fn answers_that_are_not_grpc() {
 }
 
 #[test]
-fn statuses_in_headers_and_trailers() {
+fn status_is_read_from_headers_and_trailers() {
     let fields = [
         ("grpc-status", "7"),
         ("grpc-message", "etcdserver: permission%20denied %e2%80%94 no"),
@@ -159,7 +159,7 @@ fn statuses_in_headers_and_trailers() {
 }
 
 #[test]
-fn messages_that_are_none() {
+fn invalid_unary_message_fails_call() {
     let ok = |id| headers(id, END_STREAM, &[("grpc-status", "0")]);
     // No message.
     assert_eq!(outcome(move |id| [grpc(id), ok(id)].concat()).code, Code::Internal);
@@ -178,7 +178,7 @@ fn messages_that_are_none() {
 }
 
 #[test]
-fn streams_of_nonsense() {
+fn invalid_stream_message_ends_stream() {
     let address = server(HELLO, |id| [grpc(id), message(id, 0, 0, 2, &[0xff, 0xff])].concat());
     smol::block_on(async {
         let mut tried = Tried::up(address).await;
@@ -195,7 +195,7 @@ fn streams_of_nonsense() {
 }
 
 #[test]
-fn headers_without_end() {
+fn oversized_headers_fail_call() {
     let status = outcome(|id| {
         let field = ("x-long", core::str::from_utf8(&[b'x'; 126]).unwrap());
         headers(id, END_STREAM, &alloc::vec![field; 120])
@@ -206,7 +206,8 @@ fn headers_without_end() {
 /// A message of many empty elements takes fifty times its size when decoded: 4 MiB became some 200
 /// MB. It is rejected before decoding.
 #[test]
-fn e12_messages_that_hold_more_than_was_asked_for() {
+fn message_with_too_many_elements_is_rejected_before_decoding() {
+    // E12
     // As much as fits into the window before anything is read.
     const BYTES: u32 = 200_000;
     let answers = |element: [u8; 2]| {

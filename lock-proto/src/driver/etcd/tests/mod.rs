@@ -46,7 +46,7 @@ async fn watch_response(tried: &mut Tried) -> WatchResponse {
 }
 
 #[test]
-fn calls_are_answered() {
+fn unary_calls_get_replies() {
     let etcd = Etcd::start();
     smol::block_on(async {
         let mut tried = Tried::up(etcd.address()).await;
@@ -71,7 +71,7 @@ fn calls_are_answered() {
 }
 
 #[test]
-fn calls_go_out_together() {
+fn concurrent_calls_all_get_replies() {
     let etcd = Etcd::start();
     smol::block_on(async {
         let mut tried = Tried::up(etcd.address()).await;
@@ -85,7 +85,7 @@ fn calls_go_out_together() {
 }
 
 #[test]
-fn pings_are_answered_though_nothing_else_is_to_be_sent() {
+fn pings_are_acknowledged_on_idle_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let server = thread::spawn(move || {
@@ -115,7 +115,7 @@ fn pings_are_answered_though_nothing_else_is_to_be_sent() {
 }
 
 #[test]
-fn a_lease_is_kept_alive_on_a_stream() {
+fn keep_alive_stream_renews_lease() {
     let etcd = Etcd::start();
     smol::block_on(async {
         let mut tried = Tried::up(etcd.address()).await;
@@ -133,7 +133,7 @@ fn a_lease_is_kept_alive_on_a_stream() {
 }
 
 #[test]
-fn a_key_is_watched() {
+fn watch_reports_puts_and_deletes() {
     let etcd = Etcd::start();
     smol::block_on(async {
         let mut tried = Tried::up(etcd.address()).await;
@@ -165,7 +165,7 @@ fn a_key_is_watched() {
 }
 
 #[test]
-fn messages_over_the_limit_are_refused() {
+fn message_over_limit_is_rejected() {
     let etcd = Etcd::start();
     smol::block_on(async {
         let mut tried = Tried::up(etcd.address()).await;
@@ -180,7 +180,7 @@ fn messages_over_the_limit_are_refused() {
 }
 
 #[test]
-fn users_and_tokens() {
+fn call_is_authorized_by_token() {
     let etcd = Etcd::builder().user("worker", "secret", Some("jobs/")).start();
     let login =
         |password: &str| Rpc::Authenticate(AuthenticateRequest { name: "worker".into(), password: password.into() });
@@ -206,7 +206,7 @@ fn users_and_tokens() {
 }
 
 #[test]
-fn a_server_that_goes_away() {
+fn nothing_is_reported_after_killed_server_ends_connection() {
     let mut etcd = Etcd::start();
     smol::block_on(async {
         let mut tried = Tried::up(etcd.address()).await;

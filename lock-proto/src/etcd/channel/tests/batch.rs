@@ -130,7 +130,8 @@ impl Rig {
 }
 
 #[test]
-fn e11_what_waits_for_an_answer_leaves_together_and_is_answered_apart() {
+fn batched_writes_are_answered_individually() {
+    // E11
     let (mut rig, [(first, x), (second, y)]) = Rig::busy();
     let calls = [create("a"), delete("b"), create("c")].map(|request| rig.send(request));
     assert_eq!(rig.all(), [], "they gather");
@@ -159,7 +160,8 @@ fn e11_what_waits_for_an_answer_leaves_together_and_is_answered_apart() {
 }
 
 #[test]
-fn e11_nothing_but_writes_waits() {
+fn only_writes_are_delayed_for_batching() {
+    // E11
     let (mut rig, _) = Rig::busy();
     rig.write("a");
     let queue = Queue::new(b"", b"b");
@@ -179,7 +181,8 @@ fn e11_nothing_but_writes_waits() {
 }
 
 #[test]
-fn e11_a_write_gathers_for_two_milliseconds_at_most() {
+fn write_waits_for_batch_at_most_two_milliseconds() {
+    // E11
     let (mut rig, _) = Rig::busy();
     rig.write("a");
     rig.pass(MS);
@@ -195,7 +198,8 @@ fn e11_a_write_gathers_for_two_milliseconds_at_most() {
 
 /// Reads are in flight, with room for two more requests.
 #[test]
-fn e11_no_more_leave_together_than_there_is_room_for() {
+fn batch_fits_in_flight_limit() {
+    // E11
     let (mut rig, _) = Rig::busy();
     for _ in 0..calls::MAX_IN_FLIGHT - 4 {
         rig.send(Request::First { queue: Queue::new(b"", b"q") });
@@ -208,7 +212,8 @@ fn e11_no_more_leave_together_than_there_is_room_for() {
 }
 
 #[test]
-fn e11_writes_to_one_queue_or_to_one_inside_it_are_not_mixed_and_keep_their_order() {
+fn writes_to_same_or_nested_queue_keep_order_in_separate_batches() {
+    // E11
     let (mut rig, [(first, _), (second, _)]) = Rig::busy();
     for request in [create("a"), create("a/b"), delete("a"), create("ab"), create("c"), delete("c/d"), delete("a")] {
         rig.send(request);
@@ -228,7 +233,8 @@ fn e11_writes_to_one_queue_or_to_one_inside_it_are_not_mixed_and_keep_their_orde
 }
 
 #[test]
-fn e11_a_batch_is_bounded() {
+fn batch_is_limited_by_count_and_value_size() {
+    // E11
     let (mut rig, _) = Rig::up(1);
     rig.write_many(300);
     let mut sent = Vec::new();
@@ -252,7 +258,8 @@ fn e11_a_batch_is_bounded() {
 }
 
 #[test]
-fn e11_refused_as_a_whole_each_is_sent_again_alone() {
+fn rejected_batch_is_resent_as_single_requests() {
+    // E11
     for (code, words) in [
         (Code::InvalidArgument, "etcdserver: too many operations in txn request"),
         (Code::NotFound, "etcdserver: requested lease not found"),
@@ -281,7 +288,8 @@ fn e11_refused_as_a_whole_each_is_sent_again_alone() {
 }
 
 #[test]
-fn e11_a_server_that_refuses_many_is_given_fewer_until_the_next_connection() {
+fn too_many_operations_error_halves_batches_until_reconnect() {
+    // E11
     let (mut rig, mut rpc, _) = Rig::many(9);
     for most in [4, 2, 1] {
         rig.fail(rpc, Code::InvalidArgument, "etcdserver: too many operations in txn request");
@@ -300,7 +308,8 @@ fn e11_a_server_that_refuses_many_is_given_fewer_until_the_next_connection() {
 }
 
 #[test]
-fn e11_one_lost_lease_does_not_end_batches() {
+fn lease_not_found_error_does_not_shrink_batches() {
+    // E11
     let (mut rig, rpc, _) = Rig::many(9);
     rig.fail(rpc, Code::NotFound, "etcdserver: requested lease not found");
     rig.answer_all();
@@ -309,7 +318,8 @@ fn e11_one_lost_lease_does_not_end_batches() {
 }
 
 #[test]
-fn e11_an_unknown_outcome_is_that_of_each() {
+fn unknown_batch_result_applies_to_each_request() {
+    // E11
     let is_unknown = |outputs: &[ChannelOutput], calls: &[CallId]| {
         let answered = outputs.iter().filter_map(|output| match output {
             ChannelOutput::Reply { call, reply: Reply::Unknown(_) } => Some(*call),
@@ -341,7 +351,8 @@ fn e11_an_unknown_outcome_is_that_of_each() {
 
 /// Timeouts for queued requests do not apply once they were sent.
 #[test]
-fn e11_what_left_together_waits_for_its_answer_together() {
+fn batched_requests_share_timeout_once_sent() {
+    // E11
     let (mut rig, _) = Rig::up(1);
     let calls = [("a", 900), ("b", 300), ("c", 600)].map(|(name, ms)| rig.send_for(create(name), ms * MS));
     rig.batch(&["a", "b", "c"].map(create));
@@ -353,7 +364,8 @@ fn e11_what_left_together_waits_for_its_answer_together() {
 }
 
 #[test]
-fn e11_a_user_is_told_apart_for_each_request() {
+fn writes_with_login_are_not_batched() {
+    // E11
     let mut rig = Rig::with(ChannelConfig { user: Some(("app".into(), Secret::new("pw"))), ..config(1) });
     rig.write_many(20);
     rig.connected();
@@ -366,7 +378,8 @@ fn e11_a_user_is_told_apart_for_each_request() {
 }
 
 #[test]
-fn e11_an_answer_that_cannot_be_leaves_open_what_was_done() {
+fn malformed_batch_replies_are_unknown_and_close_connection() {
+    // E11
     let whole = |responses, header, succeeded| Ok(RpcReply::Txn(TxnResponse { header, succeeded, responses }));
     let range = || ResponseOp { response: Some(OpResponse::Range(RangeResponse::default())) };
     let good = || ResponseOp { response: Some(OpResponse::Txn(created(None))) };
@@ -396,7 +409,8 @@ fn e11_an_answer_that_cannot_be_leaves_open_what_was_done() {
 }
 
 #[test]
-fn e11_what_has_no_patience_left_is_taken_out_of_the_gathering() {
+fn write_that_times_out_is_removed_from_pending_batch() {
+    // E11
     let (mut rig, [(first, _), _]) = Rig::busy();
     let short = rig.send_for(create("a"), MS);
     let long = rig.write("b");
@@ -419,7 +433,7 @@ fn e11_what_has_no_patience_left_is_taken_out_of_the_gathering() {
 }
 
 #[test]
-fn what_was_not_sent_is_answered_in_the_order_in_which_it_was_asked_for() {
+fn unsent_requests_are_answered_in_request_order() {
     let mut rig = Rig::new(1);
     let calls = [
         rig.write("a"),
@@ -440,7 +454,8 @@ fn what_was_not_sent_is_answered_in_the_order_in_which_it_was_asked_for() {
 }
 
 #[test]
-fn e11_a_transaction_has_so_many_bytes_of_values_and_no_more() {
+fn batch_byte_limit_is_exact() {
+    // E11
     for (over, alone) in [(0, false), (1, true)] {
         let (mut rig, [(first, _), _]) = Rig::busy();
         let half = crate::etcd::channel::batch::MAX_BYTES / 2;
@@ -459,7 +474,8 @@ fn e11_a_transaction_has_so_many_bytes_of_values_and_no_more() {
 }
 
 #[test]
-fn e11_requests_leave_in_the_order_in_which_they_were_made() {
+fn queued_requests_are_sent_in_order() {
+    // E11
     for write_first in [true, false] {
         let mut rig = Rig::new(1);
         let requests = if write_first { [create("a"), grant(2)] } else { [grant(2), create("a")] };
@@ -480,7 +496,8 @@ fn e11_requests_leave_in_the_order_in_which_they_were_made() {
 }
 
 #[test]
-fn e11_a_write_waits_for_other_writes_only() {
+fn write_is_sent_at_once_while_only_grants_are_in_flight() {
+    // E11
     let (mut rig, _) = Rig::up(1);
     for n in 2..5 {
         rig.send(grant(n));

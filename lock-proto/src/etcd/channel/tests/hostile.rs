@@ -26,7 +26,7 @@ fn run(rig: &mut Rig, span: Duration, mut what: impl FnMut(&mut Rig, &Output)) -
 }
 
 #[test]
-fn endpoints_that_refuse_at_once_are_not_tried_without_end() {
+fn refusing_endpoints_do_not_spin() {
     let mut rig = Rig::new(3);
     rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new());
     let (connects, _, all) = run(&mut rig, 60 * SECOND, |rig, output| {
@@ -38,7 +38,7 @@ fn endpoints_that_refuse_at_once_are_not_tried_without_end() {
 }
 
 #[test]
-fn streams_that_end_at_once_do_not_spin() {
+fn streams_ending_at_once_do_not_spin() {
     for (endpoints, code) in
         [(1, Code::Internal), (3, Code::Internal), (3, Code::Ok), (1, Code::Unavailable), (3, Code::Unavailable)]
     {
@@ -57,7 +57,7 @@ fn streams_that_end_at_once_do_not_spin() {
 }
 
 #[test]
-fn watches_that_are_cancelled_at_once_do_not_spin() {
+fn watches_cancelled_at_once_do_not_spin() {
     let mut rig = Rig::new(1);
     rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new());
     let (_, _, all) = run(&mut rig, 60 * SECOND, |rig, output| match output {
@@ -76,7 +76,7 @@ fn watches_that_are_cancelled_at_once_do_not_spin() {
 }
 
 #[test]
-fn tokens_that_are_never_valid_do_not_spin() {
+fn invalid_tokens_do_not_spin() {
     let user = Some(("app".into(), Secret::new("pw")));
     let mut rig = Rig::with(ChannelConfig { user, ..config(2) });
     for n in 0..5 {
@@ -98,7 +98,7 @@ fn tokens_that_are_never_valid_do_not_spin() {
 }
 
 #[test]
-fn answers_that_nobody_asked_for_are_dropped() {
+fn unsolicited_replies_are_dropped() {
     let (mut rig, conn) = Rig::up(1);
     let call = rig.send(Request::KeepAlive { lease: lease(7) });
     let stream = rig.stream(StreamKind::KeepAlive);
@@ -135,7 +135,7 @@ fn events_of_unknown_watches_are_dropped() {
 }
 
 #[test]
-fn an_answer_of_the_wrong_kind_is_unknown_and_ends_the_connection() {
+fn invalid_reply_is_unknown_and_closes_connection() {
     for answer in [
         RpcReply::Range(Default::default()),
         RpcReply::Txn(Default::default()),

@@ -5,7 +5,8 @@ use super::*;
 
 /// The shortest request timeout does not decide when the connection ends.
 #[test]
-fn e13_a_short_patience_ends_no_connection() {
+fn short_request_timeout_does_not_close_connection() {
+    // E13
     let (mut rig, conn) = Rig::up(1);
     let short = rig.send_for(grant(1), 20 * MS);
     let long = rig.send_for(grant(2), 900 * MS);
@@ -23,7 +24,8 @@ fn e13_a_short_patience_ends_no_connection() {
 
 /// A slow server receives no request twice.
 #[test]
-fn e13_a_connection_on_which_something_arrives_stays() {
+fn connection_with_slow_replies_stays_open() {
+    // E13
     let (mut rig, conn) = Rig::up(2);
     let calls: Vec<CallId> = (0..8).map(|_| rig.send(grant(1))).collect();
     let requests = rig.requests();
@@ -40,7 +42,8 @@ fn e13_a_connection_on_which_something_arrives_stays() {
 
 /// Silence is measured from the first outstanding reply.
 #[test]
-fn e13_an_idle_connection_is_not_silent() {
+fn idle_time_does_not_count_as_silence() {
+    // E13
     let (mut rig, conn) = Rig::up(1);
     rig.pass(100 * SECOND);
     let call = rig.send(grant(1));
@@ -53,7 +56,8 @@ fn e13_an_idle_connection_is_not_silent() {
 
 /// After all endpoints were silent, the allowed silence doubles, up to eight times.
 #[test]
-fn e13_where_all_are_silent_more_silence_is_allowed() {
+fn silence_limit_doubles_after_all_endpoints_were_silent() {
+    // E13
     for (endpoints, expected) in [(1, [1, 2, 4, 8, 8, 8]), (3, [1, 1, 1, 2, 2, 2])] {
         let (mut rig, _) = Rig::up(endpoints);
         for allowed in expected {
@@ -75,7 +79,8 @@ fn e13_where_all_are_silent_more_silence_is_allowed() {
 
 /// The allowed silence is four times the slowest reply, and shrinks once the server is fast again.
 #[test]
-fn e13_a_slow_server_is_given_more_time() {
+fn silence_limit_follows_slowest_reply() {
+    // E13
     let (mut rig, conn) = Rig::up(1);
     for (takes, allowed) in [(300, 1000), (700, 1200), (1_100, 2_800), (2_500, 4_400), (10, 8_000), (10, 8_000)] {
         rig.send(grant(1));
@@ -95,7 +100,8 @@ fn e13_a_slow_server_is_given_more_time() {
 
 /// A hung watch stream is reopened without affecting the rest of the connection.
 #[test]
-fn e13_a_watch_stream_that_hangs_is_opened_anew() {
+fn hung_watch_stream_is_closed_but_connection_stays() {
+    // E13
     let (mut rig, conn) = Rig::up(1);
     rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new());
     let stream = rig.stream(StreamKind::Watch);
@@ -113,7 +119,8 @@ fn e13_a_watch_stream_that_hangs_is_opened_anew() {
 
 /// A slow server is slow on the watch stream too. (Scenario `etcd-slow`, seed 328.)
 #[test]
-fn e13_a_watch_stream_is_given_as_much_time_as_its_connection() {
+fn watch_stream_timeout_follows_connection_silence_limit() {
+    // E13
     let (mut rig, conn) = Rig::up_with(ChannelConfig { watch_quiet: SECOND, ..config(1) });
     for takes in [700, 1_100, 2_500] {
         rig.answered_after(takes * MS);

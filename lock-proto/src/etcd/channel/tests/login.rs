@@ -43,7 +43,7 @@ fn call_with(rig: &mut Rig, token: Option<&str>) -> RpcId {
 }
 
 #[test]
-fn calls_wait_for_the_login_of_each_connection() {
+fn calls_wait_for_login_on_each_connection() {
     let mut rig = rig(2);
     rig.send(grant(1));
     let conn = rig.connected();
@@ -61,7 +61,7 @@ fn calls_wait_for_the_login_of_each_connection() {
 }
 
 #[test]
-fn a_cluster_without_users_needs_no_token() {
+fn cluster_without_users_needs_no_token() {
     let mut rig = rig(1);
     rig.send(grant(1));
     rig.connected();
@@ -71,7 +71,8 @@ fn a_cluster_without_users_needs_no_token() {
 }
 
 #[test]
-fn e9_an_old_token_costs_one_login_and_the_request_goes_again() {
+fn expired_token_causes_one_login_and_requests_are_resent() {
+    // E9
     for (code, words) in [
         (Code::Unauthenticated, "etcdserver: invalid auth token"),
         (Code::InvalidArgument, "etcdserver: user name is empty"),
@@ -101,7 +102,7 @@ fn e9_an_old_token_costs_one_login_and_the_request_goes_again() {
 }
 
 #[test]
-fn a_token_that_is_refused_twice_refuses_the_request() {
+fn request_fails_after_token_is_rejected_twice() {
     let mut rig = rig(1);
     let call = rig.send(grant(1));
     rig.connected();
@@ -120,7 +121,7 @@ fn a_token_that_is_refused_twice_refuses_the_request() {
 }
 
 #[test]
-fn without_a_user_a_missing_token_is_a_refusal() {
+fn missing_token_error_is_refusal_without_configured_user() {
     let (mut rig, _) = Rig::up(1);
     rig.send(grant(2));
     let rpc = rig.call();
@@ -131,7 +132,7 @@ fn without_a_user_a_missing_token_is_a_refusal() {
 }
 
 #[test]
-fn a_wrong_password_refuses_all_that_waits_and_a_later_request_tries_anew() {
+fn wrong_password_fails_all_pending_and_next_request_retries() {
     let mut rig = rig(3);
     rig.send(grant(1));
     rig.send(Request::KeepAlive { lease: lease(1) });
@@ -161,7 +162,7 @@ fn a_wrong_password_refuses_all_that_waits_and_a_later_request_tries_anew() {
 }
 
 #[test]
-fn a_login_that_hangs_or_fails_moves_on() {
+fn hung_or_failed_login_switches_endpoint() {
     let mut rig = rig(2);
     rig.send_for(grant(1), 60 * SECOND);
     let first = rig.connected();
@@ -191,7 +192,8 @@ fn a_login_that_hangs_or_fails_moves_on() {
 }
 
 #[test]
-fn e9_a_denied_watch_is_tried_once_more_with_a_new_login() {
+fn denied_watch_is_retried_once_after_new_login() {
+    // E9
     let (mut rig, stream) = watching();
     // The token expires, and the server denies a new watch in the words of early releases.
     rig.pass(9 * SECOND);
@@ -217,7 +219,8 @@ fn e9_a_denied_watch_is_tried_once_more_with_a_new_login() {
 }
 
 #[test]
-fn e9_a_late_refusal_of_an_old_token_costs_no_second_login() {
+fn late_rejection_of_old_token_causes_no_second_login() {
+    // E9
     let mut rig = rig(1);
     let (first, second) = (rig.send(grant(1)), rig.send(grant(2)));
     rig.connected();
@@ -235,7 +238,8 @@ fn e9_a_late_refusal_of_an_old_token_costs_no_second_login() {
 }
 
 #[test]
-fn e9_a_watch_that_worked_with_a_token_is_not_refused_when_that_runs_out() {
+fn expired_token_denial_of_reopened_watch_triggers_login() {
+    // E9
     let (mut rig, stream) = watching();
     rig.end(stream, Code::Cancelled, "etcdserver: watch canceled");
     rig.notifications();
@@ -253,7 +257,8 @@ fn e9_a_watch_that_worked_with_a_token_is_not_refused_when_that_runs_out() {
 
 /// As above, but the server ends the stream.
 #[test]
-fn e9_a_stream_that_is_ended_for_its_token_is_opened_with_a_new_one() {
+fn stream_ended_for_expired_token_is_reopened_after_login() {
+    // E9
     let (mut rig, stream) = watching();
     rig.end(stream, Code::Unauthenticated, "etcdserver: invalid auth token");
     assert_eq!(rig.channel.poll_output(), Some(ChannelOutput::Unsubscribed { watch: WatchId::new(1) }));

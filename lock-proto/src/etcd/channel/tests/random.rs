@@ -172,7 +172,8 @@ impl World {
 /// Each request gets exactly one reply, and watches open and close in turn. After the faults, every
 /// pending request and watch succeeds.
 #[test]
-fn s2_every_request_is_answered_once_and_every_watch_is_heard_in_the_end() {
+fn every_request_gets_one_reply_and_every_watch_opens_after_faults() {
+    // S2
     let (mut open, mut refused) = (0, 0);
     for seed in 0..500 {
         let mut world = World::new(seed);

@@ -25,7 +25,8 @@ fn lives(call: CallId, ttl: i64) -> ChannelOutput {
 }
 
 #[test]
-fn e1_the_nth_answer_for_a_lease_answers_its_nth_request() {
+fn keep_alive_replies_match_requests_in_order_per_lease() {
+    // E1
     let (mut rig, _) = Rig::up(1);
     let calls = [1, 2, 1].map(|id| keep_alive(&mut rig, id));
     let stream = rig.stream(StreamKind::KeepAlive);
@@ -46,7 +47,8 @@ fn e1_the_nth_answer_for_a_lease_answers_its_nth_request() {
 }
 
 #[test]
-fn m8_a_stream_that_ends_settles_what_was_sent_on_it() {
+fn ended_stream_settles_only_sent_keep_alives() {
+    // M8
     let (mut rig, conn) = Rig::up(1);
     let first = keep_alive(&mut rig, 1);
     let stream = rig.stream(StreamKind::KeepAlive);
@@ -67,7 +69,8 @@ fn m8_a_stream_that_ends_settles_what_was_sent_on_it() {
 }
 
 #[test]
-fn e9_a_keep_alive_without_an_answer_gives_the_connection_up() {
+fn unanswered_keep_alive_closes_connection() {
+    // E9
     let (mut rig, conn) = Rig::up(2);
     let call = keep_alive(&mut rig, 1);
     let stream = rig.stream(StreamKind::KeepAlive);
@@ -77,7 +80,8 @@ fn e9_a_keep_alive_without_an_answer_gives_the_connection_up() {
 }
 
 #[test]
-fn e9_a_stream_ended_for_lack_of_a_leader_moves_on() {
+fn stream_ended_without_leader_switches_endpoint() {
+    // E9
     let (mut rig, conn) = Rig::up(2);
     let call = keep_alive(&mut rig, 1);
     let stream = rig.stream(StreamKind::KeepAlive);
@@ -96,7 +100,7 @@ fn e9_a_stream_ended_for_lack_of_a_leader_moves_on() {
 }
 
 #[test]
-fn a_message_of_the_wrong_kind_gives_the_connection_up() {
+fn message_of_wrong_kind_closes_connection() {
     let (mut rig, conn) = Rig::up(1);
     keep_alive(&mut rig, 1);
     let stream = rig.stream(StreamKind::KeepAlive);
@@ -107,7 +111,8 @@ fn a_message_of_the_wrong_kind_gives_the_connection_up() {
 /// If one member ends every watch stream, the channel tries another.
 // E9
 #[test]
-fn e9_a_watch_stream_that_ends_at_once_four_times_is_opened_elsewhere() {
+fn watch_stream_failing_four_times_switches_endpoint() {
+    // E9
     for members in [1, 2] {
         let mut rig = Rig::new(members);
         rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new());

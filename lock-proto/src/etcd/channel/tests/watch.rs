@@ -101,7 +101,8 @@ fn changed(n: u64, deleted: bool, key: &'static str, revision: i64) -> ChannelOu
 }
 
 #[test]
-fn e5_one_stream_carries_all_watches_from_now_on() {
+fn one_stream_carries_all_watches_from_current_revision() {
+    // E5
     let mut rig = Rig::new(1);
     rig.watch(1);
     rig.watch(2);
@@ -125,7 +126,8 @@ fn e5_one_stream_carries_all_watches_from_now_on() {
 }
 
 #[test]
-fn e9_many_watches_are_opened_in_portions() {
+fn watch_creations_in_flight_are_limited() {
+    // E9
     let (mut rig, _) = Rig::up(1);
     (0..200).for_each(|n| rig.watch(n));
     let stream = rig.stream(StreamKind::Watch);
@@ -140,7 +142,7 @@ fn e9_many_watches_are_opened_in_portions() {
 }
 
 #[test]
-fn an_unwatched_watch_is_cancelled_and_no_longer_heard() {
+fn unwatched_watch_is_cancelled_and_its_events_are_dropped() {
     let (mut rig, _, stream, wire) = Rig::watching(1);
     rig.watch(2);
     rig.watch(3);
@@ -160,7 +162,8 @@ fn an_unwatched_watch_is_cancelled_and_no_longer_heard() {
 }
 
 #[test]
-fn m2_a_cancelled_watch_is_opened_again() {
+fn cancelled_watch_is_reopened() {
+    // M2
     let (mut rig, _, stream, wire) = Rig::watching(1);
     let compacted = WatchResponse {
         header: HEADER,
@@ -185,7 +188,7 @@ fn m2_a_cancelled_watch_is_opened_again() {
 }
 
 #[test]
-fn a_watch_that_is_not_allowed_is_refused() {
+fn denied_watch_is_refused() {
     let (mut rig, _, stream, wire) = Rig::watching(1);
     rig.watch(2);
     rig.watch(3);
@@ -208,7 +211,7 @@ fn a_watch_that_is_not_allowed_is_refused() {
 }
 
 #[test]
-fn a_stream_or_connection_that_ends_makes_deaf_and_is_opened_again() {
+fn ended_stream_or_connection_unsubscribes_and_reopens_watch() {
     let (mut rig, conn, stream, _) = Rig::watching(1);
     rig.end(stream, Code::Cancelled, "etcdserver: watch canceled");
     assert_eq!(rig.all(), [ChannelOutput::Unsubscribed { watch: w(1) }]);
@@ -229,7 +232,7 @@ fn a_stream_or_connection_that_ends_makes_deaf_and_is_opened_again() {
 }
 
 #[test]
-fn a_stream_that_is_refused_refuses_its_watches() {
+fn refused_stream_refuses_its_watches() {
     let (mut rig, _, stream, _) = Rig::watching(1);
     rig.end(stream, Code::Unimplemented, "unknown service etcdserverpb.Watch");
     let outputs = rig.all();
@@ -239,7 +242,7 @@ fn a_stream_that_is_refused_refuses_its_watches() {
 }
 
 #[test]
-fn what_cannot_be_understood_opens_the_stream_anew() {
+fn malformed_watch_response_reopens_stream() {
     let no_kv = WatchEvent { kind: DELETED, kv: None };
     for broken in [
         |wire| events(wire, alloc::vec![event(0, "x", 0)]),
@@ -269,7 +272,8 @@ fn what_cannot_be_understood_opens_the_stream_anew() {
 }
 
 #[test]
-fn e9_a_silent_stream_is_asked_for_a_sign_of_life() {
+fn silent_watch_stream_is_probed_and_then_disconnected() {
+    // E9
     let (mut rig, conn, stream, wire) = Rig::watching(2);
     for _ in 0..3 {
         rig.pass(10 * SECOND - MS);
@@ -298,7 +302,8 @@ fn e9_a_silent_stream_is_asked_for_a_sign_of_life() {
 }
 
 #[test]
-fn e9_a_watch_that_is_not_opened_in_time_gives_the_connection_up() {
+fn watch_not_opened_in_time_closes_connection() {
+    // E9
     let (mut rig, conn) = Rig::up(2);
     rig.watch(1);
     let stream = rig.stream(StreamKind::Watch);
@@ -308,7 +313,7 @@ fn e9_a_watch_that_is_not_opened_in_time_gives_the_connection_up() {
 }
 
 #[test]
-fn a_stream_without_watches_is_left_alone_and_used_again() {
+fn stream_without_watches_stays_open_and_is_reused() {
     let (mut rig, _, stream, wire) = Rig::watching(1);
     rig.channel.unwatch(rig.now, w(1));
     assert_eq!(cancelled(&mut rig, stream), wire);
@@ -321,7 +326,8 @@ fn a_stream_without_watches_is_left_alone_and_used_again() {
 
 /// A watch that lasted restarts its backoff, also if the stream ended and not the watch.
 #[test]
-fn e5_a_watch_that_has_lasted_starts_anew() {
+fn long_lived_watch_resets_backoff() {
+    // E5
     let mut rig = Rig::new(1);
     rig.watch(1);
     rig.connected();
@@ -348,7 +354,8 @@ fn e5_a_watch_that_has_lasted_starts_anew() {
 
 /// The id -1 means the oldest creation only with both `created` and `canceled`.
 #[test]
-fn e5_an_answer_with_a_number_that_was_not_asked_for_opens_nothing() {
+fn response_with_unknown_id_opens_no_watch() {
+    // E5
     let mut rig = Rig::new(1);
     rig.watch(1);
     rig.connected();

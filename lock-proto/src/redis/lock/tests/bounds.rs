@@ -12,7 +12,8 @@ fn waiting(change: impl FnOnce(Config) -> Config) -> Hub {
 }
 
 #[test]
-fn a5_a_node_that_comes_back_is_no_reason_to_try_while_somebody_holds_the_lock() {
+fn node_reconnect_triggers_no_attempt_while_lock_is_held() {
+    // A5
     let mut hub = waiting(|c| c.poll(Backoff::fixed(for_ms(1_000))));
     hub.locks.handle_node_up(ms(2), NodeId::new(0), None);
     hub.drain();
@@ -20,7 +21,8 @@ fn a5_a_node_that_comes_back_is_no_reason_to_try_while_somebody_holds_the_lock()
 }
 
 #[test]
-fn a5_the_end_of_anothers_wait_is_no_reason_to_try() {
+fn timeout_of_other_waiter_triggers_no_attempt() {
+    // A5
     let mut hub = waiting(|c| c.poll(Backoff::fixed(for_ms(1_000))));
     hub.acquire(2, want().wait(Wait::For(for_ms(10))));
     hub.take_events();
@@ -31,7 +33,8 @@ fn a5_the_end_of_anothers_wait_is_no_reason_to_try() {
 
 /// A waiter that times out during an attempt gets the replies so far, even if it is not the head.
 #[test]
-fn a5_who_gives_up_during_an_attempt_is_told_how_far_it_is() {
+fn timeout_during_attempt_reports_replies_so_far() {
+    // A5
     let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust));
     hub.acquire(0, want());
     hub.acquire(1, want().wait(Wait::For(for_ms(10))));
@@ -46,7 +49,8 @@ fn a5_who_gives_up_during_an_attempt_is_told_how_far_it_is() {
 
 /// The attempt was made with the TTL of another waiter.
 #[test]
-fn t1_who_wins_by_anothers_attempt_gets_the_time_it_asked_for() {
+fn grant_by_attempt_of_other_waiter_gets_requested_ttl() {
+    // T1
     for (ttl, at_once) in [(8_000, true), (9_000, true), (12_000, false)] {
         let mut hub = Hub::new(1, |c| c);
         let first = hub.acquire(0, want());
@@ -71,7 +75,8 @@ fn t1_who_wins_by_anothers_attempt_gets_the_time_it_asked_for() {
 
 /// The same for a local hand-over with more than half of the TTL left.
 #[test]
-fn a8_who_wants_a_longer_life_than_the_one_before_gets_it_before_it_is_told() {
+fn hand_over_to_longer_ttl_extends_before_grant() {
+    // A8
     for (ttl, at_once) in [(8_000, true), (9_000, true), (12_000, false)] {
         let mut hub = Hub::new(1, |c| c);
         let first = hub.held(0, want());
@@ -84,7 +89,8 @@ fn a8_who_wants_a_longer_life_than_the_one_before_gets_it_before_it_is_told() {
 }
 
 #[test]
-fn a8_a_turn_is_over_when_its_time_is() {
+fn local_hand_over_stops_at_time_limit() {
+    // A8
     for (at, passed_on) in [(49, true), (50, false)] {
         let mut hub = Hub::new(1, |c| c.handover_window(for_ms(50)));
         let first = hub.held(0, want());
@@ -97,7 +103,8 @@ fn a8_a_turn_is_over_when_its_time_is() {
 
 /// After a split vote, the clients' next attempts are spread over more than two rounds.
 #[test]
-fn q2_the_attempts_after_a_split_vote_are_spread_over_two_rounds_and_more() {
+fn retries_after_split_vote_spread_over_more_than_two_rounds() {
+    // Q2
     let after = |seed: u64| {
         let mut hub = Hub::seeded(3, seed, |c| {
             c.unknown_age(UnknownAge::Trust).poll(Backoff::fixed(for_ms(1_600))).round_timeout(for_ms(1_000))
@@ -117,7 +124,8 @@ fn q2_the_attempts_after_a_split_vote_are_spread_over_two_rounds_and_more() {
 }
 
 #[test]
-fn m5_the_room_of_a_lock_that_has_ended_is_free_again() {
+fn released_lock_no_longer_counts_towards_max_locks() {
+    // M5
     let mut hub = Hub::new(1, |c| c.max_locks(2));
     hub.held(0, want());
     let second = hub.held(0, Acquire::new("b"));
@@ -132,7 +140,8 @@ fn m5_the_room_of_a_lock_that_has_ended_is_free_again() {
 
 /// The guard of a lost hold is alive. A token that a later attempt got is deleted at once.
 #[test]
-fn h6_a_guard_that_is_out_keeps_its_own_token_only() {
+fn guard_of_lost_hold_does_not_protect_later_tokens() {
+    // H6
     let mut hub = Hub::new(1, |c| c);
     hub.held(0, want());
     hub.at(20_000);
@@ -156,7 +165,8 @@ fn h6_a_guard_that_is_out_keeps_its_own_token_only() {
 
 /// The extend fails. What is left of the TTL is too short for a waiter with manual renewal.
 #[test]
-fn a8_who_cannot_be_given_a_full_life_contends_anew_and_hears_nothing_of_it() {
+fn waiter_contends_again_silently_if_hand_over_extend_fails() {
+    // A8
     let mut hub = Hub::new(1, |c| c);
     let first = hub.held(0, want());
     hub.acquire(1, want().renew(Renew::Manual));
@@ -175,7 +185,8 @@ fn a8_who_cannot_be_given_a_full_life_contends_anew_and_hears_nothing_of_it() {
 
 /// The third node has not replied at the release, so it may have the token.
 #[test]
-fn u1_a_release_asks_those_too_that_have_not_answered() {
+fn release_is_also_sent_to_nodes_without_reply() {
+    // U1
     let granted = || Reply::Granted { fence: None };
     for third in [None, Some(lost_connection())] {
         let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust));
@@ -201,7 +212,8 @@ fn u1_a_release_asks_those_too_that_have_not_answered() {
 
 /// Before the claim, nothing prolongs the token or puts it on more nodes.
 #[test]
-fn h5_an_unclaimed_grant_is_not_topped_up() {
+fn unclaimed_grant_is_not_spread_to_missing_nodes() {
+    // H5
     let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust));
     let id = hub.acquire(0, want());
     let calls = hub.takes();
@@ -220,7 +232,8 @@ fn h5_an_unclaimed_grant_is_not_topped_up() {
 
 /// A request sent before the extend does not confirm a full TTL from now on.
 #[test]
-fn h3_a_renewal_under_way_is_not_the_extension_that_was_asked_for() {
+fn renewal_in_flight_does_not_complete_later_extend() {
+    // H3
     let mut hub = Hub::new(1, |c| c);
     let id = hub.held(0, want());
     hub.at(3_001);

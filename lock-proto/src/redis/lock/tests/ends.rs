@@ -5,7 +5,8 @@ use super::*;
 /// A late reply to an earlier round arrives while a later one holds the lock on two of three nodes.
 /// Its token is no part of the hold, so the third node gets a take, not an extend.
 #[test]
-fn q3_a_straggler_of_an_earlier_attempt_is_no_part_of_the_hold() {
+fn late_grant_of_earlier_round_is_not_part_of_hold() {
+    // Q3
     let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust));
     let id = hub.acquire(0, want());
     let first = hub.requests();
@@ -36,7 +37,8 @@ fn q3_a_straggler_of_an_earlier_attempt_is_no_part_of_the_hold() {
 
 /// The waiter needs a full TTL on hand-over, but the key is gone. It contends again.
 #[test]
-fn a8_who_is_passed_a_lock_that_is_gone_contends_anew() {
+fn waiter_contends_again_if_key_is_gone_on_hand_over() {
+    // A8
     let mut hub = Hub::new(1, |c| c);
     let first = hub.held(0, want());
     let second = hub.acquire(1, want().renew(Renew::Manual));
@@ -56,7 +58,8 @@ fn a8_who_is_passed_a_lock_that_is_gone_contends_anew() {
 
 /// The release of a shutdown wakes another client. The shutdown does not wait to yield to it.
 #[test]
-fn u2_a_shutdown_ends_with_the_last_answer() {
+fn shutdown_completes_with_last_reply() {
+    // U2
     let mut hub = Hub::new(1, |c| c);
     hub.held(0, want());
     hub.locks.shut_down(ms(1), for_ms(1_000));
@@ -70,7 +73,8 @@ fn u2_a_shutdown_ends_with_the_last_answer() {
 
 /// A wait that the shutdown ended has no deadline left.
 #[test]
-fn u2_a_shutdown_ends_all_waits() {
+fn shutdown_ends_all_waits() {
+    // U2
     let mut hub = Hub::new(1, |c| c);
     hub.held(0, want());
     hub.acquire(1, want().wait(Wait::For(for_ms(50))));
@@ -83,7 +87,8 @@ fn u2_a_shutdown_ends_all_waits() {
 /// The last release woke another client, and a local waiter backed off for it. Once that
 /// waiter has had the lock, no later one backs off for the same reason.
 #[test]
-fn a7_way_is_given_once() {
+fn client_yields_to_woken_waiter_only_once() {
+    // A7
     let mut hub = Hub::new(1, |c| c);
     let first = hub.acquire(0, want());
     let (call, _) = hub.one();

@@ -21,7 +21,8 @@ fn out_of_fences(change: impl FnOnce(Config) -> Config) -> (Hub, [LockId; 2], Ca
 }
 
 #[test]
-fn a9_a_hand_over_that_runs_out_of_tokens_extends_and_mints() {
+fn hand_over_without_fencing_tokens_left_extends_and_mints() {
+    // A9
     let (mut hub, [second, third], call) = out_of_fences(|c| c);
     hub.reply(12, call, Reply::Granted { fence: Some(FenceBlock { first: 500, count: 2, ahead_ms: 7 }) });
     for (id, fence) in [(second, 500), (third, 501)] {
@@ -41,7 +42,8 @@ fn a9_a_hand_over_that_runs_out_of_tokens_extends_and_mints() {
 
 /// Neither minting nor extending is certain. The lock is released, and the waiters contend again.
 #[test]
-fn a9_a_hand_over_whose_tokens_are_unknown_ends_with_a_release() {
+fn hand_over_releases_lock_if_minting_fails() {
+    // A9
     for reply in [
         Reply::Unknown(Cause::Fault(Fault::TimedOut)),
         Reply::NotSent(Cause::Fault(Fault::Closed)),
@@ -67,7 +69,8 @@ fn a9_a_hand_over_whose_tokens_are_unknown_ends_with_a_release() {
 
 /// The key is gone, so the hand-over grants nothing.
 #[test]
-fn a9_a_hand_over_that_has_lost_the_key_mints_nothing() {
+fn hand_over_of_lost_key_grants_nothing() {
+    // A9
     for reply in [Reply::Absent, Reply::Taken] {
         let (mut hub, [second, _], call) = out_of_fences(|c| c);
         hub.reply(12, call, reply);
@@ -81,7 +84,8 @@ fn a9_a_hand_over_that_has_lost_the_key_mints_nothing() {
 
 /// The waiter for which tokens are minted leaves. The next one gets them.
 #[test]
-fn a9_a_waiter_that_leaves_while_tokens_are_minted_leaves_them_to_the_next() {
+fn tokens_minted_for_abandoned_waiter_go_to_next_waiter() {
+    // A9
     let (mut hub, [second, third], call) = out_of_fences(|c| c);
     hub.locks.abandon(ms(11), second);
     hub.drain();

@@ -53,7 +53,8 @@ fn marks(requests: &[(CallId, Request)]) -> Vec<NodeId> {
 }
 
 #[test]
-fn a7_an_attempt_follows_when_the_node_that_wakes_listens() {
+fn subscription_on_wake_node_triggers_attempt() {
+    // A7
     let mut hub = hub();
     let last = hub.refused_by_two();
     hub.reply(1, last, busy());
@@ -67,7 +68,8 @@ fn a7_an_attempt_follows_when_the_node_that_wakes_listens() {
 
 /// The second attempt starts before the reply to the first. (Scenario `redis-calm`, seed 37.)
 #[test]
-fn a7_the_marker_is_set_also_by_an_attempt_that_had_to_wait() {
+fn attempt_delayed_by_pending_reply_sets_marker() {
+    // A7
     let mut hub = hub();
     let last = hub.refused_by_two();
     hub.listens(2);
@@ -78,7 +80,8 @@ fn a7_the_marker_is_set_also_by_an_attempt_that_had_to_wait() {
 
 /// The second attempt ends before the reply to the first. (Scenario `redis-calm`, seed 37.)
 #[test]
-fn a7_an_attempt_sets_the_marker_if_the_last_one_could_not() {
+fn missed_marker_is_set_after_late_reply() {
+    // A7
     let mut hub = hub();
     let last = hub.refused_by_two();
     hub.listens(2);
@@ -92,7 +95,8 @@ fn a7_an_attempt_sets_the_marker_if_the_last_one_could_not() {
 
 /// The token was on the other two nodes only. (Scenario `redis-calm`, seed 397.)
 #[test]
-fn a7_a_release_goes_also_to_the_node_that_wakes() {
+fn release_is_also_sent_to_wake_node() {
+    // A7
     let mut hub = hub();
     let id = hub.acquire(0, want());
     for call in hub.takes() {
@@ -108,7 +112,8 @@ fn a7_a_release_goes_also_to_the_node_that_wakes() {
 
 /// The release has not reached the other nodes yet. (Scenario `redis-calm`, seed 411.)
 #[test]
-fn a7_an_attempt_that_overtakes_the_release_is_made_again_soon() {
+fn attempt_that_overtakes_release_is_retried_soon() {
+    // A7
     let mut hub = hub();
     hub.waits();
     let poll = hub.locks.next_deadline().unwrap();
@@ -130,7 +135,8 @@ fn a7_an_attempt_that_overtakes_the_release_is_made_again_soon() {
 /// The node reports a release while the others grant the lock. The marker is gone, but other
 /// clients still wait. (Scenario `redis-calm`, seed 3795.)
 #[test]
-fn a7_a_signal_during_an_attempt_that_is_won_is_passed_on() {
+fn signal_during_won_attempt_is_passed_on() {
+    // A7
     let mut hub = hub();
     hub.waits();
     let poll = hub.locks.next_deadline().unwrap();

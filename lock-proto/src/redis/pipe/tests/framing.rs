@@ -46,7 +46,7 @@ const COMPLETE: &[(&[u8], bool)] = &[
 ];
 
 #[test]
-fn complete_frames_end_where_they_end_however_they_are_cut() {
+fn frame_end_is_found_however_input_is_split() {
     for (bytes, only_resp3) in COMPLETE {
         for protocol in [Protocol::Resp2, Protocol::Resp3] {
             for step in [1, 2, 3, 1000] {
@@ -70,7 +70,7 @@ fn complete_frames_end_where_they_end_however_they_are_cut() {
 }
 
 #[test]
-fn nulls_of_resp2_are_no_streams_of_resp3() {
+fn resp2_nulls_are_malformed_in_resp3() {
     for bytes in [&b"$-1\r\n"[..], b"*-1\r\n", b"*1\r\n$-1\r\n"] {
         assert_eq!(scan(bytes, Protocol::Resp2, 1), Ok(Scan::Complete(bytes.len())));
         assert_eq!(scan(bytes, Protocol::Resp3, 1), Err(Breach::Malformed));
@@ -78,7 +78,8 @@ fn nulls_of_resp2_are_no_streams_of_resp3() {
 }
 
 #[test]
-fn p3_what_is_no_frame_is_refused_as_early_as_it_can_be() {
+fn invalid_frame_is_refused_as_early_as_possible() {
+    // P3
     use Breach::{Malformed, TooDeep, TooLong};
     let long_line = [b"+".to_vec(), vec![b'x'; 70_000]].concat();
     let many = [b"*2000\r\n".to_vec(), b"*2000\r\n".repeat(2), b"*97\r\n".to_vec()].concat();
@@ -128,7 +129,8 @@ fn p3_what_is_no_frame_is_refused_as_early_as_it_can_be() {
 
 /// A number may have about thirty digits with leading zeros, within the frame limit.
 #[test]
-fn p3_a_number_at_the_end_of_what_a_frame_may_be_is_too_long_as_anything_else() {
+fn overlong_number_is_malformed_or_exceeds_frame_limit() {
+    // P3
     let limits = Limits { frame: 60, ..Limits::default() };
     for before in 20..60 {
         // `before` bytes of a frame, and digits without an end.
@@ -145,7 +147,7 @@ fn p3_a_number_at_the_end_of_what_a_frame_may_be_is_too_long_as_anything_else() 
 }
 
 #[test]
-fn replies_may_come_byte_by_byte() {
+fn replies_are_parsed_however_input_is_split() {
     let text = b"+OK\r\n$-1\r\n:1\r\n-OOM command not allowed\r\n*2\r\n:0\r\n:250\r\n$2\r\nOK\r\n";
     let mut whole: Option<Vec<PipeOutput>> = None;
     for step in [text.len(), 1, 2, 3, 7, 13] {
@@ -168,7 +170,7 @@ fn replies_may_come_byte_by_byte() {
 }
 
 #[test]
-fn a_frame_that_grows_byte_by_byte_is_looked_at_once() {
+fn frame_received_byte_by_byte_is_scanned_in_linear_time() {
     // Rescanning from the start each time would take 2 * 10^9 steps for a reply of 60 000 bytes.
     assert_linear(60_000, |length| {
         let mut rig = Rig::with("redis://h", Role::Commands, true);
@@ -183,7 +185,7 @@ fn a_frame_that_grows_byte_by_byte_is_looked_at_once() {
 }
 
 #[test]
-fn a_request_larger_than_the_buffer_is_sent_whole() {
+fn request_larger_than_buffer_is_sent_whole() {
     let mut rig = Rig::with("redis://h", Role::Wake, false);
     let conn = rig.opened();
     rig.written(conn);
@@ -198,7 +200,8 @@ fn a_request_larger_than_the_buffer_is_sent_whole() {
 }
 
 #[test]
-fn m8_every_byte_of_a_command_decides_between_not_sent_and_unknown() {
+fn outcome_is_unknown_once_first_byte_is_written() {
+    // M8
     let whole = {
         let (mut rig, conn) = Rig::up();
         rig.send(extend("a"));

@@ -36,7 +36,8 @@ fn dropped(mut rig: Rig, conn: ConnId, call: CallId, breach: Breach) {
 }
 
 #[test]
-fn p3_ten_thousand_nested_arrays() {
+fn deep_nesting_drops_connection() {
+    // P3
     for url in ["redis://h", "redis://h?protocol=resp3"] {
         let (mut rig, conn, call) = with_request(url);
         rig.receive(conn, &b"*1\r\n".repeat(10_000));
@@ -48,21 +49,23 @@ fn p3_ten_thousand_nested_arrays() {
 }
 
 #[test]
-fn p3_a_bulk_length_of_2_to_the_62() {
+fn huge_bulk_length_drops_connection() {
+    // P3
     let (mut rig, conn, call) = with_request("redis://h");
     rig.receive(conn, b"$4611686018427387904\r\n");
     dropped(rig, conn, call, Breach::TooLong);
 }
 
 #[test]
-fn an_array_of_2_to_the_62() {
+fn huge_array_length_drops_connection() {
     let (mut rig, conn, call) = with_request("redis://h");
     rig.receive(conn, b"*4611686018427387904\r\n");
     dropped(rig, conn, call, Breach::TooLong);
 }
 
 #[test]
-fn p3_endless_garbage_without_a_newline() {
+fn endless_line_drops_connection() {
+    // P3
     let (mut rig, conn, call) = with_request("redis://h");
     rig.receive(conn, &[b'x'; 100_000]);
     dropped(rig, conn, call, Breach::Malformed);
@@ -78,7 +81,8 @@ fn p3_endless_garbage_without_a_newline() {
 }
 
 #[test]
-fn p3_a_reply_that_nothing_asked_for() {
+fn unsolicited_reply_drops_connection() {
+    // P3
     for frame in [&b"+OK\r\n"[..], b":1\r\n", b"*0\r\n", b"$-1\r\n"] {
         let (mut rig, conn) = Rig::up();
         rig.receive(conn, frame);
@@ -91,7 +95,7 @@ fn p3_a_reply_that_nothing_asked_for() {
 }
 
 #[test]
-fn a_reply_to_what_has_not_left() {
+fn reply_to_partly_sent_request_drops_connection() {
     let (mut rig, conn) = Rig::up();
     let call = rig.send(take("a"));
     let len = rig.pipe.outgoing(conn).len();
@@ -101,7 +105,7 @@ fn a_reply_to_what_has_not_left() {
 }
 
 #[test]
-fn bytes_before_the_connection_is_open() {
+fn bytes_before_connect_drop_connection() {
     let mut rig = Rig::new("redis://h");
     rig.pipe.open(rig.now);
     let Some(PipeOutput::Connect(conn)) = rig.pipe.poll_output() else { panic!() };
@@ -111,7 +115,8 @@ fn bytes_before_the_connection_is_open() {
 }
 
 #[test]
-fn p3_m6_half_a_reply_and_then_silence() {
+fn half_reply_times_out_and_next_connection_starts_clean() {
+    // P3, M6
     let (mut rig, conn, call) = with_request("redis://h");
     rig.receive(conn, b"$2\r\nO");
     rig.pass(TIMEOUT);
@@ -133,7 +138,8 @@ fn p3_m6_half_a_reply_and_then_silence() {
 }
 
 #[test]
-fn p3_a_million_pushes() {
+fn too_many_pushes_drop_connection() {
+    // P3
     let (mut rig, conn, call) = with_request("redis://h?protocol=resp3");
     let pushes = b">1\r\n+x\r\n".repeat(1000);
     let mut received = 0;
@@ -157,14 +163,14 @@ fn pushes_between_replies_are_ignored() {
 }
 
 #[test]
-fn resp2_has_no_pushes() {
+fn push_in_resp2_drops_connection() {
     let (mut rig, conn, call) = with_request("redis://h");
     rig.receive(conn, b">1\r\n+x\r\n");
     dropped(rig, conn, call, Breach::Malformed);
 }
 
 #[test]
-fn a_reply_of_the_wrong_form() {
+fn reply_of_wrong_type_drops_connection() {
     for frame in [
         &b":1\r\n"[..],
         b"*0\r\n",
@@ -181,7 +187,7 @@ fn a_reply_of_the_wrong_form() {
 }
 
 #[test]
-fn a_handshake_of_nonsense() {
+fn handshake_reply_of_wrong_type_drops_connection() {
     let cases: [(&str, &[u8]); 5] = [
         ("redis://:pw@h", b":1\r\n"),
         ("redis://h/1", b"$-1\r\n"),
@@ -200,14 +206,15 @@ fn a_handshake_of_nonsense() {
 }
 
 #[test]
-fn an_error_that_is_no_text() {
+fn invalid_utf8_in_error_text_is_cut_off() {
     let (mut rig, conn, call) = with_request("redis://h");
     rig.receive(conn, b"-OOM \xff\xfe\x00\r\n");
     assert_eq!(rig.outputs(), [reply(call, Reply::Rejected(ServerError::classify("OOM ")))]);
 }
 
 #[test]
-fn m6_whatever_comes_late_from_an_old_connection_is_dropped() {
+fn late_input_from_old_connection_is_ignored() {
+    // M6
     let (mut rig, old, call) = with_request("redis://h");
     rig.pipe.handle_disconnected(rig.now, old, Fault::Reset);
     let why = || fault(Fault::Reset);
@@ -245,7 +252,7 @@ fn m6_whatever_comes_late_from_an_old_connection_is_dropped() {
 }
 
 #[test]
-fn consuming_more_than_there_is_does_no_harm() {
+fn consuming_more_than_handed_out_is_harmless() {
     let (mut rig, conn) = Rig::up();
     let call = rig.send(take("a"));
     rig.pipe.consume(conn, usize::MAX);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_the_socket_has_not_taken_is_kept() {
+fn unconsumed_output_is_retained() {
     let (mut rig, conn) = Rig::up();
     rig.send(take("a"));
     let all = rig.pipe.outgoing(conn).to_vec();
@@ -20,7 +20,8 @@ fn what_the_socket_has_not_taken_is_kept() {
 
 /// A reply is accepted only if its command was sent completely, to the byte.
 #[test]
-fn p2_an_answer_to_what_was_encoded_behind_half_a_command_is_believed() {
+fn reply_to_command_encoded_behind_partial_write_is_accepted() {
+    // P2
     let (mut rig, conn) = Rig::up();
     let a = rig.send(take("a"));
     rig.pipe.outgoing(conn);
@@ -32,7 +33,8 @@ fn p2_an_answer_to_what_was_encoded_behind_half_a_command_is_believed() {
 }
 
 #[test]
-fn p3_no_more_is_encoded_than_may_wait_for_the_socket() {
+fn encoding_stops_at_outgoing_limit() {
+    // P3
     let (mut rig, conn) = Rig::up();
     rig.send(take("a"));
     let len = rig.written(conn).len();
@@ -52,7 +54,8 @@ fn p3_no_more_is_encoded_than_may_wait_for_the_socket() {
 /// `INFO server` goes ahead of queued requests, which do not wait for its reply.
 // Q7
 #[test]
-fn q7_a_server_is_asked_who_it_is_while_requests_go_on() {
+fn server_info_query_does_not_delay_requests() {
+    // Q7
     let info = "run_id:0123abcd\r\nuptime_in_seconds:61\r\n";
     let known = Ok(ServerInfo { run_id: "0123abcd".into(), uptime: Duration::from_secs(61) });
     let no_uptime = Err(ServerError::classify("INFO server reports no run_id and uptime_in_seconds"));

@@ -17,7 +17,8 @@ fn known() -> (Rig, ConnId) {
 }
 
 #[test]
-fn p1_the_first_use_on_a_connection_carries_the_source() {
+fn first_use_on_connection_carries_script_source() {
+    // P1
     let (mut rig, conn) = Rig::up();
     rig.send(extend("a"));
     rig.send(extend("b"));
@@ -36,7 +37,8 @@ fn p1_the_first_use_on_a_connection_carries_the_source() {
 }
 
 #[test]
-fn p1_a_flushed_script_is_sent_again_ahead_of_what_was_never_sent() {
+fn flushed_script_is_resent_ahead_of_unsent_requests() {
+    // P1
     let (mut rig, conn) = known();
     let (a, b) = (rig.send(extend("a")), rig.send(extend("b")));
     assert_eq!(rig.commands(conn), ["EVALSHA", "EVALSHA"]);
@@ -53,7 +55,8 @@ fn p1_a_flushed_script_is_sent_again_ahead_of_what_was_never_sent() {
 
 /// The second command was sent before the source. When resent, the server knows the script.
 #[test]
-fn p1_a_script_that_was_brought_back_is_not_brought_back_twice() {
+fn source_of_flushed_script_is_resent_only_once() {
+    // P1
     let (mut rig, conn) = known();
     rig.send(extend("a"));
     rig.send(extend("b"));
@@ -65,7 +68,8 @@ fn p1_a_script_that_was_brought_back_is_not_brought_back_twice() {
 }
 
 #[test]
-fn q5_a_fallback_never_overtakes_a_later_release() {
+fn script_fallback_never_overtakes_later_release() {
+    // Q5
     let (mut rig, conn) = known();
     let (a, b) = (rig.send(extend("a")), rig.send(extend("b")));
     let later = rig.send(release("a"));
@@ -91,7 +95,7 @@ fn q5_a_fallback_never_overtakes_a_later_release() {
 }
 
 #[test]
-fn a_release_written_after_the_first_missing_script_counts_as_well() {
+fn script_fallback_never_overtakes_take_sent_after_noscript() {
     let (mut rig, conn) = known();
     let (a, b) = (rig.send(extend("a")), rig.send(extend("b")));
     rig.written(conn);
@@ -109,7 +113,7 @@ fn a_release_written_after_the_first_missing_script_counts_as_well() {
 }
 
 #[test]
-fn a_server_that_knows_no_script_at_all_is_not_asked_for_ever() {
+fn resends_to_server_without_scripts_are_bounded() {
     let (mut rig, conn) = known();
     let calls: Vec<CallId> = ["a", "b", "c"].map(|name| rig.send(extend(name))).into();
     let mut sent = 0;
@@ -129,7 +133,7 @@ fn a_server_that_knows_no_script_at_all_is_not_asked_for_ever() {
 }
 
 #[test]
-fn ten_thousand_lost_scripts_cost_no_ten_thousand_squared() {
+fn many_missing_scripts_are_resent_in_linear_time() {
     assert_linear(10_000, |count| {
         let (mut rig, conn) = known();
         rig.pipe.config.limits.in_flight = count;
@@ -147,7 +151,7 @@ fn ten_thousand_lost_scripts_cost_no_ten_thousand_squared() {
 }
 
 #[test]
-fn a_missing_script_is_no_answer_to_what_names_none() {
+fn noscript_reply_to_set_or_eval_is_not_retried() {
     let (mut rig, conn) = known();
     let plain = rig.send(take("a"));
     rig.send(Request::Announce { key: key("b") });

@@ -4,7 +4,8 @@ use super::*;
 
 /// The lock with the short TTL gets no reply for ten times its TTL, and delays no other lock.
 #[test]
-fn p6_a_connection_ends_by_silence_and_not_by_a_late_answer() {
+fn connection_times_out_on_silence_not_on_slow_reply() {
+    // P6
     let (mut rig, conn) = Rig::up();
     let first = rig.send(short("a"));
     let others: Vec<CallId> = (0..4).map(|_| rig.send(take("b"))).collect();
@@ -31,7 +32,8 @@ fn p6_a_connection_ends_by_silence_and_not_by_a_late_answer() {
 }
 
 #[test]
-fn p6_a_slow_server_is_given_no_more_than_so_many_requests() {
+fn number_of_requests_in_flight_is_limited() {
+    // P6
     let (mut rig, conn) = Rig::up();
     let most = Limits::default().in_flight;
     let calls: Vec<CallId> = (0..most + 10).map(|_| rig.send(extend("a"))).collect();
@@ -46,7 +48,8 @@ fn p6_a_slow_server_is_given_no_more_than_so_many_requests() {
 
 /// A take is not sent after half of its TTL. An extend is.
 #[test]
-fn p6_a_take_that_has_waited_for_too_long_does_not_leave() {
+fn take_queued_for_half_its_ttl_is_not_sent() {
+    // P6
     let (mut rig, conn) = Rig::up();
     let full: Vec<CallId> = (0..Limits::default().in_flight).map(|_| rig.send(extend("a"))).collect();
     rig.written(conn);

@@ -45,7 +45,8 @@ impl Rig {
 }
 
 #[test]
-fn p4_releases_that_are_asked_for_together_leave_as_one_command() {
+fn queued_releases_are_batched_into_one_command() {
+    // P4
     let (mut rig, conn) = Rig::together();
     let [a, b] = ["a", "b"].map(|name| rig.send(plain(name)));
     let written = commands(&rig.written(conn));
@@ -70,7 +71,8 @@ fn p4_releases_that_are_asked_for_together_leave_as_one_command() {
 }
 
 #[test]
-fn p4_each_gets_its_own_answer() {
+fn each_batched_release_gets_separate_reply() {
+    // P4
     let (mut rig, conn) = Rig::together();
     let calls = rig.released(conn, &["a", "b", "c", "d", "e"]);
     rig.receive(conn, b"$13\r\n-2 -3 0 -1 -2\r\n");
@@ -86,7 +88,8 @@ fn p4_each_gets_its_own_answer() {
 }
 
 #[test]
-fn p4_what_is_about_one_lock_keeps_its_order() {
+fn batching_preserves_order_per_lock() {
+    // P4
     let (mut rig, conn) = Rig::together();
     for request in [plain("a"), take("b"), plain("b"), plain("c"), take("c"), take("d"), plain("e"), plain("a")] {
         rig.send(request);
@@ -101,7 +104,8 @@ fn p4_what_is_about_one_lock_keeps_its_order() {
 }
 
 #[test]
-fn p4_what_has_more_to_look_for_goes_alone() {
+fn release_with_retired_numbers_is_sent_alone() {
+    // P4
     let (mut rig, conn) = Rig::together();
     let quiet = Request::Release { key: key("d"), number: 1, retired: None, announce: false };
     for request in [plain("a"), release("b"), plain("c"), quiet, plain("e")] {
@@ -111,7 +115,8 @@ fn p4_what_has_more_to_look_for_goes_alone() {
 }
 
 #[test]
-fn p4_one_command_releases_sixteen_locks_at_most() {
+fn batch_is_limited_to_sixteen_locks() {
+    // P4
     let (mut rig, conn) = Rig::together();
     let names: Vec<String> = (0..33).map(|n| format!("{n}")).collect();
     let calls: Vec<_> = names.iter().map(|name| rig.send(plain(name))).collect();
@@ -122,7 +127,8 @@ fn p4_one_command_releases_sixteen_locks_at_most() {
 }
 
 #[test]
-fn p4_nothing_is_encoded_before_the_host_takes_it() {
+fn requests_are_encoded_only_when_output_is_read() {
+    // P4
     let (mut rig, conn) = Rig::together();
     assert!(!rig.pipe.has_outgoing(conn));
     for name in ["a", "b"] {
@@ -139,7 +145,8 @@ fn p4_nothing_is_encoded_before_the_host_takes_it() {
 }
 
 #[test]
-fn p4_a_missing_script_is_brought_back_lock_by_lock() {
+fn missing_batch_script_falls_back_to_single_releases() {
+    // P4
     let (mut rig, conn) = Rig::together();
     rig.released(conn, &["x", "y"]);
     rig.receive(conn, b":-2\r\n");
@@ -165,7 +172,8 @@ fn p4_a_missing_script_is_brought_back_lock_by_lock() {
 }
 
 #[test]
-fn p4_a_server_that_refuses_several_at_once_gets_one_by_one() {
+fn refused_batch_falls_back_to_single_releases() {
+    // P4
     for (refusal, for_good) in [
         ("CROSSSLOT Keys in request don't hash to the same slot", true),
         ("NOPERM this user has no permissions to run the 'mget' command", true),
@@ -199,7 +207,8 @@ fn p4_a_server_that_refuses_several_at_once_gets_one_by_one() {
 }
 
 #[test]
-fn p4_an_error_that_ends_the_connection_or_proves_nothing_is_the_answer_of_each() {
+fn reconnect_or_unclear_error_answers_each_request_of_batch() {
+    // P4
     // A server that requires a login refuses a long command before reading it, and hangs up.
     let unauthenticated = "ERR Protocol error: unauthenticated multibulk length";
     for (error, down) in [("READONLY You can't write", true), ("WHAT now", false), (unauthenticated, false)] {
@@ -217,7 +226,8 @@ fn p4_an_error_that_ends_the_connection_or_proves_nothing_is_the_answer_of_each(
 
 /// Each lock gets its own fencing tokens.
 #[test]
-fn p4_takes_that_leave_together_share_what_was_minted() {
+fn batched_takes_get_disjoint_fencing_tokens() {
+    // P4
     let fenced = |name: &str| {
         let retired = Retired::default();
         Request::Take { key: key(name), number: 1, retired, ttl_ms: 1_000, fence_block: 8, clean: true, waiting_ms: 0 }
@@ -257,7 +267,8 @@ fn p4_takes_that_leave_together_share_what_was_minted() {
 }
 
 #[test]
-fn p4_renewals_leave_together_and_have_answers_of_their_own() {
+fn renewals_are_batched_with_separate_replies() {
+    // P4
     let (mut rig, conn) = Rig::together();
     let calls = ["a", "b", "c", "d"].map(|name| rig.send(extend(name)));
     assert_eq!(rig.next(conn), ["extend-many a b c d"]);
@@ -277,7 +288,8 @@ fn p4_renewals_leave_together_and_have_answers_of_their_own() {
 
 /// The key of the first lock, or of another one, holds data.
 #[test]
-fn p4_what_is_wrong_with_one_lock_says_nothing_of_the_others() {
+fn failure_of_one_lock_in_batch_does_not_affect_others() {
+    // P4
     let wrong = "WRONGTYPE Operation against a key holding the wrong kind of value";
     let all = format!("-{wrong}\r\n");
     for (answer, undone) in [(all.as_str(), &["a", "b", "c"][..]), ("$6\r\n-2 x 0\r\n", &["b"])] {
@@ -302,7 +314,8 @@ fn p4_what_is_wrong_with_one_lock_says_nothing_of_the_others() {
 
 /// A call that cannot be resent, because a later command for its lock was sent, may be retried.
 #[test]
-fn p4_what_cannot_be_repeated_now_is_worth_another_try() {
+fn batched_release_that_cannot_be_resent_fails_transiently() {
+    // P4
     for answer in ["$4\r\n-2 x\r\n", "-WRONGTYPE of a\r\n", "-NOPERM for a\r\n"] {
         let (mut rig, conn) = Rig::together();
         let calls = rig.released(conn, &["a", "b"]);
@@ -319,7 +332,8 @@ fn p4_what_cannot_be_repeated_now_is_worth_another_try() {
 
 /// Otherwise a server could make the client resend a release forever.
 #[test]
-fn p4_what_was_asked_for_alone_is_not_sent_again() {
+fn single_request_is_not_resent() {
+    // P4
     let (mut rig, conn) = Rig::together();
     let Value::Error(text) = batch::NOT_DONE else { panic!() };
     for request in [plain("a"), take("a")] {
@@ -332,7 +346,8 @@ fn p4_what_was_asked_for_alone_is_not_sent_again() {
 }
 
 #[test]
-fn p4_nonsense_may_have_done_anything() {
+fn invalid_batch_reply_leaves_outcome_unknown_and_disconnects() {
+    // P4
     let answers = [
         ":0\r\n",
         ":-3\r\n",
@@ -365,7 +380,8 @@ fn p4_nonsense_may_have_done_anything() {
 }
 
 #[test]
-fn p4_a_connection_that_ends_leaves_all_of_them_unknown_or_none() {
+fn connection_loss_leaves_whole_batch_unknown_or_not_sent() {
+    // P4
     for taken in [0, 1] {
         let (mut rig, conn) = Rig::together();
         let calls = ["a", "b"].map(|name| rig.send(plain(name)));
@@ -380,7 +396,8 @@ fn p4_a_connection_that_ends_leaves_all_of_them_unknown_or_none() {
 }
 
 #[test]
-fn p4_one_nonsense_among_others_ends_the_connection() {
+fn invalid_entry_in_batch_reply_drops_connection() {
+    // P4
     let (mut rig, conn) = Rig::together();
     let calls = rig.released(conn, &["a", "b"]);
     rig.receive(conn, b"$4\r\ny -2\r\n");
@@ -395,7 +412,8 @@ fn p4_one_nonsense_among_others_ends_the_connection() {
 }
 
 #[test]
-fn p4_a_request_by_itself_names_the_script_for_one_lock() {
+fn single_release_uses_script_for_one_lock() {
+    // P4
     let identity = Identity::new(ClientId::from_bits(1), b"");
     plain("a").with_args(&identity, Form::Sha1, |args| assert_eq!(args[1], RELEASE.sha1.as_bytes()));
 }

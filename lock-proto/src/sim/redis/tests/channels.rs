@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn messages_reach_who_listens_and_nobody_else() {
+fn published_message_reaches_only_subscribers() {
     let mut node = node(NodeConfig::new(1));
     assert_eq!(request(&mut node, 0, 1, "SUBSCRIBE c"), "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
     request(&mut node, 0, 2, "HELLO 3");
@@ -20,7 +20,7 @@ fn messages_reach_who_listens_and_nobody_else() {
 }
 
 #[test]
-fn a_new_user_of_redis_7_has_no_channels() {
+fn user_without_channels_may_not_publish_or_subscribe() {
     let user = User::new("app").password("pw").channels([]);
     let mut node = node(NodeConfig::new(1).user(user));
     request(&mut node, 0, 1, "AUTH app pw");

@@ -8,7 +8,7 @@ fn limit(node: &mut Node, room: usize, eviction: Eviction) {
 }
 
 #[test]
-fn what_is_deleted_or_expired_takes_no_memory() {
+fn deleted_and_expired_keys_free_memory() {
     let mut node = node(NodeConfig::new(1));
     let empty = node.used_memory();
     for line in ["SET a 1", "SET a 12345 PX 50", "RPUSH l x y", "LPOP l", "RPUSH m x", "PEXPIRE m 50", "SET m w"] {
@@ -26,7 +26,7 @@ fn what_is_deleted_or_expired_takes_no_memory() {
 }
 
 #[test]
-fn without_eviction_writes_that_grow_are_refused_and_releases_go_on() {
+fn noeviction_refuses_growing_writes_but_allows_releases() {
     let mut node = node(NodeConfig::new(1));
     request(&mut node, 0, 1, "SET lock token PX 10000");
     limit(&mut node, 200, Eviction::Never);
@@ -47,7 +47,7 @@ fn without_eviction_writes_that_grow_are_refused_and_releases_go_on() {
 }
 
 #[test]
-fn what_has_expired_makes_room_first() {
+fn expired_keys_are_freed_before_eviction() {
     let mut node = node(NodeConfig::new(1));
     request(&mut node, 0, 1, "SET old x PX 10");
     request(&mut node, 0, 1, "SET lock token PX 10000");
@@ -58,7 +58,7 @@ fn what_has_expired_makes_room_first() {
 }
 
 #[test]
-fn each_policy_takes_what_it_says_and_it_may_be_a_lock() {
+fn eviction_policy_decides_which_key_is_evicted() {
     for (eviction, gone) in
         [(Eviction::VolatileTtl, "short"), (Eviction::VolatileLru, "long"), (Eviction::AllKeysLru, "fence")]
     {
@@ -91,7 +91,7 @@ fn each_policy_takes_what_it_says_and_it_may_be_a_lock() {
 }
 
 #[test]
-fn replicas_hear_of_an_eviction_and_evict_nothing_themselves() {
+fn replica_applies_evictions_but_does_not_evict() {
     let mut primary = node(NodeConfig::new(1));
     let mut replica = node(NodeConfig::new(2).max_memory(1, Eviction::AllKeysLru));
     request(&mut primary, 0, 1, "SET lock token PX 10000");

@@ -25,7 +25,7 @@ fn words(effect: &Effect) -> Vec<String> {
 }
 
 #[test]
-fn a_promoted_replica_lacks_what_it_was_not_brought() {
+fn promoted_replica_lacks_unreplicated_writes() {
     let (mut primary, mut replica) = pair(NodeConfig::new(1), NodeConfig::new(2));
     assert!(request(&mut primary, 0, 1, &take("a")).starts_with("*4\r\n:1\r\n"));
     replica.handle_effect(at(0), &primary.poll_effect().unwrap());
@@ -50,7 +50,7 @@ fn a_promoted_replica_lacks_what_it_was_not_brought() {
 }
 
 #[test]
-fn a_script_arrives_as_its_effects_and_as_a_whole() {
+fn script_is_replicated_as_atomic_effects() {
     let (mut primary, _) = pair(NodeConfig::new(1).unix_time(Duration::from_secs(1)), NodeConfig::new(2));
     request(&mut primary, 0, 1, &take("a"));
     let effect = primary.poll_effect().unwrap();
@@ -64,7 +64,7 @@ fn a_script_arrives_as_its_effects_and_as_a_whole() {
 }
 
 #[test]
-fn old_effects_are_harmless_and_a_gap_is_noticed() {
+fn old_effects_are_ignored_and_gap_needs_new_copy() {
     let (mut primary, mut replica) = pair(NodeConfig::new(1), NodeConfig::new(2));
     let mut effects = Vec::new();
     for line in ["RPUSH l a", "RPUSH l b", "RPUSH l c", "RPUSH l d"] {
@@ -91,7 +91,7 @@ fn old_effects_are_harmless_and_a_gap_is_noticed() {
 }
 
 #[test]
-fn a_replica_hides_what_has_expired_by_its_own_clock_and_its_primary_removes_it() {
+fn replica_hides_expired_key_until_primary_removes_it() {
     let slow = NodeConfig::new(2).drift_ppm(-500_000);
     let (mut primary, mut replica) = pair(NodeConfig::new(1), slow);
     request(&mut primary, 0, 1, "SET k v PX 100");
@@ -116,7 +116,7 @@ fn a_replica_hides_what_has_expired_by_its_own_clock_and_its_primary_removes_it(
 }
 
 #[test]
-fn a_replica_of_a_replica_follows_and_an_old_primary_joins() {
+fn replica_chain_replicates_and_old_primary_rejoins() {
     let (mut primary, mut middle) = pair(NodeConfig::new(1), NodeConfig::new(2));
     request(&mut primary, 0, 1, "SELECT 3");
     request(&mut primary, 0, 1, "SET before x");
@@ -143,7 +143,7 @@ fn a_replica_of_a_replica_follows_and_an_old_primary_joins() {
 }
 
 #[test]
-fn a_restarted_replica_goes_on_only_with_its_data() {
+fn restarted_replica_resumes_only_with_its_data() {
     for keep in [true, false] {
         let (mut primary, mut replica) = pair(NodeConfig::new(1), NodeConfig::new(2));
         request(&mut primary, 0, 1, "SET a x");
@@ -164,7 +164,7 @@ fn a_restarted_replica_goes_on_only_with_its_data() {
 }
 
 #[test]
-fn who_waits_for_replicas_is_answered_when_they_have_acknowledged() {
+fn wait_is_answered_once_replicas_acknowledge() {
     let (mut primary, mut replica) = pair(NodeConfig::new(1).min_replicas(1), NodeConfig::new(2));
     assert_eq!(request(&mut primary, 0, 1, "SET k v"), "-NOREPLICAS Not enough good replicas to write.\r\n");
     primary.handle_ack(at(1), 7, replica.replication_offset());
@@ -187,7 +187,7 @@ fn who_waits_for_replicas_is_answered_when_they_have_acknowledged() {
 }
 
 #[test]
-fn a_replica_without_a_link_may_be_told_to_say_nothing() {
+fn replica_without_link_refuses_stale_reads_if_configured() {
     let (mut primary, mut replica) = pair(NodeConfig::new(1), NodeConfig::new(2).serve_stale_data(false));
     assert_eq!(request(&mut replica, 0, 1, "GET k"), "$-1\r\n");
     replica.handle_link_lost(at(1));

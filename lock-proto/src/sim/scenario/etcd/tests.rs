@@ -30,7 +30,7 @@ fn caught(name: &str, flaw: Flaw, rule: Rule) {
 
 /// The rewriter without a flaw breaks nothing.
 #[test]
-fn the_rewriter_alone_is_never_caught() {
+fn rewriter_without_flaw_is_never_caught() {
     for scenario in scenarios().iter().filter(|scenario| scenario.backend == Backend::Etcd) {
         let plan = Plan::from_seed(scenario, 1);
         let outcome = plan.run_etcd(Keep::Lines(200), clients(Flaw::None));
@@ -39,39 +39,46 @@ fn the_rewriter_alone_is_never_caught() {
 }
 
 #[test]
-fn s4_a_waiter_that_does_not_look_for_its_own_key_is_caught() {
+fn waiter_not_checking_its_own_key_is_caught() {
+    // S4
     caught("etcd-by-hand", Flaw::SkipsOwnKey, Rule::Fifo);
 }
 
 #[test]
-fn s4_an_unlock_that_looks_at_no_revision_is_caught() {
+fn unlock_without_revision_check_is_caught() {
+    // S4
     caught("etcd-late", Flaw::DeletesAnyRevision, Rule::MutualExclusion);
 }
 
 /// Otherwise the next read of the queue, half a minute later, would hide the flaw.
 #[test]
-fn s8_a_deletion_that_is_reported_during_a_reading_and_forgotten_is_caught() {
+fn forgetting_deletion_reported_during_read_is_caught() {
+    // S8
     caught("etcd-calm", Flaw::ForgetsDeletion, Rule::Prompt);
 }
 
 #[test]
-fn s9_a_transaction_that_is_sent_again_before_it_is_answered_is_caught() {
+fn resending_unanswered_transaction_is_caught() {
+    // S9
     caught("etcd-calm", Flaw::SendsTwice, Rule::Twice);
 }
 
 #[test]
-fn s4_a_leader_that_writes_over_a_key_that_took_its_place_is_caught() {
+fn leader_overwriting_replaced_key_is_caught() {
+    // S4
     caught("etcd-replaced", Flaw::WritesAnyRevision, Rule::StaleWrite);
 }
 
 #[test]
-fn s4_answers_of_a_connection_that_was_replaced_are_caught_if_they_count() {
+fn counting_replies_of_replaced_connection_is_caught() {
+    // S4
     caught("etcd-stale", Flaw::MixesConnections, Rule::Fifo);
 }
 
 /// On a calm network, hand-overs between processes are caused by notifications.
 #[test]
-fn s8_e5_hand_overs_come_from_watches() {
+fn hand_overs_come_from_watches() {
+    // S8, E5
     let scenario = Scenario::named("etcd-calm").unwrap();
     let all = (0..100).map(|seed| Plan::from_seed(scenario, seed).run_keeping(Keep::Nothing).handovers);
     let sum = all.fold((0, 0, 0), |sum, add_random| {

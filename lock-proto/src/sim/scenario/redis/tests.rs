@@ -41,7 +41,7 @@ fn caught(name: &str, flaw: Flaw, rules: &[Rule]) -> Plan {
 
 /// The rewriter without a flaw breaks nothing.
 #[test]
-fn the_rewriter_alone_is_never_caught() {
+fn rewriter_without_flaw_is_never_caught() {
     for scenario in scenario::scenarios().iter().filter(|scenario| scenario.backend == Backend::Redis) {
         let plan = Plan::from_seed(scenario, 1);
         let outcome = plan.run_redis(Keep::Lines(200), clients(Flaw::None));
@@ -50,7 +50,8 @@ fn the_rewriter_alone_is_never_caught() {
 }
 
 #[test]
-fn s4_a_client_that_uses_one_token_again_is_caught() {
+fn reusing_token_is_caught() {
+    // S4
     // A compensating delete of an old attempt arrives after the retried take.
     // A2
     let plan = caught("redis-pauses", Flaw::SameToken, &[Rule::MutualExclusion]);
@@ -58,20 +59,23 @@ fn s4_a_client_that_uses_one_token_again_is_caught() {
 }
 
 #[test]
-fn s4_a_watchdog_that_outlives_its_release_is_caught() {
+fn watchdog_outliving_release_is_caught() {
+    // S4
     let plan = caught("redis-contention", Flaw::RenewsForEver, &[Rule::OneOutcome, Rule::Leftover, Rule::Liveness]);
     assert!(plan.len() <= 2, "{plan}");
 }
 
 #[test]
-fn s4_a_release_that_looks_at_no_token_is_caught() {
+fn release_without_token_check_is_caught() {
+    // S4
     let plan = caught("redis-pauses", Flaw::DeletesAnything, &[Rule::MutualExclusion]);
     assert!(plan.len() <= 12, "{plan}");
 }
 
 /// A counter that runs ahead of the clock mints smaller tokens once it is lost.
 #[test]
-fn a9_fixed_blocks_of_fencing_tokens_are_caught() {
+fn fixed_blocks_of_fencing_tokens_are_caught() {
+    // A9
     let plans = || (0..BUDGET).map(|seed| Plan::from_seed(Scenario::named("redis-bursts").unwrap(), seed));
     for rule in [Rule::FenceAhead, Rule::FenceGrows] {
         FIXED_BLOCKS.set(true);
@@ -85,39 +89,45 @@ fn a9_fixed_blocks_of_fencing_tokens_are_caught() {
 }
 
 #[test]
-fn s4_a_client_that_counts_one_server_twice_is_caught() {
+fn counting_one_server_twice_is_caught() {
+    // S4
     let plan = caught("redis-names", Flaw::CountsEqualNodes, &[Rule::MutualExclusion]);
     assert!(plan.steps.iter().any(|step| step.action.to_string().contains("leads")), "{plan}");
 }
 
 #[test]
-fn s4_a_client_that_trusts_the_uptime_of_a_new_server_is_caught() {
+fn trusting_uptime_of_new_server_is_caught() {
+    // S4
     let plan = caught("redis-fail-over", Flaw::TrustsUptime, &[Rule::MutualExclusion]);
     assert!(plan.steps.iter().any(|step| step.action.to_string().contains("long-running")), "{plan}");
 }
 
 /// A poll would otherwise hide the flaw, because every waiter is served in the end.
 #[test]
-fn s8_a_wake_up_that_comes_during_an_attempt_and_is_forgotten_is_caught() {
+fn forgetting_wake_during_attempt_is_caught() {
+    // S8
     let plan = caught("redis-calm", Flaw::ForgetsHints, &[Rule::Prompt]);
     assert!(plan.setup.clients.len() > 1 && !plan.is_empty(), "{plan}");
 }
 
 #[test]
-fn s9_an_attempt_that_is_sent_again_before_it_is_answered_is_caught() {
+fn resending_unanswered_attempt_is_caught() {
+    // S9
     let plan = caught("redis-calm", Flaw::SendsTwice, &[Rule::Twice]);
     assert!(plan.len() <= 3, "{plan}");
 }
 
 #[test]
-fn s4_answers_of_a_connection_that_was_replaced_are_caught_if_they_count() {
+fn counting_replies_of_replaced_connection_is_caught() {
+    // S4
     caught("redis-stale", Flaw::MixesConnections, &[Rule::MutualExclusion]);
 }
 
 /// Regression: a stale signal ended a wait. The next wait was to be cancelled before the server had
 /// begun it, and the cancel was never repeated. A release then woke nobody for five seconds.
 #[test]
-fn s8_a7_a_wait_that_is_left_before_it_begins_is_left_after_all() {
+fn cancel_before_wait_begins_is_not_lost() {
+    // S8, A7
     for seed in [725, 1183] {
         let outcome = Plan::from_seed(Scenario::named("redis-calm").unwrap(), seed).run();
         assert!(outcome.violations.is_empty(), "{outcome}");
@@ -126,7 +136,8 @@ fn s8_a7_a_wait_that_is_left_before_it_begins_is_left_after_all() {
 
 /// On a calm network, hand-overs between processes are caused by wake-ups, not by polls.
 #[test]
-fn s8_a7_hand_overs_come_from_wake_ups() {
+fn hand_overs_come_from_wakes() {
+    // S8, A7
     let scenario = Scenario::named("redis-calm").unwrap();
     // Where votes are split, timers decide who tries first.
     for (nodes, share) in [(1, 20), (3, 10)] {
@@ -139,7 +150,7 @@ fn s8_a7_hand_overs_come_from_wake_ups() {
 }
 
 #[test]
-fn a_plan_can_be_read() {
+fn plan_text_lists_steps_and_replay_command_names_seed() {
     let plan = Plan::from_seed(Scenario::named("redis-wake").unwrap(), 3);
     let text = plan.to_string();
     assert!(text.starts_with("redis-wake: waiters are woken") && text.contains("drawn from seed 3"), "{text}");
@@ -151,13 +162,14 @@ fn a_plan_can_be_read() {
 /// Regression: a clock was set forward, and a replica did not know of it. After its promotion,
 /// tokens became smaller.
 #[test]
-fn a9_a_promoted_replica_has_the_time_of_day_of_its_primary() {
+fn promoted_replica_has_wall_clock_of_primary() {
+    // A9
     let outcome = Plan::from_seed(Scenario::named("redis-beyond").unwrap(), 7_000_197).run();
     assert!(outcome.violations.is_empty(), "{outcome}");
 }
 
 #[test]
-fn a_panic_is_a_finding() {
+fn panic_is_reported_as_violation() {
     let mut plan = Plan::from_seed(&scenario::scenarios()[0], 1);
     plan.steps.insert(0, scenario::Step { at: Duration::ZERO, action: scenario::Action::PauseNode(99) });
     let outcome = plan.run();
@@ -165,7 +177,7 @@ fn a_panic_is_a_finding() {
 }
 
 #[test]
-fn what_fails_is_shrunk_to_what_it_takes() {
+fn failing_plan_shrinks_to_required_steps() {
     let plan = Plan::from_seed(Scenario::named("redis-everything").unwrap(), 8);
     let wants =
         |plan: &Plan| plan.steps.iter().filter(|step| matches!(step.action, scenario::Action::Acquire { .. })).count();

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_short_and_what_is_done_comes_first() {
+    fn transaction_label_starts_with_operation_and_shortens_keys() {
         let own = b"jobs/694d81d3e1a2b3c4";
         let put = Op::Put(PutRequest { key: Bytes::from_static(own), ..PutRequest::default() });
         let put = guarded(own, CompareWith::CreateRevision(0), put);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_lease_is_left_as_it_is() {
+    fn keys_without_lease_are_not_shortened() {
         assert_eq!(
             [key(b"jobs/other-thing"), key(b"jobs"), key(b"a/12ab"), lease(0x1f)],
             ["jobs/other-thing", "jobs", "a/12ab", "1f"]

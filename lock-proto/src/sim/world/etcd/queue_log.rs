@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_of_a_queue_is_proven() {
+    fn only_first_in_queue_is_proven() {
         let mut log = QueueLog::default();
         log.record(2, &[put("a/1", 2, 2)]);
         log.record(3, &[put("a/2", 3, 3)]);

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_and_replies_are_told_apart_in_whatever_pieces_they_come() {
+    fn requests_and_replies_are_recognized_in_any_fragmentation() {
         let mut tap = Tap::default();
         let sha = script::TAKE.sha1.as_bytes();
         let take = request(&[b"EVALSHA", sha, b"2", b"a", b"a:lock-proto:waiting", b"token"]);
