@@ -320,7 +320,7 @@ pub async fn non_etcd_servers_are_reported_as_protocol_faults<R: Runtime>(kit: K
     for (greeting, breach) in [
         (&b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"[..], Breach::Http1),
         (&[0x15, 3, 1, 0, 2, 2, 70], Breach::Tls),
-        (b"-ERR unknown command\r\n", Breach::Malformed),
+        (b"-ERR unknown command\r\n", Breach::Resp),
     ] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("etcd://{}", listener.local_addr().unwrap());
