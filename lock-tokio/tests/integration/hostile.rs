@@ -132,12 +132,6 @@ async fn endless_garbage_is_rejected() {
     for behaviour in [status, error] {
         expect_fault("", behaviour, &[breach(Breach::TooLong)]).await;
     }
-    let http: Behaviour = |conn| {
-        conn.request()?;
-        conn.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")?;
-        conn.drain()
-    };
-    expect_fault("", http, &[breach(Breach::Malformed)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
