@@ -96,6 +96,6 @@ fn backend_is_read_from_environment() {
     assert_eq!(ended.code, 0, "{ended:?}");
     let two = format!("{} redis://127.0.0.1:1", etcd.url());
     let ended = Tool::start_with(&["job", "--", "true"], &[("LOCK_BACKEND", &two)]).end();
-    assert!(ended.code == 64 && ended.err.contains("mixed"), "{ended:?}");
+    assert!(ended.code == 64 && ended.err.contains("one URL"), "{ended:?}");
     assert_clean(&etcd);
 }
