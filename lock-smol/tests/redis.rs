@@ -15,8 +15,8 @@ fn gone(redis: &Redis, key: &str) -> bool {
 
 #[test]
 fn connect_error_names_cause() {
-    let error = lock_smol::connect("http://127.0.0.1").unwrap_err().to_string();
-    assert!(error.contains("http"), "{error}");
+    let error = lock_smol::connect("mysql://127.0.0.1").unwrap_err().to_string();
+    assert!(error.contains("mysql"), "{error}");
 }
 
 #[test]
