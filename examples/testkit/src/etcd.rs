@@ -9,6 +9,7 @@ use std::{env, fs, process, thread};
 
 use tempfile::TempDir;
 
+use crate::authority::ServerTls;
 use crate::process::{Process, free_port, tail};
 use crate::{TIMEOUT, wait_until};
 
@@ -25,6 +26,7 @@ pub struct EtcdBuilder {
     args: Vec<String>,
     users: Vec<(String, String, Option<String>)>,
     auth: bool,
+    tls: Option<ServerTls>,
 }
 
 impl EtcdBuilder {
@@ -46,6 +48,12 @@ impl EtcdBuilder {
     pub fn user(mut self, name: &str, password: &str, prefix: Option<&str>) -> Self {
         self.users.push((name.to_owned(), password.to_owned(), prefix.map(str::to_owned)));
         self.auth()
+    }
+
+    /// Also listens on a port with TLS, see [`Etcd::tls_url`].
+    pub fn tls(mut self, tls: ServerTls) -> Self {
+        self.tls = Some(tls);
+        self
     }
 
     /// Lifetime of a login in seconds. Implies [`auth`](Self::auth).
@@ -114,6 +122,7 @@ pub struct Etcd {
     process: Process,
     name: String,
     port: u16,
+    tls_port: u16,
     peer_port: u16,
     peers: String,
     dir: TempDir,
@@ -147,6 +156,7 @@ impl Etcd {
             process: Process::default(),
             name,
             port: free_port(),
+            tls_port: free_port(),
             peer_port: free_port(),
             peers: String::new(),
             dir: dir.expect("a temporary directory"),
@@ -185,6 +195,22 @@ impl Etcd {
     #[must_use]
     pub fn url_with(&self, user: &str, password: &str) -> String {
         format!("etcd://{user}:{password}@127.0.0.1:{}", self.port)
+    }
+
+    /// The URL for a client without a certificate: with TLS if the server has it.
+    #[must_use]
+    pub fn lock_url(&self) -> String {
+        match &self.spec.tls {
+            Some(tls) => self.tls_url(&format!("ca={}", tls.ca.display())),
+            None => self.url(),
+        }
+    }
+
+    /// The URL of the port with TLS, with these parameters. Works only with [`EtcdBuilder::tls`].
+    #[must_use]
+    pub fn tls_url(&self, query: &str) -> String {
+        self.url().replace("etcd://", "etcds://").replace(&format!(":{}", self.port), &format!(":{}", self.tls_port))
+            + &format!("?{query}")
     }
 
     /// Runs `etcdctl` with version 3 of the API, as `root` if authentication is enabled. Returns
@@ -349,10 +375,21 @@ impl Etcd {
 
     fn launch(&mut self) {
         let (client, peer, dir) = (self.client_url(), self.peer_url(), self.dir.path());
+        let mut listen = client.clone();
+        let mut tls_flags = Vec::new();
+        if let Some(ServerTls { pair, ca, needs_client, .. }) = &self.spec.tls {
+            listen += &format!(",https://127.0.0.1:{}", self.tls_port);
+            tls_flags =
+                vec![("cert-file", pair.cert.display().to_string()), ("key-file", pair.key.display().to_string())];
+            if *needs_client {
+                tls_flags.push(("trusted-ca-file", ca.display().to_string()));
+                tls_flags.push(("client-cert-auth", "true".to_owned()));
+            }
+        }
         let flags = [
             ("name", self.name.clone()),
             ("data-dir", dir.join("data").display().to_string()),
-            ("listen-client-urls", client.clone()),
+            ("listen-client-urls", listen),
             ("advertise-client-urls", client),
             ("listen-peer-urls", peer.clone()),
             ("initial-advertise-peer-urls", peer),
@@ -372,7 +409,9 @@ impl Etcd {
             for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ETCD_")) {
                 command.env_remove(name);
             }
-            command.args(flags.iter().map(|(name, value)| format!("--{name}={value}"))).args(&self.spec.args);
+            command
+                .args(flags.iter().chain(&tls_flags).map(|(name, value)| format!("--{name}={value}")))
+                .args(&self.spec.args);
         });
     }
 

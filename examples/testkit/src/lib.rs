@@ -15,6 +15,7 @@
 //! or does not start fails the test and never skips it. Servers stop with the test, also if it
 //! panics, and on Linux also if its process is killed.
 
+mod authority;
 mod dead_address;
 mod etcd;
 mod http;
@@ -27,6 +28,7 @@ mod stopwatch;
 
 use std::time::{Duration, Instant};
 
+pub use authority::{Authority, Pair, ServerTls, Validity};
 pub use dead_address::DeadAddress;
 pub use etcd::{Etcd, EtcdBuilder, EtcdCluster};
 pub use http::get as http_get;

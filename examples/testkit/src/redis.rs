@@ -9,6 +9,7 @@ use std::{fs, io, thread};
 use tempfile::TempDir;
 
 use crate::TIMEOUT;
+use crate::authority::ServerTls;
 use crate::monitor::Monitor;
 use crate::process::{Process, free_port, tail};
 use crate::resp::{Connection, Value};
@@ -22,6 +23,7 @@ pub struct RedisBuilder {
     lines: Vec<String>,
     password: Option<String>,
     unix_socket: bool,
+    tls: Option<ServerTls>,
 }
 
 impl RedisBuilder {
@@ -53,6 +55,12 @@ impl RedisBuilder {
         self
     }
 
+    /// Also listens on a port with TLS, see [`Redis::tls_url`].
+    pub fn tls(mut self, tls: ServerTls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
     /// Replicates `master`.
     pub fn replica_of(self, master: &Redis) -> Self {
         let replica = self.arg("replicaof", format!("127.0.0.1 {}", master.port));
@@ -70,9 +78,10 @@ impl RedisBuilder {
     #[must_use]
     pub fn start(self) -> Redis {
         let dir = tempfile::Builder::new().prefix("lock-testkit-").tempdir().expect("a temporary directory");
-        let mut redis = Redis { process: Process::default(), port: 0, dir, spec: self };
+        let mut redis = Redis { process: Process::default(), port: 0, tls_port: 0, dir, spec: self };
         for _ in 0..MAX_PORT_ATTEMPTS {
             redis.port = free_port();
+            redis.tls_port = free_port();
             if redis.launch().is_ok() {
                 return redis;
             }
@@ -86,6 +95,7 @@ impl RedisBuilder {
 pub struct Redis {
     process: Process,
     port: u16,
+    tls_port: u16,
     dir: TempDir,
     spec: RedisBuilder,
 }
@@ -148,6 +158,28 @@ impl Redis {
             Some(password) => format!("redis://:{password}@127.0.0.1:{}", self.port),
             None => format!("redis://127.0.0.1:{}", self.port),
         }
+    }
+
+    /// The URL for a client without a certificate: with TLS if the server has it.
+    #[must_use]
+    pub fn lock_url(&self) -> String {
+        match &self.spec.tls {
+            Some(tls) => self.tls_url(&format!("ca={}", tls.ca.display())),
+            None => self.url(),
+        }
+    }
+
+    /// The URL of the port with TLS, with these parameters. Works only with [`RedisBuilder::tls`].
+    #[must_use]
+    pub fn tls_url(&self, query: &str) -> String {
+        self.url().replace("redis://", "rediss://").replace(&format!(":{}", self.port), &format!(":{}", self.tls_port))
+            + &format!("?{query}")
+    }
+
+    /// The address of the port with TLS.
+    #[must_use]
+    pub fn tls_address(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.tls_port))
     }
 
     /// The server's URL for the given user.
@@ -280,6 +312,17 @@ impl Redis {
         );
         if self.spec.unix_socket {
             let _ = writeln!(config, "unixsocket \"{}\"", self.socket().display());
+        }
+        if let Some(ServerTls { pair, ca, needs_client, .. }) = &self.spec.tls {
+            let _ = writeln!(
+                config,
+                "tls-port {}\ntls-cert-file \"{}\"\ntls-key-file \"{}\"\ntls-ca-cert-file \"{}\"\ntls-auth-clients {}",
+                self.tls_port,
+                pair.cert.display(),
+                pair.key.display(),
+                ca.display(),
+                if *needs_client { "yes" } else { "no" }
+            );
         }
         for line in &self.spec.lines {
             let _ = writeln!(config, "{line}");
