@@ -44,13 +44,13 @@ lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of th
 	$(CARGO) fmt $(BENCH) --check
 	$(CARGO) fmt $(BESIDE) --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
-	for features in '' redis etcd driver driver,redis driver,redis,etcd grpc sim; do \
+	for features in '' redis etcd driver driver,redis driver,redis,etcd grpc sim tls tls,redis tls-ring,grpc; do \
 		$(CARGO) clippy -p lock-proto --no-default-features --features "$$features" -- -D warnings; \
 	done
 	$(CARGO) clippy -p lock-proto --all-targets --no-default-features --features redis,etcd -- -D warnings
 	$(CARGO) clippy -p lock-smol --all-targets -- -D warnings
 	@# Not the tests: the conformance suite brings etcd.
-	for features in '' redis etcd; do \
+	for features in '' redis etcd redis,tls; do \
 		$(CARGO) clippy -p lock-tokio -p lock-smol --no-default-features --features "$$features" -- -D warnings; \
 	done
 	$(CARGO) clippy $(FUZZ) --target-dir target --all-targets -- -D warnings

@@ -1,5 +1,7 @@
 //! Connection failures, as an input to the machines.
 
+use crate::tls::TlsFault;
+
 /// Why a connection failed or ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[non_exhaustive]
@@ -25,6 +27,9 @@ pub enum Fault {
     /// The peer sent something that the protocol or the configured limits do not allow.
     #[error("the server broke the protocol: {0}")]
     Protocol(Breach),
+    /// TLS failed.
+    #[error(transparent)]
+    Tls(#[from] TlsFault),
     /// The machine closed the connection because it is no longer needed.
     #[error("the connection is no longer needed")]
     NotNeeded,
@@ -50,7 +55,7 @@ pub enum Breach {
     #[error("it speaks the Redis protocol; is this etcd?")]
     Resp,
     /// The server expects TLS.
-    #[error("it expects TLS")]
+    #[error("it expects TLS; use rediss:// or etcds://")]
     Tls,
     /// Either side ended the HTTP/2 connection with an error.
     #[error("HTTP/2 error")]

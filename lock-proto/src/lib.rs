@@ -136,6 +136,7 @@ pub mod redis;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod time;
+mod tls;
 mod url;
 
 pub use error::{ConfigError, Invalid, Misuse};
@@ -147,4 +148,5 @@ pub use lock::{
     Report, ServerError, Token, Wait,
 };
 pub use time::Instant;
+pub use tls::{Tls, TlsFault};
 pub use url::{Secret, Target, UrlError};

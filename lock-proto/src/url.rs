@@ -8,6 +8,8 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::net::Ipv6Addr;
 
+use crate::tls::Tls;
+
 /// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -19,6 +21,16 @@ pub enum Target {
         /// Port.
         port: u16,
     },
+    /// A TCP port where the server speaks TLS. Never connect to it without: see [`Tls`].
+    // N4
+    Tls {
+        /// Host name or IP address, without brackets.
+        host: Box<str>,
+        /// Port.
+        port: u16,
+        /// Which certificates to trust and to show.
+        tls: Tls,
+    },
     /// A unix socket.
     Unix {
         /// Path of the socket.
@@ -29,8 +41,10 @@ pub enum Target {
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::Tcp { host, port } | Self::Tls { host, port, .. } if host.contains(':') => {
+                write!(f, "[{host}]:{port}")
+            }
+            Self::Tcp { host, port } | Self::Tls { host, port, .. } => write!(f, "{host}:{port}"),
             Self::Unix { path } => f.write_str(path),
         }
     }
@@ -78,14 +92,27 @@ pub enum UrlError {
         /// The supported schemes.
         expected: &'static str,
     },
-    /// The scheme requests TLS.
-    #[error("`{given}://` asks for TLS; TLS is not supported yet: use {plain} over a network or tunnel that you trust")]
-    Tls {
-        /// The scheme.
-        given: Box<str>,
-        /// The same scheme without TLS.
-        plain: &'static str,
+    /// TLS over a unix socket.
+    #[error("TLS over a unix socket is not supported: use redis+unix://, which never leaves the machine")]
+    TlsUnix,
+    /// A parameter of TLS on a URL without TLS.
+    #[error("the parameters ca, cert, key and server_name need a URL with TLS: {expected}")]
+    TlsParameter {
+        /// The schemes with TLS.
+        expected: &'static str,
     },
+    /// A certificate without its key, or a key without its certificate.
+    #[error("`cert` and `key` go together: the client's certificate and its private key")]
+    CertWithoutKey,
+    /// A parameter has no value.
+    #[error("the parameter `{name}` needs a value")]
+    EmptyParameter {
+        /// Its name.
+        name: &'static str,
+    },
+    /// The fragment `#insecure`, which other clients understand.
+    #[error("`#insecure` is not supported: to trust a self-signed certificate, name its file with `ca=`")]
+    Insecure,
     /// A character is not allowed in a URL.
     #[error("the character at byte {at} of the URL must be percent-encoded: only visible ASCII characters are allowed")]
     Character {
@@ -142,8 +169,8 @@ pub enum UrlError {
     /// A cluster's URL has a path.
     #[error("the URL of a cluster has no path: a prefix for all names is a setting, `Config::prefix`")]
     Path,
-    /// A cluster's URL has parameters.
-    #[error("the URL of a cluster has no parameters (`?…`): they are settings of `Config`")]
+    /// A cluster's URL has parameters, and no TLS.
+    #[error("the URL of a cluster without TLS has no parameters (`?…`): they are settings of `Config`")]
     Query,
     /// The URL has a fragment.
     #[error("a URL of a server has no fragment: write %23 for the character # itself")]
@@ -252,6 +279,34 @@ pub(crate) fn parse_host(place: &str, default: u16, expected: &'static str) -> R
         }
     };
     Ok(Target::Tcp { host: host.into(), port })
+}
+
+impl Target {
+    /// Returns true if both name the same host and port, with TLS or without, or the same socket.
+    pub(crate) fn is_same_server(&self, other: &Self) -> bool {
+        match (self, other) {
+            (
+                Self::Tcp { host, port } | Self::Tls { host, port, .. },
+                Self::Tcp { host: other, port: other_port } | Self::Tls { host: other, port: other_port, .. },
+            ) => (host, port) == (other, other_port),
+            (Self::Unix { path }, Self::Unix { path: other }) => path == other,
+            (Self::Tcp { .. } | Self::Tls { .. }, Self::Unix { .. })
+            | (Self::Unix { .. }, Self::Tcp { .. } | Self::Tls { .. }) => false,
+        }
+    }
+
+    /// The same TCP port with TLS.
+    pub(crate) fn with_tls(self, tls: Tls) -> Self {
+        match self {
+            Self::Tcp { host, port } | Self::Tls { host, port, .. } => Self::Tls { host, port, tls },
+            unix @ Self::Unix { .. } => unix,
+        }
+    }
+}
+
+/// What is wrong with a fragment.
+pub(crate) fn bad_fragment(rest: &str) -> UrlError {
+    if rest.ends_with("#insecure") { UrlError::Insecure } else { UrlError::Fragment }
 }
 
 pub(crate) fn digits(text: &str) -> Option<u32> {

@@ -13,7 +13,8 @@ use crate::host::Tokio;
 
 /// Returns a client of one Redis server, `redis://user:password@host:port/database` or
 /// `redis+unix:///path/to/socket`, or of an etcd cluster,
-/// `etcd://user:password@host:port,host:port`.
+/// `etcd://user:password@host:port,host:port`. With feature `tls` also `rediss://` and `etcds://`,
+/// see [`Tls`](lock_proto::Tls) for their parameters.
 ///
 /// The driver connects in the background for as long as it takes. If a server is down, the first
 /// acquisition reports it.

@@ -6,6 +6,9 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
+use super::connect::ConnectError;
+#[cfg(feature = "tls")]
+use super::tls::Connector;
 use crate::fault::Fault;
 use crate::url::Target;
 
@@ -39,6 +42,8 @@ pub(super) struct Route {
     pub(super) current: Option<Address>,
     /// Why the last attempt to connect failed.
     failure: Option<Fault>,
+    #[cfg(feature = "tls")]
+    pub(super) connector: Option<Connector>,
 }
 
 /// How a target becomes addresses.
@@ -48,13 +53,31 @@ pub(super) enum Found<'a> {
 }
 
 impl Route {
-    pub(super) const fn new(target: Target) -> Self {
-        Self { target, last: Vec::new(), current: None, failure: None }
+    /// `http2` is negotiated over TLS.
+    pub(super) fn new(target: Target, http2: bool) -> Result<Self, ConnectError> {
+        #[cfg(feature = "tls")]
+        let connector = match &target {
+            Target::Tls { host, tls, .. } => Some(Connector::load(tls, host, http2)?),
+            Target::Tcp { .. } | Target::Unix { .. } => None,
+        };
+        #[cfg(not(feature = "tls"))]
+        if let Target::Tls { .. } = target {
+            let _ = http2;
+            return Err(ConnectError::MissingFeature { feature: "tls" });
+        }
+        Ok(Self {
+            target,
+            last: Vec::new(),
+            current: None,
+            failure: None,
+            #[cfg(feature = "tls")]
+            connector,
+        })
     }
 
     pub(super) fn find(&self) -> Found<'_> {
         match &self.target {
-            Target::Tcp { host, port } => match host.parse::<IpAddr>() {
+            Target::Tcp { host, port } | Target::Tls { host, port, .. } => match host.parse::<IpAddr>() {
                 Ok(ip) => Found::Address(Address::Tcp(SocketAddr::new(ip, *port))),
                 Err(_) => Found::Name { host, port: *port },
             },
@@ -114,7 +137,7 @@ mod tests {
     }
 
     fn name() -> Route {
-        Route::new(Target::Tcp { host: "name".into(), port: 1 })
+        Route::new(Target::Tcp { host: "name".into(), port: 1 }, false).unwrap()
     }
 
     #[test]
@@ -146,7 +169,7 @@ mod tests {
     #[test]
     fn ip_addresses_need_no_resolver() {
         for (host, is_name) in [("127.0.0.1", false), ("::1", false), ("localhost", true), ("fe80::1%eth0", true)] {
-            let route = Route::new(Target::Tcp { host: host.into(), port: 6379 });
+            let route = Route::new(Target::Tcp { host: host.into(), port: 6379 }, false).unwrap();
             assert_eq!(matches!(route.find(), Found::Name { .. }), is_name, "{host}");
         }
     }

@@ -127,7 +127,7 @@ stores! {
 }
 
 /// For messages. Includes the stores that are not built in: their own error names the feature.
-const SCHEMES: &str = "redis://, valkey://, redis+unix:// or etcd://";
+const SCHEMES: &str = "redis://, rediss://, valkey://, redis+unix://, etcds:// or etcd://";
 
 impl Settings {
     /// The default settings for the servers that the URLs name: `redis://…` once or an odd number
@@ -195,7 +195,7 @@ mod tests {
     fn redis_urls_form_quorum_and_invalid_urls_are_rejected() {
         let settings = Settings::parse(["redis://a", "redis://b", "redis://c"]).unwrap();
         assert!(matches!(settings, Settings::Redis(config) if config.is_quorum()));
-        for (url, word) in [("REDISS://a", "TLS"), ("mysql://a", "or etcd://"), ("a", "no scheme")] {
+        for (url, word) in [("redis://a?ca=x", "rediss://"), ("mysql://a", "or etcd://"), ("a", "no scheme")] {
             let error = error(&[url]);
             assert!(error.contains(word), "{error}");
         }
@@ -211,7 +211,7 @@ mod tests {
         for (urls, word) in [
             (&["etcd://a", "etcd://b"][..], "one URL"),
             (&["redis://a", "etcd://b"], "one URL"),
-            (&["etcds://a"], "TLS"),
+            (&["etcds://a?cert=x"], "`key` go together"),
         ] {
             let error = error(urls);
             assert!(error.contains(word), "{error}");

@@ -16,12 +16,14 @@ use futures_io::{AsyncRead, AsyncWrite};
 use super::acquire_error::Servers;
 use super::address::Route;
 use super::client::Client;
+use super::connect::ConnectError;
 use super::engine::{Engine, Notification};
 use super::event_loop::{EventLoop, Links};
 use super::fault;
 use super::host::Host;
 use super::race::Race;
 use super::shared::{Batch, Shared};
+use super::stream::Stream;
 use crate::id::{ClientId, ConnId, NodeId, Role};
 use crate::lock::{ByteClient, Machine, Output};
 use crate::time::Instant;
@@ -41,14 +43,14 @@ pub(super) fn start<H: Host, C: ByteClient + Send + 'static>(
     client: C,
     id: ClientId,
     servers: Servers,
-) -> (Client, ByteLoop<H, C>) {
+) -> Result<(Client, ByteLoop<H, C>), ConnectError> {
     let target = |index| client.target(NodeId::new(index)).cloned();
-    let routes = (0..).map_while(target).map(Route::new).collect();
+    let routes = (0..).map_while(target).map(|target| Route::new(target, false)).collect::<Result<_, _>>()?;
     let engine = ByteEngine { client, duties: Vec::new(), wrong_servers: Vec::new(), open: Vec::new() };
     let shared = Shared::new(id, servers, host.clock(), engine);
     let sockets =
         Sockets { routes, conns: Vec::new(), duties: Vec::new(), buffer: vec![0; BUFFER].into(), client: PhantomData };
-    (Client::new(shared.clone()), EventLoop::new(host, shared, sockets))
+    Ok((Client::new(shared.clone()), EventLoop::new(host, shared, sockets)))
 }
 
 /// The machine, and what handles and driver need beside it.
@@ -118,7 +120,7 @@ struct Conn<H: Host> {
 enum State<H: Host> {
     Opening(Race<H>),
     Open {
-        stream: H::Stream,
+        stream: Stream<H::Stream>,
         unflushed: bool,
         /// The server has sent something.
         received: bool,

@@ -1,5 +1,6 @@
 //! The identity of a new client, and the errors of connecting.
 
+use alloc::boxed::Box;
 use std::io;
 
 use crate::error::ConfigError;
@@ -36,6 +37,9 @@ pub enum ConnectError {
         /// The feature of the adapter. In `lock-proto` itself that for etcd is `grpc`.
         feature: &'static str,
     },
+    /// The certificates of a URL with TLS cannot be used.
+    #[error("TLS: {0}")]
+    Tls(Box<str>),
     /// There is no runtime to spawn the driver on.
     #[error("no runtime to spawn the driver on: call this inside one")]
     NoRuntime,

@@ -2,12 +2,15 @@
 
 use std::io::{self, ErrorKind};
 
+#[cfg(feature = "tls")]
+use super::tls::TlsError;
 use crate::fault::Fault;
 
 /// Converts the error of an attempt to connect. Errors of no particular kind come from the
 /// resolver.
 pub(super) fn of_connecting(error: &io::Error) -> Fault {
     match of_stream(error, true) {
+        fault @ Fault::Tls(_) => fault,
         Fault::Transport | Fault::Closed | Fault::ClosedEarly => match error.kind() == ErrorKind::PermissionDenied {
             true => Fault::Refused,
             false => Fault::Unreachable,
@@ -24,6 +27,10 @@ pub(super) fn of_connecting(error: &io::Error) -> Fault {
 
 /// Converts the error of an open connection. `received` is false if the server has sent nothing.
 pub(super) fn of_stream(error: &io::Error, received: bool) -> Fault {
+    #[cfg(feature = "tls")]
+    if let Some(fault) = TlsError::in_stream(error) {
+        return fault.into();
+    }
     #[expect(clippy::wildcard_enum_match_arm, reason = "a foreign enum of many kinds, which keeps growing")]
     match error.kind() {
         ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe if !received => {

@@ -90,9 +90,12 @@ mod race;
 mod redis;
 mod resign;
 mod shared;
+mod stream;
 #[cfg(all(test, feature = "sim"))]
 mod tests;
 mod ticket;
+#[cfg(feature = "tls")]
+pub mod tls;
 
 pub use acquire_error::{AcquireError, AcquireErrorKind};
 pub use address::Address;

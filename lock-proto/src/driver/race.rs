@@ -11,6 +11,9 @@ use std::io;
 
 use super::address::{Address, Found, Route};
 use super::host::Host;
+use super::stream::Stream;
+#[cfg(feature = "tls")]
+use super::tls::Handshake;
 use crate::time::Instant;
 
 /// Delay before the next address is tried as well (RFC 8305, section 8).
@@ -25,6 +28,8 @@ pub(super) struct Race<H: Host> {
     /// When to try the next address.
     next: Instant,
     failure: Option<io::Error>,
+    #[cfg(feature = "tls")]
+    handshake: Option<(Address, Handshake<H>)>,
 }
 
 impl<H: Host> Race<H> {
@@ -44,11 +49,60 @@ impl<H: Host> Race<H> {
     }
 
     const fn over(untried: VecDeque<Address>) -> Self {
-        Self { resolving: None, untried, attempts: Vec::new(), next: Instant::ZERO, failure: None }
+        Self {
+            resolving: None,
+            untried,
+            attempts: Vec::new(),
+            next: Instant::ZERO,
+            failure: None,
+            #[cfg(feature = "tls")]
+            handshake: None,
+        }
     }
 
-    /// Resolves to the connection and its address, or to an error once all addresses have failed.
+    /// Resolves to the connection and its address, or to an error once all addresses have failed. A
+    /// server that is to speak TLS is then verified.
     pub(super) fn poll(
+        &mut self,
+        host: &H,
+        route: &mut Route,
+        now: Instant,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<(Address, Stream<H::Stream>)>> {
+        #[cfg(feature = "tls")]
+        if self.handshake.is_some() {
+            return self.poll_handshake(route, cx);
+        }
+        let (address, stream) = ready!(self.poll_connect(host, route, now, cx))?;
+        #[cfg(feature = "tls")]
+        if let Some(connector) = &route.connector {
+            self.handshake = Some((address, Handshake::new(host, connector, stream)));
+            return self.poll_handshake(route, cx);
+        }
+        Poll::Ready(Ok((address, Stream::Plain(stream))))
+    }
+
+    #[cfg(feature = "tls")]
+    fn poll_handshake(
+        &mut self,
+        route: &mut Route,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<(Address, Stream<H::Stream>)>> {
+        let (Some((_, handshake)), Some(connector)) = (&mut self.handshake, &mut route.connector) else {
+            return Poll::Pending;
+        };
+        let result = ready!(handshake.poll(connector, cx));
+        let Some((address, _)) = self.handshake.take() else { return Poll::Pending };
+        match result {
+            Ok(stream) => Poll::Ready(Ok((address, Stream::Tls(stream)))),
+            Err(error) => {
+                route.put_last(address);
+                Poll::Ready(Err(error))
+            }
+        }
+    }
+
+    fn poll_connect(
         &mut self,
         host: &H,
         route: &mut Route,
@@ -102,6 +156,10 @@ impl<H: Host> Race<H> {
     /// Abandons the attempts under way. The next race begins with other addresses.
     pub(super) fn give_up(&mut self, route: &mut Route) {
         for (address, _) in self.attempts.drain(..) {
+            route.put_last(address);
+        }
+        #[cfg(feature = "tls")]
+        if let Some((address, _)) = self.handshake.take() {
             route.put_last(address);
         }
     }

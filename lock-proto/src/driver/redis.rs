@@ -10,7 +10,7 @@ use super::connect::ConnectError;
 use super::host::Host;
 use crate::id::{ClientId, NodeId};
 use crate::lock::ByteClient as _;
-use crate::redis::{self, Config, Endpoint};
+use crate::redis::{self, Config, Endpoint, scheme};
 use crate::url::Target;
 
 pub(super) type Driver<H> = ByteLoop<H, redis::Client>;
@@ -28,10 +28,7 @@ pub(super) fn start<H: Host>(
     seed: u64,
 ) -> Result<(Client, Driver<H>), ConnectError> {
     let client = redis::Client::new(host.clock().now(), config, id, seed)?;
-    let server = |target: &Target| match target {
-        Target::Tcp { .. } => format!("redis://{target}").into(),
-        Target::Unix { .. } => format!("redis+unix://{target}").into(),
-    };
+    let server = |target: &Target| format!("{}{target}", scheme(target)).into();
     let servers = (0..).map_while(|index| client.target(NodeId::new(index)).map(server)).collect();
-    Ok(bytes::start(host, client, id, servers))
+    bytes::start(host, client, id, servers)
 }

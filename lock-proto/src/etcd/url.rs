@@ -6,11 +6,11 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
-use crate::url::{Secret, Target, UrlError, parse_host, parse_login, parse_scheme, shown};
+use crate::tls;
+use crate::url::{Secret, Target, UrlError, bad_fragment, parse_host, parse_login, parse_scheme, shown};
 
 const DEFAULT_PORT: u16 = 2379;
-const SCHEME: &str = "etcd://";
-pub(crate) const SCHEMES: &str = "etcd://host1,host2 or http://host";
+const SCHEMES: &str = "etcd://, etcds://, http:// or https://";
 
 /// One member of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -59,14 +59,14 @@ impl fmt::Display for Endpoint {
 pub(super) type Parsed = (Vec<Endpoint>, Option<(Box<str>, Secret)>);
 
 /// Parses `etcd://[user:password@]host[:port][,host[:port]…]`, also with `http`, as etcd itself
-/// writes its URLs.
+/// writes its URLs. With TLS the scheme is `etcds` or `https`, and there may be parameters.
 pub(super) fn parse(url: &str) -> Result<Parsed, UrlError> {
     let (scheme, rest) = parse_scheme(url, SCHEMES)?;
-    match scheme.as_str() {
-        "etcd" | "http" => {}
-        "etcds" | "https" => return Err(UrlError::Tls { given: scheme.into(), plain: SCHEME }),
+    let tls = match scheme.as_str() {
+        "etcd" | "http" => false,
+        "etcds" | "https" => true,
         other => return Err(UrlError::Scheme { given: shown(other), expected: SCHEMES }),
-    }
+    };
     let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     let (login, places) = authority.rsplit_once('@').map_or((None, authority), |(login, places)| (Some(login), places));
     // A password with a raw `/`, `?` or `#` would be parsed as hosts and a path.
@@ -79,13 +79,26 @@ pub(super) fn parse(url: &str) -> Result<Parsed, UrlError> {
         Some(Err(error)) => return Err(error),
         None => None,
     };
-    match rest {
-        "" | "/" => {}
-        rest if rest.contains('#') => return Err(UrlError::Fragment),
-        rest if rest.contains('?') => return Err(UrlError::Query),
-        _ => return Err(UrlError::Path),
+    if rest.contains('#') {
+        return Err(bad_fragment(rest));
     }
-    let endpoints = places.split(',').map(Endpoint::parse).collect::<Result<_, _>>()?;
+    let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
+    let tls = match (tls, query) {
+        (true, query) => Some(tls::Parameters::read_all(query.unwrap_or_default(), "ca, cert, key and server_name")?),
+        (false, None) => None,
+        (false, Some(_)) => return Err(UrlError::Query),
+    };
+    if !matches!(path, "" | "/") {
+        return Err(UrlError::Path);
+    }
+    let endpoint = |place| {
+        let mut endpoint = Endpoint::parse(place)?;
+        if let Some(tls) = &tls {
+            endpoint.target = endpoint.target.with_tls(tls.clone());
+        }
+        Ok(endpoint)
+    };
+    let endpoints = places.split(',').map(endpoint).collect::<Result<_, _>>()?;
     Ok((endpoints, user))
 }
 

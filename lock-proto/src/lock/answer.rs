@@ -66,6 +66,19 @@ pub enum Cause {
     Server(#[from] ServerError),
 }
 
+impl Cause {
+    /// Returns true if a retry will not help until somebody changes a setting, a permission or a
+    /// certificate.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::Fault(Fault::Tls(fault)) => fault.is_refusal(),
+            Self::Fault(_) => false,
+            Self::Server(error) => error.class == ErrorClass::Refused,
+        }
+    }
+}
+
 /// An error reply of a server, classified by its meaning for a lock.
 // P2
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]

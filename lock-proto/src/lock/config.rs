@@ -147,7 +147,7 @@ impl<T> Config<T> {
 /// Checks that all servers have different addresses.
 pub(crate) fn check_targets<'a>(targets: impl Iterator<Item = &'a Target> + Clone) -> Result<(), ConfigError> {
     for (second, target) in targets.clone().enumerate() {
-        if let Some(first) = targets.clone().take(second).position(|other| other == target) {
+        if let Some(first) = targets.clone().take(second).position(|other| other.is_same_server(target)) {
             let [first, second] = [first, second].map(|place| NodeId::new(place as u16));
             return Err(ConfigError::EqualNodes(first, second, format!("{target}").into()));
         }

@@ -6,9 +6,10 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
+use crate::tls;
 use crate::url::{
-    Encoded, MAX_CLIENT_NAME, MAX_DATABASE, Secret, Target, UrlError, decoded, digits, parse_host, parse_login,
-    parse_scheme, shown,
+    Encoded, MAX_CLIENT_NAME, MAX_DATABASE, Secret, Target, UrlError, bad_fragment, decoded, digits, parse_host,
+    parse_login, parse_scheme, shown,
 };
 
 /// Address and login of one server.
@@ -40,16 +41,18 @@ pub enum Protocol {
 }
 
 const DEFAULT_PORT: u16 = 6379;
-pub(crate) const SCHEMES: &str = "redis://, valkey:// or redis+unix://";
+pub(crate) const SCHEMES: &str = "redis://, rediss://, valkey://, valkeys:// or redis+unix://";
 
 impl Endpoint {
     /// Parses a URL: `redis://[[user]:password@]host[:port][/database][?parameters]` (also
-    /// `valkey://`), or `redis+unix://[[user]:password@]/path[?parameters]` (also `unix://`).
+    /// `valkey://`), the same with TLS as `rediss://` (also `valkeys://`), or
+    /// `redis+unix://[[user]:password@]/path[?parameters]` (also `unix://`).
     ///
     /// The default port is 6379 and the default database 0. An IPv6 address must be in brackets.
     /// The parameters are `client_name`, the name shown by `CLIENT LIST`; `protocol`, which is
-    /// `resp2` (default) or `resp3`; and, for a unix socket, `db`, its database. Anything else is
-    /// rejected, because a lock in the wrong place protects nothing.
+    /// `resp2` (default) or `resp3`; for a unix socket `db`, its database; and with TLS `ca`,
+    /// `cert`, `key` and `server_name`, see [`Tls`](crate::Tls). Anything else is rejected, because
+    /// a lock in the wrong place protects nothing.
     ///
     /// ```
     /// use lock_proto::redis::Endpoint;
@@ -67,12 +70,11 @@ impl Endpoint {
     /// Returns [`UrlError`] with what is wrong and what is allowed instead.
     pub fn parse(url: &str) -> Result<Self, UrlError> {
         let (scheme, rest) = parse_scheme(url, SCHEMES)?;
-        let unix = match scheme.as_str() {
-            "redis" | "valkey" => false,
-            "redis+unix" | "unix" => true,
-            "rediss" | "valkeys" | "rediss+unix" => {
-                return Err(UrlError::Tls { given: scheme.into(), plain: "redis://" });
-            }
+        let (unix, tls) = match scheme.as_str() {
+            "redis" | "valkey" => (false, false),
+            "rediss" | "valkeys" => (false, true),
+            "redis+unix" | "unix" => (true, false),
+            "rediss+unix" => return Err(UrlError::TlsUnix),
             other => return Err(UrlError::Scheme { given: shown(other), expected: SCHEMES }),
         };
         let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
@@ -87,7 +89,7 @@ impl Endpoint {
         }
         let (username, password) = login.map_or(Ok((None, None)), parse_login)?;
         if rest.contains('#') {
-            return Err(UrlError::Fragment);
+            return Err(bad_fragment(rest));
         }
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
         let mut endpoint = Self {
@@ -108,12 +110,22 @@ impl Endpoint {
                 Some(text) => parse_database(text)?,
             };
         }
-        endpoint.read_parameters(query, unix)?;
+        let parameters = endpoint.read_parameters(query, unix, tls)?;
+        if tls {
+            endpoint.target = endpoint.target.with_tls(parameters.finish()?);
+        } else if !parameters.is_empty() {
+            return Err(UrlError::TlsParameter { expected: "rediss:// or valkeys://" });
+        }
         Ok(endpoint)
     }
 
-    fn read_parameters(&mut self, query: &str, unix: bool) -> Result<(), UrlError> {
-        let allowed = if unix { "db, client_name and protocol" } else { "client_name and protocol" };
+    fn read_parameters(&mut self, query: &str, unix: bool, tls: bool) -> Result<tls::Parameters, UrlError> {
+        let allowed = match (unix, tls) {
+            (true, _) => "db, client_name and protocol",
+            (false, false) => "client_name and protocol",
+            (false, true) => "ca, cert, key, server_name, client_name and protocol",
+        };
+        let mut of_tls = tls::Parameters::default();
         let mut given = Vec::new();
         for parameter in query.split('&').filter(|_| !query.is_empty()) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
@@ -140,10 +152,11 @@ impl Endpoint {
                 "db" if unix => {
                     self.database = parse_database(value)?;
                 }
+                other if of_tls.read(other, value)? => {}
                 other => return Err(UrlError::Parameter { name: shown(other), allowed }),
             }
         }
-        Ok(())
+        Ok(of_tls)
     }
 }
 
@@ -159,23 +172,34 @@ impl FromStr for Endpoint {
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unix = matches!(self.target, Target::Unix { .. });
-        f.write_str(if unix { "redis+unix://" } else { "redis://" })?;
+        f.write_str(scheme(&self.target))?;
         if self.username.is_some() || self.password.is_some() {
             write!(f, "{}:***@", Encoded(self.username.as_deref().unwrap_or_default(), b""))?;
         }
         match &self.target {
-            Target::Tcp { .. } => write!(f, "{}/{}", self.target, self.database)?,
+            Target::Tcp { .. } | Target::Tls { .. } => write!(f, "{}/{}", self.target, self.database)?,
             Target::Unix { path } => write!(f, "{}", Encoded(path, b"/"))?,
         }
         let database = (unix && self.database != 0).then(|| self.database.to_string());
         let name = self.client_name.as_deref().map(|name| Encoded(name, b"").to_string());
         let protocol = (self.protocol == Protocol::Resp3).then(|| "resp3".into());
+        let of_tls = if let Target::Tls { tls, .. } = &self.target { tls.parameters() } else { Vec::new() };
+        let of_tls = of_tls.into_iter().map(|(name, value)| (name, Encoded(value, b"/").to_string()));
         let parameters = [("db", database), ("client_name", name), ("protocol", protocol)];
-        let given = parameters.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let given = parameters.into_iter().filter_map(|(name, value)| Some((name, value?))).chain(of_tls);
         for (i, (name, value)) in given.enumerate() {
             write!(f, "{}{name}={value}", if i == 0 { '?' } else { '&' })?;
         }
         Ok(())
+    }
+}
+
+/// The scheme for messages.
+pub(crate) const fn scheme(target: &Target) -> &'static str {
+    match target {
+        Target::Tcp { .. } => "redis://",
+        Target::Tls { .. } => "rediss://",
+        Target::Unix { .. } => "redis+unix://",
     }
 }
 

@@ -7,6 +7,7 @@ use core::task::Context;
 
 use super::super::address::Route;
 use super::super::client::Client;
+use super::super::connect::ConnectError;
 use super::super::engine::{Engine, Notification};
 use super::super::event_loop::{EventLoop, Links};
 use super::super::host::Host;
@@ -16,18 +17,24 @@ use crate::etcd::{self, Endpoint, Output};
 use crate::id::{ClientId, ConnId};
 use crate::lock::Machine;
 use crate::time::Instant;
+use crate::url::Target;
 
 pub(super) fn start<H: Host>(
     host: H,
     client: etcd::Client,
     id: ClientId,
     endpoints: Vec<Endpoint>,
-) -> (Client, EventLoop<H, Connections<H>>) {
-    let servers = endpoints.iter().map(|endpoint| format!("etcd://{}", endpoint.target).into()).collect();
-    let routes = endpoints.iter().map(|endpoint| Route::new(endpoint.target.clone())).collect();
+) -> Result<(Client, EventLoop<H, Connections<H>>), ConnectError> {
+    let server = |Endpoint { target, .. }: &Endpoint| match target {
+        Target::Tls { .. } => format!("etcds://{target}").into(),
+        Target::Tcp { .. } | Target::Unix { .. } => format!("etcd://{target}").into(),
+    };
+    let servers = endpoints.iter().map(server).collect();
+    let routes =
+        endpoints.iter().map(|endpoint| Route::new(endpoint.target.clone(), true)).collect::<Result<_, _>>()?;
     let shared = Shared::new(id, servers, host.clock(), Etcd { client, commands: Vec::new() });
     let connections = Connections { endpoints, routes, open: Vec::new(), commands: Vec::new(), inputs: Vec::new() };
-    (Client::new(shared.clone()), EventLoop::new(host, shared, connections))
+    Ok((Client::new(shared.clone()), EventLoop::new(host, shared, connections)))
 }
 
 /// The state machine, and the work that it has queued for the driver.
@@ -101,7 +108,7 @@ impl<H: Host> Links<H> for Connections<H> {
                 Output::Connect { node, conn } => {
                     let (endpoint, route) = (self.endpoints.get(node.index()), self.routes.get(node.index()));
                     let (Some(endpoint), Some(route)) = (endpoint, route) else { continue };
-                    self.open.push((conn, Connection::open(host, route, &endpoint.authority)));
+                    self.open.push((conn, Connection::open(host, route, endpoint)));
                 }
                 Output::Disconnect { conn } => {
                     let own = self.open.iter_mut().find(|(id, _)| *id == conn);

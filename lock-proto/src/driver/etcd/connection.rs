@@ -24,15 +24,16 @@ use super::super::clock::Clock as _;
 use super::super::fault;
 use super::super::host::Host;
 use super::super::race::Race;
+use super::super::stream::Stream;
 use super::BoxFuture;
 use super::alarm::Alarm;
 use super::grpc::{Incomings, Peer};
 use super::outbox::Outbox;
 use super::wire::{ConnState, Inbox, Sleeps, TaskSet, Timers, Wire};
-use crate::etcd::{Code, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived, StreamSend};
+use crate::etcd::{Code, Endpoint, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived, StreamSend};
 use crate::fault::{Breach, Fault};
 use crate::time::Instant;
-use crate::url::Secret;
+use crate::url::{Secret, Target};
 
 /// Interval of pings on a silent connection with open streams. etcd treats more than one ping in 5
 /// s as an attack.
@@ -90,7 +91,7 @@ pub(super) struct Connection<H: Host> {
     waker: Waker,
     /// hyper's tasks, and the calls in flight. Only tasks that were woken are polled.
     tasks: FuturesUnordered<BoxFuture<Done>>,
-    streams: Vec<Stream>,
+    streams: Vec<GrpcStream>,
     origin: Option<Uri>,
     peer: Option<Peer>,
     /// Delay output for one iteration, to join it with the machine's reaction to the last inputs.
@@ -102,18 +103,18 @@ pub(super) struct Connection<H: Host> {
 
 enum State<H: Host> {
     Opening(Race<H>),
-    Open(H::Stream),
+    Open(Stream<H::Stream>),
     Ended,
 }
 
-struct Stream {
+struct GrpcStream {
     id: StreamId,
     send: UnboundedSender<StreamSend>,
     incomings: Incomings,
 }
 
 impl<H: Host> Connection<H> {
-    pub(super) fn open(host: &H, route: &Route, authority: &str) -> Self {
+    pub(super) fn open(host: &H, route: &Route, endpoint: &Endpoint) -> Self {
         let alarm = Arc::<Alarm>::default();
         Self {
             clock: host.clock(),
@@ -127,7 +128,7 @@ impl<H: Host> Connection<H> {
             alarm,
             tasks: FuturesUnordered::new(),
             streams: Vec::new(),
-            origin: origin(authority),
+            origin: origin(endpoint),
             peer: None,
             flush_later: false,
             up: false,
@@ -205,7 +206,7 @@ impl<H: Host> Connection<H> {
         // The machine opens streams on open connections only.
         let Some(peer) = self.peer.clone() else { return };
         let (send, messages) = unbounded();
-        self.streams.push(Stream { id, send, incomings: peer.open(id.kind(), token, messages) });
+        self.streams.push(GrpcStream { id, send, incomings: peer.open(id.kind(), token, messages) });
     }
 
     pub(super) fn send(&self, id: StreamId, message: StreamSend) {
@@ -378,7 +379,11 @@ fn not_open() -> Status {
     Status::new(Code::Unavailable, "the connection is not open")
 }
 
-fn origin(authority: &str) -> Option<Uri> {
-    let authority = Authority::try_from(authority).ok()?;
-    Uri::builder().scheme(Scheme::HTTP).authority(authority).path_and_query("/").build().ok()
+fn origin(endpoint: &Endpoint) -> Option<Uri> {
+    let authority = Authority::try_from(&*endpoint.authority).ok()?;
+    let scheme = match endpoint.target {
+        Target::Tls { .. } => Scheme::HTTPS,
+        Target::Tcp { .. } | Target::Unix { .. } => Scheme::HTTP,
+    };
+    Uri::builder().scheme(scheme).authority(authority).path_and_query("/").build().ok()
 }

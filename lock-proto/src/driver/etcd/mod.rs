@@ -55,5 +55,5 @@ pub(super) fn start<H: Host>(
 ) -> Result<(Client, Driver<H>), ConnectError> {
     let endpoints = config.endpoints().to_vec();
     let client = etcd::Client::new(host.clock().now(), config, id, seed)?;
-    Ok(calls::start(host, client, id, endpoints))
+    calls::start(host, client, id, endpoints)
 }

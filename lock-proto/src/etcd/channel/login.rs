@@ -85,12 +85,16 @@ impl Channel {
     /// The server rejected the login: refuses everything that is queued, and backs off as if every
     /// endpoint had failed. Members share their users.
     fn refuse_all(&mut self, error: ServerError) {
-        while let Some(call) = self.calls.pop_waiting().or_else(|| self.keep_alives.pop_waiting()) {
-            self.reply(call, Reply::Refused(Refusal::Error(error.clone())));
-        }
-        self.watches.refuse_all(&error, &mut self.out);
+        self.refuse_queued(&error);
         self.backoff.failures = self.backoff.failures.max(u32::from(self.config.endpoints));
         self.opened_at = self.now;
         self.drop_connection(error.into());
+    }
+
+    pub(super) fn refuse_queued(&mut self, error: &ServerError) {
+        while let Some(call) = self.calls.pop_waiting().or_else(|| self.keep_alives.pop_waiting()) {
+            self.reply(call, Reply::Refused(Refusal::Error(error.clone())));
+        }
+        self.watches.refuse_all(error, &mut self.out);
     }
 }

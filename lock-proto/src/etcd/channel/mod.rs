@@ -220,6 +220,14 @@ impl Channel {
     pub fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault) {
         self.advance(now);
         if self.current() == Some(conn) {
+            let all_failed = self.backoff.failures + 1 >= u32::from(self.config.endpoints);
+            if let Fault::Tls(fault) = why
+                && fault.is_refusal()
+                && all_failed
+            {
+                let text = alloc::format!("{fault}").into();
+                self.refuse_queued(&ServerError { class: ErrorClass::Refused, text });
+            }
             self.disconnected(why.into());
         }
     }

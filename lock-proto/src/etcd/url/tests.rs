@@ -27,8 +27,10 @@ fn errors_name_problem_and_allowed_values() {
         ("://h", "no scheme", "etcd://"),
         ("ftp://h", "`ftp`", "http://"),
         ("redis://h", "`redis`", "etcd://"),
-        ("etcds://h", "`etcds://`", "TLS is not supported"),
-        ("https://h", "`https://`", "TLS is not supported"),
+        ("etcds://h?cert=c", "`cert` and `key`", "together"),
+        ("https://h?ttl=1", "parameter `ttl`", "server_name"),
+        ("https://h/x?ca=a", "no path", "Config::prefix"),
+        ("etcds://h#insecure", "#insecure", "ca="),
         ("etcd://h ", "byte 8", "visible ASCII"),
         ("etcd://", "no host", "etcd://host"),
         ("etcd://,", "no host", "host1:2379,host2:2379"),
@@ -55,6 +57,17 @@ fn errors_name_problem_and_allowed_values() {
     ] {
         let message = parse(url).expect_err(url).to_string();
         assert!(message.contains(wrong) && message.contains(allowed), "{url}: {message}");
+    }
+}
+
+#[test]
+fn tls_is_the_same_for_all_members() {
+    for scheme in ["etcds", "https"] {
+        let (endpoints, _) = parse(&format!("{scheme}://a,b:1/?ca=/ca.pem&cert=c&key=k")).unwrap();
+        for endpoint in endpoints {
+            let Target::Tls { tls, .. } = &endpoint.target else { panic!("{endpoint:?}") };
+            assert_eq!((tls.ca.as_deref(), &tls.identity), (Some("/ca.pem"), &Some(("c".into(), "k".into()))));
+        }
     }
 }
 

@@ -107,9 +107,15 @@ impl Round {
         };
         let key_in_use =
             count(|answer| matches!(answer, Answer::Rejected(error) if error.class == ErrorClass::KeyInUse));
-        let refused = count(|answer| {
-            matches!(answer, Answer::Rejected(error) | Answer::Unreachable(Cause::Server(error))
-                if error.class == ErrorClass::Refused)
+        let refused = count(|answer| match answer {
+            Answer::Rejected(error) => error.class == ErrorClass::Refused,
+            Answer::Unreachable(cause) => cause.is_refusal(),
+            Answer::Silent
+            | Answer::Granted
+            | Answer::Taken(_)
+            | Answer::Unknown(_)
+            | Answer::RecentlyRestarted
+            | Answer::UnstableIdentity => false,
         });
         if self.votes.len() - key_in_use - refused >= quorum {
             None

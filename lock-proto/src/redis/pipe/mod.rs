@@ -29,6 +29,8 @@ use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
 use crate::lock::{Backoff, Cause, ErrorClass, Failures, ServerError};
 use crate::time::Instant;
+use crate::tls::TlsFault;
+use crate::url::Target;
 
 /// Configuration of a [`Pipe`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -306,7 +308,10 @@ impl Pipe {
             Phase::Closed => {}
             Phase::Connecting { until } | Phase::LoggingIn { until, .. } => {
                 if *until <= now {
-                    return self.fail(Fault::TimedOut.into(), true);
+                    let handshake = matches!(self.phase, Phase::Connecting { .. })
+                        && matches!(self.config.endpoint.target, Target::Tls { .. });
+                    let fault = if handshake { Fault::Tls(TlsFault::TimedOut) } else { Fault::TimedOut };
+                    return self.fail(fault.into(), true);
                 }
                 while let Some(Pending { job, .. }) = self.waiting.pop_due(now) {
                     self.answer_unsent(job, false, &Fault::TimedOut.into());

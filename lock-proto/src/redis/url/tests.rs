@@ -42,6 +42,20 @@ fn tcp_urls_are_parsed() {
 }
 
 #[test]
+fn tls_urls() {
+    let endpoint = parse("rediss://u:p@H/3?ca=/etc/ca%26.pem&cert=c&key=k&server_name=n&client_name=me");
+    let Target::Tls { host, port, tls } = &endpoint.target else { panic!("{endpoint:?}") };
+    assert_eq!((&**host, *port, endpoint.database), ("h", 6379, 3));
+    assert_eq!(tls.ca.as_deref(), Some("/etc/ca&.pem"));
+    assert_eq!(tls.identity, Some(("c".into(), "k".into())));
+    assert_eq!(tls.server_name.as_deref(), Some("n"));
+    let shown = "rediss://u:***@h:6379/3?client_name=me&ca=/etc/ca%26.pem&cert=c&key=k&server_name=n";
+    assert_eq!(endpoint.to_string(), shown);
+    assert!(matches!(parse("valkeys://h").target, Target::Tls { .. }));
+    assert!(parse("valkeys://h:1").target.is_same_server(&parse("redis://h:1").target));
+}
+
+#[test]
 fn unix_urls_are_parsed() {
     for scheme in ["redis+unix", "unix", "Redis+Unix"] {
         let endpoint = parse(&format!("{scheme}:///run/my%20redis.sock?db=4&client_name=c"));
@@ -63,7 +77,15 @@ fn errors_name_problem_and_allowed_values() {
         ("red_is://h", "no scheme", "redis://"),
         ("http://h", "`http`", "redis+unix://"),
         ("etcd://h", "`etcd`", "redis://"),
-        ("rediss://h", "TLS", "not supported yet"),
+        ("rediss+unix:///r", "TLS", "redis+unix://"),
+        ("rediss://h?ca=", "`ca`", "needs a value"),
+        ("rediss://h?ca=a&ca=b", "`ca`", "twice"),
+        ("rediss://h?cert=c", "`cert` and `key`", "together"),
+        ("rediss://h?key=k", "`cert` and `key`", "together"),
+        ("rediss://h?ca=%ff", "ca", "UTF-8"),
+        ("rediss://h?db=1", "parameter `db`", "server_name"),
+        ("rediss://h#insecure", "#insecure", "ca="),
+        ("redis://h?server_name=n", "need a URL with TLS", "rediss://"),
         ("redis://h\n", "byte 9", "percent-encoded"),
         (" redis://h", "byte 0", "visible ASCII"),
         ("redis://hä", "byte 9", "visible ASCII"),

@@ -19,12 +19,11 @@ use lock_testkit::TIMEOUT;
 use super::super::connection::{Connection, Input};
 use crate::driver::address::Route;
 use crate::driver::{Address, BootClock, Clock, Host};
-use crate::etcd::{Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
+use crate::etcd::{Endpoint, Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
 use crate::fault::Fault;
 use crate::id::{ConnId, NodeId, Role};
 use crate::time::Instant;
 use crate::url::Secret;
-use crate::url::Target;
 
 /// Smol, with a clock that may run faster.
 #[derive(Clone)]
@@ -96,9 +95,9 @@ impl Tried {
     }
 
     pub(super) fn with(host: &Smol, address: SocketAddr) -> Self {
-        let target = Target::Tcp { host: alloc::format!("{}", address.ip()).into(), port: address.port() };
-        let route = Route::new(target);
-        let connection = Connection::open(host, &route, &alloc::format!("{address}"));
+        let endpoint = Endpoint::parse(&alloc::format!("{address}")).unwrap();
+        let route = Route::new(endpoint.target.clone(), true).unwrap();
+        let connection = Connection::open(host, &route, &endpoint);
         Self { host: host.clone(), route, connection, inputs: VecDeque::new(), serial: 0 }
     }
 

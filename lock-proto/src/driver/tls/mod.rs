@@ -1,0 +1,20 @@
+//! TLS for every store and every runtime, by rustls.
+//!
+//! The driver does this by itself for servers whose URL asks for TLS. [`Session`] and [`Connector`]
+//! are public for hosts without the driver: they do no I/O.
+
+// N1
+mod connector;
+mod error;
+mod handshake;
+mod session;
+mod stream;
+#[cfg(all(test, feature = "tls-ring"))]
+mod tests;
+
+pub use connector::Connector;
+pub use error::TlsError;
+pub use session::{Plaintext, Session};
+
+pub(super) use handshake::Handshake;
+pub(super) use stream::TlsStream;

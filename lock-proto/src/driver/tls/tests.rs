@@ -1,0 +1,184 @@
+//! Sessions against a rustls server in memory.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use std::io::{Read as _, Write as _};
+
+use lock_testkit::{Authority, Validity};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{HandshakeKind, ServerConfig, ServerConnection};
+
+use super::session::Plaintext;
+use super::{Connector, Session, TlsError};
+use crate::tls::{Tls, TlsFault};
+
+struct Rig {
+    authority: Authority,
+    server: Arc<ServerConfig>,
+    tls: Tls,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let authority = Authority::new();
+        let pair = authority.issue("server", &["db.example"], Validity::Current);
+        let chain = CertificateDer::pem_file_iter(&pair.cert).unwrap().collect::<Result<Vec<_>, _>>().unwrap();
+        let key = PrivateKeyDer::from_pem_file(&pair.key).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let server = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let server = server.with_no_client_auth().with_single_cert(chain, key).unwrap();
+        let tls = Tls { ca: Some(path(&authority)), ..Tls::default() };
+        Self { authority, server: Arc::new(server), tls }
+    }
+
+    fn connector(&self) -> Connector {
+        Connector::load(&self.tls, "db.example", false).unwrap()
+    }
+
+    fn server(&self) -> ServerConnection {
+        ServerConnection::new(Arc::clone(&self.server)).unwrap()
+    }
+}
+
+fn path(authority: &Authority) -> alloc::boxed::Box<str> {
+    authority.ca().to_str().unwrap().into()
+}
+
+/// What the server sends in reply to the client.
+fn reply(server: &mut ServerConnection, client: &mut Session) -> Vec<u8> {
+    let mut from = client.outgoing();
+    while !from.is_empty() {
+        server.read_tls(&mut from).unwrap();
+        let _ = server.process_new_packets();
+    }
+    client.consume(usize::MAX);
+    let mut bytes = Vec::new();
+    while server.wants_write() {
+        server.write_tls(&mut bytes).unwrap();
+    }
+    bytes
+}
+
+fn handshake(server: &mut ServerConnection, client: &mut Session) -> Result<(), TlsError> {
+    while !client.is_verified() || !client.outgoing().is_empty() {
+        let bytes = reply(server, client);
+        assert_eq!(client.handle_received(&bytes)?, bytes.len());
+    }
+    Ok(())
+}
+
+fn text(session: &mut Session) -> String {
+    let (mut found, mut buffer) = (Vec::new(), [0; 7]);
+    while let Plaintext::Bytes(count) = session.read(&mut buffer) {
+        found.extend_from_slice(&buffer[..count]);
+    }
+    String::from_utf8(found).unwrap()
+}
+
+#[test]
+fn plaintext_crosses_only_after_verification() {
+    let rig = Rig::new();
+    let (mut server, mut client) = (rig.server(), rig.connector().session().unwrap());
+    assert_eq!(client.write(b"AUTH secret"), 0, "not verified");
+    handshake(&mut server, &mut client).unwrap();
+    assert_eq!(client.write(b"PING"), 4);
+    server.writer().write_all(b"PONG").unwrap();
+    let bytes = reply(&mut server, &mut client);
+    let mut request = [0; 8];
+    assert_eq!(server.reader().read(&mut request).unwrap(), 4);
+    // Byte by byte.
+    for byte in bytes {
+        assert_eq!(client.handle_received(&[byte]).unwrap(), 1);
+    }
+    assert_eq!(text(&mut client), "PONG");
+    server.send_close_notify();
+    let bytes = reply(&mut server, &mut client);
+    client.handle_received(&bytes).unwrap();
+    assert_eq!(client.read(&mut [0]), Plaintext::Closed);
+}
+
+/// Another crate may set the default of the process, or none does.
+#[test]
+fn provider_is_not_the_default_of_the_process() {
+    // N2
+    assert!(CryptoProvider::get_default().is_none());
+    let rig = Rig::new();
+    handshake(&mut rig.server(), &mut rig.connector().session().unwrap()).unwrap();
+    assert!(CryptoProvider::get_default().is_none());
+}
+
+#[test]
+fn sessions_are_resumed_until_a_file_changes() {
+    // N6
+    let rig = Rig::new();
+    let mut connector = rig.connector();
+    let kind = |connector: &Connector| {
+        let (mut server, mut client) = (rig.server(), connector.session().unwrap());
+        handshake(&mut server, &mut client).unwrap();
+        // TLS 1.3 sends its tickets after the handshake.
+        let bytes = reply(&mut server, &mut client);
+        client.handle_received(&bytes).unwrap();
+        server.handshake_kind().unwrap()
+    };
+    let read = || vec![std::fs::read(rig.authority.ca())];
+    assert_eq!(kind(&connector), HandshakeKind::Full);
+    connector.refresh(read());
+    assert_eq!(kind(&connector), HandshakeKind::Resumed);
+    // A bad file changes nothing.
+    connector.refresh(vec![Ok(b"no certificate".to_vec())]);
+    connector.refresh(vec![Err(std::io::ErrorKind::NotFound.into())]);
+    assert_eq!(kind(&connector), HandshakeKind::Resumed);
+    let mut longer = read().pop().unwrap().unwrap();
+    longer.extend_from_slice(b"# a comment\n");
+    connector.refresh(vec![Ok(longer)]);
+    assert_eq!(kind(&connector), HandshakeKind::Full);
+}
+
+/// The server's bytes are cut, flipped and replayed at every place. No panic, no verified session,
+/// and nothing delivered that was not sent.
+#[test]
+fn damaged_handshakes_never_verify() {
+    // N3, N7
+    let rig = Rig::new();
+    let connector = rig.connector();
+    let flight = reply(&mut rig.server(), &mut connector.session().unwrap());
+    for missing in 1..=flight.len() {
+        let (mut server, mut client) = (rig.server(), connector.session().unwrap());
+        let mut bytes = reply(&mut server, &mut client);
+        bytes.truncate(bytes.len().saturating_sub(missing));
+        client.handle_received(&bytes).unwrap();
+        assert!(!client.is_verified() && client.write(b"AUTH") == 0, "{missing} bytes are missing");
+    }
+    // TLS does not protect the heads of some records, and ignores what is in them.
+    let mut ignored = 0;
+    for place in 0..flight.len() {
+        let (mut server, mut client) = (rig.server(), connector.session().unwrap());
+        let mut bytes = reply(&mut server, &mut client);
+        let Some(byte) = bytes.get_mut(place) else { continue };
+        *byte ^= 0x20;
+        let _ = client.handle_received(&bytes);
+        assert_eq!(text(&mut client), "", "flipped at {place}");
+        ignored += usize::from(client.is_verified());
+    }
+    assert!(ignored < 16, "{ignored} of {} flips were ignored", flight.len());
+    let (mut server, mut client) = (rig.server(), connector.session().unwrap());
+    let bytes = reply(&mut server, &mut client);
+    let replayed = [&bytes[..], &bytes[..]].concat();
+    assert!(client.handle_received(&replayed).is_err() || !client.is_verified() || text(&mut client).is_empty());
+}
+
+#[test]
+fn garbage_is_no_tls() {
+    // N5
+    let rig = Rig::new();
+    for garbage in [&b"-ERR unknown command\r\n"[..], b"HTTP/1.1 400 Bad Request\r\n\r\n", &[0xff; 1 << 16]] {
+        let error = rig.connector().session().unwrap().handle_received(garbage).unwrap_err();
+        assert_eq!(error.fault(), TlsFault::NotTls, "{error}");
+    }
+}

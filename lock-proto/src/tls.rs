@@ -1,0 +1,156 @@
+//! TLS, as the machines see it: the settings that a URL carries, and why a handshake failed.
+//!
+//! The machines read no file and encrypt nothing. A host that connects to a [`Target::Tls`] does
+//! both, and reports the connection only when the server is verified. The driver does so with
+//! feature `tls`.
+//!
+//! [`Target::Tls`]: crate::Target::Tls
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::url::{UrlError, decoded, shown};
+
+/// The TLS settings of a server: which certificates to trust and to show. Files are PEM and are
+/// named, not read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Tls {
+    /// File with the certificates of the authorities to trust. Default: those of the platform.
+    pub ca: Option<Box<str>>,
+    /// Files with the client's certificate chain and its private key.
+    pub identity: Option<(Box<str>, Box<str>)>,
+    /// The name that the server's certificate must have. Default: the host of the URL.
+    pub server_name: Option<Box<str>>,
+}
+
+/// The parameters of a URL that asks for TLS.
+pub(crate) const PARAMETERS: [&str; 4] = ["ca", "cert", "key", "server_name"];
+
+/// Collects the parameters of a URL.
+#[derive(Default)]
+pub(crate) struct Parameters {
+    values: [Option<Box<str>>; PARAMETERS.len()],
+}
+
+impl Parameters {
+    /// Reads one parameter. Returns false if it is not one of TLS.
+    pub(crate) fn read(&mut self, name: &str, value: &str) -> Result<bool, UrlError> {
+        for (known, place) in PARAMETERS.into_iter().zip(&mut self.values) {
+            if known == name {
+                let value = decoded(value, known)?;
+                if value.is_empty() {
+                    return Err(UrlError::EmptyParameter { name: known });
+                }
+                return match place.replace(value) {
+                    None => Ok(true),
+                    Some(_) => Err(UrlError::Twice { name: known }),
+                };
+            }
+        }
+        Ok(false)
+    }
+
+    /// Reads a whole query, of which nothing else may be a part.
+    pub(crate) fn read_all(query: &str, allowed: &'static str) -> Result<Tls, UrlError> {
+        let mut parameters = Self::default();
+        for parameter in query.split('&').filter(|_| !query.is_empty()) {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            if !parameters.read(name, value)? {
+                return Err(UrlError::Parameter { name: shown(name), allowed });
+            }
+        }
+        parameters.finish()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.values.iter().all(Option::is_none)
+    }
+
+    pub(crate) fn finish(self) -> Result<Tls, UrlError> {
+        let [ca, cert, key, server_name] = self.values;
+        let identity = match (cert, key) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            (Some(_), None) | (None, Some(_)) => return Err(UrlError::CertWithoutKey),
+        };
+        Ok(Tls { ca, identity, server_name })
+    }
+}
+
+impl Tls {
+    /// The parameters of the URL that has these settings.
+    pub(crate) fn parameters(&self) -> Vec<(&'static str, &str)> {
+        let [ca, cert, key, server_name] = PARAMETERS;
+        let identity = self.identity.as_ref();
+        let values = [
+            (ca, self.ca.as_deref()),
+            (cert, identity.map(|(cert, _)| &**cert)),
+            (key, identity.map(|(_, key)| &**key)),
+            (server_name, self.server_name.as_deref()),
+        ];
+        values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    }
+}
+
+/// Why TLS failed.
+// N5
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsFault {
+    /// The server's certificate has expired.
+    #[error("the server's certificate has expired; renew it on the server, or check this machine's clock")]
+    Expired,
+    /// The server's certificate is not valid yet.
+    #[error("the server's certificate is not valid yet; check the clocks of both machines")]
+    NotYetValid,
+    /// The server's certificate is for other names. The log lists them.
+    #[error("the server's certificate is for another name; use that name in the URL, or `server_name=`")]
+    WrongName,
+    /// No trusted authority has issued the server's certificate.
+    #[error("the issuer of the server's certificate is not trusted; name the authority's file with `ca=`")]
+    UnknownIssuer,
+    /// The server's certificate cannot be used for another reason, such as a revocation.
+    #[error("the server's certificate is not acceptable")]
+    BadCertificate,
+    /// The server demands a client certificate, and there is none.
+    #[error("the server demands a client certificate; name its files with `cert=` and `key=`")]
+    CertificateRequired,
+    /// The server does not accept the client's certificate.
+    #[error("the server refused the client's certificate; its issuer must be one that the server trusts")]
+    CertificateRefused,
+    /// The peer does not speak TLS.
+    #[error("the server does not speak TLS on this port; use its TLS port, or a URL without TLS")]
+    NotTls,
+    /// The server does not offer HTTP/2 over TLS, which etcd does.
+    #[error("the server does not offer HTTP/2 over TLS; is this etcd's client port?")]
+    NoHttp2,
+    /// The connection ended without a closing message during the handshake.
+    #[error("the server closed the connection during the TLS handshake; does it speak TLS on this port?")]
+    Closed,
+    /// The connection was not established in time, TLS handshake included.
+    #[error("no TLS connection in time; does the server speak TLS on this port?")]
+    TimedOut,
+    /// Any other violation or incompatibility.
+    #[error("the TLS handshake failed")]
+    Handshake,
+}
+
+impl TlsFault {
+    /// Returns true if a retry will not help until somebody changes a certificate or a setting.
+    #[must_use]
+    pub const fn is_refusal(self) -> bool {
+        match self {
+            Self::Expired
+            | Self::NotYetValid
+            | Self::WrongName
+            | Self::UnknownIssuer
+            | Self::BadCertificate
+            | Self::CertificateRequired
+            | Self::CertificateRefused
+            | Self::NotTls
+            | Self::NoHttp2 => true,
+            Self::Closed | Self::TimedOut | Self::Handshake => false,
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Locks over TLS, on real servers with certificates of a private authority.
+// N1, N3, N4, N5, N6, N7
+
+#![cfg(feature = "tls")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use core::time::Duration;
+use lock_testkit::{Authority, Etcd, Redis, TIMEOUT, Validity};
+use lock_tokio::lock_proto::TlsFault;
+use lock_tokio::{Client, Config, ConnectError, Guard, Release};
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::{fs, thread};
+use tokio::time::{sleep, timeout};
+
+async fn in_time<F: Future>(what: &str, future: F) -> F::Output {
+    timeout(TIMEOUT, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
+}
+
+async fn lock_once(client: &Client) {
+    let guard = in_time("acquire", client.lock("job").acquire()).await.unwrap();
+    assert!(guard.is_held());
+    assert_eq!(in_time("release", guard.release()).await, Release::Released);
+}
+
+/// Acquires a lock that must be refused at once, and returns the message.
+async fn refusal(url: &str) -> String {
+    let client = lock_tokio::connect(url).unwrap();
+    let error = in_time("refusal", client.lock("job").acquire()).await.unwrap_err();
+    assert!(error.is_refused(), "{error}");
+    error.to_string()
+}
+
+#[tokio::test]
+async fn redis_lock_is_acquired_over_tls() {
+    let authority = Authority::new();
+    let redis = Redis::builder().tls(authority.server()).start();
+    lock_once(&lock_tokio::connect(&redis.tls_url(&authority.query())).unwrap()).await;
+}
+
+#[tokio::test]
+async fn client_certificate_is_presented() {
+    let authority = Authority::new();
+    let client = authority.issue("client", &["app"], Validity::Current);
+    let redis = Redis::builder().tls(authority.server().needs_client()).start();
+    let query = format!("{}&{}", authority.query(), client.query());
+    lock_once(&lock_tokio::connect(&redis.tls_url(&query)).unwrap()).await;
+}
+
+#[cfg(feature = "etcd")]
+#[tokio::test]
+async fn etcd_lock_is_acquired_over_tls() {
+    let authority = Authority::new();
+    let client = authority.issue("client", &["app"], Validity::Current);
+    let etcd = Etcd::builder().tls(authority.server().needs_client()).start();
+    let query = format!("{}&{}", authority.query(), client.query());
+    lock_once(&lock_tokio::connect(&etcd.tls_url(&query)).unwrap()).await;
+}
+
+/// Servers whose certificate is not acceptable, and what each error says.
+#[tokio::test]
+async fn untrusted_server_is_refused_with_its_reason() {
+    let authority = Authority::new();
+    let stranger = Authority::new();
+    let here = ["127.0.0.1"];
+    for (pair, trusted, fault) in [
+        (authority.issue("expired", &here, Validity::Expired), &authority, TlsFault::Expired),
+        (authority.issue("early", &here, Validity::NotYet), &authority, TlsFault::NotYetValid),
+        (authority.issue("other", &["db.example"], Validity::Current), &authority, TlsFault::WrongName),
+        (authority.issue("good", &here, Validity::Current), &stranger, TlsFault::UnknownIssuer),
+    ] {
+        let tls = authority.server_with(pair);
+        let redis = Redis::builder().tls(tls.clone()).start();
+        let error = refusal(&redis.tls_url(&trusted.query())).await;
+        assert!(error.contains("rediss://") && error.contains(&fault.to_string()), "{error}");
+        assert!(redis.keys().is_empty(), "nothing was sent");
+        #[cfg(feature = "etcd")]
+        {
+            let etcd = Etcd::builder().tls(tls).start();
+            let error = refusal(&etcd.tls_url(&trusted.query())).await;
+            assert!(error.contains("etcds://") && error.contains(&fault.to_string()), "{error}");
+        }
+    }
+    // The name that the certificate has is accepted.
+    let other = authority.issue("other", &["db.example"], Validity::Current);
+    let redis = Redis::builder().tls(authority.server_with(other)).start();
+    let query = format!("{}&server_name=db.example", authority.query());
+    lock_once(&lock_tokio::connect(&redis.tls_url(&query)).unwrap()).await;
+}
+
+#[tokio::test]
+async fn refused_client_certificate_is_named() {
+    let authority = Authority::new();
+    let redis = Redis::builder().tls(authority.server().needs_client()).start();
+    let error = refusal(&redis.tls_url(&authority.query())).await;
+    assert!(error.contains(&TlsFault::CertificateRequired.to_string()), "{error}");
+    #[cfg(feature = "etcd")]
+    {
+        let etcd = Etcd::builder().tls(authority.server().needs_client()).start();
+        let error = refusal(&etcd.tls_url(&authority.query())).await;
+        assert!(error.contains(&TlsFault::CertificateRequired.to_string()), "{error}");
+    }
+    let stranger = Authority::new();
+    let strange = stranger.issue("client", &["app"], Validity::Current);
+    let error = refusal(&redis.tls_url(&format!("{}&{}", authority.query(), strange.query()))).await;
+    assert!(error.contains(&TlsFault::CertificateRefused.to_string()), "{error}");
+}
+
+#[tokio::test]
+async fn tls_is_never_replaced_by_plaintext() {
+    let authority = Authority::new();
+    let redis = Redis::builder().tls(authority.server()).start();
+    let plain_port = redis.url().replace("redis://", "rediss://");
+    // It waits for the end of a command.
+    let config = Config::parse(&format!("{plain_port}?{}", authority.query())).unwrap();
+    let client = lock_tokio::connect_with(config.connect_timeout(Duration::from_millis(200))).unwrap();
+    let waiting = client.lock("job").wait(Duration::from_secs(1)).acquire();
+    let error = in_time("timeout", waiting).await.unwrap_err();
+    assert!(error.is_unreachable() && error.to_string().contains(&TlsFault::TimedOut.to_string()), "{error}");
+    assert!(redis.keys().is_empty());
+    #[cfg(feature = "etcd")]
+    {
+        let etcd = Etcd::start();
+        let plain_port = etcd.url().replace("etcd://", "etcds://");
+        let client = lock_tokio::connect(&format!("{plain_port}?{}", authority.query())).unwrap();
+        let waiting = client.lock("job").wait(Duration::from_millis(2500)).acquire();
+        let error = in_time("timeout", waiting).await.unwrap_err().to_string();
+        assert!(error.contains(&TlsFault::Closed.to_string()), "{error}");
+    }
+    // And the other way round there is a hint.
+    let tls_port = format!("redis://{}", redis.tls_address());
+    let client = lock_tokio::connect(&tls_port).unwrap();
+    let waiting = client.lock("job").wait(Duration::from_millis(300)).acquire();
+    let error = in_time("timeout", waiting).await.unwrap_err().to_string();
+    assert!(error.contains("expect TLS") || error.contains("expects TLS"), "{error}");
+}
+
+#[tokio::test]
+async fn unusable_file_is_an_error_of_connect() {
+    let authority = Authority::new();
+    let pair = authority.issue("client", &["app"], Validity::Current);
+    let empty = pair.cert.with_file_name("empty.pem");
+    fs::write(&empty, "no certificate").unwrap();
+    let (ca, cert, key) = (authority.ca(), pair.cert, pair.key);
+    let [ca, cert, key, empty] = [ca, cert, key, empty].map(|path| path.display().to_string());
+    for (query, words) in [
+        ("ca=/no/such/file".to_owned(), "/no/such/file: No such file"),
+        (format!("ca={empty}"), "no certificate"),
+        (format!("ca={ca}&cert={cert}&key={empty}"), "no private key"),
+        (format!("ca={ca}&cert={empty}&key={key}"), "no certificate"),
+        (format!("ca={ca}&server_name=-"), "`-` is no name"),
+    ] {
+        let result = lock_tokio::connect(&format!("rediss://127.0.0.1:1?{query}"));
+        assert!(matches!(&result, Err(ConnectError::Tls(text)) if text.contains(words)), "{query}: {result:?}");
+    }
+}
+
+/// A peer that answers the handshake with another protocol.
+#[tokio::test]
+async fn server_without_tls_is_refused() {
+    let authority = Authority::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("rediss://{}?{}", listener.local_addr().unwrap(), authority.query());
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.write_all(b"-ERR unknown command\r\n");
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+    });
+    let error = refusal(&url).await;
+    assert!(error.contains(&TlsFault::NotTls.to_string()), "{error}");
+}
+
+/// The server demands certificates of a new authority while a lock is held. The client's files are
+/// replaced, the connection is cut, and the lock is not lost.
+#[tokio::test]
+async fn replaced_certificates_are_used_by_the_next_connection() {
+    let authority = Authority::new();
+    let client_files = authority.issue("client", &["app"], Validity::Current);
+    let redis = Redis::builder().tls(authority.server().needs_client()).start();
+    let url = redis.tls_url(&format!("{}&{}", authority.query(), client_files.query()));
+    let client = lock_tokio::connect(&url).unwrap();
+    let guard = in_time("acquire", client.lock("job").ttl(Duration::from_secs(3)).acquire()).await.unwrap();
+
+    // A broken file keeps the last good one.
+    fs::write(&client_files.cert, "").unwrap();
+    cut_connections(&redis);
+    in_time("extend", extend(&guard)).await;
+
+    // Both sides change to another authority.
+    let other = Authority::new();
+    let theirs = other.issue("client", &["app"], Validity::Current);
+    let server = other.issue("server", &["127.0.0.1"], Validity::Current);
+    for (from, to) in
+        [(&theirs.cert, &client_files.cert), (&theirs.key, &client_files.key), (&other.ca(), &authority.ca())]
+    {
+        fs::copy(from, to).unwrap();
+    }
+    let [ca, cert, key] = [other.ca(), server.cert, server.key].map(|path| path.display().to_string());
+    let set = ["CONFIG", "SET", "tls-ca-cert-file", &ca, "tls-cert-file", &cert, "tls-key-file", &key];
+    assert_eq!(redis.cli(&set), "OK");
+    cut_connections(&redis);
+    in_time("extend", extend(&guard)).await;
+    assert!(guard.is_held());
+    assert_eq!(in_time("release", guard.release()).await, Release::Released);
+}
+
+/// Extends the lock, over a new connection if the request was on its way over the old one.
+async fn extend(guard: &Guard) {
+    while guard.extend().await.is_err() {
+        assert!(guard.is_held());
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn cut_connections(redis: &Redis) {
+    redis.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+}
