@@ -101,16 +101,27 @@ macro_rules! suite {
                 non_etcd_servers_are_reported_as_protocol_faults client_fails_over_to_another_member);
             $crate::suite!(@shared $runtime, etcd);
         }
+        mod redis_over_tls {
+            use super::*;
+            $crate::suite!(@encrypted $runtime, redis_over_tls);
+        }
+        mod etcd_over_tls {
+            use super::*;
+            $crate::suite!(@encrypted $runtime, etcd_over_tls);
+        }
     };
     (@shared $runtime:ty, $server:ident) => {
+        $crate::suite!(@on $runtime, $server: dead_first_address_does_not_block_connect);
+        $crate::suite!(@encrypted $runtime, $server);
+    };
+    (@encrypted $runtime:ty, $server:ident) => {
         $crate::suite!(@on $runtime, $server:
                 cancellation_at_every_await_point_leaves_nothing
                 guards_move_between_tasks_and_threads handles_dropped_outside_runtime_are_cleaned_up
                 handles_dropped_during_shutdown_are_cleaned_up
                 release_reports_expired_taken_or_unknown
                 killed_server_expires_hold_and_waiter_survives_outage
-                hundred_locks_are_renewed_past_ttl_and_released
-                dead_first_address_does_not_block_connect);
+                hundred_locks_are_renewed_past_ttl_and_released);
         $crate::suite!(@runtime_faults $runtime, $server:
                 guard_outliving_runtime_is_lost client_works_on_two_runtimes
                 unpolled_driver_sends_nothing stalled_driver_ends_protected_work

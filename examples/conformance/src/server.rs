@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use lock_proto::driver::{Lock, Settings};
 use lock_proto::etcd;
-use lock_testkit::{Etcd, Redis};
+use lock_testkit::{Authority, Etcd, Redis};
 
 /// A real server.
 #[derive(Debug)]
@@ -25,12 +25,22 @@ impl Server {
         Self::Etcd(Etcd::start())
     }
 
+    #[must_use]
+    pub fn redis_over_tls() -> Self {
+        Self::Redis(Redis::builder().tls(Authority::new().server()).start())
+    }
+
+    #[must_use]
+    pub fn etcd_over_tls() -> Self {
+        Self::Etcd(Etcd::builder().tls(Authority::new().server()).start())
+    }
+
     /// Settings with which a lock [`with_short_ttl`](Self::with_short_ttl) outlives its holder by
     /// [`ttl`](Self::ttl).
     pub(crate) fn settings(&self) -> Settings {
         match self {
-            Self::Redis(redis) => Settings::parse([redis.url()]).unwrap(),
-            Self::Etcd(etcd) => etcd::Config::parse(&etcd.url()).unwrap().session_ttl(self.ttl()).into(),
+            Self::Redis(redis) => Settings::parse([redis.lock_url()]).unwrap(),
+            Self::Etcd(etcd) => etcd::Config::parse(&etcd.lock_url()).unwrap().session_ttl(self.ttl()).into(),
         }
     }
 

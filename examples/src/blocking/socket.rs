@@ -27,7 +27,7 @@ impl Socket {
                 Ok(Self::Tcp(stream))
             }
             Target::Unix { path } => UnixStream::connect(&**path).map(Self::Unix),
-            _ => Err(ErrorKind::Unsupported.into()),
+            Target::Tls { .. } | _ => Err(ErrorKind::Unsupported.into()),
         }
     }
 

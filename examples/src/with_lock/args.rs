@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
 use clap::{Parser, ValueEnum};
+use lock_proto::Target;
 use lock_proto::driver::Settings;
 use lock_proto::redis::{self, Backoff, DEFAULT_TTL, Wait};
 
@@ -27,7 +28,8 @@ struct Options {
 
     /// redis://[user:password@]host[:port][/database]: once for a single server, three or a larger
     /// odd number of times for a quorum. Or once
-    /// etcd://[user:password@]host[:port][,host[:port]...] with the members of a cluster [default:
+    /// etcd://[user:password@]host[:port][,host[:port]...] with the members of a cluster. With TLS
+    /// rediss:// and etcds://, and the parameters ?ca=FILE&cert=FILE&key=FILE [default:
     /// $LOCK_BACKEND (separated by blanks), else redis://127.0.0.1:6379]
     #[arg(long = "backend", value_name = "URL")]
     backends: Vec<String>,
@@ -212,6 +214,9 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
             config.check().map_err(|error| Usage(error.to_string()))?;
             match runtime {
                 Some(runtime) => Driven::ByTask(runtime, config.into()),
+                None if config.nodes().iter().any(|node| matches!(node.target, Target::Tls { .. })) => {
+                    return usage("--runtime: blocking is without TLS: use tokio, smol or async-std");
+                }
                 None => Driven::ByThreads(config),
             }
         }

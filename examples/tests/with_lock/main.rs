@@ -10,4 +10,5 @@ mod kit;
 mod loss;
 mod quorum;
 mod refusals;
+mod tls;
 mod wire;
