@@ -45,7 +45,6 @@ fn end(w: &mut World, clients: usize) {
     assert_eq!(cluster.connection_count(), 0);
 }
 
-/// Case M2: compaction during a wait, before the watch must be reopened, is not an error.
 #[test]
 fn catalogue_m2_compaction_during_wait_is_no_error() {
     for crash in [false, true] {
@@ -68,7 +67,6 @@ fn catalogue_m2_compaction_during_wait_is_no_error() {
     }
 }
 
-/// Case S3: a new leader restarts every lease with its full TTL, and so a dead holder's key.
 #[test]
 fn catalogue_s3_new_leader_prolongs_lease_of_dead_holder() {
     let mut w = World::cluster(3).clients(2).seed(1).build();
@@ -84,7 +82,6 @@ fn catalogue_s3_new_leader_prolongs_lease_of_dead_holder() {
     end(&mut w, 2);
 }
 
-/// Case S8: after the end of a stream or member, the client keeps its session on the next member.
 #[test]
 fn catalogue_s8_lock_survives_member_failures() {
     let mut w = World::cluster(3).clients(2).seed(1).build();

@@ -202,7 +202,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
                  tokio, smol and async-std: use one of these",
             );
         }
-        // The TTL of the lock is that of the session: a killed process leaves only its lease behind.
+        // The lock has the TTL of the session: a killed process leaves only its lease behind.
         (Settings::Etcd(config), Some(runtime)) => {
             let config = config.session_ttl(ttl);
             config.check().map_err(|error| Usage(error.to_string()))?;

@@ -48,10 +48,11 @@ impl Config {
     /// Creates the default settings for the cluster and login in a URL:
     /// `etcd://[user:password@]host[:port][,host[:port]…]`.
     ///
-    /// The scheme may also be `http`, as in the URLs that etcd itself writes; with TLS it is `etcds`
-    /// or `https`, and the parameters `ca`, `cert`, `key` and `server_name` may follow, see
-    /// [`Tls`](crate::Tls). The default port is 2379. IPv6 addresses are written in brackets. Special characters in user and password are
-    /// percent-encoded. Anything that is not understood is an error.
+    /// The scheme may also be `http`, as in the URLs that etcd itself writes. With TLS it is
+    /// `etcds` or `https`, and the parameters `ca`, `cert`, `key` and `server_name` may follow, see
+    /// [`Tls`](crate::Tls). The default port is 2379. IPv6 addresses are written in brackets.
+    /// Special characters in user and password are percent-encoded. Anything that is not
+    /// understood is an error.
     ///
     /// ```
     /// use lock_proto::etcd::Config;

@@ -380,7 +380,7 @@ pub struct WatchResponse {
     /// See [`ResponseHeader`].
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
-    /// Id of the watch; -1 in reply to [`WatchRequestUnion::Progress`] or if the watch failed to open.
+    /// Id of the watch; -1 in reply to [`WatchRequestUnion::Progress`] or if it failed to open.
     #[prost(int64, tag = "2")]
     pub watch_id: i64,
     /// The watch was opened.

@@ -124,8 +124,8 @@ impl Config {
         self
     }
 
-    /// How long this client backs off after its [`handover_window`](Self::handover_window), to let others in. Default: 5
-    /// ms.
+    /// How long this client backs off after its [`handover_window`](Self::handover_window), to let
+    /// others in. Default: 5 ms.
     pub const fn handover_pause(mut self, pause: Duration) -> Self {
         self.store.handover_pause = pause;
         self

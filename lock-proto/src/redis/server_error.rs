@@ -96,7 +96,7 @@ impl ServerError {
     }
 }
 
-/// Strips the script location before an error of Redis before 7: `@user_script: 3: -READONLY …`, or
+/// Strips the script location that Redis before 7 adds: `@user_script: 3: -READONLY …`, or
 /// `ERR Error running script (call to f_…): @user_script:3: @user_script: 3: …`.
 fn unwrapped(text: &str) -> &str {
     let wrapped = ["@user_script", "ERR Error running script"].iter().any(|start| text.starts_with(start));

@@ -7,8 +7,6 @@ use lock_proto::sim::{Direction, World};
 
 use super::*;
 
-/// Case A1: the take was executed, but its reply was lost with the connection. The repeated take
-/// finds the client's own token and replaces it instead of waiting for its expiry.
 // A3
 #[test]
 fn catalogue_a1_repeated_take_is_not_blocked_by_own_token() {
@@ -31,8 +29,6 @@ fn catalogue_a1_repeated_take_is_not_blocked_by_own_token() {
     }
 }
 
-/// Case A1, late form: the lost take is executed seconds later, when the key is free and its client
-/// is still waiting. The next attempt ends the wait; it does not last for the TTL of the late key.
 // A3, A4
 #[test]
 fn catalogue_a1_late_take_does_not_block_own_client() {
@@ -57,8 +53,6 @@ fn catalogue_a1_late_take_does_not_block_own_client() {
     }
 }
 
-/// Case A2: a client that dies between taking the lock and setting its TTL locks everyone out for
-/// good. Here one command sets value and TTL. A foreign key without a TTL is reported as such.
 // A1, A10
 #[test]
 fn catalogue_a2_every_key_has_ttl() {
@@ -81,8 +75,6 @@ fn catalogue_a2_every_key_has_ttl() {
     w.expect(secs(1), "the wait continues and succeeds", |w| w.is_held(0, lock));
 }
 
-/// Case A3: every node grants, but the last reply is read after the end of the validity. The round
-/// is not won, and its keys are released.
 // Q2
 #[test]
 fn catalogue_a3_grants_read_after_validity_do_not_count() {
@@ -110,8 +102,6 @@ fn catalogue_a3_grants_read_after_validity_do_not_count() {
     }
 }
 
-/// Case A4: a round that takes too long fails and leaves keys on the nodes that granted. Here every
-/// end of a round sends compensating deletes.
 // A4
 #[test]
 fn catalogue_a4_timed_out_round_leaves_no_keys() {
@@ -130,8 +120,6 @@ fn catalogue_a4_timed_out_round_leaves_no_keys() {
     }
 }
 
-/// Case A5: the wait times out, and the caller continues as if it had the lock. Here a timeout is
-/// an error without a guard.
 // A5
 #[test]
 fn catalogue_a5_wait_timeout_is_error() {
@@ -149,8 +137,6 @@ fn catalogue_a5_wait_timeout_is_error() {
     }
 }
 
-/// Case A6: an interrupted wait returns like a successful one. Here an abandoned acquisition gets
-/// no events and cannot be claimed.
 // M6
 #[test]
 fn catalogue_a6_abandoned_wait_never_holds() {
@@ -170,8 +156,6 @@ fn catalogue_a6_abandoned_wait_never_holds() {
     }
 }
 
-/// Case A7: the lock's key is also used for data. A key of another type is reported and left alone.
-/// If it overwrites a held lock, the lock is lost, and the release leaves the key alone.
 // A10, U1
 #[test]
 fn catalogue_a7_data_key_is_reported_and_left_alone() {
@@ -196,8 +180,6 @@ fn catalogue_a7_data_key_is_reported_and_left_alone() {
     assert_eq!(w.get(0, "a"), Some(&b"data"[..]));
 }
 
-/// Case A8: without a reachable server the wait never ends, or ends as if the lock were taken. Here
-/// every wait ends, and unreachable and busy are different errors.
 // A5
 #[test]
 fn catalogue_a8_unreachable_and_busy_are_distinguished() {
@@ -228,8 +210,6 @@ fn catalogue_a8_unreachable_and_busy_are_distinguished() {
     }
 }
 
-/// Case A9: the wait is silently limited by the TTL, and the error does not name the obstacle. Here
-/// they are two settings, and the error reports the holder's remaining TTL.
 // A5
 #[test]
 fn catalogue_a9_wait_is_independent_of_ttl() {
@@ -244,8 +224,6 @@ fn catalogue_a9_wait_is_independent_of_ttl() {
     assert!(*left > secs(5) && *left <= secs(10), "{report}");
 }
 
-/// Case A10: a wait of zero makes no attempt at all, because the clock ticks before the first
-/// check. Here trying once is a separate mode with exactly one attempt, even if its reply is late.
 // A5
 #[test]
 fn catalogue_a10_try_makes_exactly_one_attempt() {
@@ -271,9 +249,6 @@ fn catalogue_a10_try_makes_exactly_one_attempt() {
     }
 }
 
-/// Case A11: the lease expires, another client takes the lock and releases it, and then the first
-/// client's extension "succeeds". Here nothing is extended after a gap: a new grant with a greater
-/// fencing token is needed.
 // T2, A9
 #[test]
 fn catalogue_a11_ended_hold_is_never_extended() {
@@ -300,8 +275,6 @@ fn catalogue_a11_ended_hold_is_never_extended() {
     }
 }
 
-/// Case A12: TTL and renewal are fields of a shared lock object, so callers get each other's. Here
-/// they belong to one acquisition.
 // H3, A8
 #[test]
 fn catalogue_a12_ttl_and_renewal_belong_to_one_acquisition() {

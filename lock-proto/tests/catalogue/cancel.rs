@@ -8,8 +8,6 @@ use lock_proto::sim::{Direction, World};
 
 use super::*;
 
-/// Case C1: the caller is interrupted during its take, the server grants, and a watchdog renews an
-/// orphan. Here a grant of an abandoned acquisition is released at once and never renewed.
 // A4, H5
 #[test]
 fn catalogue_c1_grant_of_abandoned_acquisition_is_released() {
@@ -30,8 +28,6 @@ fn catalogue_c1_grant_of_abandoned_acquisition_is_released() {
     }
 }
 
-/// Case C3: the release uses the cancelled request's context, so the delete is never sent. Here a
-/// release has a separate timeout and does not depend on its caller.
 // U1
 #[test]
 fn catalogue_c3_release_outlives_its_caller() {
@@ -53,8 +49,6 @@ fn catalogue_c3_release_outlives_its_caller() {
     }
 }
 
-/// Case C4: the round has failed and its nodes are cleaned up, and then a take in flight reaches a
-/// slow node. Here a node with an unanswered take gets a delete after it.
 // A4
 #[test]
 fn catalogue_c4_take_executed_after_round_is_deleted() {
@@ -82,8 +76,6 @@ fn catalogue_c4_take_executed_after_round_is_deleted() {
     }
 }
 
-/// Case C4, late form: the take arrives after its delete was confirmed on a newer connection. The
-/// client checks the node again a TTL later.
 // A4
 #[test]
 fn catalogue_c4_take_executed_after_its_delete_is_found() {
@@ -104,8 +96,6 @@ fn catalogue_c4_take_executed_after_its_delete_is_found() {
     }
 }
 
-/// Case C5: after the future is dropped, the command may or may not be sent and executed. Here
-/// nothing is left behind and nothing is renewed, whenever the caller leaves.
 // A4, M8
 #[test]
 fn catalogue_c5_acquisition_dropped_at_any_moment_leaves_nothing() {
@@ -134,8 +124,6 @@ fn catalogue_c5_acquisition_dropped_at_any_moment_leaves_nothing() {
     assert!((20..150).contains(&granted), "some leave before the grant, some after it: {granted} of 160");
 }
 
-/// Case C6: `release` forgets the token first, the delete is cancelled, and a retry fails with "not
-/// the owner". Here the token is forgotten only after a definite reply.
 // U1
 #[test]
 fn catalogue_c6_lost_release_is_repeated() {
@@ -158,7 +146,6 @@ fn catalogue_c6_lost_release_is_repeated() {
     }
 }
 
-/// Case C10: unexpected errors skip the cleanup. Here it follows from the state.
 // A4
 #[test]
 fn catalogue_c10_cleanup_follows_every_fault() {

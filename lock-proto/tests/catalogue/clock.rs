@@ -7,8 +7,6 @@ use lock_proto::{Instant, Misuse};
 
 use super::*;
 
-/// Case K1: the server's wall clock jumps forward and all keys expire. No client can prevent that,
-/// but the fencing token still grows.
 // A9
 #[test]
 fn catalogue_k1_server_clock_step_breaks_exclusion_but_not_fencing() {
@@ -28,8 +26,6 @@ fn catalogue_k1_server_clock_step_breaks_exclusion_but_not_fencing() {
     }
 }
 
-/// Case K2: the process is paused for longer than the TTL between request and reply, then reads the
-/// reply and believes to hold the lock. Here the clock is read after the reply.
 // T2
 #[test]
 fn catalogue_k2_reply_read_after_pause_grants_nothing() {
@@ -60,9 +56,6 @@ fn catalogue_k2_reply_read_after_pause_grants_nothing() {
     }
 }
 
-/// Case K3: validity and waits are measured by the time of day. Here machines see one monotonic
-/// number. The time of day of client or server changes nothing, and a number that goes backwards
-/// counts as standing still.
 // M1
 #[test]
 fn catalogue_k3_time_of_day_has_no_effect() {
@@ -104,8 +97,6 @@ fn catalogue_k3_time_of_day_has_no_effect() {
     assert_eq!(late, Err(Misuse::NotHeld(lock)), "no clock brings it back");
 }
 
-/// Case K4: the deadline of a keep-alive counts from the receipt of its reply, so the client
-/// believes in the lock for longer than the server. Here a renewal counts from its emission.
 // T1
 #[test]
 fn catalogue_k4_renewed_validity_counts_from_request() {
@@ -135,9 +126,6 @@ fn catalogue_k4_renewed_validity_counts_from_request() {
     }
 }
 
-/// Case K5: the machine sleeps with its timers stopped, and wakes up long after the TTL with
-/// several holders. With a clock that advances during a suspend, every hold first gets its loss,
-/// and no late renewal is sent.
 // T2, T4
 #[test]
 fn catalogue_k5_loss_is_first_event_of_every_hold_after_suspend() {
@@ -160,8 +148,6 @@ fn catalogue_k5_loss_is_first_event_of_every_hold_after_suspend() {
     }
 }
 
-/// Case K6: the renewing thread is starved or has too many locks. Here a late call is a normal
-/// input: locks that are still valid are renewed at once.
 // M7, H2
 #[test]
 fn catalogue_k6_late_timer_does_not_lose_valid_locks() {

@@ -7,8 +7,6 @@ use lock_proto::sim::{Direction, World};
 
 use super::*;
 
-/// Case L1: a partitioned holder is never notified while the next one works. Here it is notified at
-/// the end of its own validity, before the server can grant the lock to another client.
 // T2
 #[test]
 fn catalogue_l1_partitioned_holder_is_notified_before_next_grant() {
@@ -33,8 +31,6 @@ fn catalogue_l1_partitioned_holder_is_notified_before_next_grant() {
     }
 }
 
-/// Case L2: "acquired" is a stored status that stays true until a timer runs, and can flip back.
-/// Here the clock decides at each query, and a loss is final.
 // T2, T3
 #[test]
 fn catalogue_l2_clock_decides_whether_lock_is_held() {
@@ -60,8 +56,6 @@ fn catalogue_l2_clock_decides_whether_lock_is_held() {
     }
 }
 
-/// Case L5: after the loss the release is repeated for seconds. Here there is one delete and one
-/// reply, or the release timeout.
 // H6, U1
 #[test]
 fn catalogue_l5_release_of_lost_lock_is_short() {
@@ -89,8 +83,6 @@ fn catalogue_l5_release_of_lost_lock_is_short() {
     }
 }
 
-/// Case L7: a false alarm ends the process. Here a loss is reported to the holder only when it is
-/// certain. A late but successful renewal is no loss.
 // T2
 #[test]
 fn catalogue_l7_late_successful_renewal_is_no_loss() {
@@ -111,7 +103,6 @@ fn catalogue_l7_late_successful_renewal_is_no_loss() {
     }
 }
 
-/// Case L8: a lost lock is reacquired without the holder's knowledge. Here a loss is final.
 // T2
 #[test]
 fn catalogue_l8_lost_lock_is_never_reacquired_automatically() {

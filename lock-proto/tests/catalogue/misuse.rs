@@ -9,8 +9,6 @@ use lock_proto::sim::World;
 
 use super::*;
 
-/// Case X2: the token is constant or belongs to an object that callers share, so they overwrite
-/// each other's. Here it is generated per client and attempt.
 // A2
 #[test]
 fn catalogue_x2_every_grant_has_unique_token() {
@@ -27,8 +25,6 @@ fn catalogue_x2_every_grant_has_unique_token() {
     }
 }
 
-/// Case X3: with one token per process, every thread can enter. Here acquisitions of one client
-/// exclude each other, and a release ends only its own hold.
 // A8
 #[test]
 fn catalogue_x3_acquisitions_of_one_client_exclude_each_other() {
@@ -48,7 +44,6 @@ fn catalogue_x3_acquisitions_of_one_client_exclude_each_other() {
     }
 }
 
-/// Case X4: setting a TTL silently disables the renewal. Here they are two settings.
 // H3
 #[test]
 fn catalogue_x4_ttl_does_not_disable_renewal() {
@@ -59,8 +54,6 @@ fn catalogue_x4_ttl_does_not_disable_renewal() {
     assert!(w.is_held(0, auto) && lost(&w, 0, manual).is_some());
 }
 
-/// Case X5: the release in a `finally` runs although the lock was never granted. Here only a grant
-/// can be released: anything else is an error and changes nothing.
 // M5, M6
 #[test]
 fn catalogue_x5_lock_without_grant_cannot_be_released() {
@@ -78,8 +71,6 @@ fn catalogue_x5_lock_without_grant_cannot_be_released() {
     assert!(w.is_held(1, second));
 }
 
-/// Case X6: the fencing token is read from the counter on demand, so a holder that lost the lock
-/// gets its successor's. Here it is a field of the grant.
 // A9
 #[test]
 fn catalogue_x6_fencing_token_belongs_to_grant() {

@@ -14,8 +14,6 @@ fn rival(w: &mut World, node: usize, ttl: Duration) {
     w.on_node(node, "SET a rival", |node, now| node.insert(now, "a", "rival", Some(ttl)));
 }
 
-/// Case Q1: a winner has three of five nodes. The other two become free, one of the three loses its
-/// key, and a second client wins three. Here the winner keeps trying to take the missing nodes.
 // Q3
 #[test]
 fn catalogue_q1_winner_also_takes_missing_nodes() {
@@ -40,9 +38,6 @@ fn catalogue_q1_winner_also_takes_missing_nodes() {
     }
 }
 
-/// Case Q2: a node restarts empty, renewals succeed on two of three nodes from then on, and a
-/// second restart loses every lock. Here the node gets the token again while a majority confirms,
-/// and meanwhile has no vote in new rounds.
 // Q3, Q6
 #[test]
 fn catalogue_q2_node_that_lost_data_gets_token_again() {
@@ -63,8 +58,6 @@ fn catalogue_q2_node_that_lost_data_gets_token_again() {
     }
 }
 
-/// Case Q3: the validity counts matching keys and ignores the time a slow node took. Here it is the
-/// start of the round plus the TTL minus the drift, however late the replies are.
 // T1, Q4
 #[test]
 fn catalogue_q3_slow_replies_do_not_extend_validity() {
@@ -82,9 +75,6 @@ fn catalogue_q3_slow_replies_do_not_extend_validity() {
     }
 }
 
-/// Case Q4: the timeout of a round is longer than the lease, so early grants expire while late ones
-/// are awaited. Here a round ends when its nodes are silent, and with its grants at the latest. A
-/// round timeout that is not short against the TTL is rejected.
 // Q1
 #[test]
 fn catalogue_q4_round_ends_when_nodes_are_silent() {
@@ -102,8 +92,6 @@ fn catalogue_q4_round_ends_when_nodes_are_silent() {
     assert!(matches!(refused, Err(Misuse::Invalid(Invalid::RoundTimeout { .. }))), "{refused:?}");
 }
 
-/// Case Q5: the "independent" nodes are one server, so one grant counts several times. Here equal
-/// addresses and equal run ids are rejected.
 // Q6
 #[test]
 fn catalogue_q5_equal_nodes_are_refused() {
@@ -128,9 +116,6 @@ fn catalogue_q5_equal_nodes_are_refused() {
     assert!(matches!(refused, Err(ConfigError::EqualNodes(..))), "{refused:?}");
 }
 
-/// Case Q6: the server does not know the take's script, the round is decided and the delete sent,
-/// and then the take is repeated with its source and arrives last. Here the repetition never
-/// overtakes a later delete.
 // P1, Q5
 #[test]
 fn catalogue_q6_resent_script_never_overtakes_delete() {
@@ -181,8 +166,6 @@ fn catalogue_q6_resent_script_never_overtakes_delete() {
     }
 }
 
-/// Case Q7: one dead node delays locking and unlocking by its timeout. Here a quorum decides, and
-/// the rest completes in the background.
 // Q1
 #[test]
 fn catalogue_q7_dead_nodes_do_not_delay_quorum() {
@@ -207,8 +190,6 @@ fn catalogue_q7_dead_nodes_do_not_delay_quorum() {
     }
 }
 
-/// Case Q8: every node granted, but the error only says "expired". Here the report has the time
-/// waited and the reply of each node.
 // Q4
 #[test]
 fn catalogue_q8_timeout_of_slow_round_reports_each_node() {
@@ -224,8 +205,6 @@ fn catalogue_q8_timeout_of_slow_round_reports_each_node() {
     assert_eq!(report.to_string(), "waited 50ms; node 0: granted, node 1: no answer yet, node 2: no answer yet");
 }
 
-/// Case Q9: a quorum release fails because a node that never granted answers "not yours". Here only
-/// confirmed grants need a confirmed release.
 // U1
 #[test]
 fn catalogue_q9_node_without_grant_does_not_affect_release() {
@@ -243,8 +222,6 @@ fn catalogue_q9_node_without_grant_does_not_affect_release() {
     }
 }
 
-/// Case Q10: contenders split the votes and retry in step. Here grants of a lost round are released
-/// at once, and the next attempt follows a random delay.
 // Q2
 #[test]
 fn catalogue_q10_split_votes_are_resolved() {

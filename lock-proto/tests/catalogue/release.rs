@@ -6,8 +6,6 @@ use lock_proto::sim::{Direction, World};
 
 use super::*;
 
-/// Case U1: the first holder exceeds its TTL, a second client takes the lock, and the first one's
-/// release deletes its key. Here a release deletes only its own token.
 // U1
 #[test]
 fn catalogue_u1_late_release_does_not_affect_next_holder() {
@@ -27,8 +25,6 @@ fn catalogue_u1_late_release_does_not_affect_next_holder() {
     }
 }
 
-/// Case U2: the release of an expired lock is retried for the whole window and ends as an error.
-/// Here there are four outcomes, and only the unknown one is retried.
 // U1
 #[test]
 fn catalogue_u2_definite_release_outcomes_are_not_repeated() {
@@ -61,8 +57,6 @@ fn catalogue_u2_definite_release_outcomes_are_not_repeated() {
     }
 }
 
-/// Case U3: a release answers "false, and no error", or "already taken" for a lock that had merely
-/// expired. Here each outcome reports what was found, based on the token and not on its absence.
 // U1
 #[test]
 fn catalogue_u3_expired_and_taken_are_distinguished() {
@@ -78,8 +72,6 @@ fn catalogue_u3_expired_and_taken_are_distinguished() {
     }
 }
 
-/// Case U3, second part: the holder learned that another client has the lock, but its release only
-/// says "expired". Here the finding is kept until the guard is released.
 // U1
 #[test]
 fn catalogue_u3_lock_lost_to_other_client_is_released_as_taken() {
@@ -90,9 +82,6 @@ fn catalogue_u3_lock_lost_to_other_client_is_released_as_taken() {
     assert_eq!(release_and_wait(&mut w, 0, lock), Release::Taken);
 }
 
-/// Case U5: the delete was executed but its reply was lost. The repeated delete finds nothing, and
-/// the caller learns that it was not the owner. Here a key that is gone after our delete may have
-/// removed it counts as released.
 // U1
 #[test]
 fn catalogue_u5_delete_with_lost_reply_counts_as_released() {
@@ -116,8 +105,6 @@ fn catalogue_u5_delete_with_lost_reply_counts_as_released() {
     }
 }
 
-/// Case U7: the release failed, the local record is gone but the key still exists, so later
-/// acquisitions wait for the client's own old key. Here the client may replace what it released.
 // A3
 #[test]
 fn catalogue_u7_client_never_waits_for_key_it_released() {
@@ -140,8 +127,6 @@ fn catalogue_u7_client_never_waits_for_key_it_released() {
     }
 }
 
-/// Case U8: the remote lock has expired, but the local mutex stays locked, and other threads never
-/// get in. Here a loss lets the next local waiter contend, even while the lost guard exists.
 // A8
 #[test]
 fn catalogue_u8_loss_lets_local_waiters_proceed() {
@@ -162,8 +147,6 @@ fn catalogue_u8_loss_lets_local_waiters_proceed() {
     }
 }
 
-/// Case U9: the server becomes read-only, or runs out of memory or disk, and rejects renewals and
-/// deletes. That is neither "lost" nor "taken": the client retries until the validity ends.
 // H2, P2
 #[test]
 fn catalogue_u9_refused_writes_are_not_reported_as_gone_or_taken() {

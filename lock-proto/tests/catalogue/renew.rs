@@ -8,8 +8,6 @@ use lock_proto::{Invalid, Misuse};
 
 use super::*;
 
-/// Case R1: after a failed renewal an entry of the old hold remains, and the next hold of that name
-/// is never renewed. Here the watchdog is part of one grant and ends with it.
 // H1
 #[test]
 fn catalogue_r1_next_hold_is_renewed_after_loss() {
@@ -31,8 +29,6 @@ fn catalogue_r1_next_hold_is_renewed_after_loss() {
     }
 }
 
-/// Case R2: the release stops the renewal before the grant starts it, and an orphan is renewed for
-/// good. Here one machine orders both: a released lock cannot start a renewal.
 // H1
 #[test]
 fn catalogue_r2_release_right_after_grant_prevents_renewal() {
@@ -51,8 +47,6 @@ fn catalogue_r2_release_right_after_grant_prevents_renewal() {
     }
 }
 
-/// Case R3: the release fails, and the renewal continues for days. Here renewal stops when the
-/// release is requested, whatever its result. The TTL is the backstop.
 // H2
 #[test]
 fn catalogue_r3_renewal_stops_when_release_is_requested() {
@@ -73,7 +67,6 @@ fn catalogue_r3_renewal_stops_when_release_is_requested() {
     }
 }
 
-/// Case R4: the failure of one lock stops the timer of all. Here each lock is a separate machine.
 // H1
 #[test]
 fn catalogue_r4_loss_of_one_lock_does_not_affect_others() {
@@ -89,8 +82,6 @@ fn catalogue_r4_loss_of_one_lock_does_not_affect_others() {
     }
 }
 
-/// Case R6: a renewal is in flight at the release, and its reply restarts the timer or is taken for
-/// a loss. Here late replies are dropped by call id.
 // H2
 #[test]
 fn catalogue_r6_late_renewal_reply_is_ignored() {
@@ -128,9 +119,6 @@ fn catalogue_r6_late_renewal_reply_is_ignored() {
     assert!(under_way >= 5, "in {under_way} runs the renewal was under way");
 }
 
-/// Case R8: a client that gives up at the first failed renewal loses a lock with most of its TTL
-/// left; one that never gives up hides the loss. Here renewals are retried until the validity ends.
-/// A definite "not mine" ends the hold at once.
 // H2
 #[test]
 fn catalogue_r8_renewal_is_retried_until_validity_ends() {
@@ -160,8 +148,6 @@ fn catalogue_r8_renewal_is_retried_until_validity_ends() {
     }
 }
 
-/// Case R9: an extension returns a new handle and invalidates the old one, which callers continue
-/// to use. Here it moves the deadline of the only handle.
 // H3
 #[test]
 fn catalogue_r9_extension_preserves_handle() {
@@ -179,8 +165,6 @@ fn catalogue_r9_extension_preserves_handle() {
     assert_eq!(release_and_wait(&mut w, 0, lock), Release::Released);
 }
 
-/// Case R10: extensions that add to the remaining time move the deadline far away, so that a crash
-/// blocks everyone. Here the deadline is a TTL from now, and a hold can be bounded.
 // H1, H3
 #[test]
 fn catalogue_r10_extensions_do_not_accumulate() {
@@ -199,8 +183,6 @@ fn catalogue_r10_extensions_do_not_accumulate() {
     assert_eq!(w.now().since(start), secs(5));
 }
 
-/// Case R11: a TTL of zero means "no expiry" in one place and "delete now" in another. Here it is
-/// rejected before anything is sent, and the message names the allowed range.
 // M5
 #[test]
 fn catalogue_r11_zero_ttl_is_refused() {
@@ -216,9 +198,6 @@ fn catalogue_r11_zero_ttl_is_refused() {
     assert_eq!(w.total_calls(0), 0);
 }
 
-/// Case R12: the key has vanished, the extension recreates it, and the holder continues although
-/// others may have held the lock meanwhile. Here one node never recreates a key, and a quorum does
-/// so only while a majority confirms.
 // H1, Q3
 #[test]
 fn catalogue_r12_renewal_does_not_recreate_lost_key() {
@@ -242,8 +221,6 @@ fn catalogue_r12_renewal_does_not_recreate_lost_key() {
     }
 }
 
-/// Case R13: one of three nodes fails during an extension, and the client gives up the lock on all.
-/// Here a failed extension changes nothing before the validity ends.
 // Q4
 #[test]
 fn catalogue_r13_failed_extension_does_not_end_hold() {
@@ -270,8 +247,6 @@ fn catalogue_r13_failed_extension_does_not_end_hold() {
     }
 }
 
-/// Case R14: the renewal has a fixed period, so short TTLs expire before it. Here it follows from
-/// the TTL and lasts as long as the hold.
 // H1
 #[test]
 fn catalogue_r14_renewal_period_follows_from_ttl() {
@@ -286,8 +261,6 @@ fn catalogue_r14_renewal_period_follows_from_ttl() {
     }
 }
 
-/// Case R15: the rest of a short TTL is computed by a subtraction that wraps. Here the shortest TTL
-/// works like any other, and time arithmetic saturates.
 // M1
 #[test]
 fn catalogue_r15_shortest_ttl_works() {
@@ -300,8 +273,6 @@ fn catalogue_r15_shortest_ttl_works() {
     }
 }
 
-/// Case R16: a renewal at four fifths of the TTL leaves time for one try. Here the first is at a
-/// third and several tries fit. Settings that leave no room for two are rejected.
 // H1
 #[test]
 fn catalogue_r16_several_renewal_tries_fit_validity() {

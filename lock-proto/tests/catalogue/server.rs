@@ -7,8 +7,6 @@ use lock_proto::sim::redis::{Condition, Slots, User};
 
 use super::*;
 
-/// Case F1: the server confirms the lock and dies before replicating it, and the replica grants it
-/// again. No client can prevent this, but the fencing token still grows.
 // A9
 #[test]
 fn catalogue_f1_grant_forgotten_by_server_is_fenced() {
@@ -26,8 +24,6 @@ fn catalogue_f1_grant_forgotten_by_server_is_fenced() {
     }
 }
 
-/// Case F4: after a failover the server does not know a script, is read-only or loading, or replies
-/// `TRYAGAIN`. All of these mean "not executed" and are retried.
 // P1, P2
 #[test]
 fn catalogue_f4_unexecuted_commands_are_retried() {
@@ -56,8 +52,6 @@ fn catalogue_f4_unexecuted_commands_are_retried() {
     }
 }
 
-/// Case F6: the server evicts lock keys and the fence counter like cache entries. The holder learns
-/// of it at its next renewal, and the token grows with the server's clock.
 // H2, A9
 #[test]
 fn catalogue_f6_evicted_key_is_loss_and_fencing_token_still_grows() {
@@ -74,7 +68,6 @@ fn catalogue_f6_evicted_key_is_loss_and_fencing_token_still_grows() {
     }
 }
 
-/// Case O1: one error for busy, unreachable and lost. Here the report has the reply of every node.
 // A5, Q4
 #[test]
 fn catalogue_o1_error_reports_every_node() {

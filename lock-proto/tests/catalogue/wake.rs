@@ -11,8 +11,6 @@ fn woken(clients: usize, seed: u64) -> Builder {
     World::redis(1).clients(clients).seed(seed).config(|c| c.poll(Backoff::fixed(secs(1))))
 }
 
-/// Case P1: the try fails, the holder releases and notifies, and only then does the waiter
-/// subscribe and sleep. Here it subscribes first, tries again, and then waits.
 // A7
 #[test]
 fn catalogue_p1_no_release_is_missed_between_attempt_and_wait() {
@@ -38,8 +36,6 @@ fn catalogue_p1_no_release_is_missed_between_attempt_and_wait() {
     }
 }
 
-/// Case P2: a notification is lost, and the waiter hangs. Here a signal is only a hint: it may be
-/// lost with its connection, or never be sent by a foreign client.
 // A7
 #[test]
 fn catalogue_p2_lost_signal_only_delays_waiter() {
@@ -66,8 +62,6 @@ fn catalogue_p2_lost_signal_only_delays_waiter() {
     }
 }
 
-/// Case P4: after a restart the connection is back but the subscription is not. Here the waiter
-/// subscribes again on the new connection.
 // A7
 #[test]
 fn catalogue_p4_waiter_resubscribes_after_server_restart() {
@@ -85,8 +79,6 @@ fn catalogue_p4_waiter_resubscribes_after_server_restart() {
     }
 }
 
-/// Case P5: every waiter takes a subscription from a pool, and an empty pool blocks all
-/// acquisitions. Here one connection serves all waiters of a client, and without it they poll.
 // A7
 #[test]
 fn catalogue_p5_all_waiters_of_client_share_one_connection() {
@@ -105,8 +97,6 @@ fn catalogue_p5_all_waiters_of_client_share_one_connection() {
     }
 }
 
-/// Case P6: a proxy or a user without the wake-up commands makes the lock unusable. Here polling
-/// alone serves every waiter, without any setting.
 // A7
 #[test]
 fn catalogue_p6_polling_suffices_without_wake_up_commands() {
@@ -129,8 +119,6 @@ fn catalogue_p6_polling_suffices_without_wake_up_commands() {
     assert_eq!(w.calls(0, "blpop"), 0);
 }
 
-/// Case P7: the holder dies and its key expires. Nothing announces that, so the waiters sleep on.
-/// Here a timer runs until the known expiry of the key.
 // A6
 #[test]
 fn catalogue_p7_expiry_of_dead_holders_key_needs_no_signal() {
@@ -147,8 +135,6 @@ fn catalogue_p7_expiry_of_dead_holders_key_needs_no_signal() {
     }
 }
 
-/// Case P8: in a fair queue a dead waiter blocks those behind it for its whole wait. Here a waiter
-/// with a closed connection is dropped; a silent one delays the others until the next poll.
 // A7
 #[test]
 fn catalogue_p8_dead_waiter_does_not_block_others() {

@@ -24,8 +24,6 @@ fn cleanup_of_late_create_leaves_no_watch() {
     assert!(found > 100, "most are found when they land: {found}");
 }
 
-/// Case A13: the create is executed but its reply is lost. The unlock reports nothing to unlock,
-/// while the key stays. Here a create with an unknown result gets a cleanup of its key.
 // E3
 #[test]
 fn catalogue_a13_unanswered_create_leaves_no_key() {
@@ -50,8 +48,6 @@ fn catalogue_a13_unanswered_create_leaves_no_key() {
     }
 }
 
-/// Case A13, for a client that keeps waiting: a guarded put adopts the key of the lost create,
-/// which is released like any other.
 // E3, E6
 #[test]
 fn catalogue_a13_client_adopts_key_of_its_lost_create() {
@@ -67,8 +63,6 @@ fn catalogue_a13_client_adopts_key_of_its_lost_create() {
     w.end();
 }
 
-/// Case C8: a cancelled acquisition hangs in its cleanup while the server is unreachable. Here it
-/// ends at once. The cleanup goes on in the background, at most for the lifetime of the lease.
 // E3
 #[test]
 fn catalogue_c8_cancellation_does_not_wait_for_server() {
@@ -92,7 +86,6 @@ fn catalogue_c8_cancellation_does_not_wait_for_server() {
     w.end();
 }
 
-/// Case C8: once the server is reachable, the key is deleted without delay.
 #[test]
 fn catalogue_c8_cleanup_continues_in_background() {
     let mut w = World::new(2);
@@ -109,8 +102,6 @@ fn catalogue_c8_cleanup_continues_in_background() {
     w.end();
 }
 
-/// Case C9: the caller has timed out, the lease lives, and the lock is granted to a waiter that has
-/// left. Here a timeout deletes the key, and the next waiter gets the lock.
 #[test]
 fn catalogue_c9_lock_is_not_granted_to_timed_out_waiter() {
     let mut w = World::new(3);
@@ -128,7 +119,6 @@ fn catalogue_c9_lock_is_not_granted_to_timed_out_waiter() {
     w.end();
 }
 
-/// Case C9: the timeout coincides with the release of the lock.
 #[test]
 fn catalogue_c9_lock_passes_on_when_cancellation_races_grant() {
     for us in (0..60_000).step_by(250) {
@@ -148,8 +138,6 @@ fn catalogue_c9_lock_passes_on_when_cancellation_races_grant() {
     }
 }
 
-/// Case U4: the delete's reply is lost, the lock is acquired again under the same key, and the
-/// repeated delete removes that key. Here each delete compares the revision it is meant for.
 // E6
 #[test]
 fn catalogue_u4_late_delete_does_not_remove_next_hold() {
@@ -172,7 +160,6 @@ fn catalogue_u4_late_delete_does_not_remove_next_hold() {
     }
 }
 
-/// Case U4: a delete without a reply is repeated. It is no error if it finds nothing then.
 // U1
 #[test]
 fn catalogue_u4_unanswered_delete_is_repeated() {
@@ -187,8 +174,6 @@ fn catalogue_u4_unanswered_delete_is_repeated() {
     }
 }
 
-/// Case U10: an unlock deletes any key it is given. Here it compares the revision and leaves the
-/// next holder's key alone, also after a loss.
 // E6, U1
 #[test]
 fn catalogue_u10_unlock_removes_only_its_own_key() {

@@ -10,8 +10,6 @@ pub(crate) fn leader(event: &ElectionEvent) -> Option<&Leader> {
     if let ElectionEvent::Leader(leader) = event { Some(leader) } else { None }
 }
 
-/// Case E1: a candidate's lease expires, and it is elected without a key. Or a key is left without
-/// a candidate. Here the elected leader is the one that observers see.
 // E4, E10
 #[test]
 fn catalogue_e1_candidate_with_expired_lease_is_not_elected() {
@@ -35,8 +33,6 @@ fn catalogue_e1_candidate_with_expired_lease_is_not_elected() {
     w.end();
 }
 
-/// Case E2: the campaign fails, but its key stays and later becomes the leader without a candidate.
-/// Here every end of a candidacy deletes its key.
 // E3
 #[test]
 fn catalogue_e2_ended_candidacy_never_leads() {
@@ -61,8 +57,6 @@ fn catalogue_e2_ended_candidacy_never_leads() {
     }
 }
 
-/// Case E3: the key was deleted and recreated under the same lease, so the campaign succeeds
-/// without its own key. Here the create revision tells them apart.
 // E4
 #[test]
 fn catalogue_e3_recreated_key_is_not_own_key() {
@@ -82,8 +76,6 @@ fn catalogue_e3_recreated_key_is_not_own_key() {
     w.end();
 }
 
-/// Case E4: observers never learn that nobody leads, and rely on a dead leader. Here they get one
-/// of three events: a leader, no leader, or a failure.
 // E10
 #[test]
 fn catalogue_e4_observers_are_notified_of_no_leader() {
@@ -104,8 +96,6 @@ fn catalogue_e4_observers_are_notified_of_no_leader() {
     w.end();
 }
 
-/// Case E5: the lease is released before the work has stopped, and two leaders are active. Here the
-/// leader is first asked to stop, and the key is deleted only after the guard is released.
 // E10, H6
 #[test]
 fn catalogue_e5_key_is_deleted_only_after_guard_release() {
@@ -128,8 +118,6 @@ fn catalogue_e5_key_is_deleted_only_after_guard_release() {
     w.end();
 }
 
-/// Case E6: the end of a leadership is not reported, or reported to a candidate that never led.
-/// Here each election has exactly one end.
 #[test]
 fn catalogue_e6_each_election_ends_once() {
     let mut w = World::new(3);
@@ -173,8 +161,6 @@ fn catalogue_e6_each_election_ends_once() {
     w.end();
 }
 
-/// Case E7: a leader that has given up renews again, and there is no way to resign on purpose. Here
-/// resigning is a verb, and final.
 // E10, H2
 #[test]
 fn catalogue_e7_resigned_leadership_is_not_renewed() {
@@ -196,8 +182,6 @@ fn catalogue_e7_resigned_leadership_is_not_renewed() {
     w.end();
 }
 
-/// Case E8: two constructors read different ranges, with or without a slash. Here there is one
-/// name.
 // E2
 #[test]
 fn catalogue_e8_locks_and_elections_share_one_queue_per_name() {

@@ -13,8 +13,6 @@ use crate::world::{Kind, LATENCY, Outcome};
 // T1
 const TEN: Duration = ms(9_898);
 
-/// Case K4: the deadline counts from the receipt of a keep-alive's reply, so the local view
-/// outlives the server's. Here it counts from the emission of the request, also for the grant.
 // E1, T1
 #[test]
 fn catalogue_k4_validity_counts_from_send_time() {
@@ -32,8 +30,6 @@ fn catalogue_k4_validity_counts_from_send_time() {
     w.end();
 }
 
-/// Case L3: the loss is a signal of the session, and each lock has to discover it. Here every
-/// holder is notified, by its client's clock.
 // T2
 #[test]
 fn catalogue_l3_every_holder_is_notified_of_session_loss() {
@@ -56,8 +52,6 @@ fn catalogue_l3_every_holder_is_notified_of_session_loss() {
     w.end();
 }
 
-/// Case L4: packets are dropped, the watch hangs for minutes, and so the loss is reported minutes
-/// late. Here the local deadline decides, and the holder is warned before it.
 // T2
 #[test]
 fn catalogue_l4_hung_watch_does_not_delay_loss() {
@@ -80,8 +74,6 @@ fn catalogue_l4_hung_watch_does_not_delay_loss() {
     w.end();
 }
 
-/// Case X1: the owner is a thread, but asynchronous code moves between threads. Here the owner is
-/// the acquisition's id, and the machine is `Send`.
 #[test]
 fn catalogue_x1_ownership_is_not_bound_to_thread() {
     fn moves<T: Send + Sync + 'static>() {}
@@ -95,7 +87,6 @@ fn catalogue_x1_ownership_is_not_bound_to_thread() {
     w.end();
 }
 
-/// Case X2: a token is constant or shared. Here every grant has a unique token and fence.
 #[test]
 fn catalogue_x2_every_grant_has_unique_token_and_fence() {
     let mut w = World::new(2);
@@ -115,8 +106,6 @@ fn catalogue_x2_every_grant_has_unique_token_and_fence() {
     w.end();
 }
 
-/// Case X3: with one token per process, every thread can enter. Here acquisitions of one client
-/// exclude each other, whatever their leases.
 // E7
 #[test]
 fn catalogue_x3_acquisitions_of_one_client_exclude_each_other() {
@@ -135,7 +124,6 @@ fn catalogue_x3_acquisitions_of_one_client_exclude_each_other() {
     w.end();
 }
 
-/// Case X4: setting a TTL disables the renewal. Here they are two settings.
 // H3
 #[test]
 fn catalogue_x4_ttl_does_not_disable_renewal() {

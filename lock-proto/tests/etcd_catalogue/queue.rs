@@ -6,8 +6,6 @@ use lock_proto::redis::{Acquire, ErrorClass, ServerError, Wait};
 use super::*;
 use crate::world::{Kind, Outcome};
 
-/// Case M1: a waiter whose lease has expired keeps watching its predecessor. Here it watches its
-/// own key as well, and queues again at once.
 // E4
 #[test]
 fn catalogue_m1_waiter_notices_loss_of_its_own_key() {
@@ -24,7 +22,6 @@ fn catalogue_m1_waiter_notices_loss_of_its_own_key() {
     w.end();
 }
 
-/// Case M1, with the key alone: it is deleted by hand while its lease lives.
 #[test]
 fn catalogue_m1_waiter_with_deleted_key_queues_again() {
     let mut w = World::new(3);
@@ -46,8 +43,6 @@ fn catalogue_m1_waiter_with_deleted_key_queues_again() {
     w.end();
 }
 
-/// Case M2: the history is compacted while a watch is broken, and events in between are never
-/// delivered. Here the client reads the queue after a broken watch.
 // E4, E5
 #[test]
 fn catalogue_m2_release_missed_by_broken_watch_is_read() {
@@ -63,8 +58,6 @@ fn catalogue_m2_release_missed_by_broken_watch_is_read() {
     w.end();
 }
 
-/// Case M2, with a watch that is rejected for good: the client reads the queue periodically, and a
-/// wait that ends leaves no key.
 #[test]
 fn catalogue_m2_queue_is_polled_without_watch() {
     let mut w = World::new(2);
@@ -82,8 +75,6 @@ fn catalogue_m2_queue_is_polled_without_watch() {
     w.end();
 }
 
-/// Case M3: a foreign key, or one of a lock with a longer name, is in the queue and blocks it for
-/// good. Here it is reported at once and left alone.
 // E2
 #[test]
 fn catalogue_m3_foreign_keys_in_queue_are_reported() {
@@ -103,7 +94,6 @@ fn catalogue_m3_foreign_keys_in_queue_are_reported() {
     }
 }
 
-/// Case M3: also for a client that is already waiting, once it is the next one before it.
 #[test]
 fn catalogue_m3_foreign_predecessor_of_waiter_is_reported() {
     let mut w = World::new(2);
@@ -121,7 +111,6 @@ fn catalogue_m3_foreign_predecessor_of_waiter_is_reported() {
     w.end();
 }
 
-/// Case M3: or once the key in between has gone.
 #[test]
 fn catalogue_m3_foreign_key_is_reported_once_key_between_is_gone() {
     let mut w = World::new(2);
@@ -139,8 +128,6 @@ fn catalogue_m3_foreign_key_is_reported_once_key_between_is_gone() {
     w.end();
 }
 
-/// Case M4: two lock objects of one session are one owner, and each unlock frees both. Here
-/// acquisitions of one client exclude each other, with one key between them.
 // E7
 #[test]
 fn catalogue_m4_locks_of_one_session_exclude_each_other() {
@@ -157,8 +144,6 @@ fn catalogue_m4_locks_of_one_session_exclude_each_other() {
     w.end();
 }
 
-/// Case M5: a waiter with a revoked session is granted the lock once its predecessor has left. Here
-/// the read that would prove the grant does not find its own key.
 // E4
 #[test]
 fn catalogue_m5_waiter_with_lost_key_is_granted_only_on_new_key() {
@@ -179,8 +164,6 @@ fn catalogue_m5_waiter_with_lost_key_is_granted_only_on_new_key() {
     w.end();
 }
 
-/// Case M6: even a correct lock does not protect another store against a paused holder. Guarded
-/// transactions fail once the key is lost, and the next fencing token is greater.
 // E8
 #[test]
 fn catalogue_m6_paused_holder_fails_by_guard_and_fence() {
@@ -201,8 +184,6 @@ fn catalogue_m6_paused_holder_fails_by_guard_and_fence() {
     w.end();
 }
 
-/// Case M7: a try loses and deletes its key, the delete fails, and the key becomes the owner later.
-/// Here a try creates a key only if the queue is empty.
 // A5, E3
 #[test]
 fn catalogue_m7_losing_try_leaves_no_key() {
@@ -220,7 +201,6 @@ fn catalogue_m7_losing_try_leaves_no_key() {
     w.end();
 }
 
-/// Case M7, with a lost reply: the key of the try is deleted, even if the first delete fails.
 #[test]
 fn catalogue_m7_unanswered_try_leaves_no_key() {
     for delete in [Outcome::Lost, Outcome::Unanswered, Outcome::Reset] {

@@ -6,8 +6,6 @@ use lock_proto::redis::{Acquire, Loss, Wait};
 use super::*;
 use crate::world::{Kind, LATENCY, Outcome};
 
-/// Case S1: a waiter's lease expires, and later it is granted the lock without a key. Here the end
-/// of the lease ends the attempt; the lock is granted with a new key on a live lease.
 // E4
 #[test]
 fn catalogue_s1_lock_is_not_granted_on_expired_lease() {
@@ -29,8 +27,6 @@ fn catalogue_s1_lock_is_not_granted_on_expired_lease() {
     w.end();
 }
 
-/// Case S1, with a pause: the read that proves ownership is in flight when the client is paused for
-/// longer than its lease. The end of the lease is handled before the reply.
 // E4, T2
 #[test]
 fn catalogue_s1_read_result_after_pause_does_not_grant() {
@@ -51,8 +47,6 @@ fn catalogue_s1_read_result_after_pause_does_not_grant() {
     w.end();
 }
 
-/// Case S2: a leader that does not know of its replacement revokes leases despite keep-alives. The
-/// watch of the own key reports the loss, long before the next keep-alive.
 // E9
 #[test]
 fn catalogue_s2_revoked_lease_is_noticed_before_next_keep_alive() {
@@ -68,8 +62,6 @@ fn catalogue_s2_revoked_lease_is_noticed_before_next_keep_alive() {
     w.end();
 }
 
-/// Case S3: a new leader restarts every lease with its full TTL, so a dead holder's key outlives
-/// its TTL. Only the store decides when it is gone, and clients do not poll meanwhile.
 #[test]
 fn catalogue_s3_takeover_is_timed_by_store() {
     let mut w = World::new(2);
@@ -88,7 +80,6 @@ fn catalogue_s3_takeover_is_timed_by_store() {
     w.end();
 }
 
-/// Case S4: a keep-alive for an expired lease gets a TTL of zero, not an error. That is a loss.
 // E1
 #[test]
 fn catalogue_s4_keep_alive_reply_without_positive_ttl_is_loss() {
@@ -105,8 +96,6 @@ fn catalogue_s4_keep_alive_reply_without_positive_ttl_is_loss() {
     }
 }
 
-/// Case S5: the worker is gone but its session lives on, and with it the lock. Here a lock with a
-/// dropped guard is released, and one that is not claimed is withdrawn.
 // H5
 #[test]
 fn catalogue_s5_abandoned_or_unclaimed_lock_is_released() {
@@ -124,8 +113,6 @@ fn catalogue_s5_abandoned_or_unclaimed_lock_is_released() {
     w.end();
 }
 
-/// Case S5, other form: a session on a foreign lease keeps that alive as well. Here a lease id that
-/// is taken is not used.
 // E1
 #[test]
 fn catalogue_s5_existing_lease_id_is_not_used() {
@@ -144,8 +131,6 @@ fn catalogue_s5_existing_lease_id_is_not_used() {
     assert!(!w.sent(0, Kind::Revoke).iter().any(|(_, request)| *request == Request::Revoke { lease: foreign }));
 }
 
-/// Case S6: a lock without a lease gets one from the server without keep-alives. Here every key is
-/// attached to a lease that the client created.
 // E1
 #[test]
 fn catalogue_s6_every_key_is_attached_to_own_lease() {
@@ -162,8 +147,6 @@ fn catalogue_s6_every_key_is_attached_to_own_lease() {
     w.end();
 }
 
-/// Case S7: a put without the lease detaches the key, and after a crash the lock is held for good.
-/// Here all puts attach it, and a key that another client has overwritten is attached again.
 // E6
 #[test]
 fn catalogue_s7_overwritten_key_is_reattached_to_its_lease() {
@@ -180,7 +163,6 @@ fn catalogue_s7_overwritten_key_is_reattached_to_its_lease() {
     assert!(w.store.keys.is_empty(), "it ends with its holder");
 }
 
-/// Case S7, other form: a client that ends leaves its lease behind. Here a shutdown revokes it.
 // E1, U2
 #[test]
 fn catalogue_s7_no_lease_is_left_behind() {
@@ -197,8 +179,6 @@ fn catalogue_s7_no_lease_is_left_behind() {
     assert!(w.store.leases.is_empty() && w.store.keys.is_empty());
 }
 
-/// Case S8: one timeout ends the keep-alives of the whole client, and closing it hangs. Here a
-/// failed keep-alive is repeated while the lease lives, and a shutdown is bounded.
 // H2, U2
 #[test]
 fn catalogue_s8_failed_keep_alive_is_repeated() {
@@ -233,7 +213,6 @@ fn lease_granted_late_is_renewed() {
     w.end();
 }
 
-/// Case S8: a wait for the lease is bounded, too.
 #[test]
 fn catalogue_s8_wait_without_session_times_out() {
     let mut w = World::new(1);

@@ -110,7 +110,7 @@ fn replica_address_comes_last() {
     drop(world.wait(&mut driver, waiting).unwrap());
 }
 
-/// The wake connection uses the address of the command connection, even if the name now resolves to another.
+/// The wake connection uses the command connection's address, even if the name has another now.
 #[test]
 fn wake_connection_uses_command_address() {
     let world = World::new();

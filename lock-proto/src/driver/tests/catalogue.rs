@@ -20,7 +20,6 @@ impl<T: Clone> Probe<T> {
     const IS_CLONE: bool = true;
 }
 
-/// Case C7: a guard's drop posts a message and returns, on any thread, even without a driver.
 // H4
 #[test]
 fn catalogue_c7_guard_drop_works_on_any_thread_and_without_driver() {
@@ -51,7 +50,6 @@ fn catalogue_c7_guard_drop_works_on_any_thread_and_without_driver() {
     thread::spawn(move || drop(guard)).join().unwrap();
 }
 
-/// Case C7: a release reports its outcome, and a shutdown drains the releases of dropped guards.
 // U1, U2
 #[test]
 fn catalogue_c7_shutdown_releases_dropped_guards() {
@@ -68,7 +66,6 @@ fn catalogue_c7_shutdown_releases_dropped_guards() {
     assert!(["a", "b", "c", "d"].iter().all(|name| !world.has_key(name)));
 }
 
-/// Case L2: "held" compares the clock at each call, and a loss is final.
 // T3
 #[test]
 fn catalogue_l2_is_held_compares_clock_at_each_call() {
@@ -88,7 +85,6 @@ fn catalogue_l2_is_held_compares_clock_at_each_call() {
     assert!(!guard.is_held());
 }
 
-/// Case U6: the result of the work and the outcome of the release are returned side by side.
 // H4
 #[test]
 fn catalogue_u6_output_and_release_are_returned_separately() {
@@ -107,7 +103,6 @@ fn catalogue_u6_output_and_release_are_returned_separately() {
     assert_eq!(done, Protected { output: Ok(42), release: Release::Expired });
 }
 
-/// Case X1: the guard is the owner and is `Send`, so any thread may release it (requirement H4).
 #[test]
 fn catalogue_x1_guard_moves_between_threads() {
     let world = World::new();
@@ -125,7 +120,6 @@ fn catalogue_x1_guard_moves_between_threads() {
     assert_eq!(world.wait(&mut driver, releasing), Release::Released);
 }
 
-/// Case X8: a guard cannot be cloned. Its observers can, and are notified of its end.
 // H4
 #[test]
 fn catalogue_x8_guard_is_not_clone() {
