@@ -8,7 +8,7 @@
 //! redis.cli(&["SET", "greeting", "hello"]);
 //! redis.kill();
 //! redis.restart();
-//! assert_eq!(redis.keys(), Vec::<String>::new(), "it keeps nothing unless told to");
+//! assert_eq!(redis.keys(), Vec::<String>::new(), "nothing is stored yet");
 //! ```
 //!
 //! Everything here panics with a clear message when it cannot do its work. A server that is missing

@@ -134,7 +134,7 @@ impl Rig {
     /// Acquires a lock and releases it.
     pub fn cycle(&mut self) {
         self.pass(Duration::from_micros(50));
-        self.client.acquire(self.now, &Acquire::new("invoice:42")).expect("a good wish");
+        self.client.acquire(self.now, &Acquire::new("invoice:42")).expect("a valid request");
         self.serve();
         let lock = self.granted_next();
         self.release(lock);
@@ -154,7 +154,7 @@ impl Line {
         let mut rig = Rig::ready();
         let request = Acquire::new("invoice:42");
         for _ in 0..=waiters {
-            rig.client.acquire(rig.now, &request).expect("a good wish");
+            rig.client.acquire(rig.now, &request).expect("a valid request");
         }
         rig.serve();
         let holder = rig.holder_next();
@@ -163,7 +163,7 @@ impl Line {
 
     /// Adds a waiter at the end of the queue, and cancels it.
     pub fn enter_and_leave(&mut self) {
-        let lock = self.rig.client.acquire(self.rig.now, &self.request).expect("a good wish");
+        let lock = self.rig.client.acquire(self.rig.now, &self.request).expect("a valid request");
         self.rig.serve();
         self.rig.client.abandon(self.rig.now, lock);
         self.rig.serve();
@@ -174,7 +174,7 @@ impl Line {
         self.rig.client.release(self.rig.now, self.holder).expect("held");
         self.rig.serve();
         self.holder = self.rig.holder_next();
-        self.rig.client.acquire(self.rig.now, &self.request).expect("a good wish");
+        self.rig.client.acquire(self.rig.now, &self.request).expect("a valid request");
         self.rig.serve();
     }
 }

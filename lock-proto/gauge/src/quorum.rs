@@ -24,7 +24,7 @@ impl Rig {
         let now = Instant::from_millis(1_000);
         let mut client =
             Client::new(now, Config::new(endpoints), ClientId::from_bits(1), 2).expect("five are a good number");
-        client.acquire(now, &Acquire::new("invoice:42")).expect("a good wish");
+        client.acquire(now, &Acquire::new("invoice:42")).expect("a valid request");
         let mut conns = Vec::new();
         while let Some(output) = client.poll_output() {
             let Output::Connect { conn, .. } = output else { panic!("connections first: {output:?}") };
@@ -80,7 +80,7 @@ impl Rig {
     /// Acquires a lock on all nodes and releases it.
     pub fn cycle(&mut self) {
         self.now = self.now + Duration::from_micros(50);
-        self.client.acquire(self.now, &Acquire::new("invoice:42")).expect("a good wish");
+        self.client.acquire(self.now, &Acquire::new("invoice:42")).expect("a valid request");
         self.give_back();
     }
 }

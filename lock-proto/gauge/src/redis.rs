@@ -28,7 +28,7 @@ impl Rig {
         let now = Instant::from_millis(1_000);
         let config = Config::new([endpoint]).fencing(fencing).max_locks(200_000);
         let mut client = Client::new(now, config, ClientId::from_bits(1), 2).expect("good settings");
-        let lock = client.acquire(now, &Acquire::new("warm-up")).expect("a good wish");
+        let lock = client.acquire(now, &Acquire::new("warm-up")).expect("a valid request");
         let Some(Output::Connect { conn, .. }) = client.poll_output() else { panic!("a connection first") };
         client.handle_connected(now, conn);
         let mut rig = Self { client, conn, now, fencing };
@@ -44,7 +44,7 @@ impl Rig {
 
     /// The first renewal asks for the server's identity. Extends once, to get that done.
     fn identify(&mut self) {
-        self.client.acquire(self.now, &Acquire::new("warm-up")).expect("a good wish");
+        self.client.acquire(self.now, &Acquire::new("warm-up")).expect("a valid request");
         self.write();
         self.client.handle_received(self.now, self.conn, self.granted());
         let lock = self.granted_next();
@@ -114,7 +114,7 @@ impl Rig {
     /// Acquires a lock and releases it.
     pub fn cycle(&mut self) {
         self.now = self.now + Duration::from_micros(50);
-        self.client.acquire(self.now, &Acquire::new("invoice:42")).expect("a good wish");
+        self.client.acquire(self.now, &Acquire::new("invoice:42")).expect("a valid request");
         self.write();
         self.client.handle_received(self.now, self.conn, self.granted());
         let lock = self.granted_next();
@@ -126,7 +126,7 @@ impl Rig {
 
     /// Acquires a lock and keeps it.
     fn hold(&mut self, name: String) {
-        self.client.acquire(self.now, &Acquire::new(name)).expect("a good wish");
+        self.client.acquire(self.now, &Acquire::new(name)).expect("a valid request");
         self.write();
         self.client.handle_received(self.now, self.conn, self.granted());
         self.granted_next();
@@ -191,18 +191,18 @@ pub fn turns() -> Box<dyn FnMut()> {
     const WAITERS: usize = 1_000;
     let mut rig = Rig::new(false);
     let request = Acquire::new("invoice:42");
-    rig.client.acquire(rig.now, &request).expect("a good wish");
+    rig.client.acquire(rig.now, &request).expect("a valid request");
     rig.write();
     rig.client.handle_received(rig.now, rig.conn, GRANTED);
     let mut holder = rig.granted_next();
     for _ in 0..WAITERS {
-        rig.client.acquire(rig.now, &request).expect("a good wish");
+        rig.client.acquire(rig.now, &request).expect("a valid request");
     }
     Box::new(move || {
         for _ in 0..1_000 {
             rig.client.release(rig.now, holder).expect("held");
             holder = rig.holder_next();
-            rig.client.acquire(rig.now, &request).expect("a good wish");
+            rig.client.acquire(rig.now, &request).expect("a valid request");
         }
     })
 }

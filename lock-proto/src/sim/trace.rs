@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn message_fate_is_recorded() {
+    fn message_delivery_is_recorded() {
         let mut on = Recorder::on(1, 1);
         let (a, b) = (Instant::from_millis(1), Instant::from_millis(2));
         let first = on.sent(a, Lane::Client(0), Lane::Node(0), || "SET".to_string());

@@ -86,7 +86,7 @@ async fn etcdctl_elect_shares_queue_with_client() {
     let mut observation = election.observe().unwrap();
     assert_eq!(in_time("nobody", observation.next()).await, Some(ElectionEvent::NoLeader));
     let listener = Etcdctl::start(&etcd, &["elect", "--listen", "board"]);
-    let mut heard = async |value: &str| {
+    let mut observed = async |value: &str| {
         loop {
             match in_time("a leader", observation.next()).await {
                 Some(ElectionEvent::Leader(leader)) => {
@@ -104,7 +104,7 @@ async fn etcdctl_elect_shares_queue_with_client() {
 
     let first = Etcdctl::start(&etcd, &["elect", "board", "one"]);
     let key = first.line();
-    assert_eq!((first.line().as_str(), heard("one").await), ("one", key.into()));
+    assert_eq!((first.line().as_str(), observed("one").await), ("one", key.into()));
     let standing = tokio::spawn(election.campaign("two"));
     wait_for("ours is in the queue", || etcd.keys_of("board/").len() == 2).await;
     let last = Etcdctl::start(&etcd, &["elect", "board", "three"]);
@@ -113,14 +113,14 @@ async fn etcdctl_elect_shares_queue_with_client() {
 
     first.interrupt();
     let mut leadership = in_time("elected", standing).await.unwrap().unwrap();
-    assert_eq!(heard("two").await, leadership.owner().unwrap().key);
+    assert_eq!(observed("two").await, leadership.owner().unwrap().key);
     in_time("proclaim", leadership.proclaim("zwei")).await.unwrap();
-    assert_eq!(heard("zwei").await, leadership.owner().unwrap().key);
+    assert_eq!(observed("zwei").await, leadership.owner().unwrap().key);
     assert!(last.has_no_output());
 
     let _ = in_time("resign", leadership.resign()).await;
     let key = last.line();
-    assert_eq!((last.line().as_str(), heard("three").await), ("three", key.into()));
+    assert_eq!((last.line().as_str(), observed("three").await), ("three", key.into()));
     last.interrupt();
     wait_for("nobody leads", || etcd.keys_of("board/").is_empty()).await;
     assert_eq!(in_time("nobody", election.leader()).await.unwrap(), None);

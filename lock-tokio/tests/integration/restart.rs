@@ -111,9 +111,9 @@ async fn acquire_in_flight_survives_restart() {
 async fn release_in_flight_is_repeated_after_restart() {
     let mut redis = Redis::builder().append_only().start();
     let client = with(config(&redis).release_within(TIMEOUT));
-    let (told, dropped) = (take(&client, "the result", LONG_TTL).await, take(&client, "dropped", LONG_TTL).await);
+    let (awaited, dropped) = (take(&client, "the result", LONG_TTL).await, take(&client, "dropped", LONG_TTL).await);
     redis.pause();
-    let releasing = tokio::spawn(told.release());
+    let releasing = tokio::spawn(awaited.release());
     drop(dropped);
     sleep(ms(20)).await;
     redis.kill();

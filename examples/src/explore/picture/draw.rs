@@ -192,7 +192,7 @@ impl Scene<'_> {
         let x = self.axis.x(until);
         let Message { label, sent, .. } = message;
         let (sender, receiver) = (self.servers.name(message.from), self.servers.name(message.to));
-        let tooltip = |fate: &str| format!("{sender} → {receiver}: {label}\nsent {sent}, {fate}");
+        let tooltip = |delivery: &str| format!("{sender} → {receiver}: {label}\nsent {sent}, {delivery}");
         match message.delivery {
             Delivery::Arrived(at) => {
                 let took = length(at.since(*sent));

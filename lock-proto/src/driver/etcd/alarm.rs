@@ -74,7 +74,7 @@ mod tests {
         assert!(!alarm.take(), "nobody was woken");
         waker.wake_by_ref();
         assert!(alarm.take(), "a task was woken by another");
-        assert!(!alarm.take(), "told once");
+        assert!(!alarm.take(), "woken once");
         waker.wake_by_ref();
         assert!(alarm.end(), "woken before the end is for the connection");
         assert_eq!(woken(), 0);

@@ -619,7 +619,7 @@ fn timeout_during_attempt_reports_silent_node() {
     let mut hub = Hub::new(1, |c| c);
     hub.acquire(0, want().wait(Wait::For(for_ms(100))));
     hub.at(100);
-    let [Event::Failed(Failure::TimedOut(report))] = &hub.take_events()[..] else { panic!("not told") };
+    let [Event::Failed(Failure::TimedOut(report))] = &hub.take_events()[..] else { panic!("no timeout") };
     assert_eq!((report.waited, &report.nodes[..]), (for_ms(100), &[Answer::Silent][..]));
 }
 

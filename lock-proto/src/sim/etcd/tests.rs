@@ -373,7 +373,7 @@ fn progress_is_sent_to_idle_watches_that_request_it() {
     assert_eq!((response.watch_id, response.header.unwrap().revision, response.events.len()), (1, 2, 0));
     b.put(0, "k", 0);
     b.outputs();
-    assert_eq!(b.pass(SECOND), vec![], "it has heard something");
+    assert_eq!(b.pass(SECOND), vec![], "something has arrived");
 }
 
 #[test]

@@ -197,5 +197,5 @@ fn every_request_gets_one_reply_and_every_watch_opens_after_faults() {
         open += world.watches.len();
         refused += before - world.watches.len();
     }
-    assert!(open > 300 && refused < 100, "{open} heard, {refused} refused");
+    assert!(open > 300 && refused < 100, "{open} opened, {refused} refused");
 }

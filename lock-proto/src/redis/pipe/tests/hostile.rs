@@ -22,7 +22,7 @@ fn dropped(mut rig: Rig, conn: ConnId, call: CallId, breach: Breach) {
     let expected = [PipeOutput::Disconnect(conn), PipeOutput::Down(why()), reply(call, Reply::Unknown(why()))];
     assert_eq!(rig.outputs(), expected);
     rig.receive(conn, b"+OK\r\n");
-    assert_eq!(rig.outputs(), [], "nothing is heard on a dropped connection");
+    assert_eq!(rig.outputs(), [], "a dropped connection has no output");
     let conn = rig.reopened();
     rig.pipe.handle_connected(rig.now, conn);
     rig.written(conn);

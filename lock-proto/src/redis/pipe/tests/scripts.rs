@@ -45,7 +45,7 @@ fn flushed_script_is_resent_ahead_of_unsent_requests() {
     let c = rig.send(take("c"));
     rig.receive(conn, NOSCRIPT);
     rig.receive(conn, NOSCRIPT);
-    assert_eq!(rig.outputs(), [], "nobody is told");
+    assert_eq!(rig.outputs(), [], "no output");
     let again = commands(&rig.written(conn));
     let names: Vec<[&str; 2]> = again.iter().map(|args| [&*args[0], args.get(3).map_or("", |key| key)]).collect();
     assert_eq!(names, [["EVAL", "a"], ["EVALSHA", "b"], ["SET", "NX"]], "in the old order, the source once");

@@ -186,7 +186,7 @@ fn refused_batch_falls_back_to_single_releases() {
         let calls = rig.released(conn, &["a", "b"]);
         let waiting = ["c", "d"].map(|name| rig.send(plain(name)));
         rig.receive(conn, format!("-{refusal}\r\n").as_bytes());
-        assert_eq!(rig.outputs(), [], "nobody is told");
+        assert_eq!(rig.outputs(), [], "no output");
         let (apart, together) =
             (["release a", "release b", "release c", "release d"], ["release a", "release b", "release-many c d"]);
         assert_eq!(rig.next(conn), if for_good { &apart[..] } else { &together }, "{refusal}");
