@@ -173,12 +173,13 @@ impl<H: Host> Links<H> for Connections<H> {
                     }
                     Input::Ended(fault) => {
                         goes_on = false;
+                        let error = connection.connect_error.as_ref().map(tracing::field::display);
                         if connection.was_up() {
                             tracing::warn!(%conn, server = server(), %fault, "connection lost");
                         } else if route.record_outcome(Some(*fault)) {
-                            tracing::warn!(%conn, server = server(), %fault, "cannot connect, retrying");
+                            tracing::warn!(%conn, server = server(), %fault, error, "cannot connect, retrying");
                         } else {
-                            tracing::debug!(%conn, server = server(), %fault, "still cannot connect");
+                            tracing::debug!(%conn, server = server(), %fault, error, "still cannot connect");
                         }
                     }
                     Input::Reply(..) | Input::Message(..) | Input::StreamEnded(..) => {}

@@ -10,6 +10,7 @@ use core::error::Error as _;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
+use std::io;
 
 use futures_channel::mpsc::{UnboundedSender, unbounded};
 use futures_util::Stream as _;
@@ -82,6 +83,8 @@ struct Opened {
 pub(super) struct Connection<H: Host> {
     clock: H::Clock,
     state: State<H>,
+    /// Why it could not be opened, in more words than the fault has.
+    pub(super) connect_error: Option<io::Error>,
     conn_state: Arc<ConnState>,
     inbox: Arc<Inbox>,
     outbox: Arc<Outbox>,
@@ -119,6 +122,7 @@ impl<H: Host> Connection<H> {
         Self {
             clock: host.clock(),
             state: State::Opening(Race::new(host, route)),
+            connect_error: None,
             conn_state: Arc::default(),
             inbox: Arc::default(),
             outbox: Arc::default(),
@@ -282,7 +286,10 @@ impl<H: Host> Connection<H> {
                     self.state = State::Open(stream);
                     self.begin();
                 }
-                Poll::Ready(Err(error)) => self.end(fault::of_connecting(&error)),
+                Poll::Ready(Err(error)) => {
+                    self.end(fault::of_connecting(&error));
+                    self.connect_error = Some(error);
+                }
             },
             State::Open(stream) => return self.inbox.fill(stream, cx),
             State::Ended => return false,

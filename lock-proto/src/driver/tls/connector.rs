@@ -155,7 +155,7 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Box<str>> {
 }
 
 fn new_builder() -> Result<ConfigBuilder<ClientConfig, rustls::WantsVerifier>, ConnectError> {
-    let provider = provider().ok_or(ConnectError::MissingFeature { feature: "tls-ring" })?;
+    let provider = provider().ok_or(ConnectError::MissingFeature { feature: "tls" })?;
     ClientConfig::builder_with_provider(provider.into())
         .with_safe_default_protocol_versions()
         .map_err(|error| ConnectError::Tls(error.to_string().into()))
