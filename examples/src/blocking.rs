@@ -30,7 +30,7 @@ use std::thread;
 
 use lock_proto::driver::BootClock;
 use lock_proto::redis::{self, Acquire, Config, Event, Failure, Grant, Loss, Output, Release};
-use lock_proto::{ClientId, ConfigError, ConnId, Instant, LockId, Misuse};
+use lock_proto::{ClientId, ConfigError, ConnId, Credentials, CredentialsRequest, Instant, LockId, Misuse};
 
 use socket::Socket;
 
@@ -286,6 +286,12 @@ impl Held {
     }
 }
 
+/// The content of the password file.
+fn password(request: &CredentialsRequest) -> Option<Credentials> {
+    let text = std::fs::read_to_string(&**request.login.password_file.as_ref()?).ok()?;
+    Some(Credentials::new(text.trim_end_matches(['\r', '\n'])))
+}
+
 impl Shared {
     fn locked(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -309,12 +315,17 @@ impl Shared {
     fn carry_out(self: &Arc<Self>, state: &mut State) {
         while let Some(output) = state.machine.poll_output() {
             match output {
-                Output::Connect { node, conn } => {
-                    let Some(endpoint) = state.machine.endpoint(node) else { continue };
-                    let target = endpoint.target.clone();
+                Output::Connect { conn, target, .. } => {
                     state.sockets.insert(conn, None);
                     let shared = Arc::clone(self);
                     thread::spawn(move || shared.serve(conn, &target));
+                }
+                Output::Credentials { conn, request } => {
+                    let shared = Arc::clone(self);
+                    thread::spawn(move || {
+                        let credentials = password(&request);
+                        shared.with_state(|state, now| state.machine.handle_credentials(now, conn, credentials));
+                    });
                 }
                 Output::Disconnect { conn } => {
                     if let Some(Some(socket)) = state.sockets.remove(&conn) {

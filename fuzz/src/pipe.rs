@@ -6,14 +6,15 @@ use std::time::Duration;
 use lock_proto::redis::{
     Backoff, Cause, Endpoint, Identity, Key, Limits, Pipe, PipeConfig, PipeOutput, Reply, Request, Retired,
 };
-use lock_proto::{CallId, ClientId, ConnId, Fault, Instant, NodeId, Role};
+use lock_proto::{CallId, ClientId, ConnId, Credentials, Fault, Instant, NodeId, Role};
 
-const URLS: [&str; 6] = [
+const URLS: [&str; 7] = [
     "redis://h",
     "redis://h?protocol=resp3",
     "redis://user:password@h/3?client_name=fuzz",
     "redis://user:password@h/3?client_name=fuzz&protocol=resp3",
     "redis://:password@h",
+    "redis://user@h?password_file=/run/secret",
     "redis+unix:///s?db=1",
 ];
 
@@ -139,6 +140,7 @@ impl World {
             node: NodeId::new(0),
             role: if how & 0x40 == 0 { Role::Commands } else { Role::Wake },
             server_info: how & 0x80 != 0,
+            request_credentials: false,
             connect_timeout: Duration::from_millis(300),
             request_timeout: Duration::from_millis(100),
             reconnect: Backoff::exponential(Duration::from_millis(10), Duration::from_millis(100)),
@@ -231,6 +233,12 @@ impl World {
                     assert!(self.newest < Some(conn), "connection ids grow");
                     self.old = self.newest.or(self.old);
                     self.newest = Some(conn);
+                }
+                // Every third time the host has none.
+                PipeOutput::Credentials(conn, _) => {
+                    self.serial += 1;
+                    let credentials = Credentials::new("password").valid_for(Duration::from_millis(self.serial % 200));
+                    self.pipe.handle_credentials(self.now, conn, Some(credentials).filter(|_| self.serial % 3 > 0));
                 }
                 PipeOutput::Disconnect(conn) => assert!(Some(conn) <= self.newest, "only what was opened is closed"),
                 PipeOutput::Reply { call, reply } => {

@@ -30,6 +30,9 @@ pub enum Fault {
     /// TLS failed.
     #[error(transparent)]
     Tls(#[from] TlsFault),
+    /// The host supplied no valid credentials in time.
+    #[error("there are no credentials to log in with")]
+    NoCredentials,
     /// The machine closed the connection because it is no longer needed.
     #[error("the connection is no longer needed")]
     NotNeeded,

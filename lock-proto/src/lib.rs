@@ -131,6 +131,7 @@ mod id;
 mod jitter;
 #[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
 pub mod lock;
+mod parameters;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "sim")]
@@ -143,10 +144,10 @@ pub use error::{ConfigError, Invalid, Misuse};
 pub use fault::{Breach, Fault};
 pub use id::{CallId, ClientId, ConnId, LockId, NodeId, Role};
 pub use lock::{
-    Acquire, Answer, Backoff, Blocked, ByteClient, Cause, DEFAULT_TTL, Drift, ElectionEvent, Elections, ErrorClass,
-    Event, Expiry, Failure, Fence, Grant, Leader, Loss, MAX_NAME, MAX_TTL, MIN_TTL, Machine, QueryId, Release, Renew,
-    Report, ServerError, Token, Wait,
+    Acquire, Answer, Backoff, Blocked, ByteClient, Cause, Credentials, CredentialsRequest, DEFAULT_TTL, Drift,
+    ElectionEvent, Elections, ErrorClass, Event, Expiry, Failure, Fence, Grant, Leader, Loss, MAX_NAME, MAX_TTL,
+    MIN_TTL, Machine, QueryId, Release, Renew, Report, ServerError, Token, Wait,
 };
 pub use time::Instant;
 pub use tls::{Tls, TlsFault};
-pub use url::{Secret, Target, UrlError};
+pub use url::{Login, Secret, Target, UrlError};

@@ -7,9 +7,6 @@
 //! [`Target::Tls`]: crate::Target::Tls
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
-
-use crate::url::{UrlError, decoded, shown};
 
 /// The TLS settings of a server: which certificates to trust and to show. Files are PEM and are
 /// named, not read.
@@ -22,75 +19,9 @@ pub struct Tls {
     pub identity: Option<(Box<str>, Box<str>)>,
     /// The name that the server's certificate must have. Default: the host of the URL.
     pub server_name: Option<Box<str>>,
-}
-
-/// The parameters of a URL that asks for TLS.
-pub(crate) const PARAMETERS: [&str; 4] = ["ca", "cert", "key", "server_name"];
-
-/// Collects the parameters of a URL.
-#[derive(Default)]
-pub(crate) struct Parameters {
-    values: [Option<Box<str>>; PARAMETERS.len()],
-}
-
-impl Parameters {
-    /// Reads one parameter. Returns false if it is not one of TLS.
-    pub(crate) fn read(&mut self, name: &str, value: &str) -> Result<bool, UrlError> {
-        for (known, place) in PARAMETERS.into_iter().zip(&mut self.values) {
-            if known == name {
-                let value = decoded(value, known)?;
-                if value.is_empty() {
-                    return Err(UrlError::EmptyParameter { name: known });
-                }
-                return match place.replace(value) {
-                    None => Ok(true),
-                    Some(_) => Err(UrlError::Twice { name: known }),
-                };
-            }
-        }
-        Ok(false)
-    }
-
-    /// Reads a whole query, of which nothing else may be a part.
-    pub(crate) fn read_all(query: &str, allowed: &'static str) -> Result<Tls, UrlError> {
-        let mut parameters = Self::default();
-        for parameter in query.split('&').filter(|_| !query.is_empty()) {
-            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            if !parameters.read(name, value)? {
-                return Err(UrlError::Parameter { name: shown(name), allowed });
-            }
-        }
-        parameters.finish()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.values.iter().all(Option::is_none)
-    }
-
-    pub(crate) fn finish(self) -> Result<Tls, UrlError> {
-        let [ca, cert, key, server_name] = self.values;
-        let identity = match (cert, key) {
-            (Some(cert), Some(key)) => Some((cert, key)),
-            (None, None) => None,
-            (Some(_), None) | (None, Some(_)) => return Err(UrlError::CertWithoutKey),
-        };
-        Ok(Tls { ca, identity, server_name })
-    }
-}
-
-impl Tls {
-    /// The parameters of the URL that has these settings.
-    pub(crate) fn parameters(&self) -> Vec<(&'static str, &str)> {
-        let [ca, cert, key, server_name] = PARAMETERS;
-        let identity = self.identity.as_ref();
-        let values = [
-            (ca, self.ca.as_deref()),
-            (cert, identity.map(|(cert, _)| &**cert)),
-            (key, identity.map(|(_, key)| &**key)),
-            (server_name, self.server_name.as_deref()),
-        ];
-        values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
-    }
+    /// Accept any certificate of the server: `#insecure` in the URL. Anybody on the network can then
+    /// read and change what is sent. A host refuses it unless its user also allowed it in the code.
+    pub insecure: bool,
 }
 
 /// Why TLS failed.
@@ -122,6 +53,9 @@ pub enum TlsFault {
     /// The peer does not speak TLS.
     #[error("the server does not speak TLS on this port; use its TLS port, or a URL without TLS")]
     NotTls,
+    /// The certificates of a server that was found later cannot be loaded. The log says why.
+    #[error("the certificates cannot be loaded")]
+    BadSettings,
     /// The server does not offer HTTP/2 over TLS, which etcd does.
     #[error("the server does not offer HTTP/2 over TLS; is this etcd's client port?")]
     NoHttp2,
@@ -149,6 +83,7 @@ impl TlsFault {
             | Self::CertificateRequired
             | Self::CertificateRefused
             | Self::NotTls
+            | Self::BadSettings
             | Self::NoHttp2 => true,
             Self::Closed | Self::TimedOut | Self::Handshake => false,
         }

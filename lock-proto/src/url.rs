@@ -73,6 +73,44 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// How a client logs in to a server. Empty for a server without users.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Login {
+    /// The user. On Redis, `None` is the default user.
+    pub username: Option<Box<str>>,
+    /// The password.
+    pub password: Option<Secret>,
+    /// File that contains the password. The host reads it again for each connection, so that it can
+    /// be replaced. A newline at its end does not count.
+    pub password_file: Option<Box<str>>,
+}
+
+impl Login {
+    /// A user with a password.
+    #[must_use]
+    pub fn new(username: &str, password: &str) -> Self {
+        Self { username: Some(username.into()), password: Some(Secret::new(password)), password_file: None }
+    }
+
+    /// Returns true if there is a user, and nothing to log in with.
+    pub(crate) const fn lacks_password(&self) -> bool {
+        self.username.is_some() && self.password.is_none() && self.password_file.is_none()
+    }
+
+    pub(crate) fn default_password(&mut self, password: &str) {
+        if self.password.is_none() && self.password_file.is_none() {
+            self.password = Some(Secret::new(password));
+        }
+    }
+
+    /// A password without a user.
+    #[must_use]
+    pub fn password(password: &str) -> Self {
+        Self { username: None, password: Some(Secret::new(password)), password_file: None }
+    }
+}
+
 /// An invalid URL. The message never shows a password: it does not repeat any part that may contain
 /// a login.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -96,7 +134,7 @@ pub enum UrlError {
     #[error("TLS over a unix socket is not supported: use redis+unix://, which never leaves the machine")]
     TlsUnix,
     /// A parameter of TLS on a URL without TLS.
-    #[error("the parameters ca, cert, key and server_name need a URL with TLS: {expected}")]
+    #[error("the parameters ca, cert, key and server_name, and `#insecure`, need a URL with TLS: {expected}")]
     TlsParameter {
         /// The schemes with TLS.
         expected: &'static str,
@@ -110,9 +148,6 @@ pub enum UrlError {
         /// Its name.
         name: &'static str,
     },
-    /// The fragment `#insecure`, which other clients understand.
-    #[error("`#insecure` is not supported: to trust a self-signed certificate, name its file with `ca=`")]
-    Insecure,
     /// A character is not allowed in a URL.
     #[error("the character at byte {at} of the URL must be percent-encoded: only visible ASCII characters are allowed")]
     Character {
@@ -137,10 +172,10 @@ pub enum UrlError {
     )]
     Login,
     /// The login has no password.
-    #[error("a login needs a password: user:password@ or :password@")]
+    #[error("a login needs a password: user:password@, :password@ or the parameter `password_file`")]
     NoPassword,
     /// The login lacks the user or the password, and both are required.
-    #[error("a login needs a user and a password: user:password@host")]
+    #[error("a login needs a user and a password: user:password@host, or the parameters `user` and `password_file`")]
     NoUser,
     /// The host is missing.
     #[error("the URL names no host: {expected}")]
@@ -169,9 +204,6 @@ pub enum UrlError {
     /// A cluster's URL has a path.
     #[error("the URL of a cluster has no path: a prefix for all names is a setting, `Config::prefix`")]
     Path,
-    /// A cluster's URL has parameters, and no TLS.
-    #[error("the URL of a cluster without TLS has no parameters (`?…`): they are settings of `Config`")]
-    Query,
     /// The URL has a fragment.
     #[error("a URL of a server has no fragment: write %23 for the character # itself")]
     Fragment,
@@ -229,19 +261,17 @@ pub(crate) fn parse_scheme<'a>(url: &'a str, expected: &'static str) -> Result<(
     Ok((scheme.to_ascii_lowercase(), rest))
 }
 
-pub(crate) type Login = (Option<Box<str>>, Option<Secret>);
-
 pub(crate) fn parse_login(login: &str) -> Result<Login, UrlError> {
-    let (user, password) = login.split_once(':').ok_or(UrlError::NoPassword)?;
-    if password.contains([':', '@', '[', ']']) || user.contains(['@', '[', ']']) {
+    let (user, password) = login.split_once(':').map_or((login, None), |(user, password)| (user, Some(password)));
+    if password.unwrap_or_default().contains([':', '@', '[', ']']) || user.contains(['@', '[', ']']) {
         return Err(UrlError::Login);
     }
-    if user.is_empty() && password.is_empty() {
+    if user.is_empty() && password.is_none_or(str::is_empty) {
         return Err(UrlError::NoPassword);
     }
     let user = decoded(user, "user")?;
-    let password = decoded(password, "password")?;
-    Ok(((!user.is_empty()).then_some(user), Some(Secret(password.into()))))
+    let password = password.map(|text| decoded(text, "password")).transpose()?.map(|text| Secret(text.into()));
+    Ok(Login { username: (!user.is_empty()).then_some(user), password, password_file: None })
 }
 
 /// Parses a host and a port, which is `default` if missing. `expected` shows URLs that have a host.
@@ -304,9 +334,13 @@ impl Target {
     }
 }
 
-/// What is wrong with a fragment.
-pub(crate) fn bad_fragment(rest: &str) -> UrlError {
-    if rest.ends_with("#insecure") { UrlError::Insecure } else { UrlError::Fragment }
+/// Splits off the fragment, and returns true if it is `#insecure`. There is no other.
+pub(crate) fn split_fragment(rest: &str) -> Result<(&str, bool), UrlError> {
+    match rest.split_once('#') {
+        None => Ok((rest, false)),
+        Some((rest, "insecure")) => Ok((rest, true)),
+        Some(_) => Err(UrlError::Fragment),
+    }
 }
 
 pub(crate) fn digits(text: &str) -> Option<u32> {

@@ -28,8 +28,7 @@ fn for_ms(n: u64) -> Duration {
 fn endpoint(n: u16) -> Endpoint {
     Endpoint {
         target: Target::Tcp { host: "127.0.0.1".into(), port: 7000 + n },
-        username: None,
-        password: None,
+        login: lock_proto::Login::default(),
         database: 0,
         client_name: None,
         protocol: Protocol::Resp2,
@@ -43,6 +42,7 @@ fn server(run_id: &str, uptime: u64) -> Result<ServerInfo, ServerError> {
         node: NodeId::new(0),
         role: Role::Commands,
         server_info: true,
+        request_credentials: false,
         connect_timeout: for_ms(1_000),
         request_timeout: for_ms(1_000),
         reconnect: Backoff::fixed(for_ms(10)),

@@ -10,7 +10,7 @@ use lock_proto::redis::{Client, Output};
 use lock_proto::sim::{Keep, Plan, RedisClient, Rule, Scenario, World};
 use lock_proto::{
     Acquire, ByteClient, ClientId, ConnId, DEFAULT_TTL, Drift, Event, Failure, Fault, Grant, Instant, LockId, Loss,
-    Machine, Misuse, NodeId, Release, Report, Role, Token, Wait,
+    Machine, Misuse, NodeId, Release, Report, Role, Target, Token, Wait,
 };
 
 const RETRY: Duration = Duration::from_millis(20);
@@ -124,7 +124,8 @@ impl Naive {
             self.connections += 1;
             let (node, generation) = (NodeId::new(0), self.connections);
             self.conn = Some(ConnId::new(node, Role::Commands, generation));
-            self.outputs.extend(self.conn.map(|conn| Output::Connect { node, conn }));
+            let target = Box::new(Target::Tcp { host: "node0".into(), port: 6379 });
+            self.outputs.extend(self.conn.map(|conn| Output::Connect { node, conn, target }));
         }
     }
 }

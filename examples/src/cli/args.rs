@@ -11,6 +11,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches, ValueEnum, value_parser};
 use clap_complete::Shell;
 use clap_mangen::Man;
+use lock_proto::driver::{Settings, StoreSettings};
 use lock_proto::redis::Wake;
 
 use super::{Usage, exit, print};
@@ -133,6 +134,24 @@ impl From<WakeMode> for Wake {
             WakeMode::Poll => Self::Poll,
         }
     }
+}
+
+/// Variable with the password for URLs that name none, so that it is on no command line.
+const PASSWORD_VARIABLE: &str = "LOCK_PASSWORD";
+
+/// The settings for these URLs, with the password of the environment.
+///
+/// # Errors
+///
+/// A URL is invalid. The error shows no password.
+pub(crate) fn parse_backends(urls: &[String]) -> Result<StoreSettings, Usage> {
+    let settings = Settings::parse(urls).map_err(|error| Usage(format!("--backend: {error}")))?.store;
+    let Ok(password) = std::env::var(PASSWORD_VARIABLE) else { return Ok(settings) };
+    Ok(match settings {
+        StoreSettings::Redis(config) => StoreSettings::Redis(config.default_password(&password)),
+        StoreSettings::Etcd(config) => StoreSettings::Etcd(config.default_password(&password)),
+        other => other,
+    })
 }
 
 /// The backends that were given, else those of `LOCK_BACKEND`, else a Redis server on this machine.

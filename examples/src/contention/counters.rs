@@ -5,7 +5,8 @@ use core::ops::Sub;
 use core::time::Duration;
 use std::net::ToSocketAddrs as _;
 
-use lock_proto::driver::Settings;
+use crate::cli::args::parse_backends;
+use lock_proto::driver::StoreSettings;
 use lock_proto::redis::{Endpoint, Target};
 use lock_testkit::{Connection, Value, http_get};
 
@@ -82,9 +83,9 @@ pub(super) enum Servers {
 impl Servers {
     /// Connects to these URLs. Skips invalid ones, which are reported elsewhere.
     pub(super) fn of(backends: &[String]) -> Self {
-        match Settings::parse(backends) {
-            Ok(Settings::Redis(config)) => Self::Redis(config.nodes().to_vec()),
-            Ok(Settings::Etcd(config)) => {
+        match parse_backends(backends) {
+            Ok(StoreSettings::Redis(config)) => Self::Redis(config.nodes().to_vec()),
+            Ok(StoreSettings::Etcd(config)) => {
                 let address = |target: &Target| address(target);
                 Self::Etcd(config.endpoints().iter().filter_map(|endpoint| address(&endpoint.target)).collect())
             }
@@ -109,8 +110,8 @@ fn address(target: &Target) -> Option<SocketAddr> {
 
 fn redis(node: &Endpoint) -> Option<ServerUsage> {
     let mut connection = Connection::open(address(&node.target)?, TIMEOUT).ok()?;
-    if let Some(password) = &node.password {
-        let user = node.username.as_deref().unwrap_or("default");
+    if let Some(password) = &node.login.password {
+        let user = node.login.username.as_deref().unwrap_or("default");
         connection.command(&["AUTH", user, password.expose()]).ok()?;
     }
     let mut info = |section| match connection.command(&["INFO", section]) {

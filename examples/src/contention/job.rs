@@ -4,10 +4,11 @@ use core::num::NonZeroUsize;
 use core::time::Duration;
 
 use clap::ValueEnum;
-use lock_proto::driver::Settings;
+use lock_proto::driver::StoreSettings;
 use lock_proto::redis::{Backoff, DEFAULT_TTL, MAX_TTL, Wake};
 
 use super::Failed;
+use crate::cli::args::parse_backends;
 use crate::cli::runtime::Runtime;
 use crate::cli::whole_seconds;
 
@@ -144,10 +145,9 @@ impl Job {
     }
 
     /// Returns the settings of each client.
-    pub(super) fn settings(&self) -> Result<Settings, Failed> {
-        let bad = |error: &dyn core::fmt::Display| Failed::usage(format_args!("--backend: {error}"));
-        let settings = match Settings::parse(&self.backends).map_err(|error| bad(&error))? {
-            Settings::Redis(config) => {
+    pub(super) fn settings(&self) -> Result<StoreSettings, Failed> {
+        let settings = match parse_backends(&self.backends).map_err(Failed::usage)? {
+            StoreSettings::Redis(config) => {
                 let config = if self.turns { config } else { config.handover_window(Duration::ZERO) };
                 let config = config
                     .poll(Backoff::fixed(self.poll))
@@ -156,13 +156,13 @@ impl Job {
                     .fencing(self.fence)
                     .quarantine(self.ttl.clamp(DEFAULT_TTL, MAX_TTL));
                 config.check().map_err(Failed::usage)?;
-                Settings::Redis(config)
+                StoreSettings::Redis(config)
             }
-            Settings::Etcd(config) => {
+            StoreSettings::Etcd(config) => {
                 let config = config.session_ttl(whole_seconds(self.ttl));
                 let config = if self.turns { config } else { config.handover_window(Duration::ZERO) };
                 config.check().map_err(Failed::usage)?;
-                Settings::Etcd(config)
+                StoreSettings::Etcd(config)
             }
             _ => return Err(Failed::usage("--backend: neither redis:// nor etcd://")),
         };

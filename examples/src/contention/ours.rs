@@ -51,7 +51,7 @@ pub(super) async fn warm_up(lock: &Lock) -> Result<(), Failed> {
 
 /// Creates the clients of a run. Call it on the runtime of the run.
 pub(super) fn clients(job: &Job) -> Result<Vec<Client>, Failed> {
-    let client = |_| job.runtime.client(job.settings()?).map_err(Failed::usage);
+    let client = |_| job.runtime.client(job.settings()?.into()).map_err(Failed::usage);
     (0..job.connections()).map(client).collect()
 }
 

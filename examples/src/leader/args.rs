@@ -5,9 +5,10 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
 use clap::Parser;
+use lock_proto::driver::StoreSettings;
 use lock_proto::etcd::Config;
 
-use crate::cli::args::{self, Line, time};
+use crate::cli::args::{self, Line, parse_backends, time};
 use crate::cli::{Usage, usage, whole_seconds};
 
 /// Elections on etcd.
@@ -110,8 +111,10 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, default_backend: O
         (Some(_), None, false) => return usage("--candidate VALUE or --observe is missing: how to take part"),
     };
     let default = default_backend.map(str::trim).filter(|url| !url.is_empty()).unwrap_or(DEFAULT_BACKEND);
-    let mut config = Config::parse(backends.first().map_or(default, String::as_str))
-        .map_err(|error| Usage(format!("--backend: {error}")))?;
+    let url = backends.first().map_or(default, String::as_str);
+    let StoreSettings::Etcd(mut config) = parse_backends(&[url.to_owned()])? else {
+        return usage("--backend: elections need etcd: etcd://host[:port][,host[:port]...]");
+    };
     if let Some(ttl) = ttl.or_else(|| (role == Role::Demo).then_some(DEMO_TTL)) {
         config = config.session_ttl(whole_seconds(ttl));
     }

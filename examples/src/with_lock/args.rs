@@ -6,11 +6,11 @@ use std::os::unix::ffi::OsStringExt as _;
 
 use clap::{Parser, ValueEnum};
 use lock_proto::Target;
-use lock_proto::driver::Settings;
+use lock_proto::driver::StoreSettings;
 use lock_proto::redis::{self, Backoff, DEFAULT_TTL, Wait};
 
 use super::child;
-use crate::cli::args::{self, Line, WakeMode, backends_or_default, time};
+use crate::cli::args::{self, Line, WakeMode, backends_or_default, parse_backends, time};
 use crate::cli::runtime::Runtime;
 use crate::cli::{Usage, usage, whole_seconds};
 
@@ -116,7 +116,7 @@ enum Grace {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Driven {
     /// A task on an async runtime.
-    ByTask(Runtime, Settings),
+    ByTask(Runtime, StoreSettings),
     /// Threads and `std::net`, see [`crate::blocking`]. Redis only: HTTP/2 needs an async runtime.
     ByThreads(redis::Config),
 }
@@ -181,11 +181,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
         return usage("no command after --");
     }
     let backends = backends_or_default(options.backends, default_backends);
-    // The error does not contain a password.
-    let settings = Settings::parse(&backends).map_err(|error| Usage(format!("--backend: {error}")))?;
+    let settings = parse_backends(&backends)?;
     let ttl = match settings {
-        Settings::Etcd(_) => whole_seconds(options.ttl),
-        Settings::Redis(_) | _ => options.ttl,
+        StoreSettings::Etcd(_) => whole_seconds(options.ttl),
+        StoreSettings::Redis(_) | _ => options.ttl,
     };
     let grace = match options.grace {
         Grace::Time(time) => time,
@@ -196,24 +195,24 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
         return usage(format!("--grace must be between 0s and half the TTL ({:?}), it is {grace:?}", ttl / 2));
     }
     let driven = match (settings, options.runtime.of_tasks()) {
-        (Settings::Etcd(_), None) => {
+        (StoreSettings::Etcd(_), None) => {
             return usage(
                 "--runtime: blocking is for redis:// alone: etcd speaks HTTP/2, which this program has only on \
                  tokio, smol and async-std: use one of these",
             );
         }
         // The lock has the TTL of the session: a killed process leaves only its lease behind.
-        (Settings::Etcd(config), Some(runtime)) => {
+        (StoreSettings::Etcd(config), Some(runtime)) => {
             let config = config.session_ttl(ttl);
             config.check().map_err(|error| Usage(error.to_string()))?;
-            Driven::ByTask(runtime, config.into())
+            Driven::ByTask(runtime, StoreSettings::Etcd(config))
         }
-        (Settings::Redis(config), runtime) => {
+        (StoreSettings::Redis(config), runtime) => {
             let quarantine = options.quarantine.unwrap_or_else(|| ttl.clamp(DEFAULT_TTL, redis::MAX_TTL));
             let config = config.poll(Backoff::fixed(options.poll)).wake(options.wake.into()).quarantine(quarantine);
             config.check().map_err(|error| Usage(error.to_string()))?;
             match runtime {
-                Some(runtime) => Driven::ByTask(runtime, config.into()),
+                Some(runtime) => Driven::ByTask(runtime, StoreSettings::Redis(config)),
                 None if config.nodes().iter().any(|node| matches!(node.target, Target::Tls { .. })) => {
                     return usage("--runtime: blocking is without TLS: use tokio, smol or async-std");
                 }

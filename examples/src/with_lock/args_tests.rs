@@ -24,7 +24,7 @@ fn defaults_match_contract() {
     assert_eq!(args.grace, Duration::from_secs(10) / 3);
     let config = redis::Config::parse("redis://127.0.0.1:6379").unwrap();
     let config = config.poll(Backoff::fixed(Duration::from_millis(50))).wake(Wake::Notify);
-    assert_eq!(args.driven, Driven::ByTask(Runtime::Tokio, config.into()));
+    assert_eq!(args.driven, Driven::ByTask(Runtime::Tokio, StoreSettings::Redis(config)));
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn backend_option_overrides_environment() {
     let list = Some(" redis://a redis://b  redis://c ");
     let nodes = |line: &[&str]| match parse(line.iter().map(OsString::from), list) {
         Ok(Parsed::Run(args)) => match args.driven {
-            Driven::ByTask(_, Settings::Redis(config)) => config.nodes().len(),
+            Driven::ByTask(_, StoreSettings::Redis(config)) => config.nodes().len(),
             other @ (Driven::ByTask(..) | Driven::ByThreads(_)) => panic!("{other:?}"),
         },
         other => panic!("{other:?}"),
@@ -68,7 +68,7 @@ fn etcd_session_ttl_is_rounded_up_to_whole_seconds() {
         let ttl = Duration::from_secs(seconds);
         assert_eq!((args.ttl, args.grace), (ttl, ttl / 3));
         let config = lock_proto::etcd::Config::parse(url).unwrap().session_ttl(ttl);
-        assert_eq!(args.driven, Driven::ByTask(Runtime::Smol, config.into()));
+        assert_eq!(args.driven, Driven::ByTask(Runtime::Smol, StoreSettings::Etcd(config)));
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::mpsc::Sender;
 use std::thread;
 
 use lock_proto::driver::etcd::OwnerKeyExt as _;
-use lock_proto::driver::{Client, ConnectError, Guard, Settings};
+use lock_proto::driver::{Client, ConnectError, Guard, StoreSettings};
 use lock_proto::redis::{Release, Wait};
 use smol::channel::{Receiver, bounded};
 use smol::future::or;
@@ -28,14 +28,14 @@ impl LockHandle for TaskHandle {
 
 pub(super) fn start(
     runtime: Runtime,
-    settings: Settings,
+    settings: StoreSettings,
     args: &Args,
     events: Sender<MainEvent>,
 ) -> Box<dyn LockHandle> {
     let (stop, stopped) = bounded(1);
     let args = args.clone();
     thread::spawn(move || {
-        let session = async { acquire_and_hold(runtime.client(settings), &args, &events, &stopped).await };
+        let session = async { acquire_and_hold(runtime.client(settings.into()), &args, &events, &stopped).await };
         let end = match runtime {
             Runtime::Tokio => match tokio::runtime::Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime.block_on(session),

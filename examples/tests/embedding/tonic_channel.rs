@@ -64,10 +64,9 @@ impl Embedded {
     fn run_outputs(&mut self) {
         while let Some(output) = self.machine.poll_output() {
             match output {
-                Output::Connect { node, conn } => {
-                    let Target::Tcp { host, port } = &self.machine.endpoint(node).unwrap().target else {
-                        panic!("no TCP")
-                    };
+                Output::Credentials { conn, .. } => unreachable!("{conn}: the settings have no password file"),
+                Output::Connect { conn, endpoint, .. } => {
+                    let Target::Tcp { host, port } = &endpoint.target else { panic!("no TCP") };
                     let endpoint = Endpoint::from_shared(format!("http://{host}:{port}")).unwrap();
                     let endpoint = endpoint.http2_keep_alive_interval(PING);
                     let completions_sender = self.completions_sender.clone();

@@ -51,7 +51,10 @@ impl Rig {
                 }
                 Output::Event { lock, event } => self.events.push_back((lock, event)),
                 Output::Open { .. } | Output::Close { .. } => {}
-                Output::Disconnect { .. } | Output::Election { .. } | Output::Stopped { .. } => {
+                Output::Credentials { .. }
+                | Output::Disconnect { .. }
+                | Output::Election { .. }
+                | Output::Stopped { .. } => {
                     panic!("unexpected: {output:?}")
                 }
             }

@@ -29,6 +29,7 @@ impl Rig {
             node,
             role: Role::Commands,
             server_info: false,
+            request_credentials: false,
             connect_timeout: Duration::from_secs(1),
             request_timeout: Duration::from_secs(1),
             reconnect: Backoff::fixed(Duration::from_secs(1)),

@@ -1,15 +1,17 @@
 //! The addresses of a server, and the order in which the driver tries them.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
 use super::connect::ConnectError;
+use super::settings::HostSettings;
 #[cfg(feature = "tls")]
-use super::tls::Connector;
+use super::tls::{Connector, TlsSettings};
 use crate::fault::Fault;
+use crate::id::NodeId;
 use crate::url::Target;
 
 /// Where a [`Host`](super::Host) connects to.
@@ -52,27 +54,83 @@ pub(super) enum Found<'a> {
     Name { host: &'a str, port: u16 },
 }
 
+/// The routes to the servers of a client, by node.
+#[derive(Debug)]
+pub(super) struct Routes {
+    routes: BTreeMap<NodeId, Route>,
+    #[cfg(feature = "tls")]
+    tls: TlsSettings,
+}
+
+impl Routes {
+    /// Loads the certificates of all servers, so that errors in the settings come early.
+    pub(super) fn new<'a>(
+        targets: impl IntoIterator<Item = &'a Target>,
+        settings: &HostSettings,
+        http2: bool,
+    ) -> Result<Self, ConnectError> {
+        #[cfg(not(feature = "tls"))]
+        let _ = (settings, http2);
+        let mut routes = Self {
+            routes: BTreeMap::new(),
+            #[cfg(feature = "tls")]
+            tls: TlsSettings { http2, ..settings.tls.clone() },
+        };
+        for (index, target) in (0..).zip(targets) {
+            routes.set(NodeId::new(index), target)?;
+        }
+        Ok(routes)
+    }
+
+    /// Sets where a node is now. Its route stays if that has not changed.
+    // N8
+    pub(super) fn set(&mut self, node: NodeId, target: &Target) -> Result<&mut Route, ConnectError> {
+        let new = match self.routes.get(&node) {
+            Some(route) if route.target == *target => None,
+            #[cfg(feature = "tls")]
+            _ => Some(Route::new(target.clone(), &self.tls)?),
+            #[cfg(not(feature = "tls"))]
+            _ => Some(Route::new(target.clone())?),
+        };
+        let route = self.routes.entry(node).or_insert_with(|| Route::plain(target.clone()));
+        if let Some(new) = new {
+            *route = new;
+        }
+        Ok(route)
+    }
+
+    pub(super) fn get_mut(&mut self, node: NodeId) -> Option<&mut Route> {
+        self.routes.get_mut(&node)
+    }
+}
+
 impl Route {
-    /// `http2` is negotiated over TLS.
-    pub(super) fn new(target: Target, http2: bool) -> Result<Self, ConnectError> {
-        #[cfg(feature = "tls")]
+    #[cfg(feature = "tls")]
+    fn new(target: Target, settings: &TlsSettings) -> Result<Self, ConnectError> {
         let connector = match &target {
-            Target::Tls { host, tls, .. } => Some(Connector::load(tls, host, http2)?),
+            Target::Tls { host, tls, .. } => Some(Connector::new(tls, host, settings)?),
             Target::Tcp { .. } | Target::Unix { .. } => None,
         };
-        #[cfg(not(feature = "tls"))]
-        if let Target::Tls { .. } = target {
-            let _ = http2;
-            return Err(ConnectError::MissingFeature { feature: "tls" });
+        Ok(Self { connector, ..Self::plain(target) })
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn new(target: Target) -> Result<Self, ConnectError> {
+        match target {
+            Target::Tls { .. } => Err(ConnectError::MissingFeature { feature: "tls" }),
+            Target::Tcp { .. } | Target::Unix { .. } => Ok(Self::plain(target)),
         }
-        Ok(Self {
+    }
+
+    pub(super) const fn plain(target: Target) -> Self {
+        Self {
             target,
             last: Vec::new(),
             current: None,
             failure: None,
             #[cfg(feature = "tls")]
-            connector,
-        })
+            connector: None,
+        }
     }
 
     pub(super) fn find(&self) -> Found<'_> {
@@ -137,7 +195,7 @@ mod tests {
     }
 
     fn name() -> Route {
-        Route::new(Target::Tcp { host: "name".into(), port: 1 }, false).unwrap()
+        Route::plain(Target::Tcp { host: "name".into(), port: 1 })
     }
 
     #[test]
@@ -167,9 +225,24 @@ mod tests {
     }
 
     #[test]
+    fn route_stays_until_address_of_node_changes() {
+        // N8
+        let target = |host: &str| Target::Tcp { host: host.into(), port: 1 };
+        let mut routes = Routes::new([&target("a"), &target("b")], &HostSettings::default(), false).unwrap();
+        let node = NodeId::new(1);
+        let address = Address::Tcp("1.1.1.1:1".parse().unwrap());
+        routes.get_mut(node).unwrap().current = Some(address.clone());
+        assert_eq!(routes.set(node, &target("b")).unwrap().current, Some(address));
+        let moved = routes.set(node, &target("c")).unwrap();
+        assert_eq!((&moved.target, &moved.current), (&target("c"), &None));
+        assert_eq!(routes.get_mut(NodeId::new(0)).unwrap().target, target("a"));
+        assert_eq!(routes.set(NodeId::new(7), &target("new")).unwrap().target, target("new"));
+    }
+
+    #[test]
     fn ip_addresses_need_no_resolver() {
         for (host, is_name) in [("127.0.0.1", false), ("::1", false), ("localhost", true), ("fe80::1%eth0", true)] {
-            let route = Route::new(Target::Tcp { host: host.into(), port: 6379 }, false).unwrap();
+            let route = Route::plain(Target::Tcp { host: host.into(), port: 6379 });
             assert_eq!(matches!(route.find(), Found::Name { .. }), is_name, "{host}");
         }
     }

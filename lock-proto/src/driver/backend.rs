@@ -15,6 +15,7 @@ use core::task::{Context, Poll};
 use super::client::Client;
 use super::connect::{ConnectError, identity};
 use super::host::Host;
+use super::settings::Settings;
 use crate::id::ClientId;
 use crate::url::{UrlError, parse_scheme, shown};
 
@@ -24,11 +25,11 @@ use crate::url::{UrlError, parse_scheme, shown};
 /// A module has `parse`, `start` and `Driver`.
 macro_rules! stores {
     ($($(#[$doc:meta])* $name:ident, $feature:literal, $module:ident($config:ty), $schemes:pat, $public:literal;)*) => {
-        /// The settings of a client, for one of the stores. Credentials are a part of them.
+        /// The settings of a client's machine, for one of the stores.
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         #[must_use = "settings do nothing until they are given to `connect`"]
-        pub enum Settings {
+        pub enum StoreSettings {
             $($(#[$doc])* #[cfg(feature = $feature)] $name($config),)*
         }
 
@@ -36,10 +37,20 @@ macro_rules! stores {
             #[cfg(feature = $feature)]
             impl From<$config> for Settings {
                 fn from(config: $config) -> Self {
-                    Self::$name(config)
+                    StoreSettings::$name(config).into()
                 }
             }
         )*
+
+        impl StoreSettings {
+            pub(super) fn request_credentials(&mut self) {
+                match self {
+                    $(#[cfg(feature = $feature)] Self::$name(config) => config.request_credentials = true,)*
+                    #[allow(unreachable_patterns, reason = "there may be no store")]
+                    _ => {}
+                }
+            }
+        }
 
         /// All stores, including those that were not compiled in.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,9 +74,9 @@ macro_rules! stores {
                 }
             }
 
-            fn parse(self, urls: &[&str]) -> Result<Settings, ConnectError> {
+            fn parse(self, urls: &[&str]) -> Result<StoreSettings, ConnectError> {
                 match self {
-                    $(#[cfg(feature = $feature)] Self::$name => super::$module::parse(urls).map(Settings::$name),)*
+                    $(#[cfg(feature = $feature)] Self::$name => super::$module::parse(urls).map(StoreSettings::$name),)*
                     #[allow(unreachable_patterns, reason = "no feature may be missing")]
                     store => Err(ConnectError::MissingFeature { feature: store.feature() }),
                 }
@@ -105,11 +116,11 @@ macro_rules! stores {
             id: ClientId,
             seed: u64,
         ) -> Result<(Client, Driver<H>), ConnectError> {
-            match settings {
+            match settings.store {
                 $(
                     #[cfg(feature = $feature)]
-                    Settings::$name(config) => {
-                        let (client, event_loop) = super::$module::start(host, config, id, seed)?;
+                    StoreSettings::$name(config) => {
+                        let (client, event_loop) = super::$module::start(host, config, settings.host, id, seed)?;
                         Ok((client, Driver(Kind::$name(event_loop))))
                     }
                 )*
@@ -129,14 +140,8 @@ stores! {
 /// For messages. Includes the stores that are not built in: their own error names the feature.
 const SCHEMES: &str = "redis://, rediss://, valkey://, redis+unix://, etcds:// or etcd://";
 
-impl Settings {
-    /// The default settings for the servers that the URLs name: `redis://…` once or an odd number
-    /// of times, or `etcd://…` once.
-    ///
-    /// # Errors
-    ///
-    /// A URL is invalid, the URLs cannot be combined, or the store was not compiled in.
-    pub fn parse<I>(urls: I) -> Result<Self, ConnectError>
+impl StoreSettings {
+    pub(super) fn parse<I>(urls: I) -> Result<Self, ConnectError>
     where
         I: IntoIterator<Item: AsRef<str>>,
     {
@@ -194,7 +199,7 @@ mod tests {
     #[test]
     fn redis_urls_form_quorum_and_invalid_urls_are_rejected() {
         let settings = Settings::parse(["redis://a", "redis://b", "redis://c"]).unwrap();
-        assert!(matches!(settings, Settings::Redis(config) if config.is_quorum()));
+        assert!(matches!(settings.store, StoreSettings::Redis(config) if config.is_quorum()));
         for (url, word) in [("redis://a?ca=x", "rediss://"), ("mysql://a", "or etcd://"), ("a", "no scheme")] {
             let error = error(&[url]);
             assert!(error.contains(word), "{error}");

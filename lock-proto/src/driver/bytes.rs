@@ -14,19 +14,22 @@ use std::io;
 use futures_io::{AsyncRead, AsyncWrite};
 
 use super::acquire_error::Servers;
-use super::address::Route;
+use super::address::Routes;
 use super::client::Client;
 use super::connect::ConnectError;
+use super::credentials::CredentialRequests;
 use super::engine::{Engine, Notification};
 use super::event_loop::{EventLoop, Links};
 use super::fault;
 use super::host::Host;
 use super::race::Race;
+use super::settings::HostSettings;
 use super::shared::{Batch, Shared};
 use super::stream::Stream;
 use crate::id::{ClientId, ConnId, NodeId, Role};
 use crate::lock::{ByteClient, Machine, Output};
 use crate::time::Instant;
+use crate::tls::TlsFault;
 
 /// Reads from one connection in one iteration, so that a fast server does not hold up the timers
 /// and the other connections.
@@ -41,15 +44,22 @@ pub(super) type ByteLoop<H, C> = EventLoop<H, Sockets<H, C>>;
 pub(super) fn start<H: Host, C: ByteClient + Send + 'static>(
     host: H,
     client: C,
+    settings: HostSettings,
     id: ClientId,
     servers: Servers,
 ) -> Result<(Client, ByteLoop<H, C>), ConnectError> {
-    let target = |index| client.target(NodeId::new(index)).cloned();
-    let routes = (0..).map_while(target).map(|target| Route::new(target, false)).collect::<Result<_, _>>()?;
+    let targets = (0..).map_while(|index| client.target(NodeId::new(index)));
+    let routes = Routes::new(targets, &settings, false)?;
     let engine = ByteEngine { client, duties: Vec::new(), wrong_servers: Vec::new(), open: Vec::new() };
     let shared = Shared::new(id, servers, host.clock(), engine);
-    let sockets =
-        Sockets { routes, conns: Vec::new(), duties: Vec::new(), buffer: vec![0; BUFFER].into(), client: PhantomData };
+    let sockets = Sockets {
+        routes,
+        credentials: CredentialRequests::new(settings),
+        conns: Vec::new(),
+        duties: Vec::new(),
+        buffer: vec![0; BUFFER].into(),
+        client: PhantomData,
+    };
     Ok((Client::new(shared.clone()), EventLoop::new(host, shared, sockets)))
 }
 
@@ -83,7 +93,10 @@ impl<C: ByteClient + Send + 'static> Engine for ByteEngine<C> {
         loop {
             match self.client.poll_output()? {
                 Output::Event { lock, event } => return Some(Notification::Lock(lock, event)),
-                duty @ (Output::Connect { .. } | Output::Disconnect { .. } | Output::Stopped { .. }) => {
+                duty @ (Output::Connect { .. }
+                | Output::Credentials { .. }
+                | Output::Disconnect { .. }
+                | Output::Stopped { .. }) => {
                     if let Output::Disconnect { conn } = duty
                         && self.client.is_wrong_server(conn)
                     {
@@ -104,8 +117,8 @@ impl<C: ByteClient + Send + 'static> Engine for ByteEngine<C> {
 
 /// The connections.
 pub(super) struct Sockets<H: Host, C> {
-    /// One for each node.
-    routes: Vec<Route>,
+    routes: Routes,
+    credentials: CredentialRequests,
     conns: Vec<Conn<H>>,
     duties: Vec<Output>,
     buffer: Box<[u8]>,
@@ -139,15 +152,23 @@ impl<H: Host, C: ByteClient + Send + 'static> Links<H> for Sockets<H, C> {
             core::mem::take(&mut core.engine.wrong_servers)
         });
         for node in wrong_servers {
-            if let Some(route) = self.routes.get_mut(node.index()) {
+            if let Some(route) = self.routes.get_mut(node) {
                 route.avoid_current();
             }
         }
         let mut stopped = false;
         for duty in self.duties.drain(..) {
             match duty {
-                Output::Connect { node, conn } => {
-                    let Some(route) = self.routes.get(node.index()) else { continue };
+                Output::Connect { node, conn, target } => {
+                    let route = match self.routes.set(node, &target) {
+                        Ok(route) => route,
+                        Err(error) => {
+                            tracing::error!(%conn, server = %target, %error, "cannot connect");
+                            let fault = TlsFault::BadSettings.into();
+                            shared.drive(batch, |core, now| core.engine.client.handle_disconnected(now, conn, fault));
+                            continue;
+                        }
+                    };
                     let opening = match (&route.current, conn.role()) {
                         // The same server, whatever else the name leads to.
                         (Some(address), Role::Wake) => Race::to(address.clone()),
@@ -155,8 +176,10 @@ impl<H: Host, C: ByteClient + Send + 'static> Links<H> for Sockets<H, C> {
                     };
                     self.conns.push(Conn { id: conn, state: State::Opening(opening) });
                 }
+                Output::Credentials { conn, request } => self.credentials.begin(host, conn, *request),
                 Output::Disconnect { conn } => {
-                    let route = self.routes.get_mut(conn.node().index());
+                    self.credentials.cancel(conn);
+                    let route = self.routes.get_mut(conn.node());
                     if let (Some(own), Some(route)) = (self.conns.iter_mut().find(|own| own.id == conn), route)
                         && let State::Opening(race) = &mut own.state
                     {
@@ -179,6 +202,10 @@ impl<H: Host, C: ByteClient + Send + 'static> Links<H> for Sockets<H, C> {
 
     fn poll(&mut self, host: &H, shared: &Shared<ByteEngine<C>>, batch: &mut Batch, cx: &mut Context<'_>) -> bool {
         let mut busy = false;
+        while let Some((conn, credentials)) = self.credentials.poll(cx) {
+            shared.drive(batch, |core, now| core.engine.client.handle_credentials(now, conn, credentials));
+            busy = true;
+        }
         for place in 0..self.conns.len() {
             busy |= self.poll_conn(place, host, shared, batch, cx);
         }
@@ -196,10 +223,12 @@ impl<H: Host, C: ByteClient + Send + 'static> Links<H> for Sockets<H, C> {
 
     fn clear(&mut self) {
         self.conns.clear();
+        self.credentials.clear();
     }
 
     fn leak(&mut self) {
         core::mem::forget(core::mem::take(&mut self.conns));
+        self.credentials.leak();
     }
 }
 
@@ -215,7 +244,7 @@ impl<H: Host, C: ByteClient + Send + 'static> Sockets<H, C> {
     ) -> bool {
         let Some(conn) = self.conns.get_mut(place) else { return false };
         let id = conn.id;
-        let Some(route) = self.routes.get_mut(id.node().index()) else { return false };
+        let Some(route) = self.routes.get_mut(id.node()) else { return false };
         let ended = match &mut conn.state {
             State::Closed => return false,
             State::Opening(race) => match race.poll(host, route, shared.now(), cx) {
@@ -258,6 +287,7 @@ impl<H: Host, C: ByteClient + Send + 'static> Sockets<H, C> {
             }
         };
         conn.state = State::Closed;
+        self.credentials.cancel(id);
         shared.drive(batch, |core, now| {
             core.engine.open.retain(|own| own.conn != id);
             core.engine.client.handle_disconnected(now, id, ended);

@@ -21,6 +21,7 @@ pub(super) fn of_connecting(error: &io::Error) -> Fault {
         | Fault::TimedOut
         | Fault::Protocol(_)
         | Fault::Backlog
+        | Fault::NoCredentials
         | Fault::NotNeeded) => fault,
     }
 }

@@ -24,7 +24,7 @@ use super::clock::Clock;
 /// has no name and must be boxed.
 ///
 /// Methods that are added later have a default, so a host keeps compiling. Credentials are not
-/// asked of the host: they are a part of the [settings](super::Settings).
+/// asked of the host: their source is a part of the [settings](super::Settings).
 pub trait Host: 'static {
     /// The clock.
     type Clock: Clock;
@@ -55,8 +55,7 @@ pub trait Host: 'static {
     fn sleep(&self, time: Duration) -> Self::Sleep;
 
     /// Reads a file. The default blocks the task; a runtime with a thread pool for blocking work
-    /// overrides it. For what a store keeps in files, such as certificates; the stores so far need
-    /// none.
+    /// overrides it. For certificates and passwords in files.
     fn read_file(&self, path: &Path) -> Pin<Box<dyn Future<Output = io::Result<Vec<u8>>> + Send>> {
         Box::pin(ready(std::fs::read(path)))
     }

@@ -72,6 +72,7 @@ mod bytes;
 mod client;
 mod clock;
 mod connect;
+mod credentials;
 mod election;
 mod engine;
 #[cfg(feature = "grpc")]
@@ -89,6 +90,7 @@ mod race;
 #[cfg(feature = "redis")]
 mod redis;
 mod resign;
+mod settings;
 mod shared;
 mod stream;
 #[cfg(all(test, feature = "sim"))]
@@ -99,7 +101,7 @@ pub mod tls;
 
 pub use acquire_error::{AcquireError, AcquireErrorKind};
 pub use address::Address;
-pub use backend::{Driver, Settings, connect};
+pub use backend::{Driver, StoreSettings, connect};
 pub use client::Client;
 pub use clock::{BootClock, Clock};
 pub use connect::ConnectError;
@@ -111,3 +113,4 @@ pub use observer::Observer;
 pub use outcome::Shutdown;
 pub use query::Observation;
 pub use resign::{LeadError, LeadershipEnd, ResignHandle, StopSignal};
+pub use settings::Settings;

@@ -8,6 +8,7 @@ use super::client::Client;
 use super::clock::Clock as _;
 use super::connect::ConnectError;
 use super::host::Host;
+use super::settings::HostSettings;
 use crate::id::{ClientId, NodeId};
 use crate::lock::ByteClient as _;
 use crate::redis::{self, Config, Endpoint, scheme};
@@ -24,11 +25,12 @@ pub(super) fn parse(urls: &[&str]) -> Result<Config, ConnectError> {
 pub(super) fn start<H: Host>(
     host: H,
     config: Config,
+    settings: HostSettings,
     id: ClientId,
     seed: u64,
 ) -> Result<(Client, Driver<H>), ConnectError> {
     let client = redis::Client::new(host.clock().now(), config, id, seed)?;
     let server = |target: &Target| format!("{}{target}", scheme(target)).into();
     let servers = (0..).map_while(|index| client.target(NodeId::new(index)).map(server)).collect();
-    bytes::start(host, client, id, servers)
+    bytes::start(host, client, settings, id, servers)
 }

@@ -13,7 +13,7 @@ use super::url::Endpoint;
 use crate::error::{ConfigError, Misuse};
 use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, LockId, NodeId};
-use crate::lock::{self, Acquire, Elections, QueryId, Transport};
+use crate::lock::{self, Acquire, Credentials, Elections, QueryId, Transport};
 use crate::time::Instant;
 
 /// All locks and elections of one client, and its connection to the cluster.
@@ -32,6 +32,10 @@ impl Transport for Etcd {
 
     fn disconnected(channel: &mut Channel, now: Instant, conn: ConnId, why: Fault) {
         channel.handle_disconnected(now, conn, why);
+    }
+
+    fn credentials(channel: &mut Channel, now: Instant, conn: ConnId, credentials: Option<Credentials>) {
+        channel.handle_credentials(now, conn, credentials);
     }
 
     fn links_timeout(channel: &mut Channel, now: Instant) {

@@ -1,6 +1,5 @@
 //! Settings of an etcd client, and their checks.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -8,7 +7,7 @@ use super::channel::ChannelConfig;
 use super::url::{self, Endpoint};
 use crate::error::ConfigError;
 use crate::lock::{self, DAY, check_targets};
-use crate::url::{Secret, UrlError};
+use crate::url::{Login, UrlError};
 
 /// Maximum number of endpoints of a client.
 pub const MAX_ENDPOINTS: usize = 15;
@@ -24,7 +23,7 @@ pub type Config = lock::Config<Settings>;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     pub(crate) endpoints: Vec<Endpoint>,
-    pub(crate) user: Option<(Box<str>, Secret)>,
+    pub(crate) login: Login,
     pub(crate) session_ttl: Duration,
     pub(crate) watch_own_after: Option<Duration>,
     pub(crate) watch_quiet: Duration,
@@ -36,7 +35,7 @@ impl Config {
     pub fn new(endpoints: impl IntoIterator<Item = Endpoint>) -> Self {
         let store = Settings {
             endpoints: endpoints.into_iter().collect(),
-            user: None,
+            login: Login::default(),
             session_ttl: Duration::from_secs(10),
             watch_own_after: None,
             watch_quiet: Duration::from_secs(10),
@@ -50,7 +49,8 @@ impl Config {
     ///
     /// The scheme may also be `http`, as in the URLs that etcd itself writes. With TLS it is
     /// `etcds` or `https`, and the parameters `ca`, `cert`, `key` and `server_name` may follow, see
-    /// [`Tls`](crate::Tls). The default port is 2379. IPv6 addresses are written in brackets.
+    /// [`Tls`](crate::Tls). The login may also be in the parameters `user`, `password` and
+    /// `password_file`, see [`Login`]. The default port is 2379. IPv6 addresses are written in brackets.
     /// Special characters in user and password are percent-encoded. Anything that is not
     /// understood is an error.
     ///
@@ -66,15 +66,24 @@ impl Config {
     ///
     /// [`UrlError`] names what is wrong and what is allowed instead.
     pub fn parse(url: &str) -> Result<Self, UrlError> {
-        let (endpoints, user) = url::parse(url)?;
+        let (endpoints, login) = url::parse(url)?;
         let mut config = Self::new(endpoints);
-        config.store.user = user;
+        config.store.login = login;
         Ok(config)
     }
 
     /// Sets the user that logs in. Default: no login, for a cluster without authentication.
     pub fn user(mut self, name: &str, password: &str) -> Self {
-        self.store.user = Some((name.into(), Secret::new(password)));
+        self.store.login = Login::new(name, password);
+        self
+    }
+
+    /// Sets the password of the user in the URL if the URL has none, such as one from the
+    /// environment. Does nothing without a user.
+    pub fn default_password(mut self, password: &str) -> Self {
+        if self.store.login.username.is_some() {
+            self.store.login.default_password(password);
+        }
         self
     }
 
@@ -114,8 +123,9 @@ impl Config {
     /// Returns the settings that a [`Channel`](super::Channel) needs.
     pub fn channel(&self) -> ChannelConfig {
         ChannelConfig {
-            endpoints: self.store.endpoints.len() as u16,
-            user: self.store.user.clone(),
+            endpoints: self.store.endpoints.clone(),
+            login: self.store.login.clone(),
+            request_credentials: self.request_credentials,
             connect_timeout: self.connect_timeout,
             request_timeout: self.request_timeout,
             watch_quiet: self.store.watch_quiet,
@@ -131,8 +141,11 @@ impl Config {
     ///
     /// Returns an error for the first setting that is out of range, with the allowed range.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let Settings { endpoints, session_ttl, watch_own_after, watch_quiet, recheck, .. } = &self.store;
+        let Settings { endpoints, login, session_ttl, watch_own_after, watch_quiet, recheck, .. } = &self.store;
         check_targets(endpoints.iter().take(MAX_ENDPOINTS).map(|endpoint| &endpoint.target))?;
+        if !self.request_credentials && login.lacks_password() {
+            return Err(UrlError::NoUser.into());
+        }
         let (least, held) = (Duration::from_millis(10), watch_own_after.unwrap_or(Duration::ZERO));
         let durations = [
             ("session_ttl", *session_ttl, MIN_SESSION_TTL, MAX_SESSION_TTL),
@@ -162,7 +175,7 @@ mod tests {
     #[test]
     fn defaults_are_valid() {
         assert_eq!(config().check(), Ok(()));
-        assert_eq!(config().channel().endpoints, 1);
+        assert_eq!(config().channel().endpoints.len(), 1);
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! Outputs of the client to its host.
 
+use alloc::boxed::Box;
+
 use super::rpc::{Rpc, RpcId, StreamId, StreamSend};
+use super::url::Endpoint;
 use crate::id::{ConnId, LockId, NodeId};
-use crate::lock::{ElectionEvent, Event, QueryId};
+use crate::lock::{CredentialsRequest, ElectionEvent, Event, QueryId};
 use crate::url::Secret;
 
 /// What the host must do, in order. The enum is exhaustive, so that no host misses a new variant.
@@ -15,10 +18,22 @@ pub enum Output {
     /// Open an HTTP/2 connection, then report `handle_connected` or `handle_disconnected`. Resolve
     /// the host name again each time. The host pings an idle connection to detect a dead peer.
     Connect {
-        /// The member to connect to: see `Client::endpoint`.
+        /// The member to connect to.
         node: NodeId,
         /// The id of the new connection.
         conn: ConnId,
+        /// The member's address now.
+        endpoint: Box<Endpoint>,
+    },
+    /// Supply credentials for this connection by `handle_credentials`. If the same connection
+    /// requests again, only the latest request counts. Occurs only with
+    /// [`Config::request_credentials`](super::Config::request_credentials) or a
+    /// [`password_file`](crate::Login::password_file).
+    Credentials {
+        /// The connection.
+        conn: ConnId,
+        /// What is requested.
+        request: Box<CredentialsRequest>,
     },
     /// Close this connection, or stop opening it, with all its calls and streams. Report nothing.
     Disconnect {

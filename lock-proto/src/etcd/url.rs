@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
-use crate::tls;
-use crate::url::{Secret, Target, UrlError, bad_fragment, parse_host, parse_login, parse_scheme, shown};
+use crate::parameters::Parameters;
+use crate::url::{Login, Target, UrlError, parse_host, parse_login, parse_scheme, shown, split_fragment};
 
 const DEFAULT_PORT: u16 = 2379;
 const SCHEMES: &str = "etcd://, etcds://, http:// or https://";
@@ -56,10 +56,10 @@ impl fmt::Display for Endpoint {
     }
 }
 
-pub(super) type Parsed = (Vec<Endpoint>, Option<(Box<str>, Secret)>);
+pub(super) type Parsed = (Vec<Endpoint>, Login);
 
 /// Parses `etcd://[user:password@]host[:port][,host[:port]…]`, also with `http`, as etcd itself
-/// writes its URLs. With TLS the scheme is `etcds` or `https`, and there may be parameters.
+/// writes its URLs. With TLS the scheme is `etcds` or `https`.
 pub(super) fn parse(url: &str) -> Result<Parsed, UrlError> {
     let (scheme, rest) = parse_scheme(url, SCHEMES)?;
     let tls = match scheme.as_str() {
@@ -73,33 +73,31 @@ pub(super) fn parse(url: &str) -> Result<Parsed, UrlError> {
     if rest.contains('@') {
         return Err(UrlError::Login);
     }
-    let user = match login.map(parse_login) {
-        Some(Ok((Some(user), Some(password)))) if !password.expose().is_empty() => Some((user, password)),
-        Some(Ok(_) | Err(UrlError::NoPassword)) => return Err(UrlError::NoUser),
-        Some(Err(error)) => return Err(error),
-        None => None,
-    };
-    if rest.contains('#') {
-        return Err(bad_fragment(rest));
-    }
-    let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
-    let tls = match (tls, query) {
-        (true, query) => Some(tls::Parameters::read_all(query.unwrap_or_default(), "ca, cert, key and server_name")?),
-        (false, None) => None,
-        (false, Some(_)) => return Err(UrlError::Query),
-    };
+    let no_user = |error| if error == UrlError::NoPassword { UrlError::NoUser } else { error };
+    let before_hosts = login.map(parse_login).transpose().map_err(no_user)?.unwrap_or_default();
+    let (rest, insecure) = split_fragment(rest)?;
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    // First, because a password with a raw `?` would be parsed as parameters.
+    let mut endpoints = places.split(',').map(Endpoint::parse).collect::<Result<Vec<_>, _>>()?;
     if !matches!(path, "" | "/") {
         return Err(UrlError::Path);
     }
-    let endpoint = |place| {
-        let mut endpoint = Endpoint::parse(place)?;
-        if let Some(tls) = &tls {
-            endpoint.target = endpoint.target.with_tls(tls.clone());
-        }
-        Ok(endpoint)
+    let allowed = match tls {
+        true => "user, password, password_file, ca, cert, key and server_name",
+        false => "user, password and password_file",
     };
-    let endpoints = places.split(',').map(endpoint).collect::<Result<_, _>>()?;
-    Ok((endpoints, user))
+    let parameters = Parameters::read_all(query, allowed)?;
+    if let Some(tls) = parameters.tls(tls, insecure, "etcds:// or https://")? {
+        for Endpoint { target, .. } in &mut endpoints {
+            *target = target.clone().with_tls(tls.clone());
+        }
+    }
+    let login = parameters.login(before_hosts).map_err(no_user)?;
+    let empty = login.password.as_ref().is_some_and(|password| password.expose().is_empty());
+    if empty || (login.username.is_none() && login != Login::default()) {
+        return Err(UrlError::NoUser);
+    }
+    Ok((endpoints, login))
 }
 
 #[cfg(test)]

@@ -1,5 +1,8 @@
 //! Clients of stores that speak a byte protocol, such as Redis.
 
+use alloc::boxed::Box;
+
+use super::credentials::CredentialsRequest;
 use super::event::Event;
 use super::machine::Machine;
 use crate::id::{ConnId, LockId, NodeId};
@@ -53,6 +56,19 @@ pub enum Output {
         node: NodeId,
         /// The id of the new connection.
         conn: ConnId,
+        /// The server's address now. It may differ from that of an earlier connection.
+        target: Box<Target>,
+    },
+    /// Supply credentials for this connection by
+    /// [`handle_credentials`](Machine::handle_credentials). If the same connection requests again,
+    /// only the latest request counts. Occurs only with
+    /// [`Config::request_credentials`](super::Config::request_credentials) or a
+    /// [`password_file`](crate::Login::password_file).
+    Credentials {
+        /// The connection.
+        conn: ConnId,
+        /// What is requested.
+        request: Box<CredentialsRequest>,
     },
     /// Close this connection, or stop opening it. Nothing needs to be reported.
     Disconnect {

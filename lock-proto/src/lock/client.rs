@@ -6,6 +6,7 @@ use core::hash::Hash;
 use core::time::Duration;
 
 use super::config::Config;
+use super::credentials::Credentials;
 use super::election::Elections;
 use super::hub::Locks;
 use super::machine::Machine;
@@ -28,6 +29,8 @@ pub trait Transport: Store {
     fn connected(links: &mut Self::Links, now: Instant, conn: ConnId);
     /// The connection could not be opened, or has ended.
     fn disconnected(links: &mut Self::Links, now: Instant, conn: ConnId, why: Fault);
+    /// The host supplies credentials for the connection.
+    fn credentials(links: &mut Self::Links, now: Instant, conn: ConnId, credentials: Option<Credentials>);
     /// Does the work of the connections that is due.
     fn links_timeout(links: &mut Self::Links, now: Instant);
     /// Returns the next deadline of the connections and its reason.
@@ -129,6 +132,10 @@ impl<S: Transport> Machine for Client<S> {
 
     fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault) {
         self.input(now, |links, now| S::disconnected(links, now, conn, why));
+    }
+
+    fn handle_credentials(&mut self, now: Instant, conn: ConnId, credentials: Option<Credentials>) {
+        self.input(now, |links, now| S::credentials(links, now, conn, credentials));
     }
 
     fn handle_timeout(&mut self, now: Instant) {

@@ -23,6 +23,7 @@ pub struct Config<T> {
     pub(crate) handover_window: Duration,
     pub(crate) reconnect: Backoff,
     pub(crate) max_locks: u32,
+    pub(crate) request_credentials: bool,
     pub(crate) store: T,
 }
 
@@ -44,6 +45,7 @@ impl<T> Config<T> {
             handover_window: Duration::from_millis(100),
             reconnect: Backoff::exponential(Duration::from_millis(10), Duration::from_secs(1)),
             max_locks: 1_000_000,
+            request_credentials: false,
             store,
         }
     }
@@ -104,6 +106,14 @@ impl<T> Config<T> {
     /// How many locks may be held or waited for at once. Default: one million.
     pub const fn max_locks(mut self, limit: u32) -> Self {
         self.max_locks = limit;
+        self
+    }
+
+    /// Whether the client requests credentials from its host for each connection, instead of the
+    /// password in its settings. Default: false. The driver sets this when it is given a source of
+    /// credentials.
+    pub const fn request_credentials(mut self, on: bool) -> Self {
+        self.request_credentials = on;
         self
     }
 

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use super::credentials::Credentials;
 use super::election::Elections;
 use super::request::Acquire;
 use super::tuning::Drift;
@@ -62,6 +63,10 @@ pub trait Machine {
 
     /// The connection could not be opened, or has ended. Optional after `Disconnect`.
     fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault);
+
+    /// The host supplies the credentials that the client requested for this connection; `None` if
+    /// it has none, in which case the client requests them again later.
+    fn handle_credentials(&mut self, _now: Instant, _conn: ConnId, _credentials: Option<Credentials>) {}
 
     /// Does the work that is due. Early, late and repeated calls are harmless.
     fn handle_timeout(&mut self, now: Instant);

@@ -1,5 +1,6 @@
 //! The complete Redis client: hub and connections, bytes in and bytes out.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::config::Config;
@@ -15,7 +16,7 @@ use crate::error::ConfigError;
 use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, NodeId, Role};
 use crate::jitter::mix;
-use crate::lock::{self, ByteClient, Cause, ErrorClass, Output, ServerError, Transport};
+use crate::lock::{self, ByteClient, Cause, Credentials, ErrorClass, Output, ServerError, Transport};
 use crate::time::{Instant, soonest};
 use crate::url::Target;
 
@@ -68,6 +69,12 @@ impl Transport for Redis {
         }
     }
 
+    fn credentials(links: &mut Vec<Link>, now: Instant, conn: ConnId, credentials: Option<Credentials>) {
+        if let Some(pipe) = pipe(links, conn) {
+            pipe.handle_credentials(now, conn, credentials);
+        }
+    }
+
     fn links_timeout(links: &mut Vec<Link>, now: Instant) {
         for link in links {
             for pipe in [&mut link.commands, &mut link.wake] {
@@ -106,6 +113,10 @@ impl Transport for Redis {
     }
 }
 
+fn connect(pipe: &Pipe, conn: ConnId) -> Output {
+    Output::Connect { node: conn.node(), conn, target: Box::new(pipe.config().endpoint.target.clone()) }
+}
+
 fn pipe(links: &mut [Link], conn: ConnId) -> Option<&mut Pipe> {
     Some(links.get_mut(conn.node().index())?.pipe_mut(conn.role()))
 }
@@ -127,6 +138,7 @@ impl Client {
                 node: NodeId::new(index as u16),
                 role,
                 server_info: config.is_quorum() && role == Role::Commands,
+                request_credentials: config.request_credentials,
                 connect_timeout: config.connect_timeout,
                 request_timeout: config.request_timeout,
                 reconnect: config.reconnect,
@@ -203,7 +215,8 @@ impl Client {
         let link = &mut self.links[index];
         while let Some(output) = link.commands.poll_output() {
             match output {
-                PipeOutput::Connect(conn) => self.out.push_back(Output::Connect { node, conn }),
+                PipeOutput::Connect(conn) => self.out.push_back(connect(&link.commands, conn)),
+                PipeOutput::Credentials(conn, request) => self.out.push_back(Output::Credentials { conn, request }),
                 PipeOutput::Disconnect(conn) => self.out.push_back(Output::Disconnect { conn }),
                 PipeOutput::Up(hello) => {
                     link.listener.commands_up();
@@ -238,7 +251,8 @@ impl Client {
         while let Some(output) = link.wake.poll_output() {
             link.changed = true;
             match output {
-                PipeOutput::Connect(conn) => self.out.push_back(Output::Connect { node, conn }),
+                PipeOutput::Connect(conn) => self.out.push_back(connect(&link.wake, conn)),
+                PipeOutput::Credentials(conn, request) => self.out.push_back(Output::Credentials { conn, request }),
                 PipeOutput::Disconnect(conn) => self.out.push_back(Output::Disconnect { conn }),
                 PipeOutput::Up(hello) => link.listener.connected(hello.client_id),
                 PipeOutput::Down(_) => link.listener.disconnected(&mut events),

@@ -90,6 +90,14 @@ impl Config {
         Ok(Self::new([Endpoint::parse(url)?]))
     }
 
+    /// Sets the password of the servers whose URL names none, such as one from the environment.
+    pub fn default_password(mut self, password: &str) -> Self {
+        for Endpoint { login, .. } in &mut self.store.nodes {
+            login.default_password(password);
+        }
+        self
+    }
+
     /// Whether every grant carries a fencing token. Default: true. A quorum never issues one.
     pub const fn fencing(mut self, on: bool) -> Self {
         self.store.fencing = on;
@@ -162,6 +170,9 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         let Settings { nodes, round_timeout, poll, quarantine, .. } = &self.store;
         let count = nodes.len();
+        if !self.request_credentials && nodes.iter().any(|node| node.login.lacks_password()) {
+            return Err(UrlError::NoPassword.into());
+        }
         if count == 0 || count.is_multiple_of(2) || count > MAX_NODES {
             return Err(ConfigError::NodeCount { given: count, max: MAX_NODES });
         }

@@ -225,6 +225,7 @@ mod tests {
                     node: NodeId::new(0),
                     role,
                     server_info: false,
+                    request_credentials: false,
                     connect_timeout: ms(2_000),
                     request_timeout: ms(500),
                     reconnect: Backoff::default(),

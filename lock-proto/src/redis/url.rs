@@ -6,10 +6,10 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
-use crate::tls;
+use crate::parameters::{Parameters, shown_parameters};
 use crate::url::{
-    Encoded, MAX_CLIENT_NAME, MAX_DATABASE, Secret, Target, UrlError, bad_fragment, decoded, digits, parse_host,
-    parse_login, parse_scheme, shown,
+    Encoded, Login, MAX_CLIENT_NAME, MAX_DATABASE, Target, UrlError, decoded, digits, parse_host, parse_login,
+    parse_scheme, shown, split_fragment,
 };
 
 /// Address and login of one server.
@@ -17,10 +17,8 @@ use crate::url::{
 pub struct Endpoint {
     /// The server's address.
     pub target: Target,
-    /// User for `AUTH`; `None` for the default user.
-    pub username: Option<Box<str>>,
-    /// Password for `AUTH`.
-    pub password: Option<Secret>,
+    /// User and password for `AUTH`.
+    pub login: Login,
     /// Number for `SELECT`.
     pub database: u32,
     /// Name for `CLIENT SETNAME`.
@@ -50,9 +48,10 @@ impl Endpoint {
     ///
     /// The default port is 6379 and the default database 0. An IPv6 address must be in brackets.
     /// The parameters are `client_name`, the name shown by `CLIENT LIST`; `protocol`, which is
-    /// `resp2` (default) or `resp3`; for a unix socket `db`, its database; and with TLS `ca`,
-    /// `cert`, `key` and `server_name`, see [`Tls`](crate::Tls). Anything else is rejected, because
-    /// a lock in the wrong place protects nothing.
+    /// `resp2` (default) or `resp3`; `user`, `password` and `password_file`, see [`Login`]; for a
+    /// unix socket `db`, its database; and with TLS `ca`, `cert`, `key` and `server_name`, see
+    /// [`Tls`](crate::Tls). The fragment `#insecure` is that of [`Tls`](crate::Tls). Anything else
+    /// is rejected, because a lock in the wrong place protects nothing.
     ///
     /// ```
     /// use lock_proto::redis::Endpoint;
@@ -87,10 +86,8 @@ impl Endpoint {
         if visible.contains('@') {
             return Err(UrlError::Login);
         }
-        let (username, password) = login.map_or(Ok((None, None)), parse_login)?;
-        if rest.contains('#') {
-            return Err(bad_fragment(rest));
-        }
+        let before_host = login.map(parse_login).transpose()?.unwrap_or_default();
+        let (rest, insecure) = split_fragment(rest)?;
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
         let mut endpoint = Self {
             target: if unix {
@@ -98,8 +95,7 @@ impl Endpoint {
             } else {
                 parse_host(place, DEFAULT_PORT, "redis://host, redis://host:port")?
             },
-            username,
-            password,
+            login: Login::default(),
             database: 0,
             client_name: None,
             protocol: Protocol::default(),
@@ -111,21 +107,20 @@ impl Endpoint {
             };
         }
         let parameters = endpoint.read_parameters(query, unix, tls)?;
-        if tls {
-            endpoint.target = endpoint.target.with_tls(parameters.finish()?);
-        } else if !parameters.is_empty() {
-            return Err(UrlError::TlsParameter { expected: "rediss:// or valkeys://" });
+        if let Some(tls) = parameters.tls(tls, insecure, "rediss:// or valkeys://")? {
+            endpoint.target = endpoint.target.with_tls(tls);
         }
+        endpoint.login = parameters.login(before_host)?;
         Ok(endpoint)
     }
 
-    fn read_parameters(&mut self, query: &str, unix: bool, tls: bool) -> Result<tls::Parameters, UrlError> {
+    fn read_parameters(&mut self, query: &str, unix: bool, tls: bool) -> Result<Parameters, UrlError> {
         let allowed = match (unix, tls) {
-            (true, _) => "db, client_name and protocol",
-            (false, false) => "client_name and protocol",
-            (false, true) => "ca, cert, key, server_name, client_name and protocol",
+            (true, _) => "user, password, password_file, db, client_name and protocol",
+            (false, false) => "user, password, password_file, client_name and protocol",
+            (false, true) => "user, password, password_file, ca, cert, key, server_name, client_name and protocol",
         };
-        let mut of_tls = tls::Parameters::default();
+        let mut parameters = Parameters::default();
         let mut given = Vec::new();
         for parameter in query.split('&').filter(|_| !query.is_empty()) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
@@ -152,11 +147,11 @@ impl Endpoint {
                 "db" if unix => {
                     self.database = parse_database(value)?;
                 }
-                other if of_tls.read(other, value)? => {}
+                other if parameters.read(other, value)? => {}
                 other => return Err(UrlError::Parameter { name: shown(other), allowed }),
             }
         }
-        Ok(of_tls)
+        Ok(parameters)
     }
 }
 
@@ -173,8 +168,8 @@ impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unix = matches!(self.target, Target::Unix { .. });
         f.write_str(scheme(&self.target))?;
-        if self.username.is_some() || self.password.is_some() {
-            write!(f, "{}:***@", Encoded(self.username.as_deref().unwrap_or_default(), b""))?;
+        if self.login.password.is_some() {
+            write!(f, "{}:***@", Encoded(self.login.username.as_deref().unwrap_or_default(), b""))?;
         }
         match &self.target {
             Target::Tcp { .. } | Target::Tls { .. } => write!(f, "{}/{}", self.target, self.database)?,
@@ -183,14 +178,15 @@ impl fmt::Display for Endpoint {
         let database = (unix && self.database != 0).then(|| self.database.to_string());
         let name = self.client_name.as_deref().map(|name| Encoded(name, b"").to_string());
         let protocol = (self.protocol == Protocol::Resp3).then(|| "resp3".into());
-        let of_tls = if let Target::Tls { tls, .. } = &self.target { tls.parameters() } else { Vec::new() };
-        let of_tls = of_tls.into_iter().map(|(name, value)| (name, Encoded(value, b"/").to_string()));
+        let tls = if let Target::Tls { tls, .. } = &self.target { Some(tls) } else { None };
+        let shared = shown_parameters(&self.login, tls).into_iter();
+        let shared = shared.map(|(name, value)| (name, Encoded(value, b"/").to_string()));
         let parameters = [("db", database), ("client_name", name), ("protocol", protocol)];
-        let given = parameters.into_iter().filter_map(|(name, value)| Some((name, value?))).chain(of_tls);
+        let given = parameters.into_iter().filter_map(|(name, value)| Some((name, value?))).chain(shared);
         for (i, (name, value)) in given.enumerate() {
             write!(f, "{}{name}={value}", if i == 0 { '?' } else { '&' })?;
         }
-        Ok(())
+        f.write_str(if tls.is_some_and(|tls| tls.insecure) { "#insecure" } else { "" })
     }
 }
 

@@ -105,8 +105,7 @@ fn catalogue_q5_equal_nodes_are_refused() {
 
     let node = |host: &str| Endpoint {
         target: Target::Tcp { host: host.into(), port: 6379 },
-        username: None,
-        password: None,
+        login: lock_proto::Login::default(),
         database: 0,
         client_name: None,
         protocol: Protocol::Resp2,

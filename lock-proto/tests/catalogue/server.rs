@@ -151,8 +151,8 @@ fn permission_for_lock_key_alone_is_sufficient() {
         .config(|config| config.fencing(false))
         .node(0, |config| config.user(user()))
         .endpoint(0, |at| {
-            at.username = Some("app".into());
-            at.password = Some(Secret::new("secret"));
+            at.login.username = Some("app".into());
+            at.login.password = Some(Secret::new("secret"));
         })
         .build();
     let first = hold(&mut w, 0, Acquire::new("a"));
@@ -178,7 +178,7 @@ fn logged_out_clients_log_in_again() {
             .clients(2)
             .seed(seed)
             .node(0, |config| config.password("secret"))
-            .endpoint(0, |at| at.password = Some(Secret::new("secret")))
+            .endpoint(0, |at| at.login.password = Some(Secret::new("secret")))
             .build();
         let held = hold(&mut w, 0, Acquire::new("a").ttl(secs(3)));
         let waiting = w.acquire(1, Acquire::new("a").ttl(secs(3)));

@@ -78,13 +78,14 @@ impl Simulation {
         let number = self.number;
         let conn_of = |conns: &BTreeMap<_, _>, conn| Self::number(conns, &(client, conn)).unwrap_or(u64::MAX);
         match output {
-            Output::Connect { node, conn } => {
+            Output::Connect { node, conn, .. } => {
                 self.conns.insert(number, (client, conn));
                 self.cluster.handle_connected(now, node.index(), number);
                 if self.cluster.is_up(node.index()) {
                     self.clients[client].handle_connected(now, conn);
                 }
             }
+            Output::Credentials { conn, .. } => panic!("{conn}: nobody asked for it"),
             Output::Disconnect { conn } => self.cluster.handle_disconnected(now, conn_of(&self.conns, conn)),
             Output::Call { rpc, request, token } => {
                 self.rpcs.insert(number, rpc);

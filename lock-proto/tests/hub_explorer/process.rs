@@ -92,8 +92,7 @@ pub(crate) struct Process {
 fn endpoint(n: usize) -> Endpoint {
     Endpoint {
         target: Target::Tcp { host: "127.0.0.1".into(), port: 7000 + n as u16 },
-        username: None,
-        password: None,
+        login: lock_proto::Login::default(),
         database: 0,
         client_name: None,
         protocol: Protocol::Resp2,
@@ -107,6 +106,7 @@ pub(crate) fn server_info(run_id: &str, uptime: u64) -> Result<ServerInfo, Serve
         node: NodeId::new(0),
         role: Role::Commands,
         server_info: true,
+        request_credentials: false,
         connect_timeout: Duration::from_secs(1),
         request_timeout: Duration::from_secs(1),
         reconnect: Backoff::fixed(Duration::from_secs(1)),

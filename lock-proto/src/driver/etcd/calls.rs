@@ -5,35 +5,44 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::task::Context;
 
-use super::super::address::Route;
+use super::super::address::Routes;
 use super::super::client::Client;
 use super::super::connect::ConnectError;
+use super::super::credentials::CredentialRequests;
 use super::super::engine::{Engine, Notification};
 use super::super::event_loop::{EventLoop, Links};
 use super::super::host::Host;
+use super::super::settings::HostSettings;
 use super::super::shared::{Batch, Shared};
 use super::connection::{Connection, Input};
 use crate::etcd::{self, Endpoint, Output};
 use crate::id::{ClientId, ConnId};
 use crate::lock::Machine;
 use crate::time::Instant;
+use crate::tls::TlsFault;
 use crate::url::Target;
 
 pub(super) fn start<H: Host>(
     host: H,
     client: etcd::Client,
+    settings: HostSettings,
     id: ClientId,
-    endpoints: Vec<Endpoint>,
+    endpoints: &[Endpoint],
 ) -> Result<(Client, EventLoop<H, Connections<H>>), ConnectError> {
     let server = |Endpoint { target, .. }: &Endpoint| match target {
         Target::Tls { .. } => format!("etcds://{target}").into(),
         Target::Tcp { .. } | Target::Unix { .. } => format!("etcd://{target}").into(),
     };
     let servers = endpoints.iter().map(server).collect();
-    let routes =
-        endpoints.iter().map(|endpoint| Route::new(endpoint.target.clone(), true)).collect::<Result<_, _>>()?;
+    let routes = Routes::new(endpoints.iter().map(|endpoint| &endpoint.target), &settings, true)?;
     let shared = Shared::new(id, servers, host.clock(), Etcd { client, commands: Vec::new() });
-    let connections = Connections { endpoints, routes, open: Vec::new(), commands: Vec::new(), inputs: Vec::new() };
+    let connections = Connections {
+        routes,
+        credentials: CredentialRequests::new(settings),
+        open: Vec::new(),
+        commands: Vec::new(),
+        inputs: Vec::new(),
+    };
     Ok((Client::new(shared.clone()), EventLoop::new(host, shared, connections)))
 }
 
@@ -59,6 +68,7 @@ impl Engine for Etcd {
                 Output::Event { lock, event } => return Some(Notification::Lock(lock, event)),
                 Output::Election { query, event } => return Some(Notification::Election(query, event)),
                 output @ (Output::Connect { .. }
+                | Output::Credentials { .. }
                 | Output::Disconnect { .. }
                 | Output::Call { .. }
                 | Output::Open { .. }
@@ -76,9 +86,8 @@ impl Engine for Etcd {
 
 /// The connections. Usually there is one.
 pub(in super::super) struct Connections<H: Host> {
-    endpoints: Vec<Endpoint>,
-    /// By endpoint.
-    routes: Vec<Route>,
+    routes: Routes,
+    credentials: CredentialRequests,
     open: Vec<(ConnId, Connection<H>)>,
     commands: Vec<Output>,
     inputs: Vec<Input>,
@@ -105,14 +114,19 @@ impl<H: Host> Links<H> for Connections<H> {
         let mut stopped = false;
         for command in commands.drain(..) {
             match command {
-                Output::Connect { node, conn } => {
-                    let (endpoint, route) = (self.endpoints.get(node.index()), self.routes.get(node.index()));
-                    let (Some(endpoint), Some(route)) = (endpoint, route) else { continue };
-                    self.open.push((conn, Connection::open(host, route, endpoint)));
-                }
+                Output::Connect { node, conn, endpoint } => match self.routes.set(node, &endpoint.target) {
+                    Ok(route) => self.open.push((conn, Connection::open(host, route, &endpoint))),
+                    Err(error) => {
+                        tracing::error!(%conn, server = %endpoint, %error, "cannot connect");
+                        let fault = TlsFault::BadSettings.into();
+                        shared.drive(batch, |core, now| core.engine.client.handle_disconnected(now, conn, fault));
+                    }
+                },
+                Output::Credentials { conn, request } => self.credentials.begin(host, conn, *request),
                 Output::Disconnect { conn } => {
+                    self.credentials.cancel(conn);
                     let own = self.open.iter_mut().find(|(id, _)| *id == conn);
-                    if let (Some((_, connection)), Some(route)) = (own, self.routes.get_mut(conn.node().index())) {
+                    if let (Some((_, connection)), Some(route)) = (own, self.routes.get_mut(conn.node())) {
                         connection.give_up(route);
                     }
                     self.open.retain(|(id, _)| *id != conn);
@@ -154,32 +168,36 @@ impl<H: Host> Links<H> for Connections<H> {
     }
 
     fn poll(&mut self, host: &H, shared: &Shared<Etcd>, batch: &mut Batch, cx: &mut Context<'_>) -> bool {
-        let Self { endpoints, routes, open, inputs, .. } = self;
+        let Self { routes, credentials, open, inputs, .. } = self;
         let mut busy = false;
+        while let Some((conn, answer)) = credentials.poll(cx) {
+            shared.drive(batch, |core, now| core.engine.client.handle_credentials(now, conn, answer));
+            busy = true;
+        }
         open.retain_mut(|(conn, connection)| {
-            let Some(route) = routes.get_mut(conn.node().index()) else { return false };
+            let Some(route) = routes.get_mut(conn.node()) else { return false };
             busy |= connection.poll(host, route, cx, inputs);
             if inputs.is_empty() {
                 return true;
             }
             busy = true;
-            let server = || endpoints.get(conn.node().index()).map(tracing::field::display);
             let mut goes_on = true;
             for input in inputs.iter() {
                 match input {
                     Input::Connected => {
                         route.record_outcome(None);
-                        tracing::info!(%conn, server = server(), "connected");
+                        tracing::info!(%conn, server = %route.target, "connected");
                     }
                     Input::Ended(fault) => {
                         goes_on = false;
+                        credentials.cancel(*conn);
                         let error = connection.connect_error.as_ref().map(tracing::field::display);
                         if connection.was_up() {
-                            tracing::warn!(%conn, server = server(), %fault, "connection lost");
+                            tracing::warn!(%conn, server = %route.target, %fault, "connection lost");
                         } else if route.record_outcome(Some(*fault)) {
-                            tracing::warn!(%conn, server = server(), %fault, error, "cannot connect, retrying");
+                            tracing::warn!(%conn, server = %route.target, %fault, error, "cannot connect, retrying");
                         } else {
-                            tracing::debug!(%conn, server = server(), %fault, error, "still cannot connect");
+                            tracing::debug!(%conn, server = %route.target, %fault, error, "still cannot connect");
                         }
                     }
                     Input::Reply(..) | Input::Message(..) | Input::StreamEnded(..) => {}
@@ -208,15 +226,17 @@ impl<H: Host> Links<H> for Connections<H> {
 
     fn clear(&mut self) {
         self.open.clear();
+        self.credentials.clear();
     }
 
     fn leak(&mut self) {
         core::mem::forget(core::mem::take(&mut self.open));
+        self.credentials.leak();
     }
 }
 
 impl<H: Host> fmt::Debug for Connections<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connections").field("endpoints", &self.endpoints).finish_non_exhaustive()
+        f.debug_struct("Connections").field("routes", &self.routes).finish_non_exhaustive()
     }
 }

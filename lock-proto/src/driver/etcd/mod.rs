@@ -31,6 +31,7 @@ use super::clock::Clock as _;
 use super::connect::ConnectError;
 use super::event_loop::EventLoop;
 use super::host::Host;
+use super::settings::HostSettings;
 use crate::etcd::{self, Config};
 use crate::id::ClientId;
 use calls::Connections;
@@ -50,10 +51,11 @@ pub(super) fn parse(urls: &[&str]) -> Result<Config, ConnectError> {
 pub(super) fn start<H: Host>(
     host: H,
     config: Config,
+    settings: HostSettings,
     id: ClientId,
     seed: u64,
 ) -> Result<(Client, Driver<H>), ConnectError> {
     let endpoints = config.endpoints().to_vec();
     let client = etcd::Client::new(host.clock().now(), config, id, seed)?;
-    calls::start(host, client, id, endpoints)
+    calls::start(host, client, settings, id, &endpoints)
 }

@@ -113,8 +113,7 @@ impl World {
     pub(super) fn config() -> Config {
         Config::new([Endpoint {
             target: Target::Tcp { host: "node".into(), port: 6379 },
-            username: None,
-            password: None,
+            login: crate::Login::default(),
             database: 0,
             client_name: None,
             protocol: Protocol::Resp2,

@@ -1,12 +1,11 @@
 //! The settings of TLS, loaded: certificates, keys, and the sessions to resume.
 
-use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::ToString as _;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
-use core::hash::BuildHasher as _;
+use core::hash::{BuildHasher as _, Hash, Hasher};
 use std::hash::RandomState;
 use std::io;
 
@@ -14,10 +13,11 @@ use rustls::client::WantsClientCert;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, ConfigBuilder, RootCertStore};
+use rustls::{ClientConfig, ClientConnection, ConfigBuilder, RootCertStore, WantsVerifier};
 
 use super::super::connect::ConnectError;
 use super::error::TlsError;
+use super::insecure::AcceptAny;
 use super::session::Session;
 use crate::tls::{Tls, TlsFault};
 
@@ -29,13 +29,23 @@ use crate::tls::{Tls, TlsFault};
 pub struct Connector {
     tls: Tls,
     server_name: ServerName<'static>,
-    http2: bool,
+    settings: TlsSettings,
     config: Arc<ClientConfig>,
     /// Hash of what the files contained.
     loaded: u64,
     hasher: RandomState,
     /// The hash of the last content that cannot be used, which is logged once.
     rejected: Option<u64>,
+}
+
+/// What the user of a client has set in code.
+#[derive(Clone, Debug, Default)]
+pub(in super::super) struct TlsSettings {
+    /// Used in place of one that is made from files.
+    pub(in super::super) config: Option<Arc<ClientConfig>>,
+    pub(in super::super) allow_insecure: bool,
+    /// HTTP/2 is negotiated.
+    pub(in super::super) http2: bool,
 }
 
 impl Connector {
@@ -46,30 +56,36 @@ impl Connector {
     ///
     /// A file cannot be read or used, or there is nothing to trust.
     pub fn load(tls: &Tls, host: &str, http2: bool) -> Result<Self, ConnectError> {
-        let contents = files(tls).map(|path| (path, std::fs::read(path))).collect::<Vec<_>>();
+        Self::new(tls, host, &TlsSettings { http2, ..TlsSettings::default() })
+    }
+
+    pub(in super::super) fn new(tls: &Tls, host: &str, settings: &TlsSettings) -> Result<Self, ConnectError> {
         let name = tls.server_name.as_deref().unwrap_or(host);
         let server_name = ServerName::try_from(name.to_string())
             .map_err(|_| ConnectError::Tls(format!("`{name}` is no name that a certificate can have").into()))?;
         let hasher = RandomState::new();
-        let loaded = hash(&hasher, &contents);
-        let config = build(tls, &contents, http2)?;
-        Ok(Self { tls: tls.clone(), server_name, http2, config: config.into(), loaded, hasher, rejected: None })
+        let files = Files::read(tls, |path| std::fs::read(path));
+        let config = build(tls, &files, settings)?.into();
+        let loaded = hasher.hash_one(&files);
+        Ok(Self { tls: tls.clone(), server_name, settings: settings.clone(), config, loaded, hasher, rejected: None })
     }
 
     /// The files to read again before each connection.
     pub fn files(&self) -> impl Iterator<Item = &str> {
-        files(&self.tls)
+        Files::read(&self.tls, |_| Ok(Vec::new())).into_paths()
     }
 
     /// Takes the contents of [`files`](Self::files), in that order. If they cannot be used, the
     /// last good ones stay in use.
     pub fn refresh(&mut self, contents: Vec<io::Result<Vec<u8>>>) {
-        let contents: Vec<_> = files(&self.tls).zip(contents).collect();
-        let hash = hash(&self.hasher, &contents);
+        let mut contents = contents.into_iter();
+        let missing = || Err(io::ErrorKind::NotFound.into());
+        let files = Files::read(&self.tls, |_| contents.next().unwrap_or_else(missing));
+        let hash = self.hasher.hash_one(&files);
         if hash == self.loaded || Some(hash) == self.rejected {
             return;
         }
-        match build(&self.tls, &contents, self.http2) {
+        match build(&self.tls, &files, &self.settings) {
             Ok(config) => {
                 tracing::info!(server = ?self.server_name, "certificates have changed");
                 (self.config, self.loaded, self.rejected) = (config.into(), hash, None);
@@ -88,7 +104,8 @@ impl Connector {
     /// rustls does not accept the configuration.
     pub fn session(&self) -> Result<Session, TlsError> {
         let tls = ClientConnection::new(Arc::clone(&self.config), self.server_name.clone())?;
-        Ok(Session::new(tls, self.http2, self.tls.identity.is_some()))
+        let has_identity = self.tls.identity.is_some() || self.settings.config.is_some();
+        Ok(Session::new(tls, self.settings.http2, has_identity))
     }
 }
 
@@ -101,64 +118,104 @@ impl fmt::Debug for Connector {
     }
 }
 
-type Contents<'a> = [(&'a str, io::Result<Vec<u8>>)];
-
-fn files(tls: &Tls) -> impl Iterator<Item = &str> {
-    let identity = tls.identity.as_ref().map(|(cert, key)| [&**cert, key]);
-    tls.ca.as_deref().into_iter().chain(identity.into_iter().flatten())
+/// The files of the settings, with their contents.
+struct Files<'a> {
+    ca: Option<File<'a>>,
+    identity: Option<(File<'a>, File<'a>)>,
 }
 
-fn hash(hasher: &RandomState, contents: &Contents<'_>) -> u64 {
-    let contents: Vec<_> = contents.iter().map(|(_, content)| content.as_ref().ok()).collect();
-    hasher.hash_one(contents)
+struct File<'a> {
+    path: &'a str,
+    content: io::Result<Vec<u8>>,
 }
 
-fn build(tls: &Tls, contents: &Contents<'_>, http2: bool) -> Result<ClientConfig, ConnectError> {
-    let wrong = |path: &str, what: &dyn fmt::Display| ConnectError::Tls(format!("{path}: {what}").into());
-    let mut contents = contents.iter().map(|(path, content)| match content {
-        Ok(content) => Ok((*path, &content[..])),
-        Err(error) => Err(wrong(path, error)),
-    });
-    let mut next = || contents.next().transpose();
-    let ca = if tls.ca.is_some() { next()? } else { None };
-    let builder = match ca {
-        Some((path, pem)) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates(pem).map_err(|error| wrong(path, &error))? {
-                roots.add(certificate).map_err(|error| wrong(path, &error))?;
-            }
-            new_builder()?.with_root_certificates(roots)
+impl<'a> Files<'a> {
+    fn read(tls: &'a Tls, mut read: impl FnMut(&str) -> io::Result<Vec<u8>>) -> Self {
+        let mut file = |path: &'a str| File { path, content: read(path) };
+        let ca = tls.ca.as_deref().map(&mut file);
+        Self { ca, identity: tls.identity.as_ref().map(|(cert, key)| (file(cert), file(key))) }
+    }
+
+    fn into_paths(self) -> impl Iterator<Item = &'a str> {
+        let identity = self.identity.into_iter().flat_map(|(cert, key)| [cert, key]);
+        self.ca.into_iter().chain(identity).map(|file| file.path)
+    }
+}
+
+impl Hash for Files<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let identity = self.identity.as_ref().map(|(cert, key)| [cert, key]);
+        for file in self.ca.iter().chain(identity.into_iter().flatten()) {
+            file.content.as_deref().ok().hash(state);
         }
-        None => trust_platform()?,
-    };
-    let mut config = match (next()?, next()?) {
-        (Some((cert_path, cert)), Some((key_path, key))) => {
-            let chain = certificates(cert).map_err(|error| wrong(cert_path, &error))?;
-            let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| wrong(key_path, &"no private key in PEM"))?;
-            builder.with_client_auth_cert(chain, key).map_err(|error| wrong(key_path, &error))?
+    }
+}
+
+impl File<'_> {
+    fn pem(&self) -> Result<&[u8], ConnectError> {
+        self.content.as_deref().map_err(|error| self.wrong(error))
+    }
+
+    fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, ConnectError> {
+        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(self.pem()?).collect();
+        match found {
+            Ok(found) if found.is_empty() => Err(self.wrong(&"no certificate in PEM")),
+            Ok(found) => Ok(found),
+            Err(error) => Err(self.wrong(&error)),
         }
-        _ => builder.with_no_client_auth(),
+    }
+
+    fn wrong(&self, what: &dyn fmt::Display) -> ConnectError {
+        ConnectError::Tls(format!("{}: {what}", self.path).into())
+    }
+}
+
+fn build(tls: &Tls, files: &Files<'_>, settings: &TlsSettings) -> Result<ClientConfig, ConnectError> {
+    let mut config = match &settings.config {
+        Some(_) if files.ca.is_some() || files.identity.is_some() => {
+            return Err(ConnectError::Tls("`ca`, `cert` and `key` do not go together with `tls_config`".into()));
+        }
+        Some(config) => ClientConfig::clone(config),
+        None => of_files(tls, files, settings)?,
     };
-    if http2 {
+    if settings.http2 && !config.alpn_protocols.iter().any(|name| name == b"h2") {
         config.alpn_protocols.push(b"h2".to_vec());
     }
     Ok(config)
 }
 
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Box<str>> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    match found {
-        Ok(found) if found.is_empty() => Err("no certificate in PEM".into()),
-        Ok(found) => Ok(found),
-        Err(error) => Err(error.to_string().into()),
-    }
+fn of_files(tls: &Tls, files: &Files<'_>, settings: &TlsSettings) -> Result<ClientConfig, ConnectError> {
+    let builder = match &files.ca {
+        _ if tls.insecure && settings.allow_insecure => new_builder(|builder, provider| {
+            Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAny(provider))))
+        })?,
+        _ if tls.insecure => {
+            return Err(ConnectError::Tls("`#insecure` must also be allowed in code, by `allow_insecure`".into()));
+        }
+        Some(file) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in file.certificates()? {
+                roots.add(certificate).map_err(|error| file.wrong(&error))?;
+            }
+            new_builder(|builder, _| Ok(builder.with_root_certificates(roots)))?
+        }
+        None => new_builder(|builder, _| trust_platform(builder))?,
+    };
+    let Some((cert, key)) = &files.identity else { return Ok(builder.with_no_client_auth()) };
+    let chain = cert.certificates()?;
+    let private = PrivateKeyDer::from_pem_slice(key.pem()?).map_err(|_| key.wrong(&"no private key in PEM"))?;
+    builder.with_client_auth_cert(chain, private).map_err(|error| key.wrong(&error))
 }
 
-fn new_builder() -> Result<ConfigBuilder<ClientConfig, rustls::WantsVerifier>, ConnectError> {
-    let provider = provider().ok_or(ConnectError::MissingFeature { feature: "tls" })?;
-    ClientConfig::builder_with_provider(provider.into())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| ConnectError::Tls(error.to_string().into()))
+type Builder = ConfigBuilder<ClientConfig, WantsVerifier>;
+type Trusting = ConfigBuilder<ClientConfig, WantsClientCert>;
+
+fn new_builder(
+    trust: impl FnOnce(Builder, Arc<CryptoProvider>) -> Result<Trusting, ConnectError>,
+) -> Result<Trusting, ConnectError> {
+    let provider = Arc::new(provider().ok_or(ConnectError::MissingFeature { feature: "tls" })?);
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
+    trust(builder.map_err(|error| ConnectError::Tls(error.to_string().into()))?, provider)
 }
 
 /// The cryptography of this build. Never the default of the process, which another crate may set.
@@ -173,13 +230,13 @@ fn provider() -> Option<CryptoProvider> {
 }
 
 #[cfg(feature = "tls-platform-roots")]
-fn trust_platform() -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, ConnectError> {
+fn trust_platform(builder: Builder) -> Result<Trusting, ConnectError> {
     use rustls_platform_verifier::BuilderVerifierExt as _;
-    new_builder()?.with_platform_verifier().map_err(|error| ConnectError::Tls(error.to_string().into()))
+    builder.with_platform_verifier().map_err(|error| ConnectError::Tls(error.to_string().into()))
 }
 
 #[cfg(not(feature = "tls-platform-roots"))]
-fn trust_platform() -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, ConnectError> {
+fn trust_platform(_: Builder) -> Result<Trusting, ConnectError> {
     Err(ConnectError::Tls(
         "no authority to trust: name a file with `ca=`, or turn on the feature `tls-platform-roots`".into(),
     ))

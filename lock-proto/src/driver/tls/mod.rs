@@ -7,12 +7,14 @@
 mod connector;
 mod error;
 mod handshake;
+mod insecure;
 mod session;
 mod stream;
 #[cfg(all(test, feature = "tls-ring"))]
 mod tests;
 
 pub use connector::Connector;
+pub(super) use connector::TlsSettings;
 pub use error::TlsError;
 pub use session::{Plaintext, Session};
 

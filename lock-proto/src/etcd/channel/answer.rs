@@ -66,7 +66,7 @@ impl Channel {
             }
             // Nothing was executed, perhaps because of a single request. Retry each of them alone.
             (Sent::Batch(all), _) => all.into_iter().for_each(|sent| self.calls.requeue(self.now, sent)),
-            (Sent::Single(sent), Meaning::LogIn(_)) if self.config.user.is_some() && !sent.call.retried => {
+            (Sent::Single(sent), Meaning::LogIn(_)) if self.config.logs_in() && !sent.call.retried => {
                 let login = sent.login;
                 self.calls.requeue(self.now, sent);
                 return self.log_in_again(login);

@@ -1,24 +1,27 @@
 //! Configuration and output of a channel.
 
-use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::etcd::locks_output::WatchId;
 use crate::etcd::message::KeyValue;
 use crate::etcd::output::Output;
 use crate::etcd::request::Reply;
+use crate::etcd::url::Endpoint;
 use crate::id::CallId;
 use crate::lock::{Backoff, ServerError};
-use crate::url::Secret;
+use crate::url::Login;
 
 /// Settings of a [`Channel`](super::Channel). Created by
 /// [`Config::channel`](crate::etcd::Config::channel).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ChannelConfig {
-    /// Number of endpoints; at least one.
-    pub endpoints: u16,
+    /// The endpoints; at least one.
+    pub endpoints: Vec<Endpoint>,
     /// User name and password.
-    pub user: Option<(Box<str>, Secret)>,
+    pub login: Login,
+    /// Whether the host supplies the login.
+    pub request_credentials: bool,
     /// Timeout for opening a connection and logging in, and for a later login.
     pub connect_timeout: Duration,
     /// How long a connection may stay silent while replies are outstanding. The limit grows to at

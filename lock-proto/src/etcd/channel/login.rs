@@ -1,64 +1,121 @@
 //! Login and its token. Simple tokens, etcd's default, expire on each member five minutes after
 //! their last use there, and a restarted member knows none. So each connection starts with a login.
 
-use alloc::boxed::Box;
 use alloc::string::ToString as _;
 
-use super::{Channel, ChannelOutput, Phase};
+use super::{Channel, ChannelConfig, ChannelOutput, Phase};
 use crate::etcd::message::AuthenticateRequest;
 use crate::etcd::output::Output;
 use crate::etcd::request::{Refusal, Reply};
 use crate::etcd::rpc::{Rpc, RpcId, RpcReply, Status};
 use crate::etcd::status::Meaning;
 use crate::fault::{Breach, Fault};
-use crate::lock::{ErrorClass, ServerError};
+use crate::id::ConnId;
+use crate::lock::{Credentials, ErrorClass, ServerError};
 use crate::time::Instant;
-use crate::url::Secret;
+use crate::url::{Login, Secret};
 
 /// The current token and the number of its login.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Login {
+pub(super) struct Session {
     pub(super) token: Option<Secret>,
     /// Number of logins, including those that found authentication disabled. Only grows.
     pub(super) count: u64,
 }
 
-impl Login {
+impl Session {
     fn done(&mut self, token: Option<&str>) {
         self.token = token.map(Secret::new);
         self.count += 1;
     }
+}
 
-    fn request((name, password): &(Box<str>, Secret)) -> Rpc {
-        Rpc::Authenticate(AuthenticateRequest { name: name.to_string(), password: password.expose().to_string() })
+impl ChannelConfig {
+    const fn requests_credentials(&self) -> bool {
+        self.request_credentials || self.login.password_file.is_some()
+    }
+
+    pub(super) const fn logs_in(&self) -> bool {
+        self.requests_credentials() || self.login.password.is_some()
     }
 }
 
+fn request(login: &Login) -> Rpc {
+    Rpc::Authenticate(AuthenticateRequest {
+        name: login.username.as_deref().unwrap_or_default().to_string(),
+        password: login.password.as_ref().map(Secret::expose).unwrap_or_default().to_string(),
+    })
+}
+
 impl Channel {
-    pub(super) fn log_in(&mut self, until: Instant) {
-        let Some(conn) = self.current() else { return };
-        let Some(user) = &self.config.user else {
+    /// Logs in on a new connection, if there are users.
+    pub(super) fn begin_login(&mut self, until: Instant) {
+        if self.config.requests_credentials() {
+            self.phase = Phase::AwaitingCredentials { until };
+            self.request_credentials();
+        } else if self.config.logs_in() {
+            self.log_in(until, false);
+        } else {
             self.login.done(None);
-            return self.up();
-        };
-        let request = Login::request(user);
+            self.up();
+        }
+    }
+
+    fn log_in(&mut self, until: Instant, open: bool) {
+        let Some(conn) = self.current() else { return };
+        let request = request(self.renewal.login());
         self.serial += 1;
         let rpc = RpcId { conn, serial: self.serial };
-        self.phase = Phase::LoggingIn { until, rpc };
+        self.phase = Phase::LoggingIn { until, rpc, open };
         self.out.push_back(ChannelOutput::Do(Output::Call { rpc, request, token: None }));
     }
 
     /// Replaces the token of the login `seen`, which has expired, unless there was a newer login.
     pub(super) fn log_in_again(&mut self, seen: u64) {
-        if self.is_up() && self.login.count == seen && self.config.user.is_some() {
-            self.log_in(self.now + self.config.connect_timeout);
+        if self.is_up() && self.login.count == seen && self.config.logs_in() {
+            let until = self.now + self.config.connect_timeout;
+            if self.renewal.is_valid(self.now) { self.log_in(until, false) } else { self.begin_login(until) }
         }
     }
 
-    pub(super) fn logged_in(&mut self, result: Result<RpcReply, Status>) {
+    pub(super) fn request_credentials(&mut self) {
+        let Some(conn) = self.current() else { return };
+        let ChannelConfig { endpoints, login, connect_timeout, .. } = &self.config;
+        let Some(endpoint) = endpoints.get(usize::from(self.endpoint)) else { return };
+        let request = self.renewal.request(self.now, *connect_timeout, &endpoint.target, login);
+        self.out.push_back(ChannelOutput::Do(Output::Credentials { conn, request }));
+    }
+
+    /// When to request credentials again while the connection is open.
+    pub(super) fn renewal_due(&self) -> Option<Instant> {
+        self.renewal.due().filter(|_| self.is_up() && self.config.requests_credentials())
+    }
+
+    /// The host supplies the credentials that it was asked for, or none.
+    // N19
+    pub fn handle_credentials(&mut self, now: Instant, conn: ConnId, credentials: Option<Credentials>) {
+        self.advance(now);
+        if self.current() != Some(conn) || !self.config.requests_credentials() {
+            return;
+        }
+        let (now, ChannelConfig { login, reconnect, connect_timeout, .. }) = (self.now, &self.config);
+        let (until, open) = match self.phase {
+            Phase::AwaitingCredentials { until } => (until, false),
+            Phase::Up => (now + *connect_timeout, true),
+            Phase::Closed | Phase::Connecting { .. } | Phase::LoggingIn { .. } | Phase::BackingOff { .. } => return,
+        };
+        if self.renewal.accept(now, credentials, login, *reconnect) {
+            self.log_in(self.renewal.valid_until().map_or(until, |end| end.min(until)), open);
+        } else if !open {
+            self.drop_connection(Fault::NoCredentials.into());
+        }
+    }
+
+    pub(super) fn logged_in(&mut self, result: Result<RpcReply, Status>, open: bool) {
         let status = match result {
             Ok(RpcReply::Authenticate(answer)) if !answer.token.is_empty() => {
                 self.login.done(Some(&answer.token));
+                self.renewal.confirm();
                 return self.up();
             }
             Ok(_) => return self.drop_connection(Fault::Protocol(Breach::WrongReply).into()),
@@ -70,7 +127,11 @@ impl Channel {
                 self.login.done(None);
                 self.up();
             }
-            Meaning::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => self.refuse_all(error),
+            Meaning::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
+                self.renewal.reject(self.now, &error, self.config.reconnect);
+                // The token of the earlier login is still good.
+                if open { self.up() } else { self.refuse_all(error) }
+            }
             meaning @ (Meaning::Refused(_) | Meaning::LogIn(_) | Meaning::Unknown { .. }) => {
                 self.drop_connection(meaning.error(&status).into());
             }
@@ -86,7 +147,7 @@ impl Channel {
     /// endpoint had failed. Members share their users.
     fn refuse_all(&mut self, error: ServerError) {
         self.refuse_queued(&error);
-        self.backoff.failures = self.backoff.failures.max(u32::from(self.config.endpoints));
+        self.backoff.failures = self.backoff.failures.max(self.endpoint_count());
         self.opened_at = self.now;
         self.drop_connection(error.into());
     }

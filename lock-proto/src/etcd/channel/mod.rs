@@ -11,6 +11,7 @@ mod streams;
 mod tests;
 mod watch;
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
@@ -19,7 +20,7 @@ use bytes::Bytes;
 pub use self::interface::{ChannelConfig, ChannelOutput};
 
 use self::calls::Calls;
-use self::login::Login;
+use self::login::Session;
 use self::streams::{KeepAlives, Step};
 use self::watch::{WatchSpec, Watches};
 use super::locks_output::WatchId;
@@ -29,7 +30,7 @@ use super::rpc::{RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, 
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
 use crate::jitter::mix;
-use crate::lock::{Cause, ErrorClass, Failures, ServerError};
+use crate::lock::{Cause, ErrorClass, Failures, Renewal, ServerError};
 use crate::time::Instant;
 
 /// How often the allowed silence may double. etcd itself abandons a request after seven seconds.
@@ -72,7 +73,8 @@ pub struct Channel {
     silent_connections: u32,
     /// The longest recent wait for anything to arrive. Decays with each arrival.
     slowest: Duration,
-    login: Login,
+    login: Session,
+    renewal: Renewal,
     calls: Calls,
     keep_alives: KeepAlives,
     watches: Watches,
@@ -84,10 +86,22 @@ pub struct Channel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     Closed,
-    Connecting { until: Instant },
-    LoggingIn { until: Instant, rpc: RpcId },
+    Connecting {
+        until: Instant,
+    },
+    AwaitingCredentials {
+        until: Instant,
+    },
+    /// `open` is true if the connection has an earlier login.
+    LoggingIn {
+        until: Instant,
+        rpc: RpcId,
+        open: bool,
+    },
     Up,
-    BackingOff { until: Instant },
+    BackingOff {
+        until: Instant,
+    },
 }
 
 impl Channel {
@@ -95,9 +109,10 @@ impl Channel {
     /// seeds give equal runs.
     #[must_use]
     pub fn new(config: ChannelConfig, seed: u64) -> Self {
-        let endpoint = (mix(seed, 0) % u64::from(config.endpoints.max(1))) as u16;
+        let endpoint = (mix(seed, 0) % config.endpoints.len().max(1) as u64) as u16;
         // No batching with a user: only the server's check of each request enforces permissions.
-        let calls = Calls::new(config.user.is_none());
+        let calls = Calls::new(!config.logs_in());
+        let renewal = Renewal::new(config.login.clone());
         Self {
             config,
             seed,
@@ -111,7 +126,8 @@ impl Channel {
             silent_since: None,
             silent_connections: 0,
             slowest: Duration::ZERO,
-            login: Login::default(),
+            login: Session::default(),
+            renewal,
             calls,
             keep_alives: KeepAlives::default(),
             watches: Watches::new(mix(seed, 1)),
@@ -199,7 +215,7 @@ impl Channel {
     /// The connection that is open or being opened.
     pub const fn current(&self) -> Option<ConnId> {
         match self.phase {
-            Phase::Connecting { .. } | Phase::LoggingIn { .. } | Phase::Up => {
+            Phase::Connecting { .. } | Phase::AwaitingCredentials { .. } | Phase::LoggingIn { .. } | Phase::Up => {
                 Some(ConnId { node: NodeId::new(self.endpoint), role: Role::Commands, generation: self.generation })
             }
             Phase::Closed | Phase::BackingOff { .. } => None,
@@ -212,7 +228,7 @@ impl Channel {
         let Phase::Connecting { until } = self.phase else { return };
         if self.current() == Some(conn) {
             self.opened_at = self.now;
-            self.log_in(until);
+            self.begin_login(until);
         }
     }
 
@@ -220,7 +236,7 @@ impl Channel {
     pub fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault) {
         self.advance(now);
         if self.current() == Some(conn) {
-            let all_failed = self.backoff.failures + 1 >= u32::from(self.config.endpoints);
+            let all_failed = self.backoff.failures + 1 >= self.endpoint_count();
             if let Fault::Tls(fault) = why
                 && fault.is_refusal()
                 && all_failed
@@ -239,8 +255,10 @@ impl Channel {
             return;
         }
         self.note_arrival();
-        if matches!(self.phase, Phase::LoggingIn { rpc: login, .. } if login == rpc) {
-            return self.logged_in(result);
+        if let Phase::LoggingIn { rpc: login, open, .. } = self.phase
+            && login == rpc
+        {
+            return self.logged_in(result, open);
         }
         if let Some(sent) = self.calls.answered(rpc.serial) {
             self.answered(sent, result);
@@ -293,11 +311,16 @@ impl Channel {
             self.close_watch_stream();
         }
         match self.phase {
+            Phase::Up if self.renewal_due().is_some_and(|due| due <= now) => self.request_credentials(),
             Phase::Up if self.silent_until().is_some_and(|until| until <= now) => {
                 self.silent_connections = self.silent_connections.saturating_add(1);
                 self.drop_connection(Fault::TimedOut.into());
             }
             Phase::Closed | Phase::Up => {}
+            Phase::AwaitingCredentials { until } if until <= now => {
+                self.drop_connection(Fault::NoCredentials.into());
+            }
+            Phase::AwaitingCredentials { .. } => {}
             Phase::Connecting { until } | Phase::LoggingIn { until, .. } => {
                 if until <= now {
                     self.drop_connection(Fault::TimedOut.into());
@@ -375,12 +398,14 @@ impl Channel {
         let phase = match self.phase {
             Phase::Closed | Phase::Up => None,
             Phase::Connecting { until } => Some((until, "connect timeout")),
+            Phase::AwaitingCredentials { until } => Some((until, "credentials")),
             Phase::LoggingIn { until, .. } => Some((until, "login timeout")),
             Phase::BackingOff { until } => Some((until, "pause before the next connection")),
         };
         [
             phase,
             self.silent_until().map(|at| (at, "something in flight")),
+            self.renewal_due().map(|at| (at, "new credentials")),
             self.calls.deadline().map(|at| (at, "request that waits")),
             self.calls.batch_deadline().filter(|_| self.is_up()).map(|at| (at, "writes that gather")),
             self.keep_alives.deadline().map(|at| (at, "keep-alive that waits")),
@@ -390,6 +415,11 @@ impl Channel {
         .into_iter()
         .flatten()
         .min()
+    }
+
+    /// At least one.
+    fn endpoint_count(&self) -> u32 {
+        self.config.endpoints.len().max(1) as u32
     }
 
     /// Advances the clock. A time in the past is ignored.
@@ -404,10 +434,13 @@ impl Channel {
         if self.phase != Phase::Closed || !needed {
             return;
         }
+        let Some(endpoint) = self.config.endpoints.get(usize::from(self.endpoint)).cloned().map(Box::new) else {
+            return;
+        };
         self.generation += 1;
         self.phase = Phase::Connecting { until: self.now + self.config.connect_timeout };
         if let Some(conn) = self.current() {
-            self.out.push_back(ChannelOutput::Do(Output::Connect { node: conn.node(), conn }));
+            self.out.push_back(ChannelOutput::Do(Output::Connect { node: conn.node(), conn, endpoint }));
         }
     }
 
@@ -434,7 +467,7 @@ impl Channel {
     /// time, because resending requests on a new connection would add to their load.
     // E13
     fn longest_silence(&self) -> Duration {
-        let rounds = self.silent_connections / u32::from(self.config.endpoints.max(1));
+        let rounds = self.silent_connections / self.endpoint_count();
         let timeout = self.config.request_timeout;
         let max = timeout * (1 << MAX_DOUBLINGS);
         (timeout * (1 << rounds.min(MAX_DOUBLINGS))).max(SLOW_FACTOR * self.slowest).min(max)
@@ -461,14 +494,14 @@ impl Channel {
     /// failed.
     fn disconnected(&mut self, cause: Cause) {
         let lasted = match self.phase {
-            Phase::LoggingIn { .. } | Phase::Up => self.now.since(self.opened_at),
+            Phase::AwaitingCredentials { .. } | Phase::LoggingIn { .. } | Phase::Up => self.now.since(self.opened_at),
             Phase::Closed | Phase::Connecting { .. } | Phase::BackingOff { .. } => Duration::ZERO,
         };
         self.backoff.failed(lasted, self.config.reconnect);
-        let others = u32::from(self.config.endpoints).saturating_sub(1);
+        let others = self.endpoint_count() - 1;
         let pause = self.backoff.pause(others, self.config.reconnect, self.seed, self.generation);
         self.phase = if pause.is_zero() { Phase::Closed } else { Phase::BackingOff { until: self.now + pause } };
-        self.endpoint = (self.endpoint + 1) % self.config.endpoints.max(1);
+        self.endpoint = (self.endpoint + 1) % self.endpoint_count() as u16;
         self.fail_in_flight(&cause);
         self.last_error = Some(cause);
         self.connect_if_needed();

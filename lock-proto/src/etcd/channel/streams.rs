@@ -154,7 +154,7 @@ impl Channel {
             }
             StreamKind::Watch => {
                 let login = if needs_login {
-                    self.watches.denied(&error, self.config.user.is_some(), &mut self.out)
+                    self.watches.denied(&error, self.config.logs_in(), &mut self.out)
                 } else {
                     if refused {
                         self.watches.refuse_all(&error, &mut self.out);
@@ -168,7 +168,7 @@ impl Channel {
             }
         }
         let failures = self.watches.failures().max(self.keep_alives.backoff.failures);
-        if failures >= STREAM_TRIES && self.config.endpoints > 1 {
+        if failures >= STREAM_TRIES && self.config.endpoints.len() > 1 {
             self.drop_connection(Fault::Closed.into());
         }
     }

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod batch;
+mod credentials;
 mod hostile;
 mod late;
 mod login;
@@ -15,8 +16,9 @@ use crate::etcd::message::{
 };
 use crate::etcd::request::{Found, LeaseId, Refusal};
 use crate::etcd::rpc::{Code, Rpc};
+use crate::etcd::url::Endpoint;
 use crate::lock::Backoff;
-use crate::url::Secret;
+use crate::url::Login;
 use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -33,8 +35,9 @@ struct Rig {
 
 fn config(endpoints: u16) -> ChannelConfig {
     ChannelConfig {
-        endpoints,
-        user: None,
+        endpoints: (1..=endpoints).map(|n| Endpoint::parse(&format!("h{n}")).unwrap()).collect(),
+        login: Login::default(),
+        request_credentials: false,
         connect_timeout: 2 * SECOND,
         request_timeout: SECOND,
         watch_quiet: 10 * SECOND,
@@ -121,7 +124,7 @@ impl Rig {
 
     fn connecting(&mut self) -> ConnId {
         match self.channel.poll_output() {
-            Some(ChannelOutput::Do(Output::Connect { node, conn })) if node == conn.node() => conn,
+            Some(ChannelOutput::Do(Output::Connect { node, conn, .. })) if node == conn.node() => conn,
             other => panic!("no connect: {other:?}"),
         }
     }
@@ -443,8 +446,8 @@ fn requests_and_watches_beyond_limit_are_rejected() {
 #[test]
 fn equal_inputs_give_equal_channels_and_debug_hides_password() {
     let run = || {
-        let user = Some(("app".into(), Secret::new("sesame")));
-        let mut rig = Rig::with(ChannelConfig { user, ..config(3) });
+        let login = Login::new("app", "sesame");
+        let mut rig = Rig::with(ChannelConfig { login, ..config(3) });
         rig.send(grant(1));
         rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new());
         let conn = rig.connected();

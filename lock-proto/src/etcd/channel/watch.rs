@@ -200,7 +200,7 @@ impl Watches {
             if let Some(error) = denial(&message.cancel_reason) {
                 watch.state = State::New;
                 self.to_create.insert(id);
-                if config.user.is_some() && login <= watch.proven {
+                if config.logs_in() && login <= watch.proven {
                     return Verdict::LogIn(login);
                 }
                 self.remove(id);

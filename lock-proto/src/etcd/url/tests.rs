@@ -14,7 +14,7 @@ fn url_parses_to_endpoints_and_login() {
     assert_eq!(places("etcd://localhost"), "localhost:2379 ");
     assert_eq!(places("ETCD://A.Example:1,127.0.0.1,[::1]:7/"), "a.example:1 127.0.0.1:2379 [::1]:7 ");
     let (endpoints, user) = parse("etcd://app:s%40c%2Crt@h:1,i").unwrap();
-    assert_eq!(user, Some(("app".into(), Secret::new("s@c,rt"))));
+    assert_eq!(user, Login::new("app", "s@c,rt"));
     assert_eq!(endpoints[1].target, Target::Tcp { host: "i".into(), port: 2379 });
     assert_eq!("h:1".parse(), Ok(endpoints[0].clone()));
 }
@@ -30,7 +30,10 @@ fn errors_name_problem_and_allowed_values() {
         ("etcds://h?cert=c", "`cert` and `key`", "together"),
         ("https://h?ttl=1", "parameter `ttl`", "server_name"),
         ("https://h/x?ca=a", "no path", "Config::prefix"),
-        ("etcds://h#insecure", "#insecure", "ca="),
+        ("etcd://h#insecure", "`#insecure`", "etcds://"),
+        ("etcd://h?ca=x", "need a URL with TLS", "etcds://"),
+        ("etcd://a:b@h?password_file=c", "`password`", "twice"),
+        ("etcd://h?password_file=c", "user and a password", "`user`"),
         ("etcd://h ", "byte 8", "visible ASCII"),
         ("etcd://", "no host", "etcd://host"),
         ("etcd://,", "no host", "host1:2379,host2:2379"),
@@ -51,12 +54,25 @@ fn errors_name_problem_and_allowed_values() {
         ("etcd://h:x", "port must be", "1 to 65535"),
         ("etcd://::1", "host must be", "IPv6 address in brackets"),
         ("etcd://h/locks", "no path", "Config::prefix"),
-        ("etcd://h?ttl=1", "no parameters", "Config"),
-        ("etcd://h/?ttl=1", "no parameters", "Config"),
+        ("etcd://h?ttl=1", "parameter `ttl`", "user, password and password_file"),
+        ("etcd://h/?ttl=1", "parameter `ttl`", "user, password and password_file"),
         ("etcd://h#1", "fragment", "%23"),
     ] {
         let message = parse(url).expect_err(url).to_string();
         assert!(message.contains(wrong) && message.contains(allowed), "{url}: {message}");
+    }
+}
+
+#[test]
+fn login_may_be_in_parameters() {
+    let file = Login { username: Some("app".into()), password_file: Some("/pw".into()), ..Login::default() };
+    for (url, login) in [
+        ("etcd://a,b?user=app&password=s%40c", Login::new("app", "s@c")),
+        ("etcd://app@a,b/?password_file=/pw", file.clone()),
+        ("https://a?user=app&password_file=/pw&ca=c#insecure", file),
+        ("etcd://a?user=app", Login { username: Some("app".into()), ..Login::default() }),
+    ] {
+        assert_eq!(parse(url).unwrap().1, login, "{url}");
     }
 }
 

@@ -42,8 +42,7 @@ impl Hub {
     fn seeded(nodes: usize, seed: u64, change: impl FnOnce(Config) -> Config) -> Self {
         let endpoints = (0..nodes).map(|n| Endpoint {
             target: Target::Tcp { host: "127.0.0.1".into(), port: 7000 + n as u16 },
-            username: None,
-            password: None,
+            login: crate::Login::default(),
             database: 0,
             client_name: None,
             protocol: Protocol::Resp2,

@@ -11,6 +11,7 @@ use crate::id::Role;
 use crate::lock::{Cause, ErrorClass, ServerError};
 use crate::redis::server_error;
 use crate::redis::url::{Endpoint, Protocol};
+use crate::url::Login;
 
 /// What a server reports about itself at connect.
 // Q6
@@ -58,12 +59,12 @@ pub(super) enum Step {
 
 impl Step {
     /// Returns the handshake commands of this connection, in order.
-    pub(super) fn of(config: &PipeConfig) -> impl Iterator<Item = Self> + use<> {
+    pub(super) fn of(config: &PipeConfig, login: &Login) -> impl Iterator<Item = Self> + use<> {
         let at = &config.endpoint;
         let hello = at.protocol == Protocol::Resp3;
         [
             (Self::Hello, hello),
-            (Self::Auth, !hello && at.password.is_some()),
+            (Self::Auth, !hello && login.password.is_some()),
             (Self::Select, at.database != 0),
             // Not part of HELLO, because a rejected name would fail the login.
             (Self::SetName, at.client_name.is_some()),
@@ -74,9 +75,9 @@ impl Step {
         .filter_map(|(step, needed)| needed.then_some(step))
     }
 
-    pub(super) fn with_args<R>(self, at: &Endpoint, f: impl FnOnce(&[&[u8]]) -> R) -> R {
-        let user = at.username.as_deref().map(str::as_bytes);
-        let password = at.password.as_ref().map(|password| password.expose().as_bytes());
+    pub(super) fn with_args<R>(self, at: &Endpoint, login: &Login, f: impl FnOnce(&[&[u8]]) -> R) -> R {
+        let user = login.username.as_deref().map(str::as_bytes);
+        let password = login.password.as_ref().map(|password| password.expose().as_bytes());
         match (self, user, password) {
             (Self::Hello, _, None) => f(&[b"HELLO", b"3"]),
             (Self::Hello, user, Some(password)) => f(&[b"HELLO", b"3", b"AUTH", user.unwrap_or(b"default"), password]),

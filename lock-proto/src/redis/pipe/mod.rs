@@ -1,6 +1,7 @@
 //! One connection to one server: handshake, framing, command queue, reconnect.
 // P1 to P3
 
+mod credentials;
 mod frame;
 mod handshake;
 mod resp_fast_path;
@@ -8,6 +9,7 @@ mod resp_fast_path;
 mod tests;
 mod wire;
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -27,8 +29,8 @@ use super::url::Endpoint;
 use crate::collections::{Waiting, burst};
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
-use crate::lock::{Backoff, Cause, ErrorClass, Failures, ServerError};
-use crate::time::Instant;
+use crate::lock::{Backoff, Cause, CredentialsRequest, ErrorClass, Failures, Renewal, ServerError};
+use crate::time::{Instant, soonest};
 use crate::tls::TlsFault;
 use crate::url::Target;
 
@@ -44,6 +46,8 @@ pub struct PipeConfig {
     /// Whether the handshake requests `INFO server`.
     // Q6
     pub server_info: bool,
+    /// Whether the host supplies the login.
+    pub request_credentials: bool,
     /// How long connecting and the handshake may take together.
     pub connect_timeout: Duration,
     /// The connection ends when requests are outstanding and nothing has arrived for this long.
@@ -63,6 +67,8 @@ pub enum PipeOutput {
     /// Open a connection to the endpoint, resolving its name anew. Then report `handle_connected`
     /// or `handle_disconnected`.
     Connect(ConnId),
+    /// Supply credentials for this connection by `handle_credentials`.
+    Credentials(ConnId, Box<CredentialsRequest>),
     /// Close this connection, or stop opening it. Nothing needs to be reported.
     Disconnect(ConnId),
     /// The handshake succeeded.
@@ -117,6 +123,7 @@ pub struct Pipe {
     /// Requests that arrived while the connection is being opened.
     waiting: Waiting<Pending>,
     wire: Wire,
+    renewal: Renewal,
     /// When bytes last arrived, or when the first outstanding request was made if that is later.
     last_received: Instant,
     outputs: VecDeque<PipeOutput>,
@@ -126,6 +133,7 @@ pub struct Pipe {
 enum Phase {
     Closed,
     Connecting { until: Instant },
+    AwaitingCredentials { until: Instant },
     LoggingIn { until: Instant, unanswered: usize, hello: Hello },
     Up { since: Instant },
     BackingOff { until: Instant, cause: Cause },
@@ -136,6 +144,7 @@ impl Pipe {
     /// equal runs.
     #[must_use]
     pub fn new(config: PipeConfig, identity: Identity, seed: u64) -> Self {
+        let renewal = Renewal::new(config.endpoint.login.clone());
         Self {
             config,
             identity,
@@ -146,6 +155,7 @@ impl Pipe {
             backoff: Failures::default(),
             waiting: Waiting::default(),
             wire: Wire::default(),
+            renewal,
             last_received: Instant::ZERO,
             outputs: VecDeque::new(),
         }
@@ -220,7 +230,7 @@ impl Pipe {
         self.clock(now);
         if self.is_up() {
             self.expect_replies();
-            self.wire.login(Step::Info, &self.config.endpoint);
+            self.wire.login(Step::Info, &self.config.endpoint, self.renewal.login());
         }
     }
 
@@ -237,7 +247,10 @@ impl Pipe {
     /// Returns the connection that is open or being opened.
     pub const fn current(&self) -> Option<ConnId> {
         match self.phase {
-            Phase::Connecting { .. } | Phase::LoggingIn { .. } | Phase::Up { .. } => {
+            Phase::Connecting { .. }
+            | Phase::AwaitingCredentials { .. }
+            | Phase::LoggingIn { .. }
+            | Phase::Up { .. } => {
                 Some(ConnId { node: self.config.node, role: self.config.role, generation: self.generation })
             }
             Phase::Closed | Phase::BackingOff { .. } => None,
@@ -248,7 +261,11 @@ impl Pipe {
     pub const fn down_cause(&self) -> Option<&Cause> {
         match &self.phase {
             Phase::BackingOff { cause, .. } => Some(cause),
-            Phase::Closed | Phase::Connecting { .. } | Phase::LoggingIn { .. } | Phase::Up { .. } => None,
+            Phase::Closed
+            | Phase::Connecting { .. }
+            | Phase::AwaitingCredentials { .. }
+            | Phase::LoggingIn { .. }
+            | Phase::Up { .. } => None,
         }
     }
 
@@ -269,9 +286,17 @@ impl Pipe {
             return;
         }
         let Phase::Connecting { until } = self.phase else { return };
+        if self.requests_credentials() {
+            self.phase = Phase::AwaitingCredentials { until };
+            return self.request_credentials(conn);
+        }
+        self.log_in(until);
+    }
+
+    fn log_in(&mut self, until: Instant) {
         let mut unanswered = 0;
-        for step in Step::of(&self.config) {
-            self.wire.login(step, &self.config.endpoint);
+        for step in Step::of(&self.config, self.renewal.login()) {
+            self.wire.login(step, &self.config.endpoint, self.renewal.login());
             unanswered += 1;
         }
         self.advance_login(unanswered, until, Hello::default());
@@ -306,11 +331,16 @@ impl Pipe {
         let now = self.now;
         match &self.phase {
             Phase::Closed => {}
-            Phase::Connecting { until } | Phase::LoggingIn { until, .. } => {
+            Phase::Connecting { until } | Phase::AwaitingCredentials { until } | Phase::LoggingIn { until, .. } => {
                 if *until <= now {
-                    let handshake = matches!(self.phase, Phase::Connecting { .. })
-                        && matches!(self.config.endpoint.target, Target::Tls { .. });
-                    let fault = if handshake { Fault::Tls(TlsFault::TimedOut) } else { Fault::TimedOut };
+                    let connecting = matches!(self.phase, Phase::Connecting { .. });
+                    let fault = if connecting && matches!(self.config.endpoint.target, Target::Tls { .. }) {
+                        Fault::Tls(TlsFault::TimedOut)
+                    } else if matches!(self.phase, Phase::AwaitingCredentials { .. }) {
+                        Fault::NoCredentials
+                    } else {
+                        Fault::TimedOut
+                    };
                     return self.fail(fault.into(), true);
                 }
                 while let Some(Pending { job, .. }) = self.waiting.pop_due(now) {
@@ -319,7 +349,10 @@ impl Pipe {
             }
             Phase::Up { .. } => {
                 if self.silent_until().is_some_and(|until| until <= now) {
-                    self.fail(Fault::TimedOut.into(), true);
+                    return self.fail(Fault::TimedOut.into(), true);
+                }
+                if let (Some(conn), true) = (self.current(), self.renewal_due().is_some_and(|due| due <= now)) {
+                    self.request_credentials(conn);
                 }
             }
             Phase::BackingOff { until, .. } => {
@@ -375,10 +408,10 @@ impl Pipe {
         }
         match self.phase {
             Phase::Closed => None,
-            Phase::Connecting { until } | Phase::LoggingIn { until, .. } => {
+            Phase::Connecting { until } | Phase::AwaitingCredentials { until } | Phase::LoggingIn { until, .. } => {
                 Some(self.waiting.earliest().map_or(until, |earliest| earliest.min(until)))
             }
-            Phase::Up { .. } => self.silent_until(),
+            Phase::Up { .. } => soonest([self.silent_until(), self.renewal_due()]),
             Phase::BackingOff { until, .. } => Some(until),
         }
     }
@@ -422,7 +455,7 @@ impl Pipe {
     /// Queues a command. It waits for a connection until `connect_by`.
     fn submit(&mut self, pending: Pending, connect_by: Instant) {
         match &self.phase {
-            Phase::Closed | Phase::Connecting { .. } | Phase::LoggingIn { .. } => {
+            Phase::Closed | Phase::Connecting { .. } | Phase::AwaitingCredentials { .. } | Phase::LoggingIn { .. } => {
                 self.waiting.push(pending, connect_by);
             }
             Phase::Up { .. } => {
@@ -442,6 +475,7 @@ impl Pipe {
             return;
         }
         self.phase = Phase::Up { since: self.now };
+        self.renewal.confirm();
         self.outputs.push_back(PipeOutput::Up(hello));
         self.last_received = self.now;
         while let Some((pending, _)) = self.waiting.pop() {
@@ -519,7 +553,7 @@ impl Pipe {
 
     /// Returns true if an open connection has lost its login and can log in again.
     fn is_logged_out(&self, text: &str) -> bool {
-        self.is_up() && self.config.endpoint.password.is_some() && asks_for_login(text)
+        self.is_up() && self.renewal.login().password.is_some() && asks_for_login(text)
     }
 
     /// Resolves the first `calls` in flight, which shared one command, or resends them.
@@ -565,6 +599,11 @@ impl Pipe {
             Job::Login(Step::Info) if self.is_up() => {
                 self.outputs.push_back(PipeOutput::Server(ServerInfo::read(&answer)));
             }
+            Job::Login(Step::Auth) if self.is_up() => match error {
+                // The connection keeps its earlier login.
+                Some(error) => self.renewal.reject(self.now, error, self.config.reconnect),
+                None => self.renewal.confirm(),
+            },
             Job::Login(step) => {
                 let Phase::LoggingIn { until, unanswered, mut hello } = self.phase.clone() else { return Err(wrong()) };
                 step.read(&answer, &mut hello)?;
@@ -593,6 +632,9 @@ impl Pipe {
             self.outputs.push_back(PipeOutput::Disconnect(conn));
         }
         let lasted = if let Phase::Up { since } = self.phase { self.now.since(since) } else { Duration::ZERO };
+        if let (Phase::LoggingIn { .. }, Cause::Server(error)) = (&self.phase, &cause) {
+            self.renewal.reject(self.now, error, self.config.reconnect);
+        }
         self.backoff.failed(lasted, self.config.reconnect);
         let pause = self.backoff.pause(0, self.config.reconnect, self.seed, self.generation);
         self.phase = Phase::BackingOff { until: self.now + pause, cause: cause.clone() };

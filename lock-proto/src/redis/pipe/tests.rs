@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod credentials;
 mod framing;
 mod hostile;
 mod outgoing;
@@ -50,6 +51,7 @@ impl Rig {
             node: NodeId::new(0),
             role,
             server_info,
+            request_credentials: false,
             connect_timeout: Duration::from_secs(2),
             request_timeout: TIMEOUT,
             reconnect: Backoff::exponential(10 * MS, Duration::from_secs(1)),

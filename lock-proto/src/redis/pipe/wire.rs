@@ -20,6 +20,7 @@ use crate::redis::request::{Form, Identity, Key, Request};
 use crate::redis::script::{self, Script};
 use crate::redis::url::{Endpoint, Protocol};
 use crate::time::{Instant, millis_up};
+use crate::url::Login;
 
 /// Bytes read at once while a frame is incomplete. Small, as bytes beyond its end are rescanned.
 const CHUNK: usize = 256;
@@ -112,9 +113,9 @@ impl Wire {
         self.queued.push_back(pending);
     }
 
-    pub(super) fn login(&mut self, step: Step, at: &Endpoint) {
+    pub(super) fn login(&mut self, step: Step, at: &Endpoint, login: &Login) {
         let start = self.encoded;
-        step.with_args(at, |args| encode(&mut self.outbox, args));
+        step.with_args(at, login, |args| encode(&mut self.outbox, args));
         self.note_sent(Pending { job: Job::Login(step), send_by: Instant::MAX }, start, None, 1);
     }
 
@@ -491,7 +492,7 @@ mod tests {
     use super::*;
     use crate::id::{CallId, NodeId};
 
-    /// The map takes memory for every lock, so it is batch for one flight only. It must last that
+    /// The map takes memory for every lock, so it is kept for one flight only. It must last that
     /// long, because each lookup would scan the flight otherwise.
     #[test]
     fn latest_commands_are_dropped_once_flight_is_answered() {

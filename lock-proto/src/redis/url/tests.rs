@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::*;
+use crate::url::Secret;
 use alloc::format;
 
 fn parse(url: &str) -> Endpoint {
@@ -15,7 +16,7 @@ fn tcp(host: &str, port: u16) -> Target {
 fn tcp_urls_are_parsed() {
     let plain = parse("redis://localhost");
     assert_eq!(plain.target, tcp("localhost", 6379));
-    assert_eq!((plain.username, plain.password, plain.database, plain.client_name), (None, None, 0, None));
+    assert_eq!((plain.login, plain.database, plain.client_name), (Login::default(), 0, None));
     assert_eq!(plain.protocol, Protocol::Resp2);
     for (url, target) in [
         ("redis://127.0.0.1:7000", tcp("127.0.0.1", 7000)),
@@ -31,14 +32,36 @@ fn tcp_urls_are_parsed() {
     assert_eq!(parse("redis://h/15").database, 15);
     assert_eq!(parse("redis://h/2147483647").database, 2_147_483_647);
     let all = parse("redis://app:s%40c%3Art@h:1/2?protocol=resp3&client_name=a%2Bb");
-    assert_eq!(all.username.as_deref(), Some("app"));
-    assert_eq!(all.password, Some(Secret::new("s@c:rt")));
+    assert_eq!(all.login, Login::new("app", "s@c:rt"));
     assert_eq!(all.client_name.as_deref(), Some("a+b"));
     assert_eq!((all.database, all.protocol), (2, Protocol::Resp3));
-    let only_password = parse("redis://:secret@h");
-    assert_eq!((only_password.username, only_password.password), (None, Some(Secret::new("secret"))));
-    let no_password = parse("redis://user:@h");
-    assert_eq!((no_password.username.as_deref(), no_password.password), (Some("user"), Some(Secret::new(""))));
+    assert_eq!(parse("redis://:secret@h").login, Login::password("secret"));
+    assert_eq!(parse("redis://user:@h").login, Login::new("user", ""));
+}
+
+#[test]
+fn login_may_be_in_parameters() {
+    let file = |user: Option<&str>| Login {
+        username: user.map(Into::into),
+        password_file: Some("/run/secrets/redis".into()),
+        ..Login::default()
+    };
+    for (url, login) in [
+        ("redis://h?user=app&password=s%40c", Login::new("app", "s@c")),
+        ("redis://h?password=pw", Login::password("pw")),
+        ("redis://app@h?password=pw", Login::new("app", "pw")),
+        ("unix:///r?user=app&password=pw", Login::new("app", "pw")),
+        ("redis://h?password_file=/run/secrets/redis", file(None)),
+        ("redis://app@h?password_file=/run/secrets/redis", file(Some("app"))),
+        ("unix:///r?user=app&password_file=/run/secrets/redis", file(Some("app"))),
+        ("rediss://h?user=app&ca=c", Login { username: Some("app".into()), ..Login::default() }),
+    ] {
+        let endpoint = parse(url);
+        assert_eq!(endpoint.login, login, "{url}");
+        let shown = endpoint.to_string();
+        assert_eq!(parse(&shown.replace("***", "pw")).login.username, login.username, "{shown}");
+        assert!(!shown.contains("pw") && !shown.contains("s@c"), "{shown}");
+    }
 }
 
 #[test]
@@ -64,7 +87,7 @@ fn unix_urls_are_parsed() {
     }
     let login = parse("redis+unix://u:p@/run/@r");
     assert_eq!(login.target, Target::Unix { path: "/run/@r".into() });
-    assert_eq!((login.username.as_deref(), login.password), (Some("u"), Some(Secret::new("p"))));
+    assert_eq!(login.login, Login::new("u", "p"));
     assert_eq!(parse("unix:///run/@r").target, Target::Unix { path: "/run/@r".into() });
 }
 
@@ -84,7 +107,14 @@ fn errors_name_problem_and_allowed_values() {
         ("rediss://h?key=k", "`cert` and `key`", "together"),
         ("rediss://h?ca=%ff", "ca", "UTF-8"),
         ("rediss://h?db=1", "parameter `db`", "server_name"),
-        ("rediss://h#insecure", "#insecure", "ca="),
+        ("redis://h#insecure", "`#insecure`", "rediss://"),
+        ("rediss://h#insecur", "fragment", "%23"),
+        ("redis://a:b@h?user=c", "`user`", "twice"),
+        ("redis://a:b@h?password=c", "`password`", "twice"),
+        ("redis://a:b@h?password_file=c", "`password`", "twice"),
+        ("redis://h?password=a&password_file=c", "`password`", "twice"),
+        ("redis://h?password=", "`password`", "needs a value"),
+        ("redis://a@h?ca=c", "need a URL with TLS", "rediss://"),
         ("redis://h?server_name=n", "need a URL with TLS", "rediss://"),
         ("redis://h\n", "byte 9", "percent-encoded"),
         (" redis://h", "byte 0", "visible ASCII"),
@@ -101,7 +131,7 @@ fn errors_name_problem_and_allowed_values() {
         ("redis://u:a:b@h", "user or password", "percent-encoded"),
         ("redis://u:[@h", "user or password", "percent-encoded"),
         ("unix://u:a/b@/run/r", "user or password", "percent-encoded"),
-        ("redis://u@h", "needs a password", ":password@"),
+        ("redis://u@h", "needs a password", "`password_file`"),
         ("redis://:@h", "needs a password", "user:password@"),
         ("redis://@h", "needs a password", "user:password@"),
         ("redis://", "no host", "redis://host"),
@@ -169,7 +199,7 @@ fn neither_error_nor_endpoint_shows_password() {
             let shown = match Endpoint::parse(&url) {
                 // By the rules of URLs a password ends at the last @ of the authority.
                 Ok(endpoint) => {
-                    assert!(middle == "@" || endpoint.password.is_some(), "{url}");
+                    assert!(middle == "@" || endpoint.login.password.is_some(), "{url}");
                     format!("{endpoint:?} {endpoint}").replace("\"xkxk\"", "").replace("@xkxk:6379", "")
                 }
                 Err(error) => format!("{error:?} {error}"),
@@ -186,11 +216,14 @@ fn display_round_trips_and_hides_password() {
         "redis://u:sesame@h:1/2?client_name=a%25b&protocol=resp3",
         "redis://:sesame@[::1]:7",
         "unix://%2F%3A:sesame@/run/%C3%A4%3F%23?db=3&protocol=resp3",
+        "redis://h?user=%26&password_file=/a%20b&protocol=resp3",
+        "rediss://h?user=u&password=sesame&ca=/x%3F#insecure",
     ] {
         let endpoint = parse(url);
         let text = endpoint.to_string();
         assert!(!text.contains("sesame") && !format!("{endpoint:?}").contains("sesame"), "{text}");
-        let masked = Endpoint { password: endpoint.password.as_ref().map(|_| Secret::new("***")), ..endpoint };
+        let mut masked = endpoint;
+        masked.login.password = masked.login.password.map(|_| Secret::new("***"));
         assert_eq!(text.parse(), Ok(masked), "{text}");
     }
 }

@@ -189,6 +189,7 @@ impl<S: Servers> Builder<S> {
             stale: self.stale,
             cause: Cause::Application,
             handovers: Handovers::default(),
+            credentials: None,
         };
         S::begin(&mut world);
         world

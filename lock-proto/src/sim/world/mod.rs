@@ -31,7 +31,7 @@ use super::rng::Rng;
 use super::trace::{Lane, Point, Recorder};
 use crate::error::Misuse;
 use crate::id::LockId;
-use crate::lock::{Acquire, Machine as _, Wait};
+use crate::lock::{Acquire, Credentials, Machine as _, Wait};
 use crate::time::Instant;
 use check::Prompt;
 use handover::Cause;
@@ -88,10 +88,17 @@ pub struct World<S: Servers> {
     stale: bool,
     cause: Cause,
     handovers: Handovers,
+    /// What the hosts supply when a client requests credentials.
+    credentials: Option<Credentials>,
     store: S,
 }
 
 impl<S: Servers> World<S> {
+    /// Sets what all hosts supply from now on when a client requests credentials. Initially nothing.
+    pub fn set_credentials(&mut self, credentials: Option<Credentials>) {
+        self.credentials = credentials;
+    }
+
     /// Client `client` requests a lock.
     pub fn acquire(&mut self, client: usize, want: Acquire) -> LockId {
         self.start(client, &want, "acquire", None, |machine, now| machine.acquire(now, &want))

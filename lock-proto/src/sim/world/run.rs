@@ -306,6 +306,14 @@ impl<S: Servers> World<S> {
         process.machine.handle_disconnected(local, conn, why);
     }
 
+    pub(super) fn supply_credentials(&mut self, client: usize, conn: ConnId) {
+        let supplied = if self.credentials.is_some() { "supplied" } else { "not available" };
+        self.journal.write(self.now, format_args!("c{client}/{conn} credentials {supplied}"));
+        let process = &mut self.clients[client];
+        let local = process.local(self.now);
+        process.machine.handle_credentials(local, conn, self.credentials.clone());
+    }
+
     /// Reports the end of a connection to a machine that already knows of it.
     fn end_stale(&mut self, client: usize, conn: ConnId, why: Fault) {
         if self.stale {

@@ -96,7 +96,7 @@ impl Tried {
 
     pub(super) fn with(host: &Smol, address: SocketAddr) -> Self {
         let endpoint = Endpoint::parse(&alloc::format!("{address}")).unwrap();
-        let route = Route::new(endpoint.target.clone(), true).unwrap();
+        let route = Route::plain(endpoint.target.clone());
         let connection = Connection::open(host, &route, &endpoint);
         Self { host: host.clone(), route, connection, inputs: VecDeque::new(), serial: 0 }
     }

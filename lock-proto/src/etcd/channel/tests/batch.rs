@@ -366,7 +366,7 @@ fn batched_requests_share_timeout_once_sent() {
 #[test]
 fn writes_with_login_are_not_batched() {
     // E11
-    let mut rig = Rig::with(ChannelConfig { user: Some(("app".into(), Secret::new("pw"))), ..config(1) });
+    let mut rig = Rig::with(ChannelConfig { login: Login::new("app", "pw"), ..config(1) });
     rig.write_many(20);
     rig.connected();
     let rpc = rig.call();

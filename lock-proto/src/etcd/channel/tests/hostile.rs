@@ -77,8 +77,8 @@ fn watches_cancelled_at_once_do_not_spin() {
 
 #[test]
 fn invalid_tokens_do_not_spin() {
-    let user = Some(("app".into(), Secret::new("pw")));
-    let mut rig = Rig::with(ChannelConfig { user, ..config(2) });
+    let login = Login::new("app", "pw");
+    let mut rig = Rig::with(ChannelConfig { login, ..config(2) });
     for n in 0..5 {
         rig.send(grant(n));
         rig.channel.watch(rig.now, WatchId::new(n), "k".into(), Bytes::new());

@@ -3,7 +3,7 @@
 use super::*;
 
 fn rig(endpoints: u16) -> Rig {
-    Rig::with(ChannelConfig { user: Some(("app".into(), Secret::new("pw"))), ..config(endpoints) })
+    Rig::with(ChannelConfig { login: Login::new("app", "pw"), ..config(endpoints) })
 }
 
 fn token(text: &str) -> Result<RpcReply, Status> {

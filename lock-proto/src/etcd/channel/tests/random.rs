@@ -2,6 +2,7 @@
 // S2
 
 use super::*;
+use crate::Credentials;
 use crate::jitter::mix;
 use alloc::collections::BTreeMap;
 
@@ -20,8 +21,9 @@ struct World {
 
 impl World {
     fn new(seed: u64) -> Self {
-        let user = seed.is_multiple_of(2).then(|| ("app".into(), Secret::new("pw")));
-        let rig = Rig::with(ChannelConfig { user, ..config(1 + (seed / 2 % 3) as u16) });
+        let login = if seed.is_multiple_of(2) { Login::new("app", "pw") } else { Login::default() };
+        let request_credentials = seed.is_multiple_of(4);
+        let rig = Rig::with(ChannelConfig { login, request_credentials, ..config(1 + (seed / 2 % 3) as u16) });
         let (answered, watches) = (BTreeMap::new(), BTreeMap::new());
         Self { rig, seed, drawn: 0, answered, watches, conns: Vec::new(), rpcs: Vec::new(), streams: Vec::new() }
     }
@@ -133,6 +135,12 @@ impl World {
                 if honest {
                     self.rig.channel.handle_connected(now, conn);
                 }
+            }
+            Output::Credentials { conn, .. } => {
+                // Longer than the longest silence: the reply to a login counts as life.
+                let (valid_for, present) = (12 + self.dice(30), honest || self.dice(3) > 0);
+                let credentials = Credentials::new("pw").valid_for(valid_for as u32 * SECOND);
+                self.rig.channel.handle_credentials(now, conn, present.then_some(credentials));
             }
             Output::Call { rpc, request, .. } => {
                 self.rpcs.push(rpc);

@@ -113,7 +113,7 @@ fn build(plan: &Plan, store: &RedisStore) -> Builder {
         builder = builder.node(i, |config| config.drift_ppm(pace.drift_ppm));
         if store.login {
             builder = builder.node(i, |config| config.password(PASSWORD));
-            builder = builder.endpoint(i, |at| at.password = Some(Secret::new(PASSWORD)));
+            builder = builder.endpoint(i, |at| at.login.password = Some(Secret::new(PASSWORD)));
         }
     }
     builder

@@ -333,7 +333,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
 
     fn carry_out(&mut self, client: usize, output: Output) {
         match output {
-            Output::Connect { node, conn } => self.connect(client, node, conn),
+            Output::Connect { node, conn, .. } => self.connect(client, node, conn),
+            Output::Credentials { conn, .. } => self.supply_credentials(client, conn),
             Output::Disconnect { conn } => self.disconnect(client, conn),
             Output::Call { rpc, request, token } => {
                 self.journal.fingerprint.call(self.now, client, rpc.conn(), &request);

@@ -28,8 +28,7 @@ impl Setup {
         let config = |i: usize| NodeConfig::new(i as u64 + 1).uptime(hour).port(port(i));
         let endpoint = |i: usize| Endpoint {
             target: Target::Tcp { host: format!("node{i}").into(), port: port(i) },
-            username: None,
-            password: None,
+            login: crate::Login::default(),
             database: 0,
             client_name: None,
             protocol: Protocol::Resp2,

@@ -345,7 +345,8 @@ impl<C: RedisClient> World<Redis<C>> {
 
     fn carry_out(&mut self, client: usize, output: Output) {
         match output {
-            Output::Connect { node, conn } => self.connect(client, node, conn),
+            Output::Connect { node, conn, .. } => self.connect(client, node, conn),
+            Output::Credentials { conn, .. } => self.supply_credentials(client, conn),
             Output::Disconnect { conn } => self.disconnect(client, conn),
             Output::Event { lock, event } => self.deliver_event(client, lock, event),
             Output::Stopped { unreleased } => self.has_stopped(client, unreleased),

@@ -181,7 +181,7 @@ impl ByteClient for Flawed<Client, Rewriter> {
         }
         loop {
             let output = self.client.poll_output()?;
-            if let Output::Connect { node, conn } = &output {
+            if let Output::Connect { node, conn, .. } = &output {
                 self.flaw.current.insert((*node, conn.role()), *conn);
             }
             // The application gets no further events of it.

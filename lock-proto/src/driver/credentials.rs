@@ -1,0 +1,110 @@
+//! Carries the machine's requests for credentials to the source in the settings, or to a file.
+
+use alloc::boxed::Box;
+use alloc::string::{String, ToString as _};
+use alloc::vec::Vec;
+use core::task::{Context, Poll};
+use std::path::Path;
+
+use super::host::Host;
+use super::settings::{HostSettings, Supplying};
+use crate::id::ConnId;
+use crate::lock::{Credentials, CredentialsRequest};
+use crate::url::Target;
+
+/// Requests under way, at most one for each connection.
+pub(super) struct CredentialRequests {
+    settings: HostSettings,
+    open: Vec<(ConnId, Target, Supplying)>,
+}
+
+impl CredentialRequests {
+    pub(super) const fn new(settings: HostSettings) -> Self {
+        Self { settings, open: Vec::new() }
+    }
+
+    /// Begins a request, in place of an earlier one of this connection.
+    pub(super) fn begin<H: Host>(&mut self, host: &H, conn: ConnId, request: CredentialsRequest) {
+        self.cancel(conn);
+        if let Some(error) = &request.rejected {
+            tracing::warn!(%conn, server = %request.target, %error, "credentials rejected, requesting others");
+        }
+        let target = request.target.clone();
+        let supplying = match (&self.settings.credentials, &request.login.password_file) {
+            (Some(source), _) => source(request),
+            (None, Some(path)) => {
+                let (path, reading) = (path.clone(), host.read_file(Path::new(&**path)));
+                Box::pin(async move {
+                    let content = reading.await.map_err(|error| Failed(alloc::format!("{path}: {error}")))?;
+                    Ok(Credentials::new(&password(&path, content)?))
+                })
+            }
+            // The machine asks only if there is one of them.
+            (None, None) => return,
+        };
+        self.open.push((conn, target, supplying));
+    }
+
+    /// Drops the request of a connection that has ended.
+    pub(super) fn cancel(&mut self, conn: ConnId) {
+        self.open.retain(|(id, ..)| *id != conn);
+    }
+
+    /// Returns the next answer: `None` in it if there are no credentials.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Option<(ConnId, Option<Credentials>)> {
+        for place in 0..self.open.len() {
+            let (conn, target, supplying) = self.open.get_mut(place)?;
+            let Poll::Ready(result) = supplying.as_mut().poll(cx) else { continue };
+            if let Err(error) = &result {
+                tracing::warn!(%conn, server = %target, %error, "no credentials");
+            }
+            let answer = (*conn, result.ok());
+            drop(self.open.swap_remove(place));
+            return Some(answer);
+        }
+        None
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.open.clear();
+    }
+
+    /// Forgets the requests without dropping them, in a forked process.
+    pub(super) fn leak(&mut self) {
+        core::mem::forget(core::mem::take(&mut self.open));
+    }
+}
+
+/// The content of a password file. Editors end it with a newline.
+fn password(path: &str, content: Vec<u8>) -> Result<String, Failed> {
+    let text = String::from_utf8(content).map_err(|_| Failed(alloc::format!("{path}: not UTF-8")))?;
+    let password = text.strip_suffix('\n').map_or(&*text, |line| line.strip_suffix('\r').unwrap_or(line));
+    if password.is_empty() {
+        return Err(Failed(alloc::format!("{path}: no password in it")));
+    }
+    Ok(password.to_string())
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Failed(String);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn password_file_may_end_with_one_newline() {
+        for (content, expected) in [
+            (&b"secret"[..], Some("secret")),
+            (b"secret\n", Some("secret")),
+            (b"secret\r\n", Some("secret")),
+            (b" a b \n\n", Some(" a b \n")),
+            (b"", None),
+            (b"\n", None),
+            (b"\xff\n", None),
+        ] {
+            assert_eq!(password("f", content.to_vec()).ok().as_deref(), expected, "{content:?}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What a client is made from: the settings of its store, and what only a driver can use.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::error::Error;
+use core::fmt;
+use core::pin::Pin;
+
+use super::backend::StoreSettings;
+use super::connect::ConnectError;
+use crate::lock::{Credentials, CredentialsRequest};
+
+/// The future of a source of credentials.
+pub(super) type Supplying = Pin<Box<dyn Future<Output = Result<Credentials, SupplyError>> + Send>>;
+type SupplyError = Box<dyn Error + Send + Sync>;
+type Source = Arc<dyn Fn(CredentialsRequest) -> Supplying + Send + Sync>;
+
+/// All settings of a client: those of its store, and those of the driver.
+///
+/// ```
+/// # #[cfg(feature = "redis")]
+/// # {
+/// use std::time::Duration;
+///
+/// use lock_proto::Credentials;
+/// use lock_proto::driver::Settings;
+///
+/// # async fn request_token() -> Result<String, std::io::Error> { Ok("secret".into()) }
+/// let settings = Settings::parse(["redis://cache.example?user=app"])?.credentials(|_| async {
+///     let token = request_token().await?;
+///     Ok(Credentials::new(&token).valid_for(Duration::from_secs(15 * 60)))
+/// });
+/// # drop(settings);
+/// # }
+/// # Ok::<(), lock_proto::driver::ConnectError>(())
+/// ```
+#[derive(Clone)]
+#[non_exhaustive]
+#[must_use = "settings do nothing until they are given to `connect`"]
+pub struct Settings {
+    /// The settings of the store.
+    pub store: StoreSettings,
+    pub(super) host: HostSettings,
+}
+
+/// The settings that do not concern the machines.
+#[derive(Clone, Default)]
+pub(super) struct HostSettings {
+    pub(super) credentials: Option<Source>,
+    #[cfg(feature = "tls")]
+    pub(super) tls: super::tls::TlsSettings,
+}
+
+impl Settings {
+    /// The default settings for the servers that the URLs name: `redis://…` once or an odd number
+    /// of times, or `etcd://…` once.
+    ///
+    /// # Errors
+    ///
+    /// A URL is invalid, the URLs cannot be combined, or the store was not compiled in.
+    pub fn parse<I>(urls: I) -> Result<Self, ConnectError>
+    where
+        I: IntoIterator<Item: AsRef<str>>,
+    {
+        StoreSettings::parse(urls).map(Self::from)
+    }
+
+    /// Logs in with credentials from this source, such as tokens that expire, in place of the
+    /// password of the settings.
+    ///
+    /// The driver asks it for each connection, and again after four fifths of the time that the
+    /// credentials are valid. It then logs in on the open connection. If the server rejects
+    /// credentials, the next [request](CredentialsRequest) says so: do not answer that one from a
+    /// cache. An error is logged, so it must not contain a secret. The driver asks again after a
+    /// pause; an open connection stays.
+    ///
+    /// The driver's task runs the future. It must not block, and ends with the connection.
+    pub fn credentials<F, R>(mut self, source: F) -> Self
+    where
+        F: Fn(CredentialsRequest) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<Credentials, Box<dyn Error + Send + Sync>>> + Send + 'static,
+    {
+        self.host.credentials = Some(Arc::new(move |request| Box::pin(source(request))));
+        self.store.request_credentials();
+        self
+    }
+
+    /// Uses this rustls configuration for all TLS connections, in place of the files that URLs name.
+    /// Its cryptography and its verifier are used as they are. For etcd, `h2` is added to its
+    /// protocols.
+    ///
+    /// URLs must then not have the parameters `ca`, `cert` and `key`.
+    // N2
+    #[cfg(feature = "tls")]
+    pub fn tls_config(mut self, config: Arc<rustls::ClientConfig>) -> Self {
+        self.host.tls.config = Some(config);
+        self
+    }
+
+    /// Allows [`Tls::insecure`](crate::Tls::insecure), `#insecure` in a URL: any certificate of the
+    /// server is then accepted. Without this, such a URL is an error. For tests.
+    #[cfg(feature = "tls")]
+    pub const fn allow_insecure(mut self) -> Self {
+        self.host.tls.allow_insecure = true;
+        self
+    }
+}
+
+impl From<StoreSettings> for Settings {
+    fn from(store: StoreSettings) -> Self {
+        Self { store, host: HostSettings::default() }
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings").field("store", &self.store).finish_non_exhaustive()
+    }
+}

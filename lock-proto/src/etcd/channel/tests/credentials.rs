@@ -1,0 +1,146 @@
+//! Credentials that the host supplies.
+
+use super::*;
+use crate::lock::{Credentials, CredentialsRequest};
+
+fn rig() -> Rig {
+    Rig::with(ChannelConfig { login: Login::new("app", "static"), request_credentials: true, ..config(1) })
+}
+
+fn requested(rig: &mut Rig, conn: ConnId) -> CredentialsRequest {
+    match rig.channel.poll_output() {
+        Some(ChannelOutput::Do(Output::Credentials { conn: id, request })) if id == conn => *request,
+        other => panic!("no request: {other:?}"),
+    }
+}
+
+fn supply(rig: &mut Rig, conn: ConnId, credentials: Option<Credentials>) {
+    rig.channel.handle_credentials(rig.now, conn, credentials);
+}
+
+/// The login that leaves next, which must have this password.
+fn login(rig: &mut Rig, password: &str) -> RpcId {
+    match rig.channel.poll_output() {
+        Some(ChannelOutput::Do(Output::Call { rpc, request: Rpc::Authenticate(who), token: None })) => {
+            assert_eq!((&*who.name, &*who.password), ("app", password));
+            rpc
+        }
+        other => panic!("no login: {other:?}"),
+    }
+}
+
+fn token(text: &str) -> Result<RpcReply, Status> {
+    Ok(RpcReply::Authenticate(AuthenticateResponse { header: None, token: text.into() }))
+}
+
+fn call_with(rig: &mut Rig, token: &str) -> RpcId {
+    match rig.channel.poll_output() {
+        Some(ChannelOutput::Do(Output::Call { rpc, token: Some(given), .. })) if given.expose() == token => rpc,
+        other => panic!("no call: {other:?}"),
+    }
+}
+
+/// Logged in with a password that is valid for 10 s.
+fn up() -> (Rig, ConnId) {
+    let mut rig = rig();
+    rig.send(grant(1));
+    let conn = rig.connected();
+    requested(&mut rig, conn);
+    assert_eq!(rig.all(), []);
+    supply(&mut rig, conn, Some(Credentials::new("p1").valid_for(10 * SECOND)));
+    let rpc = login(&mut rig, "p1");
+    rig.answer(rpc, token("t1"));
+    let rpc = call_with(&mut rig, "t1");
+    rig.answer(rpc, granted(1));
+    rig.notifications();
+    (rig, conn)
+}
+
+fn pass(rig: &mut Rig, time: Duration) {
+    rig.now = rig.now + time;
+    rig.channel.handle_timeout(rig.now);
+}
+
+#[test]
+fn missing_credentials_end_attempt_with_cause_of_their_own() {
+    // N19
+    for answer in [None, Some(Credentials::new("old").valid_for(Duration::ZERO))] {
+        let mut rig = rig();
+        rig.send(grant(1));
+        let conn = rig.connected();
+        requested(&mut rig, conn);
+        supply(&mut rig, conn, answer);
+        assert!(rig.notifications().contains(&ChannelOutput::Do(Output::Disconnect { conn })));
+        assert_eq!(rig.channel.last_error, Some(Fault::NoCredentials.into()));
+    }
+}
+
+#[test]
+fn source_without_answer_is_not_awaited_for_ever() {
+    // N19
+    let mut rig = rig();
+    rig.send(grant(1));
+    let conn = rig.connected();
+    requested(&mut rig, conn);
+    pass(&mut rig, 2 * SECOND);
+    assert!(!rig.channel.is_up());
+    assert_eq!(rig.channel.last_error, Some(Fault::NoCredentials.into()));
+    supply(&mut rig, conn, Some(Credentials::new("late")));
+    assert!(!rig.all().iter().any(|output| matches!(output, ChannelOutput::Do(Output::Call { .. }))));
+}
+
+#[test]
+fn new_token_replaces_old_one_before_credentials_expire() {
+    // N19
+    let (mut rig, conn) = up();
+    pass(&mut rig, 8 * SECOND);
+    assert_eq!(requested(&mut rig, conn).rejected, None);
+    rig.send(grant(2));
+    let call = call_with(&mut rig, "t1");
+    supply(&mut rig, conn, Some(Credentials::new("p2")));
+    let rpc = login(&mut rig, "p2");
+    rig.answer(call, granted(2));
+    rig.answer(rpc, token("t2"));
+    rig.notifications();
+    rig.send(grant(3));
+    call_with(&mut rig, "t2");
+}
+
+#[test]
+fn rejected_renewal_leaves_old_token_in_use_and_next_request_says_so() {
+    // N19
+    let (mut rig, conn) = up();
+    pass(&mut rig, 8 * SECOND);
+    requested(&mut rig, conn);
+    supply(&mut rig, conn, Some(Credentials::new("cached")));
+    let rpc = login(&mut rig, "cached");
+    rig.fail(rpc, Code::InvalidArgument, "etcdserver: authentication failed, invalid user ID or password");
+    assert!(rig.channel.is_up());
+    rig.send(grant(2));
+    call_with(&mut rig, "t1");
+    pass(&mut rig, SECOND / 2);
+    assert_eq!(rig.notifications(), []);
+    pass(&mut rig, SECOND / 2);
+    let outputs = rig.notifications();
+    let rejected = |output: &ChannelOutput| matches!(output, ChannelOutput::Do(Output::Credentials { request, .. }) if request.rejected.is_some());
+    assert!(outputs.iter().any(rejected), "{outputs:?}");
+}
+
+#[test]
+fn expired_token_is_replaced_with_password_that_is_still_valid() {
+    // N19
+    for (age, asks) in [(SECOND, false), (11 * SECOND, true)] {
+        let (mut rig, conn) = up();
+        rig.now = rig.now + age;
+        rig.send(grant(2));
+        let rpc = call_with(&mut rig, "t1");
+        rig.fail(rpc, Code::Unauthenticated, "etcdserver: invalid auth token");
+        if asks {
+            requested(&mut rig, conn);
+            supply(&mut rig, conn, Some(Credentials::new("p2")));
+        }
+        let rpc = login(&mut rig, if asks { "p2" } else { "p1" });
+        rig.answer(rpc, token("t2"));
+        call_with(&mut rig, "t2");
+    }
+}

@@ -1,0 +1,51 @@
+//! Credentials that the host supplies.
+
+use super::handshake::Step;
+use super::{Phase, Pipe, PipeConfig, PipeOutput};
+use crate::fault::Fault;
+use crate::id::ConnId;
+use crate::lock::Credentials;
+use crate::time::Instant;
+
+impl Pipe {
+    /// The host supplies the credentials that it was asked for, or none.
+    // N19
+    pub fn handle_credentials(&mut self, now: Instant, conn: ConnId, credentials: Option<Credentials>) {
+        self.clock(now);
+        if self.current() != Some(conn) || !self.requests_credentials() {
+            return;
+        }
+        let PipeConfig { endpoint, reconnect, .. } = &self.config;
+        match self.phase {
+            Phase::AwaitingCredentials { until } => {
+                if self.renewal.accept(self.now, credentials, &endpoint.login, *reconnect) {
+                    self.log_in(self.renewal.valid_until().map_or(until, |end| end.min(until)));
+                } else {
+                    self.fail(Fault::NoCredentials.into(), true);
+                }
+            }
+            Phase::Up { .. } => {
+                if self.renewal.accept(self.now, credentials, &endpoint.login, *reconnect) {
+                    self.expect_replies();
+                    self.wire.login(Step::Auth, &self.config.endpoint, self.renewal.login());
+                }
+            }
+            Phase::Closed | Phase::Connecting { .. } | Phase::LoggingIn { .. } | Phase::BackingOff { .. } => {}
+        }
+    }
+
+    pub(super) const fn requests_credentials(&self) -> bool {
+        self.config.request_credentials || self.config.endpoint.login.password_file.is_some()
+    }
+
+    pub(super) fn request_credentials(&mut self, conn: ConnId) {
+        let PipeConfig { endpoint, connect_timeout, .. } = &self.config;
+        let request = self.renewal.request(self.now, *connect_timeout, &endpoint.target, &endpoint.login);
+        self.outputs.push_back(PipeOutput::Credentials(conn, request));
+    }
+
+    /// Returns when to request credentials again.
+    pub(super) fn renewal_due(&self) -> Option<Instant> {
+        self.renewal.due().filter(|_| self.requests_credentials())
+    }
+}

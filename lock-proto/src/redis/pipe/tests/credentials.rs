@@ -1,0 +1,178 @@
+//! Credentials that the host supplies.
+
+use super::*;
+use crate::lock::Credentials;
+use crate::url::Login;
+
+const FILE: &str = "redis://app@h?password_file=/run/secret";
+
+/// The request that the pipe makes next.
+fn requested(rig: &mut Rig, conn: ConnId) -> CredentialsRequest {
+    match rig.pipe.poll_output() {
+        Some(PipeOutput::Credentials(id, request)) if id == conn => *request,
+        other => panic!("no request: {other:?}"),
+    }
+}
+
+fn supply(rig: &mut Rig, conn: ConnId, credentials: Option<Credentials>) {
+    rig.pipe.handle_credentials(rig.now, conn, credentials);
+}
+
+fn auth(rig: &mut Rig, conn: ConnId) -> Vec<Vec<String>> {
+    commands(&rig.written(conn))
+}
+
+/// An open connection whose password is valid for 10 s.
+fn up() -> (Rig, ConnId) {
+    let mut rig = Rig::new(FILE);
+    let conn = rig.opened();
+    requested(&mut rig, conn);
+    supply(&mut rig, conn, Some(Credentials::new("t1").valid_for(Duration::from_secs(10))));
+    assert_eq!(auth(&mut rig, conn), [["AUTH", "app", "t1"]]);
+    rig.receive(conn, b"+OK\r\n");
+    assert_eq!(rig.outputs(), [PipeOutput::Up(Hello::default())]);
+    (rig, conn)
+}
+
+#[test]
+fn credentials_are_requested_for_each_connection_and_nothing_leaves_before() {
+    // N19
+    for resp3 in [false, true] {
+        let url = format!("{FILE}{}", if resp3 { "&protocol=resp3" } else { "" });
+        let mut rig = Rig::new(&url);
+        let call = rig.send(take("a"));
+        for round in 0..2 {
+            let conn = if round == 0 { rig.opened() } else { rig.reopened() };
+            rig.pipe.handle_connected(rig.now, conn);
+            let request = requested(&mut rig, conn);
+            assert_eq!(request.login.password_file.as_deref(), Some("/run/secret"));
+            assert_eq!((format!("{}", request.target).as_str(), request.rejected), ("h:6379", None));
+            assert_eq!(auth(&mut rig, conn), Vec::<Vec<String>>::new());
+            supply(&mut rig, conn, Some(Credentials::new("t1").username("other")));
+            let login: &[&str] = if resp3 { &["HELLO", "3", "AUTH", "other", "t1"] } else { &["AUTH", "other", "t1"] };
+            assert_eq!(auth(&mut rig, conn), [login]);
+            rig.pipe.handle_disconnected(rig.now, conn, Fault::Closed);
+            let outputs = rig.outputs();
+            if round == 0 {
+                let not_sent = reply(call, Reply::NotSent(Fault::Closed.into()));
+                assert_eq!(outputs, [PipeOutput::Down(Fault::Closed.into()), not_sent]);
+            }
+        }
+    }
+}
+
+#[test]
+fn missing_or_expired_credentials_end_attempt_with_cause_of_their_own() {
+    // N19
+    let none: fn(&mut Rig, ConnId) = |rig, conn| supply(rig, conn, None);
+    let expired: fn(&mut Rig, ConnId) =
+        |rig, conn| supply(rig, conn, Some(Credentials::new("old").valid_for(Duration::ZERO)));
+    let late: fn(&mut Rig, ConnId) = |rig, _| rig.pass(Duration::from_secs(2));
+    for answer in [none, expired, late] {
+        let mut rig = Rig::new(FILE);
+        let conn = rig.opened();
+        requested(&mut rig, conn);
+        answer(&mut rig, conn);
+        let down = PipeOutput::Down(Fault::NoCredentials.into());
+        assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), down]);
+        assert_eq!(auth(&mut rig, conn), Vec::<Vec<String>>::new());
+        // An answer that comes too late is dropped.
+        supply(&mut rig, conn, Some(Credentials::new("late")));
+        let next = rig.reopened();
+        supply(&mut rig, conn, Some(Credentials::new("late")));
+        assert_eq!((rig.outputs(), auth(&mut rig, next)), (vec![], vec![]));
+    }
+}
+
+#[test]
+fn login_that_expires_before_server_replies_ends_attempt() {
+    // N19
+    let mut rig = Rig::new(FILE);
+    let conn = rig.opened();
+    requested(&mut rig, conn);
+    supply(&mut rig, conn, Some(Credentials::new("t1").valid_for(50 * MS)));
+    assert_eq!(rig.pipe.next_deadline(), Some(rig.now + 50 * MS));
+    rig.pass(50 * MS);
+    assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), PipeOutput::Down(Fault::TimedOut.into())]);
+}
+
+#[test]
+fn open_connection_logs_in_again_after_four_fifths_of_validity() {
+    // N19
+    let (mut rig, conn) = up();
+    rig.pass(Duration::from_millis(7_999));
+    assert_eq!(rig.outputs(), []);
+    rig.pass(MS);
+    assert_eq!(requested(&mut rig, conn).rejected, None);
+    // The source may be slow; requests leave meanwhile.
+    let call = rig.send(extend("a"));
+    assert_eq!(rig.commands(conn), ["EVAL"]);
+    supply(&mut rig, conn, Some(Credentials::new("t2").valid_for(Duration::from_secs(20))));
+    assert_eq!(auth(&mut rig, conn), [["AUTH", "app", "t2"]]);
+    rig.receive(conn, b":1\r\n+OK\r\n");
+    assert_eq!(rig.outputs(), [reply(call, Reply::Extended)]);
+    assert_eq!(rig.pipe.next_deadline(), Some(rig.now + Duration::from_secs(16)));
+    // A source without an answer is asked again.
+    rig.pass(Duration::from_secs(16));
+    requested(&mut rig, conn);
+    rig.pass(Duration::from_secs(2));
+    requested(&mut rig, conn);
+    supply(&mut rig, conn, None);
+    rig.pass(Duration::from_secs(1));
+    requested(&mut rig, conn);
+    assert!(rig.pipe.is_up());
+}
+
+#[test]
+fn rejected_renewal_leaves_connection_open_and_next_request_says_so() {
+    // N19
+    let (mut rig, conn) = up();
+    rig.pass(Duration::from_secs(8));
+    requested(&mut rig, conn);
+    supply(&mut rig, conn, Some(Credentials::new("cached").valid_for(Duration::from_secs(1))));
+    rig.written(conn);
+    rig.receive(conn, b"-WRONGPASS invalid username-password pair or user is disabled.\r\n");
+    assert_eq!((rig.outputs(), rig.pipe.is_up()), (vec![], true));
+    rig.pass(Duration::from_secs(1));
+    let rejected = requested(&mut rig, conn).rejected.unwrap();
+    assert!(rejected.text.starts_with("WRONGPASS"), "{rejected:?}");
+    supply(&mut rig, conn, Some(Credentials::new("t2")));
+    rig.written(conn);
+    rig.receive(conn, b"+OK\r\n");
+    assert_eq!(rig.pipe.next_deadline(), None);
+}
+
+#[test]
+fn rejected_login_is_part_of_next_request() {
+    // N19
+    let mut rig = Rig::new(FILE);
+    let conn = rig.opened();
+    requested(&mut rig, conn);
+    supply(&mut rig, conn, Some(Credentials::new("cached")));
+    rig.written(conn);
+    rig.receive(conn, b"-WRONGPASS invalid\r\n");
+    assert_eq!(rig.outputs().len(), 2);
+    let conn = rig.reopened();
+    rig.pipe.handle_connected(rig.now, conn);
+    assert!(requested(&mut rig, conn).rejected.is_some());
+    supply(&mut rig, conn, Some(Credentials::new("fresh")));
+    rig.written(conn);
+    rig.receive(conn, b"+OK\r\n");
+    rig.pipe.handle_disconnected(rig.now, conn, Fault::Closed);
+    rig.outputs();
+    let conn = rig.reopened();
+    rig.pipe.handle_connected(rig.now, conn);
+    assert_eq!(requested(&mut rig, conn).rejected, None);
+}
+
+#[test]
+fn login_of_settings_is_not_sent_if_host_supplies_it() {
+    // N19
+    let mut rig = Rig::new("redis://app:static@h");
+    rig.pipe.config.request_credentials = true;
+    let conn = rig.opened();
+    assert_eq!(requested(&mut rig, conn).login, Login::new("app", "static"));
+    assert_eq!(auth(&mut rig, conn), Vec::<Vec<String>>::new());
+    supply(&mut rig, conn, Some(Credentials::new("token")));
+    assert_eq!(auth(&mut rig, conn), [["AUTH", "app", "token"]]);
+}
