@@ -54,6 +54,15 @@ const PHRASES: &[(&str, ErrorClass)] = &[
 /// Hint appended to errors of a server in cluster mode.
 pub(crate) const NO_CLUSTER: &str = " (Redis Cluster is not supported)";
 
+/// Hint appended where a server forbids or does not know the commands that run scripts.
+const NEEDS_SCRIPTS: &str = " (locks are Lua scripts: allow EVAL and EVALSHA)";
+
+/// Returns true if an error names a command that runs scripts. Servers quote it differently.
+fn names_script_command(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    ["'eval'", "'evalsha'", "`eval`", "`evalsha`"].iter().any(|name| text.contains(name))
+}
+
 /// Returns true if the connection is not, or no longer, logged in. Then a server refuses long
 /// commands before reading them.
 pub(crate) fn asks_for_login(text: &str) -> bool {
@@ -90,6 +99,7 @@ impl ServerError {
         };
         let hint = match code {
             "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" => NO_CLUSTER,
+            "NOPERM" | "ERR" if class == ErrorClass::Refused && names_script_command(text) => NEEDS_SCRIPTS,
             _ => "",
         };
         Self { class, text: printable(text, hint) }
@@ -210,6 +220,27 @@ mod tests {
         let long = ServerError::classify(&format!("CROSSSLOT {}", "x".repeat(500)));
         assert_eq!(long.text.len(), MAX_TEXT);
         assert!(long.text.ends_with("(Redis Cluster is not supported)"));
+    }
+
+    /// Managed services forbid scripts by a permission, or by a name that is unknown.
+    #[test]
+    fn forbidden_scripts_are_named_with_what_is_needed() {
+        // P2
+        for text in [
+            "NOPERM this user has no permissions to run the 'eval' command",
+            "NOPERM User x has no permissions to run the 'evalsha' command",
+            "NOPERM this user has no permissions to run the 'eval' command or its subcommand",
+            "ERR unknown command 'EVAL', with args beginning with: 'return 1' '0' ",
+            "ERR unknown command `EVALSHA`, with args beginning with: `0a9f`, ",
+        ] {
+            let error = ServerError::classify(text);
+            assert_eq!(error.class, ErrorClass::Refused, "{text}");
+            assert!(error.text.ends_with(" (locks are Lua scripts: allow EVAL and EVALSHA)"), "{}", error.text);
+        }
+        for text in ["NOPERM this user has no permissions to run the 'info' command", "ERR wrong arguments for 'eval'"]
+        {
+            assert_eq!(&*ServerError::classify(text).text, text);
+        }
     }
 
     #[test]
