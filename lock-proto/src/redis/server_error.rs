@@ -41,6 +41,7 @@ const PHRASES: &[(&str, ErrorClass)] = &[
     // The reply to a long command before AUTH.
     ("protocol error: unauthenticated", ErrorClass::Refused),
     ("the user executing the script can't", ErrorClass::Refused),
+    ("acl failure in script", ErrorClass::Refused),
     ("invalid password", ErrorClass::Refused),
     ("invalid username-password", ErrorClass::Refused),
     ("operation not permitted", ErrorClass::Refused),
@@ -127,7 +128,7 @@ mod tests {
         ServerError::classify(text).class
     }
 
-    /// Texts of redis-server 7.0, and of other versions where they differ.
+    /// Texts of redis-server 7.0, and of other versions and Valkey 9 where they differ.
     #[test]
     fn errors_are_classified_by_meaning_for_lock() {
         // P2
@@ -170,6 +171,7 @@ mod tests {
                     "ERR The user executing the script can't run this command or subcommand",
                     "ERR The user executing the script can't access at least one of the keys mentioned in the command",
                     "@user_script: 1: The user executing the script can't run this command or subcommand",
+                    "ERR ACL failure in script: User app has no permissions to run the 'get' command",
                     "NOPROTO unsupported protocol version",
                     "DENIED Redis is running in protected mode because protected mode is enabled",
                     "ERR unknown command 'foo', with args beginning with: 'bar' ",
