@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
@@ -72,7 +72,9 @@ impl Haproxy {
         );
         let path = self.path("haproxy.cfg");
         fs::write(&path, config).expect("a file in a temporary directory");
-        self.process.start("HAPROXY", "haproxy", "haproxy", |command| {
+        // Debian puts it where only root looks.
+        let program = if Path::new("/usr/sbin/haproxy").exists() { "/usr/sbin/haproxy" } else { "haproxy" };
+        self.process.start("HAPROXY", program, "haproxy", |command| {
             // In the foreground, in one process.
             command.args(["-db", "-f"]).arg(path);
         });

@@ -219,7 +219,8 @@ async fn service_without_scripts_is_refused_by_name() {
             let error = in_time("a refusal", client.lock("job:1").ttl(TTL).acquire()).await.unwrap_err();
             assert!(error.is_refused(), "{error}");
             let text = error.to_string();
-            assert!(text.to_ascii_lowercase().contains("'eval"), "{text}");
+            // Redis 6.2 quotes unknown commands differently.
+            assert!(text.to_ascii_lowercase().replace('`', "'").contains("'eval"), "{text}");
             assert!(text.contains("allow EVAL and EVALSHA"), "{text}");
         }
         let error = in_time("a refusal", client.lock("job:1").try_acquire()).await.unwrap_err();
