@@ -288,10 +288,6 @@ pub(crate) fn normalize_message(message: StreamReceived) -> StreamReceived {
         StreamReceived::Watch(response) => {
             let mut response: WatchResponse = response;
             normalize_header(&mut response.header);
-            // A refused watch has the id -1, or on etcd 3.5.1 the one of the request.
-            if response.created && response.canceled {
-                response.watch_id = -1;
-            }
             StreamReceived::Watch(response)
         }
     }
