@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-/// Decides what happens to bytes that a client sends: changes them in place, or removes them.
-pub type Tamper = fn(&mut Vec<u8>);
+/// Returns what is forwarded instead of these bytes of a client.
+pub type Tamper = fn(&[u8]) -> Vec<u8>;
 
 /// Forwards connections to a server. Closed on drop.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl Proxy {
     /// Starts a proxy that forwards everything.
     #[must_use]
     pub fn start(server: SocketAddr) -> Self {
-        Self::tampering(server, |_| {})
+        Self::tampering(server, <[u8]>::to_vec)
     }
 
     /// Starts a proxy that passes what clients send through `tamper`, as it arrives. Replies are
@@ -102,15 +102,14 @@ impl State {
         let state = Arc::clone(self);
         thread::spawn(move || state.forward(from_client, to_server, tamper));
         let state = Arc::clone(self);
-        thread::spawn(move || state.forward(from_server, to_client, |_| {}));
+        thread::spawn(move || state.forward(from_server, to_client, <[u8]>::to_vec));
         Ok(())
     }
 
     fn forward(&self, mut from: TcpStream, mut to: TcpStream, tamper: Tamper) {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(count @ 1..) = from.read(&mut buffer) {
-            let mut bytes = buffer[..count].to_vec();
-            tamper(&mut bytes);
+            let bytes = tamper(&buffer[..count]);
             if bytes != buffer[..count] {
                 self.tampered.fetch_add(1, Ordering::SeqCst);
             }

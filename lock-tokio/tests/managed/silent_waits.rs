@@ -15,19 +15,19 @@ fn find(bytes: &[u8], part: &[u8]) -> Option<usize> {
 
 /// The wait is for another list, to which nobody pushes: it ends by its timeout, as on a server
 /// that does not see what a script pushes.
-fn never_woken(bytes: &mut Vec<u8>) {
-    if find(bytes, b"BLPOP").is_some()
-        && let Some(at) = find(bytes, SIGNAL_SUFFIX.as_bytes())
+fn never_woken(bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    if find(&bytes, b"BLPOP").is_some()
+        && let Some(at) = find(&bytes, SIGNAL_SUFFIX.as_bytes())
     {
         bytes[at + 1] = b'_';
     }
+    bytes
 }
 
 /// The wait gets no answer at all.
-fn swallowed(bytes: &mut Vec<u8>) {
-    if find(bytes, b"BLPOP").is_some() {
-        bytes.clear();
-    }
+fn swallowed(bytes: &[u8]) -> Vec<u8> {
+    if find(bytes, b"BLPOP").is_some() { Vec::new() } else { bytes.to_vec() }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
