@@ -33,8 +33,8 @@ test: servers lint unit doc no-std beside corpus bench-check fuzz-short ## Check
 	@echo "make test: all passed"
 
 .PHONY: servers
-servers: ## Install redis-server and etcd from the system's packages if they are missing.
-	@.ci/install redis-server redis-cli etcd etcdctl
+servers: ## Install redis-server, etcd and haproxy from the system's packages if they are missing.
+	@.ci/install redis-server redis-cli etcd etcdctl haproxy
 
 .PHONY: lint
 lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of the specification, licences.
@@ -71,6 +71,14 @@ unit: servers ## All tests of all crates and features, and the examples in the d
 	LOCK_RUNTIME=blocking $(CARGO) test --workspace --all-features --test with_lock -- --skip etcd --skip usage_error
 	@# Not optimised: these are fast enough, and built in a third of the time.
 	$(CARGO) test -p lock-proto --no-default-features --features redis,etcd --config 'profile.dev.package.lock-proto.opt-level=0'
+
+# redis-6.2 redis-system valkey-9 etcd-system etcd-3.5; empty for all.
+VERSIONS ?=
+
+.PHONY: matrix
+matrix: export RUST_TEST_THREADS ?= 8
+matrix: servers ## Run lock-tokio's tests on Redis 6.2, Valkey 9, etcd 3.5 and the system's servers. Installs Python packages under target.
+	.ci/matrix $(VERSIONS)
 
 # The commit to compare with, and how many seeds of each scenario.
 BASE ?= HEAD

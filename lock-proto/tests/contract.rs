@@ -110,7 +110,7 @@ fn loss_after_pause_precedes_broken_connection() {
     // T2
     let mut client = client();
     let (id, conn) = connected(&mut client);
-    client.handle_received(ms(0), conn, b"+OK\r\n");
+    client.handle_received(ms(0), conn, b"*2\r\n:1\r\n:0\r\n");
     client.claim(ms(0), id).unwrap();
     while client.poll_output().is_some() {}
     client.handle_disconnected(ms(60_000), conn, Fault::Reset);

@@ -5,7 +5,10 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use core::time::Duration;
-use lock_testkit::{Authority, Etcd, Redis, TIMEOUT, Validity};
+use futures_util::future::{join_all, try_join_all};
+use lock_testkit::{Authority, Etcd, Proxy, Redis, TIMEOUT, Validity};
+#[cfg(feature = "etcd")]
+use lock_tokio::etcd;
 use lock_tokio::lock_proto::TlsFault;
 use lock_tokio::{Client, Config, ConnectError, Guard, Release};
 use std::io::{Read as _, Write as _};
@@ -203,6 +206,104 @@ async fn replaced_certificates_are_used_by_the_next_connection() {
     in_time("extend", extend(&guard)).await;
     assert!(guard.is_held());
     assert_eq!(in_time("release", guard.release()).await, Release::Released);
+}
+
+/// Both sides change to another authority while a thousand locks are held, and every connection is
+/// cut. No lock is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousand_locks_survive_replaced_certificates() {
+    const COUNT: usize = 1000;
+    const TTL: Duration = Duration::from_secs(3);
+    let authority = Authority::new();
+    let files = authority.issue("client", &["app"], Validity::Current);
+    let redis = Redis::builder().tls(authority.server().needs_client()).start();
+    let url = redis.tls_url(&format!("{}&{}", authority.query(), files.query()));
+    let client = lock_tokio::connect(&url).unwrap();
+    let names = (0..COUNT).map(|n| client.lock(format!("job:{n}")).ttl(TTL).acquire());
+    let guards = in_time("acquire", try_join_all(names)).await.unwrap();
+    let tokens: Vec<String> = guards.iter().map(|guard| guard.token().to_string()).collect();
+    let until: Vec<_> = guards.iter().map(Guard::valid_until).collect();
+
+    let other = Authority::new();
+    let theirs = other.issue("client", &["app"], Validity::Current);
+    let server = other.issue("server", &["127.0.0.1"], Validity::Current);
+    // The server first: until the client has its files, each of its new connections is refused.
+    let [ca, cert, key] = [other.ca(), server.cert, server.key].map(|path| path.display().to_string());
+    let set = ["CONFIG", "SET", "tls-ca-cert-file", &ca, "tls-cert-file", &cert, "tls-key-file", &key];
+    assert_eq!(redis.cli(&set), "OK");
+    cut_connections(&redis);
+    let old = Authority::new();
+    fs::copy(authority.ca(), old.ca()).unwrap();
+    assert!(refusal(&redis.tls_url(&old.query())).await.contains(&TlsFault::UnknownIssuer.to_string()));
+    for (from, to) in [(&theirs.cert, &files.cert), (&theirs.key, &files.key), (&other.ca(), &authority.ca())] {
+        fs::copy(from, to).unwrap();
+    }
+
+    // Each lock is renewed beyond its old end, so over a new connection.
+    for (guard, until) in guards.iter().zip(until) {
+        let renewed = async {
+            while guard.is_held() && guard.valid_until() < until + TTL {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        in_time("a renewal", renewed).await;
+    }
+    assert!(guards.iter().all(Guard::is_held));
+    let held: Vec<String> = (0..COUNT).map(|n| format!("job:{n}")).collect();
+    let get: Vec<&str> = ["MGET"].into_iter().chain(held.iter().map(String::as_str)).collect();
+    assert_eq!(redis.cli(&get), tokens.join("\n"), "nobody else took one");
+    let released = in_time("release", join_all(guards.into_iter().map(Guard::release))).await;
+    assert!(released.iter().all(|outcome| *outcome == Release::Released), "{released:?}");
+}
+
+/// etcd reads a replaced certificate by itself. Its locks live as long as one session, whose
+/// connection is cut.
+#[cfg(feature = "etcd")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcd_session_with_hundred_locks_survives_replaced_certificate() {
+    const COUNT: usize = 100;
+    const TTL: Duration = Duration::from_secs(3);
+    let authority = Authority::new();
+    let pair = authority.issue("server", &["127.0.0.1"], Validity::Current);
+    let etcd = Etcd::builder().tls(authority.server_with(pair.clone())).start();
+    let address = etcd.tls_url("").split_once("://").unwrap().1.trim_end_matches('?').parse().unwrap();
+    let proxy = Proxy::start(address);
+    let url = format!("etcds://{}?{}", proxy.address(), authority.query());
+    let client = lock_tokio::connect_with(etcd::Config::parse(&url).unwrap().session_ttl(TTL)).unwrap();
+    let names = (0..COUNT).map(|n| client.lock(format!("job:{n}")).acquire());
+    let guards = in_time("acquire", try_join_all(names)).await.unwrap();
+    let until: Vec<_> = guards.iter().map(Guard::valid_until).collect();
+    let (keys, leases) = (etcd.keys(), etcd.leases());
+    assert_eq!((keys.len(), leases.len()), (COUNT, 1));
+
+    let other = Authority::new();
+    let server = other.issue("server", &["127.0.0.1"], Validity::Current);
+    for (from, to) in [(&server.cert, &pair.cert), (&server.key, &pair.key)] {
+        fs::copy(from, to).unwrap();
+    }
+    let before = proxy.connects();
+    proxy.cut();
+    let reconnects = async {
+        while proxy.connects() == before {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    in_time("a connection that is refused", reconnects).await;
+    fs::copy(other.ca(), authority.ca()).unwrap();
+
+    for (guard, until) in guards.iter().zip(until) {
+        let renewed = async {
+            while guard.is_held() && guard.valid_until() < until + TTL {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        in_time("a renewal", renewed).await;
+    }
+    assert!(guards.iter().all(Guard::is_held));
+    assert_eq!((etcd.keys(), etcd.leases()), (keys, leases), "the same session");
+    let released = in_time("release", join_all(guards.into_iter().map(Guard::release))).await;
+    assert!(released.iter().all(|outcome| *outcome == Release::Released), "{released:?}");
+    assert_eq!(etcd.keys(), [""; 0]);
 }
 
 /// Extends the lock, over a new connection if the request was on its way over the old one.

@@ -14,13 +14,18 @@
 //! Everything here panics with a clear message when it cannot do its work. A server that is missing
 //! or does not start fails the test and never skips it. Servers stop with the test, also if it
 //! panics, and on Linux also if its process is killed.
+//!
+//! Programs are found in the path. An environment variable names another one, for example to test
+//! another version: `REDIS_SERVER`, `ETCD`, `ETCDCTL`, `HAPROXY`.
 
 mod authority;
 mod dead_address;
 mod etcd;
+mod haproxy;
 mod http;
 mod monitor;
 mod process;
+mod proxy;
 mod redis;
 mod resp;
 mod spawn;
@@ -31,8 +36,10 @@ use std::time::{Duration, Instant};
 pub use authority::{Authority, Pair, ServerTls, Validity};
 pub use dead_address::DeadAddress;
 pub use etcd::{Etcd, EtcdBuilder, EtcdCluster};
+pub use haproxy::Haproxy;
 pub use http::get as http_get;
 pub use monitor::{Monitor, MonitoredCommand};
+pub use proxy::{Proxy, Tamper};
 pub use redis::{Redis, RedisBuilder};
 pub use resp::{Connection, Value};
 pub use stopwatch::Stopwatch;

@@ -8,11 +8,11 @@ use std::{fs, io, thread};
 
 use tempfile::TempDir;
 
-use crate::TIMEOUT;
 use crate::authority::ServerTls;
 use crate::monitor::Monitor;
 use crate::process::{Process, free_port, tail};
 use crate::resp::{Connection, Value};
+use crate::{TIMEOUT, wait_until};
 
 /// Attempts with other ports: another process may take a port between finding and using it.
 const MAX_PORT_ATTEMPTS: u32 = 10;
@@ -219,6 +219,20 @@ impl Redis {
         let mut keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
         keys.sort_unstable();
         keys
+    }
+
+    /// Makes a server in cluster mode serve all slots, and waits until it does.
+    ///
+    /// # Panics
+    ///
+    /// If it refuses, or is not ready in time.
+    pub fn serve_all_slots(&self) {
+        // `ADDSLOTSRANGE` is newer than Redis 6.2.
+        let slots = (0..16384).map(|slot| slot.to_string());
+        let command: Vec<String> = ["CLUSTER", "ADDSLOTS"].map(str::to_owned).into_iter().chain(slots).collect();
+        assert_eq!(self.command(&command).to_string(), "OK");
+        let is_ready = || self.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok");
+        assert!(wait_until(TIMEOUT, is_ready), "the cluster is not ready");
     }
 
     /// Collects all commands from now on.

@@ -39,7 +39,8 @@ impl Rig {
             let info = format!("${}\r\n{info}\r\n", info.len());
             rig.client.handle_received(now, conn, info.as_bytes());
         }
-        rig.give_back();
+        // The first take is a script.
+        rig.give_back(b"*2\r\n:1\r\n:0\r\n");
         rig.cycle();
         rig
     }
@@ -70,8 +71,8 @@ impl Rig {
         result
     }
 
-    fn give_back(&mut self) {
-        let Some((lock, Event::Granted(_))) = self.exchange(b"+OK\r\n") else { panic!("not granted") };
+    fn give_back(&mut self, granted: &[u8]) {
+        let Some((lock, Event::Granted(_))) = self.exchange(granted) else { panic!("not granted") };
         self.client.claim(self.now, lock).expect("an offer");
         self.client.release(self.now, lock).expect("held");
         let Some((_, Event::Released(_))) = self.exchange(b":-2\r\n") else { panic!("not released") };
@@ -81,7 +82,7 @@ impl Rig {
     pub fn cycle(&mut self) {
         self.now = self.now + Duration::from_micros(50);
         self.client.acquire(self.now, &Acquire::new("invoice:42")).expect("a valid request");
-        self.give_back();
+        self.give_back(b"+OK\r\n");
     }
 }
 

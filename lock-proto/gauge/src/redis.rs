@@ -8,6 +8,8 @@ use lock_proto::redis::{Acquire, Client, Config, Endpoint, Event, Output};
 use lock_proto::{ClientId, ConnId, Instant, LockId};
 
 const GRANTED: &[u8] = b"+OK\r\n";
+/// The reply to the first take, which is a script.
+const GRANTED_FIRST: &[u8] = b"*2\r\n:1\r\n:0\r\n";
 const GRANTED_FENCED: &[u8] = b"*4\r\n:1\r\n:1700000000000000\r\n:1000\r\n:0\r\n";
 const RENEWED: &[u8] = b":1\r\n";
 const RELEASED: &[u8] = b":-2\r\n";
@@ -33,7 +35,7 @@ impl Rig {
         client.handle_connected(now, conn);
         let mut rig = Self { client, conn, now, fencing };
         rig.write();
-        rig.answer(rig.granted());
+        rig.answer(if fencing { GRANTED_FENCED } else { GRANTED_FIRST });
         rig.client.abandon(rig.now, lock);
         rig.write();
         rig.answer(RELEASED);

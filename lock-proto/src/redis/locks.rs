@@ -48,6 +48,7 @@ impl Locks {
     /// Handles the result of a request. Replies to unknown calls are dropped.
     pub fn handle_reply(&mut self, now: Instant, call: CallId, reply: &Reply) {
         self.handle_timeout(now);
+        self.ctx.shared.executed(call.node, reply);
         if let CallOwner::Lock(slot) = call.owner {
             self.step(slot, |lock, ctx| lock.reply(ctx, call.node, call.serial, reply));
         }

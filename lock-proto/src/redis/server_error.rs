@@ -41,6 +41,7 @@ const PHRASES: &[(&str, ErrorClass)] = &[
     // The reply to a long command before AUTH.
     ("protocol error: unauthenticated", ErrorClass::Refused),
     ("the user executing the script can't", ErrorClass::Refused),
+    ("acl failure in script", ErrorClass::Refused),
     ("invalid password", ErrorClass::Refused),
     ("invalid username-password", ErrorClass::Refused),
     ("operation not permitted", ErrorClass::Refused),
@@ -53,6 +54,15 @@ const PHRASES: &[(&str, ErrorClass)] = &[
 
 /// Hint appended to errors of a server in cluster mode.
 pub(crate) const NO_CLUSTER: &str = " (Redis Cluster is not supported)";
+
+/// Hint appended where a server forbids or does not know the commands that run scripts.
+const NEEDS_SCRIPTS: &str = " (locks are Lua scripts: allow EVAL and EVALSHA)";
+
+/// Returns true if an error names a command that runs scripts. Servers quote it differently.
+fn names_script_command(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    ["'eval'", "'evalsha'", "`eval`", "`evalsha`"].iter().any(|name| text.contains(name))
+}
 
 /// Returns true if the connection is not, or no longer, logged in. Then a server refuses long
 /// commands before reading them.
@@ -90,6 +100,7 @@ impl ServerError {
         };
         let hint = match code {
             "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" => NO_CLUSTER,
+            "NOPERM" | "ERR" if class == ErrorClass::Refused && names_script_command(text) => NEEDS_SCRIPTS,
             _ => "",
         };
         Self { class, text: printable(text, hint) }
@@ -117,7 +128,7 @@ mod tests {
         ServerError::classify(text).class
     }
 
-    /// Texts of redis-server 7.0, and of other versions where they differ.
+    /// Texts of redis-server 7.0, and of other versions and Valkey 9 where they differ.
     #[test]
     fn errors_are_classified_by_meaning_for_lock() {
         // P2
@@ -160,6 +171,7 @@ mod tests {
                     "ERR The user executing the script can't run this command or subcommand",
                     "ERR The user executing the script can't access at least one of the keys mentioned in the command",
                     "@user_script: 1: The user executing the script can't run this command or subcommand",
+                    "ERR ACL failure in script: User app has no permissions to run the 'get' command",
                     "NOPROTO unsupported protocol version",
                     "DENIED Redis is running in protected mode because protected mode is enabled",
                     "ERR unknown command 'foo', with args beginning with: 'bar' ",
@@ -210,6 +222,27 @@ mod tests {
         let long = ServerError::classify(&format!("CROSSSLOT {}", "x".repeat(500)));
         assert_eq!(long.text.len(), MAX_TEXT);
         assert!(long.text.ends_with("(Redis Cluster is not supported)"));
+    }
+
+    /// Managed services forbid scripts by a permission, or by a name that is unknown.
+    #[test]
+    fn forbidden_scripts_are_named_with_what_is_needed() {
+        // P2
+        for text in [
+            "NOPERM this user has no permissions to run the 'eval' command",
+            "NOPERM User x has no permissions to run the 'evalsha' command",
+            "NOPERM this user has no permissions to run the 'eval' command or its subcommand",
+            "ERR unknown command 'EVAL', with args beginning with: 'return 1' '0' ",
+            "ERR unknown command `EVALSHA`, with args beginning with: `0a9f`, ",
+        ] {
+            let error = ServerError::classify(text);
+            assert_eq!(error.class, ErrorClass::Refused, "{text}");
+            assert!(error.text.ends_with(" (locks are Lua scripts: allow EVAL and EVALSHA)"), "{}", error.text);
+        }
+        for text in ["NOPERM this user has no permissions to run the 'info' command", "ERR wrong arguments for 'eval'"]
+        {
+            assert_eq!(&*ServerError::classify(text).text, text);
+        }
     }
 
     #[test]

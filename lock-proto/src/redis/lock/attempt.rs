@@ -60,7 +60,10 @@ impl Lock {
             if self.store.cleanups.get(node).is_some_and(Cleanup::awaits_take) {
                 return Vote::Deferred;
             }
-            let clean = first && self.store.cleanups.get(node).is_none_or(Cleanup::is_clear);
+            let runs_scripts = ctx.shared.nodes.get(index).is_some_and(|node| node.runs_scripts);
+            let clean = first
+                && (runs_scripts || fence_block > 0)
+                && self.store.cleanups.get(node).is_none_or(Cleanup::is_clear);
             let (key, ttl_ms) = (self.key.clone(), head.terms.ms());
             let waiting_ms = self.marker_ms(ctx, node);
             if waiting_ms > 0 {

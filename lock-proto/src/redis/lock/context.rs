@@ -12,7 +12,7 @@ use crate::lock::{self, Answer, ErrorClass, ServerError};
 use crate::redis::config::{Config, UnknownAge};
 use crate::redis::output::LocksOutput;
 use crate::redis::pipe::ServerInfo;
-use crate::redis::request::{Identity, Key, Request};
+use crate::redis::request::{Identity, Key, Reply, Request};
 use crate::redis::verify::Verifications;
 use crate::time::Instant;
 
@@ -24,6 +24,10 @@ pub(crate) struct Node {
     pub quarantined_until: Option<Instant>,
     /// The node does not vote, because its uptime cannot be read.
     pub age_refused: Option<ServerError>,
+    /// The node has run a script. Until then locks are taken by a script too: a server that forbids
+    /// scripts must refuse a lock that could not be renewed or released there.
+    // P2
+    pub runs_scripts: bool,
     /// Identifies the server process. `None` before the first connection, or if unknown.
     pub run_id: Option<Box<str>>,
     /// The connection may lead to another server process, so earlier confirmations must be
@@ -105,6 +109,26 @@ pub struct Shared {
     /// Nodes that refused a request because of its wake-up keys. Requests to them omit these keys.
     pub(crate) wake_refused: NodeSet,
     pub(crate) verifications: Verifications,
+}
+
+impl Shared {
+    /// Records that a node executed a request. The first ones are all scripts.
+    // P2
+    pub(crate) fn executed(&mut self, node: NodeId, reply: &Reply) {
+        let ran = match reply {
+            Reply::Granted { .. }
+            | Reply::Busy { .. }
+            | Reply::Extended
+            | Reply::Deleted { .. }
+            | Reply::Absent
+            | Reply::Taken
+            | Reply::Announced => true,
+            Reply::Rejected(_) | Reply::NotSent(_) | Reply::Unknown(_) => false,
+        };
+        if ran && let Some(node) = self.nodes.get_mut(node.index()) {
+            node.runs_scripts = true;
+        }
+    }
 }
 
 impl Context {
