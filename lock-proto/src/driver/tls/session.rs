@@ -91,8 +91,11 @@ impl Session {
         self.verified
     }
 
-    /// Reads plaintext of the server.
+    /// Reads plaintext of the server. There is none before the server is verified.
     pub fn read(&mut self, into: &mut [u8]) -> Plaintext {
+        if !self.verified {
+            return Plaintext::Empty;
+        }
         match self.tls.reader().read(into) {
             Ok(0) => Plaintext::Closed,
             Ok(count) => Plaintext::Bytes(count),
