@@ -4,9 +4,11 @@
 #![forbid(unsafe_code)]
 
 mod pipe;
+mod tls;
 mod url;
 mod worlds;
 
 pub use pipe::pipe;
+pub use tls::tls;
 pub use url::url;
 pub use worlds::{election_ops, etcd_ops, quorum_ops, redis_ops};

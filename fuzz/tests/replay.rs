@@ -32,6 +32,11 @@ fn url() {
 }
 
 #[test]
+fn tls() {
+    replay("tls", lock_fuzz::tls, 15, 0);
+}
+
+#[test]
 fn redis_ops() {
     replay("redis_ops", lock_fuzz::redis_ops, 300, 0);
 }

@@ -14,6 +14,7 @@ use super::trace::MessageId;
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::time::Instant;
+use crate::tls::TlsFault;
 
 /// The data that a connection carries, in either direction.
 pub(crate) trait Payload: Clone + Debug {
@@ -28,6 +29,8 @@ pub(crate) trait Payload: Clone + Debug {
 pub(crate) enum Packet<P> {
     /// The client requests a connection, or the server's kernel accepts it.
     Open,
+    /// A message of a TLS handshake, with the number of round trips that are left.
+    Handshake(u8),
     Data(P),
     Close(Fault),
 }
@@ -41,6 +44,10 @@ pub(crate) struct Link<P> {
     pub(crate) client_open: bool,
     /// The client knows that it is open.
     pub(crate) established: bool,
+    /// A TLS handshake has begun.
+    pub(crate) in_handshake: bool,
+    /// The server is going to refuse the client's certificate.
+    pub(crate) refusal: Option<TlsFault>,
     /// The server process has accepted it.
     pub(crate) node_open: bool,
     /// When the client last received something, or first sent a request.
@@ -149,6 +156,8 @@ impl<P: Payload> Network<P> {
             conn,
             client_open: true,
             established: false,
+            in_handshake: false,
+            refusal: None,
             node_open: false,
             last_received: now,
             paths: [Path::new(), Path::new()],

@@ -22,6 +22,7 @@ pub struct Session {
     needs_http2: bool,
     has_identity: bool,
     verified: bool,
+    failed: Option<TlsError>,
 }
 
 /// What [`Session::read`] has found.
@@ -38,8 +39,8 @@ pub enum Plaintext {
 
 impl Session {
     pub(super) fn new(tls: ClientConnection, needs_http2: bool, has_identity: bool) -> Self {
-        let (outgoing, consumed, verified) = (Vec::new(), 0, false);
-        let mut session = Self { tls, outgoing, consumed, needs_http2, has_identity, verified };
+        let (outgoing, consumed, verified, failed) = (Vec::new(), 0, false, None);
+        let mut session = Self { tls, outgoing, consumed, needs_http2, has_identity, verified, failed };
         session.encrypt();
         session
     }
@@ -49,8 +50,18 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// The server is not acceptable, or violates the protocol. The session has then ended.
+    /// The server is not acceptable, or violates the protocol. The session has then ended, and
+    /// returns this error from now on.
     pub fn handle_received(&mut self, bytes: &[u8]) -> Result<usize, TlsError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let taken = self.take_in(bytes);
+        self.failed = taken.as_ref().err().cloned();
+        taken
+    }
+
+    fn take_in(&mut self, bytes: &[u8]) -> Result<usize, TlsError> {
         let mut left = bytes;
         while !left.is_empty() {
             // The error says that the plaintext must be read first.
@@ -80,8 +91,11 @@ impl Session {
         self.verified
     }
 
-    /// Reads plaintext of the server.
+    /// Reads plaintext of the server. There is none before the server is verified.
     pub fn read(&mut self, into: &mut [u8]) -> Plaintext {
+        if !self.verified {
+            return Plaintext::Empty;
+        }
         match self.tls.reader().read(into) {
             Ok(0) => Plaintext::Closed,
             Ok(count) => Plaintext::Bytes(count),

@@ -173,6 +173,33 @@ fn damaged_handshakes_never_verify() {
     assert!(client.handle_received(&replayed).is_err() || !client.is_verified() || text(&mut client).is_empty());
 }
 
+/// The server has a good certificate, but does not speak HTTP/2.
+#[test]
+fn server_without_http2_delivers_nothing() {
+    // N3
+    let rig = Rig::new();
+    let connector = Connector::load(&rig.tls, "db.example", true).unwrap();
+    let (mut server, mut client) = (rig.server(), connector.session().unwrap());
+    server.writer().write_all(b"PONG").unwrap();
+    let bytes = reply(&mut server, &mut client);
+    assert_eq!(client.handle_received(&bytes).unwrap_err().fault(), TlsFault::NoHttp2);
+    assert_eq!(text(&mut client), "");
+}
+
+/// What follows the server's last message fails. The handshake is over then, and without anything
+/// new the session was verified after all.
+#[test]
+fn failed_session_is_not_verified_later() {
+    // N3
+    let rig = Rig::new();
+    let (mut server, mut client) = (rig.server(), rig.connector().session().unwrap());
+    let mut bytes = reply(&mut server, &mut client);
+    bytes.extend_from_slice(b"garbage");
+    let error = client.handle_received(&bytes).unwrap_err();
+    assert_eq!(client.handle_received(&[]), Err(error));
+    assert!(!client.is_verified() && client.write(b"AUTH") == 0);
+}
+
 #[test]
 fn garbage_is_no_tls() {
     // N5

@@ -26,6 +26,7 @@ mod show;
 mod shrink;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -142,6 +143,8 @@ const REDIS: &[Scenario] = &[
     redis::QUORUM,
     redis::BEYOND,
     redis::BURSTS,
+    redis::TLS,
+    redis::TLS_QUORUM,
 ];
 
 const ALL: [Scenario; REDIS.len() + etcd::SCENARIOS.len()] = {

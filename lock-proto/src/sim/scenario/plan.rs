@@ -15,6 +15,7 @@ use crate::sim::check::Rule;
 use crate::sim::direction::Direction;
 use crate::sim::journal::Keep;
 use crate::sim::trace::Trace;
+use crate::sim::world::Handshake;
 
 /// One run of a [`Scenario`]. Every field may be changed.
 #[derive(Clone, Debug)]
@@ -53,6 +54,8 @@ pub struct Setup {
     pub service: Duration,
     /// Whether clients still get data from ended connections.
     pub stale: bool,
+    /// Clients connect by TLS, with a handshake of this many round trips.
+    pub tls: Option<u8>,
     /// The clock of each client.
     pub clients: Vec<Pace>,
     /// The clock of each node.
@@ -208,6 +211,15 @@ pub enum Action {
         /// Duration of the stall.
         span: Duration,
     },
+    /// From now on TLS handshakes between a client and a node go like this.
+    Handshake {
+        /// The client.
+        client: usize,
+        /// The node.
+        node: usize,
+        /// What happens.
+        handshake: Handshake,
+    },
     /// An action specific to Redis.
     Redis(RedisAction),
     /// An action specific to etcd.
@@ -233,7 +245,8 @@ impl Action {
             | Self::Heal { client, .. }
             | Self::Reset { client, .. }
             | Self::Slow { client, .. }
-            | Self::Stall { client, .. } => Some(client),
+            | Self::Stall { client, .. }
+            | Self::Handshake { client, .. } => Some(client),
             Self::Redis(RedisAction::Redirect { client, .. }) => Some(client),
             Self::Etcd(action) => action.client_mut(),
             Self::Claim(_)

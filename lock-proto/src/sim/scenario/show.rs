@@ -19,6 +19,9 @@ impl fmt::Display for Plan {
         if !self.setup.service.is_zero() {
             writeln!(f, "  a server takes {:?} for a command", self.setup.service)?;
         }
+        if let Some(trips) = self.setup.tls {
+            writeln!(f, "  clients connect by TLS, with a handshake of {trips} round trips")?;
+        }
         if self.setup.stale {
             writeln!(f, "  clients get data from ended connections")?;
         }
@@ -83,6 +86,7 @@ impl fmt::Display for Action {
             Self::Slow { client, node, direction, latency } => {
                 write!(f, "client {client}, node {node}: {latency:?} {direction}")
             }
+            Self::Handshake { client, node, handshake } => write!(f, "client {client}, node {node}: {handshake}"),
             Self::Redis(action) => write!(f, "{action}"),
             Self::Etcd(action) => write!(f, "{action}"),
         }

@@ -1,6 +1,7 @@
 //! Builder of a world.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
@@ -16,6 +17,7 @@ use super::super::trace::Recorder;
 use super::World;
 use super::check::Prompt;
 use super::handover::{Cause, Handovers};
+use super::handshake::Handshake;
 use super::process::{Host, Process};
 use super::store::{Servers, Store};
 use crate::error::ConfigError;
@@ -40,6 +42,7 @@ pub struct Builder<S: Servers> {
     traced: bool,
     service: Duration,
     stale: bool,
+    tls: Option<u8>,
     pub(super) setup: S::Setup,
 }
 
@@ -60,6 +63,7 @@ impl<S: Servers> Builder<S> {
             traced: false,
             service: Duration::ZERO,
             stale: false,
+            tls: None,
             setup,
         }
     }
@@ -134,6 +138,13 @@ impl<S: Servers> Builder<S> {
         self
     }
 
+    /// Sets that clients connect by TLS, with a handshake of this many round trips. See
+    /// [`World::set_handshake`] for failures. Default: `None`, without TLS.
+    pub const fn tls(mut self, trips: Option<u8>) -> Self {
+        self.tls = trips;
+        self
+    }
+
     pub(super) fn with<T: Servers<Setup = S::Setup, Config = S::Config>>(
         self,
         make: impl Fn(Instant, T::Config, ClientId, u64) -> Result<T::Client, ConfigError> + 'static,
@@ -150,6 +161,7 @@ impl<S: Servers> Builder<S> {
             traced: self.traced,
             service: self.service,
             stale: self.stale,
+            tls: self.tls,
             setup: self.setup,
         }
     }
@@ -163,13 +175,14 @@ impl<S: Servers> Builder<S> {
     pub fn build(mut self) -> World<S> {
         let mut rng = Rng::new(self.seed);
         let network = Network::new(self.latency.clone(), Rng::new(rng.next()));
-        let (nodes, plain) = S::plain(&mut self.setup, &mut rng);
+        let (nodes, plain) = S::plain(&mut self.setup, &mut rng, self.tls.is_some());
         let clients: Vec<_> = (0..self.clients).map(|client| self.process(client, plain.clone(), &mut rng)).collect();
         let mut world = World {
             seed: self.seed,
             now: Instant::ZERO,
             rng,
             network,
+            handshakes: handshakes(self.clients, nodes, self.tls),
             hosts: (0..nodes).map(|_| Host::new()).collect(),
             store: S::servers(self.setup, self.keep, &clients),
             clients,
@@ -211,6 +224,12 @@ impl<S: Servers> Builder<S> {
             Err(error) => panic!("client {i} cannot be configured like this: {error}"),
         }
     }
+}
+
+fn handshakes(clients: usize, nodes: usize, trips: Option<u8>) -> BTreeMap<(usize, usize), Handshake> {
+    let Some(trips) = trips else { return BTreeMap::new() };
+    let pairs = (0..clients).flat_map(|client| (0..nodes).map(move |node| (client, node)));
+    pairs.map(|pair| (pair, Handshake::Trips(trips))).collect()
 }
 
 impl<S: Servers> fmt::Debug for Builder<S> {

@@ -23,6 +23,7 @@ impl<S: Servers> World<S> {
         self.recorder.calm(self.now);
         self.network.reset_latencies();
         self.service = Duration::ZERO;
+        self.repair_handshakes();
         S::calm(self);
         for client in 0..self.clients.len() {
             if self.clients[client].state == State::Paused {

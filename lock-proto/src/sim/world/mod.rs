@@ -11,12 +11,14 @@ pub(super) mod etcd;
 mod events;
 mod faults;
 mod handover;
+mod handshake;
 mod process;
 mod queries;
 pub(super) mod redis;
 mod run;
 mod store;
 
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -41,6 +43,7 @@ use store::{Planned, Servers};
 pub use builder::Builder;
 pub use etcd::Etcd;
 pub use handover::Handovers;
+pub use handshake::Handshake;
 pub use redis::Redis;
 pub use store::Store;
 
@@ -66,6 +69,8 @@ pub struct World<S: Servers> {
     rng: Rng,
     network: Network<S::Packet>,
     hosts: Vec<Host<S::Packet>>,
+    /// By client and server.
+    handshakes: BTreeMap<(usize, usize), Handshake>,
     clients: Vec<Process<S>>,
     checker: Checker,
     journal: Journal,

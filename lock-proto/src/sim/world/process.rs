@@ -34,6 +34,8 @@ pub(crate) struct Process<S: Servers> {
 #[derive(Clone, Debug)]
 pub(crate) enum Input<S: Servers> {
     Connected(ConnId),
+    /// A message of a TLS handshake, with the number of round trips that are left.
+    Handshake(ConnId, u8),
     Received(ConnId, S::Packet),
     Disconnected(ConnId, Fault),
     /// The application releases a lock, held or lost.

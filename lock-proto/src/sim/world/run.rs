@@ -16,6 +16,7 @@ use crate::fault::Fault;
 use crate::id::{ConnId, NodeId};
 use crate::lock::Machine as _;
 use crate::time::Instant;
+use crate::tls::TlsFault;
 
 /// This many steps without an advance of time count as an endless loop.
 pub(super) const MAX_STEPS_AT_INSTANT: u32 = 100_000;
@@ -201,6 +202,7 @@ impl<S: Servers> World<S> {
                 }
             }
             (Direction::ToClient, Packet::Open) => self.deliver_input(client, Input::Connected(conn)),
+            (Direction::ToClient, Packet::Handshake(left)) => self.deliver_input(client, Input::Handshake(conn, left)),
             (Direction::ToClient, Packet::Data(data)) => self.deliver_input(client, Input::Received(conn, data)),
             (Direction::ToClient, Packet::Close(why)) => self.deliver_input(client, Input::Disconnected(conn, why)),
         }
@@ -214,12 +216,9 @@ impl<S: Servers> World<S> {
                 return self.send(id, Direction::ToClient, Packet::Close(Fault::Refused));
             }
             // The kernel accepts whether or not the process runs.
-            Packet::Open => {
-                link.node_open = true;
-                self.send(id, Direction::ToClient, Packet::Open);
-            }
-            Packet::Data(_) | Packet::Close(_) if !link.node_open => return,
-            Packet::Data(_) | Packet::Close(_) => {}
+            Packet::Open => self.accept(id),
+            Packet::Handshake(_) | Packet::Data(_) | Packet::Close(_) if !link.node_open => return,
+            Packet::Handshake(_) | Packet::Data(_) | Packet::Close(_) => {}
         }
         match state {
             State::Running => S::receive_on_server(self, id, node, packet),
@@ -263,6 +262,11 @@ impl<S: Servers> World<S> {
         self.cause = Cause::Received;
         match input {
             Input::Connected(conn) => self.connected(client, conn),
+            Input::Handshake(conn, left) => {
+                if let Some(id) = self.network.find(client, conn) {
+                    self.continue_handshake(id, left);
+                }
+            }
             Input::Received(conn, packet) => {
                 if self.stale || self.network.find(client, conn).is_some() {
                     S::receive_on_client(self, client, conn, packet);
@@ -283,6 +287,10 @@ impl<S: Servers> World<S> {
         let Some(id) = self.network.find(client, conn) else { return };
         if let Some(link) = self.network.links.get_mut(&id) {
             link.established = true;
+            if link.refusal.is_some() {
+                // The client's certificate arrives before its first request.
+                self.continue_handshake(id, 0);
+            }
         }
         self.journal.write(self.now, format_args!("c{client}/{conn} connected"));
         self.steps += 1;
@@ -294,8 +302,12 @@ impl<S: Servers> World<S> {
     fn disconnected(&mut self, client: usize, conn: ConnId, why: Fault) {
         let Some(id) = self.network.find(client, conn) else { return self.end_stale(client, conn, why) };
         self.checker.closed(self.now, id, None, false);
+        let mut why = why;
         if let Some(link) = self.network.links.get_mut(&id) {
             link.client_open = false;
+            if link.in_handshake && !link.established && matches!(why, Fault::Closed | Fault::Reset) {
+                why = Fault::Tls(TlsFault::Closed);
+            }
         }
         S::ended(self, client, id, false);
         self.network.sweep();

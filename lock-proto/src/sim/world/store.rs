@@ -43,8 +43,9 @@ pub(crate) trait Servers: Store + Sized {
     const LEFT: &str;
     const DIRECTIONS: [&str; 2];
 
-    /// Returns the number of servers and the default settings of a client.
-    fn plain(setup: &mut Self::Setup, rng: &mut Rng) -> (usize, Self::Config);
+    /// Returns the number of servers and the default settings of a client, which connects by TLS
+    /// or not.
+    fn plain(setup: &mut Self::Setup, rng: &mut Rng, tls: bool) -> (usize, Self::Config);
     fn own(id: ClientId, config: &Self::Config) -> Self::Own;
     fn servers(setup: Self::Setup, keep: Keep, clients: &[Process<Self>]) -> Self;
     fn begin(w: &mut World<Self>);
@@ -93,6 +94,7 @@ pub(super) fn label<P: Payload>(packet: &Packet<P>, direction: Direction) -> Str
     match (packet, direction) {
         (Packet::Open, Direction::ToNode) => "connect".into(),
         (Packet::Open, Direction::ToClient) => "connected".into(),
+        (Packet::Handshake(_), _) => "TLS handshake".into(),
         (Packet::Data(data), _) => data.label(direction),
         (Packet::Close(why), _) => format!("close ({why})"),
     }

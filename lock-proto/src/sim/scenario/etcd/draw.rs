@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::time::Duration;
 
+use super::super::tls::{self, Tls};
 use super::super::{Action, Draft, Pace, Setup, Step, Store};
 use super::{EtcdAction, EtcdStore};
 use crate::lock::{Renew, Wait};
@@ -54,6 +55,8 @@ pub(super) enum Kind {
     /// A leader proclaims a value after its key was replaced.
     ReplaceKey,
     RevokeLease,
+    /// For a while connections to a member fail because of TLS.
+    Handshake,
 }
 
 pub(super) struct Mix {
@@ -72,6 +75,7 @@ pub(super) struct Mix {
     /// Maximum service time in µs, used in some runs.
     pub(super) service: u64,
     pub(super) fast: bool,
+    pub(super) tls: Tls,
 }
 
 const RECHECK: Duration = Duration::from_secs(30);
@@ -86,10 +90,12 @@ pub(super) const PLAIN: Mix = Mix {
     stale: false,
     service: 0,
     fast: false,
+    tls: Tls::Never,
 };
 
 struct Drawing<'a> {
     chance: &'a mut Chance,
+    tls: Option<u8>,
     steps: Vec<Step>,
     at: Duration,
     clients: usize,
@@ -134,6 +140,7 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
         latency,
         service: Duration::ZERO,
         stale: mix.stale,
+        tls: (mix.tls == Tls::Always).then(|| 1 + u8::from(chance.one_in(2))),
         clients: (0..clients).map(|_| pace(chance)).collect(),
         nodes: (0..members).map(|_| Pace::default()).collect(),
         store: Store::Etcd(store),
@@ -144,6 +151,7 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
     let count = 10 + chance.below(70);
     let mut drawing = Drawing {
         chance,
+        tls: setup.tls,
         steps: Vec::new(),
         at: Duration::ZERO,
         clients,
@@ -160,10 +168,13 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
         drawing.at += drawing.chance.millis(gap);
         drawing.add_random(&weights);
     }
-    let steps = drawing.steps;
+    let mut steps = drawing.steps;
     // Drawn last, so that the rest of the run does not depend on it.
     if mix.service > 0 && chance.one_in(3) {
         setup.service = Duration::from_micros(chance.below(mix.service));
+    }
+    if mix.tls == Tls::Sometimes {
+        tls::sometimes(chance, &mut setup, &mut steps);
     }
     // If only the watches are late, the client reopens the stream while other replies arrive.
     let slow = |step: &Step| matches!(&step.action, Action::Slow { latency, .. } if latency.end * 2 + late > quiet);
@@ -425,6 +436,11 @@ impl Drawing<'_> {
             Kind::LoseEvents => {
                 let member = self.member();
                 self.for_a_while_in_etcd(EtcdAction::LoseEvents(member), EtcdAction::KeepEvents(member));
+            }
+            Kind::Handshake => {
+                let span = self.fault_duration();
+                let pairs = (self.clients, self.members);
+                tls::add_failure(self.chance, pairs, self.tls, &mut self.steps, (self.at, span));
             }
             Kind::ExpireTokens => self.etcd(now, EtcdAction::ExpireTokens),
             Kind::DeleteKey => {

@@ -1,5 +1,6 @@
 //! The scenarios on etcd.
 
+use super::super::tls::Tls;
 use super::super::{Backend, Bounds, Draft, Scenario};
 use super::draw::{Kind, Mix, PLAIN, draft};
 use super::run::run;
@@ -199,6 +200,23 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
             draft(chance, &Mix { kinds, elections_only: true, ..PLAIN })
         },
     ),
+    within_bounds(
+        "etcd-tls",
+        "certificates break for a while: handshakes fail, are cut, or take long, while connections break",
+        |chance| {
+            use Kind::{Burst, Campaign, Handshake, KillMember, Observe, PauseMember, Reset};
+            let kinds = &[
+                (Handshake, 12),
+                (Reset, 4),
+                (Burst, 4),
+                (KillMember, 2),
+                (PauseMember, 2),
+                (Campaign, 3),
+                (Observe, 2),
+            ];
+            draft(chance, &Mix { kinds, tls: Tls::Always, ..PLAIN })
+        },
+    ),
     within_bounds("etcd-everything", "all faults within the bounds", |chance| {
         use Kind::{
             Burst, Campaign, Cancel, CancelWatches, ChangeLeader, Compact, Cut, CutAll, EndStreams, ExpireTokens,
@@ -232,6 +250,6 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
         ];
         let login = chance.one_in(3);
         let late = chance.one_in(4);
-        draft(chance, &Mix { kinds, login, late, service: 5_000, ..PLAIN })
+        draft(chance, &Mix { kinds, login, late, service: 5_000, tls: Tls::Sometimes, ..PLAIN })
     }),
 ];

@@ -112,7 +112,8 @@ fn build(plan: &Plan, store: &EtcdStore) -> Builder {
         .latency(setup.latency.clone())
         .late(store.late)
         .service(setup.service)
-        .stale(setup.stale);
+        .stale(setup.stale)
+        .tls(setup.tls);
     for (i, pace) in setup.clients.iter().enumerate() {
         builder = builder.clock(i, pace.offset, pace.drift_ppm);
     }
@@ -139,7 +140,8 @@ impl<C: EtcdClient> Runner<C> {
         if let (Bounds::Within, Store::Etcd(store)) = (plan.scenario.bounds, &plan.setup.store) {
             self.w.expect_once();
             let most = (store.request_timeout / 4).saturating_sub(store.late);
-            self.w.expect_prompt(TRIPS, store.late * TRIPS + LATE_WATCH, most);
+            let trips = TRIPS + u32::from(plan.setup.tls.unwrap_or(0));
+            self.w.expect_prompt(trips, store.late * TRIPS + LATE_WATCH, most);
         }
         for step in &plan.steps {
             let at = Instant::ZERO + step.at;
@@ -226,6 +228,7 @@ impl<C: EtcdClient> Runner<C> {
                 self.w.slow(*client, *node, *direction, latency.clone())
             }
             Action::Stall { client, node, direction, span } => self.w.stall(*client, *node, *direction, *span),
+            Action::Handshake { client, node, handshake } => self.w.set_handshake(*client, *node, *handshake),
             Action::Redis(_) => {}
             Action::Etcd(action) => self.act_on_etcd(action),
         }

@@ -13,6 +13,7 @@ use crate::sim::chance::Chance;
 use crate::sim::check::Rule;
 use crate::sim::direction::Direction;
 use crate::sim::redis::Condition;
+use crate::sim::scenario::tls::{self, Tls};
 use crate::sim::scenario::{Action, Draft, Pace, Setup, Step, Store};
 
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
@@ -71,6 +72,8 @@ pub(super) enum Kind {
     Redirect,
     /// A node restarts without its data, and its clock jumps forward at once.
     ForgetAndStep,
+    /// For a while connections to a node fail because of TLS.
+    Handshake,
 }
 
 #[derive(Clone, Debug)]
@@ -91,6 +94,7 @@ pub(super) struct Recipe {
     pub(super) stale: bool,
     /// Maximum service time of nodes in µs, used in some runs.
     pub(super) service: u64,
+    pub(super) tls: Tls,
     /// Waiters always use wake-ups.
     pub(super) notify: bool,
     /// Maximum rate of each kind.
@@ -133,6 +137,7 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
         latency,
         service: Duration::ZERO,
         stale: recipe.stale,
+        tls: (recipe.tls == Tls::Always).then(|| 1 + u8::from(chance.one_in(2))),
         clients: (0..clients).map(|_| pace(chance, recipe.drift, 100_000)).collect(),
         nodes: (0..nodes).map(|_| pace(chance, recipe.drift, 1)).collect(),
         store: Store::Redis(store),
@@ -155,10 +160,13 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
         }
         drawing.next(&rates);
     }
-    let Drawing { mut setup, steps, .. } = drawing;
+    let Drawing { mut setup, mut steps, .. } = drawing;
     // Drawn last, so that the rest of the run does not depend on it.
     if recipe.service > 0 && chance.one_in(3) {
         setup.service = Duration::from_micros(chance.below(recipe.service));
+    }
+    if recipe.tls == Tls::Sometimes {
+        tls::sometimes(chance, &mut setup, &mut steps);
     }
     // A client does not clean up a request that arrives later than a TTL after it was given up. Nor
     // does it reach data on a server its address no longer leads to, or on a promoted replica.
@@ -355,6 +363,11 @@ impl Drawing<'_> {
                 self.push(none, Action::Redis(RedisAction::LogOut(node)));
             }
             Kind::Late => self.late(),
+            Kind::Handshake => {
+                let span = self.span();
+                let pairs = (self.setup.clients.len(), self.setup.nodes.len());
+                tls::add_failure(self.chance, pairs, self.setup.tls, &mut self.steps, (self.at, span));
+            }
             Kind::Jump | Kind::JumpForward => {
                 let node = self.node();
                 let by = i64::try_from(self.chance.below(5_000)).unwrap_or(0);

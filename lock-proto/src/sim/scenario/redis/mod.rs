@@ -6,6 +6,7 @@ mod run;
 use core::fmt;
 use core::time::Duration;
 
+use super::tls::Tls;
 use super::{Backend, Bounds, Scenario};
 use crate::lock::Backoff;
 use crate::redis::Wake;
@@ -153,6 +154,7 @@ const QUIET: Recipe = Recipe {
     preconnect: false,
     stale: false,
     service: 0,
+    tls: Tls::Never,
     notify: false,
     rates: &[],
 };
@@ -410,6 +412,20 @@ pub(super) const FIRST_SIGHT: Scenario = beyond_bounds(
     },
 );
 
+const TLS_RATES: &[(Kind, u64)] =
+    &[(Kind::Handshake, 6), (Kind::LockAction, 2), (Kind::Reset, 2), (Kind::Crash, 1), (Kind::StopNode, 1)];
+
+pub(super) const TLS: Scenario = within_bounds(
+    "redis-tls",
+    "certificates break for a while: handshakes fail, are cut, or take long, while connections break",
+    |chance| draw::draw(chance, &Recipe { nodes: &[1], rates: TLS_RATES, tls: Tls::Always, ..QUIET }),
+);
+
+pub(super) const TLS_QUORUM: Scenario =
+    within_bounds("redis-tls-quorum", "certificates break for a while, at one node of a quorum or all", |chance| {
+        draw::draw(chance, &Recipe { nodes: &[3, 5], rates: TLS_RATES, tls: Tls::Always, ..QUIET })
+    });
+
 /// All faults within the bounds.
 const EVERY_RATE: &[(Kind, u64)] = &[
     (Kind::LockAction, 3),
@@ -429,12 +445,12 @@ const EVERY_RATE: &[(Kind, u64)] = &[
 ];
 
 pub(super) const EVERYTHING: Scenario = within_bounds("redis-everything", "all faults within the bounds", |chance| {
-    draw::draw(chance, &Recipe { rates: EVERY_RATE, service: 1_000, ..QUIET })
+    draw::draw(chance, &Recipe { rates: EVERY_RATE, service: 1_000, tls: Tls::Sometimes, ..QUIET })
 });
 
 pub(super) const QUORUM: Scenario =
     within_bounds("redis-quorum", "all faults within the bounds, on quorums only", |chance| {
-        draw::draw(chance, &Recipe { nodes: &[3, 5], rates: EVERY_RATE, ..QUIET })
+        draw::draw(chance, &Recipe { nodes: &[3, 5], rates: EVERY_RATE, tls: Tls::Sometimes, ..QUIET })
     });
 
 pub(super) const BEYOND: Scenario =

@@ -105,6 +105,7 @@ fn build(plan: &Plan, store: &RedisStore) -> Builder {
         .gather(store.gather)
         .service(setup.service)
         .stale(setup.stale)
+        .tls(setup.tls)
         .config(change);
     for (i, pace) in setup.clients.iter().enumerate() {
         builder = builder.clock(i, pace.offset, pace.drift_ppm);
@@ -134,6 +135,8 @@ impl<C: RedisClient> Runner<C> {
             // On a quorum, the first round would end before its connections are up.
             if store.wake == Wake::Notify && (plan.setup.nodes.len() == 1 || store.preconnect) {
                 let trips = if plan.setup.nodes.len() == 1 { TRIPS } else { QUORUM_TRIPS };
+                // A handshake for requests, and one for signals.
+                let trips = trips + 2 * u32::from(plan.setup.tls.unwrap_or(0));
                 let slack = store.turn.1 * 2 + store.gather * trips + SPREAD;
                 self.world.expect_prompt(trips, slack, ttl / 16);
             }
@@ -202,6 +205,7 @@ impl<C: RedisClient> Runner<C> {
             Action::Reset { client, node } => w.drop_connections(*client, *node),
             Action::Slow { client, node, direction, latency } => w.slow(*client, *node, *direction, latency.clone()),
             Action::Stall { client, node, direction, span } => w.stall(*client, *node, *direction, *span),
+            Action::Handshake { client, node, handshake } => w.set_handshake(*client, *node, *handshake),
             Action::Etcd(_) => {}
             Action::Redis(RedisAction::Condition { node, condition, on }) => w.set_condition(*node, *condition, *on),
             Action::Redis(RedisAction::FlushScripts(node)) => {

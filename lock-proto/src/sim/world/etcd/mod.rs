@@ -152,7 +152,7 @@ impl<C: EtcdClient> Servers for Etcd<C> {
     const LEFT: &str = "may be left";
     const DIRECTIONS: [&str; 2] = ["to the node", "to the client"];
 
-    fn plain(setup: &mut Setup, rng: &mut Rng) -> (usize, Config) {
+    fn plain(setup: &mut Setup, rng: &mut Rng, _: bool) -> (usize, Config) {
         setup.plain(rng)
     }
 

@@ -77,6 +77,11 @@ impl<C: EtcdClient> World<Etcd<C>> {
                 self.steps += 1;
                 self.store.cluster.handle_connected(self.now, member, id);
             }
+            Packet::Handshake(left) => {
+                if self.answer_handshake(id, left) {
+                    self.hang_up(id);
+                }
+            }
             Packet::Data(wire) => {
                 let mut at = self.execution_time(member);
                 // Calls run concurrently in the server, so some are overtaken by later ones.

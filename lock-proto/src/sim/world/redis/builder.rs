@@ -11,6 +11,7 @@ use crate::redis::{Config, Endpoint, Protocol};
 use crate::sim::redis::NodeConfig;
 use crate::sim::world::Builder;
 use crate::time::Instant;
+use crate::tls::Tls;
 use crate::url::Target;
 
 #[derive(Debug)]
@@ -22,7 +23,6 @@ pub(crate) struct Setup {
 
 impl Setup {
     pub(super) fn new(nodes: usize) -> Self {
-        let port = |i: usize| 6379_u16.saturating_add(u16::try_from(i).unwrap_or(u16::MAX));
         // An hour of uptime is enough to count in a quorum.
         let hour = Duration::from_secs(3600);
         let config = |i: usize| NodeConfig::new(i as u64 + 1).uptime(hour).port(port(i));
@@ -39,6 +39,16 @@ impl Setup {
             gather: Duration::ZERO,
         }
     }
+
+    pub(super) fn connect_by_tls(&mut self) {
+        for (i, endpoint) in self.endpoints.iter_mut().enumerate() {
+            endpoint.target = Target::Tls { host: format!("node{i}").into(), port: port(i), tls: Tls::default() };
+        }
+    }
+}
+
+fn port(i: usize) -> u16 {
+    6379_u16.saturating_add(u16::try_from(i).unwrap_or(u16::MAX))
 }
 
 impl<C: RedisClient> Builder<Redis<C>> {

@@ -100,7 +100,10 @@ impl<C: RedisClient> Servers for Redis<C> {
     const LEFT: &str = "not released";
     const DIRECTIONS: [&str; 2] = ["ToNode", "ToClient"];
 
-    fn plain(setup: &mut Setup, _: &mut Rng) -> (usize, Config) {
+    fn plain(setup: &mut Setup, _: &mut Rng, tls: bool) -> (usize, Config) {
+        if tls {
+            setup.connect_by_tls();
+        }
         (setup.nodes.len(), Config::new(setup.endpoints.iter().cloned()))
     }
 

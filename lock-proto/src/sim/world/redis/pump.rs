@@ -45,6 +45,11 @@ impl<C: RedisClient> World<Redis<C>> {
         let (now, server) = (self.now, &mut self.store.nodes[node].node);
         match packet {
             Packet::Open => server.handle_connected(now, id),
+            Packet::Handshake(left) => {
+                if self.answer_handshake(id, left) {
+                    self.receive_on_node(id, node, Packet::Close(Fault::Closed));
+                }
+            }
             Packet::Data(bytes) => server.handle_received(now, id, &bytes),
             Packet::Close(_) => {
                 server.handle_disconnected(now, id);
