@@ -1,7 +1,7 @@
 //! gRPC to etcd without this library, on the same HTTP/2 (hyper) and codec (tonic, prost).
 
 use futures_channel::mpsc::{UnboundedSender, unbounded};
-use http::uri::{PathAndQuery, Uri};
+use http::uri::{PathAndQuery, Scheme, Uri};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -11,9 +11,14 @@ use lock_proto::etcd::message::{
 };
 use lock_testkit::Etcd;
 use prost::Message;
+use rustls::ClientConfig;
+use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 use tonic::body::Body;
 use tonic::client::Grpc;
 use tonic::codec::Streaming;
@@ -33,12 +38,25 @@ pub struct RawEtcd(Grpc<Carrier>);
 
 impl RawEtcd {
     pub async fn connect(etcd: &Etcd) -> Self {
-        let stream = TcpStream::connect(etcd.address()).await.expect("connect");
-        stream.set_nodelay(true).expect("nodelay");
+        Self::over(open(etcd.address()).await, Scheme::HTTP, etcd.address()).await
+    }
+
+    /// Over TLS, with a configuration that negotiates HTTP/2.
+    pub async fn connect_tls(address: SocketAddr, config: ClientConfig) -> Self {
+        let stream = open(address).await;
+        let stream = TlsConnector::from(Arc::new(config)).connect(address.ip().into(), stream).await.expect("TLS");
+        Self::over(stream, Scheme::HTTPS, address).await
+    }
+
+    async fn over(
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        scheme: Scheme,
+        address: SocketAddr,
+    ) -> Self {
         let (send, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
         // Ends with the connection, when the last clone of `send` is dropped.
         drop(tokio::spawn(connection));
-        let origin = Uri::builder().scheme("http").authority(etcd.address().to_string()).path_and_query("/").build();
+        let origin = Uri::builder().scheme(scheme).authority(address.to_string()).path_and_query("/").build();
         Self(Grpc::with_origin(Carrier(send), origin.expect("a URI")))
     }
 
@@ -63,6 +81,12 @@ impl RawEtcd {
         let (send, messages) = unbounded();
         Watches { peer: self.clone(), send, messages: Some(messages), incoming: None }
     }
+}
+
+async fn open(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).await.expect("connect");
+    stream.set_nodelay(true).expect("nodelay");
+    stream
 }
 
 pub struct Watches {
