@@ -141,6 +141,7 @@ impl World {
             role: if how & 0x40 == 0 { Role::Commands } else { Role::Wake },
             server_info: how & 0x80 != 0,
             request_credentials: false,
+            idle_check: Some(Duration::from_millis(70)),
             connect_timeout: Duration::from_millis(300),
             request_timeout: Duration::from_millis(100),
             reconnect: Backoff::exponential(Duration::from_millis(10), Duration::from_millis(100)),
@@ -256,6 +257,7 @@ impl World {
                 | PipeOutput::BlockRefused(_)
                 | PipeOutput::UnblockRefused(_)
                 | PipeOutput::NotBlocked => {}
+                PipeOutput::Idle(_) => self.pipe.ping(self.now),
             }
         }
         if self.pipe.next_deadline().is_none() {

@@ -37,10 +37,12 @@ const fn secs(n: u64) -> Duration {
 
 /// What is reported as a refusal at once.
 const fn trust(handshake: Handshake) -> Option<TlsFault> {
-    match handshake {
-        Handshake::Fails(fault) if fault.is_refusal() => Some(fault),
-        _ => None,
+    if let Handshake::Fails(fault) = handshake
+        && fault.is_refusal()
+    {
+        return Some(fault);
     }
+    None
 }
 
 fn failure(events: &[Event]) -> Option<&Failure> {

@@ -43,6 +43,7 @@ fn server(run_id: &str, uptime: u64) -> Result<ServerInfo, ServerError> {
         role: Role::Commands,
         server_info: true,
         request_credentials: false,
+        idle_check: None,
         connect_timeout: for_ms(1_000),
         request_timeout: for_ms(1_000),
         reconnect: Backoff::fixed(for_ms(10)),

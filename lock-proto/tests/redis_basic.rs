@@ -406,3 +406,24 @@ fn next_deadline_matches_next_deadline_reason() {
     });
     assert!(requests > 100);
 }
+
+#[test]
+fn silent_connection_is_pinged_while_lock_is_held_and_closed_once_idle() {
+    let connects = |w: &World| w.log().matches("connected").count();
+    let mut w = World::redis(1).seed(1).config(|config| config.idle_timeout(secs(100)).ping_after(secs(10))).build();
+    let lock = w.acquire(0, Acquire::new("a").ttl(secs(90)));
+    w.expect(ms(50), "the lock is held", |w| w.is_held(0, lock));
+    w.run_for(secs(28));
+    assert_eq!(w.calls(0, "ping"), 2, "two pings\n{}", w.log());
+    w.run_for(secs(300));
+    assert!(w.is_held(0, lock));
+    w.release(0, lock);
+    w.expect(ms(50), "it is released", |w| w.is_over(0, lock));
+    let pings = w.calls(0, "ping");
+    w.run_for(secs(111));
+    assert_eq!(w.calls(0, "ping"), pings, "an idle connection is not pinged\n{}", w.log());
+    let connected = connects(&w);
+    let lock = w.acquire(0, Acquire::new("a"));
+    w.expect(ms(50), "the lock is held again", |w| w.is_held(0, lock));
+    assert_eq!(connects(&w), connected + 1, "it was closed, and is open again\n{}", w.log());
+}

@@ -24,6 +24,7 @@ pub type Config = lock::Config<Settings>;
 pub struct Settings {
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) login: Login,
+    pub(crate) ping_timeout: Duration,
     pub(crate) session_ttl: Duration,
     pub(crate) watch_own_after: Option<Duration>,
     pub(crate) watch_quiet: Duration,
@@ -36,12 +37,13 @@ impl Config {
         let store = Settings {
             endpoints: endpoints.into_iter().collect(),
             login: Login::default(),
+            ping_timeout: Duration::from_secs(3),
             session_ttl: Duration::from_secs(10),
             watch_own_after: None,
             watch_quiet: Duration::from_secs(10),
             recheck: Duration::from_secs(30),
         };
-        Self::with(Duration::from_secs(1), store)
+        Self::with(Duration::from_secs(1), Duration::from_secs(10), store)
     }
 
     /// Creates the default settings for the cluster and login in a URL:
@@ -87,6 +89,17 @@ impl Config {
         self
     }
 
+    /// Sets how long the reply to a ping may take before the connection is closed. Default 3 s.
+    pub const fn ping_timeout(mut self, timeout: Duration) -> Self {
+        self.store.ping_timeout = timeout;
+        self
+    }
+
+    /// Returns the interval of pings, and how long the reply may take.
+    pub const fn pings(&self) -> (Duration, Duration) {
+        (self.ping_after, self.store.ping_timeout)
+    }
+
     /// Sets the TTL of the shared session's lease, counted from the last keep-alive. Whole seconds,
     /// rounded up; the cluster may enforce a minimum. From 1 s to 30 days, default 10 s.
     pub const fn session_ttl(mut self, ttl: Duration) -> Self {
@@ -127,6 +140,7 @@ impl Config {
             login: self.store.login.clone(),
             request_credentials: self.request_credentials,
             connect_timeout: self.connect_timeout,
+            idle_timeout: Some(self.idle_timeout),
             request_timeout: self.request_timeout,
             watch_quiet: self.store.watch_quiet,
             reconnect: self.reconnect,
@@ -141,13 +155,16 @@ impl Config {
     ///
     /// Returns an error for the first setting that is out of range, with the allowed range.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let Settings { endpoints, login, session_ttl, watch_own_after, watch_quiet, recheck, .. } = &self.store;
+        let Settings { endpoints, login, ping_timeout, session_ttl, watch_own_after, watch_quiet, recheck, .. } =
+            &self.store;
         check_targets(endpoints.iter().take(MAX_ENDPOINTS).map(|endpoint| &endpoint.target))?;
         if !self.request_credentials && login.lacks_password() {
             return Err(UrlError::NoUser.into());
         }
         let (least, held) = (Duration::from_millis(10), watch_own_after.unwrap_or(Duration::ZERO));
         let durations = [
+            ("ping_after", self.ping_after, Duration::from_secs(5), DAY),
+            ("ping_timeout", *ping_timeout, least, DAY),
             ("session_ttl", *session_ttl, MIN_SESSION_TTL, MAX_SESSION_TTL),
             ("watch_own_after", held, Duration::ZERO, MAX_SESSION_TTL),
             ("watch_quiet", *watch_quiet, least, DAY),

@@ -24,6 +24,8 @@ pub struct Config<T> {
     pub(crate) reconnect: Backoff,
     pub(crate) max_locks: u32,
     pub(crate) request_credentials: bool,
+    pub(crate) idle_timeout: Duration,
+    pub(crate) ping_after: Duration,
     pub(crate) store: T,
 }
 
@@ -34,7 +36,7 @@ pub(crate) type Range<V> = (&'static str, V, V, V);
 pub(crate) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl<T> Config<T> {
-    pub(crate) const fn with(request_timeout: Duration, store: T) -> Self {
+    pub(crate) const fn with(request_timeout: Duration, ping_after: Duration, store: T) -> Self {
         Self {
             prefix: Vec::new(),
             request_timeout,
@@ -46,6 +48,8 @@ impl<T> Config<T> {
             reconnect: Backoff::exponential(Duration::from_millis(10), Duration::from_secs(1)),
             max_locks: 1_000_000,
             request_credentials: false,
+            idle_timeout: Duration::from_secs(5 * 60),
+            ping_after,
             store,
         }
     }
@@ -109,6 +113,21 @@ impl<T> Config<T> {
         self
     }
 
+    /// How long a connection that nothing needs stays open. It is opened again when needed. Default:
+    /// 5 minutes.
+    pub const fn idle_timeout(mut self, timeout: Duration) -> Self {
+        self.idle_timeout = timeout;
+        self
+    }
+
+    /// How long a connection may be silent before the client pings the server, while a lock is held
+    /// or waited for. Set it below the idle timeouts of proxies and firewalls. Default: 60 s on
+    /// Redis; 10 s on etcd, which disconnects clients that ping more often than every 5 s.
+    pub const fn ping_after(mut self, silence: Duration) -> Self {
+        self.ping_after = silence;
+        self
+    }
+
     /// Whether the client requests credentials from its host for each connection, instead of the
     /// password in its settings. Default: false. The driver sets this when it is given a source of
     /// credentials.
@@ -131,6 +150,8 @@ impl<T> Config<T> {
             ("request_timeout", self.request_timeout, ms(1), DAY),
             ("connect_timeout", self.connect_timeout, ms(1), DAY),
             ("release_within", self.release_within, ms(1), DAY),
+            ("idle_timeout", self.idle_timeout, ms(1), DAY),
+            ("ping_after", self.ping_after, ms(1), DAY),
             ("handover_window", self.handover_window, Duration::ZERO, DAY),
             ("drift.margin", self.drift.margin, Duration::ZERO, Duration::from_secs(60)),
             ("reconnect.every", self.reconnect.every, ms(1), DAY),

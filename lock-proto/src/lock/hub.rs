@@ -238,6 +238,11 @@ impl<S: Store> Locks<S> {
         self.locks.held()
     }
 
+    /// Returns true if any lock is held or waited for.
+    pub(crate) const fn is_used(&self) -> bool {
+        self.locks.acquisitions() > 0
+    }
+
     /// Returns true once the shutdown is complete.
     pub const fn is_stopped(&self) -> bool {
         self.is_stopped

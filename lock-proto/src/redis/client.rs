@@ -139,6 +139,7 @@ impl Client {
                 role,
                 server_info: config.is_quorum() && role == Role::Commands,
                 request_credentials: config.request_credentials,
+                idle_check: (role == Role::Commands).then_some(config.ping_after.min(config.idle_timeout)),
                 connect_timeout: config.connect_timeout,
                 request_timeout: config.request_timeout,
                 reconnect: config.reconnect,
@@ -241,6 +242,13 @@ impl Client {
                     link.listener.not_blocked(now);
                     link.changed = true;
                 }
+                PipeOutput::Idle(silence) => {
+                    if self.locks.is_used() {
+                        link.commands.ping(now);
+                    } else if silence >= self.locks.config().idle_timeout {
+                        link.commands.close(now);
+                    }
+                }
                 PipeOutput::Down(_) | PipeOutput::Woken(_) | PipeOutput::BlockRefused(_) => {}
             }
         }
@@ -262,6 +270,7 @@ impl Client {
                 }
                 PipeOutput::UnblockRefused(_)
                 | PipeOutput::NotBlocked
+                | PipeOutput::Idle(_)
                 | PipeOutput::Reply { .. }
                 | PipeOutput::Server(_) => {}
             }

@@ -69,7 +69,7 @@ impl Config {
             quarantine: DEFAULT_TTL,
             unknown_age: UnknownAge::default(),
         };
-        Self::with(Duration::from_millis(500), store)
+        Self::with(Duration::from_millis(500), Duration::from_secs(60), store)
     }
 
     /// Creates the default settings for the server that a URL names, see [`Endpoint::parse`]. For a

@@ -107,6 +107,7 @@ pub(crate) fn server_info(run_id: &str, uptime: u64) -> Result<ServerInfo, Serve
         role: Role::Commands,
         server_info: true,
         request_credentials: false,
+        idle_check: None,
         connect_timeout: Duration::from_secs(1),
         request_timeout: Duration::from_secs(1),
         reconnect: Backoff::fixed(Duration::from_secs(1)),

@@ -4,6 +4,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::fmt;
 use core::task::Context;
+use core::time::Duration;
 
 use super::super::address::Routes;
 use super::super::client::Client;
@@ -35,8 +36,10 @@ pub(super) fn start<H: Host>(
     };
     let servers = endpoints.iter().map(server).collect();
     let routes = Routes::new(endpoints.iter().map(|endpoint| &endpoint.target), &settings, true)?;
+    let pings = client.config().pings();
     let shared = Shared::new(id, servers, host.clock(), Etcd { client, commands: Vec::new() });
     let connections = Connections {
+        pings,
         routes,
         credentials: CredentialRequests::new(settings),
         open: Vec::new(),
@@ -88,6 +91,8 @@ impl Engine for Etcd {
 pub(in super::super) struct Connections<H: Host> {
     routes: Routes,
     credentials: CredentialRequests,
+    /// Interval and timeout of pings.
+    pings: (Duration, Duration),
     open: Vec<(ConnId, Connection<H>)>,
     commands: Vec<Output>,
     inputs: Vec<Input>,
@@ -115,7 +120,7 @@ impl<H: Host> Links<H> for Connections<H> {
         for command in commands.drain(..) {
             match command {
                 Output::Connect { node, conn, endpoint } => match self.routes.set(node, &endpoint.target) {
-                    Ok(route) => self.open.push((conn, Connection::open(host, route, &endpoint))),
+                    Ok(route) => self.open.push((conn, Connection::open(host, route, &endpoint, self.pings))),
                     Err(error) => {
                         tracing::error!(%conn, server = %endpoint, %error, "cannot connect");
                         let fault = TlsFault::BadSettings.into();

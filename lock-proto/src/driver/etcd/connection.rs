@@ -36,11 +36,6 @@ use crate::fault::{Breach, Fault};
 use crate::time::Instant;
 use crate::url::{Secret, Target};
 
-/// Interval of pings on a silent connection with open streams. etcd treats more than one ping in 5
-/// s as an attack.
-const PING_AFTER: Duration = Duration::from_secs(10);
-/// How long the reply to a ping may take.
-const PING_TIMEOUT: Duration = Duration::from_secs(3);
 /// Flow-control windows of one stream, and of the connection.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
@@ -96,6 +91,7 @@ pub(super) struct Connection<H: Host> {
     tasks: FuturesUnordered<BoxFuture<Done>>,
     streams: Vec<GrpcStream>,
     origin: Option<Uri>,
+    pings: (Duration, Duration),
     peer: Option<Peer>,
     /// Delay output for one iteration, to join it with the machine's reaction to the last inputs.
     flush_later: bool,
@@ -117,7 +113,8 @@ struct GrpcStream {
 }
 
 impl<H: Host> Connection<H> {
-    pub(super) fn open(host: &H, route: &Route, endpoint: &Endpoint) -> Self {
+    /// `pings` are the interval and the timeout of pings on a silent connection with open streams.
+    pub(super) fn open(host: &H, route: &Route, endpoint: &Endpoint, pings: (Duration, Duration)) -> Self {
         let alarm = Arc::<Alarm>::default();
         Self {
             clock: host.clock(),
@@ -133,6 +130,7 @@ impl<H: Host> Connection<H> {
             tasks: FuturesUnordered::new(),
             streams: Vec::new(),
             origin: origin(endpoint),
+            pings,
             peer: None,
             flush_later: false,
             up: false,
@@ -148,8 +146,8 @@ impl<H: Host> Connection<H> {
         let mut builder = Builder::new(self.new_tasks.clone());
         builder
             .timer(timers.clone())
-            .keep_alive_interval(PING_AFTER)
-            .keep_alive_timeout(PING_TIMEOUT)
+            .keep_alive_interval(self.pings.0)
+            .keep_alive_timeout(self.pings.1)
             // etcd also treats a ping without an open stream as an attack.
             .keep_alive_while_idle(false)
             .initial_stream_window_size(STREAM_WINDOW)

@@ -24,6 +24,8 @@ pub struct ChannelConfig {
     pub request_credentials: bool,
     /// Timeout for opening a connection and logging in, and for a later login.
     pub connect_timeout: Duration,
+    /// How long a connection that nothing needs stays open. `None` for ever.
+    pub idle_timeout: Option<Duration>,
     /// How long a connection may stay silent while replies are outstanding. The limit grows to at
     /// most eight times this value if replies are slow, and doubles after all endpoints were
     /// silent.

@@ -69,6 +69,8 @@ pub struct Channel {
     last_error: Option<Cause>,
     /// Since when nothing has arrived. `None` unless a reply is outstanding.
     silent_since: Option<Instant>,
+    /// Since when nothing needs the connection.
+    idle_since: Option<Instant>,
     /// How many connections in a row ended because of silence.
     silent_connections: u32,
     /// The longest recent wait for anything to arrive. Decays with each arrival.
@@ -124,6 +126,7 @@ impl Channel {
             opened_at: Instant::ZERO,
             last_error: None,
             silent_since: None,
+            idle_since: None,
             silent_connections: 0,
             slowest: Duration::ZERO,
             login: Session::default(),
@@ -312,6 +315,7 @@ impl Channel {
         }
         match self.phase {
             Phase::Up if self.renewal_due().is_some_and(|due| due <= now) => self.request_credentials(),
+            Phase::Up if self.idle_until().is_some_and(|until| until <= now) => self.close(now),
             Phase::Up if self.silent_until().is_some_and(|until| until <= now) => {
                 self.silent_connections = self.silent_connections.saturating_add(1);
                 self.drop_connection(Fault::TimedOut.into());
@@ -405,6 +409,7 @@ impl Channel {
         [
             phase,
             self.silent_until().map(|at| (at, "something in flight")),
+            self.idle_until().map(|at| (at, "idle connection")),
             self.renewal_due().map(|at| (at, "new credentials")),
             self.calls.deadline().map(|at| (at, "request that waits")),
             self.calls.batch_deadline().filter(|_| self.is_up()).map(|at| (at, "writes that gather")),
@@ -461,6 +466,8 @@ impl Channel {
         let outstanding =
             self.calls.any_in_flight() || self.keep_alives.any_in_flight() || self.watches.any_in_flight();
         self.silent_since = if outstanding { self.silent_since.or(Some(self.now)) } else { None };
+        let idle = !outstanding && !self.watches.any();
+        self.idle_since = if idle { self.idle_since.or(Some(self.now)) } else { None };
     }
 
     /// How long the connection may stay silent while a reply is outstanding. Slow servers get more
@@ -476,6 +483,12 @@ impl Channel {
     /// When the connection is dropped unless something arrives first.
     fn silent_until(&self) -> Option<Instant> {
         Some(self.silent_since.filter(|_| self.is_up())? + self.longest_silence())
+    }
+
+    /// When the connection is closed unless something needs it first.
+    // P7
+    fn idle_until(&self) -> Option<Instant> {
+        Some(self.idle_since.filter(|_| self.is_up())? + self.config.idle_timeout?)
     }
 
     fn disconnect(&mut self) {
@@ -517,6 +530,7 @@ impl Channel {
             self.reply(call, Reply::Unknown(cause.clone()));
         }
         self.silent_since = None;
+        self.idle_since = None;
         self.calls.disconnected();
         self.keep_alives.disconnected();
         self.watches.disconnected(self.now, &self.config, &mut self.out);

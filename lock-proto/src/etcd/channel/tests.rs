@@ -3,6 +3,7 @@
 mod batch;
 mod credentials;
 mod hostile;
+mod idle;
 mod late;
 mod login;
 mod random;
@@ -39,6 +40,7 @@ fn config(endpoints: u16) -> ChannelConfig {
         login: Login::default(),
         request_credentials: false,
         connect_timeout: 2 * SECOND,
+        idle_timeout: None,
         request_timeout: SECOND,
         watch_quiet: 10 * SECOND,
         reconnect: Backoff::exponential(10 * MS, SECOND),

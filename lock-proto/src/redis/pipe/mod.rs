@@ -4,6 +4,7 @@
 mod credentials;
 mod frame;
 mod handshake;
+mod idle;
 mod resp_fast_path;
 #[cfg(test)]
 mod tests;
@@ -48,6 +49,9 @@ pub struct PipeConfig {
     pub server_info: bool,
     /// Whether the host supplies the login.
     pub request_credentials: bool,
+    /// How long an open connection may be silent without requests before
+    /// [`PipeOutput::Idle`]. `None` for ever.
+    pub idle_check: Option<Duration>,
     /// How long connecting and the handshake may take together.
     pub connect_timeout: Duration,
     /// The connection ends when requests are outstanding and nothing has arrived for this long.
@@ -78,6 +82,9 @@ pub enum PipeOutput {
     /// The connection failed, or could not be opened. The pipe reopens it after a pause. The
     /// replies to all outstanding requests follow; a `block` has ended.
     Down(Cause),
+    /// Nothing has arrived for this long, and nothing is outstanding. Repeated while that lasts.
+    /// The pipe itself neither pings nor closes.
+    Idle(Duration),
     /// The reply to a `send`. Each `send` gets exactly one.
     Reply {
         /// The call that it belongs to.
@@ -135,7 +142,7 @@ enum Phase {
     Connecting { until: Instant },
     AwaitingCredentials { until: Instant },
     LoggingIn { until: Instant, unanswered: usize, hello: Hello },
-    Up { since: Instant },
+    Up { since: Instant, idle_checked: Instant },
     BackingOff { until: Instant, cause: Cause },
 }
 
@@ -354,6 +361,7 @@ impl Pipe {
                 if let (Some(conn), true) = (self.current(), self.renewal_due().is_some_and(|due| due <= now)) {
                     self.request_credentials(conn);
                 }
+                self.check_idle();
             }
             Phase::BackingOff { until, .. } => {
                 if *until <= now {
@@ -411,7 +419,7 @@ impl Pipe {
             Phase::Connecting { until } | Phase::AwaitingCredentials { until } | Phase::LoggingIn { until, .. } => {
                 Some(self.waiting.earliest().map_or(until, |earliest| earliest.min(until)))
             }
-            Phase::Up { .. } => soonest([self.silent_until(), self.renewal_due()]),
+            Phase::Up { .. } => soonest([self.silent_until(), self.renewal_due(), self.idle_due()]),
             Phase::BackingOff { until, .. } => Some(until),
         }
     }
@@ -474,7 +482,7 @@ impl Pipe {
             self.phase = Phase::LoggingIn { until, unanswered, hello };
             return;
         }
-        self.phase = Phase::Up { since: self.now };
+        self.phase = Phase::Up { since: self.now, idle_checked: self.now };
         self.renewal.confirm();
         self.outputs.push_back(PipeOutput::Up(hello));
         self.last_received = self.now;
@@ -615,6 +623,8 @@ impl Pipe {
                 (Answer::List(key), _) => PipeOutput::Woken(Some(Bytes::copy_from_slice(key))),
                 _ => return Err(wrong()),
             }),
+            // A refusal shows as well that the server is there.
+            Job::Ping => {}
             Job::Unblock { .. } => match (answer, error) {
                 (_, Some(error)) => self.outputs.push_back(PipeOutput::UnblockRefused(error.clone())),
                 (Answer::Int(0), _) => self.outputs.push_back(PipeOutput::NotBlocked),
@@ -631,7 +641,7 @@ impl Pipe {
         if let Some(conn) = self.current().filter(|_| notify_host) {
             self.outputs.push_back(PipeOutput::Disconnect(conn));
         }
-        let lasted = if let Phase::Up { since } = self.phase { self.now.since(since) } else { Duration::ZERO };
+        let lasted = if let Phase::Up { since, .. } = self.phase { self.now.since(since) } else { Duration::ZERO };
         if let (Phase::LoggingIn { .. }, Cause::Server(error)) = (&self.phase, &cause) {
             self.renewal.reject(self.now, error, self.config.reconnect);
         }
@@ -661,7 +671,7 @@ impl Pipe {
                 let reply = if left { Reply::Unknown(cause) } else { Reply::NotSent(cause) };
                 self.outputs.push_back(PipeOutput::Reply { call, reply });
             }
-            Job::Login(_) | Job::Block { .. } | Job::Unblock { .. } => {}
+            Job::Login(_) | Job::Ping | Job::Block { .. } | Job::Unblock { .. } => {}
         }
     }
 }

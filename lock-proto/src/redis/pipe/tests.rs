@@ -3,6 +3,7 @@
 mod credentials;
 mod framing;
 mod hostile;
+mod idle;
 mod outgoing;
 mod scripts;
 mod slow;
@@ -52,6 +53,7 @@ impl Rig {
             role,
             server_info,
             request_credentials: false,
+            idle_check: None,
             connect_timeout: Duration::from_secs(2),
             request_timeout: TIMEOUT,
             reconnect: Backoff::exponential(10 * MS, Duration::from_secs(1)),

@@ -41,6 +41,7 @@ pub(super) enum Job {
     Unblock {
         client: i64,
     },
+    Ping,
 }
 
 /// A command that is not encoded yet.
@@ -194,6 +195,7 @@ impl Wire {
                 args.push(seconds.as_bytes());
                 encode(&mut self.outbox, &args);
             }
+            Job::Ping => encode(&mut self.outbox, &[b"PING"]),
             Job::Unblock { client } => {
                 encode(&mut self.outbox, &[b"CLIENT", b"UNBLOCK", format!("{client}").as_bytes()]);
             }

@@ -47,6 +47,10 @@ pub use handshake::Handshake;
 pub use redis::Redis;
 pub use store::Store;
 
+/// When clients close idle connections, unless set otherwise. Short, so that it happens, and a world
+/// comes to rest.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Servers, clients and the network between them, in virtual time and driven by one seed.
 ///
 /// Clients and servers are identified by index. Time jumps from one event or deadline to the next.

@@ -19,7 +19,7 @@ use lock_testkit::TIMEOUT;
 use super::super::connection::{Connection, Input};
 use crate::driver::address::Route;
 use crate::driver::{Address, BootClock, Clock, Host};
-use crate::etcd::{Endpoint, Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
+use crate::etcd::{Config, Endpoint, Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
 use crate::fault::Fault;
 use crate::id::{ConnId, NodeId, Role};
 use crate::time::Instant;
@@ -97,7 +97,7 @@ impl Tried {
     pub(super) fn with(host: &Smol, address: SocketAddr) -> Self {
         let endpoint = Endpoint::parse(&alloc::format!("{address}")).unwrap();
         let route = Route::plain(endpoint.target.clone());
-        let connection = Connection::open(host, &route, &endpoint);
+        let connection = Connection::open(host, &route, &endpoint, Config::parse("etcd://h").unwrap().pings());
         Self { host: host.clone(), route, connection, inputs: VecDeque::new(), serial: 0 }
     }
 

@@ -10,7 +10,7 @@ use crate::etcd::{Config, Endpoint};
 use crate::id::ClientId;
 use crate::sim::etcd::ClusterConfig;
 use crate::sim::rng::Rng;
-use crate::sim::world::Builder;
+use crate::sim::world::{Builder, IDLE_TIMEOUT};
 use crate::time::Instant;
 
 /// Longest delay between arrival and execution of a call on a healthy member.
@@ -40,7 +40,8 @@ impl Setup {
     pub(super) fn plain(&mut self, rng: &mut Rng) -> (usize, Config) {
         self.seed = rng.next();
         let endpoint = |i| Endpoint::parse(&format!("member{i}"));
-        (self.members, Config::new((0..self.members).filter_map(|i| endpoint(i).ok())))
+        let config = Config::new((0..self.members).filter_map(|i| endpoint(i).ok()));
+        (self.members, config.idle_timeout(IDLE_TIMEOUT))
     }
 
     pub(super) const fn members(&self) -> usize {

@@ -17,6 +17,7 @@ use alloc::vec::Vec;
 use core::marker::PhantomData;
 use core::time::Duration;
 
+use super::IDLE_TIMEOUT;
 use super::World as AnyWorld;
 use super::handover::Cause;
 use super::process::{Input, Process};
@@ -104,7 +105,7 @@ impl<C: RedisClient> Servers for Redis<C> {
         if tls {
             setup.connect_by_tls();
         }
-        (setup.nodes.len(), Config::new(setup.endpoints.iter().cloned()))
+        (setup.nodes.len(), Config::new(setup.endpoints.iter().cloned()).idle_timeout(IDLE_TIMEOUT))
     }
 
     fn own(id: ClientId, config: &Config) -> Own {

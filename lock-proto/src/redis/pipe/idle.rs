@@ -1,0 +1,32 @@
+//! Silent connections.
+
+use super::wire::Job;
+use super::{Phase, Pipe, PipeOutput};
+use crate::time::Instant;
+
+impl Pipe {
+    /// Returns when to report that the connection is idle.
+    // P7
+    pub(super) fn idle_due(&self) -> Option<Instant> {
+        let Phase::Up { idle_checked, .. } = self.phase else { return None };
+        let check = self.config.idle_check.filter(|_| self.wire.is_idle())?;
+        Some(self.last_received.max(idle_checked) + check)
+    }
+
+    pub(super) fn check_idle(&mut self) {
+        if self.idle_due().is_some_and(|due| due <= self.now)
+            && let Phase::Up { idle_checked, .. } = &mut self.phase
+        {
+            *idle_checked = self.now;
+            self.outputs.push_back(PipeOutput::Idle(self.now.since(self.last_received)));
+        }
+    }
+
+    /// Sends a `PING`, if the connection is up.
+    pub fn ping(&mut self, now: Instant) {
+        self.clock(now);
+        if self.is_up() {
+            self.submit_job(Job::Ping);
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Silent connections.
+
+use super::*;
+
+const CHECK: Duration = Duration::from_secs(60);
+
+fn up() -> (Rig, ConnId) {
+    let (mut rig, conn) = Rig::up();
+    rig.pipe.config.idle_check = Some(CHECK);
+    (rig, conn)
+}
+
+#[test]
+fn silence_is_reported_repeatedly_while_nothing_is_outstanding() {
+    // P7
+    let (mut rig, conn) = up();
+    for round in 1..=3 {
+        rig.pass(CHECK - MS);
+        assert_eq!(rig.outputs(), []);
+        rig.pass(MS);
+        assert_eq!(rig.outputs(), [PipeOutput::Idle(round * CHECK)]);
+    }
+    let call = rig.send(extend("a"));
+    rig.written(conn);
+    rig.receive(conn, b":1\r\n");
+    assert_eq!(rig.outputs(), [reply(call, Reply::Extended)]);
+    assert_eq!(rig.pipe.next_deadline(), Some(rig.now + CHECK));
+}
+
+#[test]
+fn ping_finds_dead_connection_and_any_reply_is_life() {
+    // P7
+    for answer in ["+PONG\r\n", "-NOPERM this user has no permissions to run the 'ping' command\r\n"] {
+        let (mut rig, conn) = up();
+        rig.pipe.ping(rig.now);
+        assert_eq!(commands(&rig.written(conn)), [["PING"]]);
+        rig.receive(conn, answer.as_bytes());
+        assert_eq!((rig.outputs(), rig.pipe.is_up()), (vec![], true), "{answer}");
+        assert_eq!(rig.pipe.next_deadline(), Some(rig.now + CHECK));
+    }
+    let (mut rig, conn) = up();
+    rig.pipe.ping(rig.now);
+    rig.written(conn);
+    rig.pass(TIMEOUT);
+    assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), PipeOutput::Down(Fault::TimedOut.into())]);
+    // Not while it is being opened again.
+    rig.pipe.ping(rig.now);
+    assert_eq!(rig.outputs(), []);
+}
