@@ -151,6 +151,7 @@ bench: servers ## Measure: the pure machines, the adapters, locks on Redis and o
 	$(CARGO) run --release $(BENCH) --bin uncontended
 	$(CARGO) run --release $(BENCH) --bin many
 	$(CARGO) run --release $(BENCH) --bin etcd
+	$(CARGO) run --release $(BENCH) --bin tls
 
 # CLIENTS:HOLD[:SECONDS[:ROUNDS]] …, the hold in milliseconds; empty for all.
 WAITERS ?=

@@ -90,14 +90,14 @@ pub use lock_proto::driver::etcd::{OwnerError, OwnerKeyExt};
 pub use lock_proto::driver::{
     AcquireError, AcquireErrorKind, Acquiring, Campaigning, Client, ConnectError, Election, ExtendError, Guard,
     LeadError, Leadership, LeadershipEnd, Lock, Observation, Observer, ProclaimError, Protected, Releasing,
-    ResignHandle, Settings, Shutdown, StopSignal,
+    ResignHandle, Settings, Shutdown, StopSignal, StoreSettings,
 };
 #[cfg(feature = "etcd")]
 pub use lock_proto::etcd;
 #[cfg(feature = "redis")]
 pub use lock_proto::redis::{self, Config};
 pub use lock_proto::{
-    Answer, Backoff, Blocked, Cause, ConfigError, ElectionEvent, Expiry, Failure, Fault, Fence, Invalid, Leader, Loss,
-    Misuse, Release, Renew, Report, Token, UrlError,
+    Answer, Backoff, Blocked, Cause, ConfigError, Credentials, CredentialsRequest, ElectionEvent, Expiry, Failure,
+    Fault, Fence, Invalid, Leader, Loss, Misuse, Release, Renew, Report, Token, UrlError,
 };
 pub use stream::Stream;

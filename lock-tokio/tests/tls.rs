@@ -10,7 +10,7 @@ use lock_testkit::{Authority, Etcd, Proxy, Redis, TIMEOUT, Validity};
 #[cfg(feature = "etcd")]
 use lock_tokio::etcd;
 use lock_tokio::lock_proto::TlsFault;
-use lock_tokio::{Client, Config, ConnectError, Guard, Release};
+use lock_tokio::{Client, Config, ConnectError, Guard, Release, Settings};
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::{fs, thread};
@@ -58,6 +58,17 @@ async fn etcd_lock_is_acquired_over_tls() {
     let etcd = Etcd::builder().tls(authority.server().needs_client()).start();
     let query = format!("{}&{}", authority.query(), client.query());
     lock_once(&lock_tokio::connect(&etcd.tls_url(&query)).unwrap()).await;
+}
+
+/// `#insecure` in a URL is not enough.
+#[tokio::test]
+async fn unverified_server_is_used_only_if_code_allows_it() {
+    let redis = Redis::builder().tls(Authority::new().server()).start();
+    let url = redis.tls_url("") + "#insecure";
+    let error = lock_tokio::connect(&url).unwrap_err();
+    assert!(matches!(error, ConnectError::Tls(_)) && error.to_string().contains("allow_insecure"), "{error}");
+    let settings = Settings::parse([url]).unwrap().allow_insecure();
+    lock_once(&lock_tokio::connect_with(settings).unwrap()).await;
 }
 
 /// Servers whose certificate is not acceptable, and what each error says.

@@ -9,6 +9,7 @@
 mod access;
 mod cleanup;
 mod cost;
+mod credentials;
 mod interop;
 mod kit;
 mod members;

@@ -8,6 +8,7 @@
 
 mod access;
 mod batched_releases;
+mod credentials;
 mod disturbance;
 mod fencing;
 mod foreign_data;

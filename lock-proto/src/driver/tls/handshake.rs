@@ -13,19 +13,23 @@ use super::stream::TlsStream;
 
 type Reading = Pin<Box<dyn Future<Output = io::Result<Vec<u8>>> + Send>>;
 
-/// The files of the connector are read again first, then the handshake begins.
-pub(in super::super) struct Handshake<H: Host> {
-    files: Vec<Reading>,
-    contents: Vec<io::Result<Vec<u8>>>,
-    /// Before the handshake.
-    stream: Option<H::Stream>,
-    tls: Option<Box<TlsStream<H::Stream>>>,
+/// One handshake.
+pub(in super::super) enum Handshake<H: Host> {
+    /// The files of the connector are read again.
+    Reading {
+        files: Vec<Reading>,
+        contents: Vec<io::Result<Vec<u8>>>,
+        stream: H::Stream,
+    },
+    /// The server is being verified.
+    Verifying(Box<TlsStream<H::Stream>>),
+    Ended,
 }
 
 impl<H: Host> Handshake<H> {
     pub(in super::super) fn new(host: &H, connector: &Connector, stream: H::Stream) -> Self {
         let files: Vec<_> = connector.files().map(|path| host.read_file(Path::new(path))).collect();
-        Self { contents: Vec::with_capacity(files.len()), files, stream: Some(stream), tls: None }
+        Self::Reading { contents: Vec::with_capacity(files.len()), files, stream }
     }
 
     /// Resolves once the server is verified.
@@ -35,20 +39,29 @@ impl<H: Host> Handshake<H> {
         connector: &mut Connector,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<Box<TlsStream<H::Stream>>>> {
-        if self.stream.is_some() {
-            while let Some(file) = self.files.get_mut(self.contents.len()) {
-                self.contents.push(ready!(file.as_mut().poll(cx)));
+        if let Self::Reading { files, contents, .. } = self {
+            while let Some(file) = files.get_mut(contents.len()) {
+                contents.push(ready!(file.as_mut().poll(cx)));
             }
-            self.files.clear();
-            connector.refresh(core::mem::take(&mut self.contents));
-            let session = connector.session()?;
-            self.tls = self.stream.take().map(|stream| Box::new(TlsStream::new(stream, session)));
         }
-        let Some(tls) = &mut self.tls else { return Poll::Pending };
-        let verified = ready!(tls.poll_handshake(cx)).map_err(|error| {
-            let cut = matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset);
-            if cut { closed().into() } else { error }
-        });
-        Poll::Ready(verified.and_then(|()| self.tls.take().ok_or_else(|| closed().into())))
+        let mut stream = match core::mem::replace(self, Self::Ended) {
+            Self::Reading { contents, stream, .. } => {
+                connector.refresh(contents);
+                Box::new(TlsStream::new(stream, connector.session()?))
+            }
+            Self::Verifying(stream) => stream,
+            Self::Ended => return Poll::Pending,
+        };
+        match stream.poll_handshake(cx) {
+            Poll::Pending => {
+                *self = Self::Verifying(stream);
+                Poll::Pending
+            }
+            Poll::Ready(Ok(())) => Poll::Ready(Ok(stream)),
+            Poll::Ready(Err(error)) => {
+                let cut = matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset);
+                Poll::Ready(Err(if cut { closed().into() } else { error }))
+            }
+        }
     }
 }

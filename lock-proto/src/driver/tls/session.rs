@@ -1,5 +1,6 @@
 //! A TLS session without I/O.
 
+use alloc::string::ToString as _;
 use alloc::vec::Vec;
 use core::fmt;
 use std::io::{Read as _, Write as _};
@@ -17,7 +18,7 @@ use crate::tls::TlsFault;
 /// after an error: it may be an alert for the peer.
 pub struct Session {
     tls: ClientConnection,
-    outgoing: Vec<u8>,
+    pub(super) outgoing: Vec<u8>,
     consumed: usize,
     needs_http2: bool,
     has_identity: bool,
@@ -64,11 +65,13 @@ impl Session {
     fn take_in(&mut self, bytes: &[u8]) -> Result<usize, TlsError> {
         let mut left = bytes;
         while !left.is_empty() {
-            // The error says that the plaintext must be read first.
-            let Ok(count) = self.tls.read_tls(&mut left) else { break };
-            if count == 0 {
+            match self.tls.read_tls(&mut left) {
+                Ok(1..) => {}
                 // The peer has closed the session. Whatever follows is no part of it.
-                left = &[];
+                Ok(0) => left = &[],
+                // A buffer is full: of plaintext, or of a message that never ends.
+                Err(_) if self.has_plaintext() => break,
+                Err(error) => return Err(TlsError::new(TlsFault::Handshake, &error.to_string())),
             }
             let processed = self.tls.process_new_packets();
             self.encrypt();
@@ -137,7 +140,14 @@ impl Session {
         }
     }
 
+    fn has_plaintext(&mut self) -> bool {
+        self.tls.process_new_packets().is_ok_and(|state| state.plaintext_bytes_to_read() > 0)
+    }
+
     fn encrypt(&mut self) {
+        // Or the buffer would grow while the peer never takes all of it.
+        self.outgoing.drain(..self.consumed);
+        self.consumed = 0;
         while self.tls.wants_write() {
             // Writing to memory does not fail.
             if !matches!(self.tls.write_tls(&mut self.outgoing), Ok(1..)) {

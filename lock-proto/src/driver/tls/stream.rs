@@ -25,11 +25,13 @@ pub(in super::super) struct TlsStream<S> {
     /// The part of `received` that the session has not taken.
     from: usize,
     to: usize,
+    /// The stream has taken bytes since its last flush.
+    unflushed: bool,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
     pub(super) fn new(stream: S, session: Session) -> Self {
-        Self { stream, session, received: vec![0; BUFFER].into(), from: 0, to: 0 }
+        Self { stream, session, received: vec![0; BUFFER].into(), from: 0, to: 0, unflushed: false }
     }
 
     /// Resolves when the server is verified. Errors are [`TlsError`](super::TlsError)s inside.
@@ -71,12 +73,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         while !self.session.outgoing().is_empty() {
             match ready!(Pin::new(&mut self.stream).poll_write(cx, self.session.outgoing())) {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Ok(count) => self.session.consume(count),
+                Ok(count) => {
+                    self.session.consume(count);
+                    self.unflushed = true;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
-        Pin::new(&mut self.stream).poll_flush(cx)
+        if self.unflushed {
+            ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+            self.unflushed = false;
+        }
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use alloc::string::String;
+use alloc::string::{String, ToString as _};
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -12,10 +12,10 @@ use lock_testkit::{Authority, Validity};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{HandshakeKind, ServerConfig, ServerConnection};
+use rustls::{ClientConfig, HandshakeKind, RootCertStore, ServerConfig, ServerConnection};
 
 use super::session::Plaintext;
-use super::{Connector, Session, TlsError};
+use super::{Connector, Session, TlsError, TlsSettings};
 use crate::tls::{Tls, TlsFault};
 
 struct Rig {
@@ -198,6 +198,88 @@ fn failed_session_is_not_verified_later() {
     let error = client.handle_received(&bytes).unwrap_err();
     assert_eq!(client.handle_received(&[]), Err(error));
     assert!(!client.is_verified() && client.write(b"AUTH") == 0);
+}
+
+/// A message of which no end comes, in long records and in records of one byte. Neither side of
+/// the session has anything to do then, so a caller that retries would never stop.
+#[test]
+fn endless_message_is_an_error() {
+    // N7
+    let rig = Rig::new();
+    let record = |content: &[u8]| {
+        let [high, low] = u16::try_from(content.len()).unwrap().to_be_bytes();
+        [&[22, 3, 3, high, low], content].concat()
+    };
+    // The head of a ServerHello of 64 KiB less one byte.
+    let head = [2, 0, 0xff, 0xff];
+    let long = [&record(&head)[..], &record(&[0; 1 << 14]).repeat(4)].concat();
+    let short = [&record(&head)[..], &record(&[0]).repeat(1 << 14)].concat();
+    for bytes in [long, short] {
+        let error = rig.connector().session().unwrap().handle_received(&bytes).unwrap_err();
+        assert_eq!(error.fault(), TlsFault::Handshake, "{error}");
+    }
+}
+
+/// A configuration of the user's own takes the place of the files.
+#[test]
+fn user_configuration_replaces_files() {
+    // N2
+    let rig = Rig::new();
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(rig.authority.ca()).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = Arc::new(config.with_root_certificates(roots).with_no_client_auth());
+    let settings = TlsSettings { config: Some(config), ..TlsSettings::default() };
+    let connector = Connector::new(&Tls::default(), "db.example", &settings).unwrap();
+    assert!(handshake(&mut rig.server(), &mut connector.session().unwrap()).is_ok());
+    // The name is verified as always.
+    let wrong = Connector::new(&Tls::default(), "other.example", &settings).unwrap();
+    let error = handshake(&mut rig.server(), &mut wrong.session().unwrap()).unwrap_err();
+    assert_eq!(error.fault(), TlsFault::WrongName);
+    let error = Connector::new(&rig.tls, "db.example", &settings).unwrap_err().to_string();
+    assert!(error.contains("`tls_config`"), "{error}");
+}
+
+#[test]
+fn insecure_accepts_any_certificate_only_if_code_allows_it() {
+    // N4
+    let rig = Rig::new();
+    let tls = Tls { insecure: true, ..Tls::default() };
+    let error = Connector::load(&tls, "any.example", false).unwrap_err().to_string();
+    assert!(error.contains("`allow_insecure`"), "{error}");
+    let settings = TlsSettings { allow_insecure: true, ..TlsSettings::default() };
+    let connector = Connector::new(&tls, "any.example", &settings).unwrap();
+    assert!(handshake(&mut rig.server(), &mut connector.session().unwrap()).is_ok());
+    // The permission alone changes nothing.
+    let strict = Connector::new(&rig.tls, "any.example", &settings).unwrap();
+    let error = handshake(&mut rig.server(), &mut strict.session().unwrap()).unwrap_err();
+    assert_eq!(error.fault(), TlsFault::WrongName);
+}
+
+/// A peer that never takes everything.
+#[test]
+fn outgoing_stays_small_if_a_byte_is_always_left() {
+    // N7
+    let rig = Rig::new();
+    let (mut server, mut client) = (rig.server(), rig.connector().session().unwrap());
+    handshake(&mut server, &mut client).unwrap();
+    let (mut sent, mut read) = (Vec::new(), Vec::new());
+    for round in 0..1_000_u32 {
+        let request = [round.to_be_bytes(); 256];
+        assert_eq!(client.write(request.as_flattened()), 1024);
+        let mut from = client.outgoing().split_last().unwrap().1;
+        let count = from.len();
+        while !from.is_empty() {
+            server.read_tls(&mut from).unwrap();
+        }
+        server.process_new_packets().unwrap();
+        client.consume(count);
+        assert!(client.outgoing.capacity() < 16 * 1024, "round {round}");
+        sent.extend_from_slice(request.as_flattened());
+        let _ = server.reader().read_to_end(&mut read);
+    }
+    assert!(sent.starts_with(&read) && sent.len() - read.len() == 1024, "all but the last record");
 }
 
 #[test]
