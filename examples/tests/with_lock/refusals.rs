@@ -131,3 +131,27 @@ fn backend_is_read_from_environment() {
     assert_eq!(ended.code, 0, "{ended:?}");
     assert_clean(&redis);
 }
+
+/// A password is never needed on a command line.
+#[test]
+fn password_is_read_from_environment_or_file() {
+    let redis = Redis::builder().password("pw").unix_socket().acl("app", "on >s3cret ~* &* +@all").start();
+    let file = redis.socket().with_file_name("password");
+    std::fs::write(&file, "s3cret\n").unwrap();
+    let (address, shown) = (redis.address(), file.display());
+    for runtime in RUNTIMES {
+        for (url, password, code) in [
+            (format!("redis://{address}?user=app"), "s3cret", 0),
+            (format!("redis://{address}"), "pw", 0),
+            (format!("redis://app:s3cret@{address}"), "of another", 0),
+            (format!("redis://app@{address}?password_file={shown}"), "of another", 0),
+            (format!("redis://{address}?user=app"), "wrong!", 77),
+        ] {
+            let args = ["--runtime", runtime, "--backend", &url, "job", "--", "true"];
+            let ended = Tool::start_with(&args, &[("LOCK_PASSWORD", password)]).end();
+            assert_eq!(ended.code, code, "{runtime} {url}: {ended:?}");
+            assert!(!ended.err.contains("s3cret") && !ended.err.contains("wrong!"), "{ended:?}");
+        }
+    }
+    assert_clean(&redis);
+}
