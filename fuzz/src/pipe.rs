@@ -239,7 +239,11 @@ impl World {
                 PipeOutput::Credentials(conn, _) => {
                     self.serial += 1;
                     let credentials = Credentials::new("password").valid_for(Duration::from_millis(self.serial % 200));
-                    self.pipe.handle_credentials(self.now, conn, Some(credentials).filter(|_| self.serial % 3 > 0));
+                    self.pipe.handle_credentials(
+                        self.now,
+                        conn,
+                        Some(credentials).filter(|_| !self.serial.is_multiple_of(3)),
+                    );
                 }
                 PipeOutput::Disconnect(conn) => assert!(Some(conn) <= self.newest, "only what was opened is closed"),
                 PipeOutput::Reply { call, reply } => {

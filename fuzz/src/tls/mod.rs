@@ -47,10 +47,10 @@ pub fn tls(data: &[u8]) {
             b'S' => pair.server.write(usize::from(input.byte()) * 256),
             b'f' => pair.flush_client(usize::from(input.byte())),
             b'F' => pair.flush_client(usize::MAX),
-            b'c' => pair.to_client(usize::from(input.byte()), &mut history),
-            b'C' => pair.to_client(usize::MAX, &mut history),
-            b'v' => pair.to_server(usize::from(input.byte())),
-            b'V' => pair.to_server(usize::MAX),
+            b'c' => pair.send_to_client(usize::from(input.byte()), &mut history),
+            b'C' => pair.send_to_client(usize::MAX, &mut history),
+            b'v' => pair.send_to_server(usize::from(input.byte())),
+            b'V' => pair.send_to_server(usize::MAX),
             b'p' => _ = pair.client.read(usize::from(input.byte())),
             b'P' => pair.client.drain(),
             b'a' => pair.pump(&mut history),
@@ -305,7 +305,7 @@ impl Pair {
         }
     }
 
-    fn to_server(&mut self, most: usize) {
+    fn send_to_server(&mut self, most: usize) {
         let count = self.to_server.len().min(most);
         let bytes: Vec<u8> = self.to_server.drain(..count).collect();
         if !self.server.closed || self.honest {
@@ -313,7 +313,7 @@ impl Pair {
         }
     }
 
-    fn to_client(&mut self, most: usize, history: &mut History) {
+    fn send_to_client(&mut self, most: usize, history: &mut History) {
         self.flush_server();
         // rustls has a debug assertion that no error follows a close. Only in builds with debug
         // assertions it matters, as this one.
@@ -382,8 +382,8 @@ impl Pair {
         loop {
             let before = (self.to_client.len(), self.to_server.len(), self.client.received.len());
             self.flush_client(usize::MAX);
-            self.to_server(usize::MAX);
-            self.to_client(usize::MAX, history);
+            self.send_to_server(usize::MAX);
+            self.send_to_client(usize::MAX, history);
             self.client.drain();
             self.flush_server();
             let idle = self.client.session.outgoing().is_empty();

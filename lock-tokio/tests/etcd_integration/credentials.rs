@@ -1,8 +1,8 @@
 //! Passwords that change, tokens that expire, and permissions that change, while a lock is held.
 
+use core::sync::atomic::{AtomicUsize, Ordering};
 use std::io::Write as _;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lock_testkit::Etcd;

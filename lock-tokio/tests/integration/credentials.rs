@@ -1,6 +1,6 @@
 //! Passwords that change, and sources of credentials.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lock_testkit::Redis;
