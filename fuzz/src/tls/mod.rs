@@ -25,7 +25,7 @@ const PER_RECORD: usize = 32;
 const RECORD: usize = 16 * 1024;
 
 /// Drives a [`Session`] and a server by `data`: two bytes of settings, then operations, each a
-/// letter and its arguments (see `fuzz/README.md`).
+/// letter and its arguments.
 ///
 /// Checks that nothing panics, and that both sides receive a prefix of what the other has written,
 /// all of it if the session was closed in order. A server that is not acceptable is never verified.
