@@ -17,3 +17,4 @@ mod names;
 mod operator;
 mod order;
 mod owner;
+mod proxy;

@@ -1,0 +1,80 @@
+//! Locks through etcd's own gRPC proxy, which puts all keys in a namespace.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use lock_testkit::Etcd;
+use lock_tokio::etcd::Config;
+
+use crate::kit::{assert_clean, in_time, ms, release, shut_down, take, wait_for, with};
+
+/// A running `etcd grpc-proxy`, killed on drop.
+struct GrpcProxy {
+    process: Child,
+    address: SocketAddr,
+}
+
+impl GrpcProxy {
+    async fn start(etcd: &Etcd) -> Self {
+        // Another process may take the port meanwhile: then the next attempt.
+        for _ in 0..10 {
+            let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let mut proxy = Self { process: spawn(etcd, address), address };
+            let mut ended = false;
+            wait_for("the proxy listens or ends", || {
+                ended = proxy.process.try_wait().unwrap().is_some();
+                ended || TcpStream::connect(address).is_ok()
+            })
+            .await;
+            if !ended {
+                return proxy;
+            }
+        }
+        panic!("the proxy does not start");
+    }
+}
+
+fn spawn(etcd: &Etcd, address: SocketAddr) -> Child {
+    let program = std::env::var("ETCD").unwrap_or_else(|_| "etcd".into());
+    let mut command = Command::new(program);
+    command.args(["grpc-proxy", "start", "--namespace=team/"]);
+    command.arg(format!("--endpoints={}", etcd.address())).arg(format!("--listen-addr={address}"));
+    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+impl Drop for GrpcProxy {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+// E1, E13
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_work_through_grpc_proxy_with_namespace() {
+    let etcd = Etcd::start();
+    let proxy = GrpcProxy::start(&etcd).await;
+    let config = || Config::parse(&format!("etcd://{}", proxy.address)).unwrap().session_ttl(ms(10_000));
+    let (first, second) = (with(config()), with(config()));
+    let guard = take(&first, "job").await;
+    assert!(etcd.keys().iter().all(|key| key.starts_with("team/job/")), "{:?}", etcd.keys());
+    let waiting = tokio::spawn(second.lock("job").acquire());
+    wait_for("the other queues", || etcd.keys().len() == 2).await;
+    // Renewals go through the proxy, too: the lock is held for longer than its TTL. The proxy answers
+    // a renewal when it renews the lease itself, up to a third of the TTL later.
+    let end = Instant::now() + ms(12_000);
+    while Instant::now() < end {
+        assert!(guard.is_held());
+        tokio::time::sleep(ms(100)).await;
+    }
+    release(guard).await;
+    release(in_time("the hand-over", waiting).await.unwrap().unwrap()).await;
+    for _ in 0..20 {
+        release(take(&first, "job").await).await;
+        release(take(&second, "job").await).await;
+    }
+    shut_down(first).await;
+    shut_down(second).await;
+    assert_clean(&etcd).await;
+}
