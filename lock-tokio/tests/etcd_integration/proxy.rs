@@ -1,6 +1,7 @@
 //! Locks through etcd's own gRPC proxy, which puts all keys in a namespace.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use core::net::SocketAddr;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
