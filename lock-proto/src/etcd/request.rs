@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::fmt;
 use core::iter;
+use core::time::Duration;
 
 use bytes::Bytes;
 
@@ -222,6 +223,8 @@ pub enum Request {
     KeepAlive {
         /// The lease.
         lease: LeaseId,
+        /// Its TTL. A reply that takes longer than half of it is no longer awaited.
+        ttl: Duration,
     },
 }
 

@@ -72,7 +72,7 @@ fn holder_is_notified_only_of_its_own_keep_alives() {
     let signs = |lease: i64| {
         let sent = w.sent(0, Kind::KeepAlive);
         sent.iter()
-            .filter(|(_, request)| matches!(request, Request::KeepAlive { lease: l } if l.get() == lease))
+            .filter(|(_, request)| matches!(request, Request::KeepAlive { lease: l, .. } if l.get() == lease))
             .count()
     };
     let reported = w.events(0, lock).iter().filter(|event| matches!(event, Event::Renewed { .. })).count();

@@ -84,7 +84,7 @@ impl Store {
     pub(crate) fn execute(&mut self, now: u64, request: &Request) -> Reply {
         self.expire(now);
         let Some(rpc) = request.rpc() else {
-            let Request::KeepAlive { lease } = request else { panic!("{request:?}") };
+            let Request::KeepAlive { lease, .. } = request else { panic!("{request:?}") };
             let Some((ttl, at)) = self.leases.get_mut(&lease.get()) else {
                 return Reply::Done(Found::Lease { ttl: 0 });
             };

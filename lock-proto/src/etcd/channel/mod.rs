@@ -6,6 +6,7 @@ mod batch;
 mod calls;
 mod interface;
 mod login;
+mod silence;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ pub use self::interface::{ChannelConfig, ChannelOutput};
 
 use self::calls::Calls;
 use self::login::Session;
+use self::silence::Silence;
 use self::streams::{KeepAlives, Step};
 use self::watch::{WatchSpec, Watches};
 use super::locks_output::WatchId;
@@ -32,12 +34,6 @@ use crate::id::{CallId, ConnId, NodeId, Role};
 use crate::jitter::mix;
 use crate::lock::{Cause, ErrorClass, Failures, Renewal, ServerError};
 use crate::time::Instant;
-
-/// How often the allowed silence may double. etcd itself abandons a request after seven seconds.
-const MAX_DOUBLINGS: u32 = 3;
-
-/// The allowed silence is at least this multiple of the slowest recent reply.
-const SLOW_FACTOR: u32 = 4;
 
 /// Sans-IO connection of one client to an etcd cluster: typed requests in, remote procedure calls
 /// out.
@@ -67,14 +63,9 @@ pub struct Channel {
     opened_at: Instant,
     /// Why the last connection failed. Cleared by the next successful login.
     last_error: Option<Cause>,
-    /// Since when nothing has arrived. `None` unless a reply is outstanding.
-    silent_since: Option<Instant>,
+    silence: Silence,
     /// Since when nothing needs the connection.
     idle_since: Option<Instant>,
-    /// How many connections in a row ended because of silence.
-    silent_connections: u32,
-    /// The longest recent wait for anything to arrive. Decays with each arrival.
-    slowest: Duration,
     login: Session,
     renewal: Renewal,
     calls: Calls,
@@ -125,10 +116,8 @@ impl Channel {
             backoff: Failures::default(),
             opened_at: Instant::ZERO,
             last_error: None,
-            silent_since: None,
+            silence: Silence::default(),
             idle_since: None,
-            silent_connections: 0,
-            slowest: Duration::ZERO,
             login: Session::default(),
             renewal,
             calls,
@@ -155,8 +144,8 @@ impl Channel {
         if self.calls.len() + self.keep_alives.len() >= self.config.limit {
             return self.not_sent(call, Fault::Backlog.into());
         }
-        if let Request::KeepAlive { lease } = request {
-            self.keep_alives.push(call, lease, self.now + timeout);
+        if let Request::KeepAlive { lease, ttl } = request {
+            self.keep_alives.push(call, lease, ttl, self.now + timeout);
         } else {
             self.calls.push(self.now, call, request, timeout);
         }
@@ -263,8 +252,12 @@ impl Channel {
         {
             return self.logged_in(result, open);
         }
+        self.silence.probe_answered(rpc.serial, self.keep_alives.any_in_flight());
         if let Some(sent) = self.calls.answered(rpc.serial) {
             self.answered(sent, result);
+        }
+        if self.keep_alives.is_stuck(self.now, rpc.serial) {
+            self.close_keep_alive_stream();
         }
         self.update_silence();
     }
@@ -317,7 +310,7 @@ impl Channel {
             Phase::Up if self.renewal_due().is_some_and(|due| due <= now) => self.request_credentials(),
             Phase::Up if self.idle_until().is_some_and(|until| until <= now) => self.close(now),
             Phase::Up if self.silent_until().is_some_and(|until| until <= now) => {
-                self.silent_connections = self.silent_connections.saturating_add(1);
+                self.silence.connection_was_silent();
                 self.drop_connection(Fault::TimedOut.into());
             }
             Phase::Closed | Phase::Up => {}
@@ -361,7 +354,7 @@ impl Channel {
 
     fn next_request(&mut self) -> Option<Output> {
         let conn = self.current().filter(|_| self.is_up())?;
-        if let Some(step) = self.keep_alives.step() {
+        if let Some(step) = self.keep_alives.step(self.now, self.serial) {
             return Some(match step {
                 Step::Open => {
                     let stream = self.new_stream(conn, StreamKind::KeepAlive);
@@ -382,6 +375,12 @@ impl Channel {
             });
         }
         let serial = self.serial + 1;
+        if self.probe_due() {
+            self.serial = serial;
+            self.silence.probe_sent(serial);
+            let request = silence::probe();
+            return Some(Output::Call { rpc: RpcId { conn, serial }, request, token: self.login.token.clone() });
+        }
         let request = self.calls.send(self.now, serial, self.login.count)?;
         self.serial = serial;
         Some(Output::Call { rpc: RpcId { conn, serial }, request, token: self.login.token.clone() })
@@ -395,7 +394,8 @@ impl Channel {
 
     /// Like [`next_deadline`](Self::next_deadline), with the reason.
     pub fn next_deadline_reason(&self) -> Option<(Instant, &'static str)> {
-        let ready = self.calls.is_ready(self.now) || self.keep_alives.is_ready() || self.watches.is_ready();
+        let ready =
+            self.calls.is_ready(self.now) || self.keep_alives.is_ready() || self.watches.is_ready() || self.probe_due();
         if !self.out.is_empty() || self.is_up() && ready {
             return Some((self.now, "output is queued"));
         }
@@ -409,6 +409,7 @@ impl Channel {
         [
             phase,
             self.silent_until().map(|at| (at, "something in flight")),
+            self.probe_at().filter(|at| *at > self.now).map(|at| (at, "keep-alive without reply")),
             self.idle_until().map(|at| (at, "idle connection")),
             self.renewal_due().map(|at| (at, "new credentials")),
             self.calls.deadline().map(|at| (at, "request that waits")),
@@ -447,42 +448,6 @@ impl Channel {
         if let Some(conn) = self.current() {
             self.out.push_back(ChannelOutput::Do(Output::Connect { node: conn.node(), conn, endpoint }));
         }
-    }
-
-    // E13
-    fn note_arrival(&mut self) {
-        if let Some(since) = &mut self.silent_since {
-            let silent = self.now.since(*since);
-            if silent < self.config.request_timeout {
-                self.silent_connections = 0;
-            }
-            self.slowest = silent.max(self.slowest - self.slowest / 8);
-            *since = self.now;
-        }
-    }
-
-    /// Starts or stops the silence timer, depending on whether a reply is outstanding.
-    fn update_silence(&mut self) {
-        let outstanding =
-            self.calls.any_in_flight() || self.keep_alives.any_in_flight() || self.watches.any_in_flight();
-        self.silent_since = if outstanding { self.silent_since.or(Some(self.now)) } else { None };
-        let idle = !outstanding && !self.watches.any();
-        self.idle_since = if idle { self.idle_since.or(Some(self.now)) } else { None };
-    }
-
-    /// How long the connection may stay silent while a reply is outstanding. Slow servers get more
-    /// time, because resending requests on a new connection would add to their load.
-    // E13
-    fn longest_silence(&self) -> Duration {
-        let rounds = self.silent_connections / self.endpoint_count();
-        let timeout = self.config.request_timeout;
-        let max = timeout * (1 << MAX_DOUBLINGS);
-        (timeout * (1 << rounds.min(MAX_DOUBLINGS))).max(SLOW_FACTOR * self.slowest).min(max)
-    }
-
-    /// When the connection is dropped unless something arrives first.
-    fn silent_until(&self) -> Option<Instant> {
-        Some(self.silent_since.filter(|_| self.is_up())? + self.longest_silence())
     }
 
     /// When the connection is closed unless something needs it first.
@@ -529,7 +494,7 @@ impl Channel {
         while let Some(call) = self.keep_alives.pop_in_flight() {
             self.reply(call, Reply::Unknown(cause.clone()));
         }
-        self.silent_since = None;
+        self.silence.stopped();
         self.idle_since = None;
         self.calls.disconnected();
         self.keep_alives.disconnected();

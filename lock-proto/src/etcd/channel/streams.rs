@@ -1,6 +1,7 @@
 //! The keep-alive stream, and the backoff that both streams share.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
+use core::time::Duration;
 
 use super::watch::Verdict;
 use super::{Channel, ChannelOutput};
@@ -23,6 +24,9 @@ const STREAM_TRIES: u32 = 4;
 struct PendingKeepAlive {
     call: CallId,
     lease: LeaseId,
+    ttl: Duration,
+    /// The last serial number before it was sent.
+    sent_after: u64,
 }
 
 /// The keep-alive stream. etcd's n-th reply for a lease answers the n-th request for it.
@@ -30,7 +34,7 @@ struct PendingKeepAlive {
 pub(super) struct KeepAlives {
     waiting: Waiting<PendingKeepAlive>,
     /// Requests in flight, in order, until the reply or the end of the stream.
-    in_flight: BTreeMap<u64, PendingKeepAlive>,
+    in_flight: Waiting<PendingKeepAlive>,
     /// The numbers in `in_flight`, by lease.
     by_lease: BTreeSet<(LeaseId, u64)>,
     sent: u64,
@@ -48,15 +52,15 @@ pub(super) enum Step<M> {
 }
 
 impl KeepAlives {
-    pub(super) fn push(&mut self, call: CallId, lease: LeaseId, deadline: Instant) {
-        self.waiting.push(PendingKeepAlive { call, lease }, deadline);
+    pub(super) fn push(&mut self, call: CallId, lease: LeaseId, ttl: Duration, deadline: Instant) {
+        self.waiting.push(PendingKeepAlive { call, lease, ttl, sent_after: 0 }, deadline);
     }
 
     pub(super) fn is_ready(&self) -> bool {
         self.any_waiting() && self.pause.is_none()
     }
 
-    pub(super) fn step(&mut self) -> Option<Step<LeaseKeepAliveRequest>> {
+    pub(super) fn step(&mut self, now: Instant, serial: u64) -> Option<Step<LeaseKeepAliveRequest>> {
         if !self.is_ready() {
             return None;
         }
@@ -64,7 +68,7 @@ impl KeepAlives {
         let (request, _) = self.waiting.pop()?;
         let lease = request.lease;
         self.sent += 1;
-        self.in_flight.insert(self.sent, request);
+        self.in_flight.put(self.sent, PendingKeepAlive { sent_after: serial, ..request }, now);
         self.by_lease.insert((lease, self.sent));
         Some(Step::Send(stream, LeaseKeepAliveRequest { id: lease.get() }))
     }
@@ -80,7 +84,7 @@ impl KeepAlives {
         let first = *self.by_lease.range((lease, 0)..=(lease, u64::MAX)).next()?;
         self.by_lease.remove(&first);
         self.backoff = Failures::default();
-        self.in_flight.remove(&first.1).map(|request| request.call)
+        self.in_flight.take(first.1).map(|(request, _)| request.call)
     }
 
     /// Records the end of the stream. The caller answers its requests by `pop_in_flight`.
@@ -108,7 +112,7 @@ impl KeepAlives {
 
     pub(super) fn pop_in_flight(&mut self) -> Option<CallId> {
         self.by_lease.clear();
-        self.in_flight.pop_first().map(|(_, request)| request.call)
+        self.in_flight.pop().map(|(request, _)| request.call)
     }
 
     /// When the first queued call times out.
@@ -116,8 +120,18 @@ impl KeepAlives {
         self.waiting.earliest()
     }
 
+    /// Returns true if the server answered the call `serial`, but not a keep-alive that was sent
+    /// before it and half of a TTL ago. Some are late: etcd's gRPC proxy replies when it renews the
+    /// lease itself, up to a third of the TTL later.
+    // E13
+    pub(super) fn is_stuck(&self, now: Instant, serial: u64) -> bool {
+        self.in_flight.iter().next().is_some_and(|(_, oldest)| {
+            oldest.sent_after < serial && self.in_flight.earliest().is_some_and(|at| at + oldest.ttl / 2 <= now)
+        })
+    }
+
     pub(super) fn any_in_flight(&self) -> bool {
-        !self.in_flight.is_empty()
+        self.in_flight.len() > 0
     }
 
     pub(super) fn any_waiting(&self) -> bool {
@@ -142,12 +156,7 @@ impl Channel {
         }
         match kind {
             StreamKind::KeepAlive => {
-                self.keep_alives.lost(self.now, self.config.reconnect);
-                let pause = self.keep_alives.backoff.pause(0, self.config.reconnect, mix(self.seed, 2), self.serial);
-                self.keep_alives.pause = Some(self.now + pause);
-                while let Some(call) = self.keep_alives.pop_in_flight() {
-                    self.reply(call, Reply::Unknown(Cause::from(error.clone())));
-                }
+                self.keep_alives_lost(&error.into());
                 if needs_login {
                     self.log_in_again(self.login.count);
                 }
@@ -171,6 +180,24 @@ impl Channel {
         if failures >= STREAM_TRIES && self.config.endpoints.len() > 1 {
             self.drop_connection(Fault::Closed.into());
         }
+    }
+
+    /// Handles the end of the keep-alive stream. It is reopened after a pause.
+    fn keep_alives_lost(&mut self, cause: &Cause) {
+        self.keep_alives.lost(self.now, self.config.reconnect);
+        let pause = self.keep_alives.backoff.pause(0, self.config.reconnect, mix(self.seed, 2), self.serial);
+        self.keep_alives.pause = Some(self.now + pause);
+        while let Some(call) = self.keep_alives.pop_in_flight() {
+            self.reply(call, Reply::Unknown(cause.clone()));
+        }
+    }
+
+    pub(super) fn close_keep_alive_stream(&mut self) {
+        if let Some(stream) = self.keep_alives.stream {
+            self.out.push_back(ChannelOutput::Do(Output::Close { stream }));
+        }
+        self.keep_alives_lost(&Fault::TimedOut.into());
+        self.update_silence();
     }
 
     pub(super) fn handle_keep_alive(&mut self, response: &LeaseKeepAliveResponse) {

@@ -12,8 +12,8 @@ mod watch;
 
 use super::*;
 use crate::etcd::message::{
-    AuthenticateResponse, KeyValue, LeaseGrantResponse, LeaseKeepAliveResponse, ResponseHeader, WatchRequestUnion,
-    WatchResponse,
+    AuthenticateResponse, KeyValue, LeaseGrantResponse, LeaseKeepAliveResponse, RangeResponse, ResponseHeader,
+    WatchRequestUnion, WatchResponse,
 };
 use crate::etcd::request::{Found, LeaseId, Refusal};
 use crate::etcd::rpc::{Code, Rpc};
@@ -398,7 +398,7 @@ fn queued_output_is_due_now() {
             rig.send(grant(2));
         },
         |rig| {
-            rig.send(Request::KeepAlive { lease: lease(1) });
+            rig.send(Request::KeepAlive { lease: lease(1), ttl: 10 * SECOND });
         },
         |rig| rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new()),
     ];
@@ -433,8 +433,8 @@ fn requests_and_watches_beyond_limit_are_rejected() {
     rig.call();
     // Requests in flight count too.
     rig.send(grant(2));
-    rig.send(Request::KeepAlive { lease: lease(1) });
-    rig.send(Request::KeepAlive { lease: lease(2) });
+    rig.send(Request::KeepAlive { lease: lease(1), ttl: 10 * SECOND });
+    rig.send(Request::KeepAlive { lease: lease(2), ttl: 10 * SECOND });
     let fifth = rig.send(grant(3));
     assert_eq!(rig.notifications(), [not_sent(fifth, Fault::Backlog)]);
     for n in 1..=5 {

@@ -206,7 +206,7 @@ impl Session {
         let lease = self.lease;
         let (kind, request) = match self.state {
             State::Granting => (CallKind::Grant, Request::Grant { lease, ttl: self.requested }),
-            State::Checking | State::Alive => (CallKind::KeepAlive, Request::KeepAlive { lease }),
+            State::Checking | State::Alive => (CallKind::KeepAlive, Request::KeepAlive { lease, ttl: self.granted }),
             State::Revoking => (CallKind::Revoke, Request::Revoke { lease }),
             State::Lost(_) | State::Over => return,
         };

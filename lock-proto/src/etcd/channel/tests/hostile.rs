@@ -47,7 +47,7 @@ fn streams_ending_at_once_do_not_spin() {
         let (connects, opens, all) = run(&mut rig, 60 * SECOND, |rig, output| match output {
             Output::Connect { conn, .. } => rig.channel.handle_connected(rig.now, *conn),
             Output::Open { stream, .. } => {
-                rig.send(Request::KeepAlive { lease: lease(1) });
+                rig.send(Request::KeepAlive { lease: lease(1), ttl: 10 * SECOND });
                 rig.end(*stream, code, "");
             }
             other => assert!(matches!(other, Output::Send { .. } | Output::Disconnect { .. }), "{other:?}"),
@@ -100,7 +100,7 @@ fn invalid_tokens_do_not_spin() {
 #[test]
 fn unsolicited_replies_are_dropped() {
     let (mut rig, conn) = Rig::up(1);
-    let call = rig.send(Request::KeepAlive { lease: lease(7) });
+    let call = rig.send(Request::KeepAlive { lease: lease(7), ttl: 10 * SECOND });
     let stream = rig.stream(StreamKind::KeepAlive);
     rig.requests();
     let before = rig.channel.clone();

@@ -135,7 +135,7 @@ fn missing_token_error_is_refusal_without_configured_user() {
 fn wrong_password_fails_all_pending_and_next_request_retries() {
     let mut rig = rig(3);
     rig.send(grant(1));
-    rig.send(Request::KeepAlive { lease: lease(1) });
+    rig.send(Request::KeepAlive { lease: lease(1), ttl: 10 * SECOND });
     rig.channel.watch(rig.now, WatchId::new(7), "k".into(), Bytes::new());
     let conn = rig.connected();
     let rpc = login(&mut rig);

@@ -38,7 +38,7 @@ impl World {
             0..3 => {
                 let request = match self.dice(4) {
                     0 => grant(self.seed),
-                    1 => Request::KeepAlive { lease: lease(1) },
+                    1 => Request::KeepAlive { lease: lease(1), ttl: 10 * SECOND },
                     _ => batch::create(["a", "a/b", "b", "c", "d"][self.dice(5) as usize]),
                 };
                 let timeout = MS * (1 + self.dice(2000) as u32);
@@ -152,6 +152,7 @@ impl World {
                         RpcReply::Grant(LeaseGrantResponse { header: None, id: request.id, ttl: 10 })
                     }
                     Rpc::Txn(request) => batch::done(&request),
+                    Rpc::Range(probe) if probe.count_only => RpcReply::Range(RangeResponse::default()),
                     other @ (Rpc::Range(_) | Rpc::Revoke(_)) => panic!("{other:?}"),
                 };
                 if honest {

@@ -3,7 +3,7 @@
 use super::*;
 
 fn keep_alive(rig: &mut Rig, id: u64) -> CallId {
-    rig.send(Request::KeepAlive { lease: lease(id) })
+    rig.send(Request::KeepAlive { lease: lease(id), ttl: 10 * SECOND })
 }
 
 fn sent(rig: &mut Rig, stream: StreamId, id: u64) {
@@ -68,15 +68,78 @@ fn ended_stream_settles_only_sent_keep_alives() {
     assert_eq!(rig.all(), [lives(second, 10)]);
 }
 
+fn no_keys() -> Result<RpcReply, Status> {
+    Ok(RpcReply::Range(RangeResponse::default()))
+}
+
+/// Half of the limit is for the keep-alive alone, the rest from the probe on.
 #[test]
-fn unanswered_keep_alive_closes_connection() {
-    // E9
+fn unanswered_keep_alive_and_probe_close_connection() {
+    // E9, E13
     let (mut rig, conn) = Rig::up(2);
     let call = keep_alive(&mut rig, 1);
     let stream = rig.stream(StreamKind::KeepAlive);
     sent(&mut rig, stream, 1);
+    rig.pass(SECOND / 2);
+    rig.call();
     rig.pass(SECOND);
     assert_eq!(rig.all(), [disconnect(conn), unknown(call, Fault::TimedOut)]);
+}
+
+/// As by etcd's gRPC proxy: the connection answers everything else.
+#[test]
+fn late_keep_alives_close_nothing() {
+    // E13
+    let (mut rig, conn) = Rig::up(2);
+    let call = keep_alive(&mut rig, 1);
+    let stream = rig.stream(StreamKind::KeepAlive);
+    sent(&mut rig, stream, 1);
+    // Each answer to a probe restarts the time, which does not grow.
+    let replies = [no_keys(), Err(status(Code::PermissionDenied, "etcdserver: permission denied"))];
+    for n in 0..9 {
+        rig.pass(SECOND / 2);
+        let probe = rig.call();
+        assert_eq!(rig.all(), []);
+        rig.answer(probe, replies[n % 2].clone());
+        assert_eq!(rig.all(), [], "{n}");
+    }
+    alive(&mut rig, stream, 1, 10);
+    assert_eq!(rig.all(), [lives(call, 10)]);
+    // Other calls have the usual time.
+    rig.send(grant(1));
+    rig.call();
+    assert_eq!((rig.channel.next_deadline(), rig.channel.current()), (Some(rig.now + SECOND), Some(conn)));
+}
+
+/// After half of the TTL.
+#[test]
+fn stuck_keep_alive_stream_is_reopened_but_connection_stays() {
+    // E13
+    let (mut rig, conn) = Rig::up(1);
+    let before = rig.send(grant(1));
+    let earlier = rig.call();
+    let call = keep_alive(&mut rig, 1);
+    let stream = rig.stream(StreamKind::KeepAlive);
+    sent(&mut rig, stream, 1);
+    for _ in 0..8 {
+        rig.answered_after(620 * MS);
+    }
+    rig.pass(40 * MS);
+    // The reply to an earlier call shows nothing.
+    rig.answer(earlier, granted(1));
+    assert_eq!(rig.all(), [ChannelOutput::Reply { call: before, reply: LEASE }]);
+    let last = rig.send(grant(1));
+    let rpc = rig.call();
+    rig.answer(rpc, granted(1));
+    let close = ChannelOutput::Do(Output::Close { stream });
+    let reply = ChannelOutput::Reply { call: last, reply: LEASE };
+    assert_eq!(rig.all(), [reply, close, unknown(call, Fault::TimedOut)]);
+    let next = keep_alive(&mut rig, 1);
+    rig.until_due();
+    let stream = rig.stream(StreamKind::KeepAlive);
+    sent(&mut rig, stream, 1);
+    alive(&mut rig, stream, 1, 10);
+    assert_eq!((rig.all(), rig.channel.current()), (vec![lives(next, 10)], Some(conn)));
 }
 
 #[test]

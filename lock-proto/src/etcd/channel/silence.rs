@@ -1,0 +1,114 @@
+//! A connection without input while replies are outstanding.
+
+use core::time::Duration;
+
+use bytes::Bytes;
+
+use super::Channel;
+use crate::etcd::message::RangeRequest;
+use crate::etcd::rpc::Rpc;
+use crate::time::Instant;
+
+/// How often the allowed silence may double. etcd itself abandons a request after seven seconds.
+const MAX_DOUBLINGS: u32 = 3;
+
+/// The allowed silence is at least this multiple of the slowest recent reply.
+const SLOW_FACTOR: u32 = 4;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Silence {
+    /// Since when nothing has arrived. `None` unless a reply is outstanding.
+    since: Option<Instant>,
+    /// Only keep-alives are outstanding.
+    only_keep_alives: bool,
+    /// A probe was answered before an earlier keep-alive: their replies are late although the server
+    /// is fast.
+    late_keep_alives: bool,
+    /// The probe in flight.
+    probe: Option<u64>,
+    /// How many connections in a row ended because of silence.
+    connections: u32,
+    /// The longest recent wait for anything to arrive. Decays with each arrival.
+    slowest: Duration,
+}
+
+/// A read of a single key. Any reply shows that the connection works, even a refusal.
+pub(super) fn probe() -> Rpc {
+    Rpc::Range(RangeRequest { key: Bytes::from_static(b"\0"), count_only: true, ..RangeRequest::default() })
+}
+
+impl Silence {
+    pub(super) const fn probe_sent(&mut self, serial: u64) {
+        self.probe = Some(serial);
+        self.since = None;
+    }
+
+    pub(super) fn probe_answered(&mut self, serial: u64, keep_alives: bool) {
+        if self.probe == Some(serial) {
+            self.probe = None;
+            self.late_keep_alives |= keep_alives;
+        }
+    }
+
+    pub(super) const fn connection_was_silent(&mut self) {
+        self.connections = self.connections.saturating_add(1);
+    }
+
+    pub(super) const fn stopped(&mut self) {
+        self.since = None;
+        self.probe = None;
+        self.late_keep_alives = false;
+    }
+}
+
+impl Channel {
+    // E13
+    pub(super) fn note_arrival(&mut self) {
+        let Some(since) = self.silence.since else { return };
+        let silent = self.now.since(since);
+        if silent < self.config.request_timeout {
+            self.silence.connections = 0;
+        }
+        if !(self.silence.only_keep_alives && self.silence.late_keep_alives) {
+            self.silence.slowest = silent.max(self.silence.slowest - self.silence.slowest / 8);
+        }
+        self.silence.since = Some(self.now);
+    }
+
+    /// Starts or stops the timers of a silent and of an idle connection.
+    pub(super) fn update_silence(&mut self) {
+        let calls = self.calls.any_in_flight() || self.watches.any_in_flight() || self.silence.probe.is_some();
+        let outstanding = calls || self.keep_alives.any_in_flight();
+        self.silence.since = if outstanding { self.silence.since.or(Some(self.now)) } else { None };
+        self.silence.only_keep_alives = outstanding && !calls;
+        let idle = !outstanding && !self.watches.any();
+        self.idle_since = if idle { self.idle_since.or(Some(self.now)) } else { None };
+    }
+
+    /// How long the connection may stay silent while a reply is outstanding. Slow servers get more
+    /// time, because resending requests on a new connection would add to their load.
+    // E13
+    pub(super) fn longest_silence(&self) -> Duration {
+        let rounds = self.silence.connections / self.endpoint_count();
+        let timeout = self.config.request_timeout;
+        let max = timeout * (1 << MAX_DOUBLINGS);
+        (timeout * (1 << rounds.min(MAX_DOUBLINGS))).max(SLOW_FACTOR * self.silence.slowest).min(max)
+    }
+
+    /// When the connection is dropped unless something arrives first.
+    pub(super) fn silent_until(&self) -> Option<Instant> {
+        let since = self.silence.since.filter(|_| self.is_up() && !self.silence.only_keep_alives)?;
+        Some(since + self.longest_silence())
+    }
+
+    /// When to send a probe, because only keep-alives are outstanding and none was answered.
+    // E13
+    pub(super) fn probe_at(&self) -> Option<Instant> {
+        let since = self.silence.since.filter(|_| self.is_up() && self.silence.only_keep_alives)?;
+        Some(since + self.longest_silence() / 2)
+    }
+
+    pub(super) fn probe_due(&self) -> bool {
+        self.probe_at().is_some_and(|at| at <= self.now)
+    }
+}
