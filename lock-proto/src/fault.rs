@@ -72,6 +72,9 @@ pub enum Breach {
     /// A reply without a matching request.
     #[error("an unsolicited reply")]
     Unsolicited,
+    /// A member that the cluster reported belongs to another cluster.
+    #[error("it belongs to another etcd cluster")]
+    OtherCluster,
     /// A reply whose form does not fit the request.
     #[error("a reply of the wrong form")]
     WrongReply,

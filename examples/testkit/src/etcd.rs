@@ -125,6 +125,8 @@ pub struct Etcd {
     tls_port: u16,
     peer_port: u16,
     peers: String,
+    /// It joins a cluster that runs already.
+    joins: bool,
     dir: TempDir,
     spec: EtcdBuilder,
 }
@@ -159,6 +161,7 @@ impl Etcd {
             tls_port: free_port(),
             peer_port: free_port(),
             peers: String::new(),
+            joins: false,
             dir: dir.expect("a temporary directory"),
             spec,
         }
@@ -394,6 +397,7 @@ impl Etcd {
             ("listen-peer-urls", peer.clone()),
             ("initial-advertise-peer-urls", peer),
             ("initial-cluster", self.peers.clone()),
+            ("initial-cluster-state", if self.joins { "existing" } else { "new" }.to_owned()),
             ("initial-cluster-token", self.name.rsplit_once('-').map_or("kit", |(token, _)| token).to_owned()),
             ("heartbeat-interval", "30".to_owned()),
             ("election-timeout", "300".to_owned()),
@@ -490,6 +494,31 @@ impl EtcdCluster {
     pub fn etcdctl(&self, args: &[&str]) -> String {
         let mut command = etcdctl_command(&self.endpoints(), self.has_auth(), args);
         run(&mut command).unwrap_or_else(|error| panic!("etcdctl {args:?}: {error}"))
+    }
+
+    /// Starts another member, which does not vote, and waits until it has joined. It is not one of
+    /// [`members`](Self::members).
+    ///
+    /// # Panics
+    ///
+    /// If it does not start.
+    #[must_use]
+    pub fn start_learner(&self) -> Etcd {
+        let first = &self.members[0];
+        let mut learner = Etcd::new(format!("{}-learner", first.name), first.spec.clone());
+        learner.joins = true;
+        let peer = format!("{}={}", learner.name, learner.peer_url());
+        learner.peers = format!("{},{peer}", first.peers);
+        let urls = format!("--peer-urls={}", learner.peer_url());
+        // etcd refuses until all members have been connected for a few seconds.
+        let add = || first.try_etcdctl(&["member", "add", &learner.name, "--learner", &urls]).is_ok();
+        assert!(wait_until(TIMEOUT, add), "the cluster does not accept a learner");
+        learner.launch();
+        // It has joined once it reports its URL, which the others show in their list.
+        let url = learner.client_url();
+        let joined = wait_until(TIMEOUT, || first.etcdctl(&["member", "list"]).contains(&url));
+        assert!(joined, "the learner does not join; its log ends with:\n{}", learner.log_end());
+        learner
     }
 
     /// The index of the leader. Waits until exactly one member claims to lead.

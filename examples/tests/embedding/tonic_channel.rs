@@ -191,6 +191,7 @@ async fn call(channel: Channel, rpc: Rpc, token: Option<&Secret>) -> Result<RpcR
         Rpc::Grant(message) => unary(channel, path, message, token).await.map(RpcReply::Grant),
         Rpc::Revoke(message) => unary(channel, path, message, token).await.map(RpcReply::Revoke),
         Rpc::Authenticate(message) => unary(channel, path, message, token).await.map(RpcReply::Authenticate),
+        Rpc::MemberList(message) => unary(channel, path, message, token).await.map(RpcReply::MemberList),
     }
 }
 

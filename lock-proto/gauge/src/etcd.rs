@@ -32,7 +32,7 @@ impl Rig {
     }
 
     fn header(&self) -> Option<ResponseHeader> {
-        Some(ResponseHeader { member_id: 1, revision: self.revision })
+        Some(ResponseHeader { cluster_id: 1, member_id: 1, revision: self.revision })
     }
 
     /// Carries out the client's output until there is none.
@@ -70,7 +70,9 @@ impl Rig {
                 self.revision += 1;
                 RpcReply::Txn(self.transaction(txn))
             }
-            Rpc::Range(_) | Rpc::Revoke(_) | Rpc::Authenticate(_) => panic!("unexpected: {request:?}"),
+            Rpc::Range(_) | Rpc::Revoke(_) | Rpc::Authenticate(_) | Rpc::MemberList(_) => {
+                panic!("unexpected: {request:?}")
+            }
         }
     }
 

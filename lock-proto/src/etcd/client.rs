@@ -162,9 +162,10 @@ impl Client {
         self.locks.owner(lock)
     }
 
-    /// Returns the endpoint of a member.
+    /// Returns the endpoint of the current connection or an earlier one. Members that the cluster
+    /// reports get new numbers while no connection is open.
     pub fn endpoint(&self, node: NodeId) -> Option<&Endpoint> {
-        self.config().endpoints().get(node.index())
+        self.links.endpoint(node)
     }
 }
 

@@ -23,6 +23,7 @@ pub type Config = lock::Config<Settings>;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     pub(crate) endpoints: Vec<Endpoint>,
+    pub(crate) sync_members: Option<Duration>,
     pub(crate) login: Login,
     pub(crate) ping_timeout: Duration,
     pub(crate) session_ttl: Duration,
@@ -32,10 +33,12 @@ pub struct Settings {
 }
 
 impl Config {
-    /// Creates the default settings for a cluster of 1 to 15 members, which are tried in turn.
+    /// Creates the default settings for a cluster with 1 to 15 endpoints, which are tried by
+    /// [priority](Endpoint::with_priority), then in turn.
     pub fn new(endpoints: impl IntoIterator<Item = Endpoint>) -> Self {
         let store = Settings {
             endpoints: endpoints.into_iter().collect(),
+            sync_members: None,
             login: Login::default(),
             ping_timeout: Duration::from_secs(3),
             session_ttl: Duration::from_secs(10),
@@ -128,7 +131,20 @@ impl Config {
         self
     }
 
-    /// Returns the members.
+    /// Asks the cluster for its members at this interval, and for the first time with the first
+    /// request. Members that are not in the settings are added, up to 15, and tried after all others.
+    /// They must belong to the same cluster, and use TLS if the first endpoint does, with its
+    /// certificates. Learners are not used. From 1 s to a day, 5 minutes is usual. Default: never.
+    ///
+    /// The members report the URLs in their `--advertise-client-urls`. They must let this client list
+    /// the members without a login.
+    // N22
+    pub const fn sync_members(mut self, every: Duration) -> Self {
+        self.store.sync_members = Some(every);
+        self
+    }
+
+    /// Returns the endpoints in these settings.
     pub fn endpoints(&self) -> &[Endpoint] {
         &self.store.endpoints
     }
@@ -137,6 +153,7 @@ impl Config {
     pub fn channel(&self) -> ChannelConfig {
         ChannelConfig {
             endpoints: self.store.endpoints.clone(),
+            sync_members: self.store.sync_members,
             login: self.store.login.clone(),
             request_credentials: self.request_credentials,
             connect_timeout: self.connect_timeout,
@@ -155,8 +172,17 @@ impl Config {
     ///
     /// Returns an error for the first setting that is out of range, with the allowed range.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let Settings { endpoints, login, ping_timeout, session_ttl, watch_own_after, watch_quiet, recheck, .. } =
-            &self.store;
+        let Settings {
+            endpoints,
+            sync_members,
+            login,
+            ping_timeout,
+            session_ttl,
+            watch_own_after,
+            watch_quiet,
+            recheck,
+            ..
+        } = &self.store;
         check_targets(endpoints.iter().take(MAX_ENDPOINTS).map(|endpoint| &endpoint.target))?;
         if !self.request_credentials && login.lacks_password() {
             return Err(UrlError::NoUser.into());
@@ -166,6 +192,7 @@ impl Config {
             ("ping_after", self.ping_after, Duration::from_secs(5), DAY),
             ("ping_timeout", *ping_timeout, least, DAY),
             ("session_ttl", *session_ttl, MIN_SESSION_TTL, MAX_SESSION_TTL),
+            ("sync_members", sync_members.unwrap_or(DAY), Duration::from_secs(1), DAY),
             ("watch_own_after", held, Duration::ZERO, MAX_SESSION_TTL),
             ("watch_quiet", *watch_quiet, least, DAY),
             ("recheck", *recheck, least, DAY),
@@ -209,6 +236,7 @@ mod tests {
             (config().request_timeout(Duration::ZERO), ["request_timeout", "1ms and 86400s", "0ns"]),
             (config().connect_timeout(Duration::ZERO), ["connect_timeout", "1ms and 86400s", "0ns"]),
             (config().release_within(Duration::ZERO), ["release_within", "1ms and 86400s", "0ns"]),
+            (config().sync_members(ms(999)), ["sync_members", "1s and 86400s", "999ms"]),
             (config().watch_quiet(ms(9)), ["watch_quiet", "10ms and 86400s", "9ms"]),
             (config().recheck(ms(9)), ["recheck", "10ms and 86400s", "9ms"]),
             (config().reconnect(Backoff::exponential(ms(5), ms(4))), ["reconnect.max", "5ms and 86400s", "4ms"]),

@@ -12,6 +12,9 @@ use prost::{Message, Oneof};
 /// Header of every response.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub struct ResponseHeader {
+    /// The cluster of the member.
+    #[prost(uint64, tag = "1")]
+    pub cluster_id: u64,
     /// The member that answered.
     #[prost(uint64, tag = "2")]
     pub member_id: u64,
@@ -451,4 +454,30 @@ impl core::fmt::Debug for AuthenticateResponse {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("AuthenticateResponse").finish_non_exhaustive()
     }
+}
+
+/// Lists the members of the cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
+pub struct MemberListRequest {}
+
+/// Response to [`MemberListRequest`].
+#[derive(Clone, PartialEq, Eq, Hash, Message)]
+pub struct MemberListResponse {
+    /// See [`ResponseHeader`]. It has no revision.
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    /// The members.
+    #[prost(message, repeated, tag = "2")]
+    pub members: Vec<Member>,
+}
+
+/// A member of a cluster.
+#[derive(Clone, PartialEq, Eq, Hash, Message)]
+pub struct Member {
+    /// Where it serves clients, as URLs. Empty until it has started.
+    #[prost(string, repeated, tag = "4")]
+    pub client_urls: Vec<String>,
+    /// It does not vote, and refuses most requests.
+    #[prost(bool, tag = "5")]
+    pub is_learner: bool,
 }

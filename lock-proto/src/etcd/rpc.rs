@@ -5,8 +5,8 @@ use core::fmt;
 
 use super::message::{
     AuthenticateRequest, AuthenticateResponse, LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest,
-    LeaseKeepAliveResponse, LeaseRevokeRequest, LeaseRevokeResponse, RangeRequest, RangeResponse, TxnRequest,
-    TxnResponse, WatchRequest, WatchResponse,
+    LeaseKeepAliveResponse, LeaseRevokeRequest, LeaseRevokeResponse, MemberListRequest, MemberListResponse,
+    RangeRequest, RangeResponse, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
 };
 use crate::id::ConnId;
 
@@ -88,6 +88,8 @@ pub enum Rpc {
     Revoke(LeaseRevokeRequest),
     /// `/etcdserverpb.Auth/Authenticate`.
     Authenticate(AuthenticateRequest),
+    /// `/etcdserverpb.Cluster/MemberList`.
+    MemberList(MemberListRequest),
 }
 
 impl Rpc {
@@ -99,6 +101,7 @@ impl Rpc {
             Self::Grant(_) => "/etcdserverpb.Lease/LeaseGrant",
             Self::Revoke(_) => "/etcdserverpb.Lease/LeaseRevoke",
             Self::Authenticate(_) => "/etcdserverpb.Auth/Authenticate",
+            Self::MemberList(_) => "/etcdserverpb.Cluster/MemberList",
         }
     }
 }
@@ -116,6 +119,8 @@ pub enum RpcReply {
     Revoke(LeaseRevokeResponse),
     /// To [`Rpc::Authenticate`].
     Authenticate(AuthenticateResponse),
+    /// To [`Rpc::MemberList`].
+    MemberList(MemberListResponse),
 }
 
 /// A message sent on a stream.

@@ -1,12 +1,14 @@
 //! `etcd://` URLs: the members of a cluster, and the login.
 
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::string::ToString as _;
 use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
 use crate::parameters::Parameters;
+use crate::tls::Tls;
 use crate::url::{Login, Target, UrlError, parse_host, parse_login, parse_scheme, shown, split_fragment};
 
 const DEFAULT_PORT: u16 = 2379;
@@ -20,6 +22,10 @@ pub struct Endpoint {
     pub target: Target,
     /// The address as text, for `:authority` in HTTP/2.
     pub authority: Box<str>,
+    /// See [`with_priority`](Self::with_priority).
+    pub priority: u16,
+    /// See [`with_weight`](Self::with_weight).
+    pub weight: u16,
 }
 
 impl Endpoint {
@@ -38,7 +44,54 @@ impl Endpoint {
     pub fn parse(place: &str) -> Result<Self, UrlError> {
         let target = parse_host(place, DEFAULT_PORT, "etcd://host, etcd://host1:2379,host2:2379")?;
         let authority = target.to_string().into();
-        Ok(Self { target, authority })
+        Ok(Self { target, authority, priority: 0, weight: 0 })
+    }
+
+    /// Creates the endpoint of a DNS SRV record (RFC 2782). etcd's records are named
+    /// `_etcd-client._tcp.DOMAIN`, and with TLS `_etcd-client-ssl._tcp.DOMAIN`. The lookup is up to
+    /// the application's resolver.
+    ///
+    /// ```
+    /// use lock_proto::etcd::{Config, Endpoint};
+    ///
+    /// // Priority, weight, port and target, as the resolver returns them.
+    /// let records = [(0, 2, 2379, "etcd-1.example."), (0, 1, 2379, "etcd-2.example."), (1, 0, 2379, "far.example.")];
+    /// let endpoints = records.map(|(priority, weight, port, target)| Endpoint::srv(priority, weight, port, target));
+    /// let config = Config::new(endpoints.into_iter().collect::<Result<Vec<_>, _>>()?);
+    /// assert_eq!(config.endpoints()[0].to_string(), "etcd-1.example:2379");
+    /// # Ok::<(), lock_proto::UrlError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`UrlError`] if the target is not a host name. A target of `.` means that there is no service.
+    pub fn srv(priority: u16, weight: u16, port: u16, target: &str) -> Result<Self, UrlError> {
+        let host = target.strip_suffix('.').unwrap_or(target);
+        Ok(Self::parse(&format!("{host}:{port}"))?.with_priority(priority).with_weight(weight))
+    }
+
+    /// Sets the priority: endpoints with a higher number are only tried when all with a lower one
+    /// have failed, for example members in another zone. A client goes back to a lower number when
+    /// its connection ends or is idle. Default 0.
+    #[must_use]
+    pub const fn with_priority(mut self, priority: u16) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Sets the weight: the first connection leads to one of the endpoints of the lowest priority
+    /// number, at random, with a probability proportional to the weight. If all are 0, which is the
+    /// default, all are equal.
+    #[must_use]
+    pub const fn with_weight(mut self, weight: u16) -> Self {
+        self.weight = weight;
+        self
+    }
+
+    /// Connects with TLS.
+    #[must_use]
+    pub fn with_tls(self, tls: Tls) -> Self {
+        Self { target: self.target.with_tls(tls), ..self }
     }
 }
 
@@ -88,9 +141,7 @@ pub(super) fn parse(url: &str) -> Result<Parsed, UrlError> {
     };
     let parameters = Parameters::read_all(query, allowed)?;
     if let Some(tls) = parameters.tls(tls, insecure, "etcds:// or https://")? {
-        for Endpoint { target, .. } in &mut endpoints {
-            *target = target.clone().with_tls(tls.clone());
-        }
+        endpoints = endpoints.into_iter().map(|endpoint| endpoint.with_tls(tls.clone())).collect();
     }
     let login = parameters.login(before_hosts).map_err(no_user)?;
     let empty = login.password.as_ref().is_some_and(|password| password.expose().is_empty());

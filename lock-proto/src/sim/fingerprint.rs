@@ -46,6 +46,7 @@ impl Fingerprint {
             Rpc::Grant(request) => request.encode_to_vec(),
             Rpc::Revoke(request) => request.encode_to_vec(),
             Rpc::Authenticate(request) => request.encode_to_vec(),
+            Rpc::MemberList(request) => request.encode_to_vec(),
         });
     }
 

@@ -32,7 +32,7 @@ impl Store {
     }
 
     fn header(&self) -> Option<ResponseHeader> {
-        Some(ResponseHeader { member_id: 1, revision: self.revision })
+        Some(ResponseHeader { cluster_id: 1, member_id: 1, revision: self.revision })
     }
 
     pub(crate) fn next_expiry(&self) -> Option<u64> {
@@ -117,7 +117,7 @@ impl Store {
                     Reply::Refused(Refusal::LeaseNotFound)
                 }
             }
-            Rpc::Authenticate(_) => panic!("the hub does not log in"),
+            Rpc::Authenticate(_) | Rpc::MemberList(_) => panic!("the hub does not log in"),
         }
     }
 

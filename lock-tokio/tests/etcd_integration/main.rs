@@ -10,6 +10,7 @@ mod access;
 mod cleanup;
 mod cost;
 mod credentials;
+mod discovery;
 mod interop;
 mod kit;
 mod members;

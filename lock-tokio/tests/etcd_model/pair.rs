@@ -246,11 +246,12 @@ fn at_least(key: &Bytes) -> Bytes {
 
 fn normalize_header(header: &mut Option<ResponseHeader>) {
     if let Some(header) = header {
+        header.cluster_id = u64::from(header.cluster_id != 0);
         header.member_id = u64::from(header.member_id != 0);
     }
 }
 
-/// Removes what differs between clusters: member ids and tokens.
+/// Removes what differs between clusters: ids and tokens.
 pub(crate) fn normalize(reply: Result<RpcReply, Status>) -> Result<RpcReply, Status> {
     reply.map(|mut reply| {
         match &mut reply {
@@ -262,6 +263,7 @@ pub(crate) fn normalize(reply: Result<RpcReply, Status>) -> Result<RpcReply, Sta
                 normalize_header(&mut login.header);
                 login.token = String::new();
             }
+            RpcReply::MemberList(list) => normalize_header(&mut list.header),
         }
         reply
     })

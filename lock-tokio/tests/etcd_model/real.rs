@@ -43,6 +43,7 @@ impl RealConnection {
             Rpc::Grant(request) => self.unary(runtime, token, path, request).map(RpcReply::Grant),
             Rpc::Revoke(request) => self.unary(runtime, token, path, request).map(RpcReply::Revoke),
             Rpc::Authenticate(request) => self.unary(runtime, token, path, request).map(RpcReply::Authenticate),
+            Rpc::MemberList(request) => self.unary(runtime, token, path, request).map(RpcReply::MemberList),
         }
     }
 

@@ -17,6 +17,8 @@ const MAX_FLAT_MESSAGE: usize = 64 << 10;
 /// Maximal number of changes in one watch message. etcd sends a lagging watch a thousand revisions
 /// at a time. A message with more changes reopens the stream, and the watched keys are read again.
 const MAX_EVENTS: usize = 4_096;
+/// Maximal number of members and URLs in a list of members. Clusters have at most nine members or so.
+const MAX_MEMBERS: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bound {
@@ -32,6 +34,10 @@ enum Shape {
     Txn,
     Op,
     Watch,
+    Members,
+    Member,
+    /// A string.
+    Text,
 }
 
 impl Shape {
@@ -41,8 +47,20 @@ impl Shape {
             (Self::Txn, 3) => Some(Self::Op),
             (Self::Op, 1) => Some(Self::Range),
             (Self::Op, 4) => Some(Self::Txn),
+            (Self::Members, 2) => Some(Self::Member),
             (Self::Range, 2) | (Self::Watch, 11) => Some(Self::Flat),
-            (Self::Flat | Self::Range | Self::Txn | Self::Op | Self::Watch, _) => None,
+            (Self::Member, 4) => Some(Self::Text),
+            (
+                Self::Flat
+                | Self::Range
+                | Self::Txn
+                | Self::Op
+                | Self::Watch
+                | Self::Members
+                | Self::Member
+                | Self::Text,
+                _,
+            ) => None,
         }
     }
 }
@@ -52,6 +70,7 @@ impl Bound {
         match rpc {
             Rpc::Range(range) => Self { shape: Shape::Range, elements: keys(range) },
             Rpc::Txn(txn) => Self { shape: Shape::Txn, elements: results(txn) },
+            Rpc::MemberList(_) => Self { shape: Shape::Members, elements: MAX_MEMBERS },
             Rpc::Grant(_) | Rpc::Revoke(_) | Rpc::Authenticate(_) => Self { shape: Shape::Flat, elements: 0 },
         }
     }
@@ -65,7 +84,7 @@ impl Bound {
 
     pub(super) const fn bytes(self) -> usize {
         match self.shape {
-            Shape::Flat => MAX_FLAT_MESSAGE,
+            Shape::Flat | Shape::Members | Shape::Member | Shape::Text => MAX_FLAT_MESSAGE,
             Shape::Range | Shape::Txn | Shape::Op | Shape::Watch => MAX_MESSAGE,
         }
     }
@@ -84,6 +103,9 @@ impl Bound {
 /// Subtracts the elements of the message from `left`. Returns false if there are too many. `left`
 /// also bounds the recursion.
 fn count(shape: Shape, mut message: &[u8], left: &mut usize) -> Result<bool, DecodeError> {
+    if shape == Shape::Text {
+        return Ok(true);
+    }
     while !message.is_empty() {
         let (field, wire) = decode_key(&mut message)?;
         let Some(inner) = shape.of(field).filter(|_| wire == WireType::LengthDelimited) else {
@@ -140,21 +162,25 @@ mod tests {
 
     use super::*;
     use crate::etcd::message::{
-        KeyValue, OpResponse, PutResponse, RangeResponse, ResponseHeader, ResponseOp, TxnResponse, WatchEvent,
-        WatchResponse,
+        KeyValue, Member, MemberListRequest, MemberListResponse, OpResponse, PutResponse, RangeResponse,
+        ResponseHeader, ResponseOp, TxnResponse, WatchEvent, WatchResponse,
     };
     use crate::etcd::request::LISTED;
     use crate::etcd::{LeaseId, Queue, Request};
 
     fn found(keys: usize) -> RangeResponse {
         let kv = KeyValue { key: "a/7f".into(), create_revision: 4, mod_revision: 5, ..KeyValue::default() };
-        let header = Some(ResponseHeader { member_id: 1, revision: 9 });
+        let header = Some(ResponseHeader { cluster_id: 1, member_id: 1, revision: 9 });
         RangeResponse { header, kvs: vec![kv; keys], count: 3 }
     }
 
     fn txn(responses: Vec<OpResponse>) -> TxnResponse {
         let responses = responses.into_iter().map(|response| ResponseOp { response: Some(response) }).collect();
-        TxnResponse { header: Some(ResponseHeader { member_id: 1, revision: 9 }), succeeded: true, responses }
+        TxnResponse {
+            header: Some(ResponseHeader { cluster_id: 1, member_id: 1, revision: 9 }),
+            succeeded: true,
+            responses,
+        }
     }
 
     fn admits(request: &Request, answer: &[u8]) -> bool {
@@ -213,6 +239,15 @@ mod tests {
         let bound = Bound::of_message(StreamKind::Watch);
         assert!(bound.admits(&report(MAX_EVENTS).encode_to_vec()).unwrap());
         assert!(!bound.admits(&report(MAX_EVENTS + 1).encode_to_vec()).unwrap());
+    }
+
+    #[test]
+    fn member_list_is_bounded() {
+        let member = Member { client_urls: vec!["https://10.0.0.1:2379".into(); 2], is_learner: false };
+        let list = |members| MemberListResponse { header: None, members: vec![member.clone(); members] };
+        let bound = Bound::of_answer(&Rpc::MemberList(MemberListRequest {}));
+        assert!(bound.admits(&list(MAX_MEMBERS / 3).encode_to_vec()).unwrap());
+        assert!(!bound.admits(&list(MAX_MEMBERS / 3 + 1).encode_to_vec()).unwrap());
     }
 
     #[test]

@@ -29,8 +29,8 @@ use super::BoxFuture;
 use super::bound::Bound;
 use super::connection::chain;
 use crate::etcd::message::{
-    AuthenticateResponse, LeaseGrantResponse, LeaseKeepAliveResponse, LeaseRevokeResponse, RangeResponse, TxnResponse,
-    WatchResponse,
+    AuthenticateResponse, LeaseGrantResponse, LeaseKeepAliveResponse, LeaseRevokeResponse, MemberListResponse,
+    RangeResponse, TxnResponse, WatchResponse,
 };
 use crate::etcd::{Code, Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
 use crate::url::Secret;
@@ -314,6 +314,7 @@ fn encode_call(rpc: Rpc, into: &mut EncodeBuf<'_>) -> Result<(), prost::EncodeEr
         Rpc::Grant(message) => message.encode(into),
         Rpc::Revoke(message) => message.encode(into),
         Rpc::Authenticate(message) => message.encode(into),
+        Rpc::MemberList(message) => message.encode(into),
     }
 }
 
@@ -324,6 +325,7 @@ fn reply_to(rpc: &Rpc) -> Decode<RpcReply> {
         Rpc::Grant(_) => |from| LeaseGrantResponse::decode(from).map(RpcReply::Grant),
         Rpc::Revoke(_) => |from| LeaseRevokeResponse::decode(from).map(RpcReply::Revoke),
         Rpc::Authenticate(_) => |from| AuthenticateResponse::decode(from).map(RpcReply::Authenticate),
+        Rpc::MemberList(_) => |from| MemberListResponse::decode(from).map(RpcReply::MemberList),
     }
 }
 

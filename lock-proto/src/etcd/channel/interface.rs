@@ -18,6 +18,8 @@ use crate::url::Login;
 pub struct ChannelConfig {
     /// The endpoints; at least one.
     pub endpoints: Vec<Endpoint>,
+    /// Interval of requests for the cluster's members. `None` for never.
+    pub sync_members: Option<Duration>,
     /// User name and password.
     pub login: Login,
     /// Whether the host supplies the login.

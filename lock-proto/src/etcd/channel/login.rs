@@ -4,7 +4,7 @@
 use alloc::string::ToString as _;
 
 use super::{Channel, ChannelConfig, ChannelOutput, Phase};
-use crate::etcd::message::AuthenticateRequest;
+use crate::etcd::message::{AuthenticateRequest, MemberListRequest};
 use crate::etcd::output::Output;
 use crate::etcd::request::{Refusal, Reply};
 use crate::etcd::rpc::{Rpc, RpcId, RpcReply, Status};
@@ -48,6 +48,45 @@ fn request(login: &Login) -> Rpc {
 }
 
 impl Channel {
+    /// Asks a reported member for its cluster, before any login is sent to it.
+    // N22
+    pub(super) fn begin_verification(&mut self, until: Instant) {
+        let Some(conn) = self.current() else { return };
+        self.serial += 1;
+        let rpc = RpcId { conn, serial: self.serial };
+        self.phase = Phase::Verifying { until, rpc };
+        let request = Rpc::MemberList(MemberListRequest {});
+        self.out.push_back(ChannelOutput::Do(Output::Call { rpc, request, token: None }));
+    }
+
+    pub(super) fn verified(&mut self, result: Result<RpcReply, Status>, until: Instant) {
+        let list = if let Ok(RpcReply::MemberList(list)) = &result { Some(list) } else { None };
+        if self.members.verify(list) {
+            return self.begin_login(until);
+        }
+        self.drop_connection(match result {
+            Ok(_) => Fault::Protocol(Breach::OtherCluster).into(),
+            Err(status) => Meaning::of(&status).error(&status).into(),
+        });
+    }
+
+    /// When to request the list of members. An idle connection stays idle.
+    pub(super) fn sync_at(&self) -> Option<Instant> {
+        self.members.due().filter(|_| self.is_up() && self.idle_since.is_none())
+    }
+
+    pub(super) fn sync_is_due(&self) -> bool {
+        self.sync_at().is_some_and(|at| at <= self.now)
+    }
+
+    /// Handles the list of members, or the refusal to show it, which changes nothing.
+    pub(super) fn members_listed(&mut self, result: Result<RpcReply, Status>) {
+        self.members.request = None;
+        if let Ok(RpcReply::MemberList(list)) = result {
+            self.members.listed(list);
+        }
+    }
+
     /// Logs in on a new connection, if there are users.
     pub(super) fn begin_login(&mut self, until: Instant) {
         if self.config.requests_credentials() {
@@ -80,8 +119,8 @@ impl Channel {
 
     pub(super) fn request_credentials(&mut self) {
         let Some(conn) = self.current() else { return };
-        let ChannelConfig { endpoints, login, connect_timeout, .. } = &self.config;
-        let Some(endpoint) = endpoints.get(usize::from(self.endpoint)) else { return };
+        let ChannelConfig { login, connect_timeout, .. } = &self.config;
+        let Some(endpoint) = self.members.current() else { return };
         let request = self.renewal.request(self.now, *connect_timeout, &endpoint.target, login);
         self.out.push_back(ChannelOutput::Do(Output::Credentials { conn, request }));
     }
@@ -102,7 +141,11 @@ impl Channel {
         let (until, open) = match self.phase {
             Phase::AwaitingCredentials { until } => (until, false),
             Phase::Up => (now + *connect_timeout, true),
-            Phase::Closed | Phase::Connecting { .. } | Phase::LoggingIn { .. } | Phase::BackingOff { .. } => return,
+            Phase::Closed
+            | Phase::Connecting { .. }
+            | Phase::Verifying { .. }
+            | Phase::LoggingIn { .. }
+            | Phase::BackingOff { .. } => return,
         };
         if self.renewal.accept(now, credentials, login, *reconnect) {
             self.log_in(self.renewal.valid_until().map_or(until, |end| end.min(until)), open);
@@ -147,7 +190,7 @@ impl Channel {
     /// endpoint had failed. Members share their users.
     fn refuse_all(&mut self, error: ServerError) {
         self.refuse_queued(&error);
-        self.backoff.failures = self.backoff.failures.max(self.endpoint_count());
+        self.backoff.failures = self.backoff.failures.max(self.members.count());
         self.opened_at = self.now;
         self.drop_connection(error.into());
     }

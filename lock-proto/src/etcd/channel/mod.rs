@@ -6,13 +6,13 @@ mod batch;
 mod calls;
 mod interface;
 mod login;
+mod members;
 mod silence;
 mod streams;
 #[cfg(test)]
 mod tests;
 mod watch;
 
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
@@ -22,13 +22,16 @@ pub use self::interface::{ChannelConfig, ChannelOutput};
 
 use self::calls::Calls;
 use self::login::Session;
+use self::members::Members;
 use self::silence::Silence;
 use self::streams::{KeepAlives, Step};
 use self::watch::{WatchSpec, Watches};
 use super::locks_output::WatchId;
+use super::message::MemberListRequest;
 use super::output::Output;
 use super::request::{Reply, Request};
-use super::rpc::{RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
+use super::rpc::{Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
+use super::url::Endpoint;
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
 use crate::jitter::mix;
@@ -40,8 +43,9 @@ use crate::time::Instant;
 ///
 /// The channel keeps one connection at a time. It opens the connection when there is something to
 /// send or to watch. `seed` selects the first endpoint, and the channel stays with it while it
-/// works. When a connection fails, the channel tries the next endpoint; once all of them have
-/// failed, it backs off. Requests wait meanwhile, each until its timeout.
+/// works. When a connection fails, the channel tries the next endpoint, those of the lowest priority
+/// number first; once all of them have failed, it backs off. Requests wait meanwhile, each until its
+/// timeout.
 ///
 /// A request counts as sent once [`poll_output`](Self::poll_output) has returned it, not before.
 /// Poll only when the host is ready to carry it out.
@@ -56,8 +60,7 @@ pub struct Channel {
     now: Instant,
     phase: Phase,
     generation: u64,
-    /// The endpoint in use, or the next one to try.
-    endpoint: u16,
+    members: Members,
     /// Consecutive failures. A connection that lasts resets them.
     backoff: Failures,
     opened_at: Instant,
@@ -82,6 +85,11 @@ enum Phase {
     Connecting {
         until: Instant,
     },
+    /// The endpoint was reported by the cluster: does it belong to it?
+    Verifying {
+        until: Instant,
+        rpc: RpcId,
+    },
     AwaitingCredentials {
         until: Instant,
     },
@@ -102,7 +110,7 @@ impl Channel {
     /// seeds give equal runs.
     #[must_use]
     pub fn new(config: ChannelConfig, seed: u64) -> Self {
-        let endpoint = (mix(seed, 0) % config.endpoints.len().max(1) as u64) as u16;
+        let members = Members::new(config.endpoints.clone(), config.sync_members, seed);
         // No batching with a user: only the server's check of each request enforces permissions.
         let calls = Calls::new(!config.logs_in());
         let renewal = Renewal::new(config.login.clone());
@@ -112,7 +120,7 @@ impl Channel {
             now: Instant::ZERO,
             phase: Phase::Closed,
             generation: 0,
-            endpoint,
+            members,
             backoff: Failures::default(),
             opened_at: Instant::ZERO,
             last_error: None,
@@ -192,6 +200,7 @@ impl Channel {
         self.disconnect();
         self.phase = Phase::Closed;
         self.backoff = Failures::default();
+        self.members.closed(mix(self.seed, self.generation));
         self.fail_in_flight(&Fault::NotNeeded.into());
         while let Some(call) = self.calls.pop_waiting().or_else(|| self.keep_alives.pop_waiting()) {
             self.not_sent(call, Fault::NotNeeded.into());
@@ -204,11 +213,20 @@ impl Channel {
         matches!(self.phase, Phase::Up)
     }
 
+    /// The endpoint with this number. Reported members get new numbers while no connection is open.
+    pub fn endpoint(&self, node: NodeId) -> Option<&Endpoint> {
+        self.members.get(node)
+    }
+
     /// The connection that is open or being opened.
     pub const fn current(&self) -> Option<ConnId> {
         match self.phase {
-            Phase::Connecting { .. } | Phase::AwaitingCredentials { .. } | Phase::LoggingIn { .. } | Phase::Up => {
-                Some(ConnId { node: NodeId::new(self.endpoint), role: Role::Commands, generation: self.generation })
+            Phase::Connecting { .. }
+            | Phase::Verifying { .. }
+            | Phase::AwaitingCredentials { .. }
+            | Phase::LoggingIn { .. }
+            | Phase::Up => {
+                Some(ConnId { node: self.members.node(), role: Role::Commands, generation: self.generation })
             }
             Phase::Closed | Phase::BackingOff { .. } => None,
         }
@@ -220,7 +238,7 @@ impl Channel {
         let Phase::Connecting { until } = self.phase else { return };
         if self.current() == Some(conn) {
             self.opened_at = self.now;
-            self.begin_login(until);
+            if self.members.is_reported() { self.begin_verification(until) } else { self.begin_login(until) }
         }
     }
 
@@ -228,7 +246,7 @@ impl Channel {
     pub fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault) {
         self.advance(now);
         if self.current() == Some(conn) {
-            let all_failed = self.backoff.failures + 1 >= self.endpoint_count();
+            let all_failed = self.backoff.failures + 1 >= self.members.count();
             if let Fault::Tls(fault) = why
                 && fault.is_refusal()
                 && all_failed
@@ -251,6 +269,15 @@ impl Channel {
             && login == rpc
         {
             return self.logged_in(result, open);
+        }
+        if let Phase::Verifying { rpc: list, until } = self.phase
+            && list == rpc
+        {
+            return self.verified(result, until);
+        }
+        if self.members.request == Some(rpc.serial) {
+            self.members_listed(result);
+            return self.update_silence();
         }
         self.silence.probe_answered(rpc.serial, self.keep_alives.any_in_flight());
         if let Some(sent) = self.calls.answered(rpc.serial) {
@@ -318,7 +345,7 @@ impl Channel {
                 self.drop_connection(Fault::NoCredentials.into());
             }
             Phase::AwaitingCredentials { .. } => {}
-            Phase::Connecting { until } | Phase::LoggingIn { until, .. } => {
+            Phase::Connecting { until } | Phase::Verifying { until, .. } | Phase::LoggingIn { until, .. } => {
                 if until <= now {
                     self.drop_connection(Fault::TimedOut.into());
                 }
@@ -381,6 +408,12 @@ impl Channel {
             let request = silence::probe();
             return Some(Output::Call { rpc: RpcId { conn, serial }, request, token: self.login.token.clone() });
         }
+        if self.sync_is_due() {
+            self.serial = serial;
+            self.members.requested(self.now, serial);
+            let request = Rpc::MemberList(MemberListRequest {});
+            return Some(Output::Call { rpc: RpcId { conn, serial }, request, token: self.login.token.clone() });
+        }
         let request = self.calls.send(self.now, serial, self.login.count)?;
         self.serial = serial;
         Some(Output::Call { rpc: RpcId { conn, serial }, request, token: self.login.token.clone() })
@@ -394,14 +427,18 @@ impl Channel {
 
     /// Like [`next_deadline`](Self::next_deadline), with the reason.
     pub fn next_deadline_reason(&self) -> Option<(Instant, &'static str)> {
-        let ready =
-            self.calls.is_ready(self.now) || self.keep_alives.is_ready() || self.watches.is_ready() || self.probe_due();
+        let ready = self.calls.is_ready(self.now)
+            || self.keep_alives.is_ready()
+            || self.watches.is_ready()
+            || self.probe_due()
+            || self.sync_is_due();
         if !self.out.is_empty() || self.is_up() && ready {
             return Some((self.now, "output is queued"));
         }
         let phase = match self.phase {
             Phase::Closed | Phase::Up => None,
             Phase::Connecting { until } => Some((until, "connect timeout")),
+            Phase::Verifying { until, .. } => Some((until, "member list")),
             Phase::AwaitingCredentials { until } => Some((until, "credentials")),
             Phase::LoggingIn { until, .. } => Some((until, "login timeout")),
             Phase::BackingOff { until } => Some((until, "pause before the next connection")),
@@ -410,6 +447,7 @@ impl Channel {
             phase,
             self.silent_until().map(|at| (at, "something in flight")),
             self.probe_at().filter(|at| *at > self.now).map(|at| (at, "keep-alive without reply")),
+            self.sync_at().filter(|at| *at > self.now).map(|at| (at, "member list")),
             self.idle_until().map(|at| (at, "idle connection")),
             self.renewal_due().map(|at| (at, "new credentials")),
             self.calls.deadline().map(|at| (at, "request that waits")),
@@ -421,11 +459,6 @@ impl Channel {
         .into_iter()
         .flatten()
         .min()
-    }
-
-    /// At least one.
-    fn endpoint_count(&self) -> u32 {
-        self.config.endpoints.len().max(1) as u32
     }
 
     /// Advances the clock. A time in the past is ignored.
@@ -440,13 +473,12 @@ impl Channel {
         if self.phase != Phase::Closed || !needed {
             return;
         }
-        let Some(endpoint) = self.config.endpoints.get(usize::from(self.endpoint)).cloned().map(Box::new) else {
-            return;
-        };
+        self.members.update();
+        let Some((node, endpoint)) = self.members.target() else { return };
         self.generation += 1;
         self.phase = Phase::Connecting { until: self.now + self.config.connect_timeout };
         if let Some(conn) = self.current() {
-            self.out.push_back(ChannelOutput::Do(Output::Connect { node: conn.node(), conn, endpoint }));
+            self.out.push_back(ChannelOutput::Do(Output::Connect { node, conn, endpoint }));
         }
     }
 
@@ -472,14 +504,16 @@ impl Channel {
     /// failed.
     fn disconnected(&mut self, cause: Cause) {
         let lasted = match self.phase {
-            Phase::AwaitingCredentials { .. } | Phase::LoggingIn { .. } | Phase::Up => self.now.since(self.opened_at),
+            Phase::Verifying { .. } | Phase::AwaitingCredentials { .. } | Phase::LoggingIn { .. } | Phase::Up => {
+                self.now.since(self.opened_at)
+            }
             Phase::Closed | Phase::Connecting { .. } | Phase::BackingOff { .. } => Duration::ZERO,
         };
         self.backoff.failed(lasted, self.config.reconnect);
-        let others = self.endpoint_count() - 1;
+        let others = self.members.count() - 1;
         let pause = self.backoff.pause(others, self.config.reconnect, self.seed, self.generation);
         self.phase = if pause.is_zero() { Phase::Closed } else { Phase::BackingOff { until: self.now + pause } };
-        self.endpoint = (self.endpoint + 1) % self.endpoint_count() as u16;
+        self.members.failed(lasted >= self.config.reconnect.max);
         self.fail_in_flight(&cause);
         self.last_error = Some(cause);
         self.connect_if_needed();

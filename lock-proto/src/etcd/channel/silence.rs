@@ -77,7 +77,8 @@ impl Channel {
 
     /// Starts or stops the timers of a silent and of an idle connection.
     pub(super) fn update_silence(&mut self) {
-        let calls = self.calls.any_in_flight() || self.watches.any_in_flight() || self.silence.probe.is_some();
+        let calls = self.calls.any_in_flight() || self.watches.any_in_flight();
+        let calls = calls || self.silence.probe.is_some() || self.members.request.is_some();
         let outstanding = calls || self.keep_alives.any_in_flight();
         self.silence.since = if outstanding { self.silence.since.or(Some(self.now)) } else { None };
         self.silence.only_keep_alives = outstanding && !calls;
@@ -89,7 +90,7 @@ impl Channel {
     /// time, because resending requests on a new connection would add to their load.
     // E13
     pub(super) fn longest_silence(&self) -> Duration {
-        let rounds = self.silence.connections / self.endpoint_count();
+        let rounds = self.silence.connections / self.members.count();
         let timeout = self.config.request_timeout;
         let max = timeout * (1 << MAX_DOUBLINGS);
         (timeout * (1 << rounds.min(MAX_DOUBLINGS))).max(SLOW_FACTOR * self.silence.slowest).min(max)

@@ -177,7 +177,7 @@ impl Channel {
             }
         }
         let failures = self.watches.failures().max(self.keep_alives.backoff.failures);
-        if failures >= STREAM_TRIES && self.config.endpoints.len() > 1 {
+        if failures >= STREAM_TRIES && self.members.count() > 1 {
             self.drop_connection(Fault::Closed.into());
         }
     }

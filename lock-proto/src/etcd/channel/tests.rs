@@ -6,6 +6,7 @@ mod hostile;
 mod idle;
 mod late;
 mod login;
+mod members;
 mod random;
 mod streams;
 mod watch;
@@ -21,6 +22,7 @@ use crate::etcd::url::Endpoint;
 use crate::lock::Backoff;
 use crate::url::Login;
 use alloc::format;
+use alloc::string::{String, ToString as _};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -37,6 +39,7 @@ struct Rig {
 fn config(endpoints: u16) -> ChannelConfig {
     ChannelConfig {
         endpoints: (1..=endpoints).map(|n| Endpoint::parse(&format!("h{n}")).unwrap()).collect(),
+        sync_members: None,
         login: Login::default(),
         request_credentials: false,
         connect_timeout: 2 * SECOND,
@@ -57,7 +60,7 @@ fn grant(id: u64) -> Request {
 }
 
 fn granted(id: u64) -> Result<RpcReply, Status> {
-    let header = Some(ResponseHeader { member_id: 1, revision: 1 });
+    let header = Some(ResponseHeader { cluster_id: 1, member_id: 1, revision: 1 });
     Ok(RpcReply::Grant(LeaseGrantResponse { header, id: lease(id).get(), ttl: 10 }))
 }
 
@@ -320,7 +323,7 @@ fn endpoints_are_tried_round_robin_with_backoff_after_first_round() {
     }
     // Other seeds start at other endpoints.
     let starts: alloc::collections::BTreeSet<u16> =
-        (0..20).map(|seed| Channel::new(config(3), seed).endpoint).collect();
+        (0..20).map(|seed| Channel::new(config(3), seed).members.node().index() as u16).collect();
     assert_eq!(starts.len(), 3);
 }
 

@@ -3,6 +3,8 @@
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
+use alloc::vec;
+use core::iter;
 
 use prost::Message;
 
@@ -13,7 +15,8 @@ use super::user::Caller;
 use super::{Cluster, ClusterOutput, Condition, ProposalOutcome, txn};
 use crate::etcd::message::{
     AuthenticateRequest, AuthenticateResponse, LeaseGrantRequest, LeaseGrantResponse, LeaseRevokeRequest,
-    LeaseRevokeResponse, RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
+    LeaseRevokeResponse, Member, MemberListResponse, RangeRequest, RangeResponse, ResponseHeader, TxnRequest,
+    TxnResponse,
 };
 use crate::etcd::{Rpc, RpcReply};
 use crate::time::Instant;
@@ -82,7 +85,7 @@ impl Cluster {
         match request {
             Rpc::Range(range) => txn::check_range(range)?,
             Rpc::Txn(txn) => txn::check(txn, self.config.max_txn_ops)?,
-            Rpc::Grant(_) | Rpc::Revoke(_) | Rpc::Authenticate(_) => {}
+            Rpc::Grant(_) | Rpc::Revoke(_) | Rpc::Authenticate(_) | Rpc::MemberList(_) => {}
         }
         if !is_proposal(request) {
             return Ok(());
@@ -93,7 +96,7 @@ impl Cluster {
         self.caller(member, token)?;
         let size = match request {
             Rpc::Txn(txn) => txn.encoded_len(),
-            Rpc::Range(_) | Rpc::Grant(_) | Rpc::Revoke(_) | Rpc::Authenticate(_) => 0,
+            Rpc::Range(_) | Rpc::Grant(_) | Rpc::Revoke(_) | Rpc::Authenticate(_) | Rpc::MemberList(_) => 0,
         };
         if size > self.config.max_request { Err(Refusal::TOO_LARGE) } else { Ok(()) }
     }
@@ -106,11 +109,21 @@ impl Cluster {
             Rpc::Grant(grant) => self.grant(member, token, *grant).map(RpcReply::Grant),
             Rpc::Revoke(revoke) => self.revoke_lease(member, token, *revoke).map(RpcReply::Revoke),
             Rpc::Authenticate(login) => self.authenticate(member, login).map(RpcReply::Authenticate),
+            Rpc::MemberList(_) => Ok(RpcReply::MemberList(self.member_list(member))),
         }
     }
 
     fn header(&self, member: usize) -> Option<ResponseHeader> {
-        Some(ResponseHeader { member_id: self.members[member].id, revision: self.store.revision() })
+        Some(ResponseHeader { cluster_id: 1, member_id: self.members[member].id, revision: self.store.revision() })
+    }
+
+    /// The members in order, with the URLs `http://member0:2379` and so on, and a learner.
+    fn member_list(&self, member: usize) -> MemberListResponse {
+        let url = |name| vec![format!("http://{name}:2379")];
+        let voter = |i| Member { client_urls: url(format!("member{i}")), is_learner: false };
+        let learner = Member { client_urls: url("learner".into()), is_learner: true };
+        let members = iter::once(learner).chain((0..self.members.len()).map(voter)).collect();
+        MemberListResponse { header: self.header(member), members }
     }
 
     fn range(&self, member: usize, token: Option<&str>, range: &RangeRequest) -> Result<RangeResponse, Refusal> {
@@ -198,7 +211,7 @@ impl Cluster {
 /// Returns true if a call goes directly through the cluster's log. (A login reads first.)
 pub(super) fn is_proposal(request: &Rpc) -> bool {
     match request {
-        Rpc::Range(_) | Rpc::Authenticate(_) => false,
+        Rpc::Range(_) | Rpc::Authenticate(_) | Rpc::MemberList(_) => false,
         Rpc::Txn(txn) => !txn::is_read_only(txn),
         Rpc::Grant(_) | Rpc::Revoke(_) => true,
     }

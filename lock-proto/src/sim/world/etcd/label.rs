@@ -82,6 +82,7 @@ fn call(request: &Rpc) -> String {
         Rpc::Grant(grant) => format!("lease {} of {} s", lease(grant.id), grant.ttl),
         Rpc::Revoke(revoke) => format!("revoke {}", lease(revoke.id)),
         Rpc::Authenticate(login) => format!("log in {}", login.name),
+        Rpc::MemberList(_) => "list members".into(),
     }
 }
 
@@ -136,6 +137,7 @@ fn answer(reply: &RpcReply) -> String {
         RpcReply::Grant(grant) => format!("{} lives {} s", lease(grant.id), grant.ttl),
         RpcReply::Revoke(_) => "revoked".into(),
         RpcReply::Authenticate(_) => "logged in".into(),
+        RpcReply::MemberList(list) => format!("{} members", list.members.len()),
     }
 }
 

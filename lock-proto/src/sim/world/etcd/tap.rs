@@ -24,6 +24,7 @@ fn bytes_of(request: &Rpc) -> Vec<u8> {
         Rpc::Grant(request) => request.encode_to_vec(),
         Rpc::Revoke(request) => request.encode_to_vec(),
         Rpc::Authenticate(request) => request.encode_to_vec(),
+        Rpc::MemberList(request) => request.encode_to_vec(),
     }
 }
 
@@ -40,7 +41,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
             Rpc::Txn(txn) => {
                 txn.compare.is_empty() && matches!(&txn.success[..], [RequestOp { request: Some(Op::Range(_)) }])
             }
-            Rpc::Grant(_) | Rpc::Revoke(_) | Rpc::Authenticate(_) => false,
+            Rpc::Grant(_) | Rpc::Revoke(_) | Rpc::Authenticate(_) | Rpc::MemberList(_) => false,
         };
         if let Rpc::Grant(grant) = request
             && self.clients[client].own.granted.contains(&grant.id)

@@ -60,7 +60,7 @@ pub(super) fn ends(request: &Rpc, owner: &OwnerKey) -> bool {
     match request {
         Rpc::Txn(txn) => deletes(txn, &owner.key),
         Rpc::Revoke(revoke) => revoke.id == owner.lease.get(),
-        Rpc::Range(_) | Rpc::Grant(_) | Rpc::Authenticate(_) => false,
+        Rpc::Range(_) | Rpc::Grant(_) | Rpc::Authenticate(_) | Rpc::MemberList(_) => false,
     }
 }
 
@@ -112,6 +112,7 @@ fn show_call(f: &mut fmt::Formatter<'_>, request: &Rpc) -> fmt::Result {
         Rpc::Grant(grant) => write!(f, "grant {:x} {}s", grant.id, grant.ttl),
         Rpc::Revoke(revoke) => write!(f, "revoke {:x}", revoke.id),
         Rpc::Authenticate(login) => write!(f, "log in {}", login.name),
+        Rpc::MemberList(_) => f.write_str("list members"),
     }
 }
 
@@ -175,6 +176,7 @@ fn show_reply(f: &mut fmt::Formatter<'_>, reply: &RpcReply) -> fmt::Result {
         RpcReply::Grant(grant) => write!(f, "granted {:x} {}s", grant.id, grant.ttl),
         RpcReply::Revoke(_) => f.write_str("revoked"),
         RpcReply::Authenticate(_) => f.write_str("logged in"),
+        RpcReply::MemberList(list) => write!(f, "{} members", list.members.len()),
     }
 }
 

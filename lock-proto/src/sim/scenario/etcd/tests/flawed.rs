@@ -93,6 +93,7 @@ const fn path(reply: &RpcReply) -> &'static str {
         RpcReply::Grant(_) => "/etcdserverpb.Lease/LeaseGrant",
         RpcReply::Revoke(_) => "/etcdserverpb.Lease/LeaseRevoke",
         RpcReply::Authenticate(_) => "/etcdserverpb.Auth/Authenticate",
+        RpcReply::MemberList(_) => "/etcdserverpb.Cluster/MemberList",
     }
 }
 
@@ -128,7 +129,12 @@ impl Rewriter {
                 | Flaw::SendsTwice
                 | Flaw::WritesAnyRevision
                 | Flaw::MixesConnections,
-                Rpc::Txn(_) | Rpc::Range(_) | Rpc::Grant(_) | Rpc::Revoke(_) | Rpc::Authenticate(_),
+                Rpc::Txn(_)
+                | Rpc::Range(_)
+                | Rpc::Grant(_)
+                | Rpc::Revoke(_)
+                | Rpc::Authenticate(_)
+                | Rpc::MemberList(_),
             ) => {}
         }
     }

@@ -1,0 +1,190 @@
+//! The endpoints of a channel: those in the settings, and members that the cluster reports.
+// N22
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::etcd::config::MAX_ENDPOINTS;
+use crate::etcd::message::{Member, MemberListResponse};
+use crate::etcd::url::Endpoint;
+use crate::id::NodeId;
+use crate::jitter::mix;
+use crate::time::Instant;
+use crate::url::Target;
+
+/// Priority of members that are not in the settings.
+const LAST: u16 = u16::MAX;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Members {
+    /// First those in the settings, then those that the cluster reported.
+    endpoints: Vec<Endpoint>,
+    configured: usize,
+    /// Place of the endpoint in use, or of the next one to try.
+    current: usize,
+    /// Places of the endpoints that were tried since a connection lasted, as bits.
+    tried: u32,
+    /// Interval of requests for the list. `None` for never.
+    every: Option<Duration>,
+    due: Instant,
+    /// The request for the list in flight.
+    pub(super) request: Option<u64>,
+    /// The cluster that reported members.
+    cluster: u64,
+    /// Replaces the earlier reported members at the next connection: their places identify them
+    /// while one is open.
+    // N8
+    reported: Option<Vec<Endpoint>>,
+}
+
+impl Members {
+    pub(super) fn new(endpoints: Vec<Endpoint>, every: Option<Duration>, seed: u64) -> Self {
+        let configured = endpoints.len();
+        let current = first(&endpoints, mix(seed, 0));
+        let (due, cluster) = (Instant::ZERO, 0);
+        Self { endpoints, configured, current, tried: 0, every, due, request: None, cluster, reported: None }
+    }
+
+    pub(super) const fn node(&self) -> NodeId {
+        NodeId::new(self.current as u16)
+    }
+
+    pub(super) fn get(&self, node: NodeId) -> Option<&Endpoint> {
+        self.endpoints.get(node.index())
+    }
+
+    pub(super) fn current(&self) -> Option<&Endpoint> {
+        self.endpoints.get(self.current)
+    }
+
+    /// At least one.
+    pub(super) fn count(&self) -> u32 {
+        self.endpoints.len().max(1) as u32
+    }
+
+    /// Returns true if the endpoint is not in the settings. It may lead to another cluster.
+    pub(super) const fn is_reported(&self) -> bool {
+        self.current >= self.configured
+    }
+
+    /// Moves on to the next endpoint: of those that were not tried yet, one of the lowest priority
+    /// number.
+    pub(super) fn failed(&mut self, lasted: bool) {
+        if lasted {
+            self.tried = 0;
+        }
+        self.request = None;
+        self.tried |= 1 << self.current;
+        let count = self.endpoints.len();
+        if self.tried.count_ones() as usize >= count {
+            self.tried = 0;
+        }
+        let untried = (1..=count).map(|step| (self.current + step) % count);
+        let next =
+            untried.filter(|place| self.tried & 1 << place == 0).min_by_key(|place| self.endpoints[*place].priority);
+        self.current = next.unwrap_or(0);
+    }
+
+    /// The connection was closed because nothing needs it: the next one may lead to a preferred
+    /// endpoint again.
+    pub(super) fn closed(&mut self, seed: u64) {
+        self.request = None;
+        self.tried = 0;
+        let first = first(&self.endpoints, seed);
+        let priority = |place: usize| self.endpoints.get(place).map(|endpoint| endpoint.priority);
+        if priority(first) < priority(self.current) {
+            self.current = first;
+        }
+    }
+
+    /// Applies the last list. Called while there is no connection.
+    // N22
+    pub(super) fn update(&mut self) {
+        let Some(reported) = self.reported.take() else { return };
+        let current = self.current().cloned();
+        self.endpoints.truncate(self.configured);
+        self.endpoints.extend(reported);
+        self.tried &= (1 << self.configured) - 1;
+        self.current = self.endpoints.iter().position(|endpoint| Some(endpoint) == current.as_ref()).unwrap_or(0);
+    }
+
+    /// When to request the list.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.every.filter(|_| self.request.is_none()).map(|_| self.due)
+    }
+
+    pub(super) fn requested(&mut self, now: Instant, serial: u64) {
+        self.request = Some(serial);
+        self.due = now + self.every.unwrap_or_default();
+    }
+
+    /// Handles the list of an endpoint in the settings. Learners refuse most requests.
+    // N22
+    pub(super) fn listed(&mut self, list: MemberListResponse) {
+        let Some(header) = list.header else { return };
+        self.cluster = header.cluster_id;
+        let mut reported = Vec::<Endpoint>::new();
+        let voters = list.members.iter().filter(|member| !member.is_learner);
+        for endpoint in voters.flat_map(|member: &Member| &member.client_urls).filter_map(|url| self.parse(url)) {
+            let known = self.endpoints[..self.configured].iter().chain(&reported);
+            if !known.clone().any(|known| known.authority == endpoint.authority) && reported.len() < MAX_ENDPOINTS {
+                reported.push(endpoint);
+            }
+        }
+        self.reported = (reported != self.endpoints[self.configured..]).then_some(reported);
+    }
+
+    /// Parses the URL of a member. It must use TLS if the endpoints in the settings do.
+    // N4
+    fn parse(&self, url: &str) -> Option<Endpoint> {
+        let tls = match self.endpoints.first().map(|endpoint| &endpoint.target) {
+            Some(Target::Tls { tls, .. }) => Some(tls),
+            Some(Target::Tcp { .. } | Target::Unix { .. }) | None => None,
+        };
+        let (scheme, place) = url.split_once("://")?;
+        if scheme != if tls.is_some() { "https" } else { "http" } {
+            return None;
+        }
+        let endpoint = Endpoint::parse(place.trim_end_matches('/')).ok()?.with_priority(LAST);
+        Some(match tls {
+            Some(tls) => endpoint.with_tls(tls.clone()),
+            None => endpoint,
+        })
+    }
+
+    /// Returns true if the list comes from the cluster that reported the endpoint. Otherwise forgets
+    /// the endpoint: an address such as `localhost` may lead elsewhere.
+    // N22
+    pub(super) fn verify(&mut self, list: Option<&MemberListResponse>) -> bool {
+        let same = list.and_then(|list| list.header).is_some_and(|header| header.cluster_id == self.cluster);
+        if !same {
+            let current = self.current().cloned();
+            let mut reported = self.reported.take().unwrap_or_else(|| self.endpoints[self.configured..].to_vec());
+            reported.retain(|endpoint| Some(endpoint) != current.as_ref());
+            self.reported = Some(reported);
+        }
+        same
+    }
+
+    /// The endpoint and its number.
+    pub(super) fn target(&self) -> Option<(NodeId, Box<Endpoint>)> {
+        Some((self.node(), Box::new(self.current()?.clone())))
+    }
+}
+
+/// Returns the place of the first endpoint to try: one of the lowest priority number, by weight.
+fn first(endpoints: &[Endpoint], random: u64) -> usize {
+    let Some(best) = endpoints.iter().map(|endpoint| endpoint.priority).min() else { return 0 };
+    let candidates = || endpoints.iter().enumerate().filter(move |(_, endpoint)| endpoint.priority == best);
+    let total: u64 = candidates().map(|(_, endpoint)| u64::from(endpoint.weight)).sum();
+    let weight = |endpoint: &Endpoint| if total == 0 { 1 } else { u64::from(endpoint.weight) };
+    let mut rest = random % candidates().map(|(_, endpoint)| weight(endpoint)).sum::<u64>().max(1);
+    for (place, endpoint) in candidates() {
+        match rest.checked_sub(weight(endpoint)) {
+            Some(less) => rest = less,
+            None => return place,
+        }
+    }
+    0
+}
