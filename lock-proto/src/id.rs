@@ -148,6 +148,8 @@ pub(crate) enum CallOwner {
     Session(u32),
     /// A query about an election.
     Query(u32),
+    /// A check of the servers.
+    Ping,
     /// No machine waits for the reply.
     Nobody,
 }

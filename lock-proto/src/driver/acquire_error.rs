@@ -13,7 +13,7 @@ use crate::lock::{Answer, Cause, Expiry, Failure, Report};
 /// The servers of a client, without credentials, in the configured order.
 pub(super) type Servers = Arc<[Box<str>]>;
 
-/// Error of an acquisition, of a candidacy, or of a query about an election.
+/// Error of an acquisition, of a candidacy, of a query about an election, or of a ping.
 ///
 /// The failed acquisition leaves nothing behind, or its remains are being cleaned up. The message
 /// names the lock, each server, and how long the caller waited. Use the predicates to decide what
@@ -23,7 +23,7 @@ pub struct AcquireError(Box<Inner>);
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Inner {
-    /// "lock" or "election".
+    /// "lock", "election" or "ping".
     what: &'static str,
     lock: Arc<[u8]>,
     servers: Servers,
@@ -70,7 +70,7 @@ impl AcquireError {
         &self.0.kind
     }
 
-    /// The name of the lock or the election.
+    /// The name of the lock or the election; empty for a ping.
     #[must_use]
     pub fn lock(&self) -> &[u8] {
         &self.0.lock
@@ -129,7 +129,10 @@ impl AcquireError {
         }
         for (node, answer) in report.nodes.iter().enumerate() {
             f.write_str(if node == 0 { "" } else { "; " })?;
-            write_answer(f, self.server(node), answer)?;
+            match (self.server(node), answer) {
+                (server, Answer::Granted) if self.0.lock.is_empty() => write!(f, "{server} answered")?,
+                (server, _) => write_answer(f, server, answer)?,
+            }
         }
         write!(f, " (waited {:?})", rounded(report.waited))
     }
@@ -160,7 +163,11 @@ fn rounded(time: Duration) -> Duration {
 
 impl fmt::Display for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}: ", self.0.what, Name(&self.0.lock))?;
+        f.write_str(self.0.what)?;
+        if !self.0.lock.is_empty() {
+            write!(f, " {}", Name(&self.0.lock))?;
+        }
+        f.write_str(": ")?;
         match &self.0.kind {
             AcquireErrorKind::Busy(report) | AcquireErrorKind::TimedOut(report) => self.write_report(f, report),
             AcquireErrorKind::KeyInUse(report) => {

@@ -85,6 +85,7 @@ mod lock;
 mod name;
 mod observer;
 mod outcome;
+mod ping;
 mod query;
 mod race;
 #[cfg(feature = "redis")]

@@ -16,11 +16,12 @@ use super::clock::Clock;
 use super::engine::{Engine, Notification};
 use super::name::Name;
 use super::outcome::Shutdown;
+use super::ping::Pings;
 use super::query::Queries;
 use super::ticket::{Extension, Ticket, locked};
 use crate::error::Misuse;
 use crate::id::{ClientId, LockId};
-use crate::lock::{Blocked, Event, Loss};
+use crate::lock::{Blocked, Event, Failure, Loss};
 use crate::time::Instant;
 
 /// Shared by the driver and every handle. The handles have a `Shared<dyn Engine>`, so their types
@@ -40,6 +41,7 @@ pub(super) struct Shared<E: ?Sized = dyn Engine> {
 pub(super) struct Core<E: ?Sized = dyn Engine> {
     tickets: Vec<Option<Arc<Ticket>>>,
     pub(super) queries: Queries,
+    pub(super) pings: Pings,
     /// When to wake the watchers of a ticket.
     pub(super) alarms: Vec<(Instant, Arc<Ticket>)>,
     /// When the driver's timer fires.
@@ -168,6 +170,7 @@ impl<E: Engine> Shared<E> {
         let core = Core {
             tickets: Vec::new(),
             queries: Queries::default(),
+            pings: Pings::default(),
             alarms: Vec::new(),
             armed: Instant::MAX,
             waker: None,
@@ -244,6 +247,7 @@ impl<E: Engine + ?Sized> Shared<E> {
         }
         core.stopping = true;
         core.queries.close(&mut batch);
+        core.pings.notify(&Err(Failure::ShuttingDown), &mut batch);
         let waker = core.waker.take();
         core.outcome.get_or_insert_with(|| Shutdown { unreleased: unreleased.unwrap_or(left) });
         drop(core);
@@ -270,6 +274,11 @@ impl<E: Engine + ?Sized> Core<E> {
                 Notification::Lock(lock, event) => self.notify(lock, event, batch),
                 Notification::Election(query, event) => self.queries.notify(query, event, batch),
             }
+        }
+        if !self.pings.is_empty()
+            && let Some(result) = self.engine.machine_mut().poll_ping()
+        {
+            self.pings.notify(&result, batch);
         }
     }
 

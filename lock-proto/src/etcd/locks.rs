@@ -12,11 +12,12 @@ use super::lock::{Bid, Context, Etcd, Lock, OwnerKey, Shared, Watcher};
 use super::locks_output::LocksOutput;
 use super::locks_output::WatchId;
 use super::message::KeyValue;
-use super::request::{Queue, Reply};
+use super::request::{Queue, Refusal, Reply};
 use crate::collections::Slots;
 use crate::error::{ConfigError, Misuse};
+use crate::fault::{Breach, Fault};
 use crate::id::{CallId, CallOwner, ClientId, LockId};
-use crate::lock::{self, Acquire, QueryId, ServerError, check_name};
+use crate::lock::{self, Acquire, Answer, QueryId, ServerError, check_name};
 use crate::time::Instant;
 
 /// All locks and elections of one client, as typed requests and replies.
@@ -132,6 +133,7 @@ impl Locks {
             }
             CallOwner::Session(slot) => self.ctx.session_answered(slot, call.serial, reply),
             CallOwner::Query(slot) => self.ctx.query_step(slot, |query, ctx| query.answered(ctx, call.serial, reply)),
+            CallOwner::Ping => self.pong(call, answer_to_ping(reply)),
             CallOwner::Nobody => {}
         }
         self.settle();
@@ -207,5 +209,19 @@ impl Context {
         if let Some(watch) = query.watch {
             self.close_watch(watch.id);
         }
+    }
+}
+
+/// A user without access to the key that was read is logged in all the same.
+fn answer_to_ping(reply: &Reply) -> Answer {
+    match reply {
+        Reply::Refused(Refusal::Error(error)) if error.text.contains("permission denied") => Answer::Granted,
+        Reply::Done(_) => Answer::Granted,
+        Reply::Refused(Refusal::Error(error)) => Answer::Rejected(error.clone()),
+        Reply::Refused(Refusal::LeaseNotFound | Refusal::LeaseExists) => {
+            Answer::Unknown(Fault::Protocol(Breach::WrongReply).into())
+        }
+        Reply::Unknown(cause) => Answer::Unknown(cause.clone()),
+        Reply::NotSent(cause) => Answer::Unreachable(cause.clone()),
     }
 }

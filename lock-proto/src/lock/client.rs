@@ -8,6 +8,7 @@ use core::time::Duration;
 use super::config::Config;
 use super::credentials::Credentials;
 use super::election::Elections;
+use super::event::Failure;
 use super::hub::Locks;
 use super::machine::Machine;
 use super::request::Acquire;
@@ -124,6 +125,14 @@ impl<S: Transport> Machine for Client<S> {
 
     fn shutdown(&mut self, now: Instant, within: Duration) {
         self.verb(now, |locks, now| locks.shut_down(now, within));
+    }
+
+    fn ping(&mut self, now: Instant) -> Result<(), Misuse> {
+        self.verb(now, Locks::ping)
+    }
+
+    fn poll_ping(&mut self) -> Option<Result<(), Failure>> {
+        self.locks.poll_ping()
     }
 
     fn handle_connected(&mut self, now: Instant, conn: ConnId) {

@@ -5,6 +5,7 @@ use core::time::Duration;
 use super::config::Config;
 use super::context::Context;
 use super::lifecycle::Lock;
+use super::ping::Ping;
 use super::registry::Registry;
 use super::request::Acquire;
 use super::store::Store;
@@ -18,12 +19,13 @@ use crate::time::{Instant, soonest};
 pub struct Locks<S: Store> {
     pub(crate) ctx: Context<S>,
     pub(crate) locks: Registry<S::Key, Lock<S>>,
+    pub(super) ping: Ping,
     is_stopped: bool,
 }
 
 impl<S: Store> Locks<S> {
     pub(crate) fn with(ctx: Context<S>) -> Self {
-        Self { ctx, locks: Registry::new(), is_stopped: false }
+        Self { ctx, locks: Registry::new(), ping: Ping::Idle, is_stopped: false }
     }
 
     /// Requests a lock. Progress is reported as events for the returned id.
@@ -107,6 +109,7 @@ impl<S: Store> Locks<S> {
                 self.step(slot, Lock::shut_down);
             }
             S::shutting_down(self);
+            self.end_ping();
         }
         self.settle();
     }

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use super::credentials::Credentials;
 use super::election::Elections;
+use super::event::Failure;
 use super::request::Acquire;
 use super::tuning::Drift;
 use crate::error::Misuse;
@@ -57,6 +58,26 @@ pub trait Machine {
     /// Fails all waiters, releases all held locks, and refuses new acquisitions. The last output
     /// follows when every server has confirmed, or after `within`.
     fn shutdown(&mut self, now: Instant, within: Duration);
+
+    /// Starts to check the servers, unless a check is in progress: connects, logs in and sends a
+    /// request that changes nothing. Each server has the request timeout to accept the connection.
+    /// [`poll_ping`](Self::poll_ping) returns the result.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse::ShuttingDown`]. A client that has no such check always returns it.
+    fn ping(&mut self, _now: Instant) -> Result<(), Misuse> {
+        Err(Misuse::ShuttingDown)
+    }
+
+    /// Returns the result of a check once: `Ok` if enough servers answered, so that a lock could be
+    /// taken as far as connections and logins are concerned. Poll after each input while a check is
+    /// in progress.
+    ///
+    /// The failure is [`Failure::Refused`] if a retry will not help, such as for a wrong password.
+    fn poll_ping(&mut self) -> Option<Result<(), Failure>> {
+        None
+    }
 
     /// The connection is open.
     fn handle_connected(&mut self, now: Instant, conn: ConnId);

@@ -16,6 +16,7 @@ mod grant;
 mod hub;
 mod lifecycle;
 mod machine;
+mod ping;
 mod registry;
 mod request;
 mod retry;

@@ -122,6 +122,12 @@ pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
     fn terms_of(config: &Config<Self::Settings>, request: &Acquire) -> Result<(Self::Key, Self::Terms), Misuse>;
     /// Wraps a request to a server.
     fn request(call: CallId, request: Self::Request, timeout: Duration) -> Self::Output;
+    /// Returns the number of servers that requests are sent to.
+    fn servers(_: &Context<Self>) -> u16 {
+        1
+    }
+    /// Returns a request that changes nothing, to check a server.
+    fn ping(ctx: &Context<Self>) -> Self::Request;
     /// Wraps an event of an acquisition.
     fn event(lock: LockId, event: Event) -> Self::Output;
     /// Wraps the end of the shutdown, with this many locks unreleased.

@@ -7,8 +7,9 @@ use super::output::LocksOutput;
 use super::pipe::ServerInfo;
 use super::request::{Identity, Key, Reply, Request};
 use crate::error::ConfigError;
+use crate::fault::{Breach, Fault};
 use crate::id::{CallId, CallOwner, ClientId, NodeId};
-use crate::lock::{self, ServerError};
+use crate::lock::{self, Answer, ServerError};
 use crate::time::Instant;
 
 /// All locks of one client, as typed requests and replies.
@@ -49,8 +50,12 @@ impl Locks {
     pub fn handle_reply(&mut self, now: Instant, call: CallId, reply: &Reply) {
         self.handle_timeout(now);
         self.ctx.shared.executed(call.node, reply);
-        if let CallOwner::Lock(slot) = call.owner {
-            self.step(slot, |lock, ctx| lock.reply(ctx, call.node, call.serial, reply));
+        match call.owner {
+            CallOwner::Lock(slot) => {
+                self.step(slot, |lock, ctx| lock.reply(ctx, call.node, call.serial, reply));
+            }
+            CallOwner::Ping => self.pong(call, answer_to_ping(reply)),
+            CallOwner::Session(_) | CallOwner::Query(_) | CallOwner::Nobody => {}
         }
         if !self.ctx.shared.verifications.is_empty() && self.ctx.shared.verifications.answered(call, reply) {
             self.verify(call.node);
@@ -153,5 +158,20 @@ impl Locks {
                 self.ctx.shared.nodes.iter().take(second).position(|other| other.run_id.as_ref() == Some(run_id))?;
             Some((NodeId::new(first as u16), NodeId::new(second as u16)))
         });
+    }
+}
+
+/// A user without access to the fence counter's key is logged in all the same.
+fn answer_to_ping(reply: &Reply) -> Answer {
+    match reply {
+        Reply::Rejected(error) if error.text.starts_with("NOPERM") && error.text.contains(" key") => Answer::Granted,
+        Reply::Extended | Reply::Absent | Reply::Taken => Answer::Granted,
+        Reply::Rejected(error) => Answer::Rejected(error.clone()),
+        Reply::NotSent(cause) => Answer::Unreachable(cause.clone()),
+        Reply::Unknown(cause) => Answer::Unknown(cause.clone()),
+        // Not a reply to an extend.
+        Reply::Granted { .. } | Reply::Busy { .. } | Reply::Deleted { .. } | Reply::Announced => {
+            Answer::Unknown(Fault::Protocol(Breach::WrongReply).into())
+        }
     }
 }

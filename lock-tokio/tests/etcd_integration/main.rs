@@ -18,4 +18,5 @@ mod names;
 mod operator;
 mod order;
 mod owner;
+mod ping;
 mod proxy;

@@ -17,6 +17,7 @@ mod interop;
 mod kit;
 mod paused;
 mod peer;
+mod ping;
 mod plain;
 mod quorum;
 mod restart;

@@ -357,6 +357,11 @@ impl Store for Etcd {
         LocksOutput::Event { lock, event }
     }
 
+    /// Any reply shows that the cluster has a quorum and accepts the login.
+    fn ping(ctx: &Context) -> Request {
+        Request::First { queue: Queue::new(&ctx.config.prefix, b"lock-proto:ping") }
+    }
+
     fn stopped(locks: &mut lock::Locks<Self>, unreleased: u32) -> LocksOutput {
         locks.drop_locks();
         let shared = &mut locks.ctx.shared;

@@ -33,7 +33,7 @@ use watchdog::Hold;
 
 use super::config::{Config, Settings, Wake};
 use super::output::LocksOutput;
-use super::request::{Key, RESERVED, Reply, Request};
+use super::request::{FENCE_NAME, Key, RESERVED, Reply, Request};
 use super::token::Retired;
 use super::validity::Ttl;
 use crate::error::{Invalid, Misuse};
@@ -285,6 +285,17 @@ impl Store for Redis {
 
     fn event(lock: LockId, event: Event) -> LocksOutput {
         LocksOutput::Event { lock, event }
+    }
+
+    fn servers(ctx: &Context) -> u16 {
+        ctx.shared.nodes.len() as u16
+    }
+
+    /// An extend of a token that does not exist changes nothing, and needs the same permissions as
+    /// a lock: to run scripts, and to read the fence counter.
+    fn ping(ctx: &Context) -> Request {
+        let key = Key::new(&ctx.config.prefix, FENCE_NAME.as_bytes());
+        Request::Extend { key, number: 0, ttl_ms: DEFAULT_TTL.as_millis() as u64, fence_block: 0 }
     }
 
     fn stopped(_: &mut lock::Locks<Self>, unreleased: u32) -> LocksOutput {

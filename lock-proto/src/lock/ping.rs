@@ -1,0 +1,182 @@
+//! A check of the servers that takes no lock.
+
+use alloc::vec::Vec;
+
+use super::answer::{Answer, ErrorClass};
+use super::event::{Failure, Report};
+use super::hub::Locks;
+use super::store::Store;
+use crate::error::Misuse;
+use crate::id::{CallId, CallOwner, NodeId};
+use crate::time::Instant;
+
+/// The state of the check.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Ping {
+    #[default]
+    Idle,
+    Waiting {
+        started: Instant,
+        /// The call to each server.
+        serials: Vec<u64>,
+        /// [`Answer::Silent`] until the server answers.
+        answers: Vec<Answer>,
+    },
+    Done(Result<(), Failure>),
+}
+
+impl<S: Store> Locks<S> {
+    /// Checks the servers: see [`Machine::ping`](super::Machine::ping).
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse::ShuttingDown`].
+    pub fn ping(&mut self, now: Instant) -> Result<(), Misuse> {
+        self.handle_timeout(now);
+        if self.ctx.is_stopping() {
+            return Err(Misuse::ShuttingDown);
+        }
+        if !matches!(self.ping, Ping::Waiting { .. }) {
+            let (started, servers) = (self.ctx.now, S::servers(&self.ctx));
+            let mut call = |node| {
+                let request = S::ping(&self.ctx);
+                self.ctx.call(CallOwner::Ping, NodeId::new(node), request, self.ctx.config.request_timeout)
+            };
+            let serials = (0..servers).map(&mut call).collect();
+            let answers = alloc::vec![Answer::Silent; usize::from(servers)];
+            self.ping = Ping::Waiting { started, serials, answers };
+        }
+        Ok(())
+    }
+
+    /// Returns the result of a check: see [`Machine::poll_ping`](super::Machine::poll_ping).
+    pub fn poll_ping(&mut self) -> Option<Result<(), Failure>> {
+        if let Ping::Done(result) = &mut self.ping {
+            let result = core::mem::replace(result, Ok(()));
+            self.ping = Ping::Idle;
+            return Some(result);
+        }
+        None
+    }
+
+    /// Handles a server's answer; [`Answer::Granted`] if it works.
+    pub(crate) fn pong(&mut self, call: CallId, answer: Answer) {
+        let Ping::Waiting { started, serials, answers } = &mut self.ping else { return };
+        let node = call.node.index();
+        let Some(known) = answers.get_mut(node).filter(|_| serials.get(node) == Some(&call.serial)) else { return };
+        *known = answer;
+        let quorum = answers.len() / 2 + 1;
+        let count = |is: fn(&Answer) -> bool| answers.iter().filter(|answer| is(answer)).count();
+        let works = count(|answer| *answer == Answer::Granted);
+        let silent = count(|answer| *answer == Answer::Silent);
+        if works >= quorum {
+            self.ping = Ping::Done(Ok(()));
+        } else if works + silent < quorum {
+            let refused = count(is_refusal);
+            let report = Report::new(self.ctx.now.since(*started), core::mem::take(answers).into_boxed_slice());
+            let hopeless = report.nodes.len() - refused < quorum;
+            self.ping = Ping::Done(Err(if hopeless { Failure::Refused(report) } else { Failure::TimedOut(report) }));
+        }
+    }
+
+    /// The client is shutting down.
+    pub(crate) fn end_ping(&mut self) {
+        if matches!(self.ping, Ping::Waiting { .. }) {
+            self.ping = Ping::Done(Err(Failure::ShuttingDown));
+        }
+    }
+}
+
+fn is_refusal(answer: &Answer) -> bool {
+    match answer {
+        Answer::Rejected(error) => error.class == ErrorClass::Refused,
+        Answer::Unreachable(cause) | Answer::Unknown(cause) => cause.is_refusal(),
+        Answer::Silent | Answer::Granted | Answer::Taken(_) | Answer::RecentlyRestarted | Answer::UnstableIdentity => {
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::fault::Fault;
+    use crate::id::ClientId;
+    use crate::lock::ServerError;
+    use crate::redis::{Config, Endpoint, Locks, LocksOutput, Reply, Request};
+    use core::time::Duration;
+
+    const NOW: Instant = Instant::from_millis(5);
+
+    fn locks(nodes: usize) -> Locks {
+        let endpoints = (0..nodes).map(|n| Endpoint::parse(&alloc::format!("redis://h{n}")).unwrap());
+        Locks::new(NOW, Config::new(endpoints), ClientId::from_bits(1), 7).unwrap()
+    }
+
+    fn sent(locks: &mut Locks) -> Vec<CallId> {
+        let next = || match locks.poll_output()? {
+            LocksOutput::Send { call, request: Request::Extend { number: 0, fence_block: 0, .. } } => Some(call),
+            other => panic!("{other:?}"),
+        };
+        core::iter::from_fn(next).collect()
+    }
+
+    /// Answers each node's request, in order, and returns the result after each answer.
+    fn answered(replies: &[Reply]) -> Vec<Option<Result<(), Failure>>> {
+        let mut locks = locks(replies.len());
+        locks.ping(NOW).unwrap();
+        let calls = sent(&mut locks);
+        let answer = |(call, reply): (&CallId, &Reply)| {
+            locks.handle_reply(NOW, *call, reply);
+            locks.poll_ping()
+        };
+        calls.iter().zip(replies).map(answer).collect()
+    }
+
+    fn refused() -> Reply {
+        Reply::Rejected(ServerError { class: ErrorClass::Refused, text: "WRONGPASS".into() })
+    }
+
+    fn down() -> Reply {
+        Reply::NotSent(Fault::Refused.into())
+    }
+
+    #[test]
+    fn majority_decides_as_early_as_possible() {
+        assert_eq!(answered(&[Reply::Absent]), [Some(Ok(()))]);
+        assert_eq!(answered(&[Reply::Taken, down(), Reply::Absent]), [None, None, Some(Ok(()))]);
+        assert_eq!(answered(&[Reply::Absent, Reply::Absent, down()]), [None, Some(Ok(())), None]);
+        let failed = answered(&[down(), Reply::Absent, refused()]);
+        assert!(matches!(&failed[..], [None, None, Some(Err(Failure::TimedOut(report)))] if report.nodes.len() == 3));
+        let failed = answered(&[refused(), refused(), Reply::Absent]);
+        assert!(matches!(&failed[..], [None, Some(Err(Failure::Refused(_))), None]));
+        assert!(matches!(&answered(&[Reply::Announced])[..], [Some(Err(Failure::TimedOut(_)))]), "a wrong reply");
+    }
+
+    #[test]
+    fn second_ping_joins_first_and_result_is_returned_once() {
+        let mut locks = locks(1);
+        assert_eq!(locks.poll_ping(), None);
+        locks.ping(NOW).unwrap();
+        locks.ping(NOW).unwrap();
+        let calls = sent(&mut locks);
+        assert_eq!((calls.len(), locks.poll_ping()), (1, None));
+        locks.handle_reply(NOW, calls[0], &Reply::Absent);
+        assert_eq!((locks.poll_ping(), locks.poll_ping()), (Some(Ok(())), None));
+        // A late reply to an earlier check does not count.
+        locks.ping(NOW).unwrap();
+        locks.handle_reply(NOW, calls[0], &Reply::Absent);
+        assert_eq!((sent(&mut locks).len(), locks.poll_ping()), (1, None));
+    }
+
+    #[test]
+    fn shutdown_ends_ping() {
+        let mut locks = locks(1);
+        locks.ping(NOW).unwrap();
+        locks.shut_down(NOW, Duration::from_secs(1));
+        assert_eq!(locks.poll_ping(), Some(Err(Failure::ShuttingDown)));
+        assert_eq!(locks.ping(NOW), Err(Misuse::ShuttingDown));
+    }
+}
