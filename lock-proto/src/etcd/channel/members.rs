@@ -5,7 +5,6 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::etcd::config::MAX_ENDPOINTS;
 use crate::etcd::message::{Member, MemberListResponse};
 use crate::etcd::url::Endpoint;
 use crate::id::NodeId;
@@ -13,6 +12,8 @@ use crate::jitter::mix;
 use crate::time::Instant;
 use crate::url::Target;
 
+/// Maximum number of members that are not in the settings.
+const MAX_REPORTED: usize = 15;
 /// Priority of members that are not in the settings.
 const LAST: u16 = u16::MAX;
 
@@ -128,7 +129,7 @@ impl Members {
         let voters = list.members.iter().filter(|member| !member.is_learner);
         for endpoint in voters.flat_map(|member: &Member| &member.client_urls).filter_map(|url| self.parse(url)) {
             let known = self.endpoints[..self.configured].iter().chain(&reported);
-            if !known.clone().any(|known| known.authority == endpoint.authority) && reported.len() < MAX_ENDPOINTS {
+            if !known.clone().any(|known| known.authority == endpoint.authority) && reported.len() < MAX_REPORTED {
                 reported.push(endpoint);
             }
         }
