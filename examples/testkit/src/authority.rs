@@ -36,6 +36,12 @@ pub struct ServerTls {
     _dir: Arc<TempDir>,
 }
 
+/// The files of a key that signs tokens.
+#[derive(Clone, Debug)]
+pub(crate) struct SigningKey {
+    dir: Arc<TempDir>,
+}
+
 /// When a certificate is valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Validity {
@@ -117,6 +123,26 @@ impl Authority {
     #[must_use]
     pub fn query(&self) -> String {
         format!("ca={}", self.ca().display())
+    }
+}
+
+impl SigningKey {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("lock-testkit-").tempdir().expect("a temporary directory");
+        let (key, files) = (KeyPair::generate().expect("a key"), Self { dir: Arc::new(dir) });
+        fs::write(files.public(), key.public_key_pem()).expect("a file in a temporary directory");
+        fs::write(files.private(), key.serialize_pem()).expect("a file in a temporary directory");
+        files
+    }
+
+    /// The file with the public key, in PEM.
+    pub(crate) fn public(&self) -> PathBuf {
+        self.dir.path().join("public.pem")
+    }
+
+    /// The file with the private key, in PEM.
+    pub(crate) fn private(&self) -> PathBuf {
+        self.dir.path().join("private.pem")
     }
 }
 

@@ -9,7 +9,7 @@ use std::{env, fs, process, thread};
 
 use tempfile::TempDir;
 
-use crate::authority::ServerTls;
+use crate::authority::{ServerTls, SigningKey};
 use crate::process::{Process, free_port, tail};
 use crate::{TIMEOUT, wait_until};
 
@@ -27,6 +27,8 @@ pub struct EtcdBuilder {
     users: Vec<(String, String, Option<String>)>,
     auth: bool,
     tls: Option<ServerTls>,
+    /// Keeps the files.
+    signing_key: Option<SigningKey>,
 }
 
 impl EtcdBuilder {
@@ -59,6 +61,20 @@ impl EtcdBuilder {
     /// Lifetime of a login in seconds. Implies [`auth`](Self::auth).
     pub fn token_ttl(self, seconds: u32) -> Self {
         self.arg(format!("--auth-token-ttl={seconds}")).auth()
+    }
+
+    /// Members sign tokens (`--auth-token jwt`), which are valid for this many seconds whether used
+    /// or not. Implies [`auth`](Self::auth).
+    ///
+    /// # Panics
+    ///
+    /// If the temporary folder for the keys cannot be written.
+    pub fn jwt(mut self, seconds: u32) -> Self {
+        let key = SigningKey::new();
+        let (public, private) = (key.public().display().to_string(), key.private().display().to_string());
+        self.signing_key = Some(key);
+        let keys = format!("pub-key={public},priv-key={private},sign-method=ES256");
+        self.arg(format!("--auth-token=jwt,{keys},ttl={seconds}s")).auth()
     }
 
     /// Starts the server and waits until it replies.

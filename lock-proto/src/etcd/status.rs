@@ -28,6 +28,10 @@ const ETCD_PREFIX: &str = "etcdserver:";
 /// Messages about missing, expired or outdated tokens. The last one follows a change of users.
 const TOKEN_ERRORS: &[&str] = &["invalid auth token", "user name is empty", "revision of auth store is old"];
 
+/// The last one of [`TOKEN_ERRORS`] in the words of early releases of 3.4 and 3.5 (seen on 3.5.1),
+/// which report it with the code for unknown errors. The request was not executed.
+const OLD_REVISION: &str = "auth: revision in header is old";
+
 impl Meaning {
     pub(super) fn of(status: &Status) -> Self {
         let message_contains = |words: &str| status.message.contains(words);
@@ -38,6 +42,7 @@ impl Meaning {
         match status.code {
             // The member has no leader or a new one, timed out, is a learner or is stopping.
             Code::Unavailable | Code::DataLoss => unknown(true),
+            Code::Unknown if message_contains(OLD_REVISION) => Self::LogIn(error(ErrorClass::Refused)),
             Code::Ok | Code::Cancelled | Code::Unknown | Code::DeadlineExceeded | Code::Aborted | Code::Internal => {
                 unknown(false)
             }
@@ -166,6 +171,7 @@ mod tests {
             (Code::Unauthenticated, "etcdserver: invalid auth token"),
             (Code::InvalidArgument, "etcdserver: user name is empty"),
             (Code::InvalidArgument, "etcdserver: revision of auth store is old"),
+            (Code::Unknown, "auth: revision in header is old"),
         ] {
             assert!(matches!(of(code, message), Meaning::LogIn(_)), "{message}");
         }

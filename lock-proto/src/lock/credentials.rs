@@ -61,6 +61,8 @@ pub(crate) struct Renewal {
     valid_until: Option<Instant>,
     /// When to request credentials again on an open connection.
     due: Option<Instant>,
+    /// A server has accepted this login.
+    accepted: bool,
     rejected: Option<ServerError>,
 }
 
@@ -95,6 +97,7 @@ impl Renewal {
             Some(Credentials { username, password, valid_for }) if valid_for.is_none_or(|time| !time.is_zero()) => {
                 let username = username.or_else(|| login.username.clone());
                 self.login = Login { username, password: Some(password), password_file: None };
+                self.accepted = false;
                 self.valid_until = valid_for.map(|time| now + time);
                 self.due = valid_for.map(|time| now + time / 5 * 4);
                 true
@@ -108,18 +111,25 @@ impl Renewal {
 
     /// The server rejected the login. The reason is part of the next request, after a pause.
     pub(crate) fn reject(&mut self, now: Instant, error: &ServerError, pause: Backoff) {
+        self.accepted = false;
         self.rejected = Some(error.clone());
         self.due = Some(now + pause.max);
     }
 
     /// The server accepted the login.
     pub(crate) fn confirm(&mut self) {
+        self.accepted = true;
         self.rejected = None;
     }
 
-    /// Returns true if the login may be sent.
+    /// Returns true if the last answer of a server to this login was that it accepts it.
+    pub(crate) const fn was_accepted(&self) -> bool {
+        self.accepted
+    }
+
+    /// Returns true if the login may be sent again.
     pub(crate) fn is_valid(&self, now: Instant) -> bool {
-        self.login.password.is_some() && self.valid_until.is_none_or(|until| now < until)
+        self.rejected.is_none() && self.login.password.is_some() && self.valid_until.is_none_or(|until| now < until)
     }
 
     pub(crate) const fn valid_until(&self) -> Option<Instant> {

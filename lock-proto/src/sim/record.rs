@@ -19,6 +19,8 @@ pub(super) struct Record {
     pub(super) times: Vec<Instant>,
     pub(super) grant: Option<Grant>,
     pub(super) habits: Habits,
+    /// The client renews the lock until its release.
+    pub(super) renewed: bool,
     /// The requested TTL. Zero if none was requested, or if the hold ends by itself.
     pub(super) ttl: Duration,
     /// For each pending extend, the earliest acceptable end of validity on the client's clock.
@@ -42,7 +44,9 @@ impl Record {
             Renew::Auto | Renew::Manual => want.ttl.unwrap_or_default(),
             Renew::AtMost(_) => Duration::ZERO,
         };
-        Self { name, events: Vec::new(), times: Vec::new(), grant: None, habits, ttl, extends: VecDeque::new() }
+        let renewed = want.renew == Renew::Auto;
+        let (events, times, extends) = (Vec::new(), Vec::new(), VecDeque::new());
+        Self { name, events, times, grant: None, habits, renewed, ttl, extends }
     }
 
     pub(super) fn escaped_name(&self) -> String {

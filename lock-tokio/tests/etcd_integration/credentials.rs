@@ -1,15 +1,19 @@
 //! Passwords that change, tokens that expire, and permissions that change, while a lock is held.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
+use core::time::Duration;
 use std::io::Write as _;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
-use lock_testkit::Etcd;
+use futures_util::future::join_all;
+use lock_testkit::{Etcd, TIMEOUT};
 use lock_tokio::etcd::Config;
+use lock_tokio::redis::Blocked;
 use lock_tokio::{Client, Credentials, Settings};
+use tokio::time::Instant;
 
-use crate::kit::{assert_clean, in_time, ms, release, shut_down, take, wait_for, with};
+use crate::kit::{assert_clean, calls, in_time, ms, release, shut_down, take, wait_for, wait_until_blocked, with};
 
 fn guarded() -> Etcd {
     Etcd::builder().user("worker", "p0", Some("jobs/")).start()
@@ -17,12 +21,22 @@ fn guarded() -> Etcd {
 
 /// Logs in with the current password, which is valid for 500 ms.
 fn client(etcd: &Etcd, password: &Arc<Mutex<String>>, requests: &Arc<AtomicUsize>) -> Client {
+    client_with(etcd, password, requests, Some(ms(500)))
+}
+
+fn client_with(
+    etcd: &Etcd,
+    password: &Arc<Mutex<String>>,
+    requests: &Arc<AtomicUsize>,
+    valid_for: Option<Duration>,
+) -> Client {
     let (password, requests) = (Arc::clone(password), Arc::clone(requests));
     let url = format!("etcd://{}?user=worker", etcd.address());
     let mut settings = Settings::parse([url]).unwrap().credentials(move |_| {
         requests.fetch_add(1, Ordering::SeqCst);
         let password = password.lock().unwrap().clone();
-        async move { Ok(Credentials::new(&password).valid_for(ms(500))) }
+        let credentials = Credentials::new(&password);
+        async move { Ok(valid_for.into_iter().fold(credentials, Credentials::valid_for)) }
     });
     if let lock_tokio::StoreSettings::Etcd(config) = &mut settings.store {
         *config = config.clone().session_ttl(ms(2_000));
@@ -77,5 +91,79 @@ async fn lock_is_held_while_users_and_roles_change() {
     }
     release(guard).await;
     shut_down(client).await;
+    assert_clean(&etcd).await;
+}
+
+/// Signed tokens expire whether used or not. The lease and the open watches do not depend on them;
+/// the next call of each client finds out, and logs in again.
+// E9, N19
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lock_is_held_and_handed_over_while_signed_tokens_expire() {
+    // A password without end, one that is replaced before its token expires, and one after that.
+    join_all([None, Some(ms(800)), Some(ms(1_500))].map(hold_while_signed_tokens_expire)).await;
+}
+
+async fn hold_while_signed_tokens_expire(valid_for: Option<Duration>) {
+    const TOKEN_TTL: u32 = 1;
+    let etcd = Etcd::builder().user("worker", "p0", Some("jobs/")).jwt(TOKEN_TTL).start();
+    let password = Arc::new(Mutex::new("p0".to_owned()));
+    let requests: [Arc<AtomicUsize>; 2] = Default::default();
+    let [holder, waiter] = requests.each_ref().map(|requests| client_with(&etcd, &password, requests, valid_for));
+    let asked = || requests.each_ref().map(|requests| requests.load(Ordering::SeqCst));
+    let guard = take(&holder, "jobs/1").await;
+    let mut waiting = waiter.lock("jobs/1").acquire();
+    wait_until_blocked(&mut waiting, Blocked::Held).await;
+    let waiting = tokio::spawn(waiting);
+    let (logins, begun) = (calls(&etcd, "Authenticate"), Instant::now());
+    let has_expired_thrice = || {
+        begun.elapsed() > 3 * Duration::from_secs(TOKEN_TTL.into())
+            && calls(&etcd, "Authenticate") >= logins + 3
+            && (valid_for.is_none() || asked().iter().all(|count| *count >= 3))
+    };
+    while !has_expired_thrice() {
+        assert!(begun.elapsed() < TIMEOUT, "not in time: logins, {:?}", asked());
+        release(take(&holder, "jobs/2").await).await;
+        in_time("a renewal", guard.extend()).await.unwrap();
+        assert!(guard.is_held() && !waiting.is_finished(), "{valid_for:?}");
+    }
+    release(guard).await;
+    let guard = in_time("the lock", waiting).await.unwrap().unwrap();
+    release(take(&waiter, "jobs/2").await).await;
+    in_time("a renewal", guard.extend()).await.unwrap();
+    if valid_for.is_none() {
+        assert_eq!(asked(), [1, 1], "once for each connection");
+    }
+    release(guard).await;
+    shut_down(holder).await;
+    shut_down(waiter).await;
+    assert_clean(&etcd).await;
+}
+
+/// A signed token carries the revision of the users and roles, and is refused after each change.
+// E9
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lock_is_held_and_handed_over_while_users_change_and_tokens_are_signed() {
+    let etcd = Etcd::builder().user("worker", "p0", Some("jobs/")).jwt(60).start();
+    let quick = || with(Config::parse(&etcd.url_with("worker", "p0")).unwrap().session_ttl(ms(2_000)));
+    let (holder, waiter) = (quick(), quick());
+    let guard = take(&holder, "jobs/1").await;
+    let mut waiting = waiter.lock("jobs/1").acquire();
+    wait_until_blocked(&mut waiting, Blocked::Held).await;
+    let waiting = tokio::spawn(waiting);
+    for round in 0..4 {
+        let logins = calls(&etcd, "Authenticate");
+        etcd.etcdctl(&["user", "add", &format!("user{round}:secret")]);
+        let by_operator = calls(&etcd, "Authenticate") - logins;
+        in_time("a renewal", guard.extend()).await.unwrap();
+        release(take(&holder, "jobs/2").await).await;
+        assert_eq!(calls(&etcd, "Authenticate") - logins - by_operator, 1, "one login after a change");
+        assert!(guard.is_held() && !waiting.is_finished());
+    }
+    release(guard).await;
+    let guard = in_time("the lock", waiting).await.unwrap().unwrap();
+    assert!(guard.is_held());
+    release(guard).await;
+    shut_down(holder).await;
+    shut_down(waiter).await;
     assert_clean(&etcd).await;
 }

@@ -148,7 +148,8 @@ impl Channel {
             | Phase::BackingOff { .. } => return,
         };
         if self.renewal.accept(now, credentials, login, *reconnect) {
-            self.log_in(self.renewal.valid_until().map_or(until, |end| end.min(until)), open);
+            // It leaves at once, so the reply may come after the credentials have expired.
+            self.log_in(until, open);
         } else if !open {
             self.drop_connection(Fault::NoCredentials.into());
         }
@@ -171,9 +172,17 @@ impl Channel {
                 self.up();
             }
             Meaning::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
+                // A password that was good before has changed since: the host may know the new one.
+                let outdated = self.config.requests_credentials() && self.renewal.was_accepted();
                 self.renewal.reject(self.now, &error, self.config.reconnect);
-                // The token of the earlier login is still good.
-                if open { self.up() } else { self.refuse_all(error) }
+                if open {
+                    // The token of the earlier login is still good.
+                    self.up();
+                } else if outdated {
+                    self.begin_login(self.now + self.config.connect_timeout);
+                } else {
+                    self.refuse_all(error);
+                }
             }
             meaning @ (Meaning::Refused(_) | Meaning::LogIn(_) | Meaning::Unknown { .. }) => {
                 self.drop_connection(meaning.error(&status).into());

@@ -34,6 +34,11 @@ impl Pipe {
         }
     }
 
+    /// Returns when the credentials of an open connection expire that the socket has not taken yet.
+    pub(super) fn unsent_until(&self) -> Option<Instant> {
+        self.renewal.valid_until().filter(|_| self.wire.has_unsent_login())
+    }
+
     pub(super) const fn requests_credentials(&self) -> bool {
         self.config.request_credentials || self.config.endpoint.login.password_file.is_some()
     }

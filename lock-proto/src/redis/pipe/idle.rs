@@ -5,12 +5,13 @@ use super::{Phase, Pipe, PipeOutput};
 use crate::time::Instant;
 
 impl Pipe {
-    /// Returns when to report that the connection is idle.
+    /// Returns when to report that the connection is idle. New credentials on the open connection
+    /// are no use of it: otherwise a client without locks would never close it.
     // P7
     pub(super) fn idle_due(&self) -> Option<Instant> {
         let Phase::Up { idle_checked, .. } = self.phase else { return None };
         let check = self.config.idle_check.filter(|_| self.wire.is_idle())?;
-        Some(self.last_received.max(idle_checked) + check)
+        Some(self.last_used.max(idle_checked) + check)
     }
 
     pub(super) fn check_idle(&mut self) {
@@ -18,7 +19,7 @@ impl Pipe {
             && let Phase::Up { idle_checked, .. } = &mut self.phase
         {
             *idle_checked = self.now;
-            self.outputs.push_back(PipeOutput::Idle(self.now.since(self.last_received)));
+            self.outputs.push_back(PipeOutput::Idle(self.now.since(self.last_used)));
         }
     }
 

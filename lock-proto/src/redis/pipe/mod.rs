@@ -133,6 +133,8 @@ pub struct Pipe {
     renewal: Renewal,
     /// When bytes last arrived, or when the first outstanding request was made if that is later.
     last_received: Instant,
+    /// Like `last_received`, without replies to logins on the open connection.
+    last_used: Instant,
     outputs: VecDeque<PipeOutput>,
 }
 
@@ -164,6 +166,7 @@ impl Pipe {
             wire: Wire::default(),
             renewal,
             last_received: Instant::ZERO,
+            last_used: Instant::ZERO,
             outputs: VecDeque::new(),
         }
     }
@@ -317,6 +320,9 @@ impl Pipe {
             return;
         }
         self.last_received = self.now;
+        if !self.wire.awaits_login() {
+            self.last_used = self.now;
+        }
         match self.read(bytes) {
             Ok(None) => {}
             Ok(Some(cause)) | Err(cause) => self.fail(cause, true),
@@ -355,7 +361,8 @@ impl Pipe {
                 }
             }
             Phase::Up { .. } => {
-                if self.silent_until().is_some_and(|until| until <= now) {
+                let stuck = [self.silent_until(), self.unsent_until()];
+                if soonest(stuck).is_some_and(|until| until <= now) {
                     return self.fail(Fault::TimedOut.into(), true);
                 }
                 if let (Some(conn), true) = (self.current(), self.renewal_due().is_some_and(|due| due <= now)) {
@@ -419,7 +426,9 @@ impl Pipe {
             Phase::Connecting { until } | Phase::AwaitingCredentials { until } | Phase::LoggingIn { until, .. } => {
                 Some(self.waiting.earliest().map_or(until, |earliest| earliest.min(until)))
             }
-            Phase::Up { .. } => soonest([self.silent_until(), self.renewal_due(), self.idle_due()]),
+            Phase::Up { .. } => {
+                soonest([self.silent_until(), self.unsent_until(), self.renewal_due(), self.idle_due()])
+            }
             Phase::BackingOff { until, .. } => Some(until),
         }
     }
@@ -485,7 +494,7 @@ impl Pipe {
         self.phase = Phase::Up { since: self.now, idle_checked: self.now };
         self.renewal.confirm();
         self.outputs.push_back(PipeOutput::Up(hello));
-        self.last_received = self.now;
+        (self.last_received, self.last_used) = (self.now, self.now);
         while let Some((pending, _)) = self.waiting.pop() {
             self.wire.queue(pending);
         }

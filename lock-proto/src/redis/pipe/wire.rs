@@ -92,6 +92,8 @@ pub(super) struct Wire {
     /// Bytes encoded and bytes taken by the host since the connection was opened.
     encoded: u64,
     consumed: u64,
+    /// Where the last login ends.
+    login_end: u64,
     inbox: Vec<u8>,
     scanner: Scanner,
     missing: usize,
@@ -114,10 +116,21 @@ impl Wire {
         self.queued.push_back(pending);
     }
 
+    /// Returns true if the next reply belongs to a login.
+    pub(super) fn awaits_login(&self) -> bool {
+        self.first().is_some_and(|sent| matches!(sent.pending.job, Job::Login(_)))
+    }
+
     pub(super) fn login(&mut self, step: Step, at: &Endpoint, login: &Login) {
         let start = self.encoded;
         step.with_args(at, login, |args| encode(&mut self.outbox, args));
         self.note_sent(Pending { job: Job::Login(step), send_by: Instant::MAX }, start, None, 1);
+        self.login_end = self.encoded;
+    }
+
+    /// Returns true if the socket has not taken the last login yet.
+    pub(super) const fn has_unsent_login(&self) -> bool {
+        self.consumed < self.login_end
     }
 
     /// Encodes queued commands, up to the limits. Passes commands that have expired to `expired`.

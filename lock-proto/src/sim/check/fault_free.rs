@@ -7,6 +7,7 @@ use core::time::Duration;
 
 use super::{Checker, Rule, Stage};
 use crate::id::LockId;
+use crate::lock::Loss;
 use crate::time::Instant;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,6 +15,7 @@ pub(super) struct FaultFree {
     /// How long a lock may be free while a client waits for it.
     prompt: Option<Duration>,
     once: bool,
+    kept: bool,
     pending: Vec<PendingRequest>,
 }
 
@@ -110,6 +112,25 @@ impl Checker {
                 key.escape_ascii()
             );
             self.report(now, Rule::Prompt, text);
+        }
+    }
+}
+
+impl Checker {
+    /// Requires from now on that no hold that its client renews is lost.
+    pub const fn expect_kept(&mut self) {
+        self.fault_free.kept = true;
+    }
+
+    /// Waives the rule: something failed.
+    pub const fn waive_kept(&mut self) {
+        self.fault_free.kept = false;
+    }
+
+    /// A hold was lost although the client renews it.
+    pub fn lost(&mut self, now: Instant, client: usize, lock: LockId, why: Loss) {
+        if self.fault_free.kept {
+            self.report(now, Rule::Kept, format!("client {client} {lock} is lost, and nothing has failed: {why:?}"));
         }
     }
 }

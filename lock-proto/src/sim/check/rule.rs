@@ -42,13 +42,18 @@ pub enum Rule {
     Prompt,
     /// No request is repeated, or abandoned while in progress, because its reply is late.
     Twice,
+    /// No login leaves with credentials that have expired, that the server has rejected, or that were
+    /// supplied for another connection. After a rejection, the next request for credentials says so.
+    Credentials,
+    /// While nothing fails, no hold that the client renews is lost.
+    Kept,
     /// A machine requests nothing impossible, makes progress when called, and does not panic.
     Contract,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::MutualExclusion,
         Self::FenceGrows,
         Self::FenceAhead,
@@ -65,6 +70,8 @@ impl Rule {
         Self::Ghost,
         Self::Prompt,
         Self::Twice,
+        Self::Credentials,
+        Self::Kept,
         Self::Contract,
     ];
 
@@ -88,6 +95,8 @@ impl Rule {
             Self::Ghost => "abandoned tokens are deleted",
             Self::Prompt => "a release reaches the next waiter",
             Self::Twice => "no work is done twice",
+            Self::Credentials => "credentials are valid, and used where they belong",
+            Self::Kept => "no hold is lost while nothing fails",
             Self::Contract => "machines honour their contract",
         }
     }

@@ -154,6 +154,18 @@ impl Cluster {
         self.config.users.insert(user.name.clone(), user);
     }
 
+    /// Adds or removes a password of a user. Unlike here, a user of etcd has one password: several
+    /// stand for a directory of users behind it. Tokens of a removed password become invalid.
+    pub fn set_password(&mut self, now: Instant, user: &str, password: &str, on: bool) {
+        self.advance(now);
+        if let Some(user) = self.config.users.get_mut(user) {
+            user.set_password(password, on);
+        }
+        if !on {
+            self.logins.retain(|_, login| login.user != user || login.password != password);
+        }
+    }
+
     /// Cancels every watch, as a member does that can no longer serve it.
     pub fn cancel_watches(&mut self, now: Instant) {
         self.advance(now);

@@ -25,6 +25,7 @@ use crate::time::Instant;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Login {
     pub(super) user: String,
+    pub(super) password: String,
     pub(super) expires: BTreeMap<usize, Instant>,
 }
 
@@ -182,7 +183,8 @@ impl Cluster {
         let token = format!("{:016x}.{}", self.rng.next(), self.logins.len() + 1);
         let until = self.now + self.config.token_ttl;
         let expires = (0..self.members.len()).filter(|member| self.members[*member].up).map(|member| (member, until));
-        self.logins.insert(token.clone(), Login { user: request.name.clone(), expires: expires.collect() });
+        let (user, password) = (request.name.clone(), request.password.clone());
+        self.logins.insert(token.clone(), Login { user, password, expires: expires.collect() });
         Ok(AuthenticateResponse { header: self.header(member), token })
     }
 

@@ -407,6 +407,28 @@ fn token_ttl_is_extended_per_member_and_lost_on_restart() {
 }
 
 #[test]
+fn tokens_end_with_their_password() {
+    // S11
+    let mut b = Bench::new(ClusterConfig::new(1, 1).user(User::new("app", "one").read_write("k")));
+    b.cluster.set_password(b.now, "app", "two", true);
+    let log_in = |b: &mut Bench, password: &str| {
+        b.call(0, &Rpc::Authenticate(AuthenticateRequest { name: "app".into(), password: password.into() }));
+        match &b.outputs()[..] {
+            [ClusterOutput::Reply { reply: Ok(RpcReply::Authenticate(login)), .. }] => Some(login.token.clone()),
+            _ => None,
+        }
+    };
+    let tokens = ["one", "two"].map(|password| log_in(&mut b, password).unwrap());
+    b.cluster.set_password(b.now, "app", "one", false);
+    assert_eq!(log_in(&mut b, "one"), None);
+    let results = tokens.map(|token| {
+        b.cluster.handle_call(b.now, 0, 1, Some(&token), &put("k", 0));
+        replies(&b.outputs())[0].1.is_none()
+    });
+    assert_eq!(results, [false, true]);
+}
+
+#[test]
 fn too_many_requests_refuses_only_proposals() {
     let mut b = Bench::three();
     b.cluster.set(b.now, Condition::TooManyRequests, true);

@@ -4,6 +4,7 @@
 //! (<https://etcd.io/docs/v3.4/op-guide/authentication/>). Here a user has them directly.
 
 use alloc::borrow::ToOwned;
+use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -17,7 +18,7 @@ use crate::etcd::message::{Op, RequestOp, TxnRequest};
 #[must_use = "a User does nothing until it is given to a cluster"]
 pub struct User {
     pub(super) name: String,
-    password: String,
+    passwords: BTreeSet<String>,
     root: bool,
     /// Sorted, with adjacent ranges merged.
     read: Vec<(Vec<u8>, Until)>,
@@ -27,7 +28,8 @@ pub struct User {
 impl User {
     /// Creates a user without permissions.
     pub fn new(name: &str, password: &str) -> Self {
-        Self { name: name.to_owned(), password: password.to_owned(), root: false, read: Vec::new(), write: Vec::new() }
+        let passwords = [password.to_owned()].into();
+        Self { name: name.to_owned(), passwords, root: false, read: Vec::new(), write: Vec::new() }
     }
 
     /// Permits everything, like the role `root`.
@@ -54,7 +56,15 @@ impl User {
     }
 
     pub(super) fn accepts(&self, password: &str) -> bool {
-        self.password == password
+        self.passwords.contains(password)
+    }
+
+    pub(super) fn set_password(&mut self, password: &str, on: bool) {
+        if on {
+            self.passwords.insert(password.to_owned());
+        } else {
+            self.passwords.remove(password);
+        }
     }
 
     fn may_read(&self, span: &Span) -> Result<(), Refusal> {

@@ -30,6 +30,7 @@ pub struct NodeConfig {
     pub(super) serve_stale: bool,
     pub(super) monitor: bool,
     pub(super) cluster: Option<Slots>,
+    pub(super) login_limit: Option<Duration>,
 }
 
 /// The slots that a server in cluster mode serves.
@@ -63,6 +64,7 @@ impl NodeConfig {
             serve_stale: true,
             monitor: false,
             cluster: None,
+            login_limit: None,
         }
     }
 
@@ -106,6 +108,13 @@ impl NodeConfig {
     /// Sets the password of the user `default`, as `requirepass` does.
     pub fn password(self, password: &str) -> Self {
         self.user(User::new("default").password(password))
+    }
+
+    /// Closes a connection this long after its last login, as services do that take tokens for
+    /// passwords. Default: never.
+    pub const fn login_limit(mut self, limit: Option<Duration>) -> Self {
+        self.login_limit = limit;
+        self
     }
 
     /// Limits the bytes of one argument, and of the unread input and output of a connection. A

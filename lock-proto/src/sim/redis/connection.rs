@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::redis::Protocol;
+use crate::time::Instant;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Connection {
@@ -12,6 +13,8 @@ pub(super) struct Connection {
     pub(super) id: i64,
     pub(super) name: Vec<u8>,
     pub(super) user: Option<Arc<str>>,
+    /// When the server closes the connection, unless it logs in again.
+    pub(super) login_until: Option<Instant>,
     pub(super) db: u32,
     pub(super) protocol: Protocol,
     pub(super) input: Vec<u8>,
@@ -46,6 +49,7 @@ impl Connection {
             id,
             name: Vec::new(),
             user,
+            login_until: None,
             db: 0,
             protocol: Protocol::Resp2,
             input: Vec::new(),

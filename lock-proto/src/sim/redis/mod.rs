@@ -223,6 +223,9 @@ impl Node {
             self.unblock(conn, &reply);
         }
         self.resume_unblocked();
+        while let Some(conn) = self.ended_login() {
+            self.close(conn);
+        }
         if self.next_collection().is_some_and(|soonest| wall > soonest) {
             self.collect_expired(wall);
         }
@@ -257,8 +260,9 @@ impl Node {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let timeout = self.timeouts.first().map(|(until, _)| *until);
-        let until = timeout.into_iter().chain(self.next_collection()).min()?;
-        Some(self.wall.when(until.saturating_add(1).saturating_mul(1_000_000)).max(self.now))
+        let until = timeout.into_iter().chain(self.next_collection()).min();
+        let until = until.map(|until| self.wall.when(until.saturating_add(1).saturating_mul(1_000_000)));
+        until.into_iter().chain(self.next_login_end()).min().map(|at| at.max(self.now))
     }
 
     /// Restarts the server: closes every connection, drops all scripts, and resets run id and
@@ -295,6 +299,20 @@ impl Node {
         self.config.users.insert(user.name.clone(), user);
     }
 
+    /// Adds or removes a password of a user, as `ACL SETUSER` does. Existing logins stay valid.
+    pub fn set_password(&mut self, now: Instant, user: &str, password: &str, on: bool) {
+        self.advance(now);
+        if let Some(user) = self.config.users.get_mut(user) {
+            user.set_password(password, on);
+        }
+    }
+
+    /// Changes [`NodeConfig::login_limit`]. Earlier logins keep theirs unless there is none now.
+    pub fn set_login_limit(&mut self, now: Instant, limit: Option<Duration>) {
+        self.advance(now);
+        self.config.login_limit = limit;
+    }
+
     /// Sets the reported uptime, as for a replica that was running before it took over.
     pub fn set_uptime(&mut self, now: Instant, uptime: Duration) {
         self.advance(now);
@@ -327,6 +345,18 @@ impl Node {
     pub fn jump_back(&mut self, now: Instant, by: Duration) {
         self.advance(now);
         self.wall.jump_back(now, by);
+    }
+
+    /// Returns when the next connection is closed because its login is too old.
+    fn next_login_end(&self) -> Option<Instant> {
+        self.config.login_limit?;
+        self.connections.values().filter(|connection| !connection.closing).filter_map(|each| each.login_until).min()
+    }
+
+    fn ended_login(&self) -> Option<u64> {
+        self.config.login_limit?;
+        let ended = |each: &Connection| !each.closing && each.login_until.is_some_and(|until| until <= self.now);
+        self.connections.iter().find(|(_, connection)| ended(connection)).map(|(conn, _)| *conn)
     }
 
     fn advance(&mut self, now: Instant) {

@@ -79,6 +79,7 @@ fn log_in(node: &mut Node, context: &Context, user: &[u8], password: &[u8]) -> R
     let user = node.config.users.get(name).filter(|user| user.accepts(password)).ok_or(WRONG_PASS)?;
     if let Some(connection) = node.connections.get_mut(&context.conn) {
         connection.user = Some(user.name.as_str().into());
+        connection.login_until = node.config.login_limit.map(|limit| node.now + limit);
     }
     Ok(())
 }

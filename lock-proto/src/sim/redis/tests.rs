@@ -137,6 +137,30 @@ fn password_and_acl_rules_are_enforced() {
 }
 
 #[test]
+fn passwords_change_for_later_logins_only_and_old_logins_are_closed() {
+    // S11
+    let limit = Duration::from_secs(1);
+    let mut node = node(NodeConfig::new(1).password("one").login_limit(Some(limit)));
+    for conn in [1, 2] {
+        assert_eq!(request(&mut node, 0, conn, "AUTH one"), "+OK\r\n");
+    }
+    node.set_password(at(0), "default", "two", true);
+    assert_eq!(request(&mut node, 500, 2, "AUTH two"), "+OK\r\n");
+    node.set_password(at(500), "default", "one", false);
+    assert_eq!(request(&mut node, 501, 1, "PING"), "+PONG\r\n");
+    assert!(request(&mut node, 501, 3, "AUTH one").starts_with("-WRONGPASS"));
+    // One second after its last login a connection is closed.
+    for (conn, ms) in [(1, 1_000), (2, 1_500)] {
+        let due = node.next_deadline().unwrap();
+        assert_eq!(due.since(START).as_millis(), ms);
+        node.handle_timeout(due);
+        assert_eq!((node.poll_closed(), node.poll_closed()), (Some(conn), None));
+        node.handle_disconnected(due, conn);
+    }
+    assert_eq!(node.next_deadline(), None);
+}
+
+#[test]
 fn conditions_refuse_commands_as_redis_does() {
     let mut node = node(NodeConfig::new(1));
     request(&mut node, 0, 1, "SET k v");

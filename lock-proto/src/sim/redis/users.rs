@@ -14,7 +14,8 @@ use super::glob;
 #[must_use = "a User does nothing until it is given to a NodeConfig"]
 pub struct User {
     pub(super) name: String,
-    password: Option<String>,
+    /// None: `nopass`.
+    passwords: Option<BTreeSet<String>>,
     only: Option<BTreeSet<String>>,
     except: BTreeSet<String>,
     keys: Vec<Vec<u8>>,
@@ -26,7 +27,7 @@ impl User {
     pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
-            password: None,
+            passwords: None,
             only: None,
             except: BTreeSet::new(),
             keys: [b"*".to_vec()].into(),
@@ -34,10 +35,20 @@ impl User {
         }
     }
 
-    /// Requires this password.
+    /// Requires this password, or another one of several.
     pub fn password(mut self, password: &str) -> Self {
-        self.password = Some(password.to_owned());
+        self.set_password(password, true);
         self
+    }
+
+    /// Adds or removes a password.
+    pub(super) fn set_password(&mut self, password: &str, on: bool) {
+        let passwords = self.passwords.get_or_insert_default();
+        if on {
+            passwords.insert(password.to_owned());
+        } else {
+            passwords.remove(password);
+        }
     }
 
     /// Permits only these commands: `get`, or `client|id` for one subcommand.
@@ -65,11 +76,12 @@ impl User {
     }
 
     pub(super) const fn needs_password(&self) -> bool {
-        self.password.is_some()
+        self.passwords.is_some()
     }
 
     pub(super) fn accepts(&self, password: &[u8]) -> bool {
-        self.password.as_ref().is_none_or(|own| own.as_bytes() == password)
+        let given = |own: &String| own.as_bytes() == password;
+        self.passwords.as_ref().is_none_or(|own| own.iter().any(given))
     }
 
     /// Returns true if the user may run `command`, given by its full name such as `client|id`.
@@ -100,7 +112,7 @@ impl fmt::Debug for User {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("User")
             .field("name", &self.name)
-            .field("password", &self.password.as_ref().map(|_| "…"))
+            .field("password", &self.passwords.as_ref().map(|_| "…"))
             .field("only", &self.only)
             .field("except", &self.except)
             .finish_non_exhaustive()

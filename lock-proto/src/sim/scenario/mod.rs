@@ -19,6 +19,7 @@
 //! ```
 // S2
 
+mod credentials;
 mod etcd;
 mod plan;
 mod redis;
@@ -145,6 +146,8 @@ const REDIS: &[Scenario] = &[
     redis::BURSTS,
     redis::TLS,
     redis::TLS_QUORUM,
+    redis::CREDENTIALS,
+    redis::CREDENTIALS_QUORUM,
 ];
 
 const ALL: [Scenario; REDIS.len() + etcd::SCENARIOS.len()] = {

@@ -15,7 +15,7 @@ use crate::sim::check::Rule;
 use crate::sim::direction::Direction;
 use crate::sim::journal::Keep;
 use crate::sim::trace::Trace;
-use crate::sim::world::Handshake;
+use crate::sim::world::{Handshake, Provider, Source};
 
 /// One run of a [`Scenario`]. Every field may be changed.
 #[derive(Clone, Debug)]
@@ -56,6 +56,8 @@ pub struct Setup {
     pub stale: bool,
     /// Clients connect by TLS, with a handshake of this many round trips.
     pub tls: Option<u8>,
+    /// The source of the clients' credentials, if they obtain some.
+    pub credentials: Option<Provider>,
     /// The clock of each client.
     pub clients: Vec<Pace>,
     /// The clock of each node.
@@ -220,6 +222,10 @@ pub enum Action {
         /// What happens.
         handshake: Handshake,
     },
+    /// How the source of credentials answers from now on.
+    Source(Source),
+    /// All passwords change. The old ones work for a while.
+    ChangePasswords(Duration),
     /// An action specific to Redis.
     Redis(RedisAction),
     /// An action specific to etcd.
@@ -259,6 +265,8 @@ impl Action {
             | Self::KillNode(_)
             | Self::RestartNode { .. }
             | Self::JumpNode { .. }
+            | Self::Source(_)
+            | Self::ChangePasswords(_)
             | Self::Redis(_) => None,
         }
     }

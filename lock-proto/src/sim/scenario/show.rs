@@ -3,6 +3,7 @@
 use core::fmt;
 
 use super::{Action, Bounds, Origin, Pace, Plan, Step};
+use crate::sim::world::Provider;
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -21,6 +22,9 @@ impl fmt::Display for Plan {
         }
         if let Some(trips) = self.setup.tls {
             writeln!(f, "  clients connect by TLS, with a handshake of {trips} round trips")?;
+        }
+        if let Some(Provider { delay, valid_for, caches }) = &self.setup.credentials {
+            writeln!(f, "  credentials take {delay:?}, valid for {valid_for:?}, cached: {caches}")?;
         }
         if self.setup.stale {
             writeln!(f, "  clients get data from ended connections")?;
@@ -87,6 +91,8 @@ impl fmt::Display for Action {
                 write!(f, "client {client}, node {node}: {latency:?} {direction}")
             }
             Self::Handshake { client, node, handshake } => write!(f, "client {client}, node {node}: {handshake}"),
+            Self::Source(source) => write!(f, "{source}"),
+            Self::ChangePasswords(keep) => write!(f, "passwords change, the old ones work for {keep:?}"),
             Self::Redis(action) => write!(f, "{action}"),
             Self::Etcd(action) => write!(f, "{action}"),
         }

@@ -6,7 +6,7 @@ use core::time::Duration;
 use crate::error::Misuse;
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
-use crate::lock::{Acquire, Drift, Machine};
+use crate::lock::{Acquire, Credentials, Drift, Machine};
 use crate::time::Instant;
 
 /// A client whose inputs and outputs are modified by a flaw.
@@ -60,6 +60,10 @@ impl<C: Machine, F> Machine for Flawed<C, F> {
 
     fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault) {
         self.client.handle_disconnected(now, conn, why);
+    }
+
+    fn handle_credentials(&mut self, now: Instant, conn: ConnId, credentials: Option<Credentials>) {
+        self.client.handle_credentials(now, conn, credentials);
     }
 
     fn handle_timeout(&mut self, now: Instant) {

@@ -16,6 +16,7 @@ use super::super::rng::Rng;
 use super::super::trace::Recorder;
 use super::World;
 use super::check::Prompt;
+use super::credentials::Logins;
 use super::handover::{Cause, Handovers};
 use super::handshake::Handshake;
 use super::process::{Host, Process};
@@ -202,7 +203,7 @@ impl<S: Servers> Builder<S> {
             stale: self.stale,
             cause: Cause::Application,
             handovers: Handovers::default(),
-            credentials: None,
+            logins: Logins::default(),
         };
         S::begin(&mut world);
         world

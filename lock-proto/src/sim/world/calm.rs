@@ -7,7 +7,7 @@ use super::super::check::Stage;
 use super::super::trace::State;
 use super::World;
 use super::process::Input;
-use super::store::Servers;
+use super::store::{Planned, Servers};
 use crate::id::LockId;
 use crate::lock::Machine as _;
 
@@ -24,6 +24,7 @@ impl<S: Servers> World<S> {
         self.network.reset_latencies();
         self.service = Duration::ZERO;
         self.repair_handshakes();
+        self.repair_source();
         S::calm(self);
         for client in 0..self.clients.len() {
             if self.clients[client].state == State::Paused {
@@ -50,11 +51,12 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// Returns whether the world is idle: no timer runs and nothing is in flight.
+    /// Returns whether the world is idle: no timer runs and nothing is in flight. Passwords may still
+    /// expire.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.network.is_quiet()
-            && self.agenda.is_empty()
+            && self.agenda.iter().all(|planned| matches!(planned, Planned::Retire(_)))
             && self.clients.iter().all(|process| process.deadline().is_none())
             && S::next_due(self).is_none()
     }

@@ -46,6 +46,12 @@ impl<S: Servers> World<S> {
         self.checker.expect_once();
     }
 
+    /// Requires, until the first fault, that no hold is lost that its client renews. Passwords that
+    /// change or expire are no fault as long as the source of credentials works.
+    pub const fn expect_kept(&mut self) {
+        self.checker.expect_kept();
+    }
+
     /// Returns the violations found so far.
     #[must_use]
     pub fn violations(&self) -> &[Violation] {
@@ -126,6 +132,7 @@ impl<S: Servers> World<S> {
     pub(super) fn note_fault(&mut self) {
         self.checker.waive_prompt();
         self.checker.waive_once();
+        self.checker.waive_kept();
     }
 
     pub(super) fn check(&mut self) {

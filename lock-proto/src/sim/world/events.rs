@@ -3,6 +3,7 @@
 use alloc::format;
 
 use super::super::check::Rule;
+use super::super::record::Record;
 use super::super::trace::{Lane, Point};
 use super::World;
 use super::process::Input;
@@ -22,6 +23,7 @@ impl<S: Servers> World<S> {
         let order = S::order(self, client, lock, &event);
         self.checker.notified(self.now, client, lock, &event, until, order);
         self.check_extend(client, lock, &event);
+        self.check_kept(client, lock, &event);
         self.record_event(client, lock, &event, until);
         self.check();
         let Some(record) = self.clients[client].records.get_mut(&lock) else { return };
@@ -38,6 +40,15 @@ impl<S: Servers> World<S> {
             }
         }
         S::after_event(self, client, lock, &event);
+    }
+
+    fn check_kept(&mut self, client: usize, lock: LockId, event: &Event) {
+        let renewed = |record: &Record| record.renewed;
+        if let Event::Lost(why) = event
+            && self.clients[client].records.get(&lock).is_some_and(renewed)
+        {
+            self.checker.lost(self.now, client, lock, *why);
+        }
     }
 
     pub(super) fn has_stopped(&mut self, client: usize, unreleased: u32) {

@@ -7,6 +7,7 @@
 mod builder;
 mod calm;
 mod check;
+mod credentials;
 pub(super) mod etcd;
 mod events;
 mod faults;
@@ -33,14 +34,16 @@ use super::rng::Rng;
 use super::trace::{Lane, Point, Recorder};
 use crate::error::Misuse;
 use crate::id::LockId;
-use crate::lock::{Acquire, Credentials, Machine as _, Wait};
+use crate::lock::{Acquire, Machine as _, Wait};
 use crate::time::Instant;
 use check::Prompt;
+use credentials::Logins;
 use handover::Cause;
 use process::{Host, Process};
 use store::{Planned, Servers};
 
 pub use builder::Builder;
+pub use credentials::{Provider, Source};
 pub use etcd::Etcd;
 pub use handover::Handovers;
 pub use handshake::Handshake;
@@ -97,17 +100,11 @@ pub struct World<S: Servers> {
     stale: bool,
     cause: Cause,
     handovers: Handovers,
-    /// What the hosts supply when a client requests credentials.
-    credentials: Option<Credentials>,
+    logins: Logins,
     store: S,
 }
 
 impl<S: Servers> World<S> {
-    /// Sets what all hosts supply from now on when a client requests credentials. Initially nothing.
-    pub fn set_credentials(&mut self, credentials: Option<Credentials>) {
-        self.credentials = credentials;
-    }
-
     /// Client `client` requests a lock.
     pub fn acquire(&mut self, client: usize, want: Acquire) -> LockId {
         self.start(client, &want, "acquire", None, |machine, now| machine.acquire(now, &want))

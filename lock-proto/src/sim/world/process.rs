@@ -38,6 +38,8 @@ pub(crate) enum Input<S: Servers> {
     Handshake(ConnId, u8),
     Received(ConnId, S::Packet),
     Disconnected(ConnId, Fault),
+    /// The source of credentials answers the request of this number.
+    Credentials(ConnId, u64),
     /// The application releases a lock, held or lost.
     Release(LockId),
     Chore(S::Chore),

@@ -85,6 +85,7 @@ impl<S: Servers> World<S> {
             match planned {
                 Planned::Input(client, input) => self.deliver_input(client, input),
                 Planned::Write(write) => S::write_arrives(self, write),
+                Planned::Retire(password) => self.retire(&password),
             }
         } else if let Some(client) = (0..self.clients.len()).find(|client| self.is_client_due(*client)) {
             self.wake_client(client);
@@ -278,6 +279,7 @@ impl<S: Servers> World<S> {
                     self.release(client, lock);
                 }
             }
+            Input::Credentials(conn, number) => self.supply_credentials(client, conn, number),
             Input::Chore(chore) => S::do_chore(self, client, chore),
         }
         self.pump_client(client);
@@ -316,14 +318,6 @@ impl<S: Servers> World<S> {
         let process = &mut self.clients[client];
         let local = process.local(self.now);
         process.machine.handle_disconnected(local, conn, why);
-    }
-
-    pub(super) fn supply_credentials(&mut self, client: usize, conn: ConnId) {
-        let supplied = if self.credentials.is_some() { "supplied" } else { "not available" };
-        self.journal.write(self.now, format_args!("c{client}/{conn} credentials {supplied}"));
-        let process = &mut self.clients[client];
-        let local = process.local(self.now);
-        process.machine.handle_credentials(local, conn, self.credentials.clone());
     }
 
     /// Reports the end of a connection to a machine that already knows of it.

@@ -36,6 +36,10 @@ pub(crate) trait Servers: Store + Sized {
     /// A write in flight to the protected resource.
     type Write: Clone + Debug;
 
+    /// The user for whom hosts obtain credentials.
+    const USER: &str;
+    /// Whether the connections of a client share one login, or log in by themselves.
+    const ONE_LOGIN: bool;
     /// Log names of a server, of a client with a stopped clock, of leftovers after a shutdown, and
     /// of the two directions.
     const NODE: char;
@@ -65,6 +69,9 @@ pub(crate) trait Servers: Store + Sized {
     fn do_chore(w: &mut World<Self>, client: usize, chore: Self::Chore);
     fn write_arrives(w: &mut World<Self>, write: Self::Write);
     fn calm(w: &mut World<Self>);
+    /// Every server accepts a password from now on, or rejects it. Redis keeps the logins of
+    /// connections; on etcd, tokens become invalid with the password.
+    fn accept_password(w: &mut World<Self>, password: &str, on: bool);
 
     /// A client requested this lock.
     fn requested(&mut self, _name: &Arc<[u8]>) {}
@@ -88,6 +95,8 @@ pub(crate) trait Servers: Store + Sized {
 pub(super) enum Planned<S: Servers> {
     Input(usize, Input<S>),
     Write(S::Write),
+    /// Servers stop accepting a password.
+    Retire(String),
 }
 
 pub(super) fn label<P: Payload>(packet: &Packet<P>, direction: Direction) -> String {

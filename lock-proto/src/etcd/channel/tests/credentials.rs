@@ -144,3 +144,78 @@ fn expired_token_is_replaced_with_password_that_is_still_valid() {
         call_with(&mut rig, "t2");
     }
 }
+
+const WRONG: &str = "etcdserver: authentication failed, invalid user ID or password";
+
+/// The reply to a call with a token that is no longer valid.
+fn reject_token(rig: &mut Rig, token: &str) {
+    let rpc = call_with(rig, token);
+    rig.fail(rpc, Code::Unauthenticated, "etcdserver: invalid auth token");
+}
+
+/// Regression: `etcd-credentials` seeds 14, 45, 60 and 76. A renewal was rejected, and when the
+/// earlier token expired, the same password was sent again.
+#[test]
+fn rejected_password_is_not_sent_again_when_token_expires() {
+    // N19
+    let (mut rig, conn) = up();
+    pass(&mut rig, 8 * SECOND);
+    requested(&mut rig, conn);
+    supply(&mut rig, conn, Some(Credentials::new("cached")));
+    let rpc = login(&mut rig, "cached");
+    rig.fail(rpc, Code::InvalidArgument, WRONG);
+    rig.send(grant(2));
+    reject_token(&mut rig, "t1");
+    assert!(requested(&mut rig, conn).rejected.is_some());
+    supply(&mut rig, conn, Some(Credentials::new("p2")));
+    let rpc = login(&mut rig, "p2");
+    rig.answer(rpc, token("t2"));
+    call_with(&mut rig, "t2");
+}
+
+/// A change of the password makes the tokens of its user invalid on etcd.
+#[test]
+fn password_that_has_changed_is_requested_before_anything_is_refused() {
+    // N19
+    let (mut rig, conn) = up();
+    let call = rig.send(grant(2));
+    reject_token(&mut rig, "t1");
+    let rpc = login(&mut rig, "p1");
+    rig.fail(rpc, Code::InvalidArgument, WRONG);
+    assert!(requested(&mut rig, conn).rejected.is_some());
+    supply(&mut rig, conn, Some(Credentials::new("p2")));
+    let rpc = login(&mut rig, "p2");
+    rig.answer(rpc, token("t2"));
+    let rpc = call_with(&mut rig, "t2");
+    rig.answer(rpc, granted(2));
+    assert_eq!(rig.notifications(), [ChannelOutput::Reply { call, reply: LEASE }]);
+    // If the host does not know the new one, the refusal is final.
+    let call = rig.send(grant(3));
+    reject_token(&mut rig, "t2");
+    let rpc = login(&mut rig, "p2");
+    rig.fail(rpc, Code::InvalidArgument, WRONG);
+    requested(&mut rig, conn);
+    supply(&mut rig, conn, Some(Credentials::new("p2")));
+    let rpc = login(&mut rig, "p2");
+    rig.fail(rpc, Code::InvalidArgument, WRONG);
+    let outputs = rig.notifications();
+    let refused = |output: &ChannelOutput| matches!(output, ChannelOutput::Reply { call: id, reply: Reply::Refused(_) } if *id == call);
+    assert!(outputs.iter().any(refused), "{outputs:?}");
+    assert!(!rig.channel.is_up());
+}
+
+/// Regression: `etcd-credentials` seed 257. A source that supplied its last password until the end
+/// of its validity cost a connection each time, and with it a hold.
+#[test]
+fn reply_to_login_may_come_after_credentials_have_expired() {
+    // N19
+    let (mut rig, conn) = up();
+    pass(&mut rig, 8 * SECOND);
+    requested(&mut rig, conn);
+    supply(&mut rig, conn, Some(Credentials::new("p2").valid_for(Duration::from_millis(1))));
+    let rpc = login(&mut rig, "p2");
+    pass(&mut rig, Duration::from_millis(2));
+    assert_eq!(rig.channel.current(), Some(conn));
+    rig.answer(rpc, token("t2"));
+    assert!(rig.channel.is_up());
+}

@@ -176,3 +176,47 @@ fn login_of_settings_is_not_sent_if_host_supplies_it() {
     supply(&mut rig, conn, Some(Credentials::new("token")));
     assert_eq!(auth(&mut rig, conn), [["AUTH", "app", "token"]]);
 }
+
+/// Regression: `redis-credentials` seed 0. Each reply to a login counted as use, so a client without
+/// locks never closed its connection.
+#[test]
+fn new_logins_do_not_keep_idle_connection_in_use() {
+    // N19, P7
+    let (mut rig, conn) = up();
+    rig.pipe.config.idle_check = Some(Duration::from_secs(20));
+    for login in ["t2", "t3"] {
+        rig.pass(Duration::from_secs(8));
+        requested(&mut rig, conn);
+        supply(&mut rig, conn, Some(Credentials::new(login).valid_for(Duration::from_secs(10))));
+        rig.written(conn);
+        rig.receive(conn, b"+OK\r\n");
+        assert_eq!(rig.outputs(), []);
+    }
+    rig.pass(Duration::from_secs(4));
+    assert_eq!(rig.outputs(), [PipeOutput::Idle(Duration::from_secs(20))]);
+}
+
+#[test]
+fn login_that_socket_does_not_take_before_it_expires_ends_connection() {
+    // N19
+    let (mut rig, conn) = up();
+    rig.pass(Duration::from_secs(8));
+    requested(&mut rig, conn);
+    supply(&mut rig, conn, Some(Credentials::new("t2").valid_for(100 * MS)));
+    assert!(rig.pipe.outgoing(conn).ends_with(b"t2\r\n"));
+    // The last byte is still here.
+    let len = rig.pipe.outgoing(conn).len();
+    rig.pipe.consume(conn, len - 1);
+    rig.pass(100 * MS);
+    let outputs = rig.outputs();
+    assert!(outputs.contains(&PipeOutput::Disconnect(conn)), "{outputs:?}");
+    assert_eq!(rig.pipe.outgoing(conn), b"");
+    // Once it has left, the reply may come later.
+    let (mut rig, conn) = up();
+    rig.pass(Duration::from_secs(8));
+    requested(&mut rig, conn);
+    supply(&mut rig, conn, Some(Credentials::new("t2").valid_for(100 * MS)));
+    rig.written(conn);
+    rig.pass(100 * MS);
+    assert!(rig.pipe.is_up());
+}

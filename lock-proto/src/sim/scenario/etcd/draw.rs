@@ -5,7 +5,7 @@ use core::ops::Range;
 use core::time::Duration;
 
 use super::super::tls::{self, Tls};
-use super::super::{Action, Draft, Pace, Setup, Step, Store};
+use super::super::{Action, Draft, Pace, Setup, Step, Store, credentials};
 use super::{EtcdAction, EtcdStore};
 use crate::lock::{Renew, Wait};
 use crate::sim::chance::Chance;
@@ -57,6 +57,9 @@ pub(super) enum Kind {
     RevokeLease,
     /// For a while connections to a member fail because of TLS.
     Handshake,
+    /// For a while the source of credentials does not work.
+    Source,
+    ChangePasswords,
 }
 
 pub(super) struct Mix {
@@ -76,6 +79,8 @@ pub(super) struct Mix {
     pub(super) service: u64,
     pub(super) fast: bool,
     pub(super) tls: Tls,
+    /// Clients obtain credentials.
+    pub(super) credentials: bool,
 }
 
 const RECHECK: Duration = Duration::from_secs(30);
@@ -91,6 +96,7 @@ pub(super) const PLAIN: Mix = Mix {
     service: 0,
     fast: false,
     tls: Tls::Never,
+    credentials: false,
 };
 
 struct Drawing<'a> {
@@ -140,6 +146,7 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
         latency,
         service: Duration::ZERO,
         stale: mix.stale,
+        credentials: mix.credentials.then(|| credentials::provider(chance, Duration::from_millis(100))),
         tls: (mix.tls == Tls::Always).then(|| 1 + u8::from(chance.one_in(2))),
         clients: (0..clients).map(|_| pace(chance)).collect(),
         nodes: (0..members).map(|_| Pace::default()).collect(),
@@ -441,6 +448,14 @@ impl Drawing<'_> {
                 let span = self.fault_duration();
                 let pairs = (self.clients, self.members);
                 tls::add_failure(self.chance, pairs, self.tls, &mut self.steps, (self.at, span));
+            }
+            Kind::Source => {
+                let span = self.fault_duration();
+                credentials::add_failure(self.chance, &mut self.steps, (self.at, span));
+            }
+            Kind::ChangePasswords => {
+                let change = credentials::change(self.chance);
+                self.push(now, change);
             }
             Kind::ExpireTokens => self.etcd(now, EtcdAction::ExpireTokens),
             Kind::DeleteKey => {

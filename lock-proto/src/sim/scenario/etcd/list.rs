@@ -217,6 +217,33 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
             draft(chance, &Mix { kinds, tls: Tls::Always, ..PLAIN })
         },
     ),
+    within_bounds(
+        "etcd-credentials",
+        "credentials expire and passwords change; their source is slow, fails or is silent, and tokens expire",
+        |chance| {
+            use Kind::{
+                Burst, Campaign, ChangePasswords, CutAll, ExpireTokens, KillMember, Observe, PauseClient, Reset, Source,
+            };
+            // In half of the runs nothing fails but logins.
+            let kinds: &[(Kind, u64)] = if chance.one_in(2) {
+                &[(ChangePasswords, 10), (Burst, 4), (Campaign, 3), (Observe, 2)]
+            } else {
+                &[
+                    (ChangePasswords, 8),
+                    (Source, 8),
+                    (ExpireTokens, 4),
+                    (Reset, 4),
+                    (Burst, 4),
+                    (KillMember, 2),
+                    (PauseClient, 2),
+                    (CutAll, 1),
+                    (Campaign, 3),
+                    (Observe, 2),
+                ]
+            };
+            draft(chance, &Mix { kinds, login: true, credentials: true, ..PLAIN })
+        },
+    ),
     within_bounds("etcd-everything", "all faults within the bounds", |chance| {
         use Kind::{
             Burst, Campaign, Cancel, CancelWatches, ChangeLeader, Compact, Cut, CutAll, EndStreams, ExpireTokens,

@@ -117,7 +117,7 @@ fn build(plan: &Plan, store: &EtcdStore) -> Builder {
     for (i, pace) in setup.clients.iter().enumerate() {
         builder = builder.clock(i, pace.offset, pace.drift_ppm);
     }
-    let token_ttl = store.token_ttl;
+    let (token_ttl, obtains) = (store.token_ttl, setup.credentials.is_some());
     builder = builder.cluster(move |cluster| match token_ttl {
         Some(ttl) => cluster.user(User::new("app", "sesame").read_write("")).token_ttl(ttl),
         None => cluster,
@@ -131,6 +131,9 @@ fn build(plan: &Plan, store: &EtcdStore) -> Builder {
             .watch_quiet(store.watch_quiet)
             .recheck(store.recheck);
         let config = if let Some(after) = store.watch_own_after { config.watch_own_after(after) } else { config };
+        if obtains {
+            return config.request_credentials(true);
+        }
         if store.token_ttl.is_some() { config.user("app", "sesame") } else { config }
     })
 }
@@ -138,10 +141,16 @@ fn build(plan: &Plan, store: &EtcdStore) -> Builder {
 impl<C: EtcdClient> Runner<C> {
     fn run_phases(&mut self, plan: &Plan) {
         if let (Bounds::Within, Store::Etcd(store)) = (plan.scenario.bounds, &plan.setup.store) {
-            self.w.expect_once();
-            let most = (store.request_timeout / 4).saturating_sub(store.late);
-            let trips = TRIPS + u32::from(plan.setup.tls.unwrap_or(0));
-            self.w.expect_prompt(trips, store.late * TRIPS + LATE_WATCH, most);
+            if let Some(provider) = &plan.setup.credentials {
+                // A watch that is denied for its token ends the others on its stream, so work is repeated.
+                self.w.set_provider(provider.clone());
+                self.w.expect_kept();
+            } else {
+                self.w.expect_once();
+                let most = (store.request_timeout / 4).saturating_sub(store.late);
+                let trips = TRIPS + u32::from(plan.setup.tls.unwrap_or(0));
+                self.w.expect_prompt(trips, store.late * TRIPS + LATE_WATCH, most);
+            }
         }
         for step in &plan.steps {
             let at = Instant::ZERO + step.at;
@@ -228,6 +237,8 @@ impl<C: EtcdClient> Runner<C> {
                 self.w.slow(*client, *node, *direction, latency.clone())
             }
             Action::Stall { client, node, direction, span } => self.w.stall(*client, *node, *direction, *span),
+            Action::Source(source) => self.w.set_source(*source),
+            Action::ChangePasswords(keep) => self.w.change_passwords(*keep),
             Action::Handshake { client, node, handshake } => self.w.set_handshake(*client, *node, *handshake),
             Action::Redis(_) => {}
             Action::Etcd(action) => self.act_on_etcd(action),

@@ -87,3 +87,23 @@ fn hand_overs_come_from_watches() {
     std::println!("woken, polled, other: {sum:?}");
     assert!(sum.0 > 500 && sum.1 * 20 < sum.0, "{sum:?}");
 }
+
+/// Regression: a password that a server had rejected was sent again when the token of the earlier
+/// one expired.
+#[test]
+fn rejected_credentials_are_not_sent_again() {
+    // N19, S11
+    for seed in [14, 45, 60, 76] {
+        let outcome = Plan::from_seed(Scenario::named("etcd-credentials").unwrap(), seed).run();
+        assert!(outcome.violations.is_empty(), "{outcome}");
+    }
+}
+
+/// Regression: a login was given up when its password expired before the reply, and the connection
+/// with it.
+#[test]
+fn late_reply_to_login_costs_no_connection() {
+    // N19, S11
+    let outcome = Plan::from_seed(Scenario::named("etcd-credentials").unwrap(), 257).run();
+    assert!(outcome.violations.is_empty(), "{outcome}");
+}

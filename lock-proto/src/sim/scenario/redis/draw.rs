@@ -14,7 +14,7 @@ use crate::sim::check::Rule;
 use crate::sim::direction::Direction;
 use crate::sim::redis::Condition;
 use crate::sim::scenario::tls::{self, Tls};
-use crate::sim::scenario::{Action, Draft, Pace, Setup, Step, Store};
+use crate::sim::scenario::{Action, Draft, Pace, Setup, Step, Store, credentials};
 
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 const CONDITIONS: [Condition; 4] =
@@ -74,6 +74,9 @@ pub(super) enum Kind {
     ForgetAndStep,
     /// For a while connections to a node fail because of TLS.
     Handshake,
+    /// For a while the source of credentials does not work.
+    Source,
+    ChangePasswords,
 }
 
 #[derive(Clone, Debug)]
@@ -95,6 +98,8 @@ pub(super) struct Recipe {
     /// Maximum service time of nodes in µs, used in some runs.
     pub(super) service: u64,
     pub(super) tls: Tls,
+    /// Clients obtain credentials.
+    pub(super) credentials: bool,
     /// Waiters always use wake-ups.
     pub(super) notify: bool,
     /// Maximum rate of each kind.
@@ -123,6 +128,7 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
         gather,
         login: recipe.login,
         preconnect: recipe.preconnect,
+        login_limit: None,
     };
     let mut excused = Vec::new();
     if !store.fencing || nodes > 1 {
@@ -132,16 +138,24 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
     let gap = chance.pick(&[120, 30, 400, 1_000]);
     let count = 20 + chance.below(100);
     let rates: Vec<(Kind, u64)> = recipe.rates.iter().map(|(kind, most)| (*kind, chance.below(most + 1))).collect();
-    let setup = Setup {
+    let mut setup = Setup {
         seed: chance.next(),
         latency,
         service: Duration::ZERO,
         stale: recipe.stale,
+        credentials: None,
         tls: (recipe.tls == Tls::Always).then(|| 1 + u8::from(chance.one_in(2))),
         clients: (0..clients).map(|_| pace(chance, recipe.drift, 100_000)).collect(),
         nodes: (0..nodes).map(|_| pace(chance, recipe.drift, 1)).collect(),
         store: Store::Redis(store),
     };
+    if recipe.credentials {
+        let provider = credentials::provider(chance, ttl / 16);
+        if let Store::Redis(store) = &mut setup.store {
+            store.login_limit = credentials::login_limit(chance, &provider);
+        }
+        setup.credentials = Some(provider);
+    }
     let mut drawing = Drawing {
         chance,
         setup,
@@ -367,6 +381,14 @@ impl Drawing<'_> {
                 let span = self.span();
                 let pairs = (self.setup.clients.len(), self.setup.nodes.len());
                 tls::add_failure(self.chance, pairs, self.setup.tls, &mut self.steps, (self.at, span));
+            }
+            Kind::Source => {
+                let span = self.span();
+                credentials::add_failure(self.chance, &mut self.steps, (self.at, span));
+            }
+            Kind::ChangePasswords => {
+                let change = credentials::change(self.chance);
+                self.push(none, change);
             }
             Kind::Jump | Kind::JumpForward => {
                 let node = self.node();

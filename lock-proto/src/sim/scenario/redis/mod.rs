@@ -37,6 +37,8 @@ pub struct RedisStore {
     pub login: bool,
     /// Whether every client connects to every node before the first step.
     pub preconnect: bool,
+    /// How long after its last login a node closes a connection.
+    pub login_limit: Option<Duration>,
 }
 
 /// Time for the clients to connect.
@@ -155,6 +157,7 @@ const QUIET: Recipe = Recipe {
     stale: false,
     service: 0,
     tls: Tls::Never,
+    credentials: false,
     notify: false,
     rates: &[],
 };
@@ -425,6 +428,38 @@ pub(super) const TLS_QUORUM: Scenario =
     within_bounds("redis-tls-quorum", "certificates break for a while, at one node of a quorum or all", |chance| {
         draw::draw(chance, &Recipe { nodes: &[3, 5], rates: TLS_RATES, tls: Tls::Always, ..QUIET })
     });
+
+/// In half of the runs nothing fails but logins.
+fn draw_credentials(chance: &mut super::Chance, nodes: &'static [usize]) -> super::Draft {
+    let rates: &[(Kind, u64)] = if chance.one_in(2) {
+        &[(Kind::ChangePasswords, 8), (Kind::LockAction, 2)]
+    } else {
+        &[
+            (Kind::ChangePasswords, 6),
+            (Kind::Source, 6),
+            (Kind::LockAction, 2),
+            (Kind::Reset, 4),
+            (Kind::LogOut, 2),
+            (Kind::Pause, 1),
+            (Kind::Crash, 1),
+            (Kind::StopNode, 1),
+            (Kind::OneDirection, 1),
+        ]
+    };
+    draw::draw(chance, &Recipe { nodes, rates, credentials: true, ..QUIET })
+}
+
+pub(super) const CREDENTIALS: Scenario = within_bounds(
+    "redis-credentials",
+    "credentials expire and passwords change; their source is slow, fails or is silent, and connections break",
+    |chance| draw_credentials(chance, &[1]),
+);
+
+pub(super) const CREDENTIALS_QUORUM: Scenario = within_bounds(
+    "redis-credentials-quorum",
+    "credentials for the nodes of a quorum expire and change; their source is slow, fails or is silent",
+    |chance| draw_credentials(chance, &[3, 5]),
+);
 
 /// All faults within the bounds.
 const EVERY_RATE: &[(Kind, u64)] = &[

@@ -28,6 +28,8 @@ const TRIPS: u32 = 8;
 const QUORUM_TRIPS: u32 = 16;
 /// Extra time for jitter after the expiry of a key, and to gather notifications from several nodes.
 const SPREAD: Duration = Duration::from_millis(16);
+/// Longest pause before a connection is opened again that was closed repeatedly, a second apart.
+const RECONNECT: Duration = Duration::from_millis(125);
 /// Number of TTLs after the end of the faults until every waiter must be served.
 const SERVED: u32 = 20;
 /// Additional time for backoff and quarantine.
@@ -88,6 +90,7 @@ fn run_clients<C: RedisClient>(
 
 fn build(plan: &Plan, store: &RedisStore) -> Builder {
     let (setup, settings) = (&plan.setup, store.clone());
+    let obtains = setup.credentials.is_some();
     let change = move |config: Config| {
         let (turn, pause) = settings.turn;
         let config = config.poll(settings.poll).wake(settings.wake).fencing(settings.fencing);
@@ -96,6 +99,7 @@ fn build(plan: &Plan, store: &RedisStore) -> Builder {
             .handover_window(turn)
             .handover_pause(pause)
             .quarantine(settings.ttl)
+            .request_credentials(obtains)
             .round_timeout(settings.round)
     };
     let mut builder = World::redis(setup.nodes.len())
@@ -112,6 +116,10 @@ fn build(plan: &Plan, store: &RedisStore) -> Builder {
     }
     for (i, pace) in setup.nodes.iter().enumerate() {
         builder = builder.node(i, |config| config.drift_ppm(pace.drift_ppm));
+        if obtains {
+            // A password that the source does not supply.
+            builder = builder.node(i, |config| config.password(PASSWORD).login_limit(store.login_limit));
+        }
         if store.login {
             builder = builder.node(i, |config| config.password(PASSWORD));
             builder = builder.endpoint(i, |at| at.login.password = Some(Secret::new(PASSWORD)));
@@ -132,8 +140,18 @@ impl<C: RedisClient> Runner<C> {
         let ttl = store.ttl;
         if plan.scenario.bounds == Bounds::Within {
             self.world.expect_once();
+            if let Some(provider) = &plan.setup.credentials {
+                self.world.set_provider(provider.clone());
+                // A hold with the shortest TTL outlives a connection that the server closes: the pause, a few
+                // round trips, and the credentials.
+                let reconnected = plan.setup.latency.end * 10 + provider.delay.end + RECONNECT;
+                if reconnected < ttl / 3 {
+                    self.world.expect_kept();
+                }
+            }
             // On a quorum, the first round would end before its connections are up.
-            if store.wake == Wake::Notify && (plan.setup.nodes.len() == 1 || store.preconnect) {
+            let quick = store.wake == Wake::Notify && plan.setup.credentials.is_none();
+            if quick && (plan.setup.nodes.len() == 1 || store.preconnect) {
                 let trips = if plan.setup.nodes.len() == 1 { TRIPS } else { QUORUM_TRIPS };
                 // A handshake for requests, and one for signals.
                 let trips = trips + 2 * u32::from(plan.setup.tls.unwrap_or(0));
@@ -205,6 +223,8 @@ impl<C: RedisClient> Runner<C> {
             Action::Reset { client, node } => w.drop_connections(*client, *node),
             Action::Slow { client, node, direction, latency } => w.slow(*client, *node, *direction, latency.clone()),
             Action::Stall { client, node, direction, span } => w.stall(*client, *node, *direction, *span),
+            Action::Source(source) => w.set_source(*source),
+            Action::ChangePasswords(keep) => w.change_passwords(*keep),
             Action::Handshake { client, node, handshake } => w.set_handshake(*client, *node, *handshake),
             Action::Etcd(_) => {}
             Action::Redis(RedisAction::Condition { node, condition, on }) => w.set_condition(*node, *condition, *on),

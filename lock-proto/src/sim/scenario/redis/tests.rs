@@ -134,6 +134,14 @@ fn cancel_before_wait_begins_is_not_lost() {
     }
 }
 
+/// Regression: clients without locks never closed connections whose credentials they renewed.
+#[test]
+fn idle_connection_is_closed_although_its_credentials_are_renewed() {
+    // N19, P7, S11
+    let outcome = Plan::from_seed(Scenario::named("redis-credentials").unwrap(), 0).run();
+    assert!(outcome.violations.is_empty(), "{outcome}");
+}
+
 /// On a calm network, hand-overs between processes are caused by wake-ups, not by polls.
 #[test]
 fn hand_overs_come_from_wakes() {

@@ -15,6 +15,7 @@ mod resource;
 mod tap;
 mod wire;
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::sync::Arc;
@@ -97,6 +98,8 @@ pub struct Etcd<C = Client> {
     /// Calls and streams by the world's own numbers.
     rpcs: BTreeMap<u64, RpcId>,
     streams: BTreeMap<u64, StreamId>,
+    /// The passwords of unanswered logins.
+    logins: BTreeMap<u64, Box<str>>,
     number: u64,
     queue_log: QueueLog,
     recorded: i64,
@@ -147,6 +150,8 @@ impl<C: EtcdClient> Servers for Etcd<C> {
     type Chore = WriteAgain;
     type Write = Write;
 
+    const USER: &str = "app";
+    const ONE_LOGIN: bool = true;
     const NODE: char = 'm';
     const SUSPENDED: &str = "suspended";
     const LEFT: &str = "may be left";
@@ -184,6 +189,7 @@ impl<C: EtcdClient> Servers for Etcd<C> {
             hung_up: BTreeSet::new(),
             rpcs: BTreeMap::new(),
             streams: BTreeMap::new(),
+            logins: BTreeMap::new(),
             number: 0,
             queue_log: QueueLog::default(),
             resource: Resource::default(),
@@ -234,6 +240,11 @@ impl<C: EtcdClient> Servers for Etcd<C> {
 
     fn calm(w: &mut World<C>) {
         w.calm_members();
+    }
+
+    fn accept_password(w: &mut World<C>, password: &str, on: bool) {
+        w.store.cluster.set_password(w.now, Self::USER, password, on);
+        w.pump_cluster();
     }
 
     fn silence(w: &World<C>, client: usize) -> Duration {

@@ -248,6 +248,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
             self.wake_client(client);
         }
         self.note_received(client, &wire, &deleted);
+        self.note_login_reply(client, &wire);
         let process = &mut self.clients[client];
         let local = process.local(self.now);
         match wire {
@@ -276,6 +277,19 @@ impl<C: EtcdClient> World<Etcd<C>> {
         if !deleted.is_empty() {
             let read_keys = self.pump_calls(client);
             self.check_woken(client, &deleted, &read_keys);
+        }
+    }
+
+    fn note_login_reply(&mut self, client: usize, wire: &Wire) {
+        let Wire::Reply { rpc: number, reply } = wire else { return };
+        let Some(password) = self.store.logins.remove(number) else { return };
+        let Some(conn) = self.store.rpcs.get(number).map(|rpc| rpc.conn()) else { return };
+        match reply {
+            Ok(_) => self.login_answered(client, conn, &password, true),
+            Err(status) if status.message.contains("authentication failed") => {
+                self.login_answered(client, conn, &password, false);
+            }
+            Err(_) => {}
         }
     }
 
@@ -339,7 +353,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     fn carry_out(&mut self, client: usize, output: Output) {
         match output {
             Output::Connect { node, conn, .. } => self.connect(client, node, conn),
-            Output::Credentials { conn, .. } => self.supply_credentials(client, conn),
+            Output::Credentials { conn, request } => self.request_credentials(client, conn, &request),
             Output::Disconnect { conn } => self.disconnect(client, conn),
             Output::Call { rpc, request, token } => {
                 self.journal.fingerprint.call(self.now, client, rpc.conn(), &request);
@@ -347,6 +361,10 @@ impl<C: EtcdClient> World<Etcd<C>> {
                 let number = self.next_number();
                 self.store.rpcs.insert(number, rpc);
                 self.note_call(client, rpc.conn(), number, &request);
+                if let Rpc::Authenticate(login) = &request {
+                    self.store.logins.insert(number, login.password.as_str().into());
+                    self.login_sent(client, rpc.conn(), &login.password);
+                }
                 self.send_wire(client, rpc.conn(), Wire::Call { rpc: number, token: reveal(token.as_ref()), request });
             }
             Output::Open { stream, token } => {
@@ -385,7 +403,9 @@ impl<C: EtcdClient> World<Etcd<C>> {
     }
 
     fn send_wire(&mut self, client: usize, conn: ConnId, wire: Wire) {
-        self.clients[client].own.sent += 1;
+        // How often clients log in depends on the validity of their credentials.
+        let renews = self.logins.is_on() && matches!(wire, Wire::Call { request: Rpc::Authenticate(_), .. });
+        self.clients[client].own.sent += u64::from(!renews);
         self.checker.count_request(self.now, client, conn.node().index());
         let Some(id) = self.network.find(client, conn) else {
             return self.halt(format!("client {client} sends {wire} on {conn}, which is not open"));

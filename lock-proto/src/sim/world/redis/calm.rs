@@ -25,6 +25,8 @@ impl<C: RedisClient> World<Redis<C>> {
                 State::Paused => self.resume_node(node),
                 State::Down => self.restart_node(node, true),
             }
+            // Idle clients connect again, and never come to rest.
+            self.store.nodes[node].node.set_login_limit(self.now, None);
             for condition in CONDITIONS {
                 self.change_condition(node, condition, false);
             }

@@ -96,6 +96,8 @@ impl<C: RedisClient> Servers for Redis<C> {
     type Chore = Chore;
     type Write = Write;
 
+    const USER: &str = "default";
+    const ONE_LOGIN: bool = false;
     const NODE: char = 'n';
     const SUSPENDED: &str = "suspended with its clock";
     const LEFT: &str = "not released";
@@ -178,6 +180,12 @@ impl<C: RedisClient> Servers for Redis<C> {
     fn requested(&mut self, name: &Arc<[u8]>) {
         if !self.names.contains(name) {
             self.names.insert(name.clone());
+        }
+    }
+
+    fn accept_password(w: &mut World<C>, password: &str, on: bool) {
+        for server in &mut w.store.nodes {
+            server.node.set_password(w.now, Self::USER, password, on);
         }
     }
 

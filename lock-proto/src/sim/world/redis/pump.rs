@@ -1,6 +1,7 @@
 //! The hosts of nodes and of a client's machine: bytes.
 
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::time::Duration;
@@ -299,7 +300,7 @@ impl<C: RedisClient> World<Redis<C>> {
             let bytes = bytes.to_vec();
             machine.consume(conn, bytes.len());
             self.checker.count_request(self.now, client, conn.node().index());
-            self.note_requests(client, id, conn.node().index(), &bytes);
+            self.note_requests(client, id, conn, &bytes);
             self.journal.fingerprint.sent(self.now, client, conn, &bytes);
             self.send_bytes(id, Direction::ToNode, bytes);
             moved = true;
@@ -307,10 +308,16 @@ impl<C: RedisClient> World<Redis<C>> {
         moved
     }
 
-    fn note_requests(&mut self, client: usize, id: u64, node: usize, bytes: &[u8]) {
-        if !self.checker.checks_requests() {
+    fn watches_requests(&self) -> bool {
+        self.checker.checks_requests() || self.logins.is_on()
+    }
+
+    fn note_requests(&mut self, client: usize, id: u64, conn: ConnId, bytes: &[u8]) {
+        if !self.watches_requests() {
             return;
         }
+        let node = conn.node().index();
+        let mut logins = Vec::new();
         let process = &mut self.clients[client];
         for (number, request) in process.own.taps.entry(id).or_default().sent(bytes) {
             match request {
@@ -325,20 +332,26 @@ impl<C: RedisClient> World<Redis<C>> {
                     }
                 }
                 Request::Work(kind, words) => self.checker.request_sent(self.now, client, id, number, kind, words),
+                Request::Login(password) => logins.push(password),
                 Request::Wait | Request::Other => {}
             }
+        }
+        for password in logins {
+            self.login_sent(client, conn, &String::from_utf8_lossy(&password));
         }
     }
 
     pub(super) fn note_received(&mut self, client: usize, conn: ConnId, bytes: &[u8]) {
-        if !self.checker.checks_requests() {
+        if !self.watches_requests() {
             return;
         }
         let Some(id) = self.network.find(client, conn) else { return };
         let process = &mut self.clients[client];
         let Some(tap) = process.own.taps.get_mut(&id) else { return };
+        let mut logins = Vec::new();
         for response in tap.received(bytes) {
             match response {
+                Response::Login(password, accepted) => logins.push((password, accepted)),
                 Response::Reply(number) => self.checker.reply_received(id, number),
                 Response::Signal(list) => {
                     let name = self.store.names.iter().find(|name| Key::new(b"", name).signal() == list);
@@ -346,12 +359,15 @@ impl<C: RedisClient> World<Redis<C>> {
                 }
             }
         }
+        for (password, accepted) in logins {
+            self.login_answered(client, conn, &String::from_utf8_lossy(&password), accepted);
+        }
     }
 
     fn carry_out(&mut self, client: usize, output: Output) {
         match output {
             Output::Connect { node, conn, .. } => self.connect(client, node, conn),
-            Output::Credentials { conn, .. } => self.supply_credentials(client, conn),
+            Output::Credentials { conn, request } => self.request_credentials(client, conn, &request),
             Output::Disconnect { conn } => self.disconnect(client, conn),
             Output::Event { lock, event } => self.deliver_event(client, lock, event),
             Output::Stopped { unreleased } => self.has_stopped(client, unreleased),

@@ -29,6 +29,8 @@ pub(super) enum Request {
     /// Equal to any other request of this kind with the same arguments.
     Work(&'static str, Vec<u8>),
     Wait,
+    /// A login with this password.
+    Login(Vec<u8>),
     Other,
 }
 
@@ -36,6 +38,8 @@ pub(super) enum Request {
 pub(super) enum Response {
     /// The reply to the request with this number.
     Reply(u64),
+    /// The reply to a login with this password: accepted or not.
+    Login(Vec<u8>, bool),
     /// A list element from this wake-up list.
     Signal(Vec<u8>),
 }
@@ -72,6 +76,9 @@ impl Tap {
             let number = self.number + 1 - self.pending.len() as u64;
             match self.pending.pop_front() {
                 Some(Request::Wait) => found.extend(list(reply).map(Response::Signal)),
+                Some(Request::Login(password)) => {
+                    found.push(Response::Login(password, !reply.starts_with(b"-WRONGPASS")))
+                }
                 Some(Request::Take { .. } | Request::Work(..) | Request::Other) => found.push(Response::Reply(number)),
                 None => {}
             }
@@ -102,6 +109,9 @@ fn classify(args: &[&[u8]]) -> Request {
         [b"EVAL" | b"EVALSHA", code, rest @ ..] => {
             let known = script::ALL.iter().find(|script| is(script, code));
             known.map_or(Request::Other, |script| Request::Work(script.name, rest.join(&b' ')))
+        }
+        [b"AUTH", password] | [b"AUTH", _, password] | [b"HELLO", _, b"AUTH", _, password, ..] => {
+            Request::Login(password.to_vec())
         }
         _ => Request::Other,
     }
