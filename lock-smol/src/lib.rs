@@ -56,6 +56,9 @@
 //! `lock-proto` documents the guarantees of a lock on one node, on a replicated node and on a
 //! quorum, and what fencing adds.
 //!
+//! The client connects with its first request. [`Client::ping`] connects at once, and reports a wrong
+//! password or an unreachable server.
+//!
 //! # etcd
 //!
 //! `connect("etcd://user:password@host1:2379,host2:2379")` returns the same client with the

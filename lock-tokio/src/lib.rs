@@ -53,6 +53,9 @@
 //! every runtime and may be used and dropped on any thread. If the runtime ends first, holders are
 //! notified that their lock is lost.
 //!
+//! The client connects with its first request. [`Client::ping`] connects at once, and reports a wrong
+//! password or an unreachable server.
+//!
 //! `lock-proto` documents the guarantees of a lock on one node, on a replicated node and on a
 //! quorum, and what fencing adds.
 //!

@@ -118,7 +118,11 @@ mod tests {
     fn sent(locks: &mut Locks) -> Vec<CallId> {
         let next = || match locks.poll_output()? {
             LocksOutput::Send { call, request: Request::Extend { number: 0, fence_block: 0, .. } } => Some(call),
-            other => panic!("{other:?}"),
+            other @ (LocksOutput::Send { .. }
+            | LocksOutput::Event { .. }
+            | LocksOutput::Listen { .. }
+            | LocksOutput::Unlisten { .. }
+            | LocksOutput::Stopped { .. }) => panic!("{other:?}"),
         };
         core::iter::from_fn(next).collect()
     }
