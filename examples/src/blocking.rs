@@ -3,7 +3,7 @@
 //! Shows how to embed [`redis::Client`]. A mutex guards the machine. A thread with an input (a
 //! socket reader, the timer, the application) locks it, passes the input to the machine and carries
 //! out the outputs. Each connection has a reader and a writer thread, so a stalled socket blocks
-//! nothing else.
+//! nothing else. Servers may speak TLS: `rediss://host?ca=…&cert=…&key=…`.
 //!
 //! ```no_run
 //! use lock_examples::blocking::Client;
@@ -18,7 +18,10 @@
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
 
+mod certificates;
 mod socket;
+#[cfg(test)]
+mod tests;
 
 use core::fmt;
 use core::time::Duration;
@@ -28,11 +31,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use lock_proto::driver::BootClock;
+use lock_proto::driver::{BootClock, ConnectError};
 use lock_proto::redis::{self, Acquire, Config, Event, Failure, Grant, Loss, Output, Release};
-use lock_proto::{ClientId, ConfigError, ConnId, Credentials, CredentialsRequest, Instant, LockId, Misuse};
+use lock_proto::{ClientId, ConnId, Credentials, CredentialsRequest, Fault, Instant, LockId, Misuse};
 
-use socket::Socket;
+use certificates::Certificates;
+use socket::{Reader, Socket};
 
 /// The longest sleep: timers may stop while the computer is suspended.
 // T4
@@ -46,6 +50,7 @@ pub struct Client {
 
 struct Shared {
     clock: BootClock,
+    certificates: Certificates,
     state: Mutex<State>,
     /// Notified after each change of the outputs, events or bytes to send.
     changed: Condvar,
@@ -53,7 +58,7 @@ struct Shared {
 
 struct State {
     machine: redis::Client,
-    /// The connections that the machine requested; `None` until the socket is open.
+    /// The connections that the machine requested; `None` until there is a socket.
     sockets: BTreeMap<ConnId, Option<Arc<Socket>>>,
     /// Unread events of each acquisition.
     events: BTreeMap<LockId, VecDeque<Event>>,
@@ -76,23 +81,25 @@ pub enum LockError {
 impl Client {
     /// Creates a client for these nodes. It connects in the background.
     ///
+    /// TLS and logins are as the URLs say, password files included. What
+    /// [`Settings`](lock_proto::driver::Settings) adds in code is not supported: a source of
+    /// credentials, a rustls configuration, and the permission for `#insecure`, which is an error.
+    ///
     /// # Errors
     ///
-    /// Names the first setting that is out of range.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the system has no entropy for a unique client ID.
-    pub fn start(config: Config) -> Result<Self, ConfigError> {
+    /// A setting is out of range, certificates cannot be used, or the system has no entropy for a
+    /// unique client ID.
+    pub fn start(config: Config) -> Result<Self, ConnectError> {
         let mut entropy = [0; 24];
-        getrandom::fill(&mut entropy).expect("the system's entropy");
+        getrandom::fill(&mut entropy).map_err(|error| ConnectError::Entropy(error.into()))?;
         let (id, seed) = entropy.split_at(16);
         let id = id.iter().fold(0, |bits, byte| bits << 8 | u128::from(*byte));
         let seed = seed.iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte));
         let clock = BootClock::new();
+        let certificates = Certificates::load(&config)?;
         let machine = redis::Client::new(clock.now(), config, ClientId::from_bits(id), seed)?;
         let state = State { machine, sockets: BTreeMap::new(), events: BTreeMap::new(), stopped: None };
-        let shared = Arc::new(Shared { clock, state: Mutex::new(state), changed: Condvar::new() });
+        let shared = Arc::new(Shared { clock, certificates, state: Mutex::new(state), changed: Condvar::new() });
         shared.with_state(|_, _| ());
         let timer = Arc::clone(&shared);
         thread::spawn(move || timer.run_timer());
@@ -286,10 +293,11 @@ impl Held {
     }
 }
 
-/// The content of the password file.
+/// The content of the password file. Editors end it with a newline.
 fn password(request: &CredentialsRequest) -> Option<Credentials> {
     let text = std::fs::read_to_string(&**request.login.password_file.as_ref()?).ok()?;
-    Some(Credentials::new(text.trim_end_matches(['\r', '\n'])))
+    let line = text.strip_suffix('\n').map_or(&*text, |line| line.strip_suffix('\r').unwrap_or(line));
+    (!line.is_empty()).then(|| Credentials::new(line))
 }
 
 impl Shared {
@@ -361,32 +369,46 @@ impl Shared {
 
     /// Reader thread of a connection: connects, starts the writer, and reads until the end.
     fn serve(self: Arc<Self>, conn: ConnId, target: &redis::Target) {
-        let socket = match Socket::open(target) {
-            Ok(socket) => Arc::new(socket),
-            Err(error) => return self.end(conn, &error),
+        let fault = match self.connect(conn, target) {
+            Ok(reader) => self.read(conn, reader),
+            Err(fault) => fault,
         };
-        let still_open = self.with_state(|state, now| {
-            // The machine may have given up this connection while it was being opened.
-            let still_open = state.sockets.get_mut(&conn).map(|entry| *entry = Some(Arc::clone(&socket))).is_some();
-            if still_open {
-                state.machine.handle_connected(now, conn);
+        self.with_state(|state, now| {
+            if let Some(Some(socket)) = state.sockets.remove(&conn) {
+                socket.close();
             }
-            still_open
+            state.machine.handle_disconnected(now, conn, fault);
         });
-        if !still_open {
-            return;
-        }
-        let (shared, writing) = (Arc::clone(&self), Arc::clone(&socket));
-        thread::spawn(move || shared.write(conn, &writing));
+    }
+
+    fn connect(self: &Arc<Self>, conn: ConnId, target: &redis::Target) -> Result<Reader, Fault> {
+        let session = self.certificates.session(target)?;
+        let socket = Arc::new(Socket::open(target, session).map_err(|error| socket::fault(&error, true))?);
+        // The machine may have given up this connection meanwhile. From now on that closes the
+        // socket, which ends the handshake.
+        let mut state = self.locked();
+        *state.sockets.get_mut(&conn).ok_or(Fault::NotNeeded)? = Some(Arc::clone(&socket));
+        drop(state);
+        let mut reader = Reader::new(Arc::clone(&socket));
+        reader.verify()?;
+        self.with_state(|state, now| state.machine.handle_connected(now, conn));
+        let shared = Arc::clone(self);
+        thread::spawn(move || shared.write(conn, &socket));
+        Ok(reader)
+    }
+
+    /// Reads until the connection ends.
+    fn read(self: &Arc<Self>, conn: ConnId, mut reader: Reader) -> Fault {
         let mut buffer = vec![0; 16 * 1024];
-        let error = loop {
-            match socket.read(&mut buffer) {
-                Ok(0) => break std::io::ErrorKind::UnexpectedEof.into(),
+        let mut received = false;
+        loop {
+            match reader.read(&mut buffer) {
+                Ok(0) => return socket::fault(&std::io::ErrorKind::UnexpectedEof.into(), received),
                 Ok(n) => self.with_state(|state, now| state.machine.handle_received(now, conn, &buffer[..n])),
-                Err(error) => break error,
+                Err(error) => return socket::fault(&error, received),
             }
-        };
-        self.end(conn, &error);
+            received = true;
+        }
     }
 
     /// Writer thread of a connection. Reports bytes as sent before it writes them, because the
@@ -408,18 +430,11 @@ impl Shared {
                 state = self.wait(state, MAX_SLEEP);
             }
             drop(state);
-            if let Err(error) = socket.write_all(&bytes) {
-                return self.end(conn, &error);
+            if socket.write_all(&bytes).is_err() {
+                // The reader then finds the end, and the alert before it that says why.
+                // N7
+                return socket.close();
             }
         }
-    }
-
-    fn end(self: &Arc<Self>, conn: ConnId, error: &std::io::Error) {
-        self.with_state(|state, now| {
-            if let Some(Some(socket)) = state.sockets.remove(&conn) {
-                socket.close();
-            }
-            state.machine.handle_disconnected(now, conn, socket::fault(error));
-        });
     }
 }

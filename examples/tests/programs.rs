@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use lock_testkit::{Etcd, Redis};
+use lock_testkit::{Authority, Etcd, Redis};
 
 fn run(program: &str, args: &[&str]) -> Output {
     Command::new(program).args(args).output().expect("a program of this package")
@@ -21,10 +21,13 @@ fn oversell_succeeds_and_shows_three_locks() {
 
 #[test]
 fn blocking_counts_without_loss() {
-    let redis = Redis::start();
-    let output = run(env!("CARGO_BIN_EXE_blocking"), &[&redis.url()]);
-    assert!(output.status.success(), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stdout).contains("counted to 100 of 100"), "{output:?}");
+    let authority = Authority::new();
+    let redis = Redis::builder().tls(authority.server()).start();
+    for url in [redis.url(), redis.tls_url(&authority.query())] {
+        let output = run(env!("CARGO_BIN_EXE_blocking"), &[&url]);
+        assert!(output.status.success(), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("counted to 100 of 100"), "{output:?}");
+    }
     assert_eq!(redis.cli(&["EXISTS", "blocking-example"]), "0");
     assert!(!run(env!("CARGO_BIN_EXE_blocking"), &["no url"]).status.success());
 }

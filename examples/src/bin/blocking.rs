@@ -1,7 +1,8 @@
 //! Locks without async: four threads share a counter under a lock, with `std::net` and threads
 //! only.
 //!
-//! `blocking [URL]`; the default is redis://127.0.0.1:6379. The client is in `src/blocking.rs`.
+//! `blocking [URL]`; the default is redis://127.0.0.1:6379, and rediss:// is TLS. The client is in
+//! `src/blocking.rs`.
 
 use core::error::Error;
 use core::sync::atomic::{AtomicU32, Ordering};

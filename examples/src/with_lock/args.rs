@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
 use clap::{Parser, ValueEnum};
-use lock_proto::Target;
 use lock_proto::driver::StoreSettings;
 use lock_proto::redis::{self, Backoff, DEFAULT_TTL, Wait};
 
@@ -198,7 +197,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
     let driven = match (settings, options.runtime.of_tasks()) {
         (StoreSettings::Etcd(_), None) => {
             return usage(
-                "--runtime: blocking is for redis:// alone: etcd speaks HTTP/2, which this program has only on \
+                "--runtime: blocking is for Redis alone: etcd speaks HTTP/2, which this program has only on \
                  tokio, smol and async-std: use one of these",
             );
         }
@@ -214,9 +213,6 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
             config.check().map_err(|error| Usage(error.to_string()))?;
             match runtime {
                 Some(runtime) => Driven::ByTask(runtime, StoreSettings::Redis(config)),
-                None if config.nodes().iter().any(|node| matches!(node.target, Target::Tls { .. })) => {
-                    return usage("--runtime: blocking is without TLS: use tokio, smol or async-std");
-                }
                 None => Driven::ByThreads(config),
             }
         }

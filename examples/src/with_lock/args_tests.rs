@@ -96,7 +96,6 @@ fn usage_error_names_cause() {
         (&["--backend", "etcd://a", "--backend", "etcd://b", "job"], "etcd://host1,host2"),
         (&["--backend", "ETCD://a,a:2379", "job"], "same server"),
         (&["--backend", "etcds://a?cert=x", "job"], "together"),
-        (&["--backend", "rediss://a", "--runtime", "blocking", "job"], "without TLS"),
         (&["--backend", "etcd://a/b", "job"], "path"),
         (&["--backend", "etcd://a", "--runtime", "blocking", "job"], "use one of these"),
         (&["--backend", "etcd://a", "--ttl", "0", "job"], "it is 0ns"),
