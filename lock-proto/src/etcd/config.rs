@@ -144,6 +144,13 @@ impl Config {
         self
     }
 
+    /// Keeps the first endpoints.
+    #[cfg(feature = "sim")]
+    pub(crate) fn known_members(mut self, count: usize) -> Self {
+        self.store.endpoints.truncate(count);
+        self
+    }
+
     /// Returns the endpoints in these settings.
     pub fn endpoints(&self) -> &[Endpoint] {
         &self.store.endpoints

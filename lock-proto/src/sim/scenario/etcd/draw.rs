@@ -81,6 +81,8 @@ pub(super) struct Mix {
     pub(super) tls: Tls,
     /// Clients obtain credentials.
     pub(super) credentials: bool,
+    /// Clients know one member, and ask the cluster for the others.
+    pub(super) sync: bool,
 }
 
 const RECHECK: Duration = Duration::from_secs(30);
@@ -97,6 +99,7 @@ pub(super) const PLAIN: Mix = Mix {
     fast: false,
     tls: Tls::Never,
     credentials: false,
+    sync: false,
 };
 
 struct Drawing<'a> {
@@ -133,6 +136,7 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
         watch_own_after: chance.pick(&[None, Some(Duration::ZERO), Some(Duration::from_millis(500))]),
         watch_quiet: Duration::from_secs(10) - chance.millis(9_000),
         late: if mix.late { Duration::from_millis(1_000) - chance.millis(400) } else { Duration::from_millis(2) },
+        known: mix.sync.then_some(1),
         token_ttl: mix.login.then(|| Duration::from_secs(60) - chance.millis(58_000)),
         recheck: if mix.recheck { chance.pick(&[RECHECK, Duration::from_secs(3)]) } else { RECHECK },
     };

@@ -69,6 +69,11 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
         use Kind::{ChangeLeader, Isolate, KillMember, Quorum};
         draft(chance, &Mix { kinds: &[(ChangeLeader, 5), (Quorum, 5), (Isolate, 5), (KillMember, 5)], ..PLAIN })
     }),
+    within_bounds("etcd-members", "clients know one member, which dies, and learn of the others", |chance| {
+        use Kind::{Isolate, KillMember, Reset, StopMember};
+        let kinds = &[(KillMember, 8), (StopMember, 4), (Isolate, 4), (Reset, 5)];
+        draft(chance, &Mix { kinds, sync: true, ..PLAIN })
+    }),
     within_bounds("etcd-expiry", "leases expire while their owners hold, wait, or come and go", |chance| {
         use Kind::{Cancel, CutAll, PauseClient};
         draft(chance, &Mix { kinds: &[(CutAll, 10), (PauseClient, 6), (Cancel, 6)], ..PLAIN })

@@ -30,6 +30,9 @@ pub struct EtcdStore {
     pub recheck: Duration,
     /// Maximum delay between arrival and execution of a call.
     pub late: Duration,
+    /// Number of members in the settings of clients, which ask the cluster for the others. `None`
+    /// for all.
+    pub known: Option<usize>,
     /// Lifetime of an unused token, or `None` if clients do not log in.
     pub token_ttl: Option<Duration>,
 }

@@ -22,6 +22,8 @@ use crate::time::Instant;
 
 /// Maximum round trips from a release to the next grant without faults, see `Rule::Prompt`.
 const TRIPS: u32 = 8;
+/// How often clients ask for the members.
+const SYNC: Duration = Duration::from_secs(10);
 /// Delay of a watch that was opened in the past.
 // E5
 const LATE_WATCH: Duration = Duration::from_millis(100);
@@ -130,6 +132,10 @@ fn build(plan: &Plan, store: &EtcdStore) -> Builder {
             .request_timeout(store.request_timeout)
             .watch_quiet(store.watch_quiet)
             .recheck(store.recheck);
+        let config = match store.known {
+            Some(known) => config.known_members(known).sync_members(SYNC),
+            None => config,
+        };
         let config = if let Some(after) = store.watch_own_after { config.watch_own_after(after) } else { config };
         if obtains {
             return config.request_credentials(true);
