@@ -23,6 +23,8 @@ const OWN_WORDS: usize = 8 * 1024;
 /// What each record adds to its plaintext, in bytes, at most.
 const PER_RECORD: usize = 32;
 const RECORD: usize = 16 * 1024;
+/// How many updates of keys without data rustls accepts.
+const KEY_UPDATES: u32 = 32;
 
 /// Drives a [`Session`] and a server by `data`: two bytes of settings, then operations, each a
 /// letter and its arguments.
@@ -56,7 +58,7 @@ pub fn tls(data: &[u8]) {
             b'a' => pair.pump(&mut history),
             b'k' => pair.close_client(),
             b'K' => pair.close_server(),
-            b'u' => pair.server.update_keys(),
+            b'u' => pair.update_keys(),
             b'x' => {
                 let (at, mask) = (input.place(), input.byte());
                 pair.tamper(|bytes| {
@@ -237,11 +239,6 @@ impl Server {
         }
     }
 
-    fn update_keys(&mut self) {
-        // Refused before the handshake is over, and by TLS 1.2.
-        let _ = self.tls.refresh_traffic_keys();
-    }
-
     fn receive(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() && !self.failed {
             let count = self.tls.read_tls(&mut bytes).unwrap_or(0);
@@ -266,6 +263,7 @@ struct Pair {
     to_server: Vec<u8>,
     /// The network has changed nothing, and nobody has closed the session before it was open.
     honest: bool,
+    key_updates: u32,
 }
 
 impl Pair {
@@ -284,7 +282,7 @@ impl Pair {
         let tls = ServerConnection::new(Arc::clone(server)).expect("the settings are good");
         let server =
             Server { tls, written: 0, received: Vec::new(), closed: false, closed_early: false, failed: false };
-        Self { setup, client, server, to_client: Vec::new(), to_server: Vec::new(), honest: true }
+        Self { setup, client, server, to_client: Vec::new(), to_server: Vec::new(), honest: true, key_updates: 0 }
     }
 
     fn flush_client(&mut self, most: usize) {
@@ -414,6 +412,14 @@ impl Pair {
     }
 
     /// The network ceases to interfere.
+    /// The session refuses more than [`KEY_UPDATES`] without data in between.
+    fn update_keys(&mut self) {
+        self.key_updates += 1;
+        self.honest &= self.key_updates <= KEY_UPDATES;
+        // Refused before the handshake is over, and by TLS 1.2.
+        let _ = self.server.tls.refresh_traffic_keys();
+    }
+
     fn finish(&mut self, history: &mut History) {
         self.pump(history);
         self.check();
