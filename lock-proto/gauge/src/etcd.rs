@@ -32,7 +32,7 @@ impl Rig {
     }
 
     fn header(&self) -> Option<ResponseHeader> {
-        Some(ResponseHeader { cluster_id: 1, member_id: 1, revision: self.revision })
+        Some(ResponseHeader { member_id: 1, revision: self.revision })
     }
 
     /// Carries out the client's output until there is none.

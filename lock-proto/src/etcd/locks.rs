@@ -213,6 +213,7 @@ impl Context {
 }
 
 /// A user without access to the key that was read is logged in all the same.
+#[cold]
 fn answer_to_ping(reply: &Reply) -> Answer {
     match reply {
         Reply::Refused(Refusal::Error(error)) if error.text.contains("permission denied") => Answer::Granted,

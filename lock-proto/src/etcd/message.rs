@@ -12,9 +12,6 @@ use prost::{Message, Oneof};
 /// Header of every response.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub struct ResponseHeader {
-    /// The cluster of the member.
-    #[prost(uint64, tag = "1")]
-    pub cluster_id: u64,
     /// The member that answered.
     #[prost(uint64, tag = "2")]
     pub member_id: u64,
@@ -463,12 +460,20 @@ pub struct MemberListRequest {}
 /// Response to [`MemberListRequest`].
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct MemberListResponse {
-    /// See [`ResponseHeader`]. It has no revision.
+    /// Which cluster answered.
     #[prost(message, optional, tag = "1")]
-    pub header: Option<ResponseHeader>,
+    pub header: Option<ClusterHeader>,
     /// The members.
     #[prost(message, repeated, tag = "2")]
     pub members: Vec<Member>,
+}
+
+/// The header of a response, with only what tells clusters apart.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
+pub struct ClusterHeader {
+    /// The cluster.
+    #[prost(uint64, tag = "1")]
+    pub cluster_id: u64,
 }
 
 /// A member of a cluster.

@@ -26,7 +26,7 @@
 //! };
 //!
 //! // Your gRPC client makes the call here.
-//! let header = Some(ResponseHeader { cluster_id: 1, member_id: 1, revision: 1 });
+//! let header = Some(ResponseHeader { member_id: 1, revision: 1 });
 //! let response = LeaseGrantResponse { header, id: grant.id, ttl: grant.ttl };
 //! client.handle_reply(now, rpc, Ok(RpcReply::Grant(response)));
 //!

@@ -60,6 +60,7 @@ impl<S: Store> Locks<S> {
     }
 
     /// Handles a server's answer; [`Answer::Granted`] if it works.
+    #[cold]
     pub(crate) fn pong(&mut self, call: CallId, answer: Answer) {
         let Ping::Waiting { started, serials, answers } = &mut self.ping else { return };
         let node = call.node.index();

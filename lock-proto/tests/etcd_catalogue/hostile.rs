@@ -14,7 +14,7 @@ use super::*;
 use crate::world::{Kind, Outcome};
 
 const fn header(revision: i64) -> Option<ResponseHeader> {
-    Some(ResponseHeader { cluster_id: 1, member_id: 1, revision })
+    Some(ResponseHeader { member_id: 1, revision })
 }
 
 fn kv(key: &'static str, create_revision: i64, mod_revision: i64) -> KeyValue {

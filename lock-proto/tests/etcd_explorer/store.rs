@@ -32,7 +32,7 @@ impl Store {
     }
 
     fn header(&self) -> Option<ResponseHeader> {
-        Some(ResponseHeader { cluster_id: 1, member_id: 1, revision: self.revision })
+        Some(ResponseHeader { member_id: 1, revision: self.revision })
     }
 
     pub(crate) fn next_expiry(&self) -> Option<u64> {

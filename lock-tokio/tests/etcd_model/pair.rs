@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use lock_proto::Instant;
 use lock_proto::etcd::message::{
-    AuthenticateRequest, LeaseKeepAliveRequest, Op, OpResponse, PutRequest, RequestOp, ResponseHeader, TxnRequest,
-    TxnResponse, WatchRequest, WatchRequestUnion, WatchResponse,
+    AuthenticateRequest, ClusterHeader, LeaseKeepAliveRequest, Op, OpResponse, PutRequest, RequestOp, ResponseHeader,
+    TxnRequest, TxnResponse, WatchRequest, WatchRequestUnion, WatchResponse,
 };
 use lock_proto::etcd::{Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
 use lock_proto::sim::etcd::{Cluster, ClusterConfig, ClusterOutput};
@@ -246,7 +246,6 @@ fn at_least(key: &Bytes) -> Bytes {
 
 fn normalize_header(header: &mut Option<ResponseHeader>) {
     if let Some(header) = header {
-        header.cluster_id = u64::from(header.cluster_id != 0);
         header.member_id = u64::from(header.member_id != 0);
     }
 }
@@ -263,7 +262,9 @@ pub(crate) fn normalize(reply: Result<RpcReply, Status>) -> Result<RpcReply, Sta
                 normalize_header(&mut login.header);
                 login.token = String::new();
             }
-            RpcReply::MemberList(list) => normalize_header(&mut list.header),
+            RpcReply::MemberList(list) => {
+                list.header = list.header.map(|header| ClusterHeader { cluster_id: u64::from(header.cluster_id != 0) });
+            }
         }
         reply
     })

@@ -170,17 +170,13 @@ mod tests {
 
     fn found(keys: usize) -> RangeResponse {
         let kv = KeyValue { key: "a/7f".into(), create_revision: 4, mod_revision: 5, ..KeyValue::default() };
-        let header = Some(ResponseHeader { cluster_id: 1, member_id: 1, revision: 9 });
+        let header = Some(ResponseHeader { member_id: 1, revision: 9 });
         RangeResponse { header, kvs: vec![kv; keys], count: 3 }
     }
 
     fn txn(responses: Vec<OpResponse>) -> TxnResponse {
         let responses = responses.into_iter().map(|response| ResponseOp { response: Some(response) }).collect();
-        TxnResponse {
-            header: Some(ResponseHeader { cluster_id: 1, member_id: 1, revision: 9 }),
-            succeeded: true,
-            responses,
-        }
+        TxnResponse { header: Some(ResponseHeader { member_id: 1, revision: 9 }), succeeded: true, responses }
     }
 
     fn admits(request: &Request, answer: &[u8]) -> bool {

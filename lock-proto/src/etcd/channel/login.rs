@@ -59,6 +59,7 @@ impl Channel {
         self.out.push_back(ChannelOutput::Do(Output::Call { rpc, request, token: None }));
     }
 
+    #[cold]
     pub(super) fn verified(&mut self, result: Result<RpcReply, Status>, until: Instant) {
         let list = if let Ok(RpcReply::MemberList(list)) = &result { Some(list) } else { None };
         if self.members.verify(list) {
@@ -72,19 +73,11 @@ impl Channel {
 
     /// When to request the list of members. An idle connection stays idle.
     pub(super) fn sync_at(&self) -> Option<Instant> {
-        self.members.due().filter(|_| self.is_up() && self.idle_since.is_none())
+        self.members.due().filter(|_| self.is_up() && self.idle_since.is_none() && self.own.is_none())
     }
 
     pub(super) fn sync_is_due(&self) -> bool {
         self.sync_at().is_some_and(|at| at <= self.now)
-    }
-
-    /// Handles the list of members, or the refusal to show it, which changes nothing.
-    pub(super) fn members_listed(&mut self, result: Result<RpcReply, Status>) {
-        self.members.request = None;
-        if let Ok(RpcReply::MemberList(list)) = result {
-            self.members.listed(list);
-        }
     }
 
     /// Logs in on a new connection, if there are users.

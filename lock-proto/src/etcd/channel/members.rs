@@ -29,8 +29,6 @@ pub(super) struct Members {
     /// Interval of requests for the list. `None` for never.
     every: Option<Duration>,
     due: Instant,
-    /// The request for the list in flight.
-    pub(super) request: Option<u64>,
     /// The cluster that reported members.
     cluster: u64,
     /// Replaces the earlier reported members at the next connection: their places identify them
@@ -44,7 +42,7 @@ impl Members {
         let configured = endpoints.len();
         let current = first(&endpoints, mix(seed, 0));
         let (due, cluster) = (Instant::ZERO, 0);
-        Self { endpoints, configured, current, tried: 0, every, due, request: None, cluster, reported: None }
+        Self { endpoints, configured, current, tried: 0, every, due, cluster, reported: None }
     }
 
     pub(super) const fn node(&self) -> NodeId {
@@ -75,7 +73,6 @@ impl Members {
         if lasted {
             self.tried = 0;
         }
-        self.request = None;
         self.tried |= 1 << self.current;
         let count = self.endpoints.len();
         if self.tried.count_ones() as usize >= count {
@@ -90,7 +87,6 @@ impl Members {
     /// The connection was closed because nothing needs it: the next one may lead to a preferred
     /// endpoint again.
     pub(super) fn closed(&mut self, seed: u64) {
-        self.request = None;
         self.tried = 0;
         let first = first(&self.endpoints, seed);
         let priority = |place: usize| self.endpoints.get(place).map(|endpoint| endpoint.priority);
@@ -112,11 +108,10 @@ impl Members {
 
     /// When to request the list.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.every.filter(|_| self.request.is_none()).map(|_| self.due)
+        self.every.map(|_| self.due)
     }
 
-    pub(super) fn requested(&mut self, now: Instant, serial: u64) {
-        self.request = Some(serial);
+    pub(super) fn requested(&mut self, now: Instant) {
         self.due = now + self.every.unwrap_or_default();
     }
 

@@ -67,6 +67,8 @@ pub struct Channel {
     /// Why the last connection failed. Cleared by the next successful login.
     last_error: Option<Cause>,
     silence: Silence,
+    /// The channel's own request in flight.
+    own: Option<(u64, Own)>,
     /// Since when nothing needs the connection.
     idle_since: Option<Instant>,
     login: Session,
@@ -105,6 +107,14 @@ enum Phase {
     },
 }
 
+/// A request that the channel makes for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Own {
+    /// Does the connection work?
+    Probe,
+    MemberList,
+}
+
 impl Channel {
     /// Creates a closed channel. `seed` selects the first endpoint and the jitter of retries. Equal
     /// seeds give equal runs.
@@ -125,6 +135,7 @@ impl Channel {
             opened_at: Instant::ZERO,
             last_error: None,
             silence: Silence::default(),
+            own: None,
             idle_since: None,
             login: Session::default(),
             renewal,
@@ -275,15 +286,12 @@ impl Channel {
         {
             return self.verified(result, until);
         }
-        if self.members.request == Some(rpc.serial) {
-            self.members_listed(result);
-            return self.update_silence();
-        }
-        self.silence.probe_answered(rpc.serial, self.keep_alives.any_in_flight());
-        if let Some(sent) = self.calls.answered(rpc.serial) {
+        if self.own.is_some_and(|(serial, _)| serial == rpc.serial) {
+            self.own_answered(result);
+        } else if let Some(sent) = self.calls.answered(rpc.serial) {
             self.answered(sent, result);
         }
-        if self.keep_alives.is_stuck(self.now, rpc.serial) {
+        if self.keep_alives.any_in_flight() && self.keep_alives.is_stuck(self.now, rpc.serial) {
             self.close_keep_alive_stream();
         }
         self.update_silence();
@@ -336,7 +344,7 @@ impl Channel {
         match self.phase {
             Phase::Up if self.renewal_due().is_some_and(|due| due <= now) => self.request_credentials(),
             Phase::Up if self.idle_until().is_some_and(|until| until <= now) => self.close(now),
-            Phase::Up if self.silent_until().is_some_and(|until| until <= now) => {
+            Phase::Up if self.is_silent() => {
                 self.silence.connection_was_silent();
                 self.drop_connection(Fault::TimedOut.into());
             }
@@ -402,21 +410,37 @@ impl Channel {
             });
         }
         let serial = self.serial + 1;
-        if self.probe_due() {
-            self.serial = serial;
-            self.silence.probe_sent(serial);
-            let request = silence::probe();
-            return Some(Output::Call { rpc: RpcId { conn, serial }, request, token: self.login.token.clone() });
-        }
-        if self.sync_is_due() {
-            self.serial = serial;
-            self.members.requested(self.now, serial);
-            let request = Rpc::MemberList(MemberListRequest {});
-            return Some(Output::Call { rpc: RpcId { conn, serial }, request, token: self.login.token.clone() });
-        }
-        let request = self.calls.send(self.now, serial, self.login.count)?;
+        let request = match self.calls.send(self.now, serial, self.login.count) {
+            Some(request) => request,
+            None => self.own_request(serial)?,
+        };
         self.serial = serial;
         Some(Output::Call { rpc: RpcId { conn, serial }, request, token: self.login.token.clone() })
+    }
+
+    /// A request of the channel itself.
+    fn own_request(&mut self, serial: u64) -> Option<Rpc> {
+        if self.probe_due() {
+            self.silence.probe_sent();
+            self.own = Some((serial, Own::Probe));
+            return Some(silence::probe());
+        }
+        if self.sync_is_due() {
+            self.members.requested(self.now);
+            self.own = Some((serial, Own::MemberList));
+            return Some(Rpc::MemberList(MemberListRequest {}));
+        }
+        None
+    }
+
+    #[cold]
+    fn own_answered(&mut self, result: Result<RpcReply, Status>) {
+        match (self.own.take(), result) {
+            (Some((_, Own::Probe)), _) => self.silence.probe_answered(self.keep_alives.any_in_flight()),
+            (Some((_, Own::MemberList)), Ok(RpcReply::MemberList(list))) => self.members.listed(list),
+            // A refusal to show the members changes nothing.
+            (Some((_, Own::MemberList)) | None, _) => {}
+        }
     }
 
     /// When to call `handle_timeout` at the latest. While output is pending, this is the time of
@@ -445,9 +469,8 @@ impl Channel {
         };
         [
             phase,
-            self.silent_until().map(|at| (at, "something in flight")),
-            self.probe_at().filter(|at| *at > self.now).map(|at| (at, "keep-alive without reply")),
-            self.sync_at().filter(|at| *at > self.now).map(|at| (at, "member list")),
+            self.silence_deadline(),
+            self.sync_at().map(|at| (at, "member list")),
             self.idle_until().map(|at| (at, "idle connection")),
             self.renewal_due().map(|at| (at, "new credentials")),
             self.calls.deadline().map(|at| (at, "request that waits")),
@@ -529,6 +552,7 @@ impl Channel {
             self.reply(call, Reply::Unknown(cause.clone()));
         }
         self.silence.stopped();
+        self.own = None;
         self.idle_since = None;
         self.calls.disconnected();
         self.keep_alives.disconnected();

@@ -24,8 +24,6 @@ pub(super) struct Silence {
     /// A probe was answered before an earlier keep-alive: their replies are late although the server
     /// is fast.
     late_keep_alives: bool,
-    /// The probe in flight.
-    probe: Option<u64>,
     /// How many connections in a row ended because of silence.
     connections: u32,
     /// The longest recent wait for anything to arrive. Decays with each arrival.
@@ -38,16 +36,13 @@ pub(super) fn probe() -> Rpc {
 }
 
 impl Silence {
-    pub(super) const fn probe_sent(&mut self, serial: u64) {
-        self.probe = Some(serial);
+    /// The limit counts from the probe on.
+    pub(super) const fn probe_sent(&mut self) {
         self.since = None;
     }
 
-    pub(super) fn probe_answered(&mut self, serial: u64, keep_alives: bool) {
-        if self.probe == Some(serial) {
-            self.probe = None;
-            self.late_keep_alives |= keep_alives;
-        }
+    pub(super) fn probe_answered(&mut self, keep_alives: bool) {
+        self.late_keep_alives |= keep_alives;
     }
 
     pub(super) const fn connection_was_silent(&mut self) {
@@ -56,7 +51,6 @@ impl Silence {
 
     pub(super) const fn stopped(&mut self) {
         self.since = None;
-        self.probe = None;
         self.late_keep_alives = false;
     }
 }
@@ -77,8 +71,7 @@ impl Channel {
 
     /// Starts or stops the timers of a silent and of an idle connection.
     pub(super) fn update_silence(&mut self) {
-        let calls = self.calls.any_in_flight() || self.watches.any_in_flight();
-        let calls = calls || self.silence.probe.is_some() || self.members.request.is_some();
+        let calls = self.calls.any_in_flight() || self.watches.any_in_flight() || self.own.is_some();
         let outstanding = calls || self.keep_alives.any_in_flight();
         self.silence.since = if outstanding { self.silence.since.or(Some(self.now)) } else { None };
         self.silence.only_keep_alives = outstanding && !calls;
@@ -90,26 +83,37 @@ impl Channel {
     /// time, because resending requests on a new connection would add to their load.
     // E13
     pub(super) fn longest_silence(&self) -> Duration {
-        let rounds = self.silence.connections / self.members.count();
         let timeout = self.config.request_timeout;
+        let slow = SLOW_FACTOR * self.silence.slowest;
+        if self.silence.connections == 0 && slow <= timeout {
+            return timeout;
+        }
+        let rounds = self.silence.connections / self.members.count();
         let max = timeout * (1 << MAX_DOUBLINGS);
-        (timeout * (1 << rounds.min(MAX_DOUBLINGS))).max(SLOW_FACTOR * self.silence.slowest).min(max)
+        (timeout * (1 << rounds.min(MAX_DOUBLINGS))).max(slow).min(max)
     }
 
-    /// When the connection is dropped unless something arrives first.
-    pub(super) fn silent_until(&self) -> Option<Instant> {
-        let since = self.silence.since.filter(|_| self.is_up() && !self.silence.only_keep_alives)?;
-        Some(since + self.longest_silence())
-    }
-
-    /// When to send a probe, because only keep-alives are outstanding and none was answered.
+    /// When to drop the connection unless something arrives first, or to send a probe, because only
+    /// keep-alives are outstanding and none was answered.
     // E13
-    pub(super) fn probe_at(&self) -> Option<Instant> {
-        let since = self.silence.since.filter(|_| self.is_up() && self.silence.only_keep_alives)?;
-        Some(since + self.longest_silence() / 2)
+    pub(super) fn silence_deadline(&self) -> Option<(Instant, &'static str)> {
+        let since = self.silence.since.filter(|_| self.is_up())?;
+        Some(if self.silence.only_keep_alives {
+            (since + self.longest_silence() / 2, "keep-alive without reply")
+        } else {
+            (since + self.longest_silence(), "something in flight")
+        })
+    }
+
+    fn silence_is_over(&self) -> bool {
+        self.silence_deadline().is_some_and(|(at, _)| at <= self.now)
+    }
+
+    pub(super) fn is_silent(&self) -> bool {
+        !self.silence.only_keep_alives && self.silence_is_over()
     }
 
     pub(super) fn probe_due(&self) -> bool {
-        self.probe_at().is_some_and(|at| at <= self.now)
+        self.silence.only_keep_alives && self.silence_is_over()
     }
 }

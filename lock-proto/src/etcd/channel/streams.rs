@@ -192,6 +192,7 @@ impl Channel {
         }
     }
 
+    #[cold]
     pub(super) fn close_keep_alive_stream(&mut self) {
         if let Some(stream) = self.keep_alives.stream {
             self.out.push_back(ChannelOutput::Do(Output::Close { stream }));

@@ -60,7 +60,7 @@ fn grant(id: u64) -> Request {
 }
 
 fn granted(id: u64) -> Result<RpcReply, Status> {
-    let header = Some(ResponseHeader { cluster_id: 1, member_id: 1, revision: 1 });
+    let header = Some(ResponseHeader { member_id: 1, revision: 1 });
     Ok(RpcReply::Grant(LeaseGrantResponse { header, id: lease(id).get(), ttl: 10 }))
 }
 

@@ -5,7 +5,7 @@ use super::{Phase, Pipe, PipeConfig, PipeOutput};
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::lock::Credentials;
-use crate::time::Instant;
+use crate::time::{Instant, soonest};
 
 impl Pipe {
     /// The host supplies the credentials that it was asked for, or none.
@@ -50,6 +50,11 @@ impl Pipe {
     }
 
     /// Returns when to request credentials again.
+    /// Returns when new credentials are due on an open connection, or must have left.
+    pub(super) fn login_deadline(&self) -> Option<Instant> {
+        soonest([self.unsent_until(), self.renewal_due()])
+    }
+
     pub(super) fn renewal_due(&self) -> Option<Instant> {
         self.renewal.due().filter(|_| self.requests_credentials())
     }

@@ -320,7 +320,7 @@ impl Pipe {
             return;
         }
         self.last_received = self.now;
-        if !self.wire.awaits_login() {
+        if !(self.requests_credentials() && self.wire.awaits_login()) {
             self.last_used = self.now;
         }
         match self.read(bytes) {
@@ -427,7 +427,8 @@ impl Pipe {
                 Some(self.waiting.earliest().map_or(until, |earliest| earliest.min(until)))
             }
             Phase::Up { .. } => {
-                soonest([self.silent_until(), self.unsent_until(), self.renewal_due(), self.idle_due()])
+                let login = if self.requests_credentials() { self.login_deadline() } else { None };
+                soonest([self.silent_until(), login, self.idle_due()])
             }
             Phase::BackingOff { until, .. } => Some(until),
         }

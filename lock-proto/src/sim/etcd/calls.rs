@@ -14,9 +14,9 @@ use super::span::Span;
 use super::user::Caller;
 use super::{Cluster, ClusterOutput, Condition, ProposalOutcome, txn};
 use crate::etcd::message::{
-    AuthenticateRequest, AuthenticateResponse, LeaseGrantRequest, LeaseGrantResponse, LeaseRevokeRequest,
-    LeaseRevokeResponse, Member, MemberListResponse, RangeRequest, RangeResponse, ResponseHeader, TxnRequest,
-    TxnResponse,
+    AuthenticateRequest, AuthenticateResponse, ClusterHeader, LeaseGrantRequest, LeaseGrantResponse,
+    LeaseRevokeRequest, LeaseRevokeResponse, Member, MemberListResponse, RangeRequest, RangeResponse, ResponseHeader,
+    TxnRequest, TxnResponse,
 };
 use crate::etcd::{Rpc, RpcReply};
 use crate::time::Instant;
@@ -110,21 +110,21 @@ impl Cluster {
             Rpc::Grant(grant) => self.grant(member, token, *grant).map(RpcReply::Grant),
             Rpc::Revoke(revoke) => self.revoke_lease(member, token, *revoke).map(RpcReply::Revoke),
             Rpc::Authenticate(login) => self.authenticate(member, login).map(RpcReply::Authenticate),
-            Rpc::MemberList(_) => Ok(RpcReply::MemberList(self.member_list(member))),
+            Rpc::MemberList(_) => Ok(RpcReply::MemberList(self.member_list())),
         }
     }
 
     fn header(&self, member: usize) -> Option<ResponseHeader> {
-        Some(ResponseHeader { cluster_id: 1, member_id: self.members[member].id, revision: self.store.revision() })
+        Some(ResponseHeader { member_id: self.members[member].id, revision: self.store.revision() })
     }
 
     /// The members in order, with the URLs `http://member0:2379` and so on, and a learner.
-    fn member_list(&self, member: usize) -> MemberListResponse {
+    fn member_list(&self) -> MemberListResponse {
         let url = |name| vec![format!("http://{name}:2379")];
         let voter = |i| Member { client_urls: url(format!("member{i}")), is_learner: false };
         let learner = Member { client_urls: url("learner".into()), is_learner: true };
         let members = iter::once(learner).chain((0..self.members.len()).map(voter)).collect();
-        MemberListResponse { header: self.header(member), members }
+        MemberListResponse { header: Some(ClusterHeader { cluster_id: 1 }), members }
     }
 
     fn range(&self, member: usize, token: Option<&str>, range: &RangeRequest) -> Result<RangeResponse, Refusal> {

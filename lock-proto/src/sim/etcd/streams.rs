@@ -119,7 +119,7 @@ impl Cluster {
     }
 
     pub(super) fn header_of(&self, member: usize, revision: i64) -> Option<ResponseHeader> {
-        Some(ResponseHeader { cluster_id: 1, member_id: self.members[member].id, revision })
+        Some(ResponseHeader { member_id: self.members[member].id, revision })
     }
 
     /// Sends a watch message, after completing its header.

@@ -157,7 +157,7 @@ pub(super) fn run(store: &mut Store, txn: &TxnRequest) -> Result<TxnResponse, Re
     let mut change = store.write();
     let (succeeded, responses) = perform_all(&mut change, txn, &mut path.into_iter());
     let revision = change.end();
-    Ok(TxnResponse { header: Some(ResponseHeader { cluster_id: 1, member_id: 0, revision }), succeeded, responses })
+    Ok(TxnResponse { header: Some(ResponseHeader { member_id: 0, revision }), succeeded, responses })
 }
 
 /// Decides the branches of all transactions that are reached, by the initial state of the store.
@@ -224,7 +224,7 @@ fn perform(change: &mut Change<'_>, op: &RequestOp, path: &mut impl Iterator<Ite
 
 /// The header of a partial response, which names no member.
 const fn header(change: &Change<'_>) -> ResponseHeader {
-    ResponseHeader { cluster_id: 1, member_id: 0, revision: change.revision() }
+    ResponseHeader { member_id: 0, revision: change.revision() }
 }
 
 /// Evaluates a condition for all keys of a range. The numbers of an absent key are 0.

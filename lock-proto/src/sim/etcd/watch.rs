@@ -218,5 +218,5 @@ pub(super) fn refused(reason: String) -> WatchResponse {
 }
 
 fn response(revision: i64) -> WatchResponse {
-    WatchResponse { header: Some(ResponseHeader { cluster_id: 1, member_id: 0, revision }), ..WatchResponse::default() }
+    WatchResponse { header: Some(ResponseHeader { member_id: 0, revision }), ..WatchResponse::default() }
 }

@@ -25,7 +25,7 @@ fn txn(request: &Request) -> TxnRequest {
     }
 }
 
-const HEADER: Option<ResponseHeader> = Some(ResponseHeader { cluster_id: 1, member_id: 1, revision: 9 });
+const HEADER: Option<ResponseHeader> = Some(ResponseHeader { member_id: 1, revision: 9 });
 
 /// The server's reply to a create that put its key.
 fn created(header: Option<ResponseHeader>) -> TxnResponse {

@@ -64,7 +64,7 @@ fn watches_cancelled_at_once_do_not_spin() {
         Output::Connect { conn, .. } => rig.channel.handle_connected(rig.now, *conn),
         Output::Send { stream, message: StreamSend::Watch(message) } => {
             let Some(WatchRequestUnion::Create(create)) = &message.request else { return };
-            let header = Some(ResponseHeader { cluster_id: 1, member_id: 1, revision: 1 });
+            let header = Some(ResponseHeader { member_id: 1, revision: 1 });
             let open = WatchResponse { header, watch_id: create.watch_id, created: true, ..WatchResponse::default() };
             let cancel = WatchResponse { watch_id: create.watch_id, canceled: true, ..WatchResponse::default() };
             rig.receive_watch(*stream, open);

@@ -32,7 +32,7 @@ fn watch_keeps_connection_open() {
     rig.channel.config.idle_timeout = Some(300 * SECOND);
     for _ in 0..60 {
         pass(&mut rig, 9 * SECOND);
-        let header = Some(ResponseHeader { cluster_id: 1, member_id: 1, revision: 9 });
+        let header = Some(ResponseHeader { member_id: 1, revision: 9 });
         rig.receive_watch(stream, WatchResponse { header, watch_id: -1, ..Default::default() });
     }
     assert!(rig.channel.is_up());

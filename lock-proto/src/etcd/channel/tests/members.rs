@@ -4,7 +4,7 @@
 use alloc::collections::BTreeMap;
 
 use super::*;
-use crate::etcd::message::{Member, MemberListResponse};
+use crate::etcd::message::{ClusterHeader, Member, MemberListResponse};
 use crate::tls::Tls;
 use crate::url::Target;
 
@@ -22,7 +22,7 @@ fn with(endpoints: Vec<Endpoint>) -> ChannelConfig {
 fn list(cluster_id: u64, voters: &[&str], learners: &[&str]) -> Result<RpcReply, Status> {
     let all = voters.iter().map(|url| (url, false)).chain(learners.iter().map(|url| (url, true)));
     let members = all.map(|(url, is_learner)| Member { client_urls: vec![(*url).into()], is_learner }).collect();
-    let header = Some(ResponseHeader { cluster_id, member_id: 1, revision: 0 });
+    let header = Some(ClusterHeader { cluster_id });
     Ok(RpcReply::MemberList(MemberListResponse { header, members }))
 }
 
@@ -80,9 +80,9 @@ fn synced(config: ChannelConfig, reply: Result<RpcReply, Status>) -> Rig {
         let rpc = rig.call();
         rig.answer(rpc, Ok(RpcReply::Authenticate(AuthenticateResponse { header: None, token: "t".into() })));
     }
+    let rpc = rig.call();
     let list = requested_list(&mut rig);
     rig.answer(list, reply);
-    let rpc = rig.call();
     rig.answer(rpc, granted(1));
     rig.all();
     rig.channel.handle_disconnected(rig.now, conn, Fault::Reset);
@@ -260,9 +260,9 @@ fn idle_connection_requests_no_list() {
     let mut rig = Rig::with(ChannelConfig { sync_members, idle_timeout: Some(2 * EVERY), ..config(1) });
     rig.send(grant(1));
     let conn = rig.connected();
-    let rpc = requested_list(&mut rig);
-    rig.answer(rpc, list(7, &[], &[]));
     let rpc = rig.call();
+    let members = requested_list(&mut rig);
+    rig.answer(members, list(7, &[], &[]));
     rig.answer(rpc, granted(1));
     rig.all();
     rig.until_due();

@@ -84,8 +84,7 @@ impl World {
                     let watch_id = self.dice(20) as i64 - 2;
                     let (created, canceled) = (self.dice(2) == 0, self.dice(2) == 0);
                     let cancel_reason = ["", "permission denied"][self.dice(2) as usize].into();
-                    let header =
-                        (self.dice(3) > 0).then_some(ResponseHeader { cluster_id: 1, member_id: 1, revision: 3 });
+                    let header = (self.dice(3) > 0).then_some(ResponseHeader { member_id: 1, revision: 3 });
                     let response =
                         WatchResponse { header, watch_id, created, canceled, cancel_reason, ..Default::default() };
                     self.rig.receive_watch(stream, response);
@@ -167,7 +166,7 @@ impl World {
             }
             Output::Send { stream, message: StreamSend::Watch(message) } if honest => {
                 if let Some(WatchRequestUnion::Create(create)) = message.request {
-                    let header = Some(ResponseHeader { cluster_id: 1, member_id: 1, revision: 3 });
+                    let header = Some(ResponseHeader { member_id: 1, revision: 3 });
                     let watch_id = create.watch_id;
                     self.rig
                         .receive_watch(stream, WatchResponse { header, watch_id, created: true, ..Default::default() });

@@ -3,7 +3,7 @@
 use super::*;
 use crate::etcd::message::{DELETED, WatchEvent, WatchRequest};
 
-const HEADER: Option<ResponseHeader> = Some(ResponseHeader { cluster_id: 1, member_id: 1, revision: 5 });
+const HEADER: Option<ResponseHeader> = Some(ResponseHeader { member_id: 1, revision: 5 });
 
 fn w(n: u64) -> WatchId {
     WatchId::new(n)
@@ -58,7 +58,7 @@ pub(super) fn cancelled(rig: &mut Rig, stream: StreamId) -> i64 {
 }
 
 fn open(wire: i64, revision: i64) -> WatchResponse {
-    let header = Some(ResponseHeader { cluster_id: 1, member_id: 1, revision });
+    let header = Some(ResponseHeader { member_id: 1, revision });
     WatchResponse { header, watch_id: wire, created: true, ..WatchResponse::default() }
 }
 
