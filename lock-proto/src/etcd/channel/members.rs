@@ -2,6 +2,7 @@
 // N22
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -24,8 +25,8 @@ pub(super) struct Members {
     configured: usize,
     /// Place of the endpoint in use, or of the next one to try.
     current: usize,
-    /// Places of the endpoints that were tried since a connection lasted, as bits.
-    tried: u32,
+    /// Places of the endpoints that were tried since a connection lasted.
+    tried: BTreeSet<usize>,
     /// Interval of requests for the list. `None` for never.
     every: Option<Duration>,
     due: Instant,
@@ -42,7 +43,7 @@ impl Members {
         let configured = endpoints.len();
         let current = first(&endpoints, mix(seed, 0));
         let (due, cluster) = (Instant::ZERO, 0);
-        Self { endpoints, configured, current, tried: 0, every, due, cluster, reported: None }
+        Self { endpoints, configured, current, tried: BTreeSet::new(), every, due, cluster, reported: None }
     }
 
     pub(super) const fn node(&self) -> NodeId {
@@ -71,23 +72,23 @@ impl Members {
     /// number.
     pub(super) fn failed(&mut self, lasted: bool) {
         if lasted {
-            self.tried = 0;
+            self.tried.clear();
         }
-        self.tried |= 1 << self.current;
+        self.tried.insert(self.current);
         let count = self.endpoints.len();
-        if self.tried.count_ones() as usize >= count {
-            self.tried = 0;
+        if self.tried.len() >= count {
+            self.tried.clear();
         }
         let untried = (1..=count).map(|step| (self.current + step) % count);
         let next =
-            untried.filter(|place| self.tried & 1 << place == 0).min_by_key(|place| self.endpoints[*place].priority);
+            untried.filter(|place| !self.tried.contains(place)).min_by_key(|place| self.endpoints[*place].priority);
         self.current = next.unwrap_or(0);
     }
 
     /// The connection was closed because nothing needs it: the next one may lead to a preferred
     /// endpoint again.
     pub(super) fn closed(&mut self, seed: u64) {
-        self.tried = 0;
+        self.tried.clear();
         let first = first(&self.endpoints, seed);
         let priority = |place: usize| self.endpoints.get(place).map(|endpoint| endpoint.priority);
         if priority(first) < priority(self.current) {
@@ -102,7 +103,7 @@ impl Members {
         let current = self.current().cloned();
         self.endpoints.truncate(self.configured);
         self.endpoints.extend(reported);
-        self.tried &= (1 << self.configured) - 1;
+        self.tried.retain(|place| *place < self.configured);
         self.current = self.endpoints.iter().position(|endpoint| Some(endpoint) == current.as_ref()).unwrap_or(0);
     }
 

@@ -100,6 +100,14 @@ fn lower_priority_numbers_are_tried_first() {
     assert_eq!(first, ["a:2379", "b:2379"]);
 }
 
+/// Only [`Config`](crate::etcd::Config) limits their number.
+#[test]
+fn many_endpoints_are_all_tried() {
+    let mut rig = Rig::with(with((0..70).map(|n| endpoint(&format!("h{n}"), n % 3, 0)).collect()));
+    rig.send_for(grant(1), 3600 * SECOND);
+    assert_eq!(tried(&mut rig).len(), 70);
+}
+
 #[test]
 fn client_goes_back_to_lower_priority_number() {
     let endpoints = || with(vec![endpoint("far", 7, 0), endpoint("near", 1, 0)]);
