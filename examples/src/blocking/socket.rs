@@ -82,7 +82,7 @@ impl Socket {
 /// The reading side of a socket.
 pub(super) struct Reader {
     socket: Arc<Socket>,
-    /// What TLS has not taken yet.
+    /// Bytes that the session has not taken yet.
     received: Vec<u8>,
 }
 
@@ -119,7 +119,7 @@ impl Reader {
             match plaintext {
                 Plaintext::Bytes(count) => return Ok(count),
                 Plaintext::Closed => return Ok(0),
-                // What the session itself has to say leaves with the next request.
+                // Records that the session itself makes leave with the next request.
                 Plaintext::Empty | _ => self.receive(tls)?,
             }
         }
@@ -203,7 +203,8 @@ fn race(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     }
 }
 
-/// Maps a socket error to a fault of the machine. `received` is false if the server has sent nothing.
+/// Maps a socket error to a fault of the machine. `received` is false if the server has sent
+/// nothing.
 #[expect(clippy::wildcard_enum_match_arm, reason = "std's list of kinds is long and open; the rest is one fault")]
 pub(super) fn fault(error: &io::Error, received: bool) -> Fault {
     if let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>()) {

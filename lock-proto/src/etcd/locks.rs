@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::config::Config;
 use super::lock::query::Query;
+use super::lock::session::answer;
 use super::lock::sessions::Sessions;
 use super::lock::{Bid, Context, Etcd, Lock, OwnerKey, Shared, Watcher};
 #[cfg(doc)]
@@ -217,12 +218,10 @@ impl Context {
 fn answer_to_ping(reply: &Reply) -> Answer {
     match reply {
         Reply::Refused(Refusal::Error(error)) if error.text.contains("permission denied") => Answer::Granted,
-        Reply::Done(_) => Answer::Granted,
-        Reply::Refused(Refusal::Error(error)) => Answer::Rejected(error.clone()),
+        // Not a reply to a read.
         Reply::Refused(Refusal::LeaseNotFound | Refusal::LeaseExists) => {
             Answer::Unknown(Fault::Protocol(Breach::WrongReply).into())
         }
-        Reply::Unknown(cause) => Answer::Unknown(cause.clone()),
-        Reply::NotSent(cause) => Answer::Unreachable(cause.clone()),
+        Reply::Done(_) | Reply::Refused(Refusal::Error(_)) | Reply::Unknown(_) | Reply::NotSent(_) => answer(reply),
     }
 }

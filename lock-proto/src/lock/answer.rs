@@ -39,6 +39,23 @@ pub enum Answer {
     Rejected(ServerError),
 }
 
+impl Answer {
+    /// Returns true if the node refused before it could execute anything, and a retry will not
+    /// help.
+    pub(crate) fn is_refusal(&self) -> bool {
+        match self {
+            Self::Rejected(error) => error.class == ErrorClass::Refused,
+            Self::Unreachable(cause) => cause.is_refusal(),
+            Self::Silent
+            | Self::Granted
+            | Self::Taken(_)
+            | Self::Unknown(_)
+            | Self::RecentlyRestarted
+            | Self::UnstableIdentity => false,
+        }
+    }
+}
+
 /// When a lock held by another client expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[non_exhaustive]

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::answer::{Answer, ErrorClass};
+use super::answer::Answer;
 use super::event::{Failure, Report};
 use super::hub::Locks;
 use super::store::Store;
@@ -88,14 +88,9 @@ impl<S: Store> Locks<S> {
     }
 }
 
+/// Unlike an acquisition, a ping is not retried: an alert after the handshake is a refusal, too.
 fn is_refusal(answer: &Answer) -> bool {
-    match answer {
-        Answer::Rejected(error) => error.class == ErrorClass::Refused,
-        Answer::Unreachable(cause) | Answer::Unknown(cause) => cause.is_refusal(),
-        Answer::Silent | Answer::Granted | Answer::Taken(_) | Answer::RecentlyRestarted | Answer::UnstableIdentity => {
-            false
-        }
-    }
+    answer.is_refusal() || matches!(answer, Answer::Unknown(cause) if cause.is_refusal())
 }
 
 #[cfg(test)]
@@ -105,7 +100,7 @@ mod tests {
     use super::*;
     use crate::fault::Fault;
     use crate::id::ClientId;
-    use crate::lock::ServerError;
+    use crate::lock::{ErrorClass, ServerError};
     use crate::redis::{Config, Endpoint, Locks, LocksOutput, Reply, Request};
     use core::time::Duration;
 

@@ -1,7 +1,7 @@
 //! The hub: many locks, typed requests and replies.
 
 use super::config::Config;
-use super::lock::{Context, Lock, Redis};
+use super::lock::{Context, Lock, Redis, answer_to_take};
 #[cfg(doc)]
 use super::output::LocksOutput;
 use super::pipe::ServerInfo;
@@ -167,12 +167,10 @@ fn answer_to_ping(reply: &Reply) -> Answer {
     match reply {
         Reply::Rejected(error) if error.text.starts_with("NOPERM") && error.text.contains(" key") => Answer::Granted,
         Reply::Extended | Reply::Absent | Reply::Taken => Answer::Granted,
-        Reply::Rejected(error) => Answer::Rejected(error.clone()),
-        Reply::NotSent(cause) => Answer::Unreachable(cause.clone()),
-        Reply::Unknown(cause) => Answer::Unknown(cause.clone()),
         // Not a reply to an extend.
-        Reply::Granted { .. } | Reply::Busy { .. } | Reply::Deleted { .. } | Reply::Announced => {
-            Answer::Unknown(Fault::Protocol(Breach::WrongReply).into())
+        Reply::Granted { .. } | Reply::Busy { .. } => Answer::Unknown(Fault::Protocol(Breach::WrongReply).into()),
+        Reply::Rejected(_) | Reply::NotSent(_) | Reply::Unknown(_) | Reply::Deleted { .. } | Reply::Announced => {
+            answer_to_take(reply)
         }
     }
 }

@@ -17,7 +17,8 @@ const MAX_FLAT_MESSAGE: usize = 64 << 10;
 /// Maximal number of changes in one watch message. etcd sends a lagging watch a thousand revisions
 /// at a time. A message with more changes reopens the stream, and the watched keys are read again.
 const MAX_EVENTS: usize = 4_096;
-/// Maximal number of members and URLs in a list of members. Clusters have at most nine members or so.
+/// Maximal number of members and URLs in a list of members. Clusters rarely have more than nine
+/// members.
 const MAX_MEMBERS: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 use alloc::string::ToString as _;
 
 use super::{Channel, ChannelConfig, ChannelOutput, Phase};
-use crate::etcd::message::{AuthenticateRequest, MemberListRequest};
+use crate::etcd::message::AuthenticateRequest;
 use crate::etcd::output::Output;
 use crate::etcd::request::{Refusal, Reply};
 use crate::etcd::rpc::{Rpc, RpcId, RpcReply, Status};
@@ -48,38 +48,6 @@ fn request(login: &Login) -> Rpc {
 }
 
 impl Channel {
-    /// Asks a reported member for its cluster, before any login is sent to it.
-    // N22
-    pub(super) fn begin_verification(&mut self, until: Instant) {
-        let Some(conn) = self.current() else { return };
-        self.serial += 1;
-        let rpc = RpcId { conn, serial: self.serial };
-        self.phase = Phase::Verifying { until, rpc };
-        let request = Rpc::MemberList(MemberListRequest {});
-        self.out.push_back(ChannelOutput::Do(Output::Call { rpc, request, token: None }));
-    }
-
-    #[cold]
-    pub(super) fn verified(&mut self, result: Result<RpcReply, Status>, until: Instant) {
-        let list = if let Ok(RpcReply::MemberList(list)) = &result { Some(list) } else { None };
-        if self.members.verify(list) {
-            return self.begin_login(until);
-        }
-        self.drop_connection(match result {
-            Ok(_) => Fault::Protocol(Breach::OtherCluster).into(),
-            Err(status) => Meaning::of(&status).error(&status).into(),
-        });
-    }
-
-    /// When to request the list of members. An idle connection stays idle.
-    pub(super) fn sync_at(&self) -> Option<Instant> {
-        self.members.due().filter(|_| self.is_up() && self.idle_since.is_none() && self.own.is_none())
-    }
-
-    pub(super) fn sync_is_due(&self) -> bool {
-        self.sync_at().is_some_and(|at| at <= self.now)
-    }
-
     /// Logs in on a new connection, if there are users.
     pub(super) fn begin_login(&mut self, until: Instant) {
         if self.config.requests_credentials() {

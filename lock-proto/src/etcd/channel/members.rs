@@ -1,13 +1,17 @@
 //! The endpoints of a channel: those in the settings, and members that the cluster reports.
 // N22
 
-use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::etcd::message::{Member, MemberListResponse};
+use super::{Channel, ChannelOutput, Phase};
+use crate::etcd::message::{Member, MemberListRequest, MemberListResponse};
+use crate::etcd::output::Output;
+use crate::etcd::rpc::{Rpc, RpcId, RpcReply, Status};
+use crate::etcd::status::Meaning;
 use crate::etcd::url::Endpoint;
+use crate::fault::{Breach, Fault};
 use crate::id::NodeId;
 use crate::jitter::mix;
 use crate::time::Instant;
@@ -150,8 +154,8 @@ impl Members {
         })
     }
 
-    /// Returns true if the list comes from the cluster that reported the endpoint. Otherwise forgets
-    /// the endpoint: an address such as `localhost` may lead elsewhere.
+    /// Returns true if the list comes from the cluster that reported the endpoint. Otherwise
+    /// forgets the endpoint: an address such as `localhost` may lead elsewhere.
     // N22
     pub(super) fn verify(&mut self, list: Option<&MemberListResponse>) -> bool {
         let same = list.and_then(|list| list.header).is_some_and(|header| header.cluster_id == self.cluster);
@@ -163,10 +167,39 @@ impl Members {
         }
         same
     }
+}
 
-    /// The endpoint and its number.
-    pub(super) fn target(&self) -> Option<(NodeId, Box<Endpoint>)> {
-        Some((self.node(), Box::new(self.current()?.clone())))
+impl Channel {
+    /// Asks a reported member for its cluster, before any login is sent to it.
+    // N22
+    pub(super) fn begin_verification(&mut self, until: Instant) {
+        let Some(conn) = self.current() else { return };
+        self.serial += 1;
+        let rpc = RpcId { conn, serial: self.serial };
+        self.phase = Phase::Verifying { until, rpc };
+        let request = Rpc::MemberList(MemberListRequest {});
+        self.out.push_back(ChannelOutput::Do(Output::Call { rpc, request, token: None }));
+    }
+
+    #[cold]
+    pub(super) fn verified(&mut self, result: Result<RpcReply, Status>, until: Instant) {
+        let list = if let Ok(RpcReply::MemberList(list)) = &result { Some(list) } else { None };
+        if self.members.verify(list) {
+            return self.begin_login(until);
+        }
+        self.drop_connection(match result {
+            Ok(_) => Fault::Protocol(Breach::OtherCluster).into(),
+            Err(status) => Meaning::of(&status).error(&status).into(),
+        });
+    }
+
+    /// When to request the list of members. An idle connection stays idle.
+    pub(super) fn sync_at(&self) -> Option<Instant> {
+        self.members.due().filter(|_| self.is_up() && self.idle_since.is_none() && self.own.is_none())
+    }
+
+    pub(super) fn sync_is_due(&self) -> bool {
+        self.sync_at().is_some_and(|at| at <= self.now)
     }
 }
 

@@ -13,6 +13,7 @@ mod streams;
 mod tests;
 mod watch;
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
@@ -497,11 +498,11 @@ impl Channel {
             return;
         }
         self.members.update();
-        let Some((node, endpoint)) = self.members.target() else { return };
+        let Some(endpoint) = self.members.current().cloned().map(Box::new) else { return };
         self.generation += 1;
         self.phase = Phase::Connecting { until: self.now + self.config.connect_timeout };
         if let Some(conn) = self.current() {
-            self.out.push_back(ChannelOutput::Do(Output::Connect { node, conn, endpoint }));
+            self.out.push_back(ChannelOutput::Do(Output::Connect { node: conn.node(), conn, endpoint }));
         }
     }
 

@@ -9,7 +9,7 @@ mod enter;
 mod held;
 mod hold;
 pub(crate) mod query;
-mod session;
+pub(crate) mod session;
 pub(crate) mod sessions;
 mod wait_deletes;
 mod watch_cache;

@@ -352,7 +352,7 @@ impl Session {
     }
 }
 
-pub(super) fn answer(reply: &Reply) -> Answer {
+pub(crate) fn answer(reply: &Reply) -> Answer {
     match reply {
         Reply::Done(_) => Answer::Granted,
         Reply::Refused(Refusal::Error(error)) => Answer::Rejected(error.clone()),

@@ -28,6 +28,7 @@ pub use context::Context;
 use context::{NodeSet, Shared};
 use pending_release::Releasing;
 use redlock::Round;
+pub(crate) use redlock::answer_to_take;
 use wakeup::Subscription;
 use watchdog::Hold;
 

@@ -107,16 +107,7 @@ impl Round {
         };
         let key_in_use =
             count(|answer| matches!(answer, Answer::Rejected(error) if error.class == ErrorClass::KeyInUse));
-        let refused = count(|answer| match answer {
-            Answer::Rejected(error) => error.class == ErrorClass::Refused,
-            Answer::Unreachable(cause) => cause.is_refusal(),
-            Answer::Silent
-            | Answer::Granted
-            | Answer::Taken(_)
-            | Answer::Unknown(_)
-            | Answer::RecentlyRestarted
-            | Answer::UnstableIdentity => false,
-        });
+        let refused = count(Answer::is_refusal);
         if self.votes.len() - key_in_use - refused >= quorum {
             None
         } else if refused >= key_in_use {

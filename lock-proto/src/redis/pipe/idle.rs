@@ -5,8 +5,8 @@ use super::{Phase, Pipe, PipeOutput};
 use crate::time::Instant;
 
 impl Pipe {
-    /// Returns when to report that the connection is idle. New credentials on the open connection
-    /// are no use of it: otherwise a client without locks would never close it.
+    /// Returns when to report that the connection is idle. A login on the open connection does not
+    /// count as use: otherwise a client without locks would never close it.
     // P7
     pub(super) fn idle_due(&self) -> Option<Instant> {
         let Phase::Up { idle_checked, .. } = self.phase else { return None };
