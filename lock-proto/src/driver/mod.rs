@@ -93,6 +93,7 @@ mod redis;
 mod resign;
 mod settings;
 mod shared;
+mod slot;
 mod stream;
 #[cfg(all(test, feature = "sim"))]
 mod tests;

@@ -3,29 +3,20 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::poll_fn;
-use core::task::{Context, Poll, Waker};
-use std::sync::Mutex;
 
 use super::acquire_error::{AcquireError, AcquireErrorKind};
 use super::client::Client;
 use super::engine::Engine;
 use super::shared::{Batch, Core};
-use super::ticket::locked;
+use super::slot::Slot;
 use crate::lock::Failure;
 use crate::time::Instant;
 
-/// Everyone who waits for the check in progress.
-#[derive(Default)]
-pub(super) struct Pings(Vec<Arc<Slot>>);
+type Pong = Slot<Result<(), Failure>>;
 
+/// The futures that wait for the check in progress.
 #[derive(Default)]
-struct Slot(Mutex<State>);
-
-#[derive(Default)]
-struct State {
-    result: Option<Result<(), Failure>>,
-    waker: Option<Waker>,
-}
+pub(super) struct Pings(Vec<Arc<Pong>>);
 
 impl Pings {
     pub(super) const fn is_empty(&self) -> bool {
@@ -35,34 +26,18 @@ impl Pings {
     pub(super) fn notify(&mut self, result: &Result<(), Failure>, batch: &mut Batch) {
         // The futures have clones of the slots, or were dropped and left no waker.
         for slot in self.0.drain(..) {
-            let mut state = locked(&slot.0);
-            state.result = Some(result.clone());
-            batch.wakers.extend(state.waker.take());
+            slot.notify(result.clone(), true, batch);
         }
-    }
-}
-
-impl Slot {
-    fn poll(&self, cx: &Context<'_>) -> Poll<Result<(), Failure>> {
-        let mut state = locked(&self.0);
-        if let Some(result) = state.result.take() {
-            return Poll::Ready(result);
-        }
-        // Dropping a waker may drop a task: not under the mutex.
-        let old = state.waker.replace(cx.waker().clone());
-        drop(state);
-        drop(old);
-        Poll::Pending
     }
 }
 
 impl<E: Engine + ?Sized> Core<E> {
-    fn ping(&mut self, now: Instant) -> Result<Arc<Slot>, AcquireErrorKind> {
+    fn ping(&mut self, now: Instant) -> Result<Arc<Pong>, AcquireErrorKind> {
         if self.is_closed() {
             return Err(AcquireErrorKind::ShutDown);
         }
         self.engine.machine_mut().ping(now)?;
-        let slot = Arc::<Slot>::default();
+        let slot = Arc::<Pong>::default();
         self.pings.0.push(Arc::clone(&slot));
         Ok(slot)
     }
@@ -92,6 +67,7 @@ impl Client {
             return Err(error(AcquireErrorKind::Forked));
         }
         let slot = shared.verb(|core, now, _| core.ping(now)).map_err(error)?;
-        poll_fn(|cx| slot.poll(cx)).await.map_err(|failure| error(failure.into()))
+        let result = poll_fn(|cx| slot.poll(cx)).await.unwrap_or(Err(Failure::ShuttingDown));
+        result.map_err(|failure| error(failure.into()))
     }
 }

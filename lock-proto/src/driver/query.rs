@@ -4,13 +4,12 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::fmt;
 use core::future::poll_fn;
-use core::task::{Context, Poll, Waker};
-use std::sync::Mutex;
 
 use super::acquire_error::AcquireErrorKind;
 use super::engine::Engine;
 use super::shared::{Batch, Core, Owner};
-use super::ticket::{Ticket, locked};
+use super::slot::Slot;
+use super::ticket::Ticket;
 use crate::error::Misuse;
 use crate::lock::{ElectionEvent, Elections, Failure, QueryId};
 use crate::time::Instant;
@@ -37,23 +36,12 @@ impl<E: Engine + ?Sized> Core<E> {
 
 /// All open queries and observations.
 #[derive(Default)]
-pub(super) struct Queries(BTreeMap<QueryId, Arc<Slot>>);
-
-#[derive(Default)]
-struct Slot(Mutex<State>);
-
-#[derive(Default)]
-struct State {
-    /// The latest event, if it was not taken yet. Earlier ones are obsolete.
-    latest: Option<ElectionEvent>,
-    ended: bool,
-    waker: Option<Waker>,
-}
+pub(super) struct Queries(BTreeMap<QueryId, Arc<Slot<ElectionEvent>>>);
 
 impl Queries {
     pub(super) fn notify(&self, query: QueryId, event: ElectionEvent, batch: &mut Batch) {
         if let Some(slot) = self.0.get(&query) {
-            slot.notify(event, batch);
+            notify(slot, event, batch);
         }
     }
 
@@ -61,39 +49,17 @@ impl Queries {
     pub(super) fn close(&mut self, batch: &mut Batch) {
         // The handles have clones, so no user code is dropped here.
         for slot in core::mem::take(&mut self.0).into_values() {
-            slot.notify(ElectionEvent::Failed(Failure::ShuttingDown), batch);
+            notify(&slot, ElectionEvent::Failed(Failure::ShuttingDown), batch);
         }
     }
 }
 
-impl Slot {
-    fn notify(&self, event: ElectionEvent, batch: &mut Batch) {
-        let mut state = locked(&self.0);
-        if state.ended {
-            return;
-        }
-        state.ended = match event {
-            ElectionEvent::Failed(_) => true,
-            ElectionEvent::Leader(_) | ElectionEvent::NoLeader | ElectionEvent::Disconnected => false,
-        };
-        state.latest = Some(event);
-        batch.wakers.extend(state.waker.take());
-    }
-
-    fn poll(&self, cx: &Context<'_>) -> Poll<Option<ElectionEvent>> {
-        let mut state = locked(&self.0);
-        if let Some(event) = state.latest.take() {
-            return Poll::Ready(Some(event));
-        }
-        if state.ended {
-            return Poll::Ready(None);
-        }
-        // Dropping a waker may drop a task: not under the mutex.
-        let old = state.waker.replace(cx.waker().clone());
-        drop(state);
-        drop(old);
-        Poll::Pending
-    }
+fn notify(slot: &Slot<ElectionEvent>, event: ElectionEvent, batch: &mut Batch) {
+    let is_last = match event {
+        ElectionEvent::Failed(_) => true,
+        ElectionEvent::Leader(_) | ElectionEvent::NoLeader | ElectionEvent::Disconnected => false,
+    };
+    slot.notify(event, is_last, batch);
 }
 
 /// Observation of an election. Ends when dropped.
@@ -101,13 +67,13 @@ impl Slot {
 pub struct Observation {
     owner: Arc<Owner>,
     query: QueryId,
-    slot: Arc<Slot>,
+    slot: Arc<Slot<ElectionEvent>>,
 }
 
 impl Observation {
     /// Registers an open query of the machine.
     pub(super) fn new(owner: &Arc<Owner>, queries: &mut Queries, query: QueryId) -> Self {
-        let slot = Arc::<Slot>::default();
+        let slot = Arc::<Slot<ElectionEvent>>::default();
         queries.0.insert(query, Arc::clone(&slot));
         Self { owner: Arc::clone(owner), query, slot }
     }

@@ -1,0 +1,51 @@
+//! What the driver delivers to one future: the latest value, and the end.
+
+use core::task::{Context, Poll, Waker};
+use std::sync::Mutex;
+
+use super::shared::Batch;
+use super::ticket::locked;
+
+pub(super) struct Slot<T>(Mutex<State<T>>);
+
+struct State<T> {
+    /// The latest value, if it was not taken yet. Earlier ones are obsolete.
+    latest: Option<T>,
+    ended: bool,
+    waker: Option<Waker>,
+}
+
+impl<T> Default for Slot<T> {
+    fn default() -> Self {
+        Self(Mutex::new(State { latest: None, ended: false, waker: None }))
+    }
+}
+
+impl<T> Slot<T> {
+    /// Delivers a value, unless the last one was delivered before.
+    pub(super) fn notify(&self, value: T, is_last: bool, batch: &mut Batch) {
+        let mut state = locked(&self.0);
+        if state.ended {
+            return;
+        }
+        state.ended = is_last;
+        state.latest = Some(value);
+        batch.wakers.extend(state.waker.take());
+    }
+
+    /// Resolves to `None` after the last value.
+    pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<Option<T>> {
+        let mut state = locked(&self.0);
+        if let Some(value) = state.latest.take() {
+            return Poll::Ready(Some(value));
+        }
+        if state.ended {
+            return Poll::Ready(None);
+        }
+        // Dropping a waker may drop a task: not under the mutex.
+        let old = state.waker.replace(cx.waker().clone());
+        drop(state);
+        drop(old);
+        Poll::Pending
+    }
+}
