@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use kit::{Ended, Scratch, Tool};
-use lock_testkit::{Etcd, Redis};
+use lock_testkit::{Authority, Etcd, Redis};
 
 const FIELDS: [&str; 22] = [
     "workload",
@@ -169,6 +169,25 @@ fn missing_password_exits_with_77() {
     let ended = contention(&["--workload", "contended", "--backend", &bare]).end();
     assert_eq!(ended.code, 77, "{ended:?}");
     assert_sound(&measured(&[redis.url()], "--workload contended --clients 2 --seconds 0.3"));
+}
+
+/// Over TLS, with a password that is on no command line.
+#[test]
+fn password_of_environment_is_used_over_tls() {
+    let authority = Authority::new();
+    let redis = Redis::builder().tls(authority.server()).acl("app", "on >s3cret ~* &* +@all").start();
+    let url = redis.tls_url(&format!("{}&user=app", authority.query()));
+    for (password, code) in [("s3cret", 0), ("wrong!", 77)] {
+        let args = ["--workload", "contended", "--clients", "2", "--seconds", "0.3", "--json", "--backend", &url];
+        let mut command = Command::new(env!("CARGO_BIN_EXE_contention"));
+        command.args(args).env_remove("LOCK_BACKEND").env("LOCK_PASSWORD", password);
+        let ended = Tool::spawn(command).end();
+        assert_eq!(ended.code, code, "{ended:?}");
+        assert!(!ended.err.contains(password), "{ended:?}");
+        if code == 0 {
+            assert_sound(&one_line_of_json(&ended));
+        }
+    }
 }
 
 #[test]

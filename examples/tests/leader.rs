@@ -8,7 +8,7 @@ mod kit;
 use std::process::Command;
 
 use kit::{LONG, Tool};
-use lock_testkit::{Etcd, wait_until};
+use lock_testkit::{Authority, Etcd, wait_until};
 use rustix::process::Signal;
 
 fn leader(url: &str, args: &[&str]) -> Tool {
@@ -167,6 +167,27 @@ fn observer_reports_disconnect_and_recovers() {
     assert!(wait_until(LONG, || watching.out().matches("value=me\n").count() == 2), "{}", watching.out());
     assert_eq!(watching.terminate().code, 0);
     assert_eq!(tool.terminate().code, 0);
+    assert_clean(&etcd);
+}
+
+/// Over TLS, with a password that is on no command line.
+#[test]
+fn password_of_environment_is_used_over_tls() {
+    let authority = Authority::new();
+    let etcd = Etcd::builder().tls(authority.server()).user("worker", "s3cret", Some("board/")).start();
+    let of_root = etcd.tls_url(&format!("{}&user=worker", authority.query()));
+    let (_, address) = of_root.split_once('@').expect("the login of root");
+    let start = |password: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_leader"));
+        command.args(["--backend", &format!("etcds://{address}"), "--name", "board", "--candidate", "me"]);
+        command.env_remove("LOCK_BACKEND").env("LOCK_PASSWORD", password);
+        Tool::spawn(command)
+    };
+    let tool = start("s3cret");
+    tool.wait_for_out("elected board");
+    assert_eq!(tool.terminate().code, 0);
+    let ended = start("wrong!").end();
+    assert!(ended.code == 77 && !ended.err.contains("wrong!"), "{ended:?}");
     assert_clean(&etcd);
 }
 

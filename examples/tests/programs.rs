@@ -2,6 +2,7 @@
 
 use std::process::{Command, Output};
 
+use lock_proto::redis::SIGNAL_SUFFIX;
 use lock_testkit::{Authority, Etcd, Redis};
 
 fn run(program: &str, args: &[&str]) -> Output {
@@ -17,6 +18,31 @@ fn oversell_succeeds_and_shows_three_locks() {
         assert!(text.contains(line), "{text}");
     }
     assert_eq!(run(env!("CARGO_BIN_EXE_oversell"), &["three"]).status.code(), Some(64));
+}
+
+#[test]
+fn oversell_on_real_servers_is_as_promised() {
+    let authority = Authority::new();
+    let redis = Redis::builder().tls(authority.server()).acl("app", "on >s3cret ~* &* +@all").start();
+    let etcd = Etcd::builder().tls(authority.server()).start();
+    let redis_url = redis.tls_url(&format!("{}&user=app", authority.query()));
+    let oversell = |args: &[&str], password: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oversell"));
+        command.args(args).env("LOCK_PASSWORD", password).output().expect("a program of this package")
+    };
+    for url in [&redis_url, &etcd.tls_url(&authority.query())] {
+        let output = oversell(&["--backend", url], "s3cret");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{url}: {output:?}");
+        assert!(text.contains("this library + fencing") && !text.contains("SET NX"), "{url}: {text}");
+    }
+    assert!(!redis.keys().iter().any(|key| key.starts_with("oversell:") && !key.ends_with(SIGNAL_SUFFIX)));
+    assert!(etcd.keys().is_empty() && etcd.leases().is_empty());
+    let refused = oversell(&["--backend", &redis_url], "wrong!");
+    assert!(refused.status.code() == Some(77), "{refused:?}");
+    for args in [&["--backend", "no url"][..], &["3", "--backend", &redis_url]] {
+        assert_eq!(oversell(args, "s3cret").status.code(), Some(64), "{args:?}");
+    }
 }
 
 #[test]

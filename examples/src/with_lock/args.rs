@@ -28,9 +28,9 @@ struct Options {
     /// redis://[user:password@]host[:port][/database]: once for a single server, three or a larger
     /// odd number of times for a quorum. Or once
     /// etcd://[user:password@]host[:port][,host[:port]...] with the members of a cluster. With TLS
-    /// rediss:// and etcds://, and the parameters ?ca=FILE&cert=FILE&key=FILE. A password may also be
-    /// in $LOCK_PASSWORD, with ?user=NAME for the user, or in a file: ?password_file=FILE [default:
-    /// $LOCK_BACKEND (separated by blanks), else redis://127.0.0.1:6379]
+    /// rediss:// and etcds://, and the parameters ?ca=FILE&cert=FILE&key=FILE. A password may also
+    /// be in $LOCK_PASSWORD, with ?user=NAME for the user, or in a file: ?password_file=FILE
+    /// [default: $LOCK_BACKEND (separated by blanks), else redis://127.0.0.1:6379]
     #[arg(long = "backend", value_name = "URL")]
     backends: Vec<String>,
 

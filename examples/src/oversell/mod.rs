@@ -2,7 +2,11 @@
 //!
 //! The shop reads the stock, works for a while, and writes back one less. Only the lock makes that
 //! correct. Every buyer is its own process, the server is simulated, and time is virtual. So
-//! nothing needs to be installed, and a seed always gives the same run.
+//! nothing needs to be installed, and a seed always gives the same run. [`run_sale_on`] runs the sale
+//! on real servers instead.
+
+mod program;
+mod servers;
 
 use core::fmt;
 use core::time::Duration;
@@ -11,6 +15,9 @@ use std::collections::BTreeMap;
 use lock_proto::redis::{Acquire, Event};
 use lock_proto::sim::{Rng, World};
 use lock_proto::{Instant, LockId};
+
+pub use self::program::main;
+pub use self::servers::run_sale_on;
 
 /// Number of buyers.
 pub const BUYERS: usize = 24;
@@ -79,7 +86,7 @@ impl fmt::Display for Stall {
 }
 
 /// Result of a sale.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Confirmed orders.
     pub orders: i64,
@@ -90,6 +97,20 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Returns true if the outcome is the one that the documentation states.
+    #[must_use]
+    pub const fn is_as_promised(&self, locking: Locking, stall: Stall) -> bool {
+        match (locking, stall) {
+            (Locking::Naive, Stall::SlowService | Stall::Stopped | Stall::StoppedBeforeWrite) => self.oversold() > 0,
+            (Locking::Ours, Stall::SlowService | Stall::Stopped)
+            | (Locking::Fenced, Stall::SlowService | Stall::Stopped | Stall::StoppedBeforeWrite) => {
+                self.orders == STOCK
+            }
+            // No lock can promise anything here.
+            (Locking::Ours, Stall::StoppedBeforeWrite) => true,
+        }
+    }
+
     /// Returns how many goods were sold beyond the stock.
     #[must_use]
     pub const fn oversold(&self) -> i64 {
@@ -134,6 +155,11 @@ enum Action {
     Write { seen: i64, stopped: bool },
 }
 
+/// Returns true if the buyer with the `read`th look at the stock stalls.
+const fn stalls(read: u32) -> bool {
+    read % STALL_EVERY == STALL_EVERY / 2
+}
+
 struct Sale {
     locking: Locking,
     stall: Stall,
@@ -163,7 +189,7 @@ impl Sale {
             locks: vec![None; BUYERS],
             waiting: Vec::new(),
             reads: 0,
-            outcome: Outcome { orders: 0, abandoned: 0, rejected: 0 },
+            outcome: Outcome::default(),
         };
         for buyer in 0..BUYERS {
             let arrival = sale.rng.duration(&(Duration::ZERO..Duration::from_millis(200)));
@@ -235,7 +261,7 @@ impl Sale {
 
     const fn stalls(&mut self) -> bool {
         self.reads += 1;
-        self.reads % STALL_EVERY == STALL_EVERY / 2
+        stalls(self.reads)
     }
 
     fn request(&mut self, buyer: usize) {

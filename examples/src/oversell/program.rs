@@ -1,0 +1,105 @@
+//! The program `oversell`.
+
+use std::ffi::OsString;
+use std::thread;
+
+use clap::Parser;
+use lock_proto::driver::StoreSettings;
+
+use super::{BUYERS, Locking, Outcome, STOCK, Stall, TTL, run_sale, run_sale_on};
+use crate::cli::args::{parse_backends, parse_or_exit};
+use crate::cli::exit;
+use crate::cli::failed::Failed;
+
+/// Shows how a naive lock sells more than there is.
+#[derive(Debug, Parser)]
+#[command(name = "oversell", version)]
+struct Options {
+    /// Seed of the simulation.
+    #[arg(default_value = "1", conflicts_with = "backends")]
+    seed: u64,
+
+    /// Sell on real servers instead, with the locks of this library: a URL as for `with-lock`, several
+    /// times for a quorum. Takes some seconds.
+    #[arg(long = "backend", value_name = "URL")]
+    backends: Vec<String>,
+}
+
+/// Runs the program and returns its exit code.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
+    let Options { seed, backends } = match parse_or_exit(args, exit::USAGE) {
+        Ok(options) => options,
+        Err(code) => return code,
+    };
+    if backends.is_empty() {
+        println!(
+            "{BUYERS} buyers, {STOCK} items in stock, a lock with a TTL of {TTL:?} around `read the stock, work, write one less`."
+        );
+        println!("Every fourth buyer stalls for longer than the TTL. Items oversold (seed {seed}):\n");
+        let rows = Locking::ALL.map(|locking| (locking, Stall::ALL.map(|stall| run_sale(locking, stall, seed))));
+        return print_table(&rows);
+    }
+    println!("{BUYERS} buyers, each a client of its own, {STOCK} items in stock.");
+    println!("Every fourth buyer stalls for longer than the TTL. Items oversold:\n");
+    match sell_on(&backends) {
+        Ok(rows) => print_table(&rows),
+        Err(Failed { code, why }) => {
+            eprintln!("oversell: {why}");
+            code
+        }
+    }
+}
+
+type Row = (Locking, [Outcome; Stall::ALL.len()]);
+
+/// Runs all sales at the same time, each under its own lock.
+fn sell_on(backends: &[String]) -> Result<Vec<Row>, Failed> {
+    let settings = parse_backends(backends).map_err(Failed::usage)?;
+    let has_fences = !matches!(&settings, StoreSettings::Redis(config) if config.is_quorum());
+    let lockings = if has_fences { &[Locking::Ours, Locking::Fenced][..] } else { &[Locking::Ours] };
+    let sell = |locking: Locking, stall: Stall| {
+        run_sale_on(&settings, &format!("oversell:{locking:?}:{stall:?}"), locking, stall)
+    };
+    thread::scope(|scope| {
+        let sell = &sell;
+        let sales: Vec<_> = lockings
+            .iter()
+            .map(|locking| (*locking, Stall::ALL.map(|stall| scope.spawn(move || sell(*locking, stall)))))
+            .collect();
+        let finish = |(locking, sales): (Locking, [thread::ScopedJoinHandle<'_, _>; Stall::ALL.len()])| {
+            let mut outcomes = [Outcome::default(); Stall::ALL.len()];
+            for (outcome, sale) in outcomes.iter_mut().zip(sales) {
+                *outcome = sale.join().unwrap_or_else(|_| Err(Failed::unreachable("a sale's thread panicked")))?;
+            }
+            Ok((locking, outcomes))
+        };
+        sales.into_iter().map(finish).collect()
+    })
+}
+
+fn print_table(rows: &[Row]) -> u8 {
+    print!("{:24}", "");
+    for stall in Stall::ALL {
+        print!("{stall:>22}");
+    }
+    println!();
+    let mut as_promised = true;
+    for (locking, outcomes) in rows {
+        print!("{locking:24}");
+        for (stall, outcome) in Stall::ALL.into_iter().zip(outcomes) {
+            print!("{:>22}", outcome.oversold());
+            as_promised &= outcome.is_as_promised(*locking, stall);
+        }
+        println!();
+    }
+    println!(
+        "\nA renewed lock tolerates a slow service. A process that was stopped finds out first that its lock is lost.\n\
+         No lock can help between the last check and the write; only a table that rejects old fencing tokens can."
+    );
+    if as_promised {
+        exit::SUCCESS
+    } else {
+        println!("\nThis is not the expected result, see the table.");
+        1
+    }
+}

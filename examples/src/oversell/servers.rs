@@ -1,0 +1,124 @@
+//! The sale on real servers. Each buyer is a thread with its own client and its own runtime, so
+//! that a buyer who blocks the thread stops like a process: nothing renews its lock.
+
+use core::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use lock_proto::driver::StoreSettings;
+use lock_tokio::Client;
+use tokio::runtime::Builder;
+use tokio::time::sleep;
+
+use super::{BUYERS, Locking, Outcome, READING, STOCK, Stall, Table, WORKING, stalls};
+use crate::cli::failed::Failed;
+
+/// The shortest that an etcd server with default settings grants.
+const TTL: Duration = Duration::from_secs(2);
+/// Longer than the TTL.
+const PAUSE: Duration = Duration::from_millis(2_700);
+/// Longer than all stalls and expiries before a buyer's turn.
+const WAIT: Duration = Duration::from_secs(60);
+
+/// Runs one sale on these servers, under the lock `name`. A quorum has no fencing tokens, so its
+/// table cannot reject writes. The naive lock runs in the simulation only; here
+/// [`Naive`](Locking::Naive) is the lock of this library.
+///
+/// # Errors
+///
+/// A buyer did not get the lock: the servers are unreachable or refuse the client.
+pub fn run_sale_on(settings: &StoreSettings, name: &str, locking: Locking, stall: Stall) -> Result<Outcome, Failed> {
+    let settings = &match settings.clone() {
+        StoreSettings::Etcd(config) => StoreSettings::Etcd(config.session_ttl(TTL)),
+        other @ (StoreSettings::Redis(_) | _) => other,
+    };
+    let shop = Shop {
+        name,
+        locking,
+        stall,
+        state: Mutex::new(State {
+            table: Table { stock: STOCK, greatest_fence: 0 },
+            reads: 0,
+            outcome: Outcome::default(),
+        }),
+    };
+    let results: Vec<_> = thread::scope(|scope| {
+        let buyers: Vec<_> = (0..BUYERS).map(|_| scope.spawn(|| shop.serve(settings))).collect();
+        let ended = |buyer: thread::ScopedJoinHandle<'_, _>| {
+            buyer.join().unwrap_or_else(|_| Err(Failed::unreachable("a buyer's thread panicked")))
+        };
+        buyers.into_iter().map(ended).collect()
+    });
+    results.into_iter().collect::<Result<(), Failed>>()?;
+    let state = shop.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok(state.outcome)
+}
+
+struct State {
+    table: Table,
+    reads: u32,
+    outcome: Outcome,
+}
+
+struct Shop<'a> {
+    name: &'a str,
+    locking: Locking,
+    stall: Stall,
+    state: Mutex<State>,
+}
+
+impl Shop<'_> {
+    fn with<T>(&self, access: impl FnOnce(&mut State) -> T) -> T {
+        access(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Serves one buyer, with a client of its own.
+    fn serve(&self, settings: &StoreSettings) -> Result<(), Failed> {
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(Failed::unreachable)?;
+        runtime.block_on(async {
+            let client = lock_tokio::connect_with(settings.clone()).map_err(Failed::usage)?;
+            let result = self.sell(&client).await;
+            client.shutdown(TTL).await;
+            result
+        })
+    }
+
+    async fn sell(&self, client: &Client) -> Result<(), Failed> {
+        let lock = client.lock(self.name).ttl(TTL).wait(WAIT);
+        let guard = lock.acquire().await.map_err(|error| Failed::acquiring(&error))?;
+        sleep(READING).await;
+        let (seen, stalls) = self.with(|state| {
+            state.reads += 1;
+            (state.table.stock, stalls(state.reads))
+        });
+        if seen > 0 {
+            let mut checked = false;
+            match self.stall {
+                _ if !stalls => sleep(WORKING).await,
+                Stall::SlowService => sleep(PAUSE).await,
+                Stall::Stopped => thread::sleep(PAUSE),
+                Stall::StoppedBeforeWrite => {
+                    checked = guard.is_held();
+                    thread::sleep(PAUSE);
+                }
+            }
+            let fence = match self.locking {
+                Locking::Naive | Locking::Ours => None,
+                Locking::Fenced => guard.fence().map(|fence| fence.get()),
+            };
+            let is_held = checked || guard.is_held();
+            self.with(|state| {
+                if !is_held {
+                    state.outcome.abandoned += 1;
+                } else if state.table.write(seen - 1, fence) {
+                    state.outcome.orders += 1;
+                } else {
+                    state.outcome.rejected += 1;
+                }
+            });
+        }
+        // Also if it was lost: the outcome says so.
+        let _ = guard.release().await;
+        Ok(())
+    }
+}
