@@ -11,8 +11,12 @@ use lock_testkit::{Authority, Etcd, Proxy, Redis, TIMEOUT, Validity};
 use lock_tokio::etcd;
 use lock_tokio::lock_proto::TlsFault;
 use lock_tokio::{Client, Config, ConnectError, Guard, Release, Settings};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::sync::Arc;
 use std::{fs, thread};
 use tokio::time::{sleep, timeout};
 
@@ -69,6 +73,37 @@ async fn unverified_server_is_used_only_if_code_allows_it() {
     assert!(matches!(error, ConnectError::Tls(_)) && error.to_string().contains("allow_insecure"), "{error}");
     let settings = Settings::parse([url]).unwrap().allow_insecure();
     lock_once(&lock_tokio::connect_with(settings).unwrap()).await;
+}
+
+/// A configuration made by the user replaces the files of the URL.
+#[tokio::test]
+async fn own_configuration_is_used_and_excludes_files() {
+    let authority = Authority::new();
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(authority.ca()).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = Arc::new(config.with_root_certificates(roots).with_no_client_auth());
+    let redis = Redis::builder().tls(authority.server()).start();
+    accepts_only_without_files(&redis.tls_url(""), &authority, &config).await;
+    #[cfg(feature = "etcd")]
+    {
+        let etcd = Etcd::builder().tls(authority.server()).start();
+        accepts_only_without_files(&etcd.tls_url(""), &authority, &config).await;
+    }
+}
+
+async fn accepts_only_without_files(url: &str, authority: &Authority, config: &Arc<ClientConfig>) {
+    let connect = |url: String| {
+        let settings = Settings::parse([url]).unwrap().tls_config(Arc::clone(config));
+        lock_tokio::connect_with(settings)
+    };
+    lock_once(&connect(url.to_owned()).unwrap()).await;
+    let error = connect(format!("{url}{}", authority.query())).unwrap_err();
+    assert!(matches!(error, ConnectError::Tls(_)) && error.to_string().contains("`tls_config`"), "{error}");
+    // Without either, the authority is not known.
+    let error = refusal(url).await;
+    assert!(error.contains(&TlsFault::UnknownIssuer.to_string()), "{error}");
 }
 
 /// Servers whose certificate is not acceptable, and what each error says.
