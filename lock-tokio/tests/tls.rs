@@ -1,13 +1,11 @@
 //! Locks over TLS, on real servers with certificates of a private authority.
 // N1, N3, N4, N5, N6, N7
 
-#![cfg(feature = "tls")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use core::time::Duration;
 use futures_util::future::{join_all, try_join_all};
 use lock_testkit::{Authority, Etcd, Proxy, Redis, TIMEOUT, Validity};
-#[cfg(feature = "etcd")]
 use lock_tokio::etcd;
 use lock_tokio::lock_proto::TlsFault;
 use lock_tokio::{Client, Config, ConnectError, Guard, Release, Settings};
@@ -54,7 +52,6 @@ async fn client_certificate_is_presented() {
     lock_once(&lock_tokio::connect(&redis.tls_url(&query)).unwrap()).await;
 }
 
-#[cfg(feature = "etcd")]
 #[tokio::test]
 async fn etcd_lock_is_acquired_over_tls() {
     let authority = Authority::new();
@@ -86,11 +83,8 @@ async fn own_configuration_is_used_and_excludes_files() {
     let config = Arc::new(config.with_root_certificates(roots).with_no_client_auth());
     let redis = Redis::builder().tls(authority.server()).start();
     accepts_only_without_files(&redis.tls_url(""), &authority, &config).await;
-    #[cfg(feature = "etcd")]
-    {
-        let etcd = Etcd::builder().tls(authority.server()).start();
-        accepts_only_without_files(&etcd.tls_url(""), &authority, &config).await;
-    }
+    let etcd = Etcd::builder().tls(authority.server()).start();
+    accepts_only_without_files(&etcd.tls_url(""), &authority, &config).await;
 }
 
 async fn accepts_only_without_files(url: &str, authority: &Authority, config: &Arc<ClientConfig>) {
@@ -123,12 +117,9 @@ async fn untrusted_server_is_refused_with_its_reason() {
         let error = refusal(&redis.tls_url(&trusted.query())).await;
         assert!(error.contains("rediss://") && error.contains(&fault.to_string()), "{error}");
         assert!(redis.keys().is_empty(), "nothing was sent");
-        #[cfg(feature = "etcd")]
-        {
-            let etcd = Etcd::builder().tls(tls).start();
-            let error = refusal(&etcd.tls_url(&trusted.query())).await;
-            assert!(error.contains("etcds://") && error.contains(&fault.to_string()), "{error}");
-        }
+        let etcd = Etcd::builder().tls(tls).start();
+        let error = refusal(&etcd.tls_url(&trusted.query())).await;
+        assert!(error.contains("etcds://") && error.contains(&fault.to_string()), "{error}");
     }
     // The name that the certificate has is accepted.
     let other = authority.issue("other", &["db.example"], Validity::Current);
@@ -143,12 +134,9 @@ async fn refused_client_certificate_is_named() {
     let redis = Redis::builder().tls(authority.server().needs_client()).start();
     let error = refusal(&redis.tls_url(&authority.query())).await;
     assert!(error.contains(&TlsFault::CertificateRequired.to_string()), "{error}");
-    #[cfg(feature = "etcd")]
-    {
-        let etcd = Etcd::builder().tls(authority.server().needs_client()).start();
-        let error = refusal(&etcd.tls_url(&authority.query())).await;
-        assert!(error.contains(&TlsFault::CertificateRequired.to_string()), "{error}");
-    }
+    let etcd = Etcd::builder().tls(authority.server().needs_client()).start();
+    let error = refusal(&etcd.tls_url(&authority.query())).await;
+    assert!(error.contains(&TlsFault::CertificateRequired.to_string()), "{error}");
     let stranger = Authority::new();
     let strange = stranger.issue("client", &["app"], Validity::Current);
     let error = refusal(&redis.tls_url(&format!("{}&{}", authority.query(), strange.query()))).await;
@@ -167,15 +155,12 @@ async fn tls_is_never_replaced_by_plaintext() {
     let error = in_time("timeout", waiting).await.unwrap_err();
     assert!(error.is_unreachable() && error.to_string().contains(&TlsFault::TimedOut.to_string()), "{error}");
     assert!(redis.keys().is_empty());
-    #[cfg(feature = "etcd")]
-    {
-        let etcd = Etcd::start();
-        let plain_port = etcd.url().replace("etcd://", "etcds://");
-        let client = lock_tokio::connect(&format!("{plain_port}?{}", authority.query())).unwrap();
-        let waiting = client.lock("job").wait(Duration::from_millis(2500)).acquire();
-        let error = in_time("timeout", waiting).await.unwrap_err().to_string();
-        assert!(error.contains(&TlsFault::Closed.to_string()), "{error}");
-    }
+    let etcd = Etcd::start();
+    let plain_port = etcd.url().replace("etcd://", "etcds://");
+    let client = lock_tokio::connect(&format!("{plain_port}?{}", authority.query())).unwrap();
+    let waiting = client.lock("job").wait(Duration::from_millis(2500)).acquire();
+    let error = in_time("timeout", waiting).await.unwrap_err().to_string();
+    assert!(error.contains(&TlsFault::Closed.to_string()), "{error}");
     // And the other way round there is a hint.
     let tls_port = format!("redis://{}", redis.tls_address());
     let client = lock_tokio::connect(&tls_port).unwrap();
@@ -304,7 +289,6 @@ async fn thousand_locks_survive_replaced_certificates() {
 
 /// etcd reads a replaced certificate by itself. Its locks live as long as one session, whose
 /// connection is cut.
-#[cfg(feature = "etcd")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn etcd_session_with_hundred_locks_survives_replaced_certificate() {
     const COUNT: usize = 100;
