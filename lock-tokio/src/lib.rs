@@ -81,6 +81,7 @@
 //! suspend, but not while a virtual machine is paused by its host.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod blocking;
 mod connect;
 mod host;
 mod stream;

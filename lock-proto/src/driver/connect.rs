@@ -44,6 +44,9 @@ pub enum ConnectError {
     /// There is no runtime to spawn the driver on.
     #[error("no runtime to spawn the driver on: call this inside one")]
     NoRuntime,
+    /// The system gave no thread, or no sockets and timers, for the driver of a blocking client.
+    #[error("no thread for the driver: {0}")]
+    Thread(#[source] io::Error),
     /// The runtime lacks sockets or timers.
     #[error("the runtime has no I/O or no timers: build it with `enable_all`")]
     IncompleteRuntime,

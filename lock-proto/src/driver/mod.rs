@@ -68,6 +68,7 @@
 mod acquire_error;
 mod address;
 mod backend;
+mod blocking;
 mod bytes;
 mod client;
 mod clock;
