@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use lock_testkit::{Etcd, Redis, TIMEOUT, wait_until};
-use lock_tokio::{ElectionEvent, Loss, Release, Renew, blocking};
+use lock_tokio::{AcquireErrorKind, ElectionEvent, Loss, Release, Renew, blocking};
 
 /// Runs on a thread, and fails instead of blocking forever.
 #[track_caller]
@@ -172,4 +172,34 @@ fn driver_thread_ends_with_its_client() {
 /// Besides the one that asks.
 fn connections(redis: &Redis) -> usize {
     redis.cli(&["CLIENT", "LIST"]).lines().filter(|line| line.contains("id=")).count() - 1
+}
+
+/// The child has a copy of the client and of its connection, but no driver.
+#[cfg(unix)]
+#[test]
+fn forked_child_is_refused_and_parent_keeps_its_lock() {
+    use fork::Fork;
+
+    let redis = Redis::start();
+    let client = blocking::connect(&redis.url()).unwrap();
+    let guard = client.lock("parent").acquire_blocking().unwrap();
+    let child = match fork::fork().unwrap() {
+        Fork::Child => {
+            let acquired = client.lock("child").try_acquire_blocking();
+            let refused = acquired.is_err_and(|error| matches!(error.kind(), AcquireErrorKind::Forked));
+            // Without the destructors of the parent's test.
+            std::process::exit(if refused { 42 } else { 1 });
+        }
+        Fork::Parent(child) => child,
+    };
+    let mut status = None;
+    assert!(wait_until(TIMEOUT, || {
+        status = fork::waitpid_nohang(child).unwrap();
+        status.is_some()
+    }));
+    assert_eq!(status, Some(42 << 8));
+    assert!(guard.is_held());
+    assert_eq!(redis.keys().iter().filter(|key| ["parent", "child"].contains(&key.as_str())).count(), 1);
+    assert_eq!(guard.release_blocking(), Release::Released);
+    client.shutdown_blocking(TIMEOUT);
 }

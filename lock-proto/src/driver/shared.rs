@@ -3,7 +3,6 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, Ordering};
 use core::task::Waker;
 use core::time::Duration;
 use std::sync::Mutex;
@@ -28,8 +27,12 @@ use crate::time::Instant;
 /// do not depend on the runtime or the store.
 pub(super) struct Shared<E: ?Sized = dyn Engine> {
     pub(super) id: ClientId,
-    /// The process that made this client. The copy in a forked child must not act.
-    pub(super) process: AtomicU32,
+    /// Detects the copy in a forked child, which must not act. Reads a counter: asking the system
+    /// for the process cost a tenth of a cycle.
+    fork: forkguard::Guard,
+    /// Pretends a fork.
+    #[cfg(test)]
+    pub(super) forked: core::sync::atomic::AtomicBool,
     pub(super) servers: Servers,
     clock: Box<dyn Fn() -> Instant + Send + Sync>,
     /// The driver has ended.
@@ -183,7 +186,10 @@ impl<E: Engine> Shared<E> {
         };
         Arc::new(Self {
             id,
-            process: AtomicU32::new(std::process::id()),
+            // Panics only if the C library has no memory for the handler.
+            fork: forkguard::new(),
+            #[cfg(test)]
+            forked: false.into(),
             servers,
             clock: Box::new(move || clock.now()),
             stopped: event_listener::Event::new(),
@@ -199,7 +205,12 @@ impl<E: Engine + ?Sized> Shared<E> {
 
     /// Returns true in a forked process. Takes no mutex: a thread that the child lacks may hold it.
     pub(super) fn is_forked(&self) -> bool {
-        self.process.load(Ordering::Relaxed) != std::process::id()
+        #[cfg(test)]
+        if self.forked.load(core::sync::atomic::Ordering::Relaxed) {
+            return true;
+        }
+        // A copy, as a guard reports a fork only once.
+        self.fork.clone().detected_fork()
     }
 
     /// Runs `work` for a handle, delivers its events, and wakes the driver if it has work.

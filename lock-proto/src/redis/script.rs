@@ -113,7 +113,7 @@ pub const ANNOUNCE: Script = Script {
 pub const RELEASE_MANY: Script = Script {
     name: "release-many",
     index: 4,
-    sha1: "a0e203e368c627c2408c1951b9bb6d61663555a3",
+    sha1: "8309dca874c87254e0d3a5954ca7c9c8b8e68318",
     source: include_str!("script/release_many.lua"),
 };
 
@@ -132,7 +132,7 @@ pub const RELEASE_MANY: Script = Script {
 pub const TAKE_FREE: Script = Script {
     name: "take-free",
     index: 5,
-    sha1: "166be925e7f1093657648ebe707fb3dd65a57719",
+    sha1: "9311113dec6b605482dea642e57b030495ec0264",
     source: include_str!("script/take_free.lua"),
 };
 
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn signal_lifetime_matches_scripts() {
         for script in [RELEASE, ANNOUNCE, RELEASE_MANY] {
-            let (_, args) = script.source.split_once("redis.pcall('PEXPIRE', ").unwrap_or_default();
+            let (_, args) = script.source.split_once("call('PEXPIRE', ").unwrap_or_default();
             let (_, ttl) = args.split_once(", ").unwrap_or_default();
             assert_eq!(ttl.split(')').next(), Some(SIGNAL_TTL_MS.to_string().as_str()), "{}", script.name);
         }

@@ -362,8 +362,7 @@ fn forked_child_acquires_nothing_and_sends_nothing() {
     world.settle(&mut driver);
     let connections = world.with(|inner| inner.open());
     assert!(connections > 0);
-    // As it is seen after a fork: the process has another number.
-    client.owner.shared.process.fetch_add(1, Ordering::SeqCst);
+    client.owner.shared.forked.store(true, Ordering::SeqCst);
     let refused = poll(&mut client.lock("b").acquire());
     assert!(
         matches!(refused, Poll::Ready(Err(ref error)) if matches!(error.kind(), AcquireErrorKind::Forked)),

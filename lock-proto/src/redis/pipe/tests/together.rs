@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::redis::Form;
+use crate::redis::batch::MAX_LOCKS;
 use crate::redis::request::FenceBlock;
 use crate::redis::script::{RELEASE, RELEASE_MANY};
 
@@ -115,13 +116,13 @@ fn release_with_retired_numbers_is_sent_alone() {
 }
 
 #[test]
-fn batch_is_limited_to_sixteen_locks() {
+fn batch_has_a_limit_of_locks() {
     // P4
     let (mut rig, conn) = Rig::together();
-    let names: Vec<String> = (0..33).map(|n| format!("{n}")).collect();
+    let names: Vec<String> = (0..2 * MAX_LOCKS + 1).map(|n| format!("{n}")).collect();
     let calls: Vec<_> = names.iter().map(|name| rig.send(plain(name))).collect();
     let counts: Vec<_> = rig.next(conn).iter().map(|command| command.matches(' ').count()).collect();
-    assert_eq!(counts, [16, 16, 1], "one word is the name of the script");
+    assert_eq!(counts, [MAX_LOCKS, MAX_LOCKS, 1], "one word is the name of the script");
     rig.receive(conn, &b":-2\r\n".repeat(3));
     assert_eq!(rig.outputs(), calls.into_iter().map(deleted).collect::<Vec<_>>());
 }
