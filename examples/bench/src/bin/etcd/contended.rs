@@ -10,9 +10,9 @@ use lock_testkit::Etcd;
 use lock_tokio::Client;
 
 use crate::go_mutex::GoMutex;
-use crate::ring::Ring;
 use lock_bench::cost::{Sample, sample};
 use lock_bench::raw_etcd::{PUT, RawEtcd};
+use lock_bench::ring::Ring;
 
 pub struct Outcome {
     pub sample: Sample,

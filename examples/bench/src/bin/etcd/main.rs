@@ -11,7 +11,6 @@
 
 mod contended;
 mod go_mutex;
-mod ring;
 mod uncontended;
 
 use std::time::Duration;

@@ -5,6 +5,9 @@
 //! waiters [CLIENTS:HOLD[:SECONDS[:ROUNDS]] …]`, with HOLD in milliseconds. Needs Go and Debian's
 //! golang-etcd-server-dev.
 //!
+//! `bare calls` is a bound: members of a ring make only the calls that any lock needs, without
+//! leases, transactions and lookups. It has no queue to enter.
+//!
 //! Each contender has its own client, with a connection and a session: a task here, a goroutine
 //! there. The first holder keeps the lock until all keys are in the queue. `enter` is the time
 //! until then. The measurement starts when it releases.
@@ -13,6 +16,7 @@
 //! server's count per grant, and `streams` its total, including the streams opened while entering.
 //! `µs` and `server` are processor time per grant, of the contenders and of the server.
 
+mod bare;
 mod go;
 mod ours;
 mod results;
@@ -41,18 +45,25 @@ fn contest(peer: &go::Peer, setup: Setup, rounds: usize) {
     let Setup { clients, hold, span } = setup;
     println!("{clients} clients, hold {hold:?}, {} s", span.as_secs_f64());
     Outcome::print_head();
-    let [mut rate, mut gap, mut enter] = [Vec::new(), Vec::new(), Vec::new()];
+    let [mut rate, mut gap, mut enter, mut bound] = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
     for _ in 0..rounds {
         let go = peer.measure(setup);
         go.print("Go");
         let ours = ours::measure(setup);
         ours.print("this library");
+        let bare = bare::measure(setup);
+        bare.print("bare calls");
+        bound.push(bare.rate() / go.rate());
         rate.push(ours.rate() / go.rate());
         gap.push(ours.gap().as_secs_f64() / go.gap().as_secs_f64());
         enter.push(ours.enter.as_secs_f64() / go.enter.as_secs_f64());
     }
-    let [rate, gap, enter] = [rate, gap, enter].map(median);
-    println!("{:<14} rate {rate:.2} x, gap {gap:.2} x, time to enter {enter:.2} x Go's (medians of {rounds})\n", "");
+    let [rate, gap, enter, bound] = [rate, gap, enter, bound].map(median);
+    println!(
+        "{:<14} rate {rate:.2} x, gap {gap:.2} x, time to enter {enter:.2} x Go's; bare calls {bound:.2} x its rate \
+         (medians of {rounds})\n",
+        ""
+    );
 }
 
 /// `CLIENTS:HOLD[:SECONDS[:ROUNDS]]`.

@@ -82,7 +82,7 @@ impl Contest {
 }
 
 /// Sleeps with the precision of Go's timers. The runtime's timer takes about 2 ms to sleep 1 ms.
-async fn pause(span: Duration) {
+pub async fn pause(span: Duration) {
     let span = Timespec { tv_sec: span.as_secs() as i64, tv_nsec: i64::from(span.subsec_nanos()) };
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC);
     #[expect(deprecated, reason = "the timer is owned, which its successor takes an unsafe block to promise")]

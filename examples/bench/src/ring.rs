@@ -10,7 +10,7 @@ use lock_proto::etcd::message::{
 };
 use lock_testkit::Etcd;
 
-use lock_bench::raw_etcd::{DELETE, PUT, RANGE, RawEtcd, Watches};
+use crate::raw_etcd::{DELETE, PUT, RANGE, RawEtcd, Watches};
 
 pub struct Ring {
     peer: RawEtcd,
