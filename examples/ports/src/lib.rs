@@ -4,6 +4,7 @@
 //! servers.
 
 pub mod compio;
+pub mod embassy;
 pub mod monoio;
 
 use core::pin::Pin;
