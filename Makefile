@@ -64,11 +64,10 @@ lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of th
 .PHONY: unit
 unit: servers ## All tests of all crates and features, and the examples in the documentation.
 	$(CARGO) test --workspace --all-features
-	@# The black-box scenarios of with-lock once more on each of the other runtimes. Plain threads know no etcd, and say so.
-	for runtime in smol async-std; do \
+	@# The black-box scenarios of with-lock once more on each of the other runtimes.
+	for runtime in smol async-std blocking; do \
 		LOCK_RUNTIME=$$runtime $(CARGO) test --workspace --all-features --test with_lock; \
 	done
-	LOCK_RUNTIME=blocking $(CARGO) test --workspace --all-features --test with_lock -- --skip etcd --skip usage_error
 	@# Not optimised: these are fast enough, and built in a third of the time.
 	$(CARGO) test -p lock-proto --no-default-features --features redis,etcd --config 'profile.dev.package.lock-proto.opt-level=0'
 

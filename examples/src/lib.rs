@@ -1,6 +1,5 @@
 //! Tools and examples for `lock-proto`. This library holds the shared code of the programs.
 
-pub mod blocking;
 pub mod cli;
 pub mod contention;
 pub mod demo;
@@ -9,6 +8,7 @@ pub mod host;
 pub mod leader;
 pub mod oversell;
 pub mod serve;
+pub mod std_net;
 mod svg;
 mod transcript;
 pub mod with_lock;

@@ -46,16 +46,28 @@ fn oversell_on_real_servers_is_as_promised() {
 }
 
 #[test]
-fn blocking_counts_without_loss() {
+fn threads_count_without_loss() {
     let authority = Authority::new();
     let redis = Redis::builder().tls(authority.server()).start();
-    for url in [redis.url(), redis.tls_url(&authority.query())] {
-        let output = run(env!("CARGO_BIN_EXE_blocking"), &[&url]);
-        assert!(output.status.success(), "{output:?}");
+    let etcd = Etcd::start();
+    let (plain, tls, etcd_url) = (redis.url(), redis.tls_url(&authority.query()), etcd.url());
+    let (blocking, std_net) = (env!("CARGO_BIN_EXE_blocking"), env!("CARGO_BIN_EXE_std-net"));
+    for (program, urls) in [
+        (std_net, &[plain.as_str()][..]),
+        (std_net, &[&tls]),
+        (blocking, &[&plain]),
+        (blocking, &[&tls]),
+        (blocking, &[&etcd_url]),
+    ] {
+        let output = run(program, urls);
+        assert!(output.status.success(), "{program} {urls:?}: {output:?}");
         assert!(String::from_utf8_lossy(&output.stdout).contains("counted to 100 of 100"), "{output:?}");
     }
-    assert_eq!(redis.cli(&["EXISTS", "blocking-example"]), "0");
-    assert!(!run(env!("CARGO_BIN_EXE_blocking"), &["no url"]).status.success());
+    assert_eq!(redis.cli(&["EXISTS", "blocking-example", "std-net-example"]), "0");
+    assert!(etcd.keys().is_empty() && etcd.leases().is_empty());
+    for program in [blocking, std_net] {
+        assert!(!run(program, &["no url"]).status.success());
+    }
 }
 
 #[test]

@@ -1,8 +1,7 @@
-//! Locks without async: four threads share a counter under a lock, with `std::net` and threads
-//! only.
+//! Locks without async: four threads share a counter under a lock.
 //!
-//! `blocking [URL]`; the default is redis://127.0.0.1:6379, and rediss:// is TLS. The client is in
-//! `src/blocking.rs`.
+//! `blocking [URL...]`; the default is redis://127.0.0.1:6379. Several Redis servers are a quorum;
+//! etcd:// and TLS work as well.
 
 use core::error::Error;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -12,9 +11,8 @@ use std::process::ExitCode;
 use std::thread;
 
 use clap::Parser;
-use lock_examples::blocking::Client;
 use lock_examples::cli::args::parse_or_exit;
-use lock_proto::redis::{Acquire, Config, Wait};
+use lock_tokio::{AcquireError, Release, blocking};
 
 const THREADS: u32 = 4;
 const ROUNDS: u32 = 25;
@@ -23,9 +21,9 @@ const ROUNDS: u32 = 25;
 #[derive(Debug, Parser)]
 #[command(name = "blocking", version)]
 struct Options {
-    /// The Redis server.
+    /// The servers: one, or an odd number of Redis servers.
     #[arg(default_value = "redis://127.0.0.1:6379")]
-    url: String,
+    urls: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -33,7 +31,7 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(code) => return ExitCode::from(code),
     };
-    match run(&options.url) {
+    match run(&options.urls) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("blocking: {error}");
@@ -42,36 +40,33 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(url: &str) -> Result<(), Box<dyn Error>> {
-    let client = Client::start(Config::parse(url)?)?;
-
+fn run(urls: &[String]) -> Result<(), Box<dyn Error>> {
+    let client = blocking::connect_quorum(urls)?;
+    let lock = client.lock("blocking-example").wait(Duration::from_secs(5));
     // Read and written in two steps, which only the lock keeps atomic.
     let counter = AtomicU32::new(0);
-    let results: Vec<Result<(), String>> = thread::scope(|scope| {
-        let work = || {
-            for _ in 0..ROUNDS {
-                let request = Acquire::new("blocking-example").wait(Wait::For(Duration::from_secs(5)));
-                let lock = client.lock(request).map_err(|error| error.to_string())?;
-                let seen = counter.load(Ordering::Relaxed);
-                thread::yield_now();
-                if lock.is_held() {
-                    counter.store(seen + 1, Ordering::Relaxed);
-                }
-                let _ = lock.release();
+    let work = || {
+        for _ in 0..ROUNDS {
+            let guard = lock.acquire_blocking()?;
+            let seen = counter.load(Ordering::Relaxed);
+            thread::yield_now();
+            if guard.is_held() {
+                counter.store(seen + 1, Ordering::Relaxed);
             }
-            Ok(())
-        };
+            if guard.release_blocking() != Release::Released {
+                eprintln!("blocking: a release is unconfirmed");
+            }
+        }
+        Ok::<(), AcquireError>(())
+    };
+    thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".to_owned())))
-            .collect()
-    });
-    let unreleased = client.shutdown(Duration::from_secs(1));
-    for result in results {
-        result?;
-    }
+        threads.into_iter().map(|thread| thread.join().map_err(|_| "a thread panicked")).collect::<Vec<_>>()
+    })
+    .into_iter()
+    .try_for_each(|result| -> Result<(), Box<dyn Error>> { Ok(result??) })?;
+    client.shutdown_blocking(Duration::from_secs(1));
     let (counted, expected) = (counter.into_inner(), THREADS * ROUNDS);
-    println!("{THREADS} threads counted to {counted} of {expected} under one lock; {unreleased} locks left behind");
+    println!("{THREADS} threads counted to {counted} of {expected} under one lock");
     if counted == expected { Ok(()) } else { Err("counts were lost".into()) }
 }

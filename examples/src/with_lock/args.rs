@@ -50,7 +50,7 @@ struct Options {
     #[arg(long, value_name = "MODE", hide_possible_values = true, default_value = "notify")]
     wake: WakeMode,
 
-    /// tokio, smol, async-std or blocking (not with etcd).
+    /// tokio, smol, async-std or blocking (threads without async).
     #[arg(long, value_name = "NAME", hide_possible_values = true, default_value = "tokio")]
     runtime: RuntimeName,
 
@@ -112,15 +112,6 @@ enum Grace {
     Fraction(u32),
 }
 
-/// What drives the state machine, and with which settings.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Driven {
-    /// A task on an async runtime.
-    ByTask(Runtime, StoreSettings),
-    /// Threads and `std::net`, see [`crate::blocking`]. Redis only: HTTP/2 needs an async runtime.
-    ByThreads(redis::Config),
-}
-
 /// A program and its arguments.
 pub type CommandLine = (OsString, Vec<OsString>);
 
@@ -133,8 +124,10 @@ pub struct Args {
     pub ttl: Duration,
     /// How long to wait for the lock.
     pub wait: Wait,
-    /// Runtime and backends.
-    pub driven: Driven,
+    /// The servers.
+    pub settings: StoreSettings,
+    /// The async runtime; `None` for threads.
+    pub runtime: Option<Runtime>,
     /// Time between SIGTERM and SIGKILL for the command.
     pub grace: Duration,
     /// The command; `None` to hold the lock until interrupted.
@@ -194,32 +187,23 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
     if grace > ttl / 2 {
         return usage(format!("--grace must be between 0s and half the TTL ({:?}), it is {grace:?}", ttl / 2));
     }
-    let driven = match (settings, options.runtime.of_tasks()) {
-        (StoreSettings::Etcd(_), None) => {
-            return usage(
-                "--runtime: blocking is for Redis alone: etcd speaks HTTP/2, which this program has only on \
-                 tokio, smol and async-std: use one of these",
-            );
-        }
+    let settings = match settings {
         // The lock has the TTL of the session: a killed process leaves only its lease behind.
-        (StoreSettings::Etcd(config), Some(runtime)) => {
+        StoreSettings::Etcd(config) => {
             let config = config.session_ttl(ttl);
             config.check().map_err(|error| Usage(error.to_string()))?;
-            Driven::ByTask(runtime, StoreSettings::Etcd(config))
+            StoreSettings::Etcd(config)
         }
-        (StoreSettings::Redis(config), runtime) => {
+        StoreSettings::Redis(config) => {
             let quarantine = options.quarantine.unwrap_or_else(|| ttl.clamp(DEFAULT_TTL, redis::MAX_TTL));
             let config = config.poll(Backoff::fixed(options.poll)).wake(options.wake.into()).quarantine(quarantine);
             config.check().map_err(|error| Usage(error.to_string()))?;
-            match runtime {
-                Some(runtime) => Driven::ByTask(runtime, StoreSettings::Redis(config)),
-                None => Driven::ByThreads(config),
-            }
+            StoreSettings::Redis(config)
         }
         _ => return usage("--backend: neither Redis nor etcd"),
     };
-    let name = options.name.into_vec();
-    Ok(Parsed::Run(Box::new(Args { name, ttl, wait: options.wait, driven, grace, command })))
+    let (name, runtime) = (options.name.into_vec(), options.runtime.of_tasks());
+    Ok(Parsed::Run(Box::new(Args { name, ttl, wait: options.wait, settings, runtime, grace, command })))
 }
 
 fn read_wait(text: &str) -> Result<Wait, String> {

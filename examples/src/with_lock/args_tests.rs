@@ -24,16 +24,16 @@ fn defaults_match_contract() {
     assert_eq!(args.grace, Duration::from_secs(10) / 3);
     let config = redis::Config::parse("redis://127.0.0.1:6379").unwrap();
     let config = config.poll(Backoff::fixed(Duration::from_millis(50))).wake(Wake::Notify);
-    assert_eq!(args.driven, Driven::ByTask(Runtime::Tokio, StoreSettings::Redis(config)));
+    assert_eq!((args.runtime, args.settings), (Some(Runtime::Tokio), StoreSettings::Redis(config)));
 }
 
 #[test]
 fn backend_option_overrides_environment() {
     let list = Some(" redis://a redis://b  redis://c ");
     let nodes = |line: &[&str]| match parse(line.iter().map(OsString::from), list) {
-        Ok(Parsed::Run(args)) => match args.driven {
-            Driven::ByTask(_, StoreSettings::Redis(config)) => config.nodes().len(),
-            other @ (Driven::ByTask(..) | Driven::ByThreads(_)) => panic!("{other:?}"),
+        Ok(Parsed::Run(args)) => match args.settings {
+            StoreSettings::Redis(config) => config.nodes().len(),
+            other @ (StoreSettings::Etcd(_) | _) => panic!("{other:?}"),
         },
         other => panic!("{other:?}"),
     };
@@ -54,7 +54,7 @@ fn arguments_after_double_dash_are_command() {
 fn options_are_parsed() {
     let args =
         run(&["--runtime", "blocking", "--wake", "poll", "--poll", "1s", "--wait", "1m30s", "--grace", "1s", "job"]);
-    assert!(matches!(args.driven, Driven::ByThreads(_)), "{args:?}");
+    assert_eq!(args.runtime, None);
     assert_eq!(args.grace, Duration::from_secs(1));
     assert_eq!(args.wait, Wait::For(Duration::from_secs(90)));
     assert_eq!(run(&["--ttl", "60s", "--grace", "ttl/2", "job"]).grace, Duration::from_secs(30));
@@ -68,7 +68,7 @@ fn etcd_session_ttl_is_rounded_up_to_whole_seconds() {
         let ttl = Duration::from_secs(seconds);
         assert_eq!((args.ttl, args.grace), (ttl, ttl / 3));
         let config = lock_proto::etcd::Config::parse(url).unwrap().session_ttl(ttl);
-        assert_eq!(args.driven, Driven::ByTask(Runtime::Smol, StoreSettings::Etcd(config)));
+        assert_eq!((args.runtime, args.settings), (Some(Runtime::Smol), StoreSettings::Etcd(config)));
     }
 }
 
@@ -97,7 +97,6 @@ fn usage_error_names_cause() {
         (&["--backend", "ETCD://a,a:2379", "job"], "same server"),
         (&["--backend", "etcds://a?cert=x", "job"], "together"),
         (&["--backend", "etcd://a/b", "job"], "path"),
-        (&["--backend", "etcd://a", "--runtime", "blocking", "job"], "use one of these"),
         (&["--backend", "etcd://a", "--ttl", "0", "job"], "it is 0ns"),
         (&["--backend", "etcd://a", "--ttl", "1s", "--grace", "600ms", "job"], "600ms"),
         (&["--backend", "mysql://a", "job"], "--backend"),

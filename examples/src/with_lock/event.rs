@@ -2,10 +2,14 @@
 
 use core::fmt;
 use core::time::Duration;
+use std::sync::mpsc::Sender;
 
+use lock_proto::driver::etcd::OwnerKeyExt as _;
+use lock_proto::driver::{Acquiring, Client, Guard};
 use lock_proto::etcd::OwnerKey;
-use lock_proto::redis::{Blocked, Fence, Loss, Release};
+use lock_proto::redis::{Blocked, Fence, Loss, Release, Wait};
 
+use super::args::Args;
 use crate::cli::failed::Failed;
 
 /// An event for the main thread.
@@ -41,6 +45,27 @@ pub struct Held {
     /// Returns how long the lock is certainly held from now on; `None` once it is lost. Reads the
     /// clock when called.
     pub remaining: Box<dyn Fn() -> Option<Duration> + Send>,
+}
+
+impl Held {
+    pub(super) fn of(guard: &Guard) -> Self {
+        let observer = guard.observer();
+        let remaining = Box::new(move || Some(observer.remaining()).filter(|left| !left.is_zero()));
+        let (token, owner) = (guard.token().to_string(), guard.owner());
+        Self { token, fence: guard.fence(), owner, ttl: guard.ttl(), remaining }
+    }
+}
+
+/// The acquisition that the command line requests. The main thread learns what it waits for.
+pub(super) fn acquiring(client: &Client, args: &Args, events: &Sender<MainEvent>) -> Acquiring {
+    let lock = client.lock(&args.name).ttl(args.ttl);
+    let acquiring = match args.wait {
+        Wait::Try => lock.try_acquire(),
+        Wait::For(limit) => lock.wait(limit).acquire(),
+        Wait::Forever | _ => lock.acquire(),
+    };
+    let events = events.clone();
+    acquiring.on_blocked(move |why| drop(events.send(MainEvent::Blocked(why))))
 }
 
 impl fmt::Debug for Held {

@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::args::{Args, CommandLine, Driven, Parsed, parse};
+use super::args::{Args, CommandLine, Parsed, parse};
 use super::child::{self, Running};
 use super::event::{Held, LockHandle, MainEvent};
 use super::{tasks, threads};
@@ -44,9 +44,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&
         print_error(&format_args!("signals cannot be watched: {error}"));
         return exit::NOT_EXECUTABLE;
     }
-    let started = match args.driven.clone() {
-        Driven::ByThreads(config) => threads::start(config, &args, sender.clone()),
-        Driven::ByTask(runtime, settings) => Ok(tasks::start(runtime, settings, &args, sender.clone())),
+    let started = match args.runtime {
+        Some(runtime) => Ok(tasks::start(runtime, &args, sender.clone())),
+        None => threads::start(&args, sender.clone()),
     };
     let handle = match started {
         Ok(handle) => handle,

@@ -3,14 +3,13 @@
 use std::sync::mpsc::Sender;
 use std::thread;
 
-use lock_proto::driver::etcd::OwnerKeyExt as _;
-use lock_proto::driver::{Client, ConnectError, Guard, StoreSettings};
-use lock_proto::redis::{Release, Wait};
+use lock_proto::driver::{Client, ConnectError, Guard};
+use lock_proto::redis::Release;
 use smol::channel::{Receiver, bounded};
 use smol::future::or;
 
 use super::args::Args;
-use super::event::{Held, LockHandle, MainEvent};
+use super::event::{Held, LockHandle, MainEvent, acquiring};
 use crate::cli::SHUTDOWN_TIMEOUT;
 use crate::cli::failed::Failed;
 use crate::cli::runtime::Runtime;
@@ -26,16 +25,12 @@ impl LockHandle for TaskHandle {
     }
 }
 
-pub(super) fn start(
-    runtime: Runtime,
-    settings: StoreSettings,
-    args: &Args,
-    events: Sender<MainEvent>,
-) -> Box<dyn LockHandle> {
+pub(super) fn start(runtime: Runtime, args: &Args, events: Sender<MainEvent>) -> Box<dyn LockHandle> {
     let (stop, stopped) = bounded(1);
     let args = args.clone();
     thread::spawn(move || {
-        let session = async { acquire_and_hold(runtime.client(settings.into()), &args, &events, &stopped).await };
+        let client = || runtime.client(args.settings.clone().into());
+        let session = async { acquire_and_hold(client(), &args, &events, &stopped).await };
         let end = match runtime {
             Runtime::Tokio => match tokio::runtime::Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime.block_on(session),
@@ -60,17 +55,8 @@ async fn acquire_and_hold(
         Ok(client) => client,
         Err(error) => return MainEvent::Failed(Failed::usage(error)),
     };
-    let lock = client.lock(&args.name).ttl(args.ttl);
-    let acquiring = match args.wait {
-        Wait::Try => lock.try_acquire(),
-        Wait::For(limit) => lock.wait(limit).acquire(),
-        Wait::Forever | _ => lock.acquire(),
-    };
-    let blocked = {
-        let events = events.clone();
-        move |why| drop(events.send(MainEvent::Blocked(why)))
-    };
-    let waiting = async { Some(acquiring.on_blocked(blocked).await) };
+    let acquiring = acquiring(&client, args, events);
+    let waiting = async { Some(acquiring.await) };
     let stopped = async {
         let _ = stop.recv().await;
         None
@@ -86,10 +72,7 @@ async fn acquire_and_hold(
 }
 
 async fn hold_until_stopped(guard: Guard, events: &Sender<MainEvent>, stop: &Receiver<()>) -> Release {
-    let observer = guard.observer();
-    let remaining = Box::new(move || Some(observer.remaining()).filter(|left| !left.is_zero()));
-    let (token, owner) = (guard.token().to_string(), guard.owner());
-    let _ = events.send(MainEvent::Held(Held { token, fence: guard.fence(), owner, ttl: guard.ttl(), remaining }));
+    let _ = events.send(MainEvent::Held(Held::of(&guard)));
     let lost = async {
         let loss = guard.lost().await;
         let _ = events.send(MainEvent::Lost(loss));

@@ -1,140 +1,74 @@
-//! The lock driven by plain threads, see [`crate::blocking`].
+//! The lock without async: methods that block threads.
 
-use core::time::Duration;
-use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use std::time::Instant;
 
-use lock_proto::Misuse;
-use lock_proto::redis::{Acquire, Config, Event, Wait};
+use lock_proto::driver::{AcquireError, Acquiring, Client, Guard};
+use lock_proto::redis::Release;
 
 use super::args::Args;
-use super::event::{Held, LockHandle, MainEvent};
-use crate::blocking::{Client, Lock};
+use super::event::{Held, LockHandle, MainEvent, acquiring};
+use crate::cli::SHUTDOWN_TIMEOUT;
 use crate::cli::failed::Failed;
-use crate::cli::name::DisplayName;
-use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 
 struct ThreadHandle {
     client: Client,
-    phase: Arc<Mutex<Phase>>,
-    events: Sender<MainEvent>,
+    stop: Sender<()>,
+    is_held: Arc<AtomicBool>,
 }
 
-enum Phase {
-    Waiting(Arc<Lock>),
-    Held(Arc<Lock>),
-    Stopped,
-}
-
-///
 /// # Errors
 ///
 /// Returns a value that is invalid.
-pub(super) fn start(config: Config, args: &Args, events: Sender<MainEvent>) -> Result<Box<dyn LockHandle>, Failed> {
-    let client = Client::start(config).map_err(Failed::usage)?;
-    let request = Request { acquire: Acquire::new(&args.name).ttl(args.ttl), wait: args.wait, since: Instant::now() };
-    let lock = Arc::new(request.send(&client).map_err(Failed::usage)?);
-    let phase = Arc::new(Mutex::new(Phase::Waiting(Arc::clone(&lock))));
-    let forwarder = Forwarder { client: client.clone(), phase: Arc::clone(&phase), events: events.clone(), request };
-    thread::spawn(move || forwarder.run(lock));
-    Ok(Box::new(ThreadHandle { client, phase, events }))
+pub(super) fn start(args: &Args, events: Sender<MainEvent>) -> Result<Box<dyn LockHandle>, Failed> {
+    let client = lock_tokio::blocking::connect_with(args.settings.clone()).map_err(Failed::usage)?;
+    let acquiring = acquiring(&client, args, &events);
+    let (stop, stopped) = channel();
+    let is_held = Arc::new(AtomicBool::new(false));
+    let handle = ThreadHandle { client: client.clone(), stop, is_held: Arc::clone(&is_held) };
+    thread::spawn(move || {
+        let end = acquire_and_hold(acquiring, &is_held, &events, &stopped);
+        // Clean up the servers before the process ends.
+        client.shutdown_blocking(SHUTDOWN_TIMEOUT);
+        let _ = events.send(match end {
+            Ok(release) => MainEvent::Stopped(Some(release)),
+            Err(error) => MainEvent::Failed(Failed::acquiring(&error)),
+        });
+    });
+    Ok(Box::new(handle))
 }
 
 impl LockHandle for ThreadHandle {
     fn stop(&self) {
-        let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
-        match core::mem::replace(&mut *phase, Phase::Stopped) {
-            Phase::Waiting(lock) => lock.abandon(),
-            // The reply to the release arrives as an event.
-            Phase::Held(lock) if lock.release().is_ok() => return,
-            Phase::Held(_) | Phase::Stopped => {}
-        }
-        let (client, events) = (self.client.clone(), self.events.clone());
-        thread::spawn(move || {
-            client.shutdown(SHUTDOWN_TIMEOUT);
-            let _ = events.send(MainEvent::Stopped(None));
-        });
-    }
-}
-
-/// The request, repeated if an offer expired before this process ran.
-struct Request {
-    acquire: Acquire,
-    wait: Wait,
-    since: Instant,
-}
-
-impl Request {
-    fn send(&self, client: &Client) -> Result<Lock, Misuse> {
-        let wait = match self.wait {
-            Wait::For(limit) => Wait::For(limit.saturating_sub(self.since.elapsed()).max(Duration::from_millis(1))),
-            other @ (Wait::Try | Wait::Forever | _) => other,
-        };
-        client.request(self.acquire.clone().wait(wait))
-    }
-}
-
-/// Forwards the events of the lock to the main thread.
-struct Forwarder {
-    client: Client,
-    phase: Arc<Mutex<Phase>>,
-    events: Sender<MainEvent>,
-    request: Request,
-}
-
-impl Forwarder {
-    fn run(self, mut lock: Arc<Lock>) {
-        while let Some(event) = lock.next_event(None) {
-            let main_event = match event {
-                Event::Blocked(why) => MainEvent::Blocked(why),
-                Event::Granted(grant) => {
-                    let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
-                    if matches!(*phase, Phase::Stopped) {
-                        return;
-                    }
-                    if lock.claim().is_err() {
-                        // Withdrawn meanwhile; the next event says so.
-                        continue;
-                    }
-                    *phase = Phase::Held(Arc::clone(&lock));
-                    let observed = Arc::clone(&lock);
-                    let remaining = Box::new(move || observed.remaining());
-                    let (token, fence, ttl) = (grant.token.to_string(), grant.fence, grant.ttl);
-                    MainEvent::Held(Held { token, fence, owner: None, ttl, remaining })
-                }
-                // This process was stopped for a third of the TTL while it waited. Request the lock
-                // again.
-                Event::Withdrawn => {
-                    let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
-                    if matches!(*phase, Phase::Stopped) {
-                        return;
-                    }
-                    match self.request.send(&self.client) {
-                        Ok(again) => {
-                            lock = Arc::new(again);
-                            *phase = Phase::Waiting(Arc::clone(&lock));
-                            continue;
-                        }
-                        Err(error) => MainEvent::Failed(Failed::usage(error)),
-                    }
-                }
-                Event::Lost(loss) => MainEvent::Lost(loss),
-                Event::Failed(failure) => {
-                    self.client.shutdown(SHUTDOWN_TIMEOUT);
-                    let why = format!("lock {}: {failure}", DisplayName(&self.request.acquire.name));
-                    MainEvent::Failed(Failed { code: exit::of_failure(&failure.into()), why })
-                }
-                Event::Released(release) => {
-                    self.client.shutdown(SHUTDOWN_TIMEOUT);
-                    MainEvent::Stopped(Some(release))
-                }
-                Event::Renewed { .. } | Event::ExtendFailed(_) | Event::AtRisk { .. } | _ => continue,
-            };
-            if self.events.send(main_event).is_err() {
-                return;
-            }
+        // Closed if the thread has ended.
+        let _ = self.stop.send(());
+        // Ends the wait. If the lock is acquired at this moment, the shutdown releases it.
+        if !self.is_held.load(Ordering::Acquire) {
+            let client = self.client.clone();
+            thread::spawn(move || client.shutdown_blocking(SHUTDOWN_TIMEOUT));
         }
     }
+}
+
+/// Acquires the lock and holds it until `stop`.
+fn acquire_and_hold(
+    acquiring: Acquiring,
+    is_held: &AtomicBool,
+    events: &Sender<MainEvent>,
+    stop: &Receiver<()>,
+) -> Result<Release, AcquireError> {
+    let guard: Guard = acquiring.wait_blocking()?;
+    is_held.store(true, Ordering::Release);
+    let _ = events.send(MainEvent::Held(Held::of(&guard)));
+    let (observer, events) = (guard.observer(), events.clone());
+    thread::spawn(move || {
+        if let Some(loss) = observer.lost_blocking() {
+            let _ = events.send(MainEvent::Lost(loss));
+        }
+    });
+    // After a loss too: release only once the command has ended, the key may keep others out.
+    let _ = stop.recv();
+    Ok(guard.release_blocking())
 }

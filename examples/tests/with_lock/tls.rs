@@ -15,10 +15,6 @@ fn command_runs_under_lock_over_tls_on_every_runtime() {
     let query = format!("{}&{}", authority.query(), client.query());
     for runtime in RUNTIMES {
         for url in [redis.tls_url(&query), etcd.tls_url(&query)] {
-            // Plain threads know no etcd.
-            if runtime == "blocking" && url.starts_with("etcds") {
-                continue;
-            }
             let ended =
                 Tool::start(&["--runtime", runtime, "--backend", &url, "job", "--", "printenv", "LOCK_FENCE"]).end();
             assert!(ended.code == 0 && !ended.out.trim().is_empty(), "{runtime} {url}: {ended:?}");

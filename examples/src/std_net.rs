@@ -6,7 +6,7 @@
 //! nothing else. Servers may speak TLS: `rediss://host?ca=…&cert=…&key=…`.
 //!
 //! ```no_run
-//! use lock_examples::blocking::Client;
+//! use lock_examples::std_net::Client;
 //! use lock_proto::redis::{Acquire, Config};
 //! use std::time::Duration;
 //!
