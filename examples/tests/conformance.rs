@@ -2,9 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use lock_conformance::Runtime;
+use lock_conformance::{Runtime, Task};
 use lock_examples::host::{Executor, OwnHost};
-use lock_proto::driver::{Client, ConnectError, Settings, connect};
 
 struct Own(Executor);
 
@@ -19,17 +18,11 @@ impl Runtime for Own {
         self.0.host()
     }
 
-    fn connect(&self, settings: Settings) -> Result<Client, ConnectError> {
-        let (client, driver) = connect(self.host(), settings)?;
-        self.0.spawn(driver);
-        Ok(client)
-    }
-
     fn block_on<F: Future>(&self, future: F) -> F::Output {
         self.0.block_on(future)
     }
 
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(&self, task: Task<Self::Host>) {
         self.0.spawn(task);
     }
 }

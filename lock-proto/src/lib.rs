@@ -96,7 +96,9 @@
 //!
 //! * `redis` (default): the machines for Redis and Valkey.
 //! * `etcd`: the machines for etcd.
-//! * `driver`: the async driver and its handles, for runtime adapters. Needs `std`. It supports
+//! * `std`: [`BootClock`](https://docs.rs/lock-proto/latest/lock_proto/struct.BootClock.html) and
+//!   `random_identity`, for programs that embed a machine.
+//! * `driver`: the async driver and its handles, for runtime adapters. Implies `std`. It supports
 //!   Redis with the feature `redis`, and etcd with the feature `grpc`.
 //! * `grpc`: gRPC over HTTP/2 for the driver, on any runtime. Implies `driver` and `etcd`.
 //! * `sim`: simulated servers, networks and clocks, to test lock code with. Needs `std`. Implies
@@ -115,11 +117,13 @@
 )]
 
 extern crate alloc;
-#[cfg(any(feature = "driver", feature = "sim", test))]
+#[cfg(any(feature = "std", feature = "sim", test))]
 extern crate std;
 
 // Every layer is public.
 // D5
+#[cfg(feature = "std")]
+mod clock;
 mod collections;
 #[cfg(feature = "driver")]
 pub mod driver;
@@ -140,6 +144,8 @@ mod time;
 mod tls;
 mod url;
 
+#[cfg(feature = "std")]
+pub use clock::{BootClock, Clock, random_identity};
 pub use error::{ConfigError, Invalid, Misuse};
 pub use fault::{Breach, Fault};
 pub use id::{CallId, ClientId, ConnId, LockId, NodeId, Role};

@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use lock_conformance::{Kit, Runtime, Server};
+use lock_conformance::{Kit, Runtime, Server, Task};
 use lock_smol::{Client, ConnectError, Settings, Smol};
 
 struct OnSmol(smol::Executor<'static>);
@@ -29,7 +29,7 @@ impl Runtime for OnSmol {
         smol::block_on(self.0.run(future))
     }
 
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(&self, task: Task<Self::Host>) {
         self.0.spawn(task).detach();
     }
 }
@@ -75,7 +75,7 @@ mod async_std_runtime {
             task::block_on(future)
         }
 
-        fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        fn spawn(&self, task: Task<Self::Host>) {
             self.0.lock().unwrap().push(task::spawn(task));
         }
     }

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use lock_conformance::Runtime;
+use lock_conformance::{Runtime, Task};
 use lock_tokio::{Client, ConnectError, Settings, Tokio};
 use tokio::runtime::{self, Builder};
 
@@ -33,7 +33,7 @@ impl<const WORKERS: usize> Runtime for OnTokio<WORKERS> {
         self.0.block_on(future)
     }
 
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(&self, task: Task<Self::Host>) {
         drop(self.0.spawn(task));
     }
 }

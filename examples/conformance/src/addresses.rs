@@ -1,12 +1,9 @@
 //! Host names with several addresses, some of which do not work.
 
-use core::future::{Ready, ready};
-use core::net::SocketAddr;
 use core::time::Duration;
-use std::io;
 use std::time::Instant as StdInstant;
 
-use lock_proto::driver::{Address, Host, Settings, connect};
+use lock_proto::driver::Settings;
 use lock_proto::etcd;
 use lock_proto::redis::{Config, Endpoint};
 use lock_testkit::{DeadAddress, Redis, TIMEOUT};
@@ -25,9 +22,7 @@ pub async fn dead_first_address_does_not_block_connect<R: Runtime>(kit: Kit<R>, 
         }
         Server::Etcd(_) => etcd::Config::parse("etcd://name.test").unwrap().connect_timeout(CONNECT_TIMEOUT).into(),
     };
-    let host = Named { inner: kit.runtime().host(), addresses: vec![dead.address(), server.address()] };
-    let (client, driver) = connect(host, settings).unwrap();
-    kit.spawn(driver);
+    let client = kit.resolving_to(vec![dead.address(), server.address()], settings);
     let since = StdInstant::now();
     let guard = kit.take(&client, "a").await;
     let took = since.elapsed();
@@ -39,9 +34,8 @@ pub async fn dead_first_address_does_not_block_connect<R: Runtime>(kit: Kit<R>, 
 pub async fn replica_at_first_address_is_skipped<R: Runtime>(kit: Kit<R>) {
     let primary = Redis::start();
     let replica = Redis::builder().replica_of(&primary).start();
-    let host = Named { inner: kit.runtime().host(), addresses: vec![replica.address(), primary.address()] };
-    let (client, driver) = connect(host, Settings::parse(["redis://name.test"]).unwrap()).unwrap();
-    kit.spawn(driver);
+    let settings = Settings::parse(["redis://name.test"]).unwrap();
+    let client = kit.resolving_to(vec![replica.address(), primary.address()], settings);
     kit.release(kit.take(&client, "a").await).await;
     assert_eq!(kit.in_time("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
 }
@@ -51,35 +45,4 @@ pub async fn host_name_is_resolved_by_system_resolver<R: Runtime>(kit: Kit<R>) {
     let server = Redis::start();
     let client = kit.client(&format!("redis://localhost:{}", server.address().port()));
     kit.release(kit.take(&client, "a").await).await;
-}
-
-/// A host whose resolver knows a single name.
-struct Named<H> {
-    inner: H,
-    addresses: Vec<SocketAddr>,
-}
-
-impl<H: Host> Host for Named<H> {
-    type Clock = H::Clock;
-    type Stream = H::Stream;
-    type Resolve = Ready<io::Result<Vec<SocketAddr>>>;
-    type Connect = H::Connect;
-    type Sleep = H::Sleep;
-
-    fn clock(&self) -> H::Clock {
-        self.inner.clock()
-    }
-
-    fn resolve(&self, host: &str, _: u16) -> Self::Resolve {
-        assert_eq!(host, "name.test");
-        ready(Ok(self.addresses.clone()))
-    }
-
-    fn connect(&self, address: &Address) -> H::Connect {
-        self.inner.connect(address)
-    }
-
-    fn sleep(&self, time: Duration) -> H::Sleep {
-        self.inner.sleep(time)
-    }
 }

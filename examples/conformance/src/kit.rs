@@ -1,6 +1,7 @@
 //! Helpers for scenarios.
 
 use core::future::poll_fn;
+use core::net::SocketAddr;
 use core::pin::{Pin, pin};
 use core::task::Poll;
 use core::time::Duration;
@@ -12,6 +13,7 @@ use lock_proto::redis::Release;
 use lock_testkit::TIMEOUT;
 
 use crate::Runtime;
+use crate::task::{Controls, Task, TestHost};
 
 /// How late a busy machine may run something that is due.
 pub(crate) const SLACK: Duration = Duration::from_millis(500);
@@ -41,8 +43,24 @@ impl<R: Runtime> Kit<R> {
         self.runtime.connect(settings.into()).unwrap()
     }
 
+    /// A client whose driver finds these addresses for `name.test`.
+    pub(crate) fn resolving_to(&self, addresses: Vec<SocketAddr>, settings: Settings) -> Client {
+        self.start(TestHost::with_addresses(self.runtime.host(), addresses), settings)
+    }
+
+    /// A client whose driver is subject to these faults.
+    pub(crate) fn with_controls(&self, controls: &Controls, settings: Settings) -> Client {
+        self.start(TestHost::with_controls(self.runtime.host(), controls), settings)
+    }
+
+    fn start(&self, host: TestHost<R::Host>, settings: Settings) -> Client {
+        let (client, driver) = Task::client(host, settings).unwrap();
+        self.runtime.spawn(driver);
+        client
+    }
+
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.runtime.spawn(task);
+        self.runtime.spawn(Task::work(task));
     }
 
     pub(crate) async fn sleep(&self, time: Duration) {

@@ -29,36 +29,46 @@ pub mod redis;
 pub mod runtime_faults;
 mod server;
 pub mod shared;
+mod task;
 
 use lock_proto::driver::{Client, ConnectError, Host, Settings};
 
 pub use kit::Kit;
 pub use server::Server;
+pub use task::Task;
 
 /// A runtime, and how clients are created on it. Only this differs between adapters.
+///
+/// Nothing of it has to be [`Send`]. A runtime that moves tasks between threads needs a
+/// [`Host`](Self::Host) whose [`Task`] is `Send`; the compiler says so where it spawns.
 pub trait Runtime: Sized + 'static {
-    /// The adapter's host. Must be `Send`, because [`spawn`](Self::spawn) requires it.
-    type Host: Host<Stream: Send, Resolve: Send, Connect: Send, Sleep: Send> + Send;
+    /// The host under test.
+    type Host: Host;
 
     /// Starts a runtime. Dropping it drops the tasks that were spawned on it.
     fn new() -> Self;
 
-    /// The host for a driver.
+    /// The host for a driver. Called inside [`block_on`](Self::block_on).
     fn host(&self) -> Self::Host;
-
-    /// Creates a client as users of the adapter do, and runs its driver. Called inside
-    /// [`block_on`](Self::block_on).
-    ///
-    /// # Errors
-    ///
-    /// Those of the adapter.
-    fn connect(&self, settings: Settings) -> Result<Client, ConnectError>;
 
     /// Runs a future to completion on this thread.
     fn block_on<F: Future>(&self, future: F) -> F::Output;
 
-    /// Starts a task. It need not make progress outside of [`block_on`](Self::block_on).
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static);
+    /// Starts a task. Called inside [`block_on`](Self::block_on). The task need not make progress
+    /// outside of it.
+    fn spawn(&self, task: Task<Self::Host>);
+
+    /// Creates a client as users of the adapter do, and runs its driver. Called inside
+    /// [`block_on`](Self::block_on). The default spawns a driver with [`host`](Self::host).
+    ///
+    /// # Errors
+    ///
+    /// Those of the adapter.
+    fn connect(&self, settings: Settings) -> Result<Client, ConnectError> {
+        let (client, driver) = Task::client(task::TestHost::new(self.host()), settings)?;
+        self.spawn(driver);
+        Ok(client)
+    }
 }
 
 /// Runs a scenario on a new runtime.

@@ -2,30 +2,18 @@
 //! lost. `docs/porting.md` lists the consequences.
 
 use core::cell::Cell;
-use core::pin::Pin;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use core::task::{Context, Poll};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Instant as StdInstant;
 
-use lock_proto::Instant;
-use lock_proto::driver::{self, AcquireErrorKind, Address, Clock, Guard, Host};
+use lock_proto::driver::{self, AcquireErrorKind, Guard};
 use lock_proto::redis::{Loss, Release};
 use lock_testkit::{TIMEOUT, wait_until};
 
+use crate::task::{Controls, Task, TestHost};
 use crate::{Kit, Runtime, Server};
-
-type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-fn driver<H>(host: H, server: &Server) -> (driver::Client, Driver)
-where
-    H: Host<Stream: Send, Resolve: Send, Connect: Send, Sleep: Send> + Send,
-{
-    let (client, driver) = driver::connect(host, server.settings()).unwrap();
-    (client, Box::pin(driver))
-}
 
 async fn take<R: Runtime>(kit: &Kit<R>, server: &Server, client: &driver::Client, name: &str) -> Guard {
     kit.in_time("acquire", server.with_short_ttl(client.lock(name)).acquire()).await.unwrap()
@@ -34,11 +22,11 @@ async fn take<R: Runtime>(kit: &Kit<R>, server: &Server, client: &driver::Client
 /// The runtime ends, and the driver's task with it.
 pub fn guard_outliving_runtime_is_lost<R: Runtime>(server: Server) {
     let kit = Kit::<R>::new();
-    let (client, driver) = driver(kit.runtime().host(), &server);
-    kit.spawn(driver);
-    let (dropped, observed) = kit
-        .runtime()
-        .block_on(async { (take(&kit, &server, &client, "a").await, take(&kit, &server, &client, "b").await) });
+    let (client, dropped, observed) = kit.runtime().block_on(async {
+        let client = kit.with_controls(&Controls::default(), server.settings());
+        let (dropped, observed) = (take(&kit, &server, &client, "a").await, take(&kit, &server, &client, "b").await);
+        (client, dropped, observed)
+    });
     assert!(dropped.is_held() && observed.is_held());
     drop(kit);
     assert!(!dropped.is_held() && !observed.is_held(), "nothing renews them");
@@ -95,17 +83,15 @@ pub fn client_works_on_two_runtimes<R: Runtime>(server: Server) {
 /// they are notified when the driver is dropped.
 pub fn unpolled_driver_sends_nothing<R: Runtime>(server: Server) {
     crate::run(|kit: Kit<R>| async move {
-        let (client, driver) = driver(kit.runtime().host(), &server);
+        let (client, driver) = Task::client(TestHost::new(kit.runtime().host()), server.settings()).unwrap();
         let waits = client.lock("a").wait(Duration::from_millis(1));
         assert!(kit.cancel_after(Duration::from_millis(50), waits.acquire()).await.is_none());
         assert!(kit.cancel_after(Duration::from_millis(50), client.lock("a").try_acquire()).await.is_none());
-        let waiting = client.lock("a").acquire();
-        let thread = thread::spawn(move || {
-            thread::sleep(Duration::from_millis(50));
-            drop(driver);
-        });
+        // Not on another thread: a driver need not be `Send`.
+        let mut waiting = core::pin::pin!(client.lock("a").acquire());
+        assert!(kit.cancel_after(Duration::from_millis(50), waiting.as_mut()).await.is_none());
+        drop(driver);
         assert_eq!(*kit.in_time("the result", waiting).await.unwrap_err().kind(), AcquireErrorKind::ShutDown);
-        thread.join().unwrap();
         assert_eq!(*kit.in_time("refused", waits.acquire()).await.unwrap_err().kind(), AcquireErrorKind::ShutDown);
         assert_eq!(kit.in_time("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
         assert!(!server.has_key("a"));
@@ -116,12 +102,11 @@ pub fn unpolled_driver_sends_nothing<R: Runtime>(server: Server) {
 // T3
 pub fn stalled_driver_ends_protected_work<R: Runtime>(server: Server) {
     crate::run(|kit: Kit<R>| async move {
-        let (client, driver) = driver(kit.runtime().host(), &server);
-        let closed = Arc::new(AtomicBool::new(false));
-        kit.spawn(Gate { driver, closed: Arc::clone(&closed) });
+        let controls = Controls::default();
+        let client = kit.with_controls(&controls, server.settings());
         let guard = take(&kit, &server, &client, "a").await;
         let other = take(&kit, &server, &client, "b").await;
-        closed.store(true, Ordering::SeqCst);
+        controls.stopped.store(true, Ordering::SeqCst);
         let mut waiting = core::pin::pin!(kit.sleep(Duration::from_millis(1)));
         assert!(guard.is_held());
         kit.in_time("time passes", waiting.as_mut()).await;
@@ -147,13 +132,12 @@ pub fn stalled_driver_ends_protected_work<R: Runtime>(server: Server) {
 pub fn blocked_driver_loses_hold_then_recovers<R: Runtime>(server: Server) {
     crate::run(|kit: Kit<R>| async move {
         let ttl = server.ttl();
-        let (client, driver) = driver(kit.runtime().host(), &server);
-        let nap = Arc::new(AtomicU64::new(0));
-        kit.spawn(Sleepy { driver, nap: Arc::clone(&nap) });
+        let controls = Controls::default();
+        let client = kit.with_controls(&controls, server.settings());
         let guard = take(&kit, &server, &client, "a").await;
         let since = StdInstant::now();
         let millis = u64::try_from(2 * ttl.as_millis()).unwrap();
-        nap.store(millis, Ordering::SeqCst);
+        controls.nap.store(millis, Ordering::SeqCst);
         let work = async {
             loop {
                 kit.sleep(Duration::from_millis(20)).await;
@@ -162,7 +146,7 @@ pub fn blocked_driver_loses_hold_then_recovers<R: Runtime>(server: Server) {
         let done = kit.in_time("the loss", guard.protect(work)).await;
         assert_eq!(done.output, Err::<(), _>(Loss::Expired));
         assert!(since.elapsed() >= ttl / 2, "not before its time");
-        assert_eq!(nap.load(Ordering::SeqCst), 0, "it did hang");
+        assert_eq!(controls.nap.load(Ordering::SeqCst), 0, "it did hang");
         // The client works normally again.
         kit.release(kit.take(&client, "a").await).await;
         drop(client);
@@ -175,10 +159,8 @@ pub fn blocked_driver_loses_hold_then_recovers<R: Runtime>(server: Server) {
 // T4
 pub fn suspended_machine_loses_hold_on_resume<R: Runtime>(server: Server) {
     crate::run(|kit: Kit<R>| async move {
-        let offset = Arc::new(AtomicU64::new(0));
-        let host = Suspended { inner: kit.runtime().host(), offset: Arc::clone(&offset) };
-        let (client, driver) = driver(host, &server);
-        kit.spawn(driver);
+        let controls = Controls::default();
+        let client = kit.with_controls(&controls, server.settings());
         let long = |name| client.lock(name).ttl(Duration::from_secs(60)).acquire();
         let guard = kit.in_time("acquire", long("a")).await.unwrap();
         let waiting = kit.in_time("acquire", long("b")).await.unwrap();
@@ -187,7 +169,7 @@ pub fn suspended_machine_loses_hold_on_resume<R: Runtime>(server: Server) {
         let mut lost = core::pin::pin!(waiting.lost());
         assert!(kit.poll_once(lost.as_mut()).await.is_none());
         assert!(guard.is_held() && waiting.is_held());
-        offset.store(3600, Ordering::SeqCst);
+        controls.suspended.store(3600, Ordering::SeqCst);
         assert!(!guard.is_held() && guard.remaining() == Duration::ZERO);
         let done = kit.in_time("the loss", guard.protect(async { panic!("it is not held") })).await;
         assert_eq!(done.output, Err::<(), _>(Loss::Expired));
@@ -195,75 +177,4 @@ pub fn suspended_machine_loses_hold_on_resume<R: Runtime>(server: Server) {
         assert_eq!(kit.in_time("the loss", lost).await, Loss::Expired);
         assert!(since.elapsed() < Duration::from_secs(10), "long before its TTL: {:?}", since.elapsed());
     });
-}
-
-/// A driver that can be stopped.
-struct Gate {
-    driver: Driver,
-    closed: Arc<AtomicBool>,
-}
-
-impl Future for Gate {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.closed.load(Ordering::SeqCst) { Poll::Pending } else { self.driver.as_mut().poll(cx) }
-    }
-}
-
-/// A driver whose thread can be made to hang once.
-struct Sleepy {
-    driver: Driver,
-    /// In milliseconds.
-    nap: Arc<AtomicU64>,
-}
-
-impl Future for Sleepy {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let nap = self.nap.swap(0, Ordering::SeqCst);
-        if nap > 0 {
-            thread::sleep(Duration::from_millis(nap));
-        }
-        self.driver.as_mut().poll(cx)
-    }
-}
-
-/// A host whose clock can jump ahead without firing timers, as after a suspend.
-#[derive(Clone)]
-struct Suspended<T> {
-    inner: T,
-    /// In seconds.
-    offset: Arc<AtomicU64>,
-}
-
-impl<C: Clock> Clock for Suspended<C> {
-    fn now(&self) -> Instant {
-        self.inner.now() + Duration::from_secs(self.offset.load(Ordering::SeqCst))
-    }
-}
-
-impl<H: Host> Host for Suspended<H> {
-    type Clock = Suspended<H::Clock>;
-    type Stream = H::Stream;
-    type Resolve = H::Resolve;
-    type Connect = H::Connect;
-    type Sleep = H::Sleep;
-
-    fn clock(&self) -> Self::Clock {
-        Suspended { inner: self.inner.clock(), offset: Arc::clone(&self.offset) }
-    }
-
-    fn resolve(&self, host: &str, port: u16) -> H::Resolve {
-        self.inner.resolve(host, port)
-    }
-
-    fn connect(&self, address: &Address) -> H::Connect {
-        self.inner.connect(address)
-    }
-
-    fn sleep(&self, time: Duration) -> H::Sleep {
-        self.inner.sleep(time)
-    }
 }

@@ -13,9 +13,10 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 
 use super::client::Client;
-use super::connect::{ConnectError, identity};
+use super::connect::ConnectError;
 use super::host::Host;
 use super::settings::Settings;
+use crate::clock::random_identity;
 use crate::id::ClientId;
 use crate::url::{UrlError, parse_scheme, shown};
 
@@ -179,7 +180,7 @@ impl<H: Host> Unpin for Driver<H> {}
 ///
 /// The settings are out of range, or the system has no entropy.
 pub fn connect<H: Host>(host: H, settings: impl Into<Settings>) -> Result<(Client, Driver<H>), ConnectError> {
-    let (id, seed) = identity()?;
+    let (id, seed) = random_identity().map_err(ConnectError::Entropy)?;
     with_identity(host, settings.into(), id, seed)
 }
 

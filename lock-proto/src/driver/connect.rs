@@ -1,20 +1,10 @@
-//! The identity of a new client, and the errors of connecting.
+//! The errors of connecting.
 
 use alloc::boxed::Box;
 use std::io;
 
 use crate::error::ConfigError;
-use crate::id::ClientId;
 use crate::url::UrlError;
-
-/// A globally unique id, and a seed for jitter.
-pub(super) fn identity() -> Result<(ClientId, u64), ConnectError> {
-    let mut random = [0; 24];
-    getrandom::fill(&mut random).map_err(|error| ConnectError::Entropy(error.into()))?;
-    let (id, seed) = random.split_at(16);
-    let id = ClientId::from_bits(id.iter().fold(0, |bits, byte| bits << 8 | u128::from(*byte)));
-    Ok((id, seed.iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte))))
-}
 
 /// Error of making a client. Nothing was sent.
 #[derive(Debug, thiserror::Error)]

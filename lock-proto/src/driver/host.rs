@@ -12,7 +12,7 @@ use std::path::Path;
 use futures_io::{AsyncRead, AsyncWrite};
 
 use super::address::Address;
-use super::clock::Clock;
+use crate::clock::Clock;
 
 /// What the driver needs of a runtime.
 ///

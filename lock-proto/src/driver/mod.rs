@@ -71,7 +71,6 @@ mod backend;
 mod blocking;
 mod bytes;
 mod client;
-mod clock;
 mod connect;
 mod credentials;
 mod election;
@@ -102,11 +101,11 @@ mod ticket;
 #[cfg(feature = "tls")]
 pub mod tls;
 
+pub use crate::clock::{BootClock, Clock};
 pub use acquire_error::{AcquireError, AcquireErrorKind};
 pub use address::Address;
 pub use backend::{Driver, StoreSettings, connect};
 pub use client::Client;
-pub use clock::{BootClock, Clock};
 pub use connect::ConnectError;
 pub use election::{Campaigning, Election, Leadership, ProclaimError};
 pub use guard::{ExtendError, Guard, Protected, Releasing};

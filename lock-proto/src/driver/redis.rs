@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use super::bytes::{self, ByteLoop};
 use super::client::Client;
-use super::clock::Clock as _;
+use crate::clock::Clock as _;
 use super::connect::ConnectError;
 use super::host::Host;
 use super::settings::HostSettings;

@@ -11,7 +11,7 @@ use tracing::Level;
 use tracing::level_filters::LevelFilter;
 
 use super::acquire_error::{AcquireErrorKind, Servers};
-use super::clock::Clock;
+use crate::clock::Clock;
 use super::engine::{Engine, Notification};
 use super::name::Name;
 use super::outcome::Shutdown;

@@ -21,7 +21,7 @@ use hyper::client::conn::http2::{Builder, SendRequest};
 use tonic::body::Body;
 
 use super::super::address::Route;
-use super::super::clock::Clock as _;
+use crate::clock::Clock as _;
 use super::super::fault;
 use super::super::host::Host;
 use super::super::race::Race;

@@ -27,7 +27,7 @@ pub use super::resign::{LeadError, LeadershipEnd, ResignHandle, StopSignal};
 pub use owner::{OwnerError, OwnerKeyExt};
 
 use super::client::Client;
-use super::clock::Clock as _;
+use crate::clock::Clock as _;
 use super::connect::ConnectError;
 use super::event_loop::EventLoop;
 use super::host::Host;

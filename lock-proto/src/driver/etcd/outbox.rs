@@ -11,7 +11,7 @@ use std::sync::Mutex;
 
 use futures_io::AsyncWrite;
 
-use super::super::clock::Clock;
+use crate::clock::Clock;
 use super::super::ticket::locked;
 use super::acks::{ACK_DELAY, Acks};
 use super::wire::Timers;

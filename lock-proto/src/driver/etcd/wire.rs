@@ -17,7 +17,7 @@ use std::time::Instant as StdInstant;
 use futures_io::AsyncRead;
 use hyper::rt::{Executor, Read, ReadBufCursor, Sleep, Timer, Write};
 
-use super::super::clock::Clock;
+use crate::clock::Clock;
 use super::super::fault;
 use super::super::ticket::locked;
 use super::BoxFuture;

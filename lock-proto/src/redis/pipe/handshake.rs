@@ -171,7 +171,11 @@ impl ServerInfo {
 
     /// Parses the text of `INFO server`: lines of `field:value`, see
     /// <https://redis.io/docs/latest/commands/info/>.
-    fn parse(text: &[u8]) -> Result<Self, ServerError> {
+    ///
+    /// # Errors
+    ///
+    /// The text lacks `run_id` or `uptime_in_seconds`.
+    pub fn parse(text: &[u8]) -> Result<Self, ServerError> {
         let run_id = field(text, "run_id").filter(|id| (1..=64).contains(&id.len()));
         let uptime = field(text, "uptime_in_seconds").and_then(|seconds| seconds.parse().ok());
         match (run_id, uptime) {

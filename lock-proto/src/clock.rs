@@ -1,12 +1,28 @@
-//! The clock of a client.
+//! What a host takes from the operating system: the time, and an identity.
 
+use std::io;
+
+use crate::id::ClientId;
 use crate::time::Instant;
+
+/// A new client's id, and a seed for its jitter, from the system's entropy.
+///
+/// # Errors
+///
+/// The system has no entropy.
+pub fn random_identity() -> io::Result<(ClientId, u64)> {
+    let mut random = [0; 24];
+    getrandom::fill(&mut random)?;
+    let (id, seed) = random.split_at(16);
+    let id = ClientId::from_bits(id.iter().fold(0, |bits, byte| bits << 8 | u128::from(*byte)));
+    Ok((id, seed.iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte))))
+}
 
 /// The clock that measures validity. It is monotonic, and counts through suspend where the system
 /// can. Use [`BootClock`].
 ///
 /// Handles read it on any thread, so it is `Send` and `Sync` even if the rest of a
-/// [`Host`](super::Host) is not. Its clones show the same time.
+/// `Host` is not. Its clones show the same time.
 // requirement T4
 pub trait Clock: Clone + Send + Sync + 'static {
     /// The current time.
