@@ -9,7 +9,6 @@ pub mod host;
 pub mod leader;
 pub mod oversell;
 pub mod serve;
-mod svg;
 mod transcript;
 pub mod with_lock;
 
