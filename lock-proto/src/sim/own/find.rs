@@ -2,6 +2,7 @@
 
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
@@ -11,6 +12,9 @@ use crate::sim::journal::Keep;
 use crate::sim::picture::Picture;
 use crate::sim::scenario::{Outcome, Plan, Scenario};
 use crate::sim::trace::Trace;
+
+/// Number of log lines that are printed.
+const LOG_LINES: usize = 40;
 
 /// A run that breaks a rule, shrunk.
 #[derive(Clone, Debug)]
@@ -52,11 +56,30 @@ impl Found {
     }
 }
 
+/// Prints the plan, the log up to the violation, and the violation. Repeated lines are counted.
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.plan)?;
+        let broken = format!("VIOLATION {}", self.rule);
+        let mut lines: Vec<(&str, usize)> = Vec::new();
+        for line in self.outcome.log.lines() {
+            let text = |line: &str| line.split_once(' ').map_or_else(String::new, |(_, text)| text.into());
+            match lines.last_mut().filter(|(last, _)| text(last) == text(line)) {
+                Some((_, repeated)) => *repeated += 1,
+                None => lines.push((line, 0)),
+            }
+            if line.contains(&broken) {
+                break;
+            }
+        }
+        for (line, repeated) in &lines[lines.len().saturating_sub(LOG_LINES)..] {
+            writeln!(f, "{line}")?;
+            if *repeated > 0 {
+                writeln!(f, "  … {repeated} times more")?;
+            }
+        }
         let found = self.outcome.violations.iter().chain(&self.outcome.excused).find(|found| found.rule == self.rule);
         let found = found.map_or_else(|| format!("{}", self.rule), |found| format!("{found}"));
-        write!(f, "{}\nBROKEN {found}", self.outcome.log)
+        write!(f, "BROKEN {found}")
     }
 }
