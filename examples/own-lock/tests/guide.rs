@@ -79,6 +79,7 @@ fn guide_shows_this_code() {
     let root = env!("CARGO_MANIFEST_DIR");
     let read = |path: &str| fs::read_to_string(format!("{root}/{path}")).expect(path);
     let files = [
+        "tests/naive.rs",
         "src/lib.rs",
         "src/naive.rs",
         "src/compared.rs",
