@@ -13,6 +13,7 @@ FUZZ_LENGTH ?= 64
 FUZZ := --manifest-path fuzz/Cargo.toml
 BENCH := --manifest-path examples/bench/Cargo.toml
 BESIDE := --manifest-path examples/beside/Cargo.toml
+OWN_LOCK := --manifest-path examples/own-lock/Cargo.toml
 PROOF := --manifest-path lock-proto/no-std-proof/Cargo.toml
 HAS_FUZZ = $(CARGO) +nightly fuzz --version >/dev/null 2>&1
 
@@ -29,7 +30,7 @@ test: export CARGO_INCREMENTAL := 0
 # Most tests of programs and adapters wait for time to pass: more of them at once than there are processors.
 test unit: export RUST_TEST_THREADS ?= 8
 .PHONY: test
-test: servers lint unit doc no-std beside corpus bench-check fuzz-short ## Check everything. CI runs this. Installs the servers it needs if they are missing.
+test: servers lint unit doc no-std beside own-lock corpus bench-check fuzz-short ## Check everything. CI runs this. Installs the servers it needs if they are missing.
 	@echo "make test: all passed"
 
 .PHONY: servers
@@ -43,6 +44,7 @@ lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of th
 	$(CARGO) fmt $(PROOF) --check
 	$(CARGO) fmt $(BENCH) --check
 	$(CARGO) fmt $(BESIDE) --check
+	$(CARGO) fmt $(OWN_LOCK) --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	for features in '' redis etcd driver driver,redis driver,redis,etcd grpc sim tls tls,redis tls-ring,grpc; do \
 		$(CARGO) clippy -p lock-proto --no-default-features --features "$$features" -- -D warnings; \
@@ -104,6 +106,10 @@ no-std: ## Prove that the machines need no std.
 .PHONY: beside
 beside: ## Check that lock-tokio builds beside another client that uses redis-protocol.
 	$(CARGO) check $(BESIDE) --target-dir target
+
+.PHONY: own-lock
+own-lock: ## Run the code of the guide docs/test-your-own-lock.md, in a crate outside the workspace.
+	$(CARGO) test $(OWN_LOCK) --target-dir target
 
 .PHONY: corpus
 corpus: ## Replay what fuzzing has found so far.

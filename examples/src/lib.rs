@@ -9,7 +9,6 @@ pub mod leader;
 pub mod oversell;
 pub mod serve;
 pub mod std_net;
-mod svg;
 mod transcript;
 pub mod with_lock;
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use lock_examples::explore::picture::{self, Run};
+use lock_proto::sim::picture::Picture;
 use lock_proto::sim::scenario::Backend;
 use lock_proto::sim::{Plan, scenarios};
 
@@ -165,10 +165,10 @@ fn every_scenario_can_be_drawn() {
     for scenario in scenarios() {
         let plan = Plan::from_seed(scenario, 2);
         let (outcome, trace) = plan.run_traced();
-        let run = Run { plan: &plan, outcome: &outcome, trace: &trace, replay: "explore", window: (None, None) };
-        let page = picture::page(&run);
+        let picture = Picture::of_plan(&plan, &outcome, &trace).replay("explore");
+        let page = picture.page();
         assert_well_formed(&page);
-        assert_eq!(picture::page(&run), page, "{}", scenario.name);
+        assert_eq!(picture.page(), page, "{}", scenario.name);
         assert!(page.contains("class=\"held n0\"") && page.contains("class=\"m request\""), "{}", scenario.name);
     }
 }

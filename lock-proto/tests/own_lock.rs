@@ -1,267 +1,201 @@
-//! A lock from outside this library in the simulated world: `SET key token NX PX ttl`, and a `DEL`
-//! that does not compare the token.
+//! Locks from outside this library in the simulated world.
+// S12
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
 
-use lock_proto::redis::{Client, Output};
-use lock_proto::sim::{Keep, Plan, RedisClient, Rule, Scenario, World};
-use lock_proto::{
-    Acquire, ByteClient, ClientId, ConnId, DEFAULT_TTL, Drift, Event, Failure, Fault, Grant, Instant, LockId, Loss,
-    Machine, Misuse, NodeId, Release, Report, Role, Target, Token, Wait,
-};
+use lock_proto::redis::Client;
+use lock_proto::sim::own::search::SmallWorld;
+use lock_proto::sim::own::{Call, Context, Lost, OwnClient, OwnLock, find};
+use lock_proto::sim::redis::{Calls, Reply, ScriptFn};
+use lock_proto::sim::scenario::{Backend, Bounds};
+use lock_proto::sim::{Keep, Plan, RedisClient, Rule, Scenario, World, scenarios};
+use lock_proto::{Acquire, Event, Instant, Loss, Release, Wait};
 
+const TAKE: u64 = 1;
+const FREE: u64 = 2;
+const RENEW: u64 = 3;
+const FENCE: u64 = 4;
 const RETRY: Duration = Duration::from_millis(20);
 
-/// A client of one node, without renewal.
-#[derive(Clone, Debug)]
-struct Naive {
-    id: ClientId,
-    locks: BTreeMap<LockId, Lock>,
-    pending: VecDeque<LockId>,
-    next: u32,
-    conn: Option<ConnId>,
-    connections: u64,
-    is_up: bool,
-    bytes: Vec<u8>,
-    received: Vec<u8>,
-    outputs: VecDeque<Output>,
+/// When a lock taken by this call ends, on a slow clock.
+fn until(cx: &Context<'_>, call: Call) -> Instant {
+    call.sent + (cx.ttl() * 98 / 100).saturating_sub(Duration::from_millis(2))
 }
 
-#[derive(Clone, Debug)]
-struct Lock {
-    key: String,
-    ttl: Duration,
-    since: Instant,
-    wait: Wait,
-    stage: Stage,
+fn take(cx: &mut Context<'_>) {
+    let ttl = cx.ttl().as_millis().to_string();
+    cx.send(0, TAKE, &["SET", cx.name(), cx.token(), "NX", "PX", &ttl]);
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// Next attempt at this time.
-    Waits(Instant),
-    /// Attempt sent at this time.
-    Requested(Instant),
-    /// Held until this time.
-    Held(Instant),
-    Lost,
-    /// Timeout of the release.
-    Releasing(Instant),
-}
+/// A release by `DEL`, whoever has the lock.
+#[derive(Clone, Debug, Hash)]
+struct Naive;
 
-impl Naive {
-    const fn new(id: ClientId) -> Self {
-        Self {
-            id,
-            locks: BTreeMap::new(),
-            pending: VecDeque::new(),
-            next: 0,
-            conn: None,
-            connections: 0,
-            is_up: false,
-            bytes: Vec::new(),
-            received: Vec::new(),
-            outputs: VecDeque::new(),
+impl OwnLock for Naive {
+    fn acquire(&mut self, cx: &mut Context<'_>) {
+        take(cx);
+    }
+
+    fn release(&mut self, cx: &mut Context<'_>) {
+        cx.send(0, FREE, &["DEL", cx.name()]);
+    }
+
+    fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<Reply, Lost>) {
+        match (call.tag, reply) {
+            (TAKE, Ok(Reply::Ok)) => cx.grant(until(cx, call), None),
+            (TAKE, _) => cx.retry(RETRY),
+            _ => cx.released(Release::Released),
         }
     }
+}
 
-    fn emit(&mut self, lock: LockId, event: Event) {
-        if event.is_last() {
-            self.locks.remove(&lock);
+const COMPARE_AND_DELETE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end
+                                  return 0";
+const COMPARE_AND_EXPIRE: &str = "if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
+                                  return redis.call('pexpire', KEYS[1], ARGV[2])";
+
+fn compare_and_delete(redis: &mut Calls<'_>, keys: &[&[u8]], args: &[&[u8]]) -> Result<Reply, Reply> {
+    let mine = redis.call(&[b"GET", keys[0]])?.bytes() == Some(args[0]);
+    if mine { redis.call(&[b"DEL", keys[0]]) } else { Ok(Reply::Int(0)) }
+}
+
+fn compare_and_expire(redis: &mut Calls<'_>, keys: &[&[u8]], args: &[&[u8]]) -> Result<Reply, Reply> {
+    let mine = redis.call(&[b"GET", keys[0]])?.bytes() == Some(args[0]);
+    if mine { redis.call(&[b"PEXPIRE", keys[0], args[1]]) } else { Ok(Reply::Int(0)) }
+}
+
+/// Two commands in a transaction: the lock, and a fencing token. Renewed, and released by a script.
+#[derive(Clone, Debug, Hash)]
+struct Careful {
+    granted: Option<Call>,
+    /// A flaw: the watchdog goes on after the release.
+    endless: bool,
+}
+
+const CAREFUL: Careful = Careful { granted: None, endless: false };
+
+impl Careful {
+    fn renew_later(&self, cx: &mut Context<'_>) {
+        cx.after(cx.ttl() / 3, RENEW);
+    }
+}
+
+impl OwnLock for Careful {
+    fn acquire(&mut self, cx: &mut Context<'_>) {
+        take(cx);
+    }
+
+    fn release(&mut self, cx: &mut Context<'_>) {
+        if !self.endless {
+            cx.cancel(RENEW);
         }
-        self.outputs.push_back(Output::Event { lock, event });
+        cx.send(0, FREE, &["EVAL", COMPARE_AND_DELETE, "1", cx.name(), cx.token()]);
     }
 
-    fn send(&mut self, lock: LockId, args: &[&str]) {
-        self.pending.push_back(lock);
-        self.bytes.extend(format!("*{}\r\n", args.len()).bytes());
-        args.iter().for_each(|arg| self.bytes.extend(format!("${}\r\n{arg}\r\n", arg.len()).bytes()));
-    }
-
-    fn deadline(&self, lock: &Lock) -> Option<Instant> {
-        let ends = match (lock.wait, lock.stage) {
-            (Wait::For(time), Stage::Waits(_) | Stage::Requested(_)) => Some(lock.since + time),
-            _ => None,
-        };
-        let next = match lock.stage {
-            Stage::Waits(at) => Some(at).filter(|_| self.is_up),
-            Stage::Held(at) | Stage::Releasing(at) => Some(at),
-            Stage::Requested(_) | Stage::Lost => None,
-        };
-        [ends, next].into_iter().flatten().min()
-    }
-
-    fn answered(&mut self, now: Instant, id: LockId, done: bool) {
-        let Some(lock) = self.locks.get_mut(&id) else { return };
-        match lock.stage {
-            Stage::Requested(sent) if done => {
-                let drift = Drift::default();
-                let until = sent + lock.ttl.saturating_sub(lock.ttl / drift.divisor + drift.margin);
-                let token = Token { client: self.id, number: 1 };
-                lock.stage = Stage::Held(until);
-                let grant = Grant::new(token, None, lock.ttl, until);
-                self.emit(id, Event::Granted(grant));
+    fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<Reply, Lost>) {
+        match (call.tag, reply) {
+            (TAKE, Ok(Reply::Ok)) => {
+                self.granted = Some(call);
+                // The lock may have ended before the counter is read.
+                cx.send(0, FENCE, &["MULTI"]);
+                cx.send(0, FENCE, &["GET", cx.name()]);
+                cx.send(0, FENCE, &["INCR", "fences"]);
+                cx.send(0, FENCE, &["EXEC"]);
             }
-            Stage::Requested(_) if lock.wait == Wait::Try => self.times_out(now, id),
-            Stage::Requested(_) => lock.stage = Stage::Waits(now + RETRY),
-            Stage::Releasing(_) => {
-                self.emit(id, Event::Released(if done { Release::Released } else { Release::Expired }))
-            }
-            Stage::Waits(_) | Stage::Held(_) | Stage::Lost => {}
-        }
-    }
-
-    fn times_out(&mut self, now: Instant, id: LockId) {
-        let waited = now.since(self.locks[&id].since);
-        self.emit(id, Event::Failed(Failure::TimedOut(Report::new(waited, []))));
-    }
-
-    fn connect(&mut self) {
-        if self.conn.is_none() {
-            self.connections += 1;
-            let (node, generation) = (NodeId::new(0), self.connections);
-            self.conn = Some(ConnId::new(node, Role::Commands, generation));
-            let target = Box::new(Target::Tcp { host: "node0".into(), port: 6379 });
-            self.outputs.extend(self.conn.map(|conn| Output::Connect { node, conn, target }));
-        }
-    }
-}
-
-impl Machine for Naive {
-    fn acquire(&mut self, now: Instant, want: &Acquire) -> Result<LockId, Misuse> {
-        self.connect();
-        self.next += 1;
-        let id = LockId::new(self.next, 0);
-        let key = String::from_utf8(want.name.to_vec()).unwrap();
-        let ttl = want.ttl.unwrap_or(DEFAULT_TTL);
-        self.locks.insert(id, Lock { key, ttl, since: now, wait: want.wait, stage: Stage::Waits(now) });
-        self.handle_timeout(now);
-        Ok(id)
-    }
-
-    fn claim(&mut self, _: Instant, _: LockId) -> Result<(), Misuse> {
-        Ok(())
-    }
-
-    fn extend(&mut self, _: Instant, lock: LockId) -> Result<(), Misuse> {
-        self.emit(lock, Event::ExtendFailed(Report::new(Duration::ZERO, [])));
-        Ok(())
-    }
-
-    // The flaw: the token is not compared.
-    fn release(&mut self, now: Instant, id: LockId) -> Result<(), Misuse> {
-        let by = now + self.release_within();
-        let lock = self.locks.get_mut(&id).ok_or(Misuse::Stale(id))?;
-        lock.stage = Stage::Releasing(by);
-        let key = lock.key.clone();
-        self.send(id, &["DEL", &key]);
-        Ok(())
-    }
-
-    fn abandon(&mut self, now: Instant, lock: LockId) {
-        if matches!(self.locks.get(&lock), Some(Lock { stage: Stage::Held(_), .. })) {
-            let _ = self.release(now, lock);
-        }
-        self.locks.remove(&lock);
-    }
-
-    fn shutdown(&mut self, _: Instant, _: Duration) {
-        for lock in self.locks.keys().copied().collect::<Vec<_>>() {
-            self.emit(lock, Event::Failed(Failure::ShuttingDown));
-        }
-        self.outputs.extend(self.conn.take().map(|conn| Output::Disconnect { conn }));
-        self.outputs.push_back(Output::Stopped { unreleased: 0 });
-    }
-
-    fn handle_timeout(&mut self, now: Instant) {
-        for id in self.locks.keys().copied().collect::<Vec<_>>() {
-            let lock = self.locks[&id].clone();
-            if self.deadline(&lock).is_none_or(|at| at > now) {
-                continue;
-            }
-            match lock.stage {
-                Stage::Held(_) => {
-                    self.locks.get_mut(&id).unwrap().stage = Stage::Lost;
-                    self.emit(id, Event::Lost(Loss::Expired));
+            (FENCE, Ok(Reply::Array(found))) => match (found.as_slice(), self.granted) {
+                ([Reply::Bulk(token), Reply::Int(fence)], Some(call)) if token == cx.token().as_bytes() => {
+                    cx.grant(until(cx, call), Some(*fence as u64));
+                    self.renew_later(cx);
                 }
-                Stage::Releasing(_) => self.emit(id, Event::Released(Release::Unknown)),
-                Stage::Waits(at) if self.is_up && at <= now => {
-                    self.locks.get_mut(&id).unwrap().stage = Stage::Requested(now);
-                    let (token, ttl) = (format!("{}:1", self.id), lock.ttl.as_millis().to_string());
-                    self.send(id, &["SET", &lock.key, &token, "NX", "PX", &ttl]);
+                _ => cx.retry(RETRY),
+            },
+            (FENCE, Ok(reply)) if !reply.is_error() => {}
+            (TAKE | FENCE, _) => cx.retry(RETRY),
+            (RENEW, Ok(Reply::Int(1))) => {
+                if cx.is_held() {
+                    cx.grant(until(cx, call), None);
                 }
-                Stage::Waits(_) | Stage::Requested(_) | Stage::Lost => self.times_out(now, id),
+                self.renew_later(cx);
             }
+            (RENEW, Ok(Reply::Int(_))) if self.endless => self.renew_later(cx),
+            (RENEW, Ok(Reply::Int(_))) => cx.lost(Loss::Gone),
+            (RENEW, _) => self.renew_later(cx),
+            (_, Ok(Reply::Int(1))) => cx.released(Release::Released),
+            (_, Ok(reply)) if !reply.is_error() => cx.released(Release::Expired),
+            _ => self.release(cx),
         }
     }
 
-    fn next_deadline(&self) -> Option<Instant> {
-        self.locks.values().filter_map(|lock| self.deadline(lock)).min()
+    fn handle_timeout(&mut self, cx: &mut Context<'_>, _: u64) {
+        let ttl = cx.ttl().as_millis().to_string();
+        cx.send(0, RENEW, &["EVAL", COMPARE_AND_EXPIRE, "1", cx.name(), cx.token(), &ttl]);
     }
 
-    fn valid_until(&self, lock: LockId) -> Option<Instant> {
-        match self.locks.get(&lock)?.stage {
-            Stage::Held(until) => Some(until),
-            Stage::Waits(_) | Stage::Requested(_) | Stage::Lost | Stage::Releasing(_) => None,
-        }
+    fn abandon(&mut self, cx: &mut Context<'_>) {
+        // An attempt may be on its way.
+        self.release(cx);
     }
 
-    fn holds_any(&self) -> bool {
-        self.locks.values().any(|lock| matches!(lock.stage, Stage::Held(_)))
+    fn scripts(&self) -> &'static [(&'static str, ScriptFn)] {
+        &[(COMPARE_AND_DELETE, compare_and_delete), (COMPARE_AND_EXPIRE, compare_and_expire)]
     }
 
-    fn release_within(&self) -> Duration {
-        Duration::from_secs(2)
-    }
-
-    fn drift(&self) -> Drift {
-        Drift::default()
-    }
-
-    fn handle_connected(&mut self, now: Instant, conn: ConnId) {
-        self.is_up = self.conn == Some(conn);
-        self.handle_timeout(now);
-    }
-
-    fn handle_disconnected(&mut self, now: Instant, _: ConnId, _: Fault) {
-        (self.conn, self.is_up) = (None, false);
-        self.bytes.clear();
-        self.received.clear();
-        for id in core::mem::take(&mut self.pending) {
-            self.answered(now, id, false);
-        }
-        self.connect();
+    fn keeps(&self, key: &[u8]) -> bool {
+        key == b"fences"
     }
 }
 
-impl ByteClient for Naive {
-    fn handle_received(&mut self, now: Instant, _: ConnId, bytes: &[u8]) {
-        self.received.extend_from_slice(bytes);
-        while let Some(end) = self.received.windows(2).position(|pair| pair == b"\r\n") {
-            let line: Vec<u8> = self.received.drain(..end + 2).collect();
-            if let Some(lock) = self.pending.pop_front() {
-                self.answered(now, lock, line.starts_with(b"+OK") || line.starts_with(b":1"));
+/// Waits for a message of the holder in place of polling, and releases by `WATCH` and `MULTI`.
+#[derive(Clone, Debug, Hash)]
+struct Listening {
+    subscribed: bool,
+}
+
+const CHANNEL: u64 = 5;
+const WATCHED: u64 = 6;
+
+impl OwnLock for Listening {
+    fn acquire(&mut self, cx: &mut Context<'_>) {
+        if !self.subscribed {
+            self.subscribed = true;
+            cx.send_alone(0, CHANNEL, &["SUBSCRIBE", cx.name()]);
+        }
+        take(cx);
+    }
+
+    fn release(&mut self, cx: &mut Context<'_>) {
+        cx.send_alone(0, CHANNEL, &["UNSUBSCRIBE"]);
+        cx.send_alone(0, FREE, &["WATCH", cx.name()]);
+        cx.send_alone(0, WATCHED, &["GET", cx.name()]);
+    }
+
+    fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<Reply, Lost>) {
+        match (call.tag, reply) {
+            (TAKE, Ok(Reply::Ok)) => cx.grant(until(cx, call), None),
+            // The holder may die silently.
+            (TAKE, _) => cx.retry(cx.ttl() / 8),
+            (CHANNEL, Err(Lost)) => self.subscribed = false,
+            (WATCHED, Ok(reply)) if reply.bytes() == Some(cx.token().as_bytes()) => {
+                cx.send_alone(0, RENEW, &["MULTI"]);
+                cx.send_alone(0, RENEW, &["DEL", cx.name()]);
+                cx.send_alone(0, RENEW, &["PUBLISH", cx.name(), "free"]);
+                cx.send_alone(0, FENCE, &["EXEC"]);
             }
+            (WATCHED, Ok(_)) => cx.released(Release::Expired),
+            (FENCE, Ok(Reply::Array(_))) => cx.released(Release::Released),
+            (FENCE, Ok(_)) => cx.released(Release::Expired),
+            (WATCHED | FENCE, Err(Lost)) => cx.released(Release::Unknown),
+            _ => {}
         }
     }
 
-    fn poll_output(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
-    }
-
-    fn outgoing(&mut self, _: ConnId) -> &[u8] {
-        &self.bytes
-    }
-
-    fn has_outgoing(&self, _: ConnId) -> bool {
-        !self.bytes.is_empty()
-    }
-
-    fn consume(&mut self, _: ConnId, n: usize) {
-        self.bytes.drain(..n);
+    fn handle_message(&mut self, cx: &mut Context<'_>, _: usize, message: Reply) {
+        assert_eq!(message.items().len(), 3, "{message:?}");
+        if cx.is_waiting() {
+            self.acquire(cx);
+        }
     }
 }
 
@@ -282,7 +216,8 @@ fn late_release<C: RedisClient>(w: &mut World<C>) {
 
 #[test]
 fn blind_delete_is_found_by_handwritten_run() {
-    let mut naive = World::redis(1).clients(3).machine(|_, _, id, _| Ok(Naive::new(id))).build();
+    // S12
+    let mut naive = World::redis(1).clients(3).own_lock(Naive).build();
     naive.expect_violation();
     late_release(&mut naive);
     let found = naive.violations().iter().map(|found| found.rule).collect::<Vec<_>>();
@@ -291,19 +226,170 @@ fn blind_delete_is_found_by_handwritten_run() {
     let mut ours = World::redis(1).clients(3).build();
     late_release(&mut ours);
     assert!(ours.violations().is_empty());
+
+    let mut careful = World::redis(1).clients(3).own_lock(CAREFUL).build();
+    late_release(&mut careful);
+    assert!(careful.violations().is_empty() && careful.node(0).calls()["exec"] >= 2);
 }
 
 #[test]
 fn blind_delete_is_found_by_scenario() {
-    let scenario = Scenario::named("redis-pauses").unwrap();
-    let plans = (0..100).map(|seed| Plan::from_seed(scenario, seed)).filter(|plan| plan.setup.nodes.len() == 1);
-    let breaks = |plan: &Plan| {
-        let outcome = plan.run_redis(Keep::Nothing, |_, _, id, _| Ok(Naive::new(id)));
-        outcome.violations.iter().any(|found| found.rule == Rule::MutualExclusion)
-    };
-    let plan = plans.into_iter().find(breaks).unwrap();
-    let small = plan.shrink(breaks);
-    assert!(small.len() <= 6, "{small}");
-    let ours = small.run_redis(Keep::Lines(200), Client::new);
-    assert!(ours.violations.is_empty(), "{small}\n{ours}");
+    let found = find(&Naive, "redis-pauses", 0..100, Rule::MutualExclusion).unwrap();
+    assert!(found.plan.len() <= 6, "{found}");
+    assert!(found.to_string().contains("BROKEN MutualExclusion"));
+    assert!(found.picture().contains("Broken: one holder at a time"));
+    let ours = found.plan.run_redis(Keep::Lines(200), Client::new);
+    assert!(ours.violations.is_empty(), "{found}\n{ours}");
+}
+
+/// Runs of every scenario in which a single node keeps its promises.
+fn runs(seeds: u64) -> impl Iterator<Item = Plan> {
+    let within = |scenario: &&Scenario| scenario.backend == Backend::Redis && scenario.bounds == Bounds::Within;
+    let plans =
+        scenarios().iter().filter(within).flat_map(move |scenario| (0..seeds).map(move |seed| (scenario, seed)));
+    plans.map(|(scenario, seed)| Plan::from_seed(scenario, seed)).filter(|plan| plan.setup.nodes.len() == 1)
+}
+
+#[test]
+fn careful_lock_keeps_its_promises_in_every_scenario() {
+    // S12
+    let (mut grants, mut fenced) = (0, 0);
+    for plan in runs(12) {
+        let outcome = plan.run_own(Keep::Nothing, CAREFUL);
+        assert!(outcome.violations.is_empty(), "{plan}\n{}", plan.run_own(Keep::Lines(200), CAREFUL));
+        grants += outcome.grants;
+        fenced += u64::from(outcome.fenced);
+    }
+    assert!(grants > 1_000 && fenced > 100, "{grants} grants, {fenced} runs with fencing tokens");
+}
+
+#[test]
+fn lock_with_own_connections_keeps_its_promises() {
+    let (mut grants, mut messages) = (0, 0);
+    for plan in runs(10) {
+        let outcome = plan.run_own(Keep::Lines(100), Listening { subscribed: false });
+        assert!(outcome.violations.is_empty(), "{plan}\n{outcome}");
+        grants += outcome.grants;
+        messages += u64::from(outcome.log.contains("PUBLISH"));
+    }
+    assert!(grants > 300 && messages > 10, "{grants} grants, {messages} runs with messages");
+}
+
+/// The lock of the guide: a release by a script that compares the token.
+#[derive(Clone, Debug, Hash)]
+struct Compared;
+
+impl OwnLock for Compared {
+    fn acquire(&mut self, cx: &mut Context<'_>) {
+        take(cx);
+    }
+
+    fn release(&mut self, cx: &mut Context<'_>) {
+        cx.send(0, FREE, &["EVAL", COMPARE_AND_DELETE, "1", cx.name(), cx.token()]);
+    }
+
+    fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<Reply, Lost>) {
+        match (call.tag, reply) {
+            (TAKE, Ok(Reply::Ok)) => cx.grant(until(cx, call), None),
+            (TAKE, _) => cx.retry(cx.ttl() / 2),
+            (_, Ok(Reply::Int(1))) => cx.released(Release::Released),
+            _ => cx.released(Release::Expired),
+        }
+    }
+
+    fn scripts(&self) -> &'static [(&'static str, ScriptFn)] {
+        &[(COMPARE_AND_DELETE, compare_and_delete)]
+    }
+}
+
+#[test]
+fn search_finds_blind_delete_and_nothing_in_its_repair() {
+    // S12
+    let naive = SmallWorld::new(Naive).ttl(Duration::from_millis(40)).acquires(2);
+    let outcome = naive.search(16);
+    let found = outcome.counterexample.unwrap();
+    println!("{found}");
+    assert_eq!(found.rule, "client 0 and client 1 both hold the lock");
+    assert!(found.to_string().contains("executes DEL lock of client"), "{found}");
+
+    let repaired = SmallWorld::new(Compared).ttl(Duration::from_millis(100)).acquires(2).pauses(1).cuts(1);
+    let outcome = repaired.search(14);
+    println!("{outcome}");
+    assert!(outcome.counterexample.is_none() && outcome.states > 10_000, "{outcome}");
+    assert_eq!(outcome.unreached().count(), 0, "{outcome}");
+
+    // Without faults nothing is left to try.
+    let calm = SmallWorld::new(Compared).search(usize::MAX);
+    println!("{calm}");
+    assert!(calm.exhausted && calm.states > 100, "{calm}");
+    let forgets = SmallWorld::new(Compared).restarts(1).search(20);
+    assert_eq!(forgets.counterexample.unwrap().rule, "client 0 and client 1 both hold the lock");
+}
+
+#[test]
+fn watchdog_that_outlives_its_release_is_found() {
+    let endless = Careful { endless: true, ..CAREFUL };
+    let found = find(&endless, "redis-contention", 0..20, Rule::Leftover).unwrap();
+    assert!(found.plan.len() <= 2, "{found}");
+}
+
+#[test]
+fn single_attempt_and_wait_end_without_the_lock() {
+    let mut w = World::redis(1).clients(2).own_lock(CAREFUL).build();
+    let second = Duration::from_secs(1);
+    let first = w.acquire(0, Acquire::new("a"));
+    w.expect(second, "the first holds", |w| w.is_held(0, first));
+    let once = w.acquire(1, Acquire::new("a").wait(Wait::Try));
+    let waits = w.acquire(1, Acquire::new("a").wait(Wait::For(second)));
+    w.run_for(second / 2);
+    assert!(matches!(w.events(1, once), [Event::Failed(_)]) && w.events(1, waits).is_empty());
+    w.run_for(second);
+    assert!(matches!(w.events(1, waits), [Event::Failed(_)]) && w.is_held(0, first));
+    w.release(0, first);
+    w.run_for(second);
+    assert_eq!(w.events(0, first).last(), Some(&Event::Released(Release::Released)));
+    assert!(w.is_quiet() && w.keys(0) == ["fences"]);
+    assert!(w.machine(0).lock(first).is_none(), "nothing is remembered of it");
+}
+
+#[test]
+fn guard_that_nobody_takes_is_released() {
+    // The wait ends while the reply with the grant is on its way.
+    let late = Duration::from_millis(50)..Duration::from_millis(60);
+    let mut w = World::redis(1).clients(1).latency(late).own_lock(Naive).build();
+    let lock = w.acquire(0, Acquire::new("a").wait(Wait::For(Duration::from_millis(195))));
+    w.run_for(Duration::from_millis(190));
+    assert!(w.get(0, "a").is_some() && w.events(0, lock).is_empty());
+    w.run_for(Duration::from_secs(1));
+    assert!(matches!(w.events(0, lock), [Event::Failed(_)]) && w.keys(0).is_empty());
+}
+
+#[test]
+fn shutdown_releases_held_locks() {
+    let mut w = World::redis(1).clients(2).own_lock(CAREFUL).build();
+    let second = Duration::from_secs(1);
+    let held = w.acquire(0, Acquire::new("a"));
+    w.expect(second, "it holds", |w| w.is_held(0, held));
+    let waits = w.acquire(0, Acquire::new("a"));
+    w.shutdown(0, second);
+    w.run_for(second);
+    assert_eq!(w.stopped(0), Some(0));
+    assert_eq!(w.events(0, held).last(), Some(&Event::Released(Release::Released)));
+    assert!(matches!(w.events(0, waits), [Event::Failed(_)]));
+    assert_eq!(w.keys(0), ["fences"]);
+
+    // A server that does not answer.
+    let held = w.acquire(1, Acquire::new("a"));
+    w.expect(second, "it holds", |w| w.is_held(1, held));
+    w.pause_node(0);
+    w.shutdown(1, second);
+    w.run_for(2 * second);
+    assert_eq!((w.stopped(1), w.events(1, held).last()), (Some(1), Some(&Event::Released(Release::Unknown))));
+}
+
+#[test]
+fn clients_of_own_locks_are_values() {
+    let world = World::redis(1).clients(2).own_lock(CAREFUL).build();
+    let client: &OwnClient<Careful> = world.machine(0);
+    assert_eq!(format!("{:?}", client.clone()), format!("{client:?}"));
 }

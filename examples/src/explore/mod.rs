@@ -2,7 +2,6 @@
 
 mod args;
 mod panic_hook;
-pub mod picture;
 mod progress;
 mod search;
 
@@ -12,13 +11,13 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use lock_proto::sim::picture::Picture;
 use lock_proto::sim::scenario::{Bounds, Origin};
 use lock_proto::sim::trace::Trace;
 use lock_proto::sim::{Outcome, Plan, scenarios};
 
 use args::{Draw, Parsed, parse};
 use panic_hook::without_panic_messages;
-use picture::Run;
 use progress::{Progress, rate};
 use search::{Found, Search, find_violation};
 
@@ -99,13 +98,7 @@ fn search_and_draw(search: &Search, out: Option<&Path>) -> u8 {
     let replay_command = replay(&found.plan, Some(&found));
     let (outcome, trace) = without_panic_messages(|| shrunk.run_traced());
     print(&Summary { plan: &shrunk, outcome: &outcome });
-    let page = picture::page(&Run {
-        plan: &shrunk,
-        outcome: &outcome,
-        trace: &trace,
-        replay: &replay_command,
-        window: (None, None),
-    });
+    let page = Picture::of_plan(&shrunk, &outcome, &trace).replay(&replay_command).page();
     let path = out.unwrap_or_else(|| Path::new("")).join(file_name(&shrunk));
     let written = write(&path, &page);
     print(&format_args!("again, as small as this: {replay_command}"));
@@ -130,13 +123,8 @@ fn draw_one(draw: &Draw) -> u8 {
         (outcome, trace) = without_panic_messages(|| plan.run_traced());
     }
     print(&Summary { plan: &plan, outcome: &outcome });
-    let page = picture::page(&Run {
-        plan: &plan,
-        outcome: &outcome,
-        trace: &trace,
-        replay: &replay_command,
-        window: draw.window,
-    });
+    let (from, to) = draw.window;
+    let page = Picture::of_plan(&plan, &outcome, &trace).replay(&replay_command).window(from, to).page();
     let path = match &draw.out {
         Some(path) if path.is_dir() => path.join(file_name(&plan)),
         Some(path) => path.clone(),

@@ -84,8 +84,8 @@ impl Rig {
 
     fn operation(&self, op: RequestOp) -> OpResponse {
         match op.request.expect("an operation") {
-            Op::Put(_) => OpResponse::Put(PutResponse { header: None }),
-            Op::Delete(_) => OpResponse::Delete(DeleteRangeResponse { header: None, deleted: 1 }),
+            Op::Put(_) => OpResponse::Put(PutResponse::default()),
+            Op::Delete(_) => OpResponse::Delete(DeleteRangeResponse { deleted: 1, ..DeleteRangeResponse::default() }),
             // The client looks for keys of others.
             Op::Range(_) => OpResponse::Range(RangeResponse::default()),
             Op::Txn(inner) => OpResponse::Txn(self.transaction(inner)),

@@ -32,6 +32,9 @@ pub struct KeyValue {
     /// Revision of its last change.
     #[prost(int64, tag = "3")]
     pub mod_revision: i64,
+    /// Number of writes since its creation.
+    #[prost(int64, tag = "4")]
+    pub version: i64,
     /// The value.
     #[prost(bytes = "bytes", tag = "5")]
     pub value: Bytes,
@@ -59,18 +62,33 @@ pub struct RangeRequest {
     /// Maximum number of keys returned; 0 for all.
     #[prost(int64, tag = "3")]
     pub limit: i64,
+    /// Read the store as it was at this revision; 0 for the latest.
+    #[prost(int64, tag = "4")]
+    pub revision: i64,
     /// 0 none, [`ASCEND`], [`DESCEND`].
     #[prost(int32, tag = "5")]
     pub sort_order: i32,
     /// 0 the key, [`BY_CREATE`].
     #[prost(int32, tag = "6")]
     pub sort_target: i32,
+    /// Read from the member alone, which may lag behind.
+    #[prost(bool, tag = "7")]
+    pub serializable: bool,
     /// Omits the values.
     #[prost(bool, tag = "8")]
     pub keys_only: bool,
     /// Returns only the number of keys.
     #[prost(bool, tag = "9")]
     pub count_only: bool,
+    /// Only keys changed at this revision or later; 0 for all.
+    #[prost(int64, tag = "10")]
+    pub min_mod_revision: i64,
+    /// Only keys changed at this revision or before; 0 for all.
+    #[prost(int64, tag = "11")]
+    pub max_mod_revision: i64,
+    /// Only keys created at this revision or later; 0 for all.
+    #[prost(int64, tag = "12")]
+    pub min_create_revision: i64,
     /// Only keys created at this revision or before; 0 for all.
     #[prost(int64, tag = "13")]
     pub max_create_revision: i64,
@@ -85,6 +103,9 @@ pub struct RangeResponse {
     /// The keys.
     #[prost(message, repeated, tag = "2")]
     pub kvs: Vec<KeyValue>,
+    /// There are more keys than the limit.
+    #[prost(bool, tag = "3")]
+    pub more: bool,
     /// Number of keys in the range, regardless of the limit.
     #[prost(int64, tag = "4")]
     pub count: i64,
@@ -102,14 +123,26 @@ pub struct PutRequest {
     /// The lease to attach the key to; 0 for none.
     #[prost(int64, tag = "3")]
     pub lease: i64,
+    /// Return the key as it was before.
+    #[prost(bool, tag = "4")]
+    pub prev_kv: bool,
+    /// Keep the value. The key must exist.
+    #[prost(bool, tag = "5")]
+    pub ignore_value: bool,
+    /// Keep the lease. The key must exist.
+    #[prost(bool, tag = "6")]
+    pub ignore_lease: bool,
 }
 
 /// Response to [`PutRequest`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
+#[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct PutResponse {
     /// See [`ResponseHeader`].
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
+    /// The key as it was before, if the request wanted it.
+    #[prost(message, optional, tag = "2")]
+    pub prev_kv: Option<KeyValue>,
 }
 
 /// Deletes keys.
@@ -121,10 +154,13 @@ pub struct DeleteRangeRequest {
     /// End of the range, exclusive; empty for a single key.
     #[prost(bytes = "bytes", tag = "2")]
     pub range_end: Bytes,
+    /// Return the deleted keys.
+    #[prost(bool, tag = "3")]
+    pub prev_kv: bool,
 }
 
 /// Response to [`DeleteRangeRequest`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
+#[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct DeleteRangeResponse {
     /// See [`ResponseHeader`].
     #[prost(message, optional, tag = "1")]
@@ -132,6 +168,9 @@ pub struct DeleteRangeResponse {
     /// Number of deleted keys.
     #[prost(int64, tag = "2")]
     pub deleted: i64,
+    /// The deleted keys, if the request wanted them.
+    #[prost(message, repeated, tag = "3")]
+    pub prev_kvs: Vec<KeyValue>,
 }
 
 /// One operation of a transaction.
@@ -187,17 +226,18 @@ pub enum OpResponse {
 /// A condition of a transaction. An absent key compares as if its revisions were 0.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct Compare {
-    /// 0 for equality. Other operators are not used here.
+    /// 0 equal, 1 greater, 2 less, 3 not equal.
     #[prost(int32, tag = "1")]
     pub result: i32,
-    /// The compared field: [`COMPARE_CREATE`] or [`COMPARE_MOD`].
+    /// The compared field: 0 the version, [`COMPARE_CREATE`], [`COMPARE_MOD`], 3 the value, 4 the
+    /// lease.
     #[prost(int32, tag = "2")]
     pub target: i32,
     /// The key, or the first of a range. The condition must hold for each key in the range.
     #[prost(bytes = "bytes", tag = "3")]
     pub key: Bytes,
     /// The value to compare with.
-    #[prost(oneof = "CompareWith", tags = "5, 6")]
+    #[prost(oneof = "CompareWith", tags = "4, 5, 6, 7, 8")]
     pub with: Option<CompareWith>,
     /// End of the range, exclusive; empty for a single key.
     #[prost(bytes = "bytes", tag = "64")]
@@ -210,14 +250,23 @@ pub const COMPARE_CREATE: i32 = 1;
 pub const COMPARE_MOD: i32 = 2;
 
 /// The value a [`Compare`] compares with.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Oneof)]
+#[derive(Clone, PartialEq, Eq, Hash, Oneof)]
 pub enum CompareWith {
+    /// A version.
+    #[prost(int64, tag = "4")]
+    Version(i64),
     /// A creation revision.
     #[prost(int64, tag = "5")]
     CreateRevision(i64),
     /// A modification revision.
     #[prost(int64, tag = "6")]
     ModRevision(i64),
+    /// A value.
+    #[prost(bytes = "bytes", tag = "7")]
+    Value(Bytes),
+    /// A lease.
+    #[prost(int64, tag = "8")]
+    Lease(i64),
 }
 
 /// A transaction: runs `success` if all conditions hold, else `failure`.
@@ -348,9 +397,12 @@ pub struct WatchCreateRequest {
     /// Reports the store's revision from time to time while there are no events.
     #[prost(bool, tag = "4")]
     pub progress_notify: bool,
-    /// Events to omit: [`NO_PUT`]. Other filters are not used here.
+    /// Events to omit: [`NO_PUT`], [`NO_DELETE`].
     #[prost(int32, repeated, tag = "5")]
     pub filters: Vec<i32>,
+    /// Report each key as it was before the event.
+    #[prost(bool, tag = "6")]
+    pub prev_kv: bool,
     /// Id of the watch on its stream, chosen by the client; 0 lets the server choose.
     #[prost(int64, tag = "7")]
     pub watch_id: i64,
@@ -361,6 +413,8 @@ pub struct WatchCreateRequest {
 
 /// [`WatchCreateRequest::filters`]: omit writes.
 pub const NO_PUT: i32 = 0;
+/// [`WatchCreateRequest::filters`]: omit deletions.
+pub const NO_DELETE: i32 = 1;
 
 /// Cancels a watch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
@@ -415,6 +469,9 @@ pub struct WatchEvent {
     /// The changed key. After a deletion, only its name and the revision of the deletion are set.
     #[prost(message, optional, tag = "2")]
     pub kv: Option<KeyValue>,
+    /// The key as it was before, if the watch wants it and it is not compacted.
+    #[prost(message, optional, tag = "3")]
+    pub prev_kv: Option<KeyValue>,
 }
 
 /// Logs in. `Debug` does not show the password.

@@ -357,7 +357,7 @@ impl Request {
             Self::Delete { queue, lease, modified } => {
                 let key = queue.key(*lease);
                 let count = RangeRequest { count_only: true, ..range_of(queue) };
-                let delete = DeleteRangeRequest { key: key.clone(), range_end: Bytes::new() };
+                let delete = DeleteRangeRequest { key: key.clone(), ..DeleteRangeRequest::default() };
                 Rpc::Txn(TxnRequest {
                     compare: vec![unchanged(key.clone(), *modified)],
                     success: vec![RequestOp { request: Some(Op::Delete(delete)) }],
@@ -539,7 +539,8 @@ fn unchanged(key: Bytes, modified: i64) -> Compare {
 }
 
 fn op_put(key: Bytes, value: &Bytes, lease: LeaseId) -> RequestOp {
-    RequestOp { request: Some(Op::Put(PutRequest { key, value: value.clone(), lease: lease.get() })) }
+    let put = PutRequest { key, value: value.clone(), lease: lease.get(), ..PutRequest::default() };
+    RequestOp { request: Some(Op::Put(put)) }
 }
 
 const fn op_range(range: RangeRequest) -> RequestOp {

@@ -82,6 +82,8 @@ pub mod etcd;
 mod fingerprint;
 mod journal;
 mod network;
+pub mod own;
+pub mod picture;
 mod record;
 pub mod redis;
 mod rng;

@@ -23,11 +23,13 @@ fn kv(key: &'static str, create_revision: i64, mod_revision: i64) -> KeyValue {
 
 fn range(kvs: Vec<KeyValue>) -> ResponseOp {
     let count = kvs.len() as i64;
-    ResponseOp { response: Some(OpResponse::Range(RangeResponse { header: None, kvs, count })) }
+    ResponseOp {
+        response: Some(OpResponse::Range(RangeResponse { header: None, kvs, count, ..RangeResponse::default() })),
+    }
 }
 
 fn put() -> ResponseOp {
-    ResponseOp { response: Some(OpResponse::Put(PutResponse { header: None })) }
+    ResponseOp { response: Some(OpResponse::Put(PutResponse { header: None, ..PutResponse::default() })) }
 }
 
 fn txn(revision: i64, succeeded: bool, responses: Vec<ResponseOp>) -> RpcReply {
@@ -58,7 +60,9 @@ fn impossible_reply_is_unknown() {
     let own = |created, modified| range(vec![kv("a/1f", created, modified)]);
     let headless = || RpcReply::Txn(TxnResponse { header: None, succeeded: true, responses: vec![put(), absent()] });
     let granted = |id, ttl| RpcReply::Grant(LeaseGrantResponse { header: header(3), id, ttl });
-    let range_of = |revision, kvs| RpcReply::Range(RangeResponse { header: header(revision), kvs, count: 1 });
+    let range_of = |revision, kvs| {
+        RpcReply::Range(RangeResponse { header: header(revision), kvs, count: 1, ..RangeResponse::default() })
+    };
     for (request, answer) in [
         // No header, an invalid revision, or responses that are missing or of another kind.
         (&create, headless()),

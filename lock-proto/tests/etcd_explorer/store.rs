@@ -75,8 +75,14 @@ impl Store {
 
     fn put(&mut self, key: &Bytes, value: &Bytes, lease: i64) {
         let create_revision = self.keys.get(key).map_or(self.revision, |kv| kv.create_revision);
-        let kv =
-            KeyValue { key: key.clone(), create_revision, mod_revision: self.revision, value: value.clone(), lease };
+        let kv = KeyValue {
+            key: key.clone(),
+            create_revision,
+            mod_revision: self.revision,
+            value: value.clone(),
+            lease,
+            ..KeyValue::default()
+        };
         self.keys.insert(key.clone(), kv.clone());
         self.changes.push(Change { revision: self.revision, deleted: false, kv });
     }
@@ -122,10 +128,13 @@ impl Store {
     }
 
     fn holds(&self, compare: &Compare) -> bool {
-        let expected = compare.with.unwrap();
+        let expected = compare.with.as_ref().unwrap();
         let equal = |kv: Option<&KeyValue>| match expected {
-            CompareWith::CreateRevision(revision) => kv.map_or(0, |kv| kv.create_revision) == revision,
-            CompareWith::ModRevision(revision) => kv.map_or(0, |kv| kv.mod_revision) == revision,
+            CompareWith::CreateRevision(revision) => kv.map_or(0, |kv| kv.create_revision) == *revision,
+            CompareWith::ModRevision(revision) => kv.map_or(0, |kv| kv.mod_revision) == *revision,
+            CompareWith::Version(_) | CompareWith::Value(_) | CompareWith::Lease(_) => {
+                panic!("the hub compares revisions")
+            }
         };
         if compare.range_end.is_empty() {
             return equal(self.keys.get(&compare.key));
@@ -154,14 +163,14 @@ impl Store {
             let response = match op.request.as_ref().unwrap() {
                 Op::Put(put) => {
                     self.put(&put.key, &put.value, put.lease);
-                    OpResponse::Put(PutResponse { header: None })
+                    OpResponse::Put(PutResponse { header: None, ..PutResponse::default() })
                 }
                 Op::Delete(delete) => {
                     let deleted = i64::from(self.keys.contains_key(&delete.key));
                     if deleted == 1 {
                         self.remove(&delete.key);
                     }
-                    OpResponse::Delete(DeleteRangeResponse { header: None, deleted })
+                    OpResponse::Delete(DeleteRangeResponse { header: None, deleted, ..DeleteRangeResponse::default() })
                 }
                 Op::Range(range) => OpResponse::Range(self.range(range)),
                 Op::Txn(_) => unreachable!("looked at above"),
@@ -190,6 +199,6 @@ impl Store {
         if range.limit > 0 {
             kvs.truncate(range.limit as usize);
         }
-        RangeResponse { header: None, kvs, count }
+        RangeResponse { header: None, kvs, count, ..RangeResponse::default() }
     }
 }

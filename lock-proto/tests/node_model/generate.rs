@@ -22,11 +22,13 @@ pub(crate) struct Generator {
     pub(crate) blocking: bool,
     /// Generate pub/sub commands, too. A RESP2 subscriber can do little else, so not always.
     pub(crate) channels: bool,
+    /// Generate transactions, too.
+    pub(crate) transactions: bool,
 }
 
 impl Generator {
     pub(crate) fn new(seed: u64, conns: usize) -> Self {
-        Self { rng: Rng::new(seed), conns, blocking: true, channels: false }
+        Self { rng: Rng::new(seed), conns, blocking: true, channels: false, transactions: false }
     }
 
     fn pick<'a>(&mut self, items: &[&'a str]) -> &'a str {
@@ -52,7 +54,11 @@ impl Generator {
 
     pub(crate) fn step(&mut self) -> Step {
         let conn = usize::try_from(self.rng.below(self.conns as u64)).unwrap_or(0);
-        let (args, how) = self.command();
+        let (mut args, mut how) = self.command();
+        // In a transaction all replies come with that to EXEC.
+        if self.transactions && matches!(how, Match::Kind | Match::Set) {
+            (args, how) = (vec!["PING".into()], Match::Exact);
+        }
         Step { conn, args: args.into_iter().map(String::into_bytes).collect(), how }
     }
 
@@ -63,6 +69,9 @@ impl Generator {
         let words = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
         if self.channels && self.rng.one_in(4) {
             return (self.channel_command(), Match::Exact);
+        }
+        if self.transactions && self.rng.one_in(3) {
+            return self.transaction_command();
         }
         match self.rng.below(40) {
             0..5 => (self.take(), Match::Clock),
@@ -164,6 +173,19 @@ impl Generator {
                 _ => (words(&["set", key]), Match::Exact),
             },
         }
+    }
+
+    fn transaction_command(&mut self) -> (Vec<String>, Match) {
+        let (key, other) = (self.key(), self.key());
+        let words: Vec<&str> = match self.rng.below(10) {
+            0..2 => vec!["WATCH", key, other],
+            2 => vec!["UNWATCH"],
+            3..5 => vec!["MULTI"],
+            5..8 => vec!["EXEC"],
+            8 => vec!["DISCARD"],
+            _ => vec![self.pick(&["WATCH", "exec", "MULTI"]), "nonsense"],
+        };
+        (words.into_iter().map(str::to_owned).collect(), Match::Clock)
     }
 
     fn channel_command(&mut self) -> Vec<String> {

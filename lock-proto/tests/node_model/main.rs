@@ -18,7 +18,7 @@ use std::time::{Instant as Clock, SystemTime, UNIX_EPOCH};
 
 use generate::{Generator, Step};
 use lock_proto::Instant;
-use lock_proto::sim::redis::{Condition, Node, NodeConfig, User};
+use lock_proto::sim::redis::{Calls, Condition, Node, NodeConfig, Reply as SimReply, User};
 use reply::{Match, Reply, parse};
 use server::{RealConnection, RealServer, encode};
 
@@ -202,6 +202,98 @@ fn generated_commands_get_same_replies() {
         pair.log_in(&[]);
         pair.run(&mut Generator::new(seed, CONNS), 2_000);
     }
+}
+
+#[test]
+fn transactions_get_same_replies() {
+    for seed in 51..54 {
+        let mut pair = Pair::new(NodeConfig::new(seed), |_| {});
+        pair.log_in(&[]);
+        let mut generator = Generator::new(seed, CONNS);
+        // The replies of commands in a transaction do not tell who waits.
+        (generator.transactions, generator.blocking) = (true, false);
+        pair.run(&mut generator, 3_000);
+        assert!(pair.model.calls().get("exec").is_some_and(|count| *count > 100));
+    }
+}
+
+#[test]
+fn transaction_is_refused_like_its_commands() {
+    let mut pair = Pair::new(NodeConfig::new(1), |_| {});
+    pair.log_in(&[]);
+    pair.run_line("MULTI");
+    pair.run_line("SET k v");
+    pair.run_line("BLPOP list 0");
+    pair.run_line("SELECT 1");
+    pair.run_line("SET k w");
+    pair.run_line("WAIT 3 0");
+    pair.control.round_trip(&["CONFIG", "SET", "maxmemory", "1"]);
+    let now = pair.now();
+    pair.model.set(now, Condition::OutOfMemory, true);
+    pair.run_line("EXEC");
+    pair.run_line("MULTI");
+    pair.run_line("SET k v");
+    pair.run_line("EXEC");
+    pair.control.round_trip(&["CONFIG", "SET", "maxmemory", "0"]);
+    let now = pair.now();
+    pair.model.set(now, Condition::OutOfMemory, false);
+    for line in ["MULTI", "SET k v", "BLPOP list 0", "SELECT 1", "SET k w", "WAIT 3 0", "GET k", "EXEC", "GET k"] {
+        pair.run_line(line);
+    }
+    // A watched key that expires counts as changed.
+    for line in ["SELECT 0", "SET short v PX 15", "WATCH short", "MULTI", "SET x y"] {
+        pair.run_line(line);
+    }
+    std::thread::sleep(Duration::from_millis(18));
+    pair.run_line("EXEC");
+    pair.run_line("EXISTS x short");
+}
+
+/// A script that is not this library's, and a Rust function that does the same.
+#[test]
+fn own_scripts_get_same_replies() {
+    const SOURCE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then redis.call('rpush', KEYS[2], 'freed') \
+                          return {redis.call('del', KEYS[1]), 'freed'} end \
+                          return redis.pcall('incr', KEYS[1])";
+    fn run(redis: &mut Calls<'_>, keys: &[&[u8]], args: &[&[u8]]) -> Result<SimReply, SimReply> {
+        if redis.call(&[b"GET", keys[0]])?.bytes() == args.first().copied() {
+            redis.call(&[b"RPUSH", keys[1], b"freed"])?;
+            let deleted = redis.call(&[b"DEL", keys[0]])?;
+            return Ok(SimReply::Array(vec![deleted, SimReply::bulk("freed")]));
+        }
+        Ok(redis.try_call(&[b"INCR", keys[0]]))
+    }
+    let mut pair = Pair::new(NodeConfig::new(1).script(SOURCE, run), |_| {});
+    pair.log_in(&[]);
+    let Reply::Bulk(sha1) = pair.control.round_trip(&["SCRIPT", "LOAD", SOURCE]) else { panic!("a hash") };
+    let sha1 = String::from_utf8(sha1).unwrap();
+    pair.control.round_trip(&["SCRIPT", "FLUSH"]);
+    let script = |pair: &mut Pair, args: &[&str]| {
+        let args = args.iter().map(|arg| arg.as_bytes().to_vec()).collect();
+        pair.step(&Step { conn: 0, args, how: Match::Exact });
+    };
+    script(&mut pair, &["EVALSHA", &sha1, "2", "k", "l", "me"]);
+    script(&mut pair, &["SCRIPT", "LOAD", SOURCE]);
+    script(&mut pair, &["SCRIPT", "EXISTS", &sha1, &sha1.to_uppercase(), "x"]);
+    for line in ["SET k you", "GET k", "SET k 41"] {
+        script(&mut pair, &["EVALSHA", &sha1, "2", "k", "l", "me"]);
+        pair.run_line(line);
+    }
+    script(&mut pair, &["EVAL", SOURCE, "2", "k", "l", "me"]);
+    pair.run_line("SET k me");
+    script(&mut pair, &["MULTI"]);
+    script(&mut pair, &["EVAL", SOURCE, "2", "k", "l", "me"]);
+    script(&mut pair, &["LRANGE", "l", "0", "-1"]);
+    script(&mut pair, &["EXEC"]);
+    // What a script wrote before its error stays.
+    for line in ["SET l text", "SET k me"] {
+        pair.run_line(line);
+    }
+    let args = ["EVAL", SOURCE, "2", "k", "l", "me"].map(|arg| arg.as_bytes().to_vec()).to_vec();
+    pair.step(&Step { conn: 0, args, how: Match::Kind });
+    pair.run_line("GET k");
+    script(&mut pair, &["SCRIPT", "FLUSH"]);
+    script(&mut pair, &["EVALSHA", &sha1, "2", "k", "l", "me"]);
 }
 
 #[test]

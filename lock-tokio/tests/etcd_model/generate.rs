@@ -2,12 +2,16 @@
 
 use bytes::Bytes;
 use lock_proto::etcd::message::{
-    Compare, CompareWith, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, Op, PutRequest, RangeRequest,
-    RequestOp, TxnRequest, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequestUnion,
+    Compare, CompareWith, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, NO_DELETE, NO_PUT, Op, PutRequest,
+    RangeRequest, RequestOp, TxnRequest, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest,
+    WatchRequestUnion,
 };
 use lock_proto::etcd::{Ahead, LeaseId, Older, Queue, Request, Rpc};
 use lock_proto::sim::Rng;
 use lock_proto::sim::etcd::Cluster;
+
+/// How deep transactions are nested.
+const DEPTH: usize = 2;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
@@ -48,7 +52,7 @@ impl Generator {
     pub(crate) fn step(&mut self, model: &Cluster) -> Step {
         match self.rng.below(20) {
             0..8 => self.call(|g| g.locking(model)),
-            8..13 => self.call(|g| Rpc::Txn(g.txn(model, 2))),
+            8..13 => self.call(|g| Rpc::Txn(g.txn(model, DEPTH))),
             13 => self.call(|g| Rpc::Range(g.range(model))),
             14 | 15 => self.call(Self::lease),
             16 => Step::KeepAlive { lease: self.lease_id() },
@@ -165,6 +169,16 @@ impl Generator {
         if self.rng.one_in(2) {
             range.max_create_revision = model.revision() - i64::try_from(self.rng.below(10)).unwrap();
         }
+        let mut near = || model.revision() - i64::try_from(self.rng.below(40)).unwrap() + 2;
+        let (revision, bound) = (near(), near());
+        match self.rng.below(12) {
+            0 => range.min_mod_revision = bound,
+            1 => range.max_mod_revision = bound,
+            2 => range.min_create_revision = bound,
+            3 | 4 => range.revision = revision,
+            5 => range.serializable = true,
+            _ => {}
+        }
         // etcd does not define the order of equal values beyond a dozen keys. So only small ranges
         // are sorted by anything but the key.
         if self.rng.one_in(2) {
@@ -178,9 +192,22 @@ impl Generator {
     /// Draws a transaction with others nested up to `depth`.
     fn txn(&mut self, model: &Cluster, depth: usize) -> TxnRequest {
         let compare = (0..self.below(3)).map(|_| self.compare(model)).collect();
-        let success = (0..self.below(5)).map(|_| self.op(model, depth)).collect();
-        let failure = (0..self.below(4)).map(|_| self.op(model, depth)).collect();
+        let success = self.branch(model, depth, 5);
+        let failure = self.branch(model, depth, 4);
         TxnRequest { compare, success, failure }
+    }
+
+    fn branch(&mut self, model: &Cluster, depth: usize, most: usize) -> Vec<RequestOp> {
+        let mut ops: Vec<RequestOp> = (0..self.below(most)).map(|_| self.op(model, depth)).collect();
+        // etcd 3.4 crashes if a put keeps a part of a key that the same transaction deletes.
+        if ops.len() > 1 || depth < DEPTH {
+            for op in &mut ops {
+                if let Some(Op::Put(put)) = &mut op.request {
+                    (put.ignore_value, put.ignore_lease) = (false, false);
+                }
+            }
+        }
+        ops
     }
 
     fn compare(&mut self, model: &Cluster) -> Compare {
@@ -189,12 +216,24 @@ impl Generator {
         let revision = self.revision(model, &key, created);
         let with = match self.rng.below(8) {
             0 => None,
-            1..5 => Some(CompareWith::CreateRevision(revision)),
-            _ => Some(CompareWith::ModRevision(revision)),
+            1..3 => Some(CompareWith::CreateRevision(revision)),
+            3..5 => Some(CompareWith::ModRevision(revision)),
+            5 => Some(CompareWith::Version(i64::try_from(self.rng.below(4)).unwrap())),
+            6 => Some(CompareWith::Value(self.pick(&VALUES).into())),
+            _ => Some(CompareWith::Lease(self.lease_id())),
+        };
+        // Mostly the field that the value is for.
+        let field = match &with {
+            Some(CompareWith::Version(_)) => 0,
+            Some(CompareWith::CreateRevision(_)) => 1,
+            Some(CompareWith::ModRevision(_)) => 2,
+            Some(CompareWith::Value(_)) => 3,
+            Some(CompareWith::Lease(_)) => 4,
+            None => self.pick(&[0, 1, 2, 3, 4]),
         };
         Compare {
             result: self.pick(&[0, 0, 0, 1, 2, 3]),
-            target: self.pick(&[1, 1, 2, 2, 0, 3, 4]),
+            target: if self.rng.one_in(5) { self.pick(&[0, 1, 2, 3, 4]) } else { field },
             range_end: self.end(&key),
             key,
             with,
@@ -208,12 +247,16 @@ impl Generator {
                 key: self.key(),
                 value: self.pick(&VALUES).into(),
                 lease: if self.rng.one_in(3) { self.lease_id() } else { 0 },
+                prev_kv: self.rng.one_in(3),
+                ignore_value: self.rng.one_in(20),
+                ignore_lease: self.rng.one_in(20),
             }),
             5..7 => {
                 let key = self.key();
-                Op::Delete(DeleteRangeRequest { range_end: self.end(&key), key })
+                Op::Delete(DeleteRangeRequest { range_end: self.end(&key), key, prev_kv: self.rng.one_in(2) })
             }
-            _ => Op::Range(self.range(model)),
+            // A past revision inside of a transaction can crash etcd 3.4.
+            _ => Op::Range(RangeRequest { revision: 0, ..self.range(model) }),
         };
         RequestOp { request: (!self.rng.one_in(100)).then_some(request) }
     }
@@ -225,16 +268,23 @@ impl Generator {
             2 => WatchRequestUnion::Progress(WatchProgressRequest {}),
             _ => {
                 let key = self.key();
+                let start_revision = match self.rng.below(4) {
+                    0 if self.past => model.revision() + 3 - i64::try_from(self.rng.below(16)).unwrap(),
+                    1 => model.revision() + 1,
+                    _ => 0,
+                };
+                // A watch from the past must report something, so that the test knows that it is up to date.
+                let filters = match self.rng.below(6) {
+                    0 if start_revision == 0 => vec![NO_DELETE],
+                    1 if start_revision == 0 => vec![NO_PUT],
+                    _ => Vec::new(),
+                };
                 WatchRequestUnion::Create(WatchCreateRequest {
                     range_end: self.end(&key),
                     key,
-                    start_revision: match self.rng.below(4) {
-                        0 if self.past => model.revision() + 3 - i64::try_from(self.rng.below(16)).unwrap(),
-                        1 => model.revision() + 1,
-                        _ => 0,
-                    },
-                    // Each watch must get the writes by which the test knows that it is up to date.
-                    filters: Vec::new(),
+                    start_revision,
+                    filters,
+                    prev_kv: self.rng.one_in(3),
                     progress_notify: false,
                     watch_id,
                     fragment: self.rng.one_in(3),

@@ -193,7 +193,7 @@ impl Pair {
         if self.messages == messages_before + 1 {
             // There was only the confirmation of the watch, which does not show when etcd has
             // caught up. A write makes it report something.
-            let put = PutRequest { key: at_least(&create.key), value: "wake".into(), lease: 0 };
+            let put = PutRequest { key: at_least(&create.key), value: "wake".into(), ..PutRequest::default() };
             let put = RequestOp { request: Some(Op::Put(put)) };
             let user = self.users.len() - 1;
             self.call(0, user, &Rpc::Txn(TxnRequest { success: vec![put], ..TxnRequest::default() }));

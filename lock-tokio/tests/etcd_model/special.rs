@@ -31,7 +31,9 @@ fn txn(ops: Vec<RequestOp>) -> Rpc {
 }
 
 fn put(key: impl Into<Bytes>, value: impl Into<Bytes>, lease: i64) -> RequestOp {
-    RequestOp { request: Some(Op::Put(PutRequest { key: key.into(), value: value.into(), lease })) }
+    RequestOp {
+        request: Some(Op::Put(PutRequest { key: key.into(), value: value.into(), lease, ..PutRequest::default() })),
+    }
 }
 
 fn call(rpc: Rpc) -> Step {

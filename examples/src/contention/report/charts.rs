@@ -4,7 +4,7 @@ use super::Report;
 use super::axis::Axis;
 use super::plan::{Deployment, Method};
 use crate::contention::outcome::{Outcome, Time};
-use crate::svg::{Anchor, Escaped, Svg};
+use lock_proto::sim::picture::svg::{Anchor, Escaped, Svg};
 
 const WIDTH: f64 = 940.0;
 /// The right end of the row titles.

@@ -172,7 +172,7 @@ mod tests {
     fn found(keys: usize) -> RangeResponse {
         let kv = KeyValue { key: "a/7f".into(), create_revision: 4, mod_revision: 5, ..KeyValue::default() };
         let header = Some(ResponseHeader { member_id: 1, revision: 9 });
-        RangeResponse { header, kvs: vec![kv; keys], count: 3 }
+        RangeResponse { header, kvs: vec![kv; keys], count: 3, ..RangeResponse::default() }
     }
 
     fn txn(responses: Vec<OpResponse>) -> TxnResponse {
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn watch_report_is_bounded_by_max_events() {
-        let event = WatchEvent { kind: 1, kv: found(1).kvs.pop() };
+        let event = WatchEvent { kind: 1, kv: found(1).kvs.pop(), prev_kv: None };
         let report = |events| WatchResponse { events: vec![event.clone(); events], ..WatchResponse::default() };
         let bound = Bound::of_message(StreamKind::Watch);
         assert!(bound.admits(&report(MAX_EVENTS).encode_to_vec()).unwrap());

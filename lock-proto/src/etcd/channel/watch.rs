@@ -338,6 +338,7 @@ impl Watches {
             start_revision: 0,
             progress_notify: false,
             filters: if spec.deletions { vec![NO_PUT] } else { Vec::new() },
+            prev_kv: false,
             watch_id: self.wire,
             fragment: true,
         };
@@ -392,7 +393,7 @@ fn emit_changes(id: WatchId, state: State, events: Vec<WatchEvent>, out: &mut Ve
         State::Open { .. } => {}
         State::New | State::Creating { .. } | State::Pausing { .. } => return false,
     }
-    for WatchEvent { kind, kv } in events {
+    for WatchEvent { kind, kv, .. } in events {
         let Some(kv) = kv.filter(|kv: &KeyValue| kv.mod_revision > 0 && matches!(kind, 0 | DELETED)) else {
             return false;
         };

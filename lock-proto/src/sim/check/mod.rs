@@ -80,8 +80,8 @@ struct Lock {
     holders: Vec<(usize, LockId)>,
     /// The lowest and highest fencing token for each position in the order of the store.
     fences: BTreeMap<u64, (u64, u64)>,
-    /// The order in which values first appeared in the store.
-    minted: BTreeMap<Vec<u8>, u64>,
+    /// The positions at which values first and last appeared in the store.
+    minted: BTreeMap<Vec<u8>, (u64, u64)>,
     order: u64,
     /// The value that appeared last, and its position.
     last: Option<(Vec<u8>, u64)>,
@@ -98,10 +98,10 @@ impl Lock {
     fn is_alone_since(&self, position: u64) -> bool {
         let Some((last, at)) = &self.last else { return false };
         let newest_other = match self.minted.get(last) {
-            Some(own) if *own == position => self.before_last,
+            Some((own, _)) if *own == position => self.before_last,
             Some(_) | None => *at,
         };
-        newest_other < position && self.minted.values().any(|own| *own == position)
+        newest_other < position && self.minted.values().any(|(own, _)| *own == position)
     }
 }
 

@@ -80,15 +80,23 @@ impl Checker {
     /// by [`stored`](Self::stored).
     #[must_use]
     pub fn order(&self, key: &[u8], value: &[u8]) -> Option<u64> {
-        self.locks.get(key)?.minted.get(value).copied()
+        self.locks.get(key)?.minted.get(value).map(|(first, _)| *first)
+    }
+
+    /// Like [`order`](Self::order), for the last time that the value appeared. A lock that uses one
+    /// value for several attempts is ordered by it.
+    #[must_use]
+    pub fn latest_order(&self, key: &[u8], value: &[u8]) -> Option<u64> {
+        self.locks.get(key)?.minted.get(value).map(|(_, last)| *last)
     }
 
     fn minted(&mut self, key: &[u8], value: &[u8]) {
         // Ignore names that were never requested.
         let Some(lock) = self.locks.get_mut(key) else { return };
         lock.order += 1;
-        if !lock.minted.contains_key(value) {
-            lock.minted.insert(value.to_vec(), lock.order);
+        match lock.minted.get_mut(value) {
+            Some((_, last)) => *last = lock.order,
+            None => drop(lock.minted.insert(value.to_vec(), (lock.order, lock.order))),
         }
         match &mut lock.last {
             Some((last, position)) if last == value => *position = lock.order,

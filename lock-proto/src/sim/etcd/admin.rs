@@ -120,7 +120,7 @@ impl Cluster {
         let deleted = change.delete(&Span::One(Bytes::copy_from_slice(key.as_ref())));
         change.end();
         self.publish();
-        deleted > 0
+        !deleted.is_empty()
     }
 
     /// Revokes a lease and deletes its keys. Returns whether it existed.

@@ -114,7 +114,7 @@ impl Cluster {
         }
     }
 
-    fn header(&self, member: usize) -> Option<ResponseHeader> {
+    pub(super) fn header(&self, member: usize) -> Option<ResponseHeader> {
         Some(ResponseHeader { member_id: self.members[member].id, revision: self.store.revision() })
     }
 
@@ -129,7 +129,8 @@ impl Cluster {
 
     fn range(&self, member: usize, token: Option<&str>, range: &RangeRequest) -> Result<RangeResponse, Refusal> {
         self.caller(member, token)?.may_read(&Span::new(&range.key, &range.range_end))?;
-        Ok(RangeResponse { header: self.header(member), ..txn::read(&self.store, range) })
+        self.store.check_revision(range.revision)?;
+        Ok(RangeResponse { header: self.header(member), ..txn::read(&self.store, range, &[]) })
     }
 
     fn txn(&mut self, member: usize, token: Option<&str>, request: &TxnRequest) -> Result<TxnResponse, Refusal> {

@@ -57,12 +57,13 @@
 //! the others ([`Cluster::isolate`]) makes no progress: calls wait and time out, watches receive
 //! nothing until it is back, and its streams end when it has had no leader for a while. Not
 //! simulated: the log itself (a write that was acknowledged is never lost), learners,
-//! reconfiguration, and requests that locks do not use.
+//! reconfiguration, and other services than KV, Lease and Watch, which are complete.
 
 mod admin;
 mod calls;
 mod config;
 mod connection;
+mod gateway;
 mod lease;
 mod members;
 mod refusal;
@@ -89,6 +90,7 @@ use store::Store;
 pub use super::world::etcd::{Builder, EtcdClient, World};
 pub use admin::Lease;
 pub use config::{ClusterConfig, ProposalOutcome};
+pub use gateway::{ReplyShape, UnaryCall};
 pub use user::User;
 
 /// A state in which a cluster rejects requests.

@@ -10,8 +10,10 @@ pub(super) struct Refusal(Code, &'static str);
 
 impl Refusal {
     pub(super) const EMPTY_KEY: Self = Self(Code::InvalidArgument, "etcdserver: key is not provided");
-    /// The reply to an empty operation.
-    pub(super) const NO_OPERATION: Self = Self(Code::InvalidArgument, "etcdserver: key not found");
+    /// Also the reply to an empty operation.
+    pub(super) const KEY_NOT_FOUND: Self = Self(Code::InvalidArgument, "etcdserver: key not found");
+    pub(super) const VALUE_PROVIDED: Self = Self(Code::InvalidArgument, "etcdserver: value is provided");
+    pub(super) const LEASE_PROVIDED: Self = Self(Code::InvalidArgument, "etcdserver: lease is provided");
     pub(super) const TOO_MANY_OPS: Self = Self(Code::InvalidArgument, "etcdserver: too many operations in txn request");
     pub(super) const DUPLICATE_KEY: Self =
         Self(Code::InvalidArgument, "etcdserver: duplicate key given in txn request");

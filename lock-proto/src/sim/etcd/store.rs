@@ -8,7 +8,8 @@ use bytes::Bytes;
 use super::lease::Leases;
 use super::refusal::Refusal;
 use super::span::Span;
-use crate::etcd::message::{DELETED, KeyValue, WatchEvent};
+use super::txn;
+use crate::etcd::message::{DELETED, KeyValue, RangeRequest, RangeResponse, WatchEvent};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Entry {
@@ -26,8 +27,21 @@ impl Entry {
             key: key.clone(),
             create_revision: self.created,
             mod_revision: self.modified,
+            version: self.version,
             value: self.value.clone(),
             lease: self.lease,
+        }
+    }
+}
+
+impl From<&KeyValue> for Entry {
+    fn from(kv: &KeyValue) -> Self {
+        Self {
+            created: kv.create_revision,
+            modified: kv.mod_revision,
+            version: kv.version,
+            value: kv.value.clone(),
+            lease: kv.lease,
         }
     }
 }
@@ -38,7 +52,7 @@ pub(super) struct Store {
     /// The last compacted revision, or -1 before the first compaction.
     compacted: i64,
     keys: BTreeMap<Bytes, Entry>,
-    /// Events by revision, in the order of the operations.
+    /// Events by revision, in the order of the operations, each with the key as it was before.
     history: BTreeMap<i64, Vec<WatchEvent>>,
     leases: Leases,
 }
@@ -68,6 +82,34 @@ impl Store {
     pub(super) fn range(&self, span: &Span) -> impl Iterator<Item = (&Bytes, &Entry)> {
         // `BTreeMap::range` panics if the end is before the start.
         (!span.is_empty()).then(|| self.keys.range::<Bytes, _>(span.bounds())).into_iter().flatten()
+    }
+
+    pub(super) fn get(&self, key: &Bytes) -> Option<&Entry> {
+        self.keys.get(key)
+    }
+
+    /// Checks that the store can be read at this revision; 0 and less mean the latest.
+    pub(super) const fn check_revision(&self, revision: i64) -> Result<(), Refusal> {
+        if revision > self.revision {
+            return Err(Refusal::FUTURE_REVISION);
+        }
+        if revision > 0 && revision < self.compacted { Err(Refusal::COMPACTED) } else { Ok(()) }
+    }
+
+    /// Returns the keys as they were at a revision that can be read. `pending` are the events of a
+    /// change in progress.
+    pub(super) fn range_at(&self, span: &Span, revision: i64, pending: &[WatchEvent]) -> BTreeMap<Bytes, Entry> {
+        let mut found: BTreeMap<Bytes, Entry> =
+            self.range(span).map(|(key, entry)| (key.clone(), entry.clone())).collect();
+        let later = self.history.range(revision + 1..).rev().flat_map(|(_, events)| events.iter().rev());
+        for WatchEvent { kv, prev_kv, .. } in pending.iter().rev().chain(later) {
+            let Some(kv) = kv.as_ref().filter(|kv| span.contains(&kv.key)) else { continue };
+            match prev_kv {
+                Some(before) => drop(found.insert(kv.key.clone(), before.into())),
+                None => drop(found.remove(&kv.key)),
+            }
+        }
+        found
     }
 
     pub(super) fn history(&self, first: i64, last: i64) -> impl Iterator<Item = (i64, &Vec<WatchEvent>)> {
@@ -124,30 +166,40 @@ impl Change<'_> {
         self.store
     }
 
-    /// Puts a key. The lease must exist, or be 0.
-    pub(super) fn put(&mut self, key: &Bytes, value: &Bytes, lease: i64) {
+    /// Reads keys as a part of the change.
+    pub(super) fn read(&self, range: &RangeRequest) -> RangeResponse {
+        txn::read(self.store, range, &self.events)
+    }
+
+    /// Puts a key, and returns it as it was before. The lease must exist, or be 0.
+    pub(super) fn put(&mut self, key: &Bytes, value: &Bytes, lease: i64) -> Option<KeyValue> {
         let revision = self.store.revision + 1;
         let old = self.store.keys.get(key);
         let (created, version) = old.map_or((revision, 1), |old| (old.created, old.version + 1));
         let bound = old.map_or(0, |old| old.lease);
+        let prev_kv = old.map(|old| old.to_kv(key));
         self.store.leases.detach(bound, key);
         self.store.leases.attach(lease, key);
         let entry = Entry { created, modified: revision, version, value: value.clone(), lease };
-        self.events.push(WatchEvent { kind: 0, kv: Some(entry.to_kv(key)) });
+        self.events.push(WatchEvent { kind: 0, kv: Some(entry.to_kv(key)), prev_kv: prev_kv.clone() });
         self.store.keys.insert(key.clone(), entry);
+        prev_kv
     }
 
-    pub(super) fn delete(&mut self, span: &Span) -> i64 {
+    /// Deletes keys, and returns them.
+    pub(super) fn delete(&mut self, span: &Span) -> Vec<KeyValue> {
         let revision = self.store.revision + 1;
         let keys: Vec<Bytes> = self.store.range(span).map(|(key, _)| key.clone()).collect();
-        for key in &keys {
-            if let Some(entry) = self.store.keys.remove(key) {
-                self.store.leases.detach(entry.lease, key);
-            }
-            let kv = KeyValue { key: key.clone(), mod_revision: revision, ..KeyValue::default() };
-            self.events.push(WatchEvent { kind: DELETED, kv: Some(kv) });
+        let mut deleted = Vec::with_capacity(keys.len());
+        for key in keys {
+            let Some(entry) = self.store.keys.remove(&key) else { continue };
+            self.store.leases.detach(entry.lease, &key);
+            let before = entry.to_kv(&key);
+            let kv = KeyValue { key, mod_revision: revision, ..KeyValue::default() };
+            self.events.push(WatchEvent { kind: DELETED, kv: Some(kv), prev_kv: Some(before.clone()) });
+            deleted.push(before);
         }
-        i64::try_from(keys.len()).unwrap_or(i64::MAX)
+        deleted
     }
 
     pub(super) fn end(self) -> i64 {

@@ -171,7 +171,7 @@ impl Cluster {
         self.each_watch(member, |watches, store, out| {
             let old = backlog.iter().map(|(revision, events)| (*revision, events));
             for (revision, events) in old.chain(store.history(from + 1, to)) {
-                watches.notify(revision, events, loses, max, out);
+                watches.notify(revision, events, store.compacted(), loses, max, out);
             }
         });
     }

@@ -84,7 +84,7 @@ impl Bench {
 }
 
 fn put(key: &'static str, lease: i64) -> Rpc {
-    let put = Op::Put(PutRequest { key: key.into(), value: "v".into(), lease });
+    let put = Op::Put(PutRequest { key: key.into(), value: "v".into(), lease, ..PutRequest::default() });
     Rpc::Txn(TxnRequest { success: vec![RequestOp { request: Some(put) }], ..TxnRequest::default() })
 }
 
@@ -466,7 +466,8 @@ fn input_for_unknown_connections_and_streams_is_ignored() {
     b.cluster.handle_close(b.now, 0, 1);
     b.cluster.handle_timeout(Instant::ZERO);
     assert_eq!(b.cluster, before);
-    let delete = Op::Delete(DeleteRangeRequest { key: "k".into(), range_end: "a".into() });
+    let delete =
+        Op::Delete(DeleteRangeRequest { key: "k".into(), range_end: "a".into(), ..DeleteRangeRequest::default() });
     let delete = TxnRequest { success: vec![RequestOp { request: Some(delete) }], ..TxnRequest::default() };
     b.call(77, &Rpc::Txn(delete));
     assert_eq!(b.outputs(), vec![]);

@@ -11,7 +11,8 @@ use super::span::Span;
 use super::store::{Change, Entry, Store};
 use crate::etcd::message::{
     ASCEND, BY_CREATE, COMPARE_CREATE, COMPARE_MOD, Compare, CompareWith, DESCEND, DeleteRangeResponse, Op, OpResponse,
-    PutResponse, RangeRequest, RangeResponse, RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse,
+    PutRequest, PutResponse, RangeRequest, RangeResponse, RequestOp, ResponseHeader, ResponseOp, TxnRequest,
+    TxnResponse, WatchEvent,
 };
 
 // Other values of `Compare.CompareTarget` and `RangeRequest.SortTarget` of rpc.proto.
@@ -34,6 +35,16 @@ pub(super) fn check(txn: &TxnRequest, max_ops: usize) -> Result<(), Refusal> {
     check_overlaps(&txn.failure).map(drop)
 }
 
+fn check_put(put: &PutRequest) -> Result<(), Refusal> {
+    if put.key.is_empty() {
+        return Err(Refusal::EMPTY_KEY);
+    }
+    if put.ignore_value && !put.value.is_empty() {
+        return Err(Refusal::VALUE_PROVIDED);
+    }
+    if put.ignore_lease && put.lease != 0 { Err(Refusal::LEASE_PROVIDED) } else { Ok(()) }
+}
+
 /// Checks the size. The outer transaction's longest part counts against the limit of inner ones.
 fn check_shape(txn: &TxnRequest, max_ops: usize) -> Result<(), Refusal> {
     let longest = txn.compare.len().max(txn.success.len()).max(txn.failure.len());
@@ -44,13 +55,16 @@ fn check_shape(txn: &TxnRequest, max_ops: usize) -> Result<(), Refusal> {
     for op in txn.success.iter().chain(&txn.failure) {
         let key = match &op.request {
             Some(Op::Range(range)) => &range.key,
-            Some(Op::Put(put)) => &put.key,
+            Some(Op::Put(put)) => {
+                check_put(put)?;
+                &put.key
+            }
             Some(Op::Delete(delete)) => &delete.key,
             Some(Op::Txn(inner)) => {
                 check_shape(inner, left)?;
                 continue;
             }
-            None => return Err(Refusal::NO_OPERATION),
+            None => return Err(Refusal::KEY_NOT_FOUND),
         };
         if key.is_empty() {
             return Err(Refusal::EMPTY_KEY);
@@ -102,22 +116,34 @@ pub(super) fn puts(txn: &TxnRequest) -> bool {
     txn.success.iter().chain(&txn.failure).any(|op| matches!(op.request, Some(Op::Put(_))))
 }
 
-pub(super) fn read(store: &Store, range: &RangeRequest) -> RangeResponse {
+/// Reads keys, at a revision that can be read. `pending` are the events of a change in progress.
+pub(super) fn read(store: &Store, range: &RangeRequest, pending: &[WatchEvent]) -> RangeResponse {
     let span = Span::new(&range.key, &range.range_end);
-    let mut found: Vec<(&Bytes, &Entry)> = store.range(&span).collect();
+    let earlier;
+    let mut found: Vec<(&Bytes, &Entry)> = if range.revision > 0 {
+        earlier = store.range_at(&span, range.revision, pending);
+        earlier.iter().collect()
+    } else {
+        store.range(&span).collect()
+    };
     let count = i64::try_from(found.len()).unwrap_or(i64::MAX);
     if range.count_only {
         found.clear();
     }
     let limit = usize::try_from(range.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
-    if range.sort_order == 0 && range.max_create_revision == 0 {
+    let RangeRequest { min_mod_revision, max_mod_revision, min_create_revision, max_create_revision, .. } = *range;
+    let bounds = [min_mod_revision, max_mod_revision, min_create_revision, max_create_revision];
+    if range.sort_order == 0 && bounds == [0; 4] {
         // As in etcd, truncated by key before sorting, with one more to see whether there is more.
         found.truncate(limit.saturating_add(1));
     }
-    if range.max_create_revision != 0 {
-        found.retain(|(_, entry)| entry.created <= range.max_create_revision);
-    }
+    let within = |revision: i64, min: i64, max: i64| (min == 0 || revision >= min) && (max == 0 || revision <= max);
+    found.retain(|(_, entry)| {
+        within(entry.modified, min_mod_revision, max_mod_revision)
+            && within(entry.created, min_create_revision, max_create_revision)
+    });
     sort(&mut found, range);
+    let more = found.len() > limit;
     found.truncate(limit);
     let mut kvs: Vec<_> = found.into_iter().map(|(key, entry)| entry.to_kv(key)).collect();
     if range.keys_only {
@@ -125,7 +151,7 @@ pub(super) fn read(store: &Store, range: &RangeRequest) -> RangeResponse {
             kv.value = Bytes::new();
         }
     }
-    RangeResponse { header: None, kvs, count }
+    RangeResponse { header: None, kvs, more, count }
 }
 
 /// Sorts by the requested target. An unknown order or target keeps the order by key.
@@ -153,7 +179,8 @@ fn sort(found: &mut [(&Bytes, &Entry)], range: &RangeRequest) {
 pub(super) fn run(store: &mut Store, txn: &TxnRequest) -> Result<TxnResponse, Refusal> {
     let mut path = Vec::new();
     decide(store, txn, &mut path);
-    check_leases(store, txn, &mut path.iter().copied())?;
+    check_puts(store, txn, &mut path.iter().copied())?;
+    check_reads(store, txn, &mut path.iter().copied())?;
     let mut change = store.write();
     let (succeeded, responses) = perform_all(&mut change, txn, &mut path.into_iter());
     let revision = change.end();
@@ -175,15 +202,35 @@ fn branch(txn: &TxnRequest, succeeds: bool) -> &[RequestOp] {
     if succeeds { &txn.success } else { &txn.failure }
 }
 
-/// Rejects the transaction if any put names a lease that does not exist.
-fn check_leases(store: &Store, txn: &TxnRequest, path: &mut impl Iterator<Item = bool>) -> Result<(), Refusal> {
+/// Rejects the transaction if any put keeps a part of a key that does not exist, or names a lease
+/// that does not exist.
+fn check_puts(store: &Store, txn: &TxnRequest, path: &mut impl Iterator<Item = bool>) -> Result<(), Refusal> {
     for op in branch(txn, path.next() == Some(true)) {
         match &op.request {
+            Some(Op::Put(put)) if (put.ignore_value || put.ignore_lease) && store.get(&put.key).is_none() => {
+                return Err(Refusal::KEY_NOT_FOUND);
+            }
             Some(Op::Put(put)) if put.lease != 0 && store.leases().get(put.lease).is_none() => {
                 return Err(Refusal::LEASE_NOT_FOUND);
             }
-            Some(Op::Txn(inner)) => check_leases(store, inner, path)?,
+            Some(Op::Txn(inner)) => check_puts(store, inner, path)?,
             Some(Op::Put(_) | Op::Range(_) | Op::Delete(_)) | None => {}
+        }
+    }
+    Ok(())
+}
+
+/// Rejects the transaction if any read names a revision that cannot be read.
+fn check_reads(store: &Store, txn: &TxnRequest, path: &mut impl Iterator<Item = bool>) -> Result<(), Refusal> {
+    for op in branch(txn, path.next() == Some(true)) {
+        match &op.request {
+            // As in etcd, a negative revision is the latest for a read alone, and compacted here.
+            Some(Op::Range(range)) if range.revision < store.compacted() && range.revision != 0 => {
+                return Err(Refusal::COMPACTED);
+            }
+            Some(Op::Range(range)) => store.check_revision(range.revision)?,
+            Some(Op::Txn(inner)) => check_reads(store, inner, path)?,
+            Some(Op::Put(_) | Op::Delete(_)) | None => {}
         }
     }
     Ok(())
@@ -203,15 +250,20 @@ fn perform(change: &mut Change<'_>, op: &RequestOp, path: &mut impl Iterator<Ite
     let answer = match op.request.as_ref()? {
         Op::Range(range) => {
             let header = Some(header(change));
-            OpResponse::Range(RangeResponse { header, ..read(change.store(), range) })
+            OpResponse::Range(RangeResponse { header, ..change.read(range) })
         }
         Op::Put(put) => {
-            change.put(&put.key, &put.value, put.lease);
-            OpResponse::Put(PutResponse { header: Some(header(change)) })
+            let old = change.store().get(&put.key).filter(|_| put.ignore_value || put.ignore_lease).cloned();
+            let value = old.as_ref().filter(|_| put.ignore_value).map_or(&put.value, |old| &old.value);
+            let lease = old.as_ref().filter(|_| put.ignore_lease).map_or(put.lease, |old| old.lease);
+            let prev_kv = change.put(&put.key, value, lease).filter(|_| put.prev_kv);
+            OpResponse::Put(PutResponse { header: Some(header(change)), prev_kv })
         }
         Op::Delete(delete) => {
-            let deleted = change.delete(&Span::new(&delete.key, &delete.range_end));
-            OpResponse::Delete(DeleteRangeResponse { header: Some(header(change)), deleted })
+            let keys = change.delete(&Span::new(&delete.key, &delete.range_end));
+            let deleted = i64::try_from(keys.len()).unwrap_or(i64::MAX);
+            let prev_kvs = if delete.prev_kv { keys } else { Vec::new() };
+            OpResponse::Delete(DeleteRangeResponse { header: Some(header(change)), deleted, prev_kvs })
         }
         Op::Txn(inner) => {
             let (succeeded, responses) = perform_all(change, inner, path);
@@ -240,14 +292,17 @@ fn holds(store: &Store, compare: &Compare) -> bool {
 
 fn holds_for(compare: &Compare, entry: &Entry) -> bool {
     // If the value does not match the target, etcd compares with 0.
+    let version = if let Some(CompareWith::Version(version)) = compare.with { version } else { 0 };
+    let lease = if let Some(CompareWith::Lease(lease)) = compare.with { lease } else { 0 };
+    let value: &[u8] = if let Some(CompareWith::Value(value)) = &compare.with { value } else { &[] };
     let created = if let Some(CompareWith::CreateRevision(revision)) = compare.with { revision } else { 0 };
     let modified = if let Some(CompareWith::ModRevision(revision)) = compare.with { revision } else { 0 };
     let found = match compare.target {
-        COMPARE_VERSION => entry.version.cmp(&0),
+        COMPARE_VERSION => entry.version.cmp(&version),
         COMPARE_CREATE => entry.created.cmp(&created),
         COMPARE_MOD => entry.modified.cmp(&modified),
-        COMPARE_VALUE => entry.value.cmp(&Bytes::new()),
-        COMPARE_LEASE => entry.lease.cmp(&0),
+        COMPARE_VALUE => (*entry.value).cmp(value),
+        COMPARE_LEASE => entry.lease.cmp(&lease),
         _ => Ordering::Equal,
     };
     match compare.result {

@@ -160,7 +160,13 @@ impl Caller<'_> {
         match &op.request {
             Some(Op::Range(range)) => self.may_read(&Span::new(&range.key, &range.range_end)),
             Some(Op::Put(put)) => self.may_write(&Span::One(put.key.clone())),
-            Some(Op::Delete(delete)) => self.may_write(&Span::new(&delete.key, &delete.range_end)),
+            Some(Op::Delete(delete)) => {
+                let span = Span::new(&delete.key, &delete.range_end);
+                if delete.prev_kv {
+                    self.may_read(&span)?;
+                }
+                self.may_write(&span)
+            }
             Some(Op::Txn(_)) | None => Ok(()),
         }
     }

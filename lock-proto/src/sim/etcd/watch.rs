@@ -9,7 +9,7 @@ use prost::Message;
 
 use super::span::Span;
 use super::store::Store;
-use crate::etcd::message::{DELETED, NO_PUT, ResponseHeader, WatchCreateRequest, WatchEvent, WatchResponse};
+use crate::etcd::message::{DELETED, NO_DELETE, NO_PUT, ResponseHeader, WatchCreateRequest, WatchEvent, WatchResponse};
 
 /// Maximum number of revisions in one message to a parked watch.
 const BATCH: usize = 1_000;
@@ -25,8 +25,11 @@ struct Watch {
     over: bool,
     fragment: bool,
     notify: bool,
-    /// Puts are filtered out.
-    only_deletions: bool,
+    /// Puts, or deletions, are filtered out.
+    no_put: bool,
+    no_delete: bool,
+    /// Events show the key as it was before.
+    prev_kv: bool,
     /// No event was sent since the last progress interval.
     quiet: bool,
 }
@@ -70,7 +73,9 @@ impl Watches {
             over: false,
             fragment: request.fragment,
             notify: request.progress_notify,
-            only_deletions: request.filters.contains(&NO_PUT),
+            no_put: request.filters.contains(&NO_PUT),
+            no_delete: request.filters.contains(&NO_DELETE),
+            prev_kv: request.prev_kv,
             quiet: true,
         };
         self.by_id.insert(id, watch);
@@ -108,6 +113,7 @@ impl Watches {
         &mut self,
         revision: i64,
         events: &[WatchEvent],
+        compacted: i64,
         loses: bool,
         max: usize,
         out: &mut Vec<WatchResponse>,
@@ -120,7 +126,7 @@ impl Watches {
             if loses {
                 continue;
             }
-            let events = watch.matching(events);
+            let events = watch.matching(revision, events, compacted);
             watch.send(*id, revision, events, max, out);
         }
     }
@@ -148,7 +154,7 @@ impl Watches {
             let mut revisions = 0;
             watch.parked = false;
             for (revision, events) in store.history(watch.next, applied) {
-                let events = watch.matching(events);
+                let events = watch.matching(revision, events, store.compacted());
                 if events.is_empty() {
                     continue;
                 }
@@ -179,11 +185,25 @@ impl Watches {
 }
 
 impl Watch {
-    fn matching(&self, events: &[WatchEvent]) -> Vec<WatchEvent> {
-        let kind = |event: &&WatchEvent| event.kind == DELETED || !self.only_deletions;
+    /// Returns the events of a revision that it wants. The key as it was before is missing if that
+    /// revision is compacted.
+    fn matching(&self, revision: i64, events: &[WatchEvent], compacted: i64) -> Vec<WatchEvent> {
+        let kind = |event: &&WatchEvent| if event.kind == DELETED { !self.no_delete } else { !self.no_put };
         let matches =
             |event: &&WatchEvent| kind(event) && event.kv.as_ref().is_some_and(|kv| self.span.contains(&kv.key));
-        events.iter().filter(matches).cloned().collect()
+        let shows = self.prev_kv && revision > compacted;
+        let key = |event: &WatchEvent| event.kv.as_ref().map(|kv| kv.key.clone());
+        let creates = |event: &WatchEvent| {
+            event.kind != DELETED && event.kv.as_ref().is_some_and(|kv| kv.create_revision == kv.mod_revision)
+        };
+        // A revision may change a key twice. Both events show it as it was before the revision.
+        let before = |event: &WatchEvent| events.iter().find(|first| key(first) == key(event))?.prev_kv.clone();
+        let shown = |event: &WatchEvent| WatchEvent {
+            kind: event.kind,
+            kv: event.kv.clone(),
+            prev_kv: if shows && !creates(event) { before(event) } else { None },
+        };
+        events.iter().filter(matches).map(shown).collect()
     }
 
     /// Sends events in one message, or in fragments of at most about `max` bytes.

@@ -8,7 +8,9 @@ use alloc::vec::Vec;
 
 use super::reply::Reply;
 use super::store::View;
-use super::{Condition, Node, Slots, keyspace, lists, number, pubsub, replication, script, server, slot, strings};
+use super::{
+    Condition, Node, Slots, keyspace, lists, number, pubsub, replication, script, server, slot, strings, transaction,
+};
 
 #[derive(Clone, Debug)]
 pub(super) struct Context {
@@ -16,6 +18,8 @@ pub(super) struct Context {
     pub(super) db: u32,
     pub(super) user: Option<Arc<str>>,
     pub(super) script: Option<Running>,
+    /// Part of an `EXEC`: nothing blocks.
+    pub(super) in_transaction: bool,
     /// The view of the data, with one time for the whole command.
     pub(super) view: View,
     /// Memory was exhausted when the client's command arrived.
@@ -26,7 +30,16 @@ pub(super) struct Context {
 impl Context {
     /// The context of a command from the primary, which belongs to no client.
     pub(super) const fn of_primary(db: u32, view: View) -> Self {
-        Self { conn: u64::MAX, db, user: None, script: None, view, full: false, propagate: Propagate::IfChanged }
+        Self {
+            conn: u64::MAX,
+            db,
+            user: None,
+            script: None,
+            in_transaction: false,
+            view,
+            full: false,
+            propagate: Propagate::IfChanged,
+        }
     }
 }
 
@@ -88,8 +101,10 @@ const NO_AUTH: u8 = 16;
 const STALE: u8 = 32;
 /// Allowed to a RESP2 client with subscriptions.
 const SUBSCRIBED: u8 = 64;
+/// Executed at once after `MULTI`.
+const AT_ONCE: u8 = 128;
 
-pub(super) const COUNT: usize = 56;
+pub(super) const COUNT: usize = 61;
 
 /// The table, with the flags that `COMMAND INFO` of Redis 7.0 reports.
 static COMMANDS: [Command; COUNT] = {
@@ -107,9 +122,11 @@ static COMMANDS: [Command; COUNT] = {
         c("client|unblock", -3, NO_SCRIPT | LOADING | STALE, Keys::None, server::client_unblock),
         c("dbsize", 1, 0, Keys::None, keyspace::dbsize),
         c("del", -2, WRITE, Keys::All, keyspace::del),
+        c("discard", 1, NO_SCRIPT | LOADING | STALE | AT_ONCE, Keys::None, transaction::discard),
         c("echo", 2, LOADING | STALE, Keys::None, server::echo),
         c("eval", -3, NO_SCRIPT | STALE, Keys::Counted, script::eval),
         c("evalsha", -3, NO_SCRIPT | STALE, Keys::Counted, script::evalsha),
+        c("exec", 1, NO_SCRIPT | LOADING | STALE | AT_ONCE, Keys::None, transaction::exec),
         c("exists", -2, 0, Keys::All, keyspace::exists),
         c("expire", -3, WRITE, Keys::First, keyspace::expire),
         c("expireat", -3, WRITE, Keys::First, keyspace::expireat),
@@ -128,6 +145,7 @@ static COMMANDS: [Command; COUNT] = {
         c("lpush", -3, WRITE | GROWS, Keys::First, lists::lpush),
         c("lrange", 4, 0, Keys::First, lists::lrange),
         c("mget", -2, 0, Keys::All, strings::mget),
+        c("multi", 1, NO_SCRIPT | LOADING | STALE | AT_ONCE, Keys::None, transaction::multi),
         c("persist", 2, WRITE, Keys::First, keyspace::persist),
         c("pexpire", -3, WRITE, Keys::First, keyspace::pexpire),
         c("pexpireat", -3, WRITE, Keys::First, keyspace::pexpireat),
@@ -137,7 +155,7 @@ static COMMANDS: [Command; COUNT] = {
         c("pttl", 2, 0, Keys::First, keyspace::pttl),
         c("publish", 3, LOADING | STALE, Keys::Channel, pubsub::publish),
         c("punsubscribe", -1, NO_SCRIPT | LOADING | STALE | SUBSCRIBED, Keys::None, pubsub::punsubscribe),
-        c("quit", -1, NO_SCRIPT | LOADING | STALE | NO_AUTH | SUBSCRIBED, Keys::None, server::quit),
+        c("quit", -1, NO_SCRIPT | LOADING | STALE | NO_AUTH | SUBSCRIBED | AT_ONCE, Keys::None, server::quit),
         c("role", 1, NO_SCRIPT | LOADING | STALE, Keys::None, replication::role),
         c("rpush", -3, WRITE | GROWS, Keys::First, lists::rpush),
         c("script|exists", -3, NO_SCRIPT, Keys::None, script::script_exists),
@@ -152,9 +170,13 @@ static COMMANDS: [Command; COUNT] = {
         c("type", 2, 0, Keys::First, keyspace::type_),
         c("unlink", -2, WRITE, Keys::All, keyspace::del),
         c("unsubscribe", -1, NO_SCRIPT | LOADING | STALE | SUBSCRIBED, Keys::None, pubsub::unsubscribe),
+        c("unwatch", 1, NO_SCRIPT | LOADING | STALE, Keys::None, transaction::unwatch),
         c("wait", 3, NO_SCRIPT, Keys::None, replication::wait),
+        c("watch", -2, NO_SCRIPT | LOADING | STALE | AT_ONCE, Keys::All, transaction::watch),
     ]
 };
+
+const EXEC: &str = "exec";
 
 /// Commands that always need a subcommand.
 const CONTAINERS: [&str; 2] = ["client", "script"];
@@ -221,22 +243,31 @@ impl Node {
     pub(super) fn run(&mut self, context: &mut Context, args: &[&[u8]]) -> Reply {
         let (index, command) = match self.look_up(args) {
             Ok(found) => found,
-            Err(refused) => return refused,
+            Err(refused) => return self.break_transaction(context, refused),
         };
         let words = i32::try_from(args.len()).unwrap_or(i32::MAX);
         if (command.arity > 0 && words != command.arity) || words < -command.arity {
-            return wrong_arity(command.name);
+            return self.refuse_call(context, command, wrong_arity(command.name));
         }
-        if context.script.is_none() {
+        let queued = command.flags & AT_ONCE == 0 && self.is_queueing(context);
+        if context.script.is_none() && !queued {
             self.calls[index] += 1;
         }
         let refused = if context.script.is_some() {
             self.refuse_in_script(context, command, args)
+        } else if context.in_transaction {
+            // The rest was checked before it was queued.
+            self.refuse_by_user(context, command, args)
         } else {
-            self.refuse(context, command, args)
+            self.refuse(context, command, command.flags, args)
         };
+        let refused = refused.or_else(|| if command.name == EXEC { self.refuse_queued(context) } else { None });
         if let Some(refused) = refused {
-            return refused;
+            return self.refuse_call(context, command, refused);
+        }
+        if queued && let Some(transaction) = self.transaction(context.conn) {
+            transaction.queue.push(args.iter().map(|arg| arg.to_vec()).collect());
+            return Reply::simple("QUEUED");
         }
         if let Some(running) = &mut context.script {
             running.wrote |= command.flags & WRITE != 0;
@@ -244,6 +275,42 @@ impl Node {
         let reply = (command.run)(self, context, args);
         self.propagate(context, args);
         reply
+    }
+
+    /// Whether commands of this context are queued until `EXEC`.
+    fn is_queueing(&self, context: &Context) -> bool {
+        context.script.is_none()
+            && !context.in_transaction
+            && self.connections.get(&context.conn).is_some_and(|connection| connection.transaction.is_some())
+    }
+
+    /// A command was refused with this reply, so an open transaction cannot be executed.
+    fn break_transaction(&mut self, context: &Context, refused: Reply) -> Reply {
+        if self.is_queueing(context)
+            && let Some(transaction) = self.transaction(context.conn)
+        {
+            transaction.refuse();
+        }
+        refused
+    }
+
+    /// Returns the reply to a refused command. A refused `EXEC` ends the transaction.
+    fn refuse_call(&mut self, context: &Context, command: &Command, refused: Reply) -> Reply {
+        if command.name != EXEC || context.script.is_some() {
+            return self.break_transaction(context, refused);
+        }
+        self.end_transaction(context.conn);
+        transaction::aborted(&refused)
+    }
+
+    /// Why the state of the server forbids one of the queued commands now.
+    fn refuse_queued(&self, context: &Context) -> Option<Reply> {
+        let queue = &self.connections.get(&context.conn)?.transaction.as_ref()?.queue;
+        queue.iter().find_map(|words| {
+            let args: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+            let (_, command) = self.look_up(&args).ok()?;
+            self.refuse_by_state(context, command.name, command.flags)
+        })
     }
 
     pub(in crate::sim) fn executed(&self) -> u64 {
@@ -309,9 +376,14 @@ impl Node {
     }
 
     /// Why a client may not run the command now. The order of the checks is that of Redis.
-    fn refuse(&self, context: &Context, command: &Command, args: &[&[u8]]) -> Option<Reply> {
+    fn refuse(&self, context: &Context, command: &Command, flags: u8, args: &[&[u8]]) -> Option<Reply> {
+        self.refuse_by_user(context, command, args)
+            .or_else(|| self.refuse_by_slot(command, args))
+            .or_else(|| self.refuse_by_state(context, command.name, flags))
+    }
+
+    fn refuse_by_user(&self, context: &Context, command: &Command, args: &[&[u8]]) -> Option<Reply> {
         let has = |flag: u8| command.flags & flag != 0;
-        let is = |condition: Condition| self.conditions.contains(&condition);
         match &context.user {
             None if !has(NO_AUTH) => return Some(NOAUTH),
             None => {}
@@ -335,6 +407,10 @@ impl Node {
                 }
             }
         }
+        None
+    }
+
+    fn refuse_by_slot(&self, command: &Command, args: &[&[u8]]) -> Option<Reply> {
         if let Some(slots) = self.config.cluster {
             let mut all = keys(command.keys, args).iter().map(|key| slot::of(key));
             match all.next() {
@@ -343,10 +419,16 @@ impl Node {
                 Some(_) | None => {}
             }
         }
+        None
+    }
+
+    fn refuse_by_state(&self, context: &Context, name: &str, flags: u8) -> Option<Reply> {
+        let has = |flag: u8| flags & flag != 0;
+        let is = |condition: Condition| self.conditions.contains(&condition);
         if context.full && has(GROWS) {
             return Some(OUT_OF_MEMORY);
         }
-        if is(Condition::DiskError) && (has(WRITE) || command.name == "ping") {
+        if is(Condition::DiskError) && (has(WRITE) || name == "ping") {
             return Some(DISK_ERROR);
         }
         if has(WRITE) && self.below_min_replicas() {
@@ -358,7 +440,7 @@ impl Node {
         if !has(SUBSCRIBED) && self.is_resp2_subscriber(context.conn) {
             let text = format!(
                 "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context",
-                command.name,
+                name,
             );
             return Some(Reply::Error(text.into()));
         }

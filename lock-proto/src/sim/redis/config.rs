@@ -2,9 +2,11 @@
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
+use alloc::sync::Arc;
 use core::time::Duration;
 
 use super::memory::Eviction;
+use super::own_script::{Interpreter, OwnScripts, ScriptFn};
 use super::sha1;
 use super::users::User;
 use crate::time::nanos;
@@ -31,6 +33,7 @@ pub struct NodeConfig {
     pub(super) monitor: bool,
     pub(super) cluster: Option<Slots>,
     pub(super) login_limit: Option<Duration>,
+    pub(super) scripts: OwnScripts,
 }
 
 /// The slots that a server in cluster mode serves.
@@ -65,6 +68,7 @@ impl NodeConfig {
             monitor: false,
             cluster: None,
             login_limit: None,
+            scripts: OwnScripts::default(),
         }
     }
 
@@ -149,6 +153,42 @@ impl NodeConfig {
     /// database 0. Other nodes of the cluster are not modelled.
     pub const fn cluster(mut self, slots: Slots) -> Self {
         self.cluster = Some(slots);
+        self
+    }
+
+    /// Runs a Rust function in place of the script with this text, by `EVAL`, and by `EVALSHA` after
+    /// `SCRIPT LOAD` or `EVAL`.
+    ///
+    /// ```
+    /// use lock_proto::Instant;
+    /// use lock_proto::sim::redis::{Calls, Node, NodeConfig, Reply};
+    ///
+    /// const FREE: &str = r#"
+    /// if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) end
+    /// return 0"#;
+    ///
+    /// fn free(redis: &mut Calls<'_>, keys: &[&[u8]], args: &[&[u8]]) -> Result<Reply, Reply> {
+    ///     if redis.call(&[b"GET", keys[0]])?.bytes() == Some(args[0]) {
+    ///         return redis.call(&[b"DEL", keys[0]]);
+    ///     }
+    ///     Ok(Reply::Int(0))
+    /// }
+    ///
+    /// let now = Instant::from_millis(1);
+    /// let mut node = Node::new(now, NodeConfig::new(1).script(FREE, free));
+    /// node.command(now, &[b"SET", b"stock", b"me"]);
+    /// let free = |token| [b"EVAL".as_slice(), FREE.as_bytes(), b"1", b"stock", token];
+    /// assert_eq!(node.command(now, &free(b"you")), b":0\r\n");
+    /// assert_eq!(node.command(now, &free(b"me")), b":1\r\n");
+    /// ```
+    pub fn script(mut self, source: &str, run: ScriptFn) -> Self {
+        self.scripts.add(source, run);
+        self
+    }
+
+    /// Runs all other scripts by an interpreter.
+    pub fn interpreter(mut self, interpreter: Arc<dyn Interpreter>) -> Self {
+        self.scripts.set_interpreter(interpreter);
         self
     }
 

@@ -4,6 +4,7 @@ use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use super::transaction::{Transaction, Watched};
 use crate::redis::Protocol;
 use crate::time::Instant;
 
@@ -26,6 +27,9 @@ pub(super) struct Connection {
     pub(super) written: u64,
     /// No more input is read.
     pub(super) closing: bool,
+    /// Set between `MULTI` and `EXEC`.
+    pub(super) transaction: Option<Transaction>,
+    pub(super) watched: Watched,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -59,6 +63,8 @@ impl Connection {
             patterns: BTreeSet::new(),
             written: 0,
             closing: false,
+            transaction: None,
+            watched: Watched::default(),
         }
     }
 

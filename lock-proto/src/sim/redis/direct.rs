@@ -1,12 +1,16 @@
 //! Inspecting database 0, and changing it as another client would.
 
 use alloc::vec::Vec;
+use core::hash::{Hash as _, Hasher};
 use core::time::Duration;
 
 use super::Node;
 use super::effect::encode;
 use super::store::{Expired, Value, View};
 use crate::time::Instant;
+
+/// An uptime in seconds that counts as long.
+const MOST_UPTIME: i128 = 3_600;
 
 impl Node {
     /// Returns the string under `key`, or `None` if there is no string.
@@ -104,6 +108,7 @@ impl Node {
     /// Drops every script, as `SCRIPT FLUSH` does.
     pub fn flush_scripts(&mut self) {
         self.scripts.clear();
+        self.own_scripts.clear();
     }
 
     /// Returns the run id, which is new after each start.
@@ -128,6 +133,31 @@ impl Node {
     #[must_use]
     pub fn is_blocked(&self, conn: u64) -> bool {
         self.connections.get(&conn).is_some_and(|connection| connection.blocked.is_some())
+    }
+
+    /// Hashes what a later command can see, apart from clocks and counters: for a search.
+    pub(in crate::sim) fn hash_data(&self, now: Instant, state: &mut impl Hasher) {
+        let wall = self.wall_ms_at(now);
+        for (number, db) in &self.dbs {
+            for (key, entry) in db.iter(wall) {
+                (number, key, &entry.value, entry.expires().map(|at| at.saturating_sub(wall))).hash(state);
+            }
+        }
+        for (conn, connection) in &self.connections {
+            (conn, connection.db, &connection.input, &connection.output, &connection.transaction).hash(state);
+            (connection.watched.state(), &connection.channels, &connection.patterns).hash(state);
+            (connection.blocked.is_some(), connection.closing).hash(state);
+        }
+        (&self.scripts, &self.own_scripts, &self.waiting).hash(state);
+        let uptime = (i128::from(self.wall.read(now.max(self.now))) - self.started).max(0) / 1_000_000_000;
+        uptime.min(MOST_UPTIME).hash(state);
+    }
+
+    /// Returns when the next key expires.
+    pub(in crate::sim) fn next_expiry(&self, now: Instant) -> Option<Instant> {
+        let wall = self.wall_ms_at(now);
+        let ends = self.dbs.values().flat_map(|db| db.iter(wall)).filter_map(|(_, entry)| entry.expires());
+        ends.min().map(|at| self.wall.when(at.saturating_add(1).saturating_mul(1_000_000)))
     }
 
     /// The view of a direct change, which sees expired keys too.

@@ -102,7 +102,7 @@ pub struct Snapshot {
     pub(super) port: u16,
 }
 
-pub(super) fn encode(out: &mut Vec<u8>, args: &[&[u8]]) {
+pub(in crate::sim) fn encode(out: &mut Vec<u8>, args: &[&[u8]]) {
     header(out, b'*', args.len());
     for arg in args {
         blob(out, arg);

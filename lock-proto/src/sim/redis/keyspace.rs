@@ -20,7 +20,7 @@ pub(super) fn exists(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> 
 }
 
 pub(super) fn type_(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
-    Reply::Simple(match node.db(context).get(context.view, args[1]).map(|entry| &entry.value) {
+    Reply::simple(match node.db(context).get(context.view, args[1]).map(|entry| &entry.value) {
         None => "none",
         Some(Value::String(_)) => "string",
         Some(Value::List(_)) => "list",
@@ -42,7 +42,7 @@ pub(super) fn flushdb(node: &mut Node, context: &mut Context, args: &[&[u8]]) ->
     }
     node.db(context).clear();
     context.propagate = Propagate::Always;
-    Reply::OK
+    Reply::Ok
 }
 
 pub(super) fn flushall(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
@@ -51,7 +51,7 @@ pub(super) fn flushall(node: &mut Node, context: &mut Context, args: &[&[u8]]) -
     }
     node.dbs.clear();
     context.propagate = Propagate::Always;
-    Reply::OK
+    Reply::Ok
 }
 
 fn flush_option(args: &[&[u8]]) -> Result<(), Reply> {

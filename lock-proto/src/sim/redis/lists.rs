@@ -31,7 +31,7 @@ pub(super) fn lrange(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> 
     let place = |at: i64| if at < 0 { at.saturating_add(len) } else { at };
     let from = usize::try_from(place(from).max(0)).unwrap_or(usize::MAX);
     let end = usize::try_from(place(to).saturating_add(1).clamp(0, len)).unwrap_or(0);
-    Reply::Array(list.iter().take(end).skip(from).map(|item| Reply::bulk(item)).collect())
+    Reply::Array(list.iter().take(end).skip(from).map(Reply::bulk).collect())
 }
 
 pub(super) fn rpush(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
@@ -90,6 +90,9 @@ pub(super) fn blpop(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> R
             }
             Err(wrong) => return wrong,
         }
+    }
+    if context.in_transaction {
+        return Reply::NilArray;
     }
     let mut distinct: Vec<Vec<u8>> = Vec::with_capacity(keys.len());
     for key in keys {

@@ -2,8 +2,9 @@
 //!
 //! [`Node`] supports the commands that a lock client uses and some more, with the replies and error
 //! texts of Redis 7.0. It does not run Lua: it recognises the scripts of
-//! [`redis::script`](crate::redis::script) by their text, executes the same steps in Rust, and
-//! rejects all others. `tests/node_model` compares it with a real server, command by command:
+//! [`redis::script`](crate::redis::script) by their text and executes the same steps in Rust. For
+//! other scripts, register a Rust function ([`NodeConfig::script`]), or attach an interpreter
+//! ([`NodeConfig::interpreter`]). `tests/node_model` compares it with a real server, command by command:
 //! replies, messages, and the replication stream, to the byte.
 //!
 //! # What is modelled
@@ -22,8 +23,8 @@
 //!
 //! # What is not modelled
 //!
-//! * Other types than strings and lists, and other scripts.
-//! * `MULTI` from clients, `WATCH`, `MONITOR`, `CONFIG`, `ACL`, `REPLICAOF`, `CLIENT LIST`,
+//! * Other types than strings and lists.
+//! * `MONITOR`, `CONFIG`, `ACL`, `REPLICAOF`, `CLIENT LIST`,
 //!   `CLIENT PAUSE`, client-side caching, and `SUBSCRIBE` for shards.
 //! * Sentinel, and all but one node of a cluster (see [`NodeConfig::cluster`]).
 //! * Persistence other than [`Node::restart`], and partial resynchronisation: a replica with a gap
@@ -34,13 +35,14 @@ mod command;
 mod config;
 mod connection;
 mod direct;
-mod effect;
+pub(super) mod effect;
 mod glob;
 pub(super) mod input;
 mod keyspace;
 mod lists;
 mod memory;
 mod number;
+mod own_script;
 mod pubsub;
 mod replication;
 mod reply;
@@ -50,11 +52,14 @@ mod sha1;
 mod slot;
 mod store;
 mod strings;
+mod transaction;
 mod users;
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -64,7 +69,6 @@ use command::{Context, Propagate};
 use connection::Connection;
 use input::{Limits, Parsed};
 use replication::Replication;
-use reply::Reply;
 use script::Known;
 use store::Db;
 
@@ -74,6 +78,8 @@ pub(super) use script::FIXED_BLOCKS;
 pub use config::{NodeConfig, Slots};
 pub use effect::{Effect, Snapshot};
 pub use memory::Eviction;
+pub use own_script::{Calls, Interpreter, ScriptFn};
+pub use reply::Reply;
 pub use users::User;
 
 /// How long a command occupies the server.
@@ -124,6 +130,8 @@ pub struct Node {
     conditions: BTreeSet<Condition>,
     dbs: BTreeMap<u32, Db>,
     scripts: BTreeSet<Known>,
+    /// Cached scripts that are not this library's: the text by SHA1.
+    own_scripts: BTreeMap<Box<str>, Arc<[u8]>>,
     connections: BTreeMap<u64, Connection>,
     last_id: i64,
     /// Connections blocked on a key of a database, in FIFO order.
@@ -140,6 +148,8 @@ pub struct Node {
     evictions: u64,
     replication: Replication,
     seen: VecDeque<ExecutedCommand>,
+    /// Some connection has used `WATCH`.
+    watching: bool,
 }
 
 impl Node {
@@ -157,6 +167,7 @@ impl Node {
             conditions: BTreeSet::new(),
             dbs: BTreeMap::new(),
             scripts: BTreeSet::new(),
+            own_scripts: BTreeMap::new(),
             connections: BTreeMap::new(),
             last_id: 0,
             waiting: BTreeMap::new(),
@@ -168,6 +179,7 @@ impl Node {
             evictions: 0,
             replication: Replication::new(&config.run_id),
             seen: VecDeque::new(),
+            watching: false,
             config,
         }
     }
@@ -272,7 +284,7 @@ impl Node {
         self.restarts += 1;
         self.run_id = sha1::hex(format!("{} {}", self.config.run_id, self.restarts).as_bytes());
         self.started = i128::from(self.wall.read(now));
-        self.scripts.clear();
+        self.flush_scripts();
         self.last_id = 0;
         if !keep_data {
             self.dbs.clear();
@@ -424,9 +436,19 @@ impl Node {
         let full = !self.make_room(view.now);
         let Some(connection) = self.connections.get(&conn) else { return };
         let (db, user) = (connection.db, connection.user.clone());
-        let mut context = Context { conn, db, user, script: None, view, full, propagate: Propagate::IfChanged };
+        let mut context = Context {
+            conn,
+            db,
+            user,
+            script: None,
+            in_transaction: false,
+            view,
+            full,
+            propagate: Propagate::IfChanged,
+        };
         let reply = self.run(&mut context, args);
         self.end_effect();
+        self.note_changes();
         // Each command, and each key of a script, takes time, so that no two see the same clock.
         // A9
         let keys = match args {

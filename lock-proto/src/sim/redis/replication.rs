@@ -446,7 +446,7 @@ pub(super) fn role(node: &mut Node, _context: &mut Context, _args: &[&[u8]]) -> 
             Reply::bulk(b"slave"),
             Reply::bulk(b"127.0.0.1"),
             Reply::Int(port.into()),
-            Reply::bulk(if up { b"connected" } else { b"connect" }),
+            Reply::bulk(if up { "connected" } else { "connect" }),
             if up { int(stream.offset) } else { Reply::Int(-1) },
         ]),
     }
@@ -467,7 +467,7 @@ pub(super) fn wait(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Re
     let Some(connection) = node.connections.get(&context.conn) else { return Reply::Later };
     let offset = connection.written;
     let count = node.replication.acknowledged(offset);
-    if count >= replicas {
+    if count >= replicas || context.in_transaction {
         return Reply::Int(count);
     }
     // The stream itself asks replicas for their offset.

@@ -45,17 +45,18 @@ impl Known {
     }
 }
 
-/// The error for an unknown script, in the form of a Lua syntax error.
-const UNKNOWN: Reply = Reply::error(
-    "ERR Error compiling script (new function): user_script:1: only known scripts run on a simulated server",
-);
-
 pub(super) fn eval(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
     let (keys, argv) = match split(args) {
         Ok(split) => split,
         Err(refused) => return refused,
     };
-    let Some((known, _)) = Known::of(args[1]) else { return UNKNOWN };
+    let Some((known, _)) = Known::of(args[1]) else {
+        return match node.load_own(args[1]) {
+            Ok(_) if node.is_stale() => STALE_DATA,
+            Ok((script, _)) => node.run_own(context, &script, keys, argv),
+            Err(refused) => refused,
+        };
+    };
     node.scripts.insert(known);
     node.run_script(context, known, keys, argv)
 }
@@ -65,7 +66,14 @@ pub(super) fn evalsha(node: &mut Node, context: &mut Context, args: &[&[u8]]) ->
         Ok(split) => split,
         Err(refused) => return refused,
     };
-    let Some(known) = node.cached(args[1]) else { return NOSCRIPT };
+    let Some(known) = node.cached(args[1]) else {
+        return match node.own_source(args[1]).map(|source| node.load_own(&source)) {
+            Some(Ok(_)) if node.is_stale() => STALE_DATA,
+            Some(Ok((script, _))) => node.run_own(context, &script, keys, argv),
+            Some(Err(refused)) => refused,
+            None => NOSCRIPT,
+        };
+    };
     node.run_script(context, known, keys, argv)
 }
 
@@ -82,13 +90,15 @@ fn split<'a, 'b>(args: &'a [&'b [u8]]) -> Result<Split<'a, 'b>, Reply> {
 }
 
 pub(super) fn script_load(node: &mut Node, _context: &mut Context, args: &[&[u8]]) -> Reply {
-    let Some((known, script)) = Known::of(args[2]) else { return UNKNOWN };
+    let Some((known, script)) = Known::of(args[2]) else {
+        return node.load_own(args[2]).map_or_else(|refused| refused, |(_, name)| Reply::bulk(&*name));
+    };
     node.scripts.insert(known);
     Reply::bulk(script.sha1.as_bytes())
 }
 
 pub(super) fn script_exists(node: &mut Node, _context: &mut Context, args: &[&[u8]]) -> Reply {
-    Reply::Array(args[2..].iter().map(|name| Reply::Int(i64::from(node.cached(name).is_some()))).collect())
+    Reply::Array(args[2..].iter().map(|name| Reply::Int(i64::from(node.is_cached(name)))).collect())
 }
 
 pub(super) fn script_flush(node: &mut Node, _context: &mut Context, args: &[&[u8]]) -> Reply {
@@ -97,8 +107,8 @@ pub(super) fn script_flush(node: &mut Node, _context: &mut Context, args: &[&[u8
         [_, _, how] if matches!(lower(how).as_str(), "sync" | "async") => {}
         _ => return Reply::error("ERR SCRIPT FLUSH only support SYNC|ASYNC option"),
     }
-    node.scripts.clear();
-    Reply::OK
+    node.flush_scripts();
+    Reply::Ok
 }
 
 /// Fencing tokens of one lock. `ahead` is the lead of the counter over the clock in µs.
@@ -132,6 +142,10 @@ fn arg<'a>(list: &[&'a [u8]], index: usize) -> Result<&'a [u8], Stop> {
 }
 
 impl Node {
+    fn is_cached(&self, sha1: &[u8]) -> bool {
+        self.cached(sha1).is_some() || self.own_source(sha1).is_some()
+    }
+
     fn cached(&self, sha1: &[u8]) -> Option<Known> {
         Known::by_name(sha1).filter(|known| self.scripts.contains(known))
     }
@@ -266,7 +280,7 @@ impl Node {
         token: &[u8],
         ttl: &[u8],
     ) -> Result<Option<f64>, Stop> {
-        if self.call(context, &[b"SET", key, token, b"NX", b"PX", ttl])? == Reply::OK {
+        if self.call(context, &[b"SET", key, token, b"NX", b"PX", ttl])? == Reply::Ok {
             return Ok(None);
         }
         self.call(context, &[b"GET", key])?;

@@ -19,7 +19,7 @@ pub(super) fn ping(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Re
         [_] | [_, _] if node.is_resp2_subscriber(context.conn) => {
             Reply::Array(vec![Reply::bulk(b"pong"), Reply::bulk(args.get(1).copied().unwrap_or_default())])
         }
-        [_] => Reply::Simple("PONG"),
+        [_] => Reply::simple("PONG"),
         [_, text] => Reply::bulk(text),
         _ => command::wrong_arity("ping"),
     }
@@ -31,7 +31,7 @@ pub(super) fn echo(_node: &mut Node, _context: &mut Context, args: &[&[u8]]) -> 
 
 pub(super) fn quit(node: &mut Node, context: &mut Context, _args: &[&[u8]]) -> Reply {
     node.close_after_output(context.conn);
-    Reply::OK
+    Reply::Ok
 }
 
 pub(super) fn time(node: &mut Node, _context: &mut Context, _args: &[&[u8]]) -> Reply {
@@ -55,7 +55,7 @@ pub(super) fn select(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> 
     {
         connection.db = db;
     }
-    Reply::OK
+    Reply::Ok
 }
 
 pub(super) fn auth(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Reply {
@@ -67,9 +67,9 @@ pub(super) fn auth(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Re
                      configuration is correct?",
                 );
             }
-            log_in(node, context, b"default", password).err().unwrap_or(Reply::OK)
+            log_in(node, context, b"default", password).err().unwrap_or(Reply::Ok)
         }
-        [_, user, password] => log_in(node, context, user, password).err().unwrap_or(Reply::OK),
+        [_, user, password] => log_in(node, context, user, password).err().unwrap_or(Reply::Ok),
         _ => SYNTAX,
     }
 }
@@ -159,7 +159,7 @@ pub(super) fn client_setname(node: &mut Node, context: &mut Context, args: &[&[u
     if let Some(connection) = node.connections.get_mut(&context.conn) {
         connection.name = args[2].to_vec();
     }
-    Reply::OK
+    Reply::Ok
 }
 
 pub(super) fn client_getname(node: &mut Node, context: &mut Context, _args: &[&[u8]]) -> Reply {
@@ -171,7 +171,7 @@ pub(super) fn client_getname(node: &mut Node, context: &mut Context, _args: &[&[
 
 pub(super) fn client_setinfo(_node: &mut Node, _context: &mut Context, args: &[&[u8]]) -> Reply {
     match lower(args[2]).as_str() {
-        "lib-name" | "lib-ver" if is_client_name(args[3]) => Reply::OK,
+        "lib-name" | "lib-ver" if is_client_name(args[3]) => Reply::Ok,
         option @ ("lib-name" | "lib-ver") => {
             Reply::Error(format!("ERR {option} cannot contain spaces, newlines or special characters.").into())
         }

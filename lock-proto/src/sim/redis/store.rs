@@ -21,6 +21,8 @@ pub(super) struct Entry {
     expires: Option<u64>,
     /// Time of the last access, for eviction.
     used: u64,
+    /// Number of the last change, for `WATCH`.
+    version: u64,
 }
 
 impl Entry {
@@ -30,6 +32,10 @@ impl Entry {
 
     pub(super) const fn used(&self) -> u64 {
         self.used
+    }
+
+    pub(super) const fn version(&self) -> u64 {
+        self.version
     }
 
     /// Redis keeps a key through the millisecond of its expiry.
@@ -66,13 +72,15 @@ pub(super) struct Db {
     soonest: u64,
     /// Set by writes; the reader clears it.
     pub(super) dirty: bool,
+    /// Number of changes of keys.
+    changes: u64,
     /// Keys removed because they expired or were evicted, still to be propagated to replicas.
     pub(super) removed: Vec<Vec<u8>>,
 }
 
 impl Default for Db {
     fn default() -> Self {
-        Self { entries: BTreeMap::new(), bytes: 0, soonest: u64::MAX, dirty: false, removed: Vec::new() }
+        Self { entries: BTreeMap::new(), bytes: 0, soonest: u64::MAX, dirty: false, changes: 0, removed: Vec::new() }
     }
 }
 
@@ -115,6 +123,7 @@ impl Db {
 
     pub(super) fn set(&mut self, view: View, key: &[u8], text: &[u8], expires: Option<u64>) {
         self.dirty = true;
+        self.changes += 1;
         self.soonest = self.soonest.min(expires.unwrap_or(u64::MAX));
         if let Some(entry) = self.entries.get_mut(key) {
             self.bytes = self.bytes - memory::value(&entry.value) + memory::string(text);
@@ -125,16 +134,19 @@ impl Db {
                 }
                 Value::List(_) => entry.value = Value::String(text.to_vec()),
             }
-            (entry.expires, entry.used) = (expires, view.now);
+            (entry.expires, entry.used, entry.version) = (expires, view.now, self.changes);
             return;
         }
         self.bytes += memory::key(key) + memory::string(text);
-        self.entries.insert(key.to_vec(), Entry { value: Value::String(text.to_vec()), expires, used: view.now });
+        let (value, version) = (Value::String(text.to_vec()), self.changes);
+        self.entries.insert(key.to_vec(), Entry { value, expires, used: view.now, version });
     }
 
     pub(super) fn set_expiry(&mut self, view: View, key: &[u8], expires: Option<u64>) {
+        let version = self.changes + 1;
         let Some(entry) = self.get(view, key) else { return };
-        entry.expires = expires;
+        (entry.expires, entry.version) = (expires, version);
+        self.changes = version;
         self.soonest = self.soonest.min(expires.unwrap_or(u64::MAX));
         self.dirty = true;
     }
@@ -158,12 +170,16 @@ impl Db {
             list.len()
         };
         let length = if let Some(list) = self.list(view, key)? {
-            add(list)
+            let length = add(list);
+            self.touch(key);
+            length
         } else {
             let mut list = VecDeque::new();
             let length = add(&mut list);
             self.bytes += memory::key(key);
-            self.entries.insert(key.to_vec(), Entry { value: Value::List(list), expires: None, used: view.now });
+            self.changes += 1;
+            let (value, version) = (Value::List(list), self.changes);
+            self.entries.insert(key.to_vec(), Entry { value, expires: None, used: view.now, version });
             length
         };
         self.bytes += grown;
@@ -180,6 +196,8 @@ impl Db {
         self.dirty |= !taken.is_empty();
         if empty {
             self.forget(key);
+        } else if !taken.is_empty() {
+            self.touch(key);
         }
         Ok(Some(taken))
     }
@@ -193,6 +211,13 @@ impl Db {
         match view.expired {
             Expired::Removed if view.now > self.soonest => self.iter(view.now).count(),
             Expired::Removed | Expired::Hidden | Expired::Alive => self.entries.len(),
+        }
+    }
+
+    fn touch(&mut self, key: &[u8]) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            self.changes += 1;
+            entry.version = self.changes;
         }
     }
 

@@ -164,7 +164,7 @@ pub(super) fn set(node: &mut Node, context: &mut Context, args: &[&[u8]]) -> Rep
     if node.replication.is_feeding() {
         propagate_set(node, context, args, &options, expires);
     }
-    old.unwrap_or(Reply::OK)
+    old.unwrap_or(Reply::Ok)
 }
 
 /// Propagates a `SET` with an absolute expiry, or without the option `GET`.

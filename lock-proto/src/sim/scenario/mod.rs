@@ -183,6 +183,16 @@ pub struct Outcome {
     pub fingerprint: u64,
     /// The end of the log, if it was kept.
     pub log: String,
+    /// Whether any grant had a fencing token.
+    pub fenced: bool,
+}
+
+impl Outcome {
+    /// Returns whether this rule was violated, excused or not.
+    #[must_use]
+    pub fn has(&self, rule: Rule) -> bool {
+        self.violations.iter().chain(&self.excused).any(|found| found.rule == rule)
+    }
 }
 
 impl fmt::Display for Outcome {

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::fmt::Debug;
 use core::time::Duration;
 
+use super::super::check::Rule;
 use super::super::direction::Direction;
 use super::super::journal::Keep;
 use super::super::network::{Packet, Payload};
@@ -46,6 +47,9 @@ pub(crate) trait Servers: Store + Sized {
     const SUSPENDED: &str;
     const LEFT: &str;
     const DIRECTIONS: [&str; 2];
+
+    /// Rules that the clients do not promise.
+    const EXCUSED: &[Rule] = &[];
 
     /// Returns the number of servers and the default settings of a client, which connects by TLS
     /// or not.

@@ -25,7 +25,7 @@ use crate::url::Secret;
 use kit::{Frame, Tried};
 
 fn put(key: &'static str, value: impl Into<Bytes>, lease: i64) -> Rpc {
-    let put = PutRequest { key: key.into(), value: value.into(), lease };
+    let put = PutRequest { key: key.into(), value: value.into(), lease, ..PutRequest::default() };
     Rpc::Txn(TxnRequest { success: vec![RequestOp { request: Some(Op::Put(put)) }], ..TxnRequest::default() })
 }
 

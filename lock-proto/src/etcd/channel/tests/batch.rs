@@ -29,7 +29,7 @@ const HEADER: Option<ResponseHeader> = Some(ResponseHeader { member_id: 1, revis
 
 /// The server's reply to a create that put its key.
 fn created(header: Option<ResponseHeader>) -> TxnResponse {
-    let put = OpResponse::Put(PutResponse { header: None });
+    let put = OpResponse::Put(PutResponse { header: None, ..PutResponse::default() });
     let range = OpResponse::Range(RangeResponse::default());
     let responses = [put, range].map(|response| ResponseOp { response: Some(response) }).to_vec();
     TxnResponse { header, succeeded: true, responses }

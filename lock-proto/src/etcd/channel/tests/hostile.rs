@@ -127,7 +127,7 @@ fn events_of_unknown_watches_are_dropped() {
             2 => i64::MIN,
             _ => wire + 1 + n,
         };
-        let events = alloc::vec![crate::etcd::message::WatchEvent { kind: 7, kv: None }];
+        let events = alloc::vec![crate::etcd::message::WatchEvent { kind: 7, kv: None, prev_kv: None }];
         let (created, canceled) = (n % 3 == 0, n % 5 == 0);
         rig.receive_watch(stream, WatchResponse { watch_id, created, canceled, events, ..WatchResponse::default() });
     }

@@ -88,7 +88,7 @@ pub(super) fn deny(rig: &mut Rig, stream: StreamId, words: &str) {
 
 fn event(kind: i32, key: &'static str, revision: i64) -> WatchEvent {
     let kv = KeyValue { key: key.into(), mod_revision: revision, ..KeyValue::default() };
-    WatchEvent { kind, kv: Some(kv) }
+    WatchEvent { kind, kv: Some(kv), prev_kv: None }
 }
 
 fn events(wire: i64, events: Vec<WatchEvent>) -> WatchResponse {
@@ -243,7 +243,7 @@ fn refused_stream_refuses_its_watches() {
 
 #[test]
 fn malformed_watch_response_reopens_stream() {
-    let no_kv = WatchEvent { kind: DELETED, kv: None };
+    let no_kv = WatchEvent { kind: DELETED, kv: None, prev_kv: None };
     for broken in [
         |wire| events(wire, alloc::vec![event(0, "x", 0)]),
         |wire| events(wire, alloc::vec![event(2, "x", 8)]),

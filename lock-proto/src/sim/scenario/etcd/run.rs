@@ -102,6 +102,7 @@ fn run_clients<C: EtcdClient>(
         digest: w.log_digest(),
         fingerprint: w.fingerprint(),
         log: if matches!(keep, Keep::Lines(_)) { w.log() } else { String::new() },
+        fenced: true,
     };
     (outcome, trace)
 }

@@ -2,6 +2,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::format;
+use alloc::vec::Vec;
 use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use std::panic::catch_unwind;
@@ -14,6 +15,7 @@ use crate::lock::Wait;
 use crate::redis::{Client, Config, Wake};
 use crate::sim::check::{Rule, Stage};
 use crate::sim::journal::Keep;
+use crate::sim::own::{OwnClient, OwnLock};
 use crate::sim::scenario::{Action, Bounds, Outcome, Plan, Store, panic_text};
 use crate::sim::trace::Trace;
 use crate::sim::world::redis::{Builder, RedisClient, World};
@@ -50,24 +52,68 @@ impl Plan {
     ) -> Outcome {
         // S4
         assert!(matches!(self.setup.store, Store::Redis(_)), "not a plan for Redis: {self}");
-        self.judge(run_clients(self, keep, false, make).0)
+        self.judge(run_clients(self, build(self), true, keep, false, make).0)
+    }
+
+    /// Runs the plan with a lock of your own. It must keep the rules of the plan that concern any
+    /// lock; the others are in [`Outcome::excused`]: the order of waiters, tidiness after failures,
+    /// and without fencing tokens stale writes.
+    ///
+    /// # Panics
+    ///
+    /// If the plan is not for Redis.
+    #[must_use]
+    pub fn run_own<L: OwnLock + 'static>(&self, keep: Keep, lock: L) -> Outcome {
+        self.run_own_keeping(keep, false, lock).0
+    }
+
+    /// Like [`run_own`](Self::run_own). Keeps the end of the log, and returns a trace for pictures.
+    ///
+    /// # Panics
+    ///
+    /// If the plan is not for Redis.
+    #[must_use]
+    pub fn run_own_traced<L: OwnLock + 'static>(&self, lock: L) -> (Outcome, Trace) {
+        self.run_own_keeping(Keep::Lines(200), true, lock)
+    }
+
+    fn run_own_keeping<L: OwnLock + 'static>(&self, keep: Keep, traced: bool, lock: L) -> (Outcome, Trace) {
+        assert!(matches!(self.setup.store, Store::Redis(_)), "not a plan for Redis: {self}");
+        let mut builder =
+            lock.scripts().iter().fold(build(self), |builder, (source, run)| builder.script(source, *run));
+        if self.setup.credentials.is_some() {
+            for i in 0..self.setup.nodes.len() {
+                builder = builder.endpoint(i, |at| at.login.password = Some(Secret::new(PASSWORD)));
+            }
+        }
+        let make = move |_, config: Config, id, seed| Ok(OwnClient::new(&config, id, seed, lock.clone()));
+        let (outcome, trace) = run_clients(self, builder, false, keep, traced, make);
+        let mut outcome = self.judge(outcome);
+        let fenced = outcome.fenced;
+        let own = |rule| !OwnClient::<L>::EXCUSED.contains(&rule) && (fenced || rule != Rule::StaleWrite);
+        let (broken, excused): (Vec<_>, Vec<_>) = outcome.violations.into_iter().partition(|found| own(found.rule));
+        outcome.violations = broken;
+        outcome.excused.extend(excused);
+        (outcome, trace)
     }
 }
 
 pub(super) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
-    run_clients(plan, keep, traced, Client::new)
+    run_clients(plan, build(plan), true, keep, traced, Client::new)
 }
 
 fn run_clients<C: RedisClient>(
     plan: &Plan,
+    builder: Builder,
+    ours: bool,
     keep: Keep,
     traced: bool,
     make: impl Fn(Instant, Config, ClientId, u64) -> Result<C, ConfigError> + 'static,
 ) -> (Outcome, Trace) {
     let Store::Redis(store) = &plan.setup.store else { return Default::default() };
-    let mut world = build(plan, store).keep(keep).traced(traced).machine(make).build();
+    let mut world = builder.keep(keep).traced(traced).machine(make).build();
     world.expect_violation();
-    let mut runner = Runner { world, tags: BTreeMap::new(), set_back: Duration::ZERO };
+    let mut runner = Runner { world, tags: BTreeMap::new(), set_back: Duration::ZERO, ours };
     // A panic in a machine counts as a violation.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| runner.run_phases(plan, store))) {
         runner.world.report(Rule::Contract, format!("panic: {}", panic_text(&panic)));
@@ -75,7 +121,7 @@ fn run_clients<C: RedisClient>(
     let mut world = runner.world;
     let outcome = Outcome {
         violations: world.violations().to_vec(),
-        excused: alloc::vec::Vec::new(),
+        excused: Vec::new(),
         grants: world.grants(),
         handovers: world.handovers(),
         steps: world.steps(),
@@ -84,12 +130,19 @@ fn run_clients<C: RedisClient>(
         digest: world.log_digest(),
         fingerprint: world.fingerprint(),
         log: world.log_tail(200),
+        fenced: (0..plan.setup.clients.len()).any(|client| has_fence(&world, client)),
     };
     (outcome, world.take_trace())
 }
 
-fn build(plan: &Plan, store: &RedisStore) -> Builder {
-    let (setup, settings) = (&plan.setup, store.clone());
+fn has_fence<C: RedisClient>(world: &World<C>, client: usize) -> bool {
+    world.locks(client).any(|lock| world.grant(client, lock).is_some_and(|grant| grant.fence.is_some()))
+}
+
+fn build(plan: &Plan) -> Builder {
+    let setup = &plan.setup;
+    let Store::Redis(store) = &setup.store else { return World::redis(setup.nodes.len()) };
+    let settings = store.clone();
     let obtains = setup.credentials.is_some();
     let change = move |config: Config| {
         let (turn, pause) = settings.turn;
@@ -133,12 +186,14 @@ struct Runner<C: RedisClient> {
     tags: BTreeMap<u32, (usize, LockId)>,
     /// Total time that node clocks were set back. Keys live longer by this.
     set_back: Duration,
+    /// The clients are prompt, and do nothing twice.
+    ours: bool,
 }
 
 impl<C: RedisClient> Runner<C> {
     fn run_phases(&mut self, plan: &Plan, store: &RedisStore) {
         let ttl = store.ttl;
-        if plan.scenario.bounds == Bounds::Within {
+        if plan.scenario.bounds == Bounds::Within && self.ours {
             self.world.expect_once();
             if let Some(provider) = &plan.setup.credentials {
                 self.world.set_provider(provider.clone());

@@ -117,6 +117,9 @@ fn condition(compare: &Compare) -> String {
             let verb = if compare.target == COMPARE_CREATE { "created" } else { "written" };
             format!("{verb} at {revision}")
         }
+        Some(CompareWith::Version(version)) => format!("version {version}"),
+        Some(CompareWith::Value(ref value)) => format!("value {}", value.escape_ascii()),
+        Some(CompareWith::Lease(lease)) => format!("lease {lease:x}"),
         None => "?".into(),
     }
 }
@@ -179,7 +182,11 @@ mod tests {
         let own = b"jobs/694d81d3e1a2b3c4";
         let put = Op::Put(PutRequest { key: Bytes::from_static(own), ..PutRequest::default() });
         let put = guarded(own, CompareWith::CreateRevision(0), put);
-        let delete = Op::Delete(DeleteRangeRequest { key: Bytes::from_static(own), range_end: Bytes::new() });
+        let delete = Op::Delete(DeleteRangeRequest {
+            key: Bytes::from_static(own),
+            range_end: Bytes::new(),
+            ..DeleteRangeRequest::default()
+        });
         let delete = guarded(own, CompareWith::ModRevision(7), delete);
         assert_eq!(transaction(&put), "put jobs/694d… if new");
         assert_eq!(transaction(&delete), "delete jobs/694d… if written at 7");

@@ -85,12 +85,12 @@ mod tests {
             mod_revision: modified,
             ..KeyValue::default()
         };
-        WatchEvent { kind: 0, kv: Some(kv) }
+        WatchEvent { kind: 0, kv: Some(kv), prev_kv: None }
     }
 
     fn deleted(key: &str) -> WatchEvent {
         let kv = KeyValue { key: Bytes::copy_from_slice(key.as_bytes()), ..KeyValue::default() };
-        WatchEvent { kind: DELETED, kv: Some(kv) }
+        WatchEvent { kind: DELETED, kv: Some(kv), prev_kv: None }
     }
 
     fn owner(lease: u64, created: i64, proof: i64) -> (Queue, OwnerKey) {

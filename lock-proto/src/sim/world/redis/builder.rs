@@ -8,7 +8,7 @@ use super::{Redis, RedisClient};
 use crate::error::ConfigError;
 use crate::id::ClientId;
 use crate::redis::{Config, Endpoint, Protocol};
-use crate::sim::redis::NodeConfig;
+use crate::sim::redis::{NodeConfig, ScriptFn};
 use crate::sim::world::Builder;
 use crate::time::Instant;
 use crate::tls::Tls;
@@ -56,6 +56,15 @@ impl<C: RedisClient> Builder<Redis<C>> {
     pub fn node(mut self, i: usize, change: impl FnOnce(NodeConfig) -> NodeConfig) -> Self {
         if let Some(config) = self.setup.nodes.get_mut(i) {
             *config = change(config.clone());
+        }
+        self
+    }
+
+    /// Runs a Rust function in place of the script with this text on every node, see
+    /// [`NodeConfig::script`].
+    pub fn script(mut self, source: &str, run: ScriptFn) -> Self {
+        for config in &mut self.setup.nodes {
+            *config = config.clone().script(source, run);
         }
         self
     }

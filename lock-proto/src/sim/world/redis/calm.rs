@@ -77,9 +77,7 @@ impl<C: RedisClient> World<Redis<C>> {
         for node in 0..self.hosts.len() {
             for key in self.keys(node) {
                 let expires = self.store.nodes[node].node.pttl(self.now, &key).is_some();
-                // Wake-up lists and waiter marks expire.
-                let known = key.contains("lock-proto:") && (expires || key.ends_with("lock-proto:fence"));
-                if !known {
+                if !self.clients.iter().any(|process| process.machine.may_leave(key.as_bytes(), expires)) {
                     self.report(Rule::Leftover, format!("{key} stays on node {node}"));
                 }
             }

@@ -3,10 +3,29 @@
 use core::fmt::Debug;
 
 use crate::lock::ByteClient;
+use crate::redis::{Client, FENCE_NAME, RESERVED};
+use crate::sim::check::Rule;
 
-/// A client of Redis: any [`ByteClient`] that implements `Clone` and `Debug`. See
+/// A client of Redis: a [`ByteClient`] that implements `Clone` and `Debug`. See
 /// [`Builder::machine`](super::Builder::machine) and
 /// [`Plan::run_redis`](crate::sim::Plan::run_redis).
-pub trait RedisClient: ByteClient + Clone + Debug {}
+///
+/// A lock of your own needs much less: see [`OwnLock`](crate::sim::own::OwnLock).
+pub trait RedisClient: ByteClient + Clone + Debug {
+    /// Whether a client uses one token for several attempts. Then a grant is ordered by the last
+    /// time that its token appeared in the store, otherwise by the first.
+    const ONE_TOKEN: bool = false;
 
-impl<C: ByteClient + Clone + Debug> RedisClient for C {}
+    /// Rules that these clients do not promise. A violation is collected and does not panic.
+    const EXCUSED: &'static [Rule] = &[];
+
+    /// Returns true if this key may exist when no lock is held or waited for. `expires`: it has a
+    /// TTL. By default these are the side keys of [`Client`].
+    fn may_leave(&self, key: &[u8], expires: bool) -> bool {
+        // Wake-up lists and waiter marks expire.
+        let is_own = key.windows(RESERVED.len()).any(|part| part == RESERVED.as_bytes());
+        is_own && (expires || key.ends_with(FENCE_NAME.as_bytes()))
+    }
+}
+
+impl RedisClient for Client {}

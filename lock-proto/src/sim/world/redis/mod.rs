@@ -25,7 +25,7 @@ use super::store::{Servers, Store};
 use crate::id::{ClientId, ConnId, LockId};
 use crate::lock::Event;
 use crate::redis::{CLIENT_PART, Client, Config, Identity};
-use crate::sim::check::Permit;
+use crate::sim::check::{Permit, Rule};
 use crate::sim::journal::Keep;
 use crate::sim::network::Packet;
 use crate::sim::redis::{Node, NodeConfig};
@@ -102,6 +102,7 @@ impl<C: RedisClient> Servers for Redis<C> {
     const SUSPENDED: &str = "suspended with its clock";
     const LEFT: &str = "not released";
     const DIRECTIONS: [&str; 2] = ["ToNode", "ToClient"];
+    const EXCUSED: &[Rule] = C::EXCUSED;
 
     fn plain(setup: &mut Setup, _: &mut Rng, tls: bool) -> (usize, Config) {
         if tls {
@@ -201,7 +202,11 @@ impl<C: RedisClient> Servers for Redis<C> {
         // A quorum has no single order.
         let Event::Granted(grant) = event else { return None };
         let record = w.clients[client].records.get(&lock).filter(|_| w.hosts.len() == 1)?;
-        w.checker.order(&record.name, grant.token.to_string().as_bytes())
+        let (name, token) = (&record.name, grant.token.to_string());
+        if C::ONE_TOKEN {
+            return w.checker.latest_order(name, token.as_bytes());
+        }
+        w.checker.order(name, token.as_bytes())
     }
 
     fn after_event(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {

@@ -190,7 +190,7 @@ impl<C: RedisClient> World<Redis<C>> {
 
 fn is_idle_owner<C: RedisClient>(process: &Process<Redis<C>>, value: &[u8]) -> bool {
     let is_idle = process.state == State::Running && process.stopped.is_none() && process.deadline().is_none();
-    is_idle && value.starts_with(&process.own.token_prefix)
+    is_idle && process.machine.in_flight() == 0 && value.starts_with(&process.own.token_prefix)
 }
 
 impl<C: RedisClient> World<Redis<C>> {

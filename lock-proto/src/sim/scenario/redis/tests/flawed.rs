@@ -13,6 +13,7 @@ use crate::lock::{Event, Release};
 use crate::redis::{CLIENT_PART, Client, Config, Output, script};
 use crate::sim::redis::input::{self, Limits, Parsed};
 use crate::sim::scenario::tests::Flawed;
+use crate::sim::world::redis::RedisClient;
 use crate::sim::world::redis::tap::reply_len;
 use crate::time::Instant;
 
@@ -156,6 +157,8 @@ impl Rewriter {
         }
     }
 }
+
+impl RedisClient for Flawed<Client, Rewriter> {}
 
 impl ByteClient for Flawed<Client, Rewriter> {
     fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {

@@ -1,12 +1,13 @@
 //! SVG elements as well-formed XML. Elements have classes; the page defines their colours, light
 //! and dark.
 
+use alloc::string::String;
 use core::fmt::{self, Write as _};
 
 /// Text for element content or attributes. Escapes XML markup, and shows invalid characters as
 /// escapes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Escaped<'a>(pub(crate) &'a str);
+pub struct Escaped<'a>(pub &'a str);
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -41,31 +42,40 @@ impl fmt::Display for Px {
 
 /// Alignment of a text relative to its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Anchor {
+pub enum Anchor {
+    /// The text begins there.
     Start,
+    /// The text is centred there.
     Middle,
+    /// The text ends there.
     End,
 }
 
 /// An SVG picture, or a part of one.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Svg(String);
+pub struct Svg(String);
 
 impl Svg {
-    pub(crate) fn new() -> Self {
+    /// Creates an empty picture.
+    #[must_use]
+    pub fn new() -> Self {
         Self::default()
     }
 
-    pub(crate) fn into_text(self) -> String {
+    /// Returns the elements as text.
+    #[must_use]
+    pub fn into_text(self) -> String {
         self.0
     }
 
-    pub(crate) fn put(&mut self, text: fmt::Arguments<'_>) {
+    /// Adds text as it is.
+    pub fn put(&mut self, text: fmt::Arguments<'_>) {
         // Writing to a string cannot fail.
         let _ = self.0.write_fmt(text);
     }
 
-    pub(crate) fn add(&mut self, other: &Self) {
+    /// Adds the elements of another picture.
+    pub fn add(&mut self, other: &Self) {
         self.0.push_str(&other.0);
     }
 
@@ -78,30 +88,33 @@ impl Svg {
         }
     }
 
-    pub(crate) fn rect(&mut self, class: &str, (x, y): (f64, f64), (w, h): (f64, f64), title: &str) {
+    /// Draws a rectangle at this corner with this width and height. `title` is the tooltip.
+    pub fn rect(&mut self, class: &str, (x, y): (f64, f64), (w, h): (f64, f64), title: &str) {
         let (x, y, w, h) = (Px(x), Px(y), Px(w.max(0.0)), Px(h));
         self.put(format_args!(r#"<rect class="{class}" x="{x}" y="{y}" width="{w}" height="{h}""#));
         self.end("rect", title);
     }
 
-    pub(crate) fn line(&mut self, class: &str, (x1, y1): (f64, f64), (x2, y2): (f64, f64), title: &str) {
+    /// Draws a line between two points.
+    pub fn line(&mut self, class: &str, (x1, y1): (f64, f64), (x2, y2): (f64, f64), title: &str) {
         let (x1, y1, x2, y2) = (Px(x1), Px(y1), Px(x2), Px(y2));
         self.put(format_args!(r#"<line class="{class}" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}""#));
         self.end("line", title);
     }
 
-    pub(crate) fn circle(&mut self, class: &str, (x, y): (f64, f64), radius: f64, title: &str) {
+    /// Draws a circle.
+    pub fn circle(&mut self, class: &str, (x, y): (f64, f64), radius: f64, title: &str) {
         self.put(format_args!(r#"<circle class="{class}" cx="{}" cy="{}" r="{}""#, Px(x), Px(y), Px(radius)));
         self.end("circle", title);
     }
 
     /// Draws straight lines through these points.
-    pub(crate) fn path(&mut self, class: &str, points: &[(f64, f64)], title: &str) {
+    pub fn path(&mut self, class: &str, points: &[(f64, f64)], title: &str) {
         self.through(class, points, "", title);
     }
 
     /// Draws the closed polygon through these points.
-    pub(crate) fn area(&mut self, class: &str, points: &[(f64, f64)], title: &str) {
+    pub fn area(&mut self, class: &str, points: &[(f64, f64)], title: &str) {
         self.through(class, points, "Z", title);
     }
 
@@ -114,13 +127,15 @@ impl Svg {
         self.end("path", title);
     }
 
-    pub(crate) fn cross(&mut self, class: &str, (x, y): (f64, f64), arm: f64, title: &str) {
+    /// Draws a diagonal cross with arms of this length.
+    pub fn cross(&mut self, class: &str, (x, y): (f64, f64), arm: f64, title: &str) {
         let (l, r, t, b) = (Px(x - arm), Px(x + arm), Px(y - arm), Px(y + arm));
         self.put(format_args!(r#"<path class="{class}" d="M{l} {t}L{r} {b}M{l} {b}L{r} {t}""#));
         self.end("path", title);
     }
 
-    pub(crate) fn text(&mut self, class: &str, (x, y): (f64, f64), anchor: Anchor, text: &str) {
+    /// Draws a text.
+    pub fn text(&mut self, class: &str, (x, y): (f64, f64), anchor: Anchor, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "",
             Anchor::Middle => r#" text-anchor="middle""#,
@@ -138,6 +153,7 @@ impl Svg {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::string::ToString as _;
 
     #[test]
     fn markup_is_escaped() {

@@ -1,16 +1,18 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+use alloc::collections::BTreeSet;
+use alloc::string::String;
+use alloc::vec::Vec;
+use alloc::{format, vec};
 use core::time::Duration;
-use std::collections::BTreeSet;
 
-use lock_proto::sim::trace::{Delivery, Entry, Lane, Message, Point, State, Trace, What};
-use lock_proto::sim::{Direction, Outcome, Plan, Rule, Scenario, Violation};
-use lock_proto::{Instant, LockId};
-
+use super::Picture;
 use super::axis::Axis;
 use super::spacing::Rows;
 use super::timeline::{Span, Timeline};
-use super::{Run, page};
+use crate::sim::trace::{Delivery, Entry, Lane, Message, Point, State, Trace, What};
+use crate::sim::{Direction, Outcome, Plan, Rule, Scenario, Violation};
+use crate::{Instant, LockId};
 
 const fn ms(n: u64) -> Instant {
     Instant::from_millis(n)
@@ -40,7 +42,7 @@ fn state(lane: Lane, state: State) -> What {
 fn drawn(trace: &Trace) -> String {
     let plan = Plan::from_seed(Scenario::named("redis-pauses").unwrap(), 1);
     let outcome = Outcome::default();
-    page(&Run { plan: &plan, outcome: &outcome, trace, replay: "explore --again", window: (None, None) })
+    Picture::of_plan(&plan, &outcome, trace).replay("explore --again").page()
 }
 
 /// Returns the picture without the legend, which would contain every mark.

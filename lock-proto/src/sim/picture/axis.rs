@@ -1,11 +1,13 @@
 //! Maps times to positions on the page.
 
+use alloc::collections::BTreeSet;
+use alloc::string::String;
+use alloc::vec::Vec;
+use alloc::{format, vec};
 use core::time::Duration;
-use std::collections::BTreeSet;
-
-use lock_proto::Instant;
 
 use super::timeline::Span;
+use crate::time::Instant;
 
 const MARGIN: f64 = 14.0;
 /// Idle stretches wider than this are cut to `BREAK`.

@@ -1,11 +1,15 @@
 //! Reconstructs a run from its trace: acquisitions from request to end, pauses, cuts.
 
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString as _};
+use alloc::vec::Vec;
 use core::time::Duration;
-use std::collections::BTreeMap;
 
-use lock_proto::sim::Direction;
-use lock_proto::sim::trace::{Lane, Point, State, Trace, What};
-use lock_proto::{Instant, LockId};
+use crate::id::LockId;
+use crate::sim::direction::Direction;
+use crate::sim::trace::{Lane, Point, State, Trace, What};
+use crate::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {

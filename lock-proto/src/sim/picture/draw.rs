@@ -1,15 +1,19 @@
 //! The detailed picture of a run.
 
-use lock_proto::Instant;
-use lock_proto::sim::Direction;
-use lock_proto::sim::trace::{Delivery, Lane, Message, State, Trace, What};
+use alloc::borrow::ToOwned as _;
+use alloc::string::String;
+use alloc::vec::Vec;
+use alloc::{format, vec};
 
 use super::axis::{Axis, length};
 use super::layout::{AXIS, BAR, Layout};
 use super::spacing::{Rows, width};
+use super::svg::{Anchor, Svg};
 use super::timeline::{Acquisition, Span, Timeline};
 use super::{COLOURS, Finding, NOTE_SIZE, Servers, TEXT_SIZE};
-use crate::svg::{Anchor, Svg};
+use crate::sim::direction::Direction;
+use crate::sim::trace::{Delivery, Lane, Message, State, Trace, What};
+use crate::time::Instant;
 
 const NAMES: f64 = 92.0;
 /// Height of a text line above the lanes.

@@ -1,12 +1,13 @@
 //! The page around the pictures.
 
-use lock_proto::sim::Rule;
-use lock_proto::sim::scenario::{Bounds, Origin};
+use alloc::format;
+use alloc::string::{String, ToString as _};
 
 use super::axis::seconds;
+use super::svg::{Escaped, Svg};
 use super::timeline::{Span, Timeline};
-use super::{COLOURS, Finding, Run};
-use crate::svg::{Escaped, Svg};
+use super::{COLOURS, Finding, Picture};
+use crate::sim::check::Rule;
 
 const STYLE: &str = include_str!("style.css");
 /// Definitions that every picture refers to.
@@ -18,7 +19,7 @@ const PATTERNS: &str = "\
 ";
 
 pub(super) struct Page<'a> {
-    pub(super) run: &'a Run<'a>,
+    pub(super) picture: &'a Picture<'a>,
     pub(super) timeline: &'a Timeline,
     pub(super) findings: &'a [Finding],
     /// The part that is drawn in detail.
@@ -30,19 +31,19 @@ pub(super) struct Page<'a> {
 impl Page<'_> {
     /// Assembles the page. `focus` is the position to scroll to.
     pub(super) fn write(&self, focus: Option<f64>) -> String {
-        let (mut out, title) = (Svg::new(), title(self.run));
+        let mut out = Svg::new();
         out.put(format_args!(
             "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
              <meta name=\"viewport\" content=\"width=device-width\"/>\n<meta name=\"color-scheme\" content=\"light dark\"/>\n\
              <title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n{PATTERNS}",
-            Escaped(&title)
+            Escaped(&self.picture.title)
         ));
-        head(&mut out, self.run, &title);
+        head(&mut out, self.picture);
         verdict(&mut out, self.findings);
         legend(&mut out, self.timeline);
         out.put(format_args!("<h2>The whole run, to scale</h2>\n{}<h2>Drawn out", self.overview));
         let Span { from, to } = self.window;
-        if from > lock_proto::Instant::ZERO || to < self.run.trace.end {
+        if from > crate::time::Instant::ZERO || to < self.picture.trace.end {
             let (from, to) = (seconds(from), seconds(to));
             out.put(format_args!(": from {from} to {to} (other parts: <code>--from</code>, <code>--to</code>)"));
         }
@@ -51,8 +52,10 @@ impl Page<'_> {
              Hover over a mark for details.</p>\n",
             self.drawn
         ));
-        details(&mut out, "The plan", &self.run.plan.to_string(), true);
-        let log = &self.run.outcome.log;
+        if let Some(plan) = self.picture.plan {
+            details(&mut out, "The plan", &plan.to_string(), true);
+        }
+        let log = self.picture.log;
         details(&mut out, "The end of the log", if log.is_empty() { "empty" } else { log }, false);
         if let Some(x) = focus {
             // The only script: it scrolls to the finding. The page is readable without it.
@@ -65,27 +68,16 @@ impl Page<'_> {
     }
 }
 
-fn title(run: &Run<'_>) -> String {
-    let name = run.plan.scenario.name;
-    match &run.plan.origin {
-        Origin::Seed(seed) => format!("{name}, seed {seed}"),
-        Origin::Bytes(bytes) => format!("{name}, {} bytes", bytes.len()),
-    }
-}
-
-fn head(out: &mut Svg, run: &Run<'_>, title: &str) {
-    let (plan, outcome) = (run.plan, run.outcome);
-    out.put(format_args!("<h1>{}</h1>\n<p>Faults: {}.", Escaped(title), Escaped(plan.scenario.about)));
-    if let Bounds::Beyond(what) = plan.scenario.bounds {
+fn head(out: &mut Svg, picture: &Picture<'_>) {
+    out.put(format_args!("<h1>{}</h1>\n<p>{}", Escaped(&picture.title), Escaped(&picture.about)));
+    if let Some(what) = picture.beyond {
         out.put(format_args!(" <strong>Beyond the bounds of the promises:</strong> {}.", Escaped(what)));
     }
     out.put(format_args!(
-        "<br/>{} grants, {} calls of machines, {:.1} s of simulated time, {} messages.<br/><code>{}</code></p>\n",
-        outcome.grants,
-        outcome.steps,
-        outcome.time.as_secs_f64(),
-        run.trace.messages.len(),
-        Escaped(run.replay)
+        "<br/>{}, {} messages.<br/><code>{}</code></p>\n",
+        Escaped(&picture.summary),
+        picture.trace.messages.len(),
+        Escaped(picture.replay)
     ));
 }
 

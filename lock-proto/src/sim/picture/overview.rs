@@ -1,13 +1,17 @@
 //! The whole run at a glance, to scale.
 
-use lock_proto::sim::trace::{Lane, State, Trace, What};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 use super::axis::Axis;
 use super::draw::colour;
 use super::spacing::Rows;
+use super::svg::{Anchor, Svg};
 use super::timeline::{Span, Timeline};
 use super::{Finding, NOTE_SIZE, Servers};
-use crate::svg::{Anchor, Svg};
+use crate::sim::trace::{Lane, State, Trace, What};
+use crate::time::Instant;
 
 const WIDTH: f64 = 1_180.0;
 const NAMES: f64 = 78.0;
@@ -22,7 +26,7 @@ pub(super) fn overview(
     window: Span,
     findings: &[Finding],
 ) -> String {
-    let whole = Span { from: lock_proto::Instant::ZERO, to: trace.end };
+    let whole = Span { from: Instant::ZERO, to: trace.end };
     let axis = Axis::linear(whole, WIDTH - NAMES);
     let x = |at| NAMES + axis.x(at);
     let mut body = Svg::new();
@@ -111,7 +115,7 @@ fn draw_interruptions(
     timeline: &Timeline,
     lane: Lane,
     (top, bottom): (f64, f64),
-    x: impl Fn(lock_proto::Instant) -> f64,
+    x: impl Fn(Instant) -> f64,
 ) {
     for interruption in timeline.interruptions.iter().filter(|interruption| interruption.lane == lane) {
         let class = match interruption.state {

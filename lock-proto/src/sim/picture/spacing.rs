@@ -1,5 +1,7 @@
 //! Finds room for texts, so that they do not overlap.
 
+use alloc::vec::Vec;
+
 /// Estimates the width of a text of this size.
 pub(super) fn width(text: &str, size: f64) -> f64 {
     // Slightly more than the average of digits and lower-case letters in system fonts.

@@ -1,13 +1,15 @@
 //! Vertical layout of the picture.
 
-use std::collections::BTreeMap;
-
-use lock_proto::sim::trace::{Lane, Trace, What};
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use alloc::{format, vec};
 
 use super::axis::{Axis, length};
 use super::spacing::{Rows, width};
 use super::timeline::{Span, Timeline};
 use super::{NOTE_SIZE, TEXT_SIZE};
+use crate::sim::trace::{Lane, Trace, What};
 
 pub(super) const BAR: f64 = 14.0;
 const ROW: f64 = 20.0;

@@ -1,0 +1,334 @@
+//! The client that runs own locks.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::{String, ToString as _};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::connections::{Connections, Received};
+use super::context::{Context, FOREVER, Info, Progress, Stage, Timer};
+use super::lock::{Lost, OwnLock};
+use crate::error::Misuse;
+use crate::fault::Fault;
+use crate::id::{ClientId, ConnId, LockId};
+use crate::lock::{
+    Acquire, ByteClient, DEFAULT_TTL, Drift, Event, Failure, Loss, Machine, Output, Release, Report, Token, Wait,
+};
+use crate::redis::Config;
+use crate::sim::check::Rule;
+use crate::sim::rng::Rng;
+use crate::sim::world::redis::RedisClient;
+use crate::time::Instant;
+
+/// Rules that a lock may break and still lock.
+const EXCUSED: [Rule; 6] = [Rule::Fifo, Rule::Ghost, Rule::ShortenedKey, Rule::Prompt, Rule::Twice, Rule::Kept];
+/// How long a release may take before its outcome is unknown.
+const RELEASE_WITHIN: Duration = Duration::from_secs(2);
+
+/// A client whose acquisitions are [`OwnLock`]s: a machine that speaks RESP.
+///
+/// [`Builder::own_lock`](crate::sim::Builder::own_lock) creates it. It connects to a node when the
+/// first command is sent, logs in with the password of the settings, and connects again with the
+/// next command after a connection has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct OwnClient<L> {
+    id: ClientId,
+    lock: L,
+    rng: Rng,
+    last: u32,
+    acquisitions: BTreeMap<LockId, Acquisition<L>>,
+    connections: Connections,
+    outputs: VecDeque<Output>,
+    /// Set by a shutdown: when it must have ended.
+    stop_by: Option<Instant>,
+    stopped: bool,
+    unreleased: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Acquisition<L> {
+    info: Arc<Info>,
+    lock: L,
+    progress: Progress,
+}
+
+impl<L: OwnLock> OwnClient<L> {
+    /// Creates a client with the nodes of the settings.
+    #[must_use]
+    pub fn new(config: &Config, id: ClientId, seed: u64, lock: L) -> Self {
+        Self {
+            id,
+            lock,
+            rng: Rng::new(seed),
+            last: 0,
+            acquisitions: BTreeMap::new(),
+            connections: Connections::new(config.nodes().to_vec(), config.connect_timeout),
+            outputs: VecDeque::new(),
+            stop_by: None,
+            stopped: false,
+            unreleased: 0,
+        }
+    }
+
+    /// Returns the state of an acquisition, until nothing of it is left.
+    #[must_use]
+    pub fn lock(&self, lock: LockId) -> Option<&L> {
+        self.acquisitions.get(&lock).map(|acquisition| &acquisition.lock)
+    }
+
+    /// Calls a lock, and then releases what was granted to nobody.
+    fn call(&mut self, now: Instant, id: LockId, call: impl FnOnce(&mut L, &mut Context<'_>)) {
+        let Some(Acquisition { info, lock, progress }) = self.acquisitions.get_mut(&id) else { return };
+        let (connections, outputs, rng) = (&mut self.connections, &mut self.outputs, &mut self.rng);
+        let mut cx = Context { info, now, progress, connections, outputs, rng };
+        call(lock, &mut cx);
+        if core::mem::take(&mut cx.progress.unwanted) {
+            lock.release(&mut cx);
+        }
+        if progress.is_finished() {
+            self.acquisitions.remove(&id);
+            self.connections.close(Some(id), &mut self.outputs);
+        }
+        self.stop();
+    }
+
+    /// Stops after a shutdown, once all releases have ended.
+    fn stop(&mut self) {
+        let over = |acquisition: &Acquisition<L>| acquisition.progress.stage == Stage::Over;
+        if self.stop_by.is_some() && !self.stopped && self.acquisitions.values().all(over) {
+            self.stopped = true;
+            self.acquisitions.clear();
+            self.connections.close(None, &mut self.outputs);
+            self.outputs.push_back(Output::Stopped { unreleased: self.unreleased });
+        }
+    }
+
+    /// Ends what is over at `now`: a wait, a validity, the time for a release.
+    fn expire(&mut self, now: Instant, id: LockId) {
+        let Some(Acquisition { info, progress, .. }) = self.acquisitions.get_mut(&id) else { return };
+        match progress.stage {
+            Stage::Waiting(Some(ends)) if ends <= now => {
+                let report = Report::new(now.since(info.since), []);
+                progress.timers.remove(&Timer::Retry);
+                progress.emit(&mut self.outputs, id, Event::Failed(Failure::TimedOut(report)));
+                self.call(now, id, L::abandon);
+            }
+            Stage::Granted(until, _) if until <= now => {
+                progress.stage = Stage::Lost;
+                progress.emit(&mut self.outputs, id, Event::Lost(Loss::Expired));
+            }
+            Stage::Releasing(by) if by <= now => {
+                self.unreleased += 1;
+                progress.emit(&mut self.outputs, id, Event::Released(Release::Unknown));
+                self.call(now, id, |_, _| {});
+            }
+            Stage::Waiting(_) | Stage::Granted(..) | Stage::Releasing(_) | Stage::Lost | Stage::Over => {}
+        }
+    }
+
+    fn run_timers(&mut self, now: Instant, id: LockId) {
+        let Some(acquisition) = self.acquisitions.get_mut(&id) else { return };
+        let timers = &mut acquisition.progress.timers;
+        let due: Vec<Timer> = timers.iter().filter(|(_, at)| **at <= now).map(|(timer, _)| *timer).collect();
+        timers.retain(|timer, _| !due.contains(timer));
+        for timer in due {
+            self.call(now, id, |lock, cx| match timer {
+                Timer::Retry => lock.acquire(cx),
+                Timer::Own(timer) => lock.handle_timeout(cx, timer),
+            });
+        }
+    }
+
+    fn progress(&mut self, lock: LockId) -> Result<&mut Progress, Misuse> {
+        let found = self.acquisitions.get_mut(&lock).map(|acquisition| &mut acquisition.progress);
+        found.filter(|progress| progress.stage != Stage::Over).ok_or(Misuse::Stale(lock))
+    }
+}
+
+impl<L: OwnLock> Machine for OwnClient<L> {
+    fn acquire(&mut self, now: Instant, request: &Acquire) -> Result<LockId, Misuse> {
+        if self.stop_by.is_some() {
+            return Err(Misuse::ShuttingDown);
+        }
+        self.last += 1;
+        let id = LockId::new(self.last, 0);
+        let token = Token { client: self.id, number: u64::from(self.last) };
+        let info = Info {
+            id,
+            name: String::from_utf8_lossy(&request.name).into_owned(),
+            token,
+            token_text: token.to_string(),
+            ttl: request.ttl.unwrap_or(DEFAULT_TTL),
+            since: now,
+            request: request.clone(),
+        };
+        let wait_ends = match request.wait.or_try() {
+            Wait::For(time) => Some(now + time),
+            Wait::Try | Wait::Forever => None,
+        };
+        let info = Arc::new(Info { request: Acquire { wait: request.wait.or_try(), ..request.clone() }, ..info });
+        let acquisition = Acquisition { info, lock: self.lock.clone(), progress: Progress::new(wait_ends) };
+        self.acquisitions.insert(id, acquisition);
+        self.call(now, id, L::acquire);
+        Ok(id)
+    }
+
+    fn claim(&mut self, _: Instant, lock: LockId) -> Result<(), Misuse> {
+        match &mut self.progress(lock)?.stage {
+            Stage::Granted(_, claimed @ false) => *claimed = true,
+            Stage::Granted(_, true) | Stage::Waiting(_) | Stage::Lost | Stage::Releasing(_) | Stage::Over => {
+                return Err(Misuse::NotHeld(lock));
+            }
+        }
+        Ok(())
+    }
+
+    fn extend(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse> {
+        if !matches!(self.progress(lock)?.stage, Stage::Granted(..)) {
+            return Err(Misuse::NotHeld(lock));
+        }
+        self.call(now, lock, L::extend);
+        Ok(())
+    }
+
+    fn release(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse> {
+        self.expire(now, lock);
+        let progress = self.progress(lock)?;
+        if !matches!(progress.stage, Stage::Granted(..) | Stage::Lost) {
+            return Err(Misuse::NotHeld(lock));
+        }
+        progress.stage = Stage::Releasing(now + RELEASE_WITHIN);
+        self.call(now, lock, L::release);
+        Ok(())
+    }
+
+    fn abandon(&mut self, now: Instant, lock: LockId) {
+        if let Ok(progress) = self.progress(lock) {
+            progress.stage = Stage::Over;
+            progress.timers.remove(&Timer::Retry);
+            self.call(now, lock, L::abandon);
+        }
+    }
+
+    fn shutdown(&mut self, now: Instant, within: Duration) {
+        let by = now + within;
+        self.stop_by = Some(self.stop_by.map_or(by, |earlier| earlier.min(by)));
+        for id in self.acquisitions.keys().copied().collect::<Vec<_>>() {
+            self.expire(now, id);
+            let Some(Acquisition { progress, .. }) = self.acquisitions.get_mut(&id) else { continue };
+            match &mut progress.stage {
+                Stage::Waiting(_) | Stage::Granted(_, false) => {
+                    progress.timers.remove(&Timer::Retry);
+                    progress.emit(&mut self.outputs, id, Event::Failed(Failure::ShuttingDown));
+                    self.call(now, id, L::abandon);
+                }
+                Stage::Granted(_, true) | Stage::Lost => {
+                    progress.stage = Stage::Releasing(by);
+                    self.call(now, id, L::release);
+                }
+                Stage::Releasing(at) => *at = by.min(*at),
+                Stage::Over => {}
+            }
+        }
+        self.stop();
+    }
+
+    fn handle_connected(&mut self, _: Instant, conn: ConnId) {
+        self.connections.handle_connected(conn);
+    }
+
+    fn handle_disconnected(&mut self, now: Instant, conn: ConnId, _: Fault) {
+        for (id, call) in self.connections.handle_disconnected(conn) {
+            self.expire(now, id);
+            self.call(now, id, |lock, cx| {
+                cx.answered(conn);
+                lock.handle_reply(cx, call, Err(Lost));
+            });
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        while let Some(conn) = self.connections.overdue(now) {
+            self.outputs.push_back(Output::Disconnect { conn });
+            self.handle_disconnected(now, conn, Fault::TimedOut);
+        }
+        for id in self.acquisitions.keys().copied().collect::<Vec<_>>() {
+            self.expire(now, id);
+            self.run_timers(now, id);
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let locks = self.acquisitions.values().filter_map(|each| each.progress.next_deadline()).min();
+        locks.into_iter().chain(self.connections.next_deadline()).min().filter(|at| *at < FOREVER)
+    }
+
+    fn valid_until(&self, lock: LockId) -> Option<Instant> {
+        match self.acquisitions.get(&lock)?.progress.stage {
+            Stage::Granted(until, _) => Some(until),
+            Stage::Waiting(_) | Stage::Lost | Stage::Releasing(_) | Stage::Over => None,
+        }
+    }
+
+    fn holds_any(&self) -> bool {
+        self.acquisitions.values().any(|each| matches!(each.progress.stage, Stage::Granted(..)))
+    }
+
+    fn in_flight(&self) -> usize {
+        self.acquisitions.values().map(|each| each.progress.pending).sum()
+    }
+
+    fn release_within(&self) -> Duration {
+        RELEASE_WITHIN
+    }
+
+    fn drift(&self) -> Drift {
+        Drift::default()
+    }
+}
+
+impl<L: OwnLock> ByteClient for OwnClient<L> {
+    fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
+        for received in self.connections.handle_received(conn, bytes) {
+            match received {
+                Received::Reply(id, call, reply) => {
+                    self.expire(now, id);
+                    self.call(now, id, |lock, cx| {
+                        cx.answered(conn);
+                        lock.handle_reply(cx, call, Ok(reply));
+                    });
+                }
+                Received::Message(id, node, message) => {
+                    self.expire(now, id);
+                    self.call(now, id, |lock, cx| lock.handle_message(cx, node, message));
+                }
+            }
+        }
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    fn outgoing(&mut self, conn: ConnId) -> &[u8] {
+        self.connections.outgoing(conn)
+    }
+
+    fn has_outgoing(&self, conn: ConnId) -> bool {
+        !self.connections.outgoing(conn).is_empty()
+    }
+
+    fn consume(&mut self, conn: ConnId, n: usize) {
+        self.connections.consume(conn, n);
+    }
+}
+
+impl<L: OwnLock> RedisClient for OwnClient<L> {
+    const ONE_TOKEN: bool = true;
+    const EXCUSED: &'static [Rule] = &EXCUSED;
+
+    fn may_leave(&self, key: &[u8], expires: bool) -> bool {
+        expires || self.lock.keeps(key)
+    }
+}

@@ -1,0 +1,85 @@
+//! Searching scenarios for a run that breaks an own lock.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::ops::Range;
+
+use super::lock::OwnLock;
+use crate::sim::check::Rule;
+use crate::sim::journal::Keep;
+use crate::sim::picture::Picture;
+use crate::sim::scenario::{Outcome, Plan, Scenario};
+use crate::sim::trace::Trace;
+
+/// Number of log lines that are printed.
+const LOG_LINES: usize = 40;
+
+/// A run that breaks a rule, shrunk.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The rule.
+    pub rule: Rule,
+    /// The shrunk plan. Its [`origin`](Plan::origin) is the plan as it was drawn.
+    pub plan: Plan,
+    /// The outcome of the shrunk plan.
+    pub outcome: Outcome,
+    /// What happened, as data.
+    pub trace: Trace,
+}
+
+/// Runs the scenario with this name for each seed until a run breaks `rule`, and shrinks it. Returns
+/// `None` if no run does.
+///
+/// Plans for a quorum are skipped, unless the lock needs one ([`OwnLock::QUORUM`]); then plans for a
+/// single node are.
+///
+/// # Panics
+///
+/// If there is no scenario of Redis with this name.
+pub fn find<L: OwnLock + 'static>(lock: &L, scenario: &str, seeds: Range<u64>, rule: Rule) -> Option<Found> {
+    let scenario = Scenario::named(scenario).unwrap_or_else(|| panic!("there is no scenario {scenario}"));
+    let breaks = |plan: &Plan| plan.run_own(Keep::Nothing, lock.clone()).has(rule);
+    let plans = seeds.map(|seed| Plan::from_seed(scenario, seed));
+    let plan = plans.filter(|plan| (plan.setup.nodes.len() > 1) == L::QUORUM).find(breaks)?;
+    let plan = plan.shrink(breaks);
+    let (outcome, trace) = plan.run_own_traced(lock.clone());
+    Some(Found { rule, plan, outcome, trace })
+}
+
+impl Found {
+    /// Draws the run as a self-contained HTML page.
+    #[must_use]
+    pub fn picture(&self) -> String {
+        Picture::of_plan(&self.plan, &self.outcome, &self.trace).page()
+    }
+}
+
+/// Prints the plan, the log up to the violation, and the violation. Repeated lines are counted.
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.plan)?;
+        let broken = format!("VIOLATION {}", self.rule);
+        let mut lines: Vec<(&str, usize)> = Vec::new();
+        for line in self.outcome.log.lines() {
+            let text = |line: &str| line.split_once(' ').map_or_else(String::new, |(_, text)| text.into());
+            match lines.last_mut().filter(|(last, _)| text(last) == text(line)) {
+                Some((_, repeated)) => *repeated += 1,
+                None => lines.push((line, 0)),
+            }
+            if line.contains(&broken) {
+                break;
+            }
+        }
+        for (line, repeated) in &lines[lines.len().saturating_sub(LOG_LINES)..] {
+            writeln!(f, "{line}")?;
+            if *repeated > 0 {
+                writeln!(f, "  … {repeated} times more")?;
+            }
+        }
+        let found = self.outcome.violations.iter().chain(&self.outcome.excused).find(|found| found.rule == self.rule);
+        let found = found.map_or_else(|| format!("{}", self.rule), |found| format!("{found}"));
+        write!(f, "BROKEN {found}")
+    }
+}
