@@ -31,6 +31,7 @@ mod redis;
 mod resp;
 mod spawn;
 mod stopwatch;
+mod witness;
 mod zookeeper;
 
 use std::time::{Duration, Instant};
@@ -45,8 +46,9 @@ pub use proxy::{Proxy, Tamper};
 pub use redis::{Redis, RedisBuilder};
 pub use resp::{Connection, Value};
 pub use stopwatch::Stopwatch;
+pub use witness::{Turn, Witness};
 pub use zookeeper::{
-    Chroot, Mode, Session, Stat, ZkError, ZooKeeper, ZooKeeperBuilder, ZooKeeperEnsemble, java, javac,
+    Chroot, Mode, Session, Stat, ZkError, ZooKeeper, ZooKeeperBuilder, ZooKeeperEnsemble, ZooKeeperPeer,
 };
 
 /// Time limit for a server to start, or for anything else that takes milliseconds on an idle

@@ -45,7 +45,7 @@ pub(super) const PROGRAM: &str = "java";
 
 /// A command that runs a class of these folders, ZooKeeper or Curator.
 #[must_use]
-pub fn java(folder: &Path, class: &str) -> Command {
+pub(super) fn java(folder: &Path, class: &str) -> Command {
     let mut path = OsString::from(folder);
     path.push(":");
     path.push(class_path());
@@ -61,7 +61,7 @@ pub fn java(folder: &Path, class: &str) -> Command {
 ///
 /// If `javac` is not installed, or refuses the file.
 #[must_use]
-pub fn javac(source: &Path) -> PathBuf {
+pub(super) fn javac(source: &Path) -> PathBuf {
     let text = fs::read(source).unwrap_or_else(|e| panic!("{}: {e}", source.display()));
     let mut hash = DefaultHasher::new();
     text.hash(&mut hash);

@@ -4,6 +4,7 @@ mod builder;
 mod ensemble;
 mod inspect;
 mod java;
+mod peer;
 mod session;
 mod shared;
 mod snapshot;
@@ -22,7 +23,7 @@ use crate::process::{Process, free_port, tail};
 
 pub use builder::ZooKeeperBuilder;
 pub use ensemble::ZooKeeperEnsemble;
-pub use java::{java, javac};
+pub use peer::ZooKeeperPeer;
 pub use session::{Mode, Session, Stat, ZkError};
 pub use shared::Chroot;
 
