@@ -139,6 +139,8 @@ pub mod sim;
 mod time;
 mod tls;
 mod url;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 pub use error::{ConfigError, Invalid, Misuse};
 pub use fault::{Breach, Fault};
