@@ -2,6 +2,7 @@
 
 pub mod cost;
 pub mod raw_etcd;
+pub mod raw_zookeeper;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

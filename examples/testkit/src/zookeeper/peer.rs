@@ -20,7 +20,8 @@ use crate::process::Process;
 /// | `acquire PATH WAIT_MS` (`-`: forever) | `held NODE FENCE`, `busy` or `error NAME` |
 /// | `release PATH` | `released` |
 /// | `turns PATH COUNT HOLD_MS WITNESS` | `done COUNT`, see [`Witness`](crate::Witness) |
-/// | kazoo: `cycles PATH COUNT` | `cycles COUNT SECONDS` |
+/// | kazoo: `lock PATH` | `held`: if the parent exists, with the fewest requests |
+/// | kazoo: `cycles PATH COUNT` | `cycles COUNT SECONDS`: so locked and released |
 /// | Curator: `write PATH WAIT_MS` | `held` or `busy`: the write lock of a read-write lock |
 /// | Curator: `latch PATH ID` | `latched`, later `elected ID` and `deposed ID` |
 /// | Curator: `leader PATH` | `leader ID` |
