@@ -1,6 +1,6 @@
 //! Locks without async: the state machine, `std::net` and threads.
 //!
-//! Shows how to embed [`redis::Client`]. A mutex guards the machine. A thread with an input (a
+//! Shows how to embed [`redis::Client`], or another [`ByteClient`]. A mutex guards the machine. A thread with an input (a
 //! socket reader, the timer, the application) locks it, passes the input to the machine and carries
 //! out the outputs. Each connection has a reader and a writer thread, so a stalled socket blocks
 //! nothing else. Servers may speak TLS: `rediss://host?ca=…&cert=…&key=…`.
@@ -26,7 +26,6 @@ mod tests;
 use core::fmt;
 use core::time::Duration;
 use lock_proto::ByteClient;
-use lock_proto::Machine;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -43,21 +42,20 @@ use socket::{Reader, Socket};
 const MAX_SLEEP: Duration = Duration::from_secs(1);
 
 /// A client that can be shared between threads. Clones refer to the same client.
-#[derive(Clone)]
-pub struct Client {
-    shared: Arc<Shared>,
+pub struct Client<M = redis::Client> {
+    shared: Arc<Shared<M>>,
 }
 
-struct Shared {
+struct Shared<M> {
     clock: BootClock,
     certificates: Certificates,
-    state: Mutex<State>,
+    state: Mutex<State<M>>,
     /// Notified after each change of the outputs, events or bytes to send.
     changed: Condvar,
 }
 
-struct State {
-    machine: redis::Client,
+struct State<M> {
+    machine: M,
     /// The connections that the machine requested; `None` until there is a socket.
     sockets: BTreeMap<ConnId, Option<Arc<Socket>>>,
     /// Unread events of each acquisition.
@@ -90,14 +88,24 @@ impl Client {
     /// A setting is out of range, certificates cannot be used, or the system has no entropy for a
     /// unique client ID.
     pub fn start(config: Config) -> Result<Self, ConnectError> {
+        let certificates = Certificates::load(config.nodes().iter().map(|node| &node.target))?;
+        Self::embed(certificates, |now, id, seed| redis::Client::new(now, config, id, seed).map_err(Into::into))
+    }
+}
+
+impl<M: ByteClient + Send + 'static> Client<M> {
+    /// Runs the machine that `create` makes.
+    fn embed(
+        certificates: Certificates,
+        create: impl FnOnce(Instant, ClientId, u64) -> Result<M, ConnectError>,
+    ) -> Result<Self, ConnectError> {
         let mut entropy = [0; 24];
         getrandom::fill(&mut entropy).map_err(|error| ConnectError::Entropy(error.into()))?;
         let (id, seed) = entropy.split_at(16);
         let id = id.iter().fold(0, |bits, byte| bits << 8 | u128::from(*byte));
         let seed = seed.iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte));
         let clock = BootClock::new();
-        let certificates = Certificates::load(&config)?;
-        let machine = redis::Client::new(clock.now(), config, ClientId::from_bits(id), seed)?;
+        let machine = create(clock.now(), ClientId::from_bits(id), seed)?;
         let state = State { machine, sockets: BTreeMap::new(), events: BTreeMap::new(), stopped: None };
         let shared = Arc::new(Shared { clock, certificates, state: Mutex::new(state), changed: Condvar::new() });
         shared.with_state(|_, _| ());
@@ -111,7 +119,7 @@ impl Client {
     /// # Errors
     ///
     /// Returns [`Misuse`] if the request is invalid.
-    pub fn request(&self, request: Acquire) -> Result<Lock, Misuse> {
+    pub fn request(&self, request: Acquire) -> Result<Lock<M>, Misuse> {
         let id = self.shared.with_state(|state, now| {
             let id = state.machine.acquire(now, &request)?;
             state.events.insert(id, VecDeque::new());
@@ -125,7 +133,7 @@ impl Client {
     /// # Errors
     ///
     /// Returns why the lock was not acquired. Nothing is left behind on the servers.
-    pub fn lock(&self, request: Acquire) -> Result<Held, LockError> {
+    pub fn lock(&self, request: Acquire) -> Result<Held<M>, LockError> {
         loop {
             let lock = self.request(request.clone())?;
             loop {
@@ -157,19 +165,25 @@ impl Client {
     }
 }
 
-impl fmt::Debug for Client {
+impl<M> Clone for Client<M> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<M> fmt::Debug for Client<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").finish_non_exhaustive()
     }
 }
 
 /// An acquisition, with its events. Dropping it releases the lock in the background.
-pub struct Lock {
-    shared: Arc<Shared>,
+pub struct Lock<M: ByteClient + Send + 'static = redis::Client> {
+    shared: Arc<Shared<M>>,
     id: LockId,
 }
 
-impl Lock {
+impl<M: ByteClient + Send + 'static> Lock<M> {
     /// Waits for the next event. Returns `None` after `limit`, or if no more events will come.
     #[must_use]
     pub fn next_event(&self, limit: Option<Duration>) -> Option<Event> {
@@ -225,13 +239,13 @@ impl Lock {
     }
 }
 
-impl Drop for Lock {
+impl<M: ByteClient + Send + 'static> Drop for Lock<M> {
     fn drop(&mut self) {
         self.abandon();
     }
 }
 
-impl fmt::Debug for Lock {
+impl<M: ByteClient + Send + 'static> fmt::Debug for Lock<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lock").field("id", &self.id).finish_non_exhaustive()
     }
@@ -240,12 +254,12 @@ impl fmt::Debug for Lock {
 /// A lock that is held and renewed. Dropping it releases the lock in the background.
 #[derive(Debug)]
 #[must_use = "the lock is released when this is dropped"]
-pub struct Held {
-    lock: Lock,
+pub struct Held<M: ByteClient + Send + 'static = redis::Client> {
+    lock: Lock<M>,
     grant: Grant,
 }
 
-impl Held {
+impl<M: ByteClient + Send + 'static> Held<M> {
     /// Returns the token, the fencing token and the TTL.
     #[must_use]
     pub const fn grant(&self) -> &Grant {
@@ -300,18 +314,18 @@ fn password(request: &CredentialsRequest) -> Option<Credentials> {
     (!line.is_empty()).then(|| Credentials::new(line))
 }
 
-impl Shared {
-    fn locked(&self) -> MutexGuard<'_, State> {
+impl<M: ByteClient + Send + 'static> Shared<M> {
+    fn locked(&self) -> MutexGuard<'_, State<M>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>, limit: Duration) -> MutexGuard<'a, State> {
+    fn wait<'a>(&self, state: MutexGuard<'a, State<M>>, limit: Duration) -> MutexGuard<'a, State<M>> {
         self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Passes an input to the machine and carries out its outputs. Reads the clock under the mutex,
     /// so that the machine sees time move forward.
-    fn with_state<R>(self: &Arc<Self>, input: impl FnOnce(&mut State, Instant) -> R) -> R {
+    fn with_state<R>(self: &Arc<Self>, input: impl FnOnce(&mut State<M>, Instant) -> R) -> R {
         let mut state = self.locked();
         let result = input(&mut state, self.clock.now());
         self.carry_out(&mut state);
@@ -320,7 +334,7 @@ impl Shared {
         result
     }
 
-    fn carry_out(self: &Arc<Self>, state: &mut State) {
+    fn carry_out(self: &Arc<Self>, state: &mut State<M>) {
         while let Some(output) = state.machine.poll_output() {
             match output {
                 Output::Connect { conn, target, .. } => {

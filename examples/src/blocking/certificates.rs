@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use lock_proto::driver::ConnectError;
 use lock_proto::driver::tls::{Connector, Session};
-use lock_proto::redis::{Config, Target};
+use lock_proto::redis::Target;
 use lock_proto::{Fault, TlsFault};
 
 /// One connector for each server, so that later connections resume sessions of earlier ones.
@@ -15,11 +15,11 @@ pub(super) struct Certificates {
 
 impl Certificates {
     /// Reads the files that the URLs name.
-    pub(super) fn load(config: &Config) -> Result<Self, ConnectError> {
+    pub(super) fn load<'a>(targets: impl IntoIterator<Item = &'a Target>) -> Result<Self, ConnectError> {
         let mut connectors = HashMap::new();
-        for node in config.nodes() {
-            if let Target::Tls { host, tls, .. } = &node.target {
-                connectors.insert(node.target.clone(), Mutex::new(Connector::load(tls, host, false)?));
+        for target in targets {
+            if let Target::Tls { host, tls, .. } = target {
+                connectors.insert(target.clone(), Mutex::new(Connector::load(tls, host, false)?));
             }
         }
         Ok(Self { connectors })

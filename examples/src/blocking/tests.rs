@@ -72,7 +72,7 @@ fn serve(authority: &Authority, behaviour: impl Fn(TcpStream) + Send + 'static) 
 fn open(url: &str) -> (Arc<Socket>, Reader) {
     let config = Config::parse(url).unwrap();
     let target = &config.nodes()[0].target;
-    let session = Certificates::load(&config).unwrap().session(target).unwrap();
+    let session = Certificates::load([target]).unwrap().session(target).unwrap();
     let socket = Arc::new(Socket::open(target, session).unwrap());
     let mut reader = Reader::new(Arc::clone(&socket));
     reader.verify().unwrap();

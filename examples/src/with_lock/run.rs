@@ -17,6 +17,7 @@ use super::args::{Args, CommandLine, Driven, Parsed, parse};
 use super::child::{self, Running};
 use super::event::{Held, LockHandle, MainEvent};
 use super::{tasks, threads};
+use crate::blocking::Client;
 use crate::cli::failed::Failed;
 use crate::cli::name::DisplayName;
 use crate::cli::{SHUTDOWN_TIMEOUT, exit, print};
@@ -45,7 +46,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&
         return exit::NOT_EXECUTABLE;
     }
     let started = match args.driven.clone() {
-        Driven::ByThreads(config) => threads::start(config, &args, sender.clone()),
+        Driven::ByThreads(config) => Client::start(config)
+            .map_err(Failed::usage)
+            .and_then(|client| threads::start(client, &args, sender.clone())),
         Driven::ByTask(runtime, settings) => Ok(tasks::start(runtime, settings, &args, sender.clone())),
     };
     let handle = match started {

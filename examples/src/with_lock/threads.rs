@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use lock_proto::Misuse;
-use lock_proto::redis::{Acquire, Config, Event, Wait};
+use lock_proto::redis::{Acquire, Event, Wait};
+use lock_proto::{ByteClient, Misuse};
 
 use super::args::Args;
 use super::event::{Held, LockHandle, MainEvent};
@@ -16,24 +16,28 @@ use crate::cli::failed::Failed;
 use crate::cli::name::DisplayName;
 use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 
-struct ThreadHandle {
-    client: Client,
-    phase: Arc<Mutex<Phase>>,
+struct ThreadHandle<M: ByteClient + Send + 'static> {
+    client: Client<M>,
+    phase: Arc<Mutex<Phase<M>>>,
     events: Sender<MainEvent>,
 }
 
-enum Phase {
-    Waiting(Arc<Lock>),
-    Held(Arc<Lock>),
+enum Phase<M: ByteClient + Send + 'static> {
+    Waiting(Arc<Lock<M>>),
+    Held(Arc<Lock<M>>),
     Stopped,
 }
 
+/// Requests the lock, and forwards its events.
 ///
 /// # Errors
 ///
 /// Returns a value that is invalid.
-pub(super) fn start(config: Config, args: &Args, events: Sender<MainEvent>) -> Result<Box<dyn LockHandle>, Failed> {
-    let client = Client::start(config).map_err(Failed::usage)?;
+pub(super) fn start<M: ByteClient + Send + 'static>(
+    client: Client<M>,
+    args: &Args,
+    events: Sender<MainEvent>,
+) -> Result<Box<dyn LockHandle>, Failed> {
     let request = Request { acquire: Acquire::new(&args.name).ttl(args.ttl), wait: args.wait, since: Instant::now() };
     let lock = Arc::new(request.send(&client).map_err(Failed::usage)?);
     let phase = Arc::new(Mutex::new(Phase::Waiting(Arc::clone(&lock))));
@@ -42,7 +46,7 @@ pub(super) fn start(config: Config, args: &Args, events: Sender<MainEvent>) -> R
     Ok(Box::new(ThreadHandle { client, phase, events }))
 }
 
-impl LockHandle for ThreadHandle {
+impl<M: ByteClient + Send + 'static> LockHandle for ThreadHandle<M> {
     fn stop(&self) {
         let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
         match core::mem::replace(&mut *phase, Phase::Stopped) {
@@ -67,7 +71,7 @@ struct Request {
 }
 
 impl Request {
-    fn send(&self, client: &Client) -> Result<Lock, Misuse> {
+    fn send<M: ByteClient + Send + 'static>(&self, client: &Client<M>) -> Result<Lock<M>, Misuse> {
         let wait = match self.wait {
             Wait::For(limit) => Wait::For(limit.saturating_sub(self.since.elapsed()).max(Duration::from_millis(1))),
             other @ (Wait::Try | Wait::Forever | _) => other,
@@ -77,15 +81,15 @@ impl Request {
 }
 
 /// Forwards the events of the lock to the main thread.
-struct Forwarder {
-    client: Client,
-    phase: Arc<Mutex<Phase>>,
+struct Forwarder<M: ByteClient + Send + 'static> {
+    client: Client<M>,
+    phase: Arc<Mutex<Phase<M>>>,
     events: Sender<MainEvent>,
     request: Request,
 }
 
-impl Forwarder {
-    fn run(self, mut lock: Arc<Lock>) {
+impl<M: ByteClient + Send + 'static> Forwarder<M> {
+    fn run(self, mut lock: Arc<Lock<M>>) {
         while let Some(event) = lock.next_event(None) {
             let main_event = match event {
                 Event::Blocked(why) => MainEvent::Blocked(why),
