@@ -51,10 +51,7 @@ impl Servers {
             Deployment::Redis => self.redis.iter().take(1).map(Redis::url).collect(),
             Deployment::Quorum => self.redis.iter().map(Redis::url).collect(),
             Deployment::Etcd => vec![self.etcd.url()],
-            // The client must know the tick.
-            Deployment::ZooKeeper => {
-                vec![format!("{}?tick={}ms", self.zookeeper.url(), self.zookeeper.tick().as_millis())]
-            }
+            Deployment::ZooKeeper => vec![self.zookeeper.url()],
         }
     }
 }

@@ -83,6 +83,11 @@ impl ZooKeeperBuilder {
         self
     }
 
+    /// The tick as a parameter of a URL.
+    pub(super) fn tick_query(&self) -> String {
+        format!("tick_ms={}", self.tick.as_millis())
+    }
+
     /// Starts a single server and waits until it serves.
     ///
     /// # Panics

@@ -90,7 +90,7 @@ impl ZooKeeperEnsemble {
     #[must_use]
     pub fn url(&self) -> String {
         let addresses: Vec<String> = self.members.iter().map(|member| member.address().to_string()).collect();
-        format!("zk://{}", addresses.join(","))
+        format!("zk://{}?{}", addresses.join(","), self.members[0].spec.tick_query())
     }
 
     /// The index of the leader. Waits until exactly one member leads, and at least one follows.

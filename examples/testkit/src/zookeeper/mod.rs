@@ -135,31 +135,51 @@ impl ZooKeeper {
         self.spec.tick
     }
 
-    /// The server's URL for locks, without a login.
+    /// The server's URL for locks, without a login. Like all others it names the tick, which a client
+    /// cannot learn.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("zk://{}", self.address())
+        self.url_at("")
     }
 
     /// The server's URL for the given user.
     #[must_use]
     pub fn url_with(&self, user: &str, password: &str) -> String {
-        format!("zk://{user}:{password}@{}", self.address())
+        self.url().replace("zk://", &format!("zk://{user}:{password}@"))
     }
 
     /// The URL of the port with TLS, with these parameters. Works only with
     /// [`ZooKeeperBuilder::tls`].
     #[must_use]
     pub fn tls_url(&self, query: &str) -> String {
-        format!("zks://{}?{query}", self.tls_address())
+        self.tls_url_at("", query)
     }
 
     /// The URL for a client without a certificate: with TLS if the server has it.
     #[must_use]
     pub fn lock_url(&self) -> String {
+        self.lock_url_at("")
+    }
+
+    /// Returns true if it also listens on a port with TLS.
+    #[must_use]
+    pub const fn has_tls(&self) -> bool {
+        self.spec.tls.is_some()
+    }
+
+    /// [`url`](Self::url) with this path as the chroot.
+    fn url_at(&self, chroot: &str) -> String {
+        format!("zk://{}{chroot}?{}", self.address(), self.spec.tick_query())
+    }
+
+    fn tls_url_at(&self, chroot: &str, query: &str) -> String {
+        format!("zks://{}{chroot}?{}&{query}", self.tls_address(), self.spec.tick_query())
+    }
+
+    fn lock_url_at(&self, chroot: &str) -> String {
         match &self.spec.tls {
-            Some(tls) => self.tls_url(&format!("ca={}", tls.ca.display())),
-            None => self.url(),
+            Some(tls) => self.tls_url_at(chroot, &format!("ca={}", tls.ca.display())),
+            None => self.url_at(chroot),
         }
     }
 

@@ -7,7 +7,7 @@ use lock_testkit::ZooKeeper;
 use lock_tokio::Client;
 
 use crate::cost::{Sample, sample};
-use crate::{peers, url};
+use crate::peers;
 
 /// Compares clients of this library with as many of `zookeeper-client`.
 pub async fn contest(server: &ZooKeeper, clients: usize, rounds: usize, span: Duration) {
@@ -43,7 +43,7 @@ fn print(title: &str, Sample { rate, writes, packets, events, cpu }: &Sample) {
 async fn ours(server: &ZooKeeper, count: usize, span: Duration) -> Sample {
     let mut clients = Vec::new();
     for n in 0..count {
-        let client = lock_tokio::connect(&url(server)).expect("a URL of the testkit");
+        let client = lock_tokio::connect(&server.url()).expect("a URL of the testkit");
         let _ = client.lock(format!("first-{n}")).acquire().await.expect("granted").release().await;
         clients.push(client);
     }

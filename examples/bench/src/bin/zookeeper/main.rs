@@ -34,8 +34,3 @@ async fn main() {
         contended::contest(&server, clients, ROUNDS, span).await;
     }
 }
-
-/// The URL, with the tick, which a client cannot learn.
-fn url(server: &ZooKeeper) -> String {
-    format!("{}?tick={}ms", server.url(), server.tick().as_millis())
-}

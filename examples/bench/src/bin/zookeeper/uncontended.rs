@@ -8,7 +8,7 @@ use lock_proto::zookeeper::codec::CreateMode;
 use lock_testkit::ZooKeeper;
 
 use crate::cost::{Count, Sample, sample};
-use crate::{peers, url};
+use crate::peers;
 
 const CYCLES: u64 = 1_000;
 
@@ -59,7 +59,7 @@ pub async fn contest(server: &ZooKeeper, tasks: usize, rounds: usize, span: Dura
 }
 
 async fn ours(server: &ZooKeeper, tasks: usize, span: Duration) -> Measured {
-    let client = lock_tokio::connect(&url(server)).expect("a URL of the testkit");
+    let client = lock_tokio::connect(&server.url()).expect("a URL of the testkit");
     let measured = measure(tasks, span, |n, meter| {
         let lock = client.lock(format!("ours-{n}"));
         async move {
@@ -96,7 +96,7 @@ async fn bare(server: &ZooKeeper, tasks: usize, span: Duration) -> Measured {
 
 /// Prints the cost of uncontended cycles, counted by the server.
 pub async fn cost(server: &ZooKeeper) {
-    let client = lock_tokio::connect(&url(server)).expect("a URL of the testkit");
+    let client = lock_tokio::connect(&server.url()).expect("a URL of the testkit");
     let lock = client.lock("counted");
     let _ = lock.acquire().await.expect("granted").release().await;
     let before = Count::read(server);
