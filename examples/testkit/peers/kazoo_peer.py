@@ -23,7 +23,8 @@ class PeerLock(Lock):
     _EXCLUDE_NAMES = [node_name]
 
     def fence(self):
-        return self.client.exists(f"{self.path}/{self.node}").czxid << 16
+        stat = self.client.retry(self.client.exists, f"{self.path}/{self.node}")
+        return stat.czxid << 16
 
 
 def say(*words):
