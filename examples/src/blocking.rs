@@ -359,6 +359,8 @@ impl<M: ByteClient + Send + 'static> Shared<M> {
                         events.push_back(event);
                     }
                 }
+                // Redis has no elections.
+                Output::Election { .. } => {}
                 Output::Stopped { unreleased } => state.stopped = Some(unreleased),
             }
         }
