@@ -25,14 +25,14 @@ mod tests;
 
 use core::fmt;
 use core::time::Duration;
-use lock_proto::ByteClient;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use lock_proto::driver::{BootClock, ConnectError};
 use lock_proto::redis::{self, Acquire, Config, Event, Failure, Grant, Loss, Output, Release};
-use lock_proto::{ClientId, ConnId, Credentials, CredentialsRequest, Fault, Instant, LockId, Misuse};
+use lock_proto::zookeeper;
+use lock_proto::{ByteClient, ClientId, ConnId, Credentials, CredentialsRequest, Fault, Instant, LockId, Misuse};
 
 use certificates::Certificates;
 use socket::{Reader, Socket};
@@ -90,6 +90,18 @@ impl Client {
     pub fn start(config: Config) -> Result<Self, ConnectError> {
         let certificates = Certificates::load(config.nodes().iter().map(|node| &node.target))?;
         Self::embed(certificates, |now, id, seed| redis::Client::new(now, config, id, seed).map_err(Into::into))
+    }
+}
+
+impl Client<zookeeper::Client> {
+    /// Creates a client for this ensemble, as [`start`](Client::start) does for Redis.
+    ///
+    /// # Errors
+    ///
+    /// Like [`start`](Client::start).
+    pub fn start_zookeeper(config: zookeeper::Config) -> Result<Self, ConnectError> {
+        let certificates = Certificates::load(config.servers())?;
+        Self::embed(certificates, |now, id, seed| zookeeper::Client::new(now, config, id, seed).map_err(Into::into))
     }
 }
 
@@ -359,7 +371,7 @@ impl<M: ByteClient + Send + 'static> Shared<M> {
                         events.push_back(event);
                     }
                 }
-                // Redis has no elections.
+                // Nothing here begins one.
                 Output::Election { .. } => {}
                 Output::Stopped { unreleased } => state.stopped = Some(unreleased),
             }

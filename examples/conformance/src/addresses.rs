@@ -7,8 +7,8 @@ use std::io;
 use std::time::Instant as StdInstant;
 
 use lock_proto::driver::{Address, Host, Settings, connect};
-use lock_proto::etcd;
 use lock_proto::redis::{Config, Endpoint};
+use lock_proto::{etcd, zookeeper};
 use lock_testkit::{DeadAddress, Redis, TIMEOUT};
 
 use crate::{Kit, Runtime, Server};
@@ -24,6 +24,10 @@ pub async fn dead_first_address_does_not_block_connect<R: Runtime>(kit: Kit<R>, 
             Config::new([Endpoint::parse("redis://name.test").unwrap()]).connect_timeout(CONNECT_TIMEOUT).into()
         }
         Server::Etcd(_) => etcd::Config::parse("etcd://name.test").unwrap().connect_timeout(CONNECT_TIMEOUT).into(),
+        Server::ZooKeeper(chroot) => {
+            let url = chroot.url().replace(&chroot.server().address().to_string(), "name.test");
+            zookeeper::Config::parse(&url).unwrap().connect_timeout(CONNECT_TIMEOUT).into()
+        }
     };
     let host = Named { inner: kit.runtime().host(), addresses: vec![dead.address(), server.address()] };
     let (client, driver) = connect(host, settings).unwrap();

@@ -36,7 +36,8 @@ struct Options {
     workload: Option<Workload>,
 
     /// redis://[user:password@]host[:port][/database]: once for a single server, three or a larger
-    /// odd number of times for a quorum. Or once etcd://host[:port][,host[:port]...] [default:
+    /// odd number of times for a quorum. Or once etcd://host[:port][,host[:port]...] or
+    /// zk://host[:port][,host[:port]...][/chroot][?tick_ms=MS] [default:
     /// $LOCK_BACKEND (separated by blanks), else redis://127.0.0.1:6379]
     #[arg(long = "backend", value_name = "URL")]
     backends: Vec<String>,
@@ -61,11 +62,11 @@ struct Options {
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
     ttl: Duration,
 
-    /// Polling interval while waiting; ignored with etcd.
+    /// Polling interval while waiting; for Redis.
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "50ms")]
     poll: Duration,
 
-    /// notify: wake one waiter on release; poll: rely on polling only; ignored with etcd.
+    /// notify: wake one waiter on release; poll: rely on polling only; for Redis.
     #[arg(long, value_name = "MODE", hide_possible_values = true, default_value = "notify")]
     wake: WakeMode,
 
@@ -79,7 +80,7 @@ struct Options {
     #[arg(action = ArgAction::Set, default_value = "on")]
     turns: bool,
 
-    /// Issue fencing tokens; ignored with a quorum or etcd.
+    /// Issue fencing tokens; for a single Redis server.
     #[arg(long, value_name = "on|off", value_parser = switch(), hide_possible_values = true)]
     #[arg(action = ArgAction::Set, default_value = "on")]
     fence: bool,

@@ -86,15 +86,14 @@ pub(super) enum Servers {
 impl Servers {
     /// Connects to these URLs. Skips invalid ones, which are reported elsewhere.
     pub(super) fn of(backends: &[String]) -> Self {
-        if let Some(hosts) = backends.first().and_then(|url| url.strip_prefix("zk://")) {
-            let hosts = hosts.split(['/', '?']).next().unwrap_or_default().split(',');
-            return Self::ZooKeeper(hosts.filter_map(|host| host.to_socket_addrs().ok()?.next()).collect());
-        }
         match parse_backends(backends) {
             Ok(StoreSettings::Redis(config)) => Self::Redis(config.nodes().to_vec()),
             Ok(StoreSettings::Etcd(config)) => {
                 let address = |target: &Target| address(target);
                 Self::Etcd(config.endpoints().iter().filter_map(|endpoint| address(&endpoint.target)).collect())
+            }
+            Ok(StoreSettings::ZooKeeper(config)) => {
+                Self::ZooKeeper(config.servers().iter().filter_map(address).collect())
             }
             Ok(_) | Err(_) => Self::Redis(Vec::new()),
         }

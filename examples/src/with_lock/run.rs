@@ -49,6 +49,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&
         Driven::ByThreads(config) => Client::start(config)
             .map_err(Failed::usage)
             .and_then(|client| threads::start(client, &args, sender.clone())),
+        Driven::ZooKeeperByThreads(config) => Client::start_zookeeper(config)
+            .map_err(Failed::usage)
+            .and_then(|client| threads::start(client, &args, sender.clone())),
         Driven::ByTask(runtime, settings) => Ok(tasks::start(runtime, settings, &args, sender.clone())),
     };
     let handle = match started {
