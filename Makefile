@@ -33,9 +33,12 @@ test unit: export RUST_TEST_THREADS ?= 8
 test: servers lint unit doc no-std beside own-lock corpus bench-check fuzz-short ## Check everything. CI runs this. Installs the servers it needs if they are missing.
 	@echo "make test: all passed"
 
+# The server, and the peers of the tests: Curator, which is compiled against, and kazoo.
+ZOOKEEPER := java javac $(addprefix /usr/share/java/,zookeeper.jar curator-recipes.jar) /usr/lib/python3/dist-packages/kazoo
+
 .PHONY: servers
-servers: ## Install redis-server, etcd and haproxy from the system's packages if they are missing.
-	@.ci/install redis-server redis-cli etcd etcdctl haproxy
+servers: ## Install redis-server, etcd, ZooKeeper, its peers and haproxy from the system's packages if they are missing.
+	@.ci/install redis-server redis-cli etcd etcdctl haproxy $(ZOOKEEPER)
 
 .PHONY: lint
 lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of the specification, licences.

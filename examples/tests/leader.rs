@@ -1,14 +1,16 @@
-//! Black-box tests of `leader`: real processes, a real etcd, and `etcdctl elect` beside it.
+//! Black-box tests of `leader`: real processes, a real etcd or ZooKeeper, and `etcdctl elect` or
+//! Curator's `LeaderLatch` beside it.
 // E10
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 #[path = "kit/mod.rs"]
 mod kit;
 
+use core::time::Duration;
 use std::process::Command;
 
 use kit::{LONG, Tool};
-use lock_testkit::{Authority, Etcd, wait_until};
+use lock_testkit::{Authority, Chroot, Etcd, Stopwatch, ZooKeeperPeer, wait_until};
 use rustix::process::Signal;
 
 fn leader(url: &str, args: &[&str]) -> Tool {
@@ -214,4 +216,55 @@ fn errors_map_to_exit_codes() {
     let ended = leader(&etcd.url(), &["--name", "", "--observe"]).end();
     assert!(ended.code == 64 && ended.err.contains("1 to 512"), "{ended:?}");
     assert_eq!((etcd.keys(), etcd.leases()), (vec!["board/readme".to_owned()], vec![]));
+}
+
+#[test]
+fn demonstration_succeeds_on_zookeeper_and_leaves_nothing() {
+    let chroot = Chroot::new();
+    let ended = leader(&chroot.url(), &[]).end();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert!(ended.out.contains("everything as promised") && !ended.out.contains("!!"), "{}", ended.out);
+    assert_eq!(ended.out.matches("is elected").count(), 3, "{}", ended.out);
+    assert_eq!(chroot.ephemerals(), Vec::<String>::new());
+}
+
+// ZK7
+#[test]
+fn leader_latch_of_curator_queues_between_candidates() {
+    let chroot = Chroot::new();
+    let tool = |args: &[&str]| leader(&chroot.url(), &[&["--name", "board"], args].concat());
+    let queue_is = |length| assert!(wait_until(LONG, || chroot.nodes_of("board").len() == length));
+    let watching = tool(&["--observe"]);
+    watching.wait_for_out("nobody board\n");
+    let first = tool(&["--ttl", "2s", "--candidate", "the first"]);
+    first.wait_for_out(&format!("elected board key={}/board/_c_", chroot.path()));
+    watching.wait_for_out("value=the first\n");
+    let mut second = ZooKeeperPeer::curator(&chroot.hosts(), Duration::from_secs(2));
+    assert_eq!(second.ask("latch /board second"), "latched");
+    queue_is(2);
+    let third = tool(&["--ttl", "2s", "--candidate", "the third"]);
+    third.wait_for_err("waiting: held by another client");
+    queue_is(3);
+    assert!(second.is_silent() && third.out().is_empty(), "two are elected");
+    let ended = first.terminate();
+    assert!(ended.code == 0 && ended.out.ends_with("resigned board\n"), "{ended:?}");
+    assert_eq!(second.line(), "elected second");
+    watching.wait_for_out("value=second\n");
+    assert_eq!(third.out(), "", "two are elected");
+    second.kill();
+    let killed = Stopwatch::start();
+    third.wait_for_out("elected board key=");
+    killed.assert_within(Duration::from_secs(5), "the session of the killed one ends");
+    watching.wait_for_out("value=the third\n");
+    // The operator deletes its node: it is lost, and campaigns again.
+    assert!(chroot.delete("board", &chroot.nodes_of("board")[0]));
+    third.wait_for_out("lost board gone\n");
+    assert!(wait_until(LONG, || third.out().matches("elected board").count() == 2), "{}", third.out());
+    let out = third.out();
+    let fences: Vec<u64> =
+        out.lines().filter(|line| line.contains("fence=")).map(|line| field(line, "fence=")).collect();
+    assert!(fences.is_sorted_by(|a, b| a < b), "{out}");
+    assert_eq!(third.terminate().code, 0);
+    assert_eq!(watching.terminate().code, 0);
+    assert_eq!(chroot.ephemerals(), Vec::<String>::new());
 }

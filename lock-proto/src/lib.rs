@@ -143,6 +143,8 @@ pub mod sim;
 mod time;
 mod tls;
 mod url;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 #[cfg(feature = "std")]
 pub use clock::{BootClock, Clock, random_identity};

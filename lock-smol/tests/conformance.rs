@@ -96,10 +96,10 @@ mod async_std_runtime {
     }
 }
 
-/// Holds a lock on both stores and checks which threads work for it.
+/// Holds a lock on each store and checks which threads work for it.
 fn without_tokio<R: Runtime>() {
     lock_conformance::run(|kit: Kit<R>| async move {
-        for server in [Server::redis(), Server::etcd()] {
+        for server in [Server::redis(), Server::etcd(), Server::zookeeper()] {
             let guard = lock_conformance::hold(&kit, &server).await;
             let threads = lock_conformance::thread_names();
             assert!(guard.is_held());

@@ -2,6 +2,7 @@
 
 pub mod cost;
 pub mod raw_etcd;
+pub mod raw_zookeeper;
 pub mod ring;
 
 use std::sync::Arc;

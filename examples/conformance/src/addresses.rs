@@ -4,8 +4,8 @@ use core::time::Duration;
 use std::time::Instant as StdInstant;
 
 use lock_proto::driver::Settings;
-use lock_proto::etcd;
 use lock_proto::redis::{Config, Endpoint};
+use lock_proto::{etcd, zookeeper};
 use lock_testkit::{DeadAddress, Redis, TIMEOUT};
 
 use crate::{Kit, Runtime, Server};
@@ -21,6 +21,10 @@ pub async fn dead_first_address_does_not_block_connect<R: Runtime>(kit: Kit<R>, 
             Config::new([Endpoint::parse("redis://name.test").unwrap()]).connect_timeout(CONNECT_TIMEOUT).into()
         }
         Server::Etcd(_) => etcd::Config::parse("etcd://name.test").unwrap().connect_timeout(CONNECT_TIMEOUT).into(),
+        Server::ZooKeeper(chroot) => {
+            let url = chroot.url().replace(&chroot.server().address().to_string(), "name.test");
+            zookeeper::Config::parse(&url).unwrap().connect_timeout(CONNECT_TIMEOUT).into()
+        }
     };
     let client = kit.resolving_to(vec![dead.address(), server.address()], settings);
     let since = StdInstant::now();

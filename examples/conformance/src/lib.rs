@@ -15,7 +15,7 @@
 //! lock_conformance::suite!(Smol);
 //! ```
 //!
-//! The scenarios need `redis-server` and `etcd`, and start their own servers. `docs/porting.md` of
+//! The scenarios need `redis-server`, `etcd` and ZooKeeper, and start their own servers. `docs/porting.md` of
 //! the repository says what to do if a scenario fails.
 // D4
 
@@ -30,6 +30,7 @@ pub mod runtime_faults;
 mod server;
 pub mod shared;
 mod task;
+pub mod zookeeper;
 
 use lock_proto::driver::{Client, ConnectError, Host, Settings};
 
@@ -111,6 +112,20 @@ macro_rules! suite {
                 non_etcd_servers_are_reported_as_protocol_faults client_fails_over_to_another_member);
             $crate::suite!(@shared $runtime, etcd);
         }
+        mod zookeeper {
+            use super::*;
+            $crate::suite!(@alone $runtime, zookeeper:
+                two_clients_exclude_each_other fences_grow_across_tasks_and_clients
+                acquisition_dropped_at_any_time_leaves_nothing expired_session_is_reported_as_loss
+                deleted_node_is_reported_as_loss hold_expires_within_ttl_while_server_is_paused
+                lock_with_own_ttl_is_extended_manually_then_expires
+                observer_sees_elected_leaders_and_proclamations
+                election_cancelled_at_every_await_point_leaves_nothing
+                leader_resigns_after_work_ends_or_time_limit
+                missing_permission_is_refused missing_chroot_is_created
+                other_servers_are_reported_as_protocol_faults client_fails_over_to_another_member);
+            $crate::suite!(@shared $runtime, zookeeper);
+        }
         mod redis_over_tls {
             use super::*;
             $crate::suite!(@encrypted $runtime, redis_over_tls);
@@ -118,6 +133,10 @@ macro_rules! suite {
         mod etcd_over_tls {
             use super::*;
             $crate::suite!(@encrypted $runtime, etcd_over_tls);
+        }
+        mod zookeeper_over_tls {
+            use super::*;
+            $crate::suite!(@encrypted $runtime, zookeeper_over_tls);
         }
     };
     (@shared $runtime:ty, $server:ident) => {
@@ -129,9 +148,10 @@ macro_rules! suite {
                 cancellation_at_every_await_point_leaves_nothing
                 guards_move_between_tasks_and_threads handles_dropped_outside_runtime_are_cleaned_up
                 handles_dropped_during_shutdown_are_cleaned_up
-                release_reports_expired_taken_or_unknown
-                killed_server_expires_hold_and_waiter_survives_outage
                 hundred_locks_are_renewed_past_ttl_and_released);
+        $crate::suite!(@killing $runtime, $server:
+                release_reports_expired_taken_or_unknown
+                killed_server_expires_hold_and_waiter_survives_outage);
         $crate::suite!(@runtime_faults $runtime, $server:
                 guard_outliving_runtime_is_lost client_works_on_two_runtimes
                 unpolled_driver_sends_nothing stalled_driver_ends_protected_work
@@ -147,6 +167,12 @@ macro_rules! suite {
         #[test]
         fn $name() {
             $crate::run(|kit| $crate::shared::$name::<$runtime>(kit, $crate::Server::$server()));
+        }
+    )+};
+    (@killing $runtime:ty, $server:ident: $($name:ident)+) => {$(
+        #[test]
+        fn $name() {
+            $crate::run(|kit| $crate::shared::$name::<$runtime>(kit, $crate::Server::$server().for_killing()));
         }
     )+};
     (@runtime_faults $runtime:ty, $server:ident: $($name:ident)+) => {$(

@@ -1,17 +1,18 @@
-//! A server of either store, for scenarios that both share.
+//! A server of any store, for scenarios that they share.
 
 use core::net::SocketAddr;
 use core::time::Duration;
 
 use lock_proto::driver::{Lock, Settings};
-use lock_proto::etcd;
-use lock_testkit::{Authority, Etcd, Redis};
+use lock_proto::{etcd, zookeeper};
+use lock_testkit::{Authority, Chroot, Etcd, Redis, ZooKeeper};
 
 /// A real server.
 #[derive(Debug)]
 pub enum Server {
     Redis(Redis),
     Etcd(Etcd),
+    ZooKeeper(Chroot),
 }
 
 impl Server {
@@ -35,12 +36,38 @@ impl Server {
         Self::Etcd(Etcd::builder().tls(Authority::new().server()).start())
     }
 
+    /// A path on a server that scenarios share: a JVM takes a second to start.
+    #[must_use]
+    pub fn zookeeper() -> Self {
+        Self::ZooKeeper(Chroot::new())
+    }
+
+    #[must_use]
+    pub fn zookeeper_over_tls() -> Self {
+        Self::ZooKeeper(Chroot::over_tls())
+    }
+
+    /// The same kind of server for a scenario that kills it.
+    #[must_use]
+    pub fn for_killing(self) -> Self {
+        match self {
+            Self::ZooKeeper(chroot) if chroot.server().has_tls() => {
+                Self::ZooKeeper(Chroot::alone(ZooKeeper::builder().tls(Authority::new().server()).start()))
+            }
+            Self::ZooKeeper(_) => Self::ZooKeeper(Chroot::alone(ZooKeeper::start())),
+            other @ (Self::Redis(_) | Self::Etcd(_)) => other,
+        }
+    }
+
     /// Settings with which a lock [`with_short_ttl`](Self::with_short_ttl) outlives its holder by
     /// [`ttl`](Self::ttl).
     pub(crate) fn settings(&self) -> Settings {
         match self {
             Self::Redis(redis) => Settings::parse([redis.lock_url()]).unwrap(),
             Self::Etcd(etcd) => etcd::Config::parse(&etcd.lock_url()).unwrap().session_ttl(self.ttl()).into(),
+            Self::ZooKeeper(chroot) => {
+                zookeeper::Config::parse(&chroot.lock_url()).unwrap().session_ttl(self.ttl()).into()
+            }
         }
     }
 
@@ -48,6 +75,7 @@ impl Server {
         match self {
             Self::Redis(redis) => redis.address(),
             Self::Etcd(etcd) => etcd.address(),
+            Self::ZooKeeper(chroot) => chroot.server().address(),
         }
     }
 
@@ -57,6 +85,8 @@ impl Server {
             Self::Redis(_) => Duration::from_secs(1),
             // etcd counts in whole seconds, and grants at least two.
             Self::Etcd(_) => Duration::from_secs(2),
+            // Of which two ticks do not count.
+            Self::ZooKeeper(_) => Duration::from_secs(2),
         }
     }
 
@@ -64,7 +94,7 @@ impl Server {
         match self {
             Self::Redis(_) => lock.ttl(self.ttl()),
             // The session's TTL applies.
-            Self::Etcd(_) => lock,
+            Self::Etcd(_) | Self::ZooKeeper(_) => lock,
         }
     }
 
@@ -73,6 +103,7 @@ impl Server {
         match self {
             Self::Redis(redis) => redis.cli(&["EXISTS", name]) == "1",
             Self::Etcd(etcd) => !etcd.keys_of(&format!("{name}/")).is_empty(),
+            Self::ZooKeeper(chroot) => !chroot.nodes_of(name).is_empty(),
         }
     }
 
@@ -81,6 +112,7 @@ impl Server {
         match self {
             Self::Redis(redis) => redis.keys().iter().filter(|key| !key.contains("lock-proto:")).count(),
             Self::Etcd(etcd) => etcd.keys().len(),
+            Self::ZooKeeper(chroot) => chroot.ephemerals().len(),
         }
     }
 
@@ -89,14 +121,17 @@ impl Server {
         match self {
             Self::Redis(redis) => assert_eq!(redis.cli(&["DEL", name]), "1"),
             Self::Etcd(etcd) => etcd.keys_of(&format!("{name}/")).iter().for_each(|key| assert!(etcd.delete(key))),
+            Self::ZooKeeper(chroot) => chroot.nodes_of(name).iter().for_each(|node| assert!(chroot.delete(name, node))),
         }
     }
 
-    /// Returns true if no lock has left anything behind. Redis keeps its fence counter.
+    /// Returns true if no lock has left anything behind. Redis keeps its fence counter, and ZooKeeper
+    /// empty containers for a while.
     pub(crate) fn is_clean(&self) -> bool {
         match self {
             Self::Redis(redis) => redis.keys().iter().all(|key| key == "lock-proto:fence"),
             Self::Etcd(etcd) => etcd.keys().is_empty() && etcd.leases().is_empty(),
+            Self::ZooKeeper(chroot) => chroot.ephemerals().is_empty(),
         }
     }
 
@@ -104,6 +139,7 @@ impl Server {
         match self {
             Self::Redis(redis) => redis.kill(),
             Self::Etcd(etcd) => etcd.kill(),
+            Self::ZooKeeper(chroot) => chroot.server_mut().kill(),
         }
     }
 
@@ -112,6 +148,7 @@ impl Server {
         match self {
             Self::Redis(redis) => redis.restart(),
             Self::Etcd(etcd) => etcd.restart(),
+            Self::ZooKeeper(chroot) => chroot.server_mut().restart(),
         }
     }
 }

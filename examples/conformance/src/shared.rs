@@ -1,4 +1,4 @@
-//! Scenarios that Redis and etcd share.
+//! Scenarios that all stores share.
 
 use core::pin::pin;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -146,8 +146,10 @@ pub async fn release_reports_expired_taken_or_unknown<R: Runtime>(kit: Kit<R>, m
     let released = kit.in_time("release", guard.release()).await;
     match server {
         Server::Redis(_) => assert_eq!(released, Release::Taken),
-        // On etcd each holder has its own key.
-        Server::Etcd(_) => assert!(matches!(released, Release::Taken | Release::Expired), "{released:?}"),
+        // On etcd and ZooKeeper each holder has its own key.
+        Server::Etcd(_) | Server::ZooKeeper(_) => {
+            assert!(matches!(released, Release::Taken | Release::Expired), "{released:?}")
+        }
     }
     assert!(next.is_held(), "it is not hurt by a stranger's release");
     kit.release(next).await;

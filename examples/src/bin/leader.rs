@@ -1,4 +1,4 @@
-//! Elections on etcd: demonstrates one, or takes part as a candidate or an observer. See `leader
+//! Elections on etcd or ZooKeeper: demonstrates one, or takes part as a candidate or an observer. See `leader
 //! --help`.
 
 use std::env;

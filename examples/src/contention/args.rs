@@ -36,7 +36,8 @@ struct Options {
     workload: Option<Workload>,
 
     /// redis://[user:password@]host[:port][/database]: once for a single server, three or a larger
-    /// odd number of times for a quorum. Or once etcd://host[:port][,host[:port]...] [default:
+    /// odd number of times for a quorum. Or once etcd://host[:port][,host[:port]...] or
+    /// zk://host[:port][,host[:port]...][/chroot][?tick_ms=MS] [default:
     /// $LOCK_BACKEND (separated by blanks), else redis://127.0.0.1:6379]
     #[arg(long = "backend", value_name = "URL")]
     backends: Vec<String>,
@@ -61,11 +62,11 @@ struct Options {
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
     ttl: Duration,
 
-    /// Polling interval while waiting; ignored with etcd.
+    /// Polling interval while waiting; for Redis.
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "50ms")]
     poll: Duration,
 
-    /// notify: wake one waiter on release; poll: rely on polling only; ignored with etcd.
+    /// notify: wake one waiter on release; poll: rely on polling only; for Redis.
     #[arg(long, value_name = "MODE", hide_possible_values = true, default_value = "notify")]
     wake: WakeMode,
 
@@ -79,7 +80,7 @@ struct Options {
     #[arg(action = ArgAction::Set, default_value = "on")]
     turns: bool,
 
-    /// Issue fencing tokens; ignored with a quorum or etcd.
+    /// Issue fencing tokens; for a single Redis server.
     #[arg(long, value_name = "on|off", value_parser = switch(), hide_possible_values = true)]
     #[arg(action = ArgAction::Set, default_value = "on")]
     fence: bool,
@@ -133,7 +134,7 @@ Exit code: 0, or
   77  a server rejected the login or denied permission";
 
 /// What to say of peers in a build without them.
-const HOW_TO_GET_PEERS: &str = "peers (rslock, redis-rs, etcd-client) are in another build of this tool, since they bring many \
+const HOW_TO_GET_PEERS: &str = "peers (rslock, redis-rs, etcd-client, zookeeper-client, kazoo) are in another build of this tool, since they bring many \
                                 dependencies: cargo run --release --manifest-path examples/bench/Cargo.toml --bin contention -- …";
 
 // Larger numbers are taken for typing errors.
@@ -223,14 +224,21 @@ fn check_peer(name: &str, job: &Job, peers: &dyn Peers) -> Result<(), Usage> {
     if job.runtime != Runtime::Tokio {
         return usage("--peer: the others are measured on tokio");
     }
-    let on_etcd = job.backends.iter().any(|url| url.starts_with("etcd:"));
+    if let Some(most) = peer.max_clients.filter(|most| job.clients.get() > *most) {
+        return usage(format!("--peer {name}: at most --clients {most}"));
+    }
+    let is_on = |schemes: &[&str]| {
+        job.backends.iter().any(|url| url.split_once("://").is_some_and(|(scheme, _)| schemes.contains(&scheme)))
+    };
+    let (on_etcd, on_zookeeper) = (is_on(&["etcd", "etcds"]), is_on(&["zk", "zks"]));
     match peer.store {
         Store::Etcd if !on_etcd => usage(format!("--peer {name} needs --backend etcd://…")),
-        Store::Redis { .. } if on_etcd => usage(format!("--peer {name} needs --backend redis://…")),
+        Store::ZooKeeper if !on_zookeeper => usage(format!("--peer {name} needs --backend zk://…")),
+        Store::Redis { .. } if on_etcd || on_zookeeper => usage(format!("--peer {name} needs --backend redis://…")),
         Store::Redis { quorum: false } if job.backends.len() > 1 => {
             usage(format!("--peer {name} knows no quorum: give one --backend"))
         }
-        Store::Etcd | Store::Redis { .. } => Ok(()),
+        Store::Etcd | Store::ZooKeeper | Store::Redis { .. } => Ok(()),
     }
 }
 
@@ -266,12 +274,21 @@ mod tests {
     use super::*;
     use crate::contention::{Failed, Outcome, Peer};
 
-    struct Two;
+    struct Three;
 
-    impl Peers for Two {
+    impl Peers for Three {
         fn list(&self) -> Vec<Peer> {
-            let peer = |name, store| Peer { name, about: String::new(), store };
-            vec![peer("single", Store::Redis { quorum: false }), peer("watcher", Store::Etcd)]
+            let peer = |name, store| Peer {
+                name,
+                about: String::new(),
+                store,
+                max_clients: (name == "watcher").then_some(20),
+            };
+            vec![
+                peer("single", Store::Redis { quorum: false }),
+                peer("watcher", Store::Etcd),
+                peer("keeper", Store::ZooKeeper),
+            ]
         }
 
         fn measure(&self, _: &str, _: &Job) -> Result<Outcome, Failed> {
@@ -341,16 +358,18 @@ mod tests {
     #[test]
     fn peer_rejects_unsupported_jobs() {
         for (line, word) in [
-            ("--workload contended --peer other", "single, watcher"),
+            ("--workload contended --peer other", "single, watcher, keeper"),
             ("--workload held --peer single", "held"),
             ("--workload contended --peer single --runtime smol", "tokio"),
             ("--workload contended --peer single --backend etcd://h", "redis://"),
             ("--workload contended --peer watcher", "etcd://"),
+            ("--workload contended --peer keeper --backend etcd://h", "zk://"),
+            ("--workload contended --peer watcher --backend etcd://h --clients 21", "--clients 20"),
             ("--workload quorum --peer single --backend redis://a --backend redis://b --backend redis://c", "quorum"),
         ] {
-            let error = read(line, &Two).unwrap_err().to_string();
+            let error = read(line, &Three).unwrap_err().to_string();
             assert!(error.contains(word), "{line}: {error}");
         }
-        assert!(matches!(read("--workload contended --peer single", &Two), Ok(Parsed::Run(..))));
+        assert!(matches!(read("--workload contended --peer single", &Three), Ok(Parsed::Run(..))));
     }
 }

@@ -29,6 +29,8 @@ pub enum Store {
     },
     /// etcd.
     Etcd,
+    /// ZooKeeper.
+    ZooKeeper,
 }
 
 /// Another library.
@@ -40,6 +42,8 @@ pub struct Peer {
     pub about: String,
     /// The store that it needs.
     pub store: Store,
+    /// The largest number of clients that it can be measured with.
+    pub max_clients: Option<usize>,
 }
 
 /// The other libraries that this program was built with.

@@ -3,8 +3,10 @@
 use core::net::SocketAddr;
 use core::ops::Sub;
 use core::time::Duration;
-use std::net::ToSocketAddrs as _;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpStream, ToSocketAddrs as _};
 
+use super::process;
 use crate::cli::args::parse_backends;
 use lock_proto::driver::StoreSettings;
 use lock_proto::redis::{Endpoint, Target};
@@ -16,13 +18,13 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerUsage {
     /// Redis: executed commands, including those of scripts (`INFO commandstats`). etcd: received
-    /// messages, including those on streams.
+    /// messages, including those on streams. ZooKeeper: received packets (`srvr`).
     pub(super) commands: u64,
     /// Commands that only scripts use here, except `SET`.
     in_scripts: u64,
     sets: u64,
-    /// Processor time, user and system.
-    pub(super) cpu: Duration,
+    /// Processor time, user and system, if it is known.
+    pub(super) cpu: Option<Duration>,
 }
 
 /// How a run uses `SET`, which Redis counts alike inside and outside of scripts.
@@ -57,18 +59,18 @@ impl Sub for ServerUsage {
             commands: self.commands.saturating_sub(before.commands),
             in_scripts: self.in_scripts.saturating_sub(before.in_scripts),
             sets: self.sets.saturating_sub(before.sets),
-            cpu: self.cpu.saturating_sub(before.cpu),
+            cpu: self.cpu.zip(before.cpu).map(|(now, before)| now.saturating_sub(before)),
         }
     }
 }
 
 impl core::iter::Sum for ServerUsage {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        all.fold(Self::default(), |a, b| Self {
+        all.fold(Self { cpu: Some(Duration::ZERO), ..Self::default() }, |a, b| Self {
             commands: a.commands + b.commands,
             in_scripts: a.in_scripts + b.in_scripts,
             sets: a.sets + b.sets,
-            cpu: a.cpu + b.cpu,
+            cpu: a.cpu.zip(b.cpu).map(|(a, b)| a + b),
         })
     }
 }
@@ -78,6 +80,7 @@ impl core::iter::Sum for ServerUsage {
 pub(super) enum Servers {
     Redis(Vec<Endpoint>),
     Etcd(Vec<SocketAddr>),
+    ZooKeeper(Vec<SocketAddr>),
 }
 
 impl Servers {
@@ -89,6 +92,9 @@ impl Servers {
                 let address = |target: &Target| address(target);
                 Self::Etcd(config.endpoints().iter().filter_map(|endpoint| address(&endpoint.target)).collect())
             }
+            Ok(StoreSettings::ZooKeeper(config)) => {
+                Self::ZooKeeper(config.servers().iter().filter_map(address).collect())
+            }
             Ok(_) | Err(_) => Self::Redis(Vec::new()),
         }
     }
@@ -98,6 +104,7 @@ impl Servers {
         match self {
             Self::Redis(nodes) => nodes.iter().map(redis).sum(),
             Self::Etcd(members) => members.iter().map(|member| etcd(*member)).sum(),
+            Self::ZooKeeper(members) => members.iter().map(|member| zookeeper(*member)).sum(),
         }
     }
 }
@@ -119,7 +126,7 @@ fn redis(node: &Endpoint) -> Option<ServerUsage> {
         Ok(_) | Err(_) => None,
     };
     let usage = commands_of(&info("commandstats")?);
-    Some(ServerUsage { cpu: redis_cpu(&info("cpu")?)?, ..usage })
+    Some(ServerUsage { cpu: Some(redis_cpu(&info("cpu")?)?), ..usage })
 }
 
 /// The commands that the scripts of all libraries here use, apart from `SET`.
@@ -157,7 +164,19 @@ fn etcd(member: SocketAddr) -> Option<ServerUsage> {
             .sum()
     };
     let cpu = Duration::try_from_secs_f64(sum("process_cpu_seconds_total")).ok()?;
-    Some(ServerUsage { commands: sum("grpc_server_msg_received_total") as u64, cpu, ..ServerUsage::default() })
+    let commands = sum("grpc_server_msg_received_total") as u64;
+    Some(ServerUsage { commands, cpu: Some(cpu), ..ServerUsage::default() })
+}
+
+fn zookeeper(member: SocketAddr) -> Option<ServerUsage> {
+    let mut stream = TcpStream::connect_timeout(&member, TIMEOUT).ok()?;
+    stream.set_read_timeout(Some(TIMEOUT)).ok()?;
+    stream.write_all(b"srvr").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let commands = answer.lines().find_map(|line| line.strip_prefix("Received: ")?.parse().ok())?;
+    // It reports no processor time.
+    Some(ServerUsage { commands, cpu: process::cpu_of_listener(member.port()), ..ServerUsage::default() })
 }
 
 #[cfg(test)]

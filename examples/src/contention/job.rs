@@ -10,7 +10,7 @@ use lock_proto::redis::{Backoff, DEFAULT_TTL, MAX_TTL, Wake};
 use super::Failed;
 use crate::cli::args::parse_backends;
 use crate::cli::runtime::Runtime;
-use crate::cli::whole_seconds;
+use crate::cli::{at_least, whole_seconds};
 
 /// What the tasks do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -164,7 +164,14 @@ impl Job {
                 config.check().map_err(Failed::usage)?;
                 StoreSettings::Etcd(config)
             }
-            _ => return Err(Failed::usage("--backend: neither redis:// nor etcd://")),
+            StoreSettings::ZooKeeper(config) => {
+                let ttl = at_least(self.ttl, config.least_ttl());
+                let config = config.session_ttl(ttl);
+                let config = if self.turns { config } else { config.handover_window(Duration::ZERO) };
+                config.check().map_err(Failed::usage)?;
+                StoreSettings::ZooKeeper(config)
+            }
+            _ => return Err(Failed::usage("--backend: none of redis://, etcd:// and zk://")),
         };
         Ok(settings)
     }

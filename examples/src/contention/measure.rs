@@ -248,7 +248,7 @@ pub async fn measure<C: Contender>(job: &Job, contenders: Vec<C>) -> Result<Outc
         hold_mean: Duration::from_nanos(shared.sum(|slot| &slot.held).checked_div(ops).unwrap_or(0)),
         servers: before.zip(after).map(|(before, after)| after - before),
         sets: match (&job.peer, &servers) {
-            (Some(_), _) | (None, Servers::Etcd(_)) => Sets::Sent,
+            (Some(_), _) | (None, Servers::Etcd(_) | Servers::ZooKeeper(_)) => Sets::Sent,
             (None, Servers::Redis(nodes)) if job.fence && nodes.len() == 1 => Sets::InScripts,
             (None, Servers::Redis(_)) => Sets::Both,
         },

@@ -6,21 +6,22 @@ use std::os::unix::ffi::OsStringExt as _;
 
 use clap::Parser;
 use lock_proto::driver::StoreSettings;
-use lock_proto::etcd::Config;
 
 use crate::cli::args::{self, Line, parse_backends, time};
-use crate::cli::{Usage, usage, whole_seconds};
+use crate::cli::{Usage, at_least, usage, whole_seconds};
 
-/// Elections on etcd.
+/// Elections on etcd or ZooKeeper.
 #[derive(Debug, Parser)]
 #[command(name = "leader", version, override_usage = USAGE, after_help = AFTER_HELP)]
 struct Options {
-    /// etcd://[user:password@]host[:port][,host[:port]...] with the members of the cluster
-    /// [default: $LOCK_BACKEND, else etcd://127.0.0.1:2379]
+    /// etcd://[user:password@]host[:port][,host[:port]...] with the members of the cluster, or
+    /// zk://[user:password@]host[:port][,host[:port]...][/chroot][?tick_ms=MS] with those of the
+    /// ensemble [default: $LOCK_BACKEND, else etcd://127.0.0.1:2379]
     #[arg(long = "backend", value_name = "URL")]
     backends: Vec<String>,
 
-    /// Name of the election, as in `etcdctl elect NAME VALUE` and `etcdctl elect -l NAME`.
+    /// Name of the election, as in `etcdctl elect NAME VALUE` and `etcdctl elect -l NAME`. On
+    /// ZooKeeper the path of Curator's LeaderLatch, below the chroot.
     #[arg(long, allow_hyphen_values = true)]
     name: Option<OsString>,
 
@@ -32,8 +33,8 @@ struct Options {
     #[arg(long)]
     observe: bool,
 
-    /// TTL of the leadership after its last renewal, rounded up to whole seconds
-    /// [default: 10s, without --name 2s]
+    /// TTL of the leadership after its last renewal, on etcd rounded up to whole seconds, on
+    /// ZooKeeper at least five ticks [default: 10s, without --name 2s]
     #[arg(long, value_name = "TIME", value_parser = time)]
     ttl: Option<Duration>,
 }
@@ -59,6 +60,7 @@ Exit code: 0, or
   69  no server replied
   77  a server rejected the login or denied permission";
 
+const DEFAULT_TTL: Duration = Duration::from_secs(10);
 const DEFAULT_BACKEND: &str = "etcd://127.0.0.1:2379";
 /// Short, so that the successor of a killed leader is elected soon.
 const DEMO_TTL: Duration = Duration::from_secs(2);
@@ -66,7 +68,7 @@ const DEMO_TTL: Duration = Duration::from_secs(2);
 /// The validated arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Args {
-    pub(super) config: Config,
+    pub(super) settings: StoreSettings,
     pub(super) role: Role,
 }
 
@@ -112,14 +114,24 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, default_backend: O
     };
     let default = default_backend.map(str::trim).filter(|url| !url.is_empty()).unwrap_or(DEFAULT_BACKEND);
     let url = backends.first().map_or(default, String::as_str);
-    let StoreSettings::Etcd(mut config) = parse_backends(&[url.to_owned()])? else {
-        return usage("--backend: elections need etcd: etcd://host[:port][,host[:port]...]");
+    let ttl = ttl.or_else(|| (role == Role::Demo).then_some(DEMO_TTL));
+    let settings = match parse_backends(&[url.to_owned()])? {
+        StoreSettings::Etcd(config) => {
+            let config = config.session_ttl(whole_seconds(ttl.unwrap_or(DEFAULT_TTL)));
+            config.check().map_err(|error| Usage(error.to_string()))?;
+            StoreSettings::Etcd(config)
+        }
+        StoreSettings::ZooKeeper(config) => {
+            let least = config.least_ttl();
+            let config = config.session_ttl(at_least(ttl.unwrap_or(DEFAULT_TTL), least));
+            config.check().map_err(|error| Usage(error.to_string()))?;
+            StoreSettings::ZooKeeper(config)
+        }
+        StoreSettings::Redis(_) | _ => {
+            return usage("--backend: elections need etcd://host[:port][,host[:port]...] or zk://host[:port]...");
+        }
     };
-    if let Some(ttl) = ttl.or_else(|| (role == Role::Demo).then_some(DEMO_TTL)) {
-        config = config.session_ttl(whole_seconds(ttl));
-    }
-    config.check().map_err(|error| Usage(error.to_string()))?;
-    Ok(Parsed::Run(Box::new(Args { config, role })))
+    Ok(Parsed::Run(Box::new(Args { settings, role })))
 }
 
 #[cfg(test)]
@@ -144,15 +156,21 @@ mod tests {
         assert_eq!(run(&[], None).role, Role::Demo);
         let candidate = run(&["--name", "board", "--candidate", "me", "--ttl", "3s"], None);
         assert_eq!(candidate.role, Role::Candidate { name: b"board".to_vec(), value: b"me".to_vec() });
-        assert_eq!(candidate.config, Config::parse(DEFAULT_BACKEND).unwrap().session_ttl(Duration::from_secs(3)));
+        let config = lock_proto::etcd::Config::parse(DEFAULT_BACKEND).unwrap().session_ttl(Duration::from_secs(3));
+        assert_eq!(candidate.settings, StoreSettings::Etcd(config));
+        let url = "zk://a,b/x?tick_ms=300";
+        let config = |ttl| lock_proto::zookeeper::Config::parse(url).unwrap().session_ttl(Duration::from_millis(ttl));
+        assert_eq!(run(&["--backend", url], None).settings, StoreSettings::ZooKeeper(config(2_000)));
+        let observer = run(&["--backend", url, "--name", "n", "--observe"], None);
+        assert_eq!(observer.settings, StoreSettings::ZooKeeper(config(10_000)));
         assert_eq!(run(&["--name", "board", "--observe"], None).role, Role::Observer { name: b"board".to_vec() });
     }
 
     #[test]
     fn backend_option_overrides_environment() {
-        let members = |args: Args| args.config.endpoints().iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(members(run(&[], Some(" etcd://a,b:1 "))), ["a:2379", "b:1"]);
-        assert_eq!(members(run(&["--backend", "etcd://c"], Some("etcd://a"))), ["c:2379"]);
+        let members = |args: Args| super::super::members(&args.settings);
+        assert_eq!(members(run(&[], Some(" etcd://a,b:1 "))), "a:2379, b:1");
+        assert_eq!(members(run(&["--backend", "etcd://c"], Some("etcd://a"))), "c:2379");
     }
 
     #[test]

@@ -1,11 +1,10 @@
 //! One candidate or one observer, until interrupted.
 
 use core::fmt;
-use lock_proto::driver::etcd::OwnerKeyExt as _;
 
-use lock_proto::driver::etcd::LeadError;
-use lock_proto::etcd::{ElectionEvent, OwnerKey};
-use lock_proto::redis::{Fence, Loss, Release};
+use lock_proto::driver::etcd::OwnerKeyExt as _;
+use lock_proto::driver::{LeadError, Leadership, OwnerNodeExt as _};
+use lock_proto::{ElectionEvent, Fence, Loss, Release};
 use lock_tokio::Client;
 use tokio::select;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -33,7 +32,7 @@ pub(super) async fn campaign(client: &Client, name: &[u8], value: &[u8]) -> u8 {
             // Dropping the campaign withdraws the candidate.
             () = stop.requested() => return 0,
         };
-        print(&format_args!("elected {shown} {}", Ownership(leadership.owner(), leadership.fence())));
+        print(&format_args!("elected {shown} {}", Ownership::of(&leadership)));
         // There is no work to wind down, so wait for the end.
         let end = leadership.lead(|_| stop.requested()).await;
         let lost = match (end.output, end.release) {
@@ -43,7 +42,7 @@ pub(super) async fn campaign(client: &Client, name: &[u8], value: &[u8]) -> u8 {
             (Ok(()), Release::Taken) => Loss::Taken,
             (Ok(()), Release::Unknown) => {
                 log_error(&format_args!(
-                    "{shown}: the server did not confirm the resignation; the leadership ends with the lease"
+                    "{shown}: the server did not confirm the resignation; the leadership ends with the session"
                 ));
                 print(&format_args!("resigned {shown}"));
                 return 0;
@@ -94,15 +93,27 @@ pub(super) async fn observe(client: &Client, name: &[u8]) -> u8 {
 }
 
 /// The key and revision of a leadership; `-` if it is already lost.
-struct Ownership(Option<OwnerKey>, Option<Fence>);
+struct Ownership {
+    /// The key on etcd, or the path on ZooKeeper, and the revision or transaction.
+    owner: Option<(Vec<u8>, i64)>,
+    fence: Option<Fence>,
+}
+
+impl Ownership {
+    fn of(leadership: &Leadership) -> Self {
+        let on_etcd = leadership.owner().map(|owner| (owner.key.to_vec(), owner.revision));
+        let on_zookeeper = || leadership.owner_node().map(|node| (node.path.as_bytes().to_vec(), node.czxid));
+        Self { owner: on_etcd.or_else(on_zookeeper), fence: leadership.fence() }
+    }
+}
 
 impl fmt::Display for Ownership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Some(owner) => write!(f, "key={} rev={}", DisplayName(&owner.key), owner.revision)?,
+        match &self.owner {
+            Some((key, revision)) => write!(f, "key={} rev={revision}", DisplayName(key))?,
             None => f.write_str("key=- rev=-")?,
         }
-        match &self.1 {
+        match &self.fence {
             Some(fence) => write!(f, " fence={fence}"),
             None => f.write_str(" fence=-"),
         }

@@ -5,10 +5,8 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use lock_proto::driver::Observer;
-use lock_proto::driver::etcd::{LeadershipEnd, ResignHandle, StopSignal};
-use lock_proto::etcd::Config;
-use lock_proto::redis::Fence;
+use lock_proto::Fence;
+use lock_proto::driver::{LeadershipEnd, Observer, ResignHandle, StopSignal, StoreSettings};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tokio::{select, time};
@@ -83,7 +81,7 @@ impl Candidate {
     pub(super) fn start(
         candidate: &'static str,
         name: &str,
-        config: Config,
+        settings: StoreSettings,
         resource: Arc<Resource>,
         reports: UnboundedSender<Report>,
     ) -> Self {
@@ -93,7 +91,7 @@ impl Candidate {
             let report = |progress| drop(reports.send(Report { candidate, progress }));
             let campaign = async {
                 select! {
-                    end = run(candidate, &name, config, &resource, &report) => end,
+                    end = run(candidate, &name, settings, &resource, &report) => end,
                     _ = &mut killed => Ok(()),
                 }
             };
@@ -131,13 +129,13 @@ fn new_runtime() -> std::io::Result<tokio::runtime::Runtime> {
 async fn run(
     candidate: &'static str,
     name: &str,
-    config: Config,
+    settings: StoreSettings,
     resource: &Resource,
     report: &impl Fn(Progress),
 ) -> Result<(), Broken> {
-    let client = lock_tokio::connect_with(config)?;
+    let client = lock_tokio::connect_with(settings)?;
     let mut leadership = client.election(name).campaign(candidate).await?;
-    report(Progress::Elected(leadership.fence().ok_or("a leadership on etcd has a fencing token")?));
+    report(Progress::Elected(leadership.fence().ok_or("a leadership has a fencing token")?));
     let value = format!("{candidate}, at work");
     leadership.proclaim(value.clone()).await?;
     report(Progress::Working { value, resign_handle: leadership.resign_handle(), observer: leadership.observer() });

@@ -6,16 +6,14 @@ use std::process;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lock_proto::driver::Observer;
-use lock_proto::driver::etcd::{LeadershipEnd, Observation, ResignHandle};
-use lock_proto::etcd::{Config, ElectionEvent, Endpoint};
-use lock_proto::redis::{Fence, Release};
+use lock_proto::driver::{LeadershipEnd, Observation, Observer, ResignHandle, StoreSettings};
+use lock_proto::{ElectionEvent, Fence, Release};
 use lock_tokio::Client;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::{task, time};
 
 use super::candidate::{Candidate, Progress, Report, Resource};
-use super::{log_error, report_failure};
+use super::{log_error, members, report_failure};
 use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 use crate::transcript::Transcript;
 
@@ -27,24 +25,24 @@ const TERM: Duration = Duration::from_millis(500);
 /// Error that ends the demonstration early.
 pub(super) type Broken = Box<dyn core::error::Error + Send + Sync>;
 
-pub(super) async fn run_demo(client: &Client, config: &Config) -> u8 {
+pub(super) async fn run_demo(client: &Client, settings: &StoreSettings) -> u8 {
     let name = format!("leader-example-{}", process::id());
-    let members: Vec<String> = config.endpoints().iter().map(Endpoint::to_string).collect();
-    let members = members.join(", ");
+    let members = members(settings);
     match client.election(&name).leader().await {
         Ok(_) => {}
         Err(error) if error.is_unreachable() => {
             log_error(&format_args!("no answer from {members}: {error}"));
             log_error(
-                &"an etcd is needed: start one, `etcd --data-dir $(mktemp -d)`, or name one, --backend etcd://host:port",
+                &"an etcd or a ZooKeeper is needed: start one, `etcd --data-dir $(mktemp -d)`, or name one, \
+                  --backend etcd://host:port or zk://host:port",
             );
             return exit::UNREACHABLE;
         }
         Err(error) => return report_failure(&error),
     }
     let transcript = Transcript::new();
-    transcript.log(&format!("etcd answers at {members}; the election is `{name}`"));
-    if let Err(error) = run(&transcript, client, config, &name).await {
+    transcript.log(&format!("the store answers at {members}; the election is `{name}`"));
+    if let Err(error) = run(&transcript, client, settings, &name).await {
         transcript.fail(&format!("the demonstration stopped: {error}"));
     }
     if transcript.passed() {
@@ -56,7 +54,7 @@ pub(super) async fn run_demo(client: &Client, config: &Config) -> u8 {
     }
 }
 
-async fn run(transcript: &Transcript, client: &Client, config: &Config, name: &str) -> Result<(), Broken> {
+async fn run(transcript: &Transcript, client: &Client, settings: &StoreSettings, name: &str) -> Result<(), Broken> {
     let election = client.election(name);
     let mut watcher = Watcher { transcript, observation: election.observe()? };
     watcher.wait_for(None).await?;
@@ -66,7 +64,7 @@ async fn run(transcript: &Transcript, client: &Client, config: &Config, name: &s
     let (sender, receiver) = unbounded_channel();
     let mut candidates: Vec<_> = CANDIDATES
         .iter()
-        .map(|value| (*value, Candidate::start(value, name, config.clone(), Arc::clone(&resource), sender.clone())))
+        .map(|value| (*value, Candidate::start(value, name, settings.clone(), Arc::clone(&resource), sender.clone())))
         .collect();
     let mut take = |candidate: &str| {
         let index = candidates.iter().position(|(value, _)| *value == candidate);

@@ -1,5 +1,6 @@
-//! `leader`: elections on etcd. Demonstrates and checks a small election, or runs a candidate or an
-//! observer, which also works together with `etcdctl elect`.
+//! `leader`: elections on etcd or ZooKeeper. Demonstrates and checks a small election, or runs a
+//! candidate or an observer, which also works together with `etcdctl elect` or Curator's
+//! `LeaderLatch`.
 
 mod args;
 mod campaign;
@@ -9,7 +10,7 @@ mod demo;
 use std::ffi::OsString;
 use std::io::Write as _;
 
-use lock_proto::driver::AcquireError;
+use lock_proto::driver::{AcquireError, StoreSettings};
 
 use args::{Args, Parsed, Role, parse};
 
@@ -37,8 +38,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>, default_backend: Option<&s
     }
 }
 
-async fn run(Args { config, role }: Args) -> u8 {
-    let client = match lock_tokio::connect_with(config.clone()) {
+async fn run(Args { settings, role }: Args) -> u8 {
+    let client = match lock_tokio::connect_with(settings.clone()) {
         Ok(client) => client,
         Err(error) => {
             log_error(&error);
@@ -46,13 +47,23 @@ async fn run(Args { config, role }: Args) -> u8 {
         }
     };
     let code = match role {
-        Role::Demo => demo::run_demo(&client, &config).await,
+        Role::Demo => demo::run_demo(&client, &settings).await,
         Role::Candidate { name, value } => campaign::campaign(&client, &name, &value).await,
         Role::Observer { name } => campaign::observe(&client, &name).await,
     };
     // Clean up the store, including the session.
     client.shutdown(SHUTDOWN_TIMEOUT).await;
     code
+}
+
+/// The servers in these settings.
+fn members(settings: &StoreSettings) -> String {
+    let members: Vec<String> = match settings {
+        StoreSettings::Etcd(config) => config.endpoints().iter().map(ToString::to_string).collect(),
+        StoreSettings::ZooKeeper(config) => config.servers().iter().map(ToString::to_string).collect(),
+        StoreSettings::Redis(_) | _ => Vec::new(),
+    };
+    members.join(", ")
 }
 
 fn log_error(what: &dyn core::fmt::Display) {

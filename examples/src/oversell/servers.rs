@@ -30,6 +30,10 @@ const WAIT: Duration = Duration::from_secs(60);
 pub fn run_sale_on(settings: &StoreSettings, name: &str, locking: Locking, stall: Stall) -> Result<Outcome, Failed> {
     let settings = &match settings.clone() {
         StoreSettings::Etcd(config) => StoreSettings::Etcd(config.session_ttl(TTL)),
+        StoreSettings::ZooKeeper(config) => {
+            let ttl = TTL.max(config.least_ttl());
+            StoreSettings::ZooKeeper(config.session_ttl(ttl))
+        }
         other @ (StoreSettings::Redis(_) | _) => other,
     };
     let shop = Shop {

@@ -7,11 +7,12 @@ use std::os::unix::ffi::OsStringExt as _;
 use clap::{Parser, ValueEnum};
 use lock_proto::driver::StoreSettings;
 use lock_proto::redis::{self, Backoff, DEFAULT_TTL, Wait};
+use lock_proto::zookeeper;
 
 use super::child;
 use crate::cli::args::{self, Line, WakeMode, backends_or_default, parse_backends, time};
 use crate::cli::runtime::Runtime;
-use crate::cli::{Usage, usage, whole_seconds};
+use crate::cli::{Usage, at_least, usage, whole_seconds};
 
 /// Runs a command while holding a distributed lock, as flock(1) does on one machine.
 #[derive(Debug, Parser)]
@@ -27,14 +28,17 @@ struct Options {
 
     /// redis://[user:password@]host[:port][/database]: once for a single server, three or a larger
     /// odd number of times for a quorum. Or once
-    /// etcd://[user:password@]host[:port][,host[:port]...] with the members of a cluster. With TLS
-    /// rediss:// and etcds://, and the parameters ?ca=FILE&cert=FILE&key=FILE. A password may also
+    /// etcd://[user:password@]host[:port][,host[:port]...] with the members of a cluster, or
+    /// zk://[user:password@]host[:port][,host[:port]...][/chroot] with ?tick_ms=MS if the servers'
+    /// tickTime is not 3 s at most. With TLS rediss://, etcds:// and zks://, and the parameters
+    /// ?ca=FILE&cert=FILE&key=FILE. A password may also
     /// be in $LOCK_PASSWORD, with ?user=NAME for the user, or in a file: ?password_file=FILE
     /// [default: $LOCK_BACKEND (separated by blanks), else redis://127.0.0.1:6379]
     #[arg(long = "backend", value_name = "URL")]
     backends: Vec<String>,
 
-    /// TTL of the lock after its last renewal; etcd rounds it up to whole seconds.
+    /// TTL of the lock after its last renewal; etcd rounds it up to whole seconds, and on ZooKeeper
+    /// it is at least five ticks.
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
     ttl: Duration,
 
@@ -42,11 +46,11 @@ struct Options {
     #[arg(long, value_name = "TIME", value_parser = read_wait, default_value = "forever")]
     wait: Wait,
 
-    /// Polling interval while waiting; ignored with etcd, which notifies the next waiter.
+    /// Polling interval while waiting; for Redis: the others notify the next waiter.
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "50ms")]
     poll: Duration,
 
-    /// notify: wake one waiter on release; poll: rely on polling only; ignored with etcd.
+    /// notify: wake one waiter on release; poll: rely on polling only; for Redis.
     #[arg(long, value_name = "MODE", hide_possible_values = true, default_value = "notify")]
     wake: WakeMode,
 
@@ -177,6 +181,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
     let settings = parse_backends(&backends)?;
     let ttl = match settings {
         StoreSettings::Etcd(_) => whole_seconds(options.ttl),
+        StoreSettings::ZooKeeper(ref config) => at_least(options.ttl, config.least_ttl()),
         StoreSettings::Redis(_) | _ => options.ttl,
     };
     let grace = match options.grace {
@@ -200,7 +205,13 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
             config.check().map_err(|error| Usage(error.to_string()))?;
             StoreSettings::Redis(config)
         }
-        _ => return usage("--backend: neither Redis nor etcd"),
+        // As on etcd.
+        StoreSettings::ZooKeeper(config) => {
+            let config = config.session_ttl(ttl);
+            config.check().map_err(|error| Usage(error.to_string()))?;
+            StoreSettings::ZooKeeper(config)
+        }
+        _ => return usage("--backend: none of Redis, etcd and ZooKeeper"),
     };
     let (name, runtime) = (options.name.into_vec(), options.runtime.of_tasks());
     Ok(Parsed::Run(Box::new(Args { name, ttl, wait: options.wait, settings, runtime, grace, command })))

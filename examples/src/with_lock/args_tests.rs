@@ -73,6 +73,20 @@ fn etcd_session_ttl_is_rounded_up_to_whole_seconds() {
 }
 
 #[test]
+fn zookeeper_session_ttl_is_at_least_five_ticks() {
+    let url = "zk://app:secret@a,b:2182/locks?tick_ms=500";
+    for (ttl, millis) in [("10s", 10_000), ("1ms", 2_500)] {
+        let args = run(&["--backend", url, "--ttl", ttl, "--runtime", "blocking", "job"]);
+        let ttl = Duration::from_millis(millis);
+        assert_eq!((args.ttl, args.grace), (ttl, ttl / 3));
+        let config = zookeeper::Config::parse(url).unwrap().session_ttl(ttl);
+        assert_eq!(args.driven, Driven::ZooKeeperByThreads(config));
+    }
+    // The servers' default tick of 3 s.
+    assert_eq!(run(&["--backend", "zk://a", "job"]).ttl, Duration::from_secs(15));
+}
+
+#[test]
 fn usage_error_names_cause() {
     for (line, part) in [
         (&["--ttl", "ten", "job"][..], "'ten'"),
@@ -99,6 +113,9 @@ fn usage_error_names_cause() {
         (&["--backend", "etcd://a/b", "job"], "path"),
         (&["--backend", "etcd://a", "--ttl", "0", "job"], "it is 0ns"),
         (&["--backend", "etcd://a", "--ttl", "1s", "--grace", "600ms", "job"], "600ms"),
+        (&["--backend", "zk://a", "--backend", "zk://b", "job"], "one URL"),
+        (&["--backend", "zk://a?tick=5", "job"], "tick_ms"),
+        (&["--backend", "zk://a", "--ttl", "0", "job"], "it is 0ns"),
         (&["--backend", "mysql://a", "job"], "--backend"),
         (&["--poll", "0", "job"], "poll.every"),
     ] {
@@ -111,7 +128,7 @@ fn usage_error_names_cause() {
 
 #[test]
 fn password_is_never_shown() {
-    for scheme in ["redis", "etcd"] {
+    for scheme in ["redis", "etcd", "zk"] {
         let url = format!("{scheme}://u:hunter2@a");
         let bad_port = format!("{url}:99999");
         let Err(Usage(message)) = read(&["--backend", &bad_port, "job"]) else { panic!("a bad port") };

@@ -16,7 +16,8 @@
 //! panics, and on Linux also if its process is killed.
 //!
 //! Programs are found in the path. An environment variable names another one, for example to test
-//! another version: `REDIS_SERVER`, `ETCD`, `ETCDCTL`, `HAPROXY`.
+//! another version: `REDIS_SERVER`, `ETCD`, `ETCDCTL`, `HAPROXY`, `JAVA`. `ZOOKEEPER_CLASSPATH` names
+//! the jar files of another ZooKeeper.
 
 mod authority;
 mod dead_address;
@@ -30,6 +31,8 @@ mod redis;
 mod resp;
 mod spawn;
 mod stopwatch;
+mod witness;
+mod zookeeper;
 
 use std::time::{Duration, Instant};
 
@@ -43,6 +46,10 @@ pub use proxy::{Proxy, Tamper};
 pub use redis::{Redis, RedisBuilder};
 pub use resp::{Connection, Value};
 pub use stopwatch::Stopwatch;
+pub use witness::{Turn, Witness};
+pub use zookeeper::{
+    Chroot, Mode, Session, Stat, ZkError, ZooKeeper, ZooKeeperBuilder, ZooKeeperEnsemble, ZooKeeperPeer,
+};
 
 /// Time limit for a server to start, or for anything else that takes milliseconds on an idle
 /// machine.

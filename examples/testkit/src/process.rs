@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, TcpListener};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::{env, io};
 
 use rustix::io::retry_on_intr;
@@ -36,6 +36,16 @@ impl Process {
             ),
             Err(e) => panic!("{} does not run: {e}", program.display()),
         }
+    }
+
+    /// The ends of its input and output, of a process that was started with pipes.
+    ///
+    /// # Panics
+    ///
+    /// If it was not.
+    pub(crate) fn pipes(&mut self) -> (ChildStdin, ChildStdout) {
+        let child = self.child.as_mut().expect("the process runs");
+        child.stdin.take().zip(child.stdout.take()).expect("it has pipes")
     }
 
     /// # Panics

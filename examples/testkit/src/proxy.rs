@@ -1,9 +1,9 @@
-//! A proxy for TCP connections that tests can cut or tamper with.
+//! A proxy for TCP connections that tests can cut, pause or tamper with.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
 /// Returns what is forwarded instead of these bytes of a client.
@@ -23,6 +23,8 @@ struct State {
     tampered: AtomicU64,
     /// Both ends of each connection.
     open: Mutex<Vec<TcpStream>>,
+    paused: Mutex<bool>,
+    resumed: Condvar,
 }
 
 impl Proxy {
@@ -81,11 +83,23 @@ impl Proxy {
             let _ = end.shutdown(Shutdown::Both);
         }
     }
+
+    /// Forwards nothing until [`resume`](Self::resume), like a network that drops all packets.
+    /// Connections stay open, and new ones are accepted.
+    pub fn pause(&self) {
+        self.state.set_paused(true);
+    }
+
+    /// Forwards again, beginning with what was sent while paused.
+    pub fn resume(&self) {
+        self.state.set_paused(false);
+    }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.state.stopped.store(true, Ordering::SeqCst);
+        self.resume();
         let _ = TcpStream::connect(self.address);
         self.cut();
     }
@@ -106,9 +120,20 @@ impl State {
         Ok(())
     }
 
+    fn set_paused(&self, paused: bool) {
+        *self.paused.lock().unwrap_or_else(PoisonError::into_inner) = paused;
+        self.resumed.notify_all();
+    }
+
+    fn wait_while_paused(&self) {
+        let paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.resumed.wait_while(paused, |paused| *paused).unwrap_or_else(PoisonError::into_inner));
+    }
+
     fn forward(&self, mut from: TcpStream, mut to: TcpStream, tamper: Tamper) {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(count @ 1..) = from.read(&mut buffer) {
+            self.wait_while_paused();
             let bytes = tamper(&buffer[..count]);
             if bytes != buffer[..count] {
                 self.tampered.fetch_add(1, Ordering::SeqCst);

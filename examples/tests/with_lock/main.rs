@@ -12,3 +12,4 @@ mod quorum;
 mod refusals;
 mod tls;
 mod wire;
+mod zookeeper;

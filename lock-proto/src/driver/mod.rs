@@ -100,6 +100,8 @@ mod tests;
 mod ticket;
 #[cfg(feature = "tls")]
 pub mod tls;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
 
 pub use crate::clock::{BootClock, Clock};
 pub use acquire_error::{AcquireError, AcquireErrorKind};
@@ -116,3 +118,5 @@ pub use outcome::Shutdown;
 pub use query::Observation;
 pub use resign::{LeadError, LeadershipEnd, ResignHandle, StopSignal};
 pub use settings::Settings;
+#[cfg(feature = "zookeeper")]
+pub use zookeeper::{OwnerNodeError, OwnerNodeExt};

@@ -8,6 +8,8 @@
 
 mod access;
 mod cleanup;
+#[path = "../common/mod.rs"]
+mod common;
 mod cost;
 mod credentials;
 mod discovery;

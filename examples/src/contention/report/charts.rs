@@ -2,7 +2,7 @@
 
 use super::Report;
 use super::axis::Axis;
-use super::plan::{Deployment, Method};
+use super::plan::Method;
 use crate::contention::outcome::{Outcome, Time};
 use lock_proto::sim::picture::svg::{Anchor, Escaped, Svg};
 
@@ -103,10 +103,15 @@ fn ridge(svg: &mut Svg, method: &Method, outcome: &Outcome, axis: &Axis, base: f
     svg.circle(&class_of("ring", method), (axis.at(longest), base - 4.0), 3.2, &tooltip);
 }
 
-/// Draws locks per second over the number of clients: Redis to the left, etcd to the right.
+/// Draws locks per second over the number of clients, a panel for each store.
 pub(super) fn rates(report: &Report) -> String {
     const TOP: f64 = 34.0;
     const BOTTOM: f64 = 330.0;
+    /// Height of a row of panels.
+    const ROW: f64 = 376.0;
+    /// The store, the row, and the ends of the horizontal axis.
+    const PANELS: [(&str, u8, f64, (f64, f64)); 3] =
+        [("Redis", 0, 0.0, (52.0, 392.0)), ("etcd", 1, 0.0, (532.0, 838.0)), ("ZooKeeper", 2, 1.0, (52.0, 392.0))];
     let many = 1..report.plan.scenarios.len();
     let all = report.cells.iter().filter(|cell| many.contains(&cell.scenario));
     let all: Vec<&Outcome> =
@@ -115,31 +120,28 @@ pub(super) fn rates(report: &Report) -> String {
     let bound = all.iter().map(|outcome| 1.0 / outcome.hold_mean.as_secs_f64().max(1e-9)).fold(0.0, f64::max);
     let rates = all.iter().map(|outcome| outcome.rate());
     let highest = rates.chain([bound]).fold(1.0, f64::max);
-    let y = Axis::linear(highest * 1.04, (BOTTOM, TOP));
     let mut svg = Svg::new();
-    for (title, from, to, is_etcd) in [("Redis", 52.0, 392.0, false), ("etcd", 532.0, 838.0, true)] {
+    for (title, store, row, (from, to)) in PANELS {
+        let (top, bottom) = (TOP + row * ROW, BOTTOM + row * ROW);
+        let y = Axis::linear(highest * 1.04, (bottom, top));
         let position = |scenario: usize| {
             let part = (scenario - many.start) as f64 / (many.len().max(2) - 1) as f64;
             from + 24.0 + part * (to - from - 48.0)
         };
-        svg.text("panel", (from, TOP - 16.0), Anchor::Start, title);
+        svg.text("panel", (from, top - 16.0), Anchor::Start, title);
         for tick in y.ticks(6) {
             svg.line("grid", (from, y.at(tick)), (to, y.at(tick)), "");
             svg.text("tick", (from - 8.0, y.at(tick) + 4.0), Anchor::End, &number(tick));
         }
         for scenario in many.clone() {
             let clients = report.plan.scenarios.get(scenario).map_or("", |scenario| &scenario.title);
-            svg.text("tick", (position(scenario), BOTTOM + 20.0), Anchor::Middle, clients);
+            svg.text("tick", (position(scenario), bottom + 20.0), Anchor::Middle, clients);
         }
         svg.line("bound", (from, y.at(bound)), (to, y.at(bound)), "");
         svg.text("note", (from + 4.0, y.at(bound) - 5.0), Anchor::Start, "what the hold alone allows");
         let mut labels = Vec::new();
-        for (w, method) in report
-            .plan
-            .methods
-            .iter()
-            .enumerate()
-            .filter(|(_, method)| (method.deployment == Deployment::Etcd) == is_etcd)
+        for (w, method) in
+            report.plan.methods.iter().enumerate().filter(|(_, method)| method.deployment.store() == store)
         {
             let points = many.clone().filter_map(|s| Some((s, report.cell(w, s).filter(|outcome| outcome.ops > 0)?)));
             let points: Vec<_> = points.map(|(s, outcome)| (position(s), y.at(outcome.rate()), outcome)).collect();
@@ -155,7 +157,7 @@ pub(super) fn rates(report: &Report) -> String {
             }
         }
         labels.sort_by(|(a, ..), (b, ..)| a.total_cmp(b));
-        let mut free = TOP;
+        let mut free = top;
         for (y, method, label) in labels {
             let y = f64::max(y, free);
             svg.circle(&class_of("dot", method), (to - 6.0, y), 3.0, method.title);
@@ -163,7 +165,7 @@ pub(super) fn rates(report: &Report) -> String {
             free = y + 16.0;
         }
     }
-    chart(BOTTOM + 46.0, "Locks a second over the number of clients", svg)
+    chart(BOTTOM + ROW + 46.0, "Locks a second over the number of clients", svg)
 }
 
 /// The values of one outcome in a row of dots.

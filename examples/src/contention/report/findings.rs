@@ -52,42 +52,78 @@ pub(super) fn findings(report: &Report) -> Vec<Finding> {
         Finding {
             claim: "Few clients, locking often: a polling lock has a long tail; about a tenth of the waits take 10 to 20 times \
                     the mean.",
-            measured: each(report, &["polling", "redis-rs", "rslock", "wakeup", "turns", "etcd"], 0, |outcome| {
-                format!("{:.1} % of ten times the mean or more, P99 {}", 100.0 * tail(outcome, 10.0), spread(outcome))
-            }),
+            measured: each(
+                report,
+                &["polling", "redis-rs", "rslock", "wakeup", "turns", "etcd", "zookeeper"],
+                0,
+                |outcome| {
+                    format!(
+                        "{:.1} % of ten times the mean or more, P99 {}",
+                        100.0 * tail(outcome, 10.0),
+                        spread(outcome)
+                    )
+                },
+            ),
         },
         Finding {
             claim: "Many clients: the tail of polling gets longer with the number of clients.",
-            measured: each(report, &["polling", "redis-rs", "rslock", "wakeup", "quorum", "etcd"], middle, |outcome| {
-                format!("P99 {}, longest {}", spread(outcome), Time(outcome.longest_us()))
-            }),
+            measured: each(
+                report,
+                &["polling", "redis-rs", "rslock", "wakeup", "quorum", "etcd", "zookeeper"],
+                middle,
+                |outcome| format!("P99 {}, longest {}", spread(outcome), Time(outcome.longest_us())),
+            ),
         },
         Finding {
             claim: "Ten times the clients cost polling a quarter of its locks a second; watching stays as it is.",
-            measured: ["polling", "redis-rs", "rslock", "wakeup", "etcd", "etcd-client"]
-                .into_iter()
-                .filter_map(|key| {
-                    let title = report.plan.methods.iter().find(|method| method.key == key)?.title;
-                    Some(format!("{title} {}", change(key)))
-                })
-                .collect::<Vec<_>>()
-                .join("; "),
+            measured: [
+                "polling",
+                "redis-rs",
+                "rslock",
+                "wakeup",
+                "etcd",
+                "etcd-client",
+                "zookeeper",
+                "zookeeper-client",
+            ]
+            .into_iter()
+            .filter_map(|key| {
+                let title = report.plan.methods.iter().find(|method| method.key == key)?.title;
+                Some(format!("{title} {}", change(key)))
+            })
+            .collect::<Vec<_>>()
+            .join("; "),
         },
         Finding {
             claim: "Watching is steady but slower.",
             measured: each(
                 report,
-                &["polling", "wakeup", "turns", "etcd", "etcdturns", "etcd-client"],
+                &[
+                    "polling",
+                    "wakeup",
+                    "turns",
+                    "etcd",
+                    "etcdturns",
+                    "etcd-client",
+                    "zookeeper",
+                    "zookeeperturns",
+                    "zookeeper-client",
+                ],
                 middle,
                 |outcome| format!("{} locks a second, fairness {:.2}", number(outcome.rate()), outcome.jain),
             ),
         },
         Finding {
             claim: "Watching uses 10 to 15 % less processor time.",
-            measured: each(report, &["polling", "redis-rs", "rslock", "wakeup", "turns", "etcd"], middle, |outcome| {
-                let server = outcome.server_cpu_per_1000().unwrap_or_default();
-                format!("{} a lock, servers included", Time((outcome.cpu_per_1000() + server) * 1e3))
-            }),
+            measured: each(
+                report,
+                &["polling", "redis-rs", "rslock", "wakeup", "turns", "etcd", "zookeeper"],
+                middle,
+                |outcome| {
+                    let server = outcome.server_cpu_per_1000().unwrap_or_default();
+                    format!("{} a lock, servers included", Time((outcome.cpu_per_1000() + server) * 1e3))
+                },
+            ),
         },
     ]
 }

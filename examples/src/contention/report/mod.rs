@@ -66,13 +66,15 @@ pub(super) fn run(settings: &Wanted, args: &[OsString], peers: &dyn Peers) -> Re
     fs::create_dir_all(&settings.out).map_err(at(&settings.out))?;
     let servers = Servers::programs()?;
     process::raise_limits();
-    let facts = machine::facts(args, &servers);
+    let mut facts = machine::facts(args, &servers);
     let servers = Servers::start();
+    facts.push(("ZooKeeper", servers.zookeeper_version()));
     let plan = Plan::new(settings.clients, peers);
-    let mut progress = progress::Progress::new(plan.methods.len() * plan.scenarios.len());
+    let of_scenario = |scenario| plan.methods.iter().filter(move |method| method.fits(scenario)).count();
+    let mut progress = progress::Progress::new(plan.scenarios.iter().map(of_scenario).sum());
     let mut cells = Vec::new();
     for (s, scenario) in plan.scenarios.iter().enumerate() {
-        for (w, method) in plan.methods.iter().enumerate() {
+        for (w, method) in plan.methods.iter().enumerate().filter(|(_, method)| method.fits(scenario)) {
             progress.begins(&format!("{}, {}", method.title, scenario.title));
             let job = method.job(scenario, settings.span, &servers);
             let outcome = match &method.peer {

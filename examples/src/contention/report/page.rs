@@ -40,7 +40,7 @@ pub(super) fn html(report: &Report) -> String {
     figure(&mut page, "Jain’s index of fairness", &charts::dots(report, &FAIRNESS));
     page += "</section>\n<section><h2>Cost</h2><p>Processor time for each lock, user and system: of all clients together (full), and \
              of the servers (ring). Commands for each lock, as counted by the servers: those that clients sent (full), and those \
-             executed, including those of scripts (ring). For etcd, the messages that it received.</p>\n";
+             executed, including those of scripts (ring). For etcd and ZooKeeper, the messages that they received.</p>\n";
     figure(&mut page, "Processor time for each lock: ● clients, ○ servers", &charts::dots(report, &CPU));
     figure(&mut page, "Commands for each lock: ● sent, ○ executed", &charts::dots(report, &COMMANDS));
     page += "</section>\n<section><h2>Claims and measurements</h2>\

@@ -3,7 +3,7 @@ use core::time::Duration;
 use std::process::Command;
 
 use lock_proto::redis::Wake;
-use lock_testkit::{Etcd, Redis};
+use lock_testkit::{Etcd, Redis, ZooKeeper};
 
 use crate::contention::contender::{Peers, Store};
 use crate::contention::job::{Job, Workload};
@@ -13,14 +13,17 @@ const QUORUM: usize = 5;
 const FEW: NonZeroUsize = NonZeroUsize::new(5).unwrap();
 /// Length of a hold in the scenarios with many clients.
 const HOLD: Duration = Duration::from_millis(1);
+/// ZooKeeper's default.
+const TICK: Duration = Duration::from_secs(2);
 
 pub(super) struct Servers {
     redis: Vec<Redis>,
     etcd: Etcd,
+    zookeeper: ZooKeeper,
 }
 
 impl Servers {
-    pub(super) fn programs() -> Result<[(&'static str, String); 2], Failed> {
+    pub(super) fn programs() -> Result<[(&'static str, String); 3], Failed> {
         let version = |program: &str| {
             let output = Command::new(program).arg("--version").output();
             let output = output.map_err(|error| {
@@ -29,11 +32,18 @@ impl Servers {
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             Ok(text.lines().next().unwrap_or_default().to_owned())
         };
-        Ok([("Redis", version("redis-server")?), ("etcd", version("etcd")?)])
+        Ok([("Redis", version("redis-server")?), ("etcd", version("etcd")?), ("Java", version("java")?)])
     }
 
     pub(super) fn start() -> Self {
-        Self { redis: Redis::start_many(QUORUM), etcd: Etcd::start() }
+        let zookeeper = ZooKeeper::builder().tick(TICK).optimised().start();
+        Self { redis: Redis::start_many(QUORUM), etcd: Etcd::start(), zookeeper }
+    }
+
+    /// ZooKeeper has no program that tells its version.
+    pub(super) fn zookeeper_version(&self) -> String {
+        let answer = self.zookeeper.ask("srvr").unwrap_or_default();
+        answer.lines().next().unwrap_or_default().trim_start_matches("Zookeeper version: ").to_owned()
     }
 
     fn urls(&self, deployment: Deployment) -> Vec<String> {
@@ -41,6 +51,7 @@ impl Servers {
             Deployment::Redis => self.redis.iter().take(1).map(Redis::url).collect(),
             Deployment::Quorum => self.redis.iter().map(Redis::url).collect(),
             Deployment::Etcd => vec![self.etcd.url()],
+            Deployment::ZooKeeper => vec![self.zookeeper.url()],
         }
     }
 }
@@ -50,6 +61,18 @@ pub(super) enum Deployment {
     Redis,
     Quorum,
     Etcd,
+    ZooKeeper,
+}
+
+impl Deployment {
+    /// Position of the store in the report.
+    pub(super) const fn store(self) -> u8 {
+        match self {
+            Self::Redis | Self::Quorum => 0,
+            Self::Etcd => 1,
+            Self::ZooKeeper => 2,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -60,6 +83,8 @@ pub(super) struct Method {
     pub(super) about: String,
     pub(super) deployment: Deployment,
     pub(super) peer: Option<&'static str>,
+    /// The largest number of clients that it is measured with.
+    max_clients: Option<usize>,
     wake: Wake,
     /// Whether all tasks share one client.
     shared: bool,
@@ -67,7 +92,21 @@ pub(super) struct Method {
 
 impl Method {
     fn this_library(key: &'static str, title: &'static str, deployment: Deployment, about: &str) -> Self {
-        Self { key, title, about: about.to_owned(), deployment, peer: None, wake: Wake::Notify, shared: false }
+        Self {
+            key,
+            title,
+            about: about.to_owned(),
+            deployment,
+            peer: None,
+            max_clients: None,
+            wake: Wake::Notify,
+            shared: false,
+        }
+    }
+
+    /// Returns true if the method is measured in a scenario.
+    pub(super) fn fits(&self, scenario: &Scenario) -> bool {
+        self.max_clients.is_none_or(|most| scenario.clients.get() <= most)
     }
 
     /// Returns the job for this method in a scenario.
@@ -150,17 +189,37 @@ impl Plan {
                     "this library on etcd, all tasks in one client",
                 )
             },
+            Method::this_library(
+                "zookeeper",
+                "ZooKeeper",
+                Deployment::ZooKeeper,
+                "this library on ZooKeeper, a session for each client: the next in the queue is notified",
+            ),
+            Method {
+                shared: true,
+                ..Method::this_library(
+                    "zookeeperturns",
+                    "ZooKeeper, local",
+                    Deployment::ZooKeeper,
+                    "this library on ZooKeeper, all tasks in one client",
+                )
+            },
         ];
         methods.extend(peers.list().into_iter().map(|peer| Method {
             key: peer.name,
             title: peer.name,
             about: peer.about,
-            deployment: if peer.store == Store::Etcd { Deployment::Etcd } else { Deployment::Redis },
+            deployment: match peer.store {
+                Store::Redis { .. } => Deployment::Redis,
+                Store::Etcd => Deployment::Etcd,
+                Store::ZooKeeper => Deployment::ZooKeeper,
+            },
             peer: Some(peer.name),
+            max_clients: peer.max_clients,
             wake: Wake::Poll,
             shared: false,
         }));
-        methods.sort_by_key(|method| method.deployment == Deployment::Etcd);
+        methods.sort_by_key(|method| method.deployment.store());
         let many = [1, 10, 100].map(|factor| {
             let clients = clients.saturating_mul(NonZeroUsize::new(factor).unwrap_or(NonZeroUsize::MIN));
             Scenario {

@@ -96,6 +96,6 @@ pub(super) fn markdown(report: &Report) -> String {
         }
     }
     text += "\nTimes are from the call to the lock. CPU a lock is user and system time of all clients together; on servers, sent and executed \
-             are counted by the servers: commands from clients, and those plus the commands of scripts; for etcd, messages received. Held is the actual length of a hold.\n";
+             are counted by the servers: commands from clients, and those plus the commands of scripts; for etcd and ZooKeeper, messages received. Held is the actual length of a hold.\n";
     text
 }

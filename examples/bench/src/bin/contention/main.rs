@@ -4,8 +4,10 @@
 
 #[cfg(feature = "etcd-client")]
 mod etcd_client;
+mod kazoo;
 mod redis_loop;
 mod rslock;
+mod zookeeper_client;
 
 use std::env;
 use std::process::ExitCode;
@@ -31,6 +33,7 @@ impl Peers for Others {
                     version_of("rslock")
                 ),
                 store: Store::Redis { quorum: true },
+                max_clients: None,
             },
             Peer {
                 name: "redis-rs",
@@ -39,6 +42,7 @@ impl Peers for Others {
                     version_of("redis")
                 ),
                 store: Store::Redis { quorum: false },
+                max_clients: None,
             },
             #[cfg(feature = "etcd-client")]
             Peer {
@@ -48,6 +52,22 @@ impl Peers for Others {
                     version_of("etcd-client")
                 ),
                 store: Store::Etcd,
+                max_clients: None,
+            },
+            Peer {
+                name: "zookeeper-client",
+                about: format!(
+                    "zookeeper-client {}: its lock with the nodes of Curator",
+                    version_of("zookeeper-client")
+                ),
+                store: Store::ZooKeeper,
+                max_clients: None,
+            },
+            Peer {
+                name: "kazoo",
+                about: "kazoo, a process of Python for each task, which is told by a pipe what to do".to_owned(),
+                store: Store::ZooKeeper,
+                max_clients: Some(kazoo::MAX_CLIENTS),
             },
         ]
     }
@@ -58,6 +78,8 @@ impl Peers for Others {
             "redis-rs" => run(job, redis_loop::Client::open, redis_loop::Task::new),
             #[cfg(feature = "etcd-client")]
             "etcd-client" => run(job, etcd_client::Client::open, etcd_client::Task::new),
+            "zookeeper-client" => run(job, zookeeper_client::Client::open, zookeeper_client::Task::new),
+            "kazoo" => run(job, kazoo::Client::open, kazoo::Task::new),
             other => Err(Failed::usage(format_args!("--peer: {other:?} is not known"))),
         }
     }

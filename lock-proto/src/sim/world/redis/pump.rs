@@ -370,6 +370,8 @@ impl<C: RedisClient> World<Redis<C>> {
             Output::Credentials { conn, request } => self.request_credentials(client, conn, &request),
             Output::Disconnect { conn } => self.disconnect(client, conn),
             Output::Event { lock, event } => self.deliver_event(client, lock, event),
+            // Redis has no elections.
+            Output::Election { .. } => {}
             Output::Stopped { unreleased } => self.has_stopped(client, unreleased),
         }
     }
