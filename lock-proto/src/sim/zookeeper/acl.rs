@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn auth_stands_for_the_users_of_the_connection() {
         let (ann, bob) = (Identity::digest(b"ann:1").unwrap(), Identity::digest(b"bob:2").unwrap());
-        let acl = expand(&Acl::creator(), &[ann.clone()]).unwrap();
+        let acl = expand(&Acl::creator(), core::slice::from_ref(&ann)).unwrap();
         assert_eq!(check(&acl, DELETE, &[bob.clone(), ann]), Ok(()));
         assert_eq!(check(&acl, READ, &[bob]), Err(ErrorCode::NO_AUTH));
         assert_eq!(check(&Acl::open(), WRITE, &[]), Ok(()));

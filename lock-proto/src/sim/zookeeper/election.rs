@@ -79,7 +79,7 @@ impl Ensemble {
     /// Notes on each connection which side hears nothing of the other. Messages that were held back
     /// are under way again once nothing holds them back.
     pub(super) fn update_links(&mut self) {
-        for (_, link) in &mut self.links {
+        for link in self.links.values_mut() {
             let (leader, follower) = (&self.members[link.leader], &self.members[link.follower]);
             let cut = leader.isolated || follower.isolated;
             let now = self.now;
@@ -156,7 +156,9 @@ impl Ensemble {
     fn active_leader(&self) -> Option<usize> {
         let active = |member: &usize| {
             let server = &self.members[*member];
-            server.is_connected() && !server.frozen && server.leading().is_some_and(|leading| leading.gives_up.is_none())
+            server.is_connected()
+                && !server.frozen
+                && server.leading().is_some_and(|leading| leading.gives_up.is_none())
         };
         (0..self.members.len()).filter(active).max_by_key(|member| self.members[*member].leading().map(|l| l.zxid))
     }

@@ -40,7 +40,9 @@ pub(super) struct Member {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Role {
     /// Looks for a leader, and serves nobody.
-    Looking { since: Instant },
+    Looking {
+        since: Instant,
+    },
     Following {
         link: u64,
         /// Sessions of clients that were heard since the leader asked last, with their timeouts.
@@ -141,9 +143,16 @@ pub(super) struct Link {
 pub(super) enum Down {
     Propose(Arc<Txn>),
     Commit(i64),
-    Synced { session: i64, xid: i32 },
+    Synced {
+        session: i64,
+        xid: i32,
+    },
     /// Whether a session may continue on this connection of a client.
-    Validated { conn: u64, session: i64, valid: bool },
+    Validated {
+        conn: u64,
+        session: i64,
+        valid: bool,
+    },
     Ping,
     Closed,
 }
@@ -176,4 +185,9 @@ pub(super) enum Wish {
     CreateSession { timeout: i32 },
     CloseSession,
     DeleteContainer(Arc<str>),
+}
+
+/// Removes and returns the first element if it matches.
+pub(super) fn pop_front_if<T>(queue: &mut VecDeque<T>, matches: impl FnOnce(&T) -> bool) -> Option<T> {
+    if matches(queue.front()?) { queue.pop_front() } else { None }
 }

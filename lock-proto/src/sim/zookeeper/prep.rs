@@ -112,9 +112,7 @@ impl Outstanding {
 
     fn validate(&mut self, tree: &Tree, origin: Origin<'_>, op: &MultiOp) -> Result<Change, ErrorCode> {
         match op {
-            MultiOp::Create { path, data, acl, mode } => {
-                self.create(tree, origin, path, data[..].into(), acl, *mode)
-            }
+            MultiOp::Create { path, data, acl, mode } => self.create(tree, origin, path, data[..].into(), acl, *mode),
             MultiOp::Delete { path, version } => {
                 let (parent_path, _) = split(path).filter(|_| **path != *"/").ok_or(ErrorCode::BAD_ARGUMENTS)?;
                 let mut parent = self.record(tree, parent_path)?;

@@ -7,7 +7,7 @@ use core::mem;
 use core::time::Duration;
 
 use super::Ensemble;
-use super::member::{Down, Leading, Link, Proposal, Role, Submit, Up, Wish};
+use super::member::{Down, Leading, Link, Proposal, Role, Submit, Up, Wish, pop_front_if};
 use super::prep::{Origin, Outstanding};
 use super::session::LEADER;
 use super::tree::{Applied, CONTAINER};
@@ -96,7 +96,9 @@ impl Ensemble {
         let majority = self.majority();
         loop {
             let Some(leading) = self.members[leader].leading_mut() else { return };
-            let Some(proposal) = leading.proposals.pop_front_if(|next| next.acks.len() >= majority) else { return };
+            let Some(proposal) = pop_front_if(&mut leading.proposals, |next| next.acks.len() >= majority) else {
+                return;
+            };
             for link in self.followers(leader) {
                 self.send_down(link, Down::Commit(proposal.txn.zxid));
             }
@@ -146,7 +148,7 @@ impl Ensemble {
                 self.send_up(id, Up::Ack(zxid));
             }
             Down::Commit(zxid) => {
-                let next = self.members[member].log.pop_front_if(|next| next.zxid <= zxid);
+                let next = pop_front_if(&mut self.members[member].log, |next| next.zxid <= zxid);
                 if let Some(txn) = next {
                     self.apply(member, &txn);
                 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::acl::{Identity, READ, check};
 use super::connection::{Session, State, Waiting, What};
-use super::member::{Role, Submit, Up, Wish};
+use super::member::{Role, Submit, Up, Wish, pop_front_if};
 use super::prep::is_valid;
 use super::session::LEADER;
 use super::tree::Applied;
@@ -234,9 +234,7 @@ impl Ensemble {
                 self.close(conn);
             }
             (What::Write, Applied::Failed(ErrorCode::SESSION_MOVED)) => self.close(conn),
-            (What::Write, Applied::Multi(results))
-                if results.contains(&Applied::Failed(ErrorCode::SESSION_MOVED)) =>
-            {
+            (What::Write, Applied::Multi(results)) if results.contains(&Applied::Failed(ErrorCode::SESSION_MOVED)) => {
                 self.close(conn);
             }
             (What::Write, Applied::Failed(code)) => self.reply(conn, xid, Err(*code)),
@@ -257,7 +255,7 @@ impl Ensemble {
     /// Answers the reads of a session up to its next write.
     fn drain(&mut self, member: usize, session: i64) {
         while let Some(queue) = self.members[member].waiting.get_mut(&session) {
-            let Some(next) = queue.pop_front_if(|next| matches!(next.what, What::Read(_))) else { break };
+            let Some(next) = pop_front_if(queue, |next| matches!(next.what, What::Read(_))) else { break };
             if let What::Read(op) = next.what {
                 self.read(next.conn, next.xid, &op);
             }

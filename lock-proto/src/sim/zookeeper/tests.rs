@@ -1,15 +1,14 @@
 //! Operations, sessions and watches of one member. The ensemble's own tests are in `tests/`.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
 mod kit;
 mod members;
 
 use alloc::vec;
+use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::zookeeper::codec::{
-    Acl, CreateMode, ErrorCode, EventType, MultiOp, MultiResult, Op, ReplyBody, WatchKind,
-};
+use crate::zookeeper::codec::{Acl, CreateMode, ErrorCode, EventType, MultiOp, MultiResult, Op, ReplyBody, WatchKind};
 use kit::{Kit, check, create, delete, exists, get, list, ms, set};
 
 #[test]
@@ -98,13 +97,9 @@ fn transactions_change_all_or_nothing() {
     };
     let create_a = create("/a", CreateMode::Persistent);
     let child = create("/a/b-", CreateMode::EphemeralSequential);
-    let results = kit.multi(c, ops(&[create_a.clone(), child.clone(), check("/a", 0), set("/a", b"1", 0)]));
-    let [
-        MultiResult::Created { .. },
-        MultiResult::Created { path, .. },
-        MultiResult::Checked,
-        MultiResult::Set(stat),
-    ] = &results[..]
+    let results = kit.multi(c, ops(&[create_a, child, check("/a", 0), set("/a", b"1", 0)]));
+    let [MultiResult::Created { .. }, MultiResult::Created { path, .. }, MultiResult::Checked, MultiResult::Set(stat)] =
+        &results[..]
     else {
         panic!("{results:?}")
     };
@@ -179,7 +174,7 @@ fn sessions_end_with_their_nodes() {
     kit.ok(c, Op::CloseSession);
     assert!(kit.is_closed(c));
     assert_eq!(kit.events(other), [(EventType::Deleted, "/q/mine".into())]);
-    let paths: alloc::vec::Vec<_> = kit.ensemble.nodes().into_iter().map(|(path, _)| path).collect();
+    let paths: Vec<_> = kit.ensemble.nodes().into_iter().map(|(path, _)| path).collect();
     assert_eq!(paths, ["/q", "/q/kept"]);
     assert_eq!(kit.ensemble.sessions().len(), 1);
 }

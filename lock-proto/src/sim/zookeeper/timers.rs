@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::Ensemble;
 use super::connection::State;
-use super::member::{Down, Link, Role};
+use super::member::{Down, Link, Role, pop_front_if};
 use crate::time::{Instant, nanos};
 
 /// The wall clock of the servers at the start, in ms since 1970.
@@ -55,7 +55,8 @@ impl Ensemble {
         let down = link.to_follower.front().filter(|_| reachable && follower.runs()).map(|(due, _)| *due);
         let up = link.to_leader.front().filter(|_| reachable && leader.runs()).map(|(due, _)| *due);
         let lost = link.leader_deaf.filter(|_| link.leader_open && leader.runs()).map(|since| self.gives_up(since));
-        let left = link.follower_deaf.filter(|_| link.follower_open && follower.runs()).map(|since| self.gives_up(since));
+        let left =
+            link.follower_deaf.filter(|_| link.follower_open && follower.runs()).map(|since| self.gives_up(since));
         // The leader asks twice a tick which sessions were heard.
         let asks = match &follower.role {
             Role::Following { touched, .. } if !touched.is_empty() && link.leader_open && leader.runs() => {
@@ -128,7 +129,7 @@ impl Ensemble {
                 && self.is_reachable(link.leader, link.follower)
                 && self.members[link.follower].runs()
                 && let Some(link) = self.links.get_mut(&id)
-                && let Some((_, message)) = link.to_follower.pop_front_if(|(due, _)| *due <= self.now)
+                && let Some((_, message)) = pop_front_if(&mut link.to_follower, |(due, _)| *due <= self.now)
             {
                 if link.follower_open {
                     self.handle_down(id, message);
@@ -138,7 +139,7 @@ impl Ensemble {
                 && self.is_reachable(link.leader, link.follower)
                 && self.members[link.leader].runs()
                 && let Some(link) = self.links.get_mut(&id)
-                && let Some((_, message)) = link.to_leader.pop_front_if(|(due, _)| *due <= self.now)
+                && let Some((_, message)) = pop_front_if(&mut link.to_leader, |(due, _)| *due <= self.now)
             {
                 if link.leader_open {
                     self.handle_up(id, message);

@@ -129,7 +129,9 @@ impl Tree {
         self.zxid = txn.zxid;
         match &txn.kind {
             Kind::Change(change) => self.change(change, txn, out),
-            Kind::Multi(changes) => Applied::Multi(changes.iter().map(|change| self.change(change, txn, out)).collect()),
+            Kind::Multi(changes) => {
+                Applied::Multi(changes.iter().map(|change| self.change(change, txn, out)).collect())
+            }
             Kind::CreateSession { timeout } => {
                 self.sessions.insert(txn.session, *timeout);
                 Applied::Done
