@@ -5,6 +5,7 @@
 #![allow(private_bounds, private_interfaces, reason = "the stores are those of this crate")]
 
 mod builder;
+mod bytes;
 mod calm;
 mod check;
 mod credentials;
