@@ -1,7 +1,5 @@
 //! The etcd client: connects the hub to its channel.
 
-use bytes::Bytes;
-
 use super::channel::{Channel, ChannelOutput};
 use super::config::Config;
 use super::lock::{Etcd, OwnerKey};
@@ -13,7 +11,7 @@ use super::url::Endpoint;
 use crate::error::{ConfigError, Misuse};
 use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, LockId, NodeId};
-use crate::lock::{self, Acquire, Credentials, Elections, QueryId, Transport};
+use crate::lock::{self, Credentials, Elections, Transport};
 use crate::time::Instant;
 
 /// All locks and elections of one client, and its connection to the cluster.
@@ -166,27 +164,5 @@ impl Client {
     /// reports get new numbers while no connection is open.
     pub fn endpoint(&self, node: NodeId) -> Option<&Endpoint> {
         self.links.endpoint(node)
-    }
-}
-
-impl Elections for Client {
-    fn campaign(&mut self, now: Instant, request: &Acquire, value: Bytes) -> Result<LockId, Misuse> {
-        self.verb(now, |locks, now| locks.campaign(now, request, value))
-    }
-
-    fn proclaim(&mut self, now: Instant, lock: LockId, value: Bytes) -> Result<(), Misuse> {
-        self.verb(now, |locks, now| locks.proclaim(now, lock, value))
-    }
-
-    fn leader(&mut self, now: Instant, name: &[u8]) -> Result<QueryId, Misuse> {
-        self.verb(now, |locks, now| locks.leader(now, name))
-    }
-
-    fn observe(&mut self, now: Instant, name: &[u8]) -> Result<QueryId, Misuse> {
-        self.verb(now, |locks, now| locks.observe(now, name))
-    }
-
-    fn close_query(&mut self, now: Instant, query: QueryId) {
-        self.verb(now, |locks, now| locks.close_query(now, query));
     }
 }

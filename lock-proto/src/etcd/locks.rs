@@ -1,24 +1,21 @@
 //! The hub of an etcd client: typed requests out, typed replies in.
 
 use alloc::collections::BTreeMap;
-
-use bytes::Bytes;
+use alloc::vec::Vec;
 
 use super::config::Config;
 use super::lock::query::Query;
 use super::lock::session::answer;
-use super::lock::sessions::Sessions;
-use super::lock::{Bid, Context, Etcd, Lock, OwnerKey, Shared, Watcher};
+use super::lock::{Context, Etcd, Lock, OwnerKey, Shared, Watcher};
 #[cfg(doc)]
 use super::locks_output::LocksOutput;
 use super::locks_output::WatchId;
 use super::message::KeyValue;
-use super::request::{Queue, Refusal, Reply};
-use crate::collections::Slots;
+use super::request::{Refusal, Reply};
 use crate::error::{ConfigError, Misuse};
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, CallOwner, ClientId, LockId};
-use crate::lock::{self, Acquire, Answer, QueryId, ServerError, check_name};
+use crate::lock::{self, Answer, Queries, ServerError, Sessions};
 use crate::time::Instant;
 
 /// All locks and elections of one client, as typed requests and replies.
@@ -40,9 +37,9 @@ impl Locks {
     /// Returns an error for the first setting that is out of range.
     pub fn new(now: Instant, config: Config, client: ClientId, seed: u64) -> Result<Self, ConfigError> {
         config.check()?;
-        let (queries, watchers) = (BTreeMap::new(), BTreeMap::new());
-        let (sessions, query_ids) = (Sessions::default(), Slots::default());
-        let shared = Shared { client, sessions, queries, query_ids, watchers, watch: 0 };
+        let (sessions, queries, watchers) = (Sessions::default(), Queries::default(), BTreeMap::new());
+        let (leases, retired) = (0, Vec::new());
+        let shared = Shared { client, sessions, leases, retired, queries, watchers, watch: 0 };
         Ok(Self::with(Context::with(now, config, seed, shared)))
     }
 
@@ -56,25 +53,6 @@ impl Locks {
         self
     }
 
-    /// Stands for election with this value. Progress is reported as events for the returned id;
-    /// `Granted` means elected.
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire).
-    pub fn campaign(&mut self, now: Instant, request: &Acquire, value: Bytes) -> Result<LockId, Misuse> {
-        self.begin(now, request, |bid| *bid = Bid { lease: bid.lease, value, candidate: true })
-    }
-
-    /// Changes the value of the leader. `Proclaimed` or `ProclaimFailed` reports the result.
-    ///
-    /// # Errors
-    ///
-    /// [`Misuse`] if the candidate does not lead.
-    pub fn proclaim(&mut self, now: Instant, id: LockId, value: Bytes) -> Result<(), Misuse> {
-        self.verb(now, id, |lock, ctx| lock.proclaim(ctx, id, value))
-    }
-
     /// Returns the holder's key, for transactions of the application that compare `mod_revision`.
     /// The client then changes that revision before each hand-over.
     ///
@@ -84,45 +62,6 @@ impl Locks {
     // E7
     pub fn owner_guard(&mut self, now: Instant, id: LockId) -> Result<OwnerKey, Misuse> {
         self.verb(now, id, |lock, ctx| lock.owner_guard(ctx, id))
-    }
-
-    /// Queries the current leader. One event reports the result.
-    ///
-    /// # Errors
-    ///
-    /// [`Misuse`] if the name is too long or empty, or the client is shutting down.
-    pub fn leader(&mut self, now: Instant, name: &[u8]) -> Result<QueryId, Misuse> {
-        self.query(now, name, false)
-    }
-
-    /// Observes the leader until the query is closed. After a failure, the last event says why.
-    ///
-    /// # Errors
-    ///
-    /// As [`leader`](Self::leader).
-    pub fn observe(&mut self, now: Instant, name: &[u8]) -> Result<QueryId, Misuse> {
-        self.query(now, name, true)
-    }
-
-    fn query(&mut self, now: Instant, name: &[u8], observe: bool) -> Result<QueryId, Misuse> {
-        self.handle_timeout(now);
-        self.admit(self.ctx.shared.query_ids.len())?;
-        check_name(name)?;
-        let queue = Queue::new(&self.ctx.config.prefix, name);
-        let (slot, generation) = self.ctx.shared.query_ids.take(0);
-        let id = QueryId { slot, generation };
-        let until = (!observe).then(|| self.ctx.now + self.ctx.config.release_within);
-        self.ctx.shared.queries.insert(slot, Query::new(id, queue, self.ctx.now, until));
-        self.ctx.query_step(slot, Query::start);
-        Ok(id)
-    }
-
-    /// Closes a query or an observation. No more events follow for it.
-    pub fn close_query(&mut self, now: Instant, id: QueryId) {
-        self.handle_timeout(now);
-        if self.ctx.shared.queries.get(&id.slot).is_some_and(|query| query.id == id) {
-            self.ctx.query_step(id.slot, |_, _| true);
-        }
     }
 
     /// Handles the reply to a request. Replies to unknown calls are dropped.
@@ -194,22 +133,6 @@ impl Locks {
             }
         }
         self.ctx.shared.watchers.clear();
-    }
-}
-
-impl Context {
-    /// Runs one step of a query, and removes the query if `f` returns true.
-    pub(super) fn query_step(&mut self, slot: u32, f: impl FnOnce(&mut Query, &mut Self) -> bool) {
-        // Removed from the map during the step, so that `f` can borrow the context.
-        let Some(mut query) = self.shared.queries.remove(&slot) else { return };
-        if !f(&mut query, self) {
-            self.shared.queries.insert(slot, query);
-            return;
-        }
-        self.shared.query_ids.end(slot);
-        if let Some(watch) = query.watch {
-            self.close_watch(watch.id);
-        }
     }
 }
 

@@ -34,19 +34,19 @@ impl<S: Store> Locks<S> {
     ///
     /// As [`Machine::acquire`](super::Machine::acquire).
     pub fn acquire(&mut self, now: Instant, request: &Acquire) -> Result<LockId, Misuse> {
-        self.begin(now, request, |_| {})
+        self.begin(now, request, |_, _, _| Ok(()))
     }
 
     pub(crate) fn begin(
         &mut self,
         now: Instant,
         request: &Acquire,
-        change: impl FnOnce(&mut S::Terms),
+        change: impl FnOnce(&Config<S::Settings>, &mut S::Key, &mut S::Terms) -> Result<(), Misuse>,
     ) -> Result<LockId, Misuse> {
         self.handle_timeout(now);
         self.admit(self.locks.acquisitions())?;
-        let (key, mut terms) = S::terms_of(&self.ctx.config, request)?;
-        change(&mut terms);
+        let (mut key, mut terms) = S::terms_of(&self.ctx.config, request)?;
+        change(&self.ctx.config, &mut key, &mut terms)?;
         let (slot, id) = self.locks.begin(key, Lock::new);
         let waiter = Waiter { id, terms, renew: request.renew, wait: request.wait.or_try(), since: self.ctx.now };
         self.step(slot, |lock, ctx| lock.acquire(ctx, waiter));

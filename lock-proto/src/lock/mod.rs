@@ -17,9 +17,11 @@ mod hub;
 mod lifecycle;
 mod machine;
 mod ping;
+mod queries;
 mod registry;
 mod request;
 mod retry;
+mod sessions;
 mod store;
 mod tenure;
 mod tuning;
@@ -47,8 +49,13 @@ pub use hub::Locks;
 pub(crate) use lifecycle::Ended;
 pub use lifecycle::Lock;
 pub use machine::Machine;
+#[doc(hidden)]
+pub use queries::{Asking, ElectionStore, Queries, Query};
 pub use request::{Acquire, Renew, Wait};
 pub(crate) use retry::Retry;
+#[doc(hidden)]
+pub use sessions::{Session, SessionId, SessionStore, Sessions};
+pub(crate) use sessions::{Users, pause};
 #[doc(hidden)]
 pub use store::Store;
 pub(crate) use tenure::{Phase, Tenure, Terms};

@@ -4,12 +4,11 @@
 //! with the lease.
 // E3, E6, U1
 
-use super::sessions::SessionId;
 use super::{Contention, Context, Lock};
 use crate::etcd::locks_output::WatchId;
 use crate::etcd::message::KeyValue;
 use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
-use crate::lock::{Release, Retry};
+use crate::lock::{Release, Retry, Session as _, SessionId};
 use crate::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -272,7 +271,7 @@ impl Lock {
             (Some(own), _) => NextStep::Delete(own.modified),
             // A late create is unlikely by now, but no time is long enough to exclude it.
             (None, NextStep::Watch { until: Some(until), watch }) if until <= ctx.now => {
-                ctx.shared.sessions.retire(session);
+                ctx.retire(session);
                 NextStep::Watch { watch, until: None }
             }
             (None, watch @ NextStep::Watch { .. }) => watch,

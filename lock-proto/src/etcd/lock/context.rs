@@ -1,19 +1,18 @@
 //! State that the locks of a client share.
 
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use bytes::Bytes;
 
 use super::Etcd;
 use super::query::Query;
-use super::session::{Session, pause, recheck};
-use super::sessions::{SessionId, Sessions};
-use crate::collections::Slots;
+use super::session::{Session, recheck};
 use crate::etcd::locks_output::{LocksOutput, WatchId};
 use crate::etcd::request::{LeaseId, Request};
 use crate::id::{CallOwner, ClientId, NodeId};
-use crate::lock::{self, Loss};
+use crate::lock::{self, Loss, Queries, Session as _, SessionId, Sessions, pause};
 use crate::time::Instant;
 
 pub(crate) type Context = lock::Context<Etcd>;
@@ -28,9 +27,12 @@ pub(crate) enum Watcher {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shared {
     pub(crate) client: ClientId,
-    pub(crate) sessions: Sessions,
-    pub(crate) queries: BTreeMap<u32, Query>,
-    pub(crate) query_ids: Slots,
+    pub(crate) sessions: Sessions<Etcd>,
+    /// Number of leases so far, to derive their ids.
+    pub(crate) leases: u64,
+    /// Retired sessions, which are lost once no lock needs them.
+    pub(crate) retired: Vec<SessionId>,
+    pub(crate) queries: Queries<Query>,
     pub(crate) watchers: BTreeMap<WatchId, Watcher>,
     pub(crate) watch: u64,
 }

@@ -2,10 +2,9 @@
 // E3, E6
 
 use super::session::answer;
-use super::sessions::SessionId;
 use super::{Contention, Context, LeaseKind, Lock};
 use crate::etcd::request::{Ahead, Found, Older, Refusal, Reply, Request, Seen};
-use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, Wait};
+use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, SessionId, Wait};
 use crate::time::Instant;
 use bytes::Bytes;
 use core::mem;

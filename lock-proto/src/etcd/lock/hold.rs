@@ -4,11 +4,10 @@
 use alloc::vec::Vec;
 use bytes::Bytes;
 
-use super::sessions::SessionId;
 use super::{Bid, Context, LeaseKind, Waiter, Watched};
 use crate::etcd::reading::Reading;
 use crate::etcd::request::{LeaseId, Queue, Seen};
-use crate::lock::{Fence, Phase, Retry, Tenure};
+use crate::lock::{Fence, Phase, Retry, SessionId, Tenure};
 use crate::time::{Instant, soonest};
 
 /// Low bits of a fencing token, which count the grants since ownership was proven.

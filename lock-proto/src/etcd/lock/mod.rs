@@ -27,7 +27,7 @@ use enter::{Action, Enter, Step};
 use hold::{Hold, WriteCall};
 use query::Query;
 use session::{Session, SessionEvent};
-use sessions::{SessionId, Sessions, seconds};
+use sessions::seconds;
 use wait_deletes::Contender;
 use watch_cache::CachedWatches;
 
@@ -38,8 +38,9 @@ use super::request::{Queue, Reply, Request};
 use crate::error::{Invalid, Misuse};
 use crate::id::{CallId, LockId};
 use crate::lock::{
-    self, Acquire, Answer, Blocked, Ended, ErrorClass, Event, Failure, Grant, Loss, MAX_TTL, MIN_TTL, Release, Renew,
-    ServerError, Store, Tenure, Terms, Token, check_name,
+    self, Acquire, Answer, Blocked, ElectionEvent, ElectionStore, Ended, ErrorClass, Event, Failure, Grant, Loss,
+    MAX_TTL, MIN_TTL, Queries, QueryId, Release, Renew, ServerError, Session as _, SessionId, SessionStore, Sessions,
+    Store, Tenure, Terms, Token, check_name,
 };
 use crate::time::{Instant, nanos};
 
@@ -370,65 +371,34 @@ impl Store for Etcd {
         LocksOutput::Stopped { unreleased }
     }
 
-    /// Updates the sessions that this lock uses. Most steps change nothing.
     fn after_step(lock: &mut Lock, ctx: &mut Context) {
-        if lock.uses().eq(lock.store.joined.iter().copied()) {
-            return;
-        }
-        let uses: Vec<(SessionId, bool)> = lock.uses().collect();
-        for (session, needs) in &uses {
-            ctx.shared.sessions.join(*session, ctx.slot, *needs);
-        }
-        for (session, _) in mem::take(&mut lock.store.joined) {
-            if !uses.iter().any(|(used, _)| *used == session) {
-                ctx.shared.sessions.left.push((session, ctx.slot));
-            }
-        }
-        lock.store.joined = uses;
+        lock.join_sessions(ctx);
     }
 
     fn settle_step(ctx: &mut Context) {
         ctx.settle_sessions();
+        ctx.end_retired();
     }
 
     fn is_unsettled(ctx: &Context) -> bool {
-        let sessions = &ctx.shared.sessions;
-        sessions.due(ctx.now).is_some() || sessions.has_events() || !ctx.shared.queries.is_empty()
+        ctx.shared.sessions.is_unsettled(ctx.now) || !ctx.shared.queries.is_empty()
     }
 
     /// Processes sessions before the locks that depend on them.
     fn settle_first(locks: &mut lock::Locks<Self>) -> bool {
-        let sessions = &mut locks.ctx.shared.sessions;
-        if let Some(session) = sessions.due(locks.ctx.now) {
-            locks.ctx.session_step(session, Session::timeout);
-        } else if let Some((session, event)) = sessions.next_event() {
-            let users: Vec<u32> = sessions.get(session).map_or_else(Vec::new, |s| s.users.keys().copied().collect());
-            for slot in users {
-                locks.step(slot, |lock, ctx| lock.session(ctx, session, &event));
-            }
-        } else {
-            return false;
-        }
-        true
+        locks.settle_session()
     }
 
     fn settle_last(locks: &mut lock::Locks<Self>) {
-        let now = locks.ctx.now;
-        let due = |query: &&Query| query.deadline().is_some_and(|at| at <= now);
-        for slot in locks.ctx.shared.queries.values().filter(due).map(|query| query.id.slot).collect::<Vec<_>>() {
-            locks.ctx.query_step(slot, Query::timeout);
-        }
+        locks.ctx.settle_queries();
     }
 
     fn shared_deadline(shared: &Shared) -> Option<(Instant, &'static str)> {
-        let query = shared.queries.values().filter_map(Query::deadline).min().map(|at| (at, "a query"));
-        [shared.sessions.first_deadline(), query].into_iter().flatten().min()
+        [shared.sessions.first_deadline(), shared.queries.deadline()].into_iter().flatten().min()
     }
 
     fn shutting_down(locks: &mut lock::Locks<Self>) {
-        for slot in locks.ctx.shared.queries.keys().copied().collect::<Vec<_>>() {
-            locks.ctx.query_step(slot, Query::shut_down);
-        }
+        locks.ctx.end_queries();
     }
 
     /// Without a lease, a late request can no longer create a key.
@@ -438,13 +408,61 @@ impl Store for Etcd {
     }
 }
 
-impl Lock {
-    /// Returns the sessions of this lock's keys, and whether it needs each one alive.
-    pub(crate) fn uses(&self) -> impl Iterator<Item = (SessionId, bool)> {
-        let all = self.guarded().chain(self.store.cleanups.iter().map(|cleanup| cleanup.session));
-        all.map(|session| (session, self.needs(session)))
+impl SessionStore for Etcd {
+    type Session = Session;
+
+    fn sessions(shared: &Shared) -> &Sessions<Self> {
+        &shared.sessions
     }
 
+    fn sessions_mut(shared: &mut Shared) -> &mut Sessions<Self> {
+        &mut shared.sessions
+    }
+
+    fn uses(lock: &Lock) -> impl Iterator<Item = (SessionId, bool)> {
+        let all = lock.guarded().chain(lock.store.cleanups.iter().map(|cleanup| cleanup.session));
+        all.map(|session| (session, lock.needs(session)))
+    }
+
+    fn joined(&mut self) -> &mut Vec<(SessionId, bool)> {
+        &mut self.joined
+    }
+
+    fn session_event(lock: &mut Lock, ctx: &mut Context, session: SessionId, event: &SessionEvent) {
+        lock.session(ctx, session, event);
+    }
+}
+
+impl ElectionStore for Etcd {
+    type Query = Query;
+
+    fn queries(shared: &Shared) -> &Queries<Query> {
+        &shared.queries
+    }
+
+    fn queries_mut(shared: &mut Shared) -> &mut Queries<Query> {
+        &mut shared.queries
+    }
+
+    /// An election shares the queue of the lock with its name.
+    fn election(config: &Config, name: &[u8]) -> Result<Queue, Misuse> {
+        Ok(Queue::new(&config.prefix, name))
+    }
+
+    fn candidacy(bid: &mut Bid, value: Bytes) {
+        *bid = Bid { lease: bid.lease, value, candidate: true };
+    }
+
+    fn proclaim(lock: &mut Lock, ctx: &mut Context, id: LockId, value: Bytes) -> Result<(), Misuse> {
+        lock.proclaim(ctx, id, value)
+    }
+
+    fn election_event(query: QueryId, event: ElectionEvent) -> LocksOutput {
+        LocksOutput::Election { query, event }
+    }
+}
+
+impl Lock {
     const fn contending(&self) -> Option<SessionId> {
         match &self.contention {
             Contention::Idle => None,

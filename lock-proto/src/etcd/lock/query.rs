@@ -1,68 +1,70 @@
 //! A query for the leader of an election, or an observation of it.
 // E10
 
-use alloc::boxed::Box;
 use core::time::Duration;
 
-use super::session::{answer, pause, recheck};
-use super::{Context, Watched, Watcher};
-use crate::etcd::locks_output::LocksOutput;
+use super::session::{answer, recheck};
+use super::{Context, Etcd, Watched, Watcher};
 use crate::etcd::reading::Reading;
 use crate::etcd::request::{Found, Queue, Refusal, Reply, Request};
 use crate::id::{CallOwner, NodeId};
-use crate::lock::{Answer, ElectionEvent, ErrorClass, Failure, Leader, QueryId, Report};
+use crate::lock::{self, Asking, ElectionEvent, ErrorClass, Failure, Leader, pause};
 use crate::time::{Instant, soonest};
 
 /// Polling interval of an observer while its watch cannot be opened.
 const POLL: Duration = Duration::from_secs(1);
 
+/// An open query or observation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Query {
-    pub(crate) id: QueryId,
+pub struct Query {
+    asking: Asking,
     queue: Queue,
-    pub(crate) watch: Option<Watched>,
-    /// Deadline of a query; `None` for an observer.
-    until: Option<Instant>,
-    since: Instant,
+    watch: Option<Watched>,
     reading: Reading,
-    last_event: Option<ElectionEvent>,
     /// When an observer rereads without a report: the server may have lost an event.
     recheck: Option<Instant>,
-    answer: Answer,
 }
 
-impl Query {
-    pub(crate) const fn new(id: QueryId, queue: Queue, now: Instant, until: Option<Instant>) -> Self {
-        Self {
-            id,
-            queue,
-            watch: None,
-            until,
-            since: now,
-            reading: Reading::new(0, 1),
-            last_event: None,
-            recheck: None,
-            answer: Answer::Silent,
-        }
+impl lock::Query<Etcd> for Query {
+    fn new(asking: Asking, queue: Queue) -> Self {
+        Self { asking, queue, watch: None, reading: Reading::new(0, 1), recheck: None }
+    }
+
+    fn asking(&self) -> &Asking {
+        &self.asking
+    }
+
+    fn asking_mut(&mut self) -> &mut Asking {
+        &mut self.asking
     }
 
     /// Starts the query. An observer watches all keys of the queue before it reads.
-    pub(crate) fn start(&mut self, ctx: &mut Context) -> bool {
-        if self.until.is_none() {
+    fn start(&mut self, ctx: &mut Context) -> bool {
+        if self.asking.until.is_none() {
             let (key, end) = self.queue.range();
-            let id = ctx.watch_range(Watcher::Query(self.id.slot), key.clone(), end.clone());
+            let id = ctx.watch_range(Watcher::Query(self.asking.id.slot), key.clone(), end.clone());
             self.watch = Some(Watched { id, open: None });
         }
         self.read(ctx)
     }
 
-    fn emit(&mut self, ctx: &mut Context, event: ElectionEvent) {
-        if self.last_event.as_ref() != Some(&event) {
-            self.last_event = Some(event.clone());
-            ctx.out.push_back(LocksOutput::Election { query: self.id, event });
-        }
+    fn work(&mut self, ctx: &mut Context) -> bool {
+        self.read(ctx)
     }
 
+    fn work_at(&self) -> Option<Instant> {
+        let recheck = self.recheck().filter(|_| !self.reading.retry.is_in_flight());
+        soonest([self.reading.retry.deadline(), recheck])
+    }
+
+    fn close(&mut self, ctx: &mut Context) {
+        if let Some(watch) = self.watch {
+            ctx.close_watch(watch.id);
+        }
+    }
+}
+
+impl Query {
     /// Reads the leader if it may have changed. Always returns false: the query continues.
     fn read(&mut self, ctx: &mut Context) -> bool {
         let retry = &self.reading.retry;
@@ -71,9 +73,10 @@ impl Query {
         if retry.is_in_flight() || !(ready || self.recheck().is_some_and(|at| at <= ctx.now)) {
             return false;
         }
-        self.recheck = self.watch.map(|_| ctx.now + recheck(&ctx.config, ctx.seed ^ u64::from(self.id.slot), ctx.now));
+        self.recheck =
+            self.watch.map(|_| ctx.now + recheck(&ctx.config, ctx.seed ^ u64::from(self.asking.id.slot), ctx.now));
         let request = Request::First { queue: self.queue.clone() };
-        let serial = ctx.call(CallOwner::Query(self.id.slot), NodeId(0), request, ctx.config.request_timeout);
+        let serial = ctx.call(CallOwner::Query(self.asking.id.slot), NodeId(0), request, ctx.config.request_timeout);
         self.reading.sent(serial, self.reading.reported);
         false
     }
@@ -101,7 +104,7 @@ impl Query {
                         mod_revision: kv.mod_revision,
                     }),
                 };
-                self.emit(ctx, event);
+                self.asking.emit(ctx, event);
                 if self.watch.is_some_and(|watch| watch.open.is_none()) {
                     self.reading.retry.set_due(Some(ctx.now + POLL));
                 }
@@ -109,18 +112,18 @@ impl Query {
                     self.reading.retry.set_due(None);
                     self.read(ctx);
                 }
-                self.until.is_some()
+                self.asking.until.is_some()
             }
             Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
-                self.answer = answer(reply);
-                self.fail(ctx, Failure::Refused);
+                self.asking.answer = answer(reply);
+                self.asking.fail(ctx, Failure::Refused);
                 true
             }
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
-                self.answer = answer(reply);
+                self.asking.answer = answer(reply);
                 reading.retry.failed(ctx.now + pause(ctx.seed, ctx.now.as_nanos(), reading.retry.tries()));
                 if self.watch.is_some() {
-                    self.emit(ctx, ElectionEvent::Disconnected);
+                    self.asking.emit(ctx, ElectionEvent::Disconnected);
                 }
                 false
             }
@@ -132,11 +135,6 @@ impl Query {
         self.recheck.filter(|_| self.reading.retry.tries() == 0)
     }
 
-    fn fail(&mut self, ctx: &mut Context, failure: impl FnOnce(Report) -> Failure) {
-        let report = Report { waited: ctx.now.since(self.since), nodes: Box::new([self.answer.clone()]) };
-        self.emit(ctx, ElectionEvent::Failed(failure(report)));
-    }
-
     pub(crate) fn watching(&mut self, ctx: &mut Context, revision: i64) -> bool {
         if let Some(watch) = &mut self.watch {
             watch.open = Some(revision);
@@ -146,7 +144,7 @@ impl Query {
             self.reading.retry.set_due(None);
         }
         // After `Disconnected`, report the current leader again.
-        if self.last_event == Some(ElectionEvent::Disconnected) {
+        if self.asking.last_event == Some(ElectionEvent::Disconnected) {
             self.reading.known = 0;
         }
         self.reading.report(revision);
@@ -163,26 +161,7 @@ impl Query {
             watch.open = None;
         }
         self.reading.poll_at(ctx.now + POLL);
-        self.emit(ctx, ElectionEvent::Disconnected);
+        self.asking.emit(ctx, ElectionEvent::Disconnected);
         false
-    }
-
-    /// Handles a timeout. Returns true if the query has ended.
-    pub(crate) fn timeout(&mut self, ctx: &mut Context) -> bool {
-        if self.until.is_some_and(|until| until <= ctx.now) {
-            self.fail(ctx, Failure::TimedOut);
-            return true;
-        }
-        self.read(ctx)
-    }
-
-    pub(crate) fn shut_down(&mut self, ctx: &mut Context) -> bool {
-        self.emit(ctx, ElectionEvent::Failed(Failure::ShuttingDown));
-        true
-    }
-
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        let recheck = self.recheck().filter(|_| !self.reading.retry.is_in_flight());
-        soonest([self.reading.retry.deadline(), recheck, self.until])
     }
 }

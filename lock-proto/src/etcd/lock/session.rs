@@ -1,40 +1,29 @@
 //! A session: one lease, kept alive until it is revoked or lost.
 // E1, T1, T2
 
-use alloc::collections::BTreeMap;
 use core::time::Duration;
 
-use super::Context;
-use super::sessions::SessionId;
+use super::{Context, Etcd};
 use crate::etcd::config::Config;
 use crate::etcd::request::{Found, LeaseId, Refusal, Reply, Request};
-use crate::jitter::{doubled, jitter};
-use crate::lock::{Answer, ErrorClass, Loss, Retry};
+use crate::jitter::jitter;
+use crate::lock::{self, Answer, ErrorClass, Loss, Retry, Session as _, SessionId, Users, pause};
 use crate::time::Instant;
-
-/// First and longest backoff after a failure.
-pub(super) const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
-
-/// Returns the backoff after `tries` failures, with jitter.
-pub(super) fn pause(seed: u64, n: u64, tries: u32) -> Duration {
-    let (first, max) = PAUSE;
-    let pause = doubled(first, tries, max);
-    pause + jitter(seed, n, pause / 2)
-}
 
 /// Returns the jittered interval of rereading what is watched. See [`Config::recheck`].
 pub(super) fn recheck(config: &Config, seed: u64, now: Instant) -> Duration {
     config.store.recheck - jitter(seed, now.as_nanos(), config.store.recheck / 4)
 }
 
+/// A lease of the client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Session {
+pub struct Session {
     id: SessionId,
     pub(crate) lease: LeaseId,
     /// Shared by all locks without a lease of their own.
     pub(crate) shared: bool,
     /// Its locks, and whether each needs it alive; a lock that watches for a late create does not.
-    pub(crate) users: BTreeMap<u32, bool>,
+    pub(crate) users: Users,
     /// Takes no new keys: a create with an unknown outcome may still be executed.
     pub(crate) retired: bool,
     requested: i64,
@@ -77,8 +66,9 @@ enum CallKind {
     Revoke,
 }
 
+/// What the locks of a session are notified of.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum SessionEvent {
+pub enum SessionEvent {
     Alive,
     /// A keep-alive sent at this instant renewed the lease.
     Renewed(Instant),
@@ -96,7 +86,7 @@ impl Session {
             id,
             lease,
             shared,
-            users: BTreeMap::new(),
+            users: Users::new(),
             retired: false,
             requested: seconds,
             granted: Duration::from_secs(seconds.unsigned_abs()),
@@ -113,15 +103,6 @@ impl Session {
         matches!(self.state, State::Alive)
     }
 
-    pub(crate) const fn is_lost(&self) -> bool {
-        matches!(self.state, State::Lost(_) | State::Revoking | State::Over)
-    }
-
-    /// Returns true if the server reported that the lease does not exist. Its keys are gone too.
-    pub(crate) const fn is_gone(&self) -> bool {
-        matches!(self.state, State::Lost(Loss::Gone) | State::Over)
-    }
-
     /// Returns the end of validity of all holds on this lease.
     pub(crate) const fn until(&self) -> Instant {
         self.until
@@ -133,70 +114,6 @@ impl Session {
 
     pub(crate) fn request_timeout(&self, config: &Config) -> Duration {
         config.request_timeout.min(self.granted / 5)
-    }
-
-    pub(crate) fn deadline(&self) -> Option<(Instant, &'static str)> {
-        let expiry = self.is_alive().then_some((self.until, "end of a lease"));
-        let due = self.retry.deadline().map(|at| (at, "lease"));
-        [expiry, due].into_iter().flatten().min()
-    }
-
-    /// Renews the lease for a full TTL, even if it is not renewed automatically.
-    pub(crate) fn extend(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
-        self.renew_from = Some(ctx.now);
-        self.work_at(ctx, ctx.now);
-        None
-    }
-
-    /// Stops the automatic renewal. The lease then lives as long as it is extended.
-    pub(crate) const fn stop_renewing(&mut self) {
-        self.renewing = false;
-    }
-
-    pub(crate) fn lose(&mut self, loss: Loss) -> Option<SessionEvent> {
-        if !matches!(self.state, State::Granting | State::Checking | State::Alive) {
-            return None;
-        }
-        self.state = State::Lost(loss);
-        self.retry = Retry::new(None);
-        Some(SessionEvent::Lost(loss))
-    }
-
-    /// Handles the departure of the last user. A shared session lives until the client shuts down.
-    pub(crate) fn unused(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
-        let lives_on = self.shared && matches!(self.state, State::Granting | State::Checking | State::Alive);
-        if lives_on { None } else { self.revoke(ctx) }
-    }
-
-    pub(crate) fn revoke(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
-        let granting = self.retry.call().is_some_and(|call| call.kind == CallKind::Grant);
-        match self.state {
-            State::Granting if !granting && !self.may_exist => self.state = State::Over,
-            State::Lost(Loss::Gone) => self.state = State::Over,
-            State::Granting | State::Checking | State::Alive | State::Lost(_) => {
-                self.state = State::Revoking;
-                // Wait for the reply to a grant in flight: it could be executed after the revoke.
-                if !granting {
-                    self.retry.forget_call();
-                }
-                self.retry.succeeded();
-                self.work_at(ctx, ctx.now);
-            }
-            State::Revoking | State::Over => {}
-        }
-        None
-    }
-
-    pub(crate) fn timeout(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
-        if self.is_alive() && self.until <= ctx.now {
-            let event = self.lose(Loss::Expired);
-            if self.users.is_empty() {
-                self.revoke(ctx);
-            }
-            return event;
-        }
-        self.work(ctx);
-        None
     }
 
     fn work(&mut self, ctx: &mut Context) {
@@ -352,6 +269,103 @@ impl Session {
     }
 }
 
+impl lock::Session<Etcd> for Session {
+    type Event = SessionEvent;
+
+    fn users(&self) -> &Users {
+        &self.users
+    }
+
+    fn users_mut(&mut self) -> &mut Users {
+        &mut self.users
+    }
+
+    fn is_known(event: &SessionEvent) -> Option<bool> {
+        match event {
+            SessionEvent::Lost(Loss::Gone) => Some(false),
+            SessionEvent::Renewed(_) => Some(true),
+            SessionEvent::Alive
+            | SessionEvent::Unrenewed(..)
+            | SessionEvent::GrantFailed(_)
+            | SessionEvent::Refused(_)
+            | SessionEvent::Lost(_) => None,
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        matches!(self.state, State::Lost(_) | State::Revoking | State::Over)
+    }
+
+    /// Returns true if the server reported that the lease does not exist. Its keys are gone too.
+    fn is_gone(&self) -> bool {
+        matches!(self.state, State::Lost(Loss::Gone) | State::Over)
+    }
+
+    fn deadline(&self) -> Option<(Instant, &'static str)> {
+        let expiry = self.is_alive().then_some((self.until, "end of a lease"));
+        let due = self.retry.deadline().map(|at| (at, "lease"));
+        [expiry, due].into_iter().flatten().min()
+    }
+
+    /// Renews the lease for a full TTL, even if it is not renewed automatically.
+    fn extend(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
+        self.renew_from = Some(ctx.now);
+        self.work_at(ctx, ctx.now);
+        None
+    }
+
+    /// Stops the automatic renewal. The lease then lives as long as it is extended.
+    fn stop_renewing(&mut self) {
+        self.renewing = false;
+    }
+
+    fn lose(&mut self, loss: Loss) -> Option<SessionEvent> {
+        if !matches!(self.state, State::Granting | State::Checking | State::Alive) {
+            return None;
+        }
+        self.state = State::Lost(loss);
+        self.retry = Retry::new(None);
+        Some(SessionEvent::Lost(loss))
+    }
+
+    /// Handles the departure of the last user. A shared session lives until the client shuts down.
+    fn unused(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
+        let lives_on = self.shared && matches!(self.state, State::Granting | State::Checking | State::Alive);
+        if lives_on { None } else { self.revoke(ctx) }
+    }
+
+    fn revoke(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
+        let granting = self.retry.call().is_some_and(|call| call.kind == CallKind::Grant);
+        match self.state {
+            State::Granting if !granting && !self.may_exist => self.state = State::Over,
+            State::Lost(Loss::Gone) => self.state = State::Over,
+            State::Granting | State::Checking | State::Alive | State::Lost(_) => {
+                self.state = State::Revoking;
+                // Wait for the reply to a grant in flight: it could be executed after the revoke.
+                if !granting {
+                    self.retry.forget_call();
+                }
+                self.retry.succeeded();
+                self.work_at(ctx, ctx.now);
+            }
+            State::Revoking | State::Over => {}
+        }
+        None
+    }
+
+    fn timeout(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
+        if self.is_alive() && self.until <= ctx.now {
+            let event = self.lose(Loss::Expired);
+            if self.users.is_empty() {
+                self.revoke(ctx);
+            }
+            return event;
+        }
+        self.work(ctx);
+        None
+    }
+}
+
 pub(crate) fn answer(reply: &Reply) -> Answer {
     match reply {
         Reply::Done(_) => Answer::Granted,
@@ -359,21 +373,5 @@ pub(crate) fn answer(reply: &Reply) -> Answer {
         Reply::Refused(Refusal::LeaseNotFound | Refusal::LeaseExists) => Answer::Silent,
         Reply::Unknown(cause) => Answer::Unknown(cause.clone()),
         Reply::NotSent(cause) => Answer::Unreachable(cause.clone()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use alloc::vec::Vec;
-
-    #[test]
-    fn pause_doubles_up_to_limit_with_jitter_up_to_half() {
-        for (tries, ms) in [(0, 20), (1, 40), (2, 80), (6, 1_280), (7, 2_000), (u32::MAX, 2_000)] {
-            let least = Duration::from_millis(ms);
-            let pauses: Vec<_> = (0..200).map(|n| pause(n, 7, tries)).collect();
-            assert!(pauses.iter().all(|pause| (least..=least * 3 / 2).contains(pause)), "{tries} {pauses:?}");
-            assert!(pauses.iter().any(|pause| *pause > least * 4 / 3), "{tries}");
-        }
     }
 }

@@ -11,14 +11,13 @@ use core::time::Duration;
 
 use super::hold::Hold;
 use super::session::answer;
-use super::sessions::SessionId;
 use super::watch_cache::{CachedWatches, Earlier};
 use super::{Contention, Context, Lock, Watched};
 use crate::etcd::locks_output::WatchId;
 use crate::etcd::message::KeyValue;
 use crate::etcd::reading::Reading;
 use crate::etcd::request::{Ahead, Found, Older, Refusal, Reply, Request, Seen};
-use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, Tenure, Wait};
+use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, SessionId, Tenure, Wait};
 use crate::time::Instant;
 
 /// Polling interval while a watch cannot be opened.

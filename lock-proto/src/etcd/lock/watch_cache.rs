@@ -9,9 +9,9 @@ use core::ops::RangeInclusive;
 use core::time::Duration;
 
 use super::hold::Hold;
-use super::sessions::SessionId;
 use super::{Context, Lock, Watched};
 use crate::etcd::locks_output::WatchId;
+use crate::lock::SessionId;
 use crate::time::Instant;
 
 /// How long watches stay cached after a grant, and again after the end of the hold.

@@ -1,0 +1,252 @@
+//! Elections of a store: the hub's verbs, and the open queries and observations.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::fmt::Debug;
+use core::hash::Hash;
+
+use bytes::Bytes;
+
+use super::answer::Answer;
+use super::client::{Client, Transport};
+use super::config::Config;
+use super::context::Context;
+use super::election::{ElectionEvent, Elections, QueryId};
+use super::event::{Failure, Report};
+use super::hub::Locks;
+use super::lifecycle::Lock;
+use super::request::Acquire;
+use super::store::Store;
+use super::tuning::check_name;
+use crate::collections::Slots;
+use crate::error::Misuse;
+use crate::id::LockId;
+use crate::time::Instant;
+
+/// A store with elections.
+pub trait ElectionStore: Store {
+    /// An open query or observation.
+    type Query: Query<Self>;
+
+    /// Returns the open queries.
+    fn queries(shared: &Self::Shared) -> &Queries<Self::Query>;
+    /// Returns the open queries, for modification.
+    fn queries_mut(shared: &mut Self::Shared) -> &mut Queries<Self::Query>;
+    /// Returns the key of an election.
+    fn election(config: &Config<Self::Settings>, name: &[u8]) -> Result<Self::Key, Misuse>;
+    /// Changes the terms of a lock into those of a candidate.
+    fn candidacy(terms: &mut Self::Terms, value: Bytes);
+    /// Changes the value of the leader.
+    fn proclaim(lock: &mut Lock<Self>, ctx: &mut Context<Self>, id: LockId, value: Bytes) -> Result<(), Misuse>;
+    /// Wraps an event of a query.
+    fn election_event(query: QueryId, event: ElectionEvent) -> Self::Output;
+}
+
+/// A query for the leader of an election, or an observation of it. The methods that return a `bool`
+/// return true if it has ended.
+pub trait Query<S: ElectionStore>: Clone + Debug + PartialEq + Eq + Hash {
+    /// Creates a query.
+    fn new(asking: Asking, key: S::Key) -> Self;
+    /// Returns what is common to all stores.
+    fn asking(&self) -> &Asking;
+    /// Returns what is common to all stores, for modification.
+    fn asking_mut(&mut self) -> &mut Asking;
+    /// Starts it.
+    fn start(&mut self, ctx: &mut Context<S>) -> bool;
+    /// Does the work that is due, except for the end of the query.
+    fn work(&mut self, ctx: &mut Context<S>) -> bool;
+    /// Returns when work is due.
+    fn work_at(&self) -> Option<Instant>;
+    /// It has ended.
+    fn close(&mut self, ctx: &mut Context<S>);
+}
+
+/// What a query and an observation have in common in all stores.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Asking {
+    pub(crate) id: QueryId,
+    /// Deadline of a query; `None` for an observer.
+    pub(crate) until: Option<Instant>,
+    since: Instant,
+    pub(crate) last_event: Option<ElectionEvent>,
+    /// The last failure, for reports.
+    pub(crate) answer: Answer,
+}
+
+impl Asking {
+    pub(crate) fn emit<S: ElectionStore>(&mut self, ctx: &mut Context<S>, event: ElectionEvent) {
+        if self.last_event.as_ref() != Some(&event) {
+            self.last_event = Some(event.clone());
+            ctx.out.push_back(S::election_event(self.id, event));
+        }
+    }
+
+    pub(crate) fn fail<S: ElectionStore>(&mut self, ctx: &mut Context<S>, failure: impl FnOnce(Report) -> Failure) {
+        let report = Report { waited: ctx.now.since(self.since), nodes: Box::new([self.answer.clone()]) };
+        self.emit(ctx, ElectionEvent::Failed(failure(report)));
+    }
+}
+
+/// All open queries and observations of a client.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Queries<Q> {
+    list: BTreeMap<u32, Q>,
+    ids: Slots,
+}
+
+impl<Q> Default for Queries<Q> {
+    fn default() -> Self {
+        Self { list: BTreeMap::new(), ids: Slots::default() }
+    }
+}
+
+impl<Q> Queries<Q> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Q)> {
+        self.list.iter().map(|(slot, query)| (*slot, query))
+    }
+
+    pub(crate) fn deadline<S: ElectionStore<Query = Q>>(&self) -> Option<(Instant, &'static str)>
+    where
+        Q: Query<S>,
+    {
+        self.list.values().filter_map(deadline).min().map(|at| (at, "a query"))
+    }
+}
+
+fn deadline<S: ElectionStore, Q: Query<S>>(query: &Q) -> Option<Instant> {
+    [query.work_at(), query.asking().until].into_iter().flatten().min()
+}
+
+impl<S: ElectionStore> Context<S> {
+    /// Runs one step of a query, and removes the query if `f` returns true.
+    pub(crate) fn query_step(&mut self, slot: u32, f: impl FnOnce(&mut S::Query, &mut Self) -> bool) {
+        // Removed from the map during the step, so that `f` can borrow the context.
+        let Some(mut query) = S::queries_mut(&mut self.shared).list.remove(&slot) else { return };
+        if !f(&mut query, self) {
+            S::queries_mut(&mut self.shared).list.insert(slot, query);
+            return;
+        }
+        S::queries_mut(&mut self.shared).ids.end(slot);
+        query.close(self);
+    }
+
+    /// Does the work of queries that is due.
+    pub(crate) fn settle_queries(&mut self) {
+        let now = self.now;
+        let queries = S::queries(&self.shared);
+        let due = queries.iter().filter(|(_, query)| deadline(*query).is_some_and(|at| at <= now));
+        for slot in due.map(|(slot, _)| slot).collect::<Vec<_>>() {
+            self.query_step(slot, |query, ctx| {
+                if query.asking().until.is_some_and(|until| until <= ctx.now) {
+                    query.asking_mut().fail(ctx, Failure::TimedOut);
+                    return true;
+                }
+                query.work(ctx)
+            });
+        }
+    }
+
+    /// The client is shutting down.
+    pub(crate) fn end_queries(&mut self) {
+        for slot in S::queries(&self.shared).iter().map(|(slot, _)| slot).collect::<Vec<_>>() {
+            self.query_step(slot, |query, ctx| {
+                query.asking_mut().emit(ctx, ElectionEvent::Failed(Failure::ShuttingDown));
+                true
+            });
+        }
+    }
+}
+
+impl<S: ElectionStore> Locks<S> {
+    /// Stands for election with this value. Progress is reported as events for the returned id;
+    /// `Granted` means elected.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub fn campaign(&mut self, now: Instant, request: &Acquire, value: Bytes) -> Result<LockId, Misuse> {
+        self.begin(now, request, |config, key, terms| {
+            *key = S::election(config, &request.name)?;
+            S::candidacy(terms, value);
+            Ok(())
+        })
+    }
+
+    /// Changes the value of the leader. `Proclaimed` or `ProclaimFailed` reports the result.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse`] if the candidate does not lead.
+    pub fn proclaim(&mut self, now: Instant, id: LockId, value: Bytes) -> Result<(), Misuse> {
+        self.verb(now, id, |lock, ctx| S::proclaim(lock, ctx, id, value))
+    }
+
+    /// Queries the current leader. One event reports the result.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse`] if the name is too long or empty, or the client is shutting down.
+    pub fn leader(&mut self, now: Instant, name: &[u8]) -> Result<QueryId, Misuse> {
+        self.query(now, name, false)
+    }
+
+    /// Observes the leader until the query is closed. After a failure, the last event says why.
+    ///
+    /// # Errors
+    ///
+    /// As [`leader`](Self::leader).
+    pub fn observe(&mut self, now: Instant, name: &[u8]) -> Result<QueryId, Misuse> {
+        self.query(now, name, true)
+    }
+
+    fn query(&mut self, now: Instant, name: &[u8], observe: bool) -> Result<QueryId, Misuse> {
+        self.handle_timeout(now);
+        self.admit(S::queries(&self.ctx.shared).ids.len())?;
+        check_name(name)?;
+        let key = S::election(&self.ctx.config, name)?;
+        let queries = S::queries_mut(&mut self.ctx.shared);
+        let (slot, generation) = queries.ids.take(0);
+        let id = QueryId { slot, generation };
+        let until = (!observe).then(|| self.ctx.now + self.ctx.config.release_within);
+        let asking = Asking { id, until, since: self.ctx.now, last_event: None, answer: Answer::Silent };
+        queries.list.insert(slot, S::Query::new(asking, key));
+        self.ctx.query_step(slot, Query::start);
+        Ok(id)
+    }
+
+    /// Closes a query or an observation. No more events follow for it.
+    pub fn close_query(&mut self, now: Instant, id: QueryId) {
+        self.handle_timeout(now);
+        let query = S::queries(&self.ctx.shared).list.get(&id.slot);
+        if query.is_some_and(|query| query.asking().id == id) {
+            self.ctx.query_step(id.slot, |_, _| true);
+        }
+    }
+}
+
+impl<S: ElectionStore + Transport> Elections for Client<S> {
+    fn campaign(&mut self, now: Instant, request: &Acquire, value: Bytes) -> Result<LockId, Misuse> {
+        self.verb(now, |locks, now| locks.campaign(now, request, value))
+    }
+
+    fn proclaim(&mut self, now: Instant, lock: LockId, value: Bytes) -> Result<(), Misuse> {
+        self.verb(now, |locks, now| locks.proclaim(now, lock, value))
+    }
+
+    fn leader(&mut self, now: Instant, name: &[u8]) -> Result<QueryId, Misuse> {
+        self.verb(now, |locks, now| locks.leader(now, name))
+    }
+
+    fn observe(&mut self, now: Instant, name: &[u8]) -> Result<QueryId, Misuse> {
+        self.verb(now, |locks, now| locks.observe(now, name))
+    }
+
+    fn close_query(&mut self, now: Instant, query: QueryId) {
+        self.verb(now, |locks, now| locks.close_query(now, query));
+    }
+}
