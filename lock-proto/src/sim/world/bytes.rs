@@ -12,7 +12,7 @@ use super::handover::Cause;
 use super::process::Input;
 use super::store::{Planned, Servers, Store};
 use crate::id::{ConnId, LockId};
-use crate::lock::{ByteClient, Output};
+use crate::lock::{ByteClient, ElectionEvent, Output, QueryId};
 use crate::sim::check::{Permit, Stage};
 use crate::sim::direction::Direction;
 use crate::sim::network::Packet;
@@ -50,6 +50,8 @@ pub(super) trait ByteServers:
     fn pending_flush(own: &mut Self::Own) -> &mut Option<Cause>;
     /// A client's host has written these bytes.
     fn note_requests(w: &mut World<Self>, client: usize, link: u64, conn: ConnId, bytes: &[u8]);
+    /// A query or an observation of an election has an event.
+    fn deliver_election_event(_: &mut World<Self>, _client: usize, _: QueryId, _: ElectionEvent) {}
     /// A machine has no outputs left.
     fn pumped(_: &mut World<Self>, _client: usize) {}
 }
@@ -208,6 +210,7 @@ impl<S: ByteServers> World<S> {
             Output::Credentials { conn, request } => self.request_credentials(client, conn, &request),
             Output::Disconnect { conn } => self.disconnect(client, conn),
             Output::Event { lock, event } => self.deliver_event(client, lock, event),
+            Output::Election { query, event } => S::deliver_election_event(self, client, query, event),
             Output::Stopped { unreleased } => self.has_stopped(client, unreleased),
         }
     }

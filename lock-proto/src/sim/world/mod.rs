@@ -19,6 +19,7 @@ mod queries;
 pub(super) mod redis;
 mod run;
 mod store;
+pub(super) mod zookeeper;
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -50,6 +51,7 @@ pub use handover::Handovers;
 pub use handshake::Handshake;
 pub use redis::Redis;
 pub use store::Store;
+pub use zookeeper::Zookeeper;
 
 /// When clients close idle connections, unless set otherwise. Short, so that it happens, and a world
 /// comes to rest.

@@ -68,6 +68,7 @@ use crate::zookeeper::codec::{ConnectRequest, Request};
 use connection::Connection;
 use member::{Link, Member};
 
+pub use super::world::zookeeper::{Builder, World, ZookeeperClient};
 pub use admin::{NodeChange, OpenSession};
 pub use config::EnsembleConfig;
 

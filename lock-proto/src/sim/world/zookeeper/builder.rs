@@ -1,7 +1,6 @@
 //! Builder of a world of ZooKeeper servers.
 
 use alloc::boxed::Box;
-use alloc::string::String;
 
 use super::{Zookeeper, ZookeeperClient};
 use crate::error::ConfigError;
@@ -10,27 +9,26 @@ use crate::sim::rng::Rng;
 use crate::sim::world::Builder;
 use crate::sim::zookeeper::EnsembleConfig;
 use crate::time::Instant;
+use crate::zookeeper::Config;
 
 /// Settings of the servers. Their clocks keep true time.
 pub(crate) struct Setup {
     pub(super) members: usize,
     change: Box<dyn FnOnce(EnsembleConfig) -> EnsembleConfig>,
     seed: u64,
-    pub(super) chroot: String,
 }
 
 impl Setup {
     pub(super) fn new(members: usize) -> Self {
-        Self { members: members.max(1), change: Box::new(|config| config), seed: 0, chroot: String::new() }
+        Self { members: members.max(1), change: Box::new(|config| config), seed: 0 }
     }
 
     pub(super) const fn draw(&mut self, rng: &mut Rng) {
         self.seed = rng.next();
     }
 
-    pub(super) fn ensemble(self, monitor: bool) -> (EnsembleConfig, String) {
-        let config = EnsembleConfig::new(self.members, self.seed).monitor(monitor);
-        ((self.change)(config), self.chroot)
+    pub(super) fn ensemble(self) -> EnsembleConfig {
+        (self.change)(EnsembleConfig::new(self.members, self.seed).monitor(true))
     }
 }
 
@@ -45,7 +43,7 @@ impl<C: ZookeeperClient> Builder<Zookeeper<C>> {
     /// may interpret the settings as it likes.
     pub fn machine<D: ZookeeperClient>(
         self,
-        make: impl Fn(Instant, super::Config, ClientId, u64) -> Result<D, ConfigError> + 'static,
+        make: impl Fn(Instant, Config, ClientId, u64) -> Result<D, ConfigError> + 'static,
     ) -> Builder<Zookeeper<D>> {
         self.with(make)
     }

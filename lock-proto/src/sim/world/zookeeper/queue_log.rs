@@ -41,6 +41,8 @@ pub(super) struct QueueLog {
     nodes: BTreeMap<Arc<str>, Queued>,
     /// First nodes of their queue that were deleted, by queue.
     last_first: BTreeMap<Arc<str>, (Arc<str>, Queued)>,
+    /// The sessions of all nodes so far.
+    owners: BTreeMap<Arc<str>, i64>,
 }
 
 fn queue_of(path: &str) -> &str {
@@ -55,11 +57,12 @@ impl QueueLog {
         }
         match (change.created, split_number(name)) {
             (Some(session), Some((_, number))) => {
+                self.owners.insert(change.path.clone(), session);
                 self.nodes.insert(change.path.clone(), Queued { session, czxid: change.zxid, number });
             }
             (Some(_), None) => {}
             (None, _) => {
-                let first = self.first(queue).filter(|(path, _)| **path == *change.path);
+                let first = self.first(queue).filter(|(path, _)| ***path == *change.path);
                 if let Some((path, node)) = first {
                     self.last_first.insert(queue.into(), (path.clone(), node.clone()));
                 }
@@ -86,9 +89,9 @@ impl QueueLog {
         }
     }
 
-    /// Returns the session of a queue node.
-    pub(super) fn owner(&self, path: &str) -> Option<i64> {
-        self.nodes.get(path).map(|node| node.session)
+    /// Returns the session of a node, also of one that was deleted a while ago.
+    pub(super) fn last_owner(&self, path: &str) -> Option<i64> {
+        self.owners.get(path).copied()
     }
 }
 
@@ -121,7 +124,7 @@ mod tests {
         change(5, "/b/2-lock-0000000001", Some(9));
         assert_eq!(log.proves("/a", |session| session == 7), Ok(2));
         assert!(log.proves("/a", |session| session == 8).unwrap_err().contains("1-lock-0000000000 was first"));
-        assert_eq!(log.owner("/a/2-lock-0000000001"), Some(8));
+        assert_eq!(log.last_owner("/a/2-lock-0000000001"), Some(8));
         log.record(&NodeChange { zxid: 6, path: "/a/1-lock-0000000000".into(), created: None });
         assert_eq!(log.proves("/a", |session| session == 8), Ok(3));
         // It was first until just now.
