@@ -54,6 +54,31 @@ pub enum Invalid {
     /// The key contains the marker that this library reserves for its own keys.
     #[error("a lock's key (prefix and name) must not contain `lock-proto:`, which marks this library's own keys")]
     NameReserved,
+    /// ZooKeeper does not allow the name as a path.
+    #[error(
+        "on ZooKeeper a lock's name (with prefix) is a path: UTF-8 without control characters, and no part of it is empty, `.` or `..`"
+    )]
+    Path,
+    /// The value is too long.
+    #[error("a value may have up to {max} bytes, this one has {len}")]
+    ValueLength {
+        /// Length of the value, in bytes.
+        len: usize,
+        /// The longest allowed, in bytes.
+        max: usize,
+    },
+    /// The TTL is shorter than the servers' clock allows.
+    #[error(
+        "on ZooKeeper a TTL must have at least {least:?}, five ticks of the servers (setting `tick`, {tick:?}), this one has {given:?}"
+    )]
+    TtlUnderTicks {
+        /// The requested value.
+        given: Duration,
+        /// The shortest allowed.
+        least: Duration,
+        /// The client's setting.
+        tick: Duration,
+    },
     /// The TTL is out of range.
     #[error("a TTL must be between {min:?} and {max:?}, this one is {given:?}")]
     Ttl {

@@ -204,6 +204,17 @@ pub enum UrlError {
     /// A cluster's URL has a path.
     #[error("the URL of a cluster has no path: a prefix for all names is a setting, `Config::prefix`")]
     Path,
+    /// The chroot is not a valid path.
+    #[error(
+        "the chroot must be a path of ZooKeeper: no part of it is empty, `.` or `..`, and it has no control characters"
+    )]
+    Chroot,
+    /// The tick is not a number of milliseconds.
+    #[error("the parameter `tick_ms` must be a number of milliseconds, as `tickTime` of the servers; it is `{given}`")]
+    Tick {
+        /// The text in its place.
+        given: Box<str>,
+    },
     /// The URL has a fragment.
     #[error("a URL of a server has no fragment: write %23 for the character # itself")]
     Fragment,

@@ -95,10 +95,14 @@ pub use lock_proto::driver::{
     LeadError, Leadership, LeadershipEnd, Lock, Observation, Observer, ProclaimError, Protected, Releasing,
     ResignHandle, Settings, Shutdown, StopSignal, StoreSettings,
 };
+#[cfg(feature = "zookeeper")]
+pub use lock_proto::driver::{OwnerNodeError, OwnerNodeExt};
 #[cfg(feature = "etcd")]
 pub use lock_proto::etcd;
 #[cfg(feature = "redis")]
 pub use lock_proto::redis::{self, Config};
+#[cfg(feature = "zookeeper")]
+pub use lock_proto::zookeeper;
 pub use lock_proto::{
     Answer, Backoff, Blocked, Cause, ConfigError, Credentials, CredentialsRequest, ElectionEvent, Expiry, Failure,
     Fault, Fence, Invalid, Leader, Loss, Misuse, Release, Renew, Report, Token, UrlError,

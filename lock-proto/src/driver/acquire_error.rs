@@ -43,6 +43,9 @@ pub enum AcquireErrorKind {
     KeyInUse(Report),
     /// The servers refuse the request, and a retry will not help.
     Refused(Report),
+    /// The sequence numbers of the lock's queue on ZooKeeper are used up, and other clients did not
+    /// leave it in time. It must become empty once.
+    SequenceExhausted(Report),
     /// Two nodes of the quorum are the same server.
     EqualNodes(NodeId, NodeId),
     /// The request is invalid.
@@ -55,7 +58,7 @@ pub enum AcquireErrorKind {
     /// The process was forked after the client was made. The child must make a new client, or it
     /// would act under the parent's identity.
     Forked,
-    /// The store has no elections. Only etcd has them.
+    /// The store has no elections. Redis has none.
     NoElections,
 }
 
@@ -83,6 +86,7 @@ impl AcquireError {
             AcquireErrorKind::Busy(report)
             | AcquireErrorKind::TimedOut(report)
             | AcquireErrorKind::KeyInUse(report)
+            | AcquireErrorKind::SequenceExhausted(report)
             | AcquireErrorKind::Refused(report) => Some(report),
             AcquireErrorKind::EqualNodes(..)
             | AcquireErrorKind::Misuse(_)
@@ -174,6 +178,10 @@ impl fmt::Display for AcquireError {
                 f.write_str("the key holds something that is not a lock: ")?;
                 self.write_report(f, report)
             }
+            AcquireErrorKind::SequenceExhausted(report) => {
+                f.write_str("the sequence numbers of the queue are used up, and it did not become empty: ")?;
+                self.write_report(f, report)
+            }
             AcquireErrorKind::Refused(report) => self.write_report(f, report),
             AcquireErrorKind::EqualNodes(a, b) => {
                 let [a, b] = [a, b].map(|node| self.server(node.index()));
@@ -187,7 +195,7 @@ impl fmt::Display for AcquireError {
             AcquireErrorKind::Forked => {
                 f.write_str("the client belongs to the parent process; make one after the fork")
             }
-            AcquireErrorKind::NoElections => f.write_str("elections need etcd; this client uses Redis"),
+            AcquireErrorKind::NoElections => f.write_str("elections need etcd or ZooKeeper; this client uses Redis"),
         }
     }
 }
@@ -217,6 +225,7 @@ impl From<Failure> for AcquireErrorKind {
             Failure::KeyInUse(report) => Self::KeyInUse(report),
             Failure::Refused(report) => Self::Refused(report),
             Failure::EqualNodes(a, b) => Self::EqualNodes(a, b),
+            Failure::SequenceExhausted(report) => Self::SequenceExhausted(report),
             Failure::ShuttingDown => Self::ShutDown,
         }
     }

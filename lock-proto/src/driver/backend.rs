@@ -1,7 +1,7 @@
 //! The stores of this build, their URLs and drivers.
 
 #![cfg_attr(
-    not(any(feature = "redis", feature = "grpc")),
+    not(any(feature = "redis", feature = "grpc", feature = "zookeeper")),
     allow(unreachable_code, unused_variables, reason = "a build without any store has no settings")
 )]
 
@@ -135,10 +135,12 @@ stores! {
         "redis" | "rediss" | "valkey" | "valkeys" | "redis+unix" | "rediss+unix" | "unix", "redis";
     /// An etcd cluster.
     Etcd, "grpc", etcd(crate::etcd::Config), "etcd" | "etcds" | "http" | "https", "etcd";
+    /// A ZooKeeper ensemble.
+    ZooKeeper, "zookeeper", zookeeper(crate::zookeeper::Config), "zk" | "zks", "zookeeper";
 }
 
 /// For messages. Includes the stores that are not built in: their own error names the feature.
-const SCHEMES: &str = "redis://, rediss://, valkey://, redis+unix://, etcds:// or etcd://";
+const SCHEMES: &str = "redis://, rediss://, valkey://, redis+unix://, etcd://, etcds://, zk:// or zks://";
 
 impl StoreSettings {
     pub(super) fn parse<I>(urls: I) -> Result<Self, ConnectError>
@@ -200,7 +202,7 @@ mod tests {
     fn redis_urls_form_quorum_and_invalid_urls_are_rejected() {
         let settings = Settings::parse(["redis://a", "redis://b", "redis://c"]).unwrap();
         assert!(matches!(settings.store, StoreSettings::Redis(config) if config.is_quorum()));
-        for (url, word) in [("redis://a?ca=x", "rediss://"), ("mysql://a", "or etcd://"), ("a", "no scheme")] {
+        for (url, word) in [("redis://a?ca=x", "rediss://"), ("mysql://a", "zk://"), ("a", "no scheme")] {
             let error = error(&[url]);
             assert!(error.contains(word), "{error}");
         }

@@ -65,7 +65,7 @@ pub(super) fn start<H: Host, C: ByteClient + Send + 'static>(
 
 /// The machine, and what handles and driver need beside it.
 pub(super) struct ByteEngine<C> {
-    client: C,
+    pub(super) client: C,
     duties: Vec<Output>,
     /// Nodes whose command connection leads to the wrong server.
     wrong_servers: Vec<NodeId>,
@@ -93,6 +93,7 @@ impl<C: ByteClient + Send + 'static> Engine for ByteEngine<C> {
         loop {
             match self.client.poll_output()? {
                 Output::Event { lock, event } => return Some(Notification::Lock(lock, event)),
+                Output::Election { query, event } => return Some(Notification::Election(query, event)),
                 duty @ (Output::Connect { .. }
                 | Output::Credentials { .. }
                 | Output::Disconnect { .. }
@@ -194,7 +195,7 @@ impl<H: Host, C: ByteClient + Send + 'static> Links<H> for Sockets<H, C> {
                     tracing::debug!(unreleased, "client stopped");
                     shared.close(Some(unreleased));
                 }
-                Output::Event { .. } => {}
+                Output::Event { .. } | Output::Election { .. } => {}
             }
         }
         stopped

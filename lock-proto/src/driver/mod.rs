@@ -101,6 +101,8 @@ mod tests;
 mod ticket;
 #[cfg(feature = "tls")]
 pub mod tls;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
 
 pub use acquire_error::{AcquireError, AcquireErrorKind};
 pub use address::Address;
@@ -117,3 +119,5 @@ pub use outcome::Shutdown;
 pub use query::Observation;
 pub use resign::{LeadError, LeadershipEnd, ResignHandle, StopSignal};
 pub use settings::Settings;
+#[cfg(feature = "zookeeper")]
+pub use zookeeper::{OwnerNodeError, OwnerNodeExt};

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 
 use super::credentials::CredentialsRequest;
+use super::election::{ElectionEvent, QueryId};
 use super::event::Event;
 use super::machine::Machine;
 use crate::id::{ConnId, LockId, NodeId};
@@ -81,6 +82,13 @@ pub enum Output {
         lock: LockId,
         /// Its event.
         event: Event,
+    },
+    /// Notify the owner of this query or observation of an election.
+    Election {
+        /// The query or observation.
+        query: QueryId,
+        /// Its event.
+        event: ElectionEvent,
     },
     /// The shutdown is complete, and every connection is closed.
     Stopped {

@@ -100,6 +100,9 @@ pub enum Failure {
     /// The servers refuse, and a retry would not help.
     #[error("refused: {0}")]
     Refused(Report),
+    /// The numbers of the queue are used up, and the queue did not become empty in time.
+    #[error("the sequence numbers of the queue are used up: {0}")]
+    SequenceExhausted(Report),
     /// Two nodes of the quorum are the same server.
     #[error("{0} and {1} are the same server")]
     EqualNodes(NodeId, NodeId),

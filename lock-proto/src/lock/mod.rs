@@ -18,6 +18,7 @@ mod lifecycle;
 mod machine;
 mod ping;
 mod queries;
+mod queue_hold;
 mod registry;
 mod request;
 mod retry;
@@ -51,6 +52,7 @@ pub use lifecycle::Lock;
 pub use machine::Machine;
 #[doc(hidden)]
 pub use queries::{Asking, ElectionStore, Queries, Query};
+pub(crate) use queue_hold::{Extends, LocalGrants};
 pub use request::{Acquire, Renew, Wait};
 pub(crate) use retry::Retry;
 #[doc(hidden)]

@@ -39,7 +39,7 @@ impl<S: Store> Locks<S> {
         if !matches!(self.ping, Ping::Waiting { .. }) {
             let (started, servers) = (self.ctx.now, S::servers(&self.ctx));
             let mut call = |node| {
-                let request = S::ping(&self.ctx);
+                let request = S::ping(&mut self.ctx);
                 self.ctx.call(CallOwner::Ping, NodeId::new(node), request, self.ctx.config.request_timeout)
             };
             let serials = (0..servers).map(&mut call).collect();

@@ -36,7 +36,7 @@ pub trait ElectionStore: Store {
     /// Returns the key of an election.
     fn election(config: &Config<Self::Settings>, name: &[u8]) -> Result<Self::Key, Misuse>;
     /// Changes the terms of a lock into those of a candidate.
-    fn candidacy(terms: &mut Self::Terms, value: Bytes);
+    fn candidacy(terms: &mut Self::Terms, value: Bytes) -> Result<(), Misuse>;
     /// Changes the value of the leader.
     fn proclaim(lock: &mut Lock<Self>, ctx: &mut Context<Self>, id: LockId, value: Bytes) -> Result<(), Misuse>;
     /// Wraps an event of a query.
@@ -172,8 +172,7 @@ impl<S: ElectionStore> Locks<S> {
     pub fn campaign(&mut self, now: Instant, request: &Acquire, value: Bytes) -> Result<LockId, Misuse> {
         self.begin(now, request, |config, key, terms| {
             *key = S::election(config, &request.name)?;
-            S::candidacy(terms, value);
-            Ok(())
+            S::candidacy(terms, value)
         })
     }
 

@@ -43,6 +43,12 @@ pub trait Session<S: Store>: Clone + Debug + PartialEq + Eq + Hash {
     fn users(&self) -> &Users;
     /// Returns its locks, for modification.
     fn users_mut(&mut self) -> &mut Users;
+    /// Adds a lock. `needs` means that the session must stay alive for it. Returns true if its
+    /// deadline may have changed.
+    fn join(&mut self, user: u32, needs: bool, _now: Instant) -> bool {
+        self.users_mut().insert(user, needs);
+        false
+    }
     /// Returns its next deadline and the reason.
     fn deadline(&self) -> Option<(Instant, &'static str)>;
     /// Returns true if it is lost for its locks.
@@ -85,6 +91,13 @@ pub trait SessionStore: Store {
         session: SessionId,
         event: &<Self::Session as Session<Self>>::Event,
     );
+    /// Called after an event of a session, for what uses it beside locks.
+    fn after_session_event(
+        _: &mut Context<Self>,
+        _session: SessionId,
+        _event: &<Self::Session as Session<Self>>::Event,
+    ) {
+    }
 }
 
 type Event<S> = <<S as SessionStore>::Session as Session<S>>::Event;
@@ -162,9 +175,9 @@ impl<S: SessionStore> Sessions<S> {
     }
 
     /// Adds a user. `needs` means that the session must stay alive for it.
-    fn join(&mut self, id: SessionId, user: u32, needs: bool) {
-        if let Some(session) = self.list.get_mut(&id) {
-            session.users_mut().insert(user, needs);
+    fn join(&mut self, id: SessionId, user: u32, needs: bool, now: Instant) {
+        if self.list.get_mut(&id).is_some_and(|session| session.join(user, needs, now)) {
+            self.after(id);
         }
     }
 
@@ -294,7 +307,7 @@ impl<S: SessionStore> Lock<S> {
         let uses: Vec<(SessionId, bool)> = S::uses(self).collect();
         let sessions = S::sessions_mut(&mut ctx.shared);
         for (session, needs) in &uses {
-            sessions.join(*session, ctx.slot, *needs);
+            sessions.join(*session, ctx.slot, *needs, ctx.now);
         }
         for (session, _) in joined {
             if !uses.iter().any(|(used, _)| *used == session) {
@@ -318,6 +331,7 @@ impl<S: SessionStore> Locks<S> {
             for slot in users {
                 self.step(slot, |lock, ctx| S::session_event(lock, ctx, session, &event));
             }
+            S::after_session_event(&mut self.ctx, session, &event);
         } else {
             return false;
         }

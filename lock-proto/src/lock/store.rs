@@ -127,7 +127,7 @@ pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
         1
     }
     /// Returns a request that changes nothing, to check a server.
-    fn ping(ctx: &Context<Self>) -> Self::Request;
+    fn ping(ctx: &mut Context<Self>) -> Self::Request;
     /// Wraps an event of an acquisition.
     fn event(lock: LockId, event: Event) -> Self::Output;
     /// Wraps the end of the shutdown, with this many locks unreleased.

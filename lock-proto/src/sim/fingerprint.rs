@@ -161,6 +161,7 @@ const fn failure(why: &Failure) -> u64 {
         Failure::Refused(_) => 3,
         Failure::EqualNodes(_, _) => 4,
         Failure::ShuttingDown => 5,
+        Failure::SequenceExhausted(_) => 6,
     }
 }
 

@@ -1,3 +1,32 @@
-//! Locks and elections on ZooKeeper 3.5 or later, and servers that speak its protocol.
+//! Locks and elections on ZooKeeper 3.5 or later, in one queue with Apache Curator or kazoo.
+//!
+//! Each contender creates an ephemeral sequential node below the lock's path. The one with the
+//! lowest number holds the lock; waiters watch the node ahead of theirs. A session, renewed by
+//! writes, keeps all nodes of a client alive.
+//!
+//! [`Client`] is a sans-IO state machine over bytes: see [`ByteClient`](crate::ByteClient).
+//! `docs/zookeeper.md` in the repository shows how it waits for, hands over and loses a lock.
 
+#[expect(unnameable_types, reason = "a part of `Client`, which applications need not name")]
+mod client;
 pub mod codec;
+#[expect(unnameable_types, reason = "a part of `Config`, which applications need not name")]
+mod config;
+#[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
+mod lock;
+mod locks;
+mod output;
+mod path;
+mod pipe;
+mod request;
+mod url;
+
+pub use crate::lock::{Output, SessionId};
+pub use client::Client;
+pub use config::{Config, MAX_SERVERS, MIN_TICKS};
+pub use lock::{MAX_VALUE, OwnerNode};
+pub use locks::Locks;
+pub use output::LocksOutput;
+pub use path::{Dialect, Queue};
+pub use pipe::{Limits, Pipe, PipeConfig, PipeOutput};
+pub use request::{Reply, Request};

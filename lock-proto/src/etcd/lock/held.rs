@@ -226,11 +226,10 @@ impl Lock {
         let Some(hold) = &mut self.hold else { return };
         let valid_until = hold.tenure.valid_until(ctx.until(hold.session));
         hold.tenure.renewed();
-        let answered = hold.extends_answered_by(emitted);
+        let answered = hold.extending.take_answered(emitted);
         if answered > 0 && !hold.is_prepared() && hold.write.is_none() {
-            return self.prepared(ctx);
+            return self.offer(ctx);
         }
-        hold.extending.drain(..answered);
         if hold.is_prepared() {
             let id = hold.tenure.id();
             ctx.emit(id, Event::Renewed { valid_until });
@@ -243,10 +242,7 @@ impl Lock {
         if !hold.tenure.is_held() {
             return;
         }
-        let (id, answered) = (hold.tenure.id(), hold.extends_answered_by(emitted));
-        for requested_at in hold.extending.drain(..answered) {
-            let report = Report { waited: ctx.now.since(requested_at), nodes: Box::new([answer.clone()]) };
-            ctx.emit(id, Event::ExtendFailed(report));
-        }
+        let id = hold.tenure.id();
+        hold.extending.fail(ctx, id, emitted, answer);
     }
 }

@@ -1,18 +1,13 @@
 //! A key that is first in its queue, and the local holders it is handed over to.
 // E7, E8, H5
 
-use alloc::vec::Vec;
 use bytes::Bytes;
 
 use super::{Bid, Context, LeaseKind, Waiter, Watched};
 use crate::etcd::reading::Reading;
 use crate::etcd::request::{LeaseId, Queue, Seen};
-use crate::lock::{Fence, Phase, Retry, SessionId, Tenure};
+use crate::lock::{Extends, Fence, LocalGrants, Phase, Retry, SessionId, Tenure};
 use crate::time::{Instant, soonest};
-
-/// Low bits of a fencing token, which count the grants since ownership was proven.
-// E8
-const GRANT_BITS: u32 = 16;
 
 /// The key of a holder. Transactions of the application that compare `mod_revision` are executed
 /// only while it still holds the lock.
@@ -58,16 +53,6 @@ pub(super) enum WriteCall {
     Look(u64),
 }
 
-/// Grants to consecutive holders within this client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct LocalGrants {
-    pub(super) revision: i64,
-    /// Number of hand-overs since `revision`.
-    pub(super) count: u64,
-    /// After this time, the lock is released even if local waiters remain.
-    until: Instant,
-}
-
 /// A held key, its lease and its current holder.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Hold {
@@ -84,8 +69,7 @@ pub struct Hold {
     /// The application guards transactions by the current revision of the key.
     pub(super) guarded: bool,
     pub(super) write: Option<Write>,
-    /// Times of the unanswered extend requests, in order.
-    pub(super) extending: Vec<Instant>,
+    pub(super) extending: Extends,
 }
 
 impl Hold {
@@ -103,24 +87,19 @@ impl Hold {
             session,
             key,
             value,
-            grants: LocalGrants { revision, count: 0, until: ctx.now + ctx.config.handover_window },
+            grants: LocalGrants::new(revision, ctx.now + ctx.config.handover_window),
             tenure,
             own,
             watch_at: ctx.now + ctx.config.store.watch_own_after.unwrap_or(ttl / 3),
             reading: Reading::new(revision, 0),
             guarded: false,
             write: None,
-            extending: Vec::new(),
+            extending: Extends::new(),
         }
     }
 
     pub(super) fn is_prepared(&self) -> bool {
         self.tenure.phase != Phase::Preparing
-    }
-
-    /// Returns how many pending extends a keep-alive sent at this instant answers.
-    pub(super) fn extends_answered_by(&self, emitted: Instant) -> usize {
-        self.extending.partition_point(|at| *at <= emitted)
     }
 
     pub(super) fn awaits(&self, serial: u64) -> bool {
@@ -130,10 +109,10 @@ impl Hold {
         write || self.reading.awaits(serial)
     }
 
-    /// Returns the fencing token: the proof's revision, then the number of grants since.
+    /// Returns the fencing token.
     // E8
     pub(super) fn fence(&self) -> Fence {
-        Fence(self.grants.revision.unsigned_abs() << GRANT_BITS | self.grants.count)
+        self.grants.fence()
     }
 
     pub(super) fn owner_key(&self, queue: &Queue, lease: LeaseId) -> OwnerKey {
@@ -152,8 +131,7 @@ impl Hold {
         self.write.is_none()
             && self.tenure.waiter.terms.lease == LeaseKind::Shared
             && next.terms.lease == LeaseKind::Shared
-            && now < self.grants.until
-            && self.grants.count + 1 < 1 << GRANT_BITS
+            && self.grants.may_hand_over(now)
     }
 
     pub(super) fn deadline(&self) -> Instant {

@@ -359,7 +359,7 @@ impl Store for Etcd {
     }
 
     /// Any reply shows that the cluster has a quorum and accepts the login.
-    fn ping(ctx: &Context) -> Request {
+    fn ping(ctx: &mut Context) -> Request {
         Request::First { queue: Queue::new(&ctx.config.prefix, b"lock-proto:ping") }
     }
 
@@ -449,8 +449,9 @@ impl ElectionStore for Etcd {
         Ok(Queue::new(&config.prefix, name))
     }
 
-    fn candidacy(bid: &mut Bid, value: Bytes) {
+    fn candidacy(bid: &mut Bid, value: Bytes) -> Result<(), Misuse> {
         *bid = Bid { lease: bid.lease, value, candidate: true };
+        Ok(())
     }
 
     fn proclaim(lock: &mut Lock, ctx: &mut Context, id: LockId, value: Bytes) -> Result<(), Misuse> {

@@ -294,7 +294,7 @@ impl Store for Redis {
 
     /// An extend of a token that does not exist changes nothing, and needs the same permissions as
     /// a lock: to run scripts, and to read the fence counter.
-    fn ping(ctx: &Context) -> Request {
+    fn ping(ctx: &mut Context) -> Request {
         let key = Key::new(&ctx.config.prefix, FENCE_NAME.as_bytes());
         Request::Extend { key, number: 0, ttl_ms: DEFAULT_TTL.as_millis() as u64, fence_block: 0 }
     }

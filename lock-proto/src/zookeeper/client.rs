@@ -1,0 +1,280 @@
+//! The complete ZooKeeper client: hub and connections, bytes in and bytes out.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+
+use super::config::Config;
+use super::lock::{OwnerNode, ZooKeeper};
+use super::locks::Locks;
+use super::output::LocksOutput;
+use super::pipe::{Limits, Pipe, PipeConfig, PipeOutput};
+use super::request::Reply;
+use crate::collections::burst;
+use crate::error::{ConfigError, Misuse};
+use crate::fault::Fault;
+use crate::id::{ClientId, ConnId, LockId, NodeId};
+use crate::jitter::mix;
+use crate::lock::{self, ByteClient, Credentials, Elections, Output, SessionId, Transport};
+use crate::time::Instant;
+use crate::url::Target;
+
+/// A client of a ZooKeeper ensemble. It performs no I/O.
+///
+/// See [`Machine`](crate::Machine) for its operations, [`ByteClient`] for its bytes, and
+/// [`Elections`] for elections.
+pub type Client = lock::Client<ZooKeeper>;
+
+/// A connection's number is that of its session times this, plus a count.
+const GENERATIONS: u64 = 1 << 32;
+
+/// The connections: one for each session.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Links {
+    /// By a number that is never used again.
+    pipes: BTreeMap<u64, (SessionId, Pipe)>,
+    numbers: BTreeMap<SessionId, u64>,
+    last_number: u64,
+    /// Those that may have output.
+    active: BTreeSet<u64>,
+}
+
+impl Links {
+    /// Returns the pipe of a connection, which may have output afterwards.
+    fn of_conn(&mut self, conn: ConnId) -> Option<&mut Pipe> {
+        let number = conn.generation / GENERATIONS;
+        let (_, pipe) = self.pipes.get_mut(&number)?;
+        self.active.insert(number);
+        Some(pipe)
+    }
+
+    fn of_session(&mut self, session: SessionId) -> Option<&mut Pipe> {
+        let number = *self.numbers.get(&session)?;
+        let (_, pipe) = self.pipes.get_mut(&number)?;
+        self.active.insert(number);
+        Some(pipe)
+    }
+
+    fn remove(&mut self, number: u64) {
+        if let Some((session, _)) = self.pipes.remove(&number) {
+            self.numbers.remove(&session);
+        }
+    }
+
+    fn peek(&self, conn: ConnId) -> Option<&Pipe> {
+        self.pipes.get(&(conn.generation / GENERATIONS)).map(|(_, pipe)| pipe)
+    }
+}
+
+impl Transport for ZooKeeper {
+    type Links = Links;
+    type HostOutput = Output;
+
+    fn connected(links: &mut Links, now: Instant, conn: ConnId) {
+        if let Some(pipe) = links.of_conn(conn) {
+            pipe.handle_connected(now, conn);
+        }
+    }
+
+    fn disconnected(links: &mut Links, now: Instant, conn: ConnId, why: Fault) {
+        if let Some(pipe) = links.of_conn(conn) {
+            pipe.handle_disconnected(now, conn, why);
+        }
+    }
+
+    fn credentials(links: &mut Links, now: Instant, conn: ConnId, credentials: Option<Credentials>) {
+        if let Some(pipe) = links.of_conn(conn) {
+            pipe.handle_credentials(now, conn, credentials);
+        }
+    }
+
+    fn links_timeout(links: &mut Links, now: Instant) {
+        for (number, (_, pipe)) in &mut links.pipes {
+            if pipe.next_deadline().is_some_and(|at| at <= now) {
+                pipe.handle_timeout(now);
+                links.active.insert(*number);
+            }
+        }
+    }
+
+    fn links_deadline(links: &Links) -> Option<(Instant, &'static str)> {
+        links.pipes.values().filter_map(|(_, pipe)| pipe.next_deadline()).min().map(|at| (at, "connection"))
+    }
+
+    fn in_flight(links: &Links) -> usize {
+        links.pipes.values().map(|(_, pipe)| pipe.in_flight()).sum()
+    }
+
+    fn elections(client: &mut Client) -> Option<&mut dyn Elections> {
+        Some(client)
+    }
+
+    fn route(client: &mut Client) {
+        loop {
+            client.route_locks();
+            let Some(number) = client.links.active.pop_first() else { return };
+            client.route_pipe(number);
+        }
+    }
+}
+
+impl Client {
+    /// Creates a client of the ensemble in `config`. It connects when the first lock is requested.
+    ///
+    /// `id` must be globally unique; `seed` is 64 bits of entropy. Take both from the system.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for the first setting that is out of range, with the allowed range.
+    pub fn new(now: Instant, config: Config, id: ClientId, seed: u64) -> Result<Self, ConfigError> {
+        Ok(Self::with(Locks::new(now, config, id, seed)?, Links::default()))
+    }
+
+    /// Returns the node of the holder. Unlike [`owner_guard`](Self::owner_guard), this does not make
+    /// the client change the node before a hand-over.
+    pub fn owner(&self, lock: LockId) -> Option<OwnerNode> {
+        self.locks.owner(lock)
+    }
+
+    /// Returns the holder's node, for transactions of the application that `check` its version. The
+    /// client then changes that version before each hand-over.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse`] if the lock is not held.
+    pub fn owner_guard(&mut self, now: Instant, lock: LockId) -> Result<OwnerNode, Misuse> {
+        self.verb(now, |locks, now| locks.owner_guard(now, lock))
+    }
+
+    fn open(&mut self, session: SessionId, timeout: core::time::Duration) {
+        let (now, config) = (self.now(), self.locks.config());
+        self.links.last_number += 1;
+        let number = self.links.last_number;
+        let pipe_config = PipeConfig {
+            servers: config.store.servers.clone(),
+            login: config.store.login.clone(),
+            request_credentials: config.request_credentials,
+            timeout,
+            ping_after: config.ping_interval(),
+            connect_timeout: config.connect_timeout,
+            request_timeout: config.request_timeout,
+            reconnect: config.reconnect,
+            limits: Limits::default(),
+            generation: number * GENERATIONS,
+        };
+        let mut pipe = Pipe::new(pipe_config, mix(self.locks.ctx.seed, number));
+        pipe.open(now);
+        self.links.pipes.insert(number, (session, pipe));
+        self.links.numbers.insert(session, number);
+        self.links.active.insert(number);
+    }
+
+    /// Routes the hub's outputs to the connections and the application.
+    fn route_locks(&mut self) {
+        let now = self.now();
+        while let Some(output) = self.locks.poll_output() {
+            match output {
+                LocksOutput::Open { session, timeout } => self.open(session, timeout),
+                LocksOutput::Send { call, request } => match self.links.of_session(request.session) {
+                    Some(pipe) => pipe.send(now, call, request.op),
+                    None => {
+                        let reply = Reply::NotSent(Fault::NotNeeded.into());
+                        self.locks.handle_reply(now, call, &reply);
+                    }
+                },
+                LocksOutput::Quiet { session } => {
+                    if let Some(pipe) = self.links.of_session(session) {
+                        pipe.quiet(now);
+                    }
+                }
+                LocksOutput::End { session } => match self.links.of_session(session) {
+                    Some(pipe) => pipe.end(now),
+                    None => self.locks.handle_ended(now, session, false),
+                },
+                LocksOutput::Event { lock, event } => self.out.push_back(Output::Event { lock, event }),
+                LocksOutput::Election { query, event } => self.out.push_back(Output::Election { query, event }),
+                LocksOutput::Stopped { unreleased } => {
+                    for (_, mut pipe) in core::mem::take(&mut self.links.pipes).into_values() {
+                        self.out.extend(pipe.current().map(|conn| Output::Disconnect { conn }));
+                        pipe.close(now);
+                    }
+                    self.links = Links { last_number: self.links.last_number, ..Links::default() };
+                    self.out.push_back(Output::Stopped { unreleased });
+                }
+            }
+        }
+    }
+
+    /// Routes the outputs of one session's connection to the hub.
+    fn route_pipe(&mut self, number: u64) {
+        let now = self.now();
+        while let Some((session, pipe)) = self.links.pipes.get_mut(&number) {
+            let session = *session;
+            let Some(output) = pipe.poll_output() else { return };
+            match output {
+                PipeOutput::Connect(conn, target) => {
+                    self.out.push_back(Output::Connect { node: conn.node(), conn, target });
+                }
+                PipeOutput::Credentials(conn, request) => self.out.push_back(Output::Credentials { conn, request }),
+                PipeOutput::Disconnect(conn) => self.out.push_back(Output::Disconnect { conn }),
+                PipeOutput::Up { emitted, timeout, session: owner } => {
+                    self.locks.handle_opened(now, session, emitted, timeout, owner);
+                }
+                PipeOutput::Down(cause) => self.locks.handle_down(now, session, &cause),
+                PipeOutput::Reply { call, reply } => self.locks.handle_reply(now, call, &reply),
+                PipeOutput::Event(event) => self.locks.handle_event(now, session, &event),
+                PipeOutput::Expired => {
+                    self.settle_pipe(number);
+                    self.locks.handle_expired(now, session);
+                }
+                PipeOutput::Ended { confirmed } => {
+                    self.settle_pipe(number);
+                    self.locks.handle_ended(now, session, confirmed);
+                }
+            }
+        }
+    }
+
+    /// The pipe is over: removes it, and reports the replies that are left. They come first, so
+    /// that nothing refers to the session afterwards.
+    fn settle_pipe(&mut self, number: u64) {
+        let now = self.now();
+        while let Some(PipeOutput::Reply { call, reply }) =
+            self.links.pipes.get_mut(&number).and_then(|(_, pipe)| pipe.poll_output())
+        {
+            self.locks.handle_reply(now, call, &reply);
+        }
+        self.links.remove(number);
+    }
+}
+
+impl ByteClient for Client {
+    fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
+        self.input(now, |links, now| {
+            if let Some(pipe) = links.of_conn(conn) {
+                pipe.handle_received(now, conn, bytes);
+            }
+        });
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        burst::pop(&mut self.out)
+    }
+
+    fn outgoing(&mut self, conn: ConnId) -> &[u8] {
+        let pipe = self.links.pipes.get_mut(&(conn.generation / GENERATIONS));
+        pipe.map_or(&[], |(_, pipe)| pipe.outgoing(conn))
+    }
+
+    fn has_outgoing(&self, conn: ConnId) -> bool {
+        self.links.peek(conn).is_some_and(|pipe| pipe.has_outgoing(conn))
+    }
+
+    fn consume(&mut self, conn: ConnId, n: usize) {
+        if let Some((_, pipe)) = self.links.pipes.get_mut(&(conn.generation / GENERATIONS)) {
+            pipe.consume(conn, n);
+        }
+    }
+
+    fn target(&self, node: NodeId) -> Option<&Target> {
+        self.config().servers().get(node.index())
+    }
+}

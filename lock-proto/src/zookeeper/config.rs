@@ -1,0 +1,264 @@
+//! Settings of a ZooKeeper client, and their checks.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::codec::Acl;
+use super::path::Dialect;
+use super::url;
+use crate::error::{ConfigError, Invalid};
+use crate::lock::{self, DAY, MAX_TTL, check_targets};
+use crate::url::{Login, Target, UrlError};
+
+/// Maximum number of servers of a client.
+pub const MAX_SERVERS: usize = 15;
+/// The ticks of a server that the shortest TTL has.
+// ZK1
+pub const MIN_TICKS: u32 = 5;
+/// The ticks by which validity ends before the session does.
+// ZK1
+const LOST_TICKS: u32 = 2;
+
+/// All settings of a client. [`Client::new`](super::Client::new) checks them.
+pub type Config = lock::Config<Settings>;
+
+/// Settings that only ZooKeeper has. See [`Config`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Settings {
+    pub(crate) servers: Vec<Target>,
+    pub(crate) login: Login,
+    pub(crate) chroot: Box<str>,
+    pub(crate) dialect: Dialect,
+    pub(crate) tick: Duration,
+    pub(crate) session_ttl: Duration,
+    pub(crate) watch_own_after: Option<Duration>,
+    pub(crate) recheck: Duration,
+    pub(crate) vacate_within: Duration,
+}
+
+impl Config {
+    /// Creates the default settings for an ensemble with 1 to 15 servers.
+    pub fn new(servers: impl IntoIterator<Item = Target>) -> Self {
+        let store = Settings {
+            servers: servers.into_iter().collect(),
+            login: Login::default(),
+            chroot: "".into(),
+            dialect: Dialect::default(),
+            tick: Duration::from_secs(3),
+            session_ttl: Duration::from_secs(15),
+            watch_own_after: None,
+            recheck: Duration::from_secs(30),
+            vacate_within: Duration::from_secs(10),
+        };
+        Self::with(Duration::from_secs(2), Duration::from_secs(2), store)
+    }
+
+    /// Creates the default settings for the servers, login and chroot in a URL:
+    /// `zk://[user:password@]host[:port][,host[:port]…][/chroot][?parameters]`.
+    ///
+    /// With TLS the scheme is `zks`, and the parameters `ca`, `cert`, `key` and `server_name` may
+    /// follow, see [`Tls`](crate::Tls). The login may also be in the parameters `user`, `password`
+    /// and `password_file`, see [`Login`]. `tick_ms` sets the [tick](Self::tick). The default port
+    /// is 2181. IPv6 addresses are written in brackets. Special characters are percent-encoded.
+    /// Anything that is not understood is an error.
+    ///
+    /// ```
+    /// use lock_proto::zookeeper::Config;
+    ///
+    /// let config = Config::parse("zk://app:s%40crt@zk-1.example,zk-2.example:2182/billing?tick_ms=2000")?;
+    /// assert_eq!(config.servers()[1].to_string(), "zk-2.example:2182");
+    /// # Ok::<(), lock_proto::UrlError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`UrlError`] names what is wrong and what is allowed instead.
+    pub fn parse(url: &str) -> Result<Self, UrlError> {
+        let url::Parsed { servers, login, chroot, tick } = url::parse(url)?;
+        let mut config = Self::new(servers);
+        config.store.login = login;
+        config.store.chroot = chroot;
+        if let Some(tick) = tick {
+            config = config.tick(tick);
+        }
+        Ok(config)
+    }
+
+    /// Sets the user that logs in, by ZooKeeper's scheme `digest`. The nodes of this client are then
+    /// accessible to this user only. Default: no login, and nodes that anybody may access.
+    pub fn user(mut self, name: &str, password: &str) -> Self {
+        self.store.login = Login::new(name, password);
+        self
+    }
+
+    /// Sets the password of the user in the URL if the URL has none, such as one from the
+    /// environment. Does nothing without a user.
+    pub fn default_password(mut self, password: &str) -> Self {
+        if self.store.login.username.is_some() {
+            self.store.login.default_password(password);
+        }
+        self
+    }
+
+    /// Sets the names of the nodes. All clients of a lock must use the same. Default: those of
+    /// Apache Curator.
+    // ZK7
+    pub const fn dialect(mut self, dialect: Dialect) -> Self {
+        self.store.dialect = dialect;
+        self
+    }
+
+    /// Sets the longest `tickTime` of the servers. A client cannot ask for it. Validity ends two
+    /// ticks before the session does, so that a server that is cut off from its leader cannot
+    /// mislead a holder. Default 3 s, which is also the servers' default. Sets the TTL of the
+    /// session to five ticks if it was shorter.
+    // ZK1
+    pub fn tick(mut self, tick: Duration) -> Self {
+        let default = self.store.session_ttl == self.store.tick * MIN_TICKS;
+        self.store.tick = tick;
+        let least = tick.saturating_mul(MIN_TICKS);
+        if default || self.store.session_ttl < least {
+            self.store.session_ttl = least;
+        }
+        self
+    }
+
+    /// Sets the TTL of the shared session: the session timeout that is requested. Servers limit it,
+    /// by default to between 2 and 20 ticks. From 5 ticks to 30 days, default 15 s.
+    pub const fn session_ttl(mut self, ttl: Duration) -> Self {
+        self.store.session_ttl = ttl;
+        self
+    }
+
+    /// Sets the age at which a hold starts to watch its own node, to notice its deletion. Default:
+    /// a third of the validity, so that short holds cost no watch. A lock that was waited for
+    /// watches its node from the start.
+    pub const fn watch_own_after(mut self, held: Duration) -> Self {
+        self.store.watch_own_after = Some(held);
+        self
+    }
+
+    /// Sets how often a waiter rereads its queue, and an observer its election, while their watches
+    /// report nothing. Jitter shortens it by up to a quarter. From 10 ms to a day, default 30 s.
+    pub const fn recheck(mut self, every: Duration) -> Self {
+        self.store.recheck = every;
+        self
+    }
+
+    /// Sets how long to wait for a queue to become empty whose numbers are used up, before
+    /// [`Failure::SequenceExhausted`](crate::Failure::SequenceExhausted). Default 10 s.
+    // ZK5
+    pub const fn vacate_within(mut self, time: Duration) -> Self {
+        self.store.vacate_within = time;
+        self
+    }
+
+    /// Returns the servers in these settings.
+    pub fn servers(&self) -> &[Target] {
+        &self.store.servers
+    }
+
+    /// The ACL of new nodes.
+    pub(crate) fn acl(&self) -> Vec<Acl> {
+        let user = self.request_credentials || self.store.login != Login::default();
+        if user { Acl::creator() } else { Acl::open() }
+    }
+
+    /// Returns the longest silence on a connection. Less than a tick, so that a late timer is early
+    /// enough.
+    // ZK1
+    pub(crate) fn ping_interval(&self) -> Duration {
+        self.ping_after.min(self.store.tick / 3 * 2)
+    }
+
+    /// Returns the shortest TTL.
+    pub(crate) fn least_ttl(&self) -> Duration {
+        self.store.tick.saturating_mul(MIN_TICKS)
+    }
+
+    /// Returns how long a lock is valid after the emission of a write of a session with this
+    /// timeout.
+    // ZK1, T1
+    pub(crate) fn validity(&self, timeout: Duration) -> Duration {
+        let drift = timeout / self.drift.divisor + self.drift.margin;
+        timeout.saturating_sub(self.store.tick * LOST_TICKS).saturating_sub(drift)
+    }
+
+    /// Checks every setting.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for the first setting that is out of range, with the allowed range.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let Settings { servers, login, tick, session_ttl, watch_own_after, recheck, vacate_within, .. } = &self.store;
+        check_targets(servers.iter().take(MAX_SERVERS))?;
+        if !self.request_credentials && login.lacks_password() {
+            return Err(UrlError::NoUser.into());
+        }
+        let least = Duration::from_millis(10);
+        let durations = [
+            ("tick", *tick, least, Duration::from_secs(60 * 60)),
+            ("session_ttl", *session_ttl, self.least_ttl(), MAX_TTL),
+            ("watch_own_after", watch_own_after.unwrap_or_default(), Duration::ZERO, MAX_TTL),
+            ("recheck", *recheck, least, DAY),
+            ("vacate_within", *vacate_within, Duration::ZERO, DAY),
+        ];
+        let count = ("the number of servers", servers.len() as u64, 1, MAX_SERVERS as u64);
+        self.check_ranges(durations, [count])?;
+        let (ttl, validity) = (*session_ttl, self.validity(*session_ttl));
+        if validity < *tick { Err(Invalid::Drift { ttl, validity }.into()) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use alloc::format;
+    use alloc::string::ToString as _;
+
+    use crate::lock::Drift;
+
+    fn config() -> Config {
+        Config::parse("zk://h").unwrap()
+    }
+
+    #[test]
+    fn defaults_are_valid_and_leave_three_ticks_less_drift() {
+        // ZK1
+        assert_eq!(config().check(), Ok(()));
+        let ms = Duration::from_millis;
+        assert_eq!(config().validity(ms(15_000)), ms(15_000 - 2 * 3_000 - 150 - 2));
+        let small = Config::parse("zk://h?tick_ms=500").unwrap();
+        assert_eq!((small.check(), small.store.session_ttl), (Ok(()), ms(2_500)));
+        assert_eq!(config().session_ttl(ms(30_000)).tick(ms(2_000)).store.session_ttl, ms(30_000));
+        assert_eq!(config().tick(ms(4_000)).store.session_ttl, ms(20_000));
+    }
+
+    #[test]
+    fn every_error_names_value_and_range() {
+        let ms = Duration::from_millis;
+        let many = (1..=16).map(|n| url::parse_server(&format!("h{n}")).unwrap());
+        for (config, names) in [
+            (Config::new([]), ["number of servers", "1 and 15", "it is 0"]),
+            (Config::new(many), ["number of servers", "1 and 15", "it is 16"]),
+            (Config::parse("zk://a,b,A:2181").unwrap(), ["node 0 and node 2", "a:2181", "once"]),
+            (config().session_ttl(ms(14_999)), ["session_ttl", "15s and 2592000s", "14.999s"]),
+            (config().tick(ms(9)), ["tick", "10ms and 3600s", "9ms"]),
+            (config().recheck(ms(9)), ["recheck", "10ms and 86400s", "9ms"]),
+            (config().drift(Drift { divisor: 10, margin: ms(5_000) }), ["drift", "15s", "2.5s"]),
+        ] {
+            let message = config.check().unwrap_err().to_string();
+            assert!(names.iter().all(|name| message.contains(name)), "{message}");
+        }
+    }
+
+    #[test]
+    fn nodes_belong_to_user_if_there_is_one() {
+        assert_eq!(config().acl(), Acl::open());
+        assert_eq!(config().user("app", "sesame").acl(), Acl::creator());
+        assert!(!format!("{:?}", config().user("app", "sesame")).contains("sesame"));
+    }
+}

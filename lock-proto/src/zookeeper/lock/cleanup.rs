@@ -1,0 +1,178 @@
+//! Cleanup: deletes the nodes that attempts and holds leave in a session that lives on. The nodes of
+//! other sessions end with them.
+// ZK6, U1
+
+use alloc::boxed::Box;
+
+use super::session::{Session, SessionEvent};
+use super::{Contention, Context, Lock};
+use crate::lock::{Loss, Release, SessionId};
+use crate::time::Instant;
+use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, Op, ReplyBody};
+use crate::zookeeper::path::Guid;
+use crate::zookeeper::request::Reply;
+
+/// What is left to delete.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Target {
+    /// The node of a create in flight.
+    Creating {
+        create: u64,
+        guid: Guid,
+    },
+    /// The node of this name, if the create was executed. The first write on the next connection
+    /// decides that.
+    Search(Guid),
+    Node(Box<str>),
+}
+
+/// Deletion of one node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Cleanup {
+    pub(super) session: SessionId,
+    target: Target,
+    /// The request in flight, and when it was made.
+    call: Option<(u64, Instant)>,
+    due: Option<Instant>,
+    tries: u32,
+}
+
+impl Cleanup {
+    pub(super) fn awaits(&self, serial: u64) -> bool {
+        self.call.is_some_and(|(call, _)| call == serial)
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.due.filter(|_| self.call.is_none())
+    }
+}
+
+impl Lock {
+    pub(super) fn schedule_delete(&mut self, ctx: &mut Context, session: SessionId, path: Box<str>) {
+        self.schedule(ctx, session, Target::Node(path));
+    }
+
+    pub(super) fn schedule(&mut self, ctx: &mut Context, session: SessionId, target: Target) {
+        let shared = ctx.session(session).is_some_and(Session::is_shared);
+        let in_use = match &self.contention {
+            Contention::Entering(enter) => enter.session == session,
+            Contention::Idle | Contention::Opening(_) | Contention::Waiting(_) => false,
+        };
+        if ctx.is_lost(session) || !(shared || in_use) {
+            return;
+        }
+        let call = match target {
+            Target::Creating { create, .. } => Some((create, ctx.now)),
+            Target::Search(_) | Target::Node(_) => None,
+        };
+        self.store.cleanups.push(Cleanup { session, target, call, due: None, tries: 0 });
+        self.work(ctx, self.store.cleanups.len() - 1);
+    }
+
+    /// Sends the next request, unless one is in flight or the session is not established.
+    fn work(&mut self, ctx: &mut Context, place: usize) {
+        let Some(cleanup) = self.store.cleanups.get_mut(place).filter(|cleanup| cleanup.call.is_none()) else { return };
+        cleanup.due = None;
+        let op = match &cleanup.target {
+            Target::Creating { .. } => return,
+            Target::Search(_) => Op::GetChildren { path: (*self.key.path).into(), watch: false },
+            Target::Node(path) => Op::Write(MultiOp::Delete { path: path.clone(), version: ANY_VERSION }),
+        };
+        cleanup.call = ctx.send(cleanup.session, op).map(|call| (call, ctx.now));
+    }
+
+    pub(super) fn cleanups_due(&mut self, ctx: &mut Context) {
+        for place in 0..self.store.cleanups.len() {
+            if self.store.cleanups[place].deadline().is_some_and(|at| at <= ctx.now) {
+                self.work(ctx, place);
+            }
+        }
+    }
+
+    /// The session continues on a new connection, where a write of it came first.
+    pub(super) fn cleanups_up(&mut self, ctx: &mut Context, session: SessionId) {
+        for place in 0..self.store.cleanups.len() {
+            if self.store.cleanups[place].session == session {
+                self.work(ctx, place);
+            }
+        }
+    }
+
+    pub(super) fn cleanup_answered(&mut self, ctx: &mut Context, place: usize, reply: &Reply) {
+        let Some(cleanup) = self.store.cleanups.get_mut(place) else { return };
+        let Some((_, emitted)) = cleanup.call.take() else { return };
+        match (&cleanup.target, reply) {
+            (Target::Creating { .. }, Reply::Done(ReplyBody::Created { path, .. })) => {
+                cleanup.target = Target::Node(path.clone());
+            }
+            (Target::Creating { guid, .. }, Reply::Unknown(_)) => cleanup.target = Target::Search(*guid),
+            (Target::Creating { .. }, Reply::Done(_) | Reply::Failed(_) | Reply::NotSent(_)) => {
+                self.store.cleanups.swap_remove(place);
+                return;
+            }
+            (Target::Search(guid), Reply::Done(ReplyBody::Children(names))) => {
+                let own = self.key.own(*guid);
+                let Some(name) = names.iter().find(|name| name.starts_with(&own)) else {
+                    self.store.cleanups.swap_remove(place);
+                    return;
+                };
+                cleanup.target = Target::Node(self.key.child(name));
+            }
+            (Target::Search(_), Reply::Failed(ErrorCode::NO_NODE)) => {
+                self.store.cleanups.swap_remove(place);
+                return;
+            }
+            (Target::Node(path), Reply::Done(_) | Reply::Failed(ErrorCode::NO_NODE)) => {
+                let (path, done) = (path.clone(), matches!(reply, Reply::Done(_)));
+                self.store.cleanups.swap_remove(place);
+                return self.deleted(ctx, &path, done);
+            }
+            (Target::Node(path), Reply::Unknown(_)) => {
+                for release in self.releases.iter_mut().map(|release| &mut release.store) {
+                    release.maybe_deleted |= release.path == *path && emitted < release.valid_until;
+                }
+            }
+            (Target::Search(_) | Target::Node(_), Reply::Done(_) | Reply::Failed(_)) => {
+                cleanup.due = Some(ctx.now + ctx.pause(cleanup.tries));
+                cleanup.tries = cleanup.tries.saturating_add(1);
+                return;
+            }
+            // The next connection goes on.
+            (Target::Search(_), Reply::Unknown(_)) | (Target::Search(_) | Target::Node(_), Reply::NotSent(_)) => {}
+        }
+        self.work(ctx, place);
+    }
+
+    /// The nodes of a lost session end with it. The result of a release is that of its end.
+    pub(super) fn cleanups_lost(&mut self, ctx: &mut Context, session: SessionId, event: &SessionEvent) {
+        self.store.cleanups.retain(|cleanup| cleanup.session != session);
+        let outcome = match event {
+            SessionEvent::Ended(true) => Release::Released,
+            SessionEvent::Ended(false) | SessionEvent::Lost(Loss::Gone) => Release::Expired,
+            SessionEvent::Lost(_)
+            | SessionEvent::Refused(_)
+            | SessionEvent::Alive
+            | SessionEvent::Up
+            | SessionEvent::Down(_)
+            | SessionEvent::Renewed(_)
+            | SessionEvent::Unrenewed(..)
+            | SessionEvent::Gone(_) => return,
+        };
+        let of_session = self.releases.iter_mut().map(|release| &mut release.store);
+        for release in of_session.filter(|release| release.session == session && release.outcome.is_none()) {
+            release.outcome = Some(if release.maybe_deleted { Release::Released } else { outcome });
+        }
+        self.answer_releases(ctx);
+    }
+
+    /// Resolves the release of a node that was deleted, or found absent.
+    fn deleted(&mut self, ctx: &mut Context, path: &str, done: bool) {
+        let of_path = self.releases.iter_mut().map(|release| &mut release.store);
+        for release in of_path.filter(|release| *release.path == *path) {
+            // A delete of ours may have removed the node while the hold was valid.
+            let ours = done || release.maybe_deleted;
+            release.outcome = Some(if ours { Release::Released } else { Release::Expired });
+        }
+        self.answer_releases(ctx);
+    }
+}

@@ -1,0 +1,128 @@
+//! The hub of a ZooKeeper client: typed requests out, typed replies in.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::codec::WatcherEvent;
+use super::config::Config;
+use super::lock::{Context, Lock, OwnerNode, SessionEvent, Shared, ZooKeeper};
+#[cfg(doc)]
+use super::output::LocksOutput;
+use super::path::{Kind, Queue};
+use super::request::Reply;
+use crate::error::{ConfigError, Misuse};
+use crate::id::{CallId, CallOwner, ClientId, LockId};
+use crate::lock::{self, Cause, Queries, SessionId, Sessions};
+use crate::time::Instant;
+
+/// All locks and elections of one client, as typed requests and replies.
+///
+/// Use this with your own ZooKeeper client. Carry out each [`LocksOutput`], and report results with
+/// the `handle_*` methods. After each call, drain `poll_output`. Call
+/// [`handle_timeout`](Self::handle_timeout) at [`next_deadline`](Self::next_deadline).
+///
+/// The requests of a session must be executed in their order, and replies and events be reported in
+/// that of the server, as ZooKeeper does it.
+pub type Locks = lock::Locks<ZooKeeper>;
+
+impl Locks {
+    /// Creates a hub for the ensemble in `config`. `seed` is 64 bits of entropy for jitter.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for the first setting that is out of range.
+    pub fn new(now: Instant, config: Config, client: ClientId, seed: u64) -> Result<Self, ConfigError> {
+        config.check()?;
+        let shared = Shared { client, sessions: Sessions::default(), queries: Queries::default(), guids: 0 };
+        Ok(Self::with(Context::with(now, config, seed, shared)))
+    }
+
+    /// Handles the reply to a request. Replies to unknown calls are dropped.
+    pub fn handle_reply(&mut self, now: Instant, call: CallId, reply: &Reply) {
+        self.handle_timeout(now);
+        match call.owner {
+            CallOwner::Lock(slot) => {
+                self.step(slot, |lock, ctx| lock.reply(ctx, call.serial, reply));
+            }
+            CallOwner::Session(slot) => {
+                self.ctx.session_step(SessionId(slot), |session, ctx| session.answered(ctx, call.serial, reply));
+            }
+            CallOwner::Query(slot) => self.ctx.query_step(slot, |query, ctx| query.answered(ctx, call.serial, reply)),
+            CallOwner::Ping => self.pong(call, reply.answer()),
+            CallOwner::Nobody => {}
+        }
+        self.settle();
+    }
+
+    /// Handles a triggered watch.
+    pub fn handle_event(&mut self, now: Instant, session: SessionId, event: &WatcherEvent) {
+        self.handle_timeout(now);
+        for slot in self.ctx.shared.queries.iter().map(|(slot, _)| slot).collect::<Vec<_>>() {
+            self.ctx.query_step(slot, |query, ctx| query.watched(ctx, &event.path, event.kind));
+        }
+        let queue = event.path.rsplit_once('/').map_or("", |(queue, _)| queue);
+        for kind in [Kind::Lock(self.ctx.config.store.dialect), Kind::Latch] {
+            if let Some(slot) = self.locks.slot_of_key(&Queue { path: queue.into(), kind }) {
+                self.step(slot, |lock: &mut Lock, ctx| lock.watched(ctx, session, event));
+            }
+        }
+        self.settle();
+    }
+
+    /// Handles an established session, or one that continues on a new connection. It was requested
+    /// at `emitted`, and is `owner` on the server.
+    pub fn handle_opened(&mut self, now: Instant, session: SessionId, emitted: Instant, timeout: Duration, owner: i64) {
+        self.session_input(now, session, |session, ctx| session.opened(ctx, emitted, timeout, owner));
+    }
+
+    /// Handles the end of a connection. The session is continued on another one. The replies to its
+    /// requests follow.
+    pub fn handle_down(&mut self, now: Instant, session: SessionId, cause: &Cause) {
+        self.session_input(now, session, |session, ctx| session.disconnected(ctx, cause));
+    }
+
+    /// Handles a session that the server has ended.
+    pub fn handle_expired(&mut self, now: Instant, session: SessionId) {
+        self.session_input(now, session, |session, _| session.expired());
+    }
+
+    /// Handles the end of a session after [`LocksOutput::End`].
+    pub fn handle_ended(&mut self, now: Instant, session: SessionId, confirmed: bool) {
+        self.session_input(now, session, |session, _| session.ended(confirmed));
+    }
+
+    fn session_input(
+        &mut self,
+        now: Instant,
+        session: SessionId,
+        f: impl FnOnce(&mut super::lock::Session, &mut Context) -> Option<SessionEvent>,
+    ) {
+        self.handle_timeout(now);
+        self.ctx.session_step(session, f);
+        self.settle();
+    }
+
+    /// Returns the node of the holder.
+    pub fn owner(&self, id: LockId) -> Option<OwnerNode> {
+        self.locks.of(id)?.owner(id)
+    }
+
+    /// Returns the holder's node, for transactions of the application that `check` its version. The
+    /// client then changes that version before each hand-over.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse`] if the lock is not held.
+    pub fn owner_guard(&mut self, now: Instant, id: LockId) -> Result<OwnerNode, Misuse> {
+        self.verb(now, id, |lock, _| lock.owner_guard(id))
+    }
+
+    /// Drops all locks, and leaves their sessions.
+    pub(super) fn drop_locks(&mut self) {
+        for (slot, lock) in self.locks.clear() {
+            for (session, _) in lock.joined_sessions() {
+                self.ctx.leave_session(*session, slot);
+            }
+        }
+    }
+}

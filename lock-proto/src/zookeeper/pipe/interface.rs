@@ -1,0 +1,102 @@
+//! The settings and outputs of the connection of a session.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::id::{CallId, ConnId};
+use crate::lock::{Backoff, Cause, CredentialsRequest};
+use crate::time::Instant;
+use crate::url::{Login, Target};
+use crate::zookeeper::codec::{MAX_FRAME, WatcherEvent};
+use crate::zookeeper::request::Reply;
+
+/// Limits on what a server may send, and on what is sent to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Limits {
+    /// Size of a received frame, in bytes.
+    pub frame: usize,
+    /// Encoded bytes that wait for the socket. One request may exceed it.
+    pub outgoing: usize,
+    /// Encoded requests without a reply. Further requests wait in the client.
+    pub in_flight: usize,
+}
+
+impl Limits {
+    pub(super) const DEFAULT: Self = Self { frame: MAX_FRAME, outgoing: 64 * 1024, in_flight: 1024 };
+}
+
+impl Default for Limits {
+    /// 4 MiB per frame, 64 KiB outgoing, 1 024 requests in flight.
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// Configuration of a [`Pipe`](super::Pipe).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PipeConfig {
+    /// The servers of the ensemble.
+    pub servers: Vec<Target>,
+    /// The user of the ACLs, if any.
+    pub login: Login,
+    /// Whether the host supplies the login.
+    pub request_credentials: bool,
+    /// The session timeout to request. The server may grant another one.
+    pub timeout: Duration,
+    /// The longest time without a request: then the pipe pings. At most a tick of the servers.
+    // ZK1
+    pub ping_after: Duration,
+    /// How long connecting and the handshake may take together.
+    pub connect_timeout: Duration,
+    /// The connection ends when replies are expected and nothing has arrived for this long. Where
+    /// all servers were silent for so long, the time doubles until a reply arrives, up to the
+    /// eightfold.
+    pub request_timeout: Duration,
+    /// The pause before the first server is tried again after all have failed.
+    pub reconnect: Backoff,
+    /// Limits on what the server may send.
+    pub limits: Limits,
+    /// The generation of the first connection. Those of a client's pipes must not overlap.
+    pub generation: u64,
+}
+
+/// An output of a [`Pipe`](super::Pipe), for the host or the hub.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[must_use = "an output that is not carried out stalls the session"]
+pub enum PipeOutput {
+    /// Open a connection to this server. Then report `handle_connected` or `handle_disconnected`.
+    Connect(ConnId, Box<Target>),
+    /// Supply credentials for this connection by `handle_credentials`.
+    Credentials(ConnId, Box<CredentialsRequest>),
+    /// Close this connection, or stop opening it. Nothing needs to be reported.
+    Disconnect(ConnId),
+    /// The session was created, or continues on a new connection. All watches are gone.
+    Up {
+        /// When it was requested.
+        emitted: Instant,
+        /// The session timeout that the server granted.
+        timeout: Duration,
+        /// The session's id on the server.
+        session: i64,
+    },
+    /// The connection failed, or could not be opened. The replies to all outstanding requests
+    /// follow. The pipe tries the next server.
+    Down(Cause),
+    /// The server has ended the session, and deleted its nodes. The pipe has closed.
+    Expired,
+    /// The answer to [`end`](super::Pipe::end). The pipe has closed.
+    Ended {
+        /// The session and its nodes are gone. Otherwise they end with the session's timeout.
+        confirmed: bool,
+    },
+    /// The reply to a `send`. Each `send` gets exactly one.
+    Reply {
+        /// The call that it belongs to.
+        call: CallId,
+        /// The reply.
+        reply: Reply,
+    },
+    /// A watch was triggered.
+    Event(WatcherEvent),
+}

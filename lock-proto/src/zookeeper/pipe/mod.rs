@@ -1,0 +1,633 @@
+//! The connection of one session: handshake, framing, order of replies, pings, failover.
+// ZK6, P1 to P3
+
+mod interface;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use core::mem;
+use core::time::Duration;
+
+use bytes::Bytes;
+
+pub use interface::{Limits, PipeConfig, PipeOutput};
+
+use self::wire::{Pending, Wire};
+use super::codec::{
+    ConnectRequest, ConnectResponse, ErrorCode, Op, OpCode, ReplyBody, ReplyHeader, XID_AUTH, XID_EVENT, XID_PING,
+};
+use super::request::{Reply, class, server_error};
+use crate::collections::{Waiting, burst};
+use crate::fault::{Breach, Fault};
+use crate::id::{CallId, ConnId, NodeId, Role};
+use crate::jitter::mix;
+use crate::lock::{Cause, Credentials, ErrorClass, Failures, Renewal};
+use crate::time::{Instant, soonest};
+use crate::tls::TlsFault;
+use crate::url::{Login, Target};
+
+/// The longest that the patience with silent servers grows, as a multiple of the request timeout.
+const MAX_PATIENCE: u32 = 8;
+
+/// The connection of one session to one of the servers, without any I/O: bytes in, bytes out.
+///
+/// A failed connection is reopened with the same session, to the next server, until the session has
+/// expired or is [ended](Self::end). Requests are pipelined. Replies and events arrive in the order
+/// of the server's transactions. While the session is up, the pipe pings at least every tick.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Pipe {
+    config: PipeConfig,
+    seed: u64,
+    now: Instant,
+    phase: Phase,
+    mode: Mode,
+    generation: u64,
+    /// The place of the server in use, or of the next one to try.
+    server: usize,
+    backoff: Failures,
+    /// Consecutive connections on which nothing arrived in time.
+    silent: u32,
+    /// The session; 0 if there is none yet.
+    session: i64,
+    password: Bytes,
+    granted: Duration,
+    last_zxid: i64,
+    waiting: Waiting<Pending>,
+    wire: Wire,
+    renewal: Renewal,
+    /// When bytes last arrived, or when the first outstanding request was made if that is later.
+    last_received: Instant,
+    /// When bytes last left.
+    last_sent: Instant,
+    outputs: VecDeque<PipeOutput>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    Closed,
+    Connecting { until: Instant },
+    AwaitingCredentials { until: Instant },
+    Handshake { until: Instant, emitted: Instant },
+    Up { since: Instant },
+    BackingOff { until: Instant, cause: Cause },
+}
+
+/// What the pipe does for its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Mode {
+    /// Keeps it alive.
+    Live,
+    /// Sends nothing by itself, so that it ends.
+    Quiet,
+    /// Ends it, until the server has ended it in any case.
+    Ending {
+        until: Instant,
+        requested: bool,
+    },
+    Over,
+}
+
+impl Pipe {
+    /// Creates a closed connection without a session. `seed` chooses the first server, and spreads
+    /// the reconnects of many clients; equal seeds give equal runs.
+    #[must_use]
+    pub fn new(config: PipeConfig, seed: u64) -> Self {
+        Self {
+            seed,
+            now: Instant::ZERO,
+            phase: Phase::Closed,
+            mode: Mode::Live,
+            generation: config.generation,
+            server: mix(seed, 0) as usize % config.servers.len().max(1),
+            backoff: Failures::default(),
+            silent: 0,
+            session: 0,
+            password: Bytes::from_static(&[0; 16]),
+            granted: config.timeout,
+            last_zxid: 0,
+            waiting: Waiting::default(),
+            wire: Wire::default(),
+            renewal: Renewal::new(config.login.clone()),
+            last_received: Instant::ZERO,
+            last_sent: Instant::ZERO,
+            outputs: VecDeque::new(),
+            config,
+        }
+    }
+
+    /// Opens the connection if it is closed.
+    pub fn open(&mut self, now: Instant) {
+        self.clock(now);
+        if self.phase == Phase::Closed && self.mode == Mode::Live {
+            self.connect();
+        }
+    }
+
+    /// Sends a request, behind all earlier ones. While the connection is being opened it waits, at
+    /// most for the request timeout. During the pause after a failure, the reply is
+    /// [`Reply::NotSent`] at once.
+    pub fn send(&mut self, now: Instant, call: CallId, op: Op) {
+        self.open(now);
+        let pending = Pending { call: Some(call), op };
+        match &self.phase {
+            Phase::Connecting { .. } | Phase::AwaitingCredentials { .. } | Phase::Handshake { .. } => {
+                self.waiting.push(pending, self.now + self.config.request_timeout);
+            }
+            Phase::Up { .. } => self.queue(pending),
+            Phase::BackingOff { cause, .. } => {
+                let reply = Reply::NotSent(cause.clone());
+                self.outputs.push_back(PipeOutput::Reply { call, reply });
+            }
+            Phase::Closed => {
+                let reply = Reply::NotSent(Fault::NotNeeded.into());
+                self.outputs.push_back(PipeOutput::Reply { call, reply });
+            }
+        }
+    }
+
+    /// Stops pings and reconnects, so that the session ends a timeout after its last request.
+    pub fn quiet(&mut self, now: Instant) {
+        self.clock(now);
+        if self.mode != Mode::Live {
+            return;
+        }
+        self.mode = Mode::Quiet;
+        if !matches!(self.phase, Phase::Up { .. }) {
+            // To establish it would renew it.
+            self.shut(Mode::Quiet);
+            self.settle(&Fault::NotNeeded.into());
+        }
+    }
+
+    /// Ends the session. Answered by [`PipeOutput::Ended`], after a session timeout at the latest.
+    pub fn end(&mut self, now: Instant) {
+        self.clock(now);
+        if !matches!(self.mode, Mode::Live | Mode::Quiet) {
+            return;
+        }
+        if self.session == 0 {
+            return self.ended(true);
+        }
+        self.mode = Mode::Ending { until: self.now + self.granted, requested: false };
+        match self.phase {
+            Phase::Up { .. } => self.request_end(),
+            Phase::Closed => self.connect(),
+            Phase::Connecting { .. }
+            | Phase::AwaitingCredentials { .. }
+            | Phase::Handshake { .. }
+            | Phase::BackingOff { .. } => {}
+        }
+    }
+
+    fn request_end(&mut self) {
+        if let Mode::Ending { requested, .. } = &mut self.mode {
+            *requested = true;
+            self.queue(Pending { call: None, op: Op::CloseSession });
+        }
+    }
+
+    /// Closes the connection at once, without ending the session. Outstanding requests are answered.
+    pub fn close(&mut self, now: Instant) {
+        self.clock(now);
+        self.shut(Mode::Over);
+        self.settle(&Fault::NotNeeded.into());
+    }
+
+    /// Returns the connection that is open or being opened.
+    pub const fn current(&self) -> Option<ConnId> {
+        match self.phase {
+            Phase::Connecting { .. }
+            | Phase::AwaitingCredentials { .. }
+            | Phase::Handshake { .. }
+            | Phase::Up { .. } => {
+                let node = NodeId::new(self.server as u16);
+                Some(ConnId { node, role: Role::Commands, generation: self.generation })
+            }
+            Phase::Closed | Phase::BackingOff { .. } => None,
+        }
+    }
+
+    /// Returns the number of requests in flight.
+    pub fn in_flight(&self) -> usize {
+        self.wire.in_flight()
+    }
+
+    /// The connection is open.
+    pub fn handle_connected(&mut self, now: Instant, conn: ConnId) {
+        self.clock(now);
+        let Phase::Connecting { until } = self.phase else { return };
+        if self.current() != Some(conn) {
+            return;
+        }
+        if self.requests_credentials() {
+            self.phase = Phase::AwaitingCredentials { until };
+            return self.request_credentials(conn);
+        }
+        self.shake_hands(until);
+    }
+
+    /// The host supplies the credentials that it was asked for, or none.
+    // N19
+    pub fn handle_credentials(&mut self, now: Instant, conn: ConnId, credentials: Option<Credentials>) {
+        self.clock(now);
+        if self.current() != Some(conn) || !self.requests_credentials() {
+            return;
+        }
+        let PipeConfig { login, reconnect, .. } = &self.config;
+        match self.phase {
+            Phase::AwaitingCredentials { until } => {
+                if self.renewal.accept(self.now, credentials, login, *reconnect) {
+                    self.shake_hands(until);
+                } else {
+                    self.fail(Fault::NoCredentials.into(), true);
+                }
+            }
+            Phase::Up { .. } => {
+                if self.renewal.accept(self.now, credentials, login, *reconnect)
+                    && let Some(op) = self.auth()
+                {
+                    self.queue(Pending { call: None, op });
+                }
+            }
+            Phase::Closed | Phase::Connecting { .. } | Phase::Handshake { .. } | Phase::BackingOff { .. } => {}
+        }
+    }
+
+    /// Bytes arrived. Report written bytes by [`consume`](Self::consume) first.
+    pub fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
+        self.clock(now);
+        if self.current() != Some(conn) {
+            return;
+        }
+        self.last_received = self.now;
+        // Taken out, so that the frames can be handled while they are borrowed.
+        let mut frames = mem::take(&mut self.wire.frames);
+        let mut rest = bytes;
+        while self.current() == Some(conn) {
+            let frame = match frames.next(&mut rest, self.config.limits.frame) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => break,
+                Err(breach) => return self.fail(Fault::Protocol(breach).into(), true),
+            };
+            self.silent = 0;
+            if let Err(cause) = self.handle_frame(frame) {
+                return self.fail(cause, true);
+            }
+        }
+        if self.current() == Some(conn) {
+            self.wire.frames = frames;
+        }
+    }
+
+    /// The connection has ended, or could not be opened.
+    pub fn handle_disconnected(&mut self, now: Instant, conn: ConnId, why: Fault) {
+        self.clock(now);
+        if self.current() == Some(conn) {
+            self.fail(why.into(), false);
+        }
+    }
+
+    /// Does the work that is due at [`next_deadline`](Self::next_deadline). Harmless at any other
+    /// time.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.clock(now);
+        if let Mode::Ending { until, .. } = self.mode
+            && until <= self.now
+        {
+            return self.ended(false);
+        }
+        match &self.phase {
+            Phase::Closed => {}
+            Phase::Connecting { until } | Phase::AwaitingCredentials { until } | Phase::Handshake { until, .. } => {
+                if *until <= self.now {
+                    let fault = self.fault_of_timeout();
+                    return self.fail(fault.into(), true);
+                }
+                while let Some(pending) = self.waiting.pop_due(self.now) {
+                    self.answer_unsent(pending.call, false, &Fault::TimedOut.into());
+                }
+            }
+            Phase::Up { .. } => {
+                if self.silent_until().is_some_and(|until| until <= self.now) {
+                    return self.fail(Fault::TimedOut.into(), true);
+                }
+                if let (Some(conn), true) = (self.current(), self.renewal_due().is_some_and(|due| due <= self.now)) {
+                    self.request_credentials(conn);
+                }
+                if self.ping_due().is_some_and(|due| due <= self.now) {
+                    self.last_sent = self.now;
+                    self.queue(Pending { call: None, op: Op::Ping });
+                }
+            }
+            Phase::BackingOff { until, .. } => {
+                if *until <= self.now {
+                    self.connect();
+                }
+            }
+        }
+    }
+
+    fn fault_of_timeout(&self) -> Fault {
+        let tls = self.config.servers.get(self.server).is_some_and(|server| matches!(server, Target::Tls { .. }));
+        match self.phase {
+            Phase::Connecting { .. } if tls => Fault::Tls(TlsFault::TimedOut),
+            Phase::AwaitingCredentials { .. } => Fault::NoCredentials,
+            Phase::Closed
+            | Phase::Connecting { .. }
+            | Phase::Handshake { .. }
+            | Phase::Up { .. }
+            | Phase::BackingOff { .. } => Fault::TimedOut,
+        }
+    }
+
+    /// Returns the next output.
+    pub fn poll_output(&mut self) -> Option<PipeOutput> {
+        burst::pop(&mut self.outputs)
+    }
+
+    /// Returns bytes to write to `conn`; empty if there are none, or it is not the current
+    /// connection. Requests are encoded here, not earlier.
+    pub fn outgoing(&mut self, conn: ConnId) -> &[u8] {
+        if self.current() == Some(conn) { self.wire.fill(&self.config.limits) } else { &[] }
+    }
+
+    /// Returns true if `outgoing` would return bytes. Encodes nothing.
+    pub fn has_outgoing(&self, conn: ConnId) -> bool {
+        self.current() == Some(conn) && self.wire.has_outgoing(&self.config.limits)
+    }
+
+    /// The host has written the first `n` bytes of `outgoing`.
+    pub fn consume(&mut self, conn: ConnId, n: usize) {
+        if self.current() == Some(conn) {
+            self.wire.consume(n);
+        }
+    }
+
+    /// Returns when to call `handle_timeout` at the latest; the time of the last call while output
+    /// is queued.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if !self.outputs.is_empty() {
+            return Some(self.now);
+        }
+        let ending = if let Mode::Ending { until, .. } = self.mode { Some(until) } else { None };
+        let phase = match self.phase {
+            Phase::Closed => None,
+            Phase::Connecting { until } | Phase::AwaitingCredentials { until } | Phase::Handshake { until, .. } => {
+                soonest([self.waiting.earliest(), Some(until)])
+            }
+            Phase::Up { .. } => soonest([self.silent_until(), self.renewal_due(), self.ping_due()]),
+            Phase::BackingOff { until, .. } => Some(until),
+        };
+        soonest([ending, phase])
+    }
+
+    // M1
+    fn clock(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+    }
+
+    fn queue(&mut self, pending: Pending) {
+        if self.wire.is_idle() {
+            self.last_received = self.now;
+        }
+        if pending.op != Op::Ping {
+            self.last_sent = self.now;
+        }
+        self.wire.queue(pending);
+    }
+
+    /// When the next ping is due: a tick after the last request.
+    // ZK1
+    fn ping_due(&self) -> Option<Instant> {
+        (self.mode == Mode::Live).then(|| self.last_sent + self.config.ping_after)
+    }
+
+    /// How much longer than usual the pipe waits, since all servers were silent.
+    // E13
+    fn patience(&self) -> u32 {
+        let rounds = self.silent / self.config.servers.len().max(1) as u32;
+        1_u32.checked_shl(rounds).unwrap_or(MAX_PATIENCE).min(MAX_PATIENCE)
+    }
+
+    /// Returns when the connection ends if nothing arrives.
+    fn silent_until(&self) -> Option<Instant> {
+        (!self.wire.is_idle()).then(|| self.last_received + self.config.request_timeout * self.patience())
+    }
+
+    fn connect(&mut self) {
+        self.generation += 1;
+        self.wire = Wire::default();
+        self.phase = Phase::Connecting { until: self.now + self.config.connect_timeout * self.patience() };
+        if let (Some(conn), Some(target)) = (self.current(), self.config.servers.get(self.server)) {
+            self.outputs.push_back(PipeOutput::Connect(conn, Box::new(target.clone())));
+        }
+    }
+
+    const fn requests_credentials(&self) -> bool {
+        self.config.request_credentials || self.config.login.password_file.is_some()
+    }
+
+    fn request_credentials(&mut self, conn: ConnId) {
+        let PipeConfig { login, connect_timeout, .. } = &self.config;
+        let Some(target) = self.config.servers.get(self.server) else { return };
+        let request = self.renewal.request(self.now, *connect_timeout, target, login);
+        self.outputs.push_back(PipeOutput::Credentials(conn, request));
+    }
+
+    /// Returns when to request credentials for an open connection again.
+    fn renewal_due(&self) -> Option<Instant> {
+        self.renewal.due().filter(|_| self.requests_credentials() && self.mode == Mode::Live)
+    }
+
+    /// Returns the login of this connection.
+    fn auth(&self) -> Option<Op> {
+        let Login { username, password, .. } = self.renewal.login();
+        let (Some(user), Some(password)) = (username, password) else { return None };
+        let auth = alloc::format!("{user}:{}", password.expose());
+        Some(Op::Auth { scheme: "digest".into(), auth: auth.into() })
+    }
+
+    /// Requests the session, and logs in. The server handles both in this order.
+    fn shake_hands(&mut self, until: Instant) {
+        let request = ConnectRequest {
+            last_zxid_seen: self.last_zxid,
+            timeout_ms: i32::try_from(self.config.timeout.as_millis()).unwrap_or(i32::MAX),
+            session_id: self.session,
+            password: self.password.clone(),
+            read_only: false,
+        };
+        self.wire.encode(|out| request.encode(out));
+        if let Some(op) = self.auth() {
+            self.wire.queue(Pending { call: None, op });
+        }
+        self.phase = Phase::Handshake { until, emitted: self.now };
+    }
+
+    fn handle_frame(&mut self, frame: &[u8]) -> Result<(), Cause> {
+        match self.phase {
+            Phase::Handshake { emitted, .. } => self.connected(frame, emitted),
+            Phase::Up { .. } => self.handle_reply(frame),
+            Phase::Closed | Phase::Connecting { .. } | Phase::AwaitingCredentials { .. } | Phase::BackingOff { .. } => {
+                Err(breach(Breach::Unsolicited))
+            }
+        }
+    }
+
+    fn connected(&mut self, frame: &[u8], emitted: Instant) -> Result<(), Cause> {
+        let response = ConnectResponse::decode(frame).map_err(breach)?;
+        if response.session_id == 0 || response.timeout_ms <= 0 {
+            if self.session == 0 {
+                return Err(server_error(ErrorCode::SESSION_EXPIRED, "").into());
+            }
+            self.expired();
+            return Ok(());
+        }
+        if response.read_only || (self.session != 0 && response.session_id != self.session) {
+            return Err(breach(Breach::WrongReply));
+        }
+        self.session = response.session_id;
+        self.password = response.password;
+        self.granted = Duration::from_millis(response.timeout_ms.unsigned_abs().into());
+        self.phase = Phase::Up { since: self.now };
+        (self.last_received, self.last_sent) = (self.now, self.now);
+        self.renewal.confirm();
+        if let Mode::Ending { .. } = self.mode {
+            self.request_end();
+            return Ok(());
+        }
+        self.outputs.push_back(PipeOutput::Up { emitted, timeout: self.granted, session: self.session });
+        while let Some((pending, _)) = self.waiting.pop() {
+            self.queue(pending);
+        }
+        Ok(())
+    }
+
+    fn handle_reply(&mut self, frame: &[u8]) -> Result<(), Cause> {
+        let (header, body) = ReplyHeader::decode(frame).map_err(breach)?;
+        match header.xid {
+            XID_EVENT => {
+                let event = ReplyBody::decode_event(body).map_err(breach)?;
+                self.outputs.push_back(PipeOutput::Event(event));
+                return Ok(());
+            }
+            XID_PING | XID_AUTH => {
+                let expected = self.wire.unnumbered.checked_sub(1);
+                self.wire.unnumbered = expected.ok_or_else(|| breach(Breach::Unsolicited))?;
+                return self.check(header.code);
+            }
+            _ => {}
+        }
+        let sent = self.wire.first().filter(|sent| sent.xid == header.xid);
+        let sent = sent.ok_or_else(|| breach(Breach::Unsolicited))?;
+        self.last_zxid = self.last_zxid.max(header.zxid);
+        if header.code != ErrorCode::OK {
+            match class(header.code) {
+                _ if header.code == ErrorCode::SESSION_EXPIRED => {
+                    self.expired();
+                    return Ok(());
+                }
+                ErrorClass::Unclear | ErrorClass::Reconnect => return Err(server_error(header.code, "").into()),
+                ErrorClass::Transient | ErrorClass::Refused | ErrorClass::KeyInUse => {}
+            }
+        }
+        let reply = match header.code {
+            ErrorCode::OK => Reply::Done(ReplyBody::decode(sent.code, body).map_err(breach)?),
+            code => Reply::Failed(code),
+        };
+        self.wire.done();
+        if sent.code == OpCode::CloseSession {
+            self.ended(true);
+        } else if let Some(call) = sent.call {
+            self.outputs.push_back(PipeOutput::Reply { call, reply });
+        }
+        Ok(())
+    }
+
+    /// Checks the reply to a ping or a login.
+    fn check(&mut self, code: ErrorCode) -> Result<(), Cause> {
+        match code {
+            ErrorCode::OK => Ok(()),
+            ErrorCode::SESSION_EXPIRED => {
+                self.expired();
+                Ok(())
+            }
+            ErrorCode::AUTH_FAILED => {
+                let error = server_error(code, "");
+                self.renewal.reject(self.now, &error, self.config.reconnect);
+                Err(error.into())
+            }
+            code => Err(server_error(code, "").into()),
+        }
+    }
+
+    /// The server has ended the session.
+    fn expired(&mut self) {
+        if let Mode::Ending { requested, .. } = self.mode {
+            // An earlier request may have ended it.
+            return self.ended(requested);
+        }
+        self.shut(Mode::Over);
+        self.outputs.push_back(PipeOutput::Expired);
+        self.settle(&Fault::NotNeeded.into());
+    }
+
+    fn ended(&mut self, confirmed: bool) {
+        self.shut(Mode::Over);
+        self.outputs.push_back(PipeOutput::Ended { confirmed });
+        self.settle(&Fault::NotNeeded.into());
+    }
+
+    fn shut(&mut self, mode: Mode) {
+        if let Some(conn) = self.current() {
+            self.outputs.push_back(PipeOutput::Disconnect(conn));
+        }
+        self.phase = Phase::Closed;
+        self.mode = mode;
+    }
+
+    /// Ends the connection. Another server is tried next, after a pause if all have failed.
+    fn fail(&mut self, cause: Cause, notify_host: bool) {
+        if let Some(conn) = self.current().filter(|_| notify_host) {
+            self.outputs.push_back(PipeOutput::Disconnect(conn));
+        }
+        let lasted = if let Phase::Up { since } = self.phase { self.now.since(since) } else { Duration::ZERO };
+        if cause == Cause::Fault(Fault::TimedOut) {
+            self.silent = self.silent.saturating_add(1);
+        }
+        let servers = self.config.servers.len().max(1);
+        self.server = (self.server + 1) % servers;
+        self.backoff.failed(lasted, self.config.reconnect);
+        let pause = self.backoff.pause(servers as u32 - 1, self.config.reconnect, self.seed, self.generation);
+        self.phase = match self.mode {
+            Mode::Live | Mode::Ending { .. } => Phase::BackingOff { until: self.now + pause, cause: cause.clone() },
+            Mode::Quiet | Mode::Over => Phase::Closed,
+        };
+        self.outputs.push_back(PipeOutput::Down(cause.clone()));
+        self.settle(&cause);
+    }
+
+    /// Answers everything outstanding. No other place does.
+    // M8
+    fn settle(&mut self, cause: &Cause) {
+        while let Some((call, left)) = self.wire.pop_unanswered() {
+            self.answer_unsent(call, left, cause);
+        }
+        while let Some((pending, _)) = self.waiting.pop() {
+            self.answer_unsent(pending.call, false, cause);
+        }
+        self.wire = Wire::default();
+    }
+
+    fn answer_unsent(&mut self, call: Option<CallId>, left: bool, cause: &Cause) {
+        let Some(call) = call else { return };
+        let reply = if left { Reply::Unknown(cause.clone()) } else { Reply::NotSent(cause.clone()) };
+        self.outputs.push_back(PipeOutput::Reply { call, reply });
+    }
+}
+
+const fn breach(breach: Breach) -> Cause {
+    Cause::Fault(Fault::Protocol(breach))
+}

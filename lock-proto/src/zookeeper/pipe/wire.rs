@@ -1,0 +1,120 @@
+//! Requests that wait for the socket, and those that wait for their replies.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use super::Limits;
+use crate::id::CallId;
+use crate::zookeeper::codec::{Frames, Op, OpCode, Request};
+
+/// A request, and the call that waits for its reply.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Pending {
+    /// `None` for the pipe's own requests.
+    pub(super) call: Option<CallId>,
+    pub(super) op: Op,
+}
+
+/// A request without its reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Sent {
+    pub(super) xid: i32,
+    pub(super) code: OpCode,
+    pub(super) call: Option<CallId>,
+    /// The place of its first byte in the stream.
+    start: u64,
+}
+
+/// One connection's bytes in both directions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Wire {
+    queue: VecDeque<Pending>,
+    sent: VecDeque<Sent>,
+    out: Vec<u8>,
+    /// How much of `out` the socket has taken.
+    taken: usize,
+    /// The place of the first byte of `out` in the stream.
+    base: u64,
+    xid: i32,
+    /// Replies to pings and logins that are expected.
+    pub(super) unnumbered: u32,
+    pub(super) frames: Frames,
+}
+
+impl Wire {
+    pub(super) fn queue(&mut self, pending: Pending) {
+        self.queue.push_back(pending);
+    }
+
+    /// Appends a frame that has no number.
+    pub(super) fn encode(&mut self, encode: impl FnOnce(&mut Vec<u8>)) {
+        encode(&mut self.out);
+    }
+
+    /// Encodes what the limits allow, and returns the bytes for the socket.
+    // M8
+    pub(super) fn fill(&mut self, limits: &Limits) -> &[u8] {
+        while self.may_encode(limits)
+            && let Some(Pending { call, op }) = self.queue.pop_front()
+        {
+            let xid = op.fixed_xid().unwrap_or_else(|| self.next_xid());
+            if xid > 0 {
+                let start = self.base + self.out.len() as u64;
+                self.sent.push_back(Sent { xid, code: op.code(), call, start });
+            } else {
+                self.unnumbered += 1;
+            }
+            Request { xid, op }.encode(&mut self.out);
+        }
+        self.out.get(self.taken..).unwrap_or_default()
+    }
+
+    /// Numbers are positive: the others are those of events, pings and logins.
+    const fn next_xid(&mut self) -> i32 {
+        self.xid = if self.xid == i32::MAX { 1 } else { self.xid + 1 };
+        self.xid
+    }
+
+    fn may_encode(&self, limits: &Limits) -> bool {
+        self.out.len() - self.taken < limits.outgoing && self.sent.len() < limits.in_flight
+    }
+
+    pub(super) fn has_outgoing(&self, limits: &Limits) -> bool {
+        self.taken < self.out.len() || (!self.queue.is_empty() && self.may_encode(limits))
+    }
+
+    pub(super) fn consume(&mut self, n: usize) {
+        self.taken = (self.taken + n).min(self.out.len());
+        if self.taken == self.out.len() {
+            self.base += self.taken as u64;
+            self.taken = 0;
+            self.out.clear();
+            self.out.shrink_to(Limits::DEFAULT.outgoing);
+        }
+    }
+
+    pub(super) fn first(&self) -> Option<Sent> {
+        self.sent.front().copied()
+    }
+
+    pub(super) fn done(&mut self) {
+        self.sent.pop_front();
+    }
+
+    /// Returns true if no reply is expected.
+    pub(super) fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.sent.is_empty() && self.unnumbered == 0
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.sent.len()
+    }
+
+    /// Removes the next unanswered call, and returns whether any of its bytes has left.
+    pub(super) fn pop_unanswered(&mut self) -> Option<(Option<CallId>, bool)> {
+        if let Some(sent) = self.sent.pop_front() {
+            return Some((sent.call, sent.start < self.base + self.taken as u64));
+        }
+        self.queue.pop_front().map(|pending| (pending.call, false))
+    }
+}

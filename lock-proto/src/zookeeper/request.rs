@@ -1,0 +1,65 @@
+//! Requests of the locks to the server of a session, and their results.
+
+use super::codec::{ErrorCode, Op, ReplyBody};
+use crate::lock::{Answer, Cause, ErrorClass, ServerError, SessionId, printable};
+
+/// A request on a session. The server executes the requests of a session in their order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// The session.
+    pub session: SessionId,
+    /// The operation.
+    pub op: Op,
+}
+
+/// The result of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Reply {
+    /// It was executed. A write was committed by a quorum.
+    Done(ReplyBody),
+    /// It was not executed, and would not be now.
+    Failed(ErrorCode),
+    /// It may be executed, also later. A write on the next connection of the session decides.
+    Unknown(Cause),
+    /// Not a byte of it has left.
+    NotSent(Cause),
+}
+
+impl Reply {
+    /// Returns the result for a report.
+    pub(crate) fn answer(&self) -> Answer {
+        match self {
+            Self::Done(_) => Answer::Granted,
+            Self::Failed(code) => Answer::Rejected(server_error(*code, "")),
+            Self::Unknown(cause) => Answer::Unknown(cause.clone()),
+            Self::NotSent(cause) => Answer::Unreachable(cause.clone()),
+        }
+    }
+}
+
+/// Classifies an error code. What leaves open whether the request was executed ends the connection.
+pub(crate) const fn class(code: ErrorCode) -> ErrorClass {
+    match code {
+        ErrorCode::NO_NODE
+        | ErrorCode::NODE_EXISTS
+        | ErrorCode::BAD_VERSION
+        | ErrorCode::NOT_EMPTY
+        | ErrorCode::NO_WATCHER => ErrorClass::Transient,
+        ErrorCode::SESSION_MOVED | ErrorCode::NOT_READ_ONLY | ErrorCode::SESSION_EXPIRED => ErrorClass::Reconnect,
+        ErrorCode::UNIMPLEMENTED
+        | ErrorCode::BAD_ARGUMENTS
+        | ErrorCode::MARSHALLING_ERROR
+        | ErrorCode::NO_AUTH
+        | ErrorCode::NO_CHILDREN_FOR_EPHEMERALS
+        | ErrorCode::INVALID_ACL
+        | ErrorCode::AUTH_FAILED
+        | ErrorCode::EPHEMERAL_ON_LOCAL_SESSION
+        | ErrorCode::SESSION_CLOSED_REQUIRE_AUTH
+        | ErrorCode::QUOTA_EXCEEDED => ErrorClass::Refused,
+        ErrorCode(_) => ErrorClass::Unclear,
+    }
+}
+
+pub(crate) fn server_error(code: ErrorCode, hint: &str) -> ServerError {
+    ServerError { class: class(code), text: printable(&alloc::format!("{code}"), hint) }
+}

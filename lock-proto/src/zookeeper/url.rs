@@ -1,0 +1,136 @@
+//! `zk://` URLs: the servers of an ensemble, the login, and the chroot.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::path::is_path;
+use crate::parameters::Parameters;
+use crate::url::{
+    Login, Target, UrlError, decoded, digits, parse_host, parse_login, parse_scheme, shown, split_fragment,
+};
+
+const DEFAULT_PORT: u16 = 2181;
+const SCHEMES: &str = "zk:// or zks://";
+const TICK: &str = "tick_ms";
+
+/// The parts of a URL.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Parsed {
+    pub(super) servers: Vec<Target>,
+    pub(super) login: Login,
+    pub(super) chroot: Box<str>,
+    pub(super) tick: Option<Duration>,
+}
+
+/// Parses `host` or `host:port`.
+pub(super) fn parse_server(place: &str) -> Result<Target, UrlError> {
+    parse_host(place, DEFAULT_PORT, "zk://host, zk://host1:2181,host2:2181")
+}
+
+/// Parses `zk://[user:password@]host[:port][,host[:port]…][/chroot][?parameters]`, with TLS `zks`.
+pub(super) fn parse(url: &str) -> Result<Parsed, UrlError> {
+    let (scheme, rest) = parse_scheme(url, SCHEMES)?;
+    let tls = match scheme.as_str() {
+        "zk" => false,
+        "zks" => true,
+        other => return Err(UrlError::Scheme { given: shown(other), expected: SCHEMES }),
+    };
+    let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let (login, places) = authority.rsplit_once('@').map_or((None, authority), |(login, places)| (Some(login), places));
+    // A password with a raw `/`, `?` or `#` would be parsed as hosts and a path.
+    if rest.contains('@') {
+        return Err(UrlError::Login);
+    }
+    let no_user = |error| if error == UrlError::NoPassword { UrlError::NoUser } else { error };
+    let before_hosts = login.map(parse_login).transpose().map_err(no_user)?.unwrap_or_default();
+    let (rest, insecure) = split_fragment(rest)?;
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    // First, because a password with a raw `?` would be parsed as parameters.
+    let mut servers = places.split(',').map(parse_server).collect::<Result<Vec<_>, _>>()?;
+    let chroot = decoded(path, "chroot")?;
+    let chroot = chroot.trim_end_matches('/');
+    if !chroot.is_empty() && !is_path(chroot.strip_prefix('/').unwrap_or(chroot)) {
+        return Err(UrlError::Chroot);
+    }
+    let allowed = match tls {
+        true => "user, password, password_file, tick_ms, ca, cert, key and server_name",
+        false => "user, password, password_file and tick_ms",
+    };
+    let (mut parameters, mut tick) = (Parameters::default(), None);
+    for parameter in query.split('&').filter(|_| !query.is_empty()) {
+        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        if name == TICK {
+            let ms = digits(value).filter(|ms| *ms > 0).ok_or_else(|| UrlError::Tick { given: shown(value) })?;
+            if tick.replace(Duration::from_millis(ms.into())).is_some() {
+                return Err(UrlError::Twice { name: TICK });
+            }
+        } else if !parameters.read(name, value)? {
+            return Err(UrlError::Parameter { name: shown(name), allowed });
+        }
+    }
+    if let Some(tls) = parameters.tls(tls, insecure, "zks://")? {
+        servers = servers.into_iter().map(|server| server.with_tls(tls.clone())).collect();
+    }
+    let login = parameters.login(before_hosts).map_err(no_user)?;
+    let empty = login.password.as_ref().is_some_and(|password| password.expose().is_empty());
+    if empty || (login.username.is_none() && login != Login::default()) {
+        return Err(UrlError::NoUser);
+    }
+    Ok(Parsed { servers, login, chroot: chroot.into(), tick })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use alloc::string::ToString as _;
+
+    use super::*;
+
+    fn servers(url: &str) -> Vec<alloc::string::String> {
+        parse(url).unwrap().servers.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn servers_login_chroot_and_tick_are_parsed() {
+        assert_eq!(servers("zk://a"), ["a:2181"]);
+        assert_eq!(servers("ZK://a:1,B,[::1]:3/app"), ["a:1", "b:2181", "[::1]:3"]);
+        let parsed = parse("zk://app:s%2Fe@a,b/x/%C3%A4/?tick_ms=500").unwrap();
+        assert_eq!((&*parsed.chroot, parsed.tick), ("/x/ä", Some(Duration::from_millis(500))));
+        assert_eq!(parsed.login, Login::new("app", "s/e"));
+        for url in ["zk://a", "zk://a/", "zk://a//"] {
+            assert_eq!(&*parse(url).unwrap().chroot, "", "{url}");
+        }
+    }
+
+    #[test]
+    fn tls_has_parameters_of_other_stores() {
+        let parsed = parse("zks://a:2281,b?ca=/ca.pem&server_name=zoo").unwrap();
+        for server in &parsed.servers {
+            assert!(matches!(server, Target::Tls { tls, .. } if tls.ca.as_deref() == Some("/ca.pem")));
+        }
+        assert!(matches!(&parse("zks://a#insecure").unwrap().servers[0], Target::Tls { tls, .. } if tls.insecure));
+    }
+
+    #[test]
+    fn errors_name_what_is_allowed_and_no_secret() {
+        for (url, words) in [
+            ("zookeeper://a", ["zookeeper", "zk:// or zks://"]),
+            ("zk://", ["names no host", "zk://host1:2181"]),
+            ("zk://a:0", ["port 0", "65535"]),
+            ("zk://a/x/../y", ["chroot", "`.`"]),
+            ("zk://a/x//y", ["chroot", "empty"]),
+            ("zk://a?tick_ms=0", ["tick_ms", "`0`"]),
+            ("zk://a?tick_ms=1&tick_ms=2", ["tick_ms", "twice"]),
+            ("zk://a?timeout=3", ["timeout", "tick_ms"]),
+            ("zk://a?ca=x", ["TLS", "zks://"]),
+            ("zk://:secret@a", ["user", "password"]),
+            ("zk://app:secret/x@a", ["percent-encoded", "@"]),
+            ("zk://app@a", ["user", "password"]),
+        ] {
+            let error = parse(url).unwrap_err().to_string();
+            assert!(words.iter().all(|word| error.contains(word)) && !error.contains("secret"), "{url}: {error}");
+        }
+    }
+}
