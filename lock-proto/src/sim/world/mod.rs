@@ -218,8 +218,9 @@ impl<S: Servers> World<S> {
         let process = &mut self.clients[client];
         let (local, drift) = (process.local(self.now), process.machine.drift());
         if let Some(record) = process.records.get_mut(&lock) {
-            let slack = record.ttl / drift.divisor + drift.margin;
-            record.extends.push_back(local + record.ttl.saturating_sub(slack));
+            let ttl = S::granted(record.ttl, record.grant.as_ref(), &process.own);
+            let slack = ttl / drift.divisor + drift.margin;
+            record.extends.push_back(local + ttl.saturating_sub(slack));
         }
         self.pump_client(client);
     }

@@ -44,7 +44,6 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix, servers: &Servers) -> Draft 
         request_timeout: drawn.request_timeout,
         watch_own_after: drawn.watch_own_after,
         recheck: drawn.recheck,
-        containers: !chance.one_in(8),
         event_zxid: chance.one_in(3),
         login: servers.login,
     });

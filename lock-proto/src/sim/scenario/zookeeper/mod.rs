@@ -29,8 +29,6 @@ pub struct ZookeeperStore {
     pub watch_own_after: Option<Duration>,
     /// Interval at which queues are read even without an event.
     pub recheck: Duration,
-    /// Whether the servers know container nodes.
-    pub containers: bool,
     /// Whether watch events carry a zxid.
     pub event_zxid: bool,
     /// Whether clients log in.

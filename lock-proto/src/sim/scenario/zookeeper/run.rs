@@ -125,7 +125,7 @@ fn build(plan: &Plan, store: &ZookeeperStore) -> Builder {
     let servers = store.clone();
     builder = builder.ensemble(move |ensemble| {
         let ensemble = ensemble.tick(servers.tick).sync_limit(servers.sync_limit).election(servers.tick * 2);
-        ensemble.containers(servers.containers).event_zxid(servers.event_zxid)
+        ensemble.event_zxid(servers.event_zxid)
     });
     let store = store.clone();
     builder.config(move |config| {

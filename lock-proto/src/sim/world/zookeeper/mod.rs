@@ -13,6 +13,7 @@ mod tap;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Debug;
@@ -25,7 +26,7 @@ use super::process::Process;
 use super::store::{Servers, Store};
 use super::{IDLE_TIMEOUT, World as AnyWorld};
 use crate::id::{ClientId, ConnId, LockId};
-use crate::lock::{ByteClient, ElectionEvent, Event, QueryId};
+use crate::lock::{ByteClient, ElectionEvent, Event, Grant, QueryId};
 use crate::sim::check::Rule;
 use crate::sim::journal::Keep;
 use crate::sim::network::Packet;
@@ -95,7 +96,7 @@ pub(crate) struct Own {
     /// How long a connection may be silent.
     silence: Duration,
     recheck: Duration,
-    request_timeout: Duration,
+    tick: Duration,
     taps: BTreeMap<u64, Tap>,
     /// All sessions that the client has had.
     sessions: BTreeSet<i64>,
@@ -139,7 +140,7 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
             pending_flush: None,
             silence: config.request_timeout,
             recheck: config.store.recheck,
-            request_timeout: config.request_timeout,
+            tick: config.store.tick,
             taps: BTreeMap::new(),
             sessions: BTreeSet::new(),
             asked: BTreeSet::new(),
@@ -218,7 +219,12 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
     fn order(w: &World<C>, client: usize, lock: LockId, event: &Event) -> Option<u64> {
         // The store orders grants by the creation of their nodes.
         let record = w.clients[client].records.get(&lock).filter(|_| matches!(event, Event::Granted(_)))?;
-        w.proof(client, &record.name).ok().map(i64::unsigned_abs)
+        w.proof(client, &record.name).ok().flatten().map(i64::unsigned_abs)
+    }
+
+    // ZK1
+    fn granted(_: Duration, grant: Option<&Grant>, own: &Own) -> Duration {
+        grant.map_or(Duration::ZERO, |grant| grant.ttl).saturating_sub(own.tick * 2)
     }
 
     fn after_event(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {
@@ -260,7 +266,7 @@ impl World {
 
 impl<C: ZookeeperClient> World<C> {
     /// Returns what proves that a client leads the queue of a lock.
-    fn proof(&self, client: usize, name: &Arc<[u8]>) -> Result<i64, alloc::string::String> {
+    fn proof(&self, client: usize, name: &Arc<[u8]>) -> Result<Option<i64>, String> {
         let queue = format!("/{}", core::str::from_utf8(name).unwrap_or_default());
         let own = &self.clients[client].own.sessions;
         self.store.queue_log.proves(&queue, |session| own.contains(&session))

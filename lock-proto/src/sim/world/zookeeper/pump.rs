@@ -16,7 +16,7 @@ use crate::sim::world::World;
 use crate::sim::world::handover::Cause;
 use crate::sim::zookeeper::EnsembleOutput;
 use crate::time::Instant;
-use crate::zookeeper::codec::{EventType, Op, Request, WatcherEvent};
+use crate::zookeeper::codec::{CreateMode, EventType, MultiOp, Op, Request, WatcherEvent};
 
 fn queue_of(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
@@ -135,7 +135,21 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
             process.own.asked.insert(queue.into());
             process.reasons.requested(queue.as_bytes(), self.cause);
         }
-        if !self.checker.checks_requests() || matches!(request.op, Op::Ping | Op::Multi(_)) {
+        // A client may send these again: they change nothing the second time.
+        let idempotent = match &request.op {
+            Op::Write(MultiOp::Create { mode, .. }) => {
+                matches!(mode, CreateMode::Container | CreateMode::Persistent)
+            }
+            Op::Ping | Op::Multi(_) | Op::Auth { .. } => true,
+            Op::Write(_)
+            | Op::Exists { .. }
+            | Op::GetData { .. }
+            | Op::GetChildren { .. }
+            | Op::Sync { .. }
+            | Op::RemoveWatches { .. }
+            | Op::CloseSession => false,
+        };
+        if !self.checker.checks_requests() || idempotent {
             return;
         }
         // Reads are never repeated work: each may see more than the one before.
@@ -198,7 +212,9 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
     /// the lock after the deletion of another's node.
     fn check_woken(&mut self, client: usize, deleted: &[alloc::boxed::Box<str>], granted: bool) {
         for path in deleted {
-            let reacts = granted || self.clients[client].own.asked.contains(queue_of(path));
+            // Every observer of an election reads who leads now.
+            let observes = self.clients[client].own.queries.values().any(|query| !query.over);
+            let reacts = !observes && (granted || self.clients[client].own.asked.contains(queue_of(path)));
             let own = self.store.queue_log.last_owner(path);
             if !reacts || own.is_none_or(|session| self.clients[client].own.sessions.contains(&session)) {
                 continue;

@@ -75,15 +75,12 @@ impl QueueLog {
         self.nodes.iter().filter(|(path, _)| queue_of(path) == queue).min_by_key(|(_, node)| (node.number, node.czxid))
     }
 
-    /// Returns the transaction that created the node by which one of these sessions leads a queue.
-    /// It may have been deleted just now.
-    pub(super) fn proves(&self, queue: &str, is_own: impl Fn(i64) -> bool) -> Result<i64, String> {
-        let first = self.first(queue);
-        if let Some((_, node)) = first.filter(|(_, node)| is_own(node.session)) {
-            return Ok(node.czxid);
-        }
-        match (first, self.last_first.get(queue)) {
-            (_, Some((_, node))) if is_own(node.session) => Ok(node.czxid),
+    /// Returns the transaction that created the node by which one of these sessions leads a queue, if
+    /// it is known: the node may have been deleted just now.
+    pub(super) fn proves(&self, queue: &str, is_own: impl Fn(i64) -> bool) -> Result<Option<i64>, String> {
+        match (self.first(queue), self.last_first.get(queue)) {
+            (Some((_, node)), _) if is_own(node.session) => Ok(Some(node.czxid)),
+            (_, Some((_, node))) if is_own(node.session) => Ok(None),
             (Some((path, _)), _) => Err(format!("was granted while {path} was first, of another")),
             (None, _) => Err(format!("was granted while {queue} was empty")),
         }
@@ -122,13 +119,13 @@ mod tests {
         change(3, "/a/2-lock-0000000001", Some(8));
         change(4, "/a/x", Some(9));
         change(5, "/b/2-lock-0000000001", Some(9));
-        assert_eq!(log.proves("/a", |session| session == 7), Ok(2));
+        assert_eq!(log.proves("/a", |session| session == 7), Ok(Some(2)));
         assert!(log.proves("/a", |session| session == 8).unwrap_err().contains("1-lock-0000000000 was first"));
         assert_eq!(log.last_owner("/a/2-lock-0000000001"), Some(8));
         log.record(&NodeChange { zxid: 6, path: "/a/1-lock-0000000000".into(), created: None });
-        assert_eq!(log.proves("/a", |session| session == 8), Ok(3));
+        assert_eq!(log.proves("/a", |session| session == 8), Ok(Some(3)));
         // It was first until just now.
-        assert_eq!(log.proves("/a", |session| session == 7), Ok(2));
+        assert_eq!(log.proves("/a", |session| session == 7), Ok(None));
         assert!(log.proves("/c", |_| true).unwrap_err().contains("empty"));
     }
 }
