@@ -218,13 +218,17 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
 
     fn order(w: &World<C>, client: usize, lock: LockId, event: &Event) -> Option<u64> {
         // The store orders grants by the creation of their nodes.
-        let record = w.clients[client].records.get(&lock).filter(|_| matches!(event, Event::Granted(_)))?;
-        w.proof(client, &record.name).ok().flatten().map(i64::unsigned_abs)
+        let Event::Granted(grant) = event else { return None };
+        let record = w.clients[client].records.get(&lock)?;
+        // Nothing proves a grant beyond the bounds, when the node is gone.
+        let claimed = grant.fence.map(|fence| fence.get() >> 16);
+        w.proof(client, &record.name).ok().flatten().map(i64::unsigned_abs).or(claimed)
     }
 
     // ZK1
-    fn granted(_: Duration, grant: Option<&Grant>, own: &Own) -> Duration {
-        grant.map_or(Duration::ZERO, |grant| grant.ttl).saturating_sub(own.tick * 2)
+    fn granted(ttl: Duration, grant: Option<&Grant>, own: &Own) -> Duration {
+        // The drift is that of the whole session timeout.
+        grant.map_or(ttl, |grant| grant.ttl.min(ttl)).saturating_sub(own.tick * 2 + own.tick / 10)
     }
 
     fn after_event(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {

@@ -140,14 +140,13 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
             Op::Write(MultiOp::Create { mode, .. }) => {
                 matches!(mode, CreateMode::Container | CreateMode::Persistent)
             }
-            Op::Ping | Op::Multi(_) | Op::Auth { .. } => true,
+            Op::Ping | Op::Multi(_) | Op::Auth { .. } | Op::CloseSession => true,
             Op::Write(_)
             | Op::Exists { .. }
             | Op::GetData { .. }
             | Op::GetChildren { .. }
             | Op::Sync { .. }
-            | Op::RemoveWatches { .. }
-            | Op::CloseSession => false,
+            | Op::RemoveWatches { .. } => false,
         };
         if !self.checker.checks_requests() || idempotent {
             return;
