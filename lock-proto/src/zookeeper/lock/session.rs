@@ -284,8 +284,12 @@ impl Session {
     /// A write of a lock that left at `emitted` was committed. It renews the session if more than a
     /// third of the validity is over: every hold is then notified, and that happens rarely.
     pub(super) fn wrote(&mut self, seed: u64, now: Instant, emitted: Instant) -> Option<SessionEvent> {
-        let is_fresh = self.until.since(now) >= self.validity / 3 * 2;
-        if self.state != State::Alive || is_fresh || emitted + self.validity <= self.until {
+        if self.state != State::Alive {
+            return None;
+        }
+        if self.until.since(now) >= self.validity / 3 * 2 || emitted + self.validity <= self.until {
+            // A hold may begin, which is not valid for longer.
+            self.lost_at = self.until;
             return None;
         }
         self.record(seed, emitted);

@@ -193,7 +193,7 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
         |chance| {
             use Kind::{Burst, Cancel, Crawl, Slow};
             let kinds = &[(Crawl, 10), (Slow, 4), (Burst, 5), (Cancel, 5)];
-            draft(chance, &Mix { kinds, service: 50_000, ..PLAIN }, &SERVERS)
+            draft(chance, &Mix { kinds, service: 8_000, ..PLAIN }, &SERVERS)
         },
     ),
     within_bounds("zookeeper-stale", "bytes and ends arrive from replaced connections", |chance| {

@@ -1,11 +1,12 @@
 //! The queues as transactions have changed them, to judge grants by.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 
 use crate::sim::zookeeper::NodeChange;
+use crate::zookeeper::path::is_exhausted;
 
 /// Splits the name of a node into what comes before its sequence number, and the number: ten
 /// characters or more.
@@ -39,8 +40,8 @@ struct Queued {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct QueueLog {
     nodes: BTreeMap<Arc<str>, Queued>,
-    /// First nodes of their queue that were deleted, by queue.
-    last_first: BTreeMap<Arc<str>, (Arc<str>, Queued)>,
+    /// The sessions whose nodes have ever been first, by queue.
+    led: BTreeMap<Arc<str>, BTreeSet<i64>>,
     /// The sessions of all nodes so far.
     owners: BTreeMap<Arc<str>, i64>,
 }
@@ -61,13 +62,10 @@ impl QueueLog {
                 self.nodes.insert(change.path.clone(), Queued { session, czxid: change.zxid, number });
             }
             (Some(_), None) => {}
-            (None, _) => {
-                let first = self.first(queue).filter(|(path, _)| ***path == *change.path);
-                if let Some((path, node)) = first {
-                    self.last_first.insert(queue.into(), (path.clone(), node.clone()));
-                }
-                self.nodes.remove(&change.path);
-            }
+            (None, _) => _ = self.nodes.remove(&change.path),
+        }
+        if let Some(session) = self.first(queue).map(|(_, node)| node.session) {
+            self.led.entry(queue.into()).or_default().insert(session);
         }
     }
 
@@ -76,13 +74,20 @@ impl QueueLog {
     }
 
     /// Returns the transaction that created the node by which one of these sessions leads a queue, if
-    /// it is known: the node may have been deleted just now.
+    /// it is known: the node may have been deleted before its client was granted the lock.
     pub(super) fn proves(&self, queue: &str, is_own: impl Fn(i64) -> bool) -> Result<Option<i64>, String> {
-        match (self.first(queue), self.last_first.get(queue)) {
-            (Some((_, node)), _) if is_own(node.session) => Ok(Some(node.czxid)),
-            (_, Some((_, node))) if is_own(node.session) => Ok(None),
-            (Some((path, _)), _) => Err(format!("was granted while {path} was first, of another")),
-            (None, _) => Err(format!("was granted while {queue} was empty")),
+        let first = self.first(queue);
+        if let Some((_, node)) = first.filter(|(_, node)| is_own(node.session)) {
+            return Ok(Some(node.czxid));
+        }
+        // At their end, numbers order nothing.
+        // ZK5
+        let mut numbers = self.nodes.iter().filter(|(path, _)| queue_of(path) == queue).map(|(_, node)| node.number);
+        let led = self.led.get(queue).is_some_and(|led| led.iter().any(|session| is_own(*session)));
+        match first {
+            _ if led || numbers.any(is_exhausted) => Ok(None),
+            Some((path, _)) => Err(format!("was granted while {path} was first, of another")),
+            None => Err(format!("was granted while {queue} was empty")),
         }
     }
 
