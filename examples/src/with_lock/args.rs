@@ -7,7 +7,6 @@ use std::os::unix::ffi::OsStringExt as _;
 use clap::{Parser, ValueEnum};
 use lock_proto::driver::StoreSettings;
 use lock_proto::redis::{self, Backoff, DEFAULT_TTL, Wait};
-use lock_proto::zookeeper;
 
 use super::child;
 use crate::cli::args::{self, Line, WakeMode, backends_or_default, parse_backends, time};

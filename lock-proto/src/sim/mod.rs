@@ -91,6 +91,7 @@ pub mod scenario;
 pub mod search;
 pub mod trace;
 pub mod world;
+pub mod zookeeper;
 
 pub use chance::Chance;
 pub use check::{Checker, Rule, Violation};

@@ -16,7 +16,7 @@ mod config;
 mod lock;
 mod locks;
 mod output;
-mod path;
+pub(crate) mod path;
 mod pipe;
 mod request;
 mod url;

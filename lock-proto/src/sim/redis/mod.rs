@@ -48,7 +48,7 @@ mod replication;
 mod reply;
 mod script;
 mod server;
-mod sha1;
+pub(in crate::sim) mod sha1;
 mod slot;
 mod store;
 mod strings;

@@ -6,6 +6,15 @@ use core::fmt::Write as _;
 
 /// The digest in lower-case hexadecimal.
 pub(super) fn hex(data: &[u8]) -> String {
+    digest(data).iter().fold(String::with_capacity(40), |mut text, byte| {
+        // Writing to a `String` cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The digest.
+pub(in crate::sim) fn digest(data: &[u8]) -> [u8; 20] {
     let mut message = Vec::from(data);
     message.push(0x80);
     while message.len() % 64 != 56 {
@@ -37,11 +46,11 @@ pub(super) fn hex(data: &[u8]) -> String {
             *sum = sum.wrapping_add(part);
         }
     }
-    state.iter().fold(String::with_capacity(40), |mut text, word| {
-        // Writing to a `String` cannot fail.
-        let _ = write!(text, "{word:08x}");
-        text
-    })
+    let mut bytes = [0; 20];
+    for (place, word) in bytes.chunks_exact_mut(4).zip(state) {
+        place.copy_from_slice(&word.to_be_bytes());
+    }
+    bytes
 }
 
 #[cfg(test)]

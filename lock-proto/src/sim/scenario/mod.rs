@@ -28,6 +28,7 @@ mod shrink;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod zookeeper;
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -45,6 +46,7 @@ use super::world::Handovers;
 pub use etcd::{EtcdAction, EtcdStore};
 pub use plan::{Action, Origin, Pace, Plan, Setup, Step, Store};
 pub use redis::{RedisAction, RedisStore};
+pub use zookeeper::{ZookeeperAction, ZookeeperStore};
 
 /// The kind of store of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,6 +55,8 @@ pub enum Backend {
     Redis,
     /// An etcd cluster.
     Etcd,
+    /// A ZooKeeper ensemble.
+    Zookeeper,
 }
 
 /// Whether a scenario stays within the bounds of the guarantees: clocks agree within the drift
@@ -150,11 +154,17 @@ const REDIS: &[Scenario] = &[
     redis::CREDENTIALS_QUORUM,
 ];
 
-const ALL: [Scenario; REDIS.len() + etcd::SCENARIOS.len()] = {
-    let mut all = [REDIS[0]; REDIS.len() + etcd::SCENARIOS.len()];
-    let mut i = 0;
+const ALL: [Scenario; REDIS.len() + etcd::SCENARIOS.len() + zookeeper::SCENARIOS.len()] = {
+    let mut all = [REDIS[0]; REDIS.len() + etcd::SCENARIOS.len() + zookeeper::SCENARIOS.len()];
+    let (mut i, etcd_end) = (0, REDIS.len() + etcd::SCENARIOS.len());
     while i < all.len() {
-        all[i] = if i < REDIS.len() { REDIS[i] } else { etcd::SCENARIOS[i - REDIS.len()] };
+        all[i] = if i < REDIS.len() {
+            REDIS[i]
+        } else if i < etcd_end {
+            etcd::SCENARIOS[i - REDIS.len()]
+        } else {
+            zookeeper::SCENARIOS[i - etcd_end]
+        };
         i += 1;
     }
     all

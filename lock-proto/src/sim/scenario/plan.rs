@@ -8,6 +8,7 @@ use core::time::Duration;
 
 use super::etcd::{EtcdAction, EtcdStore};
 use super::redis::{RedisAction, RedisStore};
+use super::zookeeper::{ZookeeperAction, ZookeeperStore};
 use super::{Draft, Outcome, Scenario};
 use crate::lock::{Renew, Wait};
 use crate::sim::chance::Chance;
@@ -83,6 +84,8 @@ pub enum Store {
     Redis(RedisStore),
     /// etcd.
     Etcd(EtcdStore),
+    /// ZooKeeper.
+    Zookeeper(ZookeeperStore),
 }
 
 /// A timed action.
@@ -230,6 +233,8 @@ pub enum Action {
     Redis(RedisAction),
     /// An action specific to etcd.
     Etcd(EtcdAction),
+    /// An action specific to ZooKeeper.
+    Zookeeper(ZookeeperAction),
 }
 
 impl Action {
@@ -255,6 +260,7 @@ impl Action {
             | Self::Handshake { client, .. } => Some(client),
             Self::Redis(RedisAction::Redirect { client, .. }) => Some(client),
             Self::Etcd(action) => action.client_mut(),
+            Self::Zookeeper(action) => action.client_mut(),
             Self::Claim(_)
             | Self::Extend(_)
             | Self::Release(_)

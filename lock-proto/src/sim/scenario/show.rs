@@ -95,6 +95,7 @@ impl fmt::Display for Action {
             Self::ChangePasswords(keep) => write!(f, "passwords change, the old ones work for {keep:?}"),
             Self::Redis(action) => write!(f, "{action}"),
             Self::Etcd(action) => write!(f, "{action}"),
+            Self::Zookeeper(action) => write!(f, "{action}"),
         }
     }
 }

@@ -5,6 +5,7 @@
 #![allow(private_bounds, private_interfaces, reason = "the stores are those of this crate")]
 
 mod builder;
+mod bytes;
 mod calm;
 mod check;
 mod credentials;
@@ -18,6 +19,7 @@ mod queries;
 pub(super) mod redis;
 mod run;
 mod store;
+pub(super) mod zookeeper;
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -49,6 +51,7 @@ pub use handover::Handovers;
 pub use handshake::Handshake;
 pub use redis::Redis;
 pub use store::Store;
+pub use zookeeper::Zookeeper;
 
 /// When clients close idle connections, unless set otherwise. Short, so that it happens, and a world
 /// comes to rest.
@@ -215,8 +218,9 @@ impl<S: Servers> World<S> {
         let process = &mut self.clients[client];
         let (local, drift) = (process.local(self.now), process.machine.drift());
         if let Some(record) = process.records.get_mut(&lock) {
-            let slack = record.ttl / drift.divisor + drift.margin;
-            record.extends.push_back(local + record.ttl.saturating_sub(slack));
+            let ttl = S::granted(record.ttl, record.grant.as_ref(), &process.own);
+            let slack = ttl / drift.divisor + drift.margin;
+            record.extends.push_back(local + ttl.saturating_sub(slack));
         }
         self.pump_client(client);
     }

@@ -15,7 +15,7 @@ use super::super::rng::Rng;
 use super::World;
 use super::process::{Input, Process};
 use crate::id::{ClientId, ConnId, LockId};
-use crate::lock::{Event, Machine};
+use crate::lock::{Event, Grant, Machine};
 use crate::time::Instant;
 
 /// A kind of server and the clients that speak to it.
@@ -87,6 +87,10 @@ pub(crate) trait Servers: Store + Sized {
     fn order(w: &World<Self>, client: usize, lock: LockId, event: &Event) -> Option<u64>;
     /// Called after an event was delivered to a client and checked.
     fn after_event(w: &mut World<Self>, client: usize, lock: LockId, event: &Event);
+    /// Returns how long a lock with this TTL is valid after an extension, drift aside.
+    fn granted(ttl: Duration, _grant: Option<&Grant>, _own: &Self::Own) -> Duration {
+        ttl
+    }
     /// Returns the node that a client reaches at the address of `node`.
     fn resolve(&self, _client: usize, node: usize) -> usize {
         node

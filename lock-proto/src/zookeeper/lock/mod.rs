@@ -154,11 +154,8 @@ impl Context {
     /// A write of this session that left at `emitted` was committed.
     // ZK1
     fn committed(&mut self, session: SessionId, emitted: Instant) {
-        let seed = self.seed;
-        self.session_step(session, |session, _| {
-            session.record(seed, emitted);
-            None
-        });
+        let (seed, now) = (self.seed, self.now);
+        self.session_step(session, |session, _| session.wrote(seed, now, emitted));
     }
 
     fn fresh_guid(&mut self) -> Guid {

@@ -281,8 +281,23 @@ impl Session {
         Some(SessionEvent::Unrenewed(call.emitted, reply.answer()))
     }
 
+    /// A write of a lock that left at `emitted` was committed. It renews the session if more than a
+    /// third of the validity is over: every hold is then notified, and that happens rarely.
+    pub(super) fn wrote(&mut self, seed: u64, now: Instant, emitted: Instant) -> Option<SessionEvent> {
+        if self.state != State::Alive {
+            return None;
+        }
+        if self.until.since(now) >= self.validity / 3 * 2 || emitted + self.validity <= self.until {
+            // A hold may begin, which is not valid for longer.
+            self.lost_at = self.until;
+            return None;
+        }
+        self.record(seed, emitted);
+        Some(SessionEvent::Renewed(emitted))
+    }
+
     /// A write that left at `emitted` was committed.
-    pub(super) fn record(&mut self, seed: u64, emitted: Instant) {
+    fn record(&mut self, seed: u64, emitted: Instant) {
         self.until = self.until.max(emitted + self.validity);
         self.lost_at = if self.lost_at == Instant::MAX { self.until } else { self.lost_at.max(self.until) };
         self.renew_from = self.renew_from.filter(|at| emitted < *at);

@@ -20,7 +20,7 @@ const NESTED: &str = "e/x";
 
 /// A kind of step. Its weight is drawn per run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::sim::scenario) enum Kind {
     Cancel,
     Burst,
     Campaign,
@@ -62,32 +62,32 @@ pub(super) enum Kind {
     ChangePasswords,
 }
 
-pub(super) struct Mix {
+pub(in crate::sim::scenario) struct Mix {
     /// Kinds of steps with their maximum weights.
-    pub(super) kinds: &'static [(Kind, u64)],
+    pub(in crate::sim::scenario) kinds: &'static [(Kind, u64)],
     /// Maximum drift of a client's clock in either direction, in µs per second.
-    pub(super) drift: u64,
-    pub(super) login: bool,
-    pub(super) elections_only: bool,
+    pub(in crate::sim::scenario) drift: u64,
+    pub(in crate::sim::scenario) login: bool,
+    pub(in crate::sim::scenario) elections_only: bool,
     /// Calls may be executed after the client has given them up.
-    pub(super) late: bool,
+    pub(in crate::sim::scenario) late: bool,
     /// Watched keys are read more often than by default.
-    pub(super) recheck: bool,
+    pub(in crate::sim::scenario) recheck: bool,
     /// Clients still get data from ended connections.
-    pub(super) stale: bool,
+    pub(in crate::sim::scenario) stale: bool,
     /// Maximum service time in µs, used in some runs.
-    pub(super) service: u64,
-    pub(super) fast: bool,
-    pub(super) tls: Tls,
+    pub(in crate::sim::scenario) service: u64,
+    pub(in crate::sim::scenario) fast: bool,
+    pub(in crate::sim::scenario) tls: Tls,
     /// Clients obtain credentials.
-    pub(super) credentials: bool,
+    pub(in crate::sim::scenario) credentials: bool,
     /// Clients know one member, and ask the cluster for the others.
-    pub(super) sync: bool,
+    pub(in crate::sim::scenario) sync: bool,
 }
 
 const RECHECK: Duration = Duration::from_secs(30);
 
-pub(super) const PLAIN: Mix = Mix {
+pub(in crate::sim::scenario) const PLAIN: Mix = Mix {
     kinds: &[],
     drift: 8_000,
     login: false,
@@ -115,7 +115,7 @@ struct Drawing<'a> {
     late: bool,
 }
 
-pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
+pub(in crate::sim::scenario) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
     let seed = chance.next();
     let clients = 2 + chance.index(3);
     let members = chance.pick(&[1, 3]);

@@ -1,6 +1,6 @@
 //! The part of a plan that is specific to etcd.
 
-mod draw;
+pub(super) mod draw;
 mod list;
 mod run;
 

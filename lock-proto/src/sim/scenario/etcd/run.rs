@@ -247,7 +247,7 @@ impl<C: EtcdClient> Runner<C> {
             Action::Source(source) => self.w.set_source(*source),
             Action::ChangePasswords(keep) => self.w.change_passwords(*keep),
             Action::Handshake { client, node, handshake } => self.w.set_handshake(*client, *node, *handshake),
-            Action::Redis(_) => {}
+            Action::Redis(_) | Action::Zookeeper(_) => {}
             Action::Etcd(action) => self.act_on_etcd(action),
         }
     }

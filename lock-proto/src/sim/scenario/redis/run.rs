@@ -281,7 +281,7 @@ impl<C: RedisClient> Runner<C> {
             Action::Source(source) => w.set_source(*source),
             Action::ChangePasswords(keep) => w.change_passwords(*keep),
             Action::Handshake { client, node, handshake } => w.set_handshake(*client, *node, *handshake),
-            Action::Etcd(_) => {}
+            Action::Etcd(_) | Action::Zookeeper(_) => {}
             Action::Redis(RedisAction::Condition { node, condition, on }) => w.set_condition(*node, *condition, *on),
             Action::Redis(RedisAction::FlushScripts(node)) => {
                 w.on_node(*node, "forgets its scripts", |node, _| node.flush_scripts());

@@ -19,18 +19,18 @@ use core::time::Duration;
 
 use super::IDLE_TIMEOUT;
 use super::World as AnyWorld;
+use super::bytes::{ByteServers, Chore, Write};
 use super::handover::Cause;
-use super::process::{Input, Process};
+use super::process::Process;
 use super::store::{Servers, Store};
 use crate::id::{ClientId, ConnId, LockId};
 use crate::lock::Event;
 use crate::redis::{CLIENT_PART, Client, Config, Identity};
-use crate::sim::check::{Permit, Rule};
+use crate::sim::check::Rule;
 use crate::sim::journal::Keep;
 use crate::sim::network::Packet;
 use crate::sim::redis::{Node, NodeConfig};
 use crate::sim::rng::Rng;
-use crate::sim::trace::MessageId;
 use crate::time::Instant;
 use builder::Setup;
 use server::Server;
@@ -65,23 +65,6 @@ pub(crate) struct Own {
     request_timeout: Duration,
     taps: BTreeMap<u64, Tap>,
     token_prefix: Vec<u8>,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum Chore {
-    /// Checks that the lock is held and writes a moment later. Repeated if an interval is given.
-    Look(LockId, Option<Duration>),
-    /// Writes to the protected resource without another check.
-    Write(Permit),
-    /// The host writes the gathered data.
-    Flush,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Write {
-    name: Arc<[u8]>,
-    permit: Permit,
-    message: Option<MessageId>,
 }
 
 impl<C: RedisClient> Store for Redis<C> {
@@ -156,10 +139,7 @@ impl<C: RedisClient> Servers for Redis<C> {
 
     fn receive_on_client(w: &mut World<C>, client: usize, conn: ConnId, bytes: Vec<u8>) {
         w.note_received(client, conn, &bytes);
-        w.steps += 1;
-        let process = &mut w.clients[client];
-        let local = process.local(w.now);
-        process.machine.handle_received(local, conn, &bytes);
+        w.receive_bytes(client, conn, &bytes);
     }
 
     fn pump_client(w: &mut World<C>, client: usize) {
@@ -167,11 +147,11 @@ impl<C: RedisClient> Servers for Redis<C> {
     }
 
     fn do_chore(w: &mut World<C>, client: usize, chore: Chore) {
-        w.do_chore(client, chore);
+        w.do_byte_chore(client, chore);
     }
 
     fn write_arrives(w: &mut World<C>, write: Write) {
-        w.write_arrives(write);
+        w.byte_write_arrives(write);
     }
 
     fn calm(w: &mut World<C>) {
@@ -210,12 +190,8 @@ impl<C: RedisClient> Servers for Redis<C> {
     }
 
     fn after_event(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {
-        let Some(record) = w.clients[client].records.get(&lock) else { return };
-        if let Some(every) = record.habits.write_every
-            && record.habits.claim
-            && matches!(event, Event::Granted(_))
-        {
-            w.plan(w.now + every, client, Input::Chore(Chore::Look(lock, Some(every))));
+        if matches!(event, Event::Granted(_)) {
+            w.write_while_held(client, lock);
         }
     }
 
@@ -228,6 +204,26 @@ impl<C: RedisClient> Servers for Redis<C> {
     }
 }
 
+impl<C: RedisClient> ByteServers for Redis<C> {
+    fn gather(&self) -> Duration {
+        self.gather
+    }
+
+    fn pending_flush(own: &mut Own) -> &mut Option<Cause> {
+        &mut own.pending_flush
+    }
+
+    fn note_requests(w: &mut World<C>, client: usize, link: u64, conn: ConnId, bytes: &[u8]) {
+        w.note_requests(client, link, conn, bytes);
+    }
+
+    fn pumped(w: &mut World<C>, client: usize) {
+        if w.clients[client].deadline().is_none() {
+            (0..w.hosts.len()).for_each(|node| w.check_leftover_keys(node));
+        }
+    }
+}
+
 impl World {
     /// Returns a builder for this many Redis nodes: one, or an odd number for a quorum.
     pub fn redis(nodes: usize) -> Builder {
@@ -236,13 +232,6 @@ impl World {
 }
 
 impl<C: RedisClient> World<C> {
-    /// The application checks that it holds the lock and writes to the protected resource a moment
-    /// later. The write may be late, as when the process is paused in between. The resource checks
-    /// the fencing token, if there is one.
-    pub fn write(&mut self, client: usize, lock: LockId) {
-        self.deliver_input(client, Input::Chore(Chore::Look(lock, None)));
-    }
-
     /// Returns a node.
     #[must_use]
     pub fn node(&self, node: usize) -> &Node {

@@ -3,27 +3,21 @@
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::ops::Range;
-use core::time::Duration;
 
 use super::label::command;
 use super::tap::{Request, Response};
-use super::{Chore, Redis, RedisClient, Write};
+use super::{Redis, RedisClient};
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::redis::{Key, Output};
-use crate::sim::check::{Permit, Rule, Stage, TAKE};
+use crate::redis::Key;
+use crate::sim::check::{Rule, TAKE};
 use crate::sim::direction::Direction;
 use crate::sim::network::Packet;
-use crate::sim::trace::{Delivery, Lane, State, What};
+use crate::sim::trace::State;
 use crate::sim::world::World;
 use crate::sim::world::handover::Cause;
-use crate::sim::world::process::{Input, Process};
-use crate::sim::world::store::Planned;
+use crate::sim::world::process::Process;
 use crate::time::Instant;
-
-/// Delay of an application between checking that it holds a lock and writing.
-const THINK_TIME: Range<Duration> = Duration::ZERO..Duration::from_millis(3);
 
 impl<C: RedisClient> World<Redis<C>> {
     /// Returns a node's next deadline, or `None` while it does not run.
@@ -163,7 +157,7 @@ impl<C: RedisClient> World<Redis<C>> {
     }
 
     /// Checks that an idle client has left no key: it would not delete it any more.
-    fn check_leftover_keys(&mut self, node: usize) {
+    pub(super) fn check_leftover_keys(&mut self, node: usize) {
         for key in &self.store.names {
             let Some((value, _)) = self.store.nodes[node].node.string(self.now, key) else { continue };
             let owner = self.clients.iter().position(|process| is_idle_owner(process, value));
@@ -171,19 +165,6 @@ impl<C: RedisClient> World<Redis<C>> {
                 let text = format!("client {client} is idle, and {} on node {node} is its key", key.escape_ascii());
                 self.checker.report(self.now, Rule::Ghost, text);
             }
-        }
-    }
-
-    /// Sends bytes, sometimes in several pieces.
-    fn send_bytes(&mut self, id: u64, direction: Direction, mut bytes: Vec<u8>) {
-        loop {
-            let draw_piece = self.network.draw_piece(bytes.len());
-            if draw_piece >= bytes.len() {
-                return self.send(id, direction, Packet::Data(bytes));
-            }
-            let rest = bytes.split_off(draw_piece);
-            self.send(id, direction, Packet::Data(bytes));
-            bytes = rest;
         }
     }
 }
@@ -194,125 +175,11 @@ fn is_idle_owner<C: RedisClient>(process: &Process<Redis<C>>, value: &[u8]) -> b
 }
 
 impl<C: RedisClient> World<Redis<C>> {
-    pub(super) fn write_arrives(&mut self, write: Write) {
-        let Write { name, permit, message } = write;
-        let accepted = self.checker.write(self.now, &name, permit);
-        let Permit { client, lock, fence, .. } = permit;
-        let taken = if accepted { "taken" } else { "refused" };
-        self.journal.write(self.now, format_args!("resource: write of c{client} {lock}, fence {fence:?}: {taken}"));
-        self.recorder.set_delivery(message, Delivery::Arrived(self.now));
-        let shown = || format!("{}", name.escape_ascii());
-        self.recorder.note(self.now, || What::Write { client, lock, name: shown(), fence, accepted });
-        self.check();
-    }
-
-    pub(super) fn do_chore(&mut self, client: usize, chore: Chore) {
-        match chore {
-            Chore::Look(lock, every) => {
-                if self.is_held(client, lock)
-                    && let Some(permit) = self.checker.permit(client, lock)
-                {
-                    let thinks = self.rng.duration(&THINK_TIME);
-                    self.plan(self.now + thinks, client, Input::Chore(Chore::Write(permit)));
-                }
-                if let (Some(every), Some(Stage::Held)) = (every, self.checker.stage(client, lock)) {
-                    self.plan(self.now + every, client, Input::Chore(Chore::Look(lock, Some(every))));
-                }
-            }
-            Chore::Flush => {
-                self.cause = self.clients[client].own.pending_flush.take().unwrap_or(self.cause);
-                self.send_all(client);
-            }
-            Chore::Write(permit) => {
-                let Some(record) = self.clients[client].records.get(&permit.lock) else { return };
-                let (name, draw_latency) = (record.name.clone(), self.network.draw_latency());
-                let label = || permit.fence.map_or_else(|| "write".into(), |fence| format!("write, fence {fence}"));
-                let message = self.recorder.sent(self.now, Lane::Client(client), Lane::Resource, label);
-                self.agenda.plan(self.now + draw_latency, Planned::Write(Write { name, permit, message }));
-            }
-        }
-    }
-
-    /// Carries out the outputs of a machine until there are none left. Whether bytes or outputs go
-    /// first is random, because nothing may depend on it.
-    // M2
-    pub(super) fn pump_bytes(&mut self, client: usize) {
-        let bytes_first = self.rng.one_in(2);
-        if bytes_first {
-            self.write_out(client);
-        }
-        loop {
-            let mut polled = false;
-            while let Some(output) = self.clients[client].machine.poll_output() {
-                polled = true;
-                self.carry_out(client, output);
-            }
-            // An output, or the first round, may have left bytes.
-            let sent = (polled || !bytes_first) && self.write_out(client);
-            if !polled && !sent {
-                break;
-            }
-            if !self.count_round(client) {
-                return;
-            }
-        }
-        self.clients[client].update_deadline();
-        if self.clients[client].deadline().is_none() {
-            (0..self.hosts.len()).for_each(|node| self.check_leftover_keys(node));
-        }
-    }
-
-    /// Writes pending bytes, or schedules the write. Returns whether it wrote any.
-    fn write_out(&mut self, client: usize) -> bool {
-        if self.store.gather.is_zero() {
-            return self.send_all(client);
-        }
-        if self.clients[client].own.pending_flush.is_none() && self.has_outgoing(client) {
-            self.clients[client].own.pending_flush = Some(self.cause);
-            self.plan(self.now + self.store.gather, client, Input::Chore(Chore::Flush));
-        }
-        false
-    }
-
-    fn has_outgoing(&self, client: usize) -> bool {
-        let mut place = 0;
-        while let Some((found, _, link)) = self.network.next_of_client(client, place) {
-            if self.network.room(link, Direction::ToNode) > 0 && self.clients[client].machine.has_outgoing(link.conn) {
-                return true;
-            }
-            place = found + 1;
-        }
-        false
-    }
-
-    fn send_all(&mut self, client: usize) -> bool {
-        let mut moved = false;
-        let mut place = 0;
-        while let Some((found, id, link)) = self.network.next_of_client(client, place) {
-            let (conn, room) = (link.conn, self.network.room(link, Direction::ToNode));
-            let machine = &mut self.clients[client].machine;
-            let bytes = machine.outgoing(conn);
-            let bytes = &bytes[..bytes.len().min(room)];
-            if bytes.is_empty() {
-                place = found + 1;
-                continue;
-            }
-            let bytes = bytes.to_vec();
-            machine.consume(conn, bytes.len());
-            self.checker.count_request(self.now, client, conn.node().index());
-            self.note_requests(client, id, conn, &bytes);
-            self.journal.fingerprint.sent(self.now, client, conn, &bytes);
-            self.send_bytes(id, Direction::ToNode, bytes);
-            moved = true;
-        }
-        moved
-    }
-
     fn watches_requests(&self) -> bool {
         self.checker.checks_requests() || self.logins.is_on()
     }
 
-    fn note_requests(&mut self, client: usize, id: u64, conn: ConnId, bytes: &[u8]) {
+    pub(super) fn note_requests(&mut self, client: usize, id: u64, conn: ConnId, bytes: &[u8]) {
         if !self.watches_requests() {
             return;
         }
@@ -361,18 +228,6 @@ impl<C: RedisClient> World<Redis<C>> {
         }
         for (password, accepted) in logins {
             self.login_answered(client, conn, &String::from_utf8_lossy(&password), accepted);
-        }
-    }
-
-    fn carry_out(&mut self, client: usize, output: Output) {
-        match output {
-            Output::Connect { node, conn, .. } => self.connect(client, node, conn),
-            Output::Credentials { conn, request } => self.request_credentials(client, conn, &request),
-            Output::Disconnect { conn } => self.disconnect(client, conn),
-            Output::Event { lock, event } => self.deliver_event(client, lock, event),
-            // Redis has no elections.
-            Output::Election { .. } => {}
-            Output::Stopped { unreleased } => self.has_stopped(client, unreleased),
         }
     }
 }

@@ -1,0 +1,154 @@
+//! Draws the runs of a scenario on ZooKeeper. They are those of etcd, with other servers.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::super::etcd::draw::{Mix, draft as draft_queue};
+use super::super::{Action, Draft, EtcdAction, Step, Store};
+use super::{ZookeeperAction, ZookeeperStore};
+use crate::sim::chance::Chance;
+
+/// A kind of fault that etcd does not have. It begins at a random time and ends after a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// A follower lags behind.
+    Delay,
+    /// A member is cut off from the others.
+    Isolate,
+    AddForeign,
+    SetSequence,
+}
+
+pub(super) struct Servers {
+    /// Kinds of faults, with their greatest numbers.
+    pub(super) faults: &'static [(Fault, u64)],
+    /// Numbers of members to choose from.
+    pub(super) members: &'static [usize],
+    pub(super) login: bool,
+}
+
+pub(super) const SERVERS: Servers = Servers { faults: &[], members: &[3, 1], login: false };
+
+const LOCKS: [&str; 2] = ["a", "b"];
+
+pub(super) fn draft(chance: &mut Chance, mix: &Mix, servers: &Servers) -> Draft {
+    let Draft { mut setup, mut steps, excused } = draft_queue(chance, mix);
+    let Store::Etcd(drawn) = setup.store else { return Draft { setup, steps, excused } };
+    let tick = Duration::from_millis(chance.pick(&[200, 100]));
+    setup.store = Store::Zookeeper(ZookeeperStore {
+        tick,
+        // With few ticks, a follower gives up its leader before sessions time out.
+        sync_limit: chance.pick(&[5, 10, 20]),
+        session_ttl: drawn.session_ttl.min(tick * 20),
+        turn: drawn.turn,
+        request_timeout: drawn.request_timeout,
+        watch_own_after: drawn.watch_own_after,
+        recheck: drawn.recheck,
+        event_zxid: chance.one_in(3),
+        login: servers.login,
+    });
+    let members = chance.pick(servers.members);
+    setup.nodes.resize(members, setup.nodes[0]);
+    for step in &mut steps {
+        translate(&mut step.action, members);
+    }
+    let end = steps.iter().map(|step| step.at).max().unwrap_or_default();
+    for (fault, most) in servers.faults {
+        for _ in 0..chance.below(most + 1) {
+            let at = chance.duration(&(Duration::ZERO..end));
+            add(chance, *fault, members, at, &mut steps);
+        }
+    }
+    Draft { setup, steps, excused }
+}
+
+fn add(chance: &mut Chance, fault: Fault, members: usize, at: Duration, steps: &mut Vec<Step>) {
+    let member = chance.index(members);
+    let name = chance.pick(&LOCKS);
+    let bound = chance.pick(&[1_000, 4_000, 10_000]);
+    let after = chance.millis(bound);
+    let mut push = |at, action| steps.push(Step { at, action: Action::Zookeeper(action) });
+    match fault {
+        Fault::Delay => {
+            let lag = chance.millis(1_500);
+            push(at, ZookeeperAction::Delay { member, lag });
+            push(at + after, ZookeeperAction::Delay { member, lag: Duration::ZERO });
+        }
+        Fault::Isolate => {
+            push(at, ZookeeperAction::Isolate(member));
+            push(at + after, ZookeeperAction::Rejoin(member));
+        }
+        Fault::AddForeign => push(at, ZookeeperAction::AddForeign { name }),
+        Fault::SetSequence => {
+            let before = i32::try_from(chance.below(4)).unwrap_or(0);
+            let next = chance.pick(&[i32::MAX - (1 << 16), i32::MAX, -5]).saturating_sub(before);
+            push(at, ZookeeperAction::SetSequence { name, next });
+        }
+    }
+}
+
+/// Turns an action of the members of etcd into one of an ensemble.
+fn translate(action: &mut Action, members: usize) {
+    match action {
+        Action::PauseNode(node)
+        | Action::ResumeNode(node)
+        | Action::KillNode(node)
+        | Action::RestartNode { node, .. }
+        | Action::Cut { node, .. }
+        | Action::Heal { node, .. }
+        | Action::Reset { node, .. }
+        | Action::Slow { node, .. }
+        | Action::Stall { node, .. }
+        | Action::Handshake { node, .. } => *node %= members,
+        Action::Etcd(found) => {
+            *action = match found.clone() {
+                EtcdAction::Campaign { client, tag, name, ttl, wait, renew, claim, hold } => {
+                    Action::Zookeeper(ZookeeperAction::Campaign { client, tag, name, ttl, wait, renew, claim, hold })
+                }
+                EtcdAction::Proclaim(tag) => Action::Zookeeper(ZookeeperAction::Proclaim(tag)),
+                EtcdAction::Observe { client, tag, name, always } => {
+                    Action::Zookeeper(ZookeeperAction::Observe { client, tag, name, always })
+                }
+                EtcdAction::Close(tag) => Action::Zookeeper(ZookeeperAction::Close(tag)),
+                EtcdAction::Isolate(member) => Action::Zookeeper(ZookeeperAction::Isolate(member % members)),
+                EtcdAction::Rejoin(member) => Action::Zookeeper(ZookeeperAction::Rejoin(member % members)),
+                EtcdAction::LoseQuorum => Action::Zookeeper(ZookeeperAction::LoseQuorum),
+                EtcdAction::RestoreQuorum => Action::Zookeeper(ZookeeperAction::RestoreQuorum),
+                EtcdAction::ChangeLeader => Action::Zookeeper(ZookeeperAction::ChangeLeader),
+                EtcdAction::DeleteKey { name, oldest } => {
+                    Action::Zookeeper(ZookeeperAction::DeleteNode { name, oldest })
+                }
+                EtcdAction::RevokeLease { name, oldest } => {
+                    Action::Zookeeper(ZookeeperAction::EndSession { name, oldest })
+                }
+                EtcdAction::StopMember(member) => Action::KillNode(member % members),
+                // Not drawn for ZooKeeper.
+                EtcdAction::Compact
+                | EtcdAction::Touch
+                | EtcdAction::CancelWatches
+                | EtcdAction::EndStreams(_)
+                | EtcdAction::LoseEvents(_)
+                | EtcdAction::KeepEvents(_)
+                | EtcdAction::ExpireTokens
+                | EtcdAction::ReplaceKey { .. }
+                | EtcdAction::Condition { .. } => Action::Zookeeper(ZookeeperAction::Close(u32::MAX)),
+            };
+        }
+        Action::Acquire { .. }
+        | Action::Claim(_)
+        | Action::Extend(_)
+        | Action::Release(_)
+        | Action::Abandon(_)
+        | Action::Write(_)
+        | Action::Shutdown { .. }
+        | Action::PauseClient(_)
+        | Action::SuspendClient(_)
+        | Action::ResumeClient(_)
+        | Action::KillClient(_)
+        | Action::JumpNode { .. }
+        | Action::Source(_)
+        | Action::ChangePasswords(_)
+        | Action::Redis(_)
+        | Action::Zookeeper(_) => {}
+    }
+}

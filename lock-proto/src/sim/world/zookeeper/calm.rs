@@ -1,0 +1,165 @@
+//! The end of all faults, and the conditions that must hold then.
+// S2
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::{Zookeeper, ZookeeperClient};
+use crate::lock::ElectionEvent;
+use crate::sim::check::Rule;
+use crate::sim::trace::State;
+use crate::sim::world::World;
+
+impl<C: ZookeeperClient> World<Zookeeper<C>> {
+    /// Restarts and reconnects all members, which then follow the leader without delay.
+    pub(super) fn calm_members(&mut self) {
+        for member in 0..self.hosts.len() {
+            match self.hosts[member].state {
+                State::Running => {}
+                State::Paused => self.resume_member(member),
+                State::Down => self.start_member(member),
+            }
+            self.rejoin_member(member);
+            self.delay_member(member, Duration::ZERO);
+        }
+        self.healed(|_, _| true);
+    }
+
+    /// Winds down all applications: held and lost locks are released, later grants are released at
+    /// once, and election queries are closed.
+    pub fn wind_down(&mut self) {
+        self.end_holds();
+        self.close_queries();
+    }
+
+    fn end_holds(&mut self) {
+        for process in &mut self.clients {
+            process.records.values_mut().for_each(|record| record.habits.write_every = None);
+        }
+        self.wind_locks_down();
+    }
+
+    fn close_queries(&mut self) {
+        for client in 0..self.clients.len() {
+            for query in self.queries(client).collect::<Vec<_>>() {
+                if self.is_running(client) {
+                    self.close_query(client, query);
+                }
+            }
+        }
+    }
+
+    /// Returns whether every acquisition has ended.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        (0..self.clients.len()).all(|client| self.is_dead(client) || self.checker.live(client).next().is_none())
+    }
+
+    /// Runs the whole second phase and reports every violation.
+    ///
+    /// After [`calm`](Self::calm) and [`wind_down`](Self::wind_down) every waiter must be served,
+    /// then every contender's node and every watch must be gone, and each client may only keep its
+    /// session alive. Then all clients are shut down, and no session, connection or timer may be
+    /// left. `ttl` is the longest session timeout.
+    pub fn finish(&mut self, ttl: Duration) {
+        self.calm();
+        self.end_holds();
+        let served = ttl * 4 + Duration::from_secs(60);
+        if !self.run_until(served, Self::is_idle) {
+            let waiting: Vec<_> = (0..self.clients.len())
+                .flat_map(|client| {
+                    self.checker.live(client).map(move |(lock, stage)| format!("client {client} {lock} is {stage:?}"))
+                })
+                .collect();
+            return self.report(Rule::Liveness, format!("not over after {served:?}: {}", waiting.join(", ")));
+        }
+        // The session of a dead client ends.
+        let rest = ttl * 3 + Duration::from_secs(30);
+        if !self.run_until(rest, |w| w.ephemerals().is_empty()) {
+            return self.report(Rule::Leftover, format!("left after {rest:?}: {}", self.ephemerals().join(", ")));
+        }
+        self.check_observers(rest);
+        self.close_queries();
+        // Clients may remove watches that they do not need any more after a while.
+        if !self.run_until(rest, |w| w.store.ensemble.watch_count() == 0) {
+            let count = self.store.ensemble.watch_count();
+            self.report(Rule::Leftover, format!("{count} watches are left after {rest:?}"));
+        }
+        self.check_idle_traffic(ttl);
+        self.shut_down_all(ttl);
+    }
+
+    /// Checks that every observer knows that nobody leads once no node is left.
+    fn check_observers(&mut self, within: Duration) {
+        let recheck = self.clients.iter().map(|process| process.own.recheck).max().unwrap_or_default();
+        if !self.run_until(within + recheck, |w| w.outdated_observers().next().is_none()) {
+            for text in self.outdated_observers().collect::<Vec<_>>() {
+                self.report(Rule::Liveness, text);
+            }
+        }
+    }
+
+    fn outdated_observers(&self) -> impl Iterator<Item = String> {
+        let running = (0..self.clients.len()).filter(|client| self.is_running(*client));
+        running.flat_map(move |client| {
+            let open = self.clients[client].own.queries.values().filter(|observed| observed.observes && !observed.over);
+            let wrong = open.filter(|observed| observed.events.last() != Some(&ElectionEvent::NoLeader));
+            wrong.map(move |observed| {
+                format!("client {client} observes nobody's election and last received {:?}", observed.events.last())
+            })
+        })
+    }
+
+    /// Checks that an idle client only keeps its session alive: by a ping and a write each tick, and
+    /// a few requests for each connection.
+    fn check_idle_traffic(&mut self, ttl: Duration) {
+        let before: Vec<u64> = self.clients.iter().map(|process| process.own.sent).collect();
+        self.run_for(ttl * 4);
+        for (client, before) in before.into_iter().enumerate() {
+            let sent = self.clients[client].own.sent - before;
+            let ticks = (ttl * 4).as_millis() / 250 + 1;
+            if u128::from(sent) > ticks * 4 + 20 {
+                self.report(Rule::Bounded, format!("client {client} sent {sent} requests with nothing to do"));
+            }
+        }
+        for left in self.ephemerals() {
+            self.report(Rule::Leftover, format!("{left} has appeared"));
+        }
+    }
+
+    fn shut_down_all(&mut self, ttl: Duration) {
+        let within = Duration::from_secs(30);
+        let alive: Vec<usize> = (0..self.clients.len())
+            .filter(|client| !self.is_dead(*client) && self.clients[*client].stopped.is_none())
+            .collect();
+        for client in &alive {
+            self.shutdown(*client, within);
+        }
+        self.run_until(within, |w| alive.iter().all(|client| w.stopped(*client).is_some()));
+        for client in alive {
+            match self.stopped(client) {
+                Some(0) => {}
+                Some(left) => self.report(Rule::Leftover, format!("client {client} leaves {left} behind")),
+                None => self.report(Rule::Liveness, format!("client {client} does not stop")),
+            }
+        }
+        // The session of a dead process expires.
+        self.run_until(ttl * 2 + Duration::from_secs(5), |w| w.store.ensemble.sessions().is_empty());
+        let (ephemerals, sessions) = (self.ephemerals(), self.store.ensemble.sessions().len());
+        let (connections, watches) = (self.store.ensemble.connection_count(), self.store.ensemble.watch_count());
+        if !ephemerals.is_empty() || sessions + connections + watches > 0 {
+            let text = format!(
+                "left at the end: {ephemerals:?}, {sessions} sessions, {connections} connections, {watches} watches"
+            );
+            self.report(Rule::Leftover, text);
+        }
+        // Empty containers are deleted after a while.
+        if !self.run_until(Duration::from_secs(500), Self::is_quiet) {
+            let (timers, ensemble) = (self.timers(), self.store.ensemble.next_deadline());
+            let text = format!("no rest at the end: timers {timers:?}, the servers' {ensemble:?}");
+            self.report(Rule::Leftover, text);
+        }
+    }
+}

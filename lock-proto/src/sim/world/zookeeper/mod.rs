@@ -1,0 +1,278 @@
+//! A world of ZooKeeper servers.
+
+mod builder;
+mod calm;
+mod elections;
+mod faults;
+mod label;
+mod pump;
+mod queries;
+mod queue_log;
+mod tap;
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt::Debug;
+use core::marker::PhantomData;
+use core::time::Duration;
+
+use super::bytes::{ByteServers, Chore, Write};
+use super::handover::Cause;
+use super::process::Process;
+use super::store::{Servers, Store};
+use super::{IDLE_TIMEOUT, World as AnyWorld};
+use crate::id::{ClientId, ConnId, LockId};
+use crate::lock::{ByteClient, ElectionEvent, Event, Grant, QueryId};
+use crate::sim::check::Rule;
+use crate::sim::journal::Keep;
+use crate::sim::network::Packet;
+use crate::sim::rng::Rng;
+use crate::sim::zookeeper::Ensemble;
+use crate::time::Instant;
+use crate::tls::Tls;
+use crate::url::Target;
+use crate::zookeeper::{Client, Config};
+use builder::Setup;
+use elections::Observed;
+use queue_log::QueueLog;
+use tap::Tap;
+
+/// A [`world::World`](crate::sim::world::World) of ZooKeeper servers and [`Client`] machines.
+///
+/// It adds three checks: a grant must be proven by the queue; one deletion triggers at most one
+/// waiter; clients that have nothing to do leave no watch.
+///
+/// ```
+/// use core::time::Duration;
+/// use lock_proto::Acquire;
+/// use lock_proto::sim::zookeeper::World;
+///
+/// let mut w = World::zookeeper(3).clients(2).seed(7).build();
+/// let first = w.acquire(0, Acquire::new("stock:42"));
+/// w.expect(Duration::from_secs(1), "the first holds", |w| w.is_held(0, first));
+/// let second = w.acquire(1, Acquire::new("stock:42"));
+///
+/// // The leader dies: the holder keeps the lock.
+/// w.kill_member(w.ensemble().leader().unwrap());
+/// w.run_for(Duration::from_secs(60));
+/// assert!(w.is_held(0, first) && !w.is_held(1, second));
+///
+/// // The holder dies: its session expires, and the waiter gets the lock.
+/// w.kill_client(0);
+/// w.expect(Duration::from_secs(20), "the second holds", |w| w.is_held(1, second));
+/// ```
+pub type World<C = Client> = AnyWorld<Zookeeper<C>>;
+/// Builds a [`World`].
+pub type Builder<C = Client> = super::Builder<Zookeeper<C>>;
+
+/// A client of ZooKeeper: any [`ByteClient`] that implements `Clone` and `Debug`. See
+/// [`Builder::machine`](super::Builder::machine) and
+/// [`Plan::run_zookeeper`](crate::sim::Plan::run_zookeeper).
+pub trait ZookeeperClient: ByteClient + Clone + Debug {}
+
+impl<C: ByteClient + Clone + Debug> ZookeeperClient for C {}
+
+/// The ZooKeeper servers of a [`World`].
+#[derive(Clone, Debug)]
+pub struct Zookeeper<C = Client> {
+    ensemble: Ensemble,
+    /// Next deadline of the ensemble. Updated after every call to it.
+    due: Option<Instant>,
+    /// Frames that a member has received but not yet handled, by time.
+    delayed: VecDeque<(Instant, u64, Packet<Vec<u8>>)>,
+    queue_log: QueueLog,
+    /// Clients that reacted to the deletion of a node, by its path.
+    woken: BTreeMap<Box<str>, BTreeSet<usize>>,
+    clients: PhantomData<C>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Own {
+    pending_flush: Option<Cause>,
+    /// How long a connection may be silent.
+    silence: Duration,
+    recheck: Duration,
+    tick: Duration,
+    taps: BTreeMap<u64, Tap>,
+    /// All sessions that the client has had.
+    sessions: BTreeSet<i64>,
+    /// Queues about which it sent a request, since the last watch event.
+    asked: BTreeSet<Box<str>>,
+    sent: u64,
+    queries: BTreeMap<QueryId, Observed>,
+}
+
+impl<C: ZookeeperClient> Store for Zookeeper<C> {
+    type Client = C;
+    type Config = Config;
+}
+
+impl<C: ZookeeperClient> Servers for Zookeeper<C> {
+    type Setup = Setup;
+    type Packet = Vec<u8>;
+    type Own = Own;
+    type Chore = Chore;
+    type Write = Write;
+
+    const USER: &str = "app";
+    const ONE_LOGIN: bool = false;
+    const NODE: char = 'z';
+    const SUSPENDED: &str = "suspended";
+    const LEFT: &str = "may be left";
+    const DIRECTIONS: [&str; 2] = ["to the node", "to the client"];
+
+    fn plain(setup: &mut Setup, rng: &mut Rng, tls: bool) -> (usize, Config) {
+        setup.draw(rng);
+        let target = |i: usize| {
+            let (host, port) = (format!("member{i}").into(), 2181);
+            if tls { Target::Tls { host, port, tls: Tls::default() } } else { Target::Tcp { host, port } }
+        };
+        let config = Config::new((0..setup.members).map(target)).idle_timeout(IDLE_TIMEOUT);
+        (setup.members, config.tick(Duration::from_secs(2)))
+    }
+
+    fn own(_: ClientId, config: &Config) -> Own {
+        Own {
+            pending_flush: None,
+            silence: config.request_timeout,
+            recheck: config.store.recheck,
+            tick: config.store.tick,
+            taps: BTreeMap::new(),
+            sessions: BTreeSet::new(),
+            asked: BTreeSet::new(),
+            sent: 0,
+            queries: BTreeMap::new(),
+        }
+    }
+
+    fn servers(setup: Setup, _: Keep, _: &[Process<Self>]) -> Self {
+        let ensemble = Ensemble::new(Instant::ZERO, setup.ensemble());
+        Self {
+            due: ensemble.next_deadline(),
+            ensemble,
+            delayed: VecDeque::new(),
+            queue_log: QueueLog::default(),
+            woken: BTreeMap::new(),
+            clients: PhantomData,
+        }
+    }
+
+    fn begin(w: &mut World<C>) {
+        for client in 0..w.clients.len() {
+            w.pump_client(client);
+        }
+    }
+
+    fn next_due(w: &World<C>) -> Option<Instant> {
+        w.ensemble_due()
+    }
+
+    fn act_first(w: &mut World<C>) -> bool {
+        w.handle_delayed()
+    }
+
+    fn act(w: &mut World<C>) {
+        if w.store.due.is_some_and(|at| at <= w.now) {
+            w.wake_ensemble();
+        }
+    }
+
+    fn receive_on_server(w: &mut World<C>, link: u64, member: usize, packet: Packet<Vec<u8>>) {
+        w.serve(link, member, packet);
+    }
+
+    fn receive_on_client(w: &mut World<C>, client: usize, conn: ConnId, bytes: Vec<u8>) {
+        w.receive_on_client(client, conn, &bytes);
+    }
+
+    fn pump_client(w: &mut World<C>, client: usize) {
+        w.pump_bytes(client);
+    }
+
+    fn do_chore(w: &mut World<C>, client: usize, chore: Chore) {
+        w.do_byte_chore(client, chore);
+    }
+
+    fn write_arrives(w: &mut World<C>, write: Write) {
+        w.byte_write_arrives(write);
+    }
+
+    fn calm(w: &mut World<C>) {
+        w.calm_members();
+    }
+
+    // Any login succeeds: the password decides which nodes are accessible.
+    fn accept_password(_: &mut World<C>, _: &str, _: bool) {}
+
+    fn silence(w: &World<C>, client: usize) -> Duration {
+        w.clients[client].own.silence
+    }
+
+    fn lock(name: &[u8]) -> Vec<u8> {
+        [b"/", name].concat()
+    }
+
+    fn order(w: &World<C>, client: usize, lock: LockId, event: &Event) -> Option<u64> {
+        // The store orders grants by the creation of their nodes.
+        let Event::Granted(grant) = event else { return None };
+        let record = w.clients[client].records.get(&lock)?;
+        // Nothing proves a grant beyond the bounds, when the node is gone.
+        let claimed = grant.fence.map(|fence| fence.get() >> 16);
+        w.proof(client, &record.name).ok().flatten().map(i64::unsigned_abs).or(claimed)
+    }
+
+    // ZK1
+    fn granted(ttl: Duration, grant: Option<&Grant>, own: &Own) -> Duration {
+        // The drift is that of the whole session timeout.
+        grant.map_or(ttl, |grant| grant.ttl.min(ttl)).saturating_sub(own.tick * 2 + own.tick / 10)
+    }
+
+    fn after_event(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {
+        if !matches!(event, Event::Granted(_)) {
+            return;
+        }
+        let Some(record) = w.clients[client].records.get(&lock) else { return };
+        if let Err(text) = w.proof(client, &record.name) {
+            w.report(Rule::Fifo, format!("client {client} {lock} {text}"));
+        }
+        w.write_while_held(client, lock);
+    }
+
+    fn ended(w: &mut World<C>, client: usize, link: u64, _: bool) {
+        w.clients[client].own.taps.remove(&link);
+    }
+}
+
+impl<C: ZookeeperClient> ByteServers for Zookeeper<C> {
+    fn pending_flush(own: &mut Own) -> &mut Option<Cause> {
+        &mut own.pending_flush
+    }
+
+    fn note_requests(w: &mut World<C>, client: usize, link: u64, _: ConnId, bytes: &[u8]) {
+        w.note_requests(client, link, bytes);
+    }
+
+    fn deliver_election_event(w: &mut World<C>, client: usize, query: QueryId, event: ElectionEvent) {
+        w.deliver_election_event(client, query, event);
+    }
+}
+
+impl World {
+    /// Returns a builder for an ensemble with this many members.
+    pub fn zookeeper(members: usize) -> Builder {
+        Builder::new(Setup::new(members), Client::new)
+    }
+}
+
+impl<C: ZookeeperClient> World<C> {
+    /// Returns what proves that a client leads the queue of a lock.
+    fn proof(&self, client: usize, name: &Arc<[u8]>) -> Result<Option<i64>, String> {
+        let queue = format!("/{}", core::str::from_utf8(name).unwrap_or_default());
+        let own = &self.clients[client].own.sessions;
+        self.store.queue_log.proves(&queue, |session| own.contains(&session))
+    }
+}

@@ -1,0 +1,233 @@
+//! The event loop of the ensemble, and what is observed of a client's requests and replies.
+
+use alloc::format;
+use alloc::vec::Vec;
+
+use super::label;
+use super::tap::{Received, Sent, path_of};
+use super::{Zookeeper, ZookeeperClient};
+use crate::fault::Fault;
+use crate::id::ConnId;
+use crate::sim::check::Rule;
+use crate::sim::direction::Direction;
+use crate::sim::network::Packet;
+use crate::sim::trace::State;
+use crate::sim::world::World;
+use crate::sim::world::handover::Cause;
+use crate::sim::zookeeper::EnsembleOutput;
+use crate::time::Instant;
+use crate::zookeeper::codec::{CreateMode, EventType, MultiOp, Op, Request, WatcherEvent};
+
+fn queue_of(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+impl<C: ZookeeperClient> World<Zookeeper<C>> {
+    pub(super) fn ensemble_due(&self) -> Option<Instant> {
+        [self.store.due, self.store.delayed.front().map(|(at, ..)| *at)].into_iter().flatten().min()
+    }
+
+    pub(super) fn wake_ensemble(&mut self) {
+        self.steps += 1;
+        self.store.ensemble.handle_timeout(self.now);
+        self.pump_ensemble();
+    }
+
+    /// Delivers a packet to a running member. A member that needs time handles them one by one.
+    pub(super) fn serve(&mut self, id: u64, member: usize, packet: Packet<Vec<u8>>) {
+        let busy = self.hosts[member].busy_until.unwrap_or(self.now).max(self.now);
+        let at = if matches!(packet, Packet::Data(_)) { busy + self.service } else { busy };
+        if at == self.now {
+            return self.receive_on_member(id, packet);
+        }
+        self.hosts[member].busy_until = Some(at);
+        self.served(at.since(self.now));
+        let place = self.store.delayed.iter().rposition(|(earlier, ..)| *earlier <= at).map_or(0, |before| before + 1);
+        self.store.delayed.insert(place, (at, id, packet));
+    }
+
+    pub(super) fn handle_delayed(&mut self) -> bool {
+        if self.store.delayed.front().is_none_or(|(at, ..)| *at > self.now) {
+            return false;
+        }
+        if let Some((_, id, packet)) = self.store.delayed.pop_front() {
+            let member = self.network.links.get(&id).map(|link| link.node);
+            match member.map(|member| (member, self.hosts[member].state)) {
+                Some((_, State::Running)) => self.receive_on_member(id, packet),
+                Some((member, State::Paused)) => self.hosts[member].inbox.push_back((id, packet)),
+                Some((_, State::Down)) | None => {}
+            }
+        }
+        true
+    }
+
+    pub(super) fn receive_on_member(&mut self, id: u64, packet: Packet<Vec<u8>>) {
+        self.steps += 1;
+        let Some(link) = self.network.links.get_mut(&id) else { return };
+        let (now, member) = (self.now, link.node);
+        match packet {
+            Packet::Open => self.store.ensemble.handle_connected(now, member, id),
+            Packet::Handshake(left) => {
+                if self.answer_handshake(id, left) {
+                    return self.receive_on_member(id, Packet::Close(Fault::Closed));
+                }
+            }
+            Packet::Data(bytes) => self.store.ensemble.handle_received(now, id, &bytes),
+            Packet::Close(_) => {
+                link.node_open = false;
+                self.store.ensemble.handle_disconnected(now, id);
+                self.network.sweep();
+            }
+        }
+        self.pump_ensemble();
+    }
+
+    pub(super) fn pump_ensemble(&mut self) {
+        while let Some((id, seen)) = self.store.ensemble.poll_seen() {
+            if let Some(link) = self.network.links.get(&id) {
+                let (member, client, conn) = (link.node, link.client, link.conn);
+                let text = format_args!("z{member} from c{client}/{conn}: {}", label::seen(&seen));
+                self.journal.write(self.now, text);
+            }
+        }
+        while let Some(change) = self.store.ensemble.poll_change() {
+            self.store.queue_log.record(&change);
+        }
+        while let Some(output) = self.store.ensemble.poll_output() {
+            let id = output.conn();
+            match output {
+                EnsembleOutput::Send { bytes, .. } => self.send_bytes(id, Direction::ToClient, bytes),
+                EnsembleOutput::Closed { .. } => {
+                    let why = if self.rng.one_in(2) { Fault::Closed } else { Fault::Reset };
+                    if let Some(link) = self.network.links.get_mut(&id).filter(|link| link.node_open) {
+                        link.node_open = false;
+                        self.send(id, Direction::ToClient, Packet::Close(why));
+                    }
+                }
+            }
+        }
+        self.store.due = self.store.ensemble.next_deadline();
+    }
+
+    pub(super) fn note_requests(&mut self, client: usize, link: u64, bytes: &[u8]) {
+        for sent in self.clients[client].own.taps.entry(link).or_default().sent(bytes) {
+            if let Sent::Request { number, request } = sent {
+                self.note_request(client, link, number, &request);
+            }
+        }
+    }
+
+    fn note_request(&mut self, client: usize, link: u64, number: u64, request: &Request) {
+        let process = &mut self.clients[client];
+        process.own.sent += 1;
+        let queue = match &request.op {
+            Op::GetChildren { path, .. } => Some(&**path),
+            Op::GetData { .. } | Op::Exists { .. } => path_of(&request.op).map(queue_of),
+            Op::Write(_)
+            | Op::Multi(_)
+            | Op::Sync { .. }
+            | Op::RemoveWatches { .. }
+            | Op::Ping
+            | Op::Auth { .. }
+            | Op::CloseSession => None,
+        };
+        if let Some(queue) = queue {
+            process.own.asked.insert(queue.into());
+            process.reasons.requested(queue.as_bytes(), self.cause);
+        }
+        // A client may send these again: they change nothing the second time.
+        let idempotent = match &request.op {
+            Op::Write(MultiOp::Create { mode, .. }) => {
+                matches!(mode, CreateMode::Container | CreateMode::Persistent)
+            }
+            Op::Ping | Op::Multi(_) | Op::Auth { .. } | Op::CloseSession => true,
+            Op::Write(_)
+            | Op::Exists { .. }
+            | Op::GetData { .. }
+            | Op::GetChildren { .. }
+            | Op::Sync { .. }
+            | Op::RemoveWatches { .. } => false,
+        };
+        if !self.checker.checks_requests() || idempotent {
+            return;
+        }
+        // Reads are never repeated work: each may see more than the one before.
+        let what = match &request.op {
+            Op::Write(_) | Op::Auth { .. } | Op::CloseSession | Op::RemoveWatches { .. } => {
+                let mut bytes = Vec::new();
+                Request { xid: 0, op: request.op.clone() }.encode(&mut bytes);
+                bytes
+            }
+            Op::Multi(_)
+            | Op::Exists { .. }
+            | Op::GetData { .. }
+            | Op::GetChildren { .. }
+            | Op::Sync { .. }
+            | Op::Ping => number.to_be_bytes().to_vec(),
+        };
+        self.checker.request_sent(self.now, client, link, number, "request", what);
+    }
+
+    pub(super) fn receive_on_client(&mut self, client: usize, conn: ConnId, bytes: &[u8]) {
+        let link = self.network.find(client, conn);
+        let own = &mut self.clients[client].own;
+        let tap = link.and_then(|link| own.taps.get_mut(&link));
+        let mut deleted = Vec::new();
+        for received in tap.map(|tap| tap.received(bytes)).unwrap_or_default() {
+            match received {
+                Received::Started(response) => {
+                    if response.session_id != 0 {
+                        self.clients[client].own.sessions.insert(response.session_id);
+                    }
+                }
+                Received::Reply { number } => {
+                    if let Some(link) = link {
+                        self.checker.reply_received(link, number);
+                    }
+                }
+                Received::Event(WatcherEvent { kind: EventType::Deleted, path, .. }) => deleted.push(path),
+                Received::Event(_) => {}
+            }
+        }
+        if deleted.is_empty() {
+            return self.receive_bytes(client, conn, bytes);
+        }
+        // Run due timers first, so that the machine's next action is its reaction.
+        self.wake_client(client);
+        self.clients[client].own.asked.clear();
+        for path in &deleted {
+            let queue = queue_of(path).as_bytes();
+            self.clients[client].reasons.notified(queue.to_vec());
+            self.clients[client].reasons.requested(queue, Cause::WakeUp);
+        }
+        let grants = self.checker.grants();
+        self.receive_bytes(client, conn, bytes);
+        self.pump_bytes(client);
+        let granted = self.checker.grants() > grants;
+        self.check_woken(client, &deleted, granted);
+    }
+
+    /// Checks that one release triggers one waiter: at most one client reads the queue or is granted
+    /// the lock after the deletion of another's node.
+    fn check_woken(&mut self, client: usize, deleted: &[alloc::boxed::Box<str>], granted: bool) {
+        for path in deleted {
+            // Every observer of an election reads who leads now.
+            let observes = self.clients[client].own.queries.values().any(|query| !query.over);
+            let reacts = !observes && (granted || self.clients[client].own.asked.contains(queue_of(path)));
+            let own = self.store.queue_log.last_owner(path);
+            if !reacts || own.is_none_or(|session| self.clients[client].own.sessions.contains(&session)) {
+                continue;
+            }
+            let woken = self.store.woken.entry(path.clone()).or_default();
+            woken.insert(client);
+            if woken.len() > 1 {
+                let text = format!("clients {woken:?} react to the end of {path}");
+                self.report(Rule::OneWoken, text);
+            }
+        }
+        // Old deletions are no longer delivered.
+        while self.store.woken.len() > 1_000 {
+            self.store.woken.pop_first();
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Configuration of a simulated ensemble.
+
+use core::ops::Range;
+use core::time::Duration;
+
+/// The settings of an [`Ensemble`](super::Ensemble). The defaults are those of the example
+/// configuration of ZooKeeper 3.8.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[must_use = "an EnsembleConfig does nothing until it is given to an Ensemble"]
+pub struct EnsembleConfig {
+    pub(super) members: usize,
+    pub(super) seed: u64,
+    pub(super) tick: Duration,
+    pub(super) sync_limit: u32,
+    pub(super) election: Duration,
+    pub(super) hop: Range<Duration>,
+    pub(super) epoch: u32,
+    pub(super) containers: bool,
+    pub(super) container_interval: Option<Duration>,
+    pub(super) event_zxid: bool,
+    pub(super) max_frame: usize,
+    pub(super) monitor: bool,
+}
+
+impl EnsembleConfig {
+    /// Creates the settings of an empty ensemble with this many members (at least one). All random
+    /// choices follow from `seed`.
+    pub fn new(members: usize, seed: u64) -> Self {
+        Self {
+            members: members.max(1),
+            seed,
+            tick: Duration::from_secs(2),
+            sync_limit: 5,
+            election: Duration::from_millis(300),
+            hop: Duration::from_micros(50)..Duration::from_micros(300),
+            epoch: 1,
+            containers: true,
+            container_interval: Some(Duration::from_secs(60)),
+            event_zxid: false,
+            max_frame: 0xf_ffff,
+            monitor: false,
+        }
+    }
+
+    /// Sets the tick. Session timeouts lie between 2 and 20 ticks, and sessions expire at multiples
+    /// of it. Default 2 s.
+    pub const fn tick(mut self, tick: Duration) -> Self {
+        self.tick = tick;
+        self
+    }
+
+    /// Sets after how many ticks without each other a leader and a follower part. Default 5.
+    pub const fn sync_limit(mut self, ticks: u32) -> Self {
+        self.sync_limit = ticks;
+        self
+    }
+
+    /// Sets how long an election takes. Default 300 ms.
+    pub const fn election(mut self, time: Duration) -> Self {
+        self.election = time;
+        self
+    }
+
+    /// Sets the latency of a message between two members. Default 50 to 300 µs.
+    pub const fn hop(mut self, latency: Range<Duration>) -> Self {
+        self.hop = latency;
+        self
+    }
+
+    /// Sets the epoch of the first leader: the high half of a zxid, which grows with each leader.
+    /// Default 1.
+    pub const fn epoch(mut self, epoch: u32) -> Self {
+        self.epoch = epoch;
+        self
+    }
+
+    /// Sets whether the servers know container nodes. Those before 3.5 reject the request, and close
+    /// the connection. Default: yes.
+    pub const fn containers(mut self, on: bool) -> Self {
+        self.containers = on;
+        self
+    }
+
+    /// Sets how often the leader deletes empty containers; `None` for never. Default: every minute.
+    pub const fn container_interval(mut self, interval: Option<Duration>) -> Self {
+        self.container_interval = interval;
+        self
+    }
+
+    /// Sets whether watch events carry the zxid of the change, as from 3.9 on, or -1. Default: -1.
+    pub const fn event_zxid(mut self, on: bool) -> Self {
+        self.event_zxid = on;
+        self
+    }
+
+    /// Sets whether requests are recorded for [`poll_seen`](super::Ensemble::poll_seen). Default: no.
+    pub const fn monitor(mut self, on: bool) -> Self {
+        self.monitor = on;
+        self
+    }
+
+    /// How long a leader and a follower wait for each other.
+    pub(super) fn sync_timeout(&self) -> Duration {
+        self.tick * self.sync_limit
+    }
+}
