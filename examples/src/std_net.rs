@@ -345,6 +345,8 @@ impl Shared {
                         events.push_back(event);
                     }
                 }
+                // Redis has no elections.
+                Output::Election { .. } => {}
                 Output::Stopped { unreleased } => state.stopped = Some(unreleased),
             }
         }

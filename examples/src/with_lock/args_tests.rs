@@ -79,8 +79,8 @@ fn zookeeper_session_ttl_is_at_least_five_ticks() {
         let args = run(&["--backend", url, "--ttl", ttl, "--runtime", "blocking", "job"]);
         let ttl = Duration::from_millis(millis);
         assert_eq!((args.ttl, args.grace), (ttl, ttl / 3));
-        let config = zookeeper::Config::parse(url).unwrap().session_ttl(ttl);
-        assert_eq!(args.driven, Driven::ZooKeeperByThreads(config));
+        let config = lock_proto::zookeeper::Config::parse(url).unwrap().session_ttl(ttl);
+        assert_eq!((args.runtime, args.settings), (None, StoreSettings::ZooKeeper(config)));
     }
     // The servers' default tick of 3 s.
     assert_eq!(run(&["--backend", "zk://a", "job"]).ttl, Duration::from_secs(15));

@@ -8,12 +8,12 @@ use alloc::vec::Vec;
 
 use super::bytes::{self, ByteEngine, ByteLoop};
 use super::client::Client;
-use super::clock::Clock as _;
 use super::connect::ConnectError;
 use super::guard::{Guard, Hold, loss};
 use super::host::Host;
 use super::settings::HostSettings;
 use super::shared::Core;
+use crate::clock::Clock as _;
 use crate::id::ClientId;
 use crate::lock::Loss;
 use crate::url::Target;

@@ -267,7 +267,7 @@ impl<L: OwnLock> State<L> {
                 }
                 self.clients[client].guards.push(lock);
             }
-            Output::Event { .. } | Output::Credentials { .. } | Output::Stopped { .. } => {}
+            Output::Event { .. } | Output::Election { .. } | Output::Credentials { .. } | Output::Stopped { .. } => {}
         }
     }
 

@@ -199,7 +199,7 @@ impl Servers {
     const fn of(backend: Backend) -> Self {
         Self(match backend {
             Backend::Redis => "node",
-            Backend::Etcd => "member",
+            Backend::Etcd | Backend::Zookeeper => "member",
         })
     }
 
