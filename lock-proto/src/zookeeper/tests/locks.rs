@@ -177,6 +177,20 @@ fn nodes_of_curator_and_of_others_with_its_pattern_are_waited_for() {
 }
 
 #[test]
+fn predecessor_of_another_user_is_a_refusal() {
+    let mut w = World::new(1);
+    w.server.put("/app", 0);
+    w.server.put(LOCK, 0);
+    w.server.next_number = Some(8);
+    w.server.put("/app/l/other-lock-0000000007", 99);
+    w.server.unreadable = Some("other");
+    let lock = w.acquire(0);
+    let Some(Failure::Refused(report)) = w.failure(0, lock) else { panic!("{:?}", w.events) };
+    assert!(alloc::format!("{report}").contains("NO_AUTH"), "{report}");
+    assert_eq!(w.queue().len(), 1);
+}
+
+#[test]
 fn queue_whose_numbers_are_used_up_is_created_anew() {
     // ZK5
     let mut w = World::new(2);

@@ -23,6 +23,8 @@ pub(super) struct Server {
     pub(super) next_number: Option<i32>,
     pub(super) granted_ms: i32,
     pub(super) no_containers: bool,
+    /// Nodes that only others may read.
+    pub(super) unreadable: Option<&'static str>,
     /// Requests with these codes get no reply, and are executed or not.
     pub(super) mute: Option<(OpCode, bool)>,
     pub(super) log: Vec<(i64, OpCode)>,
@@ -177,6 +179,9 @@ impl Server {
             Op::Exists { path, watch: watches } => {
                 watch(self, &path, watches);
                 ReplyBody::Stat(self.nodes.get(&*path).ok_or(ErrorCode::NO_NODE)?.1)
+            }
+            Op::GetData { path, .. } if self.unreadable.is_some_and(|part| path.contains(part)) => {
+                return Err(ErrorCode::NO_AUTH);
             }
             Op::GetData { path, watch: watches } => {
                 let (data, stat) = self.nodes.get(&*path).ok_or(ErrorCode::NO_NODE)?.clone();
