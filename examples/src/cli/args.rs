@@ -150,6 +150,8 @@ pub(crate) fn parse_backends(urls: &[String]) -> Result<StoreSettings, Usage> {
     Ok(match settings {
         StoreSettings::Redis(config) => StoreSettings::Redis(config.default_password(&password)),
         StoreSettings::Etcd(config) => StoreSettings::Etcd(config.default_password(&password)),
+        StoreSettings::ZooKeeper(config) => StoreSettings::ZooKeeper(config.default_password(&password)),
+        #[allow(clippy::wildcard_enum_match_arm, reason = "the enum may grow")]
         other => other,
     })
 }

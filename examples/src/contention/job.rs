@@ -164,7 +164,13 @@ impl Job {
                 config.check().map_err(Failed::usage)?;
                 StoreSettings::Etcd(config)
             }
-            _ => return Err(Failed::usage("--backend: neither redis:// nor etcd://")),
+            StoreSettings::ZooKeeper(config) => {
+                let config = config.session_ttl(self.ttl);
+                let config = if self.turns { config } else { config.handover_window(Duration::ZERO) };
+                config.check().map_err(Failed::usage)?;
+                StoreSettings::ZooKeeper(config)
+            }
+            _ => return Err(Failed::usage("--backend: neither redis://, etcd:// nor zk://")),
         };
         Ok(settings)
     }

@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "tests")]
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -99,15 +99,11 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
         let kinds = &[(Burst, 20), (Slow, 5), (Cut, 3), (Reset, 3)];
         draft(chance, &Mix { kinds, late: true, ..PLAIN }, &SERVERS)
     }),
-    within_bounds(
-        "zookeeper-expiry",
-        "sessions expire while their owners hold, wait, or come and go",
-        |chance| {
-            use Kind::{Cancel, CutAll, PauseClient};
-            let kinds = &[(CutAll, 10), (PauseClient, 6), (Cancel, 6)];
-            draft(chance, &Mix { kinds, ..PLAIN }, &SERVERS)
-        },
-    ),
+    within_bounds("zookeeper-expiry", "sessions expire while their owners hold, wait, or come and go", |chance| {
+        use Kind::{Cancel, CutAll, PauseClient};
+        let kinds = &[(CutAll, 10), (PauseClient, 6), (Cancel, 6)];
+        draft(chance, &Mix { kinds, ..PLAIN }, &SERVERS)
+    }),
     beyond_bounds(
         "zookeeper-by-hand",
         "nodes and sessions of holders and waiters are ended by hand",
@@ -203,15 +199,8 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
     }),
     within_bounds("zookeeper-logins", "clients log in, and their nodes belong to their user", |chance| {
         use Kind::{Burst, Campaign, CutAll, KillMember, Observe, PauseClient, Reset};
-        let kinds = &[
-            (KillMember, 4),
-            (Reset, 6),
-            (Burst, 4),
-            (PauseClient, 3),
-            (Campaign, 3),
-            (Observe, 3),
-            (CutAll, 2),
-        ];
+        let kinds =
+            &[(KillMember, 4), (Reset, 6), (Burst, 4), (PauseClient, 3), (Campaign, 3), (Observe, 3), (CutAll, 2)];
         draft(chance, &Mix { kinds, ..PLAIN }, &Servers { login: true, ..SERVERS })
     }),
     within_bounds(
@@ -255,11 +244,8 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
             (Slow, 3),
         ];
         let late = chance.one_in(4);
-        let servers = Servers {
-            faults: &[(Fault::Delay, 3), (Fault::AddForeign, 1)],
-            login: chance.one_in(3),
-            ..SERVERS
-        };
+        let servers =
+            Servers { faults: &[(Fault::Delay, 3), (Fault::AddForeign, 1)], login: chance.one_in(3), ..SERVERS };
         draft(chance, &Mix { kinds, late, service: 5_000, tls: Tls::Sometimes, ..PLAIN }, &servers)
     }),
 ];

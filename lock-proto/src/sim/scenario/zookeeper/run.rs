@@ -11,14 +11,14 @@ use std::panic::catch_unwind;
 use super::super::{Action, Bounds, Outcome, Plan, Store, panic_text};
 use super::{ZookeeperAction, ZookeeperStore};
 use crate::error::ConfigError;
-use crate::zookeeper::{Client, Config};
 use crate::id::{ClientId, LockId};
 use crate::lock::{Acquire, QueryId, Renew, Wait};
 use crate::sim::check::Rule;
-use crate::sim::zookeeper::{Builder, World, ZookeeperClient};
 use crate::sim::journal::Keep;
 use crate::sim::trace::Trace;
+use crate::sim::zookeeper::{Builder, World, ZookeeperClient};
 use crate::time::Instant;
+use crate::zookeeper::{Client, Config};
 
 /// Maximum round trips from a release to the next grant without faults, see `Rule::Prompt`.
 const TRIPS: u32 = 8;

@@ -117,8 +117,7 @@ mod tests {
     #[test]
     fn only_first_in_queue_is_proven() {
         let mut log = QueueLog::default();
-        let mut change =
-            |zxid, path: &str, created| log.record(&NodeChange { zxid, path: path.into(), created });
+        let mut change = |zxid, path: &str, created| log.record(&NodeChange { zxid, path: path.into(), created });
         change(1, "/a", Some(0));
         change(2, "/a/1-lock-0000000000", Some(7));
         change(3, "/a/2-lock-0000000001", Some(8));

@@ -86,10 +86,7 @@ impl Wire {
                     request.op = Op::Exists { path: path.clone(), watch: true };
                 }
                 (Flaw::SendsTwice, op) => {
-                    let create = matches!(
-                        op,
-                        Op::Write(MultiOp::Create { mode: CreateMode::EphemeralSequential, .. })
-                    );
+                    let create = matches!(op, Op::Write(MultiOp::Create { mode: CreateMode::EphemeralSequential, .. }));
                     if create {
                         self.pending.push_back((xid, false));
                         request.encode(&mut self.rewritten);
