@@ -7,8 +7,10 @@ mod pipe;
 mod tls;
 mod url;
 mod worlds;
+mod zk_pipe;
 
 pub use pipe::pipe;
 pub use tls::tls;
 pub use url::url;
-pub use worlds::{election_ops, etcd_ops, quorum_ops, redis_ops};
+pub use worlds::{election_ops, etcd_ops, quorum_ops, redis_ops, zk_ops};
+pub use zk_pipe::zk_pipe;

@@ -17,6 +17,16 @@ const ETCD: [&str; 7] = [
     "etcd-suspended",
 ];
 const ELECTION: [&str; 1] = ["etcd-elections"];
+const ZOOKEEPER: [&str; 8] = [
+    "zookeeper-everything",
+    "zookeeper-turns",
+    "zookeeper-cancel",
+    "zookeeper-shutdown",
+    "zookeeper-elections",
+    "zookeeper-followers",
+    "zookeeper-by-hand",
+    "zookeeper-drift-beyond",
+];
 
 /// Clients of Redis nodes. The first byte selects the scenario, and [`Plan::from_bytes`] draws from
 /// the rest.
@@ -42,6 +52,12 @@ pub fn etcd_ops(data: &[u8]) {
 /// Candidates, leaders and observers of elections on an etcd cluster.
 pub fn election_ops(data: &[u8]) {
     play(&ELECTION, data);
+}
+
+/// Clients, candidates and observers of a ZooKeeper ensemble. Also checks each grant against the
+/// queues as the committed transactions left them, and that no watch is left behind.
+pub fn zk_ops(data: &[u8]) {
+    play(&ZOOKEEPER, data);
 }
 
 fn play(names: &[&str], data: &[u8]) {

@@ -55,3 +55,13 @@ fn etcd_ops() {
 fn election_ops() {
     replay("election_ops", lock_fuzz::election_ops, 150, 0);
 }
+
+#[test]
+fn zk_pipe() {
+    replay("zk_pipe", lock_fuzz::zk_pipe, 100, 200);
+}
+
+#[test]
+fn zk_ops() {
+    replay("zk_ops", lock_fuzz::zk_ops, 100, 0);
+}

@@ -35,7 +35,9 @@ fn chosen() -> Vec<&'static Scenario> {
 /// Prints the smallest plan that violates the same rule, with its log.
 fn explain(plan: &Plan, rule: Rule) {
     let small = plan.shrink(|plan| plan.run_keeping(Keep::Nothing).violations.iter().any(|found| found.rule == rule));
-    println!("{small}\n{}", small.run_keeping(Keep::Lines(400)));
+    // `LOCK_LOG=1` prints the whole log.
+    let lines = if std::env::var_os("LOCK_LOG").is_some() { usize::MAX } else { 400 };
+    println!("{small}\n{}", small.run_keeping(Keep::Lines(lines)));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use core::time::Duration;
 use crate::error::Misuse;
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
-use crate::lock::{Acquire, Credentials, Drift, Machine};
+use crate::lock::{Acquire, Credentials, Drift, Elections, Machine};
 use crate::time::Instant;
 
 /// A client whose inputs and outputs are modified by a flaw.
@@ -92,5 +92,9 @@ impl<C: Machine, F> Machine for Flawed<C, F> {
 
     fn prefix(&self) -> &[u8] {
         self.client.prefix()
+    }
+
+    fn elections(&mut self) -> Option<&mut dyn Elections> {
+        self.client.elections()
     }
 }

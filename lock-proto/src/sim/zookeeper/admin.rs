@@ -144,6 +144,11 @@ impl Ensemble {
         self.members.iter().map(|server| server.watches.count()).sum()
     }
 
+    /// Returns the nodes that are watched on any member. They need not exist.
+    pub fn watched(&self) -> impl Iterator<Item = &str> {
+        self.members.iter().flat_map(|server| server.watches.paths()).map(|path| &**path)
+    }
+
     /// Returns the session of a connection, once it has one.
     #[must_use]
     pub fn session_of(&self, conn: u64) -> Option<i64> {

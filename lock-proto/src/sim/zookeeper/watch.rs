@@ -92,6 +92,10 @@ impl Watches {
         }
     }
 
+    pub(super) fn paths(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.data.keys().chain(self.children.keys())
+    }
+
     pub(super) fn count(&self) -> usize {
         self.data.values().chain(self.children.values()).map(BTreeSet::len).sum()
     }

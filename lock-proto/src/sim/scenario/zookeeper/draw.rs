@@ -44,6 +44,7 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix, servers: &Servers) -> Draft 
         request_timeout: drawn.request_timeout,
         watch_own_after: drawn.watch_own_after,
         recheck: drawn.recheck,
+        container_interval: Duration::from_millis(chance.pick(&[60_000, 1_000, 100])),
         event_zxid: chance.one_in(3),
         login: servers.login,
     });

@@ -29,6 +29,8 @@ pub struct ZookeeperStore {
     pub watch_own_after: Option<Duration>,
     /// Interval at which queues are read even without an event.
     pub recheck: Duration,
+    /// How often the leader deletes empty containers.
+    pub container_interval: Duration,
     /// Whether watch events carry a zxid.
     pub event_zxid: bool,
     /// Whether clients log in.

@@ -6,6 +6,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::queue_log::split_number;
 use super::{Zookeeper, ZookeeperClient};
 use crate::lock::ElectionEvent;
 use crate::sim::check::Rule;
@@ -80,15 +81,28 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         if !self.run_until(rest, |w| w.ephemerals().is_empty()) {
             return self.report(Rule::Leftover, format!("left after {rest:?}: {}", self.ephemerals().join(", ")));
         }
+        self.check_watches();
         self.check_observers(rest);
         self.close_queries();
-        // Clients may remove watches that they do not need any more after a while.
-        if !self.run_until(rest, |w| w.store.ensemble.watch_count() == 0) {
-            let count = self.store.ensemble.watch_count();
-            self.report(Rule::Leftover, format!("{count} watches are left after {rest:?}"));
-        }
         self.check_idle_traffic(ttl);
         self.shut_down_all(ttl);
+    }
+
+    /// Checks that nobody watches the node of a contender once all are gone. Idle connections are
+    /// closed a while later.
+    // ZK3
+    fn check_watches(&mut self) {
+        const SOON: Duration = Duration::from_secs(1);
+        self.run_until(SOON, |w| w.left_watch().is_none());
+        if let Some(path) = self.left_watch() {
+            let text = format!("{path} is still watched {SOON:?} after the last node");
+            self.report(Rule::Leftover, text);
+        }
+    }
+
+    fn left_watch(&self) -> Option<&str> {
+        let is_contender = |path: &&str| path.rsplit_once('/').is_some_and(|(_, name)| split_number(name).is_some());
+        self.store.ensemble.watched().find(is_contender)
     }
 
     /// Checks that every observer knows that nobody leads once no node is left.

@@ -197,8 +197,9 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         self.clients[client].own.asked.clear();
         for path in &deleted {
             let queue = queue_of(path).as_bytes();
-            self.clients[client].reasons.notified(queue.to_vec());
+            // With or without another request.
             self.clients[client].reasons.requested(queue, Cause::WakeUp);
+            self.clients[client].reasons.notified(queue.to_vec());
         }
         let grants = self.checker.grants();
         self.receive_bytes(client, conn, bytes);

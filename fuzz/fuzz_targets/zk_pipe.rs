@@ -1,0 +1,4 @@
+//! Fuzz target: see `lock_fuzz::zk_pipe`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| lock_fuzz::zk_pipe(data));
