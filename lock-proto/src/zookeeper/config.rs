@@ -172,8 +172,8 @@ impl Config {
         self.ping_after.min(self.store.tick / 3 * 2)
     }
 
-    /// Returns the shortest TTL.
-    pub(crate) fn least_ttl(&self) -> Duration {
+    /// Returns the shortest TTL of a session or a lock, which depends on the [tick](Self::tick).
+    pub fn least_ttl(&self) -> Duration {
         self.store.tick.saturating_mul(MIN_TICKS)
     }
 
