@@ -8,15 +8,16 @@
 //!   Put it behind a socket, or feed it from a fuzzer.
 //! * [`etcd::Cluster`] is an etcd cluster as a state machine: typed calls and stream messages in,
 //!   replies out.
+//! * [`zookeeper::Ensemble`] is a ZooKeeper ensemble as a state machine: bytes in, bytes out.
 //! * [`World`] runs Redis nodes and [`Client`](crate::redis::Client) machines over a simulated
 //!   network, in virtual time, from one seed. It delays, cuts and resets connections, pauses and
 //!   kills processes and servers, and skews clocks. Its checkers are always on. The same seed
 //!   produces the same log, byte for byte.
 //! * [`etcd::World`] does the same for an etcd cluster and [`etcd::Client`](crate::etcd::Client)
-//!   machines.
-//! * Both worlds accept other implementations: implement [`ByteClient`](crate::ByteClient) or
-//!   [`etcd::EtcdClient`], and pass it to [`world::Builder::machine`]. [`Plan::run_redis`] and
-//!   [`Plan::run_etcd`] run it through the scenarios.
+//!   machines, [`zookeeper::World`] for ZooKeeper.
+//! * All worlds accept other implementations: implement [`ByteClient`](crate::ByteClient) or
+//!   [`etcd::EtcdClient`], and pass it to [`world::Builder::machine`]. [`Plan::run_redis`],
+//!   [`Plan::run_etcd`] and [`Plan::run_zookeeper`] run it through the scenarios.
 //! * [`Checker`] implements the rules ([`Rule`]) and works with any world that reports its events.
 //! * [`Chance`] draws decisions from a seed or a byte string, so that a fuzzer can search and
 //!   minimise. [`Trace`] holds a run as data, for visualisation. [`Clock`] has an offset and a

@@ -44,6 +44,8 @@
 //! Not simulated: observers, local sessions, nodes with a TTL, persistent watches, quotas,
 //! reconfiguration, SASL, and requests that locks do not use, which close the connection.
 
+// S14
+
 mod acl;
 mod admin;
 mod config;

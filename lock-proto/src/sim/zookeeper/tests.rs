@@ -1,4 +1,5 @@
 //! Operations, sessions and watches of one member. The ensemble's own tests are in `tests/`.
+// S14
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
 mod kit;
