@@ -47,13 +47,13 @@ lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of th
 	$(CARGO) fmt $(BENCH) --check
 	$(CARGO) fmt $(BESIDE) --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
-	for features in '' redis etcd driver driver,redis driver,redis,etcd grpc sim tls tls,redis tls-ring,grpc; do \
+	for features in '' redis etcd zookeeper driver driver,redis driver,redis,etcd driver,zookeeper grpc sim tls tls,redis tls-ring,grpc; do \
 		$(CARGO) clippy -p lock-proto --no-default-features --features "$$features" -- -D warnings; \
 	done
-	$(CARGO) clippy -p lock-proto --all-targets --no-default-features --features redis,etcd -- -D warnings
+	$(CARGO) clippy -p lock-proto --all-targets --no-default-features --features redis,etcd,zookeeper -- -D warnings
 	$(CARGO) clippy -p lock-smol --all-targets -- -D warnings
 	@# Not the tests: the conformance suite brings etcd.
-	for features in '' redis etcd redis,tls; do \
+	for features in '' redis etcd zookeeper redis,tls; do \
 		$(CARGO) clippy -p lock-tokio -p lock-smol --no-default-features --features "$$features" -- -D warnings; \
 	done
 	$(CARGO) clippy $(FUZZ) --target-dir target --all-targets -- -D warnings
@@ -73,7 +73,7 @@ unit: servers ## All tests of all crates and features, and the examples in the d
 	done
 	LOCK_RUNTIME=blocking $(CARGO) test --workspace --all-features --test with_lock -- --skip etcd --skip usage_error
 	@# Not optimised: these are fast enough, and built in a third of the time.
-	$(CARGO) test -p lock-proto --no-default-features --features redis,etcd --config 'profile.dev.package.lock-proto.opt-level=0'
+	$(CARGO) test -p lock-proto --no-default-features --features redis,etcd,zookeeper --config 'profile.dev.package.lock-proto.opt-level=0'
 
 # redis-6.2 redis-system valkey-9 etcd-system etcd-3.5; empty for all.
 VERSIONS ?=

@@ -75,6 +75,7 @@
 //!    etcd::Client     the hub and its channel: RPCs in, RPCs out      bring your own HTTP/2
 //!    etcd::Locks      the hub: many locks and elections, typed calls  bring your own etcd client
 //!    etcd::Channel    one connection: login, calls, streams, failover
+//!    zookeeper::Client, Locks, Pipe                                   the same for ZooKeeper, over bytes
 //! ```
 //!
 //! # The contract
@@ -96,13 +97,14 @@
 //!
 //! * `redis` (default): the machines for Redis and Valkey.
 //! * `etcd`: the machines for etcd.
+//! * `zookeeper`: the machines for ZooKeeper.
 //! * `driver`: the async driver and its handles, for runtime adapters. Needs `std`. It supports
-//!   Redis with the feature `redis`, and etcd with the feature `grpc`.
+//!   Redis with the feature `redis`, etcd with the feature `grpc`, and ZooKeeper with `zookeeper`.
 //! * `grpc`: gRPC over HTTP/2 for the driver, on any runtime. Implies `driver` and `etcd`.
 //! * `sim`: simulated servers, networks and clocks, to test lock code with. Needs `std`. Implies
-//!   `redis` and `etcd`.
+//!   `redis`, `etcd` and `zookeeper`.
 //!
-//! With `redis` and `etcd` alone the crate is `no_std` with `alloc`.
+//! With the features of stores alone the crate is `no_std` with `alloc`.
 
 // No std, no unsafe code, no I/O.
 // D1
@@ -110,7 +112,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
-    not(all(feature = "redis", feature = "etcd")),
+    not(all(feature = "redis", feature = "etcd", feature = "zookeeper")),
     allow(dead_code, unused_imports, reason = "each store uses its share of what they have in common")
 )]
 

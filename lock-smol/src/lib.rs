@@ -73,6 +73,7 @@
 //!
 //! * `redis` (default): Redis and Valkey.
 //! * `etcd`: etcd. Brings HTTP/2 and gRPC.
+//! * `zookeeper`: ZooKeeper, by `zk://host1:2181,host2:2181/chroot`.
 //! * `async-std`: the module `async_std`, with the same API for that runtime. It is discontinued
 //!   ([RUSTSEC-2025-0052](https://rustsec.org/advisories/RUSTSEC-2025-0052.html)); its authors
 //!   recommend smol.

@@ -73,6 +73,7 @@
 //!
 //! * `redis` (default): Redis and Valkey.
 //! * `etcd`: etcd. Brings HTTP/2 and gRPC.
+//! * `zookeeper`: ZooKeeper, by `zk://host1:2181,host2:2181/chroot`.
 //!
 //! # Time
 //!

@@ -10,8 +10,8 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::panic::PanicInfo;
 use core::ptr;
 
-use lock_proto::redis::{Acquire, Client, Config, Endpoint};
-use lock_proto::{ByteClient, ClientId, Instant, Machine};
+use lock_proto::redis::{Client, Config, Endpoint};
+use lock_proto::{Acquire, ByteClient, ClientId, Instant, zookeeper};
 
 /// Hands out nothing: this library is linked, never run.
 struct Nothing;
@@ -33,12 +33,18 @@ fn panic(_: &PanicInfo<'_>) -> ! {
     loop {}
 }
 
-/// Uses the machine from its beginning to its end, so that all of it is linked.
+/// Uses the machines from their beginning to their end, so that all of them is linked.
 #[unsafe(no_mangle)]
 pub extern "C" fn drive(nanos: u64) -> bool {
     let now = Instant::from_nanos(nanos);
     let Ok(node) = Endpoint::parse("redis://127.0.0.1") else { return false };
-    let Ok(mut client) = Client::new(now, Config::new([node]), ClientId::from_bits(1), 1) else { return false };
+    let Ok(mut redis) = Client::new(now, Config::new([node]), ClientId::from_bits(1), 1) else { return false };
+    let Ok(config) = zookeeper::Config::parse("zk://127.0.0.1") else { return false };
+    let Ok(mut zookeeper) = zookeeper::Client::new(now, config, ClientId::from_bits(1), 1) else { return false };
+    lock(&mut redis, now) && lock(&mut zookeeper, now)
+}
+
+fn lock(client: &mut impl ByteClient, now: Instant) -> bool {
     let Ok(lock) = client.acquire(now, &Acquire::new("proof")) else { return false };
     client.handle_timeout(now);
     let has_output = client.poll_output().is_some();

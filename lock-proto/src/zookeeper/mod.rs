@@ -19,6 +19,8 @@ mod output;
 mod path;
 mod pipe;
 mod request;
+#[cfg(test)]
+mod tests;
 mod url;
 
 pub use crate::lock::{Output, SessionId};

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     fn servers(url: &str) -> Vec<alloc::string::String> {
-        parse(url).unwrap().servers.iter().map(ToString::to_string).collect()
+        parse(url).unwrap().servers.iter().map(|server| server.to_string()).collect()
     }
 
     #[test]

@@ -49,6 +49,7 @@ impl Frames {
 
     /// Appends received bytes until there are `wanted`. Memory grows with what has arrived, not with
     /// what was announced.
+    // ZK9
     fn fill(&mut self, bytes: &mut &[u8], wanted: usize) {
         let missing = wanted.saturating_sub(self.partial.len());
         let (more, rest) = bytes.split_at(missing.min(bytes.len()));

@@ -219,7 +219,7 @@ fn long_negative_and_foreign_frames_are_refused() {
 
 #[test]
 fn announced_lengths_allocate_nothing() {
-    // P3
+    // P3, ZK9
     let huge = [i32::MAX.to_be_bytes(), [0; 4]].concat();
     assert_eq!(ReplyBody::decode(OpCode::GetChildren, &huge), Err(Breach::Malformed));
     assert_eq!(ReplyBody::decode(OpCode::GetData, &huge), Err(Breach::Malformed));

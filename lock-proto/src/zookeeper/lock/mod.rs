@@ -234,9 +234,9 @@ impl Store for ZooKeeper {
         Terms { until: ctx.until(hold.session), ttl, at_risk: ctx.config.at_risk }
     }
 
-    /// Sessions report losses by events, so nothing is polled here.
-    fn loss(_: &Hold, _: &Context) -> Option<Loss> {
-        None
+    // T2
+    fn loss(hold: &Hold, ctx: &Context) -> Option<Loss> {
+        (ctx.until(hold.session) <= ctx.now).then_some(Loss::Expired)
     }
 
     fn grant(hold: &mut Hold, ctx: &mut Context) -> Grant {
@@ -277,11 +277,11 @@ impl Store for ZooKeeper {
         if let Some(session) = ctx.shared.sessions.get_mut(hold.session) {
             session.nodes.remove(&ctx.slot);
         }
-        if loss == Some(Loss::MaxHold) {
-            // This hold has its own session, which is no longer kept alive. Without a drop of the
-            // guard, the node outlives the limit by at most a TTL.
+        if let Some(loss @ (Loss::MaxHold | Loss::Expired)) = loss {
+            // The session is no longer kept alive. Without a drop of the guard, the node outlives the
+            // hold by at most a TTL. A limited hold has a session of its own.
             // H6
-            ctx.shared.sessions.lose(hold.session, Loss::MaxHold);
+            ctx.shared.sessions.lose(hold.session, loss);
         }
         let path = (loss != Some(Loss::Gone)).then(|| hold.node.path.clone());
         Remains { session: hold.session, path }
@@ -369,6 +369,7 @@ impl Store for ZooKeeper {
             return Err(Invalid::MaxHold.into());
         }
         // A separate TTL, or an end independent of the session, requires a separate session.
+        // ZK8
         let shared = given == *session_ttl && request.renew == Renew::Auto;
         let queue = Queue::new(chroot, &config.prefix, &request.name, Kind::Lock(*dialect))?;
         Ok((queue, Bid { session: (!shared).then_some(given), value: Bytes::new(), candidate: false }))

@@ -262,7 +262,9 @@ impl Session {
         }
         // A transaction that fails is committed as well.
         if let Reply::Done(ReplyBody::Multi(results)) = reply {
-            self.record(ctx.seed, call.emitted);
+            if self.renewing || self.renew_from.is_some() {
+                self.record(ctx.seed, call.emitted);
+            }
             let checked = core::mem::take(&mut self.checking);
             let failed = results.iter().position(|result| *result == MultiResult::Error(ErrorCode::NO_NODE));
             if let Some((slot, path)) = failed.and_then(|place| checked.get(place))
@@ -281,7 +283,8 @@ impl Session {
         Some(SessionEvent::Unrenewed(call.emitted, reply.answer()))
     }
 
-    /// A write that left at `emitted` was committed.
+    /// A write that left at `emitted` was committed. A session that is renewed by hand only counts
+    /// the writes that it was asked for.
     pub(super) fn record(&mut self, seed: u64, emitted: Instant) {
         self.until = self.until.max(emitted + self.validity);
         self.lost_at = if self.lost_at == Instant::MAX { self.until } else { self.lost_at.max(self.until) };

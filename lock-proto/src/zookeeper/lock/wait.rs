@@ -7,10 +7,10 @@ use super::hold::Hold;
 use super::{Contention, Context, Lock, Node};
 use crate::id::CallOwner;
 use crate::jitter::jitter;
-use crate::lock::{Answer, Blocked, Expiry, SessionId, Tenure, Wait};
+use crate::lock::{Answer, Blocked, ErrorClass, Expiry, SessionId, Tenure, Wait};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ErrorCode, Op, ReplyBody, WatchKind};
-use crate::zookeeper::request::Reply;
+use crate::zookeeper::request::{Reply, class};
 
 /// A watch on the data of a node, which ends with its deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -165,6 +165,11 @@ impl Lock {
             Ahead::Behind { watch, .. } => match reply {
                 Reply::Done(ReplyBody::Data { .. }) => *watch = Watch::Open,
                 Reply::Failed(ErrorCode::NO_NODE) => self.predecessor_gone(ctx),
+                // The predecessor is another user's.
+                Reply::Failed(code) if class(*code) == ErrorClass::Refused => {
+                    let node = contender.node.clone();
+                    self.judge_answered(ctx, session, node, reply);
+                }
                 Reply::Done(_) | Reply::Failed(_) | Reply::Unknown(_) | Reply::NotSent(_) => *watch = Watch::None,
             },
             Ahead::Unread(_) => match reply {

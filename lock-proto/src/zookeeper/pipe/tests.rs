@@ -1,1 +1,319 @@
+#![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "tests")]
 
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::*;
+use crate::zookeeper::codec::{EventType, KeeperState, Reply as Frame, Request, Stat, WatcherEvent};
+use crate::zookeeper::url::parse_server;
+
+const SESSION: i64 = 0x100;
+
+fn at(ms: u64) -> Instant {
+    Instant::from_millis(ms)
+}
+
+fn pipe(servers: usize) -> Pipe {
+    let ms = Duration::from_millis;
+    let config = PipeConfig {
+        servers: (0..servers).map(|n| parse_server(&alloc::format!("h{n}")).unwrap()).collect(),
+        login: Login::default(),
+        request_credentials: false,
+        timeout: ms(15_000),
+        ping_after: ms(2_000),
+        connect_timeout: ms(2_000),
+        request_timeout: ms(1_000),
+        reconnect: crate::lock::Backoff::fixed(ms(100)),
+        limits: Limits::default(),
+        generation: 0,
+    };
+    Pipe::new(config, 7)
+}
+
+fn outputs(pipe: &mut Pipe) -> Vec<PipeOutput> {
+    core::iter::from_fn(|| pipe.poll_output()).collect()
+}
+
+/// Takes all bytes, and returns the frames' contents.
+fn sent(pipe: &mut Pipe) -> Vec<Vec<u8>> {
+    let conn = pipe.current().unwrap();
+    let bytes = pipe.outgoing(conn).to_vec();
+    pipe.consume(conn, bytes.len());
+    let (mut frames, mut rest, mut all) = (crate::zookeeper::codec::Frames::default(), &bytes[..], Vec::new());
+    while let Some(frame) = frames.next(&mut rest, MAX).unwrap() {
+        all.push(frame.to_vec());
+    }
+    assert!(rest.is_empty());
+    all
+}
+
+const MAX: usize = 1 << 20;
+
+fn requests(pipe: &mut Pipe) -> Vec<Request> {
+    sent(pipe).iter().map(|frame| Request::decode(frame).unwrap()).collect()
+}
+
+fn receive(pipe: &mut Pipe, now: u64, reply: &Frame) {
+    let mut bytes = Vec::new();
+    reply.encode(&mut bytes);
+    let conn = pipe.current().unwrap();
+    pipe.handle_received(at(now), conn, &bytes);
+}
+
+fn accept(pipe: &mut Pipe, now: u64, session: i64, timeout_ms: i32) {
+    let response = ConnectResponse { timeout_ms, session_id: session, password: vec![9; 16].into(), read_only: false };
+    let mut bytes = Vec::new();
+    response.encode(&mut bytes);
+    let conn = pipe.current().unwrap();
+    pipe.handle_received(at(now), conn, &bytes);
+}
+
+/// Connects, and returns the request for the session.
+fn connect(pipe: &mut Pipe, now: u64) -> ConnectRequest {
+    pipe.open(at(now));
+    pipe.handle_timeout(at(now));
+    let conn = pipe.current().unwrap();
+    pipe.handle_connected(at(now), conn);
+    ConnectRequest::decode(&sent(pipe)[0]).unwrap()
+}
+
+fn up(pipe: &mut Pipe, now: u64) {
+    connect(pipe, now);
+    accept(pipe, now, SESSION, 15_000);
+    outputs(pipe);
+}
+
+fn call(n: u64) -> CallId {
+    CallId::new(NodeId::new(0), n)
+}
+
+fn sync() -> Op {
+    Op::Sync { path: "/".into() }
+}
+
+fn synced(xid: i32, zxid: i64) -> Frame {
+    Frame::ok(xid, zxid, ReplyBody::Synced { path: "/".into() })
+}
+
+#[test]
+fn session_is_requested_and_continued_with_its_password_and_last_transaction() {
+    // ZK6
+    let mut pipe = pipe(1);
+    let request = connect(&mut pipe, 5);
+    assert_eq!((request.session_id, request.timeout_ms, request.last_zxid_seen), (0, 15_000, 0));
+    accept(&mut pipe, 9, SESSION, 12_000);
+    let up = PipeOutput::Up { emitted: at(5), timeout: Duration::from_secs(12), session: SESSION };
+    assert!(outputs(&mut pipe).contains(&up));
+    pipe.send(at(10), call(1), sync());
+    assert_eq!(requests(&mut pipe), [Request { xid: 1, op: sync() }]);
+    receive(&mut pipe, 11, &synced(1, 77));
+    let conn = pipe.current().unwrap();
+    pipe.handle_disconnected(at(12), conn, Fault::Reset);
+    pipe.handle_timeout(pipe.next_deadline().unwrap());
+    outputs(&mut pipe);
+    let again = connect(&mut pipe, 200);
+    assert_eq!((again.session_id, again.last_zxid_seen, &again.password[..]), (SESSION, 77, &[9; 16][..]));
+}
+
+#[test]
+fn requests_end_unknown_if_bytes_left_and_not_sent_otherwise() {
+    // M8
+    let mut pipe = pipe(1);
+    up(&mut pipe, 1);
+    pipe.send(at(2), call(1), sync());
+    sent(&mut pipe);
+    pipe.send(at(2), call(2), sync());
+    pipe.send(at(2), call(3), sync());
+    let conn = pipe.current().unwrap();
+    let _encoded_but_not_taken = pipe.outgoing(conn).len();
+    pipe.handle_disconnected(at(3), conn, Fault::Reset);
+    let replies: Vec<_> = outputs(&mut pipe)
+        .into_iter()
+        .map(|output| match output {
+            PipeOutput::Down(_) => 'd',
+            PipeOutput::Reply { reply: Reply::Unknown(_), .. } => 'u',
+            PipeOutput::Reply { reply: Reply::NotSent(_), .. } => 'n',
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(replies, ['d', 'u', 'n', 'n'], "the end of the connection is told first");
+    pipe.send(at(4), call(4), sync());
+    assert!(matches!(&outputs(&mut pipe)[..], [PipeOutput::Reply { reply: Reply::NotSent(_), .. }]));
+}
+
+#[test]
+fn replies_out_of_order_end_connection() {
+    let mut pipe = pipe(1);
+    up(&mut pipe, 1);
+    pipe.send(at(2), call(1), sync());
+    pipe.send(at(2), call(2), sync());
+    sent(&mut pipe);
+    receive(&mut pipe, 3, &synced(2, 1));
+    let down = PipeOutput::Down(breach(Breach::Unsolicited));
+    assert!(outputs(&mut pipe).contains(&down));
+    assert_eq!(pipe.current(), None);
+}
+
+#[test]
+fn silent_session_is_pinged_and_silent_server_left() {
+    // ZK1
+    let mut pipe = pipe(2);
+    up(&mut pipe, 1_000);
+    assert_eq!(pipe.next_deadline(), Some(at(3_000)));
+    pipe.handle_timeout(at(3_000));
+    assert_eq!(requests(&mut pipe), [Request { xid: XID_PING, op: Op::Ping }]);
+    receive(&mut pipe, 3_001, &Frame::ok(XID_PING, 5, ReplyBody::Empty));
+    assert_eq!(pipe.next_deadline(), Some(at(5_000)));
+    pipe.handle_timeout(at(5_000));
+    sent(&mut pipe);
+    let first = pipe.current().unwrap().node();
+    pipe.handle_timeout(at(6_000));
+    assert!(outputs(&mut pipe).contains(&PipeOutput::Down(Fault::TimedOut.into())));
+    // The other server is tried at once.
+    pipe.handle_timeout(pipe.next_deadline().unwrap().min(at(6_000)));
+    assert_ne!(pipe.current().unwrap().node(), first);
+}
+
+#[test]
+fn patience_grows_after_all_servers_were_silent() {
+    let mut pipe = pipe(2);
+    pipe.open(at(0));
+    let mut now = 0;
+    let mut waited = Vec::new();
+    for _ in 0..5 {
+        outputs(&mut pipe);
+        let until = pipe.next_deadline().unwrap();
+        waited.push(until.since(at(now)).as_millis());
+        pipe.handle_timeout(until);
+        now = until.as_nanos() / 1_000_000 + 1_000;
+        pipe.handle_timeout(at(now));
+    }
+    assert_eq!(waited, [2_000, 2_000, 4_000, 4_000, 8_000]);
+}
+
+#[test]
+fn moved_session_and_unclear_errors_end_connection_with_unknown_outcome() {
+    for code in [ErrorCode::SESSION_MOVED, ErrorCode::CONNECTION_LOSS, ErrorCode::SYSTEM_ERROR, ErrorCode(-999)] {
+        let mut pipe = pipe(1);
+        up(&mut pipe, 1);
+        pipe.send(at(2), call(1), sync());
+        sent(&mut pipe);
+        receive(&mut pipe, 3, &Frame::error(1, 1, code));
+        let outputs = outputs(&mut pipe);
+        assert!(
+            matches!(
+                outputs[..],
+                [PipeOutput::Disconnect(_), PipeOutput::Down(_), PipeOutput::Reply { reply: Reply::Unknown(_), .. }]
+            ),
+            "{code}: {outputs:?}"
+        );
+    }
+}
+
+#[test]
+fn expired_session_is_over() {
+    let mut pipe = pipe(1);
+    up(&mut pipe, 1);
+    pipe.send(at(2), call(1), sync());
+    sent(&mut pipe);
+    receive(&mut pipe, 3, &Frame::error(1, 1, ErrorCode::SESSION_EXPIRED));
+    assert!(outputs(&mut pipe).contains(&PipeOutput::Expired));
+    pipe.open(at(9));
+    assert_eq!((pipe.current(), pipe.next_deadline()), (None, None));
+    // Told by the answer to a reconnect.
+    let mut pipe = self::pipe(1);
+    up(&mut pipe, 1);
+    let conn = pipe.current().unwrap();
+    pipe.handle_disconnected(at(2), conn, Fault::Reset);
+    outputs(&mut pipe);
+    pipe.handle_timeout(at(900));
+    connect(&mut pipe, 900);
+    accept(&mut pipe, 901, 0, 0);
+    assert!(outputs(&mut pipe).contains(&PipeOutput::Expired));
+}
+
+#[test]
+fn quiet_session_neither_pings_nor_reconnects_and_still_ends() {
+    let mut pipe = pipe(1);
+    up(&mut pipe, 1);
+    pipe.quiet(at(2));
+    pipe.handle_timeout(at(9_000));
+    assert!(sent(&mut pipe).is_empty());
+    let conn = pipe.current().unwrap();
+    pipe.handle_disconnected(at(9_001), conn, Fault::Reset);
+    outputs(&mut pipe);
+    assert_eq!((pipe.current(), pipe.next_deadline()), (None, None));
+    pipe.end(at(9_002));
+    connect(&mut pipe, 9_002);
+    accept(&mut pipe, 9_003, SESSION, 15_000);
+    assert_eq!(requests(&mut pipe), [Request { xid: 1, op: Op::CloseSession }]);
+    receive(&mut pipe, 9_004, &Frame::ok(1, 5, ReplyBody::Empty));
+    assert!(outputs(&mut pipe).contains(&PipeOutput::Ended { confirmed: true }));
+}
+
+#[test]
+fn end_that_nobody_confirms_is_given_up_after_session_timeout() {
+    let mut pipe = pipe(1);
+    up(&mut pipe, 1);
+    pipe.end(at(10));
+    sent(&mut pipe);
+    while pipe.next_deadline().is_some() {
+        pipe.handle_timeout(pipe.next_deadline().unwrap());
+        if outputs(&mut pipe).contains(&PipeOutput::Ended { confirmed: false }) {
+            break;
+        }
+    }
+    assert_eq!((pipe.current(), pipe.next_deadline()), (None, None));
+}
+
+#[test]
+fn login_follows_session_request_and_refusal_is_told() {
+    let mut pipe = pipe(1);
+    pipe.config.login = Login::new("app", "sesame");
+    pipe.renewal = Renewal::new(pipe.config.login.clone());
+    pipe.open(at(1));
+    let conn = pipe.current().unwrap();
+    pipe.handle_connected(at(1), conn);
+    let frames = sent(&mut pipe);
+    let auth = Op::Auth { scheme: "digest".into(), auth: Bytes::from_static(b"app:sesame") };
+    assert_eq!(Request::decode(&frames[1]), Ok(Request { xid: XID_AUTH, op: auth }));
+    accept(&mut pipe, 2, SESSION, 15_000);
+    outputs(&mut pipe);
+    receive(&mut pipe, 3, &Frame::error(XID_AUTH, 0, ErrorCode::AUTH_FAILED));
+    let outputs = outputs(&mut pipe);
+    assert!(matches!(&outputs[1], PipeOutput::Down(cause) if cause.is_refusal()), "{outputs:?}");
+}
+
+#[test]
+fn events_arrive_between_replies_and_numbers_skip_negatives() {
+    let mut pipe = pipe(1);
+    up(&mut pipe, 1);
+    let event = WatcherEvent { kind: EventType::Deleted, state: KeeperState::SyncConnected, path: "/a".into() };
+    receive(&mut pipe, 2, &Frame::event(event.clone()));
+    assert_eq!(outputs(&mut pipe), [PipeOutput::Event(event)]);
+    pipe.wire = Wire::counting_from(i32::MAX - 1);
+    pipe.send(at(3), call(1), sync());
+    pipe.send(at(3), call(2), sync());
+    assert_eq!(requests(&mut pipe).iter().map(|request| request.xid).collect::<Vec<_>>(), [i32::MAX, 1]);
+    receive(&mut pipe, 4, &synced(i32::MAX, 1));
+    receive(&mut pipe, 4, &Frame::ok(1, 1, ReplyBody::Stat(Stat::default())));
+    assert!(outputs(&mut pipe).contains(&PipeOutput::Down(breach(Breach::Malformed))), "a reply of another form");
+}
+
+#[test]
+fn input_of_old_connections_is_dropped() {
+    // M6
+    let mut pipe = pipe(1);
+    up(&mut pipe, 1);
+    let old = pipe.current().unwrap();
+    pipe.handle_disconnected(at(2), old, Fault::Reset);
+    pipe.handle_timeout(at(900));
+    outputs(&mut pipe);
+    let before = pipe.clone();
+    pipe.handle_received(at(900), old, &[0xff; 20]);
+    pipe.handle_disconnected(at(900), old, Fault::Reset);
+    pipe.handle_connected(at(900), old);
+    pipe.consume(old, 3);
+    assert_eq!(pipe, before);
+    assert!(!pipe.has_outgoing(old));
+}

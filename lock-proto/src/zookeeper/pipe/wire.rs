@@ -42,6 +42,11 @@ pub(super) struct Wire {
 }
 
 impl Wire {
+    #[cfg(test)]
+    pub(super) fn counting_from(xid: i32) -> Self {
+        Self { xid, ..Self::default() }
+    }
+
     pub(super) fn queue(&mut self, pending: Pending) {
         self.queue.push_back(pending);
     }

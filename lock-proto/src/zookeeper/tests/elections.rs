@@ -1,0 +1,123 @@
+//! Elections and observers.
+
+use super::*;
+
+fn campaign(w: &mut World, client: usize, value: &'static str) -> LockId {
+    let candidate = w.clients[client].campaign(w.now, &Acquire::new("e"), value.into()).unwrap();
+    w.run();
+    candidate
+}
+
+fn observe(w: &mut World, client: usize) -> QueryId {
+    let query = w.clients[client].observe(w.now, b"e").unwrap();
+    w.run();
+    query
+}
+
+/// What the observer saw: the values of leaders, `-` for none and `?` for unknown.
+fn seen(w: &World, query: QueryId) -> Vec<String> {
+    let of_query = w.elections.iter().filter(|(own, _)| *own == query);
+    of_query
+        .map(|(_, event)| match event {
+            ElectionEvent::Leader(leader) => String::from_utf8(leader.value.to_vec()).unwrap(),
+            ElectionEvent::NoLeader => "-".into(),
+            ElectionEvent::Disconnected => "?".into(),
+            ElectionEvent::Failed(failure) => alloc::format!("{failure}"),
+        })
+        .collect()
+}
+
+#[test]
+fn observers_see_leaders_proclamations_and_resignations() {
+    let mut w = World::new(3);
+    let query = observe(&mut w, 2);
+    let first = campaign(&mut w, 0, "a");
+    w.granted(0, first).unwrap();
+    let second = campaign(&mut w, 1, "b");
+    assert!(w.server.children("/app/e").iter().all(|name| name.contains("-latch-")));
+    w.clients[0].proclaim(w.now, first, "a2".into()).unwrap();
+    w.run();
+    assert!(matches!(w.last(0, first), Some(Event::Proclaimed { .. })));
+    w.release(0, first);
+    w.granted(1, second).unwrap();
+    w.release(1, second);
+    assert_eq!(seen(&w, query), ["-", "a", "a2", "b", "-"]);
+    // Also while the queue's node exists.
+    let third = campaign(&mut w, 0, "c");
+    w.granted(0, third).unwrap();
+    w.cut(2);
+    w.pass(500);
+    assert_eq!(seen(&w, query)[5..], ["c", "?", "c"]);
+    w.clients[2].close_query(w.now, query);
+    w.release(0, third);
+    assert_eq!(seen(&w, query).len(), 8);
+}
+
+#[test]
+fn leader_is_told_once() {
+    let mut w = World::new(2);
+    let ask = |w: &mut World| {
+        let query = w.clients[1].leader(w.now, b"e").unwrap();
+        w.run();
+        query
+    };
+    let query = ask(&mut w);
+    assert_eq!(seen(&w, query), ["-"]);
+    let first = campaign(&mut w, 0, "a");
+    w.granted(0, first).unwrap();
+    let query = ask(&mut w);
+    assert_eq!(seen(&w, query), ["a"]);
+    w.unreachable = true;
+    w.cut(1);
+    let query = ask(&mut w);
+    w.pass(2_500);
+    assert_eq!(seen(&w, query).len(), 1);
+    assert!(seen(&w, query)[0].contains("not acquired"), "{:?}", seen(&w, query));
+}
+
+#[test]
+fn lock_and_election_of_one_name_exclude_each_other_with_an_error() {
+    // ZK7
+    let mut w = World::new(2);
+    let lock = w.request(0, &Acquire::new("e"));
+    w.granted(0, lock).unwrap();
+    let candidate = campaign(&mut w, 1, "a");
+    assert!(matches!(w.failure(1, candidate), Some(Failure::KeyInUse(_))));
+    let own = campaign(&mut w, 0, "a");
+    assert!(matches!(w.failure(0, own), Some(Failure::KeyInUse(_))));
+    assert_eq!(w.lost(0, lock), None);
+}
+
+#[test]
+fn next_local_candidate_writes_its_value_first() {
+    // E7
+    let mut w = World::new(2);
+    let query = observe(&mut w, 1);
+    let first = campaign(&mut w, 0, "a");
+    w.granted(0, first).unwrap();
+    let second = campaign(&mut w, 0, "b");
+    w.release(0, first);
+    w.granted(0, second).unwrap();
+    assert_eq!(seen(&w, query), ["-", "a", "b"]);
+}
+
+#[test]
+fn proclamation_without_reply_fails_in_time() {
+    let mut w = World::new(1);
+    let first = campaign(&mut w, 0, "a");
+    w.granted(0, first).unwrap();
+    w.unreachable = true;
+    w.cut(0);
+    w.clients[0].proclaim(w.now, first, "a2".into()).unwrap();
+    w.pass(2_000);
+    assert!(w.of_lock(0, first).iter().any(|event| matches!(event, Event::ProclaimFailed(_))));
+}
+
+#[test]
+fn shutdown_ends_observation() {
+    let mut w = World::new(1);
+    let query = observe(&mut w, 0);
+    w.clients[0].shutdown(w.now, Duration::from_secs(2));
+    w.run();
+    assert_eq!((seen(&w, query)[1].contains("shutting down"), w.stopped), (true, Some(0)));
+}

@@ -1,0 +1,332 @@
+//! Taking, waiting, handing over, releasing.
+
+use super::*;
+
+#[test]
+fn free_lock_takes_one_round_trip_and_its_fence_is_the_transaction() {
+    // ZK4
+    let mut w = World::new(1);
+    w.hold(0);
+    let (create, list) = (w.server.count(OpCode::Create), w.server.count(OpCode::GetChildren));
+    let name = w.queue().pop().unwrap();
+    let lock = w.events[0].1;
+    w.release(0, lock);
+    assert_eq!((w.released(0, lock), w.queue().len()), (Some(Release::Released), 0));
+    // The queue exists now: one create, one list, one delete.
+    let (lock, fence) = w.hold(0);
+    assert_eq!((w.server.count(OpCode::Create) - create, w.server.count(OpCode::GetChildren) - list), (1, 1));
+    let again = w.queue().pop().unwrap();
+    assert!(name.starts_with("_c_") && name.ends_with("-lock-0000000000") && again.ends_with("-lock-0000000001"));
+    let (_, stat) = &w.server.nodes[&alloc::format!("{LOCK}/{again}")];
+    assert_eq!(fence, (stat.czxid as u64) << 16);
+    w.release(0, lock);
+    assert_eq!(w.released(0, lock), Some(Release::Released));
+}
+
+#[test]
+fn hand_over_costs_one_event_and_no_request() {
+    // ZK3
+    let mut w = World::new(2);
+    let (first, fence) = w.hold(0);
+    let second = w.acquire(1);
+    assert!(w.granted(1, second).is_none());
+    let before = w.server.log.len();
+    w.release(0, first);
+    let after = w.granted(1, second).unwrap();
+    assert!(after > fence);
+    assert_eq!(w.server.log.len() - before, 1, "the delete: {:?}", &w.server.log[before..]);
+    w.release(1, second);
+    assert_eq!((w.released(1, second), w.queue().len()), (Some(Release::Released), 0));
+}
+
+#[test]
+fn waiter_behind_others_reads_queue_and_only_its_predecessor_wakes_it() {
+    // ZK3
+    let mut w = World::new(3);
+    let (first, _) = w.hold(0);
+    let (second, third) = (w.acquire(1), w.acquire(2));
+    let before = w.server.count(OpCode::GetChildren);
+    w.release(0, first);
+    assert_eq!(w.server.count(OpCode::GetChildren), before, "neither the second nor the third reads");
+    w.granted(1, second).unwrap();
+    assert!(w.granted(2, third).is_none());
+    w.release(1, second);
+    w.granted(2, third).unwrap();
+    assert_eq!(w.server.count(OpCode::GetChildren), before + 1, "the third knew of two nodes ahead");
+    // A waiter in the middle gives up: the next one waits for the holder.
+    let (fourth, fifth) = (w.acquire(0), w.acquire(1));
+    w.clients[0].abandon(w.now, fourth);
+    w.run();
+    assert!(w.granted(1, fifth).is_none());
+    w.release(2, third);
+    w.granted(1, fifth).unwrap();
+}
+
+#[test]
+fn abandoned_waiter_removes_its_node_and_its_watch() {
+    let mut w = World::new(2);
+    w.hold(0);
+    let second = w.acquire(1);
+    w.clients[1].abandon(w.now, second);
+    w.run();
+    assert_eq!((w.queue().len(), w.server.count(OpCode::RemoveWatches)), (1, 1));
+}
+
+#[test]
+fn try_finds_lock_held_and_leaves_nothing() {
+    let mut w = World::new(2);
+    w.hold(0);
+    let second = w.request(1, &Acquire::new("l").wait(Wait::Try));
+    assert!(matches!(w.failure(1, second), Some(Failure::TimedOut(report)) if report.is_busy()));
+    assert_eq!(w.queue().len(), 1);
+}
+
+#[test]
+fn queue_is_created_without_containers_too() {
+    let mut w = World::new(1);
+    w.server.no_containers = true;
+    w.hold(0);
+    assert!(w.server.nodes.contains_key("/app") && w.server.nodes.contains_key(LOCK));
+    // The parent is gone between two attempts.
+    let lock = w.events[0].1;
+    w.release(0, lock);
+    w.server.remove(LOCK);
+    w.hold(0);
+}
+
+#[test]
+fn executed_create_without_reply_is_found_and_used() {
+    // ZK2
+    let mut w = World::new(1);
+    let (lock, _) = w.hold(0);
+    w.release(0, lock);
+    w.server.mute = Some((OpCode::Create, true));
+    let lock = w.acquire(0);
+    w.server.mute = None;
+    w.cut(0);
+    w.pass(1_000);
+    w.granted(0, lock).unwrap_or_else(|| panic!("{:?} {:?}", w.events, w.server.log));
+    assert_eq!(w.queue().len(), 1, "no second node");
+    w.release(0, lock);
+    assert_eq!(w.queue().len(), 0);
+}
+
+#[test]
+fn create_that_was_not_executed_is_repeated_with_another_name() {
+    // ZK2, ZK6
+    let mut w = World::new(1);
+    let (lock, _) = w.hold(0);
+    w.release(0, lock);
+    w.server.mute = Some((OpCode::Create, false));
+    let lock = w.acquire(0);
+    w.server.mute = None;
+    w.cut(0);
+    w.pass(1_000);
+    w.granted(0, lock).unwrap();
+    assert_eq!(w.queue().len(), 1);
+}
+
+#[test]
+fn abandoned_create_without_reply_is_cleaned_up_after_a_write() {
+    // ZK6
+    for executed in [true, false] {
+        let mut w = World::new(1);
+        let (lock, _) = w.hold(0);
+        w.release(0, lock);
+        w.server.mute = Some((OpCode::Create, executed));
+        let lock = w.acquire(0);
+        w.clients[0].abandon(w.now, lock);
+        w.server.mute = None;
+        w.cut(0);
+        let from = w.server.log.len();
+        w.pass(1_000);
+        assert_eq!(w.queue().len(), 0, "executed: {executed}");
+        let codes: Vec<OpCode> = w.server.log[from..].iter().map(|(_, code)| *code).collect();
+        assert_eq!(codes[..2], [OpCode::Multi, OpCode::GetChildren], "the write comes first");
+    }
+}
+
+#[test]
+fn foreign_nodes_are_reported() {
+    // ZK7
+    for name in ["0123__lock__0000000000", "_c_1-__WRIT__0000000009", "data"] {
+        let mut w = World::new(1);
+        w.server.put("/app", 0);
+        w.server.put(LOCK, 0);
+        w.server.put(&alloc::format!("{LOCK}/{name}"), 0);
+        let lock = w.acquire(0);
+        let Some(Failure::KeyInUse(report)) = w.failure(0, lock) else { panic!("{name}: {:?}", w.events) };
+        assert!(alloc::format!("{report}").contains(name), "{report}");
+        assert_eq!(w.queue(), [name]);
+    }
+}
+
+#[test]
+fn nodes_of_curator_and_of_others_with_its_pattern_are_waited_for() {
+    // ZK7
+    let mut w = World::new(1);
+    w.server.put("/app", 0);
+    w.server.put(LOCK, 0);
+    w.server.next_number = Some(8);
+    w.server.put("/app/l/kazoo-lock-0000000007", 99);
+    let lock = w.acquire(0);
+    assert!(w.granted(0, lock).is_none());
+    w.server.remove("/app/l/kazoo-lock-0000000007");
+    w.run();
+    w.granted(0, lock).unwrap();
+}
+
+#[test]
+fn predecessor_of_another_user_is_a_refusal() {
+    let mut w = World::new(1);
+    w.server.put("/app", 0);
+    w.server.put(LOCK, 0);
+    w.server.next_number = Some(8);
+    w.server.put("/app/l/other-lock-0000000007", 99);
+    w.server.unreadable = Some("other");
+    let lock = w.acquire(0);
+    let Some(Failure::Refused(report)) = w.failure(0, lock) else { panic!("{:?}", w.events) };
+    assert!(alloc::format!("{report}").contains("NO_AUTH"), "{report}");
+    assert_eq!(w.queue().len(), 1);
+}
+
+#[test]
+fn queue_whose_numbers_are_used_up_is_created_anew() {
+    // ZK5
+    let mut w = World::new(2);
+    let (first, _) = w.hold(0);
+    w.server.next_number = Some(i32::MAX - 10);
+    let second = w.acquire(1);
+    w.pass(500);
+    assert!(w.granted(1, second).is_none());
+    assert_eq!(w.queue().len(), 1, "it has left the queue");
+    w.release(0, first);
+    w.pass(2_000);
+    let fence = w.granted(1, second).unwrap();
+    assert!(w.queue()[0].ends_with("-lock-0000000000"), "{:?}", w.queue());
+    w.release(1, second);
+    assert!(w.hold(0).1 > fence, "tokens grow with a new queue");
+}
+
+#[test]
+fn queue_that_never_empties_is_reported_as_exhausted() {
+    // ZK5
+    let mut w = World::new(2);
+    w.hold(0);
+    w.server.next_number = Some(i32::MIN);
+    let second = w.acquire(1);
+    w.pass(9_000);
+    assert_eq!(w.failure(1, second), None);
+    w.pass(3_000);
+    assert!(matches!(w.failure(1, second), Some(Failure::SequenceExhausted(_))), "{:?}", w.events);
+}
+
+#[test]
+fn deleted_node_of_holder_is_lost_and_that_of_waiter_requeued() {
+    let mut w = World::new(2);
+    let (first, _) = w.hold(0);
+    let second = w.acquire(1);
+    let waiting = w.queue().into_iter().find(|name| name.ends_with('1')).unwrap();
+    w.server.remove(&alloc::format!("{LOCK}/{waiting}"));
+    w.run();
+    assert!(w.granted(1, second).is_none());
+    assert!(w.queue().iter().any(|name| name.ends_with('2')), "{:?}", w.queue());
+    // A hold is watched after a third of its validity.
+    w.pass(4_000);
+    let held = w.queue().into_iter().find(|name| name.ends_with('0')).unwrap();
+    w.server.remove(&alloc::format!("{LOCK}/{held}"));
+    w.run();
+    assert_eq!(w.lost(0, first), Some(Loss::Gone));
+    w.granted(1, second).unwrap();
+    w.release(0, first);
+    assert_eq!(w.released(0, first), Some(Release::Expired));
+}
+
+#[test]
+fn renewal_finds_deleted_node_without_its_watch() {
+    // ZK1
+    let mut w = World::with(1, |config| config.watch_own_after(Duration::from_secs(60)));
+    let (lock, _) = w.hold(0);
+    let name = w.queue().pop().unwrap();
+    w.server.remove(&alloc::format!("{LOCK}/{name}"));
+    w.pass(3_500);
+    assert_eq!(w.lost(0, lock), Some(Loss::Gone));
+}
+
+#[test]
+fn local_waiter_takes_over_node_with_next_fence() {
+    // A8
+    let mut w = World::new(1);
+    let (first, fence) = w.hold(0);
+    let second = w.acquire(0);
+    let before = w.server.log.len();
+    w.release(0, first);
+    assert_eq!(w.granted(0, second), Some(fence + 1));
+    assert_eq!((w.server.log.len(), w.queue().len()), (before, 1));
+}
+
+#[test]
+fn guarded_node_changes_version_before_next_local_holder() {
+    // E7
+    let mut w = World::new(1);
+    let (first, fence) = w.hold(0);
+    let own = w.clients[0].owner_guard(w.now, first).unwrap();
+    let second = w.acquire(0);
+    w.release(0, first);
+    let next = w.granted(0, second).unwrap();
+    let now = w.clients[0].owner(second).unwrap();
+    assert_eq!((&now.path, now.czxid, now.version), (&own.path, own.czxid, own.version + 1));
+    assert_eq!((next, w.clients[0].owner(first)), (fence + 1, None));
+}
+
+#[test]
+fn lost_reply_to_take_over_write_is_read_and_written_again() {
+    let mut w = World::new(1);
+    let (first, _) = w.hold(0);
+    w.clients[0].owner_guard(w.now, first).unwrap();
+    let second = w.acquire(0);
+    w.server.mute = Some((OpCode::SetData, true));
+    w.release(0, first);
+    assert!(w.granted(0, second).is_none());
+    w.server.mute = None;
+    w.cut(0);
+    w.pass(1_000);
+    w.granted(0, second).unwrap();
+    assert_eq!(w.clients[0].owner(second).unwrap().version, 2);
+}
+
+#[test]
+fn unanswered_delete_is_repeated_and_reported_as_released() {
+    // U1
+    for executed in [true, false] {
+        let mut w = World::new(1);
+        let (lock, _) = w.hold(0);
+        w.server.mute = Some((OpCode::Delete, executed));
+        w.release(0, lock);
+        assert_eq!(w.released(0, lock), None);
+        w.server.mute = None;
+        w.cut(0);
+        w.pass(1_000);
+        assert_eq!((w.released(0, lock), w.queue().len()), (Some(Release::Released), 0), "executed: {executed}");
+    }
+}
+
+#[test]
+fn invalid_names_and_short_ttls_are_refused() {
+    // ZK1
+    let mut w = World::new(1);
+    for (request, words) in [
+        (Acquire::new("a//b"), "path"),
+        (Acquire::new([0xff]), "path"),
+        (Acquire::new("l").ttl(Duration::from_secs(14)), "five ticks"),
+        (Acquire::new("l").ttl(Duration::from_secs(1 << 32)), "between"),
+        (Acquire::new("l").renew(Renew::AtMost(Duration::ZERO)), "longer than zero"),
+    ] {
+        let error = w.clients[0].acquire(w.now, &request).unwrap_err();
+        assert!(alloc::format!("{error}").contains(words), "{error}");
+        assert!(matches!(error, Misuse::Invalid(_)));
+    }
+    let long = alloc::vec![0; super::super::MAX_VALUE + 1];
+    let error = w.clients[0].campaign(w.now, &Acquire::new("e"), long.into()).unwrap_err();
+    assert!(alloc::format!("{error}").contains("1000000"), "{error}");
+}

@@ -1,0 +1,283 @@
+//! Sessions: validity, loss, reconnects, ends.
+
+use super::*;
+
+/// The session's validity after a write: 15 s less two ticks and the drift.
+const VALID_MS: u64 = 15_000 - 6_000 - 152;
+
+fn ms_until(w: &World, from: Instant, lock: LockId) -> u64 {
+    w.clients[0].valid_until(lock).unwrap().since(from).as_millis() as u64
+}
+
+#[test]
+fn validity_counts_from_writes_less_two_ticks_and_drift() {
+    // ZK1, T1
+    let mut w = World::new(1);
+    let start = w.now;
+    let (lock, _) = w.hold(0);
+    assert_eq!(ms_until(&w, start, lock), VALID_MS);
+    w.pass(60_000);
+    assert_eq!(w.lost(0, lock), None);
+    assert!(ms_until(&w, w.now, lock) > VALID_MS / 2);
+    assert!(w.server.count(OpCode::Multi) >= 60_000 / (VALID_MS as usize / 3));
+}
+
+#[test]
+fn answered_pings_prove_nothing() {
+    // ZK1
+    let mut w = World::new(1);
+    let (lock, _) = w.hold(0);
+    // As by a server that is cut off from its leader.
+    w.server.mute = Some((OpCode::Multi, false));
+    let pings = w.server.count(OpCode::Ping);
+    w.pass(VALID_MS - 1);
+    assert_eq!(w.lost(0, lock), None);
+    w.pass(1);
+    assert_eq!(w.lost(0, lock), Some(Loss::Expired));
+    assert!(w.server.count(OpCode::Ping) > pings);
+}
+
+#[test]
+fn session_continues_after_reconnect_and_renews_first() {
+    // ZK6
+    let mut w = World::new(2);
+    let (lock, _) = w.hold(0);
+    let second = w.acquire(1);
+    w.cut(0);
+    w.cut(1);
+    let from = w.server.log.len();
+    w.pass(2_000);
+    let first: Vec<OpCode> =
+        w.server.log[from..].iter().filter(|(session, _)| *session == 1).map(|(_, code)| *code).collect();
+    assert_eq!(first.first(), Some(&OpCode::Multi));
+    assert_eq!((w.lost(0, lock), w.server.sessions.len()), (None, 2));
+    // The waiter watches again.
+    w.release(0, lock);
+    w.granted(1, second).unwrap();
+}
+
+#[test]
+fn predecessor_deleted_while_disconnected_is_noticed() {
+    let mut w = World::new(2);
+    let (lock, _) = w.hold(0);
+    let second = w.acquire(1);
+    w.unreachable = true;
+    w.cut(1);
+    w.release(0, lock);
+    w.pass(1_000);
+    w.unreachable = false;
+    w.pass(1_500);
+    w.granted(1, second).unwrap();
+}
+
+#[test]
+fn session_without_connection_is_lost_in_time_and_next_lock_has_another() {
+    // ZK6, T2
+    let mut w = World::new(1);
+    let (lock, _) = w.hold(0);
+    w.unreachable = true;
+    w.cut(0);
+    w.pass(VALID_MS);
+    assert_eq!(w.lost(0, lock), Some(Loss::Expired));
+    assert!(w.of_lock(0, lock).iter().any(|event| matches!(event, Event::AtRisk { .. })));
+    // Nothing is sent for it while the guard is out.
+    w.unreachable = false;
+    let second = w.acquire(0);
+    w.pass(1_000);
+    assert_eq!((w.server.sessions.len(), w.queue().len()), (2, 2), "the old node still stands");
+    assert!(w.granted(0, second).is_none());
+    // H6
+    w.release(0, lock);
+    w.pass(100);
+    assert_eq!(w.released(0, lock), Some(Release::Released));
+    w.granted(0, second).unwrap();
+    assert_eq!(w.server.sessions.len(), 1);
+}
+
+#[test]
+fn expired_session_loses_lock_at_once() {
+    let mut w = World::new(1);
+    let (lock, _) = w.hold(0);
+    w.server.expire(1);
+    w.cut(0);
+    w.pass(200);
+    assert_eq!(w.lost(0, lock), Some(Loss::Gone));
+    w.release(0, lock);
+    assert_eq!(w.released(0, lock), Some(Release::Expired));
+    w.hold(0);
+    assert!(w.server.sessions.contains(&2));
+}
+
+#[test]
+fn waiter_of_expired_session_requeues_with_another() {
+    let mut w = World::new(2);
+    let (lock, _) = w.hold(0);
+    let second = w.acquire(1);
+    w.server.expire(2);
+    w.cut(1);
+    w.pass(200);
+    w.release(0, lock);
+    w.pass(100);
+    w.granted(1, second).unwrap();
+}
+
+#[test]
+fn lock_that_is_never_extended_expires_and_ends_its_session() {
+    // H3
+    let mut w = World::new(1);
+    let lock = w.request(0, &Acquire::new("l").renew(Renew::Manual));
+    w.granted(0, lock).unwrap();
+    assert_eq!(w.server.sessions.len(), 1, "a session of its own");
+    w.pass(VALID_MS);
+    assert_eq!(w.lost(0, lock), Some(Loss::Expired));
+    assert_eq!(w.queue().len(), 1);
+    // When the server would have ended it, if nothing else had been sent.
+    w.pass(15_000 - VALID_MS);
+    assert_eq!((w.queue().len(), w.server.sessions.len()), (0, 0));
+}
+
+#[test]
+fn reconnect_does_not_extend_lock_that_is_renewed_by_hand() {
+    // H3
+    let mut w = World::new(1);
+    let lock = w.request(0, &Acquire::new("l").renew(Renew::Manual));
+    w.granted(0, lock).unwrap();
+    w.pass(VALID_MS - 1_000);
+    w.cut(0);
+    w.pass(999);
+    assert_eq!((w.lost(0, lock), w.of_client(0).len()), (None, 1));
+    w.pass(1);
+    assert_eq!(w.lost(0, lock), Some(Loss::Expired));
+}
+
+#[test]
+fn extend_is_answered_by_write_and_moves_validity() {
+    let mut w = World::new(1);
+    let lock = w.request(0, &Acquire::new("l").renew(Renew::Manual));
+    w.granted(0, lock).unwrap();
+    w.pass(5_000);
+    let now = w.now;
+    w.clients[0].extend(now, lock).unwrap();
+    w.run();
+    assert_eq!((w.last(0, lock), ms_until(&w, now, lock)), (Some(&Event::Extended), VALID_MS));
+}
+
+#[test]
+fn lock_of_own_session_is_released_by_ending_it() {
+    // ZK8
+    let mut w = World::new(1);
+    let lock = w.request(0, &Acquire::new("l").ttl(Duration::from_secs(20)));
+    w.granted(0, lock).unwrap();
+    w.release(0, lock);
+    assert_eq!(w.released(0, lock), Some(Release::Released));
+    assert_eq!((w.server.count(OpCode::Delete), w.server.sessions.len(), w.queue().len()), (0, 0, 0));
+    assert!(w.of_client(0).is_empty());
+}
+
+#[test]
+fn hold_limit_is_told_and_node_stays_until_guard_returns() {
+    // H6
+    let mut w = World::new(1);
+    let lock = w.request(0, &Acquire::new("l").renew(Renew::AtMost(Duration::from_secs(4))));
+    w.granted(0, lock).unwrap();
+    w.pass(4_000);
+    assert_eq!((w.lost(0, lock), w.queue().len()), (Some(Loss::MaxHold), 1));
+    w.release(0, lock);
+    w.pass(100);
+    assert_eq!((w.released(0, lock), w.queue().len()), (Some(Release::Released), 0));
+}
+
+#[test]
+fn session_shorter_than_five_ticks_is_refused() {
+    // ZK1
+    let mut w = World::new(1);
+    w.server.granted_ms = 10_000;
+    let lock = w.acquire(0);
+    let Some(Failure::Refused(report)) = w.failure(0, lock) else { panic!("{:?}", w.events) };
+    let text = alloc::format!("{report}");
+    assert!(text.contains("10s") && text.contains("tick"), "{text}");
+    assert_eq!(w.server.sessions.len(), 0);
+}
+
+#[test]
+fn idle_session_ends_and_next_lock_opens_another() {
+    let mut w = World::new(1);
+    let (lock, _) = w.hold(0);
+    w.release(0, lock);
+    let multis = w.server.count(OpCode::Multi);
+    w.pass(5 * 60_000 - 1);
+    assert_eq!((w.server.sessions.len(), w.server.count(OpCode::Multi)), (1, multis), "pings keep it");
+    w.pass(1);
+    assert_eq!(w.server.sessions.len(), 0);
+    w.hold(0);
+}
+
+#[test]
+fn lock_on_session_kept_by_pings_is_proven_by_its_create() {
+    // ZK1
+    let mut w = World::new(1);
+    let (lock, _) = w.hold(0);
+    w.release(0, lock);
+    w.pass(60_000);
+    let now = w.now;
+    let (lock, _) = w.hold(0);
+    assert_eq!((w.lost(0, lock), ms_until(&w, now, lock)), (None, VALID_MS));
+}
+
+#[test]
+fn shutdown_releases_and_ends_session() {
+    // U2
+    let mut w = World::new(2);
+    let (lock, _) = w.hold(0);
+    let second = w.acquire(1);
+    w.clients[1].shutdown(w.now, Duration::from_secs(2));
+    w.run();
+    assert!(matches!(w.failure(1, second), Some(Failure::ShuttingDown)));
+    assert_eq!(w.stopped.take(), Some(0));
+    w.clients[0].shutdown(w.now, Duration::from_secs(2));
+    w.run();
+    assert_eq!(w.lost(0, lock), Some(Loss::ShutDown));
+    assert_eq!((w.stopped, w.server.sessions.len(), w.queue().len()), (Some(0), 0, 0));
+    assert!(w.conns.is_empty());
+}
+
+#[test]
+fn shutdown_without_server_ends_in_time() {
+    let mut w = World::new(1);
+    w.hold(0);
+    w.unreachable = true;
+    w.cut(0);
+    w.clients[0].shutdown(w.now, Duration::from_secs(2));
+    w.pass(2_000);
+    assert_eq!(w.stopped, Some(2), "the node and the session");
+}
+
+#[test]
+fn ping_is_answered_and_unreachable_server_reported() {
+    let mut w = World::new(1);
+    w.clients[0].ping(w.now).unwrap();
+    w.run();
+    assert_eq!(w.clients[0].poll_ping(), Some(Ok(())));
+    let mut w = World::new(1);
+    w.unreachable = true;
+    w.clients[0].ping(w.now).unwrap();
+    w.run();
+    assert!(matches!(w.clients[0].poll_ping(), Some(Err(Failure::TimedOut(_)))));
+    let lock = w.request(0, &Acquire::new("l").wait(Wait::Try));
+    assert!(matches!(w.failure(0, lock), Some(Failure::TimedOut(report)) if !report.is_busy()), "{:?}", w.events);
+}
+
+#[test]
+fn equal_histories_give_equal_clients() {
+    // D2
+    let run = || {
+        let mut w = World::new(2);
+        let (lock, _) = w.hold(0);
+        w.acquire(1);
+        w.cut(0);
+        w.pass(3_000);
+        w.release(0, lock);
+        w.clients
+    };
+    assert_eq!(run(), run());
+}
