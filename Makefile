@@ -153,12 +153,13 @@ mutants: ## Change the machines in one place at a time: does a test fail? Part M
 		$(if $(MUTANTS_SHARD),--sharding round-robin --shard $(MUTANTS_SHARD))
 
 .PHONY: bench
-bench: servers ## Measure: the pure machines, the adapters, locks on Redis and on etcd beside others, 100 000 locks. Some minutes.
+bench: servers ## Measure: the pure machines, the adapters, locks on Redis, etcd and ZooKeeper beside others, 100 000 locks. Some minutes.
 	$(CARGO) bench -p lock-proto --bench machine --bench resp --bench timers --bench etcd_queue
 	$(CARGO) bench -p lock-tokio -p lock-smol --bench cycle
 	$(CARGO) run --release $(BENCH) --bin uncontended
 	$(CARGO) run --release $(BENCH) --bin many
 	$(CARGO) run --release $(BENCH) --bin etcd
+	$(CARGO) run --release $(BENCH) --bin zookeeper
 	$(CARGO) run --release $(BENCH) --bin tls
 
 # CLIENTS:HOLD[:SECONDS[:ROUNDS]] …, the hold in milliseconds; empty for all.

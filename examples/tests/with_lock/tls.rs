@@ -1,6 +1,6 @@
 //! Backends that speak TLS, and demand a certificate.
 
-use lock_testkit::{Authority, Etcd, Redis, Validity};
+use lock_testkit::{Authority, Etcd, Redis, Validity, ZooKeeper};
 
 use crate::harness::RUNTIMES;
 use crate::kit::Tool;
@@ -11,10 +11,11 @@ fn command_runs_under_lock_over_tls_on_every_runtime() {
     let client = authority.issue("client", &["app"], Validity::Current);
     let server = authority.server().needs_client();
     let redis = Redis::builder().tls(server.clone()).start();
-    let etcd = Etcd::builder().tls(server).start();
+    let etcd = Etcd::builder().tls(server.clone()).start();
+    let zookeeper = ZooKeeper::builder().tls(server).start();
     let query = format!("{}&{}", authority.query(), client.query());
     for runtime in RUNTIMES {
-        for url in [redis.tls_url(&query), etcd.tls_url(&query)] {
+        for url in [redis.tls_url(&query), etcd.tls_url(&query), zookeeper.tls_url(&query)] {
             let ended =
                 Tool::start(&["--runtime", runtime, "--backend", &url, "job", "--", "printenv", "LOCK_FENCE"]).end();
             assert!(ended.code == 0 && !ended.out.trim().is_empty(), "{runtime} {url}: {ended:?}");
