@@ -11,4 +11,16 @@ mod worlds;
 pub use pipe::pipe;
 pub use tls::tls;
 pub use url::url;
-pub use worlds::{election_ops, etcd_ops, quorum_ops, redis_ops};
+pub use worlds::{election_ops, etcd_ops, plan, play, quorum_ops, redis_model, redis_ops};
+
+/// Every target by name.
+pub const TARGETS: [(&str, fn(&[u8])); 8] = [
+    ("pipe", pipe),
+    ("url", url),
+    ("tls", tls),
+    ("redis_ops", redis_ops),
+    ("quorum_ops", quorum_ops),
+    ("etcd_ops", etcd_ops),
+    ("election_ops", election_ops),
+    ("redis_model", redis_model),
+];

@@ -81,6 +81,7 @@ mod direction;
 pub mod etcd;
 mod fingerprint;
 mod journal;
+mod model;
 mod network;
 mod record;
 pub mod redis;

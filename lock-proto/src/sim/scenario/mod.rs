@@ -21,12 +21,12 @@
 
 mod credentials;
 mod etcd;
+mod flaw;
+mod flawed;
 mod plan;
 mod redis;
 mod show;
 mod shrink;
-#[cfg(test)]
-mod tests;
 mod tls;
 
 use alloc::boxed::Box;
@@ -42,9 +42,10 @@ use super::journal::Keep;
 use super::trace::Trace;
 use super::world::Handovers;
 
-pub use etcd::{EtcdAction, EtcdStore};
+pub use etcd::{EtcdAction, EtcdFlaw, EtcdStore};
+pub use flaw::Flaw;
 pub use plan::{Action, Origin, Pace, Plan, Setup, Step, Store};
-pub use redis::{RedisAction, RedisStore};
+pub use redis::{RedisAction, RedisFlaw, RedisStore};
 
 /// The kind of store of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
