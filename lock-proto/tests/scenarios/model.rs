@@ -1,5 +1,5 @@
 //! The naive reference model runs beside the clients.
-// S12
+// S13
 
 use lock_proto::sim::scenario::{Bounds, Flaw};
 use lock_proto::sim::{Keep, Plan, Rule, Scenario};
@@ -15,7 +15,7 @@ fn with_model(scenario: &'static Scenario, seed: u64, flaw: Option<Flaw>) -> Pla
 
 #[test]
 fn clients_agree_with_naive_model() {
-    // S12
+    // S13
     let seeds = crate::number("LOCK_SEEDS").unwrap_or(SEEDS);
     for scenario in crate::chosen().into_iter().filter(|scenario| scenario.bounds == Bounds::Within) {
         for seed in 0..seeds {
@@ -47,7 +47,7 @@ fn caught(name: &str, flaw: &str) -> bool {
 
 #[test]
 fn model_catches_flawed_clients() {
-    // S4, S12
+    // S4, S13
     caught("redis-pauses", "redis-deletes-anything");
     caught("redis-pauses", "redis-same-token");
     caught("redis-contention", "redis-renews-for-ever");

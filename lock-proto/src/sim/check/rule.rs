@@ -48,7 +48,7 @@ pub enum Rule {
     /// While nothing fails, no hold that the client renews is lost.
     Kept,
     /// The clients agree with the naive reference model that runs beside them.
-    // S12
+    // S13
     Model,
     /// A machine requests nothing impossible, makes progress when called, and does not panic.
     Contract,

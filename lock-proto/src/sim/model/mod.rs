@@ -2,7 +2,7 @@
 //!
 //! They know no failures, batches, wake-ups or tokens of fencing: only who holds the lock by the
 //! truth of the server, and what a take, an extension, a release and an expiry do to that.
-// S12
+// S13
 
 mod polling;
 

@@ -25,10 +25,6 @@ pub(in crate::sim) enum End {
 /// A holder, past or present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::sim) struct Tenure {
-    /// When it began, in true time.
-    pub(in crate::sim) from: Instant,
-    /// The TTL in ms that the take set.
-    pub(in crate::sim) ttl_ms: u64,
     /// When and how it ended.
     pub(in crate::sim) end: Option<(Instant, End)>,
 }
@@ -73,18 +69,12 @@ impl Polling {
     }
 
     /// `SET key value NX PX ttl`, granted by the server.
-    pub(in crate::sim) fn take(
-        &mut self,
-        now: Instant,
-        wall_ms: u64,
-        value: &[u8],
-        until_ms: u64,
-    ) -> Result<(), String> {
+    pub(in crate::sim) fn take(&mut self, value: &[u8], until_ms: u64) -> Result<(), String> {
         if let Some((holder, _)) = &self.holder {
             return Err(format!("{} was set while {} held the lock", show(value), show(holder)));
         }
         let again = self.tenures.contains_key(value);
-        self.adopt(now, wall_ms, Some((value, until_ms)));
+        self.adopt(Some((value, until_ms)));
         if again {
             return Err(format!("{} was set a second time: tokens are used once", show(value)));
         }
@@ -111,16 +101,15 @@ impl Polling {
     }
 
     /// Something else changed the key.
-    pub(in crate::sim) fn disturb(&mut self, now: Instant, wall_ms: u64, found: Option<(&[u8], u64)>) {
+    pub(in crate::sim) fn disturb(&mut self, now: Instant, found: Option<(&[u8], u64)>) {
         self.end(now, End::Disturbed);
-        self.adopt(now, wall_ms, found);
+        self.adopt(found);
     }
 
-    fn adopt(&mut self, now: Instant, wall_ms: u64, found: Option<(&[u8], u64)>) {
+    fn adopt(&mut self, found: Option<(&[u8], u64)>) {
         let Some((value, until_ms)) = found else { return };
         let value: Value = value.into();
-        let ttl_ms = until_ms.saturating_sub(wall_ms);
-        self.tenures.insert(value.clone(), Tenure { from: now, ttl_ms, end: None });
+        self.tenures.insert(value.clone(), Tenure { end: None });
         self.holder = Some((value, until_ms));
     }
 
@@ -148,11 +137,11 @@ mod tests {
 
     #[test]
     fn one_value_holds_until_its_release_or_expiry() {
-        // S12
+        // S13
         let at = Instant::from_millis;
         let mut lock = Polling::default();
-        assert_eq!(lock.take(at(1), 1, b"a", 101), Ok(()));
-        assert!(lock.take(at(2), 2, b"b", 102).is_err_and(|text| text.contains("held")));
+        assert_eq!(lock.take(b"a", 101), Ok(()));
+        assert!(lock.take(b"b", 102).is_err_and(|text| text.contains("held")));
         assert_eq!(lock.extend(b"a", 150), Ok(()));
         assert!(lock.extend(b"b", 200).is_err_and(|text| text.contains("does not hold")));
         assert!(lock.extend(b"a", 140).is_err_and(|text| text.contains("shortened by 10 ms")));
@@ -161,16 +150,13 @@ mod tests {
         assert_eq!(lock.holder(), Some((&b"a"[..], 150)));
         lock.expire(at(151), 151);
         assert_eq!(lock.tenure(b"a").and_then(|tenure| tenure.end), Some((at(151), End::Expired)));
-        assert_eq!(lock.take(at(160), 160, b"b", 260), Ok(()));
+        assert_eq!(lock.take(b"b", 260), Ok(()));
         assert!(lock.was_held_by_other(b"a", at(160)) && lock.was_held_by_other(b"b", at(151)));
         assert!(!lock.was_held_by_other(b"b", at(152)));
         lock.release(at(170));
-        assert_eq!(
-            lock.tenure(b"b").map(|tenure| (tenure.ttl_ms, tenure.end)),
-            Some((100, Some((at(170), End::Released))))
-        );
-        assert!(lock.take(at(180), 180, b"a", 280).is_err_and(|text| text.contains("second time")));
-        lock.disturb(at(190), 190, None);
+        assert_eq!(lock.tenure(b"b").and_then(|tenure| tenure.end), Some((at(170), End::Released)));
+        assert!(lock.take(b"a", 280).is_err_and(|text| text.contains("second time")));
+        lock.disturb(at(190), None);
         assert_eq!(lock.holder(), None);
         assert_eq!(lock.tenure(b"a").and_then(|tenure| tenure.end), Some((at(190), End::Disturbed)));
     }
