@@ -132,6 +132,26 @@ fuzz: ## Attack the machines for FUZZ_SECONDS (60) a target, with FUZZ_LENGTH (6
 			$$dict -max_len=$(FUZZ_LENGTH) -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -entropic=$$entropic -print_final_stats=1; \
 	done
 
+# A file in a folder of fuzz/corpus or fuzz/artifacts; FLAW=redis-deletes-anything plants a flaw, SHRINK=1 makes the run smaller first.
+INPUT ?=
+FLAW ?=
+SHRINK ?=
+TIMELINE ?= target/timeline.html
+
+.PHONY: replay
+replay: ## Play the fuzz input INPUT: as text, and for worlds as a picture in target/timeline.html. FLAW and SHRINK: see fuzz/README.md.
+	@[[ -n "$(INPUT)" ]] || { echo "usage: make replay INPUT=fuzz/artifacts/TARGET/crash-… [FLAW=NAME] [SHRINK=1]" >&2; exit 1; }
+	@export $(if $(FLAW),LOCK_FLAW=$(FLAW)) $(if $(SHRINK),LOCK_SHRINK=1); \
+	shown=$$($(CARGO) run --quiet $(FUZZ) --target-dir target --bin replay -- "$(INPUT)") || [[ $$? -eq 1 ]]; \
+	echo "$$shown"; \
+	draw=$$(sed -n 's/^draw it: cargo //p' <<<"$$shown"); \
+	if [[ -n $$draw ]]; then $(CARGO) $${draw/run /run --quiet } --out $(TIMELINE) | tail -1 || [[ $$? -eq 1 ]]; fi
+
+.PHONY: fuzz-coverage
+fuzz-coverage: ## Lines that the corpora execute, by file: target/fuzz-coverage and docs/notes/fuzz-coverage.md. Needs nightly and cargo-fuzz.
+	@$(HAS_FUZZ) || { echo "needs: rustup toolchain install nightly && cargo install cargo-fuzz" >&2; exit 1; }
+	.ci/fuzz-coverage --page docs/notes/fuzz-coverage.md
+
 .PHONY: fuzz-short
 fuzz-short:
 	@if $(HAS_FUZZ); then $(MAKE) fuzz FUZZ_SECONDS=5; \

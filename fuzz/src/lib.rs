@@ -12,5 +12,19 @@ mod zk_pipe;
 pub use pipe::pipe;
 pub use tls::tls;
 pub use url::url;
-pub use worlds::{election_ops, etcd_ops, quorum_ops, redis_ops, zk_ops};
+pub use worlds::{election_ops, etcd_ops, plan, play, quorum_ops, redis_model, redis_ops, zk_ops};
 pub use zk_pipe::zk_pipe;
+
+/// Every target by name.
+pub const TARGETS: [(&str, fn(&[u8])); 10] = [
+    ("pipe", pipe),
+    ("url", url),
+    ("tls", tls),
+    ("redis_ops", redis_ops),
+    ("quorum_ops", quorum_ops),
+    ("etcd_ops", etcd_ops),
+    ("election_ops", election_ops),
+    ("redis_model", redis_model),
+    ("zk_pipe", zk_pipe),
+    ("zk_ops", zk_ops),
+];

@@ -1,5 +1,8 @@
 //! Whole worlds of clients, servers, network, clocks and faults, driven by the input.
 
+use std::sync::OnceLock;
+
+use lock_proto::sim::scenario::Flaw;
 use lock_proto::sim::{Keep, Plan, Scenario};
 
 /// Scenarios selected by the first byte: some in which every promise holds, and some beyond the
@@ -27,46 +30,98 @@ const ZOOKEEPER: [&str; 8] = [
     "zookeeper-by-hand",
     "zookeeper-drift-beyond",
 ];
+/// Scenarios within the bounds, most of whose runs have one node.
+const REDIS_MODEL: [&str; 8] = [
+    "redis-calm",
+    "redis-pauses",
+    "redis-cancel",
+    "redis-wake",
+    "redis-together",
+    "redis-strangers",
+    "redis-late",
+    "redis-everything",
+];
 
-/// Clients of Redis nodes. The first byte selects the scenario, and [`Plan::from_bytes`] draws from
-/// the rest.
+/// Returns the run of a target on these bytes, or `None` if the target plays no worlds or the bytes
+/// make none. The first byte selects the scenario, and [`Plan::from_bytes`] draws from the rest.
+#[must_use]
+pub fn plan(target: &str, data: &[u8]) -> Option<Plan> {
+    let (names, model): (&[&str], _) = match target {
+        "redis_ops" => (&REDIS, false),
+        "quorum_ops" => (&QUORUM, false),
+        "etcd_ops" => (&ETCD, false),
+        "election_ops" => (&ELECTION, false),
+        "zk_ops" => (&ZOOKEEPER, false),
+        "redis_model" => (&REDIS_MODEL, true),
+        _ => return None,
+    };
+    let (first, rest) = data.split_first()?;
+    let name = names[usize::from(*first) % names.len()];
+    let scenario = Scenario::named(name).expect("a scenario of that name");
+    let mut plan = Plan::from_bytes(scenario, rest);
+    plan.model = model;
+    // The model is that of one node.
+    (!model || plan.setup.nodes.len() == 1).then_some(plan)
+}
+
+/// Clients of Redis nodes.
 ///
 /// Checks all promises of the scenario, see [`Rule`](lock_proto::sim::Rule): no two holders in true
 /// time, growing fencing tokens, no stale write, one end for each acquisition, timely reports of
 /// losses and bounded requests. After the faults every waiter is served and nothing is left behind.
 pub fn redis_ops(data: &[u8]) {
-    play(&REDIS, data);
+    play("redis_ops", data, planted());
 }
 
 /// Clients of quorums.
 pub fn quorum_ops(data: &[u8]) {
-    play(&QUORUM, data);
+    play("quorum_ops", data, planted());
 }
 
 /// Clients of an etcd cluster. Also checks each grant against the queues as they were at each
 /// revision, tracked independently of the machines.
 pub fn etcd_ops(data: &[u8]) {
-    play(&ETCD, data);
+    play("etcd_ops", data, planted());
 }
 
 /// Candidates, leaders and observers of elections on an etcd cluster.
 pub fn election_ops(data: &[u8]) {
-    play(&ELECTION, data);
+    play("election_ops", data, planted());
 }
 
 /// Clients, candidates and observers of a ZooKeeper ensemble. Also checks each grant against the
 /// queues as the committed transactions left them, and that no watch is left behind.
 pub fn zk_ops(data: &[u8]) {
-    play(&ZOOKEEPER, data);
+    play("zk_ops", data, planted());
 }
 
-fn play(names: &[&str], data: &[u8]) {
-    let Some((first, rest)) = data.split_first() else { return };
-    let name = names[usize::from(*first) % names.len()];
-    let scenario = Scenario::named(name).expect("a scenario of that name");
-    let plan = Plan::from_bytes(scenario, rest);
+/// Clients of one Redis node beside a naive lock: `SET key token NX PX ttl`, and scripts that
+/// compare the token.
+///
+/// Checks the same promises as [`redis_ops`], and [`Rule::Model`](lock_proto::sim::Rule::Model).
+pub fn redis_model(data: &[u8]) {
+    play("redis_model", data, planted());
+}
+
+/// Plays the run of a target on these bytes, with a flaw planted in the clients or none.
+///
+/// # Panics
+///
+/// If a promise is broken.
+pub fn play(target: &str, data: &[u8], flaw: Option<Flaw>) {
+    let Some(mut plan) = plan(target, data) else { return };
+    plan.flaw = flaw;
     let outcome = plan.run_keeping(Keep::Nothing);
     if let Some(found) = outcome.violations.first() {
         panic!("{found}\n    {}", plan.replay());
     }
+}
+
+/// Returns the flaw that `LOCK_FLAW` names, to see a target find something.
+fn planted() -> Option<Flaw> {
+    static FLAW: OnceLock<Option<Flaw>> = OnceLock::new();
+    *FLAW.get_or_init(|| {
+        let name = std::env::var("LOCK_FLAW").ok()?;
+        Some(Flaw::named(&name).unwrap_or_else(|| panic!("LOCK_FLAW={name}: no flaw has this name")))
+    })
 }

@@ -100,8 +100,7 @@ impl World {
         let mut pipe = Pipe::new(config, 1);
         let now = Instant::from_millis(1);
         pipe.open(now);
-        let mut world =
-            Self { pipe, now, serial: 0, pending: BTreeSet::new(), newest: None, old: None, stale: false };
+        let mut world = Self { pipe, now, serial: 0, pending: BTreeSet::new(), newest: None, old: None, stale: false };
         world.check();
         world
     }

@@ -3,6 +3,9 @@
 
 use std::path::Path;
 
+use lock_proto::sim::scenario::Flaw;
+use lock_proto::sim::{Keep, Rule};
+
 /// Replays each file, and the file truncated at each of its first `cuts` bytes.
 fn replay(target: &str, run: fn(&[u8]), at_least: usize, cuts: usize) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
@@ -64,4 +67,42 @@ fn zk_pipe() {
 #[test]
 fn zk_ops() {
     replay("zk_ops", lock_fuzz::zk_ops, 100, 0);
+}
+
+#[test]
+fn redis_model() {
+    // S13
+    replay("redis_model", lock_fuzz::redis_model, 100, 0);
+}
+
+/// The example of `fuzz/README.md`: a target can fail, and the same input breaks nothing without
+/// the flaw.
+#[test]
+fn example_finding_is_found_only_with_its_flaw() {
+    // S4, S13
+    let input = include_bytes!("../examples/redis_model/release-without-comparing-the-token");
+    let flaw = Flaw::named("redis-deletes-anything").expect("a flaw of that name");
+    let found = std::panic::catch_unwind(|| lock_fuzz::play("redis_model", input, Some(flaw)));
+    let panic = found.expect_err("the flaw is found");
+    let text = panic.downcast_ref::<String>().expect("a text");
+    assert!(text.starts_with("Model at "), "{text}");
+    lock_fuzz::play("redis_model", input, None);
+}
+
+/// The corpus catches each flaw that the model exists for, also where no other checker does.
+#[test]
+fn corpus_of_redis_model_catches_flawed_clients() {
+    // S4, S13
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/redis_model");
+    for name in ["redis-deletes-anything", "redis-hides-loss", "redis-renews-for-ever"] {
+        let flaw = Flaw::named(name).expect("a flaw of that name");
+        let caught = std::fs::read_dir(&folder).expect("the corpus is there").any(|entry| {
+            let data = std::fs::read(entry.expect("readable").path()).expect("readable");
+            lock_fuzz::plan("redis_model", &data).is_some_and(|mut plan| {
+                plan.flaw = Some(flaw);
+                plan.run_keeping(Keep::Nothing).violations.iter().any(|found| found.rule == Rule::Model)
+            })
+        });
+        assert!(caught, "{name}");
+    }
 }

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::{fs, thread};
 
 use clap::Parser;
-use lock_proto::sim::scenario::Origin;
-use lock_proto::sim::{Rule, Scenario, scenarios};
+use lock_proto::sim::scenario::{Flaw, Origin};
+use lock_proto::sim::{Plan, Rule, Scenario, scenarios};
 
 use super::search::Search;
 use crate::cli::args::{self, Line, time};
@@ -34,6 +34,14 @@ struct Options {
     /// Run and draw the input of a fuzzer: hexadecimal digits, or @FILE.
     #[arg(long, value_name = "HEX", value_parser = read_bytes)]
     bytes: Vec<Bytes>,
+
+    /// Run the naive reference model beside the clients, on one Redis node.
+    #[arg(long)]
+    model: bool,
+
+    /// Plant a flaw in every client, such as `redis-deletes-anything`.
+    #[arg(long, value_name = "NAME", value_parser = read_flaw)]
+    flaw: Option<Flaw>,
 
     /// Search for a run that breaks this rule although the scenario does not promise it.
     #[arg(long, value_name = "RULE", value_parser = read_rule)]
@@ -69,6 +77,7 @@ const USAGE: &str = "\
 explore --scenario NAME|all [--seeds A..B] [--find RULE] [--jobs N] [--out DIR]
        explore --scenario NAME --seed N [--shrink | --find RULE] [--from TIME] [--to TIME] [--out FILE.html]
        explore --scenario NAME --bytes HEX|@FILE ...
+       explore ... [--model] [--flaw NAME]
        explore --list";
 
 const AFTER_HELP: &str = "\
@@ -101,6 +110,20 @@ pub(super) enum Parsed {
     Draw(Draw),
 }
 
+/// What to change in a drawn plan.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Changes {
+    pub(super) model: bool,
+    pub(super) flaw: Option<Flaw>,
+}
+
+impl Changes {
+    pub(super) const fn apply(self, mut plan: Plan) -> Plan {
+        (plan.model, plan.flaw) = (self.model, self.flaw);
+        plan
+    }
+}
+
 /// A single run to draw.
 #[derive(Clone, Debug)]
 pub(super) struct Draw {
@@ -108,6 +131,7 @@ pub(super) struct Draw {
     pub(super) origin: Origin,
     /// Shrink the run while it breaks the same rule.
     pub(super) shrink: bool,
+    pub(super) changes: Changes,
     /// The rule to look for, even if the scenario does not promise it; otherwise the first broken
     /// rule.
     pub(super) find: Option<Rule>,
@@ -127,6 +151,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Parsed, 
 
 impl Options {
     fn validate(mut self) -> Result<Parsed, Usage> {
+        let changes = Changes { model: self.model, flaw: self.flaw };
         let Some(name) = self.scenario.take() else {
             return usage("--scenario is missing: --list shows what there is");
         };
@@ -137,7 +162,7 @@ impl Options {
             (Some(_), Some(_)) => return usage("--seed and --bytes: one run at a time; --seeds A..B runs many"),
             (Some(origin), None) => {
                 drop(origins);
-                return self.draw(&name, origin);
+                return self.draw(&name, origin, changes);
             }
         }
         drop(origins);
@@ -146,11 +171,11 @@ impl Options {
         }
         let scenarios = if name == "all" { scenarios().iter().collect() } else { vec![named(&name)?] };
         let jobs = self.jobs.unwrap_or_else(|| thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN));
-        let search = Search { scenarios, seeds: self.seeds.unwrap_or(SEEDS), find: self.find, jobs };
+        let search = Search { scenarios, seeds: self.seeds.unwrap_or(SEEDS), changes, find: self.find, jobs };
         Ok(Parsed::Search(search, self.out))
     }
 
-    fn draw(self, name: &str, origin: Origin) -> Result<Parsed, Usage> {
+    fn draw(self, name: &str, origin: Origin, changes: Changes) -> Result<Parsed, Usage> {
         if self.seeds.is_some() || self.jobs.is_some() {
             return usage("--seeds and --jobs are for many runs, --seed and --bytes for one");
         }
@@ -161,7 +186,7 @@ impl Options {
         }
         let (scenario, find) = (named(name)?, self.find);
         let (shrink, window) = (self.shrink || find.is_some(), (self.from, self.to));
-        Ok(Parsed::Draw(Draw { scenario, origin, shrink, find, window, out: self.out }))
+        Ok(Parsed::Draw(Draw { scenario, origin, shrink, changes, find, window, out: self.out }))
     }
 }
 
@@ -182,6 +207,13 @@ fn read_rule(text: &str) -> Result<Rule, String> {
     let same = |rule: &Rule| rule.to_string().eq_ignore_ascii_case(text);
     Rule::ALL.into_iter().find(same).ok_or_else(|| {
         let all: Vec<String> = Rule::ALL.iter().map(ToString::to_string).collect();
+        format!("expected one of {}", all.join(", "))
+    })
+}
+
+fn read_flaw(text: &str) -> Result<Flaw, String> {
+    Flaw::named(text).ok_or_else(|| {
+        let all: Vec<String> = Flaw::all().map(|flaw| flaw.to_string()).collect();
         format!("expected one of {}", all.join(", "))
     })
 }
@@ -221,6 +253,10 @@ mod tests {
         };
         assert_eq!((search.seeds, search.find), (SEEDS, Some(Rule::MutualExclusion)));
         assert_eq!(search.scenarios[0].name, "redis-wake");
+        assert!(!search.changes.model && search.changes.flaw.is_none());
+        let line = ["--scenario", "redis-wake", "--model", "--flaw", "redis-hides-loss"];
+        let Ok(Parsed::Search(search, _)) = read(&line) else { panic!() };
+        assert!(search.changes.model && search.changes.flaw.is_some());
     }
 
     #[test]
@@ -247,6 +283,7 @@ mod tests {
             (&["--scenario", "all", "--seeds", "a..7"], "\"a\""),
             (&["--scenario", "all", "--jobs", "0"], "at least 1"),
             (&["--scenario", "all", "--find", "Luck"], "MutualExclusion"),
+            (&["--scenario", "all", "--flaw", "none"], "redis-deletes-anything"),
             (&["--scenario", "all", "--shrink"], "--seed"),
             (&["--scenario", "redis-wake", "--seed", "-1"], "-1"),
             (&["--scenario", "redis-wake", "--seed", "1", "--bytes", "00"], "one run"),

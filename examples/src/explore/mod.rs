@@ -110,10 +110,10 @@ fn search_and_draw(search: &Search, out: Option<&Path>) -> u8 {
 }
 
 fn draw_one(draw: &Draw) -> u8 {
-    let mut plan = match &draw.origin {
+    let mut plan = draw.changes.apply(match &draw.origin {
         Origin::Seed(seed) => Plan::from_seed(draw.scenario, *seed),
         Origin::Bytes(bytes) => Plan::from_bytes(draw.scenario, bytes),
-    };
+    });
     let (mut outcome, mut trace): (Outcome, Trace) = without_panic_messages(|| plan.run_traced());
     let found = find_violation(plan.clone(), &outcome, draw.find);
     let mut replay_command = replay(&plan, None);
@@ -154,7 +154,9 @@ fn replay(plan: &Plan, found: Option<&Found>) -> String {
         Some(Found { promised: true, .. }) => " --shrink".to_owned(),
         Some(Found { promised: false, rule, .. }) => format!(" --find {rule}"),
     };
-    format!("explore --scenario {} {from}{shrunk}", plan.scenario.name)
+    let model = if plan.model { " --model" } else { "" };
+    let flaw = plan.flaw.map(|flaw| format!(" --flaw {flaw}")).unwrap_or_default();
+    format!("explore --scenario {}{model}{flaw} {from}{shrunk}", plan.scenario.name)
 }
 
 fn file_name(plan: &Plan) -> String {
@@ -215,6 +217,7 @@ mod tests {
 
     use lock_proto::sim::{Rule, Scenario};
 
+    use super::args::Changes;
     use super::*;
 
     /// A scenario that promises too much, as if a machine were faulty.
@@ -225,7 +228,13 @@ mod tests {
     }
 
     fn search(scenario: &'static Scenario, jobs: usize) -> Search {
-        Search { scenarios: vec![scenario], seeds: 0..500, find: None, jobs: NonZero::new(jobs).unwrap() }
+        Search {
+            scenarios: vec![scenario],
+            seeds: 0..500,
+            changes: Changes::default(),
+            find: None,
+            jobs: NonZero::new(jobs).unwrap(),
+        }
     }
 
     #[test]
@@ -270,6 +279,7 @@ mod tests {
             scenario: plan.scenario,
             origin: plan.origin,
             shrink: false,
+            changes: Changes::default(),
             find: None,
             window: (None, None),
             out: Some(out.clone()),

@@ -9,6 +9,7 @@ use std::thread;
 
 use lock_proto::sim::{Keep, Outcome, Plan, Rule, Scenario};
 
+use super::args::Changes;
 use super::panic_hook::without_panic_messages;
 
 const REPORT_EVERY: Duration = Duration::from_millis(200);
@@ -19,6 +20,7 @@ pub(super) struct Search {
     /// Every seed runs with each of these scenarios.
     pub(super) scenarios: Vec<&'static Scenario>,
     pub(super) seeds: Range<u64>,
+    pub(super) changes: Changes,
     /// A rule to look for where the scenario does not promise it, beside broken promises.
     pub(super) find: Option<Rule>,
     pub(super) jobs: NonZero<usize>,
@@ -104,7 +106,7 @@ impl Search {
     fn plan(&self, number: u64) -> Plan {
         let all = self.scenarios.len() as u64;
         let scenario = self.scenarios[usize::try_from(number % all).unwrap_or(0)];
-        Plan::from_seed(scenario, self.seeds.start + number / all)
+        self.changes.apply(Plan::from_seed(scenario, self.seeds.start + number / all))
     }
 
     /// Runs the search. Returns the first finding in order of seeds, then of scenarios, regardless

@@ -82,6 +82,7 @@ mod direction;
 pub mod etcd;
 mod fingerprint;
 mod journal;
+mod model;
 mod network;
 pub mod own;
 pub mod picture;

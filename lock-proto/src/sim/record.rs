@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::lock::{Acquire, Event, Grant, Renew};
+use crate::lock::{Acquire, DEFAULT_TTL, Event, Grant, Renew, Wait};
 use crate::time::Instant;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub(super) struct Record {
     /// The true time of each of `events`.
     pub(super) times: Vec<Instant>,
     pub(super) grant: Option<Grant>,
+    pub(super) wait: Wait,
+    pub(super) wanted_ttl: Duration,
     pub(super) habits: Habits,
     /// The client renews the lock until its release.
     pub(super) renewed: bool,
@@ -45,8 +47,9 @@ impl Record {
             Renew::AtMost(_) => Duration::ZERO,
         };
         let renewed = want.renew == Renew::Auto;
+        let wanted_ttl = want.ttl.unwrap_or(DEFAULT_TTL);
         let (events, times, extends) = (Vec::new(), Vec::new(), VecDeque::new());
-        Self { name, events, times, grant: None, habits, renewed, ttl, extends }
+        Self { name, events, times, grant: None, wait: want.wait, wanted_ttl, habits, renewed, ttl, extends }
     }
 
     pub(super) fn escaped_name(&self) -> String {

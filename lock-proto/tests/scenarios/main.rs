@@ -2,12 +2,13 @@
 //!
 //! `LOCK_SEEDS=100000` sets the number of seeds, `LOCK_FIRST=5000` the first one, and
 //! `LOCK_SCENARIO=redis-wake` selects one scenario. A failure prints a command that runs it again,
-//! shrinks the plan, and prints it with its log.
+//! shrinks the plan, and prints it with its log. `LOCK_FLAW` and `LOCK_MODEL` change the plans.
 // S1, S2, S3, S4, S5
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod counterexamples;
+mod model;
 mod record;
 mod same;
 mod speed;
@@ -15,7 +16,7 @@ mod speed;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use lock_proto::sim::scenario::Bounds;
+use lock_proto::sim::scenario::{Bounds, Flaw};
 use lock_proto::sim::{Keep, Plan, Rule, Scenario, scenarios};
 
 /// Seeds per scenario in a plain `cargo test`.
@@ -30,6 +31,16 @@ fn chosen() -> Vec<&'static Scenario> {
         Ok(name) => vec![Scenario::named(&name).unwrap_or_else(|| panic!("no scenario is called {name}"))],
         Err(_) => scenarios().iter().collect(),
     }
+}
+
+/// Applies `LOCK_FLAW=NAME`, which plants a flaw in the clients, and `LOCK_MODEL=1`, which runs the
+/// naive model beside them.
+fn with_variables(mut plan: Plan) -> Plan {
+    if let Ok(name) = std::env::var("LOCK_FLAW") {
+        plan.flaw = Some(Flaw::named(&name).unwrap_or_else(|| panic!("no flaw is called {name}")));
+    }
+    plan.model |= std::env::var_os("LOCK_MODEL").is_some();
+    plan
 }
 
 /// Prints the smallest plan that violates the same rule, with its log.
@@ -53,7 +64,7 @@ fn invariants_hold_under_faults_and_nothing_is_left_after() {
         let mut excused = BTreeMap::new();
         let seeds = number("LOCK_SEEDS").unwrap_or(SEEDS);
         for seed in first..first + seeds {
-            let plan = Plan::from_seed(scenario, seed);
+            let plan = with_variables(Plan::from_seed(scenario, seed));
             let outcome = plan.run_keeping(Keep::Nothing);
             (grants, steps, time) = (grants + outcome.grants, steps + outcome.steps, time + outcome.time.as_secs_f64());
             for found in outcome.excused {
@@ -89,6 +100,7 @@ fn replay() {
         }
         (None, Err(_)) => return,
     };
+    let plan = with_variables(plan);
     // `LOCK_LOG=1` prints the whole log.
     let outcome =
         if std::env::var_os("LOCK_LOG").is_some() { plan.run_keeping(Keep::Lines(usize::MAX)) } else { plan.run() };

@@ -47,13 +47,16 @@ pub enum Rule {
     Credentials,
     /// While nothing fails, no hold that the client renews is lost.
     Kept,
+    /// The clients agree with the naive reference model that runs beside them.
+    // S13
+    Model,
     /// A machine requests nothing impossible, makes progress when called, and does not panic.
     Contract,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::MutualExclusion,
         Self::FenceGrows,
         Self::FenceAhead,
@@ -72,6 +75,7 @@ impl Rule {
         Self::Twice,
         Self::Credentials,
         Self::Kept,
+        Self::Model,
         Self::Contract,
     ];
 
@@ -97,6 +101,7 @@ impl Rule {
             Self::Twice => "no work is done twice",
             Self::Credentials => "credentials are valid, and used where they belong",
             Self::Kept => "no hold is lost while nothing fails",
+            Self::Model => "clients agree with the naive model",
             Self::Contract => "machines honour their contract",
         }
     }

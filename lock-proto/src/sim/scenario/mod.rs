@@ -21,12 +21,12 @@
 
 mod credentials;
 mod etcd;
+mod flaw;
+mod flawed;
 mod plan;
 mod redis;
 mod show;
 mod shrink;
-#[cfg(test)]
-mod tests;
 mod tls;
 mod zookeeper;
 
@@ -43,9 +43,10 @@ use super::journal::Keep;
 use super::trace::Trace;
 use super::world::Handovers;
 
-pub use etcd::{EtcdAction, EtcdStore};
+pub use etcd::{EtcdAction, EtcdFlaw, EtcdStore};
+pub use flaw::Flaw;
 pub use plan::{Action, Origin, Pace, Plan, Setup, Step, Store};
-pub use redis::{RedisAction, RedisStore};
+pub use redis::{RedisAction, RedisFlaw, RedisStore};
 pub use zookeeper::{ZookeeperAction, ZookeeperStore};
 
 /// The kind of store of a scenario.

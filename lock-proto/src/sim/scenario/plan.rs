@@ -9,7 +9,7 @@ use core::time::Duration;
 use super::etcd::{EtcdAction, EtcdStore};
 use super::redis::{RedisAction, RedisStore};
 use super::zookeeper::{ZookeeperAction, ZookeeperStore};
-use super::{Draft, Outcome, Scenario};
+use super::{Draft, Flaw, Outcome, Scenario};
 use crate::lock::{Renew, Wait};
 use crate::sim::chance::Chance;
 use crate::sim::check::Rule;
@@ -31,6 +31,11 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// Rules that need not hold with these settings, in addition to the scenario's.
     pub excused: Vec<Rule>,
+    /// A flaw to plant in every client. Drawn plans have none.
+    pub flaw: Option<Flaw>,
+    /// Whether the naive reference model runs beside the clients, see [`Rule::Model`]. Drawn plans
+    /// run without it.
+    pub model: bool,
     /// Set if the plan no longer matches its origin.
     pub(super) changed: bool,
 }
@@ -295,7 +300,7 @@ impl Plan {
         let Draft { setup, mut steps, excused } = (scenario.draw)(&mut chance);
         // Stable: steps of equal time keep the order in which they were drawn.
         steps.sort_by_key(|step| step.at);
-        Self { scenario, origin, setup, steps, excused, changed: false }
+        Self { scenario, origin, setup, steps, excused, flaw: None, model: false, changed: false }
     }
 
     /// Returns whether this rule must hold.
@@ -328,6 +333,24 @@ impl Plan {
         let (broken, excused) = outcome.violations.into_iter().partition(|found| self.promises(found.rule));
         (outcome.violations, outcome.excused) = (broken, excused);
         outcome
+    }
+
+    /// Returns whether nothing fails in this run: all steps are those of applications, and the
+    /// clients need no credentials.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        let by_application = |step: &Step| {
+            matches!(
+                step.action,
+                Action::Acquire { .. }
+                    | Action::Claim(_)
+                    | Action::Extend(_)
+                    | Action::Release(_)
+                    | Action::Abandon(_)
+                    | Action::Write(_)
+            )
+        };
+        self.setup.credentials.is_none() && self.setup.tls.is_none() && self.steps.iter().all(by_application)
     }
 
     /// Returns the number of steps.
@@ -363,8 +386,10 @@ impl Plan {
                 format!("LOCK_BYTES={hex}")
             }
         };
+        let flaw = self.flaw.map(|flaw| format!("LOCK_FLAW={flaw} ")).unwrap_or_default();
+        let model = if self.model { "LOCK_MODEL=1 " } else { "" };
         format!(
-            "LOCK_SCENARIO={name} {from} cargo test -p lock-proto --features sim --test scenarios -- --nocapture replay"
+            "LOCK_SCENARIO={name} {from} {flaw}{model}cargo test -p lock-proto --features sim --test scenarios -- --nocapture replay"
         )
     }
 }

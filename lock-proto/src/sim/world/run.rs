@@ -92,6 +92,7 @@ impl<S: Servers> World<S> {
         } else {
             S::act(self);
         }
+        S::stepped(self);
         true
     }
 

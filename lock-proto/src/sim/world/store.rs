@@ -77,6 +77,8 @@ pub(crate) trait Servers: Store + Sized {
     /// connections; on etcd, tokens become invalid with the password.
     fn accept_password(w: &mut World<Self>, password: &str, on: bool);
 
+    /// Called after each step of the world.
+    fn stepped(_: &mut World<Self>) {}
     /// A client requested this lock.
     fn requested(&mut self, _name: &Arc<[u8]>) {}
     /// Returns how long a connection may be silent before the client may give it up.

@@ -1,6 +1,7 @@
 //! The part of a plan that is specific to etcd.
 
 pub(super) mod draw;
+mod flawed;
 mod list;
 mod run;
 
@@ -10,6 +11,7 @@ use core::time::Duration;
 use crate::lock::{Renew, Wait};
 use crate::sim::etcd::Condition;
 
+pub use flawed::EtcdFlaw;
 pub(super) use list::SCENARIOS;
 
 /// Settings of the cluster and of every client that a plan varies. The cluster has as many members

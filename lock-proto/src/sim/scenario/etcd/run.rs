@@ -8,7 +8,8 @@ use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use std::panic::catch_unwind;
 
-use super::super::{Action, Bounds, Outcome, Plan, Store, panic_text};
+use super::super::{Action, Bounds, Flaw, Outcome, Plan, Store, panic_text};
+use super::flawed::clients;
 use super::{EtcdAction, EtcdStore};
 use crate::error::ConfigError;
 use crate::etcd::{Client, Config, QueryId};
@@ -67,7 +68,10 @@ impl Plan {
 }
 
 pub(super) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
-    run_clients(plan, keep, traced, Client::new)
+    match plan.flaw {
+        Some(Flaw::Etcd(flaw)) => run_clients(plan, keep, traced, clients(flaw)),
+        Some(Flaw::Redis(_)) | None => run_clients(plan, keep, traced, Client::new),
+    }
 }
 
 fn run_clients<C: EtcdClient>(

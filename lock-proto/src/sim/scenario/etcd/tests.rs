@@ -2,11 +2,9 @@
 // S4
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod flawed;
-
+use super::flawed::{EtcdFlaw as Flaw, clients};
 use crate::sim::scenario::{Backend, Plan, Scenario, scenarios};
 use crate::sim::{Keep, Rule};
-use flawed::{Flaw, clients};
 
 /// Maximum number of seeds until a flaw is found.
 const BUDGET: u64 = 60;

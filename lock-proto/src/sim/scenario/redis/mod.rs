@@ -1,6 +1,7 @@
 //! Scenarios on one Redis node, and on a quorum of several.
 
 mod draw;
+mod flawed;
 mod run;
 
 use core::fmt;
@@ -13,6 +14,8 @@ use crate::redis::Wake;
 use crate::sim::check::Rule;
 use crate::sim::redis::Condition;
 use draw::{Kind, Recipe};
+
+pub use flawed::RedisFlaw;
 
 /// Settings of every client that a plan varies.
 #[derive(Clone, Debug, PartialEq, Eq)]

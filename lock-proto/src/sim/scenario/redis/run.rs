@@ -7,6 +7,7 @@ use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use std::panic::catch_unwind;
 
+use super::flawed::clients;
 use super::{CONNECT_TIME, RedisAction, RedisStore};
 use crate::error::ConfigError;
 use crate::id::{ClientId, LockId};
@@ -16,7 +17,7 @@ use crate::redis::{Client, Config, Wake};
 use crate::sim::check::{Rule, Stage};
 use crate::sim::journal::Keep;
 use crate::sim::own::{OwnClient, OwnLock};
-use crate::sim::scenario::{Action, Bounds, Outcome, Plan, Store, panic_text};
+use crate::sim::scenario::{Action, Bounds, Flaw, Outcome, Plan, Store, panic_text};
 use crate::sim::trace::Trace;
 use crate::sim::world::redis::{Builder, RedisClient, World};
 use crate::time::Instant;
@@ -99,7 +100,10 @@ impl Plan {
 }
 
 pub(super) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
-    run_clients(plan, build(plan), true, keep, traced, Client::new)
+    match plan.flaw {
+        Some(Flaw::Redis(flaw)) => run_clients(plan, build(plan), true, keep, traced, clients(flaw)),
+        Some(Flaw::Etcd(_)) | None => run_clients(plan, build(plan), true, keep, traced, Client::new),
+    }
 }
 
 fn run_clients<C: RedisClient>(
@@ -193,6 +197,9 @@ struct Runner<C: RedisClient> {
 impl<C: RedisClient> Runner<C> {
     fn run_phases(&mut self, plan: &Plan, store: &RedisStore) {
         let ttl = store.ttl;
+        if plan.model && plan.scenario.bounds == Bounds::Within && plan.setup.nodes.len() == 1 {
+            self.world.compare_with_model(plan.is_quiet());
+        }
         if plan.scenario.bounds == Bounds::Within && self.ours {
             self.world.expect_once();
             if let Some(provider) = &plan.setup.credentials {

@@ -8,9 +8,7 @@ use super::*;
 use crate::sim::redis::FIXED_BLOCKS;
 use crate::sim::scenario::Plan;
 use crate::sim::{Keep, scenario};
-use flawed::{Flaw, clients};
-
-mod flawed;
+use flawed::{RedisFlaw as Flaw, clients};
 
 /// Maximum number of seeds until a flaw is found.
 const BUDGET: u64 = 200;

@@ -40,6 +40,8 @@ impl<C: RedisClient> World<Redis<C>> {
             self.serve(id, node, packet);
         }
         self.wake_node(node);
+        // Several commands at once: the model sees only the result.
+        self.disturb_model();
     }
 
     /// Kills the server process, as by `kill -9`. Its connections end, new ones are refused.
@@ -71,6 +73,7 @@ impl<C: RedisClient> World<Redis<C>> {
         self.store.nodes[node].update_deadline();
         self.set_host(node, State::Running);
         self.checker.forget_stored(node);
+        self.update_model();
     }
 
     /// Stops replication to the replica of this node. The primary still confirms writes:
@@ -121,6 +124,7 @@ impl<C: RedisClient> World<Redis<C>> {
             node.jump_forward(self.now, by);
         }
         self.store.nodes[node].update_deadline();
+        self.disturb_model();
     }
 
     /// Sets the wall clock of a node and of its replica back by `by`, so that keys live longer.
@@ -133,6 +137,7 @@ impl<C: RedisClient> World<Redis<C>> {
         }
         self.checker.clock_set_back(node, by);
         self.store.nodes[node].update_deadline();
+        self.disturb_model();
     }
 
     /// Begins or ends a condition in which a node refuses commands.
@@ -182,6 +187,7 @@ impl<C: RedisClient> World<Redis<C>> {
         self.annotate(Some(Lane::Node(node)), || what.into());
         let done = change(&mut self.store.nodes[node].node, self.now);
         self.checker.forget_stored(node);
+        self.update_model();
         self.pump_node(node);
         done
     }

@@ -5,10 +5,12 @@ mod calm;
 mod client;
 mod faults;
 mod label;
+mod model;
 mod pump;
 mod server;
 pub(in crate::sim) mod tap;
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::string::ToString as _;
@@ -33,6 +35,7 @@ use crate::sim::redis::{Node, NodeConfig};
 use crate::sim::rng::Rng;
 use crate::time::Instant;
 use builder::Setup;
+use model::Model;
 use server::Server;
 use tap::Tap;
 
@@ -55,6 +58,8 @@ pub struct Redis<C = Client> {
     /// Overrides of node addresses, by client and node.
     redirects: BTreeMap<(usize, usize), usize>,
     gather: Duration,
+    /// The naive model that runs beside the clients, if it does.
+    model: Option<Box<Model>>,
     clients: PhantomData<C>,
 }
 
@@ -111,6 +116,7 @@ impl<C: RedisClient> Servers for Redis<C> {
             counters: clients.iter().map(counter).collect(),
             redirects: BTreeMap::new(),
             gather: setup.gather,
+            model: None,
             clients: PhantomData,
         }
     }
@@ -156,6 +162,10 @@ impl<C: RedisClient> Servers for Redis<C> {
 
     fn calm(w: &mut World<C>) {
         w.calm_nodes();
+    }
+
+    fn stepped(w: &mut World<C>) {
+        w.compare();
     }
 
     fn requested(&mut self, name: &Arc<[u8]>) {

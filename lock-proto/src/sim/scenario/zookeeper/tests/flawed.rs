@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::error::ConfigError;
 use crate::id::{ClientId, ConnId, LockId};
 use crate::lock::{ByteClient, Event, Fence, Output};
-use crate::sim::scenario::tests::Flawed;
+use crate::sim::scenario::flawed::Flawed;
 use crate::time::Instant;
 use crate::zookeeper::codec::{
     CreateMode, ErrorCode, Frames, MultiOp, MultiResult, Op, Reply, ReplyBody, ReplyHeader, Request, XID_PING,

@@ -11,11 +11,14 @@ use crate::etcd::{Client, Config, Output, OwnerKey, QueryId, Rpc, RpcId, RpcRepl
 use crate::id::{ClientId, ConnId, LockId};
 use crate::lock::Acquire;
 use crate::sim::etcd::EtcdClient;
-use crate::sim::scenario::tests::Flawed;
+use crate::sim::scenario::flawed::Flawed;
 use crate::time::Instant;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flaw {
+/// A flaw that can be planted in clients of etcd, see [`Plan::flaw`](crate::sim::Plan::flaw).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum EtcdFlaw {
+    /// No flaw: everything passes unchanged.
     None,
     /// A waiter without a predecessor takes the lock without checking that its own key exists.
     SkipsOwnKey,
@@ -31,9 +34,21 @@ pub(super) enum Flaw {
     MixesConnections,
 }
 
+impl EtcdFlaw {
+    /// Every flaw.
+    pub const ALL: [Self; 6] = [
+        Self::SkipsOwnKey,
+        Self::DeletesAnyRevision,
+        Self::ForgetsDeletion,
+        Self::SendsTwice,
+        Self::WritesAnyRevision,
+        Self::MixesConnections,
+    ];
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Rewriter {
-    flaw: Flaw,
+    flaw: EtcdFlaw,
     creates: BTreeMap<RpcId, Bytes>,
     looks: BTreeMap<RpcId, Bytes>,
     /// Own keys as last seen.
@@ -45,7 +60,7 @@ pub(super) struct Rewriter {
 }
 
 pub(super) fn clients(
-    flaw: Flaw,
+    flaw: EtcdFlaw,
 ) -> impl Fn(Instant, Config, ClientId, u64) -> Result<Flawed<Client, Rewriter>, ConfigError> {
     move |now, config, id, seed| {
         let rewriter = Rewriter {
@@ -115,20 +130,20 @@ fn created(txn: &TxnRequest) -> Option<Bytes> {
 impl Rewriter {
     fn call(&mut self, rpc: RpcId, request: &mut Rpc) {
         match (self.flaw, request) {
-            (Flaw::DeletesAnyRevision, Rpc::Txn(txn)) => delete_anything(txn),
-            (Flaw::WritesAnyRevision, Rpc::Txn(txn)) => write_anything(txn),
-            (Flaw::SkipsOwnKey | Flaw::ForgetsDeletion, Rpc::Txn(txn)) => {
+            (EtcdFlaw::DeletesAnyRevision, Rpc::Txn(txn)) => delete_anything(txn),
+            (EtcdFlaw::WritesAnyRevision, Rpc::Txn(txn)) => write_anything(txn),
+            (EtcdFlaw::SkipsOwnKey | EtcdFlaw::ForgetsDeletion, Rpc::Txn(txn)) => {
                 self.looks.extend(looked_for(txn).map(|own| (rpc, own)));
                 self.creates.extend(created(txn).map(|own| (rpc, own)));
             }
             (
-                Flaw::None
-                | Flaw::SkipsOwnKey
-                | Flaw::DeletesAnyRevision
-                | Flaw::ForgetsDeletion
-                | Flaw::SendsTwice
-                | Flaw::WritesAnyRevision
-                | Flaw::MixesConnections,
+                EtcdFlaw::None
+                | EtcdFlaw::SkipsOwnKey
+                | EtcdFlaw::DeletesAnyRevision
+                | EtcdFlaw::ForgetsDeletion
+                | EtcdFlaw::SendsTwice
+                | EtcdFlaw::WritesAnyRevision
+                | EtcdFlaw::MixesConnections,
                 Rpc::Txn(_)
                 | Rpc::Range(_)
                 | Rpc::Grant(_)
@@ -146,7 +161,7 @@ impl Rewriter {
             let (create_revision, mod_revision) = (header.revision, header.revision);
             self.seen.insert(key.clone(), KeyValue { key, create_revision, mod_revision, ..KeyValue::default() });
         }
-        let Some(own) = look.filter(|_| self.flaw == Flaw::SkipsOwnKey) else { return };
+        let Some(own) = look.filter(|_| self.flaw == EtcdFlaw::SkipsOwnKey) else { return };
         let Some(OpResponse::Range(found)) = txn.responses.first_mut().and_then(|first| first.response.as_mut()) else {
             return;
         };
@@ -163,7 +178,7 @@ impl EtcdClient for Flawed<Client, Rewriter> {
             return;
         }
         let mut rpc = rpc;
-        if self.flaw.flaw == Flaw::MixesConnections && Some(rpc.conn()) != self.flaw.current {
+        if self.flaw.flaw == EtcdFlaw::MixesConnections && Some(rpc.conn()) != self.flaw.current {
             let same = |known: &&'static str| reply.as_ref().is_ok_and(|reply| path(reply) == *known);
             rpc = self.flaw.pending.iter().find(|(_, known)| same(known)).map_or(rpc, |(other, _)| *other);
         }
@@ -174,7 +189,7 @@ impl EtcdClient for Flawed<Client, Rewriter> {
 
     fn handle_message(&mut self, now: Instant, stream: StreamId, mut message: StreamReceived) {
         if let StreamReceived::Watch(response) = &mut message
-            && self.flaw.flaw == Flaw::ForgetsDeletion
+            && self.flaw.flaw == EtcdFlaw::ForgetsDeletion
             && !self.flaw.looks.is_empty()
         {
             response.events.retain(|event| event.kind != DELETED);
@@ -198,7 +213,7 @@ impl EtcdClient for Flawed<Client, Rewriter> {
         if let Output::Call { rpc, request, token } = &mut output {
             self.flaw.call(*rpc, request);
             self.flaw.pending.insert(*rpc, request.path());
-            if self.flaw.flaw == Flaw::SendsTwice && matches!(request, Rpc::Txn(_)) {
+            if self.flaw.flaw == EtcdFlaw::SendsTwice && matches!(request, Rpc::Txn(_)) {
                 let copy = RpcId::new(rpc.conn(), rpc.serial | 1 << 60);
                 self.flaw.copies.insert(copy);
                 self.flaw.again = Some(Output::Call { rpc: copy, request: request.clone(), token: token.clone() });

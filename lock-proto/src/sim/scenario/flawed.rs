@@ -1,4 +1,4 @@
-//! Clients with planted flaws. The checkers must find each of them.
+//! Clients with a planted flaw: a wrapper changes what passes between a client and the world.
 
 use alloc::vec::Vec;
 use core::time::Duration;

@@ -12,13 +12,16 @@ use crate::lock::ByteClient;
 use crate::lock::{Event, Release};
 use crate::redis::{CLIENT_PART, Client, Config, Output, script};
 use crate::sim::redis::input::{self, Limits, Parsed};
-use crate::sim::scenario::tests::Flawed;
+use crate::sim::scenario::flawed::Flawed;
 use crate::sim::world::redis::RedisClient;
 use crate::sim::world::redis::tap::reply_len;
 use crate::time::Instant;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flaw {
+/// A flaw that can be planted in clients of Redis, see [`Plan::flaw`](crate::sim::Plan::flaw).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum RedisFlaw {
+    /// No flaw: everything passes unchanged.
     None,
     /// Every attempt writes the same token.
     SameToken,
@@ -36,11 +39,28 @@ pub(super) enum Flaw {
     SendsTwice,
     /// Data from a replaced connection counts as if it came over the current one.
     MixesConnections,
+    /// Every release is reported as successful, whatever the server replied.
+    HidesLoss,
+}
+
+impl RedisFlaw {
+    /// Every flaw.
+    pub const ALL: [Self; 9] = [
+        Self::SameToken,
+        Self::RenewsForEver,
+        Self::DeletesAnything,
+        Self::CountsEqualNodes,
+        Self::TrustsUptime,
+        Self::ForgetsHints,
+        Self::SendsTwice,
+        Self::MixesConnections,
+        Self::HidesLoss,
+    ];
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Rewriter {
-    flaw: Flaw,
+    flaw: RedisFlaw,
     mark: Vec<u8>,
     quarantine: Duration,
     wires: BTreeMap<ConnId, Wire>,
@@ -85,7 +105,7 @@ impl Request {
 }
 
 pub(super) fn clients(
-    flaw: Flaw,
+    flaw: RedisFlaw,
 ) -> impl Fn(Instant, Config, ClientId, u64) -> Result<Flawed<Client, Rewriter>, ConfigError> {
     move |now, config, id, seed| {
         let rewriter = Rewriter {
@@ -99,7 +119,7 @@ pub(super) fn clients(
         };
         assert_eq!(rewriter.mark.len(), CLIENT_PART);
         let mut flawed = Flawed::new(Client::new(now, config, id, seed)?, rewriter);
-        flawed.withholds_releases = flaw == Flaw::RenewsForEver;
+        flawed.withholds_releases = flaw == RedisFlaw::RenewsForEver;
         Ok(flawed)
     }
 }
@@ -109,11 +129,11 @@ impl Rewriter {
         let releases = args
             .get(1)
             .is_some_and(|code| *code == script::RELEASE.sha1.as_bytes() || *code == script::RELEASE.source.as_bytes());
-        if self.flaw == Flaw::DeletesAnything && releases {
+        if self.flaw == RedisFlaw::DeletesAnything && releases {
             return Vec::from([b"DEL".to_vec(), args[3].to_vec()]);
         }
         let rewrite = |arg: &&[u8]| {
-            let is_token = self.flaw == Flaw::SameToken && arg.starts_with(&self.mark);
+            let is_token = self.flaw == RedisFlaw::SameToken && arg.starts_with(&self.mark);
             if is_token { [&self.mark[..], b"1"].concat() } else { arg.to_vec() }
         };
         args.iter().map(rewrite).collect()
@@ -126,21 +146,22 @@ impl Rewriter {
         let Some(run_id) = line("run_id:") else { return reply.to_vec() };
         let uptime = line("uptime_in_seconds:").and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
         let shown = match self.flaw {
-            Flaw::CountsEqualNodes => format!("{:02x}{}", node.index(), &run_id[2..]),
-            Flaw::TrustsUptime if uptime.is_some_and(|uptime| uptime >= self.quarantine) => {
+            RedisFlaw::CountsEqualNodes => format!("{:02x}{}", node.index(), &run_id[2..]),
+            RedisFlaw::TrustsUptime if uptime.is_some_and(|uptime| uptime >= self.quarantine) => {
                 self.run_ids.entry(node).or_insert_with(|| run_id.clone()).clone()
             }
-            Flaw::TrustsUptime => {
+            RedisFlaw::TrustsUptime => {
                 self.run_ids.insert(node, run_id.clone());
                 run_id.clone()
             }
-            Flaw::None
-            | Flaw::SameToken
-            | Flaw::RenewsForEver
-            | Flaw::DeletesAnything
-            | Flaw::ForgetsHints
-            | Flaw::SendsTwice
-            | Flaw::MixesConnections => run_id.clone(),
+            RedisFlaw::None
+            | RedisFlaw::SameToken
+            | RedisFlaw::RenewsForEver
+            | RedisFlaw::DeletesAnything
+            | RedisFlaw::ForgetsHints
+            | RedisFlaw::SendsTwice
+            | RedisFlaw::MixesConnections
+            | RedisFlaw::HidesLoss => run_id.clone(),
         };
         text.replace(&run_id, &shown).into_bytes()
     }
@@ -150,7 +171,7 @@ impl Rewriter {
         let is_trying = || self.wires.values().any(|wire| wire.pending.contains(&Request::Take));
         match requests {
             Some(Request::TakeAgain) => Vec::new(),
-            Some(Request::Wait) if self.flaw == Flaw::ForgetsHints && reply.starts_with(b"*2") && is_trying() => {
+            Some(Request::Wait) if self.flaw == RedisFlaw::ForgetsHints && reply.starts_with(b"*2") && is_trying() => {
                 b"*-1\r\n".to_vec()
             }
             Some(Request::Take | Request::Wait | Request::Other) | None => self.reply(conn.node(), reply),
@@ -163,7 +184,7 @@ impl RedisClient for Flawed<Client, Rewriter> {}
 impl ByteClient for Flawed<Client, Rewriter> {
     fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
         let conn = match self.flaw.current.get(&(conn.node(), conn.role())) {
-            Some(current) if self.flaw.flaw == Flaw::MixesConnections => *current,
+            Some(current) if self.flaw.flaw == RedisFlaw::MixesConnections => *current,
             Some(_) | None => conn,
         };
         let mut received = core::mem::take(&mut self.flaw.wires.entry(conn).or_default().received);
@@ -189,9 +210,15 @@ impl ByteClient for Flawed<Client, Rewriter> {
             }
             // The application gets no further events of it.
             let is_over = matches!(&output, Output::Event { lock, .. } if self.flaw.ended.contains(lock));
-            if !is_over {
-                return Some(output);
+            if is_over {
+                continue;
             }
+            return Some(match output {
+                Output::Event { lock, event: Event::Released(_) } if self.flaw.flaw == RedisFlaw::HidesLoss => {
+                    Output::Event { lock, event: Event::Released(Release::Released) }
+                }
+                output => output,
+            });
         }
     }
 
@@ -221,7 +248,7 @@ impl ByteClient for Flawed<Client, Rewriter> {
             }
             rewritten.extend_from_slice(&bytes);
             requests.push(kind);
-            if self.flaw.flaw == Flaw::SendsTwice && kind == Request::Take {
+            if self.flaw.flaw == RedisFlaw::SendsTwice && kind == Request::Take {
                 rewritten.extend(bytes);
                 requests.push(Request::TakeAgain);
             }
