@@ -30,18 +30,18 @@ async fn leader_latch_of_curator_shares_queue_with_client() {
 
     let standing = tokio::spawn(election.campaign("two"));
     wait_for("ours is in the queue", || chroot.nodes_of("board").len() == 2).await;
-    let mut last = ZooKeeperPeer::curator(&chroot.hosts(), TTL);
-    assert_eq!(last.ask("latch /board three"), "latched");
-    wait_for("all are in the queue", || chroot.nodes_of("board").len() == 3).await;
     assert!(!standing.is_finished());
-    assert_eq!(last.ask("leader /board"), "leader one");
-
     assert_eq!(first.ask("unlatch /board"), "unlatched");
     let mut leadership = in_time("elected", standing).await.unwrap().unwrap();
     assert_eq!(leader_of(&mut observation).await, b"two");
-    assert_eq!(last.ask("leader /board"), "leader two");
     in_time("proclaim", leadership.proclaim("zwei")).await.unwrap();
     assert_eq!(leader_of(&mut observation).await, b"zwei");
+
+    // A latch that already waits behind ours ignores the event of a new value, and with it loses its
+    // only watch: it would notice nothing more.
+    let mut last = ZooKeeperPeer::curator(&chroot.hosts(), TTL);
+    assert_eq!(last.ask("latch /board three"), "latched");
+    wait_for("both are in the queue", || chroot.nodes_of("board").len() == 2).await;
     assert_eq!(last.ask("leader /board"), "leader zwei");
     assert!(last.is_silent());
 
