@@ -106,3 +106,40 @@ fn corpus_of_redis_model_catches_flawed_clients() {
         assert!(caught, "{name}");
     }
 }
+
+/// The commands of the guide name what exists: make targets, programs, files and flaws.
+#[test]
+fn commands_of_guide_name_what_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).expect("readable");
+    let (guide, makefile, manifest) = (read("fuzz/README.md"), read("Makefile"), read("fuzz/Cargo.toml"));
+    let after = |word: &str| -> Vec<String> {
+        let part = guide.split(word).skip(1);
+        let end = |c: char| c.is_whitespace() || "`,;.)|".contains(c);
+        part.map(|rest| rest.split(end).next().unwrap_or_default().to_owned()).filter(|name| !name.is_empty()).collect()
+    };
+    let targets = after("make ");
+    assert!(targets.len() > 5);
+    for target in targets.iter().filter(|target| target.chars().all(|c| c.is_ascii_lowercase() || c == '-')) {
+        assert!(makefile.contains(&format!("\n{target}: ")), "make {target}");
+    }
+    for flaw in after("FLAW=") {
+        assert!(Flaw::named(&flaw).is_some(), "{flaw}");
+    }
+    for target in after("--features libfuzzer ") {
+        assert!(manifest.contains(&format!("name = \"{target}\"")), "{target}");
+    }
+    let words = guide.split(|c: char| c.is_whitespace() || "`()=:,;".contains(c));
+    let is_path = |word: &&str| word.contains('/') && word.contains('.') | word.starts_with("fuzz/");
+    let made =
+        ["…", "http", "scratch", "artifacts", "target/", "fuzz/corpus/name", "fuzz_targets/name", "release-of-an"];
+    for word in words.filter(is_path).filter(|word| !made.iter().any(|part| word.contains(part))) {
+        let path = word.trim_end_matches('.').split('#').next().unwrap_or_default();
+        let places = ["", "fuzz", "lock-proto/src/sim/scenario"];
+        assert!(places.iter().any(|place| root.join(place).join(path).exists()), "{word} is no file");
+    }
+    assert_eq!(lock_fuzz::TARGETS.len(), manifest.matches("path = \"fuzz_targets/").count());
+    for (target, _) in lock_fuzz::TARGETS {
+        assert!(guide.contains(&format!("| `{target}` |")), "{target} is not in the table");
+    }
+}

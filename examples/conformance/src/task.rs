@@ -21,7 +21,7 @@ use lock_proto::driver::{Address, Client, Clock, ConnectError, Driver, Host, Set
 pub struct Task<H: Host>(Kind<H>);
 
 enum Kind<H: Host> {
-    Driver { driver: Driver<TestHost<H>>, controls: Controls },
+    Driver { driver: Box<Driver<TestHost<H>>>, controls: Controls },
     Work(Pin<Box<dyn Future<Output = ()> + Send>>),
 }
 
@@ -34,7 +34,7 @@ impl<H: Host> Task<H> {
     pub(crate) fn client(host: TestHost<H>, settings: impl Into<Settings>) -> Result<(Client, Self), ConnectError> {
         let controls = host.controls.clone();
         let (client, driver) = connect(host, settings)?;
-        Ok((client, Self(Kind::Driver { driver, controls })))
+        Ok((client, Self(Kind::Driver { driver: Box::new(driver), controls })))
     }
 }
 

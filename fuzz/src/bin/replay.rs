@@ -76,7 +76,7 @@ fn explore(plan: &Plan) -> String {
     let model = if plan.model { " --model" } else { "" };
     let flaw = plan.flaw.map(|flaw| format!(" --flaw {flaw}")).unwrap_or_default();
     let shrink = if env::var_os("LOCK_SHRINK").is_some() { " --shrink" } else { "" };
-    format!("cargo run --release --bin explore -- --scenario {}{model}{flaw}{shrink} --bytes {hex}", plan.scenario.name)
+    format!("cargo run --bin explore -- --scenario {}{model}{flaw}{shrink} --bytes {hex}", plan.scenario.name)
 }
 
 /// Returns the target in whose folder of `corpus` or `artifacts` the file is.

@@ -217,7 +217,12 @@ impl ByteClient for Flawed<Client, Rewriter> {
                 Output::Event { lock, event: Event::Released(_) } if self.flaw.flaw == RedisFlaw::HidesLoss => {
                     Output::Event { lock, event: Event::Released(Release::Released) }
                 }
-                output => output,
+                output @ (Output::Connect { .. }
+                | Output::Credentials { .. }
+                | Output::Disconnect { .. }
+                | Output::Event { .. }
+                | Output::Election { .. }
+                | Output::Stopped { .. }) => output,
             });
         }
     }

@@ -172,14 +172,18 @@ impl Model {
                         lock.release(now);
                     }
                     match found {
-                        Some((value, until)) => text.and(lock.take(value, until)),
+                        Some((value, until)) => {
+                            let taken = lock.take(value, until);
+                            text.and(taken)
+                        }
                         None => text,
                     }
                 }
             };
             let ttl = longest_ttl(w, name, found.map(|(value, _)| value));
             let long = found.zip(ttl).is_some_and(|((_, until), ttl)| until > wall + ttl + ROUNDING_MS);
-            let text = text.and(if long { Err(format!("a TTL of more than {ttl:?} ms was set")) } else { Ok(()) });
+            let bounded = if long { Err(format!("a TTL of more than {ttl:?} ms was set")) } else { Ok(()) };
+            let text = text.and(bounded);
             self.found.extend(text.err().map(|text| format!("{}: {text}", name.escape_ascii())));
         }
     }
@@ -274,11 +278,12 @@ impl Model {
                 Err(format!("{} was never set", show(&token)))
             }
             Event::Failed(Failure::TimedOut(report)) if self.quiet => {
-                let local = report.nodes.is_empty();
-                let rival = |other: &LockId| *other != lock && w.clients[client].records[other].name == record.name;
-                if local && w.locks(client).any(|other| rival(&other)) {
+                if has_rival(w, client, lock, record, seen.since) {
+                    // What it reports may be the answer to the rival.
                     Ok(())
-                } else if report.is_busy() && !local {
+                } else if report.nodes.is_empty() {
+                    Err("refused for another acquisition of its client, but there was none".into())
+                } else if report.is_busy() {
                     let busy = name.lock.was_held_by_other(b"", seen.since);
                     if busy { Ok(()) } else { Err(format!("refused, but nobody held the lock: {report}")) }
                 } else if record.wait == Wait::Try {
@@ -324,13 +329,7 @@ impl Model {
             (_, Some((_, End::Disturbed))) | (Release::Released, Some((_, End::Released))) => true,
             // Handed over to another waiter of the client, which is granted when its extension is
             // confirmed.
-            (Release::Released, None) => {
-                let mut others = w.clients[client].records.iter().filter(|(other, _)| **other != lock);
-                others.any(|(other, rival)| {
-                    let live = w.stage(client, *other) != Some(Stage::Over);
-                    rival.name == record.name && (live || rival.times.last().is_some_and(|at| *at >= since))
-                })
-            }
+            (Release::Released, None) => has_rival(w, client, lock, record, since),
             // The first request was late, and a repeated one found nothing: the lock was held until the
             // application released it.
             (Release::Released, Some((at, End::Expired))) => !self.quiet && at >= since,
@@ -350,6 +349,21 @@ impl Model {
             ))
         }
     }
+}
+
+/// Returns whether the client had another acquisition of the same lock at some time since then.
+fn has_rival<C: RedisClient>(
+    w: &World<Redis<C>>,
+    client: usize,
+    lock: LockId,
+    record: &Record,
+    since: Instant,
+) -> bool {
+    let mut others = w.clients[client].records.iter().filter(|(other, _)| **other != lock);
+    others.any(|(other, rival)| {
+        let live = w.stage(client, *other) != Some(Stage::Over);
+        rival.name == record.name && (live || rival.times.last().is_some_and(|at| *at >= since))
+    })
 }
 
 /// Returns an error if an application still has the lock whose token a client deleted.

@@ -13,6 +13,7 @@ fn kind(op: &Op) -> String {
     if let Op::Write(MultiOp::Create { mode, .. }) = op { format!("{text} {mode:?}") } else { text }
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "most requests have the same form")]
 pub(super) fn request(op: &Op) -> String {
     let watch = match op {
         Op::Exists { watch: true, .. } | Op::GetData { watch: true, .. } | Op::GetChildren { watch: true, .. } => {
