@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use kit::{Ended, Scratch, Tool};
-use lock_testkit::{Authority, Etcd, Redis};
+use lock_testkit::{Authority, Chroot, Etcd, Redis};
 
 const FIELDS: [&str; 22] = [
     "workload",
@@ -110,7 +110,7 @@ fn tasks_with_separate_clients_exclude_each_other() {
 }
 
 #[test]
-fn uncontended_quorum_and_etcd_runs_are_sound() {
+fn runs_on_quorum_etcd_and_zookeeper_are_sound() {
     let redis = Redis::start_many(3);
     let urls: Vec<String> = redis.iter().map(Redis::url).collect();
     let fields = measured(&urls[..1], "--workload uncontended --clients 3 --seconds 0.3");
@@ -120,6 +120,12 @@ fn uncontended_quorum_and_etcd_runs_are_sound() {
     let etcd = Etcd::start();
     assert_sound(&measured(&[etcd.url()], "--workload contended --clients 4 --clients-per-connection 2 --seconds 0.5"));
     assert_eq!((etcd.keys(), etcd.leases()), (vec![], vec![]));
+    let chroot = Chroot::new();
+    assert_sound(&measured(
+        &[chroot.url()],
+        "--workload contended --clients 4 --clients-per-connection 2 --seconds 0.5",
+    ));
+    assert_eq!(chroot.ephemerals(), Vec::<String>::new());
 }
 
 #[test]
@@ -201,7 +207,7 @@ fn report_is_complete_and_well_formed() {
     // Four scenarios with a row for each method; lines and dots.
     assert_eq!(elements["svg"], 4 + 1 + 3);
     assert!(!elements.contains_key("script"), "readable without scripts");
-    for method in ["polling", "wake-up", "local hand-over", "quorum of five", "etcd", "etcd, local"] {
+    for method in ["polling", "wake-up", "local hand-over", "quorum of five", "etcd", "etcd, local", "ZooKeeper"] {
         // The charts of the waits, of the dots (three, with four columns each), and of the rates.
         assert!(page.matches(&format!(">{method}<")).count() >= 4 + 3, "{method} is missing");
     }
