@@ -13,6 +13,8 @@ FUZZ_LENGTH ?= 64
 FUZZ := --manifest-path fuzz/Cargo.toml
 BENCH := --manifest-path examples/bench/Cargo.toml
 BESIDE := --manifest-path examples/beside/Cargo.toml
+EMBEDDING := --manifest-path examples/embedding/Cargo.toml
+PORTS := --manifest-path examples/ports/Cargo.toml
 PROOF := --manifest-path lock-proto/no-std-proof/Cargo.toml
 HAS_FUZZ = $(CARGO) +nightly fuzz --version >/dev/null 2>&1
 
@@ -27,9 +29,9 @@ demo: ## Play the story: five simulated servers, contenders, a dead server, a st
 # From scratch nothing is gained by what only helps the second build.
 test: export CARGO_INCREMENTAL := 0
 # Most tests of programs and adapters wait for time to pass: more of them at once than there are processors.
-test unit: export RUST_TEST_THREADS ?= 8
+test unit ports embedding: export RUST_TEST_THREADS ?= 8
 .PHONY: test
-test: servers lint unit doc no-std beside corpus bench-check fuzz-short ## Check everything. CI runs this. Installs the servers it needs if they are missing.
+test: servers lint unit doc no-std beside ports embedding corpus bench-check fuzz-short ## Check everything. CI runs this. Installs the servers it needs if they are missing.
 	@echo "make test: all passed"
 
 .PHONY: servers
@@ -43,6 +45,8 @@ lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of th
 	$(CARGO) fmt $(PROOF) --check
 	$(CARGO) fmt $(BENCH) --check
 	$(CARGO) fmt $(BESIDE) --check
+	$(CARGO) fmt $(EMBEDDING) --check
+	$(CARGO) fmt $(PORTS) --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	for features in '' redis etcd driver driver,redis driver,redis,etcd grpc sim tls tls,redis tls-ring,grpc; do \
 		$(CARGO) clippy -p lock-proto --no-default-features --features "$$features" -- -D warnings; \
@@ -104,6 +108,15 @@ no-std: ## Prove that the machines need no std.
 .PHONY: beside
 beside: ## Check that lock-tokio builds beside another client that uses redis-protocol.
 	$(CARGO) check $(BESIDE) --target-dir target
+
+.PHONY: ports
+ports: servers ## Run the conformance suite on compio, monoio and embassy.
+	$(CARGO) test $(PORTS) --target-dir target
+
+.PHONY: embedding
+embedding: servers ## Run the programs that embed a machine under other clients, on real servers. Installs protoc.
+	@.ci/install protoc /usr/include/google/protobuf
+	$(CARGO) test $(EMBEDDING) --target-dir target
 
 .PHONY: corpus
 corpus: ## Replay what fuzzing has found so far.

@@ -5,10 +5,10 @@ use alloc::vec::Vec;
 
 use super::bytes::{self, ByteLoop};
 use super::client::Client;
-use crate::clock::Clock as _;
 use super::connect::ConnectError;
 use super::host::Host;
 use super::settings::HostSettings;
+use crate::clock::Clock as _;
 use crate::id::{ClientId, NodeId};
 use crate::lock::ByteClient as _;
 use crate::redis::{self, Config, Endpoint, scheme};

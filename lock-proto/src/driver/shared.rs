@@ -12,13 +12,13 @@ use tracing::Level;
 use tracing::level_filters::LevelFilter;
 
 use super::acquire_error::{AcquireErrorKind, Servers};
-use crate::clock::Clock;
 use super::engine::{Engine, Notification};
 use super::name::Name;
 use super::outcome::Shutdown;
 use super::ping::Pings;
 use super::query::Queries;
 use super::ticket::{Extension, Ticket, locked};
+use crate::clock::Clock;
 use crate::error::Misuse;
 use crate::id::{ClientId, LockId};
 use crate::lock::{Blocked, Event, Failure, Loss};

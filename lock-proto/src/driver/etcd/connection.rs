@@ -21,7 +21,6 @@ use hyper::client::conn::http2::{Builder, SendRequest};
 use tonic::body::Body;
 
 use super::super::address::Route;
-use crate::clock::Clock as _;
 use super::super::fault;
 use super::super::host::Host;
 use super::super::race::Race;
@@ -31,6 +30,7 @@ use super::alarm::Alarm;
 use super::grpc::{Incomings, Peer};
 use super::outbox::Outbox;
 use super::wire::{ConnState, Inbox, Sleeps, TaskSet, Timers, Wire};
+use crate::clock::Clock as _;
 use crate::etcd::{Code, Endpoint, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived, StreamSend};
 use crate::fault::{Breach, Fault};
 use crate::time::Instant;

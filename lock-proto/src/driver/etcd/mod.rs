@@ -27,11 +27,11 @@ pub use super::resign::{LeadError, LeadershipEnd, ResignHandle, StopSignal};
 pub use owner::{OwnerError, OwnerKeyExt};
 
 use super::client::Client;
-use crate::clock::Clock as _;
 use super::connect::ConnectError;
 use super::event_loop::EventLoop;
 use super::host::Host;
 use super::settings::HostSettings;
+use crate::clock::Clock as _;
 use crate::etcd::{self, Config};
 use crate::id::ClientId;
 use calls::Connections;

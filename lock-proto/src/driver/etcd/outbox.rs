@@ -11,10 +11,10 @@ use std::sync::Mutex;
 
 use futures_io::AsyncWrite;
 
-use crate::clock::Clock;
 use super::super::ticket::locked;
 use super::acks::{ACK_DELAY, Acks};
 use super::wire::Timers;
+use crate::clock::Clock;
 
 /// Size limit. hyper waits while the buffer is full.
 const CAPACITY: usize = 64 << 10;

@@ -17,12 +17,12 @@ use std::time::Instant as StdInstant;
 use futures_io::AsyncRead;
 use hyper::rt::{Executor, Read, ReadBufCursor, Sleep, Timer, Write};
 
-use crate::clock::Clock;
 use super::super::fault;
 use super::super::ticket::locked;
 use super::BoxFuture;
 use super::acks::FRAME_HEAD;
 use super::outbox::Outbox;
+use crate::clock::Clock;
 use crate::fault::{Breach, Fault};
 use crate::time::Instant;
 
