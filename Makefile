@@ -13,7 +13,9 @@ FUZZ_LENGTH ?= 64
 FUZZ := --manifest-path fuzz/Cargo.toml
 BENCH := --manifest-path examples/bench/Cargo.toml
 BESIDE := --manifest-path examples/beside/Cargo.toml
+EMBEDDING := --manifest-path examples/embedding/Cargo.toml
 OWN_LOCK := --manifest-path examples/own-lock/Cargo.toml
+PORTS := --manifest-path examples/ports/Cargo.toml
 PROOF := --manifest-path lock-proto/no-std-proof/Cargo.toml
 HAS_FUZZ = $(CARGO) +nightly fuzz --version >/dev/null 2>&1
 
@@ -28,9 +30,9 @@ demo: ## Play the story: five simulated servers, contenders, a dead server, a st
 # From scratch nothing is gained by what only helps the second build.
 test: export CARGO_INCREMENTAL := 0
 # Most tests of programs and adapters wait for time to pass: more of them at once than there are processors.
-test unit: export RUST_TEST_THREADS ?= 8
+test unit ports embedding: export RUST_TEST_THREADS ?= 8
 .PHONY: test
-test: servers lint unit doc no-std beside own-lock corpus bench-check fuzz-short ## Check everything. CI runs this. Installs the servers it needs if they are missing.
+test: servers lint unit doc no-std beside own-lock ports embedding corpus bench-check fuzz-short ## Check everything. CI runs this. Installs the servers it needs if they are missing.
 	@echo "make test: all passed"
 
 # The server, and the peers of the tests: Curator, which is compiled against, and kazoo.
@@ -48,6 +50,8 @@ lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of th
 	$(CARGO) fmt $(BENCH) --check
 	$(CARGO) fmt $(BESIDE) --check
 	$(CARGO) fmt $(OWN_LOCK) --check
+	$(CARGO) fmt $(EMBEDDING) --check
+	$(CARGO) fmt $(PORTS) --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	for features in '' redis etcd zookeeper driver driver,redis driver,redis,etcd driver,zookeeper grpc sim tls tls,redis tls-ring,grpc; do \
 		$(CARGO) clippy -p lock-proto --no-default-features --features "$$features" -- -D warnings; \
@@ -113,6 +117,15 @@ beside: ## Check that lock-tokio builds beside another client that uses redis-pr
 .PHONY: own-lock
 own-lock: ## Run the code of the guide docs/test-your-own-lock.md, in a crate outside the workspace.
 	$(CARGO) test $(OWN_LOCK) --target-dir target
+
+.PHONY: ports
+ports: servers ## Run the conformance suite on compio, monoio and embassy.
+	$(CARGO) test $(PORTS) --target-dir target
+
+.PHONY: embedding
+embedding: servers ## Run the programs that embed a machine under other clients, on real servers. Installs protoc.
+	@.ci/install protoc /usr/include/google/protobuf
+	$(CARGO) test $(EMBEDDING) --target-dir target
 
 .PHONY: corpus
 corpus: ## Replay what fuzzing has found so far.

@@ -17,7 +17,8 @@ use super::message::{
     LeaseGrantRequest, LeaseRevokeRequest, Op, OpResponse, PutRequest, RangeRequest, RangeResponse, RequestOp,
     TxnRequest, TxnResponse,
 };
-use super::rpc::{Rpc, RpcReply};
+use super::rpc::{Rpc, RpcReply, Status};
+use super::status::Meaning;
 use crate::fault::{Breach, Fault};
 use crate::lock::{Cause, ServerError};
 
@@ -376,6 +377,24 @@ impl Request {
     /// Converts the response. One of the wrong shape is a protocol error, and its outcome unknown.
     pub fn read(&self, answer: RpcReply) -> Reply {
         self.found(answer).map_or(Reply::Unknown(Cause::Fault(Fault::Protocol(Breach::WrongReply))), Reply::Done)
+    }
+
+    /// Converts the error of the server. Pass [`Code::Unavailable`](super::Code::Unavailable) for
+    /// an error of the connection or of the client, which proves nothing.
+    pub fn read_error(&self, status: &Status) -> Reply {
+        match Meaning::of(status) {
+            Meaning::Unknown { error, .. } => Reply::Unknown(error.into()),
+            Meaning::Refused(refusal) => Reply::Refused(refusal),
+            meaning @ (Meaning::LogIn(_) | Meaning::LoginNotNeeded) => {
+                Reply::Refused(Refusal::Error(meaning.error(status)))
+            }
+        }
+    }
+
+    /// Converts the reply to [`Request::KeepAlive`]: the remaining TTL in seconds, 0 if the lease
+    /// does not exist.
+    pub const fn read_keep_alive(&self, ttl: i64) -> Reply {
+        Reply::Done(Found::Lease { ttl })
     }
 
     fn found(&self, answer: RpcReply) -> Option<Found> {

@@ -1,20 +1,18 @@
-//! `etcd::Client` with tonic's channel as the gRPC client.
+//! A lock under tonic's channel, the machine `etcd::Client`: `tonic-channel URL NAME SECONDS`.
 
-use core::error::Error as _;
-use core::future::poll_fn;
-use core::time::Duration;
-use lock_proto::Machine;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Duration;
 
 use http::uri::PathAndQuery;
-use lock_proto::driver::BootClock;
 use lock_proto::etcd::message::{LeaseKeepAliveRequest, WatchRequest};
 use lock_proto::etcd::{
     Client, Code, Config, Output, Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend,
 };
-use lock_proto::redis::{Acquire, Event, Loss, Release, Target};
-use lock_proto::{ClientId, ConnId, Fault, LockId, Secret};
-use lock_testkit::{Etcd, TIMEOUT};
+use lock_proto::{
+    Acquire, BootClock, ConnId, Event, Fault, LockId, Loss, Machine as _, Secret, Target, random_identity,
+};
 use prost::Message;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tonic::client::Grpc;
@@ -26,6 +24,48 @@ use tonic_prost::ProstCodec;
 const MAX_SLEEP: Duration = Duration::from_secs(1);
 /// A silent connection is pinged after this long.
 const PING: Duration = Duration::from_secs(10);
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<ExitCode, Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let (Some(url), Some(name), Some(seconds)) = (args.next(), args.next(), args.next()) else {
+        return Err("usage: tonic-channel URL NAME SECONDS".into());
+    };
+    let seconds = Duration::from_secs(seconds.parse()?);
+    let mut client = Embedded::new(&url)?;
+
+    // Acquire. The lock is held once the grant has been claimed.
+    let lock = client.machine.acquire(client.clock.now(), &Acquire::new(&name))?;
+    let grant = loop {
+        match client.next().await {
+            (_, Event::Granted(grant)) => break grant,
+            (_, Event::Failed(failure)) => return Err(failure.into()),
+            _ => {}
+        }
+    };
+    client.machine.claim(client.clock.now(), lock)?;
+    println!("held, fencing token {:?}", grant.fence);
+
+    // Work, and cancel it if the lock is lost. `lost` renews the lock meanwhile.
+    let work = tokio::time::sleep(seconds);
+    let lost = tokio::select! {
+        () = work => !client.is_held(lock),
+        loss = client.lost() => {
+            println!("lost: {loss}");
+            true
+        }
+    };
+
+    // Release in both cases: it deletes the key if it is still there.
+    client.machine.release(client.clock.now(), lock)?;
+    let released = loop {
+        if let (_, Event::Released(released)) = client.next().await {
+            break released;
+        }
+    };
+    println!("released: {released:?}");
+    Ok(if lost { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
 
 /// Result of a task.
 enum Completion {
@@ -42,36 +82,41 @@ struct Embedded {
     streams: BTreeMap<StreamId, UnboundedSender<StreamSend>>,
     completions_sender: UnboundedSender<Completion>,
     completions: UnboundedReceiver<Completion>,
-    events: Vec<(LockId, Event)>,
+    events: VecDeque<(LockId, Event)>,
 }
 
 impl Embedded {
-    fn new(url: &str) -> Self {
+    fn new(url: &str) -> Result<Self, Box<dyn Error>> {
         let clock = BootClock::new();
-        let mut random = [0; 24];
-        getrandom::fill(&mut random).unwrap();
-        let (id, seed) = random.split_at(16);
-        let id = ClientId::from_bits(u128::from_le_bytes(id.try_into().unwrap()));
-        let seed = u64::from_le_bytes(seed.try_into().unwrap());
-        let config = Config::parse(url).unwrap().session_ttl(Duration::from_secs(2));
-        let machine = Client::new(clock.now(), config, id, seed).unwrap();
+        let (id, seed) = random_identity()?;
+        let config = Config::parse(url)?.session_ttl(Duration::from_secs(3));
+        let machine = Client::new(clock.now(), config, id, seed)?;
         let (completions_sender, completions) = unbounded_channel();
         let (channels, streams) = (BTreeMap::new(), BTreeMap::new());
-        Self { machine, clock, channels, streams, completions_sender, completions, events: Vec::new() }
+        Ok(Self { machine, clock, channels, streams, completions_sender, completions, events: VecDeque::new() })
     }
 
     /// Carries out all outputs. Tasks do the I/O and report completions.
     fn run_outputs(&mut self) {
         while let Some(output) = self.machine.poll_output() {
             match output {
-                Output::Credentials { conn, .. } => unreachable!("{conn}: the settings have no password file"),
+                // Only for settings with a source of credentials.
+                Output::Credentials { conn, .. } => {
+                    self.machine.handle_disconnected(self.clock.now(), conn, Fault::Unreachable);
+                }
                 Output::Connect { conn, endpoint, .. } => {
-                    let Target::Tcp { host, port } = &endpoint.target else { panic!("no TCP") };
-                    let endpoint = Endpoint::from_shared(format!("http://{host}:{port}")).unwrap();
-                    let endpoint = endpoint.http2_keep_alive_interval(PING);
+                    // For TLS and unix sockets, give the endpoint another connector.
+                    let endpoint = match &endpoint.target {
+                        Target::Tcp { host, port } => Endpoint::from_shared(format!("http://{host}:{port}")),
+                        _ => Endpoint::from_shared("unsupported"),
+                    };
                     let completions_sender = self.completions_sender.clone();
                     tokio::spawn(async move {
-                        completions_sender.send(Completion::Connected(conn, endpoint.connect().await))
+                        let connected = match endpoint {
+                            Ok(endpoint) => endpoint.http2_keep_alive_interval(PING).connect().await,
+                            Err(error) => Err(error),
+                        };
+                        completions_sender.send(Completion::Connected(conn, connected))
                     });
                 }
                 Output::Disconnect { conn } => self.forget(conn),
@@ -94,7 +139,7 @@ impl Embedded {
                 }
                 // Dropping the sender makes the task end the stream.
                 Output::Close { stream } => drop(self.streams.remove(&stream)),
-                Output::Event { lock, event } => self.events.push((lock, event)),
+                Output::Event { lock, event } => self.events.push_back((lock, event)),
                 Output::Election { .. } | Output::Stopped { .. } => {}
             }
         }
@@ -136,50 +181,33 @@ impl Embedded {
         }
     }
 
-    /// Runs until the next event of this lock.
-    async fn next(&mut self, lock: LockId) -> Event {
-        let end = self.clock.now() + TIMEOUT;
+    /// Runs the machine until the next event. Cancel safe: nothing is lost if this is dropped.
+    async fn next(&mut self) -> (LockId, Event) {
         loop {
             self.run_outputs();
-            if let Some(index) = self.events.iter().position(|(id, _)| *id == lock) {
-                return self.events.remove(index).1;
+            if let Some(event) = self.events.pop_front() {
+                return event;
             }
             let now = self.clock.now();
-            assert!(now < end, "no event");
             let wait = self.machine.next_deadline().map_or(MAX_SLEEP, |at| at.since(now).min(MAX_SLEEP));
             match tokio::time::timeout(wait, self.completions.recv()).await {
-                Ok(completion) => self.handle(completion.unwrap()),
+                // `None` never comes, because `self` keeps a sender.
+                Ok(completion) => completion.into_iter().for_each(|completion| self.handle(completion)),
                 Err(_) => self.machine.handle_timeout(self.clock.now()),
             }
         }
     }
 
-    async fn acquire(&mut self, request: &Acquire) -> LockId {
-        let lock = self.machine.acquire(self.clock.now(), request).unwrap();
+    async fn lost(&mut self) -> Loss {
         loop {
-            match self.next(lock).await {
-                Event::Granted(_) => break,
-                Event::Blocked(_) => {}
-                other => panic!("{other:?}"),
+            if let (_, Event::Lost(loss)) = self.next().await {
+                return loss;
             }
         }
-        self.machine.claim(self.clock.now(), lock).unwrap();
-        lock
     }
 
     fn is_held(&self, lock: LockId) -> bool {
-        self.machine.valid_until(lock).is_some_and(|until| self.clock.now() < until)
-    }
-
-    async fn release(&mut self, lock: LockId) -> Release {
-        self.machine.release(self.clock.now(), lock).unwrap();
-        loop {
-            match self.next(lock).await {
-                Event::Released(release) => return release,
-                Event::Renewed { .. } | Event::AtRisk { .. } | Event::Lost(_) => {}
-                other => panic!("{other:?}"),
-            }
-        }
+        self.machine.valid_until(lock) > Some(self.clock.now())
     }
 }
 
@@ -260,7 +288,7 @@ where
     let sending =
         futures_util::stream::poll_fn(move |cx| messages.poll_recv(cx).map(|message| message.map(&unwrap_request)));
     let mut request = with_token(sending, token);
-    request.metadata_mut().insert("hasleader", "true".parse().unwrap());
+    request.metadata_mut().insert("hasleader", "true".parse().expect("ASCII"));
     let codec = ProstCodec::<A, B>::default();
     let mut stream = grpc.streaming(request, PathAndQuery::from_static(id.kind().path()), codec).await?.into_inner();
     while let Some(message) = stream.message().await? {
@@ -272,7 +300,7 @@ where
 fn with_token<T>(message: T, token: Option<&Secret>) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
     if let Some(token) = token {
-        request.metadata_mut().insert("token", token.expose().parse().unwrap());
+        request.metadata_mut().insert("token", token.expose().parse().expect("a token of etcd is ASCII"));
     }
     request
 }
@@ -288,38 +316,4 @@ fn is_transport(status: &tonic::Status) -> bool {
 fn converted(status: &tonic::Status) -> Status {
     let code = if is_transport(status) { Code::Unavailable } else { Code::from_number(status.code().into()) };
     Status::new(code, status.message())
-}
-
-#[tokio::test]
-async fn machine_locks_over_tonic_channel() {
-    let mut etcd = Etcd::start();
-    let (mut first, mut second) = (Embedded::new(&etcd.url()), Embedded::new(&etcd.url()));
-    let held = first.acquire(&Acquire::new("a")).await;
-    assert!(first.is_held(held));
-    assert_eq!(etcd.keys_of("a/").len(), 1);
-
-    // The second waits until the first releases; keep-alives renew the session meanwhile.
-    let end = first.clock.now() + Duration::from_secs(3);
-    let request = Acquire::new("a");
-    let next = {
-        let mut waiting = core::pin::pin!(second.acquire(&request));
-        while first.clock.now() < end {
-            let mut renewed = core::pin::pin!(first.next(held));
-            let event = poll_fn(|cx| {
-                assert!(waiting.as_mut().poll(cx).is_pending(), "it waits");
-                renewed.as_mut().poll(cx)
-            });
-            assert!(matches!(event.await, Event::Renewed { .. }));
-        }
-        assert!(first.is_held(held));
-        assert_eq!(first.release(held).await, Release::Released);
-        waiting.await
-    };
-    assert!(second.is_held(next));
-    assert_eq!(etcd.keys_of("a/").len(), 1);
-
-    let lock = first.acquire(&Acquire::new("b")).await;
-    etcd.kill();
-    while first.next(lock).await != Event::Lost(Loss::Expired) {}
-    assert!(!first.is_held(lock));
 }

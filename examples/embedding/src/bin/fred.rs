@@ -1,0 +1,219 @@
+//! A lock under fred: `fred URL NAME SECONDS`.
+
+use std::collections::VecDeque;
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use fred::prelude::{Builder, Client as Fred, ClientLike as _, Config as FredConfig, Error as FredError, ErrorKind};
+use fred::types::{ClusterHash, CustomCommand, Resp3Frame};
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use lock_proto::redis::{Acquire, Cause, Config, Event, Form, Locks, LocksOutput, Reply, Request, ServerInfo, Value};
+use lock_proto::{BootClock, Breach, CallId, Fault, LockId, NodeId, random_identity};
+
+/// How long a server may be silent. Much less than the TTL.
+const SILENCE: Duration = Duration::from_millis(500);
+/// The longest sleep: timers may stop while the machine is suspended.
+const MAX_SLEEP: Duration = Duration::from_secs(1);
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<ExitCode, Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let (Some(url), Some(name), Some(seconds)) = (args.next(), args.next(), args.next()) else {
+        return Err("usage: fred URL NAME SECONDS".into());
+    };
+    let seconds = Duration::from_secs(seconds.parse()?);
+    let mut client = Client::new(&url)?;
+
+    // Acquire. The lock is held once the grant has been claimed.
+    let lock = client.locks.acquire(client.clock.now(), &Acquire::new(&name).ttl(Duration::from_secs(3)))?;
+    let grant = loop {
+        match client.next().await {
+            (_, Event::Granted(grant)) => break grant,
+            (_, Event::Failed(failure)) => return Err(failure.into()),
+            _ => {}
+        }
+    };
+    client.locks.claim(client.clock.now(), lock)?;
+    println!("held, fencing token {:?}", grant.fence);
+
+    // Work, and cancel it if the lock is lost. `lost` renews the lock meanwhile.
+    let work = tokio::time::sleep(seconds);
+    let lost = tokio::select! {
+        () = work => !client.is_held(lock),
+        loss = client.lost() => {
+            println!("lost: {loss}");
+            true
+        }
+    };
+
+    // Release in both cases: it deletes the key if it is still there.
+    client.locks.release(client.clock.now(), lock)?;
+    let released = loop {
+        if let (_, Event::Released(released)) = client.next().await {
+            break released;
+        }
+    };
+    println!("released: {released:?}");
+    Ok(if lost { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+struct Client {
+    locks: Locks,
+    clock: BootClock,
+    settings: FredConfig,
+    connection: Option<Fred>,
+    /// One at a time, because requests must run in order.
+    waiting: VecDeque<(CallId, Request)>,
+    running: Option<BoxFuture<'static, Ran>>,
+}
+
+/// What came of one request.
+struct Ran {
+    call: CallId,
+    reply: Reply,
+    /// The connection, unless it is broken.
+    connection: Option<Fred>,
+    /// The connection is new: the reply to `INFO server`.
+    opened: Option<Option<String>>,
+}
+
+impl Client {
+    fn new(url: &str) -> Result<Self, Box<dyn Error>> {
+        let clock = BootClock::new();
+        let (id, seed) = random_identity()?;
+        let locks = Locks::new(clock.now(), Config::parse(url)?, id, seed)?;
+        let settings = FredConfig::from_url(url)?;
+        Ok(Self { locks, clock, settings, connection: None, waiting: VecDeque::new(), running: None })
+    }
+
+    fn is_held(&self, lock: LockId) -> bool {
+        self.locks.valid_until(lock) > Some(self.clock.now())
+    }
+
+    async fn lost(&mut self) -> lock_proto::Loss {
+        loop {
+            if let (_, Event::Lost(loss)) = self.next().await {
+                return loss;
+            }
+        }
+    }
+
+    /// Runs the machine until the next event. Cancel safe: nothing is lost if this is dropped.
+    async fn next(&mut self) -> (LockId, Event) {
+        loop {
+            while let Some(output) = self.locks.poll_output() {
+                match output {
+                    LocksOutput::Send { call, request } => self.waiting.push_back((call, request)),
+                    LocksOutput::Event { lock, event } => return (lock, event),
+                    // Waiters poll. To be woken by a release, run BLPOP on a second connection here.
+                    LocksOutput::Listen { .. } | LocksOutput::Unlisten { .. } | LocksOutput::Stopped { .. } => {}
+                }
+            }
+            if self.running.is_none()
+                && let Some((call, request)) = self.waiting.pop_front()
+            {
+                let args = request.with_args(self.locks.identity(), Form::Source, |args| {
+                    args.iter().map(|arg| arg.to_vec()).collect()
+                });
+                let connection = self.connection.take();
+                self.running = Some(run(self.settings.clone(), connection, call, request, args).boxed());
+            }
+            let now = self.clock.now();
+            let until = self.locks.next_deadline().map_or(MAX_SLEEP, |next| next.since(now).min(MAX_SLEEP));
+            let running = async {
+                match &mut self.running {
+                    Some(running) => running.await,
+                    None => std::future::pending().await,
+                }
+            };
+            match tokio::time::timeout(until, running).await {
+                Ok(ran) => {
+                    self.running = None;
+                    self.connection = ran.connection;
+                    let now = self.clock.now();
+                    if let Some(info) = ran.opened {
+                        // With the server's identity, held locks are verified only if it restarted.
+                        let info = info.map(|info| ServerInfo::parse(info.as_bytes()));
+                        self.locks.handle_node_up(now, NodeId::new(0), info.as_ref());
+                    }
+                    self.locks.handle_reply(now, ran.call, &ran.reply);
+                }
+                Err(_) => self.locks.handle_timeout(self.clock.now()),
+            }
+        }
+    }
+}
+
+async fn run(
+    settings: FredConfig,
+    connection: Option<Fred>,
+    call: CallId,
+    request: Request,
+    mut args: Vec<Vec<u8>>,
+) -> Ran {
+    let mut opened = None;
+    let connection = match connection {
+        Some(connection) => connection,
+        None => {
+            let Ok(connection) = connect(settings).await else {
+                let reply = Reply::NotSent(Cause::Fault(Fault::Unreachable));
+                return Ran { call, reply, connection: None, opened };
+            };
+            let info = CustomCommand::new_static("INFO", ClusterHash::FirstKey, false);
+            opened = Some(connection.custom(info, vec!["server"]).await.ok());
+            connection
+        }
+    };
+    let name = String::from_utf8_lossy(&args.remove(0)).into_owned();
+    let command = CustomCommand::new(name, ClusterHash::FirstKey, false);
+    let args = args.into_iter().map(|arg| fred::types::Value::Bytes(arg.into())).collect();
+    match connection.custom_raw(command, args).await {
+        // Ends the connection: the request may have been executed.
+        Err(error) if is_transport(&error) => {
+            let _ = connection.quit().await;
+            let fault = if *error.kind() == ErrorKind::Timeout { Fault::TimedOut } else { Fault::Closed };
+            Ran { call, reply: Reply::Unknown(Cause::Fault(fault)), connection: None, opened }
+        }
+        answer => Ran { call, reply: read(&request, &answer), connection: Some(connection), opened },
+    }
+}
+
+async fn connect(settings: FredConfig) -> Result<Fred, FredError> {
+    let client = Builder::from_config(settings)
+        .with_connection_config(|config| {
+            config.connection_timeout = SILENCE;
+            // No request twice: the machine decides what is tried again.
+            config.max_command_attempts = 1;
+        })
+        .with_performance_config(|config| config.default_command_timeout = SILENCE)
+        .build()?;
+    client.init().await?;
+    Ok(client)
+}
+
+fn is_transport(error: &FredError) -> bool {
+    matches!(error.kind(), ErrorKind::IO | ErrorKind::Timeout | ErrorKind::Canceled | ErrorKind::Protocol)
+}
+
+fn read(request: &Request, answer: &Result<Resp3Frame, FredError>) -> Reply {
+    let reply = match answer {
+        Ok(Resp3Frame::Null) => request.read(Value::Nil),
+        Ok(Resp3Frame::Number { data, .. }) => request.read(Value::Int(*data)),
+        Ok(Resp3Frame::SimpleString { data, .. } | Resp3Frame::BlobString { data, .. }) => {
+            request.read(Value::Text(data))
+        }
+        Ok(Resp3Frame::SimpleError { data, .. }) => request.read(Value::Error(data)),
+        Ok(Resp3Frame::Array { data, .. }) => {
+            let numbers = data.iter().map(|value| match value {
+                Resp3Frame::Number { data, .. } => Some(*data),
+                _ => None,
+            });
+            numbers.collect::<Option<Vec<_>>>().and_then(|numbers| request.read(Value::Ints(&numbers)))
+        }
+        Ok(_) => None,
+        Err(error) => request.read(Value::Error(error.details())),
+    };
+    reply.unwrap_or(Reply::Unknown(Cause::Fault(Fault::Protocol(Breach::Malformed))))
+}
