@@ -9,6 +9,7 @@ pub mod host;
 pub mod leader;
 pub mod oversell;
 pub mod serve;
+pub mod serving;
 mod transcript;
 pub mod with_lock;
 

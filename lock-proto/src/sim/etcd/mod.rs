@@ -187,6 +187,8 @@ pub struct Cluster {
     sync: Option<Instant>,
     calls: BTreeMap<&'static str, u64>,
     outputs: VecDeque<ClusterOutput>,
+    /// Where clients reach the members, if that is set.
+    client_urls: Vec<String>,
 }
 
 impl Cluster {
@@ -210,6 +212,7 @@ impl Cluster {
             sync: None,
             calls: BTreeMap::new(),
             outputs: VecDeque::new(),
+            client_urls: Vec::new(),
             config,
         }
     }
