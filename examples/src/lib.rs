@@ -8,6 +8,7 @@ pub mod host;
 pub mod leader;
 pub mod oversell;
 pub mod serve;
+pub mod serving;
 pub mod std_net;
 mod transcript;
 pub mod with_lock;

@@ -2,6 +2,7 @@
 //! not wait for a leader.
 
 use alloc::collections::BTreeMap;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use bytes::Bytes;
@@ -145,6 +146,12 @@ impl Cluster {
             member.seen = member.seen.max(member.backlog.last().map_or(member.seen, |(revision, _)| *revision));
         }
         self.store.compact(revision).map_err(Refusal::status)
+    }
+
+    /// Sets the URLs that `MemberList` reports, in the order of the members. By default it reports
+    /// `http://member0:2379` and so on, and a learner.
+    pub fn set_client_urls(&mut self, urls: Vec<String>) {
+        self.client_urls = urls;
     }
 
     /// Adds a user. Replacing a user invalidates the user's tokens.

@@ -121,6 +121,11 @@ impl Cluster {
     /// The members in order, with the URLs `http://member0:2379` and so on, and a learner.
     fn member_list(&self) -> MemberListResponse {
         let url = |name| vec![format!("http://{name}:2379")];
+        if !self.client_urls.is_empty() {
+            let voters =
+                self.client_urls.iter().map(|url| Member { client_urls: vec![url.clone()], is_learner: false });
+            return MemberListResponse { header: Some(ClusterHeader { cluster_id: 1 }), members: voters.collect() };
+        }
         let voter = |i| Member { client_urls: url(format!("member{i}")), is_learner: false };
         let learner = Member { client_urls: url("learner".into()), is_learner: true };
         let members = iter::once(learner).chain((0..self.members.len()).map(voter)).collect();

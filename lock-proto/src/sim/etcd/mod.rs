@@ -19,7 +19,7 @@
 //! // Connection 1, to the first member: a lease of ten seconds, and a key attached to it.
 //! cluster.handle_connected(now, 0, 1);
 //! cluster.handle_call(now, 1, 100, None, &Rpc::Grant(LeaseGrantRequest { ttl: 10, id: 77 }));
-//! let put = PutRequest { key: "stock/4d".into(), value: "".into(), lease: 77 };
+//! let put = PutRequest { key: "stock/4d".into(), value: "".into(), lease: 77, ..PutRequest::default() };
 //! let put = RequestOp { request: Some(Op::Put(put)) };
 //! let put = TxnRequest { success: vec![put], ..TxnRequest::default() };
 //! cluster.handle_call(now, 1, 101, None, &Rpc::Txn(put));
@@ -187,6 +187,8 @@ pub struct Cluster {
     sync: Option<Instant>,
     calls: BTreeMap<&'static str, u64>,
     outputs: VecDeque<ClusterOutput>,
+    /// Where clients reach the members, if that is set.
+    client_urls: Vec<String>,
 }
 
 impl Cluster {
@@ -210,6 +212,7 @@ impl Cluster {
             sync: None,
             calls: BTreeMap::new(),
             outputs: VecDeque::new(),
+            client_urls: Vec::new(),
             config,
         }
     }

@@ -25,9 +25,12 @@ pub(super) struct Servers {
     /// Numbers of members to choose from.
     pub(super) members: &'static [usize],
     pub(super) login: bool,
+    /// After how many ticks a follower gives up its leader, to choose from. Few are less than a
+    /// session timeout.
+    pub(super) sync_limits: &'static [u32],
 }
 
-pub(super) const SERVERS: Servers = Servers { faults: &[], members: &[3, 1], login: false };
+pub(super) const SERVERS: Servers = Servers { faults: &[], members: &[3, 1], login: false, sync_limits: &[5, 10, 20] };
 
 const LOCKS: [&str; 2] = ["a", "b"];
 
@@ -37,8 +40,7 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix, servers: &Servers) -> Draft 
     let tick = Duration::from_millis(chance.pick(&[200, 100]));
     setup.store = Store::Zookeeper(ZookeeperStore {
         tick,
-        // With few ticks, a follower gives up its leader before sessions time out.
-        sync_limit: chance.pick(&[5, 10, 20]),
+        sync_limit: chance.pick(servers.sync_limits),
         session_ttl: drawn.session_ttl.min(tick * 20),
         turn: drawn.turn,
         request_timeout: drawn.request_timeout,

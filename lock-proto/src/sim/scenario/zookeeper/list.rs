@@ -80,8 +80,9 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
         "followers are cut off from their leader, and answer pings and reads all the same",
         |chance| {
             use Kind::{Burst, Isolate, Reset};
-            let servers = Servers { faults: &[(Fault::Isolate, 6), (Fault::Delay, 2)], ..THREE };
-            draft(chance, &Mix { kinds: &[(Isolate, 12), (Reset, 6), (Burst, 4)], ..PLAIN }, &servers)
+            let faults = &[(Fault::Isolate, 6), (Fault::Delay, 2)];
+            let servers = Servers { faults, sync_limits: &[50, 20, 5], ..THREE };
+            draft(chance, &Mix { kinds: &[(Isolate, 12), (Reset, 3), (Burst, 2)], ..PLAIN }, &servers)
         },
     ),
     within_bounds("zookeeper-behind", "followers apply what the leader commits much later", |chance| {

@@ -1,10 +1,14 @@
 //! The checkers can fail: each of these clients has one flaw, which must be found.
 // S4
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
 mod flawed;
 
+use core::time::Duration;
+
+use crate::lock::{Acquire, Event, Loss};
 use crate::sim::scenario::{Backend, Plan, Scenario, scenarios};
+use crate::sim::zookeeper::World;
 use crate::sim::{Keep, Rule};
 use flawed::{Flaw, clients};
 
@@ -75,26 +79,49 @@ fn hand_overs_come_from_watches() {
     assert!(sum.0 > 300 && sum.1 * 20 < sum.0, "{sum:?}");
 }
 
-fn sound(name: &str, seeds: &[u64]) {
-    for seed in seeds {
-        let outcome = Plan::from_seed(Scenario::named(name).unwrap(), *seed).run();
-        assert!(outcome.violations.is_empty(), "{name} {seed}\n{outcome}");
-    }
+const MS: Duration = Duration::from_millis(1);
+
+fn world() -> World {
+    let config = |config: crate::zookeeper::Config| config.tick(100 * MS).session_ttl(1_000 * MS);
+    World::zookeeper(3).clients(1).ensemble(|ensemble| ensemble.tick(100 * MS)).config(config).seed(1).build()
 }
 
 /// Regression: the commit of another lock's create moved the validity of the session, and the
-/// holders were not notified of it.
+/// holders were not notified of it. Found by `zookeeper-partitions` and `zookeeper-failover`.
 #[test]
 fn holders_are_notified_of_validity_that_another_lock_has_moved() {
     // T2, ZK1
-    sound("zookeeper-partitions", &[18]);
-    sound("zookeeper-failover", &[7]);
+    let mut w = world();
+    let first = w.acquire(0, Acquire::new("b"));
+    w.expect(100 * MS, "the first is held", |w| w.is_held(0, first));
+    for _ in 0..20 {
+        w.run_for(70 * MS);
+        let other = w.acquire(0, Acquire::new("a"));
+        w.expect(100 * MS, "the other is held", |w| w.is_held(0, other));
+        w.release(0, other);
+        let known = w.events(0, first).iter().rev().find_map(|event| match event {
+            Event::Granted(grant) => Some(grant.valid_until),
+            Event::Renewed { valid_until } => Some(*valid_until),
+            _ => None,
+        });
+        assert_eq!(known, crate::lock::Machine::valid_until(w.machine(0), first));
+    }
 }
 
-/// Regression: the first lock of an idle session held it beyond its validity.
+/// Regression: the first lock of a session that was idle was held beyond its validity.
 #[test]
 fn lock_of_idle_session_is_lost_in_time() {
     // T2
-    sound("zookeeper-followers", &[16, 27, 29, 57, 177]);
-    sound("zookeeper-cancel", &[103]);
+    for idle in [0, 50, 100, 200, 300, 400, 600] {
+        let mut w = world();
+        let first = w.acquire_for(0, Acquire::new("a"), MS);
+        w.expect(200 * MS, "the first is over", |w| w.is_over(0, first));
+        w.run_for(idle * MS);
+        let second = w.acquire(0, Acquire::new("a"));
+        w.expect(200 * MS, "the second is held", |w| w.is_held(0, second));
+        (0..3).for_each(|member| w.pause_member(member));
+        let until = w.grant(0, second).unwrap().valid_until;
+        w.run_for(1_000 * MS);
+        assert_eq!(w.events(0, second).last(), Some(&Event::Lost(Loss::Expired)), "{idle}: until {until}");
+    }
 }

@@ -1,0 +1,118 @@
+//! A proxy in front of a server: delays, cuts and resets connections.
+
+use core::net::{Ipv4Addr, SocketAddr};
+use core::time::Duration;
+use std::io;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+
+/// What happens to the bytes of a line in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Weather {
+    cut: bool,
+    delay: Duration,
+    /// Grows with every reset.
+    resets: u64,
+}
+
+/// The direction of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    ToServer,
+    ToClient,
+}
+
+/// The line between clients and one server.
+#[derive(Debug)]
+pub(super) struct Line {
+    address: SocketAddr,
+    ways: [watch::Sender<Weather>; 2],
+}
+
+impl Line {
+    /// Listens on a port of 127.0.0.1, and leads to `server`.
+    pub(super) async fn open(port: u16, server: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
+        let address = listener.local_addr()?;
+        let ways = [watch::Sender::new(Weather::default()), watch::Sender::new(Weather::default())];
+        let (up, down) = (ways[0].subscribe(), ways[1].subscribe());
+        tokio::spawn(async move {
+            loop {
+                match listener.accept().await {
+                    Ok((client, _)) => drop(tokio::spawn(carry(client, server, up.clone(), down.clone()))),
+                    // Possibly too many open files, which may pass.
+                    Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                }
+            }
+        });
+        Ok(Self { address, ways })
+    }
+
+    pub(super) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(super) fn cut(&self, way: Option<Way>, cut: bool) {
+        self.change(way, |weather| weather.cut = cut);
+    }
+
+    pub(super) fn delay(&self, way: Option<Way>, delay: Duration) {
+        self.change(way, |weather| weather.delay = delay);
+    }
+
+    /// Closes all connections. What is in flight is lost.
+    pub(super) fn reset(&self) {
+        self.change(None, |weather| weather.resets += 1);
+    }
+
+    fn change(&self, way: Option<Way>, change: impl Fn(&mut Weather)) {
+        for (of, sender) in [Way::ToServer, Way::ToClient].into_iter().zip(&self.ways) {
+            if way.is_none_or(|way| way == of) {
+                sender.send_modify(&change);
+            }
+        }
+    }
+}
+
+async fn carry(client: TcpStream, address: SocketAddr, up: watch::Receiver<Weather>, down: watch::Receiver<Weather>) {
+    let _ = client.set_nodelay(true);
+    let Ok(server) = TcpStream::connect(address).await else { return };
+    let _ = server.set_nodelay(true);
+    let ((client_in, client_out), (server_in, server_out)) = (client.into_split(), server.into_split());
+    let resets = up.borrow().resets;
+    let mut reset = up.clone();
+    tokio::select! {
+        // When one side has closed and its last bytes have arrived, the other one is closed, too.
+        () = copy(client_in, server_out, up) => {}
+        () = copy(server_in, client_out, down) => {}
+        _ = reset.wait_for(|weather| weather.resets != resets) => {}
+    }
+}
+
+/// Copies bytes: each portion arrives after the delay, and waits while the line is cut.
+async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut weather: watch::Receiver<Weather>) {
+    let (sender, mut portions) = mpsc::channel::<(Instant, Vec<u8>)>(64);
+    let delays = weather.clone();
+    let read = async move {
+        let mut buffer = vec![0; 16 * 1024];
+        while let Ok(n @ 1..) = from.read(&mut buffer).await {
+            let due = Instant::now() + delays.borrow().delay;
+            if sender.send((due, buffer[..n].to_vec())).await.is_err() {
+                return;
+            }
+        }
+    };
+    let write = async move {
+        while let Some((due, bytes)) = portions.recv().await {
+            sleep_until(due).await;
+            if weather.wait_for(|weather| !weather.cut).await.is_err() || to.write_all(&bytes).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::join!(read, write);
+}

@@ -1,0 +1,174 @@
+//! `serve`: simulated Redis and etcd servers on loopback, for clients in any language. Faults come
+//! from a plan or from a control port. docs/serving.md is the manual.
+
+mod command;
+mod etcd;
+mod line;
+pub mod scripts;
+mod stage;
+
+use core::net::Ipv4Addr;
+use core::time::Duration;
+use std::ffi::OsString;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+
+use clap::Parser;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+
+use crate::cli::exit;
+use command::{Command, Timed};
+use stage::Stage;
+
+/// Serve simulated Redis and etcd servers on loopback, with faults.
+#[derive(Debug, Parser)]
+#[command(name = "serve")]
+struct Args {
+    /// How many Redis servers: redis0, redis1, …
+    #[arg(long, default_value_t = 1)]
+    redis: usize,
+    /// How many members of an etcd cluster: etcd0, etcd1, …
+    #[arg(long, default_value_t = 0)]
+    etcd: usize,
+    /// The port of redis0; the others follow. 0 for free ports.
+    #[arg(long, default_value_t = 0)]
+    redis_port: u16,
+    /// The port of etcd0; the others follow. 0 for free ports.
+    #[arg(long, default_value_t = 0)]
+    etcd_port: u16,
+    /// The port for commands. 0 for a free one.
+    #[arg(long, default_value_t = 0)]
+    control: u16,
+    /// A file of commands, each after a time: `2s pause redis0`.
+    #[arg(long)]
+    plan: Option<PathBuf>,
+    /// Ends after this time.
+    #[arg(long, value_parser = humantime::parse_duration)]
+    run_for: Option<Duration>,
+}
+
+/// Runs the program and returns its exit code.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
+    let args = match Args::try_parse_from(args) {
+        Ok(args) => args,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { exit::USAGE } else { 0 };
+        }
+    };
+    let plan = match args.plan.as_ref().map(|path| read_plan(path)).transpose() {
+        Ok(plan) => plan.unwrap_or_default(),
+        Err(error) => return fail(&error, exit::USAGE),
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&error.to_string(), 1),
+    };
+    match runtime.block_on(serve(&args, plan)) {
+        Ok(()) => 0,
+        Err(error) => fail(&error.to_string(), 1),
+    }
+}
+
+fn fail(what: &str, code: u8) -> u8 {
+    let _ = writeln!(io::stderr(), "serve: {what}");
+    code
+}
+
+fn read_plan(path: &std::path::Path) -> Result<Vec<Timed>, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
+    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    let parsed = lines.map(|(number, line)| {
+        Timed::parse(line).map_err(|error| format!("{}, line {number}: {error}", path.display()))
+    });
+    parsed.collect()
+}
+
+/// A command and where its result goes.
+type Ordered = (Command, tokio::sync::oneshot::Sender<Result<String, String>>);
+
+async fn serve(args: &Args, plan: Vec<Timed>) -> io::Result<()> {
+    let mut stage = Stage::start(args.redis, args.redis_port, args.etcd, args.etcd_port).await?;
+    let control = TcpListener::bind((Ipv4Addr::LOCALHOST, args.control)).await?;
+    let (orders, mut ordered) = mpsc::channel::<Ordered>(16);
+    say(&stage.list());
+    say(&format!("control {}", control.local_addr()?));
+    say("ready");
+    tokio::spawn(follow(plan, orders.clone()));
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = control.accept().await {
+            tokio::spawn(obey(stream, orders.clone()));
+        }
+    });
+    let end = tokio::time::sleep(args.run_for.unwrap_or(Duration::MAX));
+    tokio::pin!(end);
+    loop {
+        tokio::select! {
+            order = ordered.recv() => {
+                let Some((command, result)) = order else { return Ok(()) };
+                if matches!(command, Command::Quit) {
+                    let _ = result.send(Ok(String::new()));
+                    return Ok(());
+                }
+                // Stopping a server waits for its threads.
+                let done = tokio::task::block_in_place(|| stage.carry_out(&command));
+                let _ = result.send(done);
+            }
+            () = &mut end => return Ok(()),
+            _ = tokio::signal::ctrl_c() => return Ok(()),
+        }
+    }
+}
+
+fn say(text: &str) {
+    let _ = writeln!(io::stdout(), "{text}");
+    let _ = io::stdout().flush();
+}
+
+/// Carries out a plan, and prints each step.
+async fn follow(plan: Vec<Timed>, orders: mpsc::Sender<Ordered>) {
+    let start = tokio::time::Instant::now();
+    for Timed { at, text, command } in plan {
+        tokio::time::sleep_until(start + at).await;
+        let done = order(&orders, command).await;
+        say(&format!("{} {text}: {}", humantime::format_duration(at), shown(&done)));
+    }
+}
+
+async fn order(orders: &mpsc::Sender<Ordered>, command: Command) -> Result<String, String> {
+    let (sender, result) = tokio::sync::oneshot::channel();
+    if orders.send((command, sender)).await.is_err() {
+        return Err("the servers have stopped".into());
+    }
+    result.await.unwrap_or_else(|_| Err("the servers have stopped".into()))
+}
+
+fn shown(done: &Result<String, String>) -> String {
+    match done {
+        Ok(text) if text.is_empty() => "ok".into(),
+        Ok(text) => format!("{text}\nok"),
+        Err(error) => format!("error: {error}"),
+    }
+}
+
+/// Reads commands from the control port, one a line. Each has a reply that ends with `ok` or is
+/// an error.
+async fn obey(stream: TcpStream, orders: mpsc::Sender<Ordered>) {
+    let (input, mut output) = stream.into_split();
+    let mut lines = BufReader::new(input).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        if line.trim().is_empty() {
+            continue;
+        }
+        let done = match Command::parse(&line) {
+            Ok(command) => order(&orders, command).await,
+            Err(error) => Err(error),
+        };
+        if output.write_all(format!("{}\n", shown(&done)).as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}

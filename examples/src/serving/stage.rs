@@ -1,0 +1,153 @@
+//! The servers, and the faults that happen to them.
+
+use core::time::Duration;
+use std::io;
+use std::sync::Arc;
+
+use lock_proto::sim::redis::{Node, NodeConfig};
+
+use super::command::{Command, Server};
+use super::etcd::ServedCluster;
+use super::line::Line;
+use super::scripts::CommonScripts;
+use crate::serve::Served;
+
+pub(super) struct Stage {
+    redis: Vec<Redis>,
+    etcd: Option<ServedCluster>,
+    members: Vec<Line>,
+}
+
+struct Redis {
+    served: Served,
+    line: Line,
+    /// Its replica, from the moment replication stopped.
+    replica: Option<Box<Node>>,
+}
+
+/// Servers of a quorum have been running for a while.
+const UPTIME: Duration = Duration::from_secs(3_600);
+
+impl Stage {
+    pub(super) async fn start(redis: usize, redis_port: u16, etcd: usize, etcd_port: u16) -> io::Result<Self> {
+        let port = |first: u16, number: usize| {
+            if first == 0 { 0 } else { first.saturating_add(u16::try_from(number).unwrap_or(u16::MAX)) }
+        };
+        let mut servers = Vec::new();
+        for number in 0..redis {
+            let config = NodeConfig::new(number as u64 + 1).uptime(UPTIME).interpreter(Arc::new(CommonScripts));
+            let served = Served::start(config)?;
+            let line = Line::open(port(redis_port, number), served.address()).await?;
+            servers.push(Redis { served, line, replica: None });
+        }
+        let (mut cluster, mut members) = (None, Vec::new());
+        if etcd > 0 {
+            let (served, addresses) = ServedCluster::start(etcd).await?;
+            for (number, address) in addresses.into_iter().enumerate() {
+                members.push(Line::open(port(etcd_port, number), address).await?);
+            }
+            // Clients that ask for the members learn the ports that they can reach.
+            let urls = members.iter().map(|line| format!("http://{}", line.address())).collect();
+            served.with(|cluster, _| cluster.set_client_urls(urls));
+            cluster = Some(served);
+        }
+        Ok(Self { redis: servers, etcd: cluster, members })
+    }
+
+    /// The servers and their URLs, one a line.
+    pub(super) fn list(&self) -> String {
+        let redis = self.redis.iter().enumerate();
+        let redis = redis.map(|(number, redis)| format!("redis{number} redis://{}", redis.line.address()));
+        let etcd = self.members.iter().enumerate();
+        let etcd = etcd.map(|(number, line)| format!("etcd{number} http://{}", line.address()));
+        redis.chain(etcd).collect::<Vec<_>>().join("\n")
+    }
+
+    fn redis(&mut self, number: usize) -> Result<&mut Redis, String> {
+        self.redis.get_mut(number).ok_or_else(|| format!("there is no redis{number}"))
+    }
+
+    fn line(&self, server: Server) -> Result<&Line, String> {
+        let (line, name) = match server {
+            Server::Redis(number) => (self.redis.get(number).map(|redis| &redis.line), format!("redis{number}")),
+            Server::Etcd(number) => (self.members.get(number), format!("etcd{number}")),
+        };
+        line.ok_or_else(|| format!("there is no {name}"))
+    }
+
+    fn cluster(&self, member: usize) -> Result<&ServedCluster, String> {
+        let cluster = self.etcd.as_ref().filter(|_| member < self.members.len());
+        cluster.ok_or_else(|| format!("there is no etcd{member}"))
+    }
+
+    pub(super) fn carry_out(&mut self, command: &Command) -> Result<String, String> {
+        match command {
+            Command::List => return Ok(self.list()),
+            Command::Pause(Server::Redis(number)) => self.redis(*number)?.served.pause(),
+            Command::Continue(Server::Redis(number)) => self.redis(*number)?.served.resume(),
+            // A stopped member hears neither its clients nor the others.
+            Command::Pause(server @ Server::Etcd(member)) => {
+                self.cluster(*member)?.with(|cluster, now| cluster.isolate(now, *member));
+                self.line(*server)?.cut(None, true);
+            }
+            Command::Continue(server @ Server::Etcd(member)) => {
+                self.cluster(*member)?.with(|cluster, now| cluster.heal(now, *member));
+                self.line(*server)?.cut(None, false);
+            }
+            Command::Cut(server, way) => self.line(*server)?.cut(*way, true),
+            Command::Heal(server) => self.line(*server)?.cut(None, false),
+            Command::Delay(server, way, time) => self.line(*server)?.delay(*way, *time),
+            Command::Reset(server) => self.line(*server)?.reset(),
+            Command::Kill(Server::Redis(number)) => self.redis(*number)?.served.kill(),
+            Command::Kill(Server::Etcd(member)) => {
+                self.cluster(*member)?.with(|cluster, now| cluster.crash(now, *member));
+                self.line(Server::Etcd(*member))?.reset();
+            }
+            Command::Start(Server::Redis(number), keep_data) => {
+                self.redis(*number)?.served.restart(*keep_data).map_err(|error| error.to_string())?;
+            }
+            Command::Start(Server::Etcd(_), false) => return Err("a member of etcd keeps its data".into()),
+            Command::Start(Server::Etcd(member), true) => {
+                self.cluster(*member)?.with(|cluster, now| cluster.start(now, *member));
+            }
+            Command::StopReplication(number) => {
+                let redis = self.redis(*number)?;
+                redis.replica = Some(Box::new(redis.served.with_node(|node, _| node.clone())));
+            }
+            Command::Promote(number) => {
+                let redis = self.redis(*number)?;
+                redis.served.kill();
+                if let Some(replica) = redis.replica.take() {
+                    redis.served.with_node(|node, _| *node = *replica);
+                }
+                redis.served.restart(true).map_err(|error| error.to_string())?;
+            }
+            Command::Clock(number, by, forward) => self
+                .redis(*number)?
+                .served
+                .with_node(|node, now| if *forward { node.jump_forward(now, *by) } else { node.jump_back(now, *by) }),
+            Command::Evict(number, key) => {
+                if !self.redis(*number)?.served.with_node(|node, now| node.remove(now, key)) {
+                    return Err(format!("there is no key {key}"));
+                }
+            }
+            Command::Keys(Server::Redis(number)) => {
+                let keys = self.redis(*number)?.served.with_node(|node, now| node.keys(now));
+                return Ok(keys.iter().map(|key| key.escape_ascii().to_string()).collect::<Vec<_>>().join("\n"));
+            }
+            Command::Keys(Server::Etcd(member)) => {
+                let keys = self.cluster(*member)?.with(|cluster, _| cluster.keys());
+                return Ok(keys.iter().map(|kv| kv.key.escape_ascii().to_string()).collect::<Vec<_>>().join("\n"));
+            }
+            Command::Isolate(member) => self.cluster(*member)?.with(|cluster, now| cluster.isolate(now, *member)),
+            Command::Join(member) => self.cluster(*member)?.with(|cluster, now| cluster.heal(now, *member)),
+            Command::ChangeLeader => {
+                if !self.cluster(0)?.with(|cluster, now| cluster.change_leader(now)) {
+                    return Err("there is no other candidate".into());
+                }
+            }
+            Command::Quit => {}
+        }
+        Ok(String::new())
+    }
+}

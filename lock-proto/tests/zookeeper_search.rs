@@ -1,0 +1,409 @@
+//! Exhaustive search over real ZooKeeper clients: all ways in which two of them can meet at one
+//! server.
+//!
+//! The server is [`sim::zookeeper::Ensemble`](lock_proto::sim::zookeeper::Ensemble) with one member,
+//! and the explorer [`sim::search`](lock_proto::sim::search), breadth first. Every possible next
+//! event is a choice, and every choice is tried:
+//!
+//! * a client requests the lock, releases it, or drops its wait;
+//! * the bytes on a connection arrive, in either direction;
+//! * a connection breaks, and what was sent on it is lost, or is executed later;
+//! * the server ends the session of a client;
+//! * time passes up to the next timer of a client or the server.
+//!
+//! The number of faults is bounded. Every state is checked: at most one client holds the lock, and
+//! fencing tokens grow with the grants.
+//!
+//! `LOCK_DEPTH=2` searches two choices deeper; `--nocapture` shows the counts.
+// S6
+#![cfg(feature = "sim")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
+
+use core::hash::Hash as _;
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use lock_proto::sim::search::{Canon, Model, Search};
+use lock_proto::sim::zookeeper::{Ensemble, EnsembleConfig, EnsembleOutput};
+use lock_proto::zookeeper::{Client, Config, Output};
+use lock_proto::{Acquire, ByteClient as _, ClientId, ConnId, Event, Fault, Instant, LockId, Machine as _, Wait};
+
+const EPOCH: u64 = 1_000_000_000_000_000_000;
+const TICK: Duration = Duration::from_millis(100);
+
+/// What may happen in a search.
+#[derive(Clone, Copy)]
+struct World {
+    /// Acquisitions of each client.
+    acquisitions: u8,
+    breaks: u8,
+    expiries: u8,
+}
+
+#[derive(Clone, Debug)]
+enum Action {
+    Acquire(usize),
+    Release(usize),
+    Abandon(usize),
+    ToServer(usize, usize),
+    ToClient(usize, usize),
+    /// The connection ends. What was sent on it is lost, or arrives later.
+    Break(usize, usize, bool),
+    Expire(usize),
+    Time,
+}
+
+#[derive(Clone, Hash)]
+struct Link {
+    conn: ConnId,
+    id: u64,
+    /// The client has not closed it.
+    open: bool,
+    up: Vec<u8>,
+    /// Bytes, or the end of the connection.
+    down: VecDeque<Option<Vec<u8>>>,
+}
+
+#[derive(Clone, Hash)]
+struct Process {
+    machine: Client,
+    links: Vec<Link>,
+    lock: Option<LockId>,
+    held: bool,
+    left: u8,
+}
+
+#[derive(Clone)]
+struct State {
+    now: Instant,
+    ensemble: Ensemble,
+    clients: [Process; 2],
+    next_link: u64,
+    breaks: u8,
+    expiries: u8,
+    fence: u64,
+    reached: u64,
+    violation: Option<String>,
+}
+
+const SOMETIMES: [&str; 5] =
+    ["a client waits", "both have held", "a session has ended", "a request was executed late", "a hold was lost"];
+
+impl State {
+    fn reach(&mut self, what: usize) {
+        self.reached |= 1 << what;
+    }
+
+    fn pump(&mut self) {
+        for client in 0..2 {
+            self.pump_client(client);
+        }
+    }
+
+    fn pump_client(&mut self, client: usize) {
+        loop {
+            let mut idle = true;
+            while let Some(output) = self.clients[client].machine.poll_output() {
+                idle = false;
+                match output {
+                    Output::Connect { conn, .. } => {
+                        self.next_link += 1;
+                        let id = self.next_link;
+                        // Connecting is not a choice.
+                        self.ensemble.handle_connected(self.now, 0, id);
+                        let link = Link { conn, id, open: true, up: Vec::new(), down: VecDeque::new() };
+                        self.clients[client].links.push(link);
+                        let now = self.now;
+                        self.clients[client].machine.handle_connected(now, conn);
+                    }
+                    Output::Disconnect { conn } => {
+                        for link in self.clients[client].links.iter_mut().filter(|link| link.conn == conn) {
+                            (link.open, link.down) = (false, VecDeque::new());
+                        }
+                        self.sweep();
+                    }
+                    Output::Event { lock, event } => self.event(client, lock, &event),
+                    Output::Credentials { .. } | Output::Election { .. } | Output::Stopped { .. } => {}
+                }
+            }
+            let Process { machine, links, .. } = &mut self.clients[client];
+            for link in links.iter_mut().filter(|link| link.open) {
+                let bytes = machine.outgoing(link.conn).to_vec();
+                if !bytes.is_empty() {
+                    idle = false;
+                    machine.consume(link.conn, bytes.len());
+                    link.up.extend(bytes);
+                }
+            }
+            if idle {
+                return;
+            }
+        }
+    }
+
+    fn event(&mut self, client: usize, lock: LockId, event: &Event) {
+        match event {
+            Event::Granted(grant) => {
+                let now = self.now;
+                if self.clients[client].machine.claim(now, lock).is_err() {
+                    self.violation = Some(format!("client {client} cannot claim what was offered"));
+                }
+                self.clients[client].held = true;
+                let fence = grant.fence.map_or(0, |fence| fence.get());
+                if fence <= self.fence {
+                    self.violation = Some(format!("the fence went from {} to {fence}", self.fence));
+                }
+                self.fence = fence;
+                if self.clients[1 - client].left == 0 && self.clients[1 - client].lock.is_none() {
+                    self.reach(1);
+                }
+            }
+            Event::Blocked(_) => self.reach(0),
+            Event::Lost(_) => {
+                self.clients[client].held = false;
+                self.reach(4);
+            }
+            event if event.is_last() => (self.clients[client].lock, self.clients[client].held) = (None, false),
+            _ => {}
+        }
+    }
+
+    fn pump_server(&mut self) {
+        while let Some(output) = self.ensemble.poll_output() {
+            let id = output.conn();
+            let link = self.clients.iter_mut().flat_map(|client| &mut client.links).find(|link| link.id == id);
+            let Some(link) = link.filter(|link| link.open) else { continue };
+            link.down.push_back(match output {
+                EnsembleOutput::Send { bytes, .. } => Some(bytes),
+                EnsembleOutput::Closed { .. } => None,
+            });
+        }
+    }
+
+    /// Removes connections that are closed and carry nothing.
+    fn sweep(&mut self) {
+        let (now, ensemble) = (self.now, &mut self.ensemble);
+        for client in &mut self.clients {
+            client.links.retain(|link| {
+                let stays = link.open || !link.up.is_empty();
+                if !stays {
+                    ensemble.handle_disconnected(now, link.id);
+                }
+                stays
+            });
+        }
+    }
+
+    fn to_server(&mut self, client: usize, link: usize) {
+        let link = &mut self.clients[client].links[link];
+        let (id, bytes, late) = (link.id, core::mem::take(&mut link.up), !link.open);
+        self.ensemble.handle_received(self.now, id, &bytes);
+        if late {
+            self.reach(3);
+        }
+        self.pump_server();
+        self.sweep();
+    }
+
+    fn to_client(&mut self, client: usize, link: usize) {
+        let now = self.now;
+        let Process { machine, links, .. } = &mut self.clients[client];
+        let link = &mut links[link];
+        let conn = link.conn;
+        match link.down.pop_front() {
+            Some(Some(bytes)) => machine.handle_received(now, conn, &bytes),
+            Some(None) => {
+                (link.open, link.up) = (false, Vec::new());
+                machine.handle_disconnected(now, conn, Fault::Closed);
+            }
+            None => {}
+        }
+        self.sweep();
+    }
+}
+
+impl Model for World {
+    type State = State;
+    type Action = Action;
+
+    fn initial_states(&self) -> Vec<State> {
+        let now = Instant::from_nanos(EPOCH);
+        let config = EnsembleConfig::new(1, 7).tick(TICK).container_interval(None);
+        let process = |id| {
+            let config = Config::parse("zk://h").unwrap().tick(TICK).session_ttl(TICK * 10).request_timeout(TICK * 3);
+            let machine = Client::new(now, config, ClientId::from_bits(id), 1).unwrap();
+            Process { machine, links: Vec::new(), lock: None, held: false, left: self.acquisitions }
+        };
+        vec![State {
+            now,
+            ensemble: Ensemble::new(now, config),
+            clients: [process(1), process(2)],
+            next_link: 0,
+            breaks: self.breaks,
+            expiries: self.expiries,
+            fence: 0,
+            reached: 0,
+            violation: None,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        for (c, client) in state.clients.iter().enumerate() {
+            match client.lock {
+                // Clients are alike, so the first one begins.
+                None if client.left > 0 && (c == 0 || state.clients[0].left < self.acquisitions) => {
+                    actions.push(Action::Acquire(c));
+                }
+                Some(_) if client.held => actions.push(Action::Release(c)),
+                Some(_) => actions.push(Action::Abandon(c)),
+                None => {}
+            }
+            for (l, link) in client.links.iter().enumerate() {
+                if !link.up.is_empty() {
+                    actions.push(Action::ToServer(c, l));
+                }
+                if link.open && !link.down.is_empty() {
+                    actions.push(Action::ToClient(c, l));
+                }
+                if link.open && state.breaks > 0 {
+                    actions.push(Action::Break(c, l, false));
+                    if !link.up.is_empty() {
+                        actions.push(Action::Break(c, l, true));
+                    }
+                }
+            }
+            if state.expiries > 0 && client.links.iter().any(|link| state.ensemble.session_of(link.id).is_some()) {
+                actions.push(Action::Expire(c));
+            }
+        }
+        actions.push(Action::Time);
+    }
+
+    fn step(&self, state: &State, action: &Action) -> State {
+        let mut next = state.clone();
+        let now = next.now;
+        match action {
+            Action::Acquire(c) => {
+                next.clients[*c].left -= 1;
+                let want = Acquire::new("a").wait(Wait::Forever);
+                next.clients[*c].lock = Some(next.clients[*c].machine.acquire(now, &want).unwrap());
+            }
+            Action::Release(c) => {
+                next.clients[*c].held = false;
+                if let Some(lock) = next.clients[*c].lock {
+                    let _ = next.clients[*c].machine.release(now, lock);
+                }
+            }
+            Action::Abandon(c) => {
+                if let Some(lock) = next.clients[*c].lock.take() {
+                    next.clients[*c].machine.abandon(now, lock);
+                }
+            }
+            Action::ToServer(c, l) => next.to_server(*c, *l),
+            Action::ToClient(c, l) => next.to_client(*c, *l),
+            Action::Break(c, l, late) => {
+                next.breaks -= 1;
+                let link = &mut next.clients[*c].links[*l];
+                let conn = link.conn;
+                link.open = false;
+                link.down.clear();
+                if !late {
+                    link.up.clear();
+                }
+                next.clients[*c].machine.handle_disconnected(now, conn, Fault::Reset);
+                next.sweep();
+            }
+            Action::Expire(c) => {
+                next.expiries -= 1;
+                next.reach(2);
+                let session = next.clients[*c].links.iter().find_map(|link| next.ensemble.session_of(link.id));
+                if let Some(session) = session {
+                    next.ensemble.expire_session(now, session);
+                    next.pump_server();
+                }
+            }
+            Action::Time => {
+                let clients = next.clients.iter().filter_map(|client| client.machine.next_deadline());
+                let due = clients.chain(next.ensemble.next_deadline()).min().unwrap_or(now + TICK);
+                next.now = now.max(due);
+                let now = next.now;
+                next.ensemble.handle_timeout(now);
+                next.pump_server();
+                for client in &mut next.clients {
+                    if client.machine.next_deadline().is_some_and(|at| at <= now) {
+                        client.machine.handle_timeout(now);
+                    }
+                }
+            }
+        }
+        next.pump();
+        next
+    }
+
+    fn canon(&self) -> Canon {
+        let times = Instant::from_nanos(EPOCH)..Instant::from_nanos(EPOCH * 2);
+        Canon::new().times(times, TICK * 20, TICK / 4).ids(1 << 32..1 << 33).ids(1_700_000_000_000..1_800_000_000_000)
+    }
+
+    fn hash_state(&self, state: &State, canon: &mut Canon) {
+        canon.now(state.now);
+        state.ensemble.hash(canon);
+        state.clients.hash(canon);
+        (state.breaks, state.expiries).hash(canon);
+    }
+
+    fn check(&self, state: &State) -> Result<(), String> {
+        if let Some(text) = &state.violation {
+            return Err(text.clone());
+        }
+        let holds = |client: &Process| {
+            let until = client.lock.filter(|_| client.held).and_then(|lock| client.machine.valid_until(lock));
+            until.is_some_and(|until| until > state.now)
+        };
+        if state.clients.iter().all(holds) { Err("two clients hold the lock".into()) } else { Ok(()) }
+    }
+
+    fn sometimes(&self) -> &'static [&'static str] {
+        &SOMETIMES
+    }
+
+    fn reached(&self, state: &State) -> u64 {
+        state.reached
+    }
+}
+
+/// Explores a world, and expects at least `floor` states and the conditions of `reached`.
+fn explore(name: &str, world: World, depth: usize, floor: usize, reached: u64) {
+    let deeper: usize = std::env::var("LOCK_DEPTH").map_or(0, |text| text.parse().unwrap());
+    let start = std::time::Instant::now();
+    let outcome = Search::new().depth(depth + deeper).run(&world);
+    println!("{name}: {outcome}, {:.1} s", start.elapsed().as_secs_f64());
+    for (what, states) in &outcome.sometimes {
+        println!("  {states:>9} x {what}");
+    }
+    if let Some(found) = outcome.counterexample {
+        panic!("{found}");
+    }
+    assert!(outcome.states >= floor, "only {} states", outcome.states);
+    for (i, (what, states)) in outcome.sometimes.iter().enumerate() {
+        assert!(reached >> i & 1 == 0 || *states > 0, "never: {what}");
+    }
+}
+
+#[test]
+fn two_clients_without_faults() {
+    // S6, ZK3
+    explore("calm", World { acquisitions: 1, breaks: 0, expiries: 0 }, 18, 1_000, 0b00011);
+}
+
+#[test]
+fn two_clients_whose_connections_break() {
+    // S6, ZK2, ZK6
+    explore("breaks", World { acquisitions: 1, breaks: 1, expiries: 0 }, 15, 1_000, 0b01001);
+}
+
+#[test]
+fn two_clients_whose_sessions_end() {
+    // S6, ZK2
+    explore("expiry", World { acquisitions: 1, breaks: 1, expiries: 1 }, 13, 1_000, 0b01101);
+}
