@@ -194,7 +194,7 @@ impl State {
         }
     }
 
-    fn to_server(&mut self, client: usize, link: usize) {
+    fn deliver_to_server(&mut self, client: usize, link: usize) {
         let link = &mut self.clients[client].links[link];
         let (id, bytes, late) = (link.id, core::mem::take(&mut link.up), !link.open);
         self.ensemble.handle_received(self.now, id, &bytes);
@@ -205,7 +205,7 @@ impl State {
         self.sweep();
     }
 
-    fn to_client(&mut self, client: usize, link: usize) {
+    fn deliver_to_client(&mut self, client: usize, link: usize) {
         let now = self.now;
         let Process { machine, links, .. } = &mut self.clients[client];
         let link = &mut links[link];
@@ -299,8 +299,8 @@ impl Model for World {
                     next.clients[*c].machine.abandon(now, lock);
                 }
             }
-            Action::ToServer(c, l) => next.to_server(*c, *l),
-            Action::ToClient(c, l) => next.to_client(*c, *l),
+            Action::ToServer(c, l) => next.deliver_to_server(*c, *l),
+            Action::ToClient(c, l) => next.deliver_to_client(*c, *l),
             Action::Break(c, l, late) => {
                 next.breaks -= 1;
                 let link = &mut next.clients[*c].links[*l];

@@ -1,5 +1,6 @@
 //! `serve`: simulated Redis and etcd servers on loopback, for clients in any language. Faults come
 //! from a plan or from a control port. docs/serving.md is the manual.
+// S15
 
 mod command;
 mod etcd;
