@@ -393,17 +393,17 @@ fn explore(name: &str, world: World, depth: usize, floor: usize, reached: u64) {
 #[test]
 fn two_clients_without_faults() {
     // S6, ZK3
-    explore("calm", World { acquisitions: 1, breaks: 0, expiries: 0 }, 18, 1_000, 0b00011);
+    explore("calm", World { acquisitions: 1, breaks: 0, expiries: 0 }, 11, 1_000, 0b00001);
 }
 
 #[test]
 fn two_clients_whose_connections_break() {
     // S6, ZK2, ZK6
-    explore("breaks", World { acquisitions: 1, breaks: 1, expiries: 0 }, 15, 1_000, 0b01001);
+    explore("breaks", World { acquisitions: 1, breaks: 1, expiries: 0 }, 9, 1_000, 0b01001);
 }
 
 #[test]
 fn two_clients_whose_sessions_end() {
     // S6, ZK2
-    explore("expiry", World { acquisitions: 1, breaks: 1, expiries: 1 }, 13, 1_000, 0b01101);
+    explore("expiry", World { acquisitions: 1, breaks: 1, expiries: 1 }, 8, 1_000, 0b01101);
 }
