@@ -75,6 +75,7 @@ struct World {
     now: Instant,
     serial: u64,
     pending: BTreeSet<CallId>,
+    opened: BTreeSet<ConnId>,
     newest: Option<ConnId>,
     old: Option<ConnId>,
     stale: bool,
@@ -100,7 +101,16 @@ impl World {
         let mut pipe = Pipe::new(config, 1);
         let now = Instant::from_millis(1);
         pipe.open(now);
-        let mut world = Self { pipe, now, serial: 0, pending: BTreeSet::new(), newest: None, old: None, stale: false };
+        let mut world = Self {
+            pipe,
+            now,
+            serial: 0,
+            pending: BTreeSet::new(),
+            opened: BTreeSet::new(),
+            newest: None,
+            old: None,
+            stale: false,
+        };
         world.check();
         world
     }
@@ -211,7 +221,7 @@ impl World {
         while let Some(output) = self.pipe.poll_output() {
             match output {
                 PipeOutput::Connect(conn, _) => {
-                    assert!(self.newest < Some(conn), "connection ids grow");
+                    assert!(self.opened.insert(conn), "no connection id is used twice");
                     self.old = self.newest.or(self.old);
                     self.newest = Some(conn);
                 }
@@ -222,7 +232,7 @@ impl World {
                     let credentials = credentials.filter(|_| !self.serial.is_multiple_of(3));
                     self.pipe.handle_credentials(self.now, conn, credentials);
                 }
-                PipeOutput::Disconnect(conn) => assert!(Some(conn) <= self.newest, "only what was opened is closed"),
+                PipeOutput::Disconnect(conn) => assert!(self.opened.contains(&conn), "only what was opened is closed"),
                 PipeOutput::Reply { call, .. } => assert!(self.pending.remove(&call), "every call is answered once"),
                 PipeOutput::Up { .. }
                 | PipeOutput::Down(_)

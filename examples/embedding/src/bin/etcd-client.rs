@@ -177,6 +177,7 @@ async fn run_watch(
                         key: kv.key().to_vec().into(),
                         create_revision: kv.create_revision(),
                         mod_revision: kv.mod_revision(),
+                        version: kv.version(),
                         value: kv.value().to_vec().into(),
                         lease: kv.lease(),
                     });
@@ -259,6 +260,9 @@ fn txn(request: TxnRequest) -> Txn {
         let made = match compare.with {
             Some(CompareWith::ModRevision(revision)) => Compare::mod_revision(key, CompareOp::Equal, revision),
             Some(CompareWith::CreateRevision(revision)) => Compare::create_revision(key, CompareOp::Equal, revision),
+            Some(CompareWith::Version(version)) => Compare::version(key, CompareOp::Equal, version),
+            Some(CompareWith::Value(value)) => Compare::value(key, CompareOp::Equal, value),
+            Some(CompareWith::Lease(lease)) => Compare::lease(key, CompareOp::Equal, lease),
             None => Compare::create_revision(key, CompareOp::Equal, 0),
         };
         if compare.range_end.is_empty() { made } else { made.with_range(compare.range_end) }
