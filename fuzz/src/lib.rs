@@ -15,8 +15,11 @@ pub use url::url;
 pub use worlds::{election_ops, etcd_ops, plan, play, quorum_ops, redis_model, redis_ops, zk_ops};
 pub use zk_pipe::zk_pipe;
 
+/// Plays one input of a target.
+pub type Target = fn(&[u8]);
+
 /// Every target by name.
-pub const TARGETS: [(&str, fn(&[u8])); 10] = [
+pub const TARGETS: [(&str, Target); 10] = [
     ("pipe", pipe),
     ("url", url),
     ("tls", tls),
