@@ -39,7 +39,7 @@ const REDIS_MODEL: [&str; 8] = [
     "redis-together",
     "redis-strangers",
     "redis-late",
-    "redis-everything",
+    "redis-stale",
 ];
 
 /// Returns the run of a target on these bytes, or `None` if the target plays no worlds or the bytes
