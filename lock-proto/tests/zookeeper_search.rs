@@ -1,9 +1,9 @@
 //! Exhaustive search over real ZooKeeper clients: all ways in which two of them can meet at one
 //! server.
 //!
-//! The server is [`sim::zookeeper::Ensemble`](lock_proto::sim::zookeeper::Ensemble) with one member,
-//! and the explorer [`sim::search`](lock_proto::sim::search), breadth first. Every possible next
-//! event is a choice, and every choice is tried:
+//! The server is [`sim::zookeeper::Ensemble`](lock_proto::sim::zookeeper::Ensemble) with one
+//! member, and the explorer [`sim::search`](lock_proto::sim::search), breadth first. Every possible
+//! next event is a choice, and every choice is tried:
 //!
 //! * a client requests the lock, releases it, or drops its wait;
 //! * the bytes on a connection arrive, in either direction;

@@ -15,8 +15,8 @@
 //! lock_conformance::suite!(Smol);
 //! ```
 //!
-//! The scenarios need `redis-server`, `etcd` and ZooKeeper, and start their own servers. `docs/conformance.md`
-//! of the repository is the guide.
+//! The scenarios need `redis-server`, `etcd` and ZooKeeper, and start their own servers.
+//! `docs/conformance.md` of the repository is the guide.
 // D4
 
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm, reason = "a test may panic")]

@@ -125,8 +125,8 @@ impl Server {
         }
     }
 
-    /// Returns true if no lock has left anything behind. Redis keeps its fence counter, and ZooKeeper
-    /// empty containers for a while.
+    /// Returns true if no lock has left anything behind. Redis keeps its fence counter, and
+    /// ZooKeeper empty containers for a while.
     pub(crate) fn is_clean(&self) -> bool {
         match self {
             Self::Redis(redis) => redis.keys().iter().all(|key| key == "lock-proto:fence"),

@@ -1,5 +1,5 @@
-//! Elections on etcd or ZooKeeper: demonstrates one, or takes part as a candidate or an observer. See `leader
-//! --help`.
+//! Elections on etcd or ZooKeeper: demonstrates one, or takes part as a candidate or an observer.
+//! See `leader --help`.
 
 use std::env;
 use std::process::ExitCode;

@@ -16,8 +16,8 @@
 //! panics, and on Linux also if its process is killed.
 //!
 //! Programs are found in the path. An environment variable names another one, for example to test
-//! another version: `REDIS_SERVER`, `ETCD`, `ETCDCTL`, `HAPROXY`, `JAVA`. `ZOOKEEPER_CLASSPATH` names
-//! the jar files of another ZooKeeper.
+//! another version: `REDIS_SERVER`, `ETCD`, `ETCDCTL`, `HAPROXY`, `JAVA`. `ZOOKEEPER_CLASSPATH`
+//! names the jar files of another ZooKeeper.
 
 mod authority;
 mod dead_address;

@@ -1,4 +1,5 @@
-//! ZooKeeper: its URLs, its machine over the transport for bytes, and transactions of the application.
+//! ZooKeeper: its URLs, its machine over the transport for bytes, and transactions of the
+//! application.
 
 use core::any::Any;
 

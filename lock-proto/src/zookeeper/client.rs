@@ -128,8 +128,8 @@ impl Client {
         Ok(Self::with(Locks::new(now, config, id, seed)?, Links::default()))
     }
 
-    /// Returns the node of the holder. Unlike [`owner_guard`](Self::owner_guard), this does not make
-    /// the client change the node before a hand-over.
+    /// Returns the node of the holder. Unlike [`owner_guard`](Self::owner_guard), this does not
+    /// make the client change the node before a hand-over.
     pub fn owner(&self, lock: LockId) -> Option<OwnerNode> {
         self.locks.owner(lock)
     }

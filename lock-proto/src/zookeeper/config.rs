@@ -85,8 +85,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Sets the user that logs in, by ZooKeeper's scheme `digest`. The nodes of this client are then
-    /// accessible to this user only. Default: no login, and nodes that anybody may access.
+    /// Sets the user that logs in, by ZooKeeper's scheme `digest`. The nodes of this client are
+    /// then accessible to this user only. Default: no login, and nodes that anybody may access.
     pub fn user(mut self, name: &str, password: &str) -> Self {
         self.store.login = Login::new(name, password);
         self

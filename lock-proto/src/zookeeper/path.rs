@@ -135,7 +135,8 @@ fn sequence(text: &str) -> Option<i32> {
     well_formed.then(|| text.parse().ok()).flatten()
 }
 
-/// Returns true for a path without the first slash that ZooKeeper accepts (`PathUtils.validatePath`).
+/// Returns true for a path without the first slash that ZooKeeper accepts
+/// (`PathUtils.validatePath`).
 pub(crate) fn is_path(path: &str) -> bool {
     let allowed =
         |c: char| !c.is_control() && !('\u{e000}'..='\u{f8ff}').contains(&c) && !('\u{fff0}'..='\u{ffff}').contains(&c);

@@ -273,7 +273,8 @@ impl Generator {
                     1 => model.revision() + 1,
                     _ => 0,
                 };
-                // A watch from the past must report something, so that the test knows that it is up to date.
+                // A watch from the past must report something, so that the test knows that it is up
+                // to date.
                 let filters = match self.rng.below(6) {
                     0 if start_revision == 0 => vec![NO_DELETE],
                     1 if start_revision == 0 => vec![NO_PUT],

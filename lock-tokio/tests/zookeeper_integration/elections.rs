@@ -37,8 +37,8 @@ async fn leader_latch_of_curator_shares_queue_with_client() {
     in_time("proclaim", leadership.proclaim("zwei")).await.unwrap();
     assert_eq!(leader_of(&mut observation).await, b"zwei");
 
-    // A latch that already waits behind ours ignores the event of a new value, and with it loses its
-    // only watch: it would notice nothing more.
+    // A latch that already waits behind ours ignores the event of a new value, and with it loses
+    // its only watch: it would notice nothing more.
     let mut last = ZooKeeperPeer::curator(&chroot.hosts(), TTL);
     assert_eq!(last.ask("latch /board three"), "latched");
     wait_for("both are in the queue", || chroot.nodes_of("board").len() == 2).await;

@@ -1,5 +1,5 @@
-//! kazoo and Curator share one queue with our client. What they do without us is in the tests of the
-//! test kit.
+//! kazoo and Curator share one queue with our client. What they do without us is in the tests of
+//! the test kit.
 // ZK7
 
 use lock_testkit::{Chroot, ZooKeeperPeer};

@@ -1,5 +1,5 @@
-//! Three processes on one path, each with another library: ours, kazoo and Curator. Some are killed,
-//! and their connections are cut. Nobody overlaps, and the fences grow.
+//! Three processes on one path, each with another library: ours, kazoo and Curator. Some are
+//! killed, and their connections are cut. Nobody overlaps, and the fences grow.
 //!
 //! `LOCK_TURNS` sets the number of turns of all together: 10000 takes a few minutes.
 

@@ -224,7 +224,8 @@ async fn execute(mut etcd: etcd_client::Client, request: &Request) -> Reply {
     };
     match answer {
         Ok(answer) => request.read(answer),
-        // Only a status that came from the server keeps its code. One of the transport has a source.
+        // Only a status that came from the server keeps its code. One of the transport has a
+        // source.
         Err(etcd_client::Error::GRpcStatus(status)) if status.source().is_none() => {
             request.read_error(&Status::new(Code::from_number(status.code().into()), status.message()))
         }

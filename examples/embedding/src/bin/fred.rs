@@ -107,7 +107,8 @@ impl Client {
                 match output {
                     LocksOutput::Send { call, request } => self.waiting.push_back((call, request)),
                     LocksOutput::Event { lock, event } => return (lock, event),
-                    // Waiters poll. To be woken by a release, run BLPOP on a second connection here.
+                    // Waiters poll. To be woken by a release, run BLPOP on a second connection
+                    // here.
                     LocksOutput::Listen { .. } | LocksOutput::Unlisten { .. } | LocksOutput::Stopped { .. } => {}
                 }
             }

@@ -86,7 +86,8 @@ impl Client {
                         self.locks.handle_reply(self.clock.now(), call, &reply);
                     }
                     LocksOutput::Event { lock, event } => return Some((lock, event)),
-                    // Waiters poll. To be woken by a release, run BLPOP on a second connection here.
+                    // Waiters poll. To be woken by a release, run BLPOP on a second connection
+                    // here.
                     LocksOutput::Listen { .. } | LocksOutput::Unlisten { .. } | LocksOutput::Stopped { .. } => {}
                 }
             }

@@ -135,8 +135,8 @@ impl ZooKeeper {
         self.spec.tick
     }
 
-    /// The server's URL for locks, without a login. Like all others it names the tick, which a client
-    /// cannot learn.
+    /// The server's URL for locks, without a login. Like all others it names the tick, which a
+    /// client cannot learn.
     #[must_use]
     pub fn url(&self) -> String {
         self.url_at("")
@@ -212,8 +212,8 @@ impl ZooKeeper {
         self.launch();
     }
 
-    /// Restarts the server, whose next sequential child of `path` gets the number `next`. Works only
-    /// for a single server.
+    /// Restarts the server, whose next sequential child of `path` gets the number `next`. Works
+    /// only for a single server.
     ///
     /// # Panics
     ///

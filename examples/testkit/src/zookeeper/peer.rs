@@ -38,8 +38,8 @@ pub struct ZooKeeperPeer {
 }
 
 impl ZooKeeperPeer {
-    /// Starts a client of kazoo for these servers (`127.0.0.1:2181/chroot`). `node_name` comes between
-    /// the id and the number in the name of its nodes: kazoo's own is `__lock__`.
+    /// Starts a client of kazoo for these servers (`127.0.0.1:2181/chroot`). `node_name` comes
+    /// between the id and the number in the name of its nodes: kazoo's own is `__lock__`.
     ///
     /// # Panics
     ///

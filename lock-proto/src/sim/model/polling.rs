@@ -60,8 +60,8 @@ impl Polling {
         self.tenures.iter().any(|(other, tenure)| **other != *value && tenure.is_since(since))
     }
 
-    /// The server's clock reads `wall_ms`: the holder's TTL may be over. Redis keeps a key up to and
-    /// including the ms of its expiry.
+    /// The server's clock reads `wall_ms`: the holder's TTL may be over. Redis keeps a key up to
+    /// and including the ms of its expiry.
     pub(in crate::sim) fn expire(&mut self, now: Instant, wall_ms: u64) {
         if self.holder.as_ref().is_some_and(|(_, until)| *until < wall_ms) {
             self.end(now, End::Expired);

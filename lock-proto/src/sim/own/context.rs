@@ -165,9 +165,9 @@ impl<'a> Context<'a> {
         matches!(self.progress.stage, Stage::Waiting(_))
     }
 
-    /// Sends a command to a node, on the connection that all acquisitions of the client share. `tag`
-    /// comes back with the reply. Commands that are sent in one call stay together, so `MULTI` up to
-    /// `EXEC` may be sent like this.
+    /// Sends a command to a node, on the connection that all acquisitions of the client share.
+    /// `tag` comes back with the reply. Commands that are sent in one call stay together, so
+    /// `MULTI` up to `EXEC` may be sent like this.
     ///
     /// # Panics
     ///
@@ -224,7 +224,8 @@ impl<'a> Context<'a> {
     /// `None`. At that time it learns of the loss. `fence` is the fencing token, if the lock has
     /// one.
     ///
-    /// During a hold it moves the end, as a renewal does. After a loss or a release it does nothing.
+    /// During a hold it moves the end, as a renewal does. After a loss or a release it does
+    /// nothing.
     pub fn grant(&mut self, until: impl Into<Option<Instant>>, fence: Option<u64>) {
         let until = until.into().unwrap_or(FOREVER);
         match &mut self.progress.stage {

@@ -29,11 +29,11 @@ pub struct Found {
     pub trace: Trace,
 }
 
-/// Runs the scenario with this name for each seed until a run breaks `rule`, and shrinks it. Returns
-/// `None` if no run does.
+/// Runs the scenario with this name for each seed until a run breaks `rule`, and shrinks it.
+/// Returns `None` if no run does.
 ///
-/// Plans for a quorum are skipped, unless the lock needs one ([`OwnLock::QUORUM`]); then plans for a
-/// single node are.
+/// Plans for a quorum are skipped, unless the lock needs one ([`OwnLock::QUORUM`]); then plans for
+/// a single node are.
 ///
 /// # Panics
 ///

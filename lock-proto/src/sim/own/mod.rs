@@ -1,8 +1,8 @@
 //! Locks of your own in the simulated world.
 //!
-//! Implement [`OwnLock`]: which commands take and release the lock, and what their replies mean. The
-//! world supplies connections, RESP, logins, waits and events, and judges the lock like the clients
-//! of this library: with the same faults, checkers, [scenarios](crate::sim::scenarios),
+//! Implement [`OwnLock`]: which commands take and release the lock, and what their replies mean.
+//! The world supplies connections, RESP, logins, waits and events, and judges the lock like the
+//! clients of this library: with the same faults, checkers, [scenarios](crate::sim::scenarios),
 //! [exhaustive search](search) and [pictures](crate::sim::picture).
 //!
 //! ```

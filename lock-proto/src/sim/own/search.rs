@@ -1,8 +1,8 @@
 //! Exhaustive search for own locks: every order in which a few clients can meet.
 //!
-//! A [`SmallWorld`] has a lock name, some clients and one or more simulated nodes. Every possible next
-//! event is a choice, and every choice is tried, breadth first, so that the first counterexample is a
-//! shortest one:
+//! A [`SmallWorld`] has a lock name, some clients and one or more simulated nodes. Every possible
+//! next event is a choice, and every choice is tried, breadth first, so that the first
+//! counterexample is a shortest one:
 //!
 //! * a client requests the lock, or releases it, held or lost;
 //! * a request is executed, or a reply arrives;
@@ -96,8 +96,8 @@ struct Budget {
 }
 
 impl<L: OwnLock + Hash> SmallWorld<L> {
-    /// Creates a world of two clients and one node, in which each client requests the lock once, with
-    /// a TTL of 100 ms, and nothing fails.
+    /// Creates a world of two clients and one node, in which each client requests the lock once,
+    /// with a TTL of 100 ms, and nothing fails.
     pub const fn new(lock: L) -> Self {
         let budget = Budget { cuts: 0, pauses: 0, restarts: 0 };
         Self { lock, clients: 2, nodes: 1, ttl: Duration::from_millis(100), acquires: 1, budget }

@@ -1,5 +1,6 @@
-//! Pictures of a run: what each client waits for, holds and believes, the messages, the faults and the
-//! violated rules, as one HTML page with text and SVG. The page needs no script and no other file.
+//! Pictures of a run: what each client waits for, holds and believes, the messages, the faults and
+//! the violated rules, as one HTML page with text and SVG. The page needs no script and no other
+//! file.
 //!
 //! ```
 //! use core::time::Duration;

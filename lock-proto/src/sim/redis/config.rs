@@ -156,8 +156,8 @@ impl NodeConfig {
         self
     }
 
-    /// Runs a Rust function in place of the script with this text, by `EVAL`, and by `EVALSHA` after
-    /// `SCRIPT LOAD` or `EVAL`.
+    /// Runs a Rust function in place of the script with this text, by `EVAL`, and by `EVALSHA`
+    /// after `SCRIPT LOAD` or `EVAL`.
     ///
     /// ```
     /// use lock_proto::Instant;

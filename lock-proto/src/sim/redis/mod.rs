@@ -4,8 +4,8 @@
 //! texts of Redis 7.0. It does not run Lua: it recognises the scripts of
 //! [`redis::script`](crate::redis::script) by their text and executes the same steps in Rust. For
 //! other scripts, register a Rust function ([`NodeConfig::script`]), or attach an interpreter
-//! ([`NodeConfig::interpreter`]). `tests/node_model` compares it with a real server, command by command:
-//! replies, messages, and the replication stream, to the byte.
+//! ([`NodeConfig::interpreter`]). `tests/node_model` compares it with a real server, command by
+//! command: replies, messages, and the replication stream, to the byte.
 //!
 //! # What is modelled
 //!

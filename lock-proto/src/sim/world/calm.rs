@@ -1,9 +1,11 @@
 //! The end of all faults and of all applications.
 
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::super::check::Stage;
+use super::super::check::{Rule, Stage};
 use super::super::trace::State;
 use super::World;
 use super::process::Input;
@@ -47,6 +49,40 @@ impl<S: Servers> World<S> {
                     Stage::Offered | Stage::Held | Stage::Lost => {}
                 }
                 self.plan(self.now + FINAL_HOLD, client, Input::Release(lock));
+            }
+        }
+    }
+
+    /// As [`wind_locks_down`](Self::wind_locks_down). Applications stop writing, too.
+    pub(super) fn end_holds(&mut self) {
+        for process in &mut self.clients {
+            process.records.values_mut().for_each(|record| record.habits.write_every = None);
+        }
+        self.wind_locks_down();
+    }
+
+    /// Lists the acquisitions that have not ended.
+    pub(super) fn unfinished(&self) -> String {
+        let live = (0..self.clients.len()).flat_map(|client| {
+            self.checker.live(client).map(move |(lock, stage)| format!("client {client} {lock} is {stage:?}"))
+        });
+        live.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Shuts down all clients that live, and checks that they leave nothing behind.
+    pub(super) fn shut_clients_down(&mut self, within: Duration) {
+        let alive: Vec<usize> = (0..self.clients.len())
+            .filter(|client| !self.is_dead(*client) && self.clients[*client].stopped.is_none())
+            .collect();
+        for client in &alive {
+            self.shutdown(*client, within);
+        }
+        self.run_until(within, |w| alive.iter().all(|client| w.stopped(*client).is_some()));
+        for client in alive {
+            match self.stopped(client) {
+                Some(0) => {}
+                Some(left) => self.report(Rule::Leftover, format!("client {client} leaves {left} behind")),
+                None => self.report(Rule::Liveness, format!("client {client} does not stop")),
             }
         }
     }

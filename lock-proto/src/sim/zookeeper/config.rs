@@ -74,8 +74,8 @@ impl EnsembleConfig {
         self
     }
 
-    /// Sets whether the servers know container nodes. Those before 3.5 reject the request, and close
-    /// the connection. Default: yes.
+    /// Sets whether the servers know container nodes. Those before 3.5 reject the request, and
+    /// close the connection. Default: yes.
     pub const fn containers(mut self, on: bool) -> Self {
         self.containers = on;
         self
@@ -93,7 +93,8 @@ impl EnsembleConfig {
         self
     }
 
-    /// Sets whether requests are recorded for [`poll_seen`](super::Ensemble::poll_seen). Default: no.
+    /// Sets whether requests are recorded for [`poll_seen`](super::Ensemble::poll_seen). Default:
+    /// no.
     pub const fn monitor(mut self, on: bool) -> Self {
         self.monitor = on;
         self

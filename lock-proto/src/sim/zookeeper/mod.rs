@@ -1,11 +1,11 @@
 //! A ZooKeeper ensemble as a state machine: bytes of clients in, bytes out, no I/O.
 //!
 //! [`Ensemble`] answers as ZooKeeper 3.8 does. Each member has a tree of its own, and applies what
-//! the leader commits. So it also reproduces what surprises clients: a follower that is cut off from
-//! its leader answers pings and reads, and knows nothing of sessions that the leader has ended, until
-//! it gives up the leader. A slow follower answers from an old tree. A request whose session has
-//! moved closes its connection. A leader that was elected just now gives every session its whole
-//! timeout.
+//! the leader commits. So it also reproduces what surprises clients: a follower that is cut off
+//! from its leader answers pings and reads, and knows nothing of sessions that the leader has
+//! ended, until it gives up the leader. A slow follower answers from an old tree. A request whose
+//! session has moved closes its connection. A leader that was elected just now gives every session
+//! its whole timeout.
 //!
 //! ```
 //! use core::time::Duration;
@@ -39,10 +39,10 @@
 //!
 //! # What is simulated
 //!
-//! The leader validates requests, proposes them, and commits what a majority has logged. An election
-//! takes some time and is won by the member that has logged most; the others then take over its tree.
-//! Not simulated: observers, local sessions, nodes with a TTL, persistent watches, quotas,
-//! reconfiguration, SASL, and requests that locks do not use, which close the connection.
+//! The leader validates requests, proposes them, and commits what a majority has logged. An
+//! election takes some time and is won by the member that has logged most; the others then take
+//! over its tree. Not simulated: observers, local sessions, nodes with a TTL, persistent watches,
+//! quotas, reconfiguration, SASL, and requests that locks do not use, which close the connection.
 
 // S14
 

@@ -1,5 +1,5 @@
-//! The leader validates requests (`PrepRequestProcessor`), against the tree and the changes that are
-//! proposed but not applied yet.
+//! The leader validates requests (`PrepRequestProcessor`), against the tree and the changes that
+//! are proposed but not applied yet.
 
 use alloc::collections::BTreeMap;
 use alloc::format;

@@ -208,7 +208,8 @@ impl Ensemble {
     }
 
     /// A member has applied a transaction, or caught up with the leader. Answers the request, if it
-    /// came from one of the member's clients, and what was queued behind it. Returns whether it did.
+    /// came from one of the member's clients, and what was queued behind it. Returns whether it
+    /// did.
     ///
     /// The server knows its requests by the session and their number only, whatever connection they
     /// came from.

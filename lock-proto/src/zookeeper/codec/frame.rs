@@ -16,13 +16,13 @@ pub struct Frames {
 const KEPT: usize = 4096;
 
 impl Frames {
-    /// Returns the content of the next frame, and moves `bytes` behind it. `None` if its end has not
-    /// arrived: the bytes are then kept. A frame inside `bytes` is not copied.
+    /// Returns the content of the next frame, and moves `bytes` behind it. `None` if its end has
+    /// not arrived: the bytes are then kept. A frame inside `bytes` is not copied.
     ///
     /// # Errors
     ///
-    /// [`Breach::TooLong`] for more than `limit` bytes, [`Breach::Malformed`] for a negative length,
-    /// or what shows that the peer speaks another protocol.
+    /// [`Breach::TooLong`] for more than `limit` bytes, [`Breach::Malformed`] for a negative
+    /// length, or what shows that the peer speaks another protocol.
     pub fn next<'a, 'b: 'a>(&'a mut self, bytes: &mut &'b [u8], limit: usize) -> Result<Option<&'a [u8]>, Breach> {
         if self.taken {
             self.taken = false;
@@ -47,8 +47,8 @@ impl Frames {
         Ok(self.partial.get(4..whole))
     }
 
-    /// Appends received bytes until there are `wanted`. Memory grows with what has arrived, not with
-    /// what was announced.
+    /// Appends received bytes until there are `wanted`. Memory grows with what has arrived, not
+    /// with what was announced.
     // ZK9
     fn fill(&mut self, bytes: &mut &[u8], wanted: usize) {
         let missing = wanted.saturating_sub(self.partial.len());

@@ -61,8 +61,8 @@ pub enum ReplyBody {
         /// The path of the request.
         path: Box<str>,
     },
-    /// The reply to a transaction: a result for each operation. If one failed, all are errors: those
-    /// before it `OK`, those after it `RUNTIME_INCONSISTENCY`.
+    /// The reply to a transaction: a result for each operation. If one failed, all are errors:
+    /// those before it `OK`, those after it `RUNTIME_INCONSISTENCY`.
     Multi(Vec<MultiResult>),
     /// A watch was triggered.
     Event(WatcherEvent),

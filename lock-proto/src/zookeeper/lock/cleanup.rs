@@ -1,5 +1,5 @@
-//! Cleanup: deletes the nodes that attempts and holds leave in a session that lives on. The nodes of
-//! other sessions end with them.
+//! Cleanup: deletes the nodes that attempts and holds leave in a session that lives on. The nodes
+//! of other sessions end with them.
 // ZK6, U1
 
 use alloc::boxed::Box;

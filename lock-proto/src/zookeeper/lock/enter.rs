@@ -261,8 +261,8 @@ impl Lock {
         }
     }
 
-    /// Creates the queue's node and those above it, those that exist notwithstanding. A server without
-    /// containers takes the persistent ones.
+    /// Creates the queue's node and those above it, those that exist notwithstanding. A server
+    /// without containers takes the persistent ones.
     fn create_queue(&mut self, ctx: &mut Context, session: SessionId) {
         for path in self.key.ancestors() {
             for mode in [CreateMode::Container, CreateMode::Persistent] {

@@ -165,8 +165,8 @@ impl Session {
         matches!(self.state, State::Lost(Loss::Gone) | State::Over)
     }
 
-    /// A lost session that is not renewed ends on the server when it would have ended by itself, even
-    /// if its guards are still out.
+    /// A lost session that is not renewed ends on the server when it would have ended by itself,
+    /// even if its guards are still out.
     fn end_at(&self) -> Option<Instant> {
         let unguarded = self.state == State::Lost(Loss::Expired) && !self.renewing;
         unguarded.then(|| self.until + self.granted.saturating_sub(self.validity))

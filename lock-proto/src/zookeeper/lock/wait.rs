@@ -220,8 +220,8 @@ impl Lock {
         }
     }
 
-    /// Takes the lock if no older node is left, the own node is watched, and the session is proven to
-    /// be alive.
+    /// Takes the lock if no older node is left, the own node is watched, and the session is proven
+    /// to be alive.
     // ZK1
     pub(super) fn take_turn(&mut self, ctx: &mut Context) {
         let Contention::Waiting(contender) = &self.contention else { return };

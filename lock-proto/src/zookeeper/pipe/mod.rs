@@ -189,7 +189,8 @@ impl Pipe {
         }
     }
 
-    /// Closes the connection at once, without ending the session. Outstanding requests are answered.
+    /// Closes the connection at once, without ending the session. Outstanding requests are
+    /// answered.
     pub fn close(&mut self, now: Instant) {
         self.clock(now);
         self.shut(Mode::Over);

@@ -11,8 +11,8 @@ use crate::lock::{Renew, Wait};
 
 pub(super) use list::SCENARIOS;
 
-/// Settings of the ensemble and of every client that a plan varies. The ensemble has as many members
-/// as the setup has nodes; their clocks keep true time.
+/// Settings of the ensemble and of every client that a plan varies. The ensemble has as many
+/// members as the setup has nodes; their clocks keep true time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZookeeperStore {
     /// Tick of the servers. Sessions time out after 2 to 20 of them.

@@ -53,8 +53,8 @@ struct Runner<C: ZookeeperClient> {
 
 impl Plan {
     /// Runs the plan with clients other than [`zookeeper::Client`](Client), see
-    /// [`Builder::machine`](crate::sim::zookeeper::Builder::machine). They must keep every rule of the
-    /// plan.
+    /// [`Builder::machine`](crate::sim::zookeeper::Builder::machine). They must keep every rule of
+    /// the plan.
     ///
     /// # Panics
     ///

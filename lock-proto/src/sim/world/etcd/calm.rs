@@ -47,13 +47,6 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.close_queries();
     }
 
-    fn end_holds(&mut self) {
-        for process in &mut self.clients {
-            process.records.values_mut().for_each(|record| record.habits.write_every = None);
-        }
-        self.wind_locks_down();
-    }
-
     fn close_queries(&mut self) {
         for client in 0..self.clients.len() {
             for query in self.queries(client).collect::<Vec<_>>() {
@@ -81,12 +74,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.end_holds();
         let served = ttl * 3 + Duration::from_secs(30);
         if !self.run_until(served, Self::is_idle) {
-            let waiting: Vec<_> = (0..self.clients.len())
-                .flat_map(|client| {
-                    self.checker.live(client).map(move |(lock, stage)| format!("client {client} {lock} is {stage:?}"))
-                })
-                .collect();
-            return self.report(Rule::Liveness, format!("not over after {served:?}: {}", waiting.join(", ")));
+            return self.report(Rule::Liveness, format!("not over after {served:?}: {}", self.unfinished()));
         }
         // A create without a reply is watched for at least one more TTL.
         let rest = ttl * 3 + Duration::from_secs(10);
@@ -155,21 +143,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     }
 
     fn shut_down_all(&mut self, ttl: Duration) {
-        let within = Duration::from_secs(30);
-        let alive: Vec<usize> = (0..self.clients.len())
-            .filter(|client| !self.is_dead(*client) && self.clients[*client].stopped.is_none())
-            .collect();
-        for client in &alive {
-            self.shutdown(*client, within);
-        }
-        self.run_until(within, |w| alive.iter().all(|client| w.stopped(*client).is_some()));
-        for client in alive {
-            match self.stopped(client) {
-                Some(0) => {}
-                Some(left) => self.report(Rule::Leftover, format!("client {client} leaves {left} behind")),
-                None => self.report(Rule::Liveness, format!("client {client} does not stop")),
-            }
-        }
+        self.shut_clients_down(Duration::from_secs(30));
         self.on_cluster("cleared", |cluster, now| cluster.delete(now, UNRELATED));
         // The lease of a dead process, or of a grant that was executed late, expires.
         self.run_until(ttl + Duration::from_secs(5), |w| w.store.cluster.leases().is_empty());

@@ -279,8 +279,8 @@ impl Model {
         })
     }
 
-    /// Returns whether the client may yield to the waiter of another client that its last release of
-    /// this lock has woken. A short wait can end before it asks.
+    /// Returns whether the client may yield to the waiter of another client that its last release
+    /// of this lock has woken. A short wait can end before it asks.
     // A7
     fn yields<C: RedisClient>(&self, w: &World<Redis<C>>, client: usize, lock: LockId, record: &Record) -> bool {
         let mut others = w.clients[client].records.iter().filter(|(other, _)| **other != lock);
@@ -362,8 +362,8 @@ impl Model {
             // Handed over to another waiter of the client, which is granted when its extension is
             // confirmed.
             (Release::Released, None) => self.has_rival(w, client, lock, record, since),
-            // The first request was late, and a repeated one found nothing: the lock was held until the
-            // application released it.
+            // The first request was late, and a repeated one found nothing: the lock was held until
+            // the application released it.
             (Release::Released, Some((at, End::Expired))) => !self.quiet && at >= since,
             // Its first request was executed, and the reply was lost.
             (Release::Expired, Some((_, End::Released))) => !self.quiet,

@@ -35,13 +35,6 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         self.close_queries();
     }
 
-    fn end_holds(&mut self) {
-        for process in &mut self.clients {
-            process.records.values_mut().for_each(|record| record.habits.write_every = None);
-        }
-        self.wind_locks_down();
-    }
-
     fn close_queries(&mut self) {
         for client in 0..self.clients.len() {
             for query in self.queries(client).collect::<Vec<_>>() {
@@ -69,12 +62,7 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         self.end_holds();
         let served = ttl * 4 + Duration::from_secs(60);
         if !self.run_until(served, Self::is_idle) {
-            let waiting: Vec<_> = (0..self.clients.len())
-                .flat_map(|client| {
-                    self.checker.live(client).map(move |(lock, stage)| format!("client {client} {lock} is {stage:?}"))
-                })
-                .collect();
-            return self.report(Rule::Liveness, format!("not over after {served:?}: {}", waiting.join(", ")));
+            return self.report(Rule::Liveness, format!("not over after {served:?}: {}", self.unfinished()));
         }
         // The session of a dead client ends.
         let rest = ttl * 3 + Duration::from_secs(30);
@@ -126,8 +114,8 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         })
     }
 
-    /// Checks that an idle client only keeps its session alive: by a ping and a write each tick, and
-    /// a few requests for each connection.
+    /// Checks that an idle client only keeps its session alive: by a ping and a write each tick,
+    /// and a few requests for each connection.
     fn check_idle_traffic(&mut self, ttl: Duration) {
         let before: Vec<u64> = self.clients.iter().map(|process| process.own.sent).collect();
         self.run_for(ttl * 4);
@@ -144,21 +132,7 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
     }
 
     fn shut_down_all(&mut self, ttl: Duration) {
-        let within = Duration::from_secs(30);
-        let alive: Vec<usize> = (0..self.clients.len())
-            .filter(|client| !self.is_dead(*client) && self.clients[*client].stopped.is_none())
-            .collect();
-        for client in &alive {
-            self.shutdown(*client, within);
-        }
-        self.run_until(within, |w| alive.iter().all(|client| w.stopped(*client).is_some()));
-        for client in alive {
-            match self.stopped(client) {
-                Some(0) => {}
-                Some(left) => self.report(Rule::Leftover, format!("client {client} leaves {left} behind")),
-                None => self.report(Rule::Liveness, format!("client {client} does not stop")),
-            }
-        }
+        self.shut_clients_down(Duration::from_secs(30));
         // The session of a dead process expires.
         self.run_until(ttl * 2 + Duration::from_secs(5), |w| w.store.ensemble.sessions().is_empty());
         let (ephemerals, sessions) = (self.ephemerals(), self.store.ensemble.sessions().len());

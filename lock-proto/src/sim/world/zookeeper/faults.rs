@@ -113,16 +113,16 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         found.map(|(path, stat)| (path, stat.ephemeral_owner))
     }
 
-    /// Deletes the node of the holder or of the last contender of this lock by hand. Returns whether
-    /// there was one.
+    /// Deletes the node of the holder or of the last contender of this lock by hand. Returns
+    /// whether there was one.
     pub fn delete_node(&mut self, name: &str, oldest: bool) -> bool {
         let Some((path, _)) = self.contender(name, oldest) else { return false };
         self.on_ensemble("a node is deleted by hand", |ensemble, now| ensemble.delete(now, &path));
         true
     }
 
-    /// Ends the session of the holder or of the last contender of this lock by hand. Returns whether
-    /// there was one.
+    /// Ends the session of the holder or of the last contender of this lock by hand. Returns
+    /// whether there was one.
     pub fn end_session(&mut self, name: &str, oldest: bool) -> bool {
         let Some((_, session)) = self.contender(name, oldest) else { return false };
         self.on_ensemble("a session is ended by hand", |ensemble, now| ensemble.expire_session(now, session));

@@ -208,8 +208,8 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         self.check_woken(client, &deleted, granted);
     }
 
-    /// Checks that one release triggers one waiter: at most one client reads the queue or is granted
-    /// the lock after the deletion of another's node.
+    /// Checks that one release triggers one waiter: at most one client reads the queue or is
+    /// granted the lock after the deletion of another's node.
     fn check_woken(&mut self, client: usize, deleted: &[alloc::boxed::Box<str>], granted: bool) {
         for path in deleted {
             // Every observer of an election reads who leads now.

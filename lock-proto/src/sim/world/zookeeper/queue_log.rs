@@ -73,8 +73,8 @@ impl QueueLog {
         self.nodes.iter().filter(|(path, _)| queue_of(path) == queue).min_by_key(|(_, node)| (node.number, node.czxid))
     }
 
-    /// Returns the transaction that created the node by which one of these sessions leads a queue, if
-    /// it is known: the node may have been deleted before its client was granted the lock.
+    /// Returns the transaction that created the node by which one of these sessions leads a queue,
+    /// if it is known: the node may have been deleted before its client was granted the lock.
     pub(super) fn proves(&self, queue: &str, is_own: impl Fn(i64) -> bool) -> Result<Option<i64>, String> {
         let first = self.first(queue);
         if let Some((_, node)) = first.filter(|(_, node)| is_own(node.session)) {
