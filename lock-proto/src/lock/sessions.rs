@@ -8,11 +8,9 @@ use core::hash::Hash;
 use core::mem;
 use core::time::Duration;
 
-use super::context::Context;
 use super::grant::Loss;
 use super::hub::Locks;
-use super::lifecycle::Lock;
-use super::store::Store;
+use super::queue::{QueueContext, QueueLock, QueueStore, Queued};
 use crate::collections::Deadlines;
 use crate::jitter::{doubled, jitter};
 use crate::time::Instant;
@@ -35,7 +33,7 @@ pub struct SessionId(pub(crate) u32);
 pub(crate) type Users = BTreeMap<u32, bool>;
 
 /// A session: a lease that the client renews, or a connection that it keeps.
-pub trait Session<S: Store>: Clone + Debug + PartialEq + Eq + Hash {
+pub trait Session<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
     /// What its locks are notified of.
     type Event: Clone + Debug + PartialEq + Eq + Hash;
 
@@ -51,6 +49,12 @@ pub trait Session<S: Store>: Clone + Debug + PartialEq + Eq + Hash {
     }
     /// Returns its next deadline and the reason.
     fn deadline(&self) -> Option<(Instant, &'static str)>;
+    /// Returns true if requests can be sent.
+    fn is_up(&self) -> bool;
+    /// Returns the end of validity of its holds.
+    fn until(&self) -> Instant;
+    /// Returns the TTL that the server has granted.
+    fn ttl(&self) -> Duration;
     /// Returns true if it is lost for its locks.
     fn is_lost(&self) -> bool;
     /// Returns true if the server has ended it, and its keys with it.
@@ -60,51 +64,22 @@ pub trait Session<S: Store>: Clone + Debug + PartialEq + Eq + Hash {
     /// Loses it, unless it is lost.
     fn lose(&mut self, loss: Loss) -> Option<Self::Event>;
     /// Renews it now.
-    fn extend(&mut self, ctx: &mut Context<S>) -> Option<Self::Event>;
+    fn extend(&mut self, ctx: &mut QueueContext<S>) -> Option<Self::Event>;
     /// Stops the automatic renewal. It then lives as long as it is extended.
     fn stop_renewing(&mut self);
     /// The last lock has left.
-    fn unused(&mut self, ctx: &mut Context<S>) -> Option<Self::Event>;
+    fn unused(&mut self, ctx: &mut QueueContext<S>) -> Option<Self::Event>;
     /// Ends it on the server.
-    fn revoke(&mut self, ctx: &mut Context<S>) -> Option<Self::Event>;
+    fn revoke(&mut self, ctx: &mut QueueContext<S>) -> Option<Self::Event>;
     /// Does the work that is due.
-    fn timeout(&mut self, ctx: &mut Context<S>) -> Option<Self::Event>;
+    fn timeout(&mut self, ctx: &mut QueueContext<S>) -> Option<Self::Event>;
 }
 
-/// A store with sessions.
-pub trait SessionStore: Store {
-    /// A session.
-    type Session: Session<Self>;
-
-    /// Returns the sessions of the client.
-    fn sessions(shared: &Self::Shared) -> &Sessions<Self>;
-    /// Returns the sessions of the client, for modification.
-    fn sessions_mut(shared: &mut Self::Shared) -> &mut Sessions<Self>;
-    /// Returns the sessions that a lock uses, and whether it needs each one alive.
-    fn uses(lock: &Lock<Self>) -> impl Iterator<Item = (SessionId, bool)>;
-    /// Returns the sessions that a lock last joined.
-    fn joined(&mut self) -> &mut Vec<(SessionId, bool)>;
-    /// Handles an event of a session that a lock uses.
-    fn session_event(
-        lock: &mut Lock<Self>,
-        ctx: &mut Context<Self>,
-        session: SessionId,
-        event: &<Self::Session as Session<Self>>::Event,
-    );
-    /// Called after an event of a session, for what uses it beside locks.
-    fn after_session_event(
-        _: &mut Context<Self>,
-        _session: SessionId,
-        _event: &<Self::Session as Session<Self>>::Event,
-    ) {
-    }
-}
-
-type Event<S> = <<S as SessionStore>::Session as Session<S>>::Event;
+type Event<S> = <<S as QueueStore>::Session as Session<S>>::Event;
 
 /// All sessions of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Sessions<S: SessionStore> {
+pub struct Sessions<S: QueueStore> {
     list: BTreeMap<SessionId, S::Session>,
     free: u32,
     pub(crate) shared: Option<SessionId>,
@@ -120,7 +95,7 @@ pub struct Sessions<S: SessionStore> {
     unknown: u32,
 }
 
-impl<S: SessionStore> Default for Sessions<S> {
+impl<S: QueueStore> Default for Sessions<S> {
     fn default() -> Self {
         Self {
             list: BTreeMap::new(),
@@ -136,7 +111,7 @@ impl<S: SessionStore> Default for Sessions<S> {
     }
 }
 
-impl<S: SessionStore> Sessions<S> {
+impl<S: QueueStore> Sessions<S> {
     pub(crate) fn get(&self, id: SessionId) -> Option<&S::Session> {
         self.list.get(&id)
     }
@@ -224,7 +199,7 @@ impl<S: SessionStore> Sessions<S> {
     }
 }
 
-impl<S: SessionStore> Context<S> {
+impl<S: QueueStore> QueueContext<S> {
     /// Opens the session that the locks of the client share, or one for a single lock.
     pub(crate) fn open_session(
         &mut self,
@@ -232,11 +207,11 @@ impl<S: SessionStore> Context<S> {
         new: impl FnOnce(SessionId, Instant) -> S::Session,
     ) -> SessionId {
         // Back off if the server grants sessions and then does not know them.
-        let due = match S::sessions(&self.shared).unknown.checked_sub(2) {
+        let due = match self.shared.sessions.unknown.checked_sub(2) {
             None => self.now,
             Some(tries) => self.now + pause(self.seed, self.now.as_nanos(), tries),
         };
-        let sessions = S::sessions_mut(&mut self.shared);
+        let sessions = &mut self.shared.sessions;
         let id = sessions.open(due, new);
         if shared {
             sessions.shared = Some(id);
@@ -249,21 +224,21 @@ impl<S: SessionStore> Context<S> {
     /// Called after every step of a lock. Leaves and closes unused sessions, and runs requested
     /// extends.
     pub(crate) fn settle_sessions(&mut self) {
-        for (id, user) in mem::take(&mut S::sessions_mut(&mut self.shared).left) {
+        for (id, user) in mem::take(&mut self.shared.sessions.left) {
             self.leave_session(id, user);
         }
-        for id in mem::take(&mut S::sessions_mut(&mut self.shared).extend) {
+        for id in mem::take(&mut self.shared.sessions.extend) {
             self.session_step(id, Session::extend);
         }
-        while let Some(id) = S::sessions_mut(&mut self.shared).opened.pop() {
-            if S::sessions(&self.shared).get(id).is_some_and(|session| session.users().is_empty()) {
+        while let Some(id) = self.shared.sessions.opened.pop() {
+            if self.shared.sessions.get(id).is_some_and(|session| session.users().is_empty()) {
                 self.session_step(id, Session::unused);
             }
         }
     }
 
     pub(crate) fn leave_session(&mut self, id: SessionId, user: u32) {
-        let left = S::sessions_mut(&mut self.shared).list.get_mut(&id).map(Session::users_mut);
+        let left = self.shared.sessions.list.get_mut(&id).map(Session::users_mut);
         if left.is_some_and(|users| users.remove(&user).is_some() && users.is_empty()) {
             self.session_step(id, Session::unused);
         }
@@ -271,12 +246,12 @@ impl<S: SessionStore> Context<S> {
 
     /// Ends all unused sessions, the shared one included. Returns true once none is left.
     pub(crate) fn drain_sessions(&mut self) -> bool {
-        let list = &S::sessions(&self.shared).list;
+        let list = &self.shared.sessions.list;
         let idle = list.iter().filter(|(_, session)| session.users().is_empty());
         for id in idle.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.session_step(id, Session::revoke);
         }
-        S::sessions(&self.shared).list.is_empty()
+        self.shared.sessions.list.is_empty()
     }
 
     pub(crate) fn session_step(
@@ -285,9 +260,9 @@ impl<S: SessionStore> Context<S> {
         f: impl FnOnce(&mut S::Session, &mut Self) -> Option<Event<S>>,
     ) {
         // Removed from the map during the step, so that `f` can borrow the context.
-        let Some(mut session) = S::sessions_mut(&mut self.shared).list.remove(&id) else { return };
+        let Some(mut session) = self.shared.sessions.list.remove(&id) else { return };
         let event = f(&mut session, self);
-        let sessions = S::sessions_mut(&mut self.shared);
+        let sessions = &mut self.shared.sessions;
         sessions.list.insert(id, session);
         if let Some(event) = event {
             sessions.emit(id, event);
@@ -296,16 +271,16 @@ impl<S: SessionStore> Context<S> {
     }
 }
 
-impl<S: SessionStore> Lock<S> {
+impl<S: QueueStore> QueueLock<S> {
     /// Updates the sessions that this lock uses. Most steps change nothing.
-    pub(crate) fn join_sessions(&mut self, ctx: &mut Context<S>) {
-        let joined = mem::take(self.store.joined());
-        if S::uses(self).eq(joined.iter().copied()) {
-            *self.store.joined() = joined;
+    pub(crate) fn join_sessions(&mut self, ctx: &mut QueueContext<S>) {
+        let joined = mem::take(&mut self.store.joined);
+        if self.uses().eq(joined.iter().copied()) {
+            self.store.joined = joined;
             return;
         }
-        let uses: Vec<(SessionId, bool)> = S::uses(self).collect();
-        let sessions = S::sessions_mut(&mut ctx.shared);
+        let uses: Vec<(SessionId, bool)> = self.uses().collect();
+        let sessions = &mut ctx.shared.sessions;
         for (session, needs) in &uses {
             sessions.join(*session, ctx.slot, *needs, ctx.now);
         }
@@ -314,15 +289,15 @@ impl<S: SessionStore> Lock<S> {
                 sessions.left.push((session, ctx.slot));
             }
         }
-        *self.store.joined() = uses;
+        self.store.joined = uses;
     }
 }
 
-impl<S: SessionStore> Locks<S> {
+impl<S: QueueStore> Locks<Queued<S>> {
     /// Does the due work of one session, or notifies its locks of one event. Returns true if there
     /// was any: sessions come before the locks that depend on them.
     pub(crate) fn settle_session(&mut self) -> bool {
-        let sessions = S::sessions_mut(&mut self.ctx.shared);
+        let sessions = &mut self.ctx.shared.sessions;
         if let Some(session) = sessions.due(self.ctx.now) {
             self.ctx.session_step(session, Session::timeout);
         } else if let Some((session, event)) = sessions.events.pop_front() {

@@ -5,14 +5,14 @@ use core::time::Duration;
 
 use super::codec::WatcherEvent;
 use super::config::Config;
-use super::lock::{Context, Lock, OwnerNode, SessionEvent, Shared, ZooKeeper};
+use super::lock::{Context, Lock, SessionEvent, ZooKeeper};
 #[cfg(doc)]
 use super::output::LocksOutput;
 use super::path::{Kind, Queue};
 use super::request::Reply;
-use crate::error::{ConfigError, Misuse};
-use crate::id::{CallId, CallOwner, ClientId, LockId};
-use crate::lock::{self, Cause, Queries, SessionId, Sessions};
+use crate::error::ConfigError;
+use crate::id::{CallId, CallOwner, ClientId};
+use crate::lock::{self, Cause, SessionId, Shared};
 use crate::time::Instant;
 
 /// All locks and elections of one client, as typed requests and replies.
@@ -33,8 +33,7 @@ impl Locks {
     /// Returns an error for the first setting that is out of range.
     pub fn new(now: Instant, config: Config, client: ClientId, seed: u64) -> Result<Self, ConfigError> {
         config.check()?;
-        let shared = Shared { client, sessions: Sessions::default(), queries: Queries::default(), guids: 0 };
-        Ok(Self::with(Context::with(now, config, seed, shared)))
+        Ok(Self::with(Context::with(now, config, seed, Shared::new(client))))
     }
 
     /// Handles the reply to a request. Replies to unknown calls are dropped.
@@ -42,7 +41,7 @@ impl Locks {
         self.handle_timeout(now);
         match call.owner {
             CallOwner::Lock(slot) => {
-                self.step(slot, |lock, ctx| lock.reply(ctx, call.serial, reply));
+                self.step(slot, |lock, ctx| lock.answered(ctx, call.serial, reply));
             }
             CallOwner::Session(slot) => {
                 self.ctx.session_step(SessionId(slot), |session, ctx| session.answered(ctx, call.serial, reply));
@@ -100,29 +99,5 @@ impl Locks {
         self.handle_timeout(now);
         self.ctx.session_step(session, f);
         self.settle();
-    }
-
-    /// Returns the node of the holder.
-    pub fn owner(&self, id: LockId) -> Option<OwnerNode> {
-        self.locks.of(id)?.owner(id)
-    }
-
-    /// Returns the holder's node, for transactions of the application that `check` its version. The
-    /// client then changes that version before each hand-over.
-    ///
-    /// # Errors
-    ///
-    /// [`Misuse`] if the lock is not held.
-    pub fn owner_guard(&mut self, now: Instant, id: LockId) -> Result<OwnerNode, Misuse> {
-        self.verb(now, id, |lock, _| lock.owner_guard(id))
-    }
-
-    /// Drops all locks, and leaves their sessions.
-    pub(super) fn drop_locks(&mut self) {
-        for (slot, lock) in self.locks.clear() {
-            for (session, _) in lock.joined_sessions() {
-                self.ctx.leave_session(*session, slot);
-            }
-        }
     }
 }

@@ -3,8 +3,8 @@
 
 use core::time::Duration;
 
-use super::session::{answer, recheck};
-use super::{Context, Etcd, Watched, Watcher};
+use super::session::answer;
+use super::{Context, Keys, Watched, Watcher};
 use crate::etcd::reading::Reading;
 use crate::etcd::request::{Found, Queue, Refusal, Reply, Request};
 use crate::id::{CallOwner, NodeId};
@@ -25,7 +25,7 @@ pub struct Query {
     recheck: Option<Instant>,
 }
 
-impl lock::Query<Etcd> for Query {
+impl lock::Query<Keys> for Query {
     fn new(asking: Asking, queue: Queue) -> Self {
         Self { asking, queue, watch: None, reading: Reading::new(0, 1), recheck: None }
     }
@@ -73,8 +73,7 @@ impl Query {
         if retry.is_in_flight() || !(ready || self.recheck().is_some_and(|at| at <= ctx.now)) {
             return false;
         }
-        self.recheck =
-            self.watch.map(|_| ctx.now + recheck(&ctx.config, ctx.seed ^ u64::from(self.asking.id.slot), ctx.now));
+        self.recheck = self.watch.map(|_| ctx.recheck_of(self.asking.id.slot));
         let request = Request::First { queue: self.queue.clone() };
         let serial = ctx.call(CallOwner::Query(self.asking.id.slot), NodeId(0), request, ctx.config.request_timeout);
         self.reading.sent(serial, self.reading.reported);

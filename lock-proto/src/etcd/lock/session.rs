@@ -3,17 +3,12 @@
 
 use core::time::Duration;
 
-use super::{Context, Etcd};
+use super::{Context, Keys};
 use crate::etcd::config::Config;
 use crate::etcd::request::{Found, LeaseId, Refusal, Reply, Request};
 use crate::jitter::jitter;
 use crate::lock::{self, Answer, ErrorClass, Loss, Retry, Session as _, SessionId, Users, pause};
 use crate::time::Instant;
-
-/// Returns the jittered interval of rereading what is watched. See [`Config::recheck`].
-pub(super) fn recheck(config: &Config, seed: u64, now: Instant) -> Duration {
-    config.store.recheck - jitter(seed, now.as_nanos(), config.store.recheck / 4)
-}
 
 /// A lease of the client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -26,7 +21,7 @@ pub struct Session {
     pub(crate) users: Users,
     /// Takes no new keys: a create with an unknown outcome may still be executed.
     pub(crate) retired: bool,
-    requested: i64,
+    requested: Duration,
     /// The TTL that the server last granted.
     granted: Duration,
     state: State,
@@ -81,15 +76,15 @@ pub enum SessionEvent {
 }
 
 impl Session {
-    pub(crate) fn new(id: SessionId, lease: LeaseId, shared: bool, seconds: i64, now: Instant) -> Self {
+    pub(crate) fn new(id: SessionId, lease: LeaseId, shared: bool, ttl: Duration, now: Instant) -> Self {
         Self {
             id,
             lease,
             shared,
             users: Users::new(),
             retired: false,
-            requested: seconds,
-            granted: Duration::from_secs(seconds.unsigned_abs()),
+            requested: ttl,
+            granted: ttl,
             state: State::Granting,
             retry: Retry::new(Some(now)),
             may_exist: false,
@@ -103,15 +98,6 @@ impl Session {
         matches!(self.state, State::Alive)
     }
 
-    /// Returns the end of validity of all holds on this lease.
-    pub(crate) const fn until(&self) -> Instant {
-        self.until
-    }
-
-    pub(crate) const fn ttl(&self) -> Duration {
-        self.granted
-    }
-
     pub(crate) fn request_timeout(&self, config: &Config) -> Duration {
         config.request_timeout.min(self.granted / 5)
     }
@@ -122,7 +108,7 @@ impl Session {
         }
         let lease = self.lease;
         let (kind, request) = match self.state {
-            State::Granting => (CallKind::Grant, Request::Grant { lease, ttl: self.requested }),
+            State::Granting => (CallKind::Grant, Request::Grant { lease, ttl: self.requested.as_secs() as i64 }),
             State::Checking | State::Alive => (CallKind::KeepAlive, Request::KeepAlive { lease, ttl: self.granted }),
             State::Revoking => (CallKind::Revoke, Request::Revoke { lease }),
             State::Lost(_) | State::Over => return,
@@ -269,7 +255,7 @@ impl Session {
     }
 }
 
-impl lock::Session<Etcd> for Session {
+impl lock::Session<Keys> for Session {
     type Event = SessionEvent;
 
     fn users(&self) -> &Users {
@@ -290,6 +276,19 @@ impl lock::Session<Etcd> for Session {
             | SessionEvent::Refused(_)
             | SessionEvent::Lost(_) => None,
         }
+    }
+
+    /// Requests about keys can always be sent.
+    fn is_up(&self) -> bool {
+        true
+    }
+
+    fn until(&self) -> Instant {
+        self.until
+    }
+
+    fn ttl(&self) -> Duration {
+        self.granted
     }
 
     fn is_lost(&self) -> bool {

@@ -3,9 +3,8 @@
 use alloc::boxed::Box;
 
 use super::session::SessionEvent;
-use super::{Context, ZooKeeper};
+use super::{Context, Nodes};
 use crate::id::CallOwner;
-use crate::jitter::jitter;
 use crate::lock::{self, Asking, ElectionEvent, ErrorClass, Failure, Leader, SessionId, pause};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ErrorCode, EventType, Op, ReplyBody, Stat};
@@ -38,7 +37,7 @@ enum Asked {
     Leader(Box<str>),
 }
 
-impl lock::Query<ZooKeeper> for Query {
+impl lock::Query<Nodes> for Query {
     fn new(asking: Asking, queue: Queue) -> Self {
         let (session, call, first, due) = (None, None, None, None);
         Self { asking, queue, session, call, is_behind: false, first, due, tries: 0 }
@@ -175,9 +174,7 @@ impl Query {
         if core::mem::take(&mut self.is_behind) {
             self.read(ctx);
         } else {
-            let every = ctx.config.store.recheck;
-            let spread = jitter(ctx.seed ^ u64::from(self.asking.id.slot), ctx.now.as_nanos(), every / 4);
-            self.due = Some(ctx.now + every.saturating_sub(spread));
+            self.due = Some(ctx.recheck_of(self.asking.id.slot));
         }
         false
     }

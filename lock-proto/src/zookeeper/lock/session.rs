@@ -7,12 +7,10 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Context, ZooKeeper};
+use super::{Context, Nodes};
 use crate::id::{CallOwner, NodeId};
 use crate::jitter::jitter;
-use crate::lock::{
-    self, Answer, Cause, ErrorClass, Loss, Retry, ServerError, SessionId, SessionStore as _, Users, pause,
-};
+use crate::lock::{self, Answer, Cause, ErrorClass, Loss, Retry, ServerError, Session as _, SessionId, Users, pause};
 use crate::time::{Instant, soonest};
 use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, MultiResult, Op, ReplyBody};
 use crate::zookeeper::output::LocksOutput;
@@ -130,20 +128,6 @@ impl Session {
             idle_until,
             hush: false,
         }
-    }
-
-    /// Returns true if requests can be sent.
-    pub(super) const fn is_up(&self) -> bool {
-        self.up && matches!(self.state, State::Alive)
-    }
-
-    /// Returns the end of validity of all holds of this session.
-    pub(super) const fn until(&self) -> Instant {
-        self.until
-    }
-
-    pub(super) const fn ttl(&self) -> Duration {
-        self.granted
     }
 
     pub(super) const fn is_shared(&self) -> bool {
@@ -334,7 +318,7 @@ fn refusal(text: &str) -> ServerError {
     ServerError { class: ErrorClass::Refused, text: lock::printable(text, "") }
 }
 
-impl lock::Session<ZooKeeper> for Session {
+impl lock::Session<Nodes> for Session {
     type Event = SessionEvent;
 
     fn users(&self) -> &Users {
@@ -373,6 +357,18 @@ impl lock::Session<ZooKeeper> for Session {
             State::Opening | State::Alive | State::Ending | State::Over => (None, ""),
         };
         at.map(|at| (at, why))
+    }
+
+    fn is_up(&self) -> bool {
+        self.up && matches!(self.state, State::Alive)
+    }
+
+    fn until(&self) -> Instant {
+        self.until
+    }
+
+    fn ttl(&self) -> Duration {
+        self.granted
     }
 
     fn is_lost(&self) -> bool {
@@ -470,7 +466,7 @@ impl lock::Session<ZooKeeper> for Session {
 impl Context {
     /// Returns the session that the locks without one of their own share.
     pub(super) fn shared_session(&mut self) -> SessionId {
-        if let Some(id) = ZooKeeper::sessions(&self.shared).shared {
+        if let Some(id) = self.shared.sessions.shared {
             return id;
         }
         let ttl = self.config.store.session_ttl;
