@@ -2,17 +2,14 @@
 
 use super::config::Config;
 use super::lock::query::Query;
-use super::lock::session::answer;
 use super::lock::{Context, Etcd, Lock, Watcher};
 #[cfg(doc)]
 use super::locks_output::LocksOutput;
 use super::locks_output::WatchId;
 use super::message::KeyValue;
-use super::request::{Refusal, Reply};
 use crate::error::ConfigError;
-use crate::fault::{Breach, Fault};
-use crate::id::{CallId, CallOwner, ClientId};
-use crate::lock::{self, Answer, ServerError, SessionId, Shared};
+use crate::id::ClientId;
+use crate::lock::{self, ServerError, Shared};
 use crate::time::Instant;
 
 /// All locks and elections of one client, as typed requests and replies.
@@ -45,23 +42,6 @@ impl Locks {
         self.ctx.serial = calls;
         self.ctx.shared.own.watch = watches;
         self
-    }
-
-    /// Handles the reply to a request. Replies to unknown calls are dropped.
-    pub fn handle_reply(&mut self, now: Instant, call: CallId, reply: &Reply) {
-        self.handle_timeout(now);
-        match call.owner {
-            CallOwner::Lock(slot) => {
-                self.step(slot, |lock, ctx| lock.answered(ctx, call.serial, reply));
-            }
-            CallOwner::Session(slot) => {
-                self.ctx.session_step(SessionId(slot), |session, ctx| session.answered(ctx, call.serial, reply));
-            }
-            CallOwner::Query(slot) => self.ctx.query_step(slot, |query, ctx| query.answered(ctx, call.serial, reply)),
-            CallOwner::Ping => self.pong(call, answer_to_ping(reply)),
-            CallOwner::Nobody => {}
-        }
-        self.settle();
     }
 
     /// Handles an opened or reopened watch: it reports every change after `revision`.
@@ -103,18 +83,5 @@ impl Locks {
             None => {}
         }
         self.settle();
-    }
-}
-
-/// A user without access to the key that was read is logged in all the same.
-#[cold]
-fn answer_to_ping(reply: &Reply) -> Answer {
-    match reply {
-        Reply::Refused(Refusal::Error(error)) if error.text.contains("permission denied") => Answer::Granted,
-        // Not a reply to a read.
-        Reply::Refused(Refusal::LeaseNotFound | Refusal::LeaseExists) => {
-            Answer::Unknown(Fault::Protocol(Breach::WrongReply).into())
-        }
-        Reply::Done(_) | Reply::Refused(Refusal::Error(_)) | Reply::Unknown(_) | Reply::NotSent(_) => answer(reply),
     }
 }

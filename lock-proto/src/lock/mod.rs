@@ -19,6 +19,7 @@ mod machine;
 mod ping;
 mod queries;
 mod queue;
+mod queue_config;
 mod queue_hold;
 mod registry;
 mod request;
@@ -54,15 +55,19 @@ pub use machine::Machine;
 #[doc(hidden)]
 pub use queries::{Asking, Queries, Query};
 #[doc(hidden)]
-pub use queue::{Bid, Cleanup, Contention, Progress, QueueContext, QueueLock, QueueStore, Queued, Remains, Shared};
+pub use queue::{
+    Bid, Cleanup, Contention, Progress, QueueConfig, QueueContext, QueueLock, QueueStore, Queued, Remains, Shared,
+};
+#[doc(hidden)]
+pub use queue_config::QueueSettings;
 #[doc(hidden)]
 pub use queue_hold::Hold;
 pub(crate) use queue_hold::{Write, Written};
 pub use request::{Acquire, Renew, Wait};
 pub(crate) use retry::Retry;
 #[doc(hidden)]
-pub use sessions::{Session, SessionId, Sessions};
-pub(crate) use sessions::{Users, pause};
+pub use sessions::{Session, SessionCall, SessionEvent, SessionId, SessionStore, Sessions};
+pub(crate) use sessions::{State, pause};
 #[doc(hidden)]
 pub use store::Store;
 pub(crate) use tenure::{Tenure, Terms};

@@ -15,6 +15,7 @@ use super::event::{Failure, Report};
 use super::hub::Locks;
 use super::queue::{QueueContext, QueueStore, Queued};
 use super::request::Acquire;
+use super::sessions::{SessionEvent, SessionId};
 use super::tuning::check_name;
 use crate::collections::Slots;
 use crate::error::Misuse;
@@ -36,8 +37,14 @@ pub trait Query<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
     fn work(&mut self, ctx: &mut QueueContext<S>) -> bool;
     /// Returns when work is due.
     fn work_at(&self) -> Option<Instant>;
+    /// Handles the reply to a request of this or another query.
+    fn answered(&mut self, ctx: &mut QueueContext<S>, serial: u64, reply: &S::Reply) -> bool;
+    /// Handles an event of a session.
+    fn session_event(&mut self, _: &mut QueueContext<S>, _: SessionId, _: &SessionEvent) -> bool {
+        false
+    }
     /// It has ended.
-    fn close(&mut self, ctx: &mut QueueContext<S>);
+    fn close(&mut self, _: &mut QueueContext<S>) {}
 }
 
 /// What a query and an observation have in common in all stores.
@@ -88,6 +95,10 @@ impl<Q> Queries<Q> {
         self.list.iter().map(|(slot, query)| (*slot, query))
     }
 
+    pub(crate) fn slots(&self) -> Vec<u32> {
+        self.list.keys().copied().collect()
+    }
+
     pub(crate) fn deadline<S: QueueStore<Query = Q>>(&self) -> Option<(Instant, &'static str)>
     where
         Q: Query<S>,
@@ -131,7 +142,7 @@ impl<S: QueueStore> QueueContext<S> {
 
     /// The client is shutting down.
     pub(crate) fn end_queries(&mut self) {
-        for slot in self.shared.queries.iter().map(|(slot, _)| slot).collect::<Vec<_>>() {
+        for slot in self.shared.queries.slots() {
             self.query_step(slot, |query, ctx| {
                 query.asking_mut().emit(ctx, ElectionEvent::Failed(Failure::ShuttingDown));
                 true

@@ -11,6 +11,7 @@ use core::time::Duration;
 use bytes::Bytes;
 
 use super::answer::Answer;
+use super::client::{Client, Transport};
 use super::config::Config;
 use super::context::Context;
 use super::election::{ElectionEvent, QueryId};
@@ -19,15 +20,16 @@ use super::grant::{Grant, Loss, Release, Token};
 use super::hub::Locks;
 use super::lifecycle::{Ended, Lock};
 use super::queries::{Queries, Query};
+use super::queue_config::QueueSettings;
 use super::queue_hold::Hold;
 use super::request::{Acquire, Renew};
-use super::sessions::{Session, SessionId, Sessions, pause};
+use super::sessions::{Session, SessionEvent, SessionId, SessionStore, Sessions, pause};
 use super::store::Store;
 use super::tenure::{Tenure, Terms};
 use super::tuning::check_name;
 use super::waiters::Waiter;
 use crate::error::{Invalid, Misuse};
-use crate::id::{CallId, ClientId, LockId};
+use crate::id::{CallId, CallOwner, ClientId, LockId};
 use crate::jitter::jitter;
 use crate::time::{Instant, nanos};
 
@@ -45,8 +47,8 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
     type Output: Clone + Debug + PartialEq + Eq + Hash;
     /// State that the locks of a client share.
     type Shared: Clone + Debug + Default + PartialEq + Eq + Hash;
-    /// A session.
-    type Session: Session<Self>;
+    /// The store's part of a session.
+    type Session: SessionStore<Self>;
     /// Entry into the queue.
     type Enter: Progress<Self>;
     /// The wait in the queue, behind another node.
@@ -83,7 +85,7 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
     // --- holding ---
 
     /// Returns how long the TTL proves the session.
-    fn validity(_: &Config<Self::Settings>, ttl: Duration) -> Duration {
+    fn validity(_: &QueueConfig<Self>, ttl: Duration) -> Duration {
         ttl
     }
     /// Watches the node of a long hold, and whatever else is due to keep it.
@@ -127,24 +129,17 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
 
     // --- sessions ---
 
-    /// Returns the session that the locks without one of their own share.
-    fn shared_session(ctx: &mut QueueContext<Self>) -> SessionId;
-    /// Opens a session for one lock.
-    fn own_session(ctx: &mut QueueContext<Self>, ttl: Duration) -> SessionId;
-    /// Handles an event of a session that a lock uses.
-    fn session_event(
+    /// The session of the hold continues on a new connection: all watches are gone.
+    fn hold_up(_: &mut QueueLock<Self>, _: &mut QueueContext<Self>) {}
+    /// The session continues on a new connection.
+    fn cleanups_up(_: &mut QueueLock<Self>, _: &mut QueueContext<Self>, _: SessionId) {}
+    /// The session is lost or has ended, and its nodes end with it.
+    fn cleanups_lost(
         lock: &mut QueueLock<Self>,
         ctx: &mut QueueContext<Self>,
         session: SessionId,
-        event: &<Self::Session as Session<Self>>::Event,
+        event: &SessionEvent,
     );
-    /// Called after an event of a session, for what uses it beside locks.
-    fn after_session_event(
-        _: &mut QueueContext<Self>,
-        _session: SessionId,
-        _event: &<Self::Session as Session<Self>>::Event,
-    ) {
-    }
     /// Called after every step of a lock. Updates the shared state.
     fn settle(_: &mut QueueContext<Self>) {}
     /// Called when all locks have been dropped.
@@ -152,18 +147,12 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
 
     // --- the client ---
 
-    /// Returns the default TTL of a lock.
-    fn default_ttl(config: &Config<Self::Settings>) -> Duration;
     /// Checks the TTL of a lock, and rounds it as the server does.
-    fn session_ttl(config: &Config<Self::Settings>, ttl: Duration) -> Result<Duration, Invalid>;
-    /// Returns the interval of rereading what is watched.
-    fn recheck(config: &Config<Self::Settings>) -> Duration;
-    /// Returns the age at which a hold starts to watch its node, if it is set.
-    fn watch_own_after(config: &Config<Self::Settings>) -> Option<Duration>;
+    fn check_ttl(config: &QueueConfig<Self>, ttl: Duration) -> Result<Duration, Invalid>;
     /// Returns the queue of a lock.
-    fn key(config: &Config<Self::Settings>, name: &[u8]) -> Result<Self::Key, Misuse>;
+    fn key(config: &QueueConfig<Self>, name: &[u8]) -> Result<Self::Key, Misuse>;
     /// Returns the queue of an election.
-    fn election(config: &Config<Self::Settings>, name: &[u8]) -> Result<Self::Key, Misuse> {
+    fn election(config: &QueueConfig<Self>, name: &[u8]) -> Result<Self::Key, Misuse> {
         Self::key(config, name)
     }
     /// Checks the value of a candidate.
@@ -180,6 +169,8 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
     fn stopped(unreleased: u32) -> Self::Output;
     /// Returns a request that changes nothing, to check a server.
     fn ping(ctx: &mut QueueContext<Self>) -> Self::Request;
+    /// Returns what the reply to it means; [`Answer::Granted`] if the server works.
+    fn pong(reply: &Self::Reply) -> Answer;
 }
 
 /// The progress of the head of the local queue towards the lock.
@@ -194,6 +185,12 @@ pub trait Progress<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
     fn answered(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>, serial: u64, reply: &S::Reply);
     /// Does the work that is due.
     fn timeout(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>);
+    /// The session continues on a new connection: all watches are gone.
+    fn up(_: &mut QueueLock<S>, _: &mut QueueContext<S>) {}
+    /// The session was renewed.
+    fn renewed(_: &mut QueueLock<S>, _: &mut QueueContext<S>) {}
+    /// The session is lost. Closes watches that outlive it.
+    fn close(&mut self, _: &mut QueueContext<S>) {}
     /// Nobody waits any more.
     fn abandon(self, lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>);
 }
@@ -229,6 +226,8 @@ pub struct Queued<S: QueueStore> {
 
 /// The state machine of one name.
 pub type QueueLock<S> = Lock<Queued<S>>;
+/// The settings of a client.
+pub type QueueConfig<S> = Config<QueueSettings<<S as QueueStore>::Settings>>;
 /// The environment of a step.
 pub type QueueContext<S> = Context<Queued<S>>;
 
@@ -309,7 +308,7 @@ impl<S: QueueStore> Store for Queued<S> {
     type Hold = Hold<S>;
     type Remains = Remains<S>;
     type Releasing = Releasing<S>;
-    type Settings = S::Settings;
+    type Settings = QueueSettings<S::Settings>;
     type Shared = Shared<S>;
     type Request = S::Request;
     type Output = S::Output;
@@ -478,16 +477,16 @@ impl<S: QueueStore> Store for Queued<S> {
         self.cleanups.is_empty() && self.own.is_over()
     }
 
-    fn terms_of(config: &Config<S::Settings>, request: &Acquire) -> Result<(S::Key, Bid), Misuse> {
+    fn terms_of(config: &QueueConfig<S>, request: &Acquire) -> Result<(S::Key, Bid), Misuse> {
         check_name(&request.name)?;
-        let default = S::default_ttl(config);
-        let ttl = S::session_ttl(config, request.ttl.unwrap_or(default))?;
+        let default = config.store.session_ttl;
+        let ttl = S::check_ttl(config, request.ttl.unwrap_or(default))?;
         if request.renew == Renew::AtMost(Duration::ZERO) {
             return Err(Invalid::MaxHold.into());
         }
         // A separate TTL, or an end independent of the session, requires a separate session.
         // E1, ZK8
-        let shared = S::session_ttl(config, default) == Ok(ttl) && request.renew == Renew::Auto;
+        let shared = Ok(ttl) == S::check_ttl(config, default) && request.renew == Renew::Auto;
         let bid = Bid { session: (!shared).then_some(ttl), value: Bytes::new(), candidate: false };
         Ok((S::key(config, &request.name)?, bid))
     }
@@ -547,21 +546,21 @@ impl<S: QueueStore> Store for Queued<S> {
 }
 
 impl<S: QueueStore> QueueContext<S> {
-    pub(crate) fn session(&self, session: SessionId) -> Option<&S::Session> {
+    pub(crate) fn session(&self, session: SessionId) -> Option<&Session<S>> {
         self.shared.sessions.get(session)
     }
 
     pub(crate) fn until(&self, session: SessionId) -> Instant {
-        self.session(session).map_or(Instant::ZERO, Session::until)
+        self.session(session).map_or(Instant::ZERO, |found| found.until)
     }
 
     pub(crate) fn ttl(&self, session: SessionId) -> Duration {
-        self.session(session).map_or_else(|| S::default_ttl(&self.config), Session::ttl)
+        self.session(session).map_or(self.config.store.session_ttl, |found| found.granted)
     }
 
     /// Returns true if requests of the session can be sent.
     pub(crate) fn is_up(&self, session: SessionId) -> bool {
-        self.session(session).is_some_and(Session::is_up)
+        self.session(session).is_some_and(S::Session::is_up)
     }
 
     /// Returns true if the session is lost, or was ended.
@@ -586,7 +585,7 @@ impl<S: QueueStore> QueueContext<S> {
 
     /// Returns when to reread what is watched for this slot. Jitter spreads the reads.
     pub(crate) fn recheck_of(&self, slot: u32) -> Instant {
-        let every = S::recheck(&self.config);
+        let every = self.config.store.recheck;
         self.now + (every - jitter(self.seed ^ u64::from(slot), self.now.as_nanos(), every / 4))
     }
 }
@@ -597,8 +596,8 @@ impl<S: QueueStore> QueueLock<S> {
         self.contention = Contention::Idle;
         let Some(head) = self.waiters.head() else { return };
         let session = match head.terms.session {
-            None => S::shared_session(ctx),
-            Some(ttl) => S::own_session(ctx, ttl),
+            None => ctx.shared_session(),
+            Some(ttl) => ctx.open_session(false, ttl),
         };
         S::enter(self, ctx, session);
     }
@@ -664,6 +663,24 @@ impl<S: QueueStore> QueueLock<S> {
 }
 
 impl<S: QueueStore> Locks<Queued<S>> {
+    /// Handles the reply to a request. Replies to unknown calls are dropped.
+    pub fn handle_reply(&mut self, now: Instant, call: CallId, reply: &S::Reply) {
+        self.handle_timeout(now);
+        let serial = call.serial;
+        match call.owner {
+            CallOwner::Lock(slot) => {
+                self.step(slot, |lock, ctx| lock.answered(ctx, serial, reply));
+            }
+            CallOwner::Session(slot) => {
+                self.ctx.session_step(SessionId(slot), |session, ctx| session.answered(ctx, serial, reply));
+            }
+            CallOwner::Query(slot) => self.ctx.query_step(slot, |query, ctx| query.answered(ctx, serial, reply)),
+            CallOwner::Ping => self.pong(call, S::pong(reply)),
+            CallOwner::Nobody => {}
+        }
+        self.settle();
+    }
+
     /// Returns the node of the holder.
     pub fn owner(&self, id: LockId) -> Option<S::Owner> {
         self.locks.of(id)?.owner(id, &self.ctx)
@@ -688,5 +705,26 @@ impl<S: QueueStore> Locks<Queued<S>> {
             }
         }
         S::locks_dropped(&mut self.ctx);
+    }
+}
+
+impl<S: QueueStore> Client<Queued<S>>
+where
+    Queued<S>: Transport,
+{
+    /// Returns the node of the holder: its key on etcd. Unlike [`owner_guard`](Self::owner_guard),
+    /// this does not make the client change the node before a hand-over.
+    pub fn owner(&self, lock: LockId) -> Option<S::Owner> {
+        self.locks.owner(lock)
+    }
+
+    /// Returns the holder's node, for transactions of the application that compare its version. The
+    /// client then changes that version before each hand-over.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse`] if the lock is not held.
+    pub fn owner_guard(&mut self, now: Instant, lock: LockId) -> Result<S::Owner, Misuse> {
+        self.verb(now, |locks, now| locks.owner_guard(now, lock))
     }
 }

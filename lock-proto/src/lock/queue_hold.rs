@@ -167,7 +167,7 @@ impl<S: QueueStore> QueueLock<S> {
             grants: LocalGrants::new(revision, ctx.now + ctx.config.handover_window),
             tenure: Tenure::new(ctx.now, waiter),
             watch,
-            watch_at: ctx.now + S::watch_own_after(&ctx.config).unwrap_or(third),
+            watch_at: ctx.now + ctx.config.store.watch_own_after.unwrap_or(third),
             guarded: false,
             write: None,
             extending: Extends::new(),

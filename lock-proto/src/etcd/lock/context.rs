@@ -64,11 +64,7 @@ impl Context {
     }
 
     pub(crate) fn lease(&self, session: SessionId) -> Option<LeaseId> {
-        self.session(session).map(|found| found.lease)
-    }
-
-    pub(crate) fn is_alive(&self, session: SessionId) -> bool {
-        self.session(session).is_some_and(|found| found.is_alive()) && self.now < self.until(session)
+        self.session(session).map(|found| found.own.id)
     }
 
     /// Handles a reply that the session's lease does not exist. Users are notified after this step.

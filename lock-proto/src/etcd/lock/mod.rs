@@ -23,7 +23,7 @@ pub(crate) use context::{Context, Watched, Watcher};
 use context::{HoldWatch, Watches};
 use enter::Enter;
 use query::Query;
-use session::{Session, SessionEvent};
+use session::Lease;
 use sessions::seconds;
 use wait_deletes::Contender;
 use watch_cache::CachedWatches;
@@ -31,12 +31,13 @@ use watch_cache::CachedWatches;
 use super::config::{Config, Settings};
 use super::locks_output::{LocksOutput, WatchId};
 use super::message::KeyValue;
-use super::request::{Queue, Reply, Request, Seen};
+use super::request::{Queue, Refusal, Reply, Request, Seen};
 use crate::error::{Invalid, Misuse};
+use crate::fault::{Breach, Fault};
 use crate::id::{CallId, LockId};
 use crate::lock::{
-    self, Answer, Blocked, ElectionEvent, ErrorClass, Event, Failure, Loss, MAX_TTL, MIN_TTL, QueryId, QueueStore,
-    Queued, Remains, ServerError, SessionId,
+    self, Answer, ElectionEvent, ErrorClass, Event, Failure, Loss, MAX_TTL, MIN_TTL, QueryId, QueueStore, Queued,
+    Remains, ServerError, SessionEvent, SessionId, State,
 };
 use crate::time::Instant;
 
@@ -72,7 +73,7 @@ impl QueueStore for Keys {
     type Reply = Reply;
     type Output = LocksOutput;
     type Shared = Watches;
-    type Session = Session;
+    type Session = Lease;
     type Enter = Enter;
     type Contender = Contender;
     type Node = Seen;
@@ -87,10 +88,10 @@ impl QueueStore for Keys {
     const END_RESOLVES: bool = false;
 
     fn enter(lock: &mut Lock, ctx: &mut Context, session: SessionId) {
-        if ctx.is_alive(session) {
-            lock.enter(ctx, session);
-        } else {
+        if ctx.session(session).is_some_and(|found| matches!(found.state, State::Opening | State::Checking)) {
             lock.contention = Contention::Opening(session);
+        } else {
+            lock.enter(ctx, session);
         }
     }
 
@@ -174,16 +175,8 @@ impl QueueStore for Keys {
         lock.close_cached_watches(ctx);
     }
 
-    fn shared_session(ctx: &mut Context) -> SessionId {
-        ctx.shared_session()
-    }
-
-    fn own_session(ctx: &mut Context, ttl: Duration) -> SessionId {
-        ctx.open_lease(false, ttl)
-    }
-
-    fn session_event(lock: &mut Lock, ctx: &mut Context, session: SessionId, event: &SessionEvent) {
-        lock.session(ctx, session, event);
+    fn cleanups_lost(lock: &mut Lock, ctx: &mut Context, session: SessionId, _: &SessionEvent) {
+        lock.cleanups_lost(ctx, session);
     }
 
     fn settle(ctx: &mut Context) {
@@ -194,21 +187,9 @@ impl QueueStore for Keys {
         ctx.shared.own.watchers.clear();
     }
 
-    fn default_ttl(config: &Config) -> Duration {
-        config.store.session_ttl
-    }
-
-    fn session_ttl(_: &Config, ttl: Duration) -> Result<Duration, Invalid> {
+    fn check_ttl(_: &Config, ttl: Duration) -> Result<Duration, Invalid> {
         let allowed = (MIN_TTL..=MAX_TTL).contains(&ttl);
         allowed.then(|| seconds(ttl)).ok_or(Invalid::Ttl { given: ttl, min: MIN_TTL, max: MAX_TTL })
-    }
-
-    fn recheck(config: &Config) -> Duration {
-        config.store.recheck
-    }
-
-    fn watch_own_after(config: &Config) -> Option<Duration> {
-        config.store.watch_own_after
     }
 
     /// An election shares the queue of the lock with its name.
@@ -236,46 +217,24 @@ impl QueueStore for Keys {
     fn ping(ctx: &mut Context) -> Request {
         Request::First { queue: Queue::new(&ctx.config.prefix, b"lock-proto:ping") }
     }
+
+    /// A user without access to the key that was read is logged in all the same.
+    #[cold]
+    fn pong(reply: &Reply) -> Answer {
+        match reply {
+            Reply::Refused(Refusal::Error(error)) if error.text.contains("permission denied") => Answer::Granted,
+            // Not a reply to a read.
+            Reply::Refused(Refusal::LeaseNotFound | Refusal::LeaseExists) => {
+                Answer::Unknown(Fault::Protocol(Breach::WrongReply).into())
+            }
+            Reply::Done(_) | Reply::Refused(Refusal::Error(_)) | Reply::Unknown(_) | Reply::NotSent(_) => {
+                session::answer(reply)
+            }
+        }
+    }
 }
 
 impl Lock {
-    /// Handles an event of a session that this lock uses.
-    pub(crate) fn session(&mut self, ctx: &mut Context, session: SessionId, event: &SessionEvent) {
-        if let SessionEvent::Lost(_) | SessionEvent::Refused(_) = event {
-            self.cleanups_lost(ctx, session);
-        }
-        if self.hold.as_ref().is_some_and(|hold| hold.session == session) {
-            return match event {
-                SessionEvent::Lost(loss) => self.lose(ctx, *loss),
-                SessionEvent::Renewed(emitted) => self.renewed(ctx, *emitted),
-                SessionEvent::Unrenewed(emitted, answer) => self.unrenewed(ctx, *emitted, answer),
-                SessionEvent::Alive | SessionEvent::GrantFailed(_) | SessionEvent::Refused(_) => {}
-            };
-        }
-        if self.contention.session() != Some(session) {
-            return;
-        }
-        if let SessionEvent::Lost(_) = event {
-            if let Contention::Waiting(contender) = &mut self.contention {
-                contender.close(ctx);
-            }
-            return self.start(ctx);
-        }
-        if !matches!(self.contention, Contention::Opening(_)) {
-            return;
-        }
-        match event {
-            SessionEvent::Alive => self.enter(ctx, session),
-            SessionEvent::GrantFailed(answer) => {
-                self.store.answer = answer.clone();
-                self.notify_blocked(ctx, Blocked::Unreachable);
-                self.end_try(ctx);
-            }
-            SessionEvent::Refused(answer) => self.fail_refused(ctx, answer.clone()),
-            SessionEvent::Lost(_) | SessionEvent::Renewed(_) | SessionEvent::Unrenewed(..) => {}
-        }
-    }
-
     /// Handles an opened watch. It reports everything after `revision`.
     pub(crate) fn watching(&mut self, ctx: &mut Context, watch: WatchId, revision: i64) {
         if let Some(watched) = self.watched(watch) {

@@ -57,31 +57,7 @@ impl lock::Query<Keys> for Query {
         soonest([self.reading.retry.deadline(), recheck])
     }
 
-    fn close(&mut self, ctx: &mut Context) {
-        if let Some(watch) = self.watch {
-            ctx.close_watch(watch.id);
-        }
-    }
-}
-
-impl Query {
-    /// Reads the leader if it may have changed. Always returns false: the query continues.
-    fn read(&mut self, ctx: &mut Context) -> bool {
-        let retry = &self.reading.retry;
-        let polled = retry.due().is_some() && self.watch.is_some();
-        let ready = retry.is_ready(ctx.now) && (self.reading.is_behind() || polled);
-        if retry.is_in_flight() || !(ready || self.recheck().is_some_and(|at| at <= ctx.now)) {
-            return false;
-        }
-        self.recheck = self.watch.map(|_| ctx.recheck_of(self.asking.id.slot));
-        let request = Request::First { queue: self.queue.clone() };
-        let serial = ctx.call(CallOwner::Query(self.asking.id.slot), NodeId(0), request, ctx.config.request_timeout);
-        self.reading.sent(serial, self.reading.reported);
-        false
-    }
-
-    /// Handles a reply. Returns true if the query has ended.
-    pub(crate) fn answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) -> bool {
+    fn answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) -> bool {
         if !self.reading.answered(serial) {
             return false;
         }
@@ -127,6 +103,29 @@ impl Query {
                 false
             }
         }
+    }
+
+    fn close(&mut self, ctx: &mut Context) {
+        if let Some(watch) = self.watch {
+            ctx.close_watch(watch.id);
+        }
+    }
+}
+
+impl Query {
+    /// Reads the leader if it may have changed. Always returns false: the query continues.
+    fn read(&mut self, ctx: &mut Context) -> bool {
+        let retry = &self.reading.retry;
+        let polled = retry.due().is_some() && self.watch.is_some();
+        let ready = retry.is_ready(ctx.now) && (self.reading.is_behind() || polled);
+        if retry.is_in_flight() || !(ready || self.recheck().is_some_and(|at| at <= ctx.now)) {
+            return false;
+        }
+        self.recheck = self.watch.map(|_| ctx.recheck_of(self.asking.id.slot));
+        let request = Request::First { queue: self.queue.clone() };
+        let serial = ctx.call(CallOwner::Query(self.asking.id.slot), NodeId(0), request, ctx.config.request_timeout);
+        self.reading.sent(serial, self.reading.reported);
+        false
     }
 
     /// Returns the next reread. After a failure, only the backoff applies.

@@ -4,25 +4,12 @@
 use core::time::Duration;
 
 use super::Context;
-use super::session::Session;
 use crate::etcd::request::{LeaseId, Request};
 use crate::id::{CallOwner, ClientId, NodeId};
 use crate::jitter::mix;
 use crate::lock::{Loss, SessionId};
 
 impl Context {
-    pub(crate) fn shared_session(&mut self) -> SessionId {
-        if let Some(id) = self.shared.sessions.shared {
-            return id;
-        }
-        self.open_lease(true, seconds(self.config.store.session_ttl))
-    }
-
-    pub(crate) fn open_lease(&mut self, shared: bool, ttl: Duration) -> SessionId {
-        let lease = self.fresh_lease();
-        self.open_session(shared, |id, due| Session::new(id, lease, shared, ttl, due))
-    }
-
     /// Returns an unused lease id: a hash of the client's random id and a counter.
     // E1
     pub(crate) fn fresh_lease(&mut self) -> LeaseId {
@@ -39,8 +26,8 @@ impl Context {
     // E3
     pub(crate) fn retire(&mut self, id: SessionId) {
         let sessions = &mut self.shared.sessions;
-        let Some(session) = sessions.get_mut(id).filter(|session| !session.retired) else { return };
-        session.retired = true;
+        let Some(session) = sessions.get_mut(id).filter(|session| !session.own.retired) else { return };
+        session.own.retired = true;
         self.shared.own.retired.push(id);
         if sessions.shared == Some(id) {
             sessions.shared = None;
@@ -51,7 +38,7 @@ impl Context {
     pub(crate) fn end_retired(&mut self) {
         let mut place = 0;
         while let Some(id) = self.shared.own.retired.get(place).copied() {
-            if self.session(id).is_some_and(|session| session.users.values().any(|needs| *needs)) {
+            if self.session(id).is_some_and(|session| session.is_needed()) {
                 place += 1;
             } else {
                 self.shared.own.retired.swap_remove(place);

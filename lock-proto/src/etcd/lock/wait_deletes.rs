@@ -159,12 +159,6 @@ impl Contender {
         let long = long || earlier.is_some();
         Some(Box::new(CachedWatches::new(ctx.now, self.session, older, watch, earlier, long)))
     }
-
-    pub(super) fn close(&mut self, ctx: &mut Context) {
-        ctx.close_watch(self.own_watch.id);
-        self.close_older(ctx);
-        self.close_earlier(ctx);
-    }
 }
 
 impl Progress<Keys> for Contender {
@@ -193,6 +187,12 @@ impl Progress<Keys> for Contender {
 
     fn timeout(lock: &mut Lock, ctx: &mut Context) {
         lock.look(ctx);
+    }
+
+    fn close(&mut self, ctx: &mut Context) {
+        ctx.close_watch(self.own_watch.id);
+        self.close_older(ctx);
+        self.close_earlier(ctx);
     }
 
     fn abandon(mut self, lock: &mut Lock, ctx: &mut Context) {

@@ -4,9 +4,8 @@
 
 use alloc::boxed::Box;
 
-use super::session::{Session, SessionEvent};
 use super::{Contention, Context, Lock};
-use crate::lock::{self, Cleanup as _, Loss, Release, SessionId};
+use crate::lock::{self, Cleanup as _, Loss, Release, SessionEvent, SessionId};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, Op, ReplyBody};
 use crate::zookeeper::path::Guid;
@@ -57,7 +56,7 @@ impl Lock {
     }
 
     pub(super) fn schedule(&mut self, ctx: &mut Context, session: SessionId, target: Target) {
-        let shared = ctx.session(session).is_some_and(Session::is_shared);
+        let shared = ctx.session(session).is_some_and(|found| found.shared);
         let in_use = matches!(&self.contention, Contention::Entering(enter) if enter.session == session);
         if ctx.is_lost(session) || !(shared || in_use) {
             return;

@@ -101,6 +101,17 @@ impl Progress<Nodes> for Enter {
         lock.enter_due(ctx);
     }
 
+    /// A write of the session comes first, so the outcome of the requests on earlier connections is
+    /// decided.
+    // ZK6
+    fn up(lock: &mut Lock, ctx: &mut Context) {
+        let Contention::Entering(Self { session, step, .. }) = &mut lock.contention else { return };
+        if let Step::Searching { call } = step {
+            let list = Op::GetChildren { path: (*lock.key.path).into(), watch: false };
+            *call = ctx.send(*session, list);
+        }
+    }
+
     /// Deletes what the entry has created.
     fn abandon(self, lock: &mut Lock, ctx: &mut Context) {
         let Self { session, guid, step, .. } = self;
@@ -131,7 +142,7 @@ impl Lock {
         let sent = ctx.send(session, Op::Write(create)).zip(ctx.send(session, list));
         let Some((create, list)) = sent else {
             self.contention = Contention::Opening(session);
-            if let Some(answer) = ctx.session(session).and_then(|found| found.down.clone()) {
+            if let Some(answer) = ctx.session(session).and_then(|found| found.own.down.clone()) {
                 self.store.answer = answer;
                 self.notify_blocked(ctx, Blocked::Unreachable);
                 self.end_try(ctx);
@@ -157,24 +168,6 @@ impl Lock {
             Step::Creating { .. }
             | Step::Listing { .. }
             | Step::Searching { .. }
-            | Step::Verifying { .. }
-            | Step::Vacating { .. }
-            | Step::Paused(_) => {}
-        }
-    }
-
-    /// The session continues on a new connection. A write of the session comes first, so the
-    /// outcome of the requests on earlier connections is decided.
-    // ZK6
-    pub(super) fn enter_up(&mut self, ctx: &mut Context) {
-        let Contention::Entering(Enter { session, step, .. }) = &mut self.contention else { return };
-        match step {
-            Step::Searching { call } => {
-                let list = Op::GetChildren { path: (*self.key.path).into(), watch: false };
-                *call = ctx.send(*session, list);
-            }
-            Step::Creating { .. }
-            | Step::Listing { .. }
             | Step::Verifying { .. }
             | Step::Vacating { .. }
             | Step::Paused(_) => {}
@@ -294,7 +287,7 @@ impl Lock {
     // ZK2
     fn own_node(&self, ctx: &Context, session: SessionId, path: &str, stat: &Stat) -> Option<Node> {
         let Child::Contender(sequence) = self.key.classify(self.key.name_of(path)?) else { return None };
-        let ours = ctx.session(session).is_some_and(|found| found.owner == stat.ephemeral_owner);
+        let ours = ctx.session(session).is_some_and(|found| found.own.owner == stat.ephemeral_owner);
         ours.then(|| Node { path: path.into(), sequence, czxid: stat.czxid, version: stat.version })
     }
 
@@ -312,7 +305,7 @@ impl Lock {
         }
         self.schedule_delete(ctx, session, node.path.clone());
         if let Contention::Entering(enter) = &mut self.contention {
-            let until = ctx.now + ctx.config.store.vacate_within;
+            let until = ctx.now + ctx.config.store.own.vacate_within;
             enter.step = Step::Vacating { call: None, until, due: ctx.now, tries: 0 };
         }
         self.notify_blocked(ctx, Blocked::Held);
@@ -354,7 +347,7 @@ impl Lock {
             enter.step = Step::Searching { call: None };
         }
         self.notify_blocked(ctx, Blocked::Unreachable);
-        self.enter_up(ctx);
+        Enter::up(self, ctx);
     }
 
     fn search_answered(&mut self, ctx: &mut Context, session: SessionId, guid: Guid, reply: &Reply) {

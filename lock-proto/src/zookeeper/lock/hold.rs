@@ -5,7 +5,6 @@ use alloc::boxed::Box;
 
 use bytes::Bytes;
 
-use super::session::SessionEvent;
 use super::wait::Watch;
 use super::{Context, Hold, Lock};
 use crate::lock::{ErrorClass, Loss, Written};
@@ -96,26 +95,5 @@ impl Lock {
             return self.lose(ctx, Loss::Gone);
         }
         hold.watch = Watch::request(ctx, hold.session, &hold.node.path);
-    }
-
-    /// Handles an event of the session of the hold.
-    pub(super) fn hold_session(&mut self, ctx: &mut Context, event: &SessionEvent) {
-        let Some(hold) = &mut self.hold else { return };
-        match event {
-            SessionEvent::Lost(loss) => self.lose(ctx, *loss),
-            SessionEvent::Ended(_) => self.lose(ctx, Loss::Gone),
-            SessionEvent::Gone(slot) if *slot == ctx.slot => self.lose(ctx, Loss::Gone),
-            SessionEvent::Renewed(emitted) => self.renewed(ctx, *emitted),
-            SessionEvent::Unrenewed(emitted, answer) => self.unrenewed(ctx, *emitted, answer),
-            SessionEvent::Up => {
-                if hold.watch == Watch::Open {
-                    // The node was watched before.
-                    hold.watch_at = ctx.now;
-                }
-                hold.watch = Watch::None;
-                self.keep(ctx);
-            }
-            SessionEvent::Alive | SessionEvent::Down(_) | SessionEvent::Refused(_) | SessionEvent::Gone(_) => {}
-        }
     }
 }

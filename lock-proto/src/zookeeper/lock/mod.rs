@@ -11,7 +11,6 @@ mod wait;
 
 use alloc::boxed::Box;
 use alloc::format;
-use alloc::vec::Vec;
 use core::time::Duration;
 
 use bytes::Bytes;
@@ -19,7 +18,8 @@ use bytes::Bytes;
 use cleanup::Cleanup;
 use enter::Enter;
 use query::Query;
-pub(super) use session::{Session, SessionEvent};
+use session::Connection;
+pub(super) use session::Session;
 use wait::{Contender, Watch};
 
 use super::codec::{EventType, Op, WatcherEvent};
@@ -30,8 +30,8 @@ use super::request::{Reply, Request};
 use crate::error::{Invalid, Misuse};
 use crate::id::{CallId, CallOwner, LockId, NodeId};
 use crate::lock::{
-    self, Answer, Bid, Blocked, ElectionEvent, ErrorClass, Event, Failure, Loss, MAX_TTL, Progress as _, QueryId,
-    QueueStore, Queued, Remains, ServerError, SessionId, printable,
+    self, Answer, Bid, ElectionEvent, ErrorClass, Event, Failure, Loss, MAX_TTL, Progress as _, QueryId, QueueStore,
+    Queued, Remains, ServerError, SessionEvent, SessionId, printable,
 };
 use crate::time::Instant;
 
@@ -97,7 +97,7 @@ impl QueueStore for Nodes {
     type Reply = Reply;
     type Output = LocksOutput;
     type Shared = ();
-    type Session = Session;
+    type Session = Connection;
     type Enter = Enter;
     type Contender = Contender;
     type Node = Node;
@@ -157,14 +157,14 @@ impl QueueStore for Nodes {
 
     fn end(_: &mut Lock, ctx: &mut Context, hold: &Hold, loss: Option<Loss>) -> Option<Box<str>> {
         if let Some(session) = ctx.shared.sessions.get_mut(hold.session) {
-            session.nodes.remove(&ctx.slot);
+            session.own.nodes.remove(&ctx.slot);
         }
         (loss != Some(Loss::Gone)).then(|| hold.node.path.clone())
     }
 
     /// A session of its own ends with its last user.
     fn clean_up(lock: &mut Lock, ctx: &mut Context, remains: &Remains<Self>) {
-        if let (Some(path), Some(true)) = (&remains.left, ctx.session(remains.session).map(Session::is_shared)) {
+        if let (Some(path), Some(true)) = (&remains.left, ctx.session(remains.session).map(|session| session.shared)) {
             lock.schedule_delete(ctx, remains.session, path.clone());
         }
     }
@@ -173,30 +173,25 @@ impl QueueStore for Nodes {
         lock.cleanups_due(ctx);
     }
 
-    fn shared_session(ctx: &mut Context) -> SessionId {
-        ctx.shared_session()
-    }
-
-    fn own_session(ctx: &mut Context, ttl: Duration) -> SessionId {
-        ctx.new_session(false, ttl)
-    }
-
-    fn session_event(lock: &mut Lock, ctx: &mut Context, session: SessionId, event: &SessionEvent) {
-        lock.session(ctx, session, event);
-    }
-
-    fn after_session_event(ctx: &mut Context, session: SessionId, event: &SessionEvent) {
-        for slot in ctx.shared.queries.iter().map(|(slot, _)| slot).collect::<Vec<_>>() {
-            ctx.query_step(slot, |query, ctx| query.session(ctx, session, event));
+    fn hold_up(lock: &mut Lock, ctx: &mut Context) {
+        let Some(hold) = &mut lock.hold else { return };
+        if hold.watch == Watch::Open {
+            // The node was watched before.
+            hold.watch_at = ctx.now;
         }
+        hold.watch = Watch::None;
     }
 
-    fn default_ttl(config: &Config) -> Duration {
-        config.store.session_ttl
+    fn cleanups_up(lock: &mut Lock, ctx: &mut Context, session: SessionId) {
+        lock.cleanups_up(ctx, session);
     }
 
-    fn session_ttl(config: &Config, ttl: Duration) -> Result<Duration, Invalid> {
-        let (least, tick) = (config.least_ttl(), config.store.tick);
+    fn cleanups_lost(lock: &mut Lock, ctx: &mut Context, session: SessionId, event: &SessionEvent) {
+        lock.cleanups_lost(ctx, session, event);
+    }
+
+    fn check_ttl(config: &Config, ttl: Duration) -> Result<Duration, Invalid> {
+        let (least, tick) = (config.least_ttl(), config.store.own.tick);
         match ttl {
             given if given < least => Err(Invalid::TtlUnderTicks { given, least, tick }),
             given if given > MAX_TTL => Err(Invalid::Ttl { given, min: least, max: MAX_TTL }),
@@ -204,20 +199,12 @@ impl QueueStore for Nodes {
         }
     }
 
-    fn recheck(config: &Config) -> Duration {
-        config.store.recheck
-    }
-
-    fn watch_own_after(config: &Config) -> Option<Duration> {
-        config.store.watch_own_after
-    }
-
     fn key(config: &Config, name: &[u8]) -> Result<Queue, Misuse> {
-        Queue::new(&config.store.chroot, &config.prefix, name, Kind::Lock(config.store.dialect))
+        Queue::new(&config.store.own.chroot, &config.prefix, name, Kind::Lock(config.store.own.dialect))
     }
 
     fn election(config: &Config, name: &[u8]) -> Result<Queue, Misuse> {
-        Queue::new(&config.store.chroot, &config.prefix, name, Kind::Latch)
+        Queue::new(&config.store.own.chroot, &config.prefix, name, Kind::Latch)
     }
 
     fn check_value(value: &[u8]) -> Result<(), Invalid> {
@@ -246,67 +233,13 @@ impl QueueStore for Nodes {
         let session = ctx.shared_session();
         Request { session, op: Op::Sync { path: "/".into() } }
     }
+
+    fn pong(reply: &Reply) -> Answer {
+        reply.answer()
+    }
 }
 
 impl Lock {
-    /// Handles an event of a session that this lock uses.
-    fn session(&mut self, ctx: &mut Context, session: SessionId, event: &SessionEvent) {
-        match event {
-            SessionEvent::Lost(_) | SessionEvent::Refused(_) | SessionEvent::Ended(_) => {
-                self.cleanups_lost(ctx, session, event);
-            }
-            SessionEvent::Alive
-            | SessionEvent::Up
-            | SessionEvent::Down(_)
-            | SessionEvent::Renewed(_)
-            | SessionEvent::Unrenewed(..)
-            | SessionEvent::Gone(_) => {}
-        }
-        if self.hold.as_ref().is_some_and(|hold| hold.session == session) {
-            self.hold_session(ctx, event);
-        }
-        if self.contention.session() == Some(session) {
-            self.contend_session(ctx, event);
-        }
-        if *event == SessionEvent::Up {
-            self.cleanups_up(ctx, session);
-        }
-    }
-
-    fn contend_session(&mut self, ctx: &mut Context, event: &SessionEvent) {
-        match event {
-            // The nodes of a lost session end with it.
-            SessionEvent::Lost(_) | SessionEvent::Ended(_) => self.start(ctx),
-            SessionEvent::Refused(answer) => self.fail_refused(ctx, answer.clone()),
-            SessionEvent::Down(answer) => {
-                if !matches!(self.contention, Contention::Waiting(_)) {
-                    self.store.answer = answer.clone();
-                }
-                self.notify_blocked(ctx, Blocked::Unreachable);
-                self.end_try(ctx);
-            }
-            SessionEvent::Alive | SessionEvent::Up => match &self.contention {
-                Contention::Opening(session) => {
-                    let session = *session;
-                    self.enter(ctx, session);
-                }
-                Contention::Entering(_) => self.enter_up(ctx),
-                Contention::Waiting(_) => {
-                    self.notify_blocked(ctx, Blocked::Held);
-                    self.forget_watches();
-                    self.read_queue(ctx);
-                }
-                Contention::Idle => {}
-            },
-            SessionEvent::Renewed(_) => {
-                if let Contention::Waiting(_) = self.contention {
-                    self.take_turn(ctx);
-                }
-            }
-            SessionEvent::Unrenewed(..) | SessionEvent::Gone(_) => {}
-        }
-    }
-
     /// Handles a triggered watch on a child of the queue.
     pub(crate) fn watched(&mut self, ctx: &mut Context, session: SessionId, event: &WatcherEvent) {
         let changed = match event.kind {

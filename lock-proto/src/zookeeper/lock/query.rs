@@ -2,10 +2,9 @@
 
 use alloc::boxed::Box;
 
-use super::session::SessionEvent;
 use super::{Context, Nodes};
 use crate::id::CallOwner;
-use crate::lock::{self, Asking, ElectionEvent, ErrorClass, Failure, Leader, SessionId, pause};
+use crate::lock::{self, Asking, ElectionEvent, ErrorClass, Failure, Leader, SessionEvent, SessionId, pause};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ErrorCode, EventType, Op, ReplyBody, Stat};
 use crate::zookeeper::path::{Child, Queue};
@@ -67,54 +66,7 @@ impl lock::Query<Nodes> for Query {
         self.due.filter(|_| self.call.is_none())
     }
 
-    fn close(&mut self, _: &mut Context) {}
-}
-
-impl Query {
-    const fn observes(&self) -> bool {
-        self.asking.until.is_none()
-    }
-
-    /// Returns true if the observer needs the watch on this node.
-    pub(super) fn watches(&self, path: &str) -> bool {
-        self.observes() && self.first.as_deref() == Some(path)
-    }
-
-    /// Reads the queue, or does so behind the request in flight.
-    fn read(&mut self, ctx: &mut Context) {
-        if self.call.is_some() {
-            self.is_behind = true;
-            return;
-        }
-        self.ask(ctx, Asked::List { watch: false });
-    }
-
-    fn ask(&mut self, ctx: &mut Context, asked: Asked) {
-        let path: Box<str> = (*self.queue.path).into();
-        let op = match &asked {
-            Asked::List { watch } => Op::GetChildren { path, watch: *watch },
-            Asked::Queue => Op::Exists { path, watch: true },
-            Asked::Leader(path) => Op::GetData { path: path.clone(), watch: self.observes() },
-        };
-        let session = ctx.shared_session();
-        (self.session, self.due) = (Some(session), None);
-        self.call = ctx.send_for(CallOwner::Query(self.asking.id.slot), session, op).map(|call| (call, asked));
-        if self.call.is_none()
-            && let Some(answer) = ctx.session(session).and_then(|found| found.down.clone())
-        {
-            self.asking.answer = answer;
-            self.disconnected(ctx);
-        }
-    }
-
-    fn disconnected(&mut self, ctx: &mut Context) {
-        if self.observes() {
-            self.asking.emit(ctx, ElectionEvent::Disconnected);
-        }
-    }
-
-    /// Handles a reply. Returns true if the query has ended.
-    pub(crate) fn answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) -> bool {
+    fn answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) -> bool {
         let Some((_, asked)) = self.call.take_if(|(call, _)| *call == serial) else { return false };
         match (asked, reply) {
             (_, Reply::Unknown(_) | Reply::NotSent(_)) => {
@@ -163,6 +115,76 @@ impl Query {
         false
     }
 
+    fn session_event(&mut self, ctx: &mut Context, session: SessionId, event: &SessionEvent) -> bool {
+        if self.session != Some(session) {
+            return false;
+        }
+        match event {
+            SessionEvent::Alive | SessionEvent::Up => self.read(ctx),
+            SessionEvent::Down(answer) => {
+                self.asking.answer = answer.clone();
+                self.disconnected(ctx);
+            }
+            SessionEvent::Refused(answer) => {
+                self.asking.answer = answer.clone();
+                self.asking.fail(ctx, Failure::Refused);
+                return true;
+            }
+            // The next request opens another session.
+            SessionEvent::Lost(_) | SessionEvent::Ended(_) => {
+                self.call = None;
+                self.disconnected(ctx);
+                self.read(ctx);
+            }
+            SessionEvent::Renewed(_) | SessionEvent::Unrenewed(..) | SessionEvent::Gone(_) => {}
+        }
+        false
+    }
+}
+
+impl Query {
+    const fn observes(&self) -> bool {
+        self.asking.until.is_none()
+    }
+
+    /// Returns true if the observer needs the watch on this node.
+    pub(super) fn watches(&self, path: &str) -> bool {
+        self.observes() && self.first.as_deref() == Some(path)
+    }
+
+    /// Reads the queue, or does so behind the request in flight.
+    fn read(&mut self, ctx: &mut Context) {
+        if self.call.is_some() {
+            self.is_behind = true;
+            return;
+        }
+        self.ask(ctx, Asked::List { watch: false });
+    }
+
+    fn ask(&mut self, ctx: &mut Context, asked: Asked) {
+        let path: Box<str> = (*self.queue.path).into();
+        let op = match &asked {
+            Asked::List { watch } => Op::GetChildren { path, watch: *watch },
+            Asked::Queue => Op::Exists { path, watch: true },
+            Asked::Leader(path) => Op::GetData { path: path.clone(), watch: self.observes() },
+        };
+        let session = ctx.shared_session();
+        (self.session, self.due) = (Some(session), None);
+        self.call = ctx.send_for(CallOwner::Query(self.asking.id.slot), session, op).map(|call| (call, asked));
+        if self.call.is_none()
+            && let Some(answer) = ctx.session(session).and_then(|found| found.own.down.clone())
+        {
+            self.asking.answer = answer;
+            self.disconnected(ctx);
+        }
+    }
+
+    fn disconnected(&mut self, ctx: &mut Context) {
+        if self.observes() {
+            self.asking.emit(ctx, ElectionEvent::Disconnected);
+        }
+    }
+
     /// Reports the state. An observer goes on.
     fn seen(&mut self, ctx: &mut Context, event: ElectionEvent, first: Option<Box<str>>) -> bool {
         self.asking.emit(ctx, event);
@@ -187,33 +209,6 @@ impl Query {
         };
         if changed && self.observes() && (*self.queue.path == *path || self.first.as_deref() == Some(path)) {
             self.read(ctx);
-        }
-        false
-    }
-
-    /// Handles an event of a session. Returns true if the query has ended.
-    pub(super) fn session(&mut self, ctx: &mut Context, session: SessionId, event: &SessionEvent) -> bool {
-        if self.session != Some(session) {
-            return false;
-        }
-        match event {
-            SessionEvent::Alive | SessionEvent::Up => self.read(ctx),
-            SessionEvent::Down(answer) => {
-                self.asking.answer = answer.clone();
-                self.disconnected(ctx);
-            }
-            SessionEvent::Refused(answer) => {
-                self.asking.answer = answer.clone();
-                self.asking.fail(ctx, Failure::Refused);
-                return true;
-            }
-            // The next request opens another session.
-            SessionEvent::Lost(_) | SessionEvent::Ended(_) => {
-                self.call = None;
-                self.disconnected(ctx);
-                self.read(ctx);
-            }
-            SessionEvent::Renewed(_) | SessionEvent::Unrenewed(..) | SessionEvent::Gone(_) => {}
         }
         false
     }

@@ -80,6 +80,17 @@ impl Progress<Nodes> for Contender {
         lock.wait_due(ctx);
     }
 
+    fn up(lock: &mut Lock, ctx: &mut Context) {
+        if let Contention::Waiting(contender) = &mut lock.contention {
+            contender.own_watch = Watch::None;
+        }
+        lock.read_queue(ctx);
+    }
+
+    fn renewed(lock: &mut Lock, ctx: &mut Context) {
+        lock.take_turn(ctx);
+    }
+
     fn abandon(self, lock: &mut Lock, ctx: &mut Context) {
         lock.stop_watching(ctx, &self);
         lock.schedule_delete(ctx, self.session, self.node.path);
@@ -129,7 +140,7 @@ impl Lock {
     }
 
     /// Reads the queue, from scratch.
-    pub(super) fn read_queue(&mut self, ctx: &mut Context) {
+    fn read_queue(&mut self, ctx: &mut Context) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         // After a reconnect, no watch is left.
         if !ctx.is_up(contender.session) {
@@ -138,13 +149,6 @@ impl Lock {
         }
         let list = Op::GetChildren { path: (*self.key.path).into(), watch: false };
         contender.ahead = Ahead::Unread(ctx.send(contender.session, list));
-    }
-
-    /// All watches are gone: the session continues on a new connection.
-    pub(super) fn forget_watches(&mut self) {
-        if let Contention::Waiting(contender) = &mut self.contention {
-            contender.own_watch = Watch::None;
-        }
     }
 
     pub(super) fn wait_due(&mut self, ctx: &mut Context) {
@@ -230,7 +234,7 @@ impl Lock {
     /// Takes the lock if no older node is left, the own node is watched, and the session is proven
     /// to be alive.
     // ZK1
-    pub(super) fn take_turn(&mut self, ctx: &mut Context) {
+    fn take_turn(&mut self, ctx: &mut Context) {
         let Contention::Waiting(contender) = &self.contention else { return };
         if contender.ahead != Ahead::First {
             return;
@@ -272,7 +276,7 @@ impl Lock {
         }
         let Some(value) = self.waiters.head().map(|head| head.terms.value.clone()) else { return };
         if let Some(session) = ctx.shared.sessions.get_mut(session) {
-            session.nodes.insert(ctx.slot, node.path.clone());
+            session.own.nodes.insert(ctx.slot, node.path.clone());
         }
         let czxid = node.czxid;
         self.take(ctx, session, node, czxid, value, watch.unwrap_or(Watch::None));
