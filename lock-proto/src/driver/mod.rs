@@ -85,6 +85,8 @@ mod lock;
 mod name;
 mod observer;
 mod outcome;
+#[cfg(any(feature = "grpc", feature = "zookeeper"))]
+mod owner;
 mod ping;
 mod query;
 mod race;

@@ -1,8 +1,6 @@
 //! ZooKeeper: its URLs, its machine over the transport for bytes, and transactions of the
 //! application.
 
-use core::any::Any;
-
 use alloc::format;
 use alloc::string::ToString as _;
 use alloc::vec::Vec;
@@ -10,10 +8,9 @@ use alloc::vec::Vec;
 use super::bytes::{self, ByteEngine, ByteLoop};
 use super::client::Client;
 use super::connect::ConnectError;
-use super::guard::{Guard, Hold, loss};
+use super::guard::Guard;
 use super::host::Host;
 use super::settings::HostSettings;
-use super::shared::Core;
 use crate::clock::Clock as _;
 use crate::id::ClientId;
 use crate::lock::Loss;
@@ -43,14 +40,6 @@ pub(super) fn start<H: Host>(
     bytes::start(host, client, settings, id, [ensemble.into()].into())
 }
 
-impl Core {
-    /// The machine, if it is ZooKeeper's.
-    fn zookeeper(&mut self) -> Option<&mut zookeeper::Client> {
-        let engine: &mut dyn Any = &mut self.engine;
-        engine.downcast_mut::<ByteEngine<zookeeper::Client>>().map(|engine| &mut engine.client)
-    }
-}
-
 /// The node behind a lock on ZooKeeper, for a [`Guard`] or a [`Leadership`](super::Leadership).
 pub trait OwnerNodeExt {
     /// The node of this hold. `None` on other stores, or if the lock is lost. A later holder within
@@ -68,25 +57,16 @@ pub trait OwnerNodeExt {
     fn owner_node_guard(&self) -> Result<OwnerNode, OwnerNodeError>;
 }
 
+type Engine = ByteEngine<zookeeper::Client>;
+
 impl OwnerNodeExt for Guard {
     fn owner_node(&self) -> Option<OwnerNode> {
-        let Hold { owner, ticket, .. } = &self.hold;
-        if !self.is_held() {
-            return None;
-        }
-        owner.shared.verb(|core, _, _| core.zookeeper().and_then(|client| client.owner(ticket.lock)))
+        self.node(|engine: &mut Engine| &mut engine.client)
     }
 
     fn owner_node_guard(&self) -> Result<OwnerNode, OwnerNodeError> {
-        let Hold { owner, ticket, .. } = &self.hold;
-        let node = owner.shared.verb(|core, now, _| {
-            if core.is_closed() {
-                return Err(OwnerNodeError::Lost(Loss::ShutDown));
-            }
-            let client = core.zookeeper().ok_or(OwnerNodeError::NoNode)?;
-            client.owner_guard(now, ticket.lock).map_err(|_| OwnerNodeError::Lost(Loss::ShutDown))
-        });
-        loss(ticket, owner.shared.now()).map_or(node, |loss| Err(OwnerNodeError::Lost(loss)))
+        let node = self.guarded_node(|engine: &mut Engine| &mut engine.client);
+        node.map_err(OwnerNodeError::Lost)?.ok_or(OwnerNodeError::NoNode)
     }
 }
 

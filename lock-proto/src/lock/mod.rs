@@ -21,6 +21,7 @@ mod queries;
 mod queue;
 mod queue_config;
 mod queue_hold;
+mod queued;
 mod registry;
 mod request;
 mod retry;
@@ -55,14 +56,14 @@ pub use machine::Machine;
 #[doc(hidden)]
 pub use queries::{Asking, Queries, Query};
 #[doc(hidden)]
-pub use queue::{
-    Bid, Cleanup, Contention, Progress, QueueConfig, QueueContext, QueueLock, QueueStore, Queued, Remains, Shared,
-};
+pub use queue::{Cleanup, Keep, Progress, QueueStore};
 #[doc(hidden)]
 pub use queue_config::QueueSettings;
 #[doc(hidden)]
 pub use queue_hold::Hold;
 pub(crate) use queue_hold::{Write, Written};
+#[doc(hidden)]
+pub use queued::{Bid, Contention, QueueConfig, QueueContext, QueueLock, Queued, Remains, Shared};
 pub use request::{Acquire, Renew, Wait};
 pub(crate) use retry::Retry;
 #[doc(hidden)]

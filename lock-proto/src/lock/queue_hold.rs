@@ -10,7 +10,8 @@ use super::answer::Answer;
 use super::context::Context;
 use super::event::{Event, Report};
 use super::grant::Fence;
-use super::queue::{Bid, Contention, QueueContext, QueueLock, QueueStore};
+use super::queue::{Keep as _, QueueStore};
+use super::queued::{Bid, Contention, QueueContext, QueueLock};
 use super::request::Renew;
 use super::retry::Retry;
 use super::sessions::SessionId;
@@ -100,7 +101,7 @@ impl<S: QueueStore> Hold<S> {
 
     pub(super) fn awaits(&self, serial: u64) -> bool {
         let write = self.write.as_ref().and_then(|write| write.retry.call());
-        write == Some(serial) || S::watch_awaits(&self.watch, serial)
+        write == Some(serial) || self.watch.awaits(serial)
     }
 
     /// Returns true if the lock may be handed over to `next`.
@@ -115,7 +116,7 @@ impl<S: QueueStore> Hold<S> {
         let proclaim = write.and_then(|write| write.proclaim);
         let up = ctx.is_up(self.session);
         let send = write.and_then(|write| write.retry.deadline()).filter(|_| up);
-        soonest([S::watch_deadline(self, ctx).filter(|_| up), proclaim, send]).unwrap_or(Instant::MAX)
+        soonest([S::Watch::deadline(self).filter(|_| up), proclaim, send]).unwrap_or(Instant::MAX)
     }
 }
 
@@ -123,7 +124,7 @@ impl<S: QueueStore> QueueLock<S> {
     /// Returns the node of this acquisition if it holds the lock.
     pub(crate) fn owner(&self, id: LockId, ctx: &QueueContext<S>) -> Option<S::Owner> {
         let hold = self.hold.as_ref().filter(|hold| hold.tenure.id() == id && hold.is_prepared())?;
-        S::owner(&self.key, hold, ctx)
+        S::Watch::owner(&self.key, hold, ctx)
     }
 
     /// Returns the node, whose version the client changes before the next hand-over.
@@ -203,7 +204,7 @@ impl<S: QueueStore> QueueLock<S> {
 
     /// Watches the node of a long hold, and sends a pending write.
     pub(crate) fn keep(&mut self, ctx: &mut QueueContext<S>) {
-        S::watch_hold(self, ctx);
+        S::Watch::work(self, ctx);
         self.write(ctx);
     }
 
@@ -220,7 +221,7 @@ impl<S: QueueStore> QueueLock<S> {
             return;
         }
         let value = (!write.look).then(|| write.value.clone());
-        let sent = S::write(&self.key, ctx, hold, value);
+        let sent = S::Watch::write(&self.key, ctx, hold, value);
         if let (Some(call), Some(write)) = (sent, &mut hold.write) {
             write.sent = write.value.clone();
             write.retry.sent(call);

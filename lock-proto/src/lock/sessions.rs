@@ -13,7 +13,8 @@ use super::event::Blocked;
 use super::grant::Loss;
 use super::hub::Locks;
 use super::queries::Query as _;
-use super::queue::{Contention, Progress, QueueContext, QueueLock, QueueStore, Queued};
+use super::queue::{Cleanup as _, Keep as _, Progress, QueueStore};
+use super::queued::{Contention, QueueContext, QueueLock, Queued};
 use super::retry::Retry;
 use crate::collections::Deadlines;
 use crate::jitter::{doubled, jitter};
@@ -455,7 +456,7 @@ impl<S: QueueStore> QueueLock<S> {
     /// Handles an event of a session that this lock uses.
     fn session_event(&mut self, ctx: &mut QueueContext<S>, session: SessionId, event: &SessionEvent) {
         if let SessionEvent::Lost(_) | SessionEvent::Refused(_) | SessionEvent::Ended(_) = event {
-            S::cleanups_lost(self, ctx, session, event);
+            S::Cleanup::lost(self, ctx, session, event);
         }
         if self.hold.as_ref().is_some_and(|hold| hold.session == session) {
             self.hold_event(ctx, event);
@@ -464,7 +465,7 @@ impl<S: QueueStore> QueueLock<S> {
             self.contention_event(ctx, session, event);
         }
         if *event == SessionEvent::Up {
-            S::cleanups_up(self, ctx, session);
+            S::Cleanup::up(self, ctx, session);
         }
     }
 
@@ -476,7 +477,7 @@ impl<S: QueueStore> QueueLock<S> {
             SessionEvent::Renewed(emitted) => self.renewed(ctx, *emitted),
             SessionEvent::Unrenewed(emitted, answer) => self.unrenewed(ctx, *emitted, answer),
             SessionEvent::Up => {
-                S::hold_up(self, ctx);
+                S::Watch::up(self, ctx);
                 self.keep(ctx);
             }
             SessionEvent::Alive | SessionEvent::Down(_) | SessionEvent::Refused(_) | SessionEvent::Gone(_) => {}
@@ -494,7 +495,8 @@ impl<S: QueueStore> QueueLock<S> {
             }
             (SessionEvent::Refused(answer), _) => self.fail_refused(ctx, answer.clone()),
             (SessionEvent::Down(answer), contention) => {
-                if !matches!(contention, Contention::Waiting(_)) {
+                // What is known of the holder remains for reports.
+                if !matches!((contention, &self.store.answer), (Contention::Waiting(_), Answer::Taken(_))) {
                     self.store.answer = answer.clone();
                 }
                 self.notify_blocked(ctx, Blocked::Unreachable);

@@ -23,44 +23,28 @@ use crate::url::Target;
 /// [`Elections`] for elections.
 pub type Client = lock::Client<ZooKeeper>;
 
-/// A connection's number is that of its session times this, plus a count.
+/// The generations of a session's connections are this times its number, plus a count. The numbers
+/// of sessions grow.
 const GENERATIONS: u64 = 1 << 32;
 
 /// The connections: one for each session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Links {
-    /// By a number that is never used again.
-    pipes: BTreeMap<u64, (SessionId, Pipe)>,
-    numbers: BTreeMap<SessionId, u64>,
-    last_number: u64,
+    pipes: BTreeMap<SessionId, Pipe>,
     /// Those that may have output.
-    active: BTreeSet<u64>,
+    active: BTreeSet<SessionId>,
 }
 
 impl Links {
-    /// Returns the pipe of a connection, which may have output afterwards.
-    fn of_conn(&mut self, conn: ConnId) -> Option<&mut Pipe> {
-        let number = conn.generation / GENERATIONS;
-        let (_, pipe) = self.pipes.get_mut(&number)?;
-        self.active.insert(number);
+    const fn session(conn: ConnId) -> SessionId {
+        SessionId((conn.generation / GENERATIONS).wrapping_sub(1) as u32)
+    }
+
+    /// Returns the pipe of a session, which may have output afterwards.
+    fn of(&mut self, session: SessionId) -> Option<&mut Pipe> {
+        let pipe = self.pipes.get_mut(&session)?;
+        self.active.insert(session);
         Some(pipe)
-    }
-
-    fn of_session(&mut self, session: SessionId) -> Option<&mut Pipe> {
-        let number = *self.numbers.get(&session)?;
-        let (_, pipe) = self.pipes.get_mut(&number)?;
-        self.active.insert(number);
-        Some(pipe)
-    }
-
-    fn remove(&mut self, number: u64) {
-        if let Some((session, _)) = self.pipes.remove(&number) {
-            self.numbers.remove(&session);
-        }
-    }
-
-    fn peek(&self, conn: ConnId) -> Option<&Pipe> {
-        self.pipes.get(&(conn.generation / GENERATIONS)).map(|(_, pipe)| pipe)
     }
 }
 
@@ -69,38 +53,38 @@ impl Transport for ZooKeeper {
     type HostOutput = Output;
 
     fn connected(links: &mut Links, now: Instant, conn: ConnId) {
-        if let Some(pipe) = links.of_conn(conn) {
+        if let Some(pipe) = links.of(Links::session(conn)) {
             pipe.handle_connected(now, conn);
         }
     }
 
     fn disconnected(links: &mut Links, now: Instant, conn: ConnId, why: Fault) {
-        if let Some(pipe) = links.of_conn(conn) {
+        if let Some(pipe) = links.of(Links::session(conn)) {
             pipe.handle_disconnected(now, conn, why);
         }
     }
 
     fn credentials(links: &mut Links, now: Instant, conn: ConnId, credentials: Option<Credentials>) {
-        if let Some(pipe) = links.of_conn(conn) {
+        if let Some(pipe) = links.of(Links::session(conn)) {
             pipe.handle_credentials(now, conn, credentials);
         }
     }
 
     fn links_timeout(links: &mut Links, now: Instant) {
-        for (number, (_, pipe)) in &mut links.pipes {
+        for (session, pipe) in &mut links.pipes {
             if pipe.next_deadline().is_some_and(|at| at <= now) {
                 pipe.handle_timeout(now);
-                links.active.insert(*number);
+                links.active.insert(*session);
             }
         }
     }
 
     fn links_deadline(links: &Links) -> Option<(Instant, &'static str)> {
-        links.pipes.values().filter_map(|(_, pipe)| pipe.next_deadline()).min().map(|at| (at, "connection"))
+        links.pipes.values().filter_map(Pipe::next_deadline).min().map(|at| (at, "connection"))
     }
 
     fn in_flight(links: &Links) -> usize {
-        links.pipes.values().map(|(_, pipe)| pipe.in_flight()).sum()
+        links.pipes.values().map(Pipe::in_flight).sum()
     }
 
     fn elections(client: &mut Client) -> Option<&mut dyn Elections> {
@@ -110,8 +94,8 @@ impl Transport for ZooKeeper {
     fn route(client: &mut Client) {
         loop {
             client.route_locks();
-            let Some(number) = client.links.active.pop_first() else { return };
-            client.route_pipe(number);
+            let Some(session) = client.links.active.pop_first() else { return };
+            client.route_pipe(session);
         }
     }
 }
@@ -130,8 +114,7 @@ impl Client {
 
     fn open(&mut self, session: SessionId, timeout: core::time::Duration) {
         let (now, config) = (self.now(), self.locks.config());
-        self.links.last_number += 1;
-        let number = self.links.last_number;
+        let number = u64::from(session.0) + 1;
         let pipe_config = PipeConfig {
             servers: config.store.own.servers.clone(),
             login: config.store.login.clone(),
@@ -146,9 +129,8 @@ impl Client {
         };
         let mut pipe = Pipe::new(pipe_config, mix(self.locks.ctx.seed, number));
         pipe.open(now);
-        self.links.pipes.insert(number, (session, pipe));
-        self.links.numbers.insert(session, number);
-        self.links.active.insert(number);
+        self.links.pipes.insert(session, pipe);
+        self.links.active.insert(session);
     }
 
     /// Routes the hub's outputs to the connections and the application.
@@ -157,7 +139,7 @@ impl Client {
         while let Some(output) = self.locks.poll_output() {
             match output {
                 LocksOutput::Open { session, timeout } => self.open(session, timeout),
-                LocksOutput::Send { call, request } => match self.links.of_session(request.session) {
+                LocksOutput::Send { call, request } => match self.links.of(request.session) {
                     Some(pipe) => pipe.send(now, call, request.op),
                     None => {
                         let reply = Reply::NotSent(Fault::NotNeeded.into());
@@ -165,22 +147,21 @@ impl Client {
                     }
                 },
                 LocksOutput::Quiet { session } => {
-                    if let Some(pipe) = self.links.of_session(session) {
+                    if let Some(pipe) = self.links.of(session) {
                         pipe.quiet(now);
                     }
                 }
-                LocksOutput::End { session } => match self.links.of_session(session) {
+                LocksOutput::End { session } => match self.links.of(session) {
                     Some(pipe) => pipe.end(now),
                     None => self.locks.handle_ended(now, session, false),
                 },
                 LocksOutput::Event { lock, event } => self.out.push_back(Output::Event { lock, event }),
                 LocksOutput::Election { query, event } => self.out.push_back(Output::Election { query, event }),
                 LocksOutput::Stopped { unreleased } => {
-                    for (_, mut pipe) in core::mem::take(&mut self.links.pipes).into_values() {
+                    for mut pipe in core::mem::take(&mut self.links).pipes.into_values() {
                         self.out.extend(pipe.current().map(|conn| Output::Disconnect { conn }));
                         pipe.close(now);
                     }
-                    self.links = Links { last_number: self.links.last_number, ..Links::default() };
                     self.out.push_back(Output::Stopped { unreleased });
                 }
             }
@@ -188,11 +169,9 @@ impl Client {
     }
 
     /// Routes the outputs of one session's connection to the hub.
-    fn route_pipe(&mut self, number: u64) {
+    fn route_pipe(&mut self, session: SessionId) {
         let now = self.now();
-        while let Some((session, pipe)) = self.links.pipes.get_mut(&number) {
-            let session = *session;
-            let Some(output) = pipe.poll_output() else { return };
+        while let Some(output) = self.links.pipes.get_mut(&session).and_then(Pipe::poll_output) {
             match output {
                 PipeOutput::Connect(conn, target) => {
                     self.out.push_back(Output::Connect { node: conn.node(), conn, target });
@@ -206,11 +185,11 @@ impl Client {
                 PipeOutput::Reply { call, reply } => self.locks.handle_reply(now, call, &reply),
                 PipeOutput::Event(event) => self.locks.handle_event(now, session, &event),
                 PipeOutput::Expired => {
-                    self.settle_pipe(number);
+                    self.settle_pipe(session);
                     self.locks.handle_expired(now, session);
                 }
                 PipeOutput::Ended { confirmed } => {
-                    self.settle_pipe(number);
+                    self.settle_pipe(session);
                     self.locks.handle_ended(now, session, confirmed);
                 }
             }
@@ -219,21 +198,21 @@ impl Client {
 
     /// The pipe is over: removes it, and reports the replies that are left. They come first, so
     /// that nothing refers to the session afterwards.
-    fn settle_pipe(&mut self, number: u64) {
+    fn settle_pipe(&mut self, session: SessionId) {
         let now = self.now();
         while let Some(PipeOutput::Reply { call, reply }) =
-            self.links.pipes.get_mut(&number).and_then(|(_, pipe)| pipe.poll_output())
+            self.links.pipes.get_mut(&session).and_then(Pipe::poll_output)
         {
             self.locks.handle_reply(now, call, &reply);
         }
-        self.links.remove(number);
+        self.links.pipes.remove(&session);
     }
 }
 
 impl ByteClient for Client {
     fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
         self.input(now, |links, now| {
-            if let Some(pipe) = links.of_conn(conn) {
+            if let Some(pipe) = links.of(Links::session(conn)) {
                 pipe.handle_received(now, conn, bytes);
             }
         });
@@ -244,16 +223,15 @@ impl ByteClient for Client {
     }
 
     fn outgoing(&mut self, conn: ConnId) -> &[u8] {
-        let pipe = self.links.pipes.get_mut(&(conn.generation / GENERATIONS));
-        pipe.map_or(&[], |(_, pipe)| pipe.outgoing(conn))
+        self.links.pipes.get_mut(&Links::session(conn)).map_or(&[], |pipe| pipe.outgoing(conn))
     }
 
     fn has_outgoing(&self, conn: ConnId) -> bool {
-        self.links.peek(conn).is_some_and(|pipe| pipe.has_outgoing(conn))
+        self.links.pipes.get(&Links::session(conn)).is_some_and(|pipe| pipe.has_outgoing(conn))
     }
 
     fn consume(&mut self, conn: ConnId, n: usize) {
-        if let Some((_, pipe)) = self.links.pipes.get_mut(&(conn.generation / GENERATIONS)) {
+        if let Some(pipe) = self.links.pipes.get_mut(&Links::session(conn)) {
             pipe.consume(conn, n);
         }
     }

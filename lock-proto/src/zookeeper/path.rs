@@ -6,6 +6,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 
+use super::codec::Op;
 use crate::error::{Invalid, Misuse};
 use crate::id::ClientId;
 use crate::jitter::mix;
@@ -98,6 +99,11 @@ impl Queue {
             Kind::Lock(Dialect::Kazoo) => format!("{:032x}__lock__", guid.0),
             Kind::Latch => format!("_c_{}-latch-", guid.hyphenated()),
         }
+    }
+
+    /// Lists the contenders.
+    pub(crate) fn list(&self) -> Op {
+        Op::GetChildren { path: (*self.path).into(), watch: false }
     }
 
     /// Returns the path of a child.

@@ -1,20 +1,9 @@
 //! The key of a hold, for transactions on the same etcd.
 
-use core::any::Any;
-
-use super::super::guard::{Guard, Hold, loss};
-use super::super::shared::Core;
+use super::super::guard::Guard;
 use super::calls::Etcd;
-use crate::etcd::{self, OwnerKey};
+use crate::etcd::OwnerKey;
 use crate::lock::Loss;
-
-impl Core {
-    /// The machine, if it is etcd's.
-    fn etcd(&mut self) -> Option<&mut etcd::Client> {
-        let engine: &mut dyn Any = &mut self.engine;
-        engine.downcast_mut::<Etcd>().map(|etcd| &mut etcd.client)
-    }
-}
 
 /// The key behind a lock on etcd, for a [`Guard`] or a [`Leadership`](super::Leadership).
 pub trait OwnerKeyExt {
@@ -36,24 +25,11 @@ pub trait OwnerKeyExt {
 
 impl OwnerKeyExt for Guard {
     fn owner(&self) -> Option<OwnerKey> {
-        let Hold { owner, ticket, .. } = &self.hold;
-        if !self.is_held() {
-            return None;
-        }
-        owner.shared.verb(|core, _, _| core.etcd().and_then(|etcd| etcd.owner(ticket.lock)))
+        self.node(|etcd: &mut Etcd| &mut etcd.client)
     }
 
-    // E8
     fn owner_guard(&self) -> Result<OwnerKey, OwnerError> {
-        let Hold { owner, ticket, .. } = &self.hold;
-        let key = owner.shared.verb(|core, now, _| {
-            if core.is_closed() {
-                return Err(OwnerError::Lost(Loss::ShutDown));
-            }
-            let etcd = core.etcd().ok_or(OwnerError::NoKey)?;
-            etcd.owner_guard(now, ticket.lock).map_err(|_| OwnerError::Lost(Loss::ShutDown))
-        });
-        loss(ticket, owner.shared.now()).map_or(key, |loss| Err(OwnerError::Lost(loss)))
+        self.guarded_node(|etcd: &mut Etcd| &mut etcd.client).map_err(OwnerError::Lost)?.ok_or(OwnerError::NoKey)
     }
 }
 

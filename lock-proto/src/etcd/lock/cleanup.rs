@@ -4,11 +4,11 @@
 //! with the lease.
 // E3, E6, U1
 
-use super::{Contention, Context, Lock};
+use super::{Contention, Context, Keys, Lock};
 use crate::etcd::locks_output::WatchId;
 use crate::etcd::message::KeyValue;
 use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
-use crate::lock::{self, Cleanup as _, Release, Retry, SessionId};
+use crate::lock::{self, Release, Retry, SessionEvent, SessionId};
 use crate::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -95,7 +95,7 @@ impl Cleanup {
     }
 }
 
-impl lock::Cleanup for Cleanup {
+impl lock::Cleanup<Keys> for Cleanup {
     fn session(&self) -> SessionId {
         self.session
     }
@@ -123,6 +123,79 @@ impl lock::Cleanup for Cleanup {
     /// Only a watch is left. A request that may still be executed needs a lease.
     fn is_drained(&self) -> bool {
         !self.is_busy() && matches!(self.next, NextStep::Watch { .. } | NextStep::Nothing)
+    }
+
+    fn answered(lock: &mut Lock, ctx: &mut Context, place: usize, reply: &Reply) {
+        let Some(cleanup) = lock.store.cleanups.get_mut(place) else { return };
+        let Some(call) = cleanup.retry.answered(|_| true) else { return };
+        let session = cleanup.session;
+        match reply {
+            Reply::Done(Found::Queue { own, done, others, .. }) => {
+                // Retry a failed delete once immediately, then back off.
+                if call.kind == Kind::Delete && own.is_some() {
+                    cleanup.retry.failed(ctx.now);
+                } else {
+                    cleanup.retry.succeeded();
+                }
+                cleanup.retry.set_due(cleanup.retry.tries().checked_sub(2).map(|tries| ctx.now + ctx.pause(tries)));
+                let deleted = *done && call.kind == Kind::Delete;
+                if let Some(cached) = lock.store.own.watch_cache.as_mut().filter(|_| deleted) {
+                    cached.released(ctx.now, ctx.now.since(call.emitted));
+                }
+                if own.is_none() {
+                    lock.deleted(ctx, session, deleted, *others);
+                }
+                lock.seen(ctx, session, call.kind, *own);
+                if own.is_none() && call.overtaken {
+                    lock.read_cleanup(ctx, place);
+                }
+            }
+            // The create was not executed, and there was nothing else to clean up.
+            Reply::Refused(_) | Reply::NotSent(_) if call.kind == Kind::Create && !cleanup.unsettled => {
+                cleanup.set(ctx, NextStep::Nothing);
+            }
+            Reply::Refused(Refusal::LeaseNotFound) => ctx.lost_lease(session),
+            Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
+                let unknown = matches!(reply, Reply::Unknown(_));
+                cleanup.unsettled |= unknown && call.kind == Kind::Create;
+                cleanup.retry.failed(ctx.now + ctx.pause(cleanup.retry.tries()));
+                // A lost lease is revoked once its cleanups end, so one attempt suffices.
+                if ctx.session(session).is_none_or(|found| found.is_lost()) {
+                    cleanup.set(ctx, NextStep::Nothing);
+                }
+                if unknown && call.kind == Kind::Delete {
+                    lock.delete_unknown(call.emitted, |remains| remains.session == session);
+                }
+            }
+        }
+        lock.drop_finished();
+        lock.enter_cleared(ctx, session);
+    }
+
+    fn timeout(lock: &mut Lock, ctx: &mut Context) {
+        let due = |cleanup: &&Cleanup| cleanup.deadline().is_some_and(|at| at <= ctx.now);
+        let sessions: alloc::vec::Vec<_> =
+            lock.store.cleanups.iter().filter(due).map(|cleanup| cleanup.session).collect();
+        for session in sessions {
+            lock.work(ctx, session);
+        }
+    }
+
+    /// Ends the cleanups of a lost lease, whose keys end with it.
+    fn lost(lock: &mut Lock, ctx: &mut Context, session: SessionId, _: &SessionEvent) {
+        let gone = ctx.session(session).is_none_or(|found| found.is_gone());
+        for cleanup in lock.store.cleanups.iter_mut().filter(|cleanup| cleanup.session == session) {
+            // A delete in flight still decides a release, unless the lease is gone.
+            if gone || cleanup.retry.call().is_none_or(|call| call.kind != Kind::Delete) {
+                cleanup.retry.forget_call();
+                cleanup.set(ctx, NextStep::Nothing);
+            }
+            cleanup.unsettled = false;
+        }
+        if gone {
+            lock.deleted(ctx, session, false, false);
+        }
+        lock.drop_finished();
     }
 }
 
@@ -210,62 +283,6 @@ impl Lock {
         self.cleanup(session).retry.sent(CleanupCall::new(serial, ctx.now, kind));
     }
 
-    pub(super) fn cleanups_due(&mut self, ctx: &mut Context) {
-        let due = |cleanup: &&Cleanup| cleanup.deadline().is_some_and(|at| at <= ctx.now);
-        let sessions: alloc::vec::Vec<_> =
-            self.store.cleanups.iter().filter(due).map(|cleanup| cleanup.session).collect();
-        for session in sessions {
-            self.work(ctx, session);
-        }
-    }
-
-    pub(super) fn cleanup_answered(&mut self, ctx: &mut Context, place: usize, reply: &Reply) {
-        let Some(cleanup) = self.store.cleanups.get_mut(place) else { return };
-        let Some(call) = cleanup.retry.answered(|_| true) else { return };
-        let session = cleanup.session;
-        match reply {
-            Reply::Done(Found::Queue { own, done, others, .. }) => {
-                // Retry a failed delete once immediately, then back off.
-                if call.kind == Kind::Delete && own.is_some() {
-                    cleanup.retry.failed(ctx.now);
-                } else {
-                    cleanup.retry.succeeded();
-                }
-                cleanup.retry.set_due(cleanup.retry.tries().checked_sub(2).map(|tries| ctx.now + ctx.pause(tries)));
-                let deleted = *done && call.kind == Kind::Delete;
-                if let Some(cached) = self.store.own.watch_cache.as_mut().filter(|_| deleted) {
-                    cached.released(ctx.now, ctx.now.since(call.emitted));
-                }
-                if own.is_none() {
-                    self.deleted(ctx, session, deleted, *others);
-                }
-                self.seen(ctx, session, call.kind, *own);
-                if own.is_none() && call.overtaken {
-                    self.read_cleanup(ctx, place);
-                }
-            }
-            // The create was not executed, and there was nothing else to clean up.
-            Reply::Refused(_) | Reply::NotSent(_) if call.kind == Kind::Create && !cleanup.unsettled => {
-                cleanup.set(ctx, NextStep::Nothing);
-            }
-            Reply::Refused(Refusal::LeaseNotFound) => ctx.lost_lease(session),
-            Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
-                let unknown = matches!(reply, Reply::Unknown(_));
-                cleanup.unsettled |= unknown && call.kind == Kind::Create;
-                cleanup.retry.failed(ctx.now + ctx.pause(cleanup.retry.tries()));
-                // A lost lease is revoked once its cleanups end, so one attempt suffices.
-                if ctx.session(session).is_none_or(|found| found.is_lost()) {
-                    cleanup.set(ctx, NextStep::Nothing);
-                }
-                if unknown && call.kind == Kind::Delete {
-                    self.delete_unknown(call.emitted, |remains| remains.session == session);
-                }
-            }
-        }
-        self.drop_finished();
-        self.enter_cleared(ctx, session);
-    }
-
     /// Chooses the next action after a reply about the key.
     fn seen(&mut self, ctx: &mut Context, session: SessionId, kind: Kind, own: Option<Seen>) {
         let found = ctx.session(session);
@@ -315,23 +332,6 @@ impl Lock {
         let NextStep::Watch { .. } = cleanup.next else { return };
         let session = cleanup.session;
         self.schedule(ctx, session, NextStep::Delete(kv.mod_revision));
-    }
-
-    /// Ends the cleanups of a lost lease, whose keys end with it.
-    pub(super) fn cleanups_lost(&mut self, ctx: &mut Context, session: SessionId) {
-        let gone = ctx.session(session).is_none_or(|found| found.is_gone());
-        for cleanup in self.store.cleanups.iter_mut().filter(|cleanup| cleanup.session == session) {
-            // A delete in flight still decides a release, unless the lease is gone.
-            if gone || cleanup.retry.call().is_none_or(|call| call.kind != Kind::Delete) {
-                cleanup.retry.forget_call();
-                cleanup.set(ctx, NextStep::Nothing);
-            }
-            cleanup.unsettled = false;
-        }
-        if gone {
-            self.deleted(ctx, session, false, false);
-        }
-        self.drop_finished();
     }
 
     fn drop_finished(&mut self) {

@@ -7,11 +7,9 @@ use bytes::Bytes;
 
 use super::Etcd;
 use crate::etcd::locks_output::{LocksOutput, WatchId};
-use crate::etcd::reading::Reading;
 use crate::etcd::request::{LeaseId, Request};
 use crate::id::{CallOwner, NodeId};
 use crate::lock::{self, Loss, SessionId};
-use crate::time::{Instant, soonest};
 
 pub(crate) type Context = lock::Context<Etcd>;
 
@@ -93,21 +91,5 @@ impl Watched {
     /// Returns true if a read at revision `known` may have missed a change before the watch opened.
     pub(crate) fn is_ahead_of(&self, known: i64) -> bool {
         self.open.is_some_and(|open| open > known)
-    }
-}
-
-/// The watch on the key of a hold.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct HoldWatch {
-    pub(super) own: Option<Watched>,
-    /// Tracks whether the key still exists, in case the watch missed its deletion.
-    pub(super) reading: Reading,
-}
-
-impl HoldWatch {
-    /// Returns when to open the watch, or to read the key.
-    pub(super) fn deadline(&self, open_at: Instant) -> Option<Instant> {
-        let open = self.own.is_none().then_some(open_at);
-        soonest([open, self.reading.retry.deadline()])
     }
 }

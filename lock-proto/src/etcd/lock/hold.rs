@@ -4,10 +4,12 @@
 use bytes::Bytes;
 
 use super::session::answer;
-use super::{Context, Hold, Lock, Watched};
+use super::{Context, Hold, Keys, Lock, Watched};
 use crate::etcd::message::KeyValue;
+use crate::etcd::reading::Reading;
 use crate::etcd::request::{Found, LeaseId, Queue, Refusal, Reply, Request};
-use crate::lock::{ErrorClass, Loss, Write, Written};
+use crate::lock::{ErrorClass, Keep, Loss, Write, Written};
+use crate::time::{Instant, soonest};
 
 /// The key of a holder. Transactions of the application that compare `mod_revision` are executed
 /// only while it still holds the lock.
@@ -28,43 +30,91 @@ pub struct OwnerKey {
     pub lease: LeaseId,
 }
 
-pub(super) fn owner_key(queue: &Queue, hold: &Hold, lease: LeaseId) -> Option<OwnerKey> {
-    Some(OwnerKey {
-        key: queue.key(lease),
-        create_revision: hold.node.created,
-        mod_revision: hold.node.modified,
-        revision: hold.grants.revision,
-        lease,
-    })
+/// The watch on the key of a hold.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HoldWatch {
+    pub(super) own: Option<Watched>,
+    /// Tracks whether the key still exists, in case the watch missed its deletion.
+    pub(super) reading: Reading,
 }
 
-impl Context {
-    /// Writes this value to the key of a hold, or reads the result of a put that ended Unknown.
-    // E7
-    pub(super) fn write_key(&mut self, queue: &Queue, hold: &Hold, value: Option<Bytes>) -> Option<u64> {
-        let (queue, lease, before) = (queue.clone(), self.lease(hold.session)?, hold.node.created);
-        let request = match value {
-            Some(value) => Request::Put { queue, lease, value, modified: hold.node.modified, before },
-            None => Request::Look { queue, lease, before: None, ahead: None },
-        };
-        Some(self.send(hold.session, request))
-    }
-}
-
-impl Lock {
-    /// Watches the key of a long hold, and rereads it if needed.
-    pub(super) fn watch_key(&mut self, ctx: &mut Context) {
-        if let Some(hold) = &mut self.hold
+impl Keep<Keys> for HoldWatch {
+    fn work(lock: &mut Lock, ctx: &mut Context) {
+        if let Some(hold) = &mut lock.hold
             && hold.watch.own.is_none()
             && hold.watch_at <= ctx.now
             && let Some(lease) = ctx.lease(hold.session)
         {
             // E9
-            hold.watch.own = Some(Watched::new(ctx, self.key.key(lease)));
+            hold.watch.own = Some(Watched::new(ctx, lock.key.key(lease)));
         }
-        self.recheck_key(ctx);
+        lock.recheck_key(ctx);
     }
 
+    fn deadline(hold: &Hold) -> Option<Instant> {
+        let open = hold.watch.own.is_none().then_some(hold.watch_at);
+        soonest([open, hold.watch.reading.retry.deadline()])
+    }
+
+    fn awaits(&self, serial: u64) -> bool {
+        self.reading.awaits(serial)
+    }
+
+    /// Reads the result of a put that ended Unknown.
+    // E7
+    fn write(queue: &Queue, ctx: &mut Context, hold: &Hold, value: Option<Bytes>) -> Option<u64> {
+        let (queue, lease, before) = (queue.clone(), ctx.lease(hold.session)?, hold.node.created);
+        let request = match value {
+            Some(value) => Request::Put { queue, lease, value, modified: hold.node.modified, before },
+            None => Request::Look { queue, lease, before: None, ahead: None },
+        };
+        Some(ctx.send(hold.session, request))
+    }
+
+    fn answered(lock: &mut Lock, ctx: &mut Context, serial: u64, reply: &Reply) {
+        let Some(hold) = &mut lock.hold else { return };
+        // A read for the watch and a write can be in flight at the same time.
+        let for_watch = hold.watch.reading.answered(serial);
+        if let Reply::Refused(Refusal::LeaseNotFound) = reply {
+            ctx.lost_lease(hold.session);
+            return;
+        }
+        let (revision, done, own) = match reply {
+            Reply::Done(Found::Queue { revision, done, own, .. }) => (*revision, *done, *own),
+            Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
+                return lock.hold_unanswered(ctx, for_watch, reply);
+            }
+        };
+        let Some(own) = own.filter(|own| own.created == hold.node.created) else {
+            return lock.lose(ctx, Loss::Gone);
+        };
+        let reading = &mut hold.watch.reading;
+        reading.known = reading.known.max(revision);
+        if for_watch {
+            // The watch itself reports changes by others. Read again if it was reopened since.
+            reading.known = reading.known.max(reading.min_revision);
+            return lock.recheck_key(ctx);
+        }
+        let Some(write) = &hold.write else { return };
+        hold.node.modified = own.modified;
+        // If the revision was outdated, or a put ended Unknown, the one just read serves.
+        let put = !write.is_looking() && done;
+        lock.write_answered(ctx, if put { Written::Done(revision) } else { Written::Read });
+    }
+
+    fn owner(queue: &Queue, hold: &Hold, ctx: &Context) -> Option<OwnerKey> {
+        let lease = ctx.lease(hold.session)?;
+        Some(OwnerKey {
+            key: queue.key(lease),
+            create_revision: hold.node.created,
+            mod_revision: hold.node.modified,
+            revision: hold.grants.revision,
+            lease,
+        })
+    }
+}
+
+impl Lock {
     /// Rereads the key if the watch may have missed its deletion.
     pub(super) fn recheck_key(&mut self, ctx: &mut Context) {
         let Some(hold) = &mut self.hold else { return };
@@ -94,37 +144,6 @@ impl Lock {
             hold.node.modified = kv.mod_revision;
             hold.write = Some(Write::new(ctx.now, value).due(ctx.now + ctx.pause(0)));
         }
-    }
-
-    pub(super) fn hold_answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) {
-        let Some(hold) = &mut self.hold else { return };
-        // A read for the watch and a write can be in flight at the same time.
-        let for_watch = hold.watch.reading.answered(serial);
-        if let Reply::Refused(Refusal::LeaseNotFound) = reply {
-            ctx.lost_lease(hold.session);
-            return;
-        }
-        let (revision, done, own) = match reply {
-            Reply::Done(Found::Queue { revision, done, own, .. }) => (*revision, *done, *own),
-            Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
-                return self.hold_unanswered(ctx, for_watch, reply);
-            }
-        };
-        let Some(own) = own.filter(|own| own.created == hold.node.created) else {
-            return self.lose(ctx, Loss::Gone);
-        };
-        let reading = &mut hold.watch.reading;
-        reading.known = reading.known.max(revision);
-        if for_watch {
-            // The watch itself reports changes by others. Read again if it was reopened since.
-            reading.known = reading.known.max(reading.min_revision);
-            return self.recheck_key(ctx);
-        }
-        let Some(write) = &hold.write else { return };
-        hold.node.modified = own.modified;
-        // If the revision was outdated, or a put ended Unknown, the one just read serves.
-        let put = !write.is_looking() && done;
-        self.write_answered(ctx, if put { Written::Done(revision) } else { Written::Read });
     }
 
     fn hold_unanswered(&mut self, ctx: &mut Context, for_watch: bool, reply: &Reply) {

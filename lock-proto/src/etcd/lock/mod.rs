@@ -16,12 +16,11 @@ mod watch_cache;
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use bytes::Bytes;
-
 use cleanup::{Cleanup, CleanupCall};
+use context::Watches;
 pub(crate) use context::{Context, Watched, Watcher};
-use context::{HoldWatch, Watches};
 use enter::Enter;
+use hold::HoldWatch;
 use query::Query;
 use session::Lease;
 use sessions::seconds;
@@ -37,7 +36,7 @@ use crate::fault::{Breach, Fault};
 use crate::id::{CallId, LockId};
 use crate::lock::{
     self, Answer, ElectionEvent, ErrorClass, Event, Failure, Loss, MAX_TTL, MIN_TTL, QueryId, QueueStore, Queued,
-    Remains, ServerError, SessionEvent, SessionId, State,
+    Remains, ServerError, SessionId, State,
 };
 use crate::time::Instant;
 
@@ -95,34 +94,6 @@ impl QueueStore for Keys {
         }
     }
 
-    fn cleanup_answered(lock: &mut Lock, ctx: &mut Context, place: usize, reply: &Reply) {
-        lock.cleanup_answered(ctx, place, reply);
-    }
-
-    fn watch_hold(lock: &mut Lock, ctx: &mut Context) {
-        lock.watch_key(ctx);
-    }
-
-    fn watch_deadline(hold: &Hold, _: &Context) -> Option<Instant> {
-        hold.watch.deadline(hold.watch_at)
-    }
-
-    fn watch_awaits(watch: &HoldWatch, serial: u64) -> bool {
-        watch.reading.awaits(serial)
-    }
-
-    fn write(key: &Queue, ctx: &mut Context, hold: &Hold, value: Option<Bytes>) -> Option<u64> {
-        ctx.write_key(key, hold, value)
-    }
-
-    fn hold_answered(lock: &mut Lock, ctx: &mut Context, serial: u64, reply: &Reply) {
-        lock.hold_answered(ctx, serial, reply);
-    }
-
-    fn owner(key: &Queue, hold: &Hold, ctx: &Context) -> Option<OwnerKey> {
-        hold::owner_key(key, hold, ctx.lease(hold.session)?)
-    }
-
     fn end(lock: &mut Lock, ctx: &mut Context, hold: &Hold, loss: Option<Loss>) -> Leftover {
         if loss.is_none() {
             lock.cache_own_watch(ctx, hold);
@@ -159,7 +130,6 @@ impl QueueStore for Keys {
     }
 
     fn timeout(lock: &mut Lock, ctx: &mut Context) {
-        lock.cleanups_due(ctx);
         lock.expire_cached_watches(ctx);
     }
 
@@ -173,10 +143,6 @@ impl QueueStore for Keys {
 
     fn shut_down(lock: &mut Lock, ctx: &mut Context) {
         lock.close_cached_watches(ctx);
-    }
-
-    fn cleanups_lost(lock: &mut Lock, ctx: &mut Context, session: SessionId, _: &SessionEvent) {
-        lock.cleanups_lost(ctx, session);
     }
 
     fn settle(ctx: &mut Context) {

@@ -9,7 +9,7 @@ use core::iter;
 use core::mem;
 use core::time::Duration;
 
-use super::context::HoldWatch;
+use super::hold::HoldWatch;
 use super::session::answer;
 use super::watch_cache::{CachedWatches, Earlier};
 use super::{Contention, Context, Keys, Lock, Watched};

@@ -3,12 +3,12 @@
 // ZK2, ZK5
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::mem;
 
 use super::cleanup::Target;
+use super::wait::Contender;
 use super::{Contention, Context, Lock, Node, Nodes};
-use crate::lock::{Answer, Blocked, ErrorClass, Failure, Progress, ServerError, SessionId, printable};
+use crate::lock::{Answer, Blocked, ErrorClass, Failure, Progress, Retry, ServerError, SessionId, printable};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ANY_VERSION, CreateMode, ErrorCode, MultiOp, Op, ReplyBody, Stat};
 use crate::zookeeper::path::{Child, Guid, is_exhausted};
@@ -22,6 +22,7 @@ const CZXID_END: i64 = 1 << 47;
 /// Attempts to create the queue's node after which the pauses begin.
 const FREE_TRIES: u32 = 2;
 
+/// An attempt to enter the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Enter {
     pub(super) session: SessionId,
@@ -32,23 +33,16 @@ pub struct Enter {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Step {
+enum Step {
     /// The node is created, and the queue listed behind it.
     Creating {
         create: u64,
         list: u64,
         emitted: Instant,
     },
-    /// The node exists; the list was requested with this call.
-    Listing {
-        list: u64,
-        node: Node,
-    },
     /// The outcome of the create is unknown: the queue is listed on the next connection.
     // ZK2
-    Searching {
-        call: Option<u64>,
-    },
+    Searching(Option<u64>),
     /// The node may be ours; its state is read.
     Verifying {
         call: u64,
@@ -57,10 +51,8 @@ pub(super) enum Step {
     /// The numbers are used up: the queue's node is deleted once nobody is left in it.
     // ZK5
     Vacating {
-        call: Option<u64>,
         until: Instant,
-        due: Instant,
-        tries: u32,
+        retry: Retry<u64>,
     },
     Paused(Instant),
 }
@@ -72,33 +64,59 @@ impl Progress<Nodes> for Enter {
 
     fn awaits(&self, serial: u64) -> bool {
         let own = match &self.step {
-            Step::Creating { create, list, .. } => *create == serial || *list == serial,
-            Step::Listing { list, .. } => *list == serial,
-            Step::Searching { call } | Step::Vacating { call, .. } => *call == Some(serial),
-            Step::Verifying { call, .. } => *call == serial,
-            Step::Paused(_) => false,
+            Step::Creating { create, .. } => Some(*create),
+            Step::Searching(call) => *call,
+            Step::Verifying { call, .. } => Some(*call),
+            Step::Vacating { retry, .. } => retry.call(),
+            Step::Paused(_) => None,
         };
-        own || self.queue == Some(serial)
+        own == Some(serial) || self.queue == Some(serial)
     }
 
     fn deadline(&self) -> Option<Instant> {
         match &self.step {
             Step::Paused(until) => Some(*until),
-            Step::Vacating { call: None, due, .. } => Some(*due),
-            Step::Creating { .. }
-            | Step::Listing { .. }
-            | Step::Searching { .. }
-            | Step::Verifying { .. }
-            | Step::Vacating { .. } => None,
+            Step::Vacating { retry, .. } => retry.deadline(),
+            Step::Creating { .. } | Step::Searching(_) | Step::Verifying { .. } => None,
         }
     }
 
     fn answered(lock: &mut Lock, ctx: &mut Context, serial: u64, reply: &Reply) {
-        lock.enter_answered(ctx, serial, reply);
+        let Contention::Entering(enter) = &mut lock.contention else { return };
+        let (session, guid) = (enter.session, enter.guid);
+        if enter.queue == Some(serial) {
+            enter.queue = None;
+            return lock.queue_created(ctx, reply);
+        }
+        match &enter.step {
+            Step::Creating { list, emitted, .. } => {
+                let (list, emitted) = (*list, *emitted);
+                lock.create_answered(ctx, session, list, emitted, reply);
+            }
+            Step::Searching(_) => lock.search_answered(ctx, session, guid, reply),
+            Step::Verifying { path, .. } => {
+                let path = path.clone();
+                lock.verified(ctx, session, &path, reply);
+            }
+            Step::Vacating { .. } => lock.vacated(ctx, session, reply),
+            Step::Paused(_) => {}
+        }
     }
 
     fn timeout(lock: &mut Lock, ctx: &mut Context) {
-        lock.enter_due(ctx);
+        let Contention::Entering(enter) = &lock.contention else { return };
+        if enter.deadline().is_none_or(|at| at > ctx.now) {
+            return;
+        }
+        let Step::Vacating { until, .. } = enter.step else {
+            let session = enter.session;
+            return lock.enter(ctx, session);
+        };
+        if until <= ctx.now {
+            lock.contention = Contention::Idle;
+            return lock.fail_all(ctx, Failure::SequenceExhausted);
+        }
+        lock.vacate(ctx);
     }
 
     /// A write of the session comes first, so the outcome of the requests on earlier connections is
@@ -106,9 +124,8 @@ impl Progress<Nodes> for Enter {
     // ZK6
     fn up(lock: &mut Lock, ctx: &mut Context) {
         let Contention::Entering(Self { session, step, .. }) = &mut lock.contention else { return };
-        if let Step::Searching { call } = step {
-            let list = Op::GetChildren { path: (*lock.key.path).into(), watch: false };
-            *call = ctx.send(*session, list);
+        if let Step::Searching(call) = step {
+            *call = ctx.send(*session, lock.key.list());
         }
     }
 
@@ -117,8 +134,7 @@ impl Progress<Nodes> for Enter {
         let Self { session, guid, step, .. } = self;
         match step {
             Step::Creating { create, .. } => lock.schedule(ctx, session, Target::Creating { create, guid }),
-            Step::Listing { node, .. } => lock.schedule_delete(ctx, session, node.path),
-            Step::Searching { .. } | Step::Verifying { .. } => lock.schedule(ctx, session, Target::Search(guid)),
+            Step::Searching(_) | Step::Verifying { .. } => lock.schedule(ctx, session, Target::Search(guid)),
             Step::Vacating { .. } | Step::Paused(_) => {}
         }
     }
@@ -138,14 +154,11 @@ impl Lock {
             acl: ctx.config.acl(),
             mode: CreateMode::EphemeralSequential,
         };
-        let list = Op::GetChildren { path: (*self.key.path).into(), watch: false };
-        let sent = ctx.send(session, Op::Write(create)).zip(ctx.send(session, list));
+        let sent = ctx.send(session, Op::Write(create)).zip(ctx.send(session, self.key.list()));
         let Some((create, list)) = sent else {
             self.contention = Contention::Opening(session);
             if let Some(answer) = ctx.session(session).and_then(|found| found.own.down.clone()) {
-                self.store.answer = answer;
-                self.notify_blocked(ctx, Blocked::Unreachable);
-                self.end_try(ctx);
+                self.unreachable(ctx, answer);
             }
             return;
         };
@@ -153,78 +166,31 @@ impl Lock {
         self.contention = Contention::Entering(Enter { session, guid, step, queue: None });
     }
 
-    pub(super) fn enter_due(&mut self, ctx: &mut Context) {
-        let Contention::Entering(Enter { session, step, .. }) = &self.contention else { return };
-        let session = *session;
-        match step {
-            Step::Paused(until) if *until <= ctx.now => self.enter(ctx, session),
-            Step::Vacating { call: None, until, due, .. } if *due <= ctx.now => {
-                if *until <= ctx.now {
-                    self.contention = Contention::Idle;
-                    return self.fail_all(ctx, Failure::SequenceExhausted);
-                }
-                self.vacate(ctx);
-            }
-            Step::Creating { .. }
-            | Step::Listing { .. }
-            | Step::Searching { .. }
-            | Step::Verifying { .. }
-            | Step::Vacating { .. }
-            | Step::Paused(_) => {}
+    fn unreachable(&mut self, ctx: &mut Context, answer: Answer) {
+        self.store.answer = answer;
+        self.notify_blocked(ctx, Blocked::Unreachable);
+        self.end_try(ctx);
+    }
+
+    fn step(&mut self, step: Step) {
+        if let Contention::Entering(enter) = &mut self.contention {
+            enter.step = step;
         }
     }
 
     fn pause_entry(&mut self, ctx: &Context) {
         let until = ctx.now + ctx.pause(self.tries.saturating_sub(FREE_TRIES));
         self.tries = self.tries.saturating_add(1);
-        if let Contention::Entering(enter) = &mut self.contention {
-            enter.step = Step::Paused(until);
-        }
-    }
-
-    pub(super) fn enter_answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) {
-        let Contention::Entering(enter) = &mut self.contention else { return };
-        let (session, guid) = (enter.session, enter.guid);
-        if enter.queue == Some(serial) {
-            return self.queue_created(ctx, reply);
-        }
-        match &enter.step {
-            Step::Creating { create, list, emitted } if *create == serial => {
-                let (list, emitted) = (*list, *emitted);
-                self.create_answered(ctx, session, list, emitted, reply);
-            }
-            Step::Creating { .. } => {}
-            Step::Listing { node, .. } => {
-                let node = node.clone();
-                self.judge_answered(ctx, session, node, reply);
-            }
-            Step::Searching { .. } => self.search_answered(ctx, session, guid, reply),
-            Step::Verifying { path, .. } => {
-                let path = path.clone();
-                match reply {
-                    Reply::Done(ReplyBody::Data { stat, .. }) => self.verified(ctx, session, path, stat),
-                    Reply::Done(_) | Reply::Failed(_) => self.enter(ctx, session),
-                    Reply::Unknown(_) | Reply::NotSent(_) => self.search_later(ctx),
-                }
-            }
-            Step::Vacating { .. } => self.vacate_answered(ctx, session, reply),
-            Step::Paused(_) => {}
-        }
+        self.step(Step::Paused(until));
     }
 
     fn create_answered(&mut self, ctx: &mut Context, session: SessionId, list: u64, emitted: Instant, reply: &Reply) {
         match reply {
             Reply::Done(ReplyBody::Created { path, stat }) => {
                 ctx.committed(session, emitted);
-                let Some(node) = self.own_node(ctx, session, path, stat) else {
-                    return self.search_later(ctx);
-                };
-                if self.refuses_node(ctx, session, &node) {
-                    return;
-                }
-                self.tries = 0;
-                if let Contention::Entering(enter) = &mut self.contention {
-                    enter.step = Step::Listing { list, node };
+                match self.own_node(ctx, session, path, stat) {
+                    Some(node) => self.join(ctx, session, node, Some(list)),
+                    None => self.search_later(ctx),
                 }
             }
             Reply::Failed(ErrorCode::NO_NODE) => {
@@ -247,10 +213,8 @@ impl Lock {
                 self.end_try(ctx);
             }
             Reply::NotSent(_) => {
-                self.store.answer = reply.answer();
                 self.contention = Contention::Opening(session);
-                self.notify_blocked(ctx, Blocked::Unreachable);
-                self.end_try(ctx);
+                self.unreachable(ctx, reply.answer());
             }
         }
     }
@@ -270,9 +234,6 @@ impl Lock {
     }
 
     fn queue_created(&mut self, ctx: &mut Context, reply: &Reply) {
-        if let Contention::Entering(enter) = &mut self.contention {
-            enter.queue = None;
-        }
         if let Reply::Failed(code) = reply
             && class(*code) == ErrorClass::Refused
         {
@@ -291,50 +252,50 @@ impl Lock {
         ours.then(|| Node { path: path.into(), sequence, czxid: stat.czxid, version: stat.version })
     }
 
-    /// Leaves the queue again if the node has a number that must not be used.
-    fn refuses_node(&mut self, ctx: &mut Context, session: SessionId, node: &Node) -> bool {
+    /// Joins the queue with this node, unless it has a number that must not be used. The list of the
+    /// queue was requested with the call `list`, or is requested once the session is up.
+    fn join(&mut self, ctx: &mut Context, session: SessionId, node: Node, list: Option<u64>) {
         if node.czxid >= CZXID_END {
             self.contention = Contention::Idle;
-            self.schedule_delete(ctx, session, node.path.clone());
+            self.schedule_delete(ctx, session, node.path);
             let text = printable("its transaction ids are too large for fencing tokens", "");
             self.fail_refused(ctx, Answer::Rejected(ServerError { class: ErrorClass::Refused, text }));
-            return true;
+        } else if is_exhausted(node.sequence) {
+            self.schedule_delete(ctx, session, node.path);
+            self.step(Step::Vacating { until: ctx.now + ctx.config.store.own.vacate_within, retry: Retry::new(None) });
+            self.notify_blocked(ctx, Blocked::Held);
+            self.vacate(ctx);
+        } else {
+            self.tries = 0;
+            self.contention = Contention::Waiting(Contender::new(ctx, session, node, list));
+            if list.is_none() {
+                self.read_queue(ctx);
+            }
         }
-        if !is_exhausted(node.sequence) {
-            return false;
-        }
-        self.schedule_delete(ctx, session, node.path.clone());
-        if let Contention::Entering(enter) = &mut self.contention {
-            let until = ctx.now + ctx.config.store.own.vacate_within;
-            enter.step = Step::Vacating { call: None, until, due: ctx.now, tries: 0 };
-        }
-        self.notify_blocked(ctx, Blocked::Held);
-        self.vacate(ctx);
-        true
     }
 
     /// Deletes the queue's node, which succeeds once the queue is empty.
     // ZK5
     fn vacate(&mut self, ctx: &mut Context) {
-        let Contention::Entering(Enter { session, step, .. }) = &mut self.contention else { return };
-        if let Step::Vacating { call, due, tries, .. } = step {
-            let delete = MultiOp::Delete { path: (*self.key.path).into(), version: ANY_VERSION };
-            *call = ctx.send(*session, Op::Write(delete));
-            *due = ctx.now + ctx.pause(*tries);
-            *tries = tries.saturating_add(1);
+        let Contention::Entering(Enter { session, step: Step::Vacating { retry, .. }, .. }) = &mut self.contention
+        else {
+            return;
+        };
+        let delete = MultiOp::Delete { path: (*self.key.path).into(), version: ANY_VERSION };
+        match ctx.send(*session, Op::Write(delete)) {
+            Some(call) => retry.sent(call),
+            None => retry.failed(ctx.now + ctx.pause(retry.tries())),
         }
     }
 
-    fn vacate_answered(&mut self, ctx: &mut Context, session: SessionId, reply: &Reply) {
+    fn vacated(&mut self, ctx: &mut Context, session: SessionId, reply: &Reply) {
         match reply {
             Reply::Done(_) | Reply::Failed(ErrorCode::NO_NODE) => self.enter(ctx, session),
             Reply::Failed(code) if class(*code) == ErrorClass::Refused => self.fail_refused(ctx, reply.answer()),
             Reply::Failed(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
-                if let Contention::Entering(Enter { step: Step::Vacating { call, due, tries, .. }, .. }) =
-                    &mut self.contention
-                {
-                    *call = None;
-                    *due = ctx.now + ctx.pause(*tries);
+                if let Contention::Entering(Enter { step: Step::Vacating { retry, .. }, .. }) = &mut self.contention {
+                    retry.forget_call();
+                    retry.failed(ctx.now + ctx.pause(retry.tries()));
                 }
                 self.end_try(ctx);
             }
@@ -343,9 +304,7 @@ impl Lock {
 
     /// Searches the node by its name once the session is up again.
     fn search_later(&mut self, ctx: &mut Context) {
-        if let Contention::Entering(enter) = &mut self.contention {
-            enter.step = Step::Searching { call: None };
-        }
+        self.step(Step::Searching(None));
         self.notify_blocked(ctx, Blocked::Unreachable);
         Enter::up(self, ctx);
     }
@@ -359,11 +318,7 @@ impl Lock {
                 };
                 let path = self.key.child(name);
                 match ctx.send(session, Op::GetData { path: path.clone(), watch: false }) {
-                    Some(call) => {
-                        if let Contention::Entering(enter) = &mut self.contention {
-                            enter.step = Step::Verifying { call, path };
-                        }
-                    }
+                    Some(call) => self.step(Step::Verifying { call, path }),
                     None => self.search_later(ctx),
                 }
             }
@@ -377,57 +332,15 @@ impl Lock {
         }
     }
 
-    fn verified(&mut self, ctx: &mut Context, session: SessionId, path: Box<str>, stat: &Stat) {
-        match self.own_node(ctx, session, &path, stat) {
-            // A server that is not to be trusted.
-            None => self.pause_entry(ctx),
-            Some(node) => {
-                if !self.refuses_node(ctx, session, &node) {
-                    self.join(ctx, session, node);
-                }
-            }
-        }
-    }
-
-    /// Decides by a list of the queue that is younger than the node whether it is first.
-    pub(super) fn judge_answered(&mut self, ctx: &mut Context, session: SessionId, node: Node, reply: &Reply) {
+    fn verified(&mut self, ctx: &mut Context, session: SessionId, path: &str, reply: &Reply) {
         match reply {
-            Reply::Done(ReplyBody::Children(names)) => self.judge(ctx, session, node, names),
-            Reply::Failed(code) if class(*code) == ErrorClass::Refused => {
-                self.contention = Contention::Idle;
-                self.schedule_delete(ctx, session, node.path);
-                self.fail_refused(ctx, reply.answer());
-            }
-            // The queue is gone, and the node with it.
-            Reply::Failed(ErrorCode::NO_NODE) => self.enter(ctx, session),
-            Reply::Done(_) | Reply::Failed(_) | Reply::Unknown(_) | Reply::NotSent(_) => self.join(ctx, session, node),
-        }
-    }
-
-    fn judge(&mut self, ctx: &mut Context, session: SessionId, node: Node, names: &[Box<str>]) {
-        let (mut ahead, mut found) = (Vec::new(), false);
-        for name in names {
-            match self.key.classify(name) {
-                Child::Contender(sequence) if sequence < node.sequence => ahead.push((sequence, name)),
-                Child::Contender(_) => found |= self.key.name_of(&node.path) == Some(name),
-                Child::Foreign(name) => {
-                    let name = Box::<str>::from(name);
-                    self.contention = Contention::Idle;
-                    self.schedule_delete(ctx, session, node.path);
-                    return self.fail_foreign(ctx, &name);
-                }
-            }
-        }
-        if !found {
-            // Somebody has deleted the node.
-            return self.enter(ctx, session);
-        }
-        match ahead.iter().max() {
-            None => self.win(ctx, session, node, None),
-            Some((_, name)) => {
-                let path = self.key.child(name);
-                self.wait_behind(ctx, session, node, path, ahead.len() == 1);
-            }
+            Reply::Done(ReplyBody::Data { stat, .. }) => match self.own_node(ctx, session, path, stat) {
+                Some(node) => self.join(ctx, session, node, None),
+                // A server that is not to be trusted.
+                None => self.pause_entry(ctx),
+            },
+            Reply::Done(_) | Reply::Failed(_) => self.enter(ctx, session),
+            Reply::Unknown(_) | Reply::NotSent(_) => self.search_later(ctx),
         }
     }
 }

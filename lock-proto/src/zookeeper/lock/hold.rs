@@ -6,9 +6,11 @@ use alloc::boxed::Box;
 use bytes::Bytes;
 
 use super::wait::Watch;
-use super::{Context, Hold, Lock};
-use crate::lock::{ErrorClass, Loss, Written};
+use super::{Context, Hold, Lock, Node, Nodes};
+use crate::lock::{ErrorClass, Keep, Loss, Written};
+use crate::time::Instant;
 use crate::zookeeper::codec::{ErrorCode, MultiOp, Op, ReplyBody};
+use crate::zookeeper::path::Queue;
 use crate::zookeeper::request::{Reply, class};
 
 /// The node of a holder. Transactions of the application that `check` its path and version are
@@ -24,33 +26,37 @@ pub struct OwnerNode {
     pub version: i32,
 }
 
-impl Context {
-    /// Writes this value to the node of a hold, or reads the node.
-    pub(super) fn write_node(&mut self, hold: &Hold, value: Option<Bytes>) -> Option<u64> {
+impl Keep<Nodes> for Watch {
+    fn work(lock: &mut Lock, ctx: &mut Context) {
+        if let Some(hold) = &mut lock.hold
+            && hold.watch == Self::None
+            && hold.watch_at <= ctx.now
+        {
+            hold.watch = Self::request(ctx, hold.session, &hold.node.path);
+        }
+    }
+
+    fn deadline(hold: &Hold) -> Option<Instant> {
+        Some(hold.watch_at).filter(|_| hold.watch == Self::None)
+    }
+
+    fn awaits(&self, serial: u64) -> bool {
+        *self == Self::Requested(serial)
+    }
+
+    fn write(_: &Queue, ctx: &mut Context, hold: &Hold, value: Option<Bytes>) -> Option<u64> {
         let path = hold.node.path.clone();
         let op = match value {
             Some(data) => Op::Write(MultiOp::SetData { path, data, version: hold.node.version }),
             None => Op::GetData { path, watch: false },
         };
-        self.send(hold.session, op)
-    }
-}
-
-impl Lock {
-    /// Watches the node of a long hold.
-    pub(super) fn watch_node(&mut self, ctx: &mut Context) {
-        if let Some(hold) = &mut self.hold
-            && hold.watch == Watch::None
-            && hold.watch_at <= ctx.now
-        {
-            hold.watch = Watch::request(ctx, hold.session, &hold.node.path);
-        }
+        ctx.send(hold.session, op)
     }
 
-    pub(super) fn hold_answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) {
-        let Some(hold) = &mut self.hold else { return };
+    fn answered(lock: &mut Lock, ctx: &mut Context, serial: u64, reply: &Reply) {
+        let Some(hold) = &mut lock.hold else { return };
         if let Reply::Failed(ErrorCode::NO_NODE) = reply {
-            return self.lose(ctx, Loss::Gone);
+            return lock.lose(ctx, Loss::Gone);
         }
         if hold.watch.awaits(serial) {
             hold.watch = Watch::None;
@@ -83,11 +89,27 @@ impl Lock {
             Reply::NotSent(_) => Written::NotSent,
         };
         if !matches!(reply, Reply::Done(_)) {
-            self.store.answer = reply.answer();
+            lock.store.answer = reply.answer();
         }
-        self.write_answered(ctx, written);
+        lock.write_answered(ctx, written);
     }
 
+    fn up(lock: &mut Lock, ctx: &mut Context) {
+        let Some(hold) = &mut lock.hold else { return };
+        if hold.watch == Self::Open {
+            // The node was watched before.
+            hold.watch_at = ctx.now;
+        }
+        hold.watch = Self::None;
+    }
+
+    fn owner(_: &Queue, hold: &Hold, _: &Context) -> Option<OwnerNode> {
+        let Node { path, czxid, version, .. } = hold.node.clone();
+        Some(OwnerNode { path, czxid, version })
+    }
+}
+
+impl Lock {
     /// The watch on the node was triggered.
     pub(super) fn own_node_changed(&mut self, ctx: &mut Context, changed: bool) {
         let Some(hold) = &mut self.hold else { return };

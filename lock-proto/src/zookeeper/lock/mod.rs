@@ -13,8 +13,6 @@ use alloc::boxed::Box;
 use alloc::format;
 use core::time::Duration;
 
-use bytes::Bytes;
-
 use cleanup::Cleanup;
 use enter::Enter;
 use query::Query;
@@ -30,8 +28,8 @@ use super::request::{Reply, Request};
 use crate::error::{Invalid, Misuse};
 use crate::id::{CallId, CallOwner, LockId, NodeId};
 use crate::lock::{
-    self, Answer, Bid, ElectionEvent, ErrorClass, Event, Failure, Loss, MAX_TTL, Progress as _, QueryId, QueueStore,
-    Queued, Remains, ServerError, SessionEvent, SessionId, printable,
+    self, Answer, Bid, ElectionEvent, ErrorClass, Event, Failure, Loss, MAX_TTL, QueryId, QueueStore, Queued, Remains,
+    ServerError, SessionId, printable,
 };
 use crate::time::Instant;
 
@@ -122,37 +120,8 @@ impl QueueStore for Nodes {
         left == next
     }
 
-    fn cleanup_answered(lock: &mut Lock, ctx: &mut Context, place: usize, reply: &Reply) {
-        lock.cleanup_answered(ctx, place, reply);
-    }
-
     fn validity(config: &Config, ttl: Duration) -> Duration {
         config.validity(ttl)
-    }
-
-    fn watch_hold(lock: &mut Lock, ctx: &mut Context) {
-        lock.watch_node(ctx);
-    }
-
-    fn watch_deadline(hold: &Hold, _: &Context) -> Option<Instant> {
-        Some(hold.watch_at).filter(|_| hold.watch == Watch::None)
-    }
-
-    fn watch_awaits(watch: &Watch, serial: u64) -> bool {
-        watch.awaits(serial)
-    }
-
-    fn write(_: &Queue, ctx: &mut Context, hold: &Hold, value: Option<Bytes>) -> Option<u64> {
-        ctx.write_node(hold, value)
-    }
-
-    fn hold_answered(lock: &mut Lock, ctx: &mut Context, serial: u64, reply: &Reply) {
-        lock.hold_answered(ctx, serial, reply);
-    }
-
-    fn owner(_: &Queue, hold: &Hold, _: &Context) -> Option<OwnerNode> {
-        let Node { path, czxid, version, .. } = hold.node.clone();
-        Some(OwnerNode { path, czxid, version })
     }
 
     fn end(_: &mut Lock, ctx: &mut Context, hold: &Hold, loss: Option<Loss>) -> Option<Box<str>> {
@@ -167,27 +136,6 @@ impl QueueStore for Nodes {
         if let (Some(path), Some(true)) = (&remains.left, ctx.session(remains.session).map(|session| session.shared)) {
             lock.schedule_delete(ctx, remains.session, path.clone());
         }
-    }
-
-    fn timeout(lock: &mut Lock, ctx: &mut Context) {
-        lock.cleanups_due(ctx);
-    }
-
-    fn hold_up(lock: &mut Lock, ctx: &mut Context) {
-        let Some(hold) = &mut lock.hold else { return };
-        if hold.watch == Watch::Open {
-            // The node was watched before.
-            hold.watch_at = ctx.now;
-        }
-        hold.watch = Watch::None;
-    }
-
-    fn cleanups_up(lock: &mut Lock, ctx: &mut Context, session: SessionId) {
-        lock.cleanups_up(ctx, session);
-    }
-
-    fn cleanups_lost(lock: &mut Lock, ctx: &mut Context, session: SessionId, event: &SessionEvent) {
-        lock.cleanups_lost(ctx, session, event);
     }
 
     fn check_ttl(config: &Config, ttl: Duration) -> Result<Duration, Invalid> {
@@ -254,9 +202,7 @@ impl Lock {
         if self.hold.as_ref().is_some_and(|hold| hold.session == session && hold.node.path == event.path) {
             return self.own_node_changed(ctx, changed);
         }
-        if let Contention::Waiting(contender) = &self.contention
-            && contender.session() == session
-        {
+        if self.contention.session() == Some(session) {
             self.contender_watched(ctx, &event.path, changed);
         }
     }

@@ -2,12 +2,14 @@
 // ZK3
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use super::{Contention, Context, Lock, Node, Nodes};
 use crate::id::CallOwner;
-use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Progress, SessionId, Wait};
+use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Keep as _, Progress, Queued, SessionId, Store as _, Wait};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ErrorCode, Op, ReplyBody, WatchKind};
+use crate::zookeeper::path::Child;
 use crate::zookeeper::request::{Reply, class};
 
 /// A watch on the data of a node, which ends with its deletion.
@@ -22,10 +24,6 @@ impl Watch {
     /// Requests the watch by a read: `exists` would leave one behind if the node is gone.
     pub(super) fn request(ctx: &mut Context, session: SessionId, path: &str) -> Self {
         ctx.send(session, Op::GetData { path: path.into(), watch: true }).map_or(Self::None, Self::Requested)
-    }
-
-    pub(super) fn awaits(self, serial: u64) -> bool {
-        self == Self::Requested(serial)
     }
 }
 
@@ -51,6 +49,13 @@ enum Ahead {
     First,
 }
 
+impl Contender {
+    /// A contender whose place is unknown until the call `list` is answered.
+    pub(super) fn new(ctx: &Context, session: SessionId, node: Node, list: Option<u64>) -> Self {
+        Self { session, node, own_watch: Watch::None, ahead: Ahead::Unread(list), recheck: ctx.recheck_at() }
+    }
+}
+
 impl Progress<Nodes> for Contender {
     fn session(&self) -> SessionId {
         self.session
@@ -73,11 +78,33 @@ impl Progress<Nodes> for Contender {
     }
 
     fn answered(lock: &mut Lock, ctx: &mut Context, serial: u64, reply: &Reply) {
-        lock.wait_answered(ctx, serial, reply);
+        let Contention::Waiting(contender) = &mut lock.contention else { return };
+        if contender.own_watch.awaits(serial) {
+            contender.own_watch = Watch::None;
+            match reply {
+                Reply::Done(ReplyBody::Data { .. }) => contender.own_watch = Watch::Open,
+                Reply::Failed(ErrorCode::NO_NODE) => return lock.reenter(ctx),
+                Reply::Done(_) | Reply::Failed(_) | Reply::Unknown(_) | Reply::NotSent(_) => {}
+            }
+            return lock.take_turn(ctx);
+        }
+        let Ahead::Behind { watch, .. } = &mut contender.ahead else { return lock.list_answered(ctx, reply) };
+        *watch = Watch::None;
+        match reply {
+            Reply::Done(ReplyBody::Data { .. }) => *watch = Watch::Open,
+            Reply::Failed(ErrorCode::NO_NODE) => lock.predecessor_gone(ctx),
+            // The predecessor is another user's.
+            Reply::Failed(code) if class(*code) == ErrorClass::Refused => lock.list_answered(ctx, reply),
+            Reply::Done(_) | Reply::Failed(_) | Reply::Unknown(_) | Reply::NotSent(_) => {}
+        }
     }
 
     fn timeout(lock: &mut Lock, ctx: &mut Context) {
-        lock.wait_due(ctx);
+        let Contention::Waiting(contender) = &mut lock.contention else { return };
+        if contender.deadline().is_some_and(|at| at <= ctx.now) {
+            contender.recheck = ctx.recheck_at();
+            lock.read_queue(ctx);
+        }
     }
 
     fn up(lock: &mut Lock, ctx: &mut Context) {
@@ -91,35 +118,82 @@ impl Progress<Nodes> for Contender {
         lock.take_turn(ctx);
     }
 
+    /// Leaves the queue: the watch on the predecessor goes, unless an observer needs it.
     fn abandon(self, lock: &mut Lock, ctx: &mut Context) {
-        lock.stop_watching(ctx, &self);
+        if let Ahead::Behind { path, watch: Watch::Open | Watch::Requested(_), .. } = self.ahead
+            && !ctx.shared.queries.iter().any(|(_, query)| query.watches(&path))
+        {
+            let op = Op::RemoveWatches { path, kind: WatchKind::Data };
+            let _not_awaited = ctx.send_for(CallOwner::Nobody, self.session, op);
+        }
         lock.schedule_delete(ctx, self.session, self.node.path);
     }
 }
 
 impl Lock {
-    /// Waits with a node whose place is unknown: the queue is read once the session is up.
-    pub(super) fn join(&mut self, ctx: &mut Context, session: SessionId, node: Node) {
-        let recheck = ctx.recheck_at();
-        let (own_watch, ahead) = (Watch::None, Ahead::Unread(None));
-        self.contention = Contention::Waiting(Contender { session, node, own_watch, ahead, recheck });
-        self.read_queue(ctx);
+    /// Somebody has deleted the node, or the queue: to the end of the queue.
+    fn reenter(&mut self, ctx: &mut Context) {
+        if let Some(session) = self.contention.session() {
+            self.enter(ctx, session);
+        }
+    }
+
+    /// Reads the queue, from scratch.
+    pub(super) fn read_queue(&mut self, ctx: &mut Context) {
+        let Contention::Waiting(contender) = &mut self.contention else { return };
+        let list = ctx.send(contender.session, self.key.list());
+        if list.is_none() {
+            // After a reconnect, no watch is left.
+            contender.own_watch = Watch::None;
+        }
+        contender.ahead = Ahead::Unread(list);
+    }
+
+    /// Decides by a list of the queue that is younger than the node whether it is first.
+    fn list_answered(&mut self, ctx: &mut Context, reply: &Reply) {
+        let Contention::Waiting(contender) = &mut self.contention else { return };
+        match reply {
+            Reply::Done(ReplyBody::Children(names)) => self.judge(ctx, names),
+            Reply::Failed(code) if class(*code) == ErrorClass::Refused => {
+                Queued::nobody_waits(self, ctx);
+                self.fail_refused(ctx, reply.answer());
+            }
+            Reply::Failed(ErrorCode::NO_NODE) => self.reenter(ctx),
+            Reply::Unknown(_) | Reply::NotSent(_) => contender.ahead = Ahead::Unread(None),
+            Reply::Done(_) | Reply::Failed(_) => self.read_queue(ctx),
+        }
+    }
+
+    fn judge(&mut self, ctx: &mut Context, names: &[Box<str>]) {
+        let Contention::Waiting(Contender { node, .. }) = &self.contention else { return };
+        let (mut ahead, mut found) = (Vec::new(), false);
+        for name in names {
+            match self.key.classify(name) {
+                Child::Contender(sequence) if sequence < node.sequence => ahead.push((sequence, name)),
+                Child::Contender(_) => found |= self.key.name_of(&node.path) == Some(name),
+                Child::Foreign(name) => {
+                    let name = Box::<str>::from(name);
+                    Queued::nobody_waits(self, ctx);
+                    return self.fail_foreign(ctx, &name);
+                }
+            }
+        }
+        match ahead.iter().max() {
+            _ if !found => self.reenter(ctx),
+            None => self.win(ctx),
+            Some((_, name)) => {
+                let path = self.key.child(name);
+                self.wait_behind(ctx, path, ahead.len() == 1);
+            }
+        }
     }
 
     /// Waits behind this node. The own node is watched first, so that a report of the
     /// predecessor's deletion proves that the own node was there when it was read or deleted.
-    pub(super) fn wait_behind(
-        &mut self,
-        ctx: &mut Context,
-        session: SessionId,
-        node: Node,
-        path: Box<str>,
-        is_first: bool,
-    ) {
+    fn wait_behind(&mut self, ctx: &mut Context, path: Box<str>, is_first: bool) {
         self.store.answer = Answer::Taken(Expiry::Unknown);
         if self.waiters.head().is_some_and(|head| head.wait == Wait::Try) {
-            self.contention = Contention::Idle;
-            self.schedule_delete(ctx, session, node.path);
+            Queued::nobody_waits(self, ctx);
             self.end_try(ctx);
             // If the waiter that tried has already left, contend for the next one.
             if matches!(self.contention, Contention::Idle) {
@@ -127,71 +201,15 @@ impl Lock {
             }
             return;
         }
-        let known = match &self.contention {
-            Contention::Waiting(contender) => contender.own_watch,
-            Contention::Idle | Contention::Opening(_) | Contention::Entering(_) => Watch::None,
-        };
-        let own_watch = if known == Watch::Open { known } else { Watch::request(ctx, session, &node.path) };
-        let watch = Watch::request(ctx, session, &path);
-        let ahead = Ahead::Behind { path, is_first, watch };
-        let recheck = ctx.recheck_at();
-        self.contention = Contention::Waiting(Contender { session, node, own_watch, ahead, recheck });
-        self.notify_blocked(ctx, Blocked::Held);
-    }
-
-    /// Reads the queue, from scratch.
-    fn read_queue(&mut self, ctx: &mut Context) {
-        let Contention::Waiting(contender) = &mut self.contention else { return };
-        // After a reconnect, no watch is left.
-        if !ctx.is_up(contender.session) {
-            (contender.ahead, contender.own_watch) = (Ahead::Unread(None), Watch::None);
-            return;
-        }
-        let list = Op::GetChildren { path: (*self.key.path).into(), watch: false };
-        contender.ahead = Ahead::Unread(ctx.send(contender.session, list));
-    }
-
-    pub(super) fn wait_due(&mut self, ctx: &mut Context) {
-        let Contention::Waiting(contender) = &mut self.contention else { return };
-        if contender.deadline().is_some_and(|at| at <= ctx.now) {
-            contender.recheck = ctx.recheck_at();
-            self.read_queue(ctx);
-        }
-    }
-
-    pub(super) fn wait_answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         let session = contender.session;
-        if contender.own_watch.awaits(serial) {
-            match reply {
-                Reply::Done(ReplyBody::Data { .. }) => contender.own_watch = Watch::Open,
-                Reply::Failed(ErrorCode::NO_NODE) => return self.enter(ctx, session),
-                Reply::Done(_) | Reply::Failed(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
-                    contender.own_watch = Watch::None;
-                }
-            }
-            return self.take_turn(ctx);
+        if contender.own_watch != Watch::Open {
+            contender.own_watch = Watch::request(ctx, session, &contender.node.path);
         }
-        match &mut contender.ahead {
-            Ahead::Behind { watch, .. } => match reply {
-                Reply::Done(ReplyBody::Data { .. }) => *watch = Watch::Open,
-                Reply::Failed(ErrorCode::NO_NODE) => self.predecessor_gone(ctx),
-                // The predecessor is another user's.
-                Reply::Failed(code) if class(*code) == ErrorClass::Refused => {
-                    let node = contender.node.clone();
-                    self.judge_answered(ctx, session, node, reply);
-                }
-                Reply::Done(_) | Reply::Failed(_) | Reply::Unknown(_) | Reply::NotSent(_) => *watch = Watch::None,
-            },
-            Ahead::Unread(_) => match reply {
-                Reply::Unknown(_) | Reply::NotSent(_) => contender.ahead = Ahead::Unread(None),
-                Reply::Done(_) | Reply::Failed(_) => {
-                    let node = contender.node.clone();
-                    self.judge_answered(ctx, session, node, reply);
-                }
-            },
-            Ahead::First => {}
-        }
+        let watch = Watch::request(ctx, session, &path);
+        contender.ahead = Ahead::Behind { path, is_first, watch };
+        contender.recheck = ctx.recheck_at();
+        self.notify_blocked(ctx, Blocked::Held);
     }
 
     /// Handles a triggered watch on the own node or the predecessor.
@@ -200,21 +218,18 @@ impl Lock {
         let session = contender.session;
         if *contender.node.path == *path {
             if !changed {
-                // Somebody has deleted it: to the end of the queue.
-                return self.enter(ctx, session);
+                return self.reenter(ctx);
             }
             contender.own_watch = Watch::request(ctx, session, path);
             return;
         }
-        match &mut contender.ahead {
-            Ahead::Behind { path: predecessor, watch, .. } if **predecessor == *path => {
-                if changed {
-                    *watch = Watch::request(ctx, session, path);
-                } else {
-                    self.predecessor_gone(ctx);
-                }
+        if let Ahead::Behind { path: predecessor, watch, .. } = &mut contender.ahead
+            && **predecessor == *path
+        {
+            if !changed {
+                return self.predecessor_gone(ctx);
             }
-            Ahead::Behind { .. } | Ahead::Unread(_) | Ahead::First => {}
+            *watch = Watch::request(ctx, session, path);
         }
     }
 
@@ -222,63 +237,40 @@ impl Lock {
     // ZK3
     fn predecessor_gone(&mut self, ctx: &mut Context) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
-        match &contender.ahead {
-            Ahead::Behind { is_first: true, .. } => {
-                contender.ahead = Ahead::First;
-                self.take_turn(ctx);
-            }
-            Ahead::Behind { is_first: false, .. } | Ahead::Unread(_) | Ahead::First => self.read_queue(ctx),
+        if let Ahead::Behind { is_first: true, .. } = contender.ahead {
+            contender.ahead = Ahead::First;
+            return self.take_turn(ctx);
+        }
+        self.read_queue(ctx);
+    }
+
+    /// Takes the lock if no older node is left, and the own node is watched.
+    fn take_turn(&mut self, ctx: &mut Context) {
+        let Contention::Waiting(contender) = &self.contention else { return };
+        match (&contender.ahead, contender.own_watch) {
+            (Ahead::First, Watch::Open) => self.win(ctx),
+            (Ahead::First, Watch::None) => self.read_queue(ctx),
+            (Ahead::Unread(_) | Ahead::Behind { .. } | Ahead::First, _) => {}
         }
     }
 
-    /// Takes the lock if no older node is left, the own node is watched, and the session is proven
-    /// to be alive.
+    /// Takes the lock once the session is proven to be alive. No older node is left.
     // ZK1
-    fn take_turn(&mut self, ctx: &mut Context) {
-        let Contention::Waiting(contender) = &self.contention else { return };
-        if contender.ahead != Ahead::First {
-            return;
-        }
-        match contender.own_watch {
-            Watch::Open => {}
-            Watch::Requested(_) => return,
-            Watch::None => return self.read_queue(ctx),
-        }
+    fn win(&mut self, ctx: &mut Context) {
+        let Contention::Waiting(contender) = &mut self.contention else { return };
         let session = contender.session;
         if ctx.until(session) <= ctx.now {
             // Answered by `Renewed`.
+            contender.ahead = Ahead::First;
             ctx.shared.sessions.extend.push(session);
             return;
         }
         let (node, watch) = (contender.node.clone(), contender.own_watch);
-        self.win(ctx, session, node, Some(watch));
-    }
-
-    /// Leaves the queue: the watch on the predecessor goes, unless an observer needs it.
-    pub(super) fn stop_watching(&self, ctx: &mut Context, contender: &Contender) {
-        let Ahead::Behind { path, watch: Watch::Open | Watch::Requested(_), .. } = &contender.ahead else { return };
-        if ctx.shared.queries.iter().any(|(_, query)| query.watches(path)) {
-            return;
-        }
-        let op = Op::RemoveWatches { path: path.clone(), kind: WatchKind::Data };
-        let _not_awaited = ctx.send_for(CallOwner::Nobody, contender.session, op);
-    }
-
-    /// Takes the lock. No older node is left.
-    pub(super) fn win(&mut self, ctx: &mut Context, session: SessionId, node: Node, watch: Option<Watch>) {
-        if ctx.until(session) <= ctx.now {
-            // The reply came too late to prove anything.
-            let recheck = ctx.recheck_at();
-            let (own_watch, ahead) = (watch.unwrap_or(Watch::None), Ahead::First);
-            self.contention = Contention::Waiting(Contender { session, node, own_watch, ahead, recheck });
-            ctx.shared.sessions.extend.push(session);
-            return;
-        }
         let Some(value) = self.waiters.head().map(|head| head.terms.value.clone()) else { return };
         if let Some(session) = ctx.shared.sessions.get_mut(session) {
             session.own.nodes.insert(ctx.slot, node.path.clone());
         }
         let czxid = node.czxid;
-        self.take(ctx, session, node, czxid, value, watch.unwrap_or(Watch::None));
+        self.take(ctx, session, node, czxid, value, watch);
     }
 }
