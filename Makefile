@@ -16,6 +16,7 @@ BESIDE := --manifest-path examples/beside/Cargo.toml
 EMBEDDING := --manifest-path examples/embedding/Cargo.toml
 OWN_LOCK := --manifest-path examples/own-lock/Cargo.toml
 PORTS := --manifest-path examples/ports/Cargo.toml
+TEMPLATE := --manifest-path examples/port-template/Cargo.toml
 PROOF := --manifest-path lock-proto/no-std-proof/Cargo.toml
 HAS_FUZZ = $(CARGO) +nightly fuzz --version >/dev/null 2>&1
 
@@ -52,6 +53,8 @@ lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of th
 	$(CARGO) fmt $(OWN_LOCK) --check
 	$(CARGO) fmt $(EMBEDDING) --check
 	$(CARGO) fmt $(PORTS) --check
+	$(CARGO) fmt $(TEMPLATE) --check
+	$(CARGO) metadata $(TEMPLATE) --locked --format-version 1 >/dev/null
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	for features in '' redis etcd zookeeper driver driver,redis driver,redis,etcd driver,zookeeper grpc sim tls tls,redis tls-ring,grpc; do \
 		$(CARGO) clippy -p lock-proto --no-default-features --features "$$features" -- -D warnings; \
@@ -119,8 +122,10 @@ own-lock: ## Run the code of the guide docs/test-your-own-lock.md, in a crate ou
 	$(CARGO) test $(OWN_LOCK) --target-dir target
 
 .PHONY: ports
-ports: servers ## Run the conformance suite on compio, monoio and embassy.
-	$(CARGO) test $(PORTS) --target-dir target
+ports: servers ## Run the conformance suite on compio, monoio, embassy and, on Redis, the template of a port.
+	$(CARGO) test $(PORTS) --target-dir target --lib --examples --test compio --test embassy --test monoio
+	@# Its runtime, smol, passes the whole suite in lock-smol.
+	$(CARGO) test $(PORTS) --target-dir target --test template redis::
 
 .PHONY: embedding
 embedding: servers ## Run the programs that embed a machine under other clients, on real servers. Installs protoc.
