@@ -10,6 +10,7 @@ FUZZ_SECONDS ?= 60
 # The longest input that it makes, in bytes. Short ones make many runs; the runs of 400 bytes take etcd's worlds five times as long, and reach further.
 FUZZ_LENGTH ?= 64
 
+FIRMWARE := --manifest-path lock-proto/firmware/Cargo.toml
 FUZZ := --manifest-path fuzz/Cargo.toml
 BENCH := --manifest-path examples/bench/Cargo.toml
 BESIDE := --manifest-path examples/beside/Cargo.toml
@@ -48,6 +49,7 @@ lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of th
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt $(FUZZ) --check
 	$(CARGO) fmt $(PROOF) --check
+	$(CARGO) fmt $(FIRMWARE) --check
 	$(CARGO) fmt $(BENCH) --check
 	$(CARGO) fmt $(BESIDE) --check
 	$(CARGO) fmt $(OWN_LOCK) --check
@@ -215,6 +217,11 @@ bench-check: ## Count instructions (by valgrind) and allocations of the machines
 	@.ci/install valgrind
 	@# Both, so that all that rose is told.
 	failed=; for figures in allocations instructions; do $(CARGO) $(GAUGE) $$figures || failed=yes; done; [[ -z $$failed ]]
+
+.PHONY: sizes
+sizes: ## Measure the machines: flash on a Cortex-M4, memory of a lock, stack. Downloads Debian's rustc if the toolchain lacks the target.
+	@.ci/install valgrind
+	@.ci/sizes
 
 .PHONY: bench-limits
 bench-limits: ## Set the limits of bench-check to what is counted now, and a little room.
