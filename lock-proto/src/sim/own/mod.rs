@@ -60,6 +60,7 @@
 //! assert!(found.plan.len() <= 6, "{found}");
 //! ```
 // S12
+#![allow(private_bounds, private_interfaces, reason = "the transports are those of this crate")]
 
 mod client;
 mod connections;
@@ -67,9 +68,11 @@ mod context;
 mod find;
 mod lock;
 pub mod search;
+mod transport;
 mod world;
 
 pub use client::OwnClient;
+pub use connections::Connections;
 pub use context::Context;
 pub use find::{Found, find};
 pub use lock::{Call, Lost, OwnLock};
