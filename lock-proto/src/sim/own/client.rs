@@ -46,7 +46,6 @@ pub struct OwnClient<L, T = Connections> {
     /// Set by a shutdown: when it must have ended.
     stop_by: Option<Instant>,
     stopped: bool,
-    unreleased: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -77,7 +76,6 @@ impl<L: Verbs<T>, T: Transport> OwnClient<L, T> {
             transport,
             stop_by: None,
             stopped: false,
-            unreleased: 0,
         }
     }
 
@@ -108,8 +106,9 @@ impl<L: Verbs<T>, T: Transport> OwnClient<L, T> {
         let over = |acquisition: &Acquisition<L>| acquisition.progress.stage == Stage::Over;
         if self.stop_by.is_some() && !self.stopped && self.acquisitions.values().all(over) {
             self.stopped = true;
+            let unreleased = self.acquisitions.values().filter(|acquisition| acquisition.progress.granted).count();
             self.acquisitions.clear();
-            self.transport.stop(self.unreleased);
+            self.transport.stop(u32::try_from(unreleased).unwrap_or(u32::MAX));
         }
     }
 
@@ -128,7 +127,6 @@ impl<L: Verbs<T>, T: Transport> OwnClient<L, T> {
                 progress.emit(&mut self.transport, id, Event::Lost(Loss::Expired));
             }
             Stage::Releasing(by) if by <= now => {
-                self.unreleased += 1;
                 progress.emit(&mut self.transport, id, Event::Released(Release::Unknown));
                 self.call(now, id, |_, _| {});
             }

@@ -65,6 +65,7 @@
 mod client;
 mod connections;
 mod context;
+pub mod etcd;
 mod find;
 mod lock;
 pub mod search;
