@@ -6,6 +6,7 @@ use lock_proto::etcd::RpcReply;
 use lock_proto::etcd::message::{DELETED, LeaseGrantRequest, LeaseRevokeRequest};
 use lock_proto::sim::own::Call;
 use lock_proto::sim::own::etcd::{Context, Failed, OwnLock, Txn, Watched, find};
+use lock_proto::sim::own::search::SmallWorld;
 use lock_proto::sim::scenario::{Backend, Bounds};
 use lock_proto::sim::{Keep, Plan, Rule, Scenario, etcd, scenarios};
 use lock_proto::{Acquire, Instant, Loss, Release};
@@ -200,4 +201,58 @@ fn plans_of_redis_are_refused() {
     let plan = Plan::from_seed(Scenario::named("redis-pauses").unwrap(), 0);
     let run = std::panic::catch_unwind(|| plan.run_own_etcd(Keep::Nothing, leased(Flaw::None)));
     assert!(run.is_err());
+}
+
+/// Polls, and does not renew. With `old`, it believes to have a whole TTL from the reply on.
+#[derive(Clone, Debug, Hash)]
+struct Polling {
+    old: bool,
+    lease: Option<(i64, Instant)>,
+}
+
+impl OwnLock for Polling {
+    fn acquire(&mut self, cx: &mut Context<'_>) {
+        match self.lease {
+            Some((lease, _)) => cx.call(TAKE, Txn::new().if_absent(cx.name()).put(cx.name(), cx.token(), lease)),
+            None => cx.call(LEASE, LeaseGrantRequest { ttl: 2, id: 0 }),
+        }
+    }
+
+    fn release(&mut self, cx: &mut Context<'_>) {
+        let id = self.lease.map_or(0, |(lease, _)| lease);
+        cx.call(FREE, LeaseRevokeRequest { id });
+    }
+
+    fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<RpcReply, Failed>) {
+        match (call.tag, reply) {
+            (LEASE, Ok(RpcReply::Grant(lease))) => {
+                self.lease = Some((lease.id, call.sent));
+                self.acquire(cx);
+            }
+            (TAKE, Ok(RpcReply::Txn(txn))) if txn.succeeded => {
+                let sent = self.lease.filter(|_| !self.old).map_or(call.sent, |(_, sent)| sent);
+                cx.grant(Leased::end(cx, sent), None);
+            }
+            (TAKE | LEASE, reply) => {
+                self.lease = self.lease.filter(|_| reply.is_ok());
+                cx.retry(cx.ttl() / 2);
+            }
+            _ => cx.released(Release::Released),
+        }
+    }
+}
+
+#[test]
+fn search_finds_old_lease_and_nothing_in_its_repair() {
+    // S12
+    let world = |old| SmallWorld::on_etcd(Polling { old, lease: None }).acquires(2);
+    let outcome = world(true).search(24);
+    println!("{outcome}");
+    let found = outcome.counterexample.unwrap();
+    println!("{found}");
+    assert_eq!(found.rule, "client 0 and client 1 both hold the lock");
+    let repaired = world(false).search(24);
+    println!("{repaired}");
+    assert!(repaired.counterexample.is_none() && repaired.states > 1_000, "{repaired}");
+    assert_eq!(repaired.unreached().count(), 0, "{repaired}");
 }

@@ -71,6 +71,21 @@ impl Calls {
         self.outputs.pop_front()
     }
 
+    /// Returns the next output if it is sent to the member.
+    pub(in crate::sim::own) fn poll_request(&mut self) -> Option<Output> {
+        match self.outputs.front()? {
+            Output::Call { .. } | Output::Open { .. } | Output::Send { .. } | Output::Close { .. } => {
+                self.outputs.pop_front()
+            }
+            Output::Connect { .. }
+            | Output::Disconnect { .. }
+            | Output::Event { .. }
+            | Output::Election { .. }
+            | Output::Credentials { .. }
+            | Output::Stopped { .. } => None,
+        }
+    }
+
     const fn next_number(&mut self) -> u64 {
         self.last += 1;
         self.last

@@ -100,19 +100,25 @@ impl Plan {
         if let Store::Etcd(store) = &mut plan.setup.store {
             store.token_ttl = None;
         }
-        plan.steps.retain_mut(|step| match &mut step.action {
-            Action::Etcd(EtcdAction::Campaign { client, tag, name, ttl, wait, renew, claim, hold }) => {
+        plan.steps.retain_mut(|step| {
+            if let Action::Etcd(EtcdAction::Campaign { client, tag, name, ttl, wait, renew, claim, hold }) =
+                &step.action
+            {
                 let (client, tag, name, ttl, wait, renew) = (*client, *tag, *name, *ttl, *wait, *renew);
                 let (claim, hold, write_every) = (*claim, *hold, None);
                 step.action = Action::Acquire { client, tag, name, ttl, wait, renew, claim, hold, write_every };
-                true
             }
-            Action::Etcd(
-                EtcdAction::Proclaim(_) | EtcdAction::Observe { .. } | EtcdAction::Close(_) | EtcdAction::ExpireTokens,
+            !matches!(
+                step.action,
+                Action::Source(_)
+                    | Action::ChangePasswords(_)
+                    | Action::Etcd(
+                        EtcdAction::Proclaim(_)
+                            | EtcdAction::Observe { .. }
+                            | EtcdAction::Close(_)
+                            | EtcdAction::ExpireTokens,
+                    )
             )
-            | Action::Source(_)
-            | Action::ChangePasswords(_) => false,
-            _ => true,
         });
         plan
     }

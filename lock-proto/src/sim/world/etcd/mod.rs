@@ -43,9 +43,9 @@ use member::Member;
 use queue_log::QueueLog;
 use record::Recorded;
 use resource::{Proclaimed, Resource, Write};
-use wire::Wire;
 
 pub use client::EtcdClient;
+pub(in crate::sim) use wire::Wire;
 
 /// A [`world::World`](crate::sim::world::World) of etcd members and [`Client`] machines.
 ///
