@@ -126,6 +126,7 @@ extern crate std;
 // D5
 #[cfg(feature = "std")]
 mod clock;
+mod cluster_url;
 mod collections;
 #[cfg(feature = "driver")]
 pub mod driver;

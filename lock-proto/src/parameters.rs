@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::tls::Tls;
-use crate::url::{Login, Secret, UrlError, decoded, shown};
+use crate::url::{Login, Secret, UrlError, decoded};
 
 const LOGIN: [&str; 3] = ["user", "password", "password_file"];
 const TLS: [&str; 4] = ["ca", "cert", "key", "server_name"];
@@ -33,18 +33,6 @@ impl Parameters {
             }
         }
         Ok(false)
-    }
-
-    /// Reads a whole query, of which nothing else may be a part.
-    pub(crate) fn read_all(query: &str, allowed: &'static str) -> Result<Self, UrlError> {
-        let mut parameters = Self::default();
-        for parameter in query.split('&').filter(|_| !query.is_empty()) {
-            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            if !parameters.read(name, value)? {
-                return Err(UrlError::Parameter { name: shown(name), allowed });
-            }
-        }
-        Ok(parameters)
     }
 
     /// Returns the TLS settings of a URL that asks for TLS.

@@ -2,15 +2,15 @@
 
 use super::channel::{Channel, ChannelOutput};
 use super::config::Config;
-use super::lock::{Etcd, OwnerKey};
+use super::lock::Etcd;
 use super::locks::Locks;
 use super::locks_output::LocksOutput;
 use super::output::Output;
 use super::rpc::{RpcId, RpcReply, Status, StreamId, StreamReceived};
 use super::url::Endpoint;
-use crate::error::{ConfigError, Misuse};
+use crate::error::ConfigError;
 use crate::fault::Fault;
-use crate::id::{ClientId, ConnId, LockId, NodeId};
+use crate::id::{ClientId, ConnId, NodeId};
 use crate::lock::{self, Credentials, Elections, Transport};
 use crate::time::Instant;
 
@@ -104,16 +104,6 @@ impl Client {
         Ok(Self::with(locks, channel))
     }
 
-    /// Returns the holder's key, for transactions of the application that compare `mod_revision`.
-    /// The client then changes that revision before each hand-over.
-    ///
-    /// # Errors
-    ///
-    /// [`Misuse`] if the lock is not held.
-    pub fn owner_guard(&mut self, now: Instant, lock: LockId) -> Result<OwnerKey, Misuse> {
-        self.verb(now, |locks, now| locks.owner_guard(now, lock))
-    }
-
     /// Handles the end of a unary call.
     pub fn handle_reply(&mut self, now: Instant, rpc: RpcId, reply: Result<RpcReply, Status>) {
         self.input(now, |channel, now| channel.handle_reply(now, rpc, reply));
@@ -152,12 +142,6 @@ impl Client {
     #[must_use = "a request that is not carried out stalls the client"]
     pub fn poll_request(&mut self) -> Option<Output> {
         if self.out.is_empty() { self.links.poll_request() } else { None }
-    }
-
-    /// Returns the key of the holder. Unlike [`owner_guard`](Self::owner_guard), this does not make
-    /// the client change the key before a hand-over.
-    pub fn owner(&self, lock: LockId) -> Option<OwnerKey> {
-        self.locks.owner(lock)
     }
 
     /// Returns the endpoint of the current connection or an earlier one. Members that the cluster

@@ -6,7 +6,7 @@ use core::time::Duration;
 use super::channel::ChannelConfig;
 use super::url::{self, Endpoint};
 use crate::error::ConfigError;
-use crate::lock::{self, DAY, check_targets};
+use crate::lock::{self, DAY, QueueSettings, check_targets};
 use crate::url::{Login, UrlError};
 
 /// Maximum number of endpoints of a client.
@@ -17,35 +17,28 @@ pub const MIN_SESSION_TTL: Duration = Duration::from_secs(1);
 pub const MAX_SESSION_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// All settings of a client. [`Client::new`](super::Client::new) checks them.
-pub type Config = lock::Config<Settings>;
+pub type Config = lock::Config<QueueSettings<Settings>>;
 
 /// Settings that only etcd has. See [`Config`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) sync_members: Option<Duration>,
-    pub(crate) login: Login,
     pub(crate) ping_timeout: Duration,
-    pub(crate) session_ttl: Duration,
-    pub(crate) watch_own_after: Option<Duration>,
     pub(crate) watch_quiet: Duration,
-    pub(crate) recheck: Duration,
 }
 
 impl Config {
     /// Creates the default settings for a cluster with 1 to 15 endpoints, which are tried by
     /// [priority](Endpoint::with_priority), then in turn.
     pub fn new(endpoints: impl IntoIterator<Item = Endpoint>) -> Self {
-        let store = Settings {
-            endpoints: endpoints.into_iter().collect(),
-            sync_members: None,
-            login: Login::default(),
-            ping_timeout: Duration::from_secs(3),
-            session_ttl: Duration::from_secs(10),
-            watch_own_after: None,
-            watch_quiet: Duration::from_secs(10),
-            recheck: Duration::from_secs(30),
-        };
+        Self::of(endpoints.into_iter().collect(), Login::default())
+    }
+
+    fn of(endpoints: Vec<Endpoint>, login: Login) -> Self {
+        let (ping_timeout, watch_quiet) = (Duration::from_secs(3), Duration::from_secs(10));
+        let own = Settings { endpoints, sync_members: None, ping_timeout, watch_quiet };
+        let store = QueueSettings::new(login, Duration::from_secs(10), own);
         Self::with(Duration::from_secs(1), Duration::from_secs(10), store)
     }
 
@@ -72,62 +65,23 @@ impl Config {
     /// [`UrlError`] names what is wrong and what is allowed instead.
     pub fn parse(url: &str) -> Result<Self, UrlError> {
         let (endpoints, login) = url::parse(url)?;
-        let mut config = Self::new(endpoints);
-        config.store.login = login;
-        Ok(config)
-    }
-
-    /// Sets the user that logs in. Default: no login, for a cluster without authentication.
-    pub fn user(mut self, name: &str, password: &str) -> Self {
-        self.store.login = Login::new(name, password);
-        self
-    }
-
-    /// Sets the password of the user in the URL if the URL has none, such as one from the
-    /// environment. Does nothing without a user.
-    pub fn default_password(mut self, password: &str) -> Self {
-        if self.store.login.username.is_some() {
-            self.store.login.default_password(password);
-        }
-        self
+        Ok(Self::of(endpoints, login))
     }
 
     /// Sets how long the reply to a ping may take before the connection is closed. Default 3 s.
     pub const fn ping_timeout(mut self, timeout: Duration) -> Self {
-        self.store.ping_timeout = timeout;
+        self.store.own.ping_timeout = timeout;
         self
     }
 
     /// Returns the interval of pings, and how long the reply may take.
     pub const fn pings(&self) -> (Duration, Duration) {
-        (self.ping_after, self.store.ping_timeout)
-    }
-
-    /// Sets the TTL of the shared session's lease, counted from the last keep-alive. Whole seconds,
-    /// rounded up; the cluster may enforce a minimum. From 1 s to 30 days, default 10 s.
-    pub const fn session_ttl(mut self, ttl: Duration) -> Self {
-        self.store.session_ttl = ttl;
-        self
-    }
-
-    /// Sets the age at which a hold starts to watch its own key, to notice a loss that the lease
-    /// does not show. Default: a third of the TTL, so that short holds cost no watch.
-    pub const fn watch_own_after(mut self, held: Duration) -> Self {
-        self.store.watch_own_after = Some(held);
-        self
+        (self.ping_after, self.store.own.ping_timeout)
     }
 
     /// Sets how long the watch stream may be silent before the client probes it. Default 10 s.
     pub const fn watch_quiet(mut self, silence: Duration) -> Self {
-        self.store.watch_quiet = silence;
-        self
-    }
-
-    /// Sets how often a waiter rereads its queue, and an observer its election, while their watches
-    /// report nothing. This bounds the delay after an event that the server did not report. Jitter
-    /// shortens it by up to a quarter. From 10 ms to a day, default 30 s.
-    pub const fn recheck(mut self, every: Duration) -> Self {
-        self.store.recheck = every;
+        self.store.own.watch_quiet = silence;
         self
     }
 
@@ -140,33 +94,33 @@ impl Config {
     /// the members without a login.
     // N22
     pub const fn sync_members(mut self, every: Duration) -> Self {
-        self.store.sync_members = Some(every);
+        self.store.own.sync_members = Some(every);
         self
     }
 
     /// Keeps the first endpoints.
     #[cfg(feature = "sim")]
     pub(crate) fn known_members(mut self, count: usize) -> Self {
-        self.store.endpoints.truncate(count);
+        self.store.own.endpoints.truncate(count);
         self
     }
 
     /// Returns the endpoints in these settings.
     pub fn endpoints(&self) -> &[Endpoint] {
-        &self.store.endpoints
+        &self.store.own.endpoints
     }
 
     /// Returns the settings that a [`Channel`](super::Channel) needs.
     pub fn channel(&self) -> ChannelConfig {
         ChannelConfig {
-            endpoints: self.store.endpoints.clone(),
-            sync_members: self.store.sync_members,
+            endpoints: self.store.own.endpoints.clone(),
+            sync_members: self.store.own.sync_members,
             login: self.store.login.clone(),
             request_credentials: self.request_credentials,
             connect_timeout: self.connect_timeout,
             idle_timeout: Some(self.idle_timeout),
             request_timeout: self.request_timeout,
-            watch_quiet: self.store.watch_quiet,
+            watch_quiet: self.store.own.watch_quiet,
             reconnect: self.reconnect,
             // A lock has few requests and at most two watches at a time.
             limit: (self.max_locks as usize).saturating_mul(4).saturating_add(64),
@@ -179,33 +133,17 @@ impl Config {
     ///
     /// Returns an error for the first setting that is out of range, with the allowed range.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let Settings {
-            endpoints,
-            sync_members,
-            login,
-            ping_timeout,
-            session_ttl,
-            watch_own_after,
-            watch_quiet,
-            recheck,
-            ..
-        } = &self.store;
+        let Settings { endpoints, sync_members, ping_timeout, watch_quiet } = &self.store.own;
         check_targets(endpoints.iter().take(MAX_ENDPOINTS).map(|endpoint| &endpoint.target))?;
-        if !self.request_credentials && login.lacks_password() {
-            return Err(UrlError::NoUser.into());
-        }
-        let (least, held) = (Duration::from_millis(10), watch_own_after.unwrap_or(Duration::ZERO));
+        let least = Duration::from_millis(10);
         let durations = [
             ("ping_after", self.ping_after, Duration::from_secs(5), DAY),
             ("ping_timeout", *ping_timeout, least, DAY),
-            ("session_ttl", *session_ttl, MIN_SESSION_TTL, MAX_SESSION_TTL),
             ("sync_members", sync_members.unwrap_or(DAY), Duration::from_secs(1), DAY),
-            ("watch_own_after", held, Duration::ZERO, MAX_SESSION_TTL),
             ("watch_quiet", *watch_quiet, least, DAY),
-            ("recheck", *recheck, least, DAY),
         ];
         let count = ("the number of endpoints", endpoints.len() as u64, 1, MAX_ENDPOINTS as u64);
-        self.check_ranges(durations, [count])
+        self.check_queue(MIN_SESSION_TTL, durations, count)
     }
 }
 

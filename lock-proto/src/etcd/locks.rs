@@ -1,21 +1,15 @@
 //! The hub of an etcd client: typed requests out, typed replies in.
 
-use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
-
 use super::config::Config;
 use super::lock::query::Query;
-use super::lock::session::answer;
-use super::lock::{Context, Etcd, Lock, OwnerKey, Shared, Watcher};
+use super::lock::{Context, Etcd, Lock, Watcher};
 #[cfg(doc)]
 use super::locks_output::LocksOutput;
 use super::locks_output::WatchId;
 use super::message::KeyValue;
-use super::request::{Refusal, Reply};
-use crate::error::{ConfigError, Misuse};
-use crate::fault::{Breach, Fault};
-use crate::id::{CallId, CallOwner, ClientId, LockId};
-use crate::lock::{self, Answer, Queries, ServerError, Sessions};
+use crate::error::ConfigError;
+use crate::id::ClientId;
+use crate::lock::{self, ServerError, Shared};
 use crate::time::Instant;
 
 /// All locks and elections of one client, as typed requests and replies.
@@ -37,10 +31,7 @@ impl Locks {
     /// Returns an error for the first setting that is out of range.
     pub fn new(now: Instant, config: Config, client: ClientId, seed: u64) -> Result<Self, ConfigError> {
         config.check()?;
-        let (sessions, queries, watchers) = (Sessions::default(), Queries::default(), BTreeMap::new());
-        let (leases, retired) = (0, Vec::new());
-        let shared = Shared { client, sessions, leases, retired, queries, watchers, watch: 0 };
-        Ok(Self::with(Context::with(now, config, seed, shared)))
+        Ok(Self::with(Context::with(now, config, seed, Shared::new(client))))
     }
 
     /// Starts numbering calls and watches after these numbers, before any request. A search tells
@@ -49,34 +40,8 @@ impl Locks {
     #[must_use]
     pub const fn count_from(mut self, calls: u64, watches: u64) -> Self {
         self.ctx.serial = calls;
-        self.ctx.shared.watch = watches;
+        self.ctx.shared.own.watch = watches;
         self
-    }
-
-    /// Returns the holder's key, for transactions of the application that compare `mod_revision`.
-    /// The client then changes that revision before each hand-over.
-    ///
-    /// # Errors
-    ///
-    /// [`Misuse`] if the lock is not held.
-    // E7
-    pub fn owner_guard(&mut self, now: Instant, id: LockId) -> Result<OwnerKey, Misuse> {
-        self.verb(now, id, |lock, ctx| lock.owner_guard(ctx, id))
-    }
-
-    /// Handles the reply to a request. Replies to unknown calls are dropped.
-    pub fn handle_reply(&mut self, now: Instant, call: CallId, reply: &Reply) {
-        self.handle_timeout(now);
-        match call.owner {
-            CallOwner::Lock(slot) => {
-                self.step(slot, |lock, ctx| lock.reply(ctx, call.serial, reply));
-            }
-            CallOwner::Session(slot) => self.ctx.session_answered(slot, call.serial, reply),
-            CallOwner::Query(slot) => self.ctx.query_step(slot, |query, ctx| query.answered(ctx, call.serial, reply)),
-            CallOwner::Ping => self.pong(call, answer_to_ping(reply)),
-            CallOwner::Nobody => {}
-        }
-        self.settle();
     }
 
     /// Handles an opened or reopened watch: it reports every change after `revision`.
@@ -101,11 +66,6 @@ impl Locks {
         self.handle_unsubscribed(now, watch);
     }
 
-    /// Returns the key of the holder.
-    pub fn owner(&self, id: LockId) -> Option<OwnerKey> {
-        self.locks.of(id)?.owner(id, &self.ctx)
-    }
-
     /// Routes a watch event to the lock or query that owns the watch.
     fn watcher_step(
         &mut self,
@@ -115,7 +75,7 @@ impl Locks {
         query: impl FnOnce(&mut Query, &mut Context) -> bool,
     ) {
         self.handle_timeout(now);
-        match self.ctx.shared.watchers.get(&watch).copied() {
+        match self.ctx.shared.own.watchers.get(&watch).copied() {
             Some(Watcher::Lock(slot)) => {
                 self.step(slot, lock);
             }
@@ -123,28 +83,5 @@ impl Locks {
             None => {}
         }
         self.settle();
-    }
-
-    /// Drops all locks, and leaves their sessions.
-    pub(super) fn drop_locks(&mut self) {
-        for (slot, lock) in self.locks.clear() {
-            for (session, _) in &lock.store.joined {
-                self.ctx.leave_session(*session, slot);
-            }
-        }
-        self.ctx.shared.watchers.clear();
-    }
-}
-
-/// A user without access to the key that was read is logged in all the same.
-#[cold]
-fn answer_to_ping(reply: &Reply) -> Answer {
-    match reply {
-        Reply::Refused(Refusal::Error(error)) if error.text.contains("permission denied") => Answer::Granted,
-        // Not a reply to a read.
-        Reply::Refused(Refusal::LeaseNotFound | Refusal::LeaseExists) => {
-            Answer::Unknown(Fault::Protocol(Breach::WrongReply).into())
-        }
-        Reply::Done(_) | Reply::Refused(Refusal::Error(_)) | Reply::Unknown(_) | Reply::NotSent(_) => answer(reply),
     }
 }

@@ -7,12 +7,17 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
-use crate::parameters::Parameters;
+use crate::cluster_url::{self, Grammar};
 use crate::tls::Tls;
-use crate::url::{Login, Target, UrlError, parse_host, parse_login, parse_scheme, shown, split_fragment};
+use crate::url::{Login, Target, UrlError, parse_host};
 
 const DEFAULT_PORT: u16 = 2379;
-const SCHEMES: &str = "etcd://, etcds://, http:// or https://";
+const GRAMMAR: Grammar = Grammar {
+    schemes: [&["etcd", "http"], &["etcds", "https"]],
+    expected: "etcd://, etcds://, http:// or https://",
+    with_tls: "etcds:// or https://",
+    allowed: ["user, password and password_file", "user, password, password_file, ca, cert, key and server_name"],
+};
 
 /// One member of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -114,39 +119,10 @@ pub(super) type Parsed = (Vec<Endpoint>, Login);
 /// Parses `etcd://[user:password@]host[:port][,host[:port]…]`, also with `http`, as etcd itself
 /// writes its URLs. With TLS the scheme is `etcds` or `https`.
 pub(super) fn parse(url: &str) -> Result<Parsed, UrlError> {
-    let (scheme, rest) = parse_scheme(url, SCHEMES)?;
-    let tls = match scheme.as_str() {
-        "etcd" | "http" => false,
-        "etcds" | "https" => true,
-        other => return Err(UrlError::Scheme { given: shown(other), expected: SCHEMES }),
-    };
-    let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    let (login, places) = authority.rsplit_once('@').map_or((None, authority), |(login, places)| (Some(login), places));
-    // A password with a raw `/`, `?` or `#` would be parsed as hosts and a path.
-    if rest.contains('@') {
-        return Err(UrlError::Login);
-    }
-    let no_user = |error| if error == UrlError::NoPassword { UrlError::NoUser } else { error };
-    let before_hosts = login.map(parse_login).transpose().map_err(no_user)?.unwrap_or_default();
-    let (rest, insecure) = split_fragment(rest)?;
-    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
-    // First, because a password with a raw `?` would be parsed as parameters.
-    let mut endpoints = places.split(',').map(Endpoint::parse).collect::<Result<Vec<_>, _>>()?;
-    if !matches!(path, "" | "/") {
-        return Err(UrlError::Path);
-    }
-    let allowed = match tls {
-        true => "user, password, password_file, ca, cert, key and server_name",
-        false => "user, password and password_file",
-    };
-    let parameters = Parameters::read_all(query, allowed)?;
-    if let Some(tls) = parameters.tls(tls, insecure, "etcds:// or https://")? {
+    let path = |text: &str| if matches!(text, "" | "/") { Ok(()) } else { Err(UrlError::Path) };
+    let (mut endpoints, login, tls) = cluster_url::parse(url, &GRAMMAR, Endpoint::parse, path, |_, _| Ok(false))?;
+    if let Some(tls) = tls {
         endpoints = endpoints.into_iter().map(|endpoint| endpoint.with_tls(tls.clone())).collect();
-    }
-    let login = parameters.login(before_hosts).map_err(no_user)?;
-    let empty = login.password.as_ref().is_some_and(|password| password.expose().is_empty());
-    if empty || (login.username.is_none() && login != Login::default()) {
-        return Err(UrlError::NoUser);
     }
     Ok((endpoints, login))
 }

@@ -137,10 +137,10 @@ impl<T> Config<T> {
     }
 
     /// Checks the common settings and the ranges of the store's settings.
-    pub(crate) fn check_ranges<const D: usize, const N: usize>(
+    pub(crate) fn check_ranges(
         &self,
-        durations: [Range<Duration>; D],
-        numbers: [Range<u64>; N],
+        durations: impl IntoIterator<Item = Range<Duration>>,
+        numbers: impl IntoIterator<Item = Range<u64>>,
     ) -> Result<(), ConfigError> {
         if self.prefix.len() > MAX_NAME {
             return Err(Invalid::PrefixLength { len: self.prefix.len(), max: MAX_NAME }.into());

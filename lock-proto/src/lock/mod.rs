@@ -18,6 +18,8 @@ mod lifecycle;
 mod machine;
 mod ping;
 mod queries;
+mod queue;
+mod queue_config;
 mod queue_hold;
 mod registry;
 mod request;
@@ -51,16 +53,24 @@ pub(crate) use lifecycle::Ended;
 pub use lifecycle::Lock;
 pub use machine::Machine;
 #[doc(hidden)]
-pub use queries::{Asking, ElectionStore, Queries, Query};
-pub(crate) use queue_hold::{Extends, LocalGrants};
+pub use queries::{Asking, Queries, Query};
+#[doc(hidden)]
+pub use queue::{
+    Bid, Cleanup, Contention, Progress, QueueConfig, QueueContext, QueueLock, QueueStore, Queued, Remains, Shared,
+};
+#[doc(hidden)]
+pub use queue_config::QueueSettings;
+#[doc(hidden)]
+pub use queue_hold::Hold;
+pub(crate) use queue_hold::{Write, Written};
 pub use request::{Acquire, Renew, Wait};
 pub(crate) use retry::Retry;
 #[doc(hidden)]
-pub use sessions::{Session, SessionId, SessionStore, Sessions};
-pub(crate) use sessions::{Users, pause};
+pub use sessions::{Session, SessionCall, SessionEvent, SessionId, SessionStore, Sessions};
+pub(crate) use sessions::{State, pause};
 #[doc(hidden)]
 pub use store::Store;
-pub(crate) use tenure::{Phase, Tenure, Terms};
+pub(crate) use tenure::{Tenure, Terms};
 pub(crate) use tuning::check_name;
 pub use tuning::{DEFAULT_TTL, Drift, MAX_NAME, MAX_TTL, MIN_TTL};
 pub use waiters::Waiter;

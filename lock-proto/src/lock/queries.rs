@@ -10,42 +10,21 @@ use bytes::Bytes;
 
 use super::answer::Answer;
 use super::client::{Client, Transport};
-use super::config::Config;
-use super::context::Context;
 use super::election::{ElectionEvent, Elections, QueryId};
 use super::event::{Failure, Report};
 use super::hub::Locks;
-use super::lifecycle::Lock;
+use super::queue::{QueueContext, QueueStore, Queued};
 use super::request::Acquire;
-use super::store::Store;
+use super::sessions::{SessionEvent, SessionId};
 use super::tuning::check_name;
 use crate::collections::Slots;
 use crate::error::Misuse;
 use crate::id::LockId;
 use crate::time::Instant;
 
-/// A store with elections.
-pub trait ElectionStore: Store {
-    /// An open query or observation.
-    type Query: Query<Self>;
-
-    /// Returns the open queries.
-    fn queries(shared: &Self::Shared) -> &Queries<Self::Query>;
-    /// Returns the open queries, for modification.
-    fn queries_mut(shared: &mut Self::Shared) -> &mut Queries<Self::Query>;
-    /// Returns the key of an election.
-    fn election(config: &Config<Self::Settings>, name: &[u8]) -> Result<Self::Key, Misuse>;
-    /// Changes the terms of a lock into those of a candidate.
-    fn candidacy(terms: &mut Self::Terms, value: Bytes) -> Result<(), Misuse>;
-    /// Changes the value of the leader.
-    fn proclaim(lock: &mut Lock<Self>, ctx: &mut Context<Self>, id: LockId, value: Bytes) -> Result<(), Misuse>;
-    /// Wraps an event of a query.
-    fn election_event(query: QueryId, event: ElectionEvent) -> Self::Output;
-}
-
 /// A query for the leader of an election, or an observation of it. The methods that return a `bool`
 /// return true if it has ended.
-pub trait Query<S: ElectionStore>: Clone + Debug + PartialEq + Eq + Hash {
+pub trait Query<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
     /// Creates a query.
     fn new(asking: Asking, key: S::Key) -> Self;
     /// Returns what is common to all stores.
@@ -53,13 +32,19 @@ pub trait Query<S: ElectionStore>: Clone + Debug + PartialEq + Eq + Hash {
     /// Returns what is common to all stores, for modification.
     fn asking_mut(&mut self) -> &mut Asking;
     /// Starts it.
-    fn start(&mut self, ctx: &mut Context<S>) -> bool;
+    fn start(&mut self, ctx: &mut QueueContext<S>) -> bool;
     /// Does the work that is due, except for the end of the query.
-    fn work(&mut self, ctx: &mut Context<S>) -> bool;
+    fn work(&mut self, ctx: &mut QueueContext<S>) -> bool;
     /// Returns when work is due.
     fn work_at(&self) -> Option<Instant>;
+    /// Handles the reply to a request of this or another query.
+    fn answered(&mut self, ctx: &mut QueueContext<S>, serial: u64, reply: &S::Reply) -> bool;
+    /// Handles an event of a session.
+    fn session_event(&mut self, _: &mut QueueContext<S>, _: SessionId, _: &SessionEvent) -> bool {
+        false
+    }
     /// It has ended.
-    fn close(&mut self, ctx: &mut Context<S>);
+    fn close(&mut self, _: &mut QueueContext<S>) {}
 }
 
 /// What a query and an observation have in common in all stores.
@@ -75,14 +60,14 @@ pub struct Asking {
 }
 
 impl Asking {
-    pub(crate) fn emit<S: ElectionStore>(&mut self, ctx: &mut Context<S>, event: ElectionEvent) {
+    pub(crate) fn emit<S: QueueStore>(&mut self, ctx: &mut QueueContext<S>, event: ElectionEvent) {
         if self.last_event.as_ref() != Some(&event) {
             self.last_event = Some(event.clone());
             ctx.out.push_back(S::election_event(self.id, event));
         }
     }
 
-    pub(crate) fn fail<S: ElectionStore>(&mut self, ctx: &mut Context<S>, failure: impl FnOnce(Report) -> Failure) {
+    pub(crate) fn fail<S: QueueStore>(&mut self, ctx: &mut QueueContext<S>, failure: impl FnOnce(Report) -> Failure) {
         let report = Report { waited: ctx.now.since(self.since), nodes: Box::new([self.answer.clone()]) };
         self.emit(ctx, ElectionEvent::Failed(failure(report)));
     }
@@ -110,7 +95,11 @@ impl<Q> Queries<Q> {
         self.list.iter().map(|(slot, query)| (*slot, query))
     }
 
-    pub(crate) fn deadline<S: ElectionStore<Query = Q>>(&self) -> Option<(Instant, &'static str)>
+    pub(crate) fn slots(&self) -> Vec<u32> {
+        self.list.keys().copied().collect()
+    }
+
+    pub(crate) fn deadline<S: QueueStore<Query = Q>>(&self) -> Option<(Instant, &'static str)>
     where
         Q: Query<S>,
     {
@@ -118,27 +107,27 @@ impl<Q> Queries<Q> {
     }
 }
 
-fn deadline<S: ElectionStore, Q: Query<S>>(query: &Q) -> Option<Instant> {
+fn deadline<S: QueueStore, Q: Query<S>>(query: &Q) -> Option<Instant> {
     [query.work_at(), query.asking().until].into_iter().flatten().min()
 }
 
-impl<S: ElectionStore> Context<S> {
+impl<S: QueueStore> QueueContext<S> {
     /// Runs one step of a query, and removes the query if `f` returns true.
     pub(crate) fn query_step(&mut self, slot: u32, f: impl FnOnce(&mut S::Query, &mut Self) -> bool) {
         // Removed from the map during the step, so that `f` can borrow the context.
-        let Some(mut query) = S::queries_mut(&mut self.shared).list.remove(&slot) else { return };
+        let Some(mut query) = self.shared.queries.list.remove(&slot) else { return };
         if !f(&mut query, self) {
-            S::queries_mut(&mut self.shared).list.insert(slot, query);
+            self.shared.queries.list.insert(slot, query);
             return;
         }
-        S::queries_mut(&mut self.shared).ids.end(slot);
+        self.shared.queries.ids.end(slot);
         query.close(self);
     }
 
     /// Does the work of queries that is due.
     pub(crate) fn settle_queries(&mut self) {
         let now = self.now;
-        let queries = S::queries(&self.shared);
+        let queries = &self.shared.queries;
         let due = queries.iter().filter(|(_, query)| deadline(*query).is_some_and(|at| at <= now));
         for slot in due.map(|(slot, _)| slot).collect::<Vec<_>>() {
             self.query_step(slot, |query, ctx| {
@@ -153,7 +142,7 @@ impl<S: ElectionStore> Context<S> {
 
     /// The client is shutting down.
     pub(crate) fn end_queries(&mut self) {
-        for slot in S::queries(&self.shared).iter().map(|(slot, _)| slot).collect::<Vec<_>>() {
+        for slot in self.shared.queries.slots() {
             self.query_step(slot, |query, ctx| {
                 query.asking_mut().emit(ctx, ElectionEvent::Failed(Failure::ShuttingDown));
                 true
@@ -162,7 +151,7 @@ impl<S: ElectionStore> Context<S> {
     }
 }
 
-impl<S: ElectionStore> Locks<S> {
+impl<S: QueueStore> Locks<Queued<S>> {
     /// Stands for election with this value. Progress is reported as events for the returned id;
     /// `Granted` means elected.
     ///
@@ -170,9 +159,11 @@ impl<S: ElectionStore> Locks<S> {
     ///
     /// As [`acquire`](Self::acquire).
     pub fn campaign(&mut self, now: Instant, request: &Acquire, value: Bytes) -> Result<LockId, Misuse> {
-        self.begin(now, request, |config, key, terms| {
+        self.begin(now, request, |config, key, bid| {
             *key = S::election(config, &request.name)?;
-            S::candidacy(terms, value)
+            S::check_value(&value)?;
+            (bid.value, bid.candidate) = (value, true);
+            Ok(())
         })
     }
 
@@ -182,7 +173,7 @@ impl<S: ElectionStore> Locks<S> {
     ///
     /// [`Misuse`] if the candidate does not lead.
     pub fn proclaim(&mut self, now: Instant, id: LockId, value: Bytes) -> Result<(), Misuse> {
-        self.verb(now, id, |lock, ctx| S::proclaim(lock, ctx, id, value))
+        self.verb(now, id, |lock, ctx| lock.proclaim(ctx, id, value))
     }
 
     /// Queries the current leader. One event reports the result.
@@ -205,10 +196,10 @@ impl<S: ElectionStore> Locks<S> {
 
     fn query(&mut self, now: Instant, name: &[u8], observe: bool) -> Result<QueryId, Misuse> {
         self.handle_timeout(now);
-        self.admit(S::queries(&self.ctx.shared).ids.len())?;
+        self.admit(self.ctx.shared.queries.ids.len())?;
         check_name(name)?;
         let key = S::election(&self.ctx.config, name)?;
-        let queries = S::queries_mut(&mut self.ctx.shared);
+        let queries = &mut self.ctx.shared.queries;
         let (slot, generation) = queries.ids.take(0);
         let id = QueryId { slot, generation };
         let until = (!observe).then(|| self.ctx.now + self.ctx.config.release_within);
@@ -221,14 +212,17 @@ impl<S: ElectionStore> Locks<S> {
     /// Closes a query or an observation. No more events follow for it.
     pub fn close_query(&mut self, now: Instant, id: QueryId) {
         self.handle_timeout(now);
-        let query = S::queries(&self.ctx.shared).list.get(&id.slot);
+        let query = self.ctx.shared.queries.list.get(&id.slot);
         if query.is_some_and(|query| query.asking().id == id) {
             self.ctx.query_step(id.slot, |_, _| true);
         }
     }
 }
 
-impl<S: ElectionStore + Transport> Elections for Client<S> {
+impl<S: QueueStore> Elections for Client<Queued<S>>
+where
+    Queued<S>: Transport,
+{
     fn campaign(&mut self, now: Instant, request: &Acquire, value: Bytes) -> Result<LockId, Misuse> {
         self.verb(now, |locks, now| locks.campaign(now, request, value))
     }

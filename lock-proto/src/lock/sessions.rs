@@ -8,11 +8,13 @@ use core::hash::Hash;
 use core::mem;
 use core::time::Duration;
 
-use super::context::Context;
+use super::answer::Answer;
+use super::event::Blocked;
 use super::grant::Loss;
 use super::hub::Locks;
-use super::lifecycle::Lock;
-use super::store::Store;
+use super::queries::Query as _;
+use super::queue::{Contention, Progress, QueueContext, QueueLock, QueueStore, Queued};
+use super::retry::Retry;
 use crate::collections::Deadlines;
 use crate::jitter::{doubled, jitter};
 use crate::time::Instant;
@@ -32,80 +34,191 @@ pub(crate) fn pause(seed: u64, n: u64, tries: u32) -> Duration {
 pub struct SessionId(pub(crate) u32);
 
 /// The locks of a session, by their slots, and whether each needs it alive.
-pub(crate) type Users = BTreeMap<u32, bool>;
+type Users = BTreeMap<u32, bool>;
 
 /// A session: a lease that the client renews, or a connection that it keeps.
-pub trait Session<S: Store>: Clone + Debug + PartialEq + Eq + Hash {
-    /// What its locks are notified of.
-    type Event: Clone + Debug + PartialEq + Eq + Hash;
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Session<S: QueueStore> {
+    pub(crate) id: SessionId,
+    /// Shared by all locks without a session of their own.
+    pub(crate) shared: bool,
+    /// Its locks, and whether each needs it alive.
+    pub(crate) users: Users,
+    pub(crate) requested: Duration,
+    /// The TTL that the server last granted.
+    pub(crate) granted: Duration,
+    pub(crate) state: State,
+    /// The end of validity of all its holds.
+    pub(crate) until: Instant,
+    pub(crate) renewing: bool,
+    /// A lock needs a renewal sent at or after this instant.
+    pub(crate) renew_from: Option<Instant>,
+    pub(crate) retry: Retry<SessionCall>,
+    pub(crate) own: S::Session,
+}
 
-    /// Returns its locks.
-    fn users(&self) -> &Users;
-    /// Returns its locks, for modification.
-    fn users_mut(&mut self) -> &mut Users;
-    /// Adds a lock. `needs` means that the session must stay alive for it. Returns true if its
-    /// deadline may have changed.
-    fn join(&mut self, user: u32, needs: bool, _now: Instant) -> bool {
-        self.users_mut().insert(user, needs);
-        false
+/// The state of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum State {
+    Opening,
+    /// It exists, but not since when. A renewal decides.
+    Checking,
+    Alive,
+    /// Lost for its locks. Its nodes stay until the guards are dropped, or it has ended.
+    // H6
+    Lost(Loss),
+    Ending,
+    Over,
+}
+
+/// A request of a session in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SessionCall {
+    pub(crate) serial: u64,
+    pub(crate) emitted: Instant,
+}
+
+/// What the locks of a session are notified of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum SessionEvent {
+    /// It is usable for the first time.
+    Alive,
+    /// It continues on a new connection: all watches are gone.
+    Up,
+    /// It could not be opened, or the connection failed. The session tries again.
+    Down(Answer),
+    /// The servers refuse it.
+    Refused(Answer),
+    /// A renewal sent at this instant was confirmed.
+    Renewed(Instant),
+    /// A renewal sent at this instant was not confirmed.
+    Unrenewed(Instant, Answer),
+    /// The node of the lock in this slot does not exist.
+    Gone(u32),
+    /// It is lost.
+    Lost(Loss),
+    /// It has ended, with its nodes. True if the server confirmed it.
+    Ended(bool),
+}
+
+impl SessionEvent {
+    /// Returns whether it shows that the server knows the session, or that it does not.
+    const fn is_known(&self) -> Option<bool> {
+        match self {
+            Self::Lost(Loss::Gone) => Some(false),
+            Self::Renewed(_) => Some(true),
+            Self::Alive
+            | Self::Up
+            | Self::Down(_)
+            | Self::Refused(_)
+            | Self::Unrenewed(..)
+            | Self::Gone(_)
+            | Self::Lost(_)
+            | Self::Ended(_) => None,
+        }
     }
-    /// Returns its next deadline and the reason.
-    fn deadline(&self) -> Option<(Instant, &'static str)>;
-    /// Returns true if it is lost for its locks.
-    fn is_lost(&self) -> bool;
-    /// Returns true if the server has ended it, and its keys with it.
-    fn is_gone(&self) -> bool;
-    /// Returns whether the event shows that the server knows the session, or that it does not.
-    fn is_known(event: &Self::Event) -> Option<bool>;
-    /// Loses it, unless it is lost.
-    fn lose(&mut self, loss: Loss) -> Option<Self::Event>;
-    /// Renews it now.
-    fn extend(&mut self, ctx: &mut Context<S>) -> Option<Self::Event>;
-    /// Stops the automatic renewal. It then lives as long as it is extended.
-    fn stop_renewing(&mut self);
-    /// The last lock has left.
-    fn unused(&mut self, ctx: &mut Context<S>) -> Option<Self::Event>;
-    /// Ends it on the server.
-    fn revoke(&mut self, ctx: &mut Context<S>) -> Option<Self::Event>;
+}
+
+/// How a store opens, renews and ends a session. The value is the store's part of one.
+pub trait SessionStore<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
+    /// Creates the store's part of a session.
+    fn new(ctx: &mut QueueContext<S>) -> Self;
+    /// Returns true if requests can be sent.
+    fn is_up(_: &Session<S>) -> bool {
+        true
+    }
+    /// Returns the next deadline and its reason.
+    fn deadline(session: &Session<S>) -> Option<(Instant, &'static str)>;
     /// Does the work that is due.
-    fn timeout(&mut self, ctx: &mut Context<S>) -> Option<Self::Event>;
+    fn timeout(session: &mut Session<S>, ctx: &mut QueueContext<S>) -> Option<SessionEvent>;
+    /// Renews the session now.
+    fn renew(session: &mut Session<S>, ctx: &mut QueueContext<S>);
+    /// Handles the reply to its call.
+    fn answered(
+        session: &mut Session<S>,
+        ctx: &mut QueueContext<S>,
+        call: SessionCall,
+        reply: &S::Reply,
+    ) -> Option<SessionEvent>;
+    /// Ends the session on the server.
+    fn revoke(session: &mut Session<S>, ctx: &mut QueueContext<S>);
+    /// The shared session was created in this step.
+    fn opened(_: &mut Session<S>, _: &mut QueueContext<S>) -> Option<SessionEvent> {
+        None
+    }
+    /// A lock has joined.
+    fn joined(_: &mut Session<S>, _now: Instant, _was_needed: bool) {}
+    /// The shared session has no locks.
+    fn idle(_: &mut Session<S>, _: &QueueContext<S>) {}
 }
 
-/// A store with sessions.
-pub trait SessionStore: Store {
-    /// A session.
-    type Session: Session<Self>;
+impl<S: QueueStore> Session<S> {
+    /// Returns true if it is not lost and not ended.
+    pub(crate) const fn is_open(&self) -> bool {
+        matches!(self.state, State::Opening | State::Checking | State::Alive)
+    }
 
-    /// Returns the sessions of the client.
-    fn sessions(shared: &Self::Shared) -> &Sessions<Self>;
-    /// Returns the sessions of the client, for modification.
-    fn sessions_mut(shared: &mut Self::Shared) -> &mut Sessions<Self>;
-    /// Returns the sessions that a lock uses, and whether it needs each one alive.
-    fn uses(lock: &Lock<Self>) -> impl Iterator<Item = (SessionId, bool)>;
-    /// Returns the sessions that a lock last joined.
-    fn joined(&mut self) -> &mut Vec<(SessionId, bool)>;
-    /// Handles an event of a session that a lock uses.
-    fn session_event(
-        lock: &mut Lock<Self>,
-        ctx: &mut Context<Self>,
-        session: SessionId,
-        event: &<Self::Session as Session<Self>>::Event,
-    );
-    /// Called after an event of a session, for what uses it beside locks.
-    fn after_session_event(
-        _: &mut Context<Self>,
-        _session: SessionId,
-        _event: &<Self::Session as Session<Self>>::Event,
-    ) {
+    /// Returns true if it is lost for its locks.
+    pub(crate) const fn is_lost(&self) -> bool {
+        !self.is_open()
+    }
+
+    /// Returns true if the server has ended it, and its nodes with it.
+    pub(crate) const fn is_gone(&self) -> bool {
+        matches!(self.state, State::Lost(Loss::Gone) | State::Over)
+    }
+
+    /// Returns true if a lock needs it alive.
+    pub(crate) fn is_needed(&self) -> bool {
+        self.users.values().any(|needs| *needs)
+    }
+
+    /// Loses it, unless it is lost.
+    pub(crate) fn lose(&mut self, loss: Loss) -> Option<SessionEvent> {
+        if self.is_lost() {
+            return None;
+        }
+        (self.state, self.retry) = (State::Lost(loss), Retry::new(None));
+        Some(SessionEvent::Lost(loss))
+    }
+
+    /// Renews it for a full TTL, even if it is not renewed automatically.
+    fn extend(&mut self, ctx: &mut QueueContext<S>) -> Option<SessionEvent> {
+        self.renew_from = Some(ctx.now);
+        S::Session::renew(self, ctx);
+        None
+    }
+
+    /// The last lock has left. A shared session is kept for later ones.
+    fn unused(&mut self, ctx: &mut QueueContext<S>) -> Option<SessionEvent> {
+        if self.shared && self.is_open() {
+            S::Session::idle(self, ctx);
+        } else {
+            S::Session::revoke(self, ctx);
+        }
+        None
+    }
+
+    fn revoke(&mut self, ctx: &mut QueueContext<S>) -> Option<SessionEvent> {
+        S::Session::revoke(self, ctx);
+        None
+    }
+
+    pub(super) fn answered(
+        &mut self,
+        ctx: &mut QueueContext<S>,
+        serial: u64,
+        reply: &S::Reply,
+    ) -> Option<SessionEvent> {
+        let call = self.retry.answered(|call| call.serial == serial)?;
+        S::Session::answered(self, ctx, call, reply)
     }
 }
-
-type Event<S> = <<S as SessionStore>::Session as Session<S>>::Event;
 
 /// All sessions of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Sessions<S: SessionStore> {
-    list: BTreeMap<SessionId, S::Session>,
+pub struct Sessions<S: QueueStore> {
+    list: BTreeMap<SessionId, Session<S>>,
     free: u32,
     pub(crate) shared: Option<SessionId>,
     /// Opened for a lock in this step, which may no longer need it.
@@ -115,12 +228,12 @@ pub struct Sessions<S: SessionStore> {
     /// Extends requested in this step.
     pub(crate) extend: Vec<SessionId>,
     deadlines: Deadlines,
-    events: VecDeque<(SessionId, Event<S>)>,
+    events: VecDeque<(SessionId, SessionEvent)>,
     /// Consecutive sessions that the server did not know before it confirmed one.
     unknown: u32,
 }
 
-impl<S: SessionStore> Default for Sessions<S> {
+impl<S: QueueStore> Default for Sessions<S> {
     fn default() -> Self {
         Self {
             list: BTreeMap::new(),
@@ -136,19 +249,19 @@ impl<S: SessionStore> Default for Sessions<S> {
     }
 }
 
-impl<S: SessionStore> Sessions<S> {
-    pub(crate) fn get(&self, id: SessionId) -> Option<&S::Session> {
+impl<S: QueueStore> Sessions<S> {
+    pub(crate) fn get(&self, id: SessionId) -> Option<&Session<S>> {
         self.list.get(&id)
     }
 
-    pub(crate) fn get_mut(&mut self, id: SessionId) -> Option<&mut S::Session> {
+    pub(crate) fn get_mut(&mut self, id: SessionId) -> Option<&mut Session<S>> {
         self.list.get_mut(&id)
     }
 
     pub(crate) fn first_deadline(&self) -> Option<(Instant, &'static str)> {
         let (at, slot) = self.deadlines.first()?;
-        let reason =
-            self.list.get(&SessionId(slot)).and_then(Session::deadline).map_or("a session", |(_, reason)| reason);
+        let session = self.list.get(&SessionId(slot)).and_then(S::Session::deadline);
+        let reason = session.map_or("a session", |(_, reason)| reason);
         Some((at, reason))
     }
 
@@ -162,23 +275,22 @@ impl<S: SessionStore> Sessions<S> {
         self.due(now).is_some() || !self.events.is_empty()
     }
 
-    fn open(&mut self, due: Instant, new: impl FnOnce(SessionId, Instant) -> S::Session) -> SessionId {
+    fn next_id(&mut self) -> SessionId {
         let mut slot = self.free;
         while self.list.contains_key(&SessionId(slot)) {
             slot = slot.wrapping_add(1);
         }
         self.free = slot.wrapping_add(1);
-        let id = SessionId(slot);
-        self.list.insert(id, new(id, due));
-        self.deadlines.set(slot, Some(due));
-        id
+        SessionId(slot)
     }
 
     /// Adds a user. `needs` means that the session must stay alive for it.
     fn join(&mut self, id: SessionId, user: u32, needs: bool, now: Instant) {
-        if self.list.get_mut(&id).is_some_and(|session| session.join(user, needs, now)) {
-            self.after(id);
-        }
+        let Some(session) = self.list.get_mut(&id) else { return };
+        let was_needed = session.is_needed();
+        session.users.insert(user, needs);
+        S::Session::joined(session, now, was_needed);
+        self.after(id);
     }
 
     /// Marks a session as lost, and queues an event for its users.
@@ -190,8 +302,8 @@ impl<S: SessionStore> Sessions<S> {
         self.after(id);
     }
 
-    fn emit(&mut self, id: SessionId, event: Event<S>) {
-        match S::Session::is_known(&event) {
+    fn emit(&mut self, id: SessionId, event: SessionEvent) {
+        match event.is_known() {
             Some(true) => self.unknown = 0,
             Some(false) => self.unknown = self.unknown.saturating_add(1),
             None => {}
@@ -201,7 +313,8 @@ impl<S: SessionStore> Sessions<S> {
 
     pub(crate) fn stop_renewing(&mut self, id: SessionId) {
         if let Some(session) = self.list.get_mut(&id) {
-            session.stop_renewing();
+            session.renewing = false;
+            session.retry.set_due(None);
         }
     }
 
@@ -215,31 +328,51 @@ impl<S: SessionStore> Sessions<S> {
         if session.is_lost() && self.shared == Some(id) {
             self.shared = None;
         }
-        if session.users().is_empty() && session.is_gone() {
+        if session.users.is_empty() && session.is_gone() {
             self.list.remove(&id);
             self.deadlines.set(id.0, None);
         } else {
-            self.deadlines.set(id.0, session.deadline().map(|(at, _)| at));
+            self.deadlines.set(id.0, S::Session::deadline(session).map(|(at, _)| at));
         }
     }
 }
 
-impl<S: SessionStore> Context<S> {
+impl<S: QueueStore> QueueContext<S> {
+    /// Returns the session that the locks without one of their own share.
+    pub(crate) fn shared_session(&mut self) -> SessionId {
+        let ttl = self.config.store.session_ttl;
+        let ttl = S::check_ttl(&self.config, ttl).unwrap_or(ttl);
+        self.shared.sessions.shared.unwrap_or_else(|| self.open_session(true, ttl))
+    }
+
     /// Opens the session that the locks of the client share, or one for a single lock.
-    pub(crate) fn open_session(
-        &mut self,
-        shared: bool,
-        new: impl FnOnce(SessionId, Instant) -> S::Session,
-    ) -> SessionId {
+    pub(crate) fn open_session(&mut self, shared: bool, ttl: Duration) -> SessionId {
         // Back off if the server grants sessions and then does not know them.
-        let due = match S::sessions(&self.shared).unknown.checked_sub(2) {
+        let due = match self.shared.sessions.unknown.checked_sub(2) {
             None => self.now,
             Some(tries) => self.now + pause(self.seed, self.now.as_nanos(), tries),
         };
-        let sessions = S::sessions_mut(&mut self.shared);
-        let id = sessions.open(due, new);
+        let own = S::Session::new(self);
+        let sessions = &mut self.shared.sessions;
+        let id = sessions.next_id();
+        let session = Session {
+            id,
+            shared,
+            users: Users::new(),
+            requested: ttl,
+            granted: ttl,
+            state: State::Opening,
+            until: Instant::ZERO,
+            renewing: true,
+            renew_from: None,
+            retry: Retry::new(Some(due)),
+            own,
+        };
+        sessions.list.insert(id, session);
+        sessions.deadlines.set(id.0, Some(due));
         if shared {
             sessions.shared = Some(id);
+            self.session_step(id, S::Session::opened);
         } else {
             sessions.opened.push(id);
         }
@@ -249,21 +382,21 @@ impl<S: SessionStore> Context<S> {
     /// Called after every step of a lock. Leaves and closes unused sessions, and runs requested
     /// extends.
     pub(crate) fn settle_sessions(&mut self) {
-        for (id, user) in mem::take(&mut S::sessions_mut(&mut self.shared).left) {
+        for (id, user) in mem::take(&mut self.shared.sessions.left) {
             self.leave_session(id, user);
         }
-        for id in mem::take(&mut S::sessions_mut(&mut self.shared).extend) {
+        for id in mem::take(&mut self.shared.sessions.extend) {
             self.session_step(id, Session::extend);
         }
-        while let Some(id) = S::sessions_mut(&mut self.shared).opened.pop() {
-            if S::sessions(&self.shared).get(id).is_some_and(|session| session.users().is_empty()) {
+        while let Some(id) = self.shared.sessions.opened.pop() {
+            if self.shared.sessions.get(id).is_some_and(|session| session.users.is_empty()) {
                 self.session_step(id, Session::unused);
             }
         }
     }
 
     pub(crate) fn leave_session(&mut self, id: SessionId, user: u32) {
-        let left = S::sessions_mut(&mut self.shared).list.get_mut(&id).map(Session::users_mut);
+        let left = self.shared.sessions.list.get_mut(&id).map(|session| &mut session.users);
         if left.is_some_and(|users| users.remove(&user).is_some() && users.is_empty()) {
             self.session_step(id, Session::unused);
         }
@@ -271,23 +404,23 @@ impl<S: SessionStore> Context<S> {
 
     /// Ends all unused sessions, the shared one included. Returns true once none is left.
     pub(crate) fn drain_sessions(&mut self) -> bool {
-        let list = &S::sessions(&self.shared).list;
-        let idle = list.iter().filter(|(_, session)| session.users().is_empty());
+        let list = &self.shared.sessions.list;
+        let idle = list.iter().filter(|(_, session)| session.users.is_empty());
         for id in idle.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.session_step(id, Session::revoke);
         }
-        S::sessions(&self.shared).list.is_empty()
+        self.shared.sessions.list.is_empty()
     }
 
     pub(crate) fn session_step(
         &mut self,
         id: SessionId,
-        f: impl FnOnce(&mut S::Session, &mut Self) -> Option<Event<S>>,
+        f: impl FnOnce(&mut Session<S>, &mut Self) -> Option<SessionEvent>,
     ) {
         // Removed from the map during the step, so that `f` can borrow the context.
-        let Some(mut session) = S::sessions_mut(&mut self.shared).list.remove(&id) else { return };
+        let Some(mut session) = self.shared.sessions.list.remove(&id) else { return };
         let event = f(&mut session, self);
-        let sessions = S::sessions_mut(&mut self.shared);
+        let sessions = &mut self.shared.sessions;
         sessions.list.insert(id, session);
         if let Some(event) = event {
             sessions.emit(id, event);
@@ -296,16 +429,16 @@ impl<S: SessionStore> Context<S> {
     }
 }
 
-impl<S: SessionStore> Lock<S> {
+impl<S: QueueStore> QueueLock<S> {
     /// Updates the sessions that this lock uses. Most steps change nothing.
-    pub(crate) fn join_sessions(&mut self, ctx: &mut Context<S>) {
-        let joined = mem::take(self.store.joined());
-        if S::uses(self).eq(joined.iter().copied()) {
-            *self.store.joined() = joined;
+    pub(crate) fn join_sessions(&mut self, ctx: &mut QueueContext<S>) {
+        let joined = mem::take(&mut self.store.joined);
+        if self.uses().eq(joined.iter().copied()) {
+            self.store.joined = joined;
             return;
         }
-        let uses: Vec<(SessionId, bool)> = S::uses(self).collect();
-        let sessions = S::sessions_mut(&mut ctx.shared);
+        let uses: Vec<(SessionId, bool)> = self.uses().collect();
+        let sessions = &mut ctx.shared.sessions;
         for (session, needs) in &uses {
             sessions.join(*session, ctx.slot, *needs, ctx.now);
         }
@@ -314,24 +447,94 @@ impl<S: SessionStore> Lock<S> {
                 sessions.left.push((session, ctx.slot));
             }
         }
-        *self.store.joined() = uses;
+        self.store.joined = uses;
     }
 }
 
-impl<S: SessionStore> Locks<S> {
+impl<S: QueueStore> QueueLock<S> {
+    /// Handles an event of a session that this lock uses.
+    fn session_event(&mut self, ctx: &mut QueueContext<S>, session: SessionId, event: &SessionEvent) {
+        if let SessionEvent::Lost(_) | SessionEvent::Refused(_) | SessionEvent::Ended(_) = event {
+            S::cleanups_lost(self, ctx, session, event);
+        }
+        if self.hold.as_ref().is_some_and(|hold| hold.session == session) {
+            self.hold_event(ctx, event);
+        }
+        if self.contention.session() == Some(session) {
+            self.contention_event(ctx, session, event);
+        }
+        if *event == SessionEvent::Up {
+            S::cleanups_up(self, ctx, session);
+        }
+    }
+
+    fn hold_event(&mut self, ctx: &mut QueueContext<S>, event: &SessionEvent) {
+        match event {
+            SessionEvent::Lost(loss) => self.lose(ctx, *loss),
+            SessionEvent::Ended(_) => self.lose(ctx, Loss::Gone),
+            SessionEvent::Gone(slot) if *slot == ctx.slot => self.lose(ctx, Loss::Gone),
+            SessionEvent::Renewed(emitted) => self.renewed(ctx, *emitted),
+            SessionEvent::Unrenewed(emitted, answer) => self.unrenewed(ctx, *emitted, answer),
+            SessionEvent::Up => {
+                S::hold_up(self, ctx);
+                self.keep(ctx);
+            }
+            SessionEvent::Alive | SessionEvent::Down(_) | SessionEvent::Refused(_) | SessionEvent::Gone(_) => {}
+        }
+    }
+
+    fn contention_event(&mut self, ctx: &mut QueueContext<S>, session: SessionId, event: &SessionEvent) {
+        match (event, &mut self.contention) {
+            // The nodes of a lost session end with it.
+            (SessionEvent::Lost(_) | SessionEvent::Ended(_), contention) => {
+                if let Contention::Waiting(contender) = contention {
+                    contender.close(ctx);
+                }
+                self.start(ctx);
+            }
+            (SessionEvent::Refused(answer), _) => self.fail_refused(ctx, answer.clone()),
+            (SessionEvent::Down(answer), contention) => {
+                if !matches!(contention, Contention::Waiting(_)) {
+                    self.store.answer = answer.clone();
+                }
+                self.notify_blocked(ctx, Blocked::Unreachable);
+                self.end_try(ctx);
+            }
+            (SessionEvent::Alive | SessionEvent::Up, Contention::Opening(_)) => S::enter(self, ctx, session),
+            (SessionEvent::Up, Contention::Entering(_)) => S::Enter::up(self, ctx),
+            (SessionEvent::Up, Contention::Waiting(_)) => {
+                self.notify_blocked(ctx, Blocked::Held);
+                S::Contender::up(self, ctx);
+            }
+            (SessionEvent::Renewed(_), Contention::Waiting(_)) => S::Contender::renewed(self, ctx),
+            (
+                SessionEvent::Alive
+                | SessionEvent::Up
+                | SessionEvent::Renewed(_)
+                | SessionEvent::Unrenewed(..)
+                | SessionEvent::Gone(_),
+                Contention::Idle | Contention::Opening(_) | Contention::Entering(_) | Contention::Waiting(_),
+            ) => {}
+        }
+    }
+}
+
+impl<S: QueueStore> Locks<Queued<S>> {
     /// Does the due work of one session, or notifies its locks of one event. Returns true if there
     /// was any: sessions come before the locks that depend on them.
     pub(crate) fn settle_session(&mut self) -> bool {
-        let sessions = S::sessions_mut(&mut self.ctx.shared);
+        let sessions = &mut self.ctx.shared.sessions;
         if let Some(session) = sessions.due(self.ctx.now) {
-            self.ctx.session_step(session, Session::timeout);
+            self.ctx.session_step(session, S::Session::timeout);
         } else if let Some((session, event)) = sessions.events.pop_front() {
             let users: Vec<u32> =
-                sessions.get(session).map_or_else(Vec::new, |session| session.users().keys().copied().collect());
+                sessions.get(session).map_or_else(Vec::new, |session| session.users.keys().copied().collect());
             for slot in users {
-                self.step(slot, |lock, ctx| S::session_event(lock, ctx, session, &event));
+                self.step(slot, |lock, ctx| lock.session_event(ctx, session, &event));
             }
-            S::after_session_event(&mut self.ctx, session, &event);
+            for slot in self.ctx.shared.queries.slots() {
+                self.ctx.query_step(slot, |query, ctx| query.session_event(ctx, session, &event));
+            }
         } else {
             return false;
         }

@@ -3,15 +3,15 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 
 use super::config::Config;
-use super::lock::{OwnerNode, ZooKeeper};
+use super::lock::ZooKeeper;
 use super::locks::Locks;
 use super::output::LocksOutput;
 use super::pipe::{Limits, Pipe, PipeConfig, PipeOutput};
 use super::request::Reply;
 use crate::collections::burst;
-use crate::error::{ConfigError, Misuse};
+use crate::error::ConfigError;
 use crate::fault::Fault;
-use crate::id::{ClientId, ConnId, LockId, NodeId};
+use crate::id::{ClientId, ConnId, NodeId};
 use crate::jitter::mix;
 use crate::lock::{self, ByteClient, Credentials, Elections, Output, SessionId, Transport};
 use crate::time::Instant;
@@ -128,28 +128,12 @@ impl Client {
         Ok(Self::with(Locks::new(now, config, id, seed)?, Links::default()))
     }
 
-    /// Returns the node of the holder. Unlike [`owner_guard`](Self::owner_guard), this does not
-    /// make the client change the node before a hand-over.
-    pub fn owner(&self, lock: LockId) -> Option<OwnerNode> {
-        self.locks.owner(lock)
-    }
-
-    /// Returns the holder's node, for transactions of the application that `check` its version. The
-    /// client then changes that version before each hand-over.
-    ///
-    /// # Errors
-    ///
-    /// [`Misuse`] if the lock is not held.
-    pub fn owner_guard(&mut self, now: Instant, lock: LockId) -> Result<OwnerNode, Misuse> {
-        self.verb(now, |locks, now| locks.owner_guard(now, lock))
-    }
-
     fn open(&mut self, session: SessionId, timeout: core::time::Duration) {
         let (now, config) = (self.now(), self.locks.config());
         self.links.last_number += 1;
         let number = self.links.last_number;
         let pipe_config = PipeConfig {
-            servers: config.store.servers.clone(),
+            servers: config.store.own.servers.clone(),
             login: config.store.login.clone(),
             request_credentials: config.request_credentials,
             timeout,

@@ -8,7 +8,7 @@ use super::codec::Acl;
 use super::path::Dialect;
 use super::url;
 use crate::error::{ConfigError, Invalid};
-use crate::lock::{self, DAY, MAX_TTL, check_targets};
+use crate::lock::{self, DAY, QueueSettings, check_targets};
 use crate::url::{Login, Target, UrlError};
 
 /// Maximum number of servers of a client.
@@ -21,37 +21,29 @@ pub const MIN_TICKS: u32 = 5;
 const LOST_TICKS: u32 = 2;
 
 /// All settings of a client. [`Client::new`](super::Client::new) checks them.
-pub type Config = lock::Config<Settings>;
+pub type Config = lock::Config<QueueSettings<Settings>>;
 
 /// Settings that only ZooKeeper has. See [`Config`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     pub(crate) servers: Vec<Target>,
-    pub(crate) login: Login,
     pub(crate) chroot: Box<str>,
     pub(crate) dialect: Dialect,
     pub(crate) tick: Duration,
-    pub(crate) session_ttl: Duration,
-    pub(crate) watch_own_after: Option<Duration>,
-    pub(crate) recheck: Duration,
     pub(crate) vacate_within: Duration,
 }
 
 impl Config {
     /// Creates the default settings for an ensemble with 1 to 15 servers.
     pub fn new(servers: impl IntoIterator<Item = Target>) -> Self {
-        let store = Settings {
-            servers: servers.into_iter().collect(),
-            login: Login::default(),
-            chroot: "".into(),
-            dialect: Dialect::default(),
-            tick: Duration::from_secs(3),
-            session_ttl: Duration::from_secs(15),
-            watch_own_after: None,
-            recheck: Duration::from_secs(30),
-            vacate_within: Duration::from_secs(10),
-        };
-        Self::with(Duration::from_secs(2), Duration::from_secs(2), store)
+        Self::of(servers.into_iter().collect(), Login::default(), "".into())
+    }
+
+    fn of(servers: Vec<Target>, login: Login, chroot: Box<str>) -> Self {
+        let (tick, vacate_within) = (Duration::from_secs(3), Duration::from_secs(10));
+        let own = Settings { servers, chroot, dialect: Dialect::default(), tick, vacate_within };
+        let timeout = Duration::from_secs(2);
+        Self::with(timeout, timeout, QueueSettings::new(login, tick * MIN_TICKS, own))
     }
 
     /// Creates the default settings for the servers, login and chroot in a URL:
@@ -76,36 +68,15 @@ impl Config {
     /// [`UrlError`] names what is wrong and what is allowed instead.
     pub fn parse(url: &str) -> Result<Self, UrlError> {
         let url::Parsed { servers, login, chroot, tick } = url::parse(url)?;
-        let mut config = Self::new(servers);
-        config.store.login = login;
-        config.store.chroot = chroot;
-        if let Some(tick) = tick {
-            config = config.tick(tick);
-        }
-        Ok(config)
-    }
-
-    /// Sets the user that logs in, by ZooKeeper's scheme `digest`. The nodes of this client are
-    /// then accessible to this user only. Default: no login, and nodes that anybody may access.
-    pub fn user(mut self, name: &str, password: &str) -> Self {
-        self.store.login = Login::new(name, password);
-        self
-    }
-
-    /// Sets the password of the user in the URL if the URL has none, such as one from the
-    /// environment. Does nothing without a user.
-    pub fn default_password(mut self, password: &str) -> Self {
-        if self.store.login.username.is_some() {
-            self.store.login.default_password(password);
-        }
-        self
+        let config = Self::of(servers, login, chroot);
+        Ok(if let Some(tick) = tick { config.tick(tick) } else { config })
     }
 
     /// Sets the names of the nodes. All clients of a lock must use the same. Default: those of
     /// Apache Curator.
     // ZK7
     pub const fn dialect(mut self, dialect: Dialect) -> Self {
-        self.store.dialect = dialect;
+        self.store.own.dialect = dialect;
         self
     }
 
@@ -115,8 +86,8 @@ impl Config {
     /// session to five ticks if it was shorter.
     // ZK1
     pub fn tick(mut self, tick: Duration) -> Self {
-        let default = self.store.session_ttl == self.store.tick * MIN_TICKS;
-        self.store.tick = tick;
+        let default = self.store.session_ttl == self.store.own.tick * MIN_TICKS;
+        self.store.own.tick = tick;
         let least = tick.saturating_mul(MIN_TICKS);
         if default || self.store.session_ttl < least {
             self.store.session_ttl = least;
@@ -124,39 +95,17 @@ impl Config {
         self
     }
 
-    /// Sets the TTL of the shared session: the session timeout that is requested. Servers limit it,
-    /// by default to between 2 and 20 ticks. From 5 ticks to 30 days, default 15 s.
-    pub const fn session_ttl(mut self, ttl: Duration) -> Self {
-        self.store.session_ttl = ttl;
-        self
-    }
-
-    /// Sets the age at which a hold starts to watch its own node, to notice its deletion. Default:
-    /// a third of the validity, so that short holds cost no watch. A lock that was waited for
-    /// watches its node from the start.
-    pub const fn watch_own_after(mut self, held: Duration) -> Self {
-        self.store.watch_own_after = Some(held);
-        self
-    }
-
-    /// Sets how often a waiter rereads its queue, and an observer its election, while their watches
-    /// report nothing. Jitter shortens it by up to a quarter. From 10 ms to a day, default 30 s.
-    pub const fn recheck(mut self, every: Duration) -> Self {
-        self.store.recheck = every;
-        self
-    }
-
     /// Sets how long to wait for a queue to become empty whose numbers are used up, before
     /// [`Failure::SequenceExhausted`](crate::Failure::SequenceExhausted). Default 10 s.
     // ZK5
     pub const fn vacate_within(mut self, time: Duration) -> Self {
-        self.store.vacate_within = time;
+        self.store.own.vacate_within = time;
         self
     }
 
     /// Returns the servers in these settings.
     pub fn servers(&self) -> &[Target] {
-        &self.store.servers
+        &self.store.own.servers
     }
 
     /// The ACL of new nodes.
@@ -169,12 +118,12 @@ impl Config {
     /// enough.
     // ZK1
     pub(crate) fn ping_interval(&self) -> Duration {
-        self.ping_after.min(self.store.tick / 3 * 2)
+        self.ping_after.min(self.store.own.tick / 3 * 2)
     }
 
     /// Returns the shortest TTL of a session or a lock, which depends on the [tick](Self::tick).
     pub fn least_ttl(&self) -> Duration {
-        self.store.tick.saturating_mul(MIN_TICKS)
+        self.store.own.tick.saturating_mul(MIN_TICKS)
     }
 
     /// Returns how long a lock is valid after the emission of a write of a session with this
@@ -182,7 +131,7 @@ impl Config {
     // ZK1, T1
     pub(crate) fn validity(&self, timeout: Duration) -> Duration {
         let drift = timeout / self.drift.divisor + self.drift.margin;
-        timeout.saturating_sub(self.store.tick * LOST_TICKS).saturating_sub(drift)
+        timeout.saturating_sub(self.store.own.tick * LOST_TICKS).saturating_sub(drift)
     }
 
     /// Checks every setting.
@@ -191,22 +140,15 @@ impl Config {
     ///
     /// Returns an error for the first setting that is out of range, with the allowed range.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let Settings { servers, login, tick, session_ttl, watch_own_after, recheck, vacate_within, .. } = &self.store;
+        let Settings { servers, tick, vacate_within, .. } = &self.store.own;
         check_targets(servers.iter().take(MAX_SERVERS))?;
-        if !self.request_credentials && login.lacks_password() {
-            return Err(UrlError::NoUser.into());
-        }
-        let least = Duration::from_millis(10);
         let durations = [
-            ("tick", *tick, least, Duration::from_secs(60 * 60)),
-            ("session_ttl", *session_ttl, self.least_ttl(), MAX_TTL),
-            ("watch_own_after", watch_own_after.unwrap_or_default(), Duration::ZERO, MAX_TTL),
-            ("recheck", *recheck, least, DAY),
+            ("tick", *tick, Duration::from_millis(10), Duration::from_secs(60 * 60)),
             ("vacate_within", *vacate_within, Duration::ZERO, DAY),
         ];
         let count = ("the number of servers", servers.len() as u64, 1, MAX_SERVERS as u64);
-        self.check_ranges(durations, [count])?;
-        let (ttl, validity) = (*session_ttl, self.validity(*session_ttl));
+        self.check_queue(self.least_ttl(), durations, count)?;
+        let (ttl, validity) = (self.store.session_ttl, self.validity(self.store.session_ttl));
         if validity < *tick { Err(Invalid::Drift { ttl, validity }.into()) } else { Ok(()) }
     }
 }

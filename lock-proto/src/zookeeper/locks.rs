@@ -1,18 +1,16 @@
 //! The hub of a ZooKeeper client: typed requests out, typed replies in.
 
-use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::codec::WatcherEvent;
 use super::config::Config;
-use super::lock::{Context, Lock, OwnerNode, SessionEvent, Shared, ZooKeeper};
+use super::lock::{Context, Lock, Session, ZooKeeper};
 #[cfg(doc)]
 use super::output::LocksOutput;
 use super::path::{Kind, Queue};
-use super::request::Reply;
-use crate::error::{ConfigError, Misuse};
-use crate::id::{CallId, CallOwner, ClientId, LockId};
-use crate::lock::{self, Cause, Queries, SessionId, Sessions};
+use crate::error::ConfigError;
+use crate::id::ClientId;
+use crate::lock::{self, Cause, SessionEvent, SessionId, Shared};
 use crate::time::Instant;
 
 /// All locks and elections of one client, as typed requests and replies.
@@ -33,35 +31,17 @@ impl Locks {
     /// Returns an error for the first setting that is out of range.
     pub fn new(now: Instant, config: Config, client: ClientId, seed: u64) -> Result<Self, ConfigError> {
         config.check()?;
-        let shared = Shared { client, sessions: Sessions::default(), queries: Queries::default(), guids: 0 };
-        Ok(Self::with(Context::with(now, config, seed, shared)))
-    }
-
-    /// Handles the reply to a request. Replies to unknown calls are dropped.
-    pub fn handle_reply(&mut self, now: Instant, call: CallId, reply: &Reply) {
-        self.handle_timeout(now);
-        match call.owner {
-            CallOwner::Lock(slot) => {
-                self.step(slot, |lock, ctx| lock.reply(ctx, call.serial, reply));
-            }
-            CallOwner::Session(slot) => {
-                self.ctx.session_step(SessionId(slot), |session, ctx| session.answered(ctx, call.serial, reply));
-            }
-            CallOwner::Query(slot) => self.ctx.query_step(slot, |query, ctx| query.answered(ctx, call.serial, reply)),
-            CallOwner::Ping => self.pong(call, reply.answer()),
-            CallOwner::Nobody => {}
-        }
-        self.settle();
+        Ok(Self::with(Context::with(now, config, seed, Shared::new(client))))
     }
 
     /// Handles a triggered watch.
     pub fn handle_event(&mut self, now: Instant, session: SessionId, event: &WatcherEvent) {
         self.handle_timeout(now);
-        for slot in self.ctx.shared.queries.iter().map(|(slot, _)| slot).collect::<Vec<_>>() {
+        for slot in self.ctx.shared.queries.slots() {
             self.ctx.query_step(slot, |query, ctx| query.watched(ctx, &event.path, event.kind));
         }
         let queue = event.path.rsplit_once('/').map_or("", |(queue, _)| queue);
-        for kind in [Kind::Lock(self.ctx.config.store.dialect), Kind::Latch] {
+        for kind in [Kind::Lock(self.ctx.config.store.own.dialect), Kind::Latch] {
             if let Some(slot) = self.locks.slot_of_key(&Queue { path: queue.into(), kind }) {
                 self.step(slot, |lock: &mut Lock, ctx| lock.watched(ctx, session, event));
             }
@@ -95,34 +75,10 @@ impl Locks {
         &mut self,
         now: Instant,
         session: SessionId,
-        f: impl FnOnce(&mut super::lock::Session, &mut Context) -> Option<SessionEvent>,
+        f: impl FnOnce(&mut Session, &mut Context) -> Option<SessionEvent>,
     ) {
         self.handle_timeout(now);
         self.ctx.session_step(session, f);
         self.settle();
-    }
-
-    /// Returns the node of the holder.
-    pub fn owner(&self, id: LockId) -> Option<OwnerNode> {
-        self.locks.of(id)?.owner(id)
-    }
-
-    /// Returns the holder's node, for transactions of the application that `check` its version. The
-    /// client then changes that version before each hand-over.
-    ///
-    /// # Errors
-    ///
-    /// [`Misuse`] if the lock is not held.
-    pub fn owner_guard(&mut self, now: Instant, id: LockId) -> Result<OwnerNode, Misuse> {
-        self.verb(now, id, |lock, _| lock.owner_guard(id))
-    }
-
-    /// Drops all locks, and leaves their sessions.
-    pub(super) fn drop_locks(&mut self) {
-        for (slot, lock) in self.locks.clear() {
-            for (session, _) in lock.joined_sessions() {
-                self.ctx.leave_session(*session, slot);
-            }
-        }
     }
 }

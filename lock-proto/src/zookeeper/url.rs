@@ -5,14 +5,20 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::path::is_path;
-use crate::parameters::Parameters;
-use crate::url::{
-    Login, Target, UrlError, decoded, digits, parse_host, parse_login, parse_scheme, shown, split_fragment,
-};
+use crate::cluster_url::{self, Grammar};
+use crate::url::{Login, Target, UrlError, decoded, digits, parse_host, shown};
 
 const DEFAULT_PORT: u16 = 2181;
-const SCHEMES: &str = "zk:// or zks://";
 const TICK: &str = "tick_ms";
+const GRAMMAR: Grammar = Grammar {
+    schemes: [&["zk"], &["zks"]],
+    expected: "zk:// or zks://",
+    with_tls: "zks://",
+    allowed: [
+        "user, password, password_file and tick_ms",
+        "user, password, password_file, tick_ms, ca, cert, key and server_name",
+    ],
+};
 
 /// The parts of a URL.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,54 +36,26 @@ pub(super) fn parse_server(place: &str) -> Result<Target, UrlError> {
 
 /// Parses `zk://[user:password@]host[:port][,host[:port]…][/chroot][?parameters]`, with TLS `zks`.
 pub(super) fn parse(url: &str) -> Result<Parsed, UrlError> {
-    let (scheme, rest) = parse_scheme(url, SCHEMES)?;
-    let tls = match scheme.as_str() {
-        "zk" => false,
-        "zks" => true,
-        other => return Err(UrlError::Scheme { given: shown(other), expected: SCHEMES }),
+    let (mut chroot, mut tick) = (Box::<str>::default(), None);
+    let path = |text: &str| {
+        let path = decoded(text, "chroot")?;
+        chroot = path.trim_end_matches('/').into();
+        let is_valid = chroot.is_empty() || is_path(chroot.strip_prefix('/').unwrap_or(&chroot));
+        if is_valid { Ok(()) } else { Err(UrlError::Chroot) }
     };
-    let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    let (login, places) = authority.rsplit_once('@').map_or((None, authority), |(login, places)| (Some(login), places));
-    // A password with a raw `/`, `?` or `#` would be parsed as hosts and a path.
-    if rest.contains('@') {
-        return Err(UrlError::Login);
-    }
-    let no_user = |error| if error == UrlError::NoPassword { UrlError::NoUser } else { error };
-    let before_hosts = login.map(parse_login).transpose().map_err(no_user)?.unwrap_or_default();
-    let (rest, insecure) = split_fragment(rest)?;
-    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
-    // First, because a password with a raw `?` would be parsed as parameters.
-    let mut servers = places.split(',').map(parse_server).collect::<Result<Vec<_>, _>>()?;
-    let chroot = decoded(path, "chroot")?;
-    let chroot = chroot.trim_end_matches('/');
-    if !chroot.is_empty() && !is_path(chroot.strip_prefix('/').unwrap_or(chroot)) {
-        return Err(UrlError::Chroot);
-    }
-    let allowed = match tls {
-        true => "user, password, password_file, tick_ms, ca, cert, key and server_name",
-        false => "user, password, password_file and tick_ms",
-    };
-    let (mut parameters, mut tick) = (Parameters::default(), None);
-    for parameter in query.split('&').filter(|_| !query.is_empty()) {
-        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-        if name == TICK {
-            let ms = digits(value).filter(|ms| *ms > 0).ok_or_else(|| UrlError::Tick { given: shown(value) })?;
-            if tick.replace(Duration::from_millis(ms.into())).is_some() {
-                return Err(UrlError::Twice { name: TICK });
-            }
-        } else if !parameters.read(name, value)? {
-            return Err(UrlError::Parameter { name: shown(name), allowed });
+    let own = |name: &str, value: &str| {
+        if name != TICK {
+            return Ok(false);
         }
-    }
-    if let Some(tls) = parameters.tls(tls, insecure, "zks://")? {
+        let ms = digits(value).filter(|ms| *ms > 0).ok_or_else(|| UrlError::Tick { given: shown(value) })?;
+        let twice = tick.replace(Duration::from_millis(ms.into())).is_some();
+        if twice { Err(UrlError::Twice { name: TICK }) } else { Ok(true) }
+    };
+    let (mut servers, login, tls) = cluster_url::parse(url, &GRAMMAR, parse_server, path, own)?;
+    if let Some(tls) = tls {
         servers = servers.into_iter().map(|server| server.with_tls(tls.clone())).collect();
     }
-    let login = parameters.login(before_hosts).map_err(no_user)?;
-    let empty = login.password.as_ref().is_some_and(|password| password.expose().is_empty());
-    if empty || (login.username.is_none() && login != Login::default()) {
-        return Err(UrlError::NoUser);
-    }
-    Ok(Parsed { servers, login, chroot: chroot.into(), tick })
+    Ok(Parsed { servers, login, chroot, tick })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::{Contention, Context, Lock};
 use crate::etcd::locks_output::WatchId;
 use crate::etcd::message::KeyValue;
 use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
-use crate::lock::{Release, Retry, Session as _, SessionId};
+use crate::lock::{self, Cleanup as _, Release, Retry, SessionId};
 use crate::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,7 +61,7 @@ enum NextStep {
 
 /// Cleanup of the key of one lease.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Cleanup {
+pub struct Cleanup {
     pub(super) session: SessionId,
     next: NextStep,
     /// The key may remain after its use: a create may be late, or a delete was not confirmed.
@@ -74,37 +74,13 @@ impl Cleanup {
         Self { session, next: NextStep::Paused, unsettled: false, retry: Retry::new(None) }
     }
 
-    pub(super) fn awaits(&self, serial: u64) -> bool {
-        self.retry.call().is_some_and(|call| call.serial == serial)
-    }
-
     /// Returns true if a request is in flight whose reply shows whether the key exists.
     pub(super) const fn is_busy(&self) -> bool {
         self.retry.is_in_flight()
     }
 
-    pub(super) const fn is_only_a_watch(&self) -> bool {
-        !self.is_busy() && matches!(self.next, NextStep::Watch { .. } | NextStep::Nothing)
-    }
-
-    /// Returns true if the watch lasts as long as the lease, which should therefore end soon.
-    pub(super) const fn is_open_ended(&self) -> bool {
-        !self.is_busy() && matches!(self.next, NextStep::Watch { until: None, .. })
-    }
-
     pub(super) fn watches(&self, id: WatchId) -> bool {
         matches!(self.next, NextStep::Watch { watch: Some(watch), .. } if watch == id)
-    }
-
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        if self.is_busy() {
-            return None;
-        }
-        match self.next {
-            NextStep::Look | NextStep::Delete(_) => self.retry.due(),
-            NextStep::Watch { until, .. } => until.max(self.retry.due().filter(|_| until.is_some())),
-            NextStep::Paused | NextStep::Nothing => None,
-        }
     }
 
     /// Sets the next action, and closes a watch that it does not need.
@@ -116,6 +92,37 @@ impl Cleanup {
             ctx.close_watch(watch);
         }
         self.next = next;
+    }
+}
+
+impl lock::Cleanup for Cleanup {
+    fn session(&self) -> SessionId {
+        self.session
+    }
+
+    fn awaits(&self, serial: u64) -> bool {
+        self.retry.call().is_some_and(|call| call.serial == serial)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        if self.is_busy() {
+            return None;
+        }
+        match self.next {
+            NextStep::Look | NextStep::Delete(_) => self.retry.due(),
+            NextStep::Watch { until, .. } => until.max(self.retry.due().filter(|_| until.is_some())),
+            NextStep::Paused | NextStep::Nothing => None,
+        }
+    }
+
+    /// A watch that lasts as long as the lease does not keep it alive.
+    fn is_open_ended(&self) -> bool {
+        !self.is_busy() && matches!(self.next, NextStep::Watch { until: None, .. })
+    }
+
+    /// Only a watch is left. A request that may still be executed needs a lease.
+    fn is_drained(&self) -> bool {
+        !self.is_busy() && matches!(self.next, NextStep::Watch { .. } | NextStep::Nothing)
     }
 }
 
@@ -226,7 +233,7 @@ impl Lock {
                 }
                 cleanup.retry.set_due(cleanup.retry.tries().checked_sub(2).map(|tries| ctx.now + ctx.pause(tries)));
                 let deleted = *done && call.kind == Kind::Delete;
-                if let Some(cached) = self.store.watch_cache.as_mut().filter(|_| deleted) {
+                if let Some(cached) = self.store.own.watch_cache.as_mut().filter(|_| deleted) {
                     cached.released(ctx.now, ctx.now.since(call.emitted));
                 }
                 if own.is_none() {
@@ -243,17 +250,15 @@ impl Lock {
             }
             Reply::Refused(Refusal::LeaseNotFound) => ctx.lost_lease(session),
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
-                if let Reply::Unknown(_) = reply {
-                    cleanup.unsettled |= call.kind == Kind::Create;
-                    for release in self.releases.iter_mut().map(|release| &mut release.store) {
-                        let ours = release.session == session && call.emitted < release.valid_until;
-                        release.maybe_deleted |= ours && call.kind == Kind::Delete;
-                    }
-                }
+                let unknown = matches!(reply, Reply::Unknown(_));
+                cleanup.unsettled |= unknown && call.kind == Kind::Create;
                 cleanup.retry.failed(ctx.now + ctx.pause(cleanup.retry.tries()));
                 // A lost lease is revoked once its cleanups end, so one attempt suffices.
                 if ctx.session(session).is_none_or(|found| found.is_lost()) {
                     cleanup.set(ctx, NextStep::Nothing);
+                }
+                if unknown && call.kind == Kind::Delete {
+                    self.delete_unknown(call.emitted, |remains| remains.session == session);
                 }
             }
         }
@@ -265,7 +270,7 @@ impl Lock {
     fn seen(&mut self, ctx: &mut Context, session: SessionId, kind: Kind, own: Option<Seen>) {
         let found = ctx.session(session);
         let lost = found.is_none_or(|found| found.is_lost());
-        let until = found.is_some_and(|found| !found.retired).then(|| ctx.now + ctx.ttl(session));
+        let until = found.is_some_and(|found| !found.own.retired).then(|| ctx.now + ctx.ttl(session));
         let cleanup = self.cleanup(session);
         let next = match (own, cleanup.next) {
             (Some(own), _) => NextStep::Delete(own.modified),
@@ -337,15 +342,11 @@ impl Lock {
 
     /// Resolves the releases of a key that was deleted or found absent.
     pub(super) fn deleted(&mut self, ctx: &mut Context, session: SessionId, done: bool, others: bool) {
-        let of_session = self.releases.iter_mut().map(|release| &mut release.store);
-        for release in of_session.filter(|release| release.session == session) {
-            release.outcome = Some(match () {
-                // A delete of ours may have removed the key while the hold was valid.
-                () if done || release.maybe_deleted => Release::Released,
-                () if others => Release::Taken,
-                () => Release::Expired,
-            });
-        }
-        self.answer_releases(ctx);
+        let outcome = match (done, others) {
+            (true, _) => Release::Released,
+            (false, true) => Release::Taken,
+            (false, false) => Release::Expired,
+        };
+        self.resolve(ctx, outcome, |remains| remains.session == session);
     }
 }

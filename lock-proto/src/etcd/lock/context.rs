@@ -2,18 +2,16 @@
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use core::time::Duration;
 
 use bytes::Bytes;
 
 use super::Etcd;
-use super::query::Query;
-use super::session::{Session, recheck};
 use crate::etcd::locks_output::{LocksOutput, WatchId};
+use crate::etcd::reading::Reading;
 use crate::etcd::request::{LeaseId, Request};
-use crate::id::{CallOwner, ClientId, NodeId};
-use crate::lock::{self, Loss, Queries, Session as _, SessionId, Sessions, pause};
-use crate::time::Instant;
+use crate::id::{CallOwner, NodeId};
+use crate::lock::{self, Loss, SessionId};
+use crate::time::{Instant, soonest};
 
 pub(crate) type Context = lock::Context<Etcd>;
 
@@ -23,16 +21,11 @@ pub(crate) enum Watcher {
     Query(u32),
 }
 
-/// Sessions, queries and watches of a client.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Shared {
-    pub(crate) client: ClientId,
-    pub(crate) sessions: Sessions<Etcd>,
-    /// Number of leases so far, to derive their ids.
-    pub(crate) leases: u64,
+/// Watches of a client.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Watches {
     /// Retired sessions, which are lost once no lock needs them.
     pub(crate) retired: Vec<SessionId>,
-    pub(crate) queries: Queries<Query>,
     pub(crate) watchers: BTreeMap<WatchId, Watcher>,
     pub(crate) watch: u64,
 }
@@ -43,10 +36,6 @@ impl Context {
         let found = self.session(session);
         let timeout = found.map_or(self.config.request_timeout, |found| found.request_timeout(&self.config));
         self.call(CallOwner::Lock(self.slot), NodeId(0), request, timeout)
-    }
-
-    pub(crate) fn session(&self, session: SessionId) -> Option<&Session> {
-        self.shared.sessions.get(session)
     }
 
     pub(crate) fn open_watch(&mut self, key: Bytes) -> WatchId {
@@ -62,47 +51,20 @@ impl Context {
     }
 
     fn watch(&mut self, whose: Watcher, key: Bytes, end: Bytes, deletions: bool) -> WatchId {
-        self.shared.watch += 1;
-        let watch = WatchId(self.shared.watch);
-        self.shared.watchers.insert(watch, whose);
+        self.shared.own.watch += 1;
+        let watch = WatchId(self.shared.own.watch);
+        self.shared.own.watchers.insert(watch, whose);
         self.out.push_back(LocksOutput::Watch { watch, key, end, deletions });
         watch
     }
 
     pub(crate) fn close_watch(&mut self, watch: WatchId) {
-        self.shared.watchers.remove(&watch);
+        self.shared.own.watchers.remove(&watch);
         self.out.push_back(LocksOutput::Unwatch { watch });
     }
 
-    /// Returns the backoff after `tries` failures.
-    pub(crate) fn pause(&self, tries: u32) -> Duration {
-        pause(self.seed ^ u64::from(self.slot), self.now.as_nanos(), tries)
-    }
-
-    /// Returns when to reread a queue whose watches are open and report nothing.
-    pub(crate) fn recheck_at(&self) -> Instant {
-        self.now + recheck(&self.config, self.seed ^ u64::from(self.slot), self.now)
-    }
-
     pub(crate) fn lease(&self, session: SessionId) -> Option<LeaseId> {
-        self.session(session).map(|found| found.lease)
-    }
-
-    pub(crate) fn is_alive(&self, session: SessionId) -> bool {
-        self.session(session).is_some_and(|found| found.is_alive() && self.now < found.until())
-    }
-
-    pub(crate) fn until(&self, session: SessionId) -> Instant {
-        self.session(session).map_or(Instant::ZERO, |found| found.until())
-    }
-
-    pub(crate) fn ttl(&self, session: SessionId) -> Duration {
-        self.session(session).map_or(self.config.store.session_ttl, |found| found.ttl())
-    }
-
-    /// Returns true if the lease no longer exists on the server.
-    pub(crate) fn is_gone(&self, session: SessionId) -> bool {
-        self.session(session).is_none_or(|found| found.is_gone())
+        self.session(session).map(|found| found.own.id)
     }
 
     /// Handles a reply that the session's lease does not exist. Users are notified after this step.
@@ -131,5 +93,21 @@ impl Watched {
     /// Returns true if a read at revision `known` may have missed a change before the watch opened.
     pub(crate) fn is_ahead_of(&self, known: i64) -> bool {
         self.open.is_some_and(|open| open > known)
+    }
+}
+
+/// The watch on the key of a hold.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HoldWatch {
+    pub(super) own: Option<Watched>,
+    /// Tracks whether the key still exists, in case the watch missed its deletion.
+    pub(super) reading: Reading,
+}
+
+impl HoldWatch {
+    /// Returns when to open the watch, or to read the key.
+    pub(super) fn deadline(&self, open_at: Instant) -> Option<Instant> {
+        let open = self.own.is_none().then_some(open_at);
+        soonest([open, self.reading.retry.deadline()])
     }
 }

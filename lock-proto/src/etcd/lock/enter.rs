@@ -1,10 +1,11 @@
 //! Entering the store's queue: one transaction creates the key, or adopts an existing one.
 // E3, E6
 
+use super::cleanup::CleanupCall;
 use super::session::answer;
-use super::{Contention, Context, LeaseKind, Lock};
+use super::{Contention, Context, Keys, Lock};
 use crate::etcd::request::{Ahead, Found, Older, Refusal, Reply, Request, Seen};
-use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, SessionId, Wait};
+use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, Progress, SessionId, Wait};
 use crate::time::Instant;
 use bytes::Bytes;
 use core::mem;
@@ -37,30 +38,46 @@ pub(super) enum Action {
     Search(Seen),
 }
 
-impl Enter {
-    pub(super) const fn awaits(&self, call: u64) -> bool {
+impl Progress<Keys> for Enter {
+    fn session(&self) -> SessionId {
+        self.session
+    }
+
+    fn awaits(&self, call: u64) -> bool {
         matches!(&self.step, Step::InFlight { serial, .. } if *serial == call)
     }
 
-    pub(super) const fn deadline(&self) -> Option<Instant> {
+    fn deadline(&self) -> Option<Instant> {
         match &self.step {
             Step::Paused(until) => Some(*until),
             Step::Clearing | Step::InFlight { .. } => None,
         }
     }
+
+    fn answered(lock: &mut Lock, ctx: &mut Context, _: u64, reply: &Reply) {
+        lock.enter_answered(ctx, reply);
+    }
+
+    fn timeout(lock: &mut Lock, ctx: &mut Context) {
+        lock.enter_due(ctx);
+    }
+
+    fn abandon(self, lock: &mut Lock, ctx: &mut Context) {
+        let Self { session, step } = self;
+        match step {
+            Step::InFlight { serial, action: Action::Create, .. } => {
+                lock.schedule_call(ctx, session, CleanupCall::create(serial));
+            }
+            Step::InFlight { serial, action: Action::Adopt, .. } => {
+                lock.schedule_call(ctx, session, CleanupCall::put(serial));
+            }
+            Step::InFlight { action: Action::Search(own), .. } => lock.schedule_key(ctx, session, own.modified),
+            Step::Clearing | Step::Paused(_) => lock.resume_cleanup(ctx, session),
+        }
+    }
 }
 
 impl Lock {
-    pub(super) fn start(&mut self, ctx: &mut Context) {
-        self.contention = Contention::Idle;
-        let Some(head) = self.waiters.head() else { return };
-        let session = match head.terms.lease {
-            LeaseKind::Shared => ctx.shared_session(),
-            LeaseKind::Own(seconds) => ctx.own_session(seconds),
-        };
-        if ctx.is_alive(session) { self.enter(ctx, session) } else { self.contention = Contention::Leasing(session) }
-    }
-
     /// Enters the store's queue, once cleanup of the key has finished.
     pub(super) fn enter(&mut self, ctx: &mut Context, session: SessionId) {
         let (Some(head), Some(lease)) = (self.waiters.head(), ctx.lease(session)) else {
@@ -72,7 +89,7 @@ impl Lock {
             self.contention = Contention::Entering(Enter { session, step: Step::Clearing });
             return;
         }
-        let cached = self.store.watch_cache.as_ref().filter(|_| !alone);
+        let cached = self.store.own.watch_cache.as_ref().filter(|_| !alone);
         if let Some(until) = cached.and_then(|cached| cached.pause(ctx.now)) {
             self.contention = Contention::Entering(Enter { session, step: Step::Paused(until) });
             return;
@@ -190,7 +207,7 @@ impl Lock {
                 }
             }
             Reply::Refused(Refusal::LeaseNotFound) => {
-                self.contention = Contention::Leasing(session);
+                self.contention = Contention::Opening(session);
                 ctx.lost_lease(session);
             }
             Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {

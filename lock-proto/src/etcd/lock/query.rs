@@ -3,8 +3,8 @@
 
 use core::time::Duration;
 
-use super::session::{answer, recheck};
-use super::{Context, Etcd, Watched, Watcher};
+use super::session::answer;
+use super::{Context, Keys, Watched, Watcher};
 use crate::etcd::reading::Reading;
 use crate::etcd::request::{Found, Queue, Refusal, Reply, Request};
 use crate::id::{CallOwner, NodeId};
@@ -25,7 +25,7 @@ pub struct Query {
     recheck: Option<Instant>,
 }
 
-impl lock::Query<Etcd> for Query {
+impl lock::Query<Keys> for Query {
     fn new(asking: Asking, queue: Queue) -> Self {
         Self { asking, queue, watch: None, reading: Reading::new(0, 1), recheck: None }
     }
@@ -57,32 +57,7 @@ impl lock::Query<Etcd> for Query {
         soonest([self.reading.retry.deadline(), recheck])
     }
 
-    fn close(&mut self, ctx: &mut Context) {
-        if let Some(watch) = self.watch {
-            ctx.close_watch(watch.id);
-        }
-    }
-}
-
-impl Query {
-    /// Reads the leader if it may have changed. Always returns false: the query continues.
-    fn read(&mut self, ctx: &mut Context) -> bool {
-        let retry = &self.reading.retry;
-        let polled = retry.due().is_some() && self.watch.is_some();
-        let ready = retry.is_ready(ctx.now) && (self.reading.is_behind() || polled);
-        if retry.is_in_flight() || !(ready || self.recheck().is_some_and(|at| at <= ctx.now)) {
-            return false;
-        }
-        self.recheck =
-            self.watch.map(|_| ctx.now + recheck(&ctx.config, ctx.seed ^ u64::from(self.asking.id.slot), ctx.now));
-        let request = Request::First { queue: self.queue.clone() };
-        let serial = ctx.call(CallOwner::Query(self.asking.id.slot), NodeId(0), request, ctx.config.request_timeout);
-        self.reading.sent(serial, self.reading.reported);
-        false
-    }
-
-    /// Handles a reply. Returns true if the query has ended.
-    pub(crate) fn answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) -> bool {
+    fn answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) -> bool {
         if !self.reading.answered(serial) {
             return false;
         }
@@ -128,6 +103,29 @@ impl Query {
                 false
             }
         }
+    }
+
+    fn close(&mut self, ctx: &mut Context) {
+        if let Some(watch) = self.watch {
+            ctx.close_watch(watch.id);
+        }
+    }
+}
+
+impl Query {
+    /// Reads the leader if it may have changed. Always returns false: the query continues.
+    fn read(&mut self, ctx: &mut Context) -> bool {
+        let retry = &self.reading.retry;
+        let polled = retry.due().is_some() && self.watch.is_some();
+        let ready = retry.is_ready(ctx.now) && (self.reading.is_behind() || polled);
+        if retry.is_in_flight() || !(ready || self.recheck().is_some_and(|at| at <= ctx.now)) {
+            return false;
+        }
+        self.recheck = self.watch.map(|_| ctx.recheck_of(self.asking.id.slot));
+        let request = Request::First { queue: self.queue.clone() };
+        let serial = ctx.call(CallOwner::Query(self.asking.id.slot), NodeId(0), request, ctx.config.request_timeout);
+        self.reading.sent(serial, self.reading.reported);
+        false
     }
 
     /// Returns the next reread. After a failure, only the backoff applies.

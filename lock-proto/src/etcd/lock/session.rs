@@ -3,59 +3,24 @@
 
 use core::time::Duration;
 
-use super::{Context, Etcd};
+use super::{Context, Keys};
 use crate::etcd::config::Config;
 use crate::etcd::request::{Found, LeaseId, Refusal, Reply, Request};
 use crate::jitter::jitter;
-use crate::lock::{self, Answer, ErrorClass, Loss, Retry, Session as _, SessionId, Users, pause};
+use crate::lock::{self, Answer, ErrorClass, Loss, SessionCall, SessionEvent, SessionStore, State, pause};
 use crate::time::Instant;
 
-/// Returns the jittered interval of rereading what is watched. See [`Config::recheck`].
-pub(super) fn recheck(config: &Config, seed: u64, now: Instant) -> Duration {
-    config.store.recheck - jitter(seed, now.as_nanos(), config.store.recheck / 4)
-}
+pub(crate) type Session = lock::Session<Keys>;
 
-/// A lease of the client.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Session {
-    id: SessionId,
-    pub(crate) lease: LeaseId,
-    /// Shared by all locks without a lease of their own.
-    pub(crate) shared: bool,
-    /// Its locks, and whether each needs it alive; a lock that watches for a late create does not.
-    pub(crate) users: Users,
+/// The lease of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lease {
+    pub(crate) id: LeaseId,
     /// Takes no new keys: a create with an unknown outcome may still be executed.
     pub(crate) retired: bool,
-    requested: i64,
-    /// The TTL that the server last granted.
-    granted: Duration,
-    state: State,
-    retry: Retry<Call>,
     /// An earlier grant may have been executed.
     may_exist: bool,
-    renewing: bool,
-    /// The lock needs a keep-alive sent at or after this instant.
-    renew_from: Option<Instant>,
-    until: Instant,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum State {
-    Granting,
-    /// The lease exists, but the time of its grant is unknown. A keep-alive decides.
-    Checking,
-    Alive,
-    /// Lost for its users. Its keys stay until the users drop their guards.
-    // H6
-    Lost(Loss),
-    Revoking,
-    Over,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Call {
-    serial: u64,
-    emitted: Instant,
+    /// The kind of the last call.
     kind: CallKind,
 }
 
@@ -66,50 +31,9 @@ enum CallKind {
     Revoke,
 }
 
-/// What the locks of a session are notified of.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum SessionEvent {
-    Alive,
-    /// A keep-alive sent at this instant renewed the lease.
-    Renewed(Instant),
-    /// A keep-alive sent at this instant was not confirmed.
-    Unrenewed(Instant, Answer),
-    /// A grant failed; the session retries.
-    GrantFailed(Answer),
-    Refused(Answer),
-    Lost(Loss),
-}
-
 impl Session {
-    pub(crate) fn new(id: SessionId, lease: LeaseId, shared: bool, seconds: i64, now: Instant) -> Self {
-        Self {
-            id,
-            lease,
-            shared,
-            users: Users::new(),
-            retired: false,
-            requested: seconds,
-            granted: Duration::from_secs(seconds.unsigned_abs()),
-            state: State::Granting,
-            retry: Retry::new(Some(now)),
-            may_exist: false,
-            renewing: true,
-            renew_from: None,
-            until: Instant::ZERO,
-        }
-    }
-
     pub(crate) const fn is_alive(&self) -> bool {
         matches!(self.state, State::Alive)
-    }
-
-    /// Returns the end of validity of all holds on this lease.
-    pub(crate) const fn until(&self) -> Instant {
-        self.until
-    }
-
-    pub(crate) const fn ttl(&self) -> Duration {
-        self.granted
     }
 
     pub(crate) fn request_timeout(&self, config: &Config) -> Duration {
@@ -120,15 +44,16 @@ impl Session {
         if !self.retry.is_due(ctx.now) {
             return;
         }
-        let lease = self.lease;
+        let lease = self.own.id;
         let (kind, request) = match self.state {
-            State::Granting => (CallKind::Grant, Request::Grant { lease, ttl: self.requested }),
+            State::Opening => (CallKind::Grant, Request::Grant { lease, ttl: self.requested.as_secs() as i64 }),
             State::Checking | State::Alive => (CallKind::KeepAlive, Request::KeepAlive { lease, ttl: self.granted }),
-            State::Revoking => (CallKind::Revoke, Request::Revoke { lease }),
+            State::Ending => (CallKind::Revoke, Request::Revoke { lease }),
             State::Lost(_) | State::Over => return,
         };
         let serial = ctx.send_for(self.id, request, self.request_timeout(&ctx.config));
-        self.retry.sent(Call { serial, emitted: ctx.now, kind });
+        self.retry.sent(SessionCall { serial, emitted: ctx.now });
+        self.own.kind = kind;
     }
 
     /// Schedules the next request, and sends it if it is due.
@@ -156,37 +81,7 @@ impl Session {
         emitted + ttl.saturating_sub(ttl / config.drift.divisor + config.drift.margin)
     }
 
-    /// Handles a reply. Replies to obsolete calls return `None`.
-    pub(crate) fn answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) -> Option<SessionEvent> {
-        let call = self.retry.answered(|call| call.serial == serial)?;
-        match (call.kind, self.state) {
-            (CallKind::Grant, State::Granting) => self.grant_answered(ctx, call, reply),
-            (CallKind::Grant, State::Revoking) => {
-                let landed = !matches!(reply, Reply::NotSent(_) | Reply::Refused(Refusal::Error(_)));
-                if landed || self.may_exist {
-                    self.work_at(ctx, ctx.now);
-                } else {
-                    self.state = State::Over;
-                }
-                None
-            }
-            (CallKind::KeepAlive, State::Alive | State::Checking) => self.keep_alive_answered(ctx, call, reply),
-            (CallKind::Revoke, State::Revoking) => {
-                match reply {
-                    // If the server refuses for good, the lease expires by itself.
-                    Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => self.state = State::Over,
-                    Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
-                        self.state = State::Over;
-                    }
-                    Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => self.back_off(ctx),
-                }
-                None
-            }
-            (CallKind::Grant | CallKind::KeepAlive | CallKind::Revoke, _) => None,
-        }
-    }
-
-    fn grant_answered(&mut self, ctx: &mut Context, call: Call, reply: &Reply) -> Option<SessionEvent> {
+    fn grant_answered(&mut self, ctx: &mut Context, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
         match reply {
             Reply::Done(Found::Lease { ttl }) => {
                 self.record_alive(ctx, call.emitted, *ttl);
@@ -196,29 +91,29 @@ impl Session {
                 self.back_off(ctx);
                 None
             }
-            Reply::Refused(Refusal::LeaseExists) if self.may_exist => {
+            Reply::Refused(Refusal::LeaseExists) if self.own.may_exist => {
                 self.state = State::Checking;
                 self.work_at(ctx, ctx.now);
                 None
             }
             Reply::Refused(Refusal::LeaseExists) => {
-                self.lease = ctx.fresh_lease();
+                self.own.id = ctx.fresh_lease();
                 self.retry_once(ctx);
                 None
             }
             Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
-                self.state = State::Lost(if self.may_exist { Loss::Expired } else { Loss::Gone });
+                self.state = State::Lost(if self.own.may_exist { Loss::Expired } else { Loss::Gone });
                 Some(SessionEvent::Refused(Answer::Rejected(error.clone())))
             }
             Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
-                self.may_exist |= matches!(reply, Reply::Unknown(_));
+                self.own.may_exist |= matches!(reply, Reply::Unknown(_));
                 self.back_off(ctx);
-                Some(SessionEvent::GrantFailed(answer(reply)))
+                Some(SessionEvent::Down(answer(reply)))
             }
         }
     }
 
-    fn keep_alive_answered(&mut self, ctx: &mut Context, call: Call, reply: &Reply) -> Option<SessionEvent> {
+    fn keep_alive_answered(&mut self, ctx: &mut Context, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
         match reply {
             Reply::Done(Found::Lease { ttl }) if *ttl > 0 => {
                 let granted = self.state == State::Checking;
@@ -227,7 +122,7 @@ impl Session {
             }
             // The lease expired before it could be used.
             Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) if self.state == State::Checking => {
-                self.state = State::Granting;
+                self.state = State::Opening;
                 self.retry_once(ctx);
                 None
             }
@@ -256,7 +151,7 @@ impl Session {
             Some(
                 emitted
                     + third.saturating_sub(jitter(
-                        ctx.seed ^ self.lease.get().unsigned_abs(),
+                        ctx.seed ^ self.own.id.get().unsigned_abs(),
                         emitted.as_nanos(),
                         third / 10,
                     )),
@@ -269,100 +164,78 @@ impl Session {
     }
 }
 
-impl lock::Session<Etcd> for Session {
-    type Event = SessionEvent;
-
-    fn users(&self) -> &Users {
-        &self.users
+impl SessionStore<Keys> for Lease {
+    fn new(ctx: &mut Context) -> Self {
+        Self { id: ctx.fresh_lease(), retired: false, may_exist: false, kind: CallKind::Grant }
     }
 
-    fn users_mut(&mut self) -> &mut Users {
-        &mut self.users
-    }
-
-    fn is_known(event: &SessionEvent) -> Option<bool> {
-        match event {
-            SessionEvent::Lost(Loss::Gone) => Some(false),
-            SessionEvent::Renewed(_) => Some(true),
-            SessionEvent::Alive
-            | SessionEvent::Unrenewed(..)
-            | SessionEvent::GrantFailed(_)
-            | SessionEvent::Refused(_)
-            | SessionEvent::Lost(_) => None,
-        }
-    }
-
-    fn is_lost(&self) -> bool {
-        matches!(self.state, State::Lost(_) | State::Revoking | State::Over)
-    }
-
-    /// Returns true if the server reported that the lease does not exist. Its keys are gone too.
-    fn is_gone(&self) -> bool {
-        matches!(self.state, State::Lost(Loss::Gone) | State::Over)
-    }
-
-    fn deadline(&self) -> Option<(Instant, &'static str)> {
-        let expiry = self.is_alive().then_some((self.until, "end of a lease"));
-        let due = self.retry.deadline().map(|at| (at, "lease"));
+    fn deadline(session: &Session) -> Option<(Instant, &'static str)> {
+        let expiry = session.is_alive().then_some((session.until, "end of a lease"));
+        let due = session.retry.deadline().map(|at| (at, "lease"));
         [expiry, due].into_iter().flatten().min()
     }
 
-    /// Renews the lease for a full TTL, even if it is not renewed automatically.
-    fn extend(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
-        self.renew_from = Some(ctx.now);
-        self.work_at(ctx, ctx.now);
-        None
-    }
-
-    /// Stops the automatic renewal. The lease then lives as long as it is extended.
-    fn stop_renewing(&mut self) {
-        self.renewing = false;
-    }
-
-    fn lose(&mut self, loss: Loss) -> Option<SessionEvent> {
-        if !matches!(self.state, State::Granting | State::Checking | State::Alive) {
-            return None;
-        }
-        self.state = State::Lost(loss);
-        self.retry = Retry::new(None);
-        Some(SessionEvent::Lost(loss))
-    }
-
-    /// Handles the departure of the last user. A shared session lives until the client shuts down.
-    fn unused(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
-        let lives_on = self.shared && matches!(self.state, State::Granting | State::Checking | State::Alive);
-        if lives_on { None } else { self.revoke(ctx) }
-    }
-
-    fn revoke(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
-        let granting = self.retry.call().is_some_and(|call| call.kind == CallKind::Grant);
-        match self.state {
-            State::Granting if !granting && !self.may_exist => self.state = State::Over,
-            State::Lost(Loss::Gone) => self.state = State::Over,
-            State::Granting | State::Checking | State::Alive | State::Lost(_) => {
-                self.state = State::Revoking;
-                // Wait for the reply to a grant in flight: it could be executed after the revoke.
-                if !granting {
-                    self.retry.forget_call();
-                }
-                self.retry.succeeded();
-                self.work_at(ctx, ctx.now);
-            }
-            State::Revoking | State::Over => {}
-        }
-        None
-    }
-
-    fn timeout(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
-        if self.is_alive() && self.until <= ctx.now {
-            let event = self.lose(Loss::Expired);
-            if self.users.is_empty() {
-                self.revoke(ctx);
+    fn timeout(session: &mut Session, ctx: &mut Context) -> Option<SessionEvent> {
+        if session.is_alive() && session.until <= ctx.now {
+            let event = session.lose(Loss::Expired);
+            if session.users.is_empty() {
+                Self::revoke(session, ctx);
             }
             return event;
         }
-        self.work(ctx);
+        session.work(ctx);
         None
+    }
+
+    fn renew(session: &mut Session, ctx: &mut Context) {
+        session.work_at(ctx, ctx.now);
+    }
+
+    /// Handles a reply. Replies to obsolete calls return `None`.
+    fn answered(session: &mut Session, ctx: &mut Context, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
+        match (session.own.kind, session.state) {
+            (CallKind::Grant, State::Opening) => session.grant_answered(ctx, call, reply),
+            (CallKind::Grant, State::Ending) => {
+                let landed = !matches!(reply, Reply::NotSent(_) | Reply::Refused(Refusal::Error(_)));
+                if landed || session.own.may_exist {
+                    session.work_at(ctx, ctx.now);
+                } else {
+                    session.state = State::Over;
+                }
+                None
+            }
+            (CallKind::KeepAlive, State::Alive | State::Checking) => session.keep_alive_answered(ctx, call, reply),
+            (CallKind::Revoke, State::Ending) => {
+                match reply {
+                    // If the server refuses for good, the lease expires by itself.
+                    Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => session.state = State::Over,
+                    Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
+                        session.state = State::Over;
+                    }
+                    Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => session.back_off(ctx),
+                }
+                None
+            }
+            (CallKind::Grant | CallKind::KeepAlive | CallKind::Revoke, _) => None,
+        }
+    }
+
+    fn revoke(session: &mut Session, ctx: &mut Context) {
+        let granting = session.retry.is_in_flight() && session.own.kind == CallKind::Grant;
+        match session.state {
+            State::Opening if !granting && !session.own.may_exist => session.state = State::Over,
+            State::Lost(Loss::Gone) => session.state = State::Over,
+            State::Opening | State::Checking | State::Alive | State::Lost(_) => {
+                session.state = State::Ending;
+                // Wait for the reply to a grant in flight: it could be executed after the revoke.
+                if !granting {
+                    session.retry.forget_call();
+                }
+                session.retry.succeeded();
+                session.work_at(ctx, ctx.now);
+            }
+            State::Ending | State::Over => {}
+        }
     }
 }
 

@@ -4,34 +4,17 @@
 use core::time::Duration;
 
 use super::Context;
-use super::session::Session;
-use crate::etcd::request::{LeaseId, Reply, Request};
+use crate::etcd::request::{LeaseId, Request};
 use crate::id::{CallOwner, ClientId, NodeId};
 use crate::jitter::mix;
 use crate::lock::{Loss, SessionId};
 
 impl Context {
-    pub(crate) fn shared_session(&mut self) -> SessionId {
-        if let Some(id) = self.shared.sessions.shared {
-            return id;
-        }
-        self.open_lease(true, seconds(self.config.store.session_ttl))
-    }
-
-    pub(crate) fn own_session(&mut self, seconds: i64) -> SessionId {
-        self.open_lease(false, seconds)
-    }
-
-    fn open_lease(&mut self, shared: bool, seconds: i64) -> SessionId {
-        let lease = self.fresh_lease();
-        self.open_session(shared, |id, due| Session::new(id, lease, shared, seconds, due))
-    }
-
     /// Returns an unused lease id: a hash of the client's random id and a counter.
     // E1
     pub(crate) fn fresh_lease(&mut self) -> LeaseId {
-        self.shared.leases += 1;
-        fresh(self.shared.client, self.shared.leases)
+        self.shared.ids += 1;
+        fresh(self.shared.client, self.shared.ids)
     }
 
     /// Sends a request of a session, and returns the serial of its call.
@@ -43,9 +26,9 @@ impl Context {
     // E3
     pub(crate) fn retire(&mut self, id: SessionId) {
         let sessions = &mut self.shared.sessions;
-        let Some(session) = sessions.get_mut(id).filter(|session| !session.retired) else { return };
-        session.retired = true;
-        self.shared.retired.push(id);
+        let Some(session) = sessions.get_mut(id).filter(|session| !session.own.retired) else { return };
+        session.own.retired = true;
+        self.shared.own.retired.push(id);
         if sessions.shared == Some(id) {
             sessions.shared = None;
         }
@@ -54,19 +37,15 @@ impl Context {
     /// Loses retired sessions that no lock needs.
     pub(crate) fn end_retired(&mut self) {
         let mut place = 0;
-        while let Some(id) = self.shared.retired.get(place).copied() {
-            if self.session(id).is_some_and(|session| session.users.values().any(|needs| *needs)) {
+        while let Some(id) = self.shared.own.retired.get(place).copied() {
+            if self.session(id).is_some_and(|session| session.is_needed()) {
                 place += 1;
             } else {
-                self.shared.retired.swap_remove(place);
+                self.shared.own.retired.swap_remove(place);
                 // The remaining users only watch. The last one to leave revokes the lease.
                 self.shared.sessions.lose(id, Loss::Expired);
             }
         }
-    }
-
-    pub(crate) fn session_answered(&mut self, slot: u32, serial: u64, reply: &Reply) {
-        self.session_step(SessionId(slot), |session, ctx| session.answered(ctx, serial, reply));
     }
 }
 
@@ -75,9 +54,10 @@ fn fresh(client: ClientId, number: u64) -> LeaseId {
     LeaseId::from_bits(mix(mix(bits as u64, number) ^ (bits >> 64) as u64, number))
 }
 
-pub(crate) fn seconds(ttl: Duration) -> i64 {
+/// Rounds up to whole seconds, as etcd counts them.
+pub(crate) fn seconds(ttl: Duration) -> Duration {
     let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
-    seconds.max(1) as i64
+    Duration::from_secs(seconds.max(1))
 }
 
 #[cfg(test)]
@@ -86,9 +66,9 @@ mod tests {
 
     #[test]
     fn ttl_is_rounded_up_to_whole_seconds_and_never_zero() {
-        let given = [0, 1, 999, 1_000, 1_001, 2_000].map(|ms| seconds(Duration::from_millis(ms)));
+        let given = [0, 1, 999, 1_000, 1_001, 2_000].map(|ms| seconds(Duration::from_millis(ms)).as_secs());
         assert_eq!(given, [1, 1, 1, 1, 2, 2]);
-        assert_eq!(seconds(Duration::from_nanos(3_000_000_001)), 4);
+        assert_eq!(seconds(Duration::from_nanos(3_000_000_001)), Duration::from_secs(4));
     }
 
     #[test]

@@ -9,15 +9,15 @@ use core::iter;
 use core::mem;
 use core::time::Duration;
 
-use super::hold::Hold;
+use super::context::HoldWatch;
 use super::session::answer;
 use super::watch_cache::{CachedWatches, Earlier};
-use super::{Contention, Context, Lock, Watched};
+use super::{Contention, Context, Keys, Lock, Watched};
 use crate::etcd::locks_output::WatchId;
 use crate::etcd::message::KeyValue;
 use crate::etcd::reading::Reading;
 use crate::etcd::request::{Ahead, Found, Older, Refusal, Reply, Request, Seen};
-use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, SessionId, Tenure, Wait};
+use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, Progress, SessionId, Wait};
 use crate::time::Instant;
 
 /// Polling interval while a watch cannot be opened.
@@ -36,7 +36,7 @@ const READ_AFTER: Duration = Duration::from_millis(2);
 /// A contender that waits behind another key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contender {
-    pub(super) session: SessionId,
+    session: SessionId,
     own: Seen,
     value: Bytes,
     /// The known state of the queue, and the schedule of the next read.
@@ -56,14 +56,6 @@ pub struct Contender {
 }
 
 impl Contender {
-    pub(super) fn awaits(&self, serial: u64) -> bool {
-        self.reading.awaits(serial)
-    }
-
-    pub(super) const fn modified(&self) -> i64 {
-        self.own.modified
-    }
-
     pub(super) fn watched(&mut self, watch: WatchId) -> Option<&mut Watched> {
         self.watches().find(|watched| watched.id == watch)
     }
@@ -167,8 +159,18 @@ impl Contender {
         let long = long || earlier.is_some();
         Some(Box::new(CachedWatches::new(ctx.now, self.session, older, watch, earlier, long)))
     }
+}
 
-    pub(super) fn deadline(&self) -> Option<Instant> {
+impl Progress<Keys> for Contender {
+    fn session(&self) -> SessionId {
+        self.session
+    }
+
+    fn awaits(&self, serial: u64) -> bool {
+        self.reading.awaits(serial)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
         let Reading { retry, .. } = &self.reading;
         if retry.is_in_flight() {
             return None;
@@ -179,10 +181,23 @@ impl Contender {
         Some(retry.due().map_or(next, |at| if retry.tries() > 0 { at } else { at.min(next) }))
     }
 
-    pub(super) fn close(&mut self, ctx: &mut Context) {
+    fn answered(lock: &mut Lock, ctx: &mut Context, _: u64, reply: &Reply) {
+        lock.look_answered(ctx, reply);
+    }
+
+    fn timeout(lock: &mut Lock, ctx: &mut Context) {
+        lock.look(ctx);
+    }
+
+    fn close(&mut self, ctx: &mut Context) {
         ctx.close_watch(self.own_watch.id);
         self.close_older(ctx);
         self.close_earlier(ctx);
+    }
+
+    fn abandon(mut self, lock: &mut Lock, ctx: &mut Context) {
+        self.close(ctx);
+        lock.schedule_key(ctx, self.session, self.own.modified);
     }
 }
 
@@ -289,7 +304,7 @@ impl Lock {
                         let value = mem::take(&mut contender.value);
                         let (own, own_watch) = (*own, contender.own_watch);
                         // The cache is empty: `join` took its watches.
-                        self.store.watch_cache = contender.cache_watches(ctx, *long);
+                        self.store.own.watch_cache = contender.cache_watches(ctx, *long);
                         return self.win(ctx, session, own, *revision, value, Some(own_watch));
                     }
                     Some(older) if self.key.is_foreign(&older.key) => {
@@ -358,18 +373,7 @@ impl Lock {
         value: Bytes,
         watch: Option<Watched>,
     ) {
-        self.contention = Contention::Idle;
-        let Some(waiter) = self.waiters.pop() else {
-            if let Some(watch) = watch {
-                ctx.close_watch(watch.id);
-            }
-            self.close_cached_watches(ctx);
-            return self.schedule_key(ctx, session, own.modified);
-        };
-        self.blocked = None;
-        self.tries = 0;
-        let tenure = Tenure::new(ctx.now, waiter);
-        self.hold = Some(Hold::new(ctx, session, own, revision, value, tenure, watch));
-        self.take_over(ctx);
+        let watch = HoldWatch { own: watch, reading: Reading::new(revision, 0) };
+        self.take(ctx, session, own, revision, value, watch);
     }
 }

@@ -8,8 +8,7 @@ use bytes::Bytes;
 use core::ops::RangeInclusive;
 use core::time::Duration;
 
-use super::hold::Hold;
-use super::{Context, Lock, Watched};
+use super::{Context, Hold, Lock, Watched};
 use crate::etcd::locks_output::WatchId;
 use crate::lock::SessionId;
 use crate::time::Instant;
@@ -127,21 +126,21 @@ pub(super) struct Watching {
 
 impl Lock {
     pub(super) fn close_cached_watches(&mut self, ctx: &mut Context) {
-        if let Some(cached) = self.store.watch_cache.take() {
+        if let Some(cached) = self.store.own.watch_cache.take() {
             cached.close(ctx);
         }
     }
 
     pub(super) fn expire_cached_watches(&mut self, ctx: &mut Context) {
-        if self.store.watch_cache.as_ref().is_some_and(|cached| cached.until <= ctx.now) {
+        if self.store.own.watch_cache.as_ref().is_some_and(|cached| cached.until <= ctx.now) {
             self.close_cached_watches(ctx);
         }
     }
 
     /// Caches the holder's watch on its own key, or closes it.
     pub(super) fn cache_own_watch(&mut self, ctx: &mut Context, hold: &Hold) {
-        let Some(own) = hold.own else { return };
-        match &mut self.store.watch_cache {
+        let Some(own) = hold.watch.own else { return };
+        match &mut self.store.own.watch_cache {
             Some(cached) if cached.own.is_none() && own.open.is_some() => {
                 cached.own = Some(own);
                 cached.held = ctx.now.since(hold.tenure.since());
@@ -153,7 +152,7 @@ impl Lock {
 
     /// Watches the predecessor's key and the client's own. Reuses cached watches if they match.
     pub(super) fn watch_queue(&mut self, ctx: &mut Context, session: SessionId, own: Bytes, older: &Bytes) -> Watching {
-        match self.store.watch_cache.take().map(|cached| *cached) {
+        match self.store.own.watch_cache.take().map(|cached| *cached) {
             Some(CachedWatches { session: of, own: Some(own), older: key, older_watch, earlier, reported, .. })
                 if of == session && key == *older =>
             {

@@ -4,9 +4,8 @@
 
 use alloc::boxed::Box;
 
-use super::session::{Session, SessionEvent};
 use super::{Contention, Context, Lock};
-use crate::lock::{Loss, Release, SessionId};
+use crate::lock::{self, Cleanup as _, Loss, Release, SessionEvent, SessionId};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, Op, ReplyBody};
 use crate::zookeeper::path::Guid;
@@ -28,8 +27,8 @@ pub(super) enum Target {
 
 /// Deletion of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Cleanup {
-    pub(super) session: SessionId,
+pub struct Cleanup {
+    session: SessionId,
     target: Target,
     /// The request in flight, and when it was made.
     call: Option<(u64, Instant)>,
@@ -37,12 +36,16 @@ pub(super) struct Cleanup {
     tries: u32,
 }
 
-impl Cleanup {
-    pub(super) fn awaits(&self, serial: u64) -> bool {
+impl lock::Cleanup for Cleanup {
+    fn session(&self) -> SessionId {
+        self.session
+    }
+
+    fn awaits(&self, serial: u64) -> bool {
         self.call.is_some_and(|(call, _)| call == serial)
     }
 
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    fn deadline(&self) -> Option<Instant> {
         self.due.filter(|_| self.call.is_none())
     }
 }
@@ -53,11 +56,8 @@ impl Lock {
     }
 
     pub(super) fn schedule(&mut self, ctx: &mut Context, session: SessionId, target: Target) {
-        let shared = ctx.session(session).is_some_and(Session::is_shared);
-        let in_use = match &self.contention {
-            Contention::Entering(enter) => enter.session == session,
-            Contention::Idle | Contention::Opening(_) | Contention::Waiting(_) => false,
-        };
+        let shared = ctx.session(session).is_some_and(|found| found.shared);
+        let in_use = matches!(&self.contention, Contention::Entering(enter) if enter.session == session);
         if ctx.is_lost(session) || !(shared || in_use) {
             return;
         }
@@ -123,14 +123,14 @@ impl Lock {
                 return;
             }
             (Target::Node(path), Reply::Done(_) | Reply::Failed(ErrorCode::NO_NODE)) => {
-                let (path, done) = (path.clone(), matches!(reply, Reply::Done(_)));
+                let outcome = if let Reply::Done(_) = reply { Release::Released } else { Release::Expired };
+                let path = Some(path.clone());
                 self.store.cleanups.swap_remove(place);
-                return self.deleted(ctx, &path, done);
+                return self.resolve(ctx, outcome, |remains| remains.left == path);
             }
             (Target::Node(path), Reply::Unknown(_)) => {
-                for release in self.releases.iter_mut().map(|release| &mut release.store) {
-                    release.maybe_deleted |= release.path == *path && emitted < release.valid_until;
-                }
+                let path = Some(path.clone());
+                self.delete_unknown(emitted, |remains| remains.left == path);
             }
             (Target::Search(_) | Target::Node(_), Reply::Done(_) | Reply::Failed(_)) => {
                 cleanup.due = Some(ctx.now + ctx.pause(cleanup.tries));
@@ -158,21 +158,6 @@ impl Lock {
             | SessionEvent::Unrenewed(..)
             | SessionEvent::Gone(_) => return,
         };
-        let of_session = self.releases.iter_mut().map(|release| &mut release.store);
-        for release in of_session.filter(|release| release.session == session && release.outcome.is_none()) {
-            release.outcome = Some(if release.maybe_deleted { Release::Released } else { outcome });
-        }
-        self.answer_releases(ctx);
-    }
-
-    /// Resolves the release of a node that was deleted, or found absent.
-    fn deleted(&mut self, ctx: &mut Context, path: &str, done: bool) {
-        let of_path = self.releases.iter_mut().map(|release| &mut release.store);
-        for release in of_path.filter(|release| *release.path == *path) {
-            // A delete of ours may have removed the node while the hold was valid.
-            let ours = done || release.maybe_deleted;
-            release.outcome = Some(if ours { Release::Released } else { Release::Expired });
-        }
-        self.answer_releases(ctx);
+        self.resolve(ctx, outcome, |remains| remains.session == session);
     }
 }

@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 use core::mem;
 
 use super::cleanup::Target;
-use super::{Contention, Context, Lock, Node};
-use crate::lock::{Answer, Blocked, ErrorClass, Failure, ServerError, SessionId, printable};
+use super::{Contention, Context, Lock, Node, Nodes};
+use crate::lock::{Answer, Blocked, ErrorClass, Failure, Progress, ServerError, SessionId, printable};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ANY_VERSION, CreateMode, ErrorCode, MultiOp, Op, ReplyBody, Stat};
 use crate::zookeeper::path::{Child, Guid, is_exhausted};
@@ -25,8 +25,10 @@ const FREE_TRIES: u32 = 2;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Enter {
     pub(super) session: SessionId,
-    pub(super) guid: Guid,
-    pub(super) step: Step,
+    guid: Guid,
+    step: Step,
+    /// The call that creates the queue's node.
+    queue: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -63,18 +65,23 @@ pub(super) enum Step {
     Paused(Instant),
 }
 
-impl Enter {
-    pub(super) fn awaits(&self, serial: u64) -> bool {
-        match &self.step {
+impl Progress<Nodes> for Enter {
+    fn session(&self) -> SessionId {
+        self.session
+    }
+
+    fn awaits(&self, serial: u64) -> bool {
+        let own = match &self.step {
             Step::Creating { create, list, .. } => *create == serial || *list == serial,
             Step::Listing { list, .. } => *list == serial,
             Step::Searching { call } | Step::Vacating { call, .. } => *call == Some(serial),
             Step::Verifying { call, .. } => *call == serial,
             Step::Paused(_) => false,
-        }
+        };
+        own || self.queue == Some(serial)
     }
 
-    pub(super) const fn deadline(&self) -> Option<Instant> {
+    fn deadline(&self) -> Option<Instant> {
         match &self.step {
             Step::Paused(until) => Some(*until),
             Step::Vacating { call: None, due, .. } => Some(*due),
@@ -85,20 +92,39 @@ impl Enter {
             | Step::Vacating { .. } => None,
         }
     }
+
+    fn answered(lock: &mut Lock, ctx: &mut Context, serial: u64, reply: &Reply) {
+        lock.enter_answered(ctx, serial, reply);
+    }
+
+    fn timeout(lock: &mut Lock, ctx: &mut Context) {
+        lock.enter_due(ctx);
+    }
+
+    /// A write of the session comes first, so the outcome of the requests on earlier connections is
+    /// decided.
+    // ZK6
+    fn up(lock: &mut Lock, ctx: &mut Context) {
+        let Contention::Entering(Self { session, step, .. }) = &mut lock.contention else { return };
+        if let Step::Searching { call } = step {
+            let list = Op::GetChildren { path: (*lock.key.path).into(), watch: false };
+            *call = ctx.send(*session, list);
+        }
+    }
+
+    /// Deletes what the entry has created.
+    fn abandon(self, lock: &mut Lock, ctx: &mut Context) {
+        let Self { session, guid, step, .. } = self;
+        match step {
+            Step::Creating { create, .. } => lock.schedule(ctx, session, Target::Creating { create, guid }),
+            Step::Listing { node, .. } => lock.schedule_delete(ctx, session, node.path),
+            Step::Searching { .. } | Step::Verifying { .. } => lock.schedule(ctx, session, Target::Search(guid)),
+            Step::Vacating { .. } | Step::Paused(_) => {}
+        }
+    }
 }
 
 impl Lock {
-    /// Starts contending for the head of the local queue.
-    pub(super) fn start(&mut self, ctx: &mut Context) {
-        self.contention = Contention::Idle;
-        let Some(head) = self.waiters.head() else { return };
-        let session = match head.terms.session {
-            None => ctx.shared_session(),
-            Some(ttl) => ctx.new_session(false, ttl),
-        };
-        self.enter(ctx, session);
-    }
-
     /// Creates the node and lists the queue, once the session is established.
     pub(super) fn enter(&mut self, ctx: &mut Context, session: SessionId) {
         let Some(value) = self.waiters.head().map(|head| head.terms.value.clone()) else {
@@ -116,7 +142,7 @@ impl Lock {
         let sent = ctx.send(session, Op::Write(create)).zip(ctx.send(session, list));
         let Some((create, list)) = sent else {
             self.contention = Contention::Opening(session);
-            if let Some(answer) = ctx.session(session).and_then(|found| found.down.clone()) {
+            if let Some(answer) = ctx.session(session).and_then(|found| found.own.down.clone()) {
                 self.store.answer = answer;
                 self.notify_blocked(ctx, Blocked::Unreachable);
                 self.end_try(ctx);
@@ -124,7 +150,7 @@ impl Lock {
             return;
         };
         let step = Step::Creating { create, list, emitted: ctx.now };
-        self.contention = Contention::Entering(Enter { session, guid, step });
+        self.contention = Contention::Entering(Enter { session, guid, step, queue: None });
     }
 
     pub(super) fn enter_due(&mut self, ctx: &mut Context) {
@@ -148,35 +174,6 @@ impl Lock {
         }
     }
 
-    /// The session continues on a new connection. A write of the session comes first, so the
-    /// outcome of the requests on earlier connections is decided.
-    // ZK6
-    pub(super) fn enter_up(&mut self, ctx: &mut Context) {
-        let Contention::Entering(Enter { session, step, .. }) = &mut self.contention else { return };
-        match step {
-            Step::Searching { call } => {
-                let list = Op::GetChildren { path: (*self.key.path).into(), watch: false };
-                *call = ctx.send(*session, list);
-            }
-            Step::Creating { .. }
-            | Step::Listing { .. }
-            | Step::Verifying { .. }
-            | Step::Vacating { .. }
-            | Step::Paused(_) => {}
-        }
-    }
-
-    /// Nobody waits any more: deletes what the entry has created.
-    pub(super) fn abandon_entry(&mut self, ctx: &mut Context, enter: Enter) {
-        let Enter { session, guid, step } = enter;
-        match step {
-            Step::Creating { create, .. } => self.schedule(ctx, session, Target::Creating { create, guid }),
-            Step::Listing { node, .. } => self.schedule_delete(ctx, session, node.path),
-            Step::Searching { .. } | Step::Verifying { .. } => self.schedule(ctx, session, Target::Search(guid)),
-            Step::Vacating { .. } | Step::Paused(_) => {}
-        }
-    }
-
     fn pause_entry(&mut self, ctx: &Context) {
         let until = ctx.now + ctx.pause(self.tries.saturating_sub(FREE_TRIES));
         self.tries = self.tries.saturating_add(1);
@@ -186,12 +183,15 @@ impl Lock {
     }
 
     pub(super) fn enter_answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) {
-        let Contention::Entering(Enter { session, guid, step }) = &mut self.contention else { return };
-        let (session, guid) = (*session, *guid);
-        match step {
+        let Contention::Entering(enter) = &mut self.contention else { return };
+        let (session, guid) = (enter.session, enter.guid);
+        if enter.queue == Some(serial) {
+            return self.queue_created(ctx, reply);
+        }
+        match &enter.step {
             Step::Creating { create, list, emitted } if *create == serial => {
                 let (list, emitted) = (*list, *emitted);
-                self.create_answered(ctx, session, guid, list, emitted, reply);
+                self.create_answered(ctx, session, list, emitted, reply);
             }
             Step::Creating { .. } => {}
             Step::Listing { node, .. } => {
@@ -212,15 +212,7 @@ impl Lock {
         }
     }
 
-    fn create_answered(
-        &mut self,
-        ctx: &mut Context,
-        session: SessionId,
-        guid: Guid,
-        list: u64,
-        emitted: Instant,
-        reply: &Reply,
-    ) {
+    fn create_answered(&mut self, ctx: &mut Context, session: SessionId, list: u64, emitted: Instant, reply: &Reply) {
         match reply {
             Reply::Done(ReplyBody::Created { path, stat }) => {
                 ctx.committed(session, emitted);
@@ -231,21 +223,23 @@ impl Lock {
                     return;
                 }
                 self.tries = 0;
-                self.contention = Contention::Entering(Enter { session, guid, step: Step::Listing { list, node } });
+                if let Contention::Entering(enter) = &mut self.contention {
+                    enter.step = Step::Listing { list, node };
+                }
             }
             Reply::Failed(ErrorCode::NO_NODE) => {
-                self.create_queue(ctx, session);
+                let queue = self.create_queue(ctx, session);
                 if self.tries < FREE_TRIES {
                     self.tries += 1;
                     self.enter(ctx, session);
                 } else {
                     self.pause_entry(ctx);
                 }
+                if let Contention::Entering(enter) = &mut self.contention {
+                    enter.queue = queue;
+                }
             }
-            Reply::Failed(code) if class(*code) == ErrorClass::Refused => {
-                self.contention = Contention::Idle;
-                self.fail_refused(ctx, *code);
-            }
+            Reply::Failed(code) if class(*code) == ErrorClass::Refused => self.fail_refused(ctx, reply.answer()),
             Reply::Done(_) | Reply::Failed(_) => self.pause_entry(ctx),
             Reply::Unknown(_) => {
                 self.store.answer = reply.answer();
@@ -263,25 +257,29 @@ impl Lock {
 
     /// Creates the queue's node and those above it, those that exist notwithstanding. A server
     /// without containers takes the persistent ones.
-    fn create_queue(&mut self, ctx: &mut Context, session: SessionId) {
+    fn create_queue(&self, ctx: &mut Context, session: SessionId) -> Option<u64> {
+        let mut last = None;
         for path in self.key.ancestors() {
             for mode in [CreateMode::Container, CreateMode::Persistent] {
                 let create = MultiOp::Create { path: path.into(), data: "".into(), acl: ctx.config.acl(), mode };
                 // Only the last one shows whether it is possible at all.
-                self.store.creating_queue = ctx.send(session, Op::Write(create));
+                last = ctx.send(session, Op::Write(create));
             }
         }
+        last
     }
 
-    pub(super) fn queue_created(&mut self, ctx: &mut Context, reply: &Reply) {
-        self.store.creating_queue = None;
+    fn queue_created(&mut self, ctx: &mut Context, reply: &Reply) {
+        if let Contention::Entering(enter) = &mut self.contention {
+            enter.queue = None;
+        }
         if let Reply::Failed(code) = reply
             && class(*code) == ErrorClass::Refused
         {
             if let Contention::Entering(enter) = mem::take(&mut self.contention) {
-                self.abandon_entry(ctx, enter);
+                enter.abandon(self, ctx);
             }
-            self.fail_refused(ctx, *code);
+            self.fail_refused(ctx, reply.answer());
         }
     }
 
@@ -289,7 +287,7 @@ impl Lock {
     // ZK2
     fn own_node(&self, ctx: &Context, session: SessionId, path: &str, stat: &Stat) -> Option<Node> {
         let Child::Contender(sequence) = self.key.classify(self.key.name_of(path)?) else { return None };
-        let ours = ctx.session(session).is_some_and(|found| found.owner == stat.ephemeral_owner);
+        let ours = ctx.session(session).is_some_and(|found| found.own.owner == stat.ephemeral_owner);
         ours.then(|| Node { path: path.into(), sequence, czxid: stat.czxid, version: stat.version })
     }
 
@@ -299,8 +297,7 @@ impl Lock {
             self.contention = Contention::Idle;
             self.schedule_delete(ctx, session, node.path.clone());
             let text = printable("its transaction ids are too large for fencing tokens", "");
-            self.store.answer = Answer::Rejected(ServerError { class: ErrorClass::Refused, text });
-            self.fail_all(ctx, Failure::Refused);
+            self.fail_refused(ctx, Answer::Rejected(ServerError { class: ErrorClass::Refused, text }));
             return true;
         }
         if !is_exhausted(node.sequence) {
@@ -308,7 +305,7 @@ impl Lock {
         }
         self.schedule_delete(ctx, session, node.path.clone());
         if let Contention::Entering(enter) = &mut self.contention {
-            let until = ctx.now + ctx.config.store.vacate_within;
+            let until = ctx.now + ctx.config.store.own.vacate_within;
             enter.step = Step::Vacating { call: None, until, due: ctx.now, tries: 0 };
         }
         self.notify_blocked(ctx, Blocked::Held);
@@ -331,10 +328,7 @@ impl Lock {
     fn vacate_answered(&mut self, ctx: &mut Context, session: SessionId, reply: &Reply) {
         match reply {
             Reply::Done(_) | Reply::Failed(ErrorCode::NO_NODE) => self.enter(ctx, session),
-            Reply::Failed(code) if class(*code) == ErrorClass::Refused => {
-                self.contention = Contention::Idle;
-                self.fail_refused(ctx, *code);
-            }
+            Reply::Failed(code) if class(*code) == ErrorClass::Refused => self.fail_refused(ctx, reply.answer()),
             Reply::Failed(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 if let Contention::Entering(Enter { step: Step::Vacating { call, due, tries, .. }, .. }) =
                     &mut self.contention
@@ -353,7 +347,7 @@ impl Lock {
             enter.step = Step::Searching { call: None };
         }
         self.notify_blocked(ctx, Blocked::Unreachable);
-        self.enter_up(ctx);
+        Enter::up(self, ctx);
     }
 
     fn search_answered(&mut self, ctx: &mut Context, session: SessionId, guid: Guid, reply: &Reply) {
@@ -375,10 +369,8 @@ impl Lock {
             }
             Reply::Failed(ErrorCode::NO_NODE) => self.enter(ctx, session),
             Reply::Failed(code) if class(*code) == ErrorClass::Refused => {
-                let code = *code;
                 self.schedule(ctx, session, Target::Search(guid));
-                self.contention = Contention::Idle;
-                self.fail_refused(ctx, code);
+                self.fail_refused(ctx, reply.answer());
             }
             Reply::Done(_) | Reply::Failed(_) => self.pause_entry(ctx),
             Reply::Unknown(_) | Reply::NotSent(_) => self.search_later(ctx),
@@ -404,7 +396,7 @@ impl Lock {
             Reply::Failed(code) if class(*code) == ErrorClass::Refused => {
                 self.contention = Contention::Idle;
                 self.schedule_delete(ctx, session, node.path);
-                self.fail_refused(ctx, *code);
+                self.fail_refused(ctx, reply.answer());
             }
             // The queue is gone, and the node with it.
             Reply::Failed(ErrorCode::NO_NODE) => self.enter(ctx, session),

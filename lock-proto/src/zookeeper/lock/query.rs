@@ -2,11 +2,9 @@
 
 use alloc::boxed::Box;
 
-use super::session::SessionEvent;
-use super::{Context, ZooKeeper};
+use super::{Context, Nodes};
 use crate::id::CallOwner;
-use crate::jitter::jitter;
-use crate::lock::{self, Asking, ElectionEvent, ErrorClass, Failure, Leader, SessionId, pause};
+use crate::lock::{self, Asking, ElectionEvent, ErrorClass, Failure, Leader, SessionEvent, SessionId, pause};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ErrorCode, EventType, Op, ReplyBody, Stat};
 use crate::zookeeper::path::{Child, Queue};
@@ -38,7 +36,7 @@ enum Asked {
     Leader(Box<str>),
 }
 
-impl lock::Query<ZooKeeper> for Query {
+impl lock::Query<Nodes> for Query {
     fn new(asking: Asking, queue: Queue) -> Self {
         let (session, call, first, due) = (None, None, None, None);
         Self { asking, queue, session, call, is_behind: false, first, due, tries: 0 }
@@ -68,54 +66,7 @@ impl lock::Query<ZooKeeper> for Query {
         self.due.filter(|_| self.call.is_none())
     }
 
-    fn close(&mut self, _: &mut Context) {}
-}
-
-impl Query {
-    const fn observes(&self) -> bool {
-        self.asking.until.is_none()
-    }
-
-    /// Returns true if the observer needs the watch on this node.
-    pub(super) fn watches(&self, path: &str) -> bool {
-        self.observes() && self.first.as_deref() == Some(path)
-    }
-
-    /// Reads the queue, or does so behind the request in flight.
-    fn read(&mut self, ctx: &mut Context) {
-        if self.call.is_some() {
-            self.is_behind = true;
-            return;
-        }
-        self.ask(ctx, Asked::List { watch: false });
-    }
-
-    fn ask(&mut self, ctx: &mut Context, asked: Asked) {
-        let path: Box<str> = (*self.queue.path).into();
-        let op = match &asked {
-            Asked::List { watch } => Op::GetChildren { path, watch: *watch },
-            Asked::Queue => Op::Exists { path, watch: true },
-            Asked::Leader(path) => Op::GetData { path: path.clone(), watch: self.observes() },
-        };
-        let session = ctx.shared_session();
-        (self.session, self.due) = (Some(session), None);
-        self.call = ctx.send_for(CallOwner::Query(self.asking.id.slot), session, op).map(|call| (call, asked));
-        if self.call.is_none()
-            && let Some(answer) = ctx.session(session).and_then(|found| found.down.clone())
-        {
-            self.asking.answer = answer;
-            self.disconnected(ctx);
-        }
-    }
-
-    fn disconnected(&mut self, ctx: &mut Context) {
-        if self.observes() {
-            self.asking.emit(ctx, ElectionEvent::Disconnected);
-        }
-    }
-
-    /// Handles a reply. Returns true if the query has ended.
-    pub(crate) fn answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) -> bool {
+    fn answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) -> bool {
         let Some((_, asked)) = self.call.take_if(|(call, _)| *call == serial) else { return false };
         match (asked, reply) {
             (_, Reply::Unknown(_) | Reply::NotSent(_)) => {
@@ -164,38 +115,7 @@ impl Query {
         false
     }
 
-    /// Reports the state. An observer goes on.
-    fn seen(&mut self, ctx: &mut Context, event: ElectionEvent, first: Option<Box<str>>) -> bool {
-        self.asking.emit(ctx, event);
-        self.first = first;
-        self.tries = 0;
-        if !self.observes() {
-            return true;
-        }
-        if core::mem::take(&mut self.is_behind) {
-            self.read(ctx);
-        } else {
-            let every = ctx.config.store.recheck;
-            let spread = jitter(ctx.seed ^ u64::from(self.asking.id.slot), ctx.now.as_nanos(), every / 4);
-            self.due = Some(ctx.now + every.saturating_sub(spread));
-        }
-        false
-    }
-
-    /// Handles a triggered watch.
-    pub(crate) fn watched(&mut self, ctx: &mut Context, path: &str, kind: EventType) -> bool {
-        let changed = match kind {
-            EventType::Created | EventType::Deleted | EventType::DataChanged | EventType::ChildrenChanged => true,
-            EventType::None | EventType::DataWatchRemoved | EventType::ChildWatchRemoved => false,
-        };
-        if changed && self.observes() && (*self.queue.path == *path || self.first.as_deref() == Some(path)) {
-            self.read(ctx);
-        }
-        false
-    }
-
-    /// Handles an event of a session. Returns true if the query has ended.
-    pub(super) fn session(&mut self, ctx: &mut Context, session: SessionId, event: &SessionEvent) -> bool {
+    fn session_event(&mut self, ctx: &mut Context, session: SessionId, event: &SessionEvent) -> bool {
         if self.session != Some(session) {
             return false;
         }
@@ -217,6 +137,78 @@ impl Query {
                 self.read(ctx);
             }
             SessionEvent::Renewed(_) | SessionEvent::Unrenewed(..) | SessionEvent::Gone(_) => {}
+        }
+        false
+    }
+}
+
+impl Query {
+    const fn observes(&self) -> bool {
+        self.asking.until.is_none()
+    }
+
+    /// Returns true if the observer needs the watch on this node.
+    pub(super) fn watches(&self, path: &str) -> bool {
+        self.observes() && self.first.as_deref() == Some(path)
+    }
+
+    /// Reads the queue, or does so behind the request in flight.
+    fn read(&mut self, ctx: &mut Context) {
+        if self.call.is_some() {
+            self.is_behind = true;
+            return;
+        }
+        self.ask(ctx, Asked::List { watch: false });
+    }
+
+    fn ask(&mut self, ctx: &mut Context, asked: Asked) {
+        let path: Box<str> = (*self.queue.path).into();
+        let op = match &asked {
+            Asked::List { watch } => Op::GetChildren { path, watch: *watch },
+            Asked::Queue => Op::Exists { path, watch: true },
+            Asked::Leader(path) => Op::GetData { path: path.clone(), watch: self.observes() },
+        };
+        let session = ctx.shared_session();
+        (self.session, self.due) = (Some(session), None);
+        self.call = ctx.send_for(CallOwner::Query(self.asking.id.slot), session, op).map(|call| (call, asked));
+        if self.call.is_none()
+            && let Some(answer) = ctx.session(session).and_then(|found| found.own.down.clone())
+        {
+            self.asking.answer = answer;
+            self.disconnected(ctx);
+        }
+    }
+
+    fn disconnected(&mut self, ctx: &mut Context) {
+        if self.observes() {
+            self.asking.emit(ctx, ElectionEvent::Disconnected);
+        }
+    }
+
+    /// Reports the state. An observer goes on.
+    fn seen(&mut self, ctx: &mut Context, event: ElectionEvent, first: Option<Box<str>>) -> bool {
+        self.asking.emit(ctx, event);
+        self.first = first;
+        self.tries = 0;
+        if !self.observes() {
+            return true;
+        }
+        if core::mem::take(&mut self.is_behind) {
+            self.read(ctx);
+        } else {
+            self.due = Some(ctx.recheck_of(self.asking.id.slot));
+        }
+        false
+    }
+
+    /// Handles a triggered watch.
+    pub(crate) fn watched(&mut self, ctx: &mut Context, path: &str, kind: EventType) -> bool {
+        let changed = match kind {
+            EventType::Created | EventType::Deleted | EventType::DataChanged | EventType::ChildrenChanged => true,
+            EventType::None | EventType::DataWatchRemoved | EventType::ChildWatchRemoved => false,
+        };
+        if changed && self.observes() && (*self.queue.path == *path || self.first.as_deref() == Some(path)) {
+            self.read(ctx);
         }
         false
     }

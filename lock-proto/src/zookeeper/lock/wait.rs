@@ -3,18 +3,16 @@
 
 use alloc::boxed::Box;
 
-use super::hold::Hold;
-use super::{Contention, Context, Lock, Node};
+use super::{Contention, Context, Lock, Node, Nodes};
 use crate::id::CallOwner;
-use crate::jitter::jitter;
-use crate::lock::{Answer, Blocked, ErrorClass, Expiry, SessionId, Tenure, Wait};
+use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Progress, SessionId, Wait};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ErrorCode, Op, ReplyBody, WatchKind};
 use crate::zookeeper::request::{Reply, class};
 
 /// A watch on the data of a node, which ends with its deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Watch {
+pub enum Watch {
     None,
     Requested(u64),
     Open,
@@ -34,8 +32,8 @@ impl Watch {
 /// A contender that waits behind another node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contender {
-    pub(super) session: SessionId,
-    pub(super) node: Node,
+    session: SessionId,
+    node: Node,
     own_watch: Watch,
     ahead: Ahead,
     /// When to read the queue without a report.
@@ -53,8 +51,12 @@ enum Ahead {
     First,
 }
 
-impl Contender {
-    pub(super) fn awaits(&self, serial: u64) -> bool {
+impl Progress<Nodes> for Contender {
+    fn session(&self) -> SessionId {
+        self.session
+    }
+
+    fn awaits(&self, serial: u64) -> bool {
         let ahead = match &self.ahead {
             Ahead::Unread(call) => *call == Some(serial),
             Ahead::Behind { watch, .. } => watch.awaits(serial),
@@ -63,19 +65,35 @@ impl Contender {
         ahead || self.own_watch.awaits(serial)
     }
 
-    pub(super) const fn deadline(&self) -> Option<Instant> {
+    fn deadline(&self) -> Option<Instant> {
         match &self.ahead {
             Ahead::Unread(Some(_)) | Ahead::First => None,
             Ahead::Unread(None) | Ahead::Behind { .. } => Some(self.recheck),
         }
     }
-}
 
-impl Context {
-    /// Returns when to reread a queue whose watches report nothing.
-    fn recheck_at(&self) -> Instant {
-        let every = self.config.store.recheck;
-        self.now + (every - jitter(self.seed ^ u64::from(self.slot), self.now.as_nanos(), every / 4))
+    fn answered(lock: &mut Lock, ctx: &mut Context, serial: u64, reply: &Reply) {
+        lock.wait_answered(ctx, serial, reply);
+    }
+
+    fn timeout(lock: &mut Lock, ctx: &mut Context) {
+        lock.wait_due(ctx);
+    }
+
+    fn up(lock: &mut Lock, ctx: &mut Context) {
+        if let Contention::Waiting(contender) = &mut lock.contention {
+            contender.own_watch = Watch::None;
+        }
+        lock.read_queue(ctx);
+    }
+
+    fn renewed(lock: &mut Lock, ctx: &mut Context) {
+        lock.take_turn(ctx);
+    }
+
+    fn abandon(self, lock: &mut Lock, ctx: &mut Context) {
+        lock.stop_watching(ctx, &self);
+        lock.schedule_delete(ctx, self.session, self.node.path);
     }
 }
 
@@ -122,22 +140,15 @@ impl Lock {
     }
 
     /// Reads the queue, from scratch.
-    pub(super) fn read_queue(&mut self, ctx: &mut Context) {
+    fn read_queue(&mut self, ctx: &mut Context) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         // After a reconnect, no watch is left.
-        if !ctx.session(contender.session).is_some_and(|session| session.is_up()) {
+        if !ctx.is_up(contender.session) {
             (contender.ahead, contender.own_watch) = (Ahead::Unread(None), Watch::None);
             return;
         }
         let list = Op::GetChildren { path: (*self.key.path).into(), watch: false };
         contender.ahead = Ahead::Unread(ctx.send(contender.session, list));
-    }
-
-    /// All watches are gone: the session continues on a new connection.
-    pub(super) fn forget_watches(&mut self) {
-        if let Contention::Waiting(contender) = &mut self.contention {
-            contender.own_watch = Watch::None;
-        }
     }
 
     pub(super) fn wait_due(&mut self, ctx: &mut Context) {
@@ -223,7 +234,7 @@ impl Lock {
     /// Takes the lock if no older node is left, the own node is watched, and the session is proven
     /// to be alive.
     // ZK1
-    pub(super) fn take_turn(&mut self, ctx: &mut Context) {
+    fn take_turn(&mut self, ctx: &mut Context) {
         let Contention::Waiting(contender) = &self.contention else { return };
         if contender.ahead != Ahead::First {
             return;
@@ -263,17 +274,11 @@ impl Lock {
             ctx.shared.sessions.extend.push(session);
             return;
         }
-        self.contention = Contention::Idle;
-        let Some(waiter) = self.waiters.pop() else {
-            return self.schedule_delete(ctx, session, node.path);
-        };
-        self.blocked = None;
-        self.tries = 0;
+        let Some(value) = self.waiters.head().map(|head| head.terms.value.clone()) else { return };
         if let Some(session) = ctx.shared.sessions.get_mut(session) {
-            session.nodes.insert(ctx.slot, node.path.clone());
+            session.own.nodes.insert(ctx.slot, node.path.clone());
         }
-        let tenure = Tenure::new(ctx.now, waiter);
-        self.hold = Some(Hold::new(ctx, session, node, tenure, watch.unwrap_or(Watch::None)));
-        self.take_over(ctx);
+        let czxid = node.czxid;
+        self.take(ctx, session, node, czxid, value, watch.unwrap_or(Watch::None));
     }
 }

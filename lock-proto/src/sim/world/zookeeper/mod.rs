@@ -140,7 +140,7 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
             pending_flush: None,
             silence: config.request_timeout,
             recheck: config.store.recheck,
-            tick: config.store.tick,
+            tick: config.store.own.tick,
             taps: BTreeMap::new(),
             sessions: BTreeSet::new(),
             asked: BTreeSet::new(),

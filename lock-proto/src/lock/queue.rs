@@ -1,0 +1,730 @@
+//! What the stores of the queue family share. A contender has a node in a queue of the store, which
+//! lives as long as its session. The first one in the queue holds the lock.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt::Debug;
+use core::hash::Hash;
+use core::mem;
+use core::time::Duration;
+
+use bytes::Bytes;
+
+use super::answer::Answer;
+use super::client::{Client, Transport};
+use super::config::Config;
+use super::context::Context;
+use super::election::{ElectionEvent, QueryId};
+use super::event::{Blocked, Event, Failure};
+use super::grant::{Grant, Loss, Release, Token};
+use super::hub::Locks;
+use super::lifecycle::{Ended, Lock};
+use super::queries::{Queries, Query};
+use super::queue_config::QueueSettings;
+use super::queue_hold::Hold;
+use super::request::{Acquire, Renew};
+use super::sessions::{Session, SessionEvent, SessionId, SessionStore, Sessions, pause};
+use super::store::Store;
+use super::tenure::{Tenure, Terms};
+use super::tuning::check_name;
+use super::waiters::Waiter;
+use crate::error::{Invalid, Misuse};
+use crate::id::{CallId, CallOwner, ClientId, LockId};
+use crate::jitter::jitter;
+use crate::time::{Instant, nanos};
+
+/// What is special about a store of the queue family. The value holds its state for one name.
+pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
+    /// The name of a queue in the store.
+    type Key: Clone + Debug + Ord + Hash;
+    /// The settings that only this store has.
+    type Settings: Clone + Debug + PartialEq + Eq + Hash;
+    /// A request to a server.
+    type Request;
+    /// The reply to a request.
+    type Reply;
+    /// An output of the locks.
+    type Output: Clone + Debug + PartialEq + Eq + Hash;
+    /// State that the locks of a client share.
+    type Shared: Clone + Debug + Default + PartialEq + Eq + Hash;
+    /// The store's part of a session.
+    type Session: SessionStore<Self>;
+    /// Entry into the queue.
+    type Enter: Progress<Self>;
+    /// The wait in the queue, behind another node.
+    type Contender: Progress<Self>;
+    /// The node of a hold.
+    type Node: Clone + Debug + PartialEq + Eq + Hash;
+    /// The watch on the node of a hold.
+    type Watch: Clone + Debug + PartialEq + Eq + Hash;
+    /// What an ended hold leaves in the store; by default nothing.
+    type Left: Clone + Debug + Default + PartialEq + Eq + Hash;
+    /// The deletion of something that was left.
+    type Cleanup: Cleanup;
+    /// The node of a hold, as the application sees it.
+    type Owner;
+    /// An open query or observation.
+    type Query: Query<Self>;
+
+    /// A write to the node proves ownership, and its revision begins a new series of fencing tokens.
+    const WRITE_PROVES: bool;
+    /// The end of a session resolves the releases of its nodes.
+    const END_RESOLVES: bool;
+
+    // --- contending ---
+
+    /// Enters the queue, or waits for the session.
+    fn enter(lock: &mut QueueLock<Self>, ctx: &mut QueueContext<Self>, session: SessionId);
+    /// Returns true if a node created for one head of the local queue also serves the next.
+    fn serves(_left: &Bid, _next: &Bid) -> bool {
+        true
+    }
+    /// Handles the reply to a request of a cleanup.
+    fn cleanup_answered(lock: &mut QueueLock<Self>, ctx: &mut QueueContext<Self>, place: usize, reply: &Self::Reply);
+
+    // --- holding ---
+
+    /// Returns how long the TTL proves the session.
+    fn validity(_: &QueueConfig<Self>, ttl: Duration) -> Duration {
+        ttl
+    }
+    /// Watches the node of a long hold, and whatever else is due to keep it.
+    fn watch_hold(lock: &mut QueueLock<Self>, ctx: &mut QueueContext<Self>);
+    /// Returns when [`watch_hold`](Self::watch_hold) is due.
+    fn watch_deadline(hold: &Hold<Self>, ctx: &QueueContext<Self>) -> Option<Instant>;
+    /// Returns true if the call reads or watches the node of a hold.
+    fn watch_awaits(watch: &Self::Watch, serial: u64) -> bool;
+    /// Writes this value to the node of a hold, or reads the node (`None`).
+    fn write(key: &Self::Key, ctx: &mut QueueContext<Self>, hold: &Hold<Self>, value: Option<Bytes>) -> Option<u64>;
+    /// Handles the reply to a request of a hold.
+    fn hold_answered(lock: &mut QueueLock<Self>, ctx: &mut QueueContext<Self>, serial: u64, reply: &Self::Reply);
+    /// Returns the node of a hold for the application.
+    fn owner(key: &Self::Key, hold: &Hold<Self>, ctx: &QueueContext<Self>) -> Option<Self::Owner>;
+    /// The hold has ended. Returns what it leaves in the store.
+    fn end(
+        lock: &mut QueueLock<Self>,
+        ctx: &mut QueueContext<Self>,
+        hold: &Hold<Self>,
+        loss: Option<Loss>,
+    ) -> Self::Left;
+    /// The hold was lost, and its holder notified.
+    fn lost(_: &mut QueueLock<Self>, _: &mut QueueContext<Self>, _: &Remains<Self>) {}
+    /// Deletes what an ended hold left, if its session lives on.
+    fn clean_up(lock: &mut QueueLock<Self>, ctx: &mut QueueContext<Self>, remains: &Remains<Self>);
+
+    // --- time, and the end ---
+
+    /// Does the due work of the state for one name, and of cleanups.
+    fn timeout(lock: &mut QueueLock<Self>, ctx: &mut QueueContext<Self>);
+    /// Returns the next deadline of the state for one name, and its reason.
+    fn deadline(&self) -> Option<(Instant, &'static str)> {
+        None
+    }
+    /// Returns true if the state for one name can be dropped.
+    fn is_over(&self) -> bool {
+        true
+    }
+    /// Prepares the lock for the shutdown of the client.
+    fn shut_down(_: &mut QueueLock<Self>, _: &mut QueueContext<Self>) {}
+
+    // --- sessions ---
+
+    /// The session of the hold continues on a new connection: all watches are gone.
+    fn hold_up(_: &mut QueueLock<Self>, _: &mut QueueContext<Self>) {}
+    /// The session continues on a new connection.
+    fn cleanups_up(_: &mut QueueLock<Self>, _: &mut QueueContext<Self>, _: SessionId) {}
+    /// The session is lost or has ended, and its nodes end with it.
+    fn cleanups_lost(
+        lock: &mut QueueLock<Self>,
+        ctx: &mut QueueContext<Self>,
+        session: SessionId,
+        event: &SessionEvent,
+    );
+    /// Called after every step of a lock. Updates the shared state.
+    fn settle(_: &mut QueueContext<Self>) {}
+    /// Called when all locks have been dropped.
+    fn locks_dropped(_: &mut QueueContext<Self>) {}
+
+    // --- the client ---
+
+    /// Checks the TTL of a lock, and rounds it as the server does.
+    fn check_ttl(config: &QueueConfig<Self>, ttl: Duration) -> Result<Duration, Invalid>;
+    /// Returns the queue of a lock.
+    fn key(config: &QueueConfig<Self>, name: &[u8]) -> Result<Self::Key, Misuse>;
+    /// Returns the queue of an election.
+    fn election(config: &QueueConfig<Self>, name: &[u8]) -> Result<Self::Key, Misuse> {
+        Self::key(config, name)
+    }
+    /// Checks the value of a candidate.
+    fn check_value(_: &[u8]) -> Result<(), Invalid> {
+        Ok(())
+    }
+    /// Wraps a request to a server.
+    fn request(call: CallId, request: Self::Request, timeout: Duration) -> Self::Output;
+    /// Wraps an event of an acquisition.
+    fn event(lock: LockId, event: Event) -> Self::Output;
+    /// Wraps an event of a query.
+    fn election_event(query: QueryId, event: ElectionEvent) -> Self::Output;
+    /// Wraps the end of the shutdown.
+    fn stopped(unreleased: u32) -> Self::Output;
+    /// Returns a request that changes nothing, to check a server.
+    fn ping(ctx: &mut QueueContext<Self>) -> Self::Request;
+    /// Returns what the reply to it means; [`Answer::Granted`] if the server works.
+    fn pong(reply: &Self::Reply) -> Answer;
+}
+
+/// The progress of the head of the local queue towards the lock.
+pub trait Progress<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
+    /// Returns its session.
+    fn session(&self) -> SessionId;
+    /// Returns true if it has sent this call.
+    fn awaits(&self, serial: u64) -> bool;
+    /// Returns its next deadline.
+    fn deadline(&self) -> Option<Instant>;
+    /// Handles the reply to its call.
+    fn answered(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>, serial: u64, reply: &S::Reply);
+    /// Does the work that is due.
+    fn timeout(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>);
+    /// The session continues on a new connection: all watches are gone.
+    fn up(_: &mut QueueLock<S>, _: &mut QueueContext<S>) {}
+    /// The session was renewed.
+    fn renewed(_: &mut QueueLock<S>, _: &mut QueueContext<S>) {}
+    /// The session is lost. Closes watches that outlive it.
+    fn close(&mut self, _: &mut QueueContext<S>) {}
+    /// Nobody waits any more.
+    fn abandon(self, lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>);
+}
+
+/// The deletion of what an attempt or a hold has left.
+pub trait Cleanup: Clone + Debug + PartialEq + Eq + Hash {
+    /// Returns its session.
+    fn session(&self) -> SessionId;
+    /// Returns true if it has sent this call.
+    fn awaits(&self, serial: u64) -> bool;
+    /// Returns its next deadline.
+    fn deadline(&self) -> Option<Instant>;
+    /// Returns true if the session need not stay alive for it.
+    fn is_open_ended(&self) -> bool {
+        false
+    }
+    /// Returns true if a shutdown need not wait for it.
+    fn is_drained(&self) -> bool {
+        false
+    }
+}
+
+/// A store of the queue family: the state for one name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Queued<S: QueueStore> {
+    pub(crate) cleanups: Vec<S::Cleanup>,
+    /// The last reply, for reports.
+    pub(crate) answer: Answer,
+    /// Sessions that this lock last joined, and whether it needs each one alive.
+    pub(crate) joined: Vec<(SessionId, bool)>,
+    pub(crate) own: S,
+}
+
+/// The state machine of one name.
+pub type QueueLock<S> = Lock<Queued<S>>;
+/// The settings of a client.
+pub type QueueConfig<S> = Config<QueueSettings<<S as QueueStore>::Settings>>;
+/// The environment of a step.
+pub type QueueContext<S> = Context<Queued<S>>;
+
+/// Terms of an acquisition.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Bid {
+    /// The TTL of a separate session; `None` for the shared one.
+    pub(crate) session: Option<Duration>,
+    /// The value of the node: a candidate's proposal.
+    pub(crate) value: Bytes,
+    /// A candidate always writes its node on taking over, so that observers see it.
+    pub(crate) candidate: bool,
+}
+
+/// State that the locks of a client share.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Shared<S: QueueStore> {
+    pub(crate) client: ClientId,
+    pub(crate) sessions: Sessions<S>,
+    pub(crate) queries: Queries<S::Query>,
+    /// Number of ids derived from that of the client so far.
+    pub(crate) ids: u64,
+    pub(crate) own: S::Shared,
+}
+
+impl<S: QueueStore> Shared<S> {
+    pub(crate) fn new(client: ClientId) -> Self {
+        Self { client, sessions: Sessions::default(), queries: Queries::default(), ids: 0, own: S::Shared::default() }
+    }
+}
+
+/// Progress of the head of the local queue towards the lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Contention<S: QueueStore> {
+    /// Nobody contends.
+    #[default]
+    Idle,
+    /// The session is not established.
+    Opening(SessionId),
+    /// Entering the store's queue.
+    Entering(S::Enter),
+    /// Waiting in the store's queue, behind another node.
+    Waiting(S::Contender),
+}
+
+impl<S: QueueStore> Contention<S> {
+    pub(crate) fn session(&self) -> Option<SessionId> {
+        match self {
+            Self::Idle => None,
+            Self::Opening(session) => Some(*session),
+            Self::Entering(enter) => Some(enter.session()),
+            Self::Waiting(contender) => Some(contender.session()),
+        }
+    }
+}
+
+/// What an ended hold leaves in the store.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Remains<S: QueueStore> {
+    pub(crate) session: SessionId,
+    pub(crate) left: S::Left,
+}
+
+/// State of a release without a result.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Releasing<S: QueueStore> {
+    pub(crate) remains: Remains<S>,
+    valid_until: Instant,
+    /// A delete sent while the hold was valid ended Unknown.
+    maybe_deleted: bool,
+    outcome: Option<Release>,
+}
+
+impl<S: QueueStore> Store for Queued<S> {
+    type Key = S::Key;
+    type Terms = Bid;
+    type Contention = Contention<S>;
+    type Hold = Hold<S>;
+    type Remains = Remains<S>;
+    type Releasing = Releasing<S>;
+    type Settings = QueueSettings<S::Settings>;
+    type Shared = Shared<S>;
+    type Request = S::Request;
+    type Output = S::Output;
+
+    fn new() -> Self {
+        Self { cleanups: Vec::new(), answer: Answer::Silent, joined: Vec::new(), own: S::default() }
+    }
+
+    fn contend(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>) {
+        lock.start(ctx);
+    }
+
+    fn new_head(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>, left: &Waiter<Bid>) {
+        let same = lock.waiters.head().is_some_and(|head| {
+            left.terms.session.is_none() && head.terms.session.is_none() && S::serves(&left.terms, &head.terms)
+        });
+        match &lock.contention {
+            Contention::Waiting(_) if same => lock.notify_blocked(ctx, Blocked::Held),
+            Contention::Opening(_) | Contention::Entering(_) if same => {}
+            Contention::Idle | Contention::Opening(_) | Contention::Entering(_) | Contention::Waiting(_) => {
+                lock.nobody_waits(ctx);
+                lock.start(ctx);
+            }
+        }
+    }
+
+    fn nobody_waits(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>) {
+        match mem::take(&mut lock.contention) {
+            Contention::Idle | Contention::Opening(_) => {}
+            Contention::Entering(enter) => enter.abandon(lock, ctx),
+            Contention::Waiting(contender) => contender.abandon(lock, ctx),
+        }
+    }
+
+    fn answers(lock: &QueueLock<S>) -> Box<[Answer]> {
+        Box::new([lock.store.answer.clone()])
+    }
+
+    fn tenure(hold: &Hold<S>) -> &Tenure<Bid> {
+        &hold.tenure
+    }
+
+    fn tenure_mut(hold: &mut Hold<S>) -> &mut Tenure<Bid> {
+        &mut hold.tenure
+    }
+
+    fn terms(hold: &Hold<S>, ctx: &QueueContext<S>) -> Terms {
+        // The holder is warned and its claim limited by what the TTL leaves.
+        let ttl = nanos(S::validity(&ctx.config, ctx.ttl(hold.session)));
+        Terms { until: ctx.until(hold.session), ttl, at_risk: ctx.config.at_risk }
+    }
+
+    // T2
+    fn loss(hold: &Hold<S>, ctx: &QueueContext<S>) -> Option<Loss> {
+        (ctx.until(hold.session) <= ctx.now).then_some(Loss::Expired)
+    }
+
+    fn grant(hold: &mut Hold<S>, ctx: &mut QueueContext<S>) -> Grant {
+        hold.extending.clear();
+        ctx.number += 1;
+        Grant {
+            token: Token { client: ctx.shared.client, number: ctx.number },
+            fence: Some(hold.grants.fence()),
+            fence_ahead_ms: 0,
+            ttl: ctx.ttl(hold.session),
+            valid_until: hold.tenure.valid_until(ctx.until(hold.session)),
+        }
+    }
+
+    fn keep(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>) {
+        lock.keep(ctx);
+    }
+
+    fn extend(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>) {
+        let Some(hold) = &mut lock.hold else { return };
+        hold.extending.push(ctx.now);
+        ctx.shared.sessions.extend.push(hold.session);
+    }
+
+    fn may_hand_over(hold: &Hold<S>, next: &Waiter<Bid>, ctx: &QueueContext<S>) -> bool {
+        !ctx.is_lost(hold.session) && ctx.now < ctx.until(hold.session) && hold.may_hand_over(ctx.now, next)
+    }
+
+    fn hand_over(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>, next: Waiter<Bid>) {
+        if let Some(hold) = &mut lock.hold {
+            hold.tenure = Tenure::new(ctx.now, next);
+            hold.grants.count += 1;
+        }
+        lock.take_over(ctx);
+    }
+
+    fn end(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>, hold: &Hold<S>, loss: Option<Loss>) -> Remains<S> {
+        if let Some(loss @ (Loss::MaxHold | Loss::Expired)) = loss {
+            // The session is no longer renewed. Without a drop of the guard, the node outlives the
+            // hold by at most a TTL. A limited hold has a session of its own.
+            // H6
+            ctx.shared.sessions.lose(hold.session, loss);
+        }
+        Remains { session: hold.session, left: S::end(lock, ctx, hold, loss) }
+    }
+
+    fn lost(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>, ended: &Ended<Self>, _: bool) {
+        // The nodes of a lost session end with it and need no cleanup.
+        if !ctx.is_lost(ended.remains.session) {
+            S::lost(lock, ctx, &ended.remains);
+        }
+    }
+
+    fn clean_up(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>, ended: &Ended<Self>) {
+        S::clean_up(lock, ctx, &ended.remains);
+    }
+
+    /// Waiters requeue behind the other clients.
+    fn handover_window_ended(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>, _: &Hold<S>) {
+        lock.start(ctx);
+    }
+
+    fn releasing(_: &QueueLock<S>, ctx: &QueueContext<S>, ended: &Ended<Self>) -> Releasing<S> {
+        let remains = ended.remains.clone();
+        let gone = remains.left == S::Left::default() || ctx.is_gone(remains.session);
+        let outcome = gone.then_some(Release::Expired);
+        Releasing { remains, valid_until: ended.valid_until, maybe_deleted: false, outcome }
+    }
+
+    fn released(releasing: &Releasing<S>, _: &QueueContext<S>) -> Option<Release> {
+        releasing.outcome
+    }
+
+    fn timeout(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>) {
+        match &lock.contention {
+            Contention::Entering(_) => S::Enter::timeout(lock, ctx),
+            Contention::Waiting(_) => S::Contender::timeout(lock, ctx),
+            Contention::Idle | Contention::Opening(_) => {}
+        }
+        S::timeout(lock, ctx);
+    }
+
+    fn contention_deadline(contention: &Contention<S>) -> Option<(Instant, &'static str)> {
+        match contention {
+            Contention::Idle | Contention::Opening(_) => None,
+            Contention::Entering(enter) => enter.deadline().map(|at| (at, "next attempt")),
+            Contention::Waiting(contender) => contender.deadline().map(|at| (at, "reread of the queue")),
+        }
+    }
+
+    fn hold_deadline(hold: &Hold<S>, ctx: &QueueContext<S>) -> (Instant, &'static str) {
+        (hold.deadline(ctx), "a hold")
+    }
+
+    fn deadline(&self) -> Option<(Instant, &'static str)> {
+        let cleanups = self.cleanups.iter().filter_map(Cleanup::deadline).min().map(|at| (at, "cleanup"));
+        [cleanups, self.own.deadline()].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    fn shut_down(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>) {
+        S::shut_down(lock, ctx);
+    }
+
+    /// Shutdown ends the sessions next, which deletes all nodes that are left. Without a session, a
+    /// late request can no longer create one.
+    fn is_drained(&self, _: &QueueContext<S>) -> bool {
+        self.cleanups.iter().all(Cleanup::is_drained)
+    }
+
+    fn is_over(&self) -> bool {
+        self.cleanups.is_empty() && self.own.is_over()
+    }
+
+    fn terms_of(config: &QueueConfig<S>, request: &Acquire) -> Result<(S::Key, Bid), Misuse> {
+        check_name(&request.name)?;
+        let default = config.store.session_ttl;
+        let ttl = S::check_ttl(config, request.ttl.unwrap_or(default))?;
+        if request.renew == Renew::AtMost(Duration::ZERO) {
+            return Err(Invalid::MaxHold.into());
+        }
+        // A separate TTL, or an end independent of the session, requires a separate session.
+        // E1, ZK8
+        let shared = Ok(ttl) == S::check_ttl(config, default) && request.renew == Renew::Auto;
+        let bid = Bid { session: (!shared).then_some(ttl), value: Bytes::new(), candidate: false };
+        Ok((S::key(config, &request.name)?, bid))
+    }
+
+    fn request(call: CallId, request: S::Request, timeout: Duration) -> S::Output {
+        S::request(call, request, timeout)
+    }
+
+    fn event(lock: LockId, event: Event) -> S::Output {
+        S::event(lock, event)
+    }
+
+    fn ping(ctx: &mut QueueContext<S>) -> S::Request {
+        S::ping(ctx)
+    }
+
+    fn stopped(locks: &mut Locks<Self>, unreleased: u32) -> S::Output {
+        locks.drop_locks();
+        let sessions = mem::take(&mut locks.ctx.shared.sessions);
+        S::stopped(unreleased + sessions.len() as u32)
+    }
+
+    fn after_step(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>) {
+        lock.join_sessions(ctx);
+    }
+
+    fn settle_step(ctx: &mut QueueContext<S>) {
+        ctx.settle_sessions();
+        S::settle(ctx);
+    }
+
+    fn is_unsettled(ctx: &QueueContext<S>) -> bool {
+        ctx.shared.sessions.is_unsettled(ctx.now) || !ctx.shared.queries.is_empty()
+    }
+
+    /// Processes sessions before the locks that depend on them.
+    fn settle_first(locks: &mut Locks<Self>) -> bool {
+        locks.settle_session()
+    }
+
+    fn settle_last(locks: &mut Locks<Self>) {
+        locks.ctx.settle_queries();
+    }
+
+    fn shared_deadline(shared: &Shared<S>) -> Option<(Instant, &'static str)> {
+        [shared.sessions.first_deadline(), shared.queries.deadline()].into_iter().flatten().min()
+    }
+
+    fn shutting_down(locks: &mut Locks<Self>) {
+        locks.ctx.end_queries();
+    }
+
+    fn drain(locks: &mut Locks<Self>) -> bool {
+        locks.drop_locks();
+        locks.ctx.drain_sessions()
+    }
+}
+
+impl<S: QueueStore> QueueContext<S> {
+    pub(crate) fn session(&self, session: SessionId) -> Option<&Session<S>> {
+        self.shared.sessions.get(session)
+    }
+
+    pub(crate) fn until(&self, session: SessionId) -> Instant {
+        self.session(session).map_or(Instant::ZERO, |found| found.until)
+    }
+
+    pub(crate) fn ttl(&self, session: SessionId) -> Duration {
+        self.session(session).map_or(self.config.store.session_ttl, |found| found.granted)
+    }
+
+    /// Returns true if requests of the session can be sent.
+    pub(crate) fn is_up(&self, session: SessionId) -> bool {
+        self.session(session).is_some_and(S::Session::is_up)
+    }
+
+    /// Returns true if the session is lost, or was ended.
+    pub(crate) fn is_lost(&self, session: SessionId) -> bool {
+        self.session(session).is_none_or(Session::is_lost)
+    }
+
+    /// Returns true if the session no longer exists on the server.
+    pub(crate) fn is_gone(&self, session: SessionId) -> bool {
+        self.session(session).is_none_or(Session::is_gone)
+    }
+
+    /// Returns the backoff after `tries` failures.
+    pub(crate) fn pause(&self, tries: u32) -> Duration {
+        pause(self.seed ^ u64::from(self.slot), self.now.as_nanos(), tries)
+    }
+
+    /// Returns when to reread a queue whose watches report nothing.
+    pub(crate) fn recheck_at(&self) -> Instant {
+        self.recheck_of(self.slot)
+    }
+
+    /// Returns when to reread what is watched for this slot. Jitter spreads the reads.
+    pub(crate) fn recheck_of(&self, slot: u32) -> Instant {
+        let every = self.config.store.recheck;
+        self.now + (every - jitter(self.seed ^ u64::from(slot), self.now.as_nanos(), every / 4))
+    }
+}
+
+impl<S: QueueStore> QueueLock<S> {
+    /// Starts contending for the head of the local queue.
+    pub(crate) fn start(&mut self, ctx: &mut QueueContext<S>) {
+        self.contention = Contention::Idle;
+        let Some(head) = self.waiters.head() else { return };
+        let session = match head.terms.session {
+            None => ctx.shared_session(),
+            Some(ttl) => ctx.open_session(false, ttl),
+        };
+        S::enter(self, ctx, session);
+    }
+
+    /// Handles the reply to a call of this lock.
+    pub(crate) fn answered(&mut self, ctx: &mut QueueContext<S>, serial: u64, reply: &S::Reply) {
+        if let Some(place) = self.store.cleanups.iter().position(|cleanup| cleanup.awaits(serial)) {
+            return S::cleanup_answered(self, ctx, place, reply);
+        }
+        if self.hold.as_ref().is_some_and(|hold| hold.awaits(serial)) {
+            return S::hold_answered(self, ctx, serial, reply);
+        }
+        match &self.contention {
+            Contention::Entering(enter) if enter.awaits(serial) => S::Enter::answered(self, ctx, serial, reply),
+            Contention::Waiting(contender) if contender.awaits(serial) => {
+                S::Contender::answered(self, ctx, serial, reply);
+            }
+            Contention::Idle | Contention::Opening(_) | Contention::Entering(_) | Contention::Waiting(_) => {}
+        }
+    }
+
+    /// Returns the sessions that this lock uses, and whether it needs each one alive.
+    pub(crate) fn uses(&self) -> impl Iterator<Item = (SessionId, bool)> {
+        let cleanups = &self.store.cleanups;
+        let needs = move |session| {
+            self.guarded().any(|own| own == session)
+                || cleanups.iter().any(|cleanup| cleanup.session() == session && !cleanup.is_open_ended())
+        };
+        let releases = self.releases.iter().map(|release| &release.store);
+        let releases = releases.filter(|store| S::END_RESOLVES && store.outcome.is_none());
+        let all = self.guarded().chain(cleanups.iter().map(Cleanup::session));
+        all.chain(releases.map(|store| store.remains.session)).map(move |session| (session, needs(session)))
+    }
+
+    fn guarded(&self) -> impl Iterator<Item = SessionId> {
+        let held = self.hold.as_ref().map(|hold| hold.session);
+        self.contention.session().into_iter().chain(held).chain(self.lost.iter().map(|lost| lost.remains.session))
+    }
+
+    /// Fails all waiters because a retry would not help.
+    pub(crate) fn fail_refused(&mut self, ctx: &mut QueueContext<S>, answer: Answer) {
+        self.store.answer = answer;
+        self.contention = Contention::Idle;
+        self.fail_all(ctx, Failure::Refused);
+    }
+
+    /// A delete that left at `emitted` may have been executed.
+    pub(crate) fn delete_unknown(&mut self, emitted: Instant, of: impl Fn(&Remains<S>) -> bool) {
+        for release in self.releases.iter_mut().map(|release| &mut release.store) {
+            release.maybe_deleted |= of(&release.remains) && emitted < release.valid_until;
+        }
+    }
+
+    /// Resolves the releases of a node that is gone. A delete of ours may have removed it while the
+    /// hold was valid.
+    pub(crate) fn resolve(&mut self, ctx: &mut QueueContext<S>, outcome: Release, of: impl Fn(&Remains<S>) -> bool) {
+        let releases = self.releases.iter_mut().map(|release| &mut release.store);
+        for release in releases.filter(|release| of(&release.remains)) {
+            release.outcome = Some(if release.maybe_deleted { Release::Released } else { outcome });
+        }
+        self.answer_releases(ctx);
+    }
+}
+
+impl<S: QueueStore> Locks<Queued<S>> {
+    /// Handles the reply to a request. Replies to unknown calls are dropped.
+    pub fn handle_reply(&mut self, now: Instant, call: CallId, reply: &S::Reply) {
+        self.handle_timeout(now);
+        let serial = call.serial;
+        match call.owner {
+            CallOwner::Lock(slot) => {
+                self.step(slot, |lock, ctx| lock.answered(ctx, serial, reply));
+            }
+            CallOwner::Session(slot) => {
+                self.ctx.session_step(SessionId(slot), |session, ctx| session.answered(ctx, serial, reply));
+            }
+            CallOwner::Query(slot) => self.ctx.query_step(slot, |query, ctx| query.answered(ctx, serial, reply)),
+            CallOwner::Ping => self.pong(call, S::pong(reply)),
+            CallOwner::Nobody => {}
+        }
+        self.settle();
+    }
+
+    /// Returns the node of the holder.
+    pub fn owner(&self, id: LockId) -> Option<S::Owner> {
+        self.locks.of(id)?.owner(id, &self.ctx)
+    }
+
+    /// Returns the holder's node, for transactions of the application that compare its version. The
+    /// client then changes that version before each hand-over.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse`] if the lock is not held.
+    // E7
+    pub fn owner_guard(&mut self, now: Instant, id: LockId) -> Result<S::Owner, Misuse> {
+        self.verb(now, id, |lock, ctx| lock.owner_guard(ctx, id))
+    }
+
+    /// Drops all locks, and leaves their sessions.
+    fn drop_locks(&mut self) {
+        for (slot, lock) in self.locks.clear() {
+            for (session, _) in &lock.store.joined {
+                self.ctx.leave_session(*session, slot);
+            }
+        }
+        S::locks_dropped(&mut self.ctx);
+    }
+}
+
+impl<S: QueueStore> Client<Queued<S>>
+where
+    Queued<S>: Transport,
+{
+    /// Returns the node of the holder: its key on etcd. Unlike [`owner_guard`](Self::owner_guard),
+    /// this does not make the client change the node before a hand-over.
+    pub fn owner(&self, lock: LockId) -> Option<S::Owner> {
+        self.locks.owner(lock)
+    }
+
+    /// Returns the holder's node, for transactions of the application that compare its version. The
+    /// client then changes that version before each hand-over.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse`] if the lock is not held.
+    pub fn owner_guard(&mut self, now: Instant, lock: LockId) -> Result<S::Owner, Misuse> {
+        self.verb(now, |locks, now| locks.owner_guard(now, lock))
+    }
+}
