@@ -10,12 +10,14 @@ FUZZ_SECONDS ?= 60
 # The longest input that it makes, in bytes. Short ones make many runs; the runs of 400 bytes take etcd's worlds five times as long, and reach further.
 FUZZ_LENGTH ?= 64
 
+FIRMWARE := --manifest-path lock-proto/firmware/Cargo.toml
 FUZZ := --manifest-path fuzz/Cargo.toml
 BENCH := --manifest-path examples/bench/Cargo.toml
 BESIDE := --manifest-path examples/beside/Cargo.toml
 EMBEDDING := --manifest-path examples/embedding/Cargo.toml
 OWN_LOCK := --manifest-path examples/own-lock/Cargo.toml
 PORTS := --manifest-path examples/ports/Cargo.toml
+TEMPLATE := --manifest-path examples/port-template/Cargo.toml
 PROOF := --manifest-path lock-proto/no-std-proof/Cargo.toml
 HAS_FUZZ = $(CARGO) +nightly fuzz --version >/dev/null 2>&1
 
@@ -47,11 +49,14 @@ lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of th
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt $(FUZZ) --check
 	$(CARGO) fmt $(PROOF) --check
+	$(CARGO) fmt $(FIRMWARE) --check
 	$(CARGO) fmt $(BENCH) --check
 	$(CARGO) fmt $(BESIDE) --check
 	$(CARGO) fmt $(OWN_LOCK) --check
 	$(CARGO) fmt $(EMBEDDING) --check
 	$(CARGO) fmt $(PORTS) --check
+	$(CARGO) fmt $(TEMPLATE) --check
+	$(CARGO) metadata $(TEMPLATE) --locked --format-version 1 >/dev/null
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	for features in '' redis etcd zookeeper driver driver,redis driver,redis,etcd driver,zookeeper grpc sim tls tls,redis tls-ring,grpc; do \
 		$(CARGO) clippy -p lock-proto --no-default-features --features "$$features" -- -D warnings; \
@@ -119,8 +124,10 @@ own-lock: ## Run the code of the guide docs/test-your-own-lock.md, in a crate ou
 	$(CARGO) test $(OWN_LOCK) --target-dir target
 
 .PHONY: ports
-ports: servers ## Run the conformance suite on compio, monoio and embassy.
-	$(CARGO) test $(PORTS) --target-dir target
+ports: servers ## Run the conformance suite on compio, monoio, embassy and, on Redis, the template of a port.
+	$(CARGO) test $(PORTS) --target-dir target --lib --examples --test compio --test embassy --test monoio
+	@# Its runtime, smol, passes the whole suite in lock-smol.
+	$(CARGO) test $(PORTS) --target-dir target --test template redis::
 
 .PHONY: embedding
 embedding: servers ## Run the programs that embed a machine under other clients, on real servers. Installs protoc.
@@ -210,6 +217,11 @@ bench-check: ## Count instructions (by valgrind) and allocations of the machines
 	@.ci/install valgrind
 	@# Both, so that all that rose is told.
 	failed=; for figures in allocations instructions; do $(CARGO) $(GAUGE) $$figures || failed=yes; done; [[ -z $$failed ]]
+
+.PHONY: sizes
+sizes: ## Measure the machines: flash on a Cortex-M4, memory of a lock, stack. Downloads Debian's rustc if the toolchain lacks the target.
+	@.ci/install valgrind
+	@.ci/sizes
 
 .PHONY: bench-limits
 bench-limits: ## Set the limits of bench-check to what is counted now, and a little room.

@@ -18,6 +18,11 @@ pub mod with_lock;
 #[doc = include_str!("../../docs/porting.md")]
 mod porting {}
 
+/// Compiles the code of the page on conformance tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/conformance.md")]
+mod conformance {}
+
 /// The code in the README compiles.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]

@@ -1,6 +1,7 @@
 //! The locks of docs/test-your-own-lock.md.
 
 pub mod compared;
+pub mod leased;
 pub mod naive;
 pub mod redlock;
 

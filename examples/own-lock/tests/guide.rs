@@ -4,11 +4,12 @@ use std::fs;
 use std::time::Duration;
 
 use lock_proto::Acquire;
-use lock_proto::sim::own::find;
 use lock_proto::sim::own::search::SmallWorld;
+use lock_proto::sim::own::{etcd, find};
 use lock_proto::sim::picture::Picture;
 use lock_proto::sim::{Rule, World};
 use own_lock::compared::Compared;
+use own_lock::leased::Leased;
 use own_lock::naive::Naive;
 use own_lock::redlock::RedLock;
 
@@ -43,6 +44,22 @@ fn quorum_forgets_without_quarantine() {
         let found = find(&RedLock::with_quarantine(), scenario, 0..40, Rule::MutualExclusion);
         assert!(found.is_none(), "{}", found.unwrap());
     }
+}
+
+#[test]
+fn lease_is_older_than_its_key() {
+    let trusting = Leased { counts_from_lease: false, lease: None };
+    let found = etcd::find(&trusting, "etcd-pauses", 0..100, Rule::MutualExclusion).expect("a bug");
+    println!("{found}");
+    fs::write("leased.html", found.picture()).expect("a picture");
+
+    let repaired = Leased { counts_from_lease: true, lease: None };
+    for scenario in ["etcd-contention", "etcd-pauses", "etcd-leaders", "etcd-expiry", "etcd-everything"] {
+        let found = etcd::find(&repaired, scenario, 0..100, Rule::MutualExclusion);
+        assert!(found.is_none(), "{}", found.unwrap());
+    }
+    let outcome = SmallWorld::on_etcd(trusting).ttl(Duration::from_secs(2)).acquires(2).search(22);
+    println!("{}", outcome.counterexample.expect("a bug"));
 }
 
 #[test]
@@ -84,6 +101,7 @@ fn guide_shows_this_code() {
         "src/naive.rs",
         "src/compared.rs",
         "src/redlock.rs",
+        "src/leased.rs",
         "tests/guide.rs",
         "fuzz/fuzz_targets/own_lock.rs",
     ];

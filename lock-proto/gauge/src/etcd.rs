@@ -130,7 +130,20 @@ impl Rig {
         holder
     }
 
-    fn release(&mut self, lock: LockId) {
+    /// Acquires a lock and keeps it.
+    pub fn hold(&mut self, name: String) -> LockId {
+        self.wait(name);
+        self.serve();
+        self.granted_next()
+    }
+
+    /// Requests a lock. The cluster does not answer.
+    pub fn wait(&mut self, name: String) {
+        self.client.acquire(self.now, &Acquire::new(name)).expect("a valid request");
+    }
+
+    /// Releases a lock.
+    pub fn release(&mut self, lock: LockId) {
         self.client.release(self.now, lock).expect("held");
         self.serve();
         let Some((_, Event::Released(_))) = self.events.pop_front() else { panic!("not released") };

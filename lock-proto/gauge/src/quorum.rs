@@ -71,9 +71,30 @@ impl Rig {
         result
     }
 
-    fn give_back(&mut self, granted: &[u8]) {
+    fn granted(&mut self, granted: &[u8]) -> LockId {
         let Some((lock, Event::Granted(_))) = self.exchange(granted) else { panic!("not granted") };
         self.client.claim(self.now, lock).expect("an offer");
+        lock
+    }
+
+    fn give_back(&mut self, granted: &[u8]) {
+        let lock = self.granted(granted);
+        self.release(lock);
+    }
+
+    /// Acquires a lock on all nodes and keeps it.
+    pub fn hold(&mut self, name: String) -> LockId {
+        self.wait(name);
+        self.granted(b"+OK\r\n")
+    }
+
+    /// Requests a lock. The servers do not answer.
+    pub fn wait(&mut self, name: String) {
+        self.client.acquire(self.now, &Acquire::new(name)).expect("a valid request");
+    }
+
+    /// Releases a lock on all nodes.
+    pub fn release(&mut self, lock: LockId) {
         self.client.release(self.now, lock).expect("held");
         let Some((_, Event::Released(_))) = self.exchange(b":-2\r\n") else { panic!("not released") };
     }

@@ -120,18 +120,28 @@ impl Rig {
         self.write();
         self.client.handle_received(self.now, self.conn, self.granted());
         let lock = self.granted_next();
+        self.release(lock);
+    }
+
+    /// Acquires a lock and keeps it.
+    pub fn hold(&mut self, name: String) -> LockId {
+        self.wait(name);
+        self.write();
+        self.client.handle_received(self.now, self.conn, self.granted());
+        self.granted_next()
+    }
+
+    /// Requests a lock. The server does not answer.
+    pub fn wait(&mut self, name: String) {
+        self.client.acquire(self.now, &Acquire::new(name)).expect("a valid request");
+    }
+
+    /// Releases a lock.
+    pub fn release(&mut self, lock: LockId) {
         self.client.release(self.now, lock).expect("held");
         self.write();
         self.client.handle_received(self.now, self.conn, RELEASED);
         self.released_next();
-    }
-
-    /// Acquires a lock and keeps it.
-    fn hold(&mut self, name: String) {
-        self.client.acquire(self.now, &Acquire::new(name)).expect("a valid request");
-        self.write();
-        self.client.handle_received(self.now, self.conn, self.granted());
-        self.granted_next();
     }
 
     /// When the next renewal is due.
@@ -161,7 +171,9 @@ pub fn cycles(fencing: bool) -> Box<dyn FnMut()> {
 pub fn renewals() -> Box<dyn FnMut()> {
     const LOCKS: usize = 10_000;
     let mut rig = Rig::new(false);
-    (0..LOCKS).for_each(|n| rig.hold(format!("lock:{n}")));
+    (0..LOCKS).for_each(|n| {
+        rig.hold(format!("lock:{n}"));
+    });
     let answers = RENEWED.repeat(LOCKS);
     Box::new(move || {
         // A third of the TTL, less its jitter.

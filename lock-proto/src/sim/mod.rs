@@ -23,7 +23,25 @@
 //!   minimise. [`Trace`] holds a run as data, for visualisation. [`Clock`] has an offset and a
 //!   drift.
 //!
+//! * [`own`] runs a lock of your own, on Redis or etcd, of which you write down only the requests and
+//!   what the replies mean.
+//!
 //! [`search`] explores every execution of a small model instead of sampling.
+//!
+//! # Controls
+//!
+//! The network, the faults and the agenda are parts of a world, and methods of
+//! [`world::World`] control them. They are not types of their own, because they share the world's
+//! time, seed, log and checkers.
+//!
+//! | what | methods |
+//! |---|---|
+//! | network | `cut`, `heal`, `partition`, `heal_all`, `slow`, `stall`, `drop_connections`, [`Builder::latency`](world::Builder::latency) |
+//! | processes | `pause_client`, `suspend_client`, `resume_client`, `kill_client`, [`Builder::clock`](world::Builder::clock) |
+//! | servers | Redis: `pause_node`, `kill_node`, `restart_node`, `promote`; etcd, ZooKeeper: `pause_member`, `kill_member` |
+//! | agenda | `run_for`, `run_until`, `expect`, `acquire_for`; a [`Plan`] is a list of timed actions |
+//! | checkers | [`Checker`] works with any world; `expect_violation`, `violations` |
+//! | timeline | `log`, `take_trace`, [`Trace`], [`picture`] |
 //!
 //! ```
 //! use core::time::Duration;

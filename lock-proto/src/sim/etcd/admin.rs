@@ -4,6 +4,7 @@
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::hash::{Hash as _, Hasher};
 
 use bytes::Bytes;
 
@@ -89,6 +90,12 @@ impl Cluster {
             Kind::Watch(watches, _) => watches.parked_count(),
         });
         parked.sum()
+    }
+
+    /// Hashes all that later behaviour depends on, apart from random choices. For exhaustive searches.
+    pub(in crate::sim) fn hash_data(&self, into: &mut impl Hasher) {
+        (&self.store, &self.members, self.leader, self.election, self.quorum_lost).hash(into);
+        (&self.connections, &self.pending, &self.orphans, self.sync).hash(into);
     }
 
     /// Writes a key.

@@ -1,6 +1,6 @@
 //! The client that runs own locks.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString as _};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -8,7 +8,8 @@ use core::time::Duration;
 
 use super::connections::{Connections, Received};
 use super::context::{Context, FOREVER, Info, Progress, Stage, Timer};
-use super::lock::{Lost, OwnLock};
+use super::lock::{Call, Lost, OwnLock};
+use super::transport::{Transport, Verbs, verbs};
 use crate::error::Misuse;
 use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, LockId};
@@ -22,7 +23,8 @@ use crate::sim::world::redis::RedisClient;
 use crate::time::Instant;
 
 /// Rules that a lock may break and still lock.
-const EXCUSED: [Rule; 6] = [Rule::Fifo, Rule::Ghost, Rule::ShortenedKey, Rule::Prompt, Rule::Twice, Rule::Kept];
+pub(super) const EXCUSED: [Rule; 6] =
+    [Rule::Fifo, Rule::Ghost, Rule::ShortenedKey, Rule::Prompt, Rule::Twice, Rule::Kept];
 /// How long a release may take before its outcome is unknown.
 const RELEASE_WITHIN: Duration = Duration::from_secs(2);
 
@@ -32,18 +34,18 @@ const RELEASE_WITHIN: Duration = Duration::from_secs(2);
 /// first command is sent, logs in with the password of the settings, and connects again with the
 /// next command after a connection has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct OwnClient<L> {
+pub struct OwnClient<L, T = Connections> {
     id: ClientId,
     lock: L,
     rng: Rng,
     last: u32,
+    /// Of requests without one.
+    ttl: Duration,
     acquisitions: BTreeMap<LockId, Acquisition<L>>,
-    connections: Connections,
-    outputs: VecDeque<Output>,
+    pub(super) transport: T,
     /// Set by a shutdown: when it must have ended.
     stop_by: Option<Instant>,
     stopped: bool,
-    unreleased: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -57,17 +59,23 @@ impl<L: OwnLock> OwnClient<L> {
     /// Creates a client with the nodes of the settings.
     #[must_use]
     pub fn new(config: &Config, id: ClientId, seed: u64, lock: L) -> Self {
+        let connections = Connections::new(config.nodes().to_vec(), config.connect_timeout);
+        Self::with(connections, DEFAULT_TTL, id, seed, lock)
+    }
+}
+
+impl<L: Verbs<T>, T: Transport> OwnClient<L, T> {
+    pub(super) const fn with(transport: T, ttl: Duration, id: ClientId, seed: u64, lock: L) -> Self {
         Self {
             id,
             lock,
             rng: Rng::new(seed),
             last: 0,
+            ttl,
             acquisitions: BTreeMap::new(),
-            connections: Connections::new(config.nodes().to_vec(), config.connect_timeout),
-            outputs: VecDeque::new(),
+            transport,
             stop_by: None,
             stopped: false,
-            unreleased: 0,
         }
     }
 
@@ -78,17 +86,17 @@ impl<L: OwnLock> OwnClient<L> {
     }
 
     /// Calls a lock, and then releases what was granted to nobody.
-    fn call(&mut self, now: Instant, id: LockId, call: impl FnOnce(&mut L, &mut Context<'_>)) {
+    fn call(&mut self, now: Instant, id: LockId, call: impl FnOnce(&mut L, &mut Context<'_, T>)) {
         let Some(Acquisition { info, lock, progress }) = self.acquisitions.get_mut(&id) else { return };
-        let (connections, outputs, rng) = (&mut self.connections, &mut self.outputs, &mut self.rng);
-        let mut cx = Context { info, now, progress, connections, outputs, rng };
+        let (transport, rng) = (&mut self.transport, &mut self.rng);
+        let mut cx = Context { info, now, progress, transport, rng };
         call(lock, &mut cx);
         if core::mem::take(&mut cx.progress.unwanted) {
             lock.release(&mut cx);
         }
         if progress.is_finished() {
             self.acquisitions.remove(&id);
-            self.connections.close(Some(id), &mut self.outputs);
+            self.transport.close(id);
         }
         self.stop();
     }
@@ -98,9 +106,9 @@ impl<L: OwnLock> OwnClient<L> {
         let over = |acquisition: &Acquisition<L>| acquisition.progress.stage == Stage::Over;
         if self.stop_by.is_some() && !self.stopped && self.acquisitions.values().all(over) {
             self.stopped = true;
+            let unreleased = self.acquisitions.values().filter(|acquisition| acquisition.progress.granted).count();
             self.acquisitions.clear();
-            self.connections.close(None, &mut self.outputs);
-            self.outputs.push_back(Output::Stopped { unreleased: self.unreleased });
+            self.transport.stop(u32::try_from(unreleased).unwrap_or(u32::MAX));
         }
     }
 
@@ -111,16 +119,15 @@ impl<L: OwnLock> OwnClient<L> {
             Stage::Waiting(Some(ends)) if ends <= now => {
                 let report = Report::new(now.since(info.since), []);
                 progress.timers.remove(&Timer::Retry);
-                progress.emit(&mut self.outputs, id, Event::Failed(Failure::TimedOut(report)));
+                progress.emit(&mut self.transport, id, Event::Failed(Failure::TimedOut(report)));
                 self.call(now, id, L::abandon);
             }
             Stage::Granted(until, _) if until <= now => {
                 progress.stage = Stage::Lost;
-                progress.emit(&mut self.outputs, id, Event::Lost(Loss::Expired));
+                progress.emit(&mut self.transport, id, Event::Lost(Loss::Expired));
             }
             Stage::Releasing(by) if by <= now => {
-                self.unreleased += 1;
-                progress.emit(&mut self.outputs, id, Event::Released(Release::Unknown));
+                progress.emit(&mut self.transport, id, Event::Released(Release::Unknown));
                 self.call(now, id, |_, _| {});
             }
             Stage::Waiting(_) | Stage::Granted(..) | Stage::Releasing(_) | Stage::Lost | Stage::Over => {}
@@ -140,13 +147,19 @@ impl<L: OwnLock> OwnClient<L> {
         }
     }
 
+    /// Something arrived for an acquisition.
+    pub(super) fn arrived(&mut self, now: Instant, id: LockId, call: impl FnOnce(&mut L, &mut Context<'_, T>)) {
+        self.expire(now, id);
+        self.call(now, id, call);
+    }
+
     fn progress(&mut self, lock: LockId) -> Result<&mut Progress, Misuse> {
         let found = self.acquisitions.get_mut(&lock).map(|acquisition| &mut acquisition.progress);
         found.filter(|progress| progress.stage != Stage::Over).ok_or(Misuse::Stale(lock))
     }
 }
 
-impl<L: OwnLock> Machine for OwnClient<L> {
+impl<L: Verbs<T>, T: Transport> Machine for OwnClient<L, T> {
     fn acquire(&mut self, now: Instant, request: &Acquire) -> Result<LockId, Misuse> {
         if self.stop_by.is_some() {
             return Err(Misuse::ShuttingDown);
@@ -159,7 +172,7 @@ impl<L: OwnLock> Machine for OwnClient<L> {
             name: String::from_utf8_lossy(&request.name).into_owned(),
             token,
             token_text: token.to_string(),
-            ttl: request.ttl.unwrap_or(DEFAULT_TTL),
+            ttl: request.ttl.unwrap_or(self.ttl),
             since: now,
             request: request.clone(),
         };
@@ -220,7 +233,7 @@ impl<L: OwnLock> Machine for OwnClient<L> {
             match &mut progress.stage {
                 Stage::Waiting(_) | Stage::Granted(_, false) => {
                     progress.timers.remove(&Timer::Retry);
-                    progress.emit(&mut self.outputs, id, Event::Failed(Failure::ShuttingDown));
+                    progress.emit(&mut self.transport, id, Event::Failed(Failure::ShuttingDown));
                     self.call(now, id, L::abandon);
                 }
                 Stage::Granted(_, true) | Stage::Lost => {
@@ -234,23 +247,18 @@ impl<L: OwnLock> Machine for OwnClient<L> {
         self.stop();
     }
 
-    fn handle_connected(&mut self, _: Instant, conn: ConnId) {
-        self.connections.handle_connected(conn);
+    fn handle_connected(&mut self, now: Instant, conn: ConnId) {
+        self.transport.handle_connected(now, conn);
     }
 
     fn handle_disconnected(&mut self, now: Instant, conn: ConnId, _: Fault) {
-        for (id, call) in self.connections.handle_disconnected(conn) {
-            self.expire(now, id);
-            self.call(now, id, |lock, cx| {
-                cx.answered(conn);
-                lock.handle_reply(cx, call, Err(Lost));
-            });
+        for (id, gone) in self.transport.handle_disconnected(conn) {
+            self.arrived(now, id, |lock, cx| lock.handle_gone(cx, conn, gone));
         }
     }
 
     fn handle_timeout(&mut self, now: Instant) {
-        while let Some(conn) = self.connections.overdue(now) {
-            self.outputs.push_back(Output::Disconnect { conn });
+        while let Some(conn) = self.transport.give_up(now) {
             self.handle_disconnected(now, conn, Fault::TimedOut);
         }
         for id in self.acquisitions.keys().copied().collect::<Vec<_>>() {
@@ -261,7 +269,7 @@ impl<L: OwnLock> Machine for OwnClient<L> {
 
     fn next_deadline(&self) -> Option<Instant> {
         let locks = self.acquisitions.values().filter_map(|each| each.progress.next_deadline()).min();
-        locks.into_iter().chain(self.connections.next_deadline()).min().filter(|at| *at < FOREVER)
+        locks.into_iter().chain(self.transport.next_deadline()).min().filter(|at| *at < FOREVER)
     }
 
     fn valid_until(&self, lock: LockId) -> Option<Instant> {
@@ -288,39 +296,44 @@ impl<L: OwnLock> Machine for OwnClient<L> {
     }
 }
 
+impl<L: OwnLock> Verbs<Connections> for L {
+    verbs!(OwnLock, Connections);
+
+    fn handle_gone(&mut self, cx: &mut Context<'_>, conn: ConnId, call: Call) {
+        cx.answered(conn);
+        self.handle_reply(cx, call, Err(Lost));
+    }
+}
+
 impl<L: OwnLock> ByteClient for OwnClient<L> {
     fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
-        for received in self.connections.handle_received(conn, bytes) {
+        for received in self.transport.handle_received(conn, bytes) {
             match received {
-                Received::Reply(id, call, reply) => {
-                    self.expire(now, id);
-                    self.call(now, id, |lock, cx| {
-                        cx.answered(conn);
-                        lock.handle_reply(cx, call, Ok(reply));
-                    });
-                }
+                Received::Reply(id, call, reply) => self.arrived(now, id, |lock, cx| {
+                    cx.answered(conn);
+                    lock.handle_reply(cx, call, Ok(reply));
+                }),
                 Received::Message(id, node, message) => {
-                    self.expire(now, id);
-                    self.call(now, id, |lock, cx| lock.handle_message(cx, node, message));
+                    self.arrived(now, id, |lock, cx| lock.handle_message(cx, node, message));
                 }
             }
         }
     }
 
     fn poll_output(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
+        self.transport.poll_output()
     }
 
     fn outgoing(&mut self, conn: ConnId) -> &[u8] {
-        self.connections.outgoing(conn)
+        self.transport.outgoing(conn)
     }
 
     fn has_outgoing(&self, conn: ConnId) -> bool {
-        !self.connections.outgoing(conn).is_empty()
+        !self.transport.outgoing(conn).is_empty()
     }
 
     fn consume(&mut self, conn: ConnId, n: usize) {
-        self.connections.consume(conn, n);
+        self.transport.consume(conn, n);
     }
 }
 

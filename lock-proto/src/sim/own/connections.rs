@@ -6,21 +6,24 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::lock::Call;
+use super::transport::Transport;
 use crate::id::{ConnId, LockId, NodeId, Role};
-use crate::lock::Output;
+use crate::lock::{Event, Output};
 use crate::redis::Endpoint;
 use crate::sim::redis::Reply;
 use crate::sim::redis::effect::encode;
 use crate::time::Instant;
 
+/// The connections of a client of own locks to Redis. [`Context`](super::Context) sends on them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Connections {
+pub struct Connections {
     endpoints: Vec<Endpoint>,
     /// How long a connection may take to open.
     connect_timeout: Duration,
     /// How many were opened so far.
     opened: u64,
     open: BTreeMap<ConnId, Connection>,
+    outputs: VecDeque<Output>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -57,17 +60,11 @@ impl Connection {
 
 impl Connections {
     pub(super) const fn new(endpoints: Vec<Endpoint>, connect_timeout: Duration) -> Self {
-        Self { endpoints, connect_timeout, opened: 0, open: BTreeMap::new() }
+        Self { endpoints, connect_timeout, opened: 0, open: BTreeMap::new(), outputs: VecDeque::new() }
     }
 
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.open.values().filter_map(|connection| connection.open_by).min()
-    }
-
-    /// Returns a connection that has not been opened in time.
-    pub(super) fn overdue(&self, now: Instant) -> Option<ConnId> {
-        let late = |connection: &Connection| connection.open_by.is_some_and(|at| at <= now);
-        self.open.iter().find(|(_, connection)| late(connection)).map(|(conn, _)| *conn)
+    pub(super) fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
     }
 
     pub(super) fn nodes(&self) -> usize {
@@ -76,7 +73,6 @@ impl Connections {
 
     /// Encodes a command for the shared connection to a node, or for that of `owner`, and opens it
     /// if there is none.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one command")]
     pub(super) fn send<A: AsRef<[u8]>>(
         &mut self,
         now: Instant,
@@ -85,9 +81,8 @@ impl Connections {
         lock: LockId,
         tag: u64,
         args: &[A],
-        outputs: &mut VecDeque<Output>,
     ) {
-        let conn = self.find(node, owner).unwrap_or_else(|| self.connect(now, node, owner, outputs));
+        let conn = self.find(node, owner).unwrap_or_else(|| self.connect(now, node, owner));
         let Some(connection) = self.open.get_mut(&conn) else { return };
         let args: Vec<&[u8]> = args.iter().map(AsRef::as_ref).collect();
         connection.subscribed |= args.first().is_some_and(|verb| verb.to_ascii_uppercase().ends_with(b"SUBSCRIBE"));
@@ -100,7 +95,7 @@ impl Connections {
         self.open.iter().find(wanted).map(|(conn, _)| *conn)
     }
 
-    fn connect(&mut self, now: Instant, node: usize, owner: Option<LockId>, outputs: &mut VecDeque<Output>) -> ConnId {
+    fn connect(&mut self, now: Instant, node: usize, owner: Option<LockId>) -> ConnId {
         let nodes = self.endpoints.len();
         let endpoint = self.endpoints.get(node);
         let endpoint = endpoint.unwrap_or_else(|| panic!("a command for node {node}; there are {nodes}, from 0"));
@@ -116,20 +111,9 @@ impl Connections {
             pending: VecDeque::new(),
         };
         connection.log_in(endpoint);
-        outputs.push_back(Output::Connect { node: id, conn, target: Box::new(endpoint.target.clone()) });
+        self.outputs.push_back(Output::Connect { node: id, conn, target: Box::new(endpoint.target.clone()) });
         self.open.insert(conn, connection);
         conn
-    }
-
-    pub(super) fn handle_connected(&mut self, conn: ConnId) {
-        if let Some(connection) = self.open.get_mut(&conn) {
-            connection.open_by = None;
-        }
-    }
-
-    /// Forgets a connection. Returns its unanswered commands.
-    pub(super) fn handle_disconnected(&mut self, conn: ConnId) -> Vec<(LockId, Call)> {
-        self.open.remove(&conn).into_iter().flat_map(|gone| gone.pending).flatten().collect()
     }
 
     /// Adds received bytes. Returns what is complete.
@@ -167,15 +151,53 @@ impl Connections {
         }
     }
 
-    /// Closes the connections of an acquisition that has ended, or all.
-    pub(super) fn close(&mut self, owner: Option<LockId>, outputs: &mut VecDeque<Output>) {
+    fn retain(&mut self, mut stays: impl FnMut(&Connection) -> bool) {
+        let outputs = &mut self.outputs;
         self.open.retain(|conn, connection| {
-            let stays = owner.is_some() && connection.owner != owner;
+            let stays = stays(connection);
             if !stays {
                 outputs.push_back(Output::Disconnect { conn: *conn });
             }
             stays
         });
+    }
+}
+
+impl Transport for Connections {
+    type Gone = Call;
+
+    fn emit(&mut self, lock: LockId, event: Event) {
+        self.outputs.push_back(Output::Event { lock, event });
+    }
+
+    fn close(&mut self, lock: LockId) {
+        self.retain(|connection| connection.owner != Some(lock));
+    }
+
+    fn stop(&mut self, unreleased: u32) {
+        self.retain(|_| false);
+        self.outputs.push_back(Output::Stopped { unreleased });
+    }
+
+    fn handle_connected(&mut self, _: Instant, conn: ConnId) {
+        if let Some(connection) = self.open.get_mut(&conn) {
+            connection.open_by = None;
+        }
+    }
+
+    fn handle_disconnected(&mut self, conn: ConnId) -> Vec<(LockId, Call)> {
+        self.open.remove(&conn).into_iter().flat_map(|gone| gone.pending).flatten().collect()
+    }
+
+    fn give_up(&mut self, now: Instant) -> Option<ConnId> {
+        let late = |connection: &Connection| connection.open_by.is_some_and(|at| at <= now);
+        let conn = self.open.iter().find(|(_, connection)| late(connection)).map(|(conn, _)| *conn)?;
+        self.outputs.push_back(Output::Disconnect { conn });
+        Some(conn)
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.open.values().filter_map(|connection| connection.open_by).min()
     }
 }
 

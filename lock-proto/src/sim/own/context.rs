@@ -1,13 +1,14 @@
 //! What an own lock sees and does.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::time::Duration;
 
 use super::connections::Connections;
+use super::transport::Transport;
 use crate::id::{ConnId, LockId, Role};
-use crate::lock::{Acquire, Event, Failure, Fence, Grant, Loss, Output, Release, Report, Token, Wait};
+use crate::lock::{Acquire, Event, Failure, Fence, Grant, Loss, Release, Report, Token, Wait};
 use crate::sim::rng::Rng;
 use crate::time::Instant;
 
@@ -86,26 +87,26 @@ impl Progress {
     }
 
     /// Notifies the application, and ends the acquisition if this is the last event.
-    pub(super) fn emit(&mut self, outputs: &mut VecDeque<Output>, lock: LockId, event: Event) {
+    pub(super) fn emit(&mut self, transport: &mut impl Transport, lock: LockId, event: Event) {
         if event.is_last() {
             self.stage = Stage::Over;
         }
-        outputs.push_back(Output::Event { lock, event });
+        transport.emit(lock, event);
     }
 }
 
-/// What an [`OwnLock`](super::OwnLock) sees and does, during one call.
+/// What an [`OwnLock`](super::OwnLock) sees and does, during one call. On etcd it has other requests:
+/// [`etcd::Context`](super::etcd::Context).
 #[derive(Debug)]
-pub struct Context<'a> {
+pub struct Context<'a, T = Connections> {
     pub(super) info: &'a Arc<Info>,
     pub(super) now: Instant,
     pub(super) progress: &'a mut Progress,
-    pub(super) connections: &'a mut Connections,
-    pub(super) outputs: &'a mut VecDeque<Output>,
+    pub(super) transport: &'a mut T,
     pub(super) rng: &'a mut Rng,
 }
 
-impl<'a> Context<'a> {
+impl<'a, T: Transport> Context<'a, T> {
     /// Returns the time, by the client's clock.
     #[must_use]
     pub const fn now(&self) -> Instant {
@@ -135,12 +136,6 @@ impl<'a> Context<'a> {
         self.info.ttl
     }
 
-    /// Returns the number of nodes.
-    #[must_use]
-    pub fn nodes(&self) -> usize {
-        self.connections.nodes()
-    }
-
     /// Returns a random number below `bound`, or 0 if `bound` is 0.
     pub fn random(&mut self, bound: u64) -> u64 {
         self.rng.below(bound)
@@ -163,36 +158,6 @@ impl<'a> Context<'a> {
     #[must_use]
     pub const fn is_waiting(&self) -> bool {
         matches!(self.progress.stage, Stage::Waiting(_))
-    }
-
-    /// Sends a command to a node, on the connection that all acquisitions of the client share.
-    /// `tag` comes back with the reply. Commands that are sent in one call stay together, so
-    /// `MULTI` up to `EXEC` may be sent like this.
-    ///
-    /// # Panics
-    ///
-    /// If there is no such node.
-    pub fn send<A: AsRef<[u8]>>(&mut self, node: usize, tag: u64, args: &[A]) {
-        self.progress.pending += 1;
-        self.connections.send(self.now, node, None, self.info.id, tag, args, self.outputs);
-    }
-
-    /// Sends a command to every node, see [`send`](Self::send).
-    pub fn send_all<A: AsRef<[u8]>>(&mut self, tag: u64, args: &[A]) {
-        for node in 0..self.nodes() {
-            self.send(node, tag, args);
-        }
-    }
-
-    /// Sends a command to a node on a connection that only this acquisition uses, for `SUBSCRIBE`,
-    /// `WATCH` and commands that block. The connection is closed at the end of the acquisition.
-    ///
-    /// # Panics
-    ///
-    /// If there is no such node.
-    pub fn send_alone<A: AsRef<[u8]>>(&mut self, node: usize, tag: u64, args: &[A]) {
-        self.progress.pending_alone += 1;
-        self.connections.send(self.now, node, Some(self.info.id), self.info.id, tag, args, self.outputs);
     }
 
     /// Sets the timer of this number, in place of an earlier one.
@@ -277,6 +242,48 @@ impl<'a> Context<'a> {
         }
     }
 
+    fn emit(&mut self, event: Event) {
+        self.progress.emit(self.transport, self.info.id, event);
+    }
+}
+
+impl Context<'_> {
+    /// Returns the number of nodes.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        self.transport.nodes()
+    }
+
+    /// Sends a command to a node, on the connection that all acquisitions of the client share.
+    /// `tag` comes back with the reply. Commands that are sent in one call stay together, so
+    /// `MULTI` up to `EXEC` may be sent like this.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such node.
+    pub fn send<A: AsRef<[u8]>>(&mut self, node: usize, tag: u64, args: &[A]) {
+        self.progress.pending += 1;
+        self.transport.send(self.now, node, None, self.info.id, tag, args);
+    }
+
+    /// Sends a command to every node, see [`send`](Self::send).
+    pub fn send_all<A: AsRef<[u8]>>(&mut self, tag: u64, args: &[A]) {
+        for node in 0..self.nodes() {
+            self.send(node, tag, args);
+        }
+    }
+
+    /// Sends a command to a node on a connection that only this acquisition uses, for `SUBSCRIBE`,
+    /// `WATCH` and commands that block. The connection is closed at the end of the acquisition.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such node.
+    pub fn send_alone<A: AsRef<[u8]>>(&mut self, node: usize, tag: u64, args: &[A]) {
+        self.progress.pending_alone += 1;
+        self.transport.send(self.now, node, Some(self.info.id), self.info.id, tag, args);
+    }
+
     /// A command on this connection needs no reply any more.
     pub(super) const fn answered(&mut self, conn: ConnId) {
         let pending = match conn.role() {
@@ -284,10 +291,6 @@ impl<'a> Context<'a> {
             Role::Wake => &mut self.progress.pending_alone,
         };
         *pending = pending.saturating_sub(1);
-    }
-
-    fn emit(&mut self, event: Event) {
-        self.progress.emit(self.outputs, self.info.id, event);
     }
 }
 

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
+use super::etcd;
 use super::lock::OwnLock;
 use crate::sim::check::Rule;
 use crate::sim::journal::Keep;
@@ -39,12 +40,31 @@ pub struct Found {
 ///
 /// If there is no scenario of Redis with this name.
 pub fn find<L: OwnLock + 'static>(lock: &L, scenario: &str, seeds: Range<u64>, rule: Rule) -> Option<Found> {
+    let suits = |plan: &Plan| (plan.setup.nodes.len() > 1) == L::QUORUM;
+    search(scenario, seeds, rule, suits, |plan, keep, traced| plan.run_own_keeping(keep, traced, lock.clone()))
+}
+
+/// Like [`own::find`](find), for a lock on etcd and a scenario of etcd.
+///
+/// # Panics
+///
+/// If there is no scenario of etcd with this name.
+pub fn find_etcd<L: etcd::OwnLock + 'static>(lock: &L, scenario: &str, seeds: Range<u64>, rule: Rule) -> Option<Found> {
+    search(scenario, seeds, rule, |_| true, |plan, keep, traced| plan.run_own_etcd_keeping(keep, traced, lock.clone()))
+}
+
+fn search(
+    scenario: &str,
+    seeds: Range<u64>,
+    rule: Rule,
+    suits: impl Fn(&Plan) -> bool,
+    run: impl Fn(&Plan, Keep, bool) -> (Outcome, Trace),
+) -> Option<Found> {
     let scenario = Scenario::named(scenario).unwrap_or_else(|| panic!("there is no scenario {scenario}"));
-    let breaks = |plan: &Plan| plan.run_own(Keep::Nothing, lock.clone()).has(rule);
-    let plans = seeds.map(|seed| Plan::from_seed(scenario, seed));
-    let plan = plans.filter(|plan| (plan.setup.nodes.len() > 1) == L::QUORUM).find(breaks)?;
+    let breaks = |plan: &Plan| run(plan, Keep::Nothing, false).0.has(rule);
+    let plan = seeds.map(|seed| Plan::from_seed(scenario, seed)).filter(suits).find(breaks)?;
     let plan = plan.shrink(breaks);
-    let (outcome, trace) = plan.run_own_traced(lock.clone());
+    let (outcome, trace) = run(&plan, Keep::Lines(200), true);
     Some(Found { rule, plan, outcome, trace })
 }
 

@@ -60,16 +60,20 @@
 //! assert!(found.plan.len() <= 6, "{found}");
 //! ```
 // S12
+#![allow(private_bounds, private_interfaces, reason = "the transports are those of this crate")]
 
 mod client;
 mod connections;
 mod context;
+pub mod etcd;
 mod find;
 mod lock;
 pub mod search;
+mod transport;
 mod world;
 
 pub use client::OwnClient;
+pub use connections::Connections;
 pub use context::Context;
 pub use find::{Found, find};
 pub use lock::{Call, Lost, OwnLock};

@@ -28,6 +28,12 @@ impl<S: Servers> World<S> {
         self.clients[client].records.get(&lock)?.grant.as_ref()
     }
 
+    /// Returns whether any grant had a fencing token.
+    pub(in crate::sim) fn has_fences(&self) -> bool {
+        let mut records = self.clients.iter().flat_map(|process| process.records.values());
+        records.any(|record| record.grant.as_ref().is_some_and(|grant| grant.fence.is_some()))
+    }
+
     /// Returns whether the lock is claimed, not released, and valid by the client's own clock.
     #[must_use]
     pub fn is_held(&self, client: usize, lock: LockId) -> bool {

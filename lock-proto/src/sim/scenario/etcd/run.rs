@@ -18,6 +18,7 @@ use crate::lock::{Acquire, Renew, Wait};
 use crate::sim::check::Rule;
 use crate::sim::etcd::{Builder, EtcdClient, User, World};
 use crate::sim::journal::Keep;
+use crate::sim::own::etcd::{OwnClient, OwnLock};
 use crate::sim::trace::Trace;
 use crate::time::Instant;
 
@@ -46,6 +47,8 @@ struct Runner<C: EtcdClient> {
     queries: BTreeMap<u32, (usize, QueryId)>,
     stopping: Vec<bool>,
     longest: Duration,
+    /// The clients are prompt, and do nothing twice.
+    ours: bool,
 }
 
 impl Plan {
@@ -63,19 +66,74 @@ impl Plan {
         make: impl Fn(Instant, Config, ClientId, u64) -> Result<C, ConfigError> + 'static,
     ) -> Outcome {
         assert!(matches!(self.setup.store, Store::Etcd(_)), "not a plan for etcd: {self}");
-        self.judge(run_clients(self, keep, false, make).0)
+        self.judge(run_clients(self, true, keep, false, make).0)
+    }
+
+    /// Runs the plan with a lock of your own on etcd, see [`run_own`](Self::run_own). Clients do not
+    /// log in, candidates of elections become requests for the lock, and nobody observes.
+    ///
+    /// # Panics
+    ///
+    /// If the plan is not for etcd.
+    #[must_use]
+    pub fn run_own_etcd<L: OwnLock + 'static>(&self, keep: Keep, lock: L) -> Outcome {
+        self.run_own_etcd_keeping(keep, false, lock).0
+    }
+
+    pub(in crate::sim) fn run_own_etcd_keeping<L: OwnLock + 'static>(
+        &self,
+        keep: Keep,
+        traced: bool,
+        lock: L,
+    ) -> (Outcome, Trace) {
+        let plan = self.without_elections();
+        assert!(matches!(plan.setup.store, Store::Etcd(_)), "not a plan for etcd: {self}");
+        let make = move |_, config: Config, id, seed| Ok(OwnClient::of_cluster(&config, id, seed, lock.clone()));
+        let (outcome, trace) = run_clients(&plan, false, keep, traced, make);
+        (plan.judge_own(outcome, OwnClient::<L>::EXCUSED), trace)
+    }
+
+    /// The same plan for clients that only lock, and log in nowhere.
+    fn without_elections(&self) -> Self {
+        let mut plan = self.clone();
+        plan.setup.credentials = None;
+        if let Store::Etcd(store) = &mut plan.setup.store {
+            store.token_ttl = None;
+        }
+        plan.steps.retain_mut(|step| {
+            if let Action::Etcd(EtcdAction::Campaign { client, tag, name, ttl, wait, renew, claim, hold }) =
+                &step.action
+            {
+                let (client, tag, name, ttl, wait, renew) = (*client, *tag, *name, *ttl, *wait, *renew);
+                let (claim, hold, write_every) = (*claim, *hold, None);
+                step.action = Action::Acquire { client, tag, name, ttl, wait, renew, claim, hold, write_every };
+            }
+            !matches!(
+                step.action,
+                Action::Source(_)
+                    | Action::ChangePasswords(_)
+                    | Action::Etcd(
+                        EtcdAction::Proclaim(_)
+                            | EtcdAction::Observe { .. }
+                            | EtcdAction::Close(_)
+                            | EtcdAction::ExpireTokens,
+                    )
+            )
+        });
+        plan
     }
 }
 
 pub(super) fn run(plan: &Plan, keep: Keep, traced: bool) -> (Outcome, Trace) {
     match plan.flaw {
-        Some(Flaw::Etcd(flaw)) => run_clients(plan, keep, traced, clients(flaw)),
-        Some(Flaw::Redis(_)) | None => run_clients(plan, keep, traced, Client::new),
+        Some(Flaw::Etcd(flaw)) => run_clients(plan, true, keep, traced, clients(flaw)),
+        Some(Flaw::Redis(_)) | None => run_clients(plan, true, keep, traced, Client::new),
     }
 }
 
 fn run_clients<C: EtcdClient>(
     plan: &Plan,
+    ours: bool,
     keep: Keep,
     traced: bool,
     make: impl Fn(Instant, Config, ClientId, u64) -> Result<C, ConfigError> + 'static,
@@ -87,6 +145,7 @@ fn run_clients<C: EtcdClient>(
         queries: BTreeMap::new(),
         stopping: plan.setup.clients.iter().map(|_| false).collect(),
         longest: store.session_ttl,
+        ours,
     };
     runner.w.expect_violation();
     // A panic in a machine counts as a violation.
@@ -106,7 +165,7 @@ fn run_clients<C: EtcdClient>(
         digest: w.log_digest(),
         fingerprint: w.fingerprint(),
         log: if matches!(keep, Keep::Lines(_)) { w.log() } else { String::new() },
-        fenced: true,
+        fenced: ours || w.has_fences(),
     };
     (outcome, trace)
 }
@@ -151,7 +210,7 @@ fn build(plan: &Plan, store: &EtcdStore) -> Builder {
 
 impl<C: EtcdClient> Runner<C> {
     fn run_phases(&mut self, plan: &Plan) {
-        if let (Bounds::Within, Store::Etcd(store)) = (plan.scenario.bounds, &plan.setup.store) {
+        if let (Bounds::Within, Store::Etcd(store), true) = (plan.scenario.bounds, &plan.setup.store, self.ours) {
             if let Some(provider) = &plan.setup.credentials {
                 // A watch that is denied for its token ends the others on its stream, so work is repeated.
                 self.w.set_provider(provider.clone());

@@ -78,7 +78,12 @@ impl Plan {
         self.run_own_keeping(Keep::Lines(200), true, lock)
     }
 
-    fn run_own_keeping<L: OwnLock + 'static>(&self, keep: Keep, traced: bool, lock: L) -> (Outcome, Trace) {
+    pub(in crate::sim) fn run_own_keeping<L: OwnLock + 'static>(
+        &self,
+        keep: Keep,
+        traced: bool,
+        lock: L,
+    ) -> (Outcome, Trace) {
         assert!(matches!(self.setup.store, Store::Redis(_)), "not a plan for Redis: {self}");
         let mut builder =
             lock.scripts().iter().fold(build(self), |builder, (source, run)| builder.script(source, *run));
@@ -89,13 +94,7 @@ impl Plan {
         }
         let make = move |_, config: Config, id, seed| Ok(OwnClient::new(&config, id, seed, lock.clone()));
         let (outcome, trace) = run_clients(self, builder, false, keep, traced, make);
-        let mut outcome = self.judge(outcome);
-        let fenced = outcome.fenced;
-        let own = |rule| !OwnClient::<L>::EXCUSED.contains(&rule) && (fenced || rule != Rule::StaleWrite);
-        let (broken, excused): (Vec<_>, Vec<_>) = outcome.violations.into_iter().partition(|found| own(found.rule));
-        outcome.violations = broken;
-        outcome.excused.extend(excused);
-        (outcome, trace)
+        (self.judge_own(outcome, OwnClient::<L>::EXCUSED), trace)
     }
 }
 
@@ -134,13 +133,9 @@ fn run_clients<C: RedisClient>(
         digest: world.log_digest(),
         fingerprint: world.fingerprint(),
         log: world.log_tail(200),
-        fenced: (0..plan.setup.clients.len()).any(|client| has_fence(&world, client)),
+        fenced: world.has_fences(),
     };
     (outcome, world.take_trace())
-}
-
-fn has_fence<C: RedisClient>(world: &World<C>, client: usize) -> bool {
-    world.locks(client).any(|lock| world.grant(client, lock).is_some_and(|grant| grant.fence.is_some()))
 }
 
 fn build(plan: &Plan) -> Builder {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
 mod flawed;
+mod same_guid;
 
 use core::time::Duration;
 
@@ -60,6 +61,13 @@ fn watching_predecessor_by_exists_is_caught() {
 fn fencing_token_from_sequence_number_is_caught() {
     // S4, ZK4
     caught("zookeeper-cancel", Flaw::FencesBySequence, Rule::FenceGrows);
+}
+
+/// The node of a dying session, found after an unanswered create of the next one, ends soon.
+#[test]
+fn recognising_own_node_by_guid_alone_is_caught() {
+    // S4, ZK2
+    caught("zookeeper-late", Flaw::RecognizesByGuid, Rule::MutualExclusion);
 }
 
 #[test]

@@ -6,12 +6,20 @@ use crate::error::Misuse;
 use crate::etcd::{Client, Output, OwnerKey, RpcId, RpcReply, Status, StreamId, StreamReceived};
 use crate::id::LockId;
 use crate::lock::{Elections, Machine};
+use crate::sim::check::Rule;
 use crate::time::Instant;
 
 /// A client of etcd: a [`Machine`] that makes calls and opens streams. The methods correspond to
 /// those of [`Client`]. See [`Builder::machine`](super::Builder::machine) and
 /// [`Plan::run_etcd`](crate::sim::Plan::run_etcd).
 pub trait EtcdClient: Machine + Elections + Clone + Debug {
+    /// Each grant is proven by a revision at which its key was the first of the lock's queue, see
+    /// [`owner`](Self::owner). Otherwise writes to the protected resource compare nothing but the
+    /// fencing token, and watches may start in the past.
+    const PROVES: bool = true;
+    /// Rules that the client does not promise: a violation is recorded, and does not panic.
+    const EXCUSED: &'static [Rule] = &[];
+
     /// A unary call has ended.
     fn handle_reply(&mut self, now: Instant, rpc: RpcId, reply: Result<RpcReply, Status>);
 

@@ -31,6 +31,7 @@ use super::store::{Servers, Store};
 use crate::etcd::{Client, Config, ElectionEvent, OwnerKey, QueryId, Queue, RpcId, StreamId};
 use crate::id::{ClientId, ConnId, LockId};
 use crate::lock::{Acquire, Event};
+use crate::sim::check::Rule;
 use crate::sim::etcd::Cluster;
 use crate::sim::journal::Keep;
 use crate::sim::network::Packet;
@@ -42,9 +43,9 @@ use member::Member;
 use queue_log::QueueLog;
 use record::Recorded;
 use resource::{Proclaimed, Resource, Write};
-use wire::Wire;
 
 pub use client::EtcdClient;
+pub(in crate::sim) use wire::Wire;
 
 /// A [`world::World`](crate::sim::world::World) of etcd members and [`Client`] machines.
 ///
@@ -156,6 +157,7 @@ impl<C: EtcdClient> Servers for Etcd<C> {
     const SUSPENDED: &str = "suspended";
     const LEFT: &str = "may be left";
     const DIRECTIONS: [&str; 2] = ["to the node", "to the client"];
+    const EXCUSED: &[Rule] = C::EXCUSED;
 
     fn plain(setup: &mut Setup, rng: &mut Rng, _: bool) -> (usize, Config) {
         setup.plain(rng)

@@ -23,7 +23,8 @@ use crate::time::nanos;
 pub(crate) struct Write {
     name: Arc<[u8]>,
     permit: Permit,
-    owner: OwnerKey,
+    /// The key that the write compares, of clients that have one.
+    owner: Option<OwnerKey>,
     message: Option<MessageId>,
 }
 
@@ -51,10 +52,11 @@ impl<C: EtcdClient> World<Etcd<C>> {
     ///
     /// If the lock is not held.
     pub fn write(&mut self, client: usize, lock: LockId) {
-        let owner = match self.verb(client, |machine, now| machine.owner_guard(now, lock)) {
-            Ok(owner) => owner,
-            Err(misuse) => self.fail(&format!("client {client} {lock} cannot write: {misuse}")),
-        };
+        let owner =
+            match C::PROVES.then(|| self.verb(client, |machine, now| machine.owner_guard(now, lock))).transpose() {
+                Ok(owner) => owner,
+                Err(misuse) => self.fail(&format!("client {client} {lock} cannot write: {misuse}")),
+            };
         let record = self.clients[client].records.get(&lock);
         let (Some(record), Some(permit)) = (record, self.checker.permit(client, lock)) else { return };
         let name = record.name.clone();
@@ -85,12 +87,16 @@ impl<C: EtcdClient> World<Etcd<C>> {
         let Write { name, permit, owner, message } = write;
         self.recorder.set_delivery(message, Delivery::Arrived(self.now));
         let Permit { client, lock, fence, .. } = permit;
-        let order = owner.revision;
+        let fencing = || fence.map_or(0, u64::cast_signed);
+        let order = owner.as_ref().map_or_else(fencing, |owner| owner.revision);
         // A second, external resource checks the fencing token alone.
         self.checker.write(self.now, &name, permit);
         // Without a leader the cluster accepts no writes.
-        let unchanged = self.store.cluster.get(&owner.key).is_some_and(|kv| kv.mod_revision == owner.mod_revision);
-        let accepted = unchanged && self.store.cluster.leader().is_some();
+        let unchanged = |owner: &OwnerKey| {
+            self.store.cluster.get(&owner.key).is_some_and(|kv| kv.mod_revision == owner.mod_revision)
+        };
+        let newest = || order >= self.store.resource.newest.get(&name).copied().unwrap_or(0);
+        let accepted = owner.as_ref().map_or_else(newest, unchanged) && self.store.cluster.leader().is_some();
         let what = if accepted { "accepted" } else { "refused" };
         self.journal.write(self.now, format_args!("write of c{client} {lock} with {fence:?} {what}"));
         let shown = || format!("{}", name.escape_ascii());

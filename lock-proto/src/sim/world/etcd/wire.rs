@@ -13,7 +13,7 @@ use crate::etcd::message::{
 use crate::etcd::{OwnerKey, Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
 
 /// A message on a connection. The world numbers calls and streams.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Wire {
     // To the member.
     Call { rpc: u64, token: Option<Box<str>>, request: Rpc },

@@ -2,9 +2,11 @@
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
+use core::mem;
 
 use bytes::Bytes;
 
+use super::same_guid::SameGuid;
 use crate::error::ConfigError;
 use crate::id::{ClientId, ConnId, LockId};
 use crate::lock::{ByteClient, Event, Fence, Output};
@@ -26,11 +28,14 @@ pub(super) enum Flaw {
     FencesBySequence,
     /// Every create is sent twice.
     SendsTwice,
+    /// An own node is recognised by its GUID, whatever session it belongs to.
+    RecognizesByGuid,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Rewriter {
     flaw: Flaw,
+    same_guid: SameGuid,
     wires: BTreeMap<ConnId, Wire>,
 }
 
@@ -39,6 +44,7 @@ struct Wire {
     sent: Frames,
     received: Frames,
     connected: bool,
+    session: i64,
     accepted: bool,
     /// Rewritten bytes that are not yet written.
     rewritten: Vec<u8>,
@@ -55,7 +61,7 @@ pub(super) fn clients(
     flaw: Flaw,
 ) -> impl Fn(Instant, Config, ClientId, u64) -> Result<Flawed<Client, Rewriter>, ConfigError> + 'static {
     move |now, config, id, seed| {
-        let rewriter = Rewriter { flaw, wires: BTreeMap::new() };
+        let rewriter = Rewriter { flaw, same_guid: SameGuid::default(), wires: BTreeMap::new() };
         Ok(Flawed::new(Client::new(now, config, id, seed)?, rewriter))
     }
 }
@@ -66,7 +72,7 @@ fn push_raw(frame: &[u8], out: &mut Vec<u8>) {
 }
 
 impl Wire {
-    fn send(&mut self, flaw: Flaw, mut bytes: &[u8]) {
+    fn send(&mut self, flaw: Flaw, same_guid: &mut SameGuid, mut bytes: &[u8]) {
         while let Ok(Some(frame)) = self.sent.next(&mut bytes, usize::MAX) {
             let request = Request::decode(frame).ok().filter(|_| self.connected);
             self.connected = true;
@@ -93,16 +99,29 @@ impl Wire {
                     }
                     self.pending.push_back((xid, true));
                 }
+                (Flaw::RecognizesByGuid, op) => {
+                    let mut frame = frame.to_vec();
+                    same_guid.send(self.session, op, &mut frame);
+                    push_raw(&frame, &mut self.rewritten);
+                    continue;
+                }
                 _ => {}
             }
             request.encode(&mut self.rewritten);
         }
     }
 
-    fn receive(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) {
+    fn receive(&mut self, flaw: Flaw, same_guid: &mut SameGuid, mut bytes: &[u8], out: &mut Vec<u8>) {
         while let Ok(Some(frame)) = self.received.next(&mut bytes, usize::MAX) {
-            if !core::mem::replace(&mut self.accepted, true) {
+            if !mem::replace(&mut self.accepted, true) {
+                self.session = same_guid.connected(frame);
                 push_raw(frame, out);
+                continue;
+            }
+            if flaw == Flaw::RecognizesByGuid {
+                let mut frame = frame.to_vec();
+                same_guid.receive(self.session, &mut frame);
+                push_raw(&frame, out);
                 continue;
             }
             let Ok((header, body)) = ReplyHeader::decode(frame) else { continue };
@@ -134,7 +153,8 @@ impl Wire {
 impl ByteClient for Flawed<Client, Rewriter> {
     fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
         let mut rewritten = Vec::new();
-        self.flaw.wires.entry(conn).or_default().receive(bytes, &mut rewritten);
+        let Rewriter { flaw, same_guid, wires } = &mut self.flaw;
+        wires.entry(conn).or_default().receive(*flaw, same_guid, bytes, &mut rewritten);
         if !rewritten.is_empty() {
             self.client.handle_received(now, conn, &rewritten);
         }
@@ -152,14 +172,15 @@ impl ByteClient for Flawed<Client, Rewriter> {
     }
 
     fn outgoing(&mut self, conn: ConnId) -> &[u8] {
-        let wire = self.flaw.wires.entry(conn).or_default();
+        let Rewriter { flaw, same_guid, wires } = &mut self.flaw;
+        let wire = wires.entry(conn).or_default();
         loop {
             let bytes = self.client.outgoing(conn).to_vec();
             if bytes.is_empty() {
                 return &wire.rewritten;
             }
             self.client.consume(conn, bytes.len());
-            wire.send(self.flaw.flaw, &bytes);
+            wire.send(*flaw, same_guid, &bytes);
         }
     }
 

@@ -3,6 +3,8 @@
 #![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod etcd;
+
 use core::time::Duration;
 
 use lock_proto::redis::Client;

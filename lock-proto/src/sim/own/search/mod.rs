@@ -7,11 +7,14 @@
 //! * a client requests the lock, or releases it, held or lost;
 //! * a request is executed, or a reply arrives;
 //! * with a budget: a connection breaks, and its requests are executed later or never; a client is
-//!   paused; a node restarts without its data;
+//!   paused; a node restarts without its data, or a member of etcd with it;
 //! * time passes up to the next timer or expiry, once all messages have arrived. Clocks agree.
 //!
 //! In every state at most one client may believe to hold the lock, and no client may break its
-//! contract. Choose a TTL of a few retries: each retry is a choice.
+//! contract. Choose a TTL of a few retries: each retry is a choice. A server executes the requests
+//! of one connection in their order.
+//!
+//! [`SmallWorld::on_etcd`] is the same for a lock on etcd.
 //!
 //! ```
 //! use core::time::Duration;
@@ -49,22 +52,26 @@
 //! assert_eq!(found.actions.len(), 7, "{found}");
 //! ```
 
+mod etcd;
+mod redis;
+
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
-use alloc::string::{String, ToString as _};
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 use core::hash::Hash;
+use core::marker::PhantomData;
 use core::time::Duration;
 
 use super::client::OwnClient;
+use super::connections::Connections;
+use super::etcd::Calls;
 use super::lock::OwnLock;
+use super::transport::{Transport, Verbs};
 use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, LockId};
-use crate::lock::{Acquire, ByteClient as _, Event, Machine as _, Output};
-use crate::redis::{Config, Endpoint};
-use crate::sim::redis::input::{self, Limits, Parsed};
-use crate::sim::redis::{Node, NodeConfig, Reply};
+use crate::lock::{Acquire, Event, Machine as _};
 use crate::sim::search::{Canon, Model, Outcome, Search};
 use crate::time::Instant;
 
@@ -75,10 +82,53 @@ const END: Instant = Instant::from_nanos((1 << 59) + (1 << 43));
 const ROUNDS: usize = 1_000;
 const NAME: &str = "lock";
 
+/// The servers of a small world, and how a client speaks to them.
+pub(crate) trait Small<L>: Transport + Hash {
+    type Servers: Clone + fmt::Debug;
+    type Request: Clone + fmt::Debug + Hash;
+    type Reply: Clone + fmt::Debug + Hash;
+
+    fn servers(lock: &L, count: usize) -> Self::Servers;
+    fn client(nodes: usize, id: ClientId, lock: L) -> OwnClient<L, Self>;
+    /// Returns what a client wants next. These are its open connections.
+    fn poll(client: &mut OwnClient<L, Self>, open: &[ConnId]) -> Option<Wish<Self::Request>>;
+    fn deliver(client: &mut OwnClient<L, Self>, now: Instant, conn: ConnId, reply: Self::Reply);
+
+    fn connect(servers: &mut Self::Servers, now: Instant, conn: Place);
+    fn disconnect(servers: &mut Self::Servers, now: Instant, conn: Place);
+    fn execute(servers: &mut Self::Servers, now: Instant, conn: Place, request: &Self::Request);
+    fn restart(servers: &mut Self::Servers, now: Instant, node: usize);
+    fn pass(servers: &mut Self::Servers, now: Instant);
+    /// Takes what the servers have sent on these connections.
+    fn collect(servers: &mut Self::Servers, open: &[Place]) -> Vec<(u64, Self::Reply)>;
+    /// Returns when the servers act next.
+    fn next(servers: &Self::Servers, now: Instant) -> Option<Instant>;
+    fn hash_servers(servers: &Self::Servers, now: Instant, canon: &mut Canon);
+
+    /// Describes requests and replies.
+    fn show_request(request: &Self::Request) -> String;
+    fn show_reply(reply: &Self::Reply) -> String;
+    const NODE: &'static str;
+    const RESTARTS: &'static str;
+}
+
+/// A connection as its server knows it: the node and its number.
+pub(crate) type Place = (usize, u64);
+
+/// What a client wants of its host.
+pub(crate) enum Wish<R> {
+    Connect(ConnId),
+    Disconnect(ConnId),
+    Send(ConnId, R),
+    Event(LockId, Event),
+    Nothing,
+}
+
 /// A small world of own locks, to search exhaustively.
 #[derive(Clone, Debug)]
 #[must_use = "a SmallWorld does nothing until it is searched"]
-pub struct SmallWorld<L> {
+pub struct SmallWorld<L, T = Connections> {
+    transport: PhantomData<T>,
     lock: L,
     clients: usize,
     nodes: usize,
@@ -99,8 +149,22 @@ impl<L: OwnLock + Hash> SmallWorld<L> {
     /// Creates a world of two clients and one node, in which each client requests the lock once,
     /// with a TTL of 100 ms, and nothing fails.
     pub const fn new(lock: L) -> Self {
+        Self::with(lock, Duration::from_millis(100))
+    }
+}
+
+impl<L: super::etcd::OwnLock + Hash> SmallWorld<L, Calls> {
+    /// Creates a world of two clients and a cluster of one member, in which each client requests
+    /// the lock once, with a TTL of 2 s, the shortest of etcd, and nothing fails.
+    pub const fn on_etcd(lock: L) -> Self {
+        Self::with(lock, Duration::from_secs(2))
+    }
+}
+
+impl<L: Verbs<T> + Hash, T: Small<L>> SmallWorld<L, T> {
+    const fn with(lock: L, ttl: Duration) -> Self {
         let budget = Budget { cuts: 0, pauses: 0, restarts: 0 };
-        Self { lock, clients: 2, nodes: 1, ttl: Duration::from_millis(100), acquires: 1, budget }
+        Self { transport: PhantomData, lock, clients: 2, nodes: 1, ttl, acquires: 1, budget }
     }
 
     /// Sets the number of clients.
@@ -139,7 +203,7 @@ impl<L: OwnLock + Hash> SmallWorld<L> {
         self
     }
 
-    /// Sets how often a node restarts without its data.
+    /// Sets how often a node restarts without its data, or a member of etcd with it.
     pub const fn restarts(mut self, count: u8) -> Self {
         self.budget.restarts = count;
         self
@@ -171,7 +235,7 @@ pub enum Step {
     Pause(usize),
     /// A client goes on.
     Resume(usize),
-    /// A node restarts without its data.
+    /// A node restarts without its data, or a member of etcd with it.
     Restart(usize),
     /// Time passes up to the next timer or expiry.
     Pass,
@@ -179,20 +243,20 @@ pub enum Step {
 
 /// The state of a [`SmallWorld`].
 #[derive(Clone, Debug)]
-pub struct State<L> {
+pub struct State<L, T: Small<L> = Connections> {
     now: Instant,
-    clients: Vec<Process<L>>,
-    nodes: Vec<Node>,
-    /// Requests of broken connections: the client, the connection and the bytes.
-    late: Vec<(usize, ConnId, Vec<u8>)>,
+    clients: Vec<Process<L, T>>,
+    servers: T::Servers,
+    /// Requests of broken connections: the client, the connection and the requests.
+    late: Vec<(usize, ConnId, VecDeque<T::Request>)>,
     left: Budget,
     broken: Option<String>,
 }
 
 #[derive(Clone, Debug, Hash)]
-struct Process<L> {
-    machine: OwnClient<L>,
-    lines: BTreeMap<ConnId, Line>,
+struct Process<L, T: Small<L>> {
+    machine: OwnClient<L, T>,
+    lines: BTreeMap<ConnId, Line<T::Request, T::Reply>>,
     /// Those whose application has a guard.
     guards: Vec<LockId>,
     acquires: u8,
@@ -202,19 +266,25 @@ struct Process<L> {
 }
 
 /// What is in flight on a connection.
-#[derive(Clone, Debug, Default, Hash)]
-struct Line {
-    requests: VecDeque<Vec<u8>>,
-    replies: VecDeque<Vec<u8>>,
+#[derive(Clone, Debug, Hash)]
+struct Line<Q, R> {
+    requests: VecDeque<Q>,
+    replies: VecDeque<R>,
 }
 
-/// The number of a connection at its node.
-fn number(client: usize, conn: ConnId) -> u64 {
+impl<Q, R> Default for Line<Q, R> {
+    fn default() -> Self {
+        Self { requests: VecDeque::new(), replies: VecDeque::new() }
+    }
+}
+
+/// A connection as its node knows it.
+fn place(client: usize, conn: ConnId) -> Place {
     // A search opens few connections.
-    (client as u64) << 32 | conn.generation
+    (conn.node().index(), (client as u64) << 32 | conn.generation)
 }
 
-impl<L: OwnLock> State<L> {
+impl<L: Verbs<T>, T: Small<L>> State<L, T> {
     fn break_rule(&mut self, rule: String) {
         self.broken.get_or_insert(rule);
     }
@@ -224,19 +294,14 @@ impl<L: OwnLock> State<L> {
         for _ in 0..ROUNDS {
             let now = self.now;
             let mut rests = true;
-            while let Some(output) = self.clients[client].machine.poll_output() {
+            loop {
+                let Process { machine, lines, .. } = &mut self.clients[client];
+                let open: Vec<ConnId> = lines.keys().copied().collect();
+                let Some(wish) = T::poll(machine, &open) else { break };
                 rests = false;
-                self.carry_out(client, output);
+                self.carry_out(client, wish);
             }
-            let Process { machine, lines, .. } = &mut self.clients[client];
-            for (conn, line) in lines.iter_mut() {
-                let bytes = machine.outgoing(*conn).to_vec();
-                if !bytes.is_empty() {
-                    rests = false;
-                    machine.consume(*conn, bytes.len());
-                    line.requests.push_back(bytes);
-                }
-            }
+            let machine = &mut self.clients[client].machine;
             if machine.next_deadline().is_some_and(|at| at <= now) {
                 rests = false;
                 machine.handle_timeout(now);
@@ -248,63 +313,65 @@ impl<L: OwnLock> State<L> {
         self.break_rule(format!("client {client} does not come to rest"));
     }
 
-    fn carry_out(&mut self, client: usize, output: Output) {
+    fn carry_out(&mut self, client: usize, wish: Wish<T::Request>) {
         let now = self.now;
-        match output {
-            Output::Connect { node, conn, .. } => {
-                self.nodes[node.index()].handle_connected(now, number(client, conn));
+        match wish {
+            Wish::Connect(conn) => {
+                T::connect(&mut self.servers, now, place(client, conn));
                 self.clients[client].lines.insert(conn, Line::default());
                 self.clients[client].machine.handle_connected(now, conn);
             }
-            Output::Disconnect { conn } => {
+            Wish::Disconnect(conn) => {
                 if let Some(line) = self.clients[client].lines.remove(&conn) {
-                    self.end(client, conn, line);
+                    self.end(client, conn, line.requests);
                 }
             }
-            Output::Event { lock, event: Event::Granted(_) } => {
+            Wish::Send(conn, request) => {
+                if let Some(line) = self.clients[client].lines.get_mut(&conn) {
+                    line.requests.push_back(request);
+                }
+            }
+            Wish::Event(lock, Event::Granted(_)) => {
                 if self.clients[client].machine.claim(now, lock).is_err() {
                     self.break_rule(format!("client {client} cannot claim what it was granted"));
                 }
                 self.clients[client].guards.push(lock);
             }
-            Output::Event { .. } | Output::Election { .. } | Output::Credentials { .. } | Output::Stopped { .. } => {}
+            Wish::Event(..) | Wish::Nothing => {}
         }
     }
 
     /// A connection has ended at the client. Its requests may still be executed.
-    fn end(&mut self, client: usize, conn: ConnId, line: Line) {
-        let bytes: Vec<u8> = line.requests.into_iter().flatten().collect();
-        if bytes.is_empty() {
-            self.nodes[conn.node().index()].handle_disconnected(self.now, number(client, conn));
+    fn end(&mut self, client: usize, conn: ConnId, requests: VecDeque<T::Request>) {
+        if requests.is_empty() {
+            T::disconnect(&mut self.servers, self.now, place(client, conn));
         } else {
-            self.late.push((client, conn, bytes));
+            self.late.push((client, conn, requests));
         }
     }
 
-    fn execute(&mut self, client: usize, conn: ConnId, bytes: &[u8]) {
-        let node = conn.node().index();
-        self.nodes[node].handle_received(self.now, number(client, conn), bytes);
-        self.collect(node);
+    fn execute(&mut self, client: usize, conn: ConnId, request: &T::Request) {
+        T::execute(&mut self.servers, self.now, place(client, conn), request);
+        self.collect();
     }
 
-    /// Takes what a node has sent.
-    fn collect(&mut self, node: usize) {
-        let (nodes, clients) = (&mut self.nodes, &mut self.clients);
-        for (client, process) in clients.iter_mut().enumerate() {
-            for (conn, line) in process.lines.iter_mut().filter(|(conn, _)| conn.node().index() == node) {
-                let id = number(client, *conn);
-                let bytes = nodes[node].outgoing(id).to_vec();
-                if !bytes.is_empty() {
-                    nodes[node].consume(id, bytes.len());
-                    line.replies.push_back(bytes);
-                }
+    /// Takes what the servers have sent.
+    fn collect(&mut self) {
+        let lines = self.clients.iter_mut().enumerate().flat_map(|(client, process)| {
+            process.lines.iter_mut().map(move |(conn, line)| (place(client, *conn), line))
+        });
+        let mut lines: BTreeMap<Place, _> = lines.collect();
+        let open: Vec<Place> = lines.keys().copied().collect();
+        for (number, reply) in T::collect(&mut self.servers, &open) {
+            if let Some((_, line)) = lines.iter_mut().find(|((_, other), _)| *other == number) {
+                line.replies.push_back(reply);
             }
         }
     }
 
     fn cut(&mut self, client: usize, conn: ConnId) {
         let Some(line) = self.clients[client].lines.remove(&conn) else { return };
-        self.end(client, conn, line);
+        self.end(client, conn, line.requests);
         self.clients[client].ended.push(conn);
         if !self.clients[client].paused {
             self.notice_ends(client);
@@ -323,51 +390,42 @@ impl<L: OwnLock> State<L> {
     fn next(&self) -> Option<Instant> {
         let running = self.clients.iter().filter(|process| !process.paused);
         let timers = running.filter_map(|process| process.machine.next_deadline());
-        let nodes = self.nodes.iter();
-        let ends = nodes.flat_map(|node| [node.next_deadline(), node.next_expiry(self.now)]).flatten();
-        timers.chain(ends).filter(|at| *at > self.now).min()
+        timers.chain(T::next(&self.servers, self.now)).filter(|at| *at > self.now).min()
     }
 
     /// Returns whether a message is on its way to somebody who runs.
     fn in_flight(&self) -> bool {
-        let waits = |process: &Process<L>, line: &Line| {
-            !line.requests.is_empty() || (!process.paused && !line.replies.is_empty())
-        };
-        self.clients.iter().any(|process| process.lines.values().any(|line| waits(process, line)))
+        self.clients.iter().any(|process| {
+            let mut lines = process.lines.values();
+            lines.any(|line| !line.requests.is_empty() || (!process.paused && !line.replies.is_empty()))
+        })
     }
 }
 
-impl<L: OwnLock + Hash> Model for SmallWorld<L> {
-    type State = State<L>;
+impl<L: Verbs<T> + Hash, T: Small<L>> Model for SmallWorld<L, T> {
+    type State = State<L, T>;
     type Action = Step;
 
-    fn initial_states(&self) -> Vec<State<L>> {
-        let endpoints = (0..self.nodes).filter_map(|node| Endpoint::parse(&format!("redis://node{node}")).ok());
-        let config = Config::new(endpoints);
+    fn initial_states(&self) -> Vec<State<L, T>> {
         let process = |client| Process {
-            machine: OwnClient::new(&config, ClientId::from_bits(client as u128 + 1), 1, self.lock.clone()),
+            machine: T::client(self.nodes, ClientId::from_bits(client as u128 + 1), self.lock.clone()),
             lines: BTreeMap::new(),
             guards: Vec::new(),
             acquires: self.acquires,
             paused: false,
             ended: Vec::new(),
         };
-        let node = |node| {
-            let config = NodeConfig::new(node as u64 + 1).uptime(Duration::from_secs(3_600));
-            let scripts = self.lock.scripts().iter();
-            Node::new(EPOCH, scripts.fold(config, |config, (source, run)| config.script(source, *run)))
-        };
         Vec::from([State {
             now: EPOCH,
             clients: (0..self.clients).map(process).collect(),
-            nodes: (0..self.nodes).map(node).collect(),
+            servers: T::servers(&self.lock, self.nodes),
             late: Vec::new(),
             left: self.budget,
             broken: None,
         }])
     }
 
-    fn actions(&self, state: &State<L>, actions: &mut Vec<Step>) {
+    fn actions(&self, state: &State<L, T>, actions: &mut Vec<Step>) {
         let left = state.left;
         for (client, process) in state.clients.iter().enumerate() {
             for (conn, line) in &process.lines {
@@ -396,14 +454,14 @@ impl<L: OwnLock + Hash> Model for SmallWorld<L> {
         }
         actions.extend((0..state.late.len()).map(Step::ExecuteLate));
         if left.restarts > 0 {
-            actions.extend((0..state.nodes.len()).map(Step::Restart));
+            actions.extend((0..self.nodes).map(Step::Restart));
         }
         if !state.in_flight() && state.next().is_some() {
             actions.push(Step::Pass);
         }
     }
 
-    fn step(&self, state: &State<L>, step: &Step) -> State<L> {
+    fn step(&self, state: &State<L, T>, step: &Step) -> State<L, T> {
         let mut next = state.clone();
         let now = next.now;
         match *step {
@@ -424,14 +482,14 @@ impl<L: OwnLock + Hash> Model for SmallWorld<L> {
             }
             Step::Execute(client, conn) => {
                 let line = next.clients[client].lines.get_mut(&conn);
-                if let Some(bytes) = line.and_then(|line| line.requests.pop_front()) {
-                    next.execute(client, conn, &bytes);
+                if let Some(request) = line.and_then(|line| line.requests.pop_front()) {
+                    next.execute(client, conn, &request);
                 }
             }
             Step::Reply(client, conn) => {
                 let line = next.clients[client].lines.get_mut(&conn);
-                if let Some(bytes) = line.and_then(|line| line.replies.pop_front()) {
-                    next.clients[client].machine.handle_received(now, conn, &bytes);
+                if let Some(reply) = line.and_then(|line| line.replies.pop_front()) {
+                    T::deliver(&mut next.clients[client].machine, now, conn, reply);
                     next.serve(client);
                 }
             }
@@ -439,10 +497,10 @@ impl<L: OwnLock + Hash> Model for SmallWorld<L> {
                 next.left.cuts -= 1;
                 next.cut(client, conn);
             }
-            Step::ExecuteLate(place) => {
-                let (client, conn, bytes) = next.late.remove(place);
-                next.execute(client, conn, &bytes);
-                next.nodes[conn.node().index()].handle_disconnected(now, number(client, conn));
+            Step::ExecuteLate(late) => {
+                let (client, conn, requests) = next.late.remove(late);
+                requests.iter().for_each(|request| next.execute(client, conn, request));
+                T::disconnect(&mut next.servers, now, place(client, conn));
             }
             Step::Pause(client) => {
                 next.left.pauses -= 1;
@@ -455,7 +513,7 @@ impl<L: OwnLock + Hash> Model for SmallWorld<L> {
             Step::Restart(node) => {
                 next.left.restarts -= 1;
                 next.late.retain(|(_, conn, _)| conn.node().index() != node);
-                next.nodes[node].restart(now, false);
+                T::restart(&mut next.servers, now, node);
                 for client in 0..next.clients.len() {
                     let conns = next.clients[client].lines.keys().copied();
                     for conn in conns.filter(|conn| conn.node().index() == node).collect::<Vec<_>>() {
@@ -469,10 +527,8 @@ impl<L: OwnLock + Hash> Model for SmallWorld<L> {
             Step::Pass => {
                 if let Some(at) = next.next() {
                     next.now = at;
-                    for node in 0..next.nodes.len() {
-                        next.nodes[node].handle_timeout(at);
-                        next.collect(node);
-                    }
+                    T::pass(&mut next.servers, at);
+                    next.collect();
                     for client in 0..next.clients.len() {
                         if !next.clients[client].paused {
                             next.serve(client);
@@ -488,16 +544,14 @@ impl<L: OwnLock + Hash> Model for SmallWorld<L> {
         Canon::new().times(EPOCH..END, self.ttl * 2, Duration::from_millis(1))
     }
 
-    fn hash_state(&self, state: &State<L>, canon: &mut Canon) {
+    fn hash_state(&self, state: &State<L, T>, canon: &mut Canon) {
         canon.now(state.now);
         state.clients.hash(canon);
-        for node in &state.nodes {
-            node.hash_data(state.now, canon);
-        }
+        T::hash_servers(&state.servers, state.now, canon);
         (&state.late, state.left, &state.broken).hash(canon);
     }
 
-    fn check(&self, state: &State<L>) -> Result<(), String> {
+    fn check(&self, state: &State<L, T>) -> Result<(), String> {
         if let Some(rule) = &state.broken {
             return Err(rule.clone());
         }
@@ -516,81 +570,53 @@ impl<L: OwnLock + Hash> Model for SmallWorld<L> {
         &["somebody holds the lock", "all clients have got it"]
     }
 
-    fn reached(&self, state: &State<L>) -> u64 {
-        let held = |process: &Process<L>| {
+    fn reached(&self, state: &State<L, T>) -> u64 {
+        let held = |process: &Process<L, T>| {
             process.guards.iter().any(|lock| process.machine.valid_until(*lock).is_some_and(|until| until > state.now))
         };
-        let got = |process: &Process<L>| process.acquires == 0 && !process.guards.is_empty();
+        let got = |process: &Process<L, T>| process.acquires == 0 && !process.guards.is_empty();
         u64::from(state.clients.iter().any(held)) | u64::from(state.clients.iter().all(got)) << 1
     }
 
-    fn describe_step(&self, before: &State<L>, step: &Step) -> String {
+    fn describe_step(&self, before: &State<L, T>, step: &Step) -> String {
         let since = before.now.since(EPOCH);
         format!("{since:>9.1?}  {}", Described { before, step })
     }
 }
 
 /// A step in words.
-struct Described<'a, L> {
-    before: &'a State<L>,
+struct Described<'a, L, T: Small<L>> {
+    before: &'a State<L, T>,
     step: &'a Step,
 }
 
-impl<L> fmt::Display for Described<'_, L> {
+impl<L, T: Small<L>> fmt::Display for Described<'_, L, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let line = |client: usize, conn: &ConnId| self.before.clients[client].lines.get(conn);
+        let node = |conn: &ConnId| format!("{} {}", T::NODE, conn.node().index());
         match self.step {
             Step::Acquire(client) => write!(f, "client {client} requests the lock"),
             Step::Release(client, _) => write!(f, "client {client} releases the lock"),
             Step::Execute(client, conn) => {
-                let bytes = line(*client, conn).and_then(|line| line.requests.front());
-                let commands = commands(bytes.map_or(&[], |bytes| bytes));
-                write!(f, "node {} executes {commands} of client {client}", conn.node().index())
+                let request = line(*client, conn).and_then(|line| line.requests.front());
+                let request = request.map_or_else(String::new, T::show_request);
+                write!(f, "{} executes {request} of client {client}", node(conn))
             }
             Step::Reply(client, conn) => {
-                let bytes = line(*client, conn).and_then(|line| line.replies.front());
-                let replies = replies(bytes.map_or(&[], |bytes| bytes));
-                write!(f, "client {client} receives {replies} of node {}", conn.node().index())
+                let reply = line(*client, conn).and_then(|line| line.replies.front());
+                let reply = reply.map_or_else(String::new, T::show_reply);
+                write!(f, "client {client} receives {reply} of {}", node(conn))
             }
-            Step::Cut(client, conn) => {
-                write!(f, "the connection of client {client} to node {} breaks", conn.node().index())
-            }
+            Step::Cut(client, conn) => write!(f, "the connection of client {client} to {} breaks", node(conn)),
             Step::ExecuteLate(place) => {
-                let Some((client, conn, bytes)) = self.before.late.get(*place) else { return Ok(()) };
-                write!(f, "node {} executes late {} of client {client}", conn.node().index(), commands(bytes))
+                let Some((client, conn, requests)) = self.before.late.get(*place) else { return Ok(()) };
+                let requests = requests.iter().map(T::show_request).collect::<Vec<_>>().join("; ");
+                write!(f, "{} executes late {requests} of client {client}", node(conn))
             }
             Step::Pause(client) => write!(f, "client {client} is paused"),
             Step::Resume(client) => write!(f, "client {client} goes on"),
-            Step::Restart(node) => write!(f, "node {node} restarts without its data"),
+            Step::Restart(node) => write!(f, "{} {node} {}", T::NODE, T::RESTARTS),
             Step::Pass => f.write_str("time passes"),
         }
     }
-}
-
-fn commands(mut bytes: &[u8]) -> String {
-    let limits = Limits { max_bulk: bytes.len(), authenticated: true };
-    let mut texts = Vec::new();
-    loop {
-        let mut args = Vec::new();
-        let Parsed::Request { len } = input::parse(bytes, limits, &mut args) else { break };
-        // The first line of a script is enough.
-        let words = args.iter().map(|arg| arg.escape_ascii().to_string());
-        texts.push(
-            words.map(|word| word.split("\\n").next().unwrap_or_default().into()).collect::<Vec<String>>().join(" "),
-        );
-        bytes = &bytes[len..];
-    }
-    texts.join("; ")
-}
-
-fn replies(mut bytes: &[u8]) -> String {
-    let mut texts = Vec::new();
-    while let Some((reply, len)) = Reply::decode(bytes) {
-        texts.push(match reply.bytes() {
-            Some(bytes) => bytes.escape_ascii().to_string(),
-            None => format!("{reply:?}"),
-        });
-        bytes = &bytes[len..];
-    }
-    texts.join("; ")
 }
