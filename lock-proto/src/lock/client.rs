@@ -20,7 +20,10 @@ use crate::id::{ConnId, LockId};
 use crate::time::{Instant, soonest};
 
 /// The connections of a store. Carries requests to its servers and replies back.
-pub trait Transport: Store {
+///
+/// [`Store`] is no supertrait: in generic code that requires `Queued<S>: Transport`, it would hide
+/// the implementation of `Store` for all `Queued<S>`.
+pub trait Transport: Sized {
     /// The connections.
     type Links: Clone + Debug + PartialEq + Eq + Hash;
     /// An output for the host.
@@ -43,9 +46,14 @@ pub trait Transport: Store {
     /// Moves requests, replies and events between the hub and the connections until both are idle.
     /// Runs within the call that caused it, not when the host polls.
     // M3
-    fn route(client: &mut Client<Self>);
+    fn route(client: &mut Client<Self>)
+    where
+        Self: Store;
     /// Returns the elections, if the store has them.
-    fn elections(_: &mut Client<Self>) -> Option<&mut dyn Elections> {
+    fn elections(_: &mut Client<Self>) -> Option<&mut dyn Elections>
+    where
+        Self: Store,
+    {
         None
     }
 }
@@ -64,13 +72,13 @@ pub trait Transport: Store {
 /// clients.
 // D2
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Client<S: Transport> {
+pub struct Client<S: Store + Transport> {
     pub(crate) locks: Locks<S>,
     pub(crate) links: S::Links,
     pub(crate) out: VecDeque<S::HostOutput>,
 }
 
-impl<S: Transport> Client<S> {
+impl<S: Store + Transport> Client<S> {
     pub(crate) const fn with(locks: Locks<S>, links: S::Links) -> Self {
         Self { locks, links, out: VecDeque::new() }
     }
@@ -102,7 +110,7 @@ impl<S: Transport> Client<S> {
     }
 }
 
-impl<S: Transport> Machine for Client<S> {
+impl<S: Store + Transport> Machine for Client<S> {
     fn acquire(&mut self, now: Instant, request: &Acquire) -> Result<LockId, Misuse> {
         self.verb(now, |locks, now| locks.acquire(now, request))
     }
