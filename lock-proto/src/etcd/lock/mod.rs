@@ -172,7 +172,7 @@ impl Store for Etcd {
         }
     }
 
-    fn answers(lock: &Lock) -> Box<[Answer]> {
+    fn answers(lock: &Lock, _: &Context) -> Box<[Answer]> {
         Box::new([lock.store.answer.clone()])
     }
 

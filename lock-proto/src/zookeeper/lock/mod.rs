@@ -213,7 +213,7 @@ impl Store for ZooKeeper {
         }
     }
 
-    fn answers(lock: &Lock) -> Box<[Answer]> {
+    fn answers(lock: &Lock, _: &Context) -> Box<[Answer]> {
         Box::new([lock.store.answer.clone()])
     }
 
