@@ -173,7 +173,7 @@ impl lock::Cleanup<Keys> for Cleanup {
     }
 
     fn timeout(lock: &mut Lock, ctx: &mut Context) {
-        let due = |cleanup: &&Cleanup| cleanup.deadline().is_some_and(|at| at <= ctx.now);
+        let due = |cleanup: &&Self| cleanup.deadline().is_some_and(|at| at <= ctx.now);
         let sessions: alloc::vec::Vec<_> =
             lock.store.cleanups.iter().filter(due).map(|cleanup| cleanup.session).collect();
         for session in sessions {

@@ -59,10 +59,10 @@ impl Keep<Nodes> for Watch {
             return lock.lose(ctx, Loss::Gone);
         }
         if hold.watch.awaits(serial) {
-            hold.watch = Watch::None;
+            hold.watch = Self::None;
             match reply {
                 Reply::Done(ReplyBody::Data { stat, .. }) => {
-                    hold.watch = Watch::Open;
+                    hold.watch = Self::Open;
                     if hold.write.is_none() {
                         // Another client may have written the node.
                         hold.node.version = stat.version;
