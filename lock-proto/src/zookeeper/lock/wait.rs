@@ -1,4 +1,4 @@
-//! Waiting in the store's queue, with a watch on the predecessor and on the own node.
+//! Waiting in the store's queue, with a watch on the predecessor, and on the own node if that is next.
 // ZK3
 
 use alloc::boxed::Box;
@@ -188,8 +188,9 @@ impl Lock {
         }
     }
 
-    /// Waits behind this node. The own node is watched first, so that a report of the
-    /// predecessor's deletion proves that the own node was there when it was read or deleted.
+    /// Waits behind this node. If it is the first, the own node is watched as well, and before it: a
+    /// report of the predecessor's deletion then proves that the own node was there. If it is not,
+    /// the queue is read before the lock is taken.
     fn wait_behind(&mut self, ctx: &mut Context, path: Box<str>, is_first: bool) {
         self.store.answer = Answer::Taken(Expiry::Unknown);
         if self.waiters.head().is_some_and(|head| head.wait == Wait::Try) {
@@ -203,7 +204,7 @@ impl Lock {
         }
         let Contention::Waiting(contender) = &mut self.contention else { return };
         let session = contender.session;
-        if contender.own_watch != Watch::Open {
+        if is_first && contender.own_watch != Watch::Open {
             contender.own_watch = Watch::request(ctx, session, &contender.node.path);
         }
         let watch = Watch::request(ctx, session, &path);

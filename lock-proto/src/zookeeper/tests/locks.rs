@@ -243,6 +243,24 @@ fn deleted_node_of_holder_is_lost_and_that_of_waiter_requeued() {
 }
 
 #[test]
+fn deleted_node_further_behind_is_noticed_before_a_grant() {
+    // ZK3
+    let mut w = World::new(4);
+    let (first, _) = w.hold(0);
+    let (second, third, fourth) = (w.acquire(1), w.acquire(2), w.acquire(3));
+    let deleted = w.queue().into_iter().find(|name| name.ends_with('2')).unwrap();
+    w.server.remove(&alloc::format!("{LOCK}/{deleted}"));
+    w.run();
+    w.release(0, first);
+    w.granted(1, second).unwrap();
+    w.release(1, second);
+    assert!(w.granted(2, third).is_none(), "both were behind the second");
+    w.granted(3, fourth).unwrap();
+    w.release(3, fourth);
+    w.granted(2, third).unwrap();
+}
+
+#[test]
 fn renewal_finds_deleted_node_without_its_watch() {
     // ZK1
     let mut w = World::with(1, |config| config.watch_own_after(Duration::from_secs(60)));

@@ -215,8 +215,10 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
             // Every observer of an election reads who leads now.
             let observes = self.clients[client].own.queries.values().any(|query| !query.over);
             let reacts = !observes && (granted || self.clients[client].own.asked.contains(queue_of(path)));
-            let own = self.store.queue_log.last_owner(path);
-            if !reacts || own.is_none_or(|session| self.clients[client].own.sessions.contains(&session)) {
+            let is_own = |session| self.clients[client].own.sessions.contains(&session);
+            // A waiter whose node was deleted by hand learns that by reading the queue.
+            let contends = granted || self.store.queue_log.contends(queue_of(path), is_own);
+            if !reacts || !contends || self.store.queue_log.last_owner(path).is_none_or(is_own) {
                 continue;
             }
             let woken = self.store.woken.entry(path.clone()).or_default();

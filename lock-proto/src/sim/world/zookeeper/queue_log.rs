@@ -91,6 +91,11 @@ impl QueueLog {
         }
     }
 
+    /// Returns true if one of these sessions has a node in a queue.
+    pub(super) fn contends(&self, queue: &str, is_own: impl Fn(i64) -> bool) -> bool {
+        self.nodes.iter().any(|(path, node)| queue_of(path) == queue && is_own(node.session))
+    }
+
     /// Returns the session of a node, also of one that was deleted a while ago.
     pub(super) fn last_owner(&self, path: &str) -> Option<i64> {
         self.owners.get(path).copied()
