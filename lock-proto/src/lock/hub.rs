@@ -34,24 +34,23 @@ impl<S: Store> Locks<S> {
     ///
     /// As [`Machine::acquire`](super::Machine::acquire).
     pub fn acquire(&mut self, now: Instant, request: &Acquire) -> Result<LockId, Misuse> {
-        self.begin(now, request, |_, _, _| Ok(()))
+        let (key, terms) = self.terms_of(now, request)?;
+        Ok(self.begin(request, key, terms))
     }
 
-    pub(crate) fn begin(
-        &mut self,
-        now: Instant,
-        request: &Acquire,
-        change: impl FnOnce(&Config<S::Settings>, &mut S::Key, &mut S::Terms) -> Result<(), Misuse>,
-    ) -> Result<LockId, Misuse> {
+    /// Checks a request, and returns its name and terms.
+    pub(super) fn terms_of(&mut self, now: Instant, request: &Acquire) -> Result<(S::Key, S::Terms), Misuse> {
         self.handle_timeout(now);
         self.admit(self.locks.acquisitions())?;
-        let (mut key, mut terms) = S::terms_of(&self.ctx.config, request)?;
-        change(&self.ctx.config, &mut key, &mut terms)?;
+        S::terms_of(&self.ctx.config, request)
+    }
+
+    pub(super) fn begin(&mut self, request: &Acquire, key: S::Key, terms: S::Terms) -> LockId {
         let (slot, id) = self.locks.begin(key, Lock::new);
         let waiter = Waiter { id, terms, renew: request.renew, wait: request.wait.or_try(), since: self.ctx.now };
         self.step(slot, |lock, ctx| lock.acquire(ctx, waiter));
         self.settle();
-        Ok(id)
+        id
     }
 
     pub(crate) const fn admit(&self, others: usize) -> Result<(), Misuse> {

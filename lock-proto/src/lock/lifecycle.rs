@@ -272,7 +272,7 @@ impl<S: Store> Lock<S> {
 
     /// Reports on a failed wait. Lists no servers if the lock is held in this client.
     fn report(&self, ctx: &Context<S>, since: Instant) -> Report {
-        let nodes = if self.hold.is_some() { Box::default() } else { S::answers(self) };
+        let nodes = if self.hold.is_some() { Box::default() } else { S::answers(self, ctx) };
         Report { waited: ctx.now.since(since), nodes }
     }
 
@@ -355,7 +355,7 @@ impl<S: Store> Lock<S> {
             Due::Nothing => {}
             Due::TimedOut => {
                 let waited = ctx.now.since(tenure.waiter.since);
-                let report = Report { waited, nodes: S::answers(self) };
+                let report = Report { waited, nodes: S::answers(self, ctx) };
                 ctx.emit(id, Event::Failed(Failure::TimedOut(report)));
                 return self.return_guard(ctx, id, false);
             }

@@ -14,7 +14,7 @@ use super::election::{ElectionEvent, Elections, QueryId};
 use super::event::{Failure, Report};
 use super::hub::Locks;
 use super::queue::QueueStore;
-use super::queued::{QueueContext, Queued};
+use super::queued::{Bid, QueueContext, Queued};
 use super::request::Acquire;
 use super::sessions::{SessionEvent, SessionId};
 use super::tuning::check_name;
@@ -160,12 +160,10 @@ impl<S: QueueStore> Locks<Queued<S>> {
     ///
     /// As [`acquire`](Self::acquire).
     pub fn campaign(&mut self, now: Instant, request: &Acquire, value: Bytes) -> Result<LockId, Misuse> {
-        self.begin(now, request, |config, key, bid| {
-            *key = S::election(config, &request.name)?;
-            S::check_value(&value)?;
-            (bid.value, bid.candidate) = (value, true);
-            Ok(())
-        })
+        let (_, bid) = self.terms_of(now, request)?;
+        let queue = S::election(&self.ctx.config, &request.name)?;
+        S::check_value(&value)?;
+        Ok(self.begin(request, queue, Bid { value, candidate: true, ..bid }))
     }
 
     /// Changes the value of the leader. `Proclaimed` or `ProclaimFailed` reports the result.

@@ -6,7 +6,7 @@
 use std::process::{Command, ExitCode};
 
 use allocation_counter::measure;
-use lock_gauge::{etcd, quorum, redis};
+use lock_gauge::{etcd, quorum, redis, zookeeper};
 use lock_proto::LockId;
 
 /// A client with open connections.
@@ -42,6 +42,7 @@ macro_rules! rig {
 rig!(redis::Rig, Self::new(true));
 rig!(quorum::Rig, Self::ready());
 rig!(etcd::Rig, Self::ready());
+rig!(zookeeper::Rig, Self::ready());
 
 /// Locks of which the average is taken.
 const LOCKS: i64 = 1_000;
@@ -49,10 +50,11 @@ const LOCKS: i64 = 1_000;
 const FRAME: usize = 16 * 1024;
 /// A name, what counts memory, and what needs the stack.
 type Subject = (&'static str, fn() -> [i64; 4], fn());
-const SUBJECTS: [Subject; 3] = [
+const SUBJECTS: [Subject; 4] = [
     ("Redis, one node", memory::<redis::Rig>, cycle::<redis::Rig>),
     ("Redis, quorum of five", memory::<quorum::Rig>, cycle::<quorum::Rig>),
     ("etcd", memory::<etcd::Rig>, cycle::<etcd::Rig>),
+    ("ZooKeeper", memory::<zookeeper::Rig>, cycle::<zookeeper::Rig>),
 ];
 
 fn main() -> ExitCode {

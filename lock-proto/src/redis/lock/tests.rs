@@ -2,6 +2,7 @@
 
 mod bounds;
 mod ends;
+mod hand_over;
 mod mint;
 mod quorum;
 

@@ -324,8 +324,8 @@ impl Hold {
     }
 
     pub(crate) fn sent(&mut self, now: Instant, node: NodeId, serial: u64) {
-        self.keys_ttl = self.keys_ttl.max(self.ttl());
         let ttl = self.ttl();
+        self.keys_ttl = ttl;
         if let Some(share) = self.shares.get_mut(node.index()) {
             share.call = Some(Call { serial, emitted: now, ttl });
             share.clear_retry();

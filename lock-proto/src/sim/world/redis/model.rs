@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 
 use super::{Redis, RedisClient};
 use crate::id::LockId;
-use crate::lock::{Event, Failure, Loss, Release, Wait};
+use crate::lock::{Answer, Event, Expiry, Failure, Loss, Release, Wait};
 use crate::sim::check::{Rule, Stage};
 use crate::sim::model::{End, Polling, show};
 use crate::sim::record::Record;
@@ -311,7 +311,10 @@ impl Model {
                 if self.has_rival(w, client, lock, record, seen.since) {
                     // What it reports may be the answer to the rival.
                     Ok(())
-                } else if report.nodes.is_empty() && record.wait != Wait::Try && self.yields(w, client, lock, record) {
+                } else if matches!(report.nodes[..], [Answer::Taken(Expiry::Unknown)])
+                    && record.wait != Wait::Try
+                    && self.yields(w, client, lock, record)
+                {
                     Ok(())
                 } else if report.nodes.is_empty() {
                     Err("refused for another acquisition of its client, but there was none".into())

@@ -1,0 +1,55 @@
+//! Hand-overs inside a client, and yielding to a waiter of another one.
+
+use super::*;
+
+#[test]
+fn wait_that_ends_while_yielding_reports_another_client() {
+    // A7
+    let mut hub = Hub::new(1, |c| c.wake(Wake::Notify));
+    let first = hub.held(0, want());
+    hub.locks.release(ms(10), first).unwrap();
+    hub.drain();
+    let (call, _) = hub.one();
+    hub.reply(11, call, Reply::Deleted { number: 1, awaited: true });
+    hub.take_events();
+    hub.acquire(12, want().wait(Wait::For(for_ms(3))));
+    hub.at(15);
+    let events = hub.take_events();
+    let [Event::Blocked(Blocked::Held), Event::Failed(Failure::TimedOut(report))] = &events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(report.nodes[..], [Answer::Taken(Expiry::Unknown)]);
+    assert!(report.is_busy());
+    assert_eq!(hub.requests(), vec![]);
+}
+
+#[test]
+fn hand_over_after_shorter_ttl_extends_first() {
+    // A8
+    let mut hub = Hub::new(1, |c| c.handover_window(for_ms(60_000)));
+    let first = hub.held(0, want());
+    let second = hub.acquire(1, want().ttl(for_ms(6_000)));
+    hub.acquire(2, want());
+    hub.take_events();
+    hub.locks.release(ms(50), first).unwrap();
+    hub.drain();
+    hub.locks.claim(ms(50), second).unwrap();
+    hub.take_events();
+    // The renewal gives the key the shorter TTL.
+    let at = 2_100;
+    hub.at(at);
+    let (call, request) = hub.one();
+    assert!(matches!(request, Request::Extend { ttl_ms: 6_000, .. }));
+    hub.reply(at, call, Reply::Extended);
+    hub.take_events();
+    hub.locks.release(ms(at), second).unwrap();
+    hub.drain();
+    let events = hub.take_events();
+    assert_eq!(events, [Event::Released(Release::Released)]);
+    let (call, request) = hub.one();
+    assert!(matches!(request, Request::Extend { ttl_ms: 9_000, .. }));
+    hub.reply(at + 1, call, Reply::Extended);
+    let events = hub.take_events();
+    let [Event::Granted(grant)] = &events[..] else { panic!("{events:?}") };
+    assert_eq!((grant.ttl, grant.valid_until), (for_ms(9_000), ms(at + 9_000 - 92)));
+}
