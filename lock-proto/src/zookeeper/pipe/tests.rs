@@ -113,6 +113,10 @@ fn session_is_requested_and_continued_with_its_password_and_last_transaction() {
     outputs(&mut pipe);
     let again = connect(&mut pipe, 200);
     assert_eq!((again.session_id, again.last_zxid_seen, &again.password[..]), (SESSION, 77, &[9; 16][..]));
+    accept(&mut pipe, 201, SESSION, 12_000);
+    pipe.send(at(202), call(2), sync());
+    // A server would take a number of the session that is used again for the earlier request.
+    assert_eq!(requests(&mut pipe), [Request { xid: 2, op: sync() }]);
 }
 
 #[test]

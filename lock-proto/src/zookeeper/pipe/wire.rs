@@ -47,6 +47,13 @@ impl Wire {
         Self { xid, ..Self::default() }
     }
 
+    /// Starts a new connection. A server takes a request with the session and number of an earlier
+    /// one for the same, whatever connection it came from (`CommitProcessor`), so numbers continue.
+    // ZK6
+    pub(super) fn reconnect(&mut self) {
+        *self = Self { xid: self.xid, ..Self::default() };
+    }
+
     pub(super) fn queue(&mut self, pending: Pending) {
         self.queue.push_back(pending);
     }

@@ -84,7 +84,7 @@ fn add(chance: &mut Chance, fault: Fault, members: usize, at: Duration, steps: &
         Fault::AddForeign => push(at, ZookeeperAction::AddForeign { name }),
         Fault::SetSequence => {
             let before = i32::try_from(chance.below(4)).unwrap_or(0);
-            let next = chance.pick(&[i32::MAX - (1 << 16), i32::MAX, -5]).saturating_sub(before);
+            let next = chance.pick(&[i32::MAX - (1 << 16), i32::MAX, i32::MIN + 5]).saturating_sub(before);
             push(at, ZookeeperAction::SetSequence { name, next });
         }
     }
