@@ -6,6 +6,7 @@
 #![allow(missing_docs, reason = "the macros of criterion make public functions")]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use lock_gauge::rig::Rig as _;
 use lock_gauge::{etcd, quorum, redis};
 
 fn cycles(c: &mut Criterion) {

@@ -12,6 +12,8 @@ use lock_proto::etcd::{Client, Config, Output, Rpc, RpcReply, StreamReceived, St
 use lock_proto::redis::{Acquire, Event};
 use lock_proto::{ClientId, Instant, LockId};
 
+use crate::rig::{self, Rig as _};
+
 /// A client with one open connection and a lease, and its clock.
 pub struct Rig {
     client: Client,
@@ -20,9 +22,10 @@ pub struct Rig {
     events: VecDeque<(LockId, Event)>,
 }
 
-impl Rig {
-    /// A client that has acquired and released a lock.
-    pub fn ready() -> Self {
+impl rig::Rig for Rig {
+    type Client = Client;
+
+    fn ready() -> Self {
         let now = Instant::from_millis(1_000);
         let config = Config::parse("etcd://127.0.0.1:2379").expect("a good URL");
         let client = Client::new(now, config, ClientId::from_bits(1), 2).expect("good settings");
@@ -31,6 +34,32 @@ impl Rig {
         rig
     }
 
+    fn client(&mut self) -> (&mut Client, Instant) {
+        (&mut self.client, self.now)
+    }
+
+    fn pass(&mut self, by: Duration) {
+        self.now = self.now + by;
+        if self.client.next_deadline().is_some_and(|at| at <= self.now) {
+            self.client.handle_timeout(self.now);
+            self.serve();
+        }
+    }
+
+    fn granted(&mut self) -> LockId {
+        self.serve();
+        let Some((lock, Event::Granted(_))) = self.events.pop_front() else { panic!("not granted") };
+        self.client.claim(self.now, lock).expect("an offer");
+        lock
+    }
+
+    fn released(&mut self) {
+        self.serve();
+        let Some((_, Event::Released(_))) = self.events.pop_front() else { panic!("not released") };
+    }
+}
+
+impl Rig {
     fn header(&self) -> Option<ResponseHeader> {
         Some(ResponseHeader { member_id: 1, revision: self.revision })
     }
@@ -105,20 +134,6 @@ impl Rig {
         })
     }
 
-    fn pass(&mut self, by: Duration) {
-        self.now = self.now + by;
-        if self.client.next_deadline().is_some_and(|at| at <= self.now) {
-            self.client.handle_timeout(self.now);
-            self.serve();
-        }
-    }
-
-    fn granted_next(&mut self) -> LockId {
-        let Some((lock, Event::Granted(_))) = self.events.pop_front() else { panic!("not granted") };
-        self.client.claim(self.now, lock).expect("an offer");
-        lock
-    }
-
     /// Drains the events of a release, and claims the lock for its next holder.
     fn holder_next(&mut self) -> LockId {
         let granted = |event: &(LockId, Event)| matches!(event, (_, Event::Granted(_)));
@@ -128,34 +143,6 @@ impl Rig {
         self.events.clear();
         self.client.claim(self.now, holder).expect("an offer");
         holder
-    }
-
-    /// Acquires a lock and keeps it.
-    pub fn hold(&mut self, name: String) -> LockId {
-        self.wait(name);
-        self.serve();
-        self.granted_next()
-    }
-
-    /// Requests a lock. The cluster does not answer.
-    pub fn wait(&mut self, name: String) {
-        self.client.acquire(self.now, &Acquire::new(name)).expect("a valid request");
-    }
-
-    /// Releases a lock.
-    pub fn release(&mut self, lock: LockId) {
-        self.client.release(self.now, lock).expect("held");
-        self.serve();
-        let Some((_, Event::Released(_))) = self.events.pop_front() else { panic!("not released") };
-    }
-
-    /// Acquires a lock and releases it.
-    pub fn cycle(&mut self) {
-        self.pass(Duration::from_micros(50));
-        self.client.acquire(self.now, &Acquire::new("invoice:42")).expect("a valid request");
-        self.serve();
-        let lock = self.granted_next();
-        self.release(lock);
     }
 }
 

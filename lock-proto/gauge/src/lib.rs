@@ -9,6 +9,7 @@ pub mod limits;
 pub mod quorum;
 pub mod redis;
 pub mod resp;
+pub mod rig;
 pub mod zookeeper;
 
 /// A workload with limits.

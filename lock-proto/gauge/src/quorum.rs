@@ -7,6 +7,8 @@ use lock_proto::Machine;
 use lock_proto::redis::{Acquire, Client, Config, Endpoint, Event, Output};
 use lock_proto::{ClientId, ConnId, Instant, LockId};
 
+use crate::rig::{self, Rig as _};
+
 const NODES: u16 = 5;
 
 /// A client with five open connections, and its clock.
@@ -16,10 +18,10 @@ pub struct Rig {
     now: Instant,
 }
 
-impl Rig {
-    /// A client that has acquired and released a lock, so that its connections have loaded the
-    /// scripts.
-    pub fn ready() -> Self {
+impl rig::Rig for Rig {
+    type Client = Client;
+
+    fn ready() -> Self {
         let endpoints = (1..=NODES).map(|n| Endpoint::parse(&format!("redis://127.0.0.{n}:6379")).expect("a good URL"));
         let now = Instant::from_millis(1_000);
         let mut client =
@@ -40,11 +42,30 @@ impl Rig {
             rig.client.handle_received(now, conn, info.as_bytes());
         }
         // The first take is a script.
-        rig.give_back(b"*2\r\n:1\r\n:0\r\n");
+        let lock = rig.granted_by(b"*2\r\n:1\r\n:0\r\n");
+        rig.release(lock);
         rig.cycle();
         rig
     }
 
+    fn client(&mut self) -> (&mut Client, Instant) {
+        (&mut self.client, self.now)
+    }
+
+    fn pass(&mut self, by: Duration) {
+        self.now = self.now + by;
+    }
+
+    fn granted(&mut self) -> LockId {
+        self.granted_by(b"+OK\r\n")
+    }
+
+    fn released(&mut self) {
+        let Some((_, Event::Released(_))) = self.exchange(b":-2\r\n") else { panic!("not released") };
+    }
+}
+
+impl Rig {
     fn write(&mut self, conn: ConnId) {
         loop {
             let n = self.client.outgoing(conn).len();
@@ -71,39 +92,10 @@ impl Rig {
         result
     }
 
-    fn granted(&mut self, granted: &[u8]) -> LockId {
+    fn granted_by(&mut self, granted: &[u8]) -> LockId {
         let Some((lock, Event::Granted(_))) = self.exchange(granted) else { panic!("not granted") };
         self.client.claim(self.now, lock).expect("an offer");
         lock
-    }
-
-    fn give_back(&mut self, granted: &[u8]) {
-        let lock = self.granted(granted);
-        self.release(lock);
-    }
-
-    /// Acquires a lock on all nodes and keeps it.
-    pub fn hold(&mut self, name: String) -> LockId {
-        self.wait(name);
-        self.granted(b"+OK\r\n")
-    }
-
-    /// Requests a lock. The servers do not answer.
-    pub fn wait(&mut self, name: String) {
-        self.client.acquire(self.now, &Acquire::new(name)).expect("a valid request");
-    }
-
-    /// Releases a lock on all nodes.
-    pub fn release(&mut self, lock: LockId) {
-        self.client.release(self.now, lock).expect("held");
-        let Some((_, Event::Released(_))) = self.exchange(b":-2\r\n") else { panic!("not released") };
-    }
-
-    /// Acquires a lock on all nodes and releases it.
-    pub fn cycle(&mut self) {
-        self.now = self.now + Duration::from_micros(50);
-        self.client.acquire(self.now, &Acquire::new("invoice:42")).expect("a valid request");
-        self.give_back(b"+OK\r\n");
     }
 }
 

@@ -7,6 +7,8 @@ use lock_proto::Machine;
 use lock_proto::redis::{Acquire, Client, Config, Endpoint, Event, Output};
 use lock_proto::{ClientId, ConnId, Instant, LockId};
 
+use crate::rig::{self, Rig as _};
+
 const GRANTED: &[u8] = b"+OK\r\n";
 /// The reply to the first take, which is a script.
 const GRANTED_FIRST: &[u8] = b"*2\r\n:1\r\n:0\r\n";
@@ -20,6 +22,36 @@ pub struct Rig {
     conn: ConnId,
     now: Instant,
     fencing: bool,
+}
+
+impl rig::Rig for Rig {
+    type Client = Client;
+
+    fn ready() -> Self {
+        Self::new(true)
+    }
+
+    fn client(&mut self) -> (&mut Client, Instant) {
+        (&mut self.client, self.now)
+    }
+
+    fn pass(&mut self, by: Duration) {
+        self.now = self.now + by;
+    }
+
+    fn granted(&mut self) -> LockId {
+        self.write();
+        self.client.handle_received(self.now, self.conn, self.reply());
+        self.granted_next()
+    }
+
+    fn released(&mut self) {
+        self.write();
+        self.client.handle_received(self.now, self.conn, RELEASED);
+        let Some(Output::Event { event: Event::Released(_), .. }) = self.client.poll_output() else {
+            panic!("not released")
+        };
+    }
 }
 
 impl Rig {
@@ -48,7 +80,7 @@ impl Rig {
     fn identify(&mut self) {
         self.client.acquire(self.now, &Acquire::new("warm-up")).expect("a valid request");
         self.write();
-        self.client.handle_received(self.now, self.conn, self.granted());
+        self.client.handle_received(self.now, self.conn, self.reply());
         let lock = self.granted_next();
         self.client.extend(self.now, lock).expect("held");
         self.write();
@@ -60,7 +92,7 @@ impl Rig {
         self.answer(RELEASED);
     }
 
-    const fn granted(&self) -> &'static [u8] {
+    const fn reply(&self) -> &'static [u8] {
         if self.fencing { GRANTED_FENCED } else { GRANTED }
     }
 
@@ -107,43 +139,6 @@ impl Rig {
         holder
     }
 
-    fn released_next(&mut self) {
-        let Some(Output::Event { event: Event::Released(_), .. }) = self.client.poll_output() else {
-            panic!("not released")
-        };
-    }
-
-    /// Acquires a lock and releases it.
-    pub fn cycle(&mut self) {
-        self.now = self.now + Duration::from_micros(50);
-        self.client.acquire(self.now, &Acquire::new("invoice:42")).expect("a valid request");
-        self.write();
-        self.client.handle_received(self.now, self.conn, self.granted());
-        let lock = self.granted_next();
-        self.release(lock);
-    }
-
-    /// Acquires a lock and keeps it.
-    pub fn hold(&mut self, name: String) -> LockId {
-        self.wait(name);
-        self.write();
-        self.client.handle_received(self.now, self.conn, self.granted());
-        self.granted_next()
-    }
-
-    /// Requests a lock. The server does not answer.
-    pub fn wait(&mut self, name: String) {
-        self.client.acquire(self.now, &Acquire::new(name)).expect("a valid request");
-    }
-
-    /// Releases a lock.
-    pub fn release(&mut self, lock: LockId) {
-        self.client.release(self.now, lock).expect("held");
-        self.write();
-        self.client.handle_received(self.now, self.conn, RELEASED);
-        self.released_next();
-    }
-
     /// When the next renewal is due.
     pub fn next_deadline(&self) -> Instant {
         self.client.next_deadline().expect("locks are held")
@@ -172,7 +167,7 @@ pub fn renewals() -> Box<dyn FnMut()> {
     const LOCKS: usize = 10_000;
     let mut rig = Rig::new(false);
     (0..LOCKS).for_each(|n| {
-        rig.hold(format!("lock:{n}"));
+        rig.hold(&format!("lock:{n}"));
     });
     let answers = RENEWED.repeat(LOCKS);
     Box::new(move || {
@@ -189,7 +184,7 @@ pub fn held(count: u32) -> Rig {
     let mut rig = Rig::new(false);
     for n in 0..count {
         rig.now = rig.now + Duration::from_secs(3) / count;
-        rig.hold(format!("lock:{n}"));
+        rig.hold(&format!("lock:{n}"));
     }
     // Renews each lock once, to reach the steady state.
     let mut renewed = 0;

@@ -11,6 +11,8 @@ use lock_proto::zookeeper::codec::{
 use lock_proto::zookeeper::{Client, Config, Output};
 use lock_proto::{ByteClient, ClientId, ConnId, Instant, LockId, Machine};
 
+use crate::rig;
+
 const SESSION: i64 = 1;
 
 /// A client with one open connection and a session, and its clock.
@@ -31,9 +33,10 @@ struct Server {
     queues: BTreeMap<Box<str>, Vec<Box<str>>>,
 }
 
-impl Rig {
-    /// A client that has acquired and released a lock.
-    pub fn ready() -> Self {
+impl rig::Rig for Rig {
+    type Client = Client;
+
+    fn ready() -> Self {
         let now = Instant::from_millis(1_000);
         let config = Config::parse("zk://127.0.0.1:2181").expect("a good URL");
         let mut client = Client::new(now, config, ClientId::from_bits(1), 2).expect("good settings");
@@ -42,12 +45,33 @@ impl Rig {
         client.handle_connected(now, conn);
         let events = VecDeque::with_capacity(16);
         let mut rig = Self { client, conn, now, server: Server::default(), events };
-        rig.serve();
-        assert_eq!(rig.granted_next(), lock);
+        assert_eq!(rig.granted(), lock);
         rig.release(lock);
         rig
     }
 
+    fn client(&mut self) -> (&mut Client, Instant) {
+        (&mut self.client, self.now)
+    }
+
+    fn pass(&mut self, by: Duration) {
+        self.now = self.now + by;
+    }
+
+    fn granted(&mut self) -> LockId {
+        self.serve();
+        let Some((lock, Event::Granted(_))) = self.events.pop_front() else { panic!("not granted") };
+        self.client.claim(self.now, lock).expect("an offer");
+        lock
+    }
+
+    fn released(&mut self) {
+        self.serve();
+        let Some((_, Event::Released(_))) = self.events.pop_front() else { panic!("not released") };
+    }
+}
+
+impl Rig {
     /// Carries out what the client sends, until it sends nothing.
     fn serve(&mut self) {
         loop {
@@ -64,38 +88,6 @@ impl Rig {
             self.client.consume(self.conn, taken);
             self.client.handle_received(self.now, self.conn, &replies);
         }
-    }
-
-    fn granted_next(&mut self) -> LockId {
-        let Some((lock, Event::Granted(_))) = self.events.pop_front() else { panic!("not granted") };
-        self.client.claim(self.now, lock).expect("an offer");
-        lock
-    }
-
-    /// Acquires a lock and releases it.
-    pub fn cycle(&mut self) {
-        self.now = self.now + Duration::from_micros(50);
-        let lock = self.hold("invoice:42".into());
-        self.release(lock);
-    }
-
-    /// Acquires a lock and keeps it.
-    pub fn hold(&mut self, name: String) -> LockId {
-        self.wait(name);
-        self.serve();
-        self.granted_next()
-    }
-
-    /// Requests a lock. The server does not answer.
-    pub fn wait(&mut self, name: String) {
-        self.client.acquire(self.now, &Acquire::new(name)).expect("a valid request");
-    }
-
-    /// Releases a lock.
-    pub fn release(&mut self, lock: LockId) {
-        self.client.release(self.now, lock).expect("held");
-        self.serve();
-        let Some((_, Event::Released(_))) = self.events.pop_front() else { panic!("not released") };
     }
 }
 

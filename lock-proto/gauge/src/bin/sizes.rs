@@ -6,43 +6,8 @@
 use std::process::{Command, ExitCode};
 
 use allocation_counter::measure;
+use lock_gauge::rig::Rig;
 use lock_gauge::{etcd, quorum, redis, zookeeper};
-use lock_proto::LockId;
-
-/// A client with open connections.
-trait Rig: 'static {
-    fn ready() -> Self;
-    fn hold(&mut self, name: String) -> LockId;
-    fn wait(&mut self, name: String);
-    fn release(&mut self, lock: LockId);
-    fn cycle(&mut self);
-}
-
-macro_rules! rig {
-    ($rig:ty, $ready:expr) => {
-        impl Rig for $rig {
-            fn ready() -> Self {
-                $ready
-            }
-            fn hold(&mut self, name: String) -> LockId {
-                self.hold(name)
-            }
-            fn wait(&mut self, name: String) {
-                self.wait(name);
-            }
-            fn release(&mut self, lock: LockId) {
-                self.release(lock);
-            }
-            fn cycle(&mut self) {
-                self.cycle();
-            }
-        }
-    };
-}
-rig!(redis::Rig, Self::new(true));
-rig!(quorum::Rig, Self::ready());
-rig!(etcd::Rig, Self::ready());
-rig!(zookeeper::Rig, Self::ready());
 
 /// Locks of which the average is taken.
 const LOCKS: i64 = 1_000;
@@ -87,10 +52,10 @@ fn memory<R: Rig>() -> [i64; 4] {
     let client = measure(|| rig = Some(Box::new(R::ready()))).bytes_current;
     let rig = rig.as_mut().expect("a client");
     let mut locks = Vec::with_capacity(LOCKS as usize);
-    let held = measure(|| locks.extend((0..LOCKS).map(|n| rig.hold(format!("invoice:{n:08}"))))).bytes_current;
+    let held = measure(|| locks.extend((0..LOCKS).map(|n| rig.hold(&format!("invoice:{n:08}"))))).bytes_current;
     let released = held + measure(|| locks.drain(..).for_each(|lock| rig.release(lock))).bytes_current;
-    let _holder = rig.hold("invoice:00000000".into());
-    let waiters = measure(|| (0..LOCKS).for_each(|_| rig.wait("invoice:00000000".into()))).bytes_current;
+    let _holder = rig.hold("invoice:00000000");
+    let waiters = measure(|| (0..LOCKS).for_each(|_| rig.wait("invoice:00000000"))).bytes_current;
     [client, held / LOCKS, waiters / LOCKS, released / LOCKS]
 }
 
