@@ -1,14 +1,11 @@
 //! The machines that speak bytes: for Redis, one node or a quorum, and for ZooKeeper.
 
 use core::hint::black_box;
-use core::time::Duration;
 
 use lock_proto::lock::Output;
-use lock_proto::{Acquire, ByteClient, ClientId, Fault, Instant};
+use lock_proto::{Acquire, ByteClient, ClientId, Fault};
 
-pub(crate) fn now() -> Instant {
-    Instant::from_nanos(black_box(1))
-}
+use crate::{call, now};
 
 #[cfg(feature = "redis")]
 pub(crate) fn redis() -> Option<()> {
@@ -41,15 +38,7 @@ fn drive(client: &mut impl ByteClient) -> Option<()> {
             }
             black_box(&output);
         }
-        match black_box(0) {
-            0 => client.handle_timeout(now()),
-            1 => client.claim(now(), lock).ok()?,
-            2 => client.extend(now(), lock).ok()?,
-            3 => client.release(now(), lock).ok()?,
-            4 => client.abandon(now(), lock),
-            _ => client.shutdown(now(), Duration::from_secs(black_box(1))),
-        }
-        black_box((client.next_deadline(), client.valid_until(lock)));
+        call(client, lock)?;
     }
     Some(())
 }

@@ -2,15 +2,16 @@
 
 use alloc::vec::Vec;
 use core::hint::black_box;
-use core::time::Duration;
 
 use lock_proto::etcd::message::{
     AuthenticateResponse, LeaseGrantResponse, LeaseKeepAliveResponse, LeaseRevokeResponse, MemberListResponse,
     RangeResponse, TxnResponse, WatchResponse,
 };
 use lock_proto::etcd::{Client, Code, Config, Output, Rpc, RpcReply, Status, StreamReceived, StreamSend};
-use lock_proto::{Acquire, ClientId, Fault, Instant, Machine as _};
+use lock_proto::{Acquire, ClientId, Fault, Machine as _};
 use prost::Message;
+
+use crate::{call, now};
 
 fn decoded<M: Message + Default>() -> Option<M> {
     M::decode(black_box(&[0_u8; 64][..])).ok()
@@ -22,7 +23,6 @@ fn encoded(message: &impl Message) -> Vec<u8> {
 
 /// Calls everything that a program calls.
 pub(crate) fn drive() -> Option<()> {
-    let now = || Instant::from_nanos(black_box(1));
     let config = Config::parse(black_box("etcd://a")).ok()?;
     let mut client = Client::new(now(), config, ClientId::from_bits(black_box(1)), black_box(1)).ok()?;
     let lock = client.acquire(now(), &Acquire::new(black_box("name"))).ok()?;
@@ -61,15 +61,7 @@ pub(crate) fn drive() -> Option<()> {
             }
             black_box(&output);
         }
-        match black_box(0) {
-            0 => client.handle_timeout(now()),
-            1 => client.claim(now(), lock).ok()?,
-            2 => client.extend(now(), lock).ok()?,
-            3 => client.release(now(), lock).ok()?,
-            4 => client.abandon(now(), lock),
-            _ => client.shutdown(now(), Duration::from_secs(black_box(1))),
-        }
-        black_box((client.next_deadline(), client.valid_until(lock)));
+        call(&mut client, lock)?;
     }
     Some(())
 }
