@@ -107,6 +107,16 @@ impl Hub {
         assert!(matches!(self.take_events()[..], [Event::Granted(_)]));
         id
     }
+
+    /// Holds the lock for 10 ms. The reply to its release arrives at `until`: a waiter of another
+    /// client was woken.
+    fn wake_other(&mut self, at: u64, until: u64, number: u64) {
+        let id = self.held(at, want());
+        self.locks.release(ms(at + 10), id).unwrap();
+        self.drain();
+        let (call, _) = self.one();
+        self.reply(until, call, Reply::Deleted { number, awaited: true });
+    }
 }
 
 fn want() -> Acquire {
@@ -359,11 +369,7 @@ fn new_waiter_gets_separate_blocked_event() {
 fn releaser_that_woke_waiter_queues_behind_it() {
     // A7
     let mut hub = Hub::new(1, |c| c.wake(Wake::Notify));
-    let first = hub.held(0, want());
-    hub.locks.release(ms(10), first).unwrap();
-    hub.drain();
-    let (call, _) = hub.one();
-    hub.reply(12, call, Reply::Deleted { number: 1, awaited: true });
+    hub.wake_other(0, 12, 1);
     hub.take_events();
     // `Wait::Try` makes its one attempt at once.
     let tried = hub.acquire(12, want().wait(Wait::Try));
@@ -372,11 +378,7 @@ fn releaser_that_woke_waiter_queues_behind_it() {
     hub.locks.abandon(ms(12), tried);
     hub.take_events();
 
-    let first = hub.held(20, want());
-    hub.locks.release(ms(30), first).unwrap();
-    hub.drain();
-    let (call, _) = hub.one();
-    hub.reply(32, call, Reply::Deleted { number: 3, awaited: true });
+    hub.wake_other(20, 32, 3);
     hub.take_events();
     hub.acquire(33, want());
     assert_eq!((hub.take_events(), hub.requests()), (vec![Event::Blocked(Blocked::Held)], vec![]));
@@ -390,11 +392,7 @@ fn releaser_that_woke_waiter_queues_behind_it() {
 fn yielding_to_woken_waiter_ends_soon() {
     // A7
     let mut hub = Hub::new(1, |c| c.wake(Wake::Notify));
-    let first = hub.held(0, want());
-    hub.locks.release(ms(10), first).unwrap();
-    hub.drain();
-    let (call, _) = hub.one();
-    hub.reply(11, call, Reply::Deleted { number: 1, awaited: true });
+    hub.wake_other(0, 11, 1);
     let end = hub.locks.next_deadline().unwrap();
     assert_eq!(end, ms(11 + 5 + 1));
     hub.locks.handle_timeout(end);

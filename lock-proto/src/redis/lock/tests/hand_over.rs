@@ -6,11 +6,7 @@ use super::*;
 fn wait_that_ends_while_yielding_reports_another_client() {
     // A7
     let mut hub = Hub::new(1, |c| c.wake(Wake::Notify));
-    let first = hub.held(0, want());
-    hub.locks.release(ms(10), first).unwrap();
-    hub.drain();
-    let (call, _) = hub.one();
-    hub.reply(11, call, Reply::Deleted { number: 1, awaited: true });
+    hub.wake_other(0, 11, 1);
     hub.take_events();
     hub.acquire(12, want().wait(Wait::For(for_ms(3))));
     hub.at(15);
