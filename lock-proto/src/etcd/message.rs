@@ -229,8 +229,8 @@ pub struct Compare {
     /// 0 equal, 1 greater, 2 less, 3 not equal.
     #[prost(int32, tag = "1")]
     pub result: i32,
-    /// The compared field: 0 the version, [`COMPARE_CREATE`], [`COMPARE_MOD`], 3 the value, 4 the
-    /// lease.
+    /// The compared field: [`COMPARE_VERSION`], [`COMPARE_CREATE`], [`COMPARE_MOD`],
+    /// [`COMPARE_VALUE`] or [`COMPARE_LEASE`].
     #[prost(int32, tag = "2")]
     pub target: i32,
     /// The key, or the first of a range. The condition must hold for each key in the range.
@@ -244,10 +244,16 @@ pub struct Compare {
     pub range_end: Bytes,
 }
 
+/// [`Compare::target`]: the number of changes since the creation.
+pub const COMPARE_VERSION: i32 = 0;
 /// [`Compare::target`]: the creation revision.
 pub const COMPARE_CREATE: i32 = 1;
 /// [`Compare::target`]: the revision of the last change.
 pub const COMPARE_MOD: i32 = 2;
+/// [`Compare::target`]: the value.
+pub const COMPARE_VALUE: i32 = 3;
+/// [`Compare::target`]: the lease.
+pub const COMPARE_LEASE: i32 = 4;
 
 /// The value a [`Compare`] compares with.
 #[derive(Clone, PartialEq, Eq, Hash, Oneof)]

@@ -10,15 +10,12 @@ use super::refusal::Refusal;
 use super::span::Span;
 use super::store::{Change, Entry, Store};
 use crate::etcd::message::{
-    ASCEND, BY_CREATE, COMPARE_CREATE, COMPARE_MOD, Compare, CompareWith, DESCEND, DeleteRangeResponse, Op, OpResponse,
-    PutRequest, PutResponse, RangeRequest, RangeResponse, RequestOp, ResponseHeader, ResponseOp, TxnRequest,
-    TxnResponse, WatchEvent,
+    ASCEND, BY_CREATE, COMPARE_CREATE, COMPARE_LEASE, COMPARE_MOD, COMPARE_VALUE, COMPARE_VERSION, Compare,
+    CompareWith, DESCEND, DeleteRangeResponse, Op, OpResponse, PutRequest, PutResponse, RangeRequest, RangeResponse,
+    RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse, WatchEvent,
 };
 
-// Other values of `Compare.CompareTarget` and `RangeRequest.SortTarget` of rpc.proto.
-const COMPARE_VERSION: i32 = 0;
-const COMPARE_VALUE: i32 = 3;
-const COMPARE_LEASE: i32 = 4;
+// Other values of `RangeRequest.SortTarget` of rpc.proto.
 const BY_KEY: i32 = 0;
 const BY_VERSION: i32 = 1;
 const BY_MOD: i32 = 3;

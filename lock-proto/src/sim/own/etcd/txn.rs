@@ -4,8 +4,8 @@ use bytes::Bytes;
 
 use crate::etcd::Rpc;
 use crate::etcd::message::{
-    COMPARE_CREATE, COMPARE_MOD, Compare, CompareWith, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, Op,
-    PutRequest, RangeRequest, RequestOp, TxnRequest,
+    COMPARE_CREATE, COMPARE_MOD, COMPARE_VALUE, Compare, CompareWith, DeleteRangeRequest, LeaseGrantRequest,
+    LeaseRevokeRequest, Op, PutRequest, RangeRequest, RequestOp, TxnRequest,
 };
 
 /// A transaction: conditions, operations if they all hold, and reads otherwise.
@@ -48,7 +48,7 @@ impl Txn {
 
     /// Requires that the key has this value.
     pub fn if_value(self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Self {
-        self.compare(key, 3, CompareWith::Value(bytes(value)))
+        self.compare(key, COMPARE_VALUE, CompareWith::Value(bytes(value)))
     }
 
     fn compare(mut self, key: impl AsRef<[u8]>, target: i32, with: CompareWith) -> Self {
