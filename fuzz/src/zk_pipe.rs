@@ -20,8 +20,8 @@ const ONE_REQUEST: usize = 4096;
 /// arguments (see `fuzz/README.md`).
 ///
 /// Checks that nothing panics, that every call gets exactly one reply, and that the numbers of
-/// connections grow. The bytes that wait for the socket are bounded. Facts about a connection that is not the
-/// current one change nothing. A machine without a deadline has answered every call.
+/// connections grow. The bytes that wait for the socket are bounded. Facts about a connection that
+/// is not the current one change nothing. A machine without a deadline has answered every call.
 pub fn zk_pipe(data: &[u8]) {
     let mut input = data.iter().copied();
     let mut byte = move || input.next();

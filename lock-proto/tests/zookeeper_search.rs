@@ -145,7 +145,6 @@ impl State {
         let want = Acquire::new("a").wait(Wait::Forever);
         let lock = self.clients[client].machine.acquire(self.now, &want).unwrap();
         self.clients[client].lock = Some(lock);
-        self.pump();
     }
 
     fn release(&mut self, client: usize) {
@@ -153,11 +152,11 @@ impl State {
         if let Some(lock) = self.clients[client].lock {
             let _ = self.clients[client].machine.release(self.now, lock);
         }
-        self.pump();
     }
 
     /// Delivers until nothing is under way.
     fn deliver_all(&mut self) {
+        self.pump();
         for client in 0..2 {
             while let Some(link) = self.clients[client].links.iter().position(|link| !link.up.is_empty()) {
                 self.deliver_to_server(client, link);

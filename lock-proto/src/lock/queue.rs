@@ -52,7 +52,8 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
     /// An open query or observation.
     type Query: Query<Self>;
 
-    /// A write to the node proves ownership, and its revision begins a new series of fencing tokens.
+    /// A write to the node proves ownership, and its revision begins a new series of fencing
+    /// tokens.
     const WRITE_PROVES: bool;
     /// The end of a session resolves the releases of its nodes.
     const END_RESOLVES: bool;
@@ -65,6 +66,7 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
     fn serves(_left: &Bid, _next: &Bid) -> bool {
         true
     }
+
     // --- holding ---
 
     /// Returns how long the TTL proves the session.

@@ -23,8 +23,8 @@
 //!   minimise. [`Trace`] holds a run as data, for visualisation. [`Clock`] has an offset and a
 //!   drift.
 //!
-//! * [`own`] runs a lock of your own, on Redis or etcd, of which you write down only the requests and
-//!   what the replies mean.
+//! * [`own`] runs a lock of your own, on Redis or etcd. You write only its requests, and what their
+//!   replies mean.
 //!
 //! [`search`] explores every execution of a small model instead of sampling.
 //!

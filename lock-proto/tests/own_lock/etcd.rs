@@ -30,8 +30,8 @@ struct Leased {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Flaw {
     None,
-    /// A waiter takes the key with the lease that it got when it began to wait, and believes to have
-    /// a whole TTL.
+    /// A waiter takes the key with the lease that it got when it began to wait, and believes to
+    /// have a whole TTL.
     OldLease,
     /// A release deletes the key, whoever has it.
     DeletesAnything,

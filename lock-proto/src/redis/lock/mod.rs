@@ -130,7 +130,8 @@ impl Store for Redis {
         match (&lock.hold, &lock.contention) {
             (Some(hold), _) => hold.report(),
             (None, Contention::Trying(round)) => lock.answers_with(round).into(),
-            // No node was asked, because the last release gave the lock to a waiter of another client.
+            // No node was asked, because the last release gave the lock to a waiter of another
+            // client.
             (None, Contention::Paused { .. }) if lock.store.answers.is_empty() => {
                 ctx.shared.nodes.iter().map(|_| Answer::Taken(Expiry::Unknown)).collect()
             }

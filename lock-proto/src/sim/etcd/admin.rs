@@ -92,7 +92,8 @@ impl Cluster {
         parked.sum()
     }
 
-    /// Hashes all that later behaviour depends on, apart from random choices. For exhaustive searches.
+    /// Hashes all that later behaviour depends on, apart from random choices. For exhaustive
+    /// searches.
     pub(in crate::sim) fn hash_data(&self, into: &mut impl Hasher) {
         (&self.store, &self.members, self.leader, self.election, self.quorum_lost).hash(into);
         (&self.connections, &self.pending, &self.orphans, self.sync).hash(into);

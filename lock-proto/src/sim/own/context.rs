@@ -95,8 +95,8 @@ impl Progress {
     }
 }
 
-/// What an [`OwnLock`](super::OwnLock) sees and does, during one call. On etcd it has other requests:
-/// [`etcd::Context`](super::etcd::Context).
+/// What an [`OwnLock`](super::OwnLock) sees and does, during one call. On etcd it has other
+/// requests: [`etcd::Context`](super::etcd::Context).
 #[derive(Debug)]
 pub struct Context<'a, T = Connections> {
     pub(super) info: &'a Arc<Info>,

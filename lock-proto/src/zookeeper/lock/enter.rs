@@ -252,8 +252,8 @@ impl Lock {
         ours.then(|| Node { path: path.into(), sequence, czxid: stat.czxid, version: stat.version })
     }
 
-    /// Joins the queue with this node, unless it has a number that must not be used. The list of the
-    /// queue was requested with the call `list`, or is requested once the session is up.
+    /// Joins the queue with this node, unless it has a number that must not be used. The list of
+    /// the queue was requested with the call `list`, or is requested once the session is up.
     fn join(&mut self, ctx: &mut Context, session: SessionId, node: Node, list: Option<u64>) {
         if node.czxid >= CZXID_END {
             self.contention = Contention::Idle;

@@ -1,4 +1,5 @@
-//! Waiting in the store's queue, with a watch on the predecessor, and on the own node if that is next.
+//! Waiting in the store's queue. A contender watches its predecessor, and its own node once only the
+//! holder is ahead.
 // ZK3
 
 use alloc::boxed::Box;
@@ -131,7 +132,7 @@ impl Progress<Nodes> for Contender {
 }
 
 impl Lock {
-    /// Somebody has deleted the node, or the queue: to the end of the queue.
+    /// The node or its queue was deleted: enters again, at the end.
     fn reenter(&mut self, ctx: &mut Context) {
         if let Some(session) = self.contention.session() {
             self.enter(ctx, session);
@@ -188,9 +189,9 @@ impl Lock {
         }
     }
 
-    /// Waits behind this node. If it is the first, the own node is watched as well, and before it: a
-    /// report of the predecessor's deletion then proves that the own node was there. If it is not,
-    /// the queue is read before the lock is taken.
+    /// Waits behind this node. If it is the first, the own node is watched as well, and before it:
+    /// a report of the predecessor's deletion then proves that the own node was there. If it is
+    /// not, the queue is read before the lock is taken.
     fn wait_behind(&mut self, ctx: &mut Context, path: Box<str>, is_first: bool) {
         self.store.answer = Answer::Taken(Expiry::Unknown);
         if self.waiters.head().is_some_and(|head| head.wait == Wait::Try) {

@@ -420,7 +420,7 @@ impl Pipe {
 
     fn connect(&mut self) {
         self.generation += 1;
-        self.wire.reconnect();
+        self.wire.clear();
         self.phase = Phase::Connecting { until: self.now + self.config.connect_timeout * self.patience() };
         if let (Some(conn), Some(target)) = (self.current(), self.config.servers.get(self.server)) {
             self.outputs.push_back(PipeOutput::Connect(conn, Box::new(target.clone())));
@@ -619,7 +619,7 @@ impl Pipe {
         while let Some((pending, _)) = self.waiting.pop() {
             self.answer_unsent(pending.call, false, cause);
         }
-        self.wire.reconnect();
+        self.wire.clear();
     }
 
     fn answer_unsent(&mut self, call: Option<CallId>, left: bool, cause: &Cause) {

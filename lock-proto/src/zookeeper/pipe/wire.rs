@@ -47,10 +47,10 @@ impl Wire {
         Self { xid, ..Self::default() }
     }
 
-    /// Starts a new connection. A server takes a request with the session and number of an earlier
-    /// one for the same, whatever connection it came from (`CommitProcessor`), so numbers continue.
+    /// Forgets everything but the last number. The next connection counts on: a server identifies a
+    /// request by its session and number, whatever connection it came from (`CommitProcessor`).
     // ZK6
-    pub(super) fn reconnect(&mut self) {
+    pub(super) fn clear(&mut self) {
         *self = Self { xid: self.xid, ..Self::default() };
     }
 

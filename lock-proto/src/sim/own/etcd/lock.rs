@@ -26,8 +26,8 @@ pub trait OwnLock: Clone + Debug {
     /// A call was answered, or has failed.
     fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<RpcReply, Failed>);
 
-    /// The reply to [`Context::keep_alive`], which was sent then: the TTL of the lease in seconds, 0
-    /// if the lease does not exist. If its connection ends, there is no reply.
+    /// The reply to [`Context::keep_alive`], which was sent then: the TTL of the lease in seconds,
+    /// 0 if the lease does not exist. If its connection ends, there is no reply.
     fn handle_keep_alive(&mut self, _cx: &mut Context<'_>, _lease: i64, _sent: Instant, _ttl: i64) {}
 
     /// A watch of [`Context::watch`] reports something.

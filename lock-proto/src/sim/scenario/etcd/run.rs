@@ -69,8 +69,8 @@ impl Plan {
         self.judge(run_clients(self, true, keep, false, make).0)
     }
 
-    /// Runs the plan with a lock of your own on etcd, see [`run_own`](Self::run_own). Clients do not
-    /// log in, candidates of elections become requests for the lock, and nobody observes.
+    /// Runs the plan with a lock of your own on etcd, see [`run_own`](Self::run_own). Clients do
+    /// not log in, candidates of elections become requests for the lock, and nobody observes.
     ///
     /// # Panics
     ///

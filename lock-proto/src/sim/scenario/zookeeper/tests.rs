@@ -67,7 +67,7 @@ fn fencing_token_from_sequence_number_is_caught() {
 #[test]
 fn recognising_own_node_by_guid_alone_is_caught() {
     // S4, ZK2
-    caught("zookeeper-late", Flaw::RecognizesByGuid, Rule::MutualExclusion);
+    caught("zookeeper-late", Flaw::RecognisesByGuid, Rule::MutualExclusion);
 }
 
 #[test]
@@ -88,8 +88,8 @@ fn hand_overs_come_from_watches() {
 }
 
 /// Regression: requests were numbered from 1 on every connection. A follower that was behind took
-/// the commit of an earlier request for that of the new one, so a client listed the queue too early,
-/// missed its own node, and then waited behind it for ever.
+/// the commit of an earlier request for that of the new one, so a client listed the queue too
+/// early, missed its own node, and then waited behind it for ever.
 #[test]
 fn waiter_does_not_wait_for_its_own_earlier_node() {
     // ZK6

@@ -2,7 +2,6 @@
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use core::mem;
 
 use bytes::Bytes;
 
@@ -29,7 +28,7 @@ pub(super) enum Flaw {
     /// Every create is sent twice.
     SendsTwice,
     /// An own node is recognised by its GUID, whatever session it belongs to.
-    RecognizesByGuid,
+    RecognisesByGuid,
 }
 
 #[derive(Clone, Debug)]
@@ -44,8 +43,8 @@ struct Wire {
     sent: Frames,
     received: Frames,
     connected: bool,
-    session: i64,
-    accepted: bool,
+    /// The session, once the server has accepted the connection.
+    session: Option<i64>,
     /// Rewritten bytes that are not yet written.
     rewritten: Vec<u8>,
     /// Pings under way: the number of the renewal that each replaces, and its length.
@@ -99,9 +98,9 @@ impl Wire {
                     }
                     self.pending.push_back((xid, true));
                 }
-                (Flaw::RecognizesByGuid, op) => {
+                (Flaw::RecognisesByGuid, op) => {
                     let mut frame = frame.to_vec();
-                    same_guid.send(self.session, op, &mut frame);
+                    same_guid.send(self.session.unwrap_or(0), op, &mut frame);
                     push_raw(&frame, &mut self.rewritten);
                     continue;
                 }
@@ -113,14 +112,14 @@ impl Wire {
 
     fn receive(&mut self, flaw: Flaw, same_guid: &mut SameGuid, mut bytes: &[u8], out: &mut Vec<u8>) {
         while let Ok(Some(frame)) = self.received.next(&mut bytes, usize::MAX) {
-            if !mem::replace(&mut self.accepted, true) {
-                self.session = same_guid.connected(frame);
+            let Some(session) = self.session else {
+                self.session = Some(same_guid.connected(frame));
                 push_raw(frame, out);
                 continue;
-            }
-            if flaw == Flaw::RecognizesByGuid {
+            };
+            if flaw == Flaw::RecognisesByGuid {
                 let mut frame = frame.to_vec();
-                same_guid.receive(self.session, &mut frame);
+                same_guid.receive(session, &mut frame);
                 push_raw(&frame, out);
                 continue;
             }
