@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Returns what is forwarded instead of these bytes of a client.
 pub type Tamper = fn(&[u8]) -> Vec<u8>;
@@ -42,6 +43,16 @@ impl Proxy {
     /// If there is no free port.
     #[must_use]
     pub fn tampering(server: SocketAddr, tamper: Tamper) -> Self {
+        Self::run(server, tamper, Duration::ZERO)
+    }
+
+    /// Starts a proxy for clients that try again while the server refuses connections: it accepts
+    /// theirs, and waits up to `timeout` for the server to listen.
+    pub(crate) fn waiting(server: SocketAddr, timeout: Duration) -> Self {
+        Self::run(server, <[u8]>::to_vec, timeout)
+    }
+
+    fn run(server: SocketAddr, tamper: Tamper, timeout: Duration) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let address = listener.local_addr().expect("the address of a listener");
         let state = Arc::new(State::default());
@@ -53,7 +64,7 @@ impl Proxy {
                 }
                 shared.connects.fetch_add(1, Ordering::SeqCst);
                 // The client judges how a connection ends.
-                let _ = shared.serve(client, server, tamper);
+                let _ = shared.connect(server, timeout).and_then(|server| shared.serve(client, server, tamper));
             }
         });
         Self { address, state }
@@ -106,8 +117,24 @@ impl Drop for Proxy {
 }
 
 impl State {
-    fn serve(self: &Arc<Self>, client: TcpStream, server: SocketAddr, tamper: Tamper) -> io::Result<()> {
-        let server = TcpStream::connect(server)?;
+    /// Connects to the server. Tries again for a time if it does not listen.
+    fn connect(&self, server: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+        let until = Instant::now() + timeout;
+        loop {
+            match TcpStream::connect(server) {
+                Err(error)
+                    if error.kind() == io::ErrorKind::ConnectionRefused
+                        && Instant::now() < until
+                        && !self.stopped.load(Ordering::SeqCst) =>
+                {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn serve(self: &Arc<Self>, client: TcpStream, server: TcpStream, tamper: Tamper) -> io::Result<()> {
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
         let (from_client, from_server) = (client.try_clone()?, server.try_clone()?);
