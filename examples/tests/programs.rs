@@ -1,9 +1,10 @@
 //! Black-box tests of the small programs.
 
+use std::iter;
 use std::process::{Command, Output};
 
 use lock_proto::redis::SIGNAL_SUFFIX;
-use lock_testkit::{Authority, Etcd, Redis};
+use lock_testkit::{Authority, Etcd, Redis, ZooKeeper};
 
 fn run(program: &str, args: &[&str]) -> Output {
     Command::new(program).args(args).output().expect("a program of this package")
@@ -30,7 +31,8 @@ fn oversell_on_real_servers_is_as_promised() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_oversell"));
         command.args(args).env("LOCK_PASSWORD", password).output().expect("a program of this package")
     };
-    for url in [&redis_url, &etcd.tls_url(&authority.query())] {
+    let zookeeper = ZooKeeper::start();
+    for url in [&redis_url, &etcd.tls_url(&authority.query()), &zookeeper.lock_url()] {
         let output = oversell(&["--backend", url], "s3cret");
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{url}: {output:?}");
@@ -38,6 +40,8 @@ fn oversell_on_real_servers_is_as_promised() {
     }
     assert!(!redis.keys().iter().any(|key| key.starts_with("oversell:") && !key.ends_with(SIGNAL_SUFFIX)));
     assert!(etcd.keys().is_empty() && etcd.leases().is_empty());
+    let nodes = zookeeper.nodes_below("/");
+    assert!(!nodes.iter().any(|node| node.contains("-lock-")), "{nodes:?}");
     let refused = oversell(&["--backend", &redis_url], "wrong!");
     assert!(refused.status.code() == Some(77), "{refused:?}");
     for args in [&["--backend", "no url"][..], &["3", "--backend", &redis_url]] {
@@ -49,8 +53,9 @@ fn oversell_on_real_servers_is_as_promised() {
 fn threads_count_without_loss() {
     let authority = Authority::new();
     let redis = Redis::builder().tls(authority.server()).start();
-    let etcd = Etcd::start();
-    let (plain, tls, etcd_url) = (redis.url(), redis.tls_url(&authority.query()), etcd.url());
+    let (etcd, zookeeper) = (Etcd::start(), ZooKeeper::start());
+    let (plain, tls) = (redis.url(), redis.tls_url(&authority.query()));
+    let (etcd_url, zookeeper_url) = (etcd.url(), zookeeper.lock_url());
     let (blocking, std_net) = (env!("CARGO_BIN_EXE_blocking"), env!("CARGO_BIN_EXE_std-net"));
     for (program, urls) in [
         (std_net, &[plain.as_str()][..]),
@@ -58,6 +63,7 @@ fn threads_count_without_loss() {
         (blocking, &[&plain]),
         (blocking, &[&tls]),
         (blocking, &[&etcd_url]),
+        (blocking, &[&zookeeper_url]),
     ] {
         let output = run(program, urls);
         assert!(output.status.success(), "{program} {urls:?}: {output:?}");
@@ -72,9 +78,11 @@ fn threads_count_without_loss() {
 
 #[test]
 fn own_executor_counts_without_loss() {
-    let (redis, etcd) = (Redis::start(), Etcd::start());
-    for args in [&[][..], &["--backend", &redis.url()], &["--backend", &etcd.url()]] {
-        let output = run(env!("CARGO_BIN_EXE_own-executor"), args);
+    let (redis, etcd, zookeeper) = (Redis::start(), Etcd::start(), ZooKeeper::start());
+    let urls = [redis.url(), etcd.url(), zookeeper.lock_url()];
+    let on_servers = urls.iter().map(|url| vec!["--backend", url]);
+    for args in iter::once(Vec::new()).chain(on_servers) {
+        let output = run(env!("CARGO_BIN_EXE_own-executor"), &args);
         assert!(output.status.success(), "{output:?}");
         assert!(String::from_utf8_lossy(&output.stdout).contains("counted to 20 of 20; 0 locks"), "{output:?}");
     }

@@ -13,12 +13,13 @@ use tokio::time::sleep;
 use super::{BUYERS, Locking, Outcome, READING, STOCK, Stall, Table, WORKING, stalls};
 use crate::cli::failed::Failed;
 
-/// The shortest that an etcd server with default settings grants.
-const TTL: Duration = Duration::from_secs(2);
-/// Longer than the TTL.
-const PAUSE: Duration = Duration::from_millis(2_700);
-/// Longer than all stalls and expiries before a buyer's turn.
-const WAIT: Duration = Duration::from_secs(60);
+/// TTL of the locks, unless the store only has longer ones. The shortest that an etcd server with
+/// default settings grants.
+const LEAST_TTL: Duration = Duration::from_secs(2);
+/// How much longer than the TTL a stall takes.
+const BEYOND_TTL: Duration = Duration::from_millis(700);
+/// Longer than all stalls and expiries before a buyer's turn, in TTLs.
+const WAIT_TTLS: u32 = 30;
 
 /// Runs one sale on these servers, under the lock `name`. A quorum has no fencing tokens, so its
 /// table cannot reject writes. The naive lock runs in the simulation only; here
@@ -28,16 +29,17 @@ const WAIT: Duration = Duration::from_secs(60);
 ///
 /// A buyer did not get the lock: the servers are unreachable or refuse the client.
 pub fn run_sale_on(settings: &StoreSettings, name: &str, locking: Locking, stall: Stall) -> Result<Outcome, Failed> {
-    let settings = &match settings.clone() {
-        StoreSettings::Etcd(config) => StoreSettings::Etcd(config.session_ttl(TTL)),
+    let (settings, ttl) = &match settings.clone() {
+        StoreSettings::Etcd(config) => (StoreSettings::Etcd(config.session_ttl(LEAST_TTL)), LEAST_TTL),
         StoreSettings::ZooKeeper(config) => {
-            let ttl = TTL.max(config.least_ttl());
-            StoreSettings::ZooKeeper(config.session_ttl(ttl))
+            let ttl = LEAST_TTL.max(config.least_ttl());
+            (StoreSettings::ZooKeeper(config.session_ttl(ttl)), ttl)
         }
-        other @ (StoreSettings::Redis(_) | _) => other,
+        other @ (StoreSettings::Redis(_) | _) => (other, LEAST_TTL),
     };
     let shop = Shop {
         name,
+        ttl: *ttl,
         locking,
         stall,
         state: Mutex::new(State {
@@ -66,6 +68,7 @@ struct State {
 
 struct Shop<'a> {
     name: &'a str,
+    ttl: Duration,
     locking: Locking,
     stall: Stall,
     state: Mutex<State>,
@@ -82,13 +85,13 @@ impl Shop<'_> {
         runtime.block_on(async {
             let client = lock_tokio::connect_with(settings.clone()).map_err(Failed::usage)?;
             let result = self.sell(&client).await;
-            client.shutdown(TTL).await;
+            client.shutdown(self.ttl).await;
             result
         })
     }
 
     async fn sell(&self, client: &Client) -> Result<(), Failed> {
-        let lock = client.lock(self.name).ttl(TTL).wait(WAIT);
+        let lock = client.lock(self.name).ttl(self.ttl).wait(self.ttl * WAIT_TTLS);
         let guard = lock.acquire().await.map_err(|error| Failed::acquiring(&error))?;
         sleep(READING).await;
         let (seen, stalls) = self.with(|state| {
@@ -96,14 +99,15 @@ impl Shop<'_> {
             (state.table.stock, stalls(state.reads))
         });
         if seen > 0 {
+            let stall = self.ttl + BEYOND_TTL;
             let mut checked = false;
             match self.stall {
                 _ if !stalls => sleep(WORKING).await,
-                Stall::SlowService => sleep(PAUSE).await,
-                Stall::Stopped => thread::sleep(PAUSE),
+                Stall::SlowService => sleep(stall).await,
+                Stall::Stopped => thread::sleep(stall),
                 Stall::StoppedBeforeWrite => {
                     checked = guard.is_held();
-                    thread::sleep(PAUSE);
+                    thread::sleep(stall);
                 }
             }
             let fence = match self.locking {
