@@ -103,6 +103,8 @@
 //! * `driver`: the async driver and its handles, for runtime adapters. Implies `std`. It supports
 //!   Redis with the feature `redis`, etcd with the feature `grpc`, and ZooKeeper with `zookeeper`.
 //! * `grpc`: gRPC over HTTP/2 for the driver, on any runtime. Implies `driver` and `etcd`.
+//! * `tls-ring`, `tls-aws-lc-rs`: TLS by rustls for the driver, with that cryptography. `tls` is the
+//!   part that both share, and `tls-platform-roots` adds the platform's authorities.
 //! * `sim`: simulated servers, networks and clocks, to test lock code with. Needs `std`. Implies
 //!   `redis`, `etcd` and `zookeeper`.
 //!

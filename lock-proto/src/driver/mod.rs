@@ -46,7 +46,11 @@
 //!         let address = address.clone();
 //!         Box::pin(async move {
 //!             match address {
-//!                 Address::Tcp(address) => smol::net::TcpStream::connect(address).await,
+//!                 Address::Tcp(address) => {
+//!                     let stream = smol::net::TcpStream::connect(address).await?;
+//!                     stream.set_nodelay(true)?;
+//!                     Ok(stream)
+//!                 }
 //!                 _ => Err(io::ErrorKind::Unsupported.into()),
 //!             }
 //!         })

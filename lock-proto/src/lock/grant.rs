@@ -24,13 +24,13 @@ impl fmt::Display for Token {
     }
 }
 
-/// A fencing token. It grows with every grant under a namespace of one Redis node, even if locks
-/// are lost.
+/// A fencing token. It grows with every grant, even if locks are lost: under a namespace
+/// of one Redis node, and with the grants of one lock on etcd and ZooKeeper.
 ///
 /// Pass it to the resource that the lock protects, and let the resource refuse any token smaller
 /// than the largest it has seen.
 ///
-/// The server mints tokens from a counter that stays at or below its clock in µs. Tokens keep
+/// A Redis server mints tokens from a counter that stays at or below its clock in µs. Tokens keep
 /// growing:
 ///
 /// - if the counter is evicted, or the server restarts without its data, unless its clock is set
