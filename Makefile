@@ -85,12 +85,12 @@ unit: servers ## All tests of all crates and features, and the examples in the d
 	@# Not optimised: these are fast enough, and built in a third of the time.
 	$(CARGO) test -p lock-proto --no-default-features --features redis,etcd,zookeeper --config 'profile.dev.package.lock-proto.opt-level=0'
 
-# redis-6.2 redis-system valkey-9 etcd-system etcd-3.5; empty for all.
+# redis-6.2 redis-system valkey-9 etcd-system etcd-3.5 zookeeper-system zookeeper-3.9; empty for all.
 VERSIONS ?=
 
 .PHONY: matrix
 matrix: export RUST_TEST_THREADS ?= 8
-matrix: servers ## Run lock-tokio's tests on Redis 6.2, Valkey 9, etcd 3.5 and the system's servers. Installs Python packages under target.
+matrix: servers ## Run lock-tokio's tests on Redis 6.2, Valkey 9, etcd 3.5, ZooKeeper 3.9 and the system's servers. Installs Python packages under target.
 	.ci/matrix $(VERSIONS)
 
 # The commit to compare with, and how many seeds of each scenario.
