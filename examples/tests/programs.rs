@@ -1,6 +1,6 @@
 //! Black-box tests of the small programs.
 
-use std::iter;
+use core::iter;
 use std::process::{Command, Output};
 
 use lock_proto::redis::SIGNAL_SUFFIX;

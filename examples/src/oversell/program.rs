@@ -19,8 +19,9 @@ struct Options {
     #[arg(default_value = "1", conflicts_with = "backends")]
     seed: u64,
 
-    /// Sell on real servers instead, with the locks of this library: a URL as for `with-lock`, several
-    /// times for a quorum. Takes about ten TTLs: some 20 s, or minutes on ZooKeeper with a long tick.
+    /// Sell on real servers instead, with the locks of this library: a URL as for
+    /// `with-lock`, several times for a quorum. Takes about ten TTLs: some 20 s, or minutes on
+    /// ZooKeeper with a long tick.
     #[arg(long = "backend", value_name = "URL")]
     backends: Vec<String>,
 }

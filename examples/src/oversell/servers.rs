@@ -29,7 +29,7 @@ const WAIT_TTLS: u32 = 30;
 ///
 /// A buyer did not get the lock: the servers are unreachable or refuse the client.
 pub fn run_sale_on(settings: &StoreSettings, name: &str, locking: Locking, stall: Stall) -> Result<Outcome, Failed> {
-    let (settings, ttl) = &match settings.clone() {
+    let (settings, ttl) = match settings.clone() {
         StoreSettings::Etcd(config) => (StoreSettings::Etcd(config.session_ttl(LEAST_TTL)), LEAST_TTL),
         StoreSettings::ZooKeeper(config) => {
             let ttl = LEAST_TTL.max(config.least_ttl());
@@ -39,7 +39,7 @@ pub fn run_sale_on(settings: &StoreSettings, name: &str, locking: Locking, stall
     };
     let shop = Shop {
         name,
-        ttl: *ttl,
+        ttl,
         locking,
         stall,
         state: Mutex::new(State {
@@ -49,7 +49,7 @@ pub fn run_sale_on(settings: &StoreSettings, name: &str, locking: Locking, stall
         }),
     };
     let results: Vec<_> = thread::scope(|scope| {
-        let buyers: Vec<_> = (0..BUYERS).map(|_| scope.spawn(|| shop.serve(settings))).collect();
+        let buyers: Vec<_> = (0..BUYERS).map(|_| scope.spawn(|| shop.serve(&settings))).collect();
         let ended = |buyer: thread::ScopedJoinHandle<'_, _>| {
             buyer.join().unwrap_or_else(|_| Err(Failed::unreachable("a buyer's thread panicked")))
         };
@@ -99,15 +99,15 @@ impl Shop<'_> {
             (state.table.stock, stalls(state.reads))
         });
         if seen > 0 {
-            let stall = self.ttl + BEYOND_TTL;
+            let pause = self.ttl + BEYOND_TTL;
             let mut checked = false;
             match self.stall {
                 _ if !stalls => sleep(WORKING).await,
-                Stall::SlowService => sleep(stall).await,
-                Stall::Stopped => thread::sleep(stall),
+                Stall::SlowService => sleep(pause).await,
+                Stall::Stopped => thread::sleep(pause),
                 Stall::StoppedBeforeWrite => {
                     checked = guard.is_held();
-                    thread::sleep(stall);
+                    thread::sleep(pause);
                 }
             }
             let fence = match self.locking {

@@ -1,11 +1,13 @@
 //! A proxy for TCP connections that tests can cut, pause or tamper with.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::wait_until;
 
 /// Returns what is forwarded instead of these bytes of a client.
 pub type Tamper = fn(&[u8]) -> Vec<u8>;
@@ -119,19 +121,14 @@ impl Drop for Proxy {
 impl State {
     /// Connects to the server. Tries again for a time if it does not listen.
     fn connect(&self, server: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
-        let until = Instant::now() + timeout;
-        loop {
-            match TcpStream::connect(server) {
-                Err(error)
-                    if error.kind() == io::ErrorKind::ConnectionRefused
-                        && Instant::now() < until
-                        && !self.stopped.load(Ordering::SeqCst) =>
-                {
-                    thread::sleep(Duration::from_millis(10));
-                }
-                result => return result,
-            }
-        }
+        let mut result = Err(ErrorKind::ConnectionRefused.into());
+        // The last result tells whether it was in time.
+        let _ = wait_until(timeout, || {
+            result = TcpStream::connect(server);
+            let is_refused = matches!(&result, Err(error) if error.kind() == ErrorKind::ConnectionRefused);
+            !is_refused || self.stopped.load(Ordering::SeqCst)
+        });
+        result
     }
 
     fn serve(self: &Arc<Self>, client: TcpStream, server: TcpStream, tamper: Tamper) -> io::Result<()> {

@@ -45,9 +45,9 @@ pub trait Host: 'static {
     /// Called while the driver is polled, and not for addresses.
     fn resolve(&self, host: &str, port: u16) -> Self::Resolve;
 
-    /// Connects to one address, with `TCP_NODELAY` set. Needs no timeout: the driver tries the next address meanwhile, and
-    /// drops the future when another attempt was faster, or when it has taken too long. Called
-    /// while the driver is polled.
+    /// Connects to one address. Sets `TCP_NODELAY`. Needs no timeout: the driver tries the next
+    /// address meanwhile, and drops the future when another attempt was faster, or when it has
+    /// taken too long. Called while the driver is polled.
     fn connect(&self, address: &Address) -> Self::Connect;
 
     /// Completes after `time`, or a little later. Completing early does no harm: the driver

@@ -53,7 +53,7 @@ pub(super) struct HostSettings {
 
 impl Settings {
     /// The default settings for the servers that the URLs name: `redis://…` once or an odd number
-    /// of times, or `etcd://…` or `zk://…` once. `rediss`, `etcds` and `zks` are the same with TLS.
+    /// of times, or `etcd://…` or `zk://…` once. `rediss`, `etcds` and `zks` add TLS.
     ///
     /// # Errors
     ///

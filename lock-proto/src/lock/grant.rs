@@ -24,8 +24,8 @@ impl fmt::Display for Token {
     }
 }
 
-/// A fencing token. It grows with every grant, even if locks are lost: under a namespace
-/// of one Redis node, and with the grants of one lock on etcd and ZooKeeper.
+/// A fencing token. It grows with every grant, even if locks are lost: on Redis with each grant
+/// under a namespace of one node, on etcd and ZooKeeper with each grant of one lock.
 ///
 /// Pass it to the resource that the lock protects, and let the resource refuse any token smaller
 /// than the largest it has seen.

@@ -57,8 +57,8 @@ impl ZooKeeperEnsemble {
             let mut seen = peers.clone();
             if spec.links {
                 for (to, peer) in seen.iter_mut().enumerate().filter(|(to, _)| *to != from) {
-                    // A member that has elected another one tries again until that listens. A connection
-                    // that is accepted and closed would end its election instead.
+                    // A member that has elected another one retries until that one listens. A
+                    // connection that is accepted and closed would end its election instead.
                     let proxy = Proxy::waiting(([127, 0, 0, 1], peer.quorum_port).into(), TIMEOUT / 4);
                     peer.quorum_port = proxy.address().port();
                     links.push(Link { from, to, proxy });
