@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use lock_testkit::Redis;
+use lock_testkit::{Redis, wait_until};
 
 use crate::reply::{Reply, parse};
 
@@ -18,8 +18,21 @@ impl RealServer {
     pub(crate) fn start() -> Self {
         // The primary's stream has only writes, and keys can be set to expire on access only.
         let redis = Redis::builder().arg("repl-ping-replica-period", "3600").arg("enable-debug-command", "yes").start();
+        await_first_cron(redis.port());
         Self { port: redis.port(), _redis: redis }
     }
+}
+
+/// Waits until the server's first cron has run. It pings all replicas, whatever the period, so one
+/// that connects earlier, on a busy machine, finds a PING in its stream. The same cron measures the
+/// resident memory first.
+fn await_first_cron(port: u16) {
+    let mut control = RealConnection::open(port);
+    let has_run = wait_until(Duration::from_secs(30), || {
+        let Reply::Bulk(info) = control.round_trip(&["INFO", "memory"]) else { panic!("INFO answers text") };
+        !String::from_utf8_lossy(&info).contains("used_memory_rss:0\r\n")
+    });
+    assert!(has_run, "redis-server runs no cron");
 }
 
 pub(crate) struct RealConnection {
