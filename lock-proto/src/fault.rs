@@ -12,7 +12,10 @@ pub enum Fault {
     /// The peer closed or reset a connection without TLS before it sent anything.
     #[error("the server closed the connection before its first reply; does it expect TLS?")]
     ClosedEarly,
-    /// The name of the server could not be resolved, or there is no route to it.
+    /// The name of the server could not be resolved, or it has no address.
+    #[error("the server's name cannot be resolved")]
+    Unresolved,
+    /// There is no route to the server.
     #[error("the server cannot be reached")]
     Unreachable,
     /// No process listens at the address.

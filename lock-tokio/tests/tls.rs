@@ -155,6 +155,10 @@ async fn tls_is_never_replaced_by_plaintext() {
     let error = in_time("timeout", waiting).await.unwrap_err();
     assert!(error.is_unreachable() && error.to_string().contains(&TlsFault::TimedOut.to_string()), "{error}");
     assert!(redis.keys().is_empty());
+    // A ping asks once, and for less time than a connection may take.
+    let client = lock_tokio::connect(&format!("{plain_port}?{}", authority.query())).unwrap();
+    let error = in_time("ping", client.ping()).await.unwrap_err();
+    assert!(error.is_unreachable() && error.to_string().contains(&TlsFault::TimedOut.to_string()), "{error}");
     let etcd = Etcd::start();
     let plain_port = etcd.url().replace("etcd://", "etcds://");
     let client = lock_tokio::connect(&format!("{plain_port}?{}", authority.query())).unwrap();

@@ -32,6 +32,11 @@ pub mod shared;
 mod task;
 pub mod zookeeper;
 
+use core::time::Duration;
+use std::io::{self, Write as _};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::{process, thread};
+
 use lock_proto::driver::{Client, ConnectError, Host, Settings};
 
 pub use kit::Kit;
@@ -72,11 +77,33 @@ pub trait Runtime: Sized + 'static {
     }
 }
 
+/// How long a scenario may take, also on a busy machine.
+const TIME_LIMIT: Duration = Duration::from_secs(240);
+
 /// Runs a scenario on a new runtime.
 pub fn run<R: Runtime, F: Future<Output = ()>>(scenario: impl FnOnce(Kit<R>) -> F) {
     let kit = Kit::<R>::new();
     let runtime = kit.runtime();
     runtime.block_on(scenario(kit));
+}
+
+/// Runs a scenario, and ends the process if it hangs: a thread that is blocked cannot be stopped in
+/// any other way.
+pub fn limited(scenario: impl FnOnce()) {
+    let (ended, watch) = channel::<()>();
+    let name = thread::current().name().unwrap_or("a scenario").to_owned();
+    thread::spawn(move || {
+        if watch.recv_timeout(TIME_LIMIT) == Err(RecvTimeoutError::Timeout) {
+            // Not by `eprintln`, which the test runner captures.
+            let _ = writeln!(
+                io::stderr(),
+                "\n{name} hangs: not over after {TIME_LIMIT:?}. docs/conformance.md says where to look."
+            );
+            process::abort();
+        }
+    });
+    scenario();
+    drop(ended);
 }
 
 /// Creates a test of every scenario for the given runtime.
@@ -88,7 +115,7 @@ macro_rules! suite {
             $crate::suite!(@alone $runtime, redis:
                 acquire_sets_key_and_release_deletes_it dropped_guard_releases_lock
                 waiter_of_other_client_acquires_after_release try_reports_busy_and_wait_times_out
-                cancelled_acquisitions_leave_nothing held_lock_is_renewed_past_ttl
+                cancelled_acquisitions_leave_nothing held_lock_is_renewed_past_ttl ended_connection_is_replaced_at_once
                 protected_work_ends_with_lock paused_server_warns_holder_then_expires_hold
                 restart_without_data_loses_lock_but_fence_grows
                 shutdown_releases_locks_and_ends_waiters unix_sockets_and_logins_are_supported
@@ -160,25 +187,29 @@ macro_rules! suite {
     (@alone $runtime:ty, $back_end:ident: $($name:ident)+) => {$(
         #[test]
         fn $name() {
-            $crate::run($crate::$back_end::$name::<$runtime>);
+            $crate::limited(|| $crate::run($crate::$back_end::$name::<$runtime>));
         }
     )+};
     (@on $runtime:ty, $server:ident: $($name:ident)+) => {$(
         #[test]
         fn $name() {
-            $crate::run(|kit| $crate::shared::$name::<$runtime>(kit, $crate::Server::$server()));
+            $crate::limited(|| {
+                $crate::run(|kit| $crate::shared::$name::<$runtime>(kit, $crate::Server::$server()));
+            });
         }
     )+};
     (@killing $runtime:ty, $server:ident: $($name:ident)+) => {$(
         #[test]
         fn $name() {
-            $crate::run(|kit| $crate::shared::$name::<$runtime>(kit, $crate::Server::$server().for_killing()));
+            $crate::limited(|| {
+                $crate::run(|kit| $crate::shared::$name::<$runtime>(kit, $crate::Server::$server().for_killing()));
+            });
         }
     )+};
     (@runtime_faults $runtime:ty, $server:ident: $($name:ident)+) => {$(
         #[test]
         fn $name() {
-            $crate::runtime_faults::$name::<$runtime>($crate::Server::$server());
+            $crate::limited(|| $crate::runtime_faults::$name::<$runtime>($crate::Server::$server()));
         }
     )+};
 }

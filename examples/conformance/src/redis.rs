@@ -84,6 +84,21 @@ pub async fn try_reports_busy_and_wait_times_out<R: Runtime>(kit: Kit<R>) {
     assert_eq!(redis.cli(&["GET", "a"]), "somebody");
 }
 
+/// The end of a connection is seen at once. A stream that hides it makes the next request wait for
+/// its timeout.
+pub async fn ended_connection_is_replaced_at_once<R: Runtime>(kit: Kit<R>) {
+    let redis = Redis::start();
+    let long = TIMEOUT * 10;
+    let config = Config::parse(&redis.url()).unwrap().request_timeout(long).ping_after(long);
+    let client = kit.with(config);
+    let lock = client.lock("a").ttl(long * 10);
+    for _ in 0..3 {
+        let guard = kit.in_time("acquire", lock.acquire()).await.unwrap();
+        redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        assert_eq!(kit.in_time("release", guard.release()).await, Release::Released);
+    }
+}
+
 /// Futures dropped at any time leave no key.
 // docs/failures.md: C1, C3, C5.
 pub async fn cancelled_acquisitions_leave_nothing<R: Runtime>(kit: Kit<R>) {

@@ -105,6 +105,11 @@ fn test(program: &str, mut server: Server) {
 }
 
 #[test]
+fn std_bytes() {
+    test(env!("CARGO_BIN_EXE_std-bytes"), Server::Redis(Redis::start()));
+}
+
+#[test]
 fn redis_sync() {
     test(env!("CARGO_BIN_EXE_redis-sync"), Server::Redis(Redis::start()));
 }

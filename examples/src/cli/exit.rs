@@ -40,6 +40,7 @@ pub fn of_failure(kind: &AcquireErrorKind) -> u8 {
         AcquireErrorKind::Refused(_) => REFUSED,
         AcquireErrorKind::EqualNodes(..) | AcquireErrorKind::Misuse(_) | AcquireErrorKind::NoElections => USAGE,
         AcquireErrorKind::Busy(_)
+        | AcquireErrorKind::Unreachable(_)
         | AcquireErrorKind::TimedOut(_)
         | AcquireErrorKind::Withdrawn
         | AcquireErrorKind::ShutDown

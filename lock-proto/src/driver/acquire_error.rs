@@ -37,7 +37,10 @@ pub enum AcquireErrorKind {
     /// The single attempt of [`try_acquire`](super::Lock::try_acquire) found the lock held or
     /// waited for.
     Busy(Report),
-    /// The wait ended, or the single attempt failed because too few servers answered.
+    /// Too few servers answered the single attempt of [`try_acquire`](super::Lock::try_acquire), the
+    /// query or the ping.
+    Unreachable(Report),
+    /// The wait ended.
     TimedOut(Report),
     /// The key holds something that is not a lock.
     KeyInUse(Report),
@@ -84,6 +87,7 @@ impl AcquireError {
     pub fn report(&self) -> Option<&Report> {
         match &self.0.kind {
             AcquireErrorKind::Busy(report)
+            | AcquireErrorKind::Unreachable(report)
             | AcquireErrorKind::TimedOut(report)
             | AcquireErrorKind::KeyInUse(report)
             | AcquireErrorKind::SequenceExhausted(report)
@@ -104,7 +108,7 @@ impl AcquireError {
         matches!(&self.0.kind, AcquireErrorKind::Busy(report) | AcquireErrorKind::TimedOut(report) if report.is_busy())
     }
 
-    /// Returns true if the wait ended before the lock was acquired.
+    /// Returns true if the wait ended before the lock was acquired. Never of a single attempt.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         matches!(self.0.kind, AcquireErrorKind::TimedOut(_))
@@ -113,7 +117,8 @@ impl AcquireError {
     /// Returns true if too few servers answered and no holder was seen.
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
-        matches!(&self.0.kind, AcquireErrorKind::TimedOut(report) if !report.is_busy())
+        let kind = &self.0.kind;
+        matches!(kind, AcquireErrorKind::Unreachable(report) | AcquireErrorKind::TimedOut(report) if !report.is_busy())
     }
 
     /// Returns true if the servers refuse the request, or the key holds something that is not a
@@ -149,6 +154,7 @@ fn write_answer(f: &mut fmt::Formatter<'_>, server: &str, answer: &Answer) -> fm
         Answer::Taken(Expiry::In(left)) => write!(f, "{server}: held for another {:?}", rounded(*left)),
         Answer::Taken(Expiry::Never) => write!(f, "{server}: held without expiry"),
         Answer::Taken(Expiry::Unknown) => write!(f, "{server}: held by another client"),
+        Answer::Unreachable(cause @ Cause::Fault(fault)) if cause.is_refusal() => write!(f, "{server}: {fault}"),
         Answer::Unreachable(Cause::Fault(fault)) => write!(f, "{server} is unreachable: {fault}"),
         Answer::Unreachable(Cause::Server(error)) => write!(f, "{server} rejected the connection: {}", error.text),
         Answer::Unknown(Cause::Fault(fault)) => write!(f, "{server} did not confirm: {fault}"),
@@ -173,7 +179,10 @@ impl fmt::Display for AcquireError {
         }
         f.write_str(": ")?;
         match &self.0.kind {
-            AcquireErrorKind::Busy(report) | AcquireErrorKind::TimedOut(report) => self.write_report(f, report),
+            AcquireErrorKind::Busy(report)
+            | AcquireErrorKind::Unreachable(report)
+            | AcquireErrorKind::TimedOut(report)
+            | AcquireErrorKind::Refused(report) => self.write_report(f, report),
             AcquireErrorKind::KeyInUse(report) => {
                 f.write_str("the key holds something that is not a lock: ")?;
                 self.write_report(f, report)
@@ -182,7 +191,6 @@ impl fmt::Display for AcquireError {
                 f.write_str("the sequence numbers of the queue are used up, and it did not become empty: ")?;
                 self.write_report(f, report)
             }
-            AcquireErrorKind::Refused(report) => self.write_report(f, report),
             AcquireErrorKind::EqualNodes(a, b) => {
                 let [a, b] = [a, b].map(|node| self.server(node.index()));
                 write!(f, "{a} and {b} are the same server")
@@ -232,14 +240,10 @@ impl From<Failure> for AcquireErrorKind {
 }
 
 impl AcquireErrorKind {
-    /// Converts the error of a single attempt: a busy lock is no timeout.
+    /// Converts the error of a single attempt, which has no wait that could end.
     pub(super) fn once(self) -> Self {
-        if let Self::TimedOut(report) = &self
-            && report.is_busy()
-        {
-            return Self::Busy(report.clone());
-        }
-        self
+        let Self::TimedOut(report) = self else { return self };
+        if report.is_busy() { Self::Busy(report) } else { Self::Unreachable(report) }
     }
 }
 
@@ -250,6 +254,7 @@ mod tests {
     use super::*;
     use crate::fault::Fault;
     use crate::lock::{ErrorClass, ServerError};
+    use crate::tls::TlsFault;
 
     fn error(kind: AcquireErrorKind) -> AcquireError {
         let servers = ["redis://a:1", "redis://b:2"].map(Box::from);
@@ -265,6 +270,10 @@ mod tests {
             (
                 alloc::vec![refused()],
                 "lock \"job\": redis://a:1 is unreachable: the server refused the connection (waited 498µs)",
+            ),
+            (
+                alloc::vec![Answer::Unreachable(Fault::Tls(TlsFault::CertificateRequired).into())],
+                "lock \"job\": redis://a:1: the server demands a client certificate; name its files with `cert=` and `key=` (waited 498µs)",
             ),
             (alloc::vec![], "lock \"job\": held or waited for in this client (waited 498µs)"),
             (
@@ -285,7 +294,8 @@ mod tests {
         for (kind, expected) in [
             (AcquireErrorKind::from(Failure::TimedOut(held())).once(), [true, false, false, false]),
             (AcquireErrorKind::from(Failure::TimedOut(held())), [true, true, false, false]),
-            (AcquireErrorKind::from(Failure::TimedOut(down())).once(), [false, true, true, false]),
+            (AcquireErrorKind::from(Failure::TimedOut(down())).once(), [false, false, true, false]),
+            (AcquireErrorKind::from(Failure::TimedOut(down())), [false, true, true, false]),
             (AcquireErrorKind::from(Failure::Refused(down())).once(), [false, false, false, true]),
             (AcquireErrorKind::ShutDown, [false; 4]),
         ] {

@@ -173,7 +173,8 @@ impl Guard {
         block_on(self.extend())
     }
 
-    /// [`release`](Self::release), blocking until its outcome is known.
+    /// [`release`](Self::release), blocking until its outcome is known, or `release_within` of the
+    /// configuration has passed, which is 2 seconds by default.
     pub fn release_blocking(self) -> Release {
         block_on(self.release())
     }

@@ -6,16 +6,27 @@ use std::io::{self, ErrorKind};
 use super::tls::TlsError;
 use crate::fault::Fault;
 
-/// Converts the error of an attempt to connect. Errors of no particular kind come from the
-/// resolver.
-pub(super) fn of_connecting(error: &io::Error) -> Fault {
+/// Why an attempt to connect failed.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(super) enum OpenError {
+    /// The name was not resolved.
+    Resolve(io::Error),
+    /// No address accepted the connection, or TLS failed.
+    Connect(#[from] io::Error),
+}
+
+/// Converts the error of an attempt to connect.
+pub(super) fn of_connecting(error: &OpenError) -> Fault {
+    let OpenError::Connect(error) = error else { return Fault::Unresolved };
     match of_stream(error, true) {
         fault @ Fault::Tls(_) => fault,
         Fault::Transport | Fault::Closed | Fault::ClosedEarly => match error.kind() == ErrorKind::PermissionDenied {
             true => Fault::Refused,
             false => Fault::Unreachable,
         },
-        fault @ (Fault::Unreachable
+        fault @ (Fault::Unresolved
+        | Fault::Unreachable
         | Fault::Refused
         | Fault::Reset
         | Fault::TimedOut
@@ -67,7 +78,8 @@ mod tests {
             (ErrorKind::PermissionDenied, Fault::Refused, Fault::Transport),
         ] {
             let error = io::Error::from(kind);
-            assert_eq!((of_connecting(&error), of_stream(&error, true)), (connecting, open), "{kind:?}");
+            let of_stream = of_stream(&error, true);
+            assert_eq!((of_connecting(&error.into()), of_stream), (connecting, open), "{kind:?}");
         }
         for kind in [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset] {
             assert_eq!(of_stream(&kind.into(), false), Fault::ClosedEarly, "{kind:?}");

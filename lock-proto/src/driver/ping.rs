@@ -68,6 +68,6 @@ impl Client {
         }
         let slot = shared.verb(|core, now, _| core.ping(now)).map_err(error)?;
         let result = poll_fn(|cx| slot.poll(cx)).await.unwrap_or(Err(Failure::ShuttingDown));
-        result.map_err(|failure| error(failure.into()))
+        result.map_err(|failure| error(AcquireErrorKind::from(failure).once()))
     }
 }

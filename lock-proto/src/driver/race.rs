@@ -10,6 +10,7 @@ use core::time::Duration;
 use std::io;
 
 use super::address::{Address, Found, Route};
+use super::fault::OpenError;
 use super::host::Host;
 use super::stream::Stream;
 #[cfg(feature = "tls")]
@@ -18,6 +19,9 @@ use crate::time::Instant;
 
 /// Delay before the next address is tried as well (RFC 8305, section 8).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+/// The address that has accepted the connection, and its stream.
+type Opened<S> = Result<(Address, S), OpenError>;
 
 /// An attempt to connect to a server at any of its addresses. The first address that connects wins,
 /// and the other attempts are dropped.
@@ -68,7 +72,7 @@ impl<H: Host> Race<H> {
         route: &mut Route,
         now: Instant,
         cx: &mut Context<'_>,
-    ) -> Poll<io::Result<(Address, Stream<H::Stream>)>> {
+    ) -> Poll<Opened<Stream<H::Stream>>> {
         #[cfg(feature = "tls")]
         if self.handshake.is_some() {
             return self.poll_handshake(route, cx);
@@ -83,11 +87,7 @@ impl<H: Host> Race<H> {
     }
 
     #[cfg(feature = "tls")]
-    fn poll_handshake(
-        &mut self,
-        route: &mut Route,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<(Address, Stream<H::Stream>)>> {
+    fn poll_handshake(&mut self, route: &mut Route, cx: &mut Context<'_>) -> Poll<Opened<Stream<H::Stream>>> {
         let (Some((_, handshake)), Some(connector)) = (&mut self.handshake, &mut route.connector) else {
             return Poll::Pending;
         };
@@ -97,7 +97,7 @@ impl<H: Host> Race<H> {
             Ok(stream) => Poll::Ready(Ok((address, Stream::Tls(stream)))),
             Err(error) => {
                 route.put_last(address);
-                Poll::Ready(Err(error))
+                Poll::Ready(Err(error.into()))
             }
         }
     }
@@ -108,11 +108,11 @@ impl<H: Host> Race<H> {
         route: &mut Route,
         now: Instant,
         cx: &mut Context<'_>,
-    ) -> Poll<io::Result<(Address, H::Stream)>> {
+    ) -> Poll<Opened<H::Stream>> {
         if let Some(resolving) = &mut self.resolving {
             let found = ready!(Pin::new(resolving).poll(cx));
             self.resolving = None;
-            self.untried = route.order(&found?);
+            self.untried = route.order(&found.map_err(OpenError::Resolve)?);
         }
         loop {
             let mut place = 0;
@@ -142,8 +142,8 @@ impl<H: Host> Race<H> {
             self.next = now + ATTEMPT_DELAY;
         }
         if self.attempts.is_empty() && self.untried.is_empty() {
-            let none = || io::Error::other("the name has no address");
-            return Poll::Ready(Err(self.failure.take().unwrap_or_else(none)));
+            let none = || OpenError::Resolve(io::Error::other("the name has no address"));
+            return Poll::Ready(Err(self.failure.take().map_or_else(none, OpenError::Connect)));
         }
         Poll::Pending
     }

@@ -5,7 +5,7 @@ use lock_tokio::AcquireErrorKind;
 use lock_tokio::redis::{Backoff, Blocked, Loss, Release};
 
 use crate::kit::{
-    LONG_TTL, assert_clean, client, config, exists, in_time, ms, put_data, release, take, timed_out,
+    LONG_TTL, assert_clean, client, config, exists, in_time, ms, put_data, release, take, tried_in_vain,
     wait_until_blocked, with,
 };
 
@@ -118,7 +118,7 @@ async fn key_without_expiry_is_reported_and_waited_for() {
     let redis = Redis::start();
     redis.cli(&["SET", "a", "somebody"]);
     let client = with(config(&redis).poll(Backoff::fixed(ms(20))));
-    let report = timed_out(in_time("a try", client.lock("a").try_acquire()).await);
+    let report = tried_in_vain(in_time("a try", client.lock("a").try_acquire()).await);
     assert!(report.is_busy() && report.to_string().contains("without expiry"), "{report}");
     let mut waiting = client.lock("a").ttl(LONG_TTL).acquire();
     wait_until_blocked(&mut waiting, Blocked::HeldWithoutExpiry).await;

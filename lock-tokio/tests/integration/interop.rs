@@ -8,7 +8,7 @@ use lock_tokio::redis::{Answer, Backoff, Blocked, Expiry, Loss, Release};
 use tokio::time::sleep;
 
 use crate::kit::{
-    LONG_TTL, assert_clean, client, config, in_time, ms, release, take, timed_out, wait_until_blocked, with,
+    LONG_TTL, assert_clean, client, config, in_time, ms, release, take, tried_in_vain, wait_until_blocked, with,
 };
 use crate::plain::{Plain, Redlock};
 use crate::quorum::{quorum, start_without_uptime};
@@ -26,7 +26,7 @@ async fn plain_client_and_ours_exclude_each_other() {
     release(guard).await;
 
     assert!(plain.try_take("a", 60_000));
-    let report = timed_out(in_time("a try", client.lock("a").try_acquire()).await);
+    let report = tried_in_vain(in_time("a try", client.lock("a").try_acquire()).await);
     assert!(matches!(&*report.nodes, [Answer::Taken(Expiry::In(left))] if *left > ms(30_000)), "{report}");
     let mut waiting = client.lock("a").ttl(LONG_TTL).acquire();
     wait_until_blocked(&mut waiting, Blocked::Held).await;

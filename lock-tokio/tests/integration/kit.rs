@@ -71,10 +71,22 @@ pub(crate) async fn release(guard: Guard) {
 }
 
 #[track_caller]
-pub(crate) fn timed_out(result: Result<Guard, AcquireError>) -> Report {
+fn failed(result: Result<Guard, AcquireError>, expected: fn(&AcquireError) -> bool) -> Report {
     let error = result.map(|guard| panic!("{guard:?}")).unwrap_err();
-    assert!(error.is_timeout() || error.is_busy(), "{error}");
+    assert!(expected(&error), "{error}");
     error.report().unwrap().clone()
+}
+
+/// The report of a wait that ended.
+#[track_caller]
+pub(crate) fn timed_out(result: Result<Guard, AcquireError>) -> Report {
+    failed(result, AcquireError::is_timeout)
+}
+
+/// The report of a single attempt that found the lock held, or too few servers.
+#[track_caller]
+pub(crate) fn tried_in_vain(result: Result<Guard, AcquireError>) -> Report {
+    failed(result, |error| !error.is_timeout() && (error.is_busy() || error.is_unreachable()))
 }
 
 pub(crate) fn exists(redis: &Redis, key: &str) -> bool {

@@ -7,7 +7,9 @@ use lock_tokio::AcquireErrorKind;
 use lock_tokio::redis::{Answer, Config, Loss, UnknownAge};
 use tokio::time::timeout;
 
-use crate::kit::{LONG_TTL, assert_clean, endpoint, exists, in_time, ms, release, take, timed_out, wait_for, with};
+use crate::kit::{
+    LONG_TTL, assert_clean, endpoint, exists, in_time, ms, release, take, timed_out, tried_in_vain, wait_for, with,
+};
 
 /// Servers that hide their uptime, for clients that trust them. They can grant at once.
 pub(crate) fn start_without_uptime(count: usize) -> Vec<Redis> {
@@ -131,7 +133,7 @@ async fn nodes_restarted_empty_form_no_second_majority() {
     let quarantine = Duration::from_secs(2);
     let (holder, other) = (with(plain_quorum(&servers, quarantine)), with(plain_quorum(&servers, quarantine)));
     // The servers are new themselves.
-    let report = timed_out(in_time("a try", holder.lock("a").ttl(quarantine).try_acquire()).await);
+    let report = tried_in_vain(in_time("a try", holder.lock("a").ttl(quarantine).try_acquire()).await);
     assert!(report.nodes.contains(&Answer::RecentlyRestarted), "{report}");
     let guard = take(&holder, "a", quarantine).await;
     let observer = guard.observer();
@@ -140,7 +142,7 @@ async fn nodes_restarted_empty_form_no_second_majority() {
     servers[2].restart_empty();
     // Two of three have lost their data. The holder may still believe in its lock, or even have it.
     loop {
-        let report = timed_out(in_time("a try", other.lock("a").ttl(quarantine).try_acquire()).await);
+        let report = tried_in_vain(in_time("a try", other.lock("a").ttl(quarantine).try_acquire()).await);
         assert!(!report.nodes.contains(&Answer::Granted), "{report}");
         // The first tries may be sent before this client has seen the restarts, and be rejected by
         // the holder's token. On a busy machine the restarts may take as long as the quarantine.

@@ -7,8 +7,8 @@ use lock_tokio::redis::{Answer, Backoff, Blocked, Loss, Release};
 use tokio::time::sleep;
 
 use crate::kit::{
-    LONG_TTL, assert_clean, client, config, exists, in_time, is_waiting, ms, named, release, take, timed_out, wait_for,
-    wait_until_blocked, with,
+    LONG_TTL, assert_clean, client, config, exists, in_time, is_waiting, ms, named, release, take, tried_in_vain,
+    wait_for, wait_until_blocked, with,
 };
 use crate::workers::Workers;
 
@@ -46,7 +46,7 @@ async fn server_down_past_ttl_expires_hold() {
     redis.kill();
     assert_eq!(in_time("loss", guard.lost()).await, Loss::Expired);
     assert!(!guard.is_held());
-    let report = timed_out(in_time("a try", client.lock("b").try_acquire()).await);
+    let report = tried_in_vain(in_time("a try", client.lock("b").try_acquire()).await);
     assert!(matches!(&*report.nodes, [Answer::Unreachable(_)]), "{report}");
     redis.restart();
     let released = in_time("release", guard.release()).await;

@@ -39,6 +39,7 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
         match client.next().await {
             (_, Event::Granted(grant)) => break grant,
             (_, Event::Failed(failure)) => return Err(failure.into()),
+            (_, Event::Blocked(why)) => eprintln!("waiting: {why}"),
             _ => {}
         }
     };
@@ -229,7 +230,7 @@ async fn execute(mut etcd: etcd_client::Client, request: &Request) -> Reply {
         Err(etcd_client::Error::GRpcStatus(status)) if status.source().is_none() => {
             request.read_error(&Status::new(Code::from_number(status.code().into()), status.message()))
         }
-        Err(error) => request.read_error(&Status::new(Code::Unavailable, &error.to_string())),
+        Err(error) => request.read_error(&Status::new(Code::Unavailable, error.to_string())),
     }
 }
 

@@ -30,6 +30,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         match client.step() {
             Some((_, Event::Granted(grant))) => break grant,
             Some((_, Event::Failed(failure))) => return Err(failure.into()),
+            Some((_, Event::Blocked(why))) => eprintln!("waiting: {why}"),
             Some(_) | None => {}
         }
     };

@@ -40,6 +40,7 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
         match client.next().await {
             (_, Event::Granted(grant)) => break grant,
             (_, Event::Failed(failure)) => return Err(failure.into()),
+            (_, Event::Blocked(why)) => eprintln!("waiting: {why}"),
             _ => {}
         }
     };

@@ -10,7 +10,6 @@ use core::error::Error as _;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
-use std::io;
 
 use futures_channel::mpsc::{UnboundedSender, unbounded};
 use futures_util::Stream as _;
@@ -21,7 +20,7 @@ use hyper::client::conn::http2::{Builder, SendRequest};
 use tonic::body::Body;
 
 use super::super::address::Route;
-use super::super::fault;
+use super::super::fault::{self, OpenError};
 use super::super::host::Host;
 use super::super::race::Race;
 use super::super::stream::Stream;
@@ -79,7 +78,7 @@ pub(super) struct Connection<H: Host> {
     clock: H::Clock,
     state: State<H>,
     /// Why it could not be opened, in more words than the fault has.
-    pub(super) connect_error: Option<io::Error>,
+    pub(super) connect_error: Option<OpenError>,
     conn_state: Arc<ConnState>,
     inbox: Arc<Inbox>,
     outbox: Arc<Outbox>,

@@ -81,7 +81,7 @@ fn failure_of_every_address_is_reported() {
     for (answers, fault) in [
         (&[Answers::Refuses, Answers::Refuses][..], crate::fault::Fault::Refused),
         (&[Answers::Nothing, Answers::Refuses], crate::fault::Fault::TimedOut),
-        (&[], crate::fault::Fault::Unreachable),
+        (&[], crate::fault::Fault::Unresolved),
     ] {
         leads_to(&world, answers);
         let (client, mut driver) = world.client();

@@ -346,18 +346,10 @@ impl Pipe {
             Phase::Closed => {}
             Phase::Connecting { until } | Phase::AwaitingCredentials { until } | Phase::LoggingIn { until, .. } => {
                 if *until <= now {
-                    let connecting = matches!(self.phase, Phase::Connecting { .. });
-                    let fault = if connecting && matches!(self.config.endpoint.target, Target::Tls { .. }) {
-                        Fault::Tls(TlsFault::TimedOut)
-                    } else if matches!(self.phase, Phase::AwaitingCredentials { .. }) {
-                        Fault::NoCredentials
-                    } else {
-                        Fault::TimedOut
-                    };
-                    return self.fail(fault.into(), true);
+                    return self.fail(self.fault_of_timeout().into(), true);
                 }
                 while let Some(Pending { job, .. }) = self.waiting.pop_due(now) {
-                    self.answer_unsent(job, false, &Fault::TimedOut.into());
+                    self.answer_unsent(job, false, &self.fault_of_timeout().into());
                 }
             }
             Phase::Up { .. } => {
@@ -375,6 +367,20 @@ impl Pipe {
                     self.connect();
                 }
             }
+        }
+    }
+
+    fn fault_of_timeout(&self) -> Fault {
+        match self.phase {
+            Phase::Connecting { .. } if matches!(self.config.endpoint.target, Target::Tls { .. }) => {
+                Fault::Tls(TlsFault::TimedOut)
+            }
+            Phase::AwaitingCredentials { .. } => Fault::NoCredentials,
+            Phase::Closed
+            | Phase::Connecting { .. }
+            | Phase::LoggingIn { .. }
+            | Phase::Up { .. }
+            | Phase::BackingOff { .. } => Fault::TimedOut,
         }
     }
 

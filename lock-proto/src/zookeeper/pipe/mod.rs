@@ -308,7 +308,7 @@ impl Pipe {
                     return self.fail(fault.into(), true);
                 }
                 while let Some(pending) = self.waiting.pop_due(self.now) {
-                    self.answer_unsent(pending.call, false, &Fault::TimedOut.into());
+                    self.answer_unsent(pending.call, false, &self.fault_of_timeout().into());
                 }
             }
             Phase::Up { .. } => {

@@ -62,3 +62,16 @@ fn take_queued_for_half_its_ttl_is_not_sent() {
     rig.receive(conn, b"+OK\r\n:1\r\n");
     assert_eq!(rig.outputs(), [granted(other), reply(extended, Reply::Extended)]);
 }
+
+/// The plaintext port of Redis waits for the end of a command, so the handshake never ends.
+#[test]
+fn request_that_times_out_during_handshake_names_tls() {
+    for (url, why) in [("rediss://h", Fault::Tls(TlsFault::TimedOut)), ("redis://h", Fault::TimedOut)] {
+        let mut rig = Rig::with(url, Role::Commands, false);
+        rig.pipe.open(rig.now);
+        let call = rig.send(short("a"));
+        rig.outputs();
+        rig.pass(50 * MS);
+        assert_eq!(rig.outputs(), [reply(call, Reply::NotSent(fault(why)))], "{url}");
+    }
+}
