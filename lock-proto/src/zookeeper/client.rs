@@ -159,8 +159,8 @@ impl Client {
                 LocksOutput::Election { query, event } => self.out.push_back(Output::Election { query, event }),
                 LocksOutput::Stopped { unreleased } => {
                     for mut pipe in core::mem::take(&mut self.links).pipes.into_values() {
-                        self.out.extend(pipe.current().map(|conn| Output::Disconnect { conn }));
                         pipe.close(now);
+                        self.close_connections(&mut pipe);
                     }
                     self.out.push_back(Output::Stopped { unreleased });
                 }
@@ -192,6 +192,27 @@ impl Client {
                     self.settle_pipe(session);
                     self.locks.handle_ended(now, session, confirmed);
                 }
+            }
+        }
+    }
+
+    /// The pipe is closed: tells the host of every connection that it opened and closed, also of
+    /// those before the last one. The other outputs have no recipient any more.
+    // U2
+    fn close_connections(&mut self, pipe: &mut Pipe) {
+        while let Some(output) = pipe.poll_output() {
+            match output {
+                PipeOutput::Connect(conn, target) => {
+                    self.out.push_back(Output::Connect { node: conn.node(), conn, target });
+                }
+                PipeOutput::Disconnect(conn) => self.out.push_back(Output::Disconnect { conn }),
+                PipeOutput::Credentials(..)
+                | PipeOutput::Up { .. }
+                | PipeOutput::Down(_)
+                | PipeOutput::Reply { .. }
+                | PipeOutput::Event(_)
+                | PipeOutput::Expired
+                | PipeOutput::Ended { .. } => {}
             }
         }
     }

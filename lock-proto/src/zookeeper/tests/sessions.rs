@@ -252,6 +252,38 @@ fn shutdown_without_server_ends_in_time() {
     assert_eq!(w.stopped, Some(2), "the node and the session");
 }
 
+/// The client is suspended while it connects and shuts down: both time out in the same moment.
+/// Found by the fuzz target `zk_ops`.
+#[test]
+fn shutdown_that_ends_late_closes_every_connection() {
+    // U2
+    let mut w = World::new(1);
+    w.hold(0);
+    w.cut(0);
+    let client = &mut w.clients[0];
+    let mut open = Vec::new();
+    while open.is_empty() {
+        client.handle_timeout(client.next_deadline().unwrap());
+        while let Some(output) = client.poll_output() {
+            if let Output::Connect { conn, .. } = output {
+                open.push(conn);
+            }
+        }
+    }
+    client.shutdown(client.now(), Duration::from_millis(300));
+    client.handle_timeout(client.now() + Duration::from_secs(60));
+    let mut stopped = false;
+    while let Some(output) = client.poll_output() {
+        match output {
+            Output::Connect { conn, .. } => open.push(conn),
+            Output::Disconnect { conn } => open.retain(|other| *other != conn),
+            Output::Stopped { .. } => stopped = true,
+            Output::Event { .. } | Output::Election { .. } | Output::Credentials { .. } => {}
+        }
+    }
+    assert!(stopped && open.is_empty(), "{open:?}");
+}
+
 #[test]
 fn ping_is_answered_and_unreachable_server_reported() {
     let mut w = World::new(1);
