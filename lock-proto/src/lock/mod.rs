@@ -67,7 +67,7 @@ pub use queued::{Bid, Contention, QueueConfig, QueueContext, QueueLock, Queued, 
 pub use request::{Acquire, Renew, Wait};
 pub(crate) use retry::Retry;
 #[doc(hidden)]
-pub use sessions::{Session, SessionCall, SessionEvent, SessionId, SessionStore, Sessions};
+pub use sessions::{Need, Session, SessionCall, SessionEvent, SessionId, SessionStore, Sessions};
 pub(crate) use sessions::{State, pause};
 #[doc(hidden)]
 pub use store::Store;

@@ -139,6 +139,10 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
 pub trait Progress<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
     /// Returns its session.
     fn session(&self) -> SessionId;
+    /// Returns true if only the holder is ahead, or nobody: its session must be proven.
+    fn is_next(&self) -> bool {
+        false
+    }
     /// Returns true if it has sent this call.
     fn awaits(&self, serial: u64) -> bool;
     /// Returns its next deadline.

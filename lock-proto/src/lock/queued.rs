@@ -22,7 +22,7 @@ use super::queries::{Queries, Query};
 use super::queue_config::QueueSettings;
 use super::queue_hold::Hold;
 use super::request::{Acquire, Renew};
-use super::sessions::{Session, SessionId, SessionStore, Sessions, pause};
+use super::sessions::{Need, Session, SessionId, SessionStore, Sessions, pause};
 use super::store::Store;
 use super::tenure::{Tenure, Terms};
 use super::tuning::check_name;
@@ -40,8 +40,8 @@ pub struct Queued<S: QueueStore> {
     pub(crate) cleanups: Vec<S::Cleanup>,
     /// The last reply, for reports.
     pub(crate) answer: Answer,
-    /// Sessions that this lock last joined, and whether it needs each one alive.
-    pub(crate) joined: Vec<(SessionId, bool)>,
+    /// Sessions that this lock last joined, and what it needs of each one.
+    pub(crate) joined: Vec<(SessionId, Need)>,
     pub(crate) own: S,
 }
 
@@ -102,6 +102,11 @@ impl<S: QueueStore> Contention<S> {
             Self::Entering(enter) => Some(enter.session()),
             Self::Waiting(contender) => Some(contender.session()),
         }
+    }
+
+    /// Returns true if it waits on this session, and is the next to hold the lock.
+    fn is_next_on(&self, session: SessionId) -> bool {
+        matches!(self, Self::Waiting(contender) if contender.session() == session && contender.is_next())
     }
 }
 
@@ -441,17 +446,25 @@ impl<S: QueueStore> QueueLock<S> {
         }
     }
 
-    /// Returns the sessions that this lock uses, and whether it needs each one alive.
-    pub(crate) fn uses(&self) -> impl Iterator<Item = (SessionId, bool)> {
+    /// Returns the sessions that this lock uses, and what it needs of each one.
+    pub(crate) fn uses(&self) -> impl Iterator<Item = (SessionId, Need)> {
         let cleanups = &self.store.cleanups;
-        let needs = move |session| {
-            self.guarded().any(|own| own == session)
+        let need = move |session| {
+            let held = self.hold.as_ref().is_some_and(|hold| hold.session == session);
+            if held || self.contention.is_next_on(session) {
+                Need::Proof
+            } else if self.guarded().any(|own| own == session)
                 || cleanups.iter().any(|cleanup| cleanup.session() == session && !cleanup.is_open_ended())
+            {
+                Need::Alive
+            } else {
+                Need::Nothing
+            }
         };
         let releases = self.releases.iter().map(|release| &release.store);
         let releases = releases.filter(|store| S::END_RESOLVES && store.outcome.is_none());
         let all = self.guarded().chain(cleanups.iter().map(Cleanup::session));
-        all.chain(releases.map(|store| store.remains.session)).map(move |session| (session, needs(session)))
+        all.chain(releases.map(|store| store.remains.session)).map(move |session| (session, need(session)))
     }
 
     fn guarded(&self) -> impl Iterator<Item = SessionId> {

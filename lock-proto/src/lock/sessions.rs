@@ -34,8 +34,19 @@ pub(crate) fn pause(seed: u64, n: u64, tries: u32) -> Duration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub(crate) u32);
 
-/// The locks of a session, by their slots, and whether each needs it alive.
-type Users = BTreeMap<u32, bool>;
+/// What a lock needs of a session that it uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Need {
+    /// Nothing: what it has left may end with the session.
+    Nothing,
+    /// It must stay alive.
+    Alive,
+    /// It must be proven to be alive: the lock is held, or is about to be.
+    Proof,
+}
+
+/// The locks of a session, by their slots, and what each needs of it.
+type Users = BTreeMap<u32, Need>;
 
 /// A session: a lease that the client renews, or a connection that it keeps.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -43,7 +54,7 @@ pub struct Session<S: QueueStore> {
     pub(crate) id: SessionId,
     /// Shared by all locks without a session of their own.
     pub(crate) shared: bool,
-    /// Its locks, and whether each needs it alive.
+    /// Its locks, and what each needs of it.
     pub(crate) users: Users,
     pub(crate) requested: Duration,
     /// The TTL that the server last granted.
@@ -147,8 +158,8 @@ pub trait SessionStore<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
     fn opened(_: &mut Session<S>, _: &mut QueueContext<S>) -> Option<SessionEvent> {
         None
     }
-    /// A lock has joined.
-    fn joined(_: &mut Session<S>, _now: Instant, _was_needed: bool) {}
+    /// A lock has joined, or needs more or less than before. `before` is what all locks needed.
+    fn joined(_: &mut Session<S>, _now: Instant, _before: Need) {}
     /// The shared session has no locks.
     fn idle(_: &mut Session<S>, _: &QueueContext<S>) {}
 }
@@ -169,9 +180,14 @@ impl<S: QueueStore> Session<S> {
         matches!(self.state, State::Lost(Loss::Gone) | State::Over)
     }
 
+    /// Returns what its locks need.
+    pub(crate) fn need(&self) -> Need {
+        self.users.values().max().copied().unwrap_or(Need::Nothing)
+    }
+
     /// Returns true if a lock needs it alive.
     pub(crate) fn is_needed(&self) -> bool {
-        self.users.values().any(|needs| *needs)
+        self.need() >= Need::Alive
     }
 
     /// Loses it, unless it is lost.
@@ -285,12 +301,12 @@ impl<S: QueueStore> Sessions<S> {
         SessionId(slot)
     }
 
-    /// Adds a user. `needs` means that the session must stay alive for it.
-    fn join(&mut self, id: SessionId, user: u32, needs: bool, now: Instant) {
+    /// Adds a user, or changes what it needs.
+    fn join(&mut self, id: SessionId, user: u32, need: Need, now: Instant) {
         let Some(session) = self.list.get_mut(&id) else { return };
-        let was_needed = session.is_needed();
-        session.users.insert(user, needs);
-        S::Session::joined(session, now, was_needed);
+        let before = session.need();
+        session.users.insert(user, need);
+        S::Session::joined(session, now, before);
         self.after(id);
     }
 
@@ -438,10 +454,10 @@ impl<S: QueueStore> QueueLock<S> {
             self.store.joined = joined;
             return;
         }
-        let uses: Vec<(SessionId, bool)> = self.uses().collect();
+        let uses: Vec<(SessionId, Need)> = self.uses().collect();
         let sessions = &mut ctx.shared.sessions;
-        for (session, needs) in &uses {
-            sessions.join(*session, ctx.slot, *needs, ctx.now);
+        for (session, need) in &uses {
+            sessions.join(*session, ctx.slot, *need, ctx.now);
         }
         for (session, _) in joined {
             if !uses.iter().any(|(used, _)| *used == session) {

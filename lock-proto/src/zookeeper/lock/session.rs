@@ -11,7 +11,7 @@ use super::{Context, Nodes};
 use crate::id::{CallOwner, NodeId};
 use crate::jitter::jitter;
 use crate::lock::{
-    self, Answer, Cause, ErrorClass, Loss, ServerError, SessionCall, SessionEvent, SessionStore, State, pause,
+    self, Answer, Cause, ErrorClass, Loss, Need, ServerError, SessionCall, SessionEvent, SessionStore, State, pause,
 };
 use crate::time::{Instant, soonest};
 use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, MultiResult, Op, ReplyBody};
@@ -34,7 +34,7 @@ pub struct Connection {
     pub(super) owner: i64,
     /// How long a write proves the session.
     validity: Duration,
-    /// When the session is given up.
+    /// When the session is given up if it must be proven, or is not connected.
     lost_at: Instant,
     /// The nodes of holds, by the slots of their locks.
     pub(super) nodes: BTreeMap<u32, Box<str>>,
@@ -57,6 +57,12 @@ impl Session {
     fn wants_end(&self) -> bool {
         let kept = self.shared && self.is_open();
         self.state != State::Ending && !self.is_gone() && !kept && !self.is_needed()
+    }
+
+    /// Returns true if it must be given up: no write has proven it, or no server has answered.
+    fn must_be_lost(&self, now: Instant) -> bool {
+        let is_checked = self.need() == Need::Proof || self.is_needed() && !self.own.up;
+        is_checked && self.own.lost_at <= now
     }
 
     /// Returns true if it is lost, and the connection must stop its pings.
@@ -110,7 +116,11 @@ impl Session {
 
     /// The connection failed, or could not be opened.
     pub(crate) fn disconnected(&mut self, ctx: &mut Context, cause: &Cause) -> Option<SessionEvent> {
-        self.own.up = false;
+        let now = ctx.now;
+        if core::mem::take(&mut self.own.up) && self.need() < Need::Proof {
+            // The server has ended it by then.
+            self.own.lost_at = now + self.granted;
+        }
         let answer = Answer::Unreachable(cause.clone());
         self.own.refusals = if cause.is_refusal() { self.own.refusals + 1 } else { 0 };
         if self.state == State::Opening && self.own.refusals as usize >= ctx.config.store.own.servers.len() {
@@ -174,31 +184,46 @@ impl Session {
         Some(SessionEvent::Unrenewed(call.emitted, reply.answer()))
     }
 
-    /// A write of a lock that left at `emitted` was committed. It renews the session if more than a
-    /// third of the validity is over: every hold is then notified, and that happens rarely.
+    /// A write of a lock that left at `emitted` was committed, which renews the session. While there
+    /// are holds, it only counts if more than a third of the validity is over: all of them are then
+    /// notified, and that happens rarely.
     pub(super) fn wrote(&mut self, seed: u64, now: Instant, emitted: Instant) -> Option<SessionEvent> {
-        if self.state != State::Alive || !self.renewing {
+        if self.state != State::Alive || !self.renewing || emitted + self.own.validity <= self.until {
             return None;
         }
-        if self.until.since(now) >= self.own.validity / 3 * 2 || emitted + self.own.validity <= self.until {
-            // A hold may begin, which is not valid for longer.
-            self.own.lost_at = self.until;
+        let fresh = self.until.since(now) >= self.own.validity / 3 * 2;
+        if fresh && !self.own.nodes.is_empty() {
             return None;
         }
         self.record(seed, emitted);
-        Some(SessionEvent::Renewed(emitted))
+        (!fresh).then_some(SessionEvent::Renewed(emitted))
     }
 
     /// A write that left at `emitted` was committed. A session that is renewed by hand only counts
     /// the writes that it was asked for.
     fn record(&mut self, seed: u64, emitted: Instant) {
         self.until = self.until.max(emitted + self.own.validity);
-        self.own.lost_at = if self.own.lost_at == Instant::MAX { self.until } else { self.own.lost_at.max(self.until) };
+        self.own.lost_at = self.own.lost_at.max(self.until);
         self.renew_from = self.renew_from.filter(|at| emitted < *at);
         self.retry.succeeded();
         let third = self.own.validity / 3;
         let spread = jitter(seed ^ self.own.owner.unsigned_abs(), emitted.as_nanos(), third / 10);
         self.retry.set_due(self.renewing.then(|| emitted + third.saturating_sub(spread)));
+    }
+
+    /// Returns true if a hold may begin: it is not lost before the first renewal can be answered.
+    // ZK1
+    pub(super) fn proves_hold(&self, now: Instant) -> bool {
+        self.until.since(now) > self.own.validity / 3
+    }
+
+    /// Renews the session for a hold, unless a renewal is in flight.
+    pub(super) fn prove(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
+        if !self.retry.is_in_flight() {
+            self.renew_from = Some(ctx.now);
+            self.renew(ctx);
+        }
+        None
     }
 
     /// Renews the session by a write that a quorum must commit.
@@ -232,7 +257,7 @@ impl SessionStore<Nodes> for Connection {
             up: false,
             owner: 0,
             validity: Duration::ZERO,
-            lost_at: Instant::MAX,
+            lost_at: Instant::ZERO,
             nodes: BTreeMap::new(),
             checking: Vec::new(),
             next_check: 0,
@@ -254,9 +279,10 @@ impl SessionStore<Nodes> for Connection {
         }
         let (at, why) = match session.state {
             State::Opening if !is_open => (session.retry.deadline(), "session"),
-            State::Alive if session.is_needed() => {
+            State::Alive if session.need() == Need::Proof => {
                 (soonest([session.retry.deadline().filter(|_| up), Some(lost_at)]), "session")
             }
+            State::Alive if session.is_needed() => (Some(lost_at).filter(|_| !up), "session"),
             State::Alive if session.users.is_empty() => (Some(idle_until), "idle session"),
             State::Lost(_) => (session.end_at(), "end of a session"),
             State::Opening | State::Checking | State::Alive | State::Ending | State::Over => (None, ""),
@@ -278,10 +304,8 @@ impl SessionStore<Nodes> for Connection {
                 session.own.is_open = true;
                 ctx.out.push_back(LocksOutput::Open { session: session.id, timeout: session.requested });
             }
-            State::Alive if session.is_needed() && session.own.lost_at <= ctx.now => {
-                return session.lose(Loss::Expired);
-            }
-            State::Alive if session.is_needed() && session.retry.is_due(ctx.now) => session.renew(ctx),
+            State::Alive if session.must_be_lost(ctx.now) => return session.lose(Loss::Expired),
+            State::Alive if session.need() == Need::Proof && session.retry.is_due(ctx.now) => session.renew(ctx),
             State::Alive if session.users.is_empty() && session.own.idle_until <= ctx.now => {
                 if ctx.shared.queries.is_empty() {
                     Self::revoke(session, ctx);
@@ -319,14 +343,13 @@ impl SessionStore<Nodes> for Connection {
         }
     }
 
-    /// Without users, the session is kept by pings, which prove nothing. It is then not given up
-    /// before its first lock could renew it.
-    fn joined(session: &mut Session, now: Instant, was_needed: bool) {
-        if session.state == State::Alive && !was_needed && session.is_needed() {
+    /// Until its locks need a proof, the session is kept by pings, which prove nothing. It is then
+    /// not given up before a renewal can be answered.
+    // ZK1
+    fn joined(session: &mut Session, now: Instant, before: Need) {
+        let need = session.need();
+        if before < need && (need == Need::Proof || !session.own.up) {
             session.own.lost_at = session.until.max(now + session.own.validity);
-            if session.renewing {
-                session.retry.set_due(Some(now + session.own.validity / 3));
-            }
         }
     }
 

@@ -5,7 +5,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::{Contention, Context, Lock, Node, Nodes};
+use super::{Contention, Context, Lock, Node, Nodes, Session};
 use crate::id::CallOwner;
 use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Keep as _, Progress, Queued, SessionId, Store as _, Wait};
 use crate::time::Instant;
@@ -60,6 +60,10 @@ impl Contender {
 impl Progress<Nodes> for Contender {
     fn session(&self) -> SessionId {
         self.session
+    }
+
+    fn is_next(&self) -> bool {
+        matches!(self.ahead, Ahead::Behind { is_first: true, .. } | Ahead::First)
     }
 
     fn awaits(&self, serial: u64) -> bool {
@@ -261,11 +265,10 @@ impl Lock {
     fn win(&mut self, ctx: &mut Context) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         let session = contender.session;
-        if ctx.until(session) <= ctx.now {
+        if !ctx.session(session).is_some_and(|found| found.proves_hold(ctx.now)) {
             // Answered by `Renewed`.
             contender.ahead = Ahead::First;
-            ctx.shared.sessions.extend.push(session);
-            return;
+            return ctx.session_step(session, Session::prove);
         }
         let (node, watch) = (contender.node.clone(), contender.own_watch);
         let Some(value) = self.waiters.head().map(|head| head.terms.value.clone()) else { return };

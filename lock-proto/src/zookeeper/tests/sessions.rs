@@ -57,6 +57,76 @@ fn session_continues_after_reconnect_and_renews_first() {
 }
 
 #[test]
+fn only_holder_and_next_waiter_are_renewed() {
+    // ZK1
+    let mut w = World::new(4);
+    let (mut held, _) = w.hold(0);
+    let waiting: Vec<LockId> = (1..4).map(|client| w.acquire(client)).collect();
+    w.pass(60_000);
+    let renewals = |w: &World, session| w.server.log.iter().filter(|entry| **entry == (session, OpCode::Multi)).count();
+    assert!((1..=2).all(|session| renewals(&w, session) >= 60_000 / (VALID_MS as usize / 3)));
+    assert!((3..=4).all(|session| renewals(&w, session) == 0), "pings keep them");
+    for (client, next) in waiting.into_iter().enumerate() {
+        w.release(client, held);
+        w.granted(client + 1, next).unwrap();
+        assert!(w.clients[client + 1].valid_until(next).unwrap().since(w.now).as_millis() as u64 > VALID_MS / 3);
+        held = next;
+    }
+    assert!((3..=4).all(|session| renewals(&w, session) == 1), "each is proven before its turn");
+}
+
+#[test]
+fn creates_of_nodes_renew_the_session_of_one_who_only_waits() {
+    // ZK1
+    let mut w = World::new(3);
+    let mut turns: Vec<LockId> = (0..3).map(|client| w.acquire(client)).collect();
+    for turn in 0..30 {
+        let client = turn % 3;
+        w.granted(client, turns[client]).unwrap();
+        // A session renews after a third of its validity, which is longer than three turns.
+        w.pass(800);
+        w.release(client, turns[client]);
+        turns[client] = w.acquire(client);
+    }
+    assert_eq!(w.server.count(OpCode::Multi), 0);
+}
+
+#[test]
+fn waiter_is_granted_only_after_proof_if_all_ahead_leave_at_once() {
+    // ZK1
+    let mut w = World::new(3);
+    let (first, _) = w.hold(0);
+    let (second, third) = (w.acquire(1), w.acquire(2));
+    w.pass(60_000);
+    w.server.mute = Some((OpCode::Multi, false));
+    w.clients[1].abandon(w.now, second);
+    w.release(0, first);
+    assert!(w.granted(2, third).is_none());
+    w.server.mute = None;
+    w.cut(2);
+    w.pass(1_000);
+    w.granted(2, third).unwrap();
+}
+
+#[test]
+fn waiter_without_connection_keeps_its_place_until_its_session_would_have_ended() {
+    // ZK6
+    for (away_ms, same) in [(14_000, true), (16_000, false)] {
+        let mut w = World::new(3);
+        let (first, _) = w.hold(0);
+        let (_, third) = (w.acquire(1), w.acquire(2));
+        let queue = w.queue();
+        w.unreachable = true;
+        w.cut(2);
+        w.pass(away_ms);
+        w.unreachable = false;
+        w.pass(2_000);
+        assert_eq!(w.queue() == queue, same, "{:?}", w.queue());
+        assert!(w.lost(0, first).is_none() && w.failure(2, third).is_none());
+    }
+}
+
+#[test]
 fn predecessor_deleted_while_disconnected_is_noticed() {
     let mut w = World::new(2);
     let (lock, _) = w.hold(0);
