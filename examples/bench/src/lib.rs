@@ -1,5 +1,6 @@
 //! Shared parts of the benchmarks.
 
+pub mod args;
 pub mod cost;
 pub mod raw_etcd;
 pub mod raw_zookeeper;

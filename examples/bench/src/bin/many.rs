@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use lock_bench::args::Args;
 use lock_proto::redis::{Config, Endpoint};
 use lock_testkit::Redis;
 
@@ -11,9 +12,9 @@ const TTL: Duration = Duration::from_secs(15);
 
 #[tokio::main]
 async fn main() {
-    let mut args = std::env::args().skip(1);
-    let locks: usize = args.next().map_or(100_000, |text| text.parse().expect("LOCKS is a number"));
-    let seconds: u64 = args.next().map_or(30, |text| text.parse().expect("SECONDS is a number"));
+    let mut args = Args::new("many [LOCKS] [SECONDS]");
+    let (locks, span) = (args.number("LOCKS", 100_000_usize), args.seconds(30.0));
+    args.end();
     let redis = Redis::start();
     let endpoint = Endpoint::parse(&redis.url()).expect("a URL of the testkit");
     let client = lock_tokio::connect_with(Config::new([endpoint]).fencing(false)).expect("good settings");
@@ -36,12 +37,12 @@ async fn main() {
     println!("{locks} locks taken in {:.1?}", start.elapsed());
     // Long enough for several renewals. Then the clock and the server must agree that all locks are
     // held.
-    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    tokio::time::sleep(span).await;
     let each = (resident() - before) / locks;
     let held = guards.iter().filter(|guard| guard.is_held()).count();
     let keys: usize =
         redis.cli(&["DBSIZE"]).trim().trim_start_matches(|c: char| !c.is_ascii_digit()).parse().expect("a number");
-    println!("after {seconds} s: {held} held, {keys} keys on the server, {} lost", locks - held);
+    println!("after {span:?}: {held} held, {keys} keys on the server, {} lost", locks - held);
     println!("{each} bytes of resident memory for each lock");
     drop(guards);
     let left = client.shutdown(Duration::from_secs(20)).await;

@@ -18,6 +18,7 @@ use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use lock_bench::args::Args;
 use lock_bench::{Measured, measure, median};
 use lock_proto::ClientId;
 use lock_proto::redis::{Config, Endpoint, Form, Identity, Key, Request, Retired, script};
@@ -31,9 +32,22 @@ const ROUNDS: usize = 9;
 const REST: Duration = Duration::from_millis(700);
 
 fn main() {
-    let one = std::env::var("THREADS").ok().map(|threads| threads == "1");
+    let mut args = Args::new("[THREADS=1|all] [TASKS=n] uncontended [SECONDS [ours]]");
+    let (span, only_ours) = (args.seconds(0.7), args.choice("the part", &["ours"]).is_some());
+    args.end();
+    let [threads, tasks] = ["THREADS", "TASKS"].map(|name| std::env::var(name).ok());
+    let one = threads.map(|threads| match threads.as_str() {
+        "1" => true,
+        "all" => false,
+        other => args.refuse(format_args!("THREADS must be 1 or all, not {other:?}")),
+    });
+    let tasks = match tasks.map(|text| text.parse()) {
+        None => 64,
+        Some(Ok(tasks)) => tasks,
+        Some(Err(_)) => args.refuse("TASKS must be a whole number"),
+    };
     let run = |mut builder: tokio::runtime::Builder, threads| {
-        builder.enable_all().build().expect("a runtime").block_on(contest(threads));
+        builder.enable_all().build().expect("a runtime").block_on(contest(threads, tasks, span, only_ours));
     };
     if one != Some(false) {
         run(tokio::runtime::Builder::new_current_thread(), "one thread");
@@ -43,13 +57,10 @@ fn main() {
     }
 }
 
-async fn contest(threads: &str) {
-    let seconds: f64 = std::env::args().nth(1).map_or(0.7, |text| text.parse().expect("SECONDS is a number"));
-    let span = Duration::from_secs_f64(seconds);
-    let tasks = std::env::var("TASKS").map_or(64, |text| text.parse().expect("TASKS is a number"));
+async fn contest(threads: &str, tasks: usize, span: Duration, only_ours: bool) {
     let redis = Redis::start();
     let url = redis.url();
-    if std::env::args().nth(2).is_some_and(|only| only == "ours") {
+    if only_ours {
         // For a profiler.
         return println!("ours: {:.0}", ours(&url, span, tasks, false).await.rate);
     }

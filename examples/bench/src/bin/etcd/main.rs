@@ -16,6 +16,7 @@ mod uncontended;
 use std::time::Duration;
 
 use contended::Outcome;
+use lock_bench::args::Args;
 use lock_bench::median;
 use lock_testkit::Etcd;
 
@@ -23,9 +24,9 @@ const ROUNDS: usize = 5;
 
 #[tokio::main]
 async fn main() {
-    let mut args = std::env::args().skip(1);
-    let seconds: f64 = args.next().map_or(2.0, |text| text.parse().expect("SECONDS is a number"));
-    let (span, part) = (Duration::from_secs_f64(seconds), args.next());
+    let mut args = Args::new("etcd [SECONDS [PART]], PART one of cycles, clients, ring, tasks, go");
+    let (span, part) = (args.seconds(2.0), args.choice("PART", &["cycles", "clients", "ring", "tasks", "go"]));
+    args.end();
     let etcd = Etcd::start();
     if let Some(part) = part {
         return one(&etcd, &part, span).await;
@@ -44,8 +45,7 @@ async fn one(etcd: &Etcd, part: &str, span: Duration) {
         "clients" => contended::clients(etcd, 10, span).await,
         "ring" => contended::ring(etcd, 10, span).await,
         "tasks" => contended::tasks(etcd, 100, span).await,
-        "go" => contended::go_mutex(etcd, 10, span).await,
-        other => panic!("PART is cycles, clients, ring, tasks or go, and not {other}"),
+        _ => contended::go_mutex(etcd, 10, span).await,
     };
     Outcome::print_head();
     outcome.print(part);

@@ -12,12 +12,12 @@ mod etcd;
 mod handshake;
 mod redis;
 
-use std::time::Duration;
+use lock_bench::args::Args;
 
 fn main() {
-    let mut args = std::env::args().skip(1);
-    let seconds: f64 = args.next().map_or(0.2, |text| text.parse().expect("SECONDS is a number"));
-    let (span, part) = (Duration::from_secs_f64(seconds), args.next());
+    let mut args = Args::new("tls [SECONDS [PART]], PART one of redis, etcd, handshake");
+    let (span, part) = (args.seconds(0.2), args.choice("PART", &["redis", "etcd", "handshake"]));
+    args.end();
     let wants = |name: &str| part.as_deref().is_none_or(|part| part == name);
     // redis-rs uses the provider of the process. This library has one of its own, also ring.
     rustls::crypto::ring::default_provider().install_default().expect("nothing else has installed one");

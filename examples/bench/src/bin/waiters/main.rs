@@ -23,6 +23,7 @@ mod results;
 
 use std::time::Duration;
 
+use lock_bench::args::Args;
 use lock_bench::median;
 use results::{Outcome, Setup};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -31,9 +32,16 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const DEFAULT: [&str; 4] = ["100:0:10:3", "100:1:10:3", "300:1:30:1", "1000:1:30:1"];
 
 fn main() {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let specs: Vec<&str> = if args.is_empty() { DEFAULT.to_vec() } else { args.iter().map(String::as_str).collect() };
-    let setups: Vec<(Setup, usize)> = specs.into_iter().map(parse).collect();
+    let mut args = Args::new("waiters [CLIENTS:HOLD[:SECONDS[:ROUNDS]] …], HOLD in milliseconds");
+    let mut specs: Vec<String> = args.rest().collect();
+    if specs.is_empty() {
+        specs = DEFAULT.map(str::to_owned).to_vec();
+    }
+    let contest_of = |spec: &String| {
+        let refuse = || args.refuse(format_args!("expected CLIENTS:HOLD[:SECONDS[:ROUNDS]], not {spec:?}"));
+        parse(spec).unwrap_or_else(refuse)
+    };
+    let setups: Vec<(Setup, usize)> = specs.iter().map(contest_of).collect();
     raise_file_limit(setups.iter().map(|(setup, _)| setup.clients).max().unwrap_or(0));
     let peer = go::build();
     for (setup, rounds) in setups {
@@ -67,14 +75,18 @@ fn contest(peer: &go::Peer, setup: Setup, rounds: usize) {
 }
 
 /// `CLIENTS:HOLD[:SECONDS[:ROUNDS]]`.
-fn parse(text: &str) -> (Setup, usize) {
-    let parts: Vec<f64> = text.split(':').filter_map(|part| part.parse().ok()).collect();
-    let [clients, hold, rest @ ..] = &parts[..] else {
-        panic!("expected CLIENTS:HOLD[:SECONDS[:ROUNDS]], not {text:?}");
+fn parse(text: &str) -> Option<(Setup, usize)> {
+    let parts: Vec<f64> = text.split(':').map(|part| part.parse().ok()).collect::<Option<_>>()?;
+    let (&[clients, hold], rest) = parts.split_first_chunk()?;
+    let (span, rounds) = match rest {
+        [] => (30.0, 1.0),
+        [span] => (*span, 1.0),
+        [span, rounds] => (*span, *rounds),
+        _ => return None,
     };
-    let span = Duration::from_secs_f64(rest.first().copied().unwrap_or(30.0));
-    let setup = Setup { clients: *clients as usize, hold: Duration::from_secs_f64(hold / 1e3), span };
-    (setup, rest.get(1).map_or(1, |rounds| *rounds as usize))
+    let seconds = |seconds| Duration::try_from_secs_f64(seconds).ok();
+    let setup = Setup { clients: clients as usize, hold: seconds(hold / 1e3)?, span: seconds(span)? };
+    (setup.clients > 0 && rounds >= 1.0).then_some((setup, rounds as usize))
 }
 
 /// A connection takes one file here, and one in the server, which inherits the limit.

@@ -2,10 +2,11 @@
 //! delete, and hand-overs, beside the crate `zookeeper-client` and kazoo.
 //!
 //! `make bench`, or `cargo run --release --manifest-path examples/bench/Cargo.toml --bin zookeeper
-//! [SECONDS]`. Only the ratios count. All parts alternate on one server, so that a noisy machine
+//! [SECONDS [CLIENTS]]`. Only the ratios count. All parts alternate on one server, so that a noisy machine
 //! disturbs all of them. `writes`, `packets` and `events` are the server's counts per lock:
 //! transactions (`zxid`), requests, and deletions that it reported to a watch. `µs` and `server`
-//! are processor time per lock, of this process and of the server.
+//! are processor time per lock, of this process and of the server. CLIENTS measures hand-overs
+//! between so many only.
 
 mod contended;
 mod cost;
@@ -14,6 +15,7 @@ mod uncontended;
 
 use std::time::Duration;
 
+use lock_bench::args::Args;
 use lock_testkit::ZooKeeper;
 
 const ROUNDS: usize = 5;
@@ -22,15 +24,19 @@ const TICK: Duration = Duration::from_secs(2);
 
 #[tokio::main]
 async fn main() {
-    let seconds: f64 = std::env::args().nth(1).map_or(2.0, |text| text.parse().expect("SECONDS is a number"));
-    let span = Duration::from_secs_f64(seconds);
+    let mut args = Args::new("zookeeper [SECONDS [CLIENTS]]");
+    let (span, clients) = (args.seconds(2.0), args.number("CLIENTS", 0));
+    args.end();
     let server = ZooKeeper::builder().tick(TICK).optimised().start();
+    if clients > 0 {
+        return contended::contest(&server, clients, ROUNDS, span).await;
+    }
     uncontended::warm_up(&server, span).await;
     uncontended::cost(&server).await;
     for tasks in [1, 16] {
         uncontended::contest(&server, tasks, ROUNDS, span).await;
     }
-    for clients in [10, 100] {
+    for clients in [10, 100, 1_000] {
         contended::contest(&server, clients, ROUNDS, span).await;
     }
 }
