@@ -3,6 +3,17 @@
 use core::ops::Range;
 use core::time::Duration;
 
+/// A release of the servers, as far as clients see a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Release {
+    /// 3.8 and before.
+    V3_8,
+    /// 3.9: watch events carry the zxid of the change in place of -1, `exists` needs the permission
+    /// to read, and the result of a transaction has the state of every node that it created, not of
+    /// containers only.
+    V3_9,
+}
+
 /// The settings of an [`Ensemble`](super::Ensemble). The defaults are those of the example
 /// configuration of ZooKeeper 3.8.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -17,7 +28,7 @@ pub struct EnsembleConfig {
     pub(super) epoch: u32,
     pub(super) containers: bool,
     pub(super) container_interval: Option<Duration>,
-    pub(super) event_zxid: bool,
+    pub(super) release: Release,
     pub(super) max_frame: usize,
     pub(super) monitor: bool,
 }
@@ -36,7 +47,7 @@ impl EnsembleConfig {
             epoch: 1,
             containers: true,
             container_interval: Some(Duration::from_secs(60)),
-            event_zxid: false,
+            release: Release::V3_8,
             max_frame: 0xf_ffff,
             monitor: false,
         }
@@ -87,9 +98,9 @@ impl EnsembleConfig {
         self
     }
 
-    /// Sets whether watch events carry the zxid of the change, as from 3.9 on, or -1. Default: -1.
-    pub const fn event_zxid(mut self, on: bool) -> Self {
-        self.event_zxid = on;
+    /// Sets the release of the servers. Default: 3.8.
+    pub const fn release(mut self, release: Release) -> Self {
+        self.release = release;
         self
     }
 

@@ -72,7 +72,7 @@ use member::{Link, Member};
 
 pub use super::world::zookeeper::{Builder, World, ZookeeperClient};
 pub use admin::{NodeChange, OpenSession};
-pub use config::EnsembleConfig;
+pub use config::{EnsembleConfig, Release};
 
 /// An output of an [`Ensemble`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -50,7 +50,7 @@ fn checked_version(current: i32, expected: i32) -> Result<i32, ErrorCode> {
 }
 
 /// Checks a path as the server does (`PathUtils.validatePath`).
-pub(super) fn is_valid(path: &str) -> bool {
+fn is_valid(path: &str) -> bool {
     let Some(rest) = path.strip_prefix('/') else { return false };
     let bad = |c: char| c <= '\u{1f}' || ('\u{7f}'..='\u{9f}').contains(&c) || ('\u{f000}'..='\u{f8ff}').contains(&c);
     rest.is_empty() || rest.split('/').all(|name| !matches!(name, "" | "." | "..") && !name.contains(bad))

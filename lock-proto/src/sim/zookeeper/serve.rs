@@ -8,11 +8,10 @@ use bytes::Bytes;
 use super::acl::{Identity, READ, check};
 use super::connection::{Session, State, Waiting, What};
 use super::member::{Role, Submit, Up, Wish, pop_front_if};
-use super::prep::is_valid;
 use super::session::LEADER;
 use super::tree::Applied;
 use super::watch::Triggered;
-use super::{Ensemble, EnsembleOutput, Seen};
+use super::{Ensemble, EnsembleOutput, Release, Seen};
 use crate::sim::rng::Rng;
 use crate::time::millis_up;
 use crate::zookeeper::codec::{
@@ -239,13 +238,13 @@ impl Ensemble {
                 self.close(conn);
             }
             (What::Write, Applied::Failed(code)) => self.reply(conn, xid, Err(*code)),
-            (What::Write, Applied::Created(path, stat)) => {
+            (What::Write, Applied::Created { path, stat, .. }) => {
                 self.reply(conn, xid, Ok(ReplyBody::Created { path: path.as_str().into(), stat: *stat }));
             }
             (What::Write, Applied::Set(stat)) => self.reply(conn, xid, Ok(ReplyBody::Stat(*stat))),
             (What::Write, Applied::Deleted | Applied::Done) => self.reply(conn, xid, Ok(ReplyBody::Empty)),
             (What::Write, Applied::Multi(results)) => {
-                let results = results.iter().map(multi_result).collect();
+                let results = results.iter().map(|result| multi_result(result, self.config.release)).collect();
                 self.reply(conn, xid, Ok(ReplyBody::Multi(results)));
             }
             (What::Sync { path }, _) => self.reply(conn, xid, Ok(ReplyBody::Synced { path })),
@@ -292,7 +291,9 @@ impl Ensemble {
         match op {
             Op::Exists { path, watch } => {
                 let node = server.tree.get(path);
-                if let Some(node) = node {
+                if let Some(node) = node
+                    && self.config.release >= Release::V3_9
+                {
                     check(&node.acl, READ, identities)?;
                 }
                 // The watch stays even if the node does not exist.
@@ -323,10 +324,11 @@ impl Ensemble {
                 Ok(ReplyBody::Children(names))
             }
             Op::RemoveWatches { path, kind } => {
-                if !is_valid(path) {
-                    return Err(ErrorCode::BAD_ARGUMENTS);
+                if server.watches.remove(path, *kind, conn) {
+                    Ok(ReplyBody::Empty)
+                } else {
+                    Err(ErrorCode::NO_WATCHER)
                 }
-                if server.watches.remove(path, *kind, conn) { Ok(ReplyBody::Empty) } else { Err(ErrorCode::NO_WATCHER) }
             }
             Op::Sync { path } => Ok(ReplyBody::Synced { path: path.clone() }),
             Op::Ping | Op::Write(_) | Op::Multi(_) | Op::Auth { .. } | Op::CloseSession => Ok(ReplyBody::Empty),
@@ -335,11 +337,17 @@ impl Ensemble {
 
     /// Notifies the clients of a member of what a transaction has changed.
     pub(super) fn notify(&mut self, member: usize, triggered: &Triggered) {
-        let zxid = if self.config.event_zxid { self.members[member].tree.zxid } else { -1 };
-        for (trigger, path) in triggered.iter() {
+        let zxid = if self.config.release >= Release::V3_9 { self.members[member].tree.zxid } else { -1 };
+        for (trigger, path, acl) in triggered.iter() {
             let (kind, conns) = self.members[member].watches.trigger(trigger, path);
             for conn in conns {
-                let event = WatcherEvent { kind, state: KeeperState::SyncConnected, path: path.as_ref().into() };
+                // A client that may not read the node gets no event (CVE-2024-23944).
+                let Some(connection) = self.connections.get(&conn) else { continue };
+                let identities: Vec<Identity> = connection.identities.iter().cloned().collect();
+                if check(acl, READ, &identities).is_err() {
+                    continue;
+                }
+                let event = WatcherEvent { kind, state: KeeperState::SyncConnected, path: path.into() };
                 let header = ReplyHeader { xid: XID_EVENT, zxid, code: ErrorCode::OK };
                 self.reply_with(conn, header, ReplyBody::Event(event));
             }
@@ -384,9 +392,12 @@ impl Ensemble {
     }
 }
 
-fn multi_result(result: &Applied) -> MultiResult {
+fn multi_result(result: &Applied, release: Release) -> MultiResult {
     match result {
-        Applied::Created(path, stat) => MultiResult::Created { path: path.as_str().into(), stat: Some(*stat) },
+        Applied::Created { path, stat, container } => {
+            let with_stat = *container || release >= Release::V3_9;
+            MultiResult::Created { path: path.as_str().into(), stat: Some(*stat).filter(|_| with_stat) }
+        }
         Applied::Deleted => MultiResult::Deleted,
         Applied::Set(stat) => MultiResult::Set(*stat),
         Applied::Done => MultiResult::Checked,

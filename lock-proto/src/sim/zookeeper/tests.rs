@@ -245,9 +245,13 @@ fn only_the_creator_may_change_its_nodes() {
     kit.ok(ann, login("ann:secret"));
     kit.ok(bob, login("bob:secret"));
     kit.stat(ann, own("/a"));
-    for op in [get("/a", false), exists("/a", false), set("/a", b"", -1), create("/a/b", CreateMode::Persistent)] {
+    for op in [get("/a", false), list("/a", false), set("/a", b"", -1), create("/a/b", CreateMode::Persistent)] {
         assert_eq!(kit.fails(bob, op), ErrorCode::NO_AUTH);
     }
+    // Its existence is no secret, its changes are.
+    kit.stat(bob, exists("/a", true));
+    kit.stat(ann, set("/a", b"", -1));
+    assert_eq!((kit.events(bob), kit.ensemble.watch_count()), (vec![], 0));
     kit.stat(ann, own("/a/b"));
     assert_eq!(kit.fails(bob, delete("/a/b", -1)), ErrorCode::NO_AUTH);
     kit.ok(ann, delete("/a/b", -1));

@@ -59,7 +59,7 @@ impl Node {
 /// What a committed transaction returns to the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Applied {
-    Created(String, Stat),
+    Created { path: String, stat: Stat, container: bool },
     Deleted,
     Done,
     Set(Stat),
@@ -166,7 +166,7 @@ impl Tree {
                 };
                 let stat = node.stat();
                 self.create(path, node, *parent_cversion, out);
-                Applied::Created(path.as_ref().into(), stat)
+                Applied::Created { path: path.as_ref().into(), stat, container: *owner == CONTAINER }
             }
             Change::Delete { path } => {
                 self.delete(path, txn, out);
@@ -176,7 +176,7 @@ impl Tree {
                 let Some(node) = self.nodes.get_mut(path) else { return Applied::Failed(ErrorCode::NO_NODE) };
                 node.data = data.clone();
                 (node.mtime, node.mzxid, node.version) = (txn.time, txn.zxid, *version);
-                out.push(Trigger::Changed, path);
+                out.push(Trigger::Changed, path, &node.acl);
                 Applied::Set(node.stat())
             }
             Change::Check => Applied::Done,
@@ -193,21 +193,20 @@ impl Tree {
             (parent.cversion, parent.pzxid) = (parent_cversion, node.czxid);
         }
         parent.children.insert(name.into());
+        out.push(Trigger::Created, path, &node.acl);
+        out.push(Trigger::Children, parent_path, &parent.acl);
         self.nodes.insert(path.clone(), node);
-        out.push(Trigger::Created, path);
-        out.push(Trigger::Children, parent_path);
     }
 
     fn delete(&mut self, path: &Arc<str>, txn: &Txn, out: &mut Triggered) {
         let Some((parent_path, name)) = split(path) else { return };
+        let Some(node) = self.nodes.remove(path) else { return };
+        out.push(Trigger::Deleted, path, &node.acl);
         if let Some(parent) = self.nodes.get_mut(parent_path) {
             parent.children.remove(name);
             parent.pzxid = parent.pzxid.max(txn.zxid);
             parent.emptied = Some(txn.time);
-        }
-        if self.nodes.remove(path).is_some() {
-            out.push(Trigger::Deleted, path);
-            out.push(Trigger::Children, parent_path);
+            out.push(Trigger::Children, parent_path, &parent.acl);
         }
     }
 }

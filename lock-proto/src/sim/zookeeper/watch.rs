@@ -5,7 +5,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::zookeeper::codec::{EventType, WatchKind};
+use crate::zookeeper::codec::{Acl, EventType, WatchKind};
 
 /// What happened to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,18 +16,18 @@ pub(super) enum Trigger {
     Children,
 }
 
-/// The changes of a transaction, in order.
+/// The changes of a transaction, in order, with the ACLs of the nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Triggered(Vec<(Trigger, Arc<str>)>);
+pub(super) struct Triggered(Vec<(Trigger, Arc<str>, Arc<[Acl]>)>);
 
 impl Triggered {
-    pub(super) fn push(&mut self, trigger: Trigger, path: &str) {
+    pub(super) fn push(&mut self, trigger: Trigger, path: &str, acl: &Arc<[Acl]>) {
         // Clients know the root by its other name.
-        self.0.push((trigger, if path.is_empty() { "/" } else { path }.into()));
+        self.0.push((trigger, if path.is_empty() { "/" } else { path }.into(), acl.clone()));
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Trigger, &Arc<str>)> {
-        self.0.iter().map(|(trigger, path)| (*trigger, path))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Trigger, &str, &[Acl])> {
+        self.0.iter().map(|(trigger, path, acl)| (*trigger, &**path, &**acl))
     }
 }
 

@@ -24,7 +24,7 @@ pub struct Stat {
     pub cversion: i32,
     /// The number of changes of its ACL.
     pub aversion: i32,
-    /// The session that it ends with; 0 if it is not ephemeral. Container nodes have `i64::MIN`.
+    /// The session that it ends with; 0 if it is not ephemeral.
     pub ephemeral_owner: i64,
     /// The length of its data.
     pub data_length: i32,

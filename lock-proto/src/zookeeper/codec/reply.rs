@@ -75,7 +75,7 @@ pub enum MultiResult {
     Created {
         /// Its path, with the number.
         path: Box<str>,
-        /// Its state. ZooKeeper reports it for a container node only.
+        /// Its state. Before 3.9, ZooKeeper reports it for a container node only.
         stat: Option<Stat>,
     },
     /// The node was deleted.

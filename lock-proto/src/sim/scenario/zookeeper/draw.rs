@@ -7,6 +7,7 @@ use super::super::etcd::draw::{Mix, draft as draft_queue};
 use super::super::{Action, Draft, EtcdAction, Step, Store};
 use super::{ZookeeperAction, ZookeeperStore};
 use crate::sim::chance::Chance;
+use crate::sim::zookeeper::Release;
 
 /// A kind of fault that etcd does not have. It begins at a random time and ends after a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +48,7 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix, servers: &Servers) -> Draft 
         watch_own_after: drawn.watch_own_after,
         recheck: drawn.recheck,
         container_interval: Duration::from_millis(chance.pick(&[60_000, 1_000, 100])),
-        event_zxid: chance.one_in(3),
+        release: if chance.one_in(3) { Release::V3_9 } else { Release::V3_8 },
         login: servers.login,
     });
     let members = chance.pick(servers.members);

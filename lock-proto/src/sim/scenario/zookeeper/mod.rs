@@ -8,6 +8,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::lock::{Renew, Wait};
+use crate::sim::zookeeper::Release;
 
 pub(super) use list::SCENARIOS;
 
@@ -31,8 +32,8 @@ pub struct ZookeeperStore {
     pub recheck: Duration,
     /// How often the leader deletes empty containers.
     pub container_interval: Duration,
-    /// Whether watch events carry a zxid.
-    pub event_zxid: bool,
+    /// The release of the servers.
+    pub release: Release,
     /// Whether clients log in.
     pub login: bool,
 }

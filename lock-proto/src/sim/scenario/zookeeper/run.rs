@@ -129,7 +129,7 @@ fn build(plan: &Plan, store: &ZookeeperStore) -> Builder {
     let servers = store.clone();
     builder = builder.ensemble(move |ensemble| {
         let ensemble = ensemble.tick(servers.tick).sync_limit(servers.sync_limit).election(servers.tick * 2);
-        ensemble.event_zxid(servers.event_zxid).container_interval(Some(servers.container_interval))
+        ensemble.release(servers.release).container_interval(Some(servers.container_interval))
     });
     let store = store.clone();
     builder.config(move |config| {
