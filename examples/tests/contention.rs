@@ -125,6 +125,11 @@ fn runs_on_quorum_etcd_and_zookeeper_are_sound() {
         &[chroot.url()],
         "--workload contended --clients 4 --clients-per-connection 2 --seconds 0.5",
     ));
+    // With the default tick, the default TTL is too short.
+    let url = chroot.url();
+    let url = &[url.split('?').next().unwrap().to_owned()];
+    assert_sound(&measured(url, "--workload uncontended --clients 2 --seconds 0.3"));
+    assert_eq!(number(&measured(url, "--workload held --locks 20 --clients 2 --seconds 0.3"), "lost"), 0.0);
     assert_eq!(chroot.ephemerals(), Vec::<String>::new());
 }
 

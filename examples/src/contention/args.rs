@@ -58,7 +58,7 @@ struct Options {
     #[arg(long, value_name = "N", value_parser = count(MAX_LOCKS), default_value = "10000")]
     locks: NonZeroUsize,
 
-    /// TTL of a lock after its last renewal.
+    /// TTL of a lock after its last renewal; on ZooKeeper at least five ticks.
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
     ttl: Duration,
 

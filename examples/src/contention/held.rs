@@ -60,16 +60,16 @@ impl Held {
 
 pub(super) async fn run(job: &Job) -> Result<Held, Failed> {
     let clients = ours::clients(job)?;
-    let run: Arc<str> = lock_names(job).remove(0).into();
+    let (run, ttl): (Arc<str>, _) = (lock_names(job).remove(0).into(), job.lock_ttl()?);
     for (n, client) in clients.iter().enumerate() {
-        ours::warm_up(&client.lock(format!("{run}:first:{n}")).ttl(job.ttl)).await?;
+        ours::warm_up(&client.lock(format!("{run}:first:{n}")).ttl(ttl)).await?;
     }
     let before = process::resident();
     let (start, tasks, locks) = (Instant::now(), job.clients.get(), job.locks.get());
     let (sender, guards) = unbounded();
     for task in 0..tasks {
         let Some(client) = clients.get(job.connection_of(task)).cloned() else { continue };
-        let (sender, run, ttl) = (sender.clone(), Arc::clone(&run), job.ttl);
+        let (sender, run) = (sender.clone(), Arc::clone(&run));
         let numbers = (task..locks).step_by(tasks);
         job.runtime.spawn(async move { take(&client, &run, numbers, ttl, &sender).await });
     }

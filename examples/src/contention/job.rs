@@ -144,6 +144,13 @@ impl Job {
         task / self.per_connection.unwrap_or(self.clients).get()
     }
 
+    /// Returns the TTL of the locks: on ZooKeeper at least the shortest that it allows.
+    pub(super) fn lock_ttl(&self) -> Result<Duration, Failed> {
+        let settings = parse_backends(&self.backends).map_err(Failed::usage)?;
+        let least = if let StoreSettings::ZooKeeper(config) = settings { config.least_ttl() } else { Duration::ZERO };
+        Ok(at_least(self.ttl, least))
+    }
+
     /// Returns the settings of each client.
     pub(super) fn settings(&self) -> Result<StoreSettings, Failed> {
         let settings = match parse_backends(&self.backends).map_err(Failed::usage)? {
@@ -165,8 +172,7 @@ impl Job {
                 StoreSettings::Etcd(config)
             }
             StoreSettings::ZooKeeper(config) => {
-                let ttl = at_least(self.ttl, config.least_ttl());
-                let config = config.session_ttl(ttl);
+                let config = config.session_ttl(self.lock_ttl()?);
                 let config = if self.turns { config } else { config.handover_window(Duration::ZERO) };
                 config.check().map_err(Failed::usage)?;
                 StoreSettings::ZooKeeper(config)

@@ -63,11 +63,11 @@ pub(super) async fn shut_down(clients: &[Client], within: Duration) {
 pub(super) fn run(job: &Job) -> Result<Outcome, Failed> {
     job.runtime.block_on(async {
         let clients = clients(job)?;
-        let names = lock_names(job);
+        let (names, ttl) = (lock_names(job), job.lock_ttl()?);
         let contenders = names.iter().enumerate().filter_map(|(n, name)| {
             let client = clients.get(job.connection_of(n))?;
-            let lock = client.lock(name).ttl(job.ttl);
-            Some(Task { lock, first: client.lock(format!("{name}:first:{n}")).ttl(job.ttl) })
+            let lock = client.lock(name).ttl(ttl);
+            Some(Task { lock, first: client.lock(format!("{name}:first:{n}")).ttl(ttl) })
         });
         let outcome = measure(job, contenders.collect()).await;
         shut_down(&clients, SHUTDOWN_TIMEOUT).await;

@@ -47,12 +47,14 @@ pub(super) fn start<H: Host, C: ByteClient + Send + 'static>(
     settings: HostSettings,
     id: ClientId,
     servers: Servers,
+    alone_at_once: bool,
 ) -> Result<(Client, ByteLoop<H, C>), ConnectError> {
     let targets = (0..).map_while(|index| client.target(NodeId::new(index)));
     let routes = Routes::new(targets, &settings, false)?;
     let engine = ByteEngine { client, duties: Vec::new(), wrong_servers: Vec::new(), open: Vec::new() };
     let shared = Shared::new(id, servers, host.clock(), engine);
     let sockets = Sockets {
+        alone_at_once,
         routes,
         credentials: CredentialRequests::new(settings),
         conns: Vec::new(),
@@ -118,6 +120,8 @@ impl<C: ByteClient + Send + 'static> Engine for ByteEngine<C> {
 
 /// The connections.
 pub(super) struct Sockets<H: Host, C> {
+    /// See [`Links::alone_at_once`].
+    alone_at_once: bool,
     routes: Routes,
     credentials: CredentialRequests,
     conns: Vec<Conn<H>>,
@@ -145,7 +149,10 @@ enum State<H: Host> {
 
 impl<H: Host, C: ByteClient + Send + 'static> Links<H> for Sockets<H, C> {
     type Engine = ByteEngine<C>;
-    const ALONE_AT_ONCE: bool = false;
+
+    fn alone_at_once(&self) -> bool {
+        self.alone_at_once
+    }
 
     fn do_queued(&mut self, host: &H, shared: &Shared<ByteEngine<C>>, batch: &mut Batch) -> bool {
         let wrong_servers = shared.drive(batch, |core, _| {

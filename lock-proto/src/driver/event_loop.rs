@@ -25,8 +25,8 @@ const WOKEN_AT_ONCE: RangeInclusive<usize> = 8..=64;
 pub(super) trait Links<H: Host>: fmt::Debug {
     type Engine: Engine;
     /// Whether the request of a task that was woken alone leaves at once. That gains a tenth on
-    /// etcd. On Redis it costs a third, because an iteration takes as long as the server.
-    const ALONE_AT_ONCE: bool;
+    /// etcd and ZooKeeper. On Redis it costs a third, because an iteration takes as long as the server.
+    fn alone_at_once(&self) -> bool;
 
     /// Carries out what the machine has queued for the driver. True if the machine has stopped.
     fn do_queued(&mut self, host: &H, shared: &Shared<Self::Engine>, batch: &mut Batch) -> bool;
@@ -75,7 +75,7 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
     /// requests.
     fn gather(&mut self, cx: &Context<'_>) -> bool {
         // Tasks that were woken before have run already.
-        let gathered = self.gathered || self.batch.wakers() > 0 || (L::ALONE_AT_ONCE && self.woken == 1);
+        let gathered = self.gathered || self.batch.wakers() > 0 || (self.woken == 1 && self.links.alone_at_once());
         let (called, old) = self.shared.drive(&mut self.batch, |core, _| {
             let called = core.driver_woken;
             if called && !gathered {

@@ -32,5 +32,5 @@ pub(super) fn start<H: Host>(
     let client = redis::Client::new(host.clock().now(), config, id, seed)?;
     let server = |target: &Target| format!("{}{target}", scheme(target)).into();
     let servers = (0..).map_while(|index| client.target(NodeId::new(index)).map(server)).collect();
-    bytes::start(host, client, settings, id, servers)
+    bytes::start(host, client, settings, id, servers, false)
 }

@@ -37,7 +37,7 @@ pub(super) fn start<H: Host>(
     let tls = config.servers().iter().any(|server| matches!(server, Target::Tls { .. }));
     let ensemble = format!("{}://{}", if tls { "zks" } else { "zk" }, servers.join(","));
     let client = zookeeper::Client::new(host.clock().now(), config, id, seed)?;
-    bytes::start(host, client, settings, id, [ensemble.into()].into())
+    bytes::start(host, client, settings, id, [ensemble.into()].into(), true)
 }
 
 /// The node behind a lock on ZooKeeper, for a [`Guard`] or a [`Leadership`](super::Leadership).

@@ -106,7 +106,10 @@ impl<H: Host> Connections<H> {
 
 impl<H: Host> Links<H> for Connections<H> {
     type Engine = Etcd;
-    const ALONE_AT_ONCE: bool = true;
+
+    fn alone_at_once(&self) -> bool {
+        true
+    }
 
     fn do_queued(&mut self, host: &H, shared: &Shared<Etcd>, batch: &mut Batch) -> bool {
         let mut commands = core::mem::take(&mut self.commands);
