@@ -25,7 +25,8 @@ const WOKEN_AT_ONCE: RangeInclusive<usize> = 8..=64;
 pub(super) trait Links<H: Host>: fmt::Debug {
     type Engine: Engine;
     /// Whether the request of a task that was woken alone leaves at once. That gains a tenth on
-    /// etcd and ZooKeeper. On Redis it costs a third, because an iteration takes as long as the server.
+    /// etcd and ZooKeeper. On Redis it costs a third, because an iteration takes as long as the
+    /// server.
     fn alone_at_once(&self) -> bool;
 
     /// Carries out what the machine has queued for the driver. True if the machine has stopped.

@@ -45,8 +45,56 @@ pub enum Need {
     Proof,
 }
 
-/// The locks of a session, by their slots, and what each needs of it.
-type Users = BTreeMap<u32, Need>;
+/// The locks of a session, by their slots, and what each needs of it. The needs are counted: a
+/// session may have very many locks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Users {
+    needs: BTreeMap<u32, Need>,
+    alive: usize,
+    proof: usize,
+}
+
+impl Users {
+    fn count(&mut self, need: Need) -> Option<&mut usize> {
+        match need {
+            Need::Nothing => None,
+            Need::Alive => Some(&mut self.alive),
+            Need::Proof => Some(&mut self.proof),
+        }
+    }
+
+    fn set(&mut self, slot: u32, need: Need) {
+        let old = self.needs.insert(slot, need);
+        if let Some(count) = self.count(need) {
+            *count += 1;
+        }
+        if let Some(count) = old.and_then(|old| self.count(old)) {
+            *count -= 1;
+        }
+    }
+
+    /// Returns false if there is no such user.
+    fn remove(&mut self, slot: u32) -> bool {
+        let Some(need) = self.needs.remove(&slot) else { return false };
+        if let Some(count) = self.count(need) {
+            *count -= 1;
+        }
+        true
+    }
+
+    /// Returns the most that one of them needs.
+    const fn need(&self) -> Need {
+        match (self.proof, self.alive) {
+            (1.., _) => Need::Proof,
+            (0, 1..) => Need::Alive,
+            (0, 0) => Need::Nothing,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.needs.is_empty()
+    }
+}
 
 /// A session: a lease that the client renews, or a connection that it keeps.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -54,7 +102,6 @@ pub struct Session<S: QueueStore> {
     pub(crate) id: SessionId,
     /// Shared by all locks without a session of their own.
     pub(crate) shared: bool,
-    /// Its locks, and what each needs of it.
     pub(crate) users: Users,
     pub(crate) requested: Duration,
     /// The TTL that the server last granted.
@@ -181,8 +228,8 @@ impl<S: QueueStore> Session<S> {
     }
 
     /// Returns what its locks need.
-    pub(crate) fn need(&self) -> Need {
-        self.users.values().max().copied().unwrap_or(Need::Nothing)
+    pub(crate) const fn need(&self) -> Need {
+        self.users.need()
     }
 
     /// Returns true if a lock needs it alive.
@@ -305,7 +352,7 @@ impl<S: QueueStore> Sessions<S> {
     fn join(&mut self, id: SessionId, user: u32, need: Need, now: Instant) {
         let Some(session) = self.list.get_mut(&id) else { return };
         let before = session.need();
-        session.users.insert(user, need);
+        session.users.set(user, need);
         S::Session::joined(session, now, before);
         self.after(id);
     }
@@ -375,7 +422,7 @@ impl<S: QueueStore> QueueContext<S> {
         let session = Session {
             id,
             shared,
-            users: Users::new(),
+            users: Users::default(),
             requested: ttl,
             granted: ttl,
             state: State::Opening,
@@ -414,7 +461,7 @@ impl<S: QueueStore> QueueContext<S> {
 
     pub(crate) fn leave_session(&mut self, id: SessionId, user: u32) {
         let left = self.shared.sessions.list.get_mut(&id).map(|session| &mut session.users);
-        if left.is_some_and(|users| users.remove(&user).is_some() && users.is_empty()) {
+        if left.is_some_and(|users| users.remove(user) && users.is_empty()) {
             self.session_step(id, Session::unused);
         }
     }
@@ -546,7 +593,7 @@ impl<S: QueueStore> Locks<Queued<S>> {
             self.ctx.session_step(session, S::Session::timeout);
         } else if let Some((session, event)) = sessions.events.pop_front() {
             let users: Vec<u32> =
-                sessions.get(session).map_or_else(Vec::new, |session| session.users.keys().copied().collect());
+                sessions.get(session).map_or_else(Vec::new, |session| session.users.needs.keys().copied().collect());
             for slot in users {
                 self.step(slot, |lock, ctx| lock.session_event(ctx, session, &event));
             }
@@ -563,6 +610,25 @@ impl<S: QueueStore> Locks<Queued<S>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn most_of_what_users_need_is_counted() {
+        let mut users = Users::default();
+        for (slot, need, most) in [
+            (1, Need::Nothing, Need::Nothing),
+            (2, Need::Alive, Need::Alive),
+            (3, Need::Proof, Need::Proof),
+            (2, Need::Proof, Need::Proof),
+            (3, Need::Alive, Need::Proof),
+            (2, Need::Alive, Need::Alive),
+        ] {
+            users.set(slot, need);
+            assert_eq!(users.need(), most);
+        }
+        assert!(users.remove(3) && !users.remove(3) && users.remove(2));
+        assert_eq!((users.need(), users.is_empty()), (Need::Nothing, false));
+        assert!(users.remove(1) && users.is_empty());
+    }
 
     #[test]
     fn pause_doubles_up_to_limit_with_jitter_up_to_half() {
