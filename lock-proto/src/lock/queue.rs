@@ -57,6 +57,8 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
     const WRITE_PROVES: bool;
     /// The end of a session resolves the releases of its nodes.
     const END_RESOLVES: bool;
+    /// A session stays alive without renewals, and they prove that it is.
+    const RENEWALS_PROVE: bool = false;
 
     // --- contending ---
 

@@ -450,8 +450,8 @@ impl<S: QueueStore> QueueLock<S> {
     pub(crate) fn uses(&self) -> impl Iterator<Item = (SessionId, Need)> {
         let cleanups = &self.store.cleanups;
         let need = move |session| {
-            let held = self.hold.as_ref().is_some_and(|hold| hold.session == session);
-            if held || self.contention.is_next_on(session) {
+            let held = || self.hold.as_ref().is_some_and(|hold| hold.session == session);
+            if S::RENEWALS_PROVE && (held() || self.contention.is_next_on(session)) {
                 Need::Proof
             } else if self.guarded().any(|own| own == session)
                 || cleanups.iter().any(|cleanup| cleanup.session() == session && !cleanup.is_open_ended())

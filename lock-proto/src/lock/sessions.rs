@@ -41,7 +41,7 @@ pub enum Need {
     Nothing,
     /// It must stay alive.
     Alive,
-    /// It must be proven to be alive: the lock is held, or is about to be.
+    /// It must be proven to be alive, where that takes more: the lock is held, or is about to be.
     Proof,
 }
 

@@ -110,6 +110,9 @@ impl QueueStore for Nodes {
     // ZK4
     const WRITE_PROVES: bool = false;
     const END_RESOLVES: bool = true;
+    /// Pings keep a session.
+    // ZK1
+    const RENEWALS_PROVE: bool = true;
 
     fn enter(lock: &mut Lock, ctx: &mut Context, session: SessionId) {
         lock.enter(ctx, session);
