@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::{Mode, Session, Stat, ZkError, ZooKeeper};
-use crate::TIMEOUT;
+use crate::{TIMEOUT, wait_until};
 
 /// Time limit for one request to a server that is starting.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -152,14 +152,27 @@ impl ZooKeeper {
         ids
     }
 
-    /// Ends a session of a client, as if it had expired.
+    /// Ends a session of a client, as if it had expired. Repeats that if the client reconnects first
+    /// and so takes the session back.
     ///
     /// # Panics
     ///
-    /// If there is no such session.
+    /// If there is no such session, or it does not end in time.
     pub fn expire(&self, session: i64) {
-        let end = || Session::take_over(self.address(), session, TIMEOUT)?.close();
-        end().unwrap_or_else(|e| panic!("the session {session:#x} does not end: {e:?}"));
+        let mut failed = None;
+        let ended = wait_until(TIMEOUT, || {
+            match Session::take_over(self.address(), session, TIMEOUT).and_then(Session::close) {
+                Ok(()) => true,
+                // An earlier attempt has ended it, and its reply was lost.
+                Err(ZkError::Expired) if failed.is_some() => true,
+                Err(error) => {
+                    assert!(matches!(error, ZkError::Io(_)), "the session {session:#x} does not end: {error:?}");
+                    failed = Some(error);
+                    false
+                }
+            }
+        });
+        assert!(ended, "the session {session:#x} does not end: {failed:?}");
     }
 
     /// The number of the last transaction. Each write of a client, refused or not, takes one, and
