@@ -17,10 +17,11 @@ use crate::time::{Instant, soonest};
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// Iterations in one poll, before the driver yields to other tasks.
 const ITERATIONS: usize = 16;
-/// How many tasks are woken at once: this part of the requests in flight, within these limits.
-/// Their requests leave in one write. Fewer cost more system calls; more leave the servers idle, as
-/// clients and servers then work in turns.
-const WOKEN_PART: usize = 8;
+/// Requests in flight for each task that is woken at once. The requests of these tasks leave in one
+/// write. Waking fewer tasks costs more system calls. Waking more makes client and server work in
+/// turns, so that each idles while the other works.
+const IN_FLIGHT_PER_WOKEN: usize = 8;
+/// Limits of the number of tasks that are woken at once.
 const WOKEN_AT_ONCE: RangeInclusive<usize> = 8..=64;
 
 /// A transport: the connections of one client.
@@ -163,7 +164,7 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
         }
         for _ in 0..ITERATIONS {
             let step = self.step(cx);
-            let most = (self.in_flight / WOKEN_PART).clamp(*WOKEN_AT_ONCE.start(), *WOKEN_AT_ONCE.end());
+            let most = (self.in_flight / IN_FLIGHT_PER_WOKEN).clamp(*WOKEN_AT_ONCE.start(), *WOKEN_AT_ONCE.end());
             self.woken += self.batch.wakers().min(most);
             if self.batch.run_some(most) {
                 // The rest after these have run.

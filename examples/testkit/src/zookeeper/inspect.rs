@@ -152,27 +152,27 @@ impl ZooKeeper {
         ids
     }
 
-    /// Ends a session of a client, as if it had expired. Repeats that if the client reconnects first
-    /// and so takes the session back.
+    /// Ends a session of a client, as if it had expired. Tries again if the client takes the
+    /// session back first, by reconnecting.
     ///
     /// # Panics
     ///
     /// If there is no such session, or it does not end in time.
     pub fn expire(&self, session: i64) {
-        let mut failed = None;
+        let mut interrupted = None;
         let ended = wait_until(TIMEOUT, || {
             match Session::take_over(self.address(), session, TIMEOUT).and_then(Session::close) {
                 Ok(()) => true,
-                // An earlier attempt has ended it, and its reply was lost.
-                Err(ZkError::Expired) if failed.is_some() => true,
-                Err(error) => {
-                    assert!(matches!(error, ZkError::Io(_)), "the session {session:#x} does not end: {error:?}");
-                    failed = Some(error);
+                Err(ZkError::Io(error)) => {
+                    interrupted = Some(error);
                     false
                 }
+                // An earlier attempt ended it, and its reply was lost.
+                Err(ZkError::Expired) if interrupted.is_some() => true,
+                Err(error) => panic!("the session {session:#x} does not end: {error:?}"),
             }
         });
-        assert!(ended, "the session {session:#x} does not end: {failed:?}");
+        assert!(ended, "the session {session:#x} does not end: {interrupted:?}");
     }
 
     /// The number of the last transaction. Each write of a client, refused or not, takes one, and
