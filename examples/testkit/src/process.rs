@@ -1,7 +1,9 @@
 //! The process of a server, and its port.
 
 use std::ffi::OsString;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::{env, io};
 
@@ -110,13 +112,34 @@ impl Drop for Process {
     }
 }
 
+/// Ports below those of outgoing connections, which begin at 32 768 on Linux. A connection of
+/// another test could otherwise occupy the port of a server that is to restart.
+const PORTS: Range<u16> = 10_000..32_768;
+
 /// A port on which no socket listens at present.
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port on loopback");
-    listener.local_addr().expect("a bound socket has an address").port()
+    let random = || (RandomState::new().build_hasher().finish() % PORTS.len() as u64) as u16;
+    let mut ports = std::iter::repeat_with(|| PORTS.start + random()).take(PORTS.len());
+    ports.find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()).expect("a free port on loopback")
 }
 
 pub(crate) fn tail(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
     lines[lines.len().saturating_sub(15)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A member of an ensemble could not restart: an outgoing connection had its port.
+    #[test]
+    fn outgoing_connections_do_not_occupy_ports_of_servers() {
+        let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").expect("Linux");
+        let first: u16 = range.split_whitespace().next().expect("two numbers").parse().expect("a number");
+        for _ in 0..100 {
+            let port = free_port();
+            assert!(port < first, "{port} is one of {range}");
+        }
+    }
 }
