@@ -176,7 +176,7 @@ impl World {
             0 => (ErrorCode::OK, ReplyBody::Empty),
             1 => (ErrorCode::OK, ReplyBody::Created { path: path.into(), stat }),
             2 => (ErrorCode::OK, ReplyBody::Data { data: vec![1].into(), stat }),
-            3 => (ErrorCode::OK, ReplyBody::Children(vec!["x".into()])),
+            3 => (ErrorCode::OK, ReplyBody::Children(["x"].into_iter().collect())),
             4 => (ErrorCode::OK, ReplyBody::Multi(vec![MultiResult::Checked])),
             5 => (ErrorCode::OK, ReplyBody::Stat(stat)),
             6 => (ErrorCode::OK, ReplyBody::Synced { path: path.into() }),

@@ -26,7 +26,7 @@ pub struct Work {
 }
 
 /// All workloads.
-pub static ALL: [Work; 8] = [
+pub static ALL: [Work; 9] = [
     Work { name: "redis", unit: "acquire + release, bytes to bytes", units: 1_000, prepare: || redis::cycles(false) },
     Work { name: "redis-fenced", unit: "the same with a fencing token", units: 1_000, prepare: || redis::cycles(true) },
     Work { name: "renewal", unit: "a renewal, one of 10 000 due", units: 10_000, prepare: redis::renewals },
@@ -35,6 +35,7 @@ pub static ALL: [Work; 8] = [
     Work { name: "resp", unit: "a command and its answer through a Pipe", units: 1_000, prepare: resp::commands },
     Work { name: "etcd", unit: "acquire + release, calls to calls", units: 1_000, prepare: etcd::cycles },
     Work { name: "etcd-turn", unit: "release + next waiter, of 1 000 in a client", units: 1_000, prepare: etcd::turns },
+    Work { name: "zookeeper", unit: "acquire + release and its server", units: 1_000, prepare: zookeeper::cycles },
 ];
 
 /// The workload with this name.

@@ -24,13 +24,19 @@ pub struct Rig {
     events: VecDeque<(LockId, Event)>,
 }
 
-/// The names of the children of each queue.
 #[derive(Default)]
 struct Server {
     frames: Frames,
     connected: bool,
     zxid: i64,
-    queues: BTreeMap<Box<str>, Vec<Box<str>>>,
+    queues: BTreeMap<Box<str>, Queue>,
+}
+
+/// The names of the children, and the number of the next one.
+#[derive(Default)]
+struct Queue {
+    children: Vec<Box<str>>,
+    next: u32,
 }
 
 impl rig::Rig for Rig {
@@ -115,9 +121,12 @@ impl Server {
             Op::Write(MultiOp::Create { path, mode, .. }) => {
                 self.zxid += 1;
                 let path = if mode == CreateMode::EphemeralSequential {
-                    let path: Box<str> = format!("{path}{:010}", self.zxid).into();
                     let (queue, name) = path.rsplit_once('/').expect("an absolute path");
-                    self.queues.entry(queue.into()).or_default().push(name.into());
+                    let Queue { children, next } = self.queues.entry(queue.into()).or_default();
+                    let name = format!("{name}{next:010}");
+                    *next += 1;
+                    let path = format!("{queue}/{name}").into();
+                    children.push(name.into());
                     path
                 } else {
                     path
@@ -127,14 +136,12 @@ impl Server {
             Op::Write(MultiOp::Delete { path, .. }) => {
                 self.zxid += 1;
                 let (queue, name) = path.rsplit_once('/').expect("an absolute path");
-                let names = self.queues.get_mut(queue).expect("a queue");
-                names.retain(|other| **other != *name);
-                if names.is_empty() {
-                    self.queues.remove(queue);
-                }
+                self.queues.get_mut(queue).expect("a queue").children.retain(|other| **other != *name);
                 ReplyBody::Empty
             }
-            Op::GetChildren { path, .. } => ReplyBody::Children(self.queues.get(&path).cloned().unwrap_or_default()),
+            Op::GetChildren { path, .. } => {
+                ReplyBody::Children(self.queues.get(&path).iter().flat_map(|queue| &queue.children).collect())
+            }
             Op::GetData { .. } => ReplyBody::Data { data: "".into(), stat: self.stat() },
             Op::Multi(checks) => ReplyBody::Multi(checks.iter().map(|_| MultiResult::Checked).collect()),
             Op::Sync { path } => ReplyBody::Synced { path },
@@ -148,4 +155,10 @@ impl Server {
     fn stat(&self) -> Stat {
         Stat { czxid: self.zxid, mzxid: self.zxid, pzxid: self.zxid, ephemeral_owner: SESSION, ..Stat::default() }
     }
+}
+
+/// Acquire, release, on a name that was locked before.
+pub fn cycles() -> Box<dyn FnMut()> {
+    let mut rig = <Rig as rig::Rig>::ready();
+    Box::new(move || (0..1_000).for_each(|_| rig::Rig::cycle(&mut rig)))
 }

@@ -51,10 +51,23 @@ impl Guid {
         Self(random & !(0xf << 76) & !(0x3 << 62) | 0x4 << 76 | 0x2 << 62)
     }
 
-    fn hyphenated(self) -> String {
-        let Self(bits) = self;
-        let part = |from: u32, digits: u32| bits >> from & ((1 << (4 * digits)) - 1);
-        format!("{:08x}-{:04x}-{:04x}-{:04x}-{:012x}", part(96, 8), part(80, 4), part(64, 4), part(48, 4), part(0, 12))
+    /// Writes it with hyphens, as Java prints a UUID.
+    fn hyphenated(self, name: &mut String) {
+        for (place, digit) in self.digits().enumerate() {
+            if matches!(place, 8 | 12 | 16 | 20) {
+                name.push('-');
+            }
+            name.push(digit);
+        }
+    }
+
+    /// Its 32 digits, in lower-case hexadecimal.
+    fn digits(self) -> impl Iterator<Item = char> {
+        self.0
+            .to_be_bytes()
+            .into_iter()
+            .flat_map(|byte| [byte >> 4, byte & 0xf])
+            .map(|digit| char::from(b"0123456789abcdef"[usize::from(digit)]))
     }
 }
 
@@ -66,6 +79,9 @@ pub(crate) enum Child<'a> {
     /// Something else, which clients of another dialect may wait for.
     Foreign(&'a str),
 }
+
+/// The length of the start of a name, at most.
+const OWN_LENGTH: usize = 46;
 
 /// The last numbers of a queue. The server counts on with negative ones, which come first.
 // ZK5
@@ -94,11 +110,19 @@ impl Queue {
 
     /// Returns the start of the name of a node of ours.
     pub(crate) fn own(&self, guid: Guid) -> String {
+        let mut name = String::with_capacity(OWN_LENGTH);
         match self.kind {
-            Kind::Lock(Dialect::Curator) => format!("_c_{}-lock-", guid.hyphenated()),
-            Kind::Lock(Dialect::Kazoo) => format!("{:032x}__lock__", guid.0),
-            Kind::Latch => format!("_c_{}-latch-", guid.hyphenated()),
+            Kind::Lock(Dialect::Kazoo) => {
+                name.extend(guid.digits());
+                name.push_str("__lock__");
+            }
+            Kind::Lock(Dialect::Curator) | Kind::Latch => {
+                name.push_str("_c_");
+                guid.hyphenated(&mut name);
+                name.push_str(if self.kind == Kind::Latch { "-latch-" } else { "-lock-" });
+            }
         }
+        name
     }
 
     /// Lists the contenders.
@@ -129,7 +153,10 @@ impl Queue {
             Kind::Lock(Dialect::Kazoo) => "__lock__",
             Kind::Latch => "latch-",
         };
-        let number = name.rsplit_once(marker).and_then(|(_, number)| sequence(number));
+        let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
+        let start = name.get(..name.len() - digits).unwrap_or_default();
+        let start = [Some(start), start.strip_suffix('-')].into_iter().flatten().find(|start| start.ends_with(marker));
+        let number = start.and_then(|start| sequence(name.get(start.len()..)?));
         number.map_or(Child::Foreign(name), Child::Contender)
     }
 }

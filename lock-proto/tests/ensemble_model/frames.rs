@@ -1,6 +1,6 @@
 //! Frames of both servers, in one form.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lock_proto::zookeeper::codec::{EventType, MultiResult, OpCode, ReplyBody, ReplyHeader, Stat, XID_EVENT, XID_PING};
 
@@ -52,7 +52,10 @@ impl Names {
         match &mut body {
             ReplyBody::Created { stat, .. } | ReplyBody::Stat(stat) | ReplyBody::Data { stat, .. } => self.stat(stat),
             // In the order of a hash table.
-            ReplyBody::Children(names) => names.sort(),
+            ReplyBody::Children(names) => {
+                let sorted: BTreeSet<&str> = names.iter().collect();
+                *names = sorted.into_iter().collect();
+            }
             ReplyBody::Multi(results) => {
                 for result in results {
                     if let MultiResult::Created { stat: Some(stat), .. } | MultiResult::Set(stat) = result {

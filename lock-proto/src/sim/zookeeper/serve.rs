@@ -1,6 +1,5 @@
 //! A member serves its clients: connect requests, reads, and requests that wait for a commit.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use bytes::Bytes;
@@ -317,11 +316,11 @@ impl Ensemble {
                     server.watches.watch_children(path, conn);
                 }
                 // A Java set of strings has no order.
-                let mut names: Vec<Box<str>> = node.children.iter().map(|name| name.as_ref().into()).collect();
+                let mut names: Vec<&str> = node.children.iter().map(AsRef::as_ref).collect();
                 for place in (1..names.len()).rev() {
                     names.swap(place, usize::try_from(self.rng.below(place as u64 + 1)).unwrap_or(0));
                 }
-                Ok(ReplyBody::Children(names))
+                Ok(ReplyBody::Children(names.into_iter().collect()))
             }
             Op::RemoveWatches { path, kind } => {
                 if server.watches.remove(path, *kind, conn) {

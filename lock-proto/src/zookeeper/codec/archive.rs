@@ -1,11 +1,13 @@
 //! Reading and writing of jute's primitive types: big-endian, with lengths of four bytes.
 
+use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use bytes::Bytes;
 
+use super::names::Names;
 use crate::fault::Breach;
 
 /// Reads the records of one frame.
@@ -56,8 +58,25 @@ impl<'a> Reader<'a> {
     }
 
     /// Java's server replaces bytes that are not UTF-8, and so does this. Others deliver them.
+    fn text(&mut self) -> Result<Cow<'a, str>, Breach> {
+        let bytes = self.slice()?;
+        // The lossy conversion alone is slower for text without errors.
+        Ok(core::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed))
+    }
+
     pub(super) fn string(&mut self) -> Result<Box<str>, Breach> {
-        self.slice().map(|bytes| String::from_utf8_lossy(bytes).into())
+        self.text().map(Into::into)
+    }
+
+    /// Reads a vector of strings.
+    pub(super) fn names(&mut self) -> Result<Names, Breach> {
+        let count = self.length()?;
+        let bytes = self.0.len().checked_sub(count.saturating_mul(4)).ok_or(Breach::Malformed)?;
+        let mut names = Names::with_capacity(count, bytes);
+        for _ in 0..count {
+            names.push(&self.text()?);
+        }
+        Ok(names)
     }
 
     /// Reads a vector whose elements have at least `least` bytes.
@@ -123,6 +142,14 @@ impl<'a> Writer<'a> {
 
     pub(super) fn string(&mut self, value: &str) -> &mut Self {
         self.buffer(value.as_bytes())
+    }
+
+    pub(super) fn names(&mut self, names: &Names) -> &mut Self {
+        self.int(length(names.len()));
+        names.iter().for_each(|name| {
+            self.string(name);
+        });
+        self
     }
 
     pub(super) fn vector<T>(&mut self, values: &[T], element: impl Fn(&mut Self, &T)) -> &mut Self {

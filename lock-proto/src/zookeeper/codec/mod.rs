@@ -11,6 +11,7 @@ mod connect;
 mod data;
 mod error_code;
 mod frame;
+mod names;
 mod reply;
 mod request;
 #[cfg(test)]
@@ -20,6 +21,7 @@ pub use connect::{ConnectRequest, ConnectResponse};
 pub use data::{Acl, CreateMode, EventType, KeeperState, Permissions, Stat, WatchKind, WatcherEvent};
 pub use error_code::ErrorCode;
 pub use frame::Frames;
+pub use names::Names;
 pub use reply::{MultiResult, Reply, ReplyBody, ReplyHeader};
 pub use request::{MultiOp, Op, OpCode, Request};
 

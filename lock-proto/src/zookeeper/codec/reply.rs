@@ -9,6 +9,7 @@ use super::XID_EVENT;
 use super::archive::{Reader, Writer};
 use super::data::{Stat, WatcherEvent};
 use super::error_code::ErrorCode;
+use super::names::Names;
 use super::request::OpCode;
 use crate::fault::Breach;
 
@@ -54,8 +55,8 @@ pub enum ReplyBody {
         /// The state of the node.
         stat: Stat,
     },
-    /// The reply to `getChildren`, in no order.
-    Children(Vec<Box<str>>),
+    /// The reply to `getChildren`.
+    Children(Names),
     /// The reply to `sync`.
     Synced {
         /// The path of the request.
@@ -166,7 +167,7 @@ impl ReplyBody {
             }
             OpCode::Exists | OpCode::SetData => Self::Stat(Stat::read(&mut from)?),
             OpCode::GetData => Self::Data { data: from.buffer()?, stat: Stat::read(&mut from)? },
-            OpCode::GetChildren => Self::Children(from.vector(4, Reader::string)?),
+            OpCode::GetChildren => Self::Children(from.names()?),
             OpCode::Sync => Self::Synced { path: from.string()? },
             OpCode::Multi => {
                 let mut results = Vec::new();
@@ -235,9 +236,7 @@ impl Reply {
                 stat.write(&mut to);
             }
             ReplyBody::Children(children) => {
-                to.vector(children, |to, child| {
-                    to.string(child);
-                });
+                to.names(children);
             }
             ReplyBody::Synced { path } => {
                 to.string(path);

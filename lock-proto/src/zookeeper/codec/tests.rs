@@ -124,7 +124,7 @@ fn operations_are_those_of_real_server() {
     let refused = exchange("no-parent", 3, orphan);
     assert_eq!(refused, Reply::error(3, 4, ErrorCode::NO_NODE));
     let children = body("children", 4, Op::GetChildren { path: "/locks".into(), watch: false });
-    assert_eq!(children, ReplyBody::Children(vec!["_c_u-lock-0000000000".into()]));
+    assert_eq!(children, ReplyBody::Children(["_c_u-lock-0000000000"].into_iter().collect()));
     let data = body("data", 5, Op::GetData { path: path.clone(), watch: true });
     assert!(matches!(&data, ReplyBody::Data { data, stat } if *data == "me" && stat.czxid == 3));
     let state = body("exists", 7, Op::Exists { path: "/locks".into(), watch: false });
@@ -226,7 +226,7 @@ fn announced_lengths_allocate_nothing() {
     let two = [2_i32.to_be_bytes(), (-1_i32).to_be_bytes()].concat();
     assert_eq!(ReplyBody::decode(OpCode::GetChildren, &two), Err(Breach::Malformed));
     let null = (-1_i32).to_be_bytes();
-    assert_eq!(ReplyBody::decode(OpCode::GetChildren, &null), Ok(ReplyBody::Children(Vec::new())));
+    assert_eq!(ReplyBody::decode(OpCode::GetChildren, &null), Ok(ReplyBody::Children(Names::default())));
 }
 
 #[test]

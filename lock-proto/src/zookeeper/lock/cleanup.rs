@@ -73,6 +73,7 @@ impl lock::Cleanup<Nodes> for Cleanup {
             }
             (Target::Node(path), Reply::Done(_) | Reply::Failed(ErrorCode::NO_NODE)) => {
                 let outcome = if let Reply::Done(_) = reply { Release::Released } else { Release::Expired };
+                lock.store.own.deleted(ctx.now, path);
                 let path = Some(path.clone());
                 lock.store.cleanups.swap_remove(place);
                 return lock.resolve(ctx, outcome, |remains| remains.left == path);

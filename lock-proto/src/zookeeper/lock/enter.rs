@@ -34,10 +34,10 @@ pub struct Enter {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Step {
-    /// The node is created, and the queue listed behind it.
+    /// The node is created, and the queue listed behind it unless the place is probably known.
     Creating {
         create: u64,
-        list: u64,
+        list: Option<u64>,
         emitted: Instant,
     },
     /// The outcome of the create is unknown: the queue is listed on the next connection.
@@ -154,14 +154,14 @@ impl Lock {
             acl: ctx.config.acl(),
             mode: CreateMode::EphemeralSequential,
         };
-        let sent = ctx.send(session, Op::Write(create)).zip(ctx.send(session, self.key.list()));
-        let Some((create, list)) = sent else {
+        let Some(create) = ctx.send(session, Op::Write(create)) else {
             self.contention = Contention::Opening(session);
             if let Some(answer) = ctx.session(session).and_then(|found| found.own.down.clone()) {
                 self.unreachable(ctx, answer);
             }
             return;
         };
+        let list = if self.store.own.may_follow() { None } else { ctx.send(session, self.key.list()) };
         let step = Step::Creating { create, list, emitted: ctx.now };
         self.contention = Contention::Entering(Enter { session, guid, step, queue: None });
     }
@@ -184,12 +184,19 @@ impl Lock {
         self.step(Step::Paused(until));
     }
 
-    fn create_answered(&mut self, ctx: &mut Context, session: SessionId, list: u64, emitted: Instant, reply: &Reply) {
+    fn create_answered(
+        &mut self,
+        ctx: &mut Context,
+        session: SessionId,
+        list: Option<u64>,
+        emitted: Instant,
+        reply: &Reply,
+    ) {
         match reply {
             Reply::Done(ReplyBody::Created { path, stat }) => {
                 ctx.committed(session, emitted);
                 match self.own_node(ctx, session, path, stat) {
-                    Some(node) => self.join(ctx, session, node, Some(list)),
+                    Some(node) => self.join(ctx, session, node, list),
                     None => self.search_later(ctx),
                 }
             }
@@ -253,7 +260,7 @@ impl Lock {
     }
 
     /// Joins the queue with this node, unless it has a number that must not be used. The list of
-    /// the queue was requested with the call `list`, or is requested once the session is up.
+    /// the queue was requested with the call `list`, or is requested unless the place is known.
     fn join(&mut self, ctx: &mut Context, session: SessionId, node: Node, list: Option<u64>) {
         if node.czxid >= CZXID_END {
             self.contention = Contention::Idle;
@@ -267,9 +274,10 @@ impl Lock {
             self.vacate(ctx);
         } else {
             self.tries = 0;
+            let ahead = self.store.own.ahead_of(&node);
             self.contention = Contention::Waiting(Contender::new(ctx, session, node, list));
             if list.is_none() {
-                self.read_queue(ctx);
+                self.placed(ctx, ahead);
             }
         }
     }

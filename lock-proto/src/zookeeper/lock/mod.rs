@@ -7,6 +7,7 @@ mod enter;
 mod hold;
 mod query;
 mod session;
+mod tail;
 mod wait;
 
 use alloc::boxed::Box;
@@ -18,6 +19,7 @@ use enter::Enter;
 use query::Query;
 use session::Connection;
 pub(super) use session::Session;
+use tail::Tail;
 use wait::{Contender, Watch};
 
 use super::codec::{EventType, Op, WatcherEvent};
@@ -47,7 +49,12 @@ pub const MAX_VALUE: usize = 1_000_000;
 
 /// What is special about ZooKeeper: contenders are ephemeral sequential nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Nodes;
+pub struct Nodes {
+    /// The end of the queue, during a hold and shortly after it.
+    tail: Option<Box<Tail>>,
+    /// The last node followed the tail directly.
+    followed: bool,
+}
 
 /// A node of this client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -127,7 +134,10 @@ impl QueueStore for Nodes {
         config.validity(ttl)
     }
 
-    fn end(_: &mut Lock, ctx: &mut Context, hold: &Hold, loss: Option<Loss>) -> Option<Box<str>> {
+    fn end(lock: &mut Lock, ctx: &mut Context, hold: &Hold, loss: Option<Loss>) -> Option<Box<str>> {
+        if loss.is_some() {
+            lock.store.own.tail = None;
+        }
         if let Some(session) = ctx.shared.sessions.get_mut(hold.session) {
             session.own.nodes.remove(&ctx.slot);
         }
@@ -139,6 +149,18 @@ impl QueueStore for Nodes {
         if let (Some(path), Some(true)) = (&remains.left, ctx.session(remains.session).map(|session| session.shared)) {
             lock.schedule_delete(ctx, remains.session, path.clone());
         }
+    }
+
+    fn timeout(lock: &mut Lock, ctx: &mut Context) {
+        lock.store.own.tail.take_if(|tail| tail.until().is_some_and(|at| at <= ctx.now));
+    }
+
+    fn deadline(&self) -> Option<(Instant, &'static str)> {
+        self.tail.as_ref().and_then(|tail| tail.until()).map(|at| (at, "end of a queue"))
+    }
+
+    fn is_over(&self) -> bool {
+        self.deadline().is_none()
     }
 
     fn check_ttl(config: &Config, ttl: Duration) -> Result<Duration, Invalid> {

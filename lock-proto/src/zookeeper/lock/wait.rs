@@ -3,13 +3,13 @@
 // ZK3
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
+use super::tail::Tail;
 use super::{Contention, Context, Lock, Node, Nodes, Session};
 use crate::id::CallOwner;
 use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Keep as _, Progress, Queued, SessionId, Store as _, Wait};
 use crate::time::Instant;
-use crate::zookeeper::codec::{ErrorCode, Op, ReplyBody, WatchKind};
+use crate::zookeeper::codec::{ErrorCode, Names, Op, ReplyBody, WatchKind};
 use crate::zookeeper::path::Child;
 use crate::zookeeper::request::{Reply, class};
 
@@ -41,13 +41,27 @@ pub struct Contender {
 
 /// What is known of the nodes ahead.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Ahead {
+pub(super) enum Ahead {
     /// The queue must be read, or is being read by this call.
     Unread(Option<u64>),
     /// The next older node, and whether it was the first one at the last reading.
     Behind { path: Box<str>, is_first: bool, watch: Watch },
     /// None is left. The session must prove that it is alive.
     First,
+}
+
+/// The newest of some nodes, and how many there are.
+#[derive(Default)]
+struct Newest<'a> {
+    node: Option<(i32, &'a str)>,
+    count: usize,
+}
+
+impl<'a> Newest<'a> {
+    fn add(&mut self, sequence: i32, name: &'a str) {
+        self.node = self.node.max(Some((sequence, name)));
+        self.count += 1;
+    }
 }
 
 impl Contender {
@@ -154,6 +168,21 @@ impl Lock {
         contender.ahead = Ahead::Unread(list);
     }
 
+    /// Takes a place that is known without a list of the queue. A single attempt lists it if
+    /// another node is ahead, which may be gone.
+    // ZK10
+    pub(super) fn placed(&mut self, ctx: &mut Context, ahead: Option<Ahead>) {
+        match ahead {
+            Some(Ahead::First) => self.win(ctx),
+            Some(Ahead::Behind { path, is_first, .. })
+                if self.waiters.head().is_some_and(|head| head.wait != Wait::Try) =>
+            {
+                self.wait_behind(ctx, path, is_first);
+            }
+            Some(Ahead::Behind { .. } | Ahead::Unread(_)) | None => self.read_queue(ctx),
+        }
+    }
+
     /// Decides by a list of the queue that is younger than the node whether it is first.
     fn list_answered(&mut self, ctx: &mut Context, reply: &Reply) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
@@ -169,13 +198,15 @@ impl Lock {
         }
     }
 
-    fn judge(&mut self, ctx: &mut Context, names: &[Box<str>]) {
+    fn judge(&mut self, ctx: &mut Context, names: &Names) {
         let Contention::Waiting(Contender { node, .. }) = &self.contention else { return };
-        let (mut ahead, mut found) = (Vec::new(), false);
-        for name in names {
+        let own = self.key.name_of(&node.path);
+        let (mut ahead, mut found, mut behind) = (Newest::default(), false, Newest::default());
+        for name in names.iter() {
             match self.key.classify(name) {
-                Child::Contender(sequence) if sequence < node.sequence => ahead.push((sequence, name)),
-                Child::Contender(_) => found |= self.key.name_of(&node.path) == Some(name),
+                Child::Contender(sequence) if sequence < node.sequence => ahead.add(sequence, name),
+                Child::Contender(_) if own == Some(name) => found = true,
+                Child::Contender(sequence) => behind.add(sequence, name),
                 Child::Foreign(name) => {
                     let name = Box::<str>::from(name);
                     Queued::nobody_waits(self, ctx);
@@ -183,12 +214,16 @@ impl Lock {
                 }
             }
         }
-        match ahead.iter().max() {
+        match ahead.node {
             _ if !found => self.reenter(ctx),
-            None => self.win(ctx),
+            None => {
+                let behind = behind.node.map(|(number, name)| (number, self.key.child(name), behind.count == 1));
+                self.store.own.tail = Some(Box::new(Tail::new(node, behind)));
+                self.win(ctx);
+            }
             Some((_, name)) => {
                 let path = self.key.child(name);
-                self.wait_behind(ctx, path, ahead.len() == 1);
+                self.wait_behind(ctx, path, ahead.count == 1);
             }
         }
     }
@@ -275,6 +310,8 @@ impl Lock {
         if let Some(session) = ctx.shared.sessions.get_mut(session) {
             session.own.nodes.insert(ctx.slot, node.path.clone());
         }
+        // All that is known of the nodes behind.
+        self.store.own.tail.get_or_insert_with(|| Box::new(Tail::new(&node, None)));
         let czxid = node.czxid;
         self.take(ctx, session, node, czxid, value, watch);
     }

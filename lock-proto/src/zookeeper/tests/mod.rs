@@ -5,6 +5,7 @@ mod elections;
 mod locks;
 mod server;
 mod sessions;
+mod tail;
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;

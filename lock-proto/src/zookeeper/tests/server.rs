@@ -27,6 +27,8 @@ pub(super) struct Server {
     pub(super) unreadable: Option<&'static str>,
     /// Requests with these codes get no reply, and are executed or not.
     pub(super) mute: Option<(OpCode, bool)>,
+    /// Requests with this code fail with this error.
+    pub(super) refused: Option<(OpCode, ErrorCode)>,
     pub(super) log: Vec<(i64, OpCode)>,
 }
 
@@ -151,10 +153,10 @@ impl Server {
             }
             return;
         }
-        let result = if self.sessions.contains(&session) {
-            self.execute(id, session, op)
-        } else {
-            Err(ErrorCode::SESSION_EXPIRED)
+        let result = match self.refused {
+            _ if !self.sessions.contains(&session) => Err(ErrorCode::SESSION_EXPIRED),
+            Some((refused, error)) if refused == code => Err(error),
+            Some(_) | None => self.execute(id, session, op),
         };
         let reply = match result {
             Ok(body) => Reply::ok(xid, self.zxid, body),
@@ -191,8 +193,7 @@ impl Server {
             Op::GetChildren { path, watch: watches } => {
                 self.nodes.get(&*path).ok_or(ErrorCode::NO_NODE)?;
                 watch(self, &format!("{path}/"), watches);
-                let own =
-                    self.children(&path).into_iter().filter(|name| !name.contains('/')).map(String::into_boxed_str);
+                let own = self.children(&path).into_iter().filter(|name| !name.contains('/'));
                 ReplyBody::Children(own.collect())
             }
             Op::Multi(ops) => {

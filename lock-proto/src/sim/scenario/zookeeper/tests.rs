@@ -14,7 +14,7 @@ use crate::sim::{Keep, Rule};
 use flawed::{Flaw, clients};
 
 /// Maximum number of seeds until a flaw is found.
-const BUDGET: u64 = 150;
+const BUDGET: u64 = 300;
 
 /// Expects that a run of the scenario catches this flaw by this rule, and that the same run without
 /// the flaw breaks nothing.
@@ -67,7 +67,7 @@ fn fencing_token_from_sequence_number_is_caught() {
 #[test]
 fn recognising_own_node_by_guid_alone_is_caught() {
     // S4, ZK2
-    caught("zookeeper-failover", Flaw::RecognisesByGuid, Rule::MutualExclusion);
+    caught("zookeeper-followers", Flaw::RecognisesByGuid, Rule::MutualExclusion);
 }
 
 #[test]

@@ -207,7 +207,7 @@ impl Kit {
     #[track_caller]
     pub(super) fn names(&mut self, conn: u64, path: &str) -> BTreeSet<String> {
         match self.ok(conn, list(path, false)) {
-            ReplyBody::Children(names) => names.iter().map(|name| name.to_string()).collect(),
+            ReplyBody::Children(names) => names.iter().map(String::from).collect(),
             other => panic!("{other:?}"),
         }
     }
