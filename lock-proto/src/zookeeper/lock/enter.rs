@@ -141,7 +141,8 @@ impl Progress<Nodes> for Enter {
 }
 
 impl Lock {
-    /// Creates the node and lists the queue, once the session is established.
+    /// Creates the node once the session is established, and lists the queue unless the place is
+    /// probably known.
     pub(super) fn enter(&mut self, ctx: &mut Context, session: SessionId) {
         let Some(value) = self.waiters.head().map(|head| head.terms.value.clone()) else {
             self.contention = Contention::Idle;
