@@ -11,7 +11,7 @@ use lock_proto::zookeeper::codec::{
 use lock_proto::zookeeper::{Client, Config, Output};
 use lock_proto::{ByteClient, ClientId, ConnId, Instant, LockId, Machine};
 
-use crate::rig;
+use crate::rig::{self, Rig as _};
 
 const SESSION: i64 = 1;
 
@@ -159,6 +159,6 @@ impl Server {
 
 /// Acquire, release, on a name that was locked before.
 pub fn cycles() -> Box<dyn FnMut()> {
-    let mut rig = <Rig as rig::Rig>::ready();
-    Box::new(move || (0..1_000).for_each(|_| rig::Rig::cycle(&mut rig)))
+    let mut rig = Rig::ready();
+    Box::new(move || (0..1_000).for_each(|_| rig.cycle()))
 }

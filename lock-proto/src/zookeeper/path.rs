@@ -156,16 +156,11 @@ impl Queue {
         let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
         let start = name.get(..name.len() - digits).unwrap_or_default();
         let start = [Some(start), start.strip_suffix('-')].into_iter().flatten().find(|start| start.ends_with(marker));
-        let number = start.and_then(|start| sequence(name.get(start.len()..)?));
-        number.map_or(Child::Foreign(name), Child::Contender)
+        let number = start.and_then(|start| name.get(start.len()..));
+        // Servers append `%010d`.
+        let number = number.filter(|number| number.len() >= 10 && digits <= 10);
+        number.and_then(|number| number.parse().ok()).map_or(Child::Foreign(name), Child::Contender)
     }
-}
-
-/// Parses the number that a server has appended: `%010d`.
-fn sequence(text: &str) -> Option<i32> {
-    let digits = text.strip_prefix('-').unwrap_or(text);
-    let well_formed = text.len() >= 10 && digits.len() <= 10 && digits.bytes().all(|b| b.is_ascii_digit());
-    well_formed.then(|| text.parse().ok()).flatten()
 }
 
 /// Returns true for a path without the first slash that ZooKeeper accepts

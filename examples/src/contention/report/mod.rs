@@ -57,7 +57,8 @@ impl Report {
     }
 }
 
-/// Uses ZooKeeper for a while: the JVM compiles its code, which the first method would pay for.
+/// Uses ZooKeeper for a while. The JVM compiles the server's code during use, and the first method
+/// would pay for it.
 fn warm_up(plan: &Plan, span: Duration, servers: &Servers) {
     let method = plan.methods.iter().find(|method| method.key == "zookeeper");
     if let (Some(method), Some(scenario)) = (method, plan.scenarios.first()) {

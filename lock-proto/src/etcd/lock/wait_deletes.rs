@@ -17,7 +17,7 @@ use crate::etcd::locks_output::WatchId;
 use crate::etcd::message::KeyValue;
 use crate::etcd::reading::Reading;
 use crate::etcd::request::{Ahead, Found, Older, Refusal, Reply, Request, Seen};
-use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, Progress, SessionId, Wait};
+use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, Progress, SessionId};
 use crate::time::Instant;
 
 /// Polling interval while a watch cannot be opened.
@@ -215,7 +215,7 @@ impl Lock {
     ) {
         let Some(lease) = ctx.lease(session) else { return };
         self.store.answer = Answer::Taken(Expiry::Unknown);
-        if self.waiters.head().is_some_and(|head| head.wait == Wait::Try) {
+        if self.waiters.head_tries_once() {
             self.schedule_key(ctx, session, own.modified);
             self.contention = Contention::Idle;
             self.end_try(ctx);

@@ -7,7 +7,6 @@ use alloc::vec::Vec;
 
 use bytes::Bytes;
 
-use super::names::Names;
 use crate::fault::Breach;
 
 /// Reads the records of one frame.
@@ -58,7 +57,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Java's server replaces bytes that are not UTF-8, and so does this. Others deliver them.
-    fn text(&mut self) -> Result<Cow<'a, str>, Breach> {
+    pub(super) fn text(&mut self) -> Result<Cow<'a, str>, Breach> {
         let bytes = self.slice()?;
         // The lossy conversion alone is slower for text without errors.
         Ok(core::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed))
@@ -68,23 +67,12 @@ impl<'a> Reader<'a> {
         self.text().map(Into::into)
     }
 
-    /// Reads a vector of strings.
-    pub(super) fn names(&mut self) -> Result<Names, Breach> {
-        let count = self.length()?;
-        let bytes = self.0.len().checked_sub(count.saturating_mul(4)).ok_or(Breach::Malformed)?;
-        let mut names = Names::with_capacity(count, bytes);
-        for _ in 0..count {
-            names.push(&self.text()?);
-        }
-        Ok(names)
-    }
-
     /// Reads a vector whose elements have at least `least` bytes.
-    pub(super) fn vector<T>(
+    pub(super) fn vector<T, C: FromIterator<T>>(
         &mut self,
         least: usize,
         element: impl Fn(&mut Self) -> Result<T, Breach>,
-    ) -> Result<Vec<T>, Breach> {
+    ) -> Result<C, Breach> {
         let count = self.length()?;
         if count > self.0.len() / least {
             return Err(Breach::Malformed);
@@ -144,17 +132,13 @@ impl<'a> Writer<'a> {
         self.buffer(value.as_bytes())
     }
 
-    pub(super) fn names(&mut self, names: &Names) -> &mut Self {
-        self.int(length(names.len()));
-        names.iter().for_each(|name| {
-            self.string(name);
-        });
-        self
-    }
-
-    pub(super) fn vector<T>(&mut self, values: &[T], element: impl Fn(&mut Self, &T)) -> &mut Self {
+    pub(super) fn vector<T>(
+        &mut self,
+        values: impl ExactSizeIterator<Item = T>,
+        element: impl Fn(&mut Self, T),
+    ) -> &mut Self {
         self.int(length(values.len()));
-        values.iter().for_each(|value| element(self, value));
+        values.for_each(|value| element(self, value));
         self
     }
 }

@@ -102,7 +102,7 @@ impl Acl {
     }
 
     pub(super) fn write_all(all: &[Self], to: &mut Writer<'_>) {
-        to.vector(all, |to, acl| {
+        to.vector(all.iter(), |to, acl| {
             to.int(acl.permissions.0).string(&acl.scheme).string(&acl.id);
         });
     }

@@ -14,15 +14,6 @@ pub struct Names {
 }
 
 impl Names {
-    pub(super) fn with_capacity(names: usize, bytes: usize) -> Self {
-        Self { text: String::with_capacity(bytes), ends: Vec::with_capacity(names) }
-    }
-
-    pub(super) fn push(&mut self, name: &str) {
-        self.text.push_str(name);
-        self.ends.push(self.text.len());
-    }
-
     /// Returns the number of names.
     pub const fn len(&self) -> usize {
         self.ends.len()
@@ -34,7 +25,7 @@ impl Names {
     }
 
     /// Iterates over the names.
-    pub fn iter(&self) -> impl Iterator<Item = &str> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
         let mut start = 0;
         self.ends.iter().map(move |end| {
             let name = self.text.get(start..*end).unwrap_or_default();
@@ -53,7 +44,10 @@ impl fmt::Debug for Names {
 impl<T: AsRef<str>> FromIterator<T> for Names {
     fn from_iter<I: IntoIterator<Item = T>>(names: I) -> Self {
         let mut all = Self::default();
-        names.into_iter().for_each(|name| all.push(name.as_ref()));
+        for name in names {
+            all.text.push_str(name.as_ref());
+            all.ends.push(all.text.len());
+        }
         all
     }
 }

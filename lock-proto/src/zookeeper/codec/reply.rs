@@ -167,7 +167,7 @@ impl ReplyBody {
             }
             OpCode::Exists | OpCode::SetData => Self::Stat(Stat::read(&mut from)?),
             OpCode::GetData => Self::Data { data: from.buffer()?, stat: Stat::read(&mut from)? },
-            OpCode::GetChildren => Self::Children(from.names()?),
+            OpCode::GetChildren => Self::Children(from.vector(4, Reader::text)?),
             OpCode::Sync => Self::Synced { path: from.string()? },
             OpCode::Multi => {
                 let mut results = Vec::new();
@@ -236,7 +236,9 @@ impl Reply {
                 stat.write(&mut to);
             }
             ReplyBody::Children(children) => {
-                to.names(children);
+                to.vector(children.iter(), |to, child| {
+                    to.string(child);
+                });
             }
             ReplyBody::Synced { path } => {
                 to.string(path);

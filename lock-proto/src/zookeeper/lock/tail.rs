@@ -1,5 +1,5 @@
-//! The end of the queue as it was last known. A client that takes a lock again often gets the number
-//! that follows directly: it then knows its place without a list of the queue.
+//! The end of the queue, as the client last knew it. If the number of its next node directly
+//! follows, the client knows its place without a list of the queue.
 // ZK10
 
 use alloc::boxed::Box;
@@ -38,12 +38,12 @@ impl Tail {
         self.until
     }
 
-    /// Returns what is ahead of a new node, if it follows directly: every create in the queue, by
-    /// whomever, takes a number. If the queue was deleted since, they began anew, and more
-    /// transactions than numbers lie between the two nodes.
+    /// Returns what is ahead of a new node whose number directly follows. Every create in the queue
+    /// takes a number, so there was none in between. If the queue was deleted and created since,
+    /// its numbers began anew, and more transactions than numbers lie between the two nodes.
     fn ahead_of(self, node: &Node) -> Option<Ahead> {
         let follows = self.until.is_some() && self.newest.checked_add(1) == Some(node.sequence);
-        // Two deletions, the create of the queue, and one of each number up to this one.
+        // Two deletions, the create of the queue, and a create for each number up to this one.
         let began_anew = node.czxid.saturating_sub(self.czxid) >= i64::from(node.sequence) + 4;
         (follows && !began_anew).then_some(match self.behind {
             Some((path, is_first)) => Ahead::Behind { path, is_first, watch: Watch::None },

@@ -7,7 +7,7 @@ use alloc::boxed::Box;
 use super::tail::Tail;
 use super::{Contention, Context, Lock, Node, Nodes, Session};
 use crate::id::CallOwner;
-use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Keep as _, Progress, Queued, SessionId, Store as _, Wait};
+use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Keep as _, Progress, Queued, SessionId, Store as _};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ErrorCode, Names, Op, ReplyBody, WatchKind};
 use crate::zookeeper::path::Child;
@@ -174,9 +174,7 @@ impl Lock {
     pub(super) fn placed(&mut self, ctx: &mut Context, ahead: Option<Ahead>) {
         match ahead {
             Some(Ahead::First) => self.win(ctx),
-            Some(Ahead::Behind { path, is_first, .. })
-                if self.waiters.head().is_some_and(|head| head.wait != Wait::Try) =>
-            {
+            Some(Ahead::Behind { path, is_first, .. }) if !self.waiters.head_tries_once() => {
                 self.wait_behind(ctx, path, is_first);
             }
             Some(Ahead::Behind { .. } | Ahead::Unread(_)) | None => self.read_queue(ctx),
@@ -233,7 +231,7 @@ impl Lock {
     /// not, the queue is read before the lock is taken.
     fn wait_behind(&mut self, ctx: &mut Context, path: Box<str>, is_first: bool) {
         self.store.answer = Answer::Taken(Expiry::Unknown);
-        if self.waiters.head().is_some_and(|head| head.wait == Wait::Try) {
+        if self.waiters.head_tries_once() {
             Queued::nobody_waits(self, ctx);
             self.end_try(ctx);
             // If the waiter that tried has already left, contend for the next one.
