@@ -91,6 +91,7 @@ impl World {
             request_credentials: how & 0x40 != 0,
             timeout: Duration::from_secs(2),
             ping_after: Duration::from_millis(200),
+            contact_every: Duration::from_millis(40),
             connect_timeout: Duration::from_millis(300),
             request_timeout: Duration::from_millis(100),
             reconnect: Backoff::exponential(Duration::from_millis(10), Duration::from_millis(100)),
@@ -226,6 +227,7 @@ impl World {
                     assert!(Some(generation(conn)) <= self.newest.map(generation), "only what was opened is closed")
                 }
                 PipeOutput::Reply { call, .. } => assert!(self.pending.remove(&call), "every call is answered once"),
+                PipeOutput::Contact(emitted) => assert!(emitted <= self.now, "a request left before its reply"),
                 PipeOutput::Up { .. }
                 | PipeOutput::Down(_)
                 | PipeOutput::Expired

@@ -248,18 +248,61 @@ fn waiter_with_refused_watch_polls_queue() {
     let mut hub = Hub::new();
     let waits = hub.waiter();
     let error = ServerError { class: ErrorClass::Refused, text: "etcdserver: permission denied".into() };
-    for watch in hub.watches.clone() {
-        hub.locks.handle_watch_refused(NOW, watch, &error);
+    let refused = mem::take(&mut hub.watches);
+    for watch in &refused {
+        hub.locks.handle_watch_refused(NOW, *watch, &error);
     }
     hub.serve();
     hub.store.delete(&"name/7".into());
     hub.locks.handle_timeout(NOW + Duration::from_secs(1));
     hub.serve();
+    assert_eq!(hub.watches.len(), refused.len(), "they are requested again");
     assert!(
         hub.events.iter().any(|(id, event)| *id == waits && matches!(event, Event::Granted(_))),
         "{:?}",
         hub.events
     );
+}
+
+/// The refusal may have a passing reason, such as a login that was rejected once.
+#[test]
+fn holder_with_refused_watch_requests_another_and_learns_of_loss() {
+    let mut hub = Hub::new();
+    let holds = hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
+    hub.serve();
+    hub.locks.claim(NOW, holds).unwrap();
+    let mut now = NOW;
+    let mut renew_until = |hub: &mut Hub, end: Instant| {
+        while let Some(at) = hub.locks.next_deadline().filter(|at| *at <= end) {
+            now = now.max(at);
+            hub.locks.handle_timeout(now);
+            hub.drain();
+            while !hub.sent.is_empty() {
+                let (call, request) = hub.sent.remove(0);
+                let reply = hub.store.execute(now.as_nanos(), &request);
+                hub.locks.handle_reply(now, call, &reply);
+                hub.drain();
+            }
+        }
+        hub.locks.handle_timeout(end);
+        hub.drain();
+    };
+    renew_until(&mut hub, NOW + Duration::from_secs(5));
+    let [watch] = *hub.watches else { panic!("{:?}", hub.watches) };
+    let at = NOW + Duration::from_secs(5);
+    hub.locks.handle_watching(at, watch, hub.store.revision);
+    let error = ServerError { class: ErrorClass::Refused, text: "authentication failed".into() };
+    hub.locks.handle_watch_refused(at, watch, &error);
+    let own = hub.store.changes.last().unwrap().kv.key.clone();
+    hub.store.delete(&own);
+    renew_until(&mut hub, NOW + Duration::from_secs(40));
+    assert!(!hub.events.iter().any(|(_, event)| matches!(event, Event::Lost(_))), "{:?}", hub.events);
+    let [_, again] = *hub.watches else { panic!("{:?}", hub.watches) };
+    hub.locks.handle_watching(NOW + Duration::from_secs(40), again, hub.store.revision);
+    hub.drain();
+    hub.serve();
+    let lost = hub.events.iter().any(|(id, event)| *id == holds && matches!(event, Event::Lost(_)));
+    assert!(lost, "{:?}", hub.events);
 }
 
 /// A watch that starts in the past reports the waiter's own put, which is ignored.

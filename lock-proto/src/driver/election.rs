@@ -21,8 +21,8 @@ use crate::lock::{Blocked, ElectionEvent, Elections, Leader, Loss, QueryId, Repo
 use crate::time::Instant;
 
 impl Client {
-    /// The election of this name, 1 to 512 bytes. In one queue with `etcdctl elect` and the Go
-    /// concurrency package.
+    /// The election of this name, 1 to 512 bytes. On etcd in one queue with `etcdctl elect` and the
+    /// Go concurrency package, on ZooKeeper with Curator's `LeaderLatch`.
     ///
     /// Sends nothing. On a store without elections, such as Redis, all its methods fail
     /// with [`AcquireErrorKind::NoElections`].
@@ -40,7 +40,8 @@ pub struct Election {
 
 impl Election {
     /// Sets the TTL: how long the leadership outlives its last renewal. Default: the TTL of the
-    /// client's session. A candidacy with its own TTL has its own lease.
+    /// client's session. A candidacy with its own TTL has its own session. Ranges as for
+    /// [`Lock::ttl`].
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.lock = self.lock.ttl(ttl);
         self
@@ -79,7 +80,9 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// No answer within the client's time for a request and its retries, or a refusal.
+    /// [`AcquireError::is_unreachable`] if no server answered within the setting `release_within`
+    /// (2 s by default), [`AcquireError::is_refused`] if they refuse. Otherwise the request is
+    /// invalid, the client is shutting down, or the store has no elections.
     ///
     /// # Cancel safety
     ///
@@ -92,7 +95,9 @@ impl Election {
                 Some(ElectionEvent::NoLeader) => return Ok(None),
                 // The machine retries.
                 Some(ElectionEvent::Disconnected) => {}
-                Some(ElectionEvent::Failed(failure)) => return Err(self.lock.error(failure.into())),
+                Some(ElectionEvent::Failed(failure)) => {
+                    return Err(self.lock.error(AcquireErrorKind::from(failure).once()));
+                }
                 None => return Err(self.lock.error(AcquireErrorKind::ShutDown)),
             }
         }
@@ -102,7 +107,8 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// The request is invalid. Errors of the servers are reported by the observation.
+    /// The request is invalid, the client is shutting down, or the store has no elections. The
+    /// observation reports errors of the servers.
     pub fn observe(&self) -> Result<Observation, AcquireError> {
         self.query(|elections, now, name| elections.observe(now, name))
     }
@@ -172,12 +178,14 @@ impl Leadership {
         Self { guard, stop: Arc::default() }
     }
 
-    /// Changes the value that observers see. Returns the revision of the store at which it changed.
+    /// Changes the value that observers see. Returns the revision of etcd at which it changed, or
+    /// the transaction id (`mzxid`) of ZooKeeper.
     ///
     /// # Errors
     ///
-    /// [`ProclaimError::Failed`] if it was not confirmed in time: the value may have changed or
-    /// not, and another call may succeed. [`ProclaimError::Lost`] if the leadership is lost.
+    /// [`ProclaimError::Failed`] if it was not confirmed within the setting `release_within` (2 s by
+    /// default): the value may have changed or not, and another call may succeed.
+    /// [`ProclaimError::Lost`] if the leadership is lost.
     ///
     /// # Cancel safety
     ///
@@ -202,7 +210,8 @@ impl Leadership {
         answer.map_err(ProclaimError::Lost)?.map_err(ProclaimError::Failed)
     }
 
-    /// Resigns, and returns the outcome. To let work complete first, see [`lead`](Self::lead).
+    /// Resigns, and returns the outcome, as [`Guard::release`]. To let work complete first, see
+    /// [`lead`](Self::lead).
     ///
     /// # Cancel safety
     ///

@@ -77,7 +77,7 @@ impl Guard {
         self.hold.ticket.is_held(self.hold.now())
     }
 
-    /// How long the lock is certainly held if no further renewal succeeds.
+    /// How long the lock is certainly held if no further renewal succeeds. Zero after its end.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.hold.ticket.remaining(self.hold.now())
@@ -117,7 +117,8 @@ impl Guard {
     /// # Errors
     ///
     /// [`ExtendError::Failed`] if too few servers confirmed it. The lock is still held for the
-    /// remaining time, and another call may succeed. [`ExtendError::Lost`] if the lock is lost.
+    /// remaining time, and another call may succeed. [`ExtendError::Lost`] if the lock is lost,
+    /// [`ExtendError::Misuse`] if it cannot be extended.
     ///
     /// # Cancel safety
     ///
@@ -151,7 +152,8 @@ impl Guard {
         Protected { output, release: self.release().await }
     }
 
-    /// Releases the lock and returns the outcome.
+    /// Releases the lock and returns the outcome: [`Release::Unknown`] if no server confirmed it
+    /// within the setting `release_within` (2 s by default). The client then goes on trying.
     ///
     /// # Cancel safety
     ///
@@ -200,7 +202,7 @@ pub enum ExtendError {
 }
 
 /// The future of [`Guard::release`]. The release continues if it is dropped.
-#[must_use = "without awaiting it, nothing is known of the release; to drop the guard would do"]
+#[must_use = "await it to learn the outcome of the release; to ignore the outcome, drop the guard"]
 pub struct Releasing {
     hold: Hold,
 }
@@ -275,7 +277,7 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         if !self.returned {
-            self.owner.shared.verb(|core, now, batch| core.abandon(now, &self.ticket, batch));
+            self.owner.shared.dropped(|core, now, batch| core.abandon(now, &self.ticket, batch));
         }
     }
 }

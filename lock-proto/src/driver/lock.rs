@@ -33,15 +33,18 @@ impl Lock {
         Self { owner: Arc::clone(owner), what, name: name.into(), ttl: None, wait: Wait::Forever, renew: Renew::Auto }
     }
 
-    /// Sets the TTL: how long the lock outlives its last renewal. Default: 10 s; on etcd the TTL of
-    /// the client's session, which all locks without their own TTL share. Does not change who
-    /// renews.
+    /// Sets the TTL: how long the lock outlives its last renewal. From 50 ms to 30 days; Redis
+    /// rounds it up to milliseconds, etcd to seconds. ZooKeeper needs at least five ticks.
+    ///
+    /// Default: 10 s on Redis; on etcd and ZooKeeper the TTL of the client's session (10 s, 15 s),
+    /// which all locks without their own TTL share. Does not change who renews.
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
     }
 
-    /// Sets how long to wait while another holds the lock. Independent of the TTL.
+    /// Sets how long to wait while another holds the lock, or no server answers. Independent of the
+    /// TTL. Zero makes one attempt. Default: no limit.
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.wait = Wait::For(wait);
         self
@@ -65,7 +68,8 @@ impl Lock {
         &self.name
     }
 
-    /// Acquires the lock.
+    /// Acquires the lock. A lock is not reentrant: a second acquisition of the same name waits,
+    /// even in the same task.
     ///
     /// # Errors
     ///
@@ -188,7 +192,7 @@ impl Acquiring {
 
     fn cancel(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            self.lock.owner.shared.verb(|core, now, batch| core.abandon(now, &ticket, batch));
+            self.lock.owner.shared.dropped(|core, now, batch| core.abandon(now, &ticket, batch));
         }
     }
 }

@@ -122,6 +122,8 @@ impl<H: Host> Race<H> {
                     Poll::Ready(Ok(stream)) => {
                         let (address, _) = self.attempts.remove(place);
                         self.give_up(route);
+                        // Nothing else is due while a handshake lasts.
+                        self.untried.clear();
                         return Poll::Ready(Ok((address, stream)));
                     }
                     Poll::Ready(Err(error)) => {

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::task::Waker;
 use core::time::Duration;
-use std::sync::Mutex;
+use std::sync::{Mutex, TryLockError};
 
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
@@ -37,7 +37,7 @@ pub(super) struct Shared<E: ?Sized = dyn Engine> {
     clock: Box<dyn Fn() -> Instant + Send + Sync>,
     /// The driver has ended.
     pub(super) stopped: event_listener::Event,
-    core: Mutex<Core<E>>,
+    pub(super) core: Mutex<Core<E>>,
 }
 
 /// State under the mutex. No user code (wakers, log subscribers, drops) runs while it is locked.
@@ -230,6 +230,12 @@ impl<E: Engine + ?Sized> Shared<E> {
         result
     }
 
+    /// As [`verb`](Self::verb), for a handle that is dropped. In a forked child it does nothing: the
+    /// lock belongs to the parent, and a thread that the child lacks may hold the mutex.
+    pub(super) fn dropped<R>(&self, work: impl FnOnce(&mut Core<E>, Instant, &mut Batch) -> R) -> Option<R> {
+        (!self.is_forked()).then(|| self.verb(work))
+    }
+
     /// Runs `work` for the driver, which runs the batch itself.
     pub(super) fn drive<R>(&self, batch: &mut Batch, work: impl FnOnce(&mut Core<E>, Instant) -> R) -> R {
         let mut core = locked(&self.core);
@@ -250,7 +256,13 @@ impl<E: Engine + ?Sized> Shared<E> {
     /// The driver has ended. `unreleased` is the machine's count, if it stopped in order.
     pub(super) fn close(&self, unreleased: Option<u32>) {
         let mut batch = Batch::default();
-        let mut core = locked(&self.core);
+        let mut core = match self.core.try_lock() {
+            // Held by a thread that the child lacks.
+            Err(TryLockError::WouldBlock) if self.is_forked() => return,
+            Err(TryLockError::WouldBlock) => locked(&self.core),
+            Err(TryLockError::Poisoned(core)) => core.into_inner(),
+            Ok(core) => core,
+        };
         let (tickets, alarms) = (core::mem::take(&mut core.tickets), core::mem::take(&mut core.alarms));
         let mut left = 0;
         for ticket in tickets.iter().flatten() {
@@ -432,6 +444,6 @@ pub(super) struct Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.shared.verb(|core, now, _| core.orphaned(now));
+        self.shared.dropped(|core, now, _| core.orphaned(now));
     }
 }

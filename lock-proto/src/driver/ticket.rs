@@ -158,7 +158,7 @@ impl Ticket {
                 true
             }
             Event::Renewed { valid_until } => {
-                self.prolong(valid_until);
+                self.move_end(valid_until);
                 state.at_risk = false;
                 if let Stage::Offered { valid_until: until } = &mut state.stage {
                     *until = valid_until;
@@ -243,7 +243,8 @@ impl Ticket {
         left
     }
 
-    fn prolong(&self, valid_until: Instant) {
+    /// Moves the end of validity, in either direction, unless it is over.
+    fn move_end(&self, valid_until: Instant) {
         let new = valid_until.as_nanos();
         let _ = self.until.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| (old != 0).then_some(new));
     }

@@ -61,9 +61,10 @@ impl Locks {
         self.watcher_step(now, watch, |lock, ctx| lock.unsubscribed(ctx, watch), Query::unsubscribed);
     }
 
-    /// Handles a watch that the server refused. Its owner polls instead, which may be refused too.
+    /// Handles a watch that the server refused, and that the channel has given up. Its owner polls
+    /// instead, which may be refused too, and requests another watch later.
     pub fn handle_watch_refused(&mut self, now: Instant, watch: WatchId, _: &ServerError) {
-        self.handle_unsubscribed(now, watch);
+        self.watcher_step(now, watch, |lock, ctx| lock.watch_refused(ctx, watch), Query::watch_refused);
     }
 
     /// Routes a watch event to the lock or query that owns the watch.

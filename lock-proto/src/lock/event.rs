@@ -23,8 +23,9 @@ pub enum Event {
     Withdrawn,
     /// The lock was not acquired, and nothing of the attempt remains. Last event.
     Failed(Failure),
-    /// A renewal by the watchdog or by `extend` moved the end of validity. This does not answer an
-    /// `extend`.
+    /// The end of validity has moved. A renewal by the watchdog or by `extend` moves it forwards;
+    /// this does not answer an `extend`. It moves backwards if a node of a quorum lost the key, or
+    /// a server granted a shorter session.
     Renewed {
         /// The new end of validity.
         valid_until: Instant,

@@ -245,6 +245,11 @@ impl<S: Store> Locks<S> {
         self.locks.acquisitions() > 0
     }
 
+    /// Returns true if there is no lock and nothing to clean up.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.locks.is_empty()
+    }
+
     /// Returns true once the shutdown is complete.
     pub const fn is_stopped(&self) -> bool {
         self.is_stopped

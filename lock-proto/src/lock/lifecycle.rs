@@ -341,16 +341,21 @@ impl<S: Store> Lock<S> {
         tenure.offer(ctx.now);
         let id = tenure.id();
         let grant = S::grant(hold, ctx);
+        S::tenure_mut(hold).tell(grant.valid_until);
         ctx.emit(id, Event::Granted(grant));
         self.watch(ctx);
     }
 
-    /// Does the work due for the hold: ends a wait, withdraws an offer, warns the holder, renews.
+    /// Does the work due for the hold: ends a wait, withdraws an offer, tells the holder of an earlier
+    /// end, warns it, renews.
     pub(crate) fn watch(&mut self, ctx: &mut Context<S>) {
         let Some(hold) = &mut self.hold else { return };
         let terms = S::terms(hold, ctx);
         let tenure = S::tenure_mut(hold);
         let id = tenure.id();
+        if let Some(valid_until) = tenure.shortened(&terms) {
+            ctx.emit(id, Event::Renewed { valid_until });
+        }
         match tenure.due(ctx.now, &terms) {
             Due::Nothing => {}
             Due::TimedOut => {

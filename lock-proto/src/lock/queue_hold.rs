@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::answer::Answer;
 use super::context::Context;
-use super::event::{Event, Report};
+use super::event::{Event, Failure, Report};
 use super::grant::Fence;
 use super::queue::{Keep as _, QueueStore};
 use super::queued::{Bid, Contention, QueueContext, QueueLock};
@@ -245,6 +245,7 @@ impl<S: QueueStore> QueueLock<S> {
     /// Handles the reply to the pending write.
     pub(crate) fn write_answered(&mut self, ctx: &mut QueueContext<S>, reply: Written) {
         let Some(hold) = &mut self.hold else { return };
+        let prepared = hold.is_prepared();
         let Some(write) = &mut hold.write else { return };
         write.retry.forget_call();
         match reply {
@@ -258,6 +259,13 @@ impl<S: QueueStore> QueueLock<S> {
             Written::Read => write.look = false,
             Written::Outdated | Written::Unknown => write.look = true,
             Written::Refused if write.proclaim.is_some() => return self.proclaim_failed(ctx, false),
+            // The value that the next holder needs cannot be stored.
+            Written::Refused if !prepared => {
+                let (id, waited) = (hold.tenure.id(), ctx.now.since(hold.tenure.waiter.since));
+                let report = Report { waited, nodes: Box::new([self.store.answer.clone()]) };
+                ctx.emit(id, Event::Failed(Failure::Refused(report)));
+                return self.return_guard(ctx, id, false);
+            }
             Written::Refused | Written::Failed => {
                 write.look = false;
                 write.retry.failed(ctx.now + ctx.pause(write.retry.tries()));
@@ -289,7 +297,7 @@ impl<S: QueueStore> QueueLock<S> {
     pub(crate) fn renewed(&mut self, ctx: &mut QueueContext<S>, emitted: Instant) {
         let Some(hold) = &mut self.hold else { return };
         let valid_until = hold.tenure.valid_until(ctx.until(hold.session));
-        hold.tenure.renewed();
+        hold.tenure.tell(valid_until);
         let answered = hold.extending.take_answered(emitted);
         if answered > 0 && !hold.is_prepared() && hold.write.is_none() {
             return self.offer(ctx);

@@ -100,6 +100,8 @@ impl Users {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Session<S: QueueStore> {
     pub(crate) id: SessionId,
+    /// Its place among the deadlines.
+    timer: u32,
     /// Shared by all locks without a session of their own.
     pub(crate) shared: bool,
     pub(crate) users: Users,
@@ -292,6 +294,8 @@ pub struct Sessions<S: QueueStore> {
     /// Extends requested in this step.
     pub(crate) extend: Vec<SessionId>,
     deadlines: Deadlines,
+    /// The session of each deadline. Its number would not do: numbers grow for ever.
+    timers: Vec<Option<SessionId>>,
     events: VecDeque<(SessionId, SessionEvent)>,
     /// Consecutive sessions that the server did not know before it confirmed one.
     unknown: u32,
@@ -307,6 +311,7 @@ impl<S: QueueStore> Default for Sessions<S> {
             left: Vec::new(),
             extend: Vec::new(),
             deadlines: Deadlines::default(),
+            timers: Vec::new(),
             events: VecDeque::new(),
             unknown: 0,
         }
@@ -323,15 +328,28 @@ impl<S: QueueStore> Sessions<S> {
     }
 
     pub(crate) fn first_deadline(&self) -> Option<(Instant, &'static str)> {
-        let (at, slot) = self.deadlines.first()?;
-        let session = self.list.get(&SessionId(slot)).and_then(S::Session::deadline);
+        let (at, timer) = self.deadlines.first()?;
+        let session = self.of_timer(timer).and_then(|id| self.list.get(&id)).and_then(S::Session::deadline);
         let reason = session.map_or("a session", |(_, reason)| reason);
         Some((at, reason))
     }
 
     fn due(&self, now: Instant) -> Option<SessionId> {
-        let (at, slot) = self.deadlines.first()?;
-        (at <= now && at < Instant::MAX).then_some(SessionId(slot))
+        let (at, timer) = self.deadlines.first()?;
+        self.of_timer(timer).filter(|_| at <= now && at < Instant::MAX)
+    }
+
+    fn of_timer(&self, timer: u32) -> Option<SessionId> {
+        *self.timers.get(timer as usize)?
+    }
+
+    fn take_timer(&mut self, id: SessionId) -> u32 {
+        let free = self.timers.iter().position(Option::is_none).unwrap_or(self.timers.len());
+        if free == self.timers.len() {
+            self.timers.push(None);
+        }
+        self.timers[free] = Some(id);
+        free as u32
     }
 
     /// Returns true if a session is due, or its locks have to be notified.
@@ -392,11 +410,13 @@ impl<S: QueueStore> Sessions<S> {
         if session.is_lost() && self.shared == Some(id) {
             self.shared = None;
         }
+        let timer = session.timer;
         if session.users.is_empty() && session.is_gone() {
             self.list.remove(&id);
-            self.deadlines.set(id.0, None);
+            self.deadlines.set(timer, None);
+            self.timers[timer as usize] = None;
         } else {
-            self.deadlines.set(id.0, S::Session::deadline(session).map(|(at, _)| at));
+            self.deadlines.set(timer, S::Session::deadline(session).map(|(at, _)| at));
         }
     }
 }
@@ -419,8 +439,10 @@ impl<S: QueueStore> QueueContext<S> {
         let own = S::Session::new(self);
         let sessions = &mut self.shared.sessions;
         let id = sessions.next_id();
+        let timer = sessions.take_timer(id);
         let session = Session {
             id,
+            timer,
             shared,
             users: Users::default(),
             requested: ttl,
@@ -433,7 +455,7 @@ impl<S: QueueStore> QueueContext<S> {
             own,
         };
         sessions.list.insert(id, session);
-        sessions.deadlines.set(id.0, Some(due));
+        sessions.deadlines.set(timer, Some(due));
         if shared {
             sessions.shared = Some(id);
             self.session_step(id, S::Session::opened);
@@ -541,7 +563,8 @@ impl<S: QueueStore> QueueLock<S> {
             SessionEvent::Unrenewed(emitted, answer) => self.unrenewed(ctx, *emitted, answer),
             SessionEvent::Up => {
                 S::Watch::up(self, ctx);
-                self.keep(ctx);
+                // The server may have granted a shorter session.
+                self.watch(ctx);
             }
             SessionEvent::Alive | SessionEvent::Down(_) | SessionEvent::Refused(_) | SessionEvent::Gone(_) => {}
         }

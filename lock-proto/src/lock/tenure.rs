@@ -23,6 +23,8 @@ pub struct Tenure<T> {
     pub(crate) waiter: Waiter<T>,
     pub(crate) phase: Phase,
     since: Instant,
+    /// The end of validity that the holder was told.
+    told: Instant,
     /// The holder was warned that its validity ends soon.
     warned: bool,
 }
@@ -57,7 +59,7 @@ impl Terms {
 
 impl<T> Tenure<T> {
     pub(crate) const fn new(now: Instant, waiter: Waiter<T>) -> Self {
-        Self { waiter, phase: Phase::Preparing, since: now, warned: false }
+        Self { waiter, phase: Phase::Preparing, since: now, told: Instant::ZERO, warned: false }
     }
 
     pub(crate) const fn id(&self) -> LockId {
@@ -78,9 +80,25 @@ impl<T> Tenure<T> {
         self.since
     }
 
-    /// Rearms the warning after a renewal.
-    pub(crate) const fn renewed(&mut self) {
+    pub(crate) const fn told(&self) -> Instant {
+        self.told
+    }
+
+    /// Records that the holder is told this end of validity. Rearms the warning.
+    pub(crate) const fn tell(&mut self, valid_until: Instant) {
+        self.told = valid_until;
         self.warned = false;
+    }
+
+    /// Returns the end of validity if the holder was told a later one.
+    // T3
+    pub(crate) fn shortened(&mut self, terms: &Terms) -> Option<Instant> {
+        let until = self.valid_until(terms.until);
+        if self.phase == Phase::Preparing || until >= self.told {
+            return None;
+        }
+        self.tell(until);
+        Some(until)
     }
 
     /// Returns the end of the maximal hold time, which begins with the offer.
@@ -184,7 +202,7 @@ mod tests {
             assert_eq!((tenure.deadline(&terms), tenure.due(at(first - 1), &terms)), (at(first), Due::Nothing));
             assert_eq!(tenure.due(at(first), &terms), Due::Warn(at(1_200)));
             assert_eq!((tenure.due(at(first), &terms), tenure.deadline(&terms)), (Due::Nothing, at(1_200)));
-            tenure.renewed();
+            tenure.tell(at(1_200));
             assert_eq!(tenure.due(at(first), &terms), Due::Warn(at(1_200)));
         }
     }

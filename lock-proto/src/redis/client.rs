@@ -249,6 +249,7 @@ impl Client {
                         link.commands.close(now);
                     }
                 }
+                PipeOutput::Down(_) if self.locks.is_idle() => link.commands.rest(),
                 PipeOutput::Down(_) | PipeOutput::Woken(_) | PipeOutput::BlockRefused(_) => {}
             }
         }

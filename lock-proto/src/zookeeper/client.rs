@@ -121,6 +121,7 @@ impl Client {
             request_credentials: config.request_credentials,
             timeout,
             ping_after: config.ping_interval(),
+            contact_every: config.store.own.tick / 8,
             connect_timeout: config.connect_timeout,
             request_timeout: config.request_timeout,
             reconnect: config.reconnect,
@@ -184,6 +185,7 @@ impl Client {
                 PipeOutput::Down(cause) => self.locks.handle_down(now, session, &cause),
                 PipeOutput::Reply { call, reply } => self.locks.handle_reply(now, call, &reply),
                 PipeOutput::Event(event) => self.locks.handle_event(now, session, &event),
+                PipeOutput::Contact(emitted) => self.locks.handle_contact(now, session, emitted),
                 PipeOutput::Expired => {
                     self.settle_pipe(session);
                     self.locks.handle_expired(now, session);
@@ -211,6 +213,7 @@ impl Client {
                 | PipeOutput::Down(_)
                 | PipeOutput::Reply { .. }
                 | PipeOutput::Event(_)
+                | PipeOutput::Contact(_)
                 | PipeOutput::Expired
                 | PipeOutput::Ended { .. } => {}
             }

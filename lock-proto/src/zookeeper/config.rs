@@ -82,20 +82,22 @@ impl Config {
 
     /// Sets the longest `tickTime` of the servers. A client cannot ask for it. Validity ends two
     /// ticks before the session does, so that a server that is cut off from its leader cannot
-    /// mislead a holder. Default 3 s, which is also the servers' default. Sets the TTL of the
-    /// session to five ticks if it was shorter.
+    /// mislead a holder. Default 3 s, which is also the default of a server whose `zoo.cfg` sets
+    /// none; the sample `zoo.cfg` sets 2 s.
+    ///
+    /// Sets the TTL of the session to five ticks if it was five of the former ticks, or is shorter.
+    /// So call [`session_ttl`](Self::session_ttl) after this.
     // ZK1
     pub fn tick(mut self, tick: Duration) -> Self {
-        let default = self.store.session_ttl == self.store.own.tick * MIN_TICKS;
+        let default = self.store.session_ttl == self.least_ttl();
         self.store.own.tick = tick;
-        let least = tick.saturating_mul(MIN_TICKS);
-        if default || self.store.session_ttl < least {
-            self.store.session_ttl = least;
+        if default || self.store.session_ttl < self.least_ttl() {
+            self.store.session_ttl = self.least_ttl();
         }
         self
     }
 
-    /// Sets how long to wait for a queue to become empty whose numbers are used up, before
+    /// Sets how long to wait for a queue with exhausted sequence numbers to become empty, before
     /// [`Failure::SequenceExhausted`](crate::Failure::SequenceExhausted). Default 10 s.
     // ZK5
     pub const fn vacate_within(mut self, time: Duration) -> Self {
@@ -131,7 +133,7 @@ impl Config {
     // ZK1, T1
     pub(crate) fn validity(&self, timeout: Duration) -> Duration {
         let drift = timeout / self.drift.divisor + self.drift.margin;
-        timeout.saturating_sub(self.store.own.tick * LOST_TICKS).saturating_sub(drift)
+        timeout.saturating_sub(self.store.own.tick.saturating_mul(LOST_TICKS)).saturating_sub(drift)
     }
 
     /// Checks every setting.
@@ -188,7 +190,7 @@ mod tests {
             (Config::new(many), ["number of servers", "1 and 15", "it is 16"]),
             (Config::parse("zk://a,b,A:2181").unwrap(), ["node 0 and node 2", "a:2181", "once"]),
             (config().session_ttl(ms(14_999)), ["session_ttl", "15s and 2592000s", "14.999s"]),
-            (config().tick(ms(9)), ["tick", "10ms and 3600s", "9ms"]),
+            (config().tick(Duration::MAX).tick(ms(9)), ["tick", "10ms and 3600s", "9ms"]),
             (config().recheck(ms(9)), ["recheck", "10ms and 86400s", "9ms"]),
             (config().drift(Drift { divisor: 10, margin: ms(5_000) }), ["drift", "15s", "2.5s"]),
         ] {

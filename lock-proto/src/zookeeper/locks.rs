@@ -55,6 +55,14 @@ impl Locks {
         self.session_input(now, session, |session, ctx| session.opened(ctx, emitted, timeout, owner));
     }
 
+    /// Handles a reply of the server, to a ping or any other request of the session that left at
+    /// `emitted`. Report them, at most eight in a tick: a write only proves the session as far as the
+    /// servers have heard of it before.
+    // ZK1
+    pub fn handle_contact(&mut self, now: Instant, session: SessionId, emitted: Instant) {
+        self.session_input(now, session, |session, ctx| session.contacted(ctx, emitted));
+    }
+
     /// Handles the end of a connection. The session is continued on another one. The replies to its
     /// requests follow.
     pub fn handle_down(&mut self, now: Instant, session: SessionId, cause: &Cause) {

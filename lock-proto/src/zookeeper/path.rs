@@ -166,8 +166,7 @@ impl Queue {
 /// Returns true for a path without the first slash that ZooKeeper accepts
 /// (`PathUtils.validatePath`).
 pub(crate) fn is_path(path: &str) -> bool {
-    let allowed =
-        |c: char| !c.is_control() && !('\u{e000}'..='\u{f8ff}').contains(&c) && !('\u{fff0}'..='\u{ffff}').contains(&c);
+    let allowed = |c: char| !c.is_control() && !('\u{e000}'..='\u{f8ff}').contains(&c) && c < '\u{fff0}';
     path.split('/').all(|part| !matches!(part, "" | "." | "..")) && path.chars().all(allowed)
 }
 
@@ -253,8 +252,19 @@ mod tests {
         let path = |name: &[u8]| Queue::new("", b"", name, CURATOR).map(|queue| queue.path.to_string());
         assert_eq!(path("/füße:42".as_bytes()), Ok("/füße:42".into()));
         assert_eq!(path(b"a/b"), Ok("/a/b".into()));
-        for name in [&b"a//b"[..], b"a/", b"", b"/", b".", b"a/../b", b"a\0", b"a\x1f", b"\xff", "\u{e000}".as_bytes()]
-        {
+        for name in [
+            &b"a//b"[..],
+            b"a/",
+            b"",
+            b"/",
+            b".",
+            b"a/../b",
+            b"a\0",
+            b"a\x1f",
+            b"\xff",
+            "\u{e000}".as_bytes(),
+            "\u{1f512}".as_bytes(),
+        ] {
             assert_eq!(path(name), Err(Invalid::Path.into()), "{}", name.escape_ascii());
         }
     }

@@ -137,3 +137,22 @@ fn ip_address_is_not_resolved() {
     drop(world.wait(&mut driver, client.lock("a").acquire()).unwrap());
     assert_eq!(tried(&world), [(ms(0), tcp(1))]);
 }
+
+/// The first address accepts, and the TLS handshake takes longer than the delay of the next attempt.
+#[cfg(feature = "tls-ring")]
+#[test]
+fn driver_sleeps_while_handshake_lasts() {
+    let world = World::new();
+    leads_to(&world, &[Answers::Accepts, Answers::Accepts]);
+    world.with(|inner| inner.silent = true);
+    let authority = lock_testkit::Authority::new();
+    let tls = crate::tls::Tls { ca: Some(authority.ca().to_str().unwrap().into()), ..crate::tls::Tls::default() };
+    let mut node = World::config().nodes()[0].clone();
+    node.target = redis::Target::Tls { host: "node".into(), port: 6379, tls };
+    let (client, mut driver) = world.client_with(1, redis::Config::new([node]));
+    let mut waiting = client.lock("a").acquire();
+    assert!(poll(&mut waiting).is_pending());
+    // `settle` fails if the driver never rests.
+    world.run(&mut driver, ms(1_900));
+    assert_eq!(tried(&world), [(ms(0), tcp(1))]);
+}

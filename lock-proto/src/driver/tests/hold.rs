@@ -237,3 +237,18 @@ fn wait_limit_holds_after_withdrawn_grant() {
     let waited = world.time().since(Instant::ZERO);
     assert!(waited >= TTL && waited < TTL + Duration::from_millis(100), "{waited:?}");
 }
+
+/// The process is stopped for longer than the limit and the TTL, and the driver has not run since.
+#[test]
+fn wait_with_limit_compares_clock_after_pause() {
+    // T2
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
+    let stopped = world.clone();
+    let lost = std::thread::scope(|scope| {
+        scope.spawn(move || stopped.pause(2 * TTL));
+        guard.lost_within(TTL)
+    });
+    assert_eq!(lost, Some(Loss::Expired));
+}

@@ -22,6 +22,7 @@ use std::io;
 use std::sync::Mutex;
 
 use super::backend::with_identity;
+use super::ticket::locked;
 use super::*;
 use crate::error::{Invalid, Misuse};
 use crate::id::ClientId;
@@ -378,6 +379,27 @@ fn forked_child_acquires_nothing_and_sends_nothing() {
     world.settle(&mut driver);
     assert!(world.has_key("a") && !world.has_key("b"), "the parent's lock stays");
     assert_eq!(world.with(|inner| inner.open()), connections, "the parent's connections stay open");
+}
+
+/// Another thread was inside the client at the fork, so the child's copy of the mutex stays locked.
+#[test]
+fn forked_child_does_not_wait_for_mutex() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
+    let mut waiting = client.lock("a").acquire();
+    assert!(poll(&mut waiting).is_pending());
+    client.owner.shared.forked.store(true, Ordering::SeqCst);
+    let shared = Arc::clone(&client.owner.shared);
+    let of_parent = locked(&shared.core);
+    let (done, is_done) = std::sync::mpsc::channel();
+    let child = std::thread::spawn(move || {
+        drop((guard, waiting, driver, client));
+        done.send(())
+    });
+    assert_eq!(is_done.recv_timeout(Duration::from_secs(20)), Ok(()));
+    drop(of_parent);
+    child.join().unwrap().unwrap();
 }
 
 #[test]

@@ -37,6 +37,8 @@ struct Shared {
 pub(super) struct Inner {
     pub(super) node: Node,
     pub(super) down: bool,
+    /// The server accepts connections, and reads nothing.
+    pub(super) silent: bool,
     /// How many bytes a socket takes at a time.
     pub(super) max_write: usize,
     /// The addresses of the server's name, and what comes of connecting to each.
@@ -98,6 +100,7 @@ impl World {
         let inner = Inner {
             node,
             down: false,
+            silent: false,
             max_write: usize::MAX,
             addresses: [(address(1), Answers::Accepts)].into(),
             tried: Vec::new(),
@@ -163,12 +166,12 @@ impl World {
         {
             let mut inner = locked(&self.0.inner);
             let now = self.time();
-            let Inner { node, wires, .. } = &mut *inner;
+            let Inner { node, wires, silent, .. } = &mut *inner;
             if node.next_deadline().is_some_and(|deadline| deadline <= now) {
                 node.handle_timeout(now);
             }
             for (&id, wire) in wires.iter_mut() {
-                if to_node && !wire.to_node.is_empty() {
+                if to_node && !*silent && !wire.to_node.is_empty() {
                     moved = true;
                     node.handle_received(now, id, &core::mem::take(&mut wire.to_node));
                     wakers.extend(wire.writer.take());

@@ -56,6 +56,11 @@ impl Context {
         watch
     }
 
+    /// Returns false once the watch is closed or refused.
+    pub(crate) fn has_watch(&self, watch: WatchId) -> bool {
+        self.shared.own.watchers.contains_key(&watch)
+    }
+
     pub(crate) fn close_watch(&mut self, watch: WatchId) {
         self.shared.own.watchers.remove(&watch);
         self.out.push_back(LocksOutput::Unwatch { watch });

@@ -251,6 +251,18 @@ impl Lock {
         }
     }
 
+    /// The server may have refused a watch for a passing reason, such as a rejected login.
+    // E9
+    pub(crate) fn watch_refused(&mut self, ctx: &mut Context, watch: WatchId) {
+        self.unsubscribed(ctx, watch);
+        ctx.shared.own.watchers.remove(&watch);
+        if let Some(hold) = &mut self.hold
+            && hold.watch.own.is_some_and(|own| own.id == watch)
+        {
+            (hold.watch.own, hold.watch_at) = (None, ctx.recheck_at());
+        }
+    }
+
     fn watched(&mut self, watch: WatchId) -> Option<&mut Watched> {
         let own = self.hold.as_mut().and_then(|hold| hold.watch.own.as_mut()).filter(|own| own.id == watch);
         match &mut self.contention {

@@ -41,9 +41,7 @@ impl lock::Query<Keys> for Query {
     /// Starts the query. An observer watches all keys of the queue before it reads.
     fn start(&mut self, ctx: &mut Context) -> bool {
         if self.asking.until.is_none() {
-            let (key, end) = self.queue.range();
-            let id = ctx.watch_range(Watcher::Query(self.asking.id.slot), key.clone(), end.clone());
-            self.watch = Some(Watched { id, open: None });
+            self.watch(ctx);
         }
         self.read(ctx)
     }
@@ -113,6 +111,12 @@ impl lock::Query<Keys> for Query {
 }
 
 impl Query {
+    fn watch(&mut self, ctx: &mut Context) {
+        let (key, end) = self.queue.range();
+        let id = ctx.watch_range(Watcher::Query(self.asking.id.slot), key.clone(), end.clone());
+        self.watch = Some(Watched { id, open: None });
+    }
+
     /// Reads the leader if it may have changed. Always returns false: the query continues.
     fn read(&mut self, ctx: &mut Context) -> bool {
         let retry = &self.reading.retry;
@@ -120,6 +124,10 @@ impl Query {
         let ready = retry.is_ready(ctx.now) && (self.reading.is_behind() || polled);
         if retry.is_in_flight() || !(ready || self.recheck().is_some_and(|at| at <= ctx.now)) {
             return false;
+        }
+        // A refused watch is requested anew.
+        if self.watch.is_some_and(|watch| !ctx.has_watch(watch.id)) {
+            self.watch(ctx);
         }
         self.recheck = self.watch.map(|_| ctx.recheck_of(self.asking.id.slot));
         let request = Request::First { queue: self.queue.clone() };
@@ -152,6 +160,13 @@ impl Query {
     pub(crate) fn changed(&mut self, ctx: &mut Context, revision: i64) -> bool {
         self.reading.report(revision);
         self.read(ctx)
+    }
+
+    pub(crate) fn watch_refused(&mut self, ctx: &mut Context) -> bool {
+        if let Some(watch) = self.watch {
+            ctx.shared.own.watchers.remove(&watch.id);
+        }
+        self.unsubscribed(ctx)
     }
 
     pub(crate) fn unsubscribed(&mut self, ctx: &mut Context) -> bool {

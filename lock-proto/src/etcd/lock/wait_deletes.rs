@@ -138,6 +138,17 @@ impl Contender {
         }
     }
 
+    /// Requests the watches anew that the server refused, in the order that [`opened`](Self::opened)
+    /// needs.
+    fn reopen_refused(&mut self, ctx: &mut Context, own: Bytes) {
+        if self.older_watch.is_some_and(|older| !ctx.has_watch(older.id)) {
+            self.older_watch = Some(Watched::until_deleted(ctx, self.ahead.next.key.clone()));
+        }
+        if !ctx.has_watch(self.own_watch.id) {
+            self.own_watch = Watched::new(ctx, own);
+        }
+    }
+
     pub(super) fn close_older(&mut self, ctx: &mut Context) {
         self.delayed_since = None;
         self.live = false;
@@ -282,6 +293,7 @@ impl Lock {
     fn read_queue(&mut self, ctx: &mut Context, ahead: Option<Ahead>) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         let Some(lease) = ctx.lease(contender.session) else { return };
+        contender.reopen_refused(ctx, self.key.key(lease));
         contender.recheck = ctx.recheck_at();
         let reported = contender.latest_reported();
         let request = Request::Look { queue: self.key.clone(), lease, before: Some(contender.own.created), ahead };
@@ -373,7 +385,8 @@ impl Lock {
         value: Bytes,
         watch: Option<Watched>,
     ) {
-        let watch = HoldWatch { own: watch, reading: Reading::new(revision, 0) };
+        let own_watch = watch.filter(|own| ctx.has_watch(own.id));
+        let watch = HoldWatch { own: own_watch, reading: Reading::new(revision, 0) };
         self.take(ctx, session, own, revision, value, watch);
     }
 }

@@ -60,10 +60,9 @@ impl Lock {
         let Some(hold) = &mut self.hold else { return };
         let until = hold.tenure.valid_until(hold.keys_until(quorum));
         let (id, held) = (hold.tenure.id(), hold.tenure.is_held());
-        let longer = until > hold.notified;
+        let longer = held && until > hold.tenure.told();
         if longer {
-            hold.notified = until;
-            hold.tenure.renewed();
+            hold.tenure.tell(until);
         }
         match hold.extended(ctx.now, quorum) {
             Extended::Done(_) if !held => return self.offer(ctx),
@@ -91,7 +90,7 @@ impl Lock {
                     ctx.emit(id, Event::ExtendFailed(report));
                 }
             }
-            Extended::Open if held && longer => ctx.emit(id, Event::Renewed { valid_until: until }),
+            Extended::Open if longer => ctx.emit(id, Event::Renewed { valid_until: until }),
             Extended::Open => {}
         }
         self.watch(ctx);

@@ -160,7 +160,6 @@ impl Store for Redis {
 
     fn grant(hold: &mut Hold, ctx: &mut Context) -> Grant {
         let valid_until = hold.tenure.valid_until(hold.keys_until(ctx.quorum()));
-        hold.notified = valid_until;
         Grant {
             token: ctx.shared.identity.token(hold.number),
             fence: hold.fence(),

@@ -5,6 +5,7 @@ mod ends;
 mod hand_over;
 mod mint;
 mod quorum;
+mod shortened;
 
 use alloc::collections::BTreeSet;
 use alloc::format;

@@ -105,8 +105,6 @@ pub struct Hold {
     equal: bool,
     /// How the last share was lost.
     last_loss: Option<Loss>,
-    /// The end of validity that the holder was notified of.
-    pub(crate) notified: Instant,
 }
 
 /// Pending extends.
@@ -167,7 +165,6 @@ impl Hold {
             extending: None,
             equal: false,
             last_loss: None,
-            notified: Instant::ZERO,
         }
     }
 

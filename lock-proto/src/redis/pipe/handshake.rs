@@ -4,13 +4,14 @@ use alloc::boxed::Box;
 use alloc::format;
 use core::time::Duration;
 
-use super::PipeConfig;
 use super::frame::Answer;
+use super::{Pipe, PipeConfig};
 use crate::fault::{Breach, Fault};
 use crate::id::Role;
 use crate::lock::{Cause, ErrorClass, ServerError};
 use crate::redis::server_error;
 use crate::redis::url::{Endpoint, Protocol};
+use crate::time::Instant;
 use crate::url::Login;
 
 /// What a server reports about itself at connect.
@@ -43,6 +44,18 @@ pub struct Hello {
     pub client_id: Option<i64>,
     /// The reply to `INFO server`; `None` if it was not requested.
     pub server: Option<Result<ServerInfo, ServerError>>,
+}
+
+impl Pipe {
+    /// Requests `INFO server`, ahead of all queued requests, if the connection is up. Unlike with
+    /// [`PipeConfig::server_info`], no request waits for the reply.
+    pub fn request_server_info(&mut self, now: Instant) {
+        self.clock(now);
+        if self.is_up() {
+            self.expect_replies();
+            self.wire.login(Step::Info, &self.config.endpoint, self.renewal.login());
+        }
+    }
 }
 
 /// One command of the handshake.

@@ -1,4 +1,4 @@
-//! Silent connections.
+//! Silent connections, and those that nothing needs.
 
 use super::wire::Job;
 use super::{Phase, Pipe, PipeOutput};
@@ -20,6 +20,14 @@ impl Pipe {
         {
             *idle_checked = self.now;
             self.outputs.push_back(PipeOutput::Idle(self.now.since(self.last_used)));
+        }
+    }
+
+    /// Nothing needs the connection. If it has failed, it is not reopened before `open` or `send`.
+    // P7
+    pub const fn rest(&mut self) {
+        if let Phase::BackingOff { reopens, .. } = &mut self.phase {
+            *reopens = false;
         }
     }
 

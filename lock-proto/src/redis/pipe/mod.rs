@@ -105,7 +105,7 @@ pub enum PipeOutput {
 
 /// The connection of one client to one server, without any I/O: bytes in, bytes out.
 ///
-/// A failed connection is reopened after a pause, until [`close`](Self::close). Commands are
+/// A failed connection is reopened after a pause, until `close` or `rest`. Commands are
 /// pipelined as fast as the socket takes them. Commands for one lock keep the order of the verbs;
 /// similar requests for several locks share one command. Each request gets exactly one reply, in
 /// the order of sending, when the server replies or the connection fails. During the pause, a
@@ -141,11 +141,27 @@ pub struct Pipe {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     Closed,
-    Connecting { until: Instant },
-    AwaitingCredentials { until: Instant },
-    LoggingIn { until: Instant, unanswered: usize, hello: Hello },
-    Up { since: Instant, idle_checked: Instant },
-    BackingOff { until: Instant, cause: Cause },
+    Connecting {
+        until: Instant,
+    },
+    AwaitingCredentials {
+        until: Instant,
+    },
+    LoggingIn {
+        until: Instant,
+        unanswered: usize,
+        hello: Hello,
+    },
+    Up {
+        since: Instant,
+        idle_checked: Instant,
+    },
+    /// `reopens`: the connection is opened after the pause.
+    BackingOff {
+        until: Instant,
+        cause: Cause,
+        reopens: bool,
+    },
 }
 
 impl Pipe {
@@ -171,11 +187,14 @@ impl Pipe {
         }
     }
 
-    /// Opens the connection if it is closed.
+    /// Opens the connection if it is closed; after the pause if it has failed.
     pub fn open(&mut self, now: Instant) {
         self.clock(now);
         if self.is_closed() {
             self.connect();
+        }
+        if let Phase::BackingOff { reopens, .. } = &mut self.phase {
+            *reopens = true;
         }
     }
 
@@ -232,16 +251,6 @@ impl Pipe {
     pub fn unblock(&mut self, now: Instant, client: i64) {
         self.open(now);
         self.submit_job(Job::Unblock { client });
-    }
-
-    /// Requests `INFO server`, ahead of all queued requests, if the connection is up. Unlike with
-    /// [`PipeConfig::server_info`], no request waits for the reply.
-    pub fn request_server_info(&mut self, now: Instant) {
-        self.clock(now);
-        if self.is_up() {
-            self.expect_replies();
-            self.wire.login(Step::Info, &self.config.endpoint, self.renewal.login());
-        }
     }
 
     /// Returns true if requests are sent at once.
@@ -362,11 +371,9 @@ impl Pipe {
                 }
                 self.check_idle();
             }
-            Phase::BackingOff { until, .. } => {
-                if *until <= now {
-                    self.connect();
-                }
-            }
+            Phase::BackingOff { until, .. } if *until > now => {}
+            Phase::BackingOff { reopens: true, .. } => self.connect(),
+            Phase::BackingOff { reopens: false, .. } => self.phase = Phase::Closed,
         }
     }
 
@@ -663,7 +670,7 @@ impl Pipe {
         }
         self.backoff.failed(lasted, self.config.reconnect);
         let pause = self.backoff.pause(0, self.config.reconnect, self.seed, self.generation);
-        self.phase = Phase::BackingOff { until: self.now + pause, cause: cause.clone() };
+        self.phase = Phase::BackingOff { until: self.now + pause, cause: cause.clone(), reopens: true };
         self.outputs.push_back(PipeOutput::Down(cause.clone()));
         self.settle(&cause);
     }

@@ -290,6 +290,15 @@ impl Checker {
         self.report(now, Rule::Notified, text);
     }
 
+    /// Returns the claimed holds of a client, and until when each is valid by its events, in true
+    /// time.
+    pub(super) fn held(&self, client: usize) -> impl Iterator<Item = (LockId, Instant)> {
+        let live = self.clients.get(client).into_iter().flat_map(|state| &state.live);
+        live.filter_map(|(lock, acquisition)| {
+            acquisition.due.filter(|_| acquisition.stage == Stage::Held).map(|until| (*lock, until))
+        })
+    }
+
     /// The lock became free in the store, which may wake one waiter.
     pub fn freed(&mut self, key: &[u8]) {
         let key = self.key(key);

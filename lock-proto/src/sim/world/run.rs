@@ -4,7 +4,7 @@ use alloc::format;
 use core::ops::Range;
 use core::time::Duration;
 
-use super::super::check::Stage;
+use super::super::check::{Rule, Stage};
 use super::super::direction::Direction;
 use super::super::network::{Arrival, Packet, Posted};
 use super::super::trace::{Delivery, Lane, State, What};
@@ -13,13 +13,16 @@ use super::handover::Cause;
 use super::process::{Input, Process};
 use super::store::{Planned, Servers, label};
 use crate::fault::Fault;
-use crate::id::{ConnId, NodeId};
+use crate::id::{ConnId, LockId, NodeId};
 use crate::lock::Machine as _;
 use crate::time::Instant;
 use crate::tls::TlsFault;
 
 /// This many steps without an advance of time count as an endless loop.
 pub(super) const MAX_STEPS_AT_INSTANT: u32 = 100_000;
+
+/// Two conversions between clocks may differ by this much.
+const TELLING: Duration = Duration::from_micros(1);
 
 /// Delay of stale data after the end of its connection.
 const STALE: Range<Duration> = Duration::ZERO..Duration::from_millis(200);
@@ -344,7 +347,21 @@ impl<S: Servers> World<S> {
         // Otherwise the machine has yet to run its timers.
         if !self.is_client_due(client) {
             self.checker.check_overdue(self.now, client);
+            self.check_told(client);
             self.check();
+        }
+    }
+
+    /// Checks that no holder was told a later end of validity than its machine knows.
+    fn check_told(&mut self, client: usize) {
+        let process = &self.clients[client];
+        let later = |(lock, told): &(LockId, Instant)| {
+            process.machine.valid_until(*lock).is_some_and(|until| process.when(until) + TELLING < *told)
+        };
+        let told = self.checker.held(client).find(later);
+        if let Some((lock, told)) = told {
+            let text = format!("client {client} {lock} was told that it is valid until {told}, and it is not");
+            self.checker.report(self.now, Rule::Notified, text);
         }
     }
 

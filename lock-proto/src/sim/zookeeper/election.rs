@@ -232,7 +232,7 @@ impl Ensemble {
             follower_open: true,
             leader_deaf: None,
             follower_deaf: None,
-            asked: self.now,
+            asks_after: self.now,
         };
         self.links.insert(id, link);
         for txn in &log {

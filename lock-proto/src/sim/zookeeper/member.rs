@@ -134,8 +134,8 @@ pub(super) struct Link {
     /// Since when each side hears nothing.
     pub(super) leader_deaf: Option<Instant>,
     pub(super) follower_deaf: Option<Instant>,
-    /// When the leader last asked for the sessions that were heard.
-    pub(super) asked: Instant,
+    /// The leader asks for the sessions that were heard at the next half tick after this.
+    pub(super) asks_after: Instant,
 }
 
 /// A message to a follower.

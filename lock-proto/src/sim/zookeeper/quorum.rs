@@ -121,9 +121,7 @@ impl Ensemble {
                     leading.sessions.remove(txn.session);
                 }
             }
-            (Role::Following { touched, .. }, Kind::CreateSession { timeout }) => {
-                touched.insert(txn.session, *timeout);
-            }
+            (Role::Following { .. }, Kind::CreateSession { timeout }) => self.heard(member, txn.session, *timeout),
             (Role::Following { touched, .. }, Kind::CloseSession { .. }) => {
                 touched.remove(&txn.session);
             }

@@ -179,11 +179,20 @@ impl Ensemble {
             Role::Leading(leading) => {
                 leading.sessions.touch(self.now, session.id, session.timeout);
             }
-            Role::Following { touched, .. } => {
-                touched.insert(session.id, session.timeout);
-            }
+            Role::Following { .. } => self.heard(member, session.id, session.timeout),
             Role::Looking { .. } => {}
         }
+    }
+
+    /// A follower has heard of a session, and tells its leader when that asks next.
+    pub(super) fn heard(&mut self, member: usize, session: i64, timeout: i32) {
+        let Role::Following { link, touched } = &mut self.members[member].role else { return };
+        if touched.is_empty()
+            && let Some(link) = self.links.get_mut(link)
+        {
+            link.asks_after = self.now;
+        }
+        touched.insert(session, timeout);
     }
 
     /// Gives a request to the leader.

@@ -60,7 +60,7 @@ impl Ensemble {
         // The leader asks twice a tick which sessions were heard.
         let asks = match &follower.role {
             Role::Following { touched, .. } if !touched.is_empty() && link.leader_open && leader.runs() => {
-                Some(self.tick_after(link.asked, self.config.tick / 2))
+                Some(self.tick_after(link.asks_after, self.config.tick / 2))
             }
             Role::Following { .. } | Role::Looking { .. } | Role::Leading(_) => None,
         };
@@ -154,10 +154,10 @@ impl Ensemble {
             Role::Following { touched, .. } => !touched.is_empty(),
             Role::Looking { .. } | Role::Leading(_) => false,
         };
-        let due = self.tick_after(link.asked, self.config.tick / 2) <= self.now;
+        let due = self.tick_after(link.asks_after, self.config.tick / 2) <= self.now;
         if touched && due && link.leader_open && self.members[link.leader].runs() {
             if let Some(link) = self.links.get_mut(&id) {
-                link.asked = self.now;
+                link.asks_after = self.now;
             }
             self.send_down(id, Down::Ping);
         }

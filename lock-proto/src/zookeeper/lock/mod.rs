@@ -85,8 +85,15 @@ impl Context {
     /// A write of this session that left at `emitted` was committed.
     // ZK1
     fn committed(&mut self, session: SessionId, emitted: Instant) {
-        let (seed, now) = (self.seed, self.now);
-        self.session_step(session, |session, _| session.wrote(seed, now, emitted));
+        self.session_step(session, |session, ctx| session.wrote(ctx, emitted));
+    }
+
+    /// Gives later locks another session. This one ends once no lock needs it.
+    fn retire(&mut self, session: SessionId) {
+        if self.shared.sessions.shared == Some(session) {
+            self.shared.sessions.shared = None;
+        }
+        self.session_step(session, Session::retire);
     }
 
     fn fresh_guid(&mut self) -> Guid {
@@ -168,7 +175,10 @@ impl QueueStore for Nodes {
         match ttl {
             given if given < least => Err(Invalid::TtlUnderTicks { given, least, tick }),
             given if given > MAX_TTL => Err(Invalid::Ttl { given, min: least, max: MAX_TTL }),
-            ttl => Ok(ttl),
+            ttl => match config.validity(ttl) {
+                validity if validity < tick => Err(Invalid::Drift { ttl, validity }),
+                _ => Ok(ttl),
+            },
         }
     }
 

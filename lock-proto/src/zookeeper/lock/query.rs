@@ -149,7 +149,8 @@ impl Query {
 
     /// Returns true if the observer needs the watch on this node.
     pub(super) fn watches(&self, path: &str) -> bool {
-        self.observes() && self.first.as_deref() == Some(path)
+        let asks = matches!(&self.call, Some((_, Asked::Leader(asked))) if **asked == *path);
+        self.observes() && (asks || self.first.as_deref() == Some(path))
     }
 
     /// Reads the queue, or does so behind the request in flight.

@@ -2,7 +2,7 @@
 // ZK1, ZK6, T1, T2
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -20,6 +20,9 @@ use crate::zookeeper::request::{Reply, Request};
 
 /// The most nodes that one renewal compares. The others are compared by the next ones.
 const MAX_CHECKS: usize = 64;
+
+/// The most contacts that are remembered: those of one and a half ticks, and more at rest.
+const MAX_CONTACTS: usize = 12;
 
 pub(crate) type Session = lock::Session<Nodes>;
 
@@ -42,27 +45,40 @@ pub struct Connection {
     checking: Vec<(u32, Box<str>)>,
     /// The first lock whose node the next renewal compares.
     next_check: u32,
+    /// What the server has heard of the session, newest first.
+    contacts: VecDeque<Contact>,
+    /// The next write proves nothing new before this.
+    prove_after: Instant,
     /// The last failure, while it is not established.
     pub(super) down: Option<Answer>,
     /// Consecutive connections that were refused for good.
     refusals: u32,
+    /// It gets no new locks, and ends once no lock needs it.
+    retired: bool,
     /// When the shared session ends if no lock uses it.
     idle_until: Instant,
     /// It was told to stop its pings.
     quiet: bool,
 }
 
+/// The server has heard of the session since `emitted`. It tells its leader at least twice a tick, so
+/// a write that left at or after `known_at`, and was committed, shows that the leader knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Contact {
+    emitted: Instant,
+    known_at: Instant,
+}
+
 impl Session {
     /// Returns true if nothing needs the session, and it is not kept for later locks.
     fn wants_end(&self) -> bool {
-        let kept = self.shared && self.is_open();
+        let kept = self.shared && !self.own.retired && self.is_open();
         self.state != State::Ending && !self.is_gone() && !kept && !self.is_needed()
     }
 
     /// Returns true if it must be given up: no write has proven it, or no server has answered.
     fn must_be_lost(&self, now: Instant) -> bool {
-        let is_checked = self.need() == Need::Proof || self.is_needed() && !self.own.up;
-        is_checked && self.own.lost_at <= now
+        (self.need() == Need::Proof || !self.own.up) && self.own.lost_at <= now
     }
 
     /// Returns true if it is lost, and the connection must stop its pings.
@@ -89,22 +105,28 @@ impl Session {
         self.own.refusals = 0;
         match self.state {
             State::Opening => {
-                let least = ctx.config.least_ttl();
-                if granted < least {
+                let (tick, validity) = (ctx.config.store.own.tick, ctx.config.validity(granted));
+                if granted < ctx.config.least_ttl() || validity < tick {
                     let text = format!(
-                        "it grants a session of {granted:?}, and five ticks of {:?} (setting `tick`) are needed",
-                        ctx.config.store.own.tick
+                        "it grants a session of {granted:?}, and five ticks of {tick:?} (setting `tick`) are needed"
                     );
                     return self.refuse(ctx, Answer::Rejected(refusal(&text)));
                 }
                 (self.state, self.own.up, self.own.owner, self.granted) = (State::Alive, true, owner, granted);
-                self.own.validity = ctx.config.validity(granted);
-                // The creation of a session is a write.
-                self.record(ctx.seed, emitted);
+                self.own.validity = validity;
+                // The leader creates it.
+                self.heard(Contact { emitted, known_at: emitted });
+                self.record(ctx, emitted);
                 Some(SessionEvent::Alive)
             }
             State::Checking | State::Alive => {
                 self.own.up = true;
+                if granted < ctx.config.least_ttl() {
+                    return self.lose(Loss::Expired);
+                }
+                self.adjust(ctx, emitted, granted);
+                // The leader was asked whether it exists.
+                self.heard(Contact { emitted, known_at: emitted });
                 // The first write on a connection: all requests of earlier ones are decided before it.
                 // ZK6
                 self.renew(ctx);
@@ -112,6 +134,25 @@ impl Session {
             }
             State::Lost(_) | State::Ending | State::Over => None,
         }
+    }
+
+    /// Adopts the timeout that this server granted. If it is shorter than that of the server before,
+    /// the session may end before the last write of the former connection allowed.
+    // T3
+    fn adjust(&mut self, ctx: &Context, emitted: Instant, granted: Duration) {
+        let validity = ctx.config.validity(granted);
+        if validity < self.own.validity {
+            self.until = self.until.min(emitted + validity);
+            if self.need() == Need::Proof {
+                self.own.lost_at = self.own.lost_at.min(self.until);
+            }
+        }
+        (self.granted, self.own.validity) = (granted, validity);
+    }
+
+    pub(super) fn retire(&mut self, _: &mut Context) -> Option<SessionEvent> {
+        self.own.retired = true;
+        None
     }
 
     /// The connection failed, or could not be opened.
@@ -161,11 +202,18 @@ impl Session {
         if self.state != State::Alive {
             return None;
         }
-        // A transaction that fails is committed as well.
+        // A transaction that fails is committed as well, unless the session failed it.
+        // ZK1
         if let Reply::Done(ReplyBody::Multi(results)) = reply {
-            if self.renewing || self.renew_from.is_some() {
-                self.record(ctx.seed, call.emitted);
+            let fails = |code| results.contains(&MultiResult::Error(code));
+            if fails(ErrorCode::SESSION_EXPIRED) {
+                return self.expired();
             }
+            if fails(ErrorCode::SESSION_MOVED) {
+                return self.unrenewed(ctx, call, reply);
+            }
+            let counts = self.renewing || self.renew_from.is_some();
+            let proven = if counts { self.record(ctx, call.emitted) } else { call.emitted };
             let checked = core::mem::take(&mut self.own.checking);
             let failed = results.iter().position(|result| *result == MultiResult::Error(ErrorCode::NO_NODE));
             if let Some((slot, path)) = failed.and_then(|place| checked.get(place))
@@ -176,10 +224,14 @@ impl Session {
                 return Some(SessionEvent::Gone(*slot));
             }
             if self.renew_from.is_some() {
-                self.renew(ctx);
+                self.renew_in_time(ctx);
             }
-            return Some(SessionEvent::Renewed(call.emitted));
+            return Some(SessionEvent::Renewed(proven));
         }
+        self.unrenewed(ctx, call, reply)
+    }
+
+    fn unrenewed(&mut self, ctx: &Context, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
         self.retry.failed(ctx.now + pause(ctx.seed, ctx.now.as_nanos(), self.retry.tries()));
         Some(SessionEvent::Unrenewed(call.emitted, reply.answer()))
     }
@@ -187,28 +239,54 @@ impl Session {
     /// A write of a lock that left at `emitted` was committed, which renews the session. While there
     /// are holds, it only counts if more than a third of the validity is over: all of them are then
     /// notified, and that happens rarely.
-    pub(super) fn wrote(&mut self, seed: u64, now: Instant, emitted: Instant) -> Option<SessionEvent> {
+    pub(super) fn wrote(&mut self, ctx: &Context, emitted: Instant) -> Option<SessionEvent> {
         if self.state != State::Alive || !self.renewing || emitted + self.own.validity <= self.until {
             return None;
         }
-        let fresh = self.until.since(now) >= self.own.validity / 3 * 2;
+        let fresh = self.until.since(ctx.now) >= self.own.validity / 3 * 2;
         if fresh && !self.own.nodes.is_empty() {
             return None;
         }
-        self.record(seed, emitted);
-        (!fresh).then_some(SessionEvent::Renewed(emitted))
+        let proven = self.record(ctx, emitted);
+        (!fresh).then_some(SessionEvent::Renewed(proven))
+    }
+
+    /// The server replied to a request that left at `emitted`.
+    pub(crate) fn contacted(&mut self, ctx: &Context, emitted: Instant) -> Option<SessionEvent> {
+        self.heard(Contact { emitted, known_at: ctx.now + ctx.config.store.own.tick / 2 });
+        None
+    }
+
+    fn heard(&mut self, contact: Contact) {
+        self.own.contacts.truncate(MAX_CONTACTS - 1);
+        self.own.contacts.push_front(contact);
     }
 
     /// A write that left at `emitted` was committed. A session that is renewed by hand only counts
-    /// the writes that it was asked for.
-    fn record(&mut self, seed: u64, emitted: Instant) {
-        self.until = self.until.max(emitted + self.own.validity);
+    /// the writes that it was asked for. Returns from when on the validity counts.
+    ///
+    /// The write itself does not renew the session at the leader: its server tells it later. So the
+    /// validity counts from what the leader had heard then, plus the time that this may be old while
+    /// the client pings. The two ticks by which it ends earlier cover that. More time passes between
+    /// contacts if the process was stopped, or the network.
+    // ZK1
+    fn record(&mut self, ctx: &Context, emitted: Instant) -> Instant {
+        let tick = ctx.config.store.own.tick;
+        let known = self.own.contacts.iter().find(|contact| contact.known_at <= emitted);
+        let proven = known.map_or(Instant::ZERO, |contact| emitted.min(contact.emitted + tick * 7 / 4));
+        self.until = self.until.max(proven + self.own.validity);
         self.own.lost_at = self.own.lost_at.max(self.until);
-        self.renew_from = self.renew_from.filter(|at| emitted < *at);
+        self.renew_from = self.renew_from.filter(|at| proven < *at);
         self.retry.succeeded();
         let third = self.own.validity / 3;
-        let spread = jitter(seed ^ self.own.owner.unsigned_abs(), emitted.as_nanos(), third / 10);
-        self.retry.set_due(self.renewing.then(|| emitted + third.saturating_sub(spread)));
+        let spread = jitter(ctx.seed ^ self.own.owner.unsigned_abs(), emitted.as_nanos(), third / 10);
+        let mut next = emitted + third.saturating_sub(spread);
+        if proven < emitted {
+            self.own.prove_after = emitted + tick * 2 / 3;
+            next = next.min(self.own.prove_after);
+        }
+        self.retry.set_due(self.renewing.then_some(next));
+        proven
     }
 
     /// Returns true if a hold may begin: it is not lost before the first renewal can be answered.
@@ -221,9 +299,18 @@ impl Session {
     pub(super) fn prove(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
         if !self.retry.is_in_flight() {
             self.renew_from = Some(ctx.now);
-            self.renew(ctx);
+            self.renew_in_time(ctx);
         }
         None
+    }
+
+    /// Renews the session once that proves something new.
+    fn renew_in_time(&mut self, ctx: &mut Context) {
+        if ctx.now < self.own.prove_after {
+            self.retry.set_due(Some(self.own.prove_after));
+        } else {
+            self.renew(ctx);
+        }
     }
 
     /// Renews the session by a write that a quorum must commit.
@@ -261,8 +348,11 @@ impl SessionStore<Nodes> for Connection {
             nodes: BTreeMap::new(),
             checking: Vec::new(),
             next_check: 0,
+            contacts: VecDeque::new(),
+            prove_after: Instant::ZERO,
             down: None,
             refusals: 0,
+            retired: false,
             idle_until: ctx.now + ctx.config.idle_timeout,
             quiet: false,
         }
@@ -282,10 +372,12 @@ impl SessionStore<Nodes> for Connection {
             State::Alive if session.need() == Need::Proof => {
                 (soonest([session.retry.deadline().filter(|_| up), Some(lost_at)]), "session")
             }
-            State::Alive if session.is_needed() => (Some(lost_at).filter(|_| !up), "session"),
-            State::Alive if session.users.is_empty() => (Some(idle_until), "idle session"),
+            State::Alive => {
+                let idle = Some(idle_until).filter(|_| session.users.is_empty());
+                (soonest([Some(lost_at).filter(|_| !up), idle]), "session")
+            }
             State::Lost(_) => (session.end_at(), "end of a session"),
-            State::Opening | State::Checking | State::Alive | State::Ending | State::Over => (None, ""),
+            State::Opening | State::Checking | State::Ending | State::Over => (None, ""),
         };
         at.map(|at| (at, why))
     }
@@ -324,7 +416,7 @@ impl SessionStore<Nodes> for Connection {
     }
 
     fn renew(session: &mut Session, ctx: &mut Context) {
-        session.renew(ctx);
+        session.renew_in_time(ctx);
     }
 
     fn answered(session: &mut Session, ctx: &mut Context, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {

@@ -47,6 +47,8 @@ pub struct PipeConfig {
     /// The longest time without a request: then the pipe pings. At most a tick of the servers.
     // ZK1
     pub ping_after: Duration,
+    /// Contacts are reported at most once in this time. An eighth of the servers' tick.
+    pub contact_every: Duration,
     /// How long connecting and the handshake may take together.
     pub connect_timeout: Duration,
     /// The connection ends when replies are expected and nothing has arrived for this long. Where
@@ -71,7 +73,8 @@ pub enum PipeOutput {
     Credentials(ConnId, Box<CredentialsRequest>),
     /// Close this connection, or stop opening it. Nothing needs to be reported.
     Disconnect(ConnId),
-    /// The session was created, or continues on a new connection. All watches are gone.
+    /// The session was created, or continues on a new connection, and the login was accepted. All
+    /// watches are gone.
     Up {
         /// When it was requested.
         emitted: Instant,
@@ -99,4 +102,6 @@ pub enum PipeOutput {
     },
     /// A watch was triggered.
     Event(WatcherEvent),
+    /// The server replied to a request that left at this instant.
+    Contact(Instant),
 }

@@ -62,17 +62,38 @@ pub struct Pipe {
     last_received: Instant,
     /// When bytes last left.
     last_sent: Instant,
+    /// When the ping in flight left.
+    pinged: Instant,
+    /// When a contact was last reported.
+    contact: Instant,
     outputs: VecDeque<PipeOutput>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     Closed,
-    Connecting { until: Instant },
-    AwaitingCredentials { until: Instant },
-    Handshake { until: Instant, emitted: Instant },
-    Up { since: Instant },
-    BackingOff { until: Instant, cause: Cause },
+    Connecting {
+        until: Instant,
+    },
+    AwaitingCredentials {
+        until: Instant,
+    },
+    Handshake {
+        until: Instant,
+        emitted: Instant,
+    },
+    /// The session is established, and the reply to the login outstanding.
+    LoggingIn {
+        until: Instant,
+        emitted: Instant,
+    },
+    Up {
+        since: Instant,
+    },
+    BackingOff {
+        until: Instant,
+        cause: Cause,
+    },
 }
 
 /// What the pipe does for its session.
@@ -113,6 +134,8 @@ impl Pipe {
             renewal: Renewal::new(config.login.clone()),
             last_received: Instant::ZERO,
             last_sent: Instant::ZERO,
+            pinged: Instant::ZERO,
+            contact: Instant::ZERO,
             outputs: VecDeque::new(),
             config,
         }
@@ -133,7 +156,10 @@ impl Pipe {
         self.open(now);
         let pending = Pending { call: Some(call), op };
         match &self.phase {
-            Phase::Connecting { .. } | Phase::AwaitingCredentials { .. } | Phase::Handshake { .. } => {
+            Phase::Connecting { .. }
+            | Phase::AwaitingCredentials { .. }
+            | Phase::Handshake { .. }
+            | Phase::LoggingIn { .. } => {
                 self.waiting.push(pending, self.now + self.config.request_timeout);
             }
             Phase::Up { .. } => self.queue(pending),
@@ -178,6 +204,7 @@ impl Pipe {
             Phase::Connecting { .. }
             | Phase::AwaitingCredentials { .. }
             | Phase::Handshake { .. }
+            | Phase::LoggingIn { .. }
             | Phase::BackingOff { .. } => {}
         }
     }
@@ -203,6 +230,7 @@ impl Pipe {
             Phase::Connecting { .. }
             | Phase::AwaitingCredentials { .. }
             | Phase::Handshake { .. }
+            | Phase::LoggingIn { .. }
             | Phase::Up { .. } => {
                 let node = NodeId::new(self.server as u16);
                 Some(ConnId { node, role: Role::Commands, generation: self.generation })
@@ -253,7 +281,11 @@ impl Pipe {
                     self.queue(Pending { call: None, op });
                 }
             }
-            Phase::Closed | Phase::Connecting { .. } | Phase::Handshake { .. } | Phase::BackingOff { .. } => {}
+            Phase::Closed
+            | Phase::Connecting { .. }
+            | Phase::Handshake { .. }
+            | Phase::LoggingIn { .. }
+            | Phase::BackingOff { .. } => {}
         }
     }
 
@@ -302,7 +334,10 @@ impl Pipe {
         }
         match &self.phase {
             Phase::Closed => {}
-            Phase::Connecting { until } | Phase::AwaitingCredentials { until } | Phase::Handshake { until, .. } => {
+            Phase::Connecting { until }
+            | Phase::AwaitingCredentials { until }
+            | Phase::Handshake { until, .. }
+            | Phase::LoggingIn { until, .. } => {
                 if *until <= self.now {
                     let fault = self.fault_of_timeout();
                     return self.fail(fault.into(), true);
@@ -319,7 +354,7 @@ impl Pipe {
                     self.request_credentials(conn);
                 }
                 if self.ping_due().is_some_and(|due| due <= self.now) {
-                    self.last_sent = self.now;
+                    (self.last_sent, self.pinged) = (self.now, self.now);
                     self.queue(Pending { call: None, op: Op::Ping });
                 }
             }
@@ -339,6 +374,7 @@ impl Pipe {
             Phase::Closed
             | Phase::Connecting { .. }
             | Phase::Handshake { .. }
+            | Phase::LoggingIn { .. }
             | Phase::Up { .. }
             | Phase::BackingOff { .. } => Fault::TimedOut,
         }
@@ -352,7 +388,7 @@ impl Pipe {
     /// Returns bytes to write to `conn`; empty if there are none, or it is not the current
     /// connection. Requests are encoded here, not earlier.
     pub fn outgoing(&mut self, conn: ConnId) -> &[u8] {
-        if self.current() == Some(conn) { self.wire.fill(&self.config.limits) } else { &[] }
+        if self.current() == Some(conn) { self.wire.fill(self.now, &self.config.limits) } else { &[] }
     }
 
     /// Returns true if `outgoing` would return bytes. Encodes nothing.
@@ -376,9 +412,10 @@ impl Pipe {
         let ending = if let Mode::Ending { until, .. } = self.mode { Some(until) } else { None };
         let phase = match self.phase {
             Phase::Closed => None,
-            Phase::Connecting { until } | Phase::AwaitingCredentials { until } | Phase::Handshake { until, .. } => {
-                soonest([self.waiting.earliest(), Some(until)])
-            }
+            Phase::Connecting { until }
+            | Phase::AwaitingCredentials { until }
+            | Phase::Handshake { until, .. }
+            | Phase::LoggingIn { until, .. } => soonest([self.waiting.earliest(), Some(until)]),
             Phase::Up { .. } => soonest([self.silent_until(), self.renewal_due(), self.ping_due()]),
             Phase::BackingOff { until, .. } => Some(until),
         };
@@ -451,7 +488,8 @@ impl Pipe {
         Some(Op::Auth { scheme: "digest".into(), auth: auth.into() })
     }
 
-    /// Requests the session, and logs in. The server handles both in this order.
+    /// Requests the session, and logs in. The server handles both in this order. A session that is
+    /// only to be ended needs no login, which may be what the server refuses.
     fn shake_hands(&mut self, until: Instant) {
         let request = ConnectRequest {
             last_zxid_seen: self.last_zxid,
@@ -461,7 +499,7 @@ impl Pipe {
             read_only: false,
         };
         self.wire.encode(|out| request.encode(out));
-        if let Some(op) = self.auth() {
+        if let Some(op) = self.auth().filter(|_| !matches!(self.mode, Mode::Ending { .. })) {
             self.wire.queue(Pending { call: None, op });
         }
         self.phase = Phase::Handshake { until, emitted: self.now };
@@ -469,15 +507,15 @@ impl Pipe {
 
     fn handle_frame(&mut self, frame: &[u8]) -> Result<(), Cause> {
         match self.phase {
-            Phase::Handshake { emitted, .. } => self.connected(frame, emitted),
-            Phase::Up { .. } => self.handle_reply(frame),
+            Phase::Handshake { until, emitted } => self.connected(frame, until, emitted),
+            Phase::LoggingIn { .. } | Phase::Up { .. } => self.handle_reply(frame),
             Phase::Closed | Phase::Connecting { .. } | Phase::AwaitingCredentials { .. } | Phase::BackingOff { .. } => {
                 Err(breach(Breach::Unsolicited))
             }
         }
     }
 
-    fn connected(&mut self, frame: &[u8], emitted: Instant) -> Result<(), Cause> {
+    fn connected(&mut self, frame: &[u8], until: Instant, emitted: Instant) -> Result<(), Cause> {
         let response = ConnectResponse::decode(frame).map_err(breach)?;
         if response.session_id == 0 || response.timeout_ms <= 0 {
             if self.session == 0 {
@@ -492,18 +530,25 @@ impl Pipe {
         self.session = response.session_id;
         self.password = response.password;
         self.granted = Duration::from_millis(response.timeout_ms.unsigned_abs().into());
+        if self.wire.is_idle() {
+            self.established(emitted);
+        } else {
+            self.phase = Phase::LoggingIn { until, emitted };
+        }
+        Ok(())
+    }
+
+    fn established(&mut self, emitted: Instant) {
         self.phase = Phase::Up { since: self.now };
         (self.last_received, self.last_sent) = (self.now, self.now);
         self.renewal.confirm();
         if let Mode::Ending { .. } = self.mode {
-            self.request_end();
-            return Ok(());
+            return self.request_end();
         }
         self.outputs.push_back(PipeOutput::Up { emitted, timeout: self.granted, session: self.session });
         while let Some((pending, _)) = self.waiting.pop() {
             self.queue(pending);
         }
-        Ok(())
     }
 
     fn handle_reply(&mut self, frame: &[u8]) -> Result<(), Cause> {
@@ -517,13 +562,25 @@ impl Pipe {
             XID_PING | XID_AUTH => {
                 let expected = self.wire.unnumbered.checked_sub(1);
                 self.wire.unnumbered = expected.ok_or_else(|| breach(Breach::Unsolicited))?;
-                return self.check(header.code);
+                self.check(header.code)?;
+                match self.phase {
+                    Phase::LoggingIn { emitted, .. } => self.established(emitted),
+                    Phase::Up { .. } if header.xid == XID_PING => self.contacted(self.pinged),
+                    Phase::Up { .. }
+                    | Phase::Closed
+                    | Phase::Connecting { .. }
+                    | Phase::AwaitingCredentials { .. }
+                    | Phase::Handshake { .. }
+                    | Phase::BackingOff { .. } => {}
+                }
+                return Ok(());
             }
             _ => {}
         }
         let sent = self.wire.first().filter(|sent| sent.xid == header.xid);
         let sent = sent.ok_or_else(|| breach(Breach::Unsolicited))?;
         self.last_zxid = self.last_zxid.max(header.zxid);
+        self.contacted(sent.emitted);
         if header.code != ErrorCode::OK {
             match class(header.code) {
                 _ if header.code == ErrorCode::SESSION_EXPIRED => {
@@ -545,6 +602,15 @@ impl Pipe {
             self.outputs.push_back(PipeOutput::Reply { call, reply });
         }
         Ok(())
+    }
+
+    /// A reply shows that the server has heard of the session since `emitted`.
+    // ZK1
+    fn contacted(&mut self, emitted: Instant) {
+        if self.contact + self.config.contact_every <= self.now {
+            self.contact = self.now;
+            self.outputs.push_back(PipeOutput::Contact(emitted));
+        }
     }
 
     /// Checks the reply to a ping or a login.

@@ -21,6 +21,7 @@ fn pipe(servers: usize) -> Pipe {
         request_credentials: false,
         timeout: ms(15_000),
         ping_after: ms(2_000),
+        contact_every: ms(1_500),
         connect_timeout: ms(2_000),
         request_timeout: ms(1_000),
         reconnect: crate::lock::Backoff::fixed(ms(100)),
@@ -167,14 +168,20 @@ fn silent_session_is_pinged_and_silent_server_left() {
     pipe.handle_timeout(at(3_000));
     assert_eq!(requests(&mut pipe), [Request { xid: XID_PING, op: Op::Ping }]);
     receive(&mut pipe, 3_001, &Frame::ok(XID_PING, 5, ReplyBody::Empty));
+    assert_eq!(outputs(&mut pipe), [PipeOutput::Contact(at(3_000))]);
     assert_eq!(pipe.next_deadline(), Some(at(5_000)));
-    pipe.handle_timeout(at(5_000));
+    pipe.send(at(4_000), call(1), sync());
+    sent(&mut pipe);
+    receive(&mut pipe, 4_100, &synced(1, 6));
+    assert!(matches!(outputs(&mut pipe)[..], [PipeOutput::Reply { .. }]), "no contact again within half a tick");
+    assert_eq!(pipe.next_deadline(), Some(at(6_000)));
+    pipe.handle_timeout(at(6_000));
     sent(&mut pipe);
     let first = pipe.current().unwrap().node();
-    pipe.handle_timeout(at(6_000));
+    pipe.handle_timeout(at(7_000));
     assert!(outputs(&mut pipe).contains(&PipeOutput::Down(Fault::TimedOut.into())));
     // The other server is tried at once.
-    pipe.handle_timeout(pipe.next_deadline().unwrap().min(at(6_000)));
+    pipe.handle_timeout(pipe.next_deadline().unwrap().min(at(7_000)));
     assert_ne!(pipe.current().unwrap().node(), first);
 }
 
@@ -271,21 +278,36 @@ fn end_that_nobody_confirms_is_given_up_after_session_timeout() {
 }
 
 #[test]
-fn login_follows_session_request_and_refusal_is_told() {
-    let mut pipe = pipe(1);
-    pipe.config.login = Login::new("app", "sesame");
-    pipe.renewal = Renewal::new(pipe.config.login.clone());
-    pipe.open(at(1));
-    let conn = pipe.current().unwrap();
-    pipe.handle_connected(at(1), conn);
-    let frames = sent(&mut pipe);
-    let auth = Op::Auth { scheme: "digest".into(), auth: Bytes::from_static(b"app:sesame") };
-    assert_eq!(Request::decode(&frames[1]), Ok(Request { xid: XID_AUTH, op: auth }));
-    accept(&mut pipe, 2, SESSION, 15_000);
-    outputs(&mut pipe);
-    receive(&mut pipe, 3, &Frame::error(XID_AUTH, 0, ErrorCode::AUTH_FAILED));
-    let outputs = outputs(&mut pipe);
-    assert!(matches!(&outputs[1], PipeOutput::Down(cause) if cause.is_refusal()), "{outputs:?}");
+fn session_is_up_once_login_is_accepted() {
+    for code in [ErrorCode::OK, ErrorCode::AUTH_FAILED] {
+        let mut pipe = pipe(1);
+        pipe.config.login = Login::new("app", "sesame");
+        pipe.renewal = Renewal::new(pipe.config.login.clone());
+        pipe.send(at(1), call(1), sync());
+        let conn = pipe.current().unwrap();
+        pipe.handle_connected(at(1), conn);
+        let frames = sent(&mut pipe);
+        let auth = Op::Auth { scheme: "digest".into(), auth: Bytes::from_static(b"app:sesame") };
+        assert_eq!(Request::decode(&frames[1]), Ok(Request { xid: XID_AUTH, op: auth }));
+        outputs(&mut pipe);
+        accept(&mut pipe, 2, SESSION, 15_000);
+        assert_eq!(outputs(&mut pipe), []);
+        receive(&mut pipe, 3, &Frame::error(XID_AUTH, 0, code));
+        let outputs = outputs(&mut pipe);
+        if code == ErrorCode::OK {
+            assert!(matches!(outputs[..], [PipeOutput::Up { .. }]), "{outputs:?}");
+            assert_eq!(requests(&mut pipe).len(), 1);
+            continue;
+        }
+        assert!(matches!(&outputs[1], PipeOutput::Down(cause) if cause.is_refusal()), "{outputs:?}");
+        // The session exists. To end it needs no login.
+        pipe.end(at(4));
+        pipe.handle_timeout(at(2_000));
+        pipe.handle_connected(at(2_000), pipe.current().unwrap());
+        assert_eq!(sent(&mut pipe).len(), 1);
+        accept(&mut pipe, 2_001, SESSION, 15_000);
+        assert_eq!(requests(&mut pipe)[0].op, Op::CloseSession);
+    }
 }
 
 #[test]

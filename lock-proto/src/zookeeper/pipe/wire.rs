@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use super::Limits;
 use crate::id::CallId;
+use crate::time::Instant;
 use crate::zookeeper::codec::{Frames, Op, OpCode, Request};
 
 /// A request, and the call that waits for its reply.
@@ -21,6 +22,8 @@ pub(super) struct Sent {
     pub(super) xid: i32,
     pub(super) code: OpCode,
     pub(super) call: Option<CallId>,
+    /// When it left, at the earliest.
+    pub(super) emitted: Instant,
     /// The place of its first byte in the stream.
     start: u64,
 }
@@ -65,14 +68,14 @@ impl Wire {
 
     /// Encodes what the limits allow, and returns the bytes for the socket.
     // M8
-    pub(super) fn fill(&mut self, limits: &Limits) -> &[u8] {
+    pub(super) fn fill(&mut self, now: Instant, limits: &Limits) -> &[u8] {
         while self.may_encode(limits)
             && let Some(Pending { call, op }) = self.queue.pop_front()
         {
             let xid = op.fixed_xid().unwrap_or_else(|| self.next_xid());
             if xid > 0 {
                 let start = self.base + self.out.len() as u64;
-                self.sent.push_back(Sent { xid, code: op.code(), call, start });
+                self.sent.push_back(Sent { xid, code: op.code(), call, emitted: now, start });
             } else {
                 self.unnumbered += 1;
             }

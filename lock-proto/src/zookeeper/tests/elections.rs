@@ -102,6 +102,38 @@ fn next_local_candidate_writes_its_value_first() {
 }
 
 #[test]
+fn next_local_candidate_whose_value_is_refused_fails() {
+    // E7
+    let mut w = World::new(1);
+    let first = campaign(&mut w, 0, "a");
+    w.granted(0, first).unwrap();
+    let second = campaign(&mut w, 0, "b");
+    w.server.refused = Some((OpCode::SetData, ErrorCode::QUOTA_EXCEEDED));
+    w.release(0, first);
+    assert!(matches!(w.failure(0, second), Some(Failure::Refused(_))), "{:?}", w.events);
+    assert!(w.server.children("/app/e").is_empty());
+}
+
+/// The observer's `getData` is in flight when a waiter of the same client leaves.
+#[test]
+fn leaving_waiter_keeps_watch_that_observer_is_setting() {
+    let mut w = World::new(2);
+    let first = campaign(&mut w, 0, "a");
+    w.granted(0, first).unwrap();
+    let waiter = campaign(&mut w, 1, "b");
+    let query = w.clients[1].observe(w.now, b"e").unwrap();
+    // The list has been answered, and the leader's node was asked for.
+    w.outputs(1);
+    w.bytes(1);
+    w.outputs(1);
+    w.clients[1].abandon(w.now, waiter);
+    w.run();
+    assert_eq!(seen(&w, query), ["a"]);
+    w.release(0, first);
+    assert_eq!(seen(&w, query), ["a", "-"]);
+}
+
+#[test]
 fn proclamation_without_reply_fails_in_time() {
     let mut w = World::new(1);
     let first = campaign(&mut w, 0, "a");

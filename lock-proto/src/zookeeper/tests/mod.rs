@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use self::server::Server;
-use super::codec::OpCode;
+use super::codec::{ErrorCode, OpCode};
 use super::{Client, Config};
 use crate::error::Misuse;
 use crate::fault::Fault;

@@ -29,6 +29,12 @@ pub(super) struct Server {
     pub(super) mute: Option<(OpCode, bool)>,
     /// Requests with this code fail with this error.
     pub(super) refused: Option<(OpCode, ErrorCode)>,
+    /// Transactions fail with this error of the session.
+    pub(super) failed_multi: Option<ErrorCode>,
+    /// Logins are rejected.
+    pub(super) login_fails: bool,
+    /// Requests to continue a session get no reply.
+    pub(super) refuses_known: bool,
     pub(super) log: Vec<(i64, OpCode)>,
 }
 
@@ -124,6 +130,9 @@ impl Server {
         let conn = self.conns.get_mut(&id).unwrap();
         if core::mem::take(&mut conn.is_new) {
             let request = ConnectRequest::decode(frame).unwrap();
+            if self.refuses_known && request.session_id != 0 {
+                return;
+            }
             let known = request.session_id == 0 || self.sessions.contains(&request.session_id);
             let session_id = match request.session_id {
                 0 => {
@@ -172,6 +181,7 @@ impl Server {
             }
         };
         Ok(match op {
+            Op::Auth { .. } if self.login_fails => return Err(ErrorCode::AUTH_FAILED),
             Op::Ping | Op::Auth { .. } | Op::RemoveWatches { .. } => ReplyBody::Empty,
             Op::CloseSession => {
                 self.expire(session);
@@ -195,6 +205,11 @@ impl Server {
                 watch(self, &format!("{path}/"), watches);
                 let own = self.children(&path).into_iter().filter(|name| !name.contains('/'));
                 ReplyBody::Children(own.collect())
+            }
+            Op::Multi(ops) if self.failed_multi.is_some() => {
+                let code = |place| if place == 0 { self.failed_multi } else { None };
+                let error = |place| MultiResult::Error(code(place).unwrap_or(ErrorCode::RUNTIME_INCONSISTENCY));
+                ReplyBody::Multi((0..ops.len()).map(error).collect())
             }
             Op::Multi(ops) => {
                 self.zxid += 1;

@@ -269,6 +269,47 @@ fn session_shorter_than_five_ticks_is_refused() {
     assert_eq!(w.server.sessions.len(), 0);
 }
 
+fn told(w: &World, lock: LockId) -> Option<Instant> {
+    w.of_lock(0, lock).iter().rev().find_map(|event| match event {
+        Event::Granted(grant) => Some(grant.valid_until),
+        Event::Renewed { valid_until } => Some(*valid_until),
+        _ => None,
+    })
+}
+
+#[test]
+fn server_that_grants_shorter_session_moves_end_of_validity_back() {
+    // T3, ZK6
+    let mut w = World::with(1, |config| config.session_ttl(Duration::from_secs(30)));
+    w.server.granted_ms = 30_000;
+    let (lock, _) = w.hold(0);
+    w.server.granted_ms = 15_000;
+    w.server.mute = Some((OpCode::Multi, false));
+    w.cut(0);
+    w.pass(1_000);
+    let valid = ms_until(&w, w.now, lock);
+    assert!(valid > VALID_MS - 1_000 && valid <= VALID_MS, "{valid}");
+    assert_eq!(told(&w, lock), w.clients[0].valid_until(lock));
+    w.pass(valid - 1);
+    assert_eq!(w.lost(0, lock), None);
+    w.pass(2);
+    assert_eq!(w.lost(0, lock), Some(Loss::Expired));
+}
+
+#[test]
+fn session_that_becomes_shorter_than_five_ticks_is_lost() {
+    // ZK1
+    let mut w = World::new(1);
+    let (lock, _) = w.hold(0);
+    w.server.granted_ms = 10_000;
+    w.cut(0);
+    w.pass(1_000);
+    assert_eq!(w.lost(0, lock), Some(Loss::Expired));
+    w.release(0, lock);
+    let lock = w.acquire(0);
+    assert!(matches!(w.failure(0, lock), Some(Failure::Refused(_))), "{:?}", w.events);
+}
+
 #[test]
 fn idle_session_ends_and_next_lock_opens_another() {
     let mut w = World::new(1);
@@ -367,6 +408,117 @@ fn ping_is_answered_and_unreachable_server_reported() {
     assert!(matches!(w.clients[0].poll_ping(), Some(Err(Failure::TimedOut(_)))));
     let lock = w.request(0, &Acquire::new("l").wait(Wait::Try));
     assert!(matches!(w.failure(0, lock), Some(Failure::TimedOut(report)) if !report.is_busy()), "{:?}", w.events);
+}
+
+/// The process is stopped, and the server that it is connected to has not told its leader of the
+/// session since. The write that follows is executed all the same.
+#[test]
+fn write_after_pause_proves_no_more_than_the_leader_has_heard() {
+    // ZK1
+    const TTL_MS: u64 = 60_000;
+    let mut w = World::with(1, |config| config.session_ttl(Duration::from_millis(TTL_MS)));
+    w.server.granted_ms = TTL_MS as i32;
+    let (lock, _) = w.hold(0);
+    w.pass(10_000);
+    let stopped = w.now;
+    w.now = w.now + Duration::from_millis(40_000);
+    let writes = w.server.count(OpCode::Multi);
+    w.pass(0);
+    assert_eq!(w.server.count(OpCode::Multi), writes + 1);
+    assert!(ms_until(&w, stopped, lock) < TTL_MS, "{}", ms_until(&w, stopped, lock));
+    // Once the server has told its leader, a write proves as much as ever.
+    w.pass(2_500);
+    assert_eq!(w.server.count(OpCode::Multi), writes + 2);
+    assert!(ms_until(&w, w.now, lock) > TTL_MS - 10_000, "{}", ms_until(&w, w.now, lock));
+    assert_eq!(w.lost(0, lock), None);
+    w.pass(120_000);
+    assert_eq!(w.lost(0, lock), None);
+}
+
+#[test]
+fn write_that_the_session_fails_proves_nothing() {
+    // ZK1
+    let mut w = World::new(1);
+    let (lock, _) = w.hold(0);
+    w.server.failed_multi = Some(ErrorCode::SESSION_EXPIRED);
+    w.pass(VALID_MS / 2);
+    assert_eq!(w.lost(0, lock), Some(Loss::Gone));
+    let mut w = World::new(1);
+    let (lock, _) = w.hold(0);
+    w.server.failed_multi = Some(ErrorCode::SESSION_MOVED);
+    w.pass(VALID_MS);
+    assert_eq!(w.lost(0, lock), Some(Loss::Expired));
+}
+
+#[test]
+fn rejected_login_refuses_the_lock() {
+    let mut w = World::with(1, |config| config.user("app", "sesame"));
+    w.server.login_fails = true;
+    let lock = w.acquire(0);
+    w.pass(1_000);
+    assert!(matches!(w.failure(0, lock), Some(Failure::Refused(_))), "{:?}", w.events);
+    w.pass(5_000);
+    assert!(w.server.sessions.is_empty(), "the session that the server created has ended");
+}
+
+#[test]
+fn delete_that_is_refused_ends_the_session_instead() {
+    // ZK6
+    let mut w = World::new(2);
+    let (lock, _) = w.hold(0);
+    let second = w.acquire(1);
+    w.server.refused = Some((OpCode::Delete, ErrorCode::NO_AUTH));
+    w.release(0, lock);
+    w.pass(100);
+    assert_eq!(w.released(0, lock), Some(Release::Released));
+    w.granted(1, second).unwrap();
+    // Another lock of the same session keeps it. Its delete is refused too.
+    let mut w = World::new(1);
+    let (first, _) = w.hold(0);
+    let other = w.request(0, &Acquire::new("other"));
+    w.granted(0, other).unwrap();
+    w.server.refused = Some((OpCode::Delete, ErrorCode::NO_AUTH));
+    w.release(0, first);
+    w.pass(100);
+    assert_eq!((w.released(0, first), w.lost(0, other), w.queue().len()), (None, None, 1));
+    w.release(0, other);
+    w.pass(100);
+    assert_eq!((w.released(0, other), w.queue().len()), (Some(Release::Released), 0));
+}
+
+#[test]
+fn observer_gets_another_session_if_no_server_continues_its_own() {
+    // ZK6
+    let mut w = World::new(1);
+    let client = &mut w.clients[0];
+    client.observe(w.now, b"e").unwrap();
+    w.run();
+    assert_eq!(w.elections.last().map(|(_, event)| event.clone()), Some(ElectionEvent::NoLeader));
+    w.unreachable = true;
+    w.cut(0);
+    w.pass(20_000);
+    assert_eq!(w.elections.last().map(|(_, event)| event.clone()), Some(ElectionEvent::Disconnected));
+    // Restored from a backup, the servers do not know it.
+    w.server.expire(1);
+    w.server.refuses_known = true;
+    w.unreachable = false;
+    w.pass(20_000);
+    assert_eq!(w.elections.last().map(|(_, event)| event.clone()), Some(ElectionEvent::NoLeader));
+}
+
+/// Locks with their own sessions, one after the other, leave nothing behind in the client.
+#[test]
+fn past_sessions_use_no_memory() {
+    let mut w = World::new(1);
+    let mut sizes = Vec::new();
+    for _ in 0..100 {
+        let lock = w.request(0, &Acquire::new("l").renew(Renew::Manual));
+        w.granted(0, lock).unwrap();
+        w.release(0, lock);
+        w.pass(10);
+        sizes.push(alloc::format!("{:?}", w.clients[0]).len());
+    }
+    assert!(sizes[99] < sizes[1] + 100, "{sizes:?}");
 }
 
 #[test]

@@ -47,3 +47,24 @@ fn ping_finds_dead_connection_and_any_reply_is_life() {
     rig.pipe.ping(rig.now);
     assert_eq!(rig.outputs(), []);
 }
+
+#[test]
+fn failed_connection_that_nothing_needs_is_not_reopened() {
+    // P7
+    let (mut rig, conn) = up();
+    rig.pipe.handle_disconnected(rig.now, conn, Fault::Reset);
+    rig.outputs();
+    rig.pipe.rest();
+    rig.pass(CHECK);
+    assert_eq!((rig.outputs(), rig.pipe.is_closed(), rig.pipe.next_deadline()), (vec![], true, None));
+    rig.send(extend("a"));
+    assert!(matches!(rig.outputs()[..], [PipeOutput::Connect(_)]));
+    // Needed again during the pause.
+    let (mut rig, conn) = up();
+    rig.pipe.handle_disconnected(rig.now, conn, Fault::Reset);
+    rig.pipe.rest();
+    rig.send(extend("a"));
+    rig.outputs();
+    rig.pass(CHECK);
+    assert!(matches!(rig.outputs()[..], [PipeOutput::Connect(_), ..]));
+}

@@ -67,7 +67,7 @@ fn fencing_token_from_sequence_number_is_caught() {
 #[test]
 fn recognising_own_node_by_guid_alone_is_caught() {
     // S4, ZK2
-    caught("zookeeper-followers", Flaw::RecognisesByGuid, Rule::MutualExclusion);
+    caught("zookeeper-everything", Flaw::RecognisesByGuid, Rule::FenceGrows);
 }
 
 #[test]
