@@ -13,7 +13,8 @@ use alloc::boxed::Box;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Tls {
-    /// File with the certificates of the authorities to trust. Default: those of the platform.
+    /// File with the certificates of the authorities to trust. Default: those of the platform, if
+    /// the host supports that, as the driver does with feature `tls-platform-roots`.
     pub ca: Option<Box<str>>,
     /// Files with the client's certificate chain and its private key.
     pub identity: Option<(Box<str>, Box<str>)>,

@@ -11,7 +11,7 @@
 //!     let client = lock_smol::async_std::connect("redis://127.0.0.1:6379")?;
 //!     let guard = client.lock("invoice:42").acquire().await?;
 //!     println!("held, fencing token {:?}", guard.fence());
-//!     guard.release().await;
+//!     println!("{:?}", guard.release().await);
 //!     Ok(())
 //! })
 //! # }

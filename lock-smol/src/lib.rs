@@ -53,11 +53,20 @@
 //! ([`Lock`], [`Guard`], [`Observer`]) are the same on every runtime and may be used and dropped on
 //! any thread.
 //!
-//! `lock-proto` documents the guarantees of a lock on one node, on a replicated node and on a
-//! quorum, and what fencing adds.
-//!
 //! The client connects with its first request. [`Client::ping`] connects at once, and reports a wrong
 //! password or an unreachable server.
+//!
+//! # Guarantees
+//!
+//! * A lock is valid from the moment at which the granting request left, for its TTL less a margin
+//!   for clock drift. The holder learns of the end before a server can grant the lock again.
+//! * A dropped future or guard leaves nothing behind that is renewed.
+//! * Each grant on one Redis server, on etcd and on ZooKeeper has a greater [fencing
+//!   token](Guard::fence) than those before. A quorum has none.
+//! * One Redis server and a quorum assume that a server keeps what it confirmed. A replica that takes
+//!   over may lack the lock: two clients may then hold it, and the fencing token tells them apart.
+//! * No lock stops a process that was paused past the end of its lock. The resource can, by checking
+//!   the fencing token.
 //!
 //! # etcd
 //!

@@ -11,17 +11,23 @@ use tokio::runtime::Handle;
 
 use crate::host::Tokio;
 
-/// Returns a client of one Redis server, `redis://user:password@host:port/database` or
-/// `redis+unix:///path/to/socket`, or of an etcd cluster,
-/// `etcd://user:password@host:port,host:port`. With feature `tls` also `rediss://` and `etcds://`,
-/// see [`Tls`](lock_proto::Tls) for their parameters.
+/// Returns a client of the servers that a URL names:
+///
+/// * one Redis or Valkey server: `redis://user:password@host:port/database`, the same with
+///   `valkey://`, or `redis+unix:///path/to/socket`;
+/// * an etcd cluster: `etcd://user:password@host:port,host:port`, or `http://`;
+/// * a ZooKeeper ensemble: `zk://user:password@host:port,host:port/chroot`.
+///
+/// With feature `tls` also `rediss://`, `valkeys://`, `etcds://`, `https://` and `zks://`, see
+/// [`Tls`](lock_proto::Tls) for their parameters.
 ///
 /// The driver connects in the background for as long as it takes. If a server is down, the first
 /// acquisition reports it.
 ///
 /// # Errors
 ///
-/// The URL is wrong, or the caller is not inside a tokio runtime.
+/// The URL is wrong, needs a feature that is not turned on, or names certificates that cannot be
+/// used; the system has no random numbers, or the caller is not inside a tokio runtime.
 pub fn connect(url: &str) -> Result<Client, ConnectError> {
     connect_quorum([url])
 }
@@ -39,7 +45,8 @@ where
     connect_with(Settings::parse(urls)?)
 }
 
-/// Returns a client with the given settings: a `redis::Config` or an `etcd::Config`.
+/// Returns a client with the given settings: [`Settings`], or the `Config` of a store, such as
+/// `redis::Config`.
 ///
 /// # Errors
 ///

@@ -17,7 +17,8 @@ pub(super) type Servers = Arc<[Box<str>]>;
 ///
 /// The failed acquisition leaves nothing behind, or its remains are being cleaned up. The message
 /// names the lock, each server, and how long the caller waited. Use the predicates to decide what
-/// to do, or match on [`kind`](Self::kind).
+/// to do, or match on [`kind`](Self::kind): errors of the caller, of a shutdown and of a fork match
+/// no predicate.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct AcquireError(Box<Inner>);
 
@@ -47,7 +48,7 @@ pub enum AcquireErrorKind {
     /// The servers refuse the request, and a retry will not help.
     Refused(Report),
     /// The sequence numbers of the lock's queue on ZooKeeper are used up, and other clients did not
-    /// leave it in time. It must become empty once.
+    /// leave it in time. The queue must become empty before the lock can be taken again.
     SequenceExhausted(Report),
     /// Two nodes of the quorum are the same server.
     EqualNodes(NodeId, NodeId),

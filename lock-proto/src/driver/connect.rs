@@ -16,9 +16,9 @@ pub enum ConnectError {
     /// The system gave no random bytes for the client's id.
     #[error("no entropy for the client's id")]
     Entropy(#[source] io::Error),
-    /// An etcd cluster has one URL.
+    /// An etcd cluster or a ZooKeeper ensemble has one URL.
     #[error(
-        "an etcd cluster has one URL with all its members, and none of another kind beside it: etcd://host1,host2,host3"
+        "a cluster has one URL with all its servers, and none of another kind beside it, such as etcd://a,b,c or zk://a,b,c"
     )]
     SeveralUrls,
     /// The URL needs a store that was not compiled in.

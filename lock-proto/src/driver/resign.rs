@@ -91,8 +91,8 @@ pub enum LeadError {
     /// The leadership was lost.
     #[error("the leadership was lost: {0}")]
     Lost(Loss),
-    /// It did not stop within one TTL of the lease after the request.
-    #[error("the work did not stop within the TTL of the lease")]
+    /// It did not stop within one TTL after the request.
+    #[error("the work did not stop within the TTL of the leadership")]
     Late,
 }
 

@@ -62,7 +62,7 @@ impl<T> Config<T> {
     }
 
     /// How long a server may be silent while requests are in flight before the client drops its
-    /// connection. Default: 500 ms on Redis, 1 s on etcd.
+    /// connection. Default: 500 ms on Redis, 1 s on etcd, 2 s on ZooKeeper.
     pub const fn request_timeout(mut self, timeout: Duration) -> Self {
         self.request_timeout = timeout;
         self
@@ -74,8 +74,8 @@ impl<T> Config<T> {
         self
     }
 
-    /// How long a release may take before it is answered [`Unknown`](crate::Release::Unknown).
-    /// Default: 2 s.
+    /// How long a release may take before it is answered [`Unknown`](crate::Release::Unknown). Also
+    /// how long a proclamation or a query for the leader is retried. Default: 2 s.
     pub const fn release_within(mut self, budget: Duration) -> Self {
         self.release_within = budget;
         self
@@ -122,7 +122,8 @@ impl<T> Config<T> {
 
     /// How long a connection may be silent before the client pings the server, while a lock is held
     /// or waited for. Set it below the idle timeouts of proxies and firewalls. Default: 60 s on
-    /// Redis; 10 s on etcd, which disconnects clients that ping more often than every 5 s.
+    /// Redis; 10 s on etcd, which disconnects clients that ping more often than every 5 s; 2 s on
+    /// ZooKeeper, and at most two thirds of a tick.
     pub const fn ping_after(mut self, silence: Duration) -> Self {
         self.ping_after = silence;
         self

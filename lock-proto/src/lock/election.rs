@@ -59,7 +59,7 @@ pub struct QueryId {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Leader {
-    /// Its key: `name/<lease id>`.
+    /// Its key: on etcd `name/<lease id>`, on ZooKeeper the path of its node.
     pub key: Bytes,
     /// The value it proclaims.
     pub value: Bytes,

@@ -9,7 +9,7 @@ use core::time::Duration;
 pub enum Wait {
     /// Make exactly one attempt; none if the lock is held or waited for in this client.
     Try,
-    /// Wait at most this long. Independent of the TTL.
+    /// Wait at most this long. Independent of the TTL. Zero makes one attempt.
     For(Duration),
     /// Wait without limit.
     Forever,
@@ -37,11 +37,12 @@ pub enum Renew {
     ///
     /// The holder is then notified with [`Loss::MaxHold`](super::Loss::MaxHold), and renewal stops.
     /// The key stays until the guard is released or dropped, so that the work can finish before the
-    /// next holder begins. A guard that is not returned delays the next holder by at most a TTL,
-    /// when the key expires.
+    /// next holder begins. A guard that is kept delays the next holder by at most a TTL, when the
+    /// key expires.
     ///
-    /// On etcd such a lock has its own lease, which costs one extra request to acquire and one to
-    /// release.
+    /// On etcd such a lock has its own lease, as one with [`Manual`](Self::Manual) has. That costs
+    /// one extra request to acquire and one to release. On ZooKeeper it has its own session and
+    /// connection.
     AtMost(Duration),
 }
 
@@ -60,13 +61,14 @@ pub struct Acquire {
 }
 
 impl Acquire {
-    /// Requests the lock `name` with the client's TTL (by default 10 s), renewed by the watchdog,
-    /// without a limit on the wait.
+    /// Requests the lock `name` with the client's TTL, renewed by the watchdog, without a limit on
+    /// the wait. The TTL is 10 s by default, on ZooKeeper 15 s.
     pub fn new(name: impl AsRef<[u8]>) -> Self {
         Self { name: name.as_ref().into(), ttl: None, wait: Wait::Forever, renew: Renew::Auto }
     }
 
-    /// Sets the TTL: how long the lock outlives its last renewal. Rounded up to whole milliseconds.
+    /// Sets the TTL: how long the lock outlives its last renewal, from 50 ms to 30 days. Redis
+    /// rounds it up to milliseconds, etcd to seconds. ZooKeeper needs at least five ticks.
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self

@@ -19,7 +19,7 @@ use lock_bench::args::Args;
 use lock_testkit::ZooKeeper;
 
 const ROUNDS: usize = 5;
-/// ZooKeeper's default.
+/// That of ZooKeeper's sample `zoo.cfg`.
 const TICK: Duration = Duration::from_secs(2);
 
 #[tokio::main]
