@@ -62,8 +62,8 @@ pub struct Pipe {
     last_received: Instant,
     /// When bytes last left.
     last_sent: Instant,
-    /// When the ping in flight left.
-    pinged: Instant,
+    /// When the ping in flight left; the first one if there are several.
+    pinged: Option<Instant>,
     /// When a contact was last reported.
     contact: Instant,
     outputs: VecDeque<PipeOutput>,
@@ -134,7 +134,7 @@ impl Pipe {
             renewal: Renewal::new(config.login.clone()),
             last_received: Instant::ZERO,
             last_sent: Instant::ZERO,
-            pinged: Instant::ZERO,
+            pinged: None,
             contact: Instant::ZERO,
             outputs: VecDeque::new(),
             config,
@@ -354,7 +354,8 @@ impl Pipe {
                     self.request_credentials(conn);
                 }
                 if self.ping_due().is_some_and(|due| due <= self.now) {
-                    (self.last_sent, self.pinged) = (self.now, self.now);
+                    self.last_sent = self.now;
+                    self.pinged.get_or_insert(self.now);
                     self.queue(Pending { call: None, op: Op::Ping });
                 }
             }
@@ -540,7 +541,7 @@ impl Pipe {
 
     fn established(&mut self, emitted: Instant) {
         self.phase = Phase::Up { since: self.now };
-        (self.last_received, self.last_sent) = (self.now, self.now);
+        (self.last_received, self.last_sent, self.pinged) = (self.now, self.now, None);
         self.renewal.confirm();
         if let Mode::Ending { .. } = self.mode {
             return self.request_end();
@@ -563,15 +564,12 @@ impl Pipe {
                 let expected = self.wire.unnumbered.checked_sub(1);
                 self.wire.unnumbered = expected.ok_or_else(|| breach(Breach::Unsolicited))?;
                 self.check(header.code)?;
-                match self.phase {
-                    Phase::LoggingIn { emitted, .. } => self.established(emitted),
-                    Phase::Up { .. } if header.xid == XID_PING => self.contacted(self.pinged),
-                    Phase::Up { .. }
-                    | Phase::Closed
-                    | Phase::Connecting { .. }
-                    | Phase::AwaitingCredentials { .. }
-                    | Phase::Handshake { .. }
-                    | Phase::BackingOff { .. } => {}
+                if let Phase::LoggingIn { emitted, .. } = self.phase {
+                    self.established(emitted);
+                } else if header.xid == XID_PING
+                    && let Some(emitted) = self.pinged.take()
+                {
+                    self.contacted(emitted);
                 }
                 return Ok(());
             }

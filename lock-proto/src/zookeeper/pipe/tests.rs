@@ -176,6 +176,16 @@ fn silent_session_is_pinged_and_silent_server_left() {
     assert!(matches!(outputs(&mut pipe)[..], [PipeOutput::Reply { .. }]), "no contact again within half a tick");
     assert_eq!(pipe.next_deadline(), Some(at(6_000)));
     pipe.handle_timeout(at(6_000));
+    // The first reply to two pings shows no more than that the first one has arrived.
+    let mut slow = pipe.clone();
+    sent(&mut slow);
+    slow.config.request_timeout = slow.config.ping_after * 2;
+    slow.handle_timeout(at(8_000));
+    sent(&mut slow);
+    for (ms, contacts) in [(8_100, vec![PipeOutput::Contact(at(6_000))]), (9_900, vec![])] {
+        receive(&mut slow, ms, &Frame::ok(XID_PING, 5, ReplyBody::Empty));
+        assert_eq!(outputs(&mut slow), contacts);
+    }
     sent(&mut pipe);
     let first = pipe.current().unwrap().node();
     pipe.handle_timeout(at(7_000));
