@@ -305,6 +305,61 @@ fn holder_with_refused_watch_requests_another_and_learns_of_loss() {
     assert!(lost, "{:?}", hub.events);
 }
 
+/// The permission was withdrawn. The key ends with its lease, which nothing else needs.
+#[test]
+fn key_whose_delete_is_refused_ends_with_its_lease() {
+    let mut hub = Hub::new();
+    let holds = hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
+    hub.serve();
+    hub.locks.claim(NOW, holds).unwrap();
+    hub.locks.abandon(NOW, holds);
+    hub.drain();
+    let error = ServerError { class: ErrorClass::Refused, text: "etcdserver: permission denied".into() };
+    let refused = lock_proto::etcd::Reply::Refused(lock_proto::etcd::Refusal::Error(error));
+    let mut deletes = 0;
+    for step in 0..20 {
+        let now = NOW + Duration::from_millis(step * 500);
+        hub.locks.handle_timeout(now);
+        hub.drain();
+        for (call, request) in mem::take(&mut hub.sent) {
+            match request {
+                Request::Revoke { .. } => return,
+                Request::KeepAlive { .. } => {
+                    hub.locks.handle_reply(now, call, &hub.store.execute(now.as_nanos(), &request));
+                }
+                Request::Delete { .. } | Request::Look { .. } => {
+                    deletes += 1;
+                    hub.locks.handle_reply(now, call, &refused);
+                }
+                _ => panic!("{request:?}"),
+            }
+        }
+    }
+    panic!("the lease is kept alive after {deletes} requests");
+}
+
+/// The reply to the delete was lost. The next key of the client shows that it was executed.
+#[test]
+fn release_is_answered_when_next_attempt_creates_key() {
+    // U1
+    let mut hub = Hub::new();
+    let holds = hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
+    hub.serve();
+    hub.locks.claim(NOW, holds).unwrap();
+    hub.locks.release(NOW, holds).unwrap();
+    hub.drain();
+    let (call, request) = hub.sent.remove(0);
+    assert!(matches!(request, Request::Delete { .. }));
+    hub.store.execute(NOW.as_nanos(), &request);
+    let lost = lock_proto::redis::Cause::Fault(lock_proto::Fault::Reset);
+    hub.locks.handle_reply(NOW, call, &lock_proto::etcd::Reply::Unknown(lost));
+    let next = hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
+    hub.serve();
+    let answered = Event::Released(lock_proto::Release::Released);
+    assert!(hub.events.contains(&(holds, answered)), "{:?}", hub.events);
+    assert!(hub.events.iter().any(|(id, event)| *id == next && matches!(event, Event::Granted(_))));
+}
+
 /// A watch that starts in the past reports the waiter's own put, which is ignored.
 #[test]
 fn own_put_does_not_cause_queue_read() {

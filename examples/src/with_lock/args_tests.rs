@@ -107,7 +107,7 @@ fn usage_error_names_cause() {
         (&["--backend", "redis://a", "--backend", "redis://a", "--backend", "redis://c", "job"], "same server"),
         (&["--backend", "redis://a", "--backend", "etcd://b", "job"], "one URL"),
         (&["--backend", "etcd://a", "--backend", "redis://b", "--backend", "etcd://c", "job"], "one URL"),
-        (&["--backend", "etcd://a", "--backend", "etcd://b", "job"], "etcd://host1,host2"),
+        (&["--backend", "etcd://a", "--backend", "etcd://b", "job"], "etcd://a,b,c"),
         (&["--backend", "ETCD://a,a:2379", "job"], "same server"),
         (&["--backend", "etcds://a?cert=x", "job"], "together"),
         (&["--backend", "etcd://a/b", "job"], "path"),

@@ -89,7 +89,7 @@ fn usage_error_is_one_line_naming_cause() {
             "4 nodes",
         ),
         (&["--backend", &url, "--backend", "etcd://127.0.0.1:1", "job"], "one URL"),
-        (&["--backend", "etcd://127.0.0.1:1", "--backend", "etcd://127.0.0.1:2", "job"], "etcd://host1,host2"),
+        (&["--backend", "etcd://127.0.0.1:1", "--backend", "etcd://127.0.0.1:2", "job"], "etcd://a,b,c"),
         (&["--backend", "etcd://127.0.0.1:1", "--ttl", "0", "job"], "0ns"),
         (&["--backend", "etcd://127.0.0.1:1", &long], "513"),
         (&["--backend", "ftp://127.0.0.1:1", "job"], "backend"),

@@ -47,7 +47,7 @@ impl Leadership {
     /// `work` receives a signal that is raised when it should stop: by a [`ResignHandle`], or
     /// because renewals fail and the leadership will soon be lost. The leader resigns only when
     /// `work` has completed, so that the next leader does not begin earlier. After a request by a
-    /// [`ResignHandle`], `work` has one TTL of the lease to complete; then it is dropped. If the
+    /// [`ResignHandle`], `work` has one TTL to complete; then it is dropped. If the
     /// leadership is lost, it is dropped at once.
     ///
     /// # Cancel safety

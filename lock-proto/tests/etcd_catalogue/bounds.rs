@@ -22,6 +22,30 @@ fn key_created_during_read_is_not_missed() {
     w.end();
 }
 
+/// A waiter's own key is deleted after the read that would prove its turn was executed, and the event
+/// arrives before the reply. The watch reports it once only.
+#[test]
+fn own_key_deleted_during_proving_read_is_not_missed() {
+    // E4
+    let mut w = World::new(3);
+    let first = w.hold(0, Acquire::new("a"));
+    let second = w.acquire(1, Acquire::new("a"));
+    w.run_for(ms(20));
+    let third = w.acquire(2, Acquire::new("a"));
+    w.run_for(ms(20));
+    let key = w.queue("a")[1].key.clone();
+    w.set_outcome(1, Kind::Look, Outcome::Slow(LATENCY, ms(50)));
+    w.release(0, first);
+    w.run_for(ms(10));
+    w.delete_by_hand(&key);
+    w.expect(ms(50), "the third one has it", |w| w.is_held(2, third));
+    w.run_for(ms(200));
+    assert!(!w.is_held(1, second), "{}", w.describe());
+    release_and_wait(&mut w, 2, third);
+    w.expect(ms(100), "the second one has queued again", |w| w.is_held(1, second));
+    w.end();
+}
+
 /// The next waiter waits for a read that cleanup needed anyway. It adopts the key that the read
 /// finds, and the key is not deleted.
 #[test]

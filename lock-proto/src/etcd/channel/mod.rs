@@ -492,9 +492,12 @@ impl Channel {
     }
 
     /// Opens the connection if it is closed and there is work to do.
+    fn is_needed(&self) -> bool {
+        self.calls.any_waiting() || self.keep_alives.any_waiting() || self.watches.any()
+    }
+
     fn connect_if_needed(&mut self) {
-        let needed = self.calls.any_waiting() || self.keep_alives.any_waiting() || self.watches.any();
-        if self.phase != Phase::Closed || !needed {
+        if self.phase != Phase::Closed || !self.is_needed() {
             return;
         }
         self.members.update();
@@ -509,7 +512,7 @@ impl Channel {
     /// When the connection is closed unless something needs it first.
     // P7
     fn idle_until(&self) -> Option<Instant> {
-        Some(self.idle_since.filter(|_| self.is_up())? + self.config.idle_timeout?)
+        Some(self.idle_since.filter(|_| self.is_up() && !self.is_needed())? + self.config.idle_timeout?)
     }
 
     fn disconnect(&mut self) {

@@ -8,7 +8,7 @@ use super::{Contention, Context, Keys, Lock};
 use crate::etcd::locks_output::WatchId;
 use crate::etcd::message::KeyValue;
 use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
-use crate::lock::{self, Release, Retry, SessionEvent, SessionId};
+use crate::lock::{self, ErrorClass, Release, Retry, SessionEvent, SessionId};
 use crate::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -155,6 +155,19 @@ impl lock::Cleanup<Keys> for Cleanup {
                 cleanup.set(ctx, NextStep::Nothing);
             }
             Reply::Refused(Refusal::LeaseNotFound) => ctx.lost_lease(session),
+            // The server will not do it for this user. The key ends with its lease, which gets no
+            // other keys, and ends once no lock needs it.
+            // E3
+            Reply::Refused(Refusal::Error(error))
+                if error.class == ErrorClass::Refused && call.kind != Kind::Create =>
+            {
+                let watch = if let NextStep::Watch { watch, .. } = cleanup.next { watch } else { None };
+                cleanup.retry.succeeded();
+                cleanup.retry.set_due(None);
+                cleanup.set(ctx, NextStep::Watch { watch, until: None });
+                ctx.retire(session);
+                lock.work(ctx, session);
+            }
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 let unknown = matches!(reply, Reply::Unknown(_));
                 cleanup.unsettled |= unknown && call.kind == Kind::Create;

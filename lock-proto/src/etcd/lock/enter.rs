@@ -152,6 +152,11 @@ impl Lock {
         let Contention::Entering(enter) = &mut self.contention else { return };
         let session = enter.session;
         let Step::InFlight { action, value, .. } = mem::replace(&mut enter.step, Step::Clearing) else { return };
+        if let (Action::Create, Reply::Done(Found::Queue { done: true, .. })) = (action, reply) {
+            // The key of an earlier hold is gone, whatever became of the replies to its deletes.
+            // U1
+            self.deleted(ctx, session, false, false);
+        }
         match reply {
             Reply::Done(Found::Queue { done: true, own: Some(own), older: None, others: true, .. })
                 if action == Action::Create =>

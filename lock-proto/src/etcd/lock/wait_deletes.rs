@@ -310,8 +310,10 @@ impl Lock {
             {
                 contender.reading.known = *revision;
                 match older {
-                    // No older key, and the client's own key exists: this read proves ownership.
+                    // No older key, and the client's own key exists: this read proves ownership. Not
+                    // if its deletion was reported meanwhile: no event would repeat that.
                     // E4, E8
+                    None if contender.reading.is_behind() => {}
                     None => {
                         let value = mem::take(&mut contender.value);
                         let (own, own_watch) = (*own, contender.own_watch);
