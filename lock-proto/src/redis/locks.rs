@@ -115,7 +115,7 @@ impl Locks {
     /// The node reported a release of this lock. The hub hands the signal on if it is not needed.
     pub fn handle_signal(&mut self, now: Instant, node: NodeId, key: &Key) {
         let consumed = self.key_step(now, key, |lock, ctx| lock.signalled(ctx, node)).unwrap_or(false);
-        if !consumed && !self.ctx.is_stopping() {
+        if !consumed && !self.is_stopped() {
             let request = Request::Announce { key: key.clone() };
             self.ctx.call(CallOwner::Nobody, node, request, self.ctx.config.request_timeout);
         }

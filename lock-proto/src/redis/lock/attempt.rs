@@ -261,9 +261,11 @@ impl Lock {
                 landed.insert(node);
             }
         }
-        let nodes = if announce { self.with_wake_node(ctx, landed) } else { landed };
-        for node in nodes.iter() {
-            self.schedule(ctx, node, round.number, announce);
+        if announce {
+            return self.schedule_all(ctx, landed, round.number);
+        }
+        for node in landed.iter() {
+            self.schedule(ctx, node, round.number, false);
         }
     }
 

@@ -73,6 +73,8 @@ pub(crate) struct Cleanup {
     /// Number that the delete will most likely find.
     number: u64,
     announce: bool,
+    /// The node has no token of this client: the delete only wakes a waiter.
+    only_announces: bool,
     retries: u8,
     step: Step,
 }
@@ -123,12 +125,14 @@ impl Cleanup {
     }
 
     pub(crate) fn take_sent(&mut self, take: Take) {
+        self.only_announces = false;
         self.number = self.number.max(take.number);
         self.takes.push(take);
     }
 
     /// Records that the token with this number was granted and has to be deleted.
     pub(crate) fn granted(&mut self, number: u64) {
+        self.only_announces = false;
         self.present = self.present.max(number);
     }
 
@@ -166,8 +170,20 @@ impl Cleanup {
         if settles { Send::Now } else { Send::No }
     }
 
+    /// Schedules a delete on a node without a token, to wake a waiter. It is not repeated after the
+    /// connection has failed: the other clients then wait elsewhere, and the name may not be used
+    /// again for as long as the node is down.
+    // A7
+    pub(crate) fn schedule_announcement(&mut self, number: u64) -> Send {
+        let only_announces = self.only_announces || self.is_clear();
+        let send = self.schedule(number, true);
+        self.only_announces = only_announces;
+        send
+    }
+
     /// Schedules a delete, because a retired token may be on the node.
     pub(crate) fn schedule(&mut self, number: u64, announce: bool) -> Send {
+        self.only_announces = false;
         self.number = if self.is_clear() { number } else { self.number.max(number) };
         self.announce |= announce;
         self.retries = 0;
@@ -228,6 +244,7 @@ impl Cleanup {
                     Step::Clear
                 };
             }
+            Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)) if self.only_announces => *self = Self::default(),
             Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)) => self.step = Step::Stalled,
             // The wake-up keys may be forbidden or elsewhere in a cluster. Delete without them.
             Reply::Rejected(error) if error.class == ErrorClass::Refused && delete.announce => return Send::Now,

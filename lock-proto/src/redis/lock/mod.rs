@@ -206,9 +206,7 @@ impl Store for Redis {
     }
 
     fn clean_up(lock: &mut Lock, ctx: &mut Context, ended: &Ended<Self>) {
-        for node in lock.with_wake_node(ctx, ended.remains.nodes).iter() {
-            lock.schedule(ctx, node, ended.remains.number, true);
-        }
+        lock.schedule_all(ctx, ended.remains.nodes, ended.remains.number);
     }
 
     /// Backs off for one wake-up round trip, so that other processes can take the lock.
@@ -421,6 +419,19 @@ impl Lock {
         match (lost.clone().min(), lost.max()) {
             (Some(first), Some(after)) => Retired { upto: first - 1, after, last: last.max(after) },
             (_, _) => Retired::all_to(last),
+        }
+    }
+
+    /// Schedules deletes on these nodes, and on the node that wakes waiters.
+    // A7
+    fn schedule_all(&mut self, ctx: &mut Context, nodes: NodeSet, number: u64) {
+        for node in self.with_wake_node(ctx, nodes).iter() {
+            if nodes.contains(node) {
+                self.schedule(ctx, node, number, true);
+            } else {
+                let send = self.store.cleanups.of(node).schedule_announcement(number);
+                self.run_cleanup(ctx, node, send);
+            }
         }
     }
 

@@ -477,10 +477,12 @@ impl Hold {
     }
 
     pub(crate) fn report(&self) -> Box<[Answer]> {
-        self.shares
-            .iter()
-            .map(|share| share.last_error.as_ref().map_or(Answer::Granted, |last_error| last_error.answer.clone()))
-            .collect()
+        let answer = |share: &Share| match &share.last_error {
+            Some(last_error) => last_error.answer.clone(),
+            None if share.until.is_none() => Answer::Silent,
+            None => Answer::Granted,
+        };
+        self.shares.iter().map(answer).collect()
     }
 
     /// Returns when the next renewal or retry is due.

@@ -110,6 +110,30 @@ fn release_is_also_sent_to_wake_node() {
     assert_eq!(to, [0, 1, 2].map(NodeId::new));
 }
 
+/// The node that wakes waiters is down, and has no token: each name would otherwise be kept until it
+/// is up again.
+#[test]
+fn release_to_dead_wake_node_leaves_nothing_behind() {
+    // A7
+    let mut hub = hub();
+    for at in 0..10 {
+        let id = hub.acquire(at, Acquire::new(format!("order:{at}")).ttl(for_ms(10_000)));
+        let down = || Reply::NotSent(Fault::Refused.into());
+        for call in hub.takes() {
+            hub.reply(at, call, if node(&call) == WAKE { down() } else { Reply::Granted { fence: None } });
+        }
+        hub.locks.claim(ms(at), id).unwrap();
+        hub.locks.release(ms(at), id).unwrap();
+        hub.drain();
+        for (call, _) in hub.requests() {
+            let deleted = Reply::Deleted { number: at + 1, awaited: false };
+            hub.reply(at, call, if node(&call) == WAKE { down() } else { deleted });
+        }
+        assert!(hub.take_events().contains(&Event::Released(Release::Released)));
+        assert!(hub.locks.is_idle(), "{at}");
+    }
+}
+
 /// The release has not reached the other nodes yet. (Scenario `redis-calm`, seed 411.)
 #[test]
 fn attempt_that_overtakes_release_is_retried_soon() {
