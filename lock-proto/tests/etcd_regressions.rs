@@ -1,5 +1,5 @@
 //! Bugs of the etcd hub found by the explorer, each as the shortest sequence that shows it.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
 #[path = "etcd_explorer/store.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with the explorer")]
@@ -331,7 +331,7 @@ fn key_whose_delete_is_refused_ends_with_its_lease() {
                     deletes += 1;
                     hub.locks.handle_reply(now, call, &refused);
                 }
-                _ => panic!("{request:?}"),
+                other => panic!("{other:?}"),
             }
         }
     }

@@ -41,7 +41,7 @@ fn own_key_deleted_during_proving_read_is_not_missed() {
     w.expect(ms(50), "the third one has it", |w| w.is_held(2, third));
     w.run_for(ms(200));
     assert!(!w.is_held(1, second), "{}", w.describe());
-    release_and_wait(&mut w, 2, third);
+    assert_eq!(release_and_wait(&mut w, 2, third), Release::Released);
     w.expect(ms(100), "the second one has queued again", |w| w.is_held(1, second));
     w.end();
 }
