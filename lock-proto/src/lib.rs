@@ -105,8 +105,8 @@
 //! * `grpc`: gRPC over HTTP/2 for the driver, on any runtime. Implies `driver` and `etcd`.
 //! * `tls-ring`, `tls-aws-lc-rs`: TLS by rustls for the driver, with that cryptography. `tls` is the
 //!   part that both share, and `tls-platform-roots` adds the platform's authorities.
-//! * `sim`: simulated servers, networks and clocks, to test lock code with. Needs the standard library.
-//!   Implies `redis`, `etcd` and `zookeeper`.
+//! * `sim`: simulated servers, networks and clocks, to test lock code with. Needs the standard
+//!   library. Implies `redis`, `etcd` and `zookeeper`.
 //!
 //! With the features of stores alone the crate is `no_std` with `alloc`.
 

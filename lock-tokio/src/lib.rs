@@ -63,10 +63,10 @@
 //! * A dropped future or guard leaves nothing behind that is renewed.
 //! * Each grant on one Redis server, on etcd and on ZooKeeper has a greater [fencing
 //!   token](Guard::fence) than those before. A quorum has none.
-//! * One Redis server and a quorum assume that a server keeps what it confirmed. A replica that takes
-//!   over may lack the lock: two clients may then hold it, and the fencing token tells them apart.
-//! * No lock stops a process that was paused past the end of its lock. The resource can, by checking
-//!   the fencing token.
+//! * One Redis server and a quorum assume that a server keeps what it confirmed. A replica that
+//!   takes over may lack the lock: two clients may then hold it.
+//! * No lock stops a process that was paused past the end of its lock. The resource can, by
+//!   checking the fencing token.
 //!
 //! # etcd
 //!

@@ -85,7 +85,8 @@ fn block_within<F: Future>(shared: &Shared, limit: Duration, future: F) -> Optio
     let (mut future, parker) = (pin!(future), Parker::new());
     let end = shared.now() + limit;
     loop {
-        // The future may compare the clock too. After a pause it must do so before the limit counts.
+        // The future may compare the clock too. After a pause, it must do so before the limit
+        // counts.
         // T2
         let left = end.since(shared.now());
         if let Poll::Ready(output) = parker.poll(future.as_mut()) {

@@ -183,8 +183,8 @@ impl Leadership {
     ///
     /// # Errors
     ///
-    /// [`ProclaimError::Failed`] if it was not confirmed within the setting `release_within` (2 s by
-    /// default): the value may have changed or not, and another call may succeed.
+    /// [`ProclaimError::Failed`] if no server confirmed it within the setting `release_within`
+    /// (2 s by default): the value may have changed or not, and another call may succeed.
     /// [`ProclaimError::Lost`] if the leadership is lost.
     ///
     /// # Cancel safety

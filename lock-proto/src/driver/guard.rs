@@ -153,7 +153,7 @@ impl Guard {
     }
 
     /// Releases the lock and returns the outcome: [`Release::Unknown`] if no server confirmed it
-    /// within the setting `release_within` (2 s by default). The client then goes on trying.
+    /// within the setting `release_within` (2 s by default). The client keeps trying after that.
     ///
     /// # Cancel safety
     ///

@@ -230,7 +230,7 @@ impl<E: Engine + ?Sized> Shared<E> {
         result
     }
 
-    /// As [`verb`](Self::verb), for a handle that is dropped. In a forked child it does nothing: the
+    /// As [`verb`](Self::verb), for a handle that is dropped. Does nothing in a forked child: the
     /// lock belongs to the parent, and a thread that the child lacks may hold the mutex.
     pub(super) fn dropped<R>(&self, work: impl FnOnce(&mut Core<E>, Instant, &mut Batch) -> R) -> Option<R> {
         (!self.is_forked()).then(|| self.verb(work))

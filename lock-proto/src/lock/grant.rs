@@ -55,9 +55,9 @@ impl Fence {
         self.0
     }
 
-    /// The number for a signed 64-bit column (`BIGINT`), in the same order. Tokens of Redis and etcd
-    /// fit, and those of ZooKeeper until its 32 768th election of a leader. A number that does not
-    /// fit becomes `i64::MAX`.
+    /// The number for a signed 64-bit column (`BIGINT`), in the same order. Tokens of Redis and
+    /// etcd fit, and those of ZooKeeper until its 32 768th election of a leader. A number that does
+    /// not fit becomes `i64::MAX`.
     #[must_use]
     pub const fn as_i64(self) -> i64 {
         if self.0 > i64::MAX as u64 { i64::MAX } else { self.0 as i64 }

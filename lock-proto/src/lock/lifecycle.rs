@@ -346,8 +346,8 @@ impl<S: Store> Lock<S> {
         self.watch(ctx);
     }
 
-    /// Does the work due for the hold: ends a wait, withdraws an offer, tells the holder of an earlier
-    /// end, warns it, renews.
+    /// Does the work due for the hold: ends a wait, withdraws an offer, tells the holder of an
+    /// earlier end, warns it, renews.
     pub(crate) fn watch(&mut self, ctx: &mut Context<S>) {
         let Some(hold) = &mut self.hold else { return };
         let terms = S::terms(hold, ctx);
@@ -358,12 +358,7 @@ impl<S: Store> Lock<S> {
         }
         match tenure.due(ctx.now, &terms) {
             Due::Nothing => {}
-            Due::TimedOut => {
-                let waited = ctx.now.since(tenure.waiter.since);
-                let report = Report { waited, nodes: S::answers(self, ctx) };
-                ctx.emit(id, Event::Failed(Failure::TimedOut(report)));
-                return self.return_guard(ctx, id, false);
-            }
+            Due::TimedOut => return self.fail_prepared(ctx, Failure::TimedOut),
             Due::Withdraw => {
                 ctx.emit(id, Event::Withdrawn);
                 return self.return_guard(ctx, id, false);
@@ -371,6 +366,16 @@ impl<S: Store> Lock<S> {
             Due::Warn(valid_until) => ctx.emit(id, Event::AtRisk { valid_until }),
         }
         S::keep(self, ctx);
+    }
+
+    /// Fails the acquisition that the hold was prepared for.
+    pub(crate) fn fail_prepared(&mut self, ctx: &mut Context<S>, failure: fn(Report) -> Failure) {
+        let Some(hold) = &self.hold else { return };
+        let tenure = S::tenure(hold);
+        let (id, waited) = (tenure.id(), ctx.now.since(tenure.waiter.since));
+        let report = Report { waited, nodes: S::answers(self, ctx) };
+        ctx.emit(id, Event::Failed(failure(report)));
+        self.return_guard(ctx, id, false);
     }
 
     /// Loses the hold: notifies its holder first, then contends for the waiters.

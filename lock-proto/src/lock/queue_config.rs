@@ -43,8 +43,8 @@ impl<T> Config<QueueSettings<T>> {
     /// Sets the TTL of the shared session, counted from its last renewal. The servers may limit it.
     ///
     /// On etcd this is the TTL of the lease: whole seconds, rounded up, from 1 s to 30 days,
-    /// default 10 s. On ZooKeeper it is the session timeout: from 5 ticks to 30 days, default 5 ticks
-    /// (15 s).
+    /// default 10 s. On ZooKeeper it is the session timeout: from 5 ticks to 30 days, default 5
+    /// ticks (15 s).
     pub const fn session_ttl(mut self, ttl: Duration) -> Self {
         self.store.session_ttl = ttl;
         self

@@ -260,12 +260,7 @@ impl<S: QueueStore> QueueLock<S> {
             Written::Outdated | Written::Unknown => write.look = true,
             Written::Refused if write.proclaim.is_some() => return self.proclaim_failed(ctx, false),
             // The value that the next holder needs cannot be stored.
-            Written::Refused if !prepared => {
-                let (id, waited) = (hold.tenure.id(), ctx.now.since(hold.tenure.waiter.since));
-                let report = Report { waited, nodes: Box::new([self.store.answer.clone()]) };
-                ctx.emit(id, Event::Failed(Failure::Refused(report)));
-                return self.return_guard(ctx, id, false);
-            }
+            Written::Refused if !prepared => return self.fail_prepared(ctx, Failure::Refused),
             Written::Refused | Written::Failed => {
                 write.look = false;
                 write.retry.failed(ctx.now + ctx.pause(write.retry.tries()));

@@ -104,6 +104,8 @@ pub struct Session<S: QueueStore> {
     timer: u32,
     /// Shared by all locks without a session of their own.
     pub(crate) shared: bool,
+    /// It gets no new locks.
+    pub(crate) retired: bool,
     pub(crate) users: Users,
     pub(crate) requested: Duration,
     /// The TTL that the server last granted.
@@ -393,6 +395,17 @@ impl<S: QueueStore> Sessions<S> {
         self.events.push_back((id, event));
     }
 
+    /// Gives later locks another session. Returns false if this one is retired or gone already.
+    pub(crate) fn retire(&mut self, id: SessionId) -> bool {
+        let Some(session) = self.list.get_mut(&id).filter(|session| !session.retired) else { return false };
+        session.retired = true;
+        if self.shared == Some(id) {
+            self.shared = None;
+        }
+        self.after(id);
+        true
+    }
+
     pub(crate) fn stop_renewing(&mut self, id: SessionId) {
         if let Some(session) = self.list.get_mut(&id) {
             session.renewing = false;
@@ -444,6 +457,7 @@ impl<S: QueueStore> QueueContext<S> {
             id,
             timer,
             shared,
+            retired: false,
             users: Users::default(),
             requested: ttl,
             granted: ttl,

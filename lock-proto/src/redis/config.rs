@@ -112,17 +112,17 @@ impl Config {
         self
     }
 
-    /// How long a round of a quorum waits for its nodes. Default: until the round's grants expire. An
-    /// acquisition whose TTL is less than four times this value is refused. A single server ignores
-    /// it. The end of a round closes no connection; a silent node's connection is closed after
-    /// [`request_timeout`](Self::request_timeout).
+    /// How long a round of a quorum waits for its nodes. Default: until the round's grants expire.
+    /// An acquisition whose TTL is less than four times this value is refused. A single server
+    /// ignores it. The end of a round closes no connection; a silent node's connection is closed
+    /// after [`request_timeout`](Self::request_timeout).
     pub const fn round_timeout(mut self, timeout: Duration) -> Self {
         self.store.round_timeout = Some(timeout);
         self
     }
 
-    /// Polling interval of a waiter. Default: 50 ms. While the server can wake waiters, they poll ten
-    /// times slower, and up to forty times as they keep waiting, see [`Wake::Notify`].
+    /// Polling interval of a waiter. Default: 50 ms. While the server can wake waiters, they poll
+    /// ten times slower, and up to forty times as they keep waiting, see [`Wake::Notify`].
     pub const fn poll(mut self, poll: Backoff) -> Self {
         self.store.poll = poll;
         self

@@ -56,8 +56,8 @@ impl Locks {
     }
 
     /// Handles a reply of the server, to a ping or any other request of the session that left at
-    /// `emitted`. Report them, at most eight in a tick: a write only proves the session as far as the
-    /// servers have heard of it before.
+    /// `emitted`. Report them, at most eight in a tick: a write only proves the session as far as
+    /// the servers have heard of it before.
     // ZK1
     pub fn handle_contact(&mut self, now: Instant, session: SessionId, emitted: Instant) {
         self.session_input(now, session, |session, ctx| session.contacted(ctx, emitted));

@@ -22,8 +22,8 @@ fn key_created_during_read_is_not_missed() {
     w.end();
 }
 
-/// A waiter's own key is deleted after the read that would prove its turn was executed, and the event
-/// arrives before the reply. The watch reports it once only.
+/// A waiter's own key is deleted after the read that would prove its turn was executed, and the
+/// event arrives before the reply. The watch reports it once only.
 #[test]
 fn own_key_deleted_during_proving_read_is_not_missed() {
     // E4

@@ -7,8 +7,8 @@ use crate::lock::Loss;
 
 /// The key behind a lock on etcd, for a [`Guard`] or a [`Leadership`](super::Leadership).
 pub trait OwnerKeyExt {
-    /// The key of this hold. `None` on other stores, or if the lock is lost. Names the current holder
-    /// only: a later holder within this client may have the same key (see
+    /// The key of this hold. `None` on other stores, or if the lock is lost. Names the current
+    /// holder only: a later holder within this client may have the same key (see
     /// [`owner_guard`](Self::owner_guard)).
     #[must_use]
     fn owner(&self) -> Option<OwnerKey>;

@@ -138,7 +138,7 @@ fn ip_address_is_not_resolved() {
     assert_eq!(tried(&world), [(ms(0), tcp(1))]);
 }
 
-/// The first address accepts, and the TLS handshake takes longer than the delay of the next attempt.
+/// The first address accepts, and the TLS handshake outlasts the delay before the next attempt.
 #[cfg(feature = "tls-ring")]
 #[test]
 fn driver_sleeps_while_handshake_lasts() {

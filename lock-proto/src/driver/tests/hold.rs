@@ -243,11 +243,9 @@ fn wait_limit_holds_after_withdrawn_grant() {
 fn wait_with_limit_compares_clock_after_pause() {
     // T2
     let world = World::new();
-    let (client, mut driver) = world.client();
-    let guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
-    let stopped = world.clone();
+    let (_client, _driver, guard) = held(&world, Renew::Auto);
     let lost = std::thread::scope(|scope| {
-        scope.spawn(move || stopped.pause(2 * TTL));
+        scope.spawn(|| world.pause(2 * TTL));
         guard.lost_within(TTL)
     });
     assert_eq!(lost, Some(Loss::Expired));

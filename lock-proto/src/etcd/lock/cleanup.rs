@@ -300,7 +300,7 @@ impl Lock {
     fn seen(&mut self, ctx: &mut Context, session: SessionId, kind: Kind, own: Option<Seen>) {
         let found = ctx.session(session);
         let lost = found.is_none_or(|found| found.is_lost());
-        let until = found.is_some_and(|found| !found.own.retired).then(|| ctx.now + ctx.ttl(session));
+        let until = found.is_some_and(|found| !found.retired).then(|| ctx.now + ctx.ttl(session));
         let cleanup = self.cleanup(session);
         let next = match (own, cleanup.next) {
             (Some(own), _) => NextStep::Delete(own.modified),

@@ -152,10 +152,13 @@ impl Lock {
         let Contention::Entering(enter) = &mut self.contention else { return };
         let session = enter.session;
         let Step::InFlight { action, value, .. } = mem::replace(&mut enter.step, Step::Clearing) else { return };
-        if let (Action::Create, Reply::Done(Found::Queue { done: true, .. })) = (action, reply) {
-            // The key of an earlier hold is gone, whatever became of the replies to its deletes.
+        if let Reply::Done(Found::Queue { done: true, own: Some(_), .. }) = reply
+            && matches!(action, Action::Create | Action::Adopt)
+        {
+            // A created key shows that the one of an earlier hold is gone. An adopted key was
+            // handed over within this client, so its releases succeeded.
             // U1
-            self.deleted(ctx, session, false, false);
+            self.deleted(ctx, session, action == Action::Adopt, false);
         }
         match reply {
             Reply::Done(Found::Queue { done: true, own: Some(own), older: None, others: true, .. })
@@ -172,10 +175,6 @@ impl Lock {
             }
             Reply::Done(Found::Queue { revision, done: true, own: Some(own), older, rest, all, long, .. }) => {
                 self.tries = 0;
-                if action == Action::Adopt {
-                    // The key was handed over within this client, so its releases succeeded.
-                    self.deleted(ctx, session, true, false);
-                }
                 match older {
                     None => self.win(ctx, session, *own, *revision, value, None),
                     Some(older) if self.key.is_foreign(&older.key) => {

@@ -16,8 +16,6 @@ pub(crate) type Session = lock::Session<Keys>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lease {
     pub(crate) id: LeaseId,
-    /// Takes no new keys: a create with an unknown outcome may still be executed.
-    pub(crate) retired: bool,
     /// An earlier grant may have been executed.
     may_exist: bool,
     /// The kind of the last call.
@@ -166,7 +164,7 @@ impl Session {
 
 impl SessionStore<Keys> for Lease {
     fn new(ctx: &mut Context) -> Self {
-        Self { id: ctx.fresh_lease(), retired: false, may_exist: false, kind: CallKind::Grant }
+        Self { id: ctx.fresh_lease(), may_exist: false, kind: CallKind::Grant }
     }
 
     fn deadline(session: &Session) -> Option<(Instant, &'static str)> {

@@ -25,12 +25,8 @@ impl Context {
     /// Retires a session whose create may still be executed. Its lease gets no new keys.
     // E3
     pub(crate) fn retire(&mut self, id: SessionId) {
-        let sessions = &mut self.shared.sessions;
-        let Some(session) = sessions.get_mut(id).filter(|session| !session.own.retired) else { return };
-        session.own.retired = true;
-        self.shared.own.retired.push(id);
-        if sessions.shared == Some(id) {
-            sessions.shared = None;
+        if self.shared.sessions.retire(id) {
+            self.shared.own.retired.push(id);
         }
     }
 

@@ -138,8 +138,7 @@ impl Contender {
         }
     }
 
-    /// Requests the watches anew that the server refused, in the order that [`opened`](Self::opened)
-    /// needs.
+    /// Requests refused watches again, in the order that [`opened`](Self::opened) needs.
     fn reopen_refused(&mut self, ctx: &mut Context, own: Bytes) {
         if self.older_watch.is_some_and(|older| !ctx.has_watch(older.id)) {
             self.older_watch = Some(Watched::until_deleted(ctx, self.ahead.next.key.clone()));
@@ -310,8 +309,8 @@ impl Lock {
             {
                 contender.reading.known = *revision;
                 match older {
-                    // No older key, and the client's own key exists: this read proves ownership. Not
-                    // if its deletion was reported meanwhile: no event would repeat that.
+                    // No older key, and the client's own key exists: this read proves ownership,
+                    // unless a change of that key was reported meanwhile. No event would repeat it.
                     // E4, E8
                     None if contender.reading.is_behind() => {}
                     None => {

@@ -105,8 +105,9 @@ pub enum PipeOutput {
 
 /// The connection of one client to one server, without any I/O: bytes in, bytes out.
 ///
-/// A failed connection is reopened after a pause, until `close` or `rest`. Commands are
-/// pipelined as fast as the socket takes them. Commands for one lock keep the order of the verbs;
+/// A failed connection is reopened after a pause, until [`close`](Self::close) or
+/// [`rest`](Self::rest). Commands are pipelined as fast as the socket takes them. Commands for one
+/// lock keep the order of the verbs;
 /// similar requests for several locks share one command. Each request gets exactly one reply, in
 /// the order of sending, when the server replies or the connection fails. During the pause, a
 /// request gets [`Reply::NotSent`] at once.
@@ -192,8 +193,7 @@ impl Pipe {
         self.clock(now);
         if self.is_closed() {
             self.connect();
-        }
-        if let Phase::BackingOff { reopens, .. } = &mut self.phase {
+        } else if let Phase::BackingOff { reopens, .. } = &mut self.phase {
             *reopens = true;
         }
     }

@@ -22,7 +22,7 @@ use crate::tls::TlsFault;
 pub(super) const MAX_STEPS_AT_INSTANT: u32 = 100_000;
 
 /// Two conversions between clocks may differ by this much.
-const TELLING: Duration = Duration::from_micros(1);
+const ROUNDING: Duration = Duration::from_micros(1);
 
 /// Delay of stale data after the end of its connection.
 const STALE: Range<Duration> = Duration::ZERO..Duration::from_millis(200);
@@ -356,7 +356,7 @@ impl<S: Servers> World<S> {
     fn check_told(&mut self, client: usize) {
         let process = &self.clients[client];
         let later = |(lock, told): &(LockId, Instant)| {
-            process.machine.valid_until(*lock).is_some_and(|until| process.when(until) + TELLING < *told)
+            process.machine.valid_until(*lock).is_some_and(|until| process.when(until) + ROUNDING < *told)
         };
         let told = self.checker.held(client).find(later);
         if let Some((lock, told)) = told {

@@ -86,7 +86,8 @@ impl lock::Cleanup<Nodes> for Cleanup {
             (Target::Search(_) | Target::Node(_), Reply::Failed(code)) if class(*code) == ErrorClass::Refused => {
                 let session = cleanup.session;
                 lock.store.cleanups.swap_remove(place);
-                return ctx.retire(session);
+                ctx.shared.sessions.retire(session);
+                return;
             }
             (Target::Search(_) | Target::Node(_), Reply::Done(_) | Reply::Failed(_)) => {
                 return cleanup.retry.failed(ctx.now + ctx.pause(cleanup.retry.tries()));

@@ -88,14 +88,6 @@ impl Context {
         self.session_step(session, |session, ctx| session.wrote(ctx, emitted));
     }
 
-    /// Gives later locks another session. This one ends once no lock needs it.
-    fn retire(&mut self, session: SessionId) {
-        if self.shared.sessions.shared == Some(session) {
-            self.shared.sessions.shared = None;
-        }
-        self.session_step(session, Session::retire);
-    }
-
     fn fresh_guid(&mut self) -> Guid {
         self.shared.ids += 1;
         Guid::new(self.shared.client, self.shared.ids)

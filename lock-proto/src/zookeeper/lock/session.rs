@@ -53,16 +53,14 @@ pub struct Connection {
     pub(super) down: Option<Answer>,
     /// Consecutive connections that were refused for good.
     refusals: u32,
-    /// It gets no new locks, and ends once no lock needs it.
-    retired: bool,
     /// When the shared session ends if no lock uses it.
     idle_until: Instant,
     /// It was told to stop its pings.
     quiet: bool,
 }
 
-/// The server has heard of the session since `emitted`. It tells its leader at least twice a tick, so
-/// a write that left at or after `known_at`, and was committed, shows that the leader knows.
+/// The server has heard of the session since `emitted`. It tells its leader at least twice a tick,
+/// so a write that left at or after `known_at`, and was committed, shows that the leader knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Contact {
     emitted: Instant,
@@ -72,7 +70,7 @@ struct Contact {
 impl Session {
     /// Returns true if nothing needs the session, and it is not kept for later locks.
     fn wants_end(&self) -> bool {
-        let kept = self.shared && !self.own.retired && self.is_open();
+        let kept = self.shared && !self.retired && self.is_open();
         self.state != State::Ending && !self.is_gone() && !kept && !self.is_needed()
     }
 
@@ -136,8 +134,8 @@ impl Session {
         }
     }
 
-    /// Adopts the timeout that this server granted. If it is shorter than that of the server before,
-    /// the session may end before the last write of the former connection allowed.
+    /// Adopts the timeout that this server granted. If it is shorter than that of the server
+    /// before, the session may end before the last write of the former connection allowed.
     // T3
     fn adjust(&mut self, ctx: &Context, emitted: Instant, granted: Duration) {
         let validity = ctx.config.validity(granted);
@@ -148,11 +146,6 @@ impl Session {
             }
         }
         (self.granted, self.own.validity) = (granted, validity);
-    }
-
-    pub(super) fn retire(&mut self, _: &mut Context) -> Option<SessionEvent> {
-        self.own.retired = true;
-        None
     }
 
     /// The connection failed, or could not be opened.
@@ -266,9 +259,9 @@ impl Session {
     /// the writes that it was asked for. Returns from when on the validity counts.
     ///
     /// The write itself does not renew the session at the leader: its server tells it later. So the
-    /// validity counts from what the leader had heard then, plus the time that this may be old while
-    /// the client pings. The two ticks by which it ends earlier cover that. More time passes between
-    /// contacts if the process was stopped, or the network.
+    /// validity counts from what the leader had heard then, plus the time that this may be old
+    /// while the client pings. The two ticks by which it ends earlier cover that. More time passes
+    /// between contacts if the process was stopped, or the network.
     // ZK1
     fn record(&mut self, ctx: &Context, emitted: Instant) -> Instant {
         let tick = ctx.config.store.own.tick;
@@ -352,7 +345,6 @@ impl SessionStore<Nodes> for Connection {
             prove_after: Instant::ZERO,
             down: None,
             refusals: 0,
-            retired: false,
             idle_until: ctx.now + ctx.config.idle_timeout,
             quiet: false,
         }

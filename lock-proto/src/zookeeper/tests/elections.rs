@@ -146,6 +146,23 @@ fn proclamation_without_reply_fails_in_time() {
 }
 
 #[test]
+fn observer_gets_another_session_if_no_server_continues_its_own() {
+    // ZK6
+    let mut w = World::new(1);
+    let query = observe(&mut w, 0);
+    w.unreachable = true;
+    w.cut(0);
+    w.pass(20_000);
+    assert_eq!(seen(&w, query), ["-", "?"]);
+    // Restored from a backup, the servers do not know it.
+    w.server.expire(1);
+    w.server.refuses_known = true;
+    w.unreachable = false;
+    w.pass(20_000);
+    assert_eq!(seen(&w, query), ["-", "?", "-"]);
+}
+
+#[test]
 fn shutdown_ends_observation() {
     let mut w = World::new(1);
     let query = observe(&mut w, 0);

@@ -486,26 +486,6 @@ fn delete_that_is_refused_ends_the_session_instead() {
     assert_eq!((w.released(0, other), w.queue().len()), (Some(Release::Released), 0));
 }
 
-#[test]
-fn observer_gets_another_session_if_no_server_continues_its_own() {
-    // ZK6
-    let mut w = World::new(1);
-    let client = &mut w.clients[0];
-    client.observe(w.now, b"e").unwrap();
-    w.run();
-    assert_eq!(w.elections.last().map(|(_, event)| event.clone()), Some(ElectionEvent::NoLeader));
-    w.unreachable = true;
-    w.cut(0);
-    w.pass(20_000);
-    assert_eq!(w.elections.last().map(|(_, event)| event.clone()), Some(ElectionEvent::Disconnected));
-    // Restored from a backup, the servers do not know it.
-    w.server.expire(1);
-    w.server.refuses_known = true;
-    w.unreachable = false;
-    w.pass(20_000);
-    assert_eq!(w.elections.last().map(|(_, event)| event.clone()), Some(ElectionEvent::NoLeader));
-}
-
 /// Locks with their own sessions, one after the other, leave nothing behind in the client.
 #[test]
 fn past_sessions_use_no_memory() {

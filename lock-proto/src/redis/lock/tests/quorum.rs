@@ -110,8 +110,8 @@ fn release_is_also_sent_to_wake_node() {
     assert_eq!(to, [0, 1, 2].map(NodeId::new));
 }
 
-/// The node that wakes waiters is down, and has no token: each name would otherwise be kept until it
-/// is up again.
+/// The node that wakes waiters is down, and has no token: each name would otherwise be kept until
+/// it is up again.
 #[test]
 fn release_to_dead_wake_node_leaves_nothing_behind() {
     // A7
