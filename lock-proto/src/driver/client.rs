@@ -12,17 +12,19 @@ use super::ticket::wait_for;
 /// The handle of a client: makes locks and elections. Cheap to clone; all clones share the
 /// connections.
 ///
-/// The driver shuts down when the last handle is dropped (clients, waiting futures,
-/// guards), as if by [`Client::shutdown`] with the configured time for a release.
+/// The driver shuts down when the last handle is dropped, as if by [`Client::shutdown`] with the
+/// configured time for a release. Handles are clients, [`Lock`]s, elections, observations, guards,
+/// and futures of acquisitions and releases; an [`Observer`](super::Observer) is none.
 ///
 /// # Fork
 ///
 /// A client belongs to the process that made it. After `fork()` the child has a copy with the same
 /// identity and connections, and must make a new client. In the copy an acquisition fails with
-/// [`AcquireErrorKind::Forked`](super::AcquireErrorKind::Forked). A driver that is polled in the
-/// child sends nothing, reports all locks as lost and ends. The parent keeps its locks. Without a
-/// driver in the child, a [`Guard`](super::Guard) there answers by the clock until the end of its
-/// validity: do not rely on it. (`exec` copies nothing.)
+/// [`AcquireErrorKind::Forked`](super::AcquireErrorKind::Forked), a release does nothing and is
+/// [`Release::Unknown`](crate::lock::Release::Unknown), and a shutdown returns at once. A driver
+/// that is polled in the child sends nothing, reports all locks as lost and ends. The parent keeps
+/// its locks. Without a driver in the child, a [`Guard`](super::Guard) there answers by the clock
+/// until the end of its validity: do not rely on it. (`exec` copies nothing.)
 #[derive(Clone)]
 pub struct Client {
     pub(super) owner: Arc<Owner>,
@@ -50,7 +52,10 @@ impl Client {
     /// The shutdown begins at the first poll, and continues if this future is dropped.
     pub async fn shutdown(&self, within: Duration) -> Shutdown {
         let shared = &self.owner.shared;
-        shared.verb(|core, now, _| core.shutdown(now, within));
+        if shared.verb(|core, now, _| core.shutdown(now, within)).is_none() {
+            // In a forked child. The locks are the parent's.
+            return Shutdown { unreleased: 0 };
+        }
         wait_for(&shared.stopped, || shared.outcome()).await
     }
 }

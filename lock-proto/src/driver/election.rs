@@ -122,7 +122,7 @@ impl Election {
             let query = core.with_elections(|elections| f(elections, now, self.lock.name()))?;
             Ok(Observation::new(owner, &mut core.queries, query))
         });
-        query.map_err(|kind| self.lock.error(kind))
+        query.unwrap_or(Err(AcquireErrorKind::Forked)).map_err(|kind| self.lock.error(kind))
     }
 }
 
@@ -194,18 +194,23 @@ impl Leadership {
         let hold: &Hold = &self.guard.hold;
         let ticket = &hold.ticket;
         let value = value.into();
-        let before = ticket.proclamations();
-        let result = hold
-            .owner
-            .shared
-            .verb(|core, now, _| core.with_elections(|elections| elections.proclaim(now, ticket.lock, value)));
-        if let Err(error) = result {
-            return Err(match (loss(ticket, hold.now()), error) {
-                (Some(loss), _) => ProclaimError::Lost(loss),
-                (None, AcquireErrorKind::Misuse(misuse)) => ProclaimError::Misuse(misuse),
-                (None, _) => ProclaimError::Misuse(Misuse::NotHeld(ticket.lock)),
-            });
-        }
+        let result = hold.owner.shared.verb(|core, now, batch| {
+            // Answers an earlier proclamation that is overdue, so that it is not taken for this one.
+            core.expire_timers(now, batch);
+            let before = ticket.proclamations();
+            core.with_elections(|elections| elections.proclaim(now, ticket.lock, value)).map(|()| before)
+        });
+        let before = match result {
+            Some(Ok(before)) => before,
+            None => return Err(ProclaimError::Lost(Loss::ShutDown)),
+            Some(Err(error)) => {
+                return Err(match (loss(ticket, hold.now()), error) {
+                    (Some(loss), _) => ProclaimError::Lost(loss),
+                    (None, AcquireErrorKind::Misuse(misuse)) => ProclaimError::Misuse(misuse),
+                    (None, _) => ProclaimError::Misuse(Misuse::NotHeld(ticket.lock)),
+                });
+            }
+        };
         let answer = hold.answer(|| ticket.proclamation(before)).await;
         answer.map_err(ProclaimError::Lost)?.map_err(ProclaimError::Failed)
     }

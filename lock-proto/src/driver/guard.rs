@@ -128,8 +128,9 @@ impl Guard {
         let Hold { owner, ticket, .. } = &self.hold;
         let result = owner.shared.verb(|core, now, _| core.extend(now, ticket));
         let extension = match result {
-            Ok(extension) => extension,
-            Err(misuse) => {
+            Some(Ok(extension)) => extension,
+            None => return Err(ExtendError::Lost(Loss::ShutDown)),
+            Some(Err(misuse)) => {
                 return Err(loss(ticket, owner.shared.now()).map_or(ExtendError::Misuse(misuse), ExtendError::Lost));
             }
         };
@@ -211,9 +212,11 @@ impl Future for Releasing {
     type Output = Release;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Release> {
-        let released = self.hold.ticket.poll_released(cx);
+        let Hold { owner, ticket, .. } = &self.hold;
+        // In a forked child there is no answer.
+        let released = if owner.shared.is_forked() { Poll::Ready(Release::Unknown) } else { ticket.poll_released(cx) };
         if let Poll::Ready(outcome) = released {
-            tracing::debug!(lock = %Name(&self.hold.ticket.name), ?outcome, "lock released");
+            tracing::debug!(lock = %Name(&ticket.name), ?outcome, "lock released");
         }
         released
     }
@@ -277,7 +280,7 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         if !self.returned {
-            self.owner.shared.dropped(|core, now, batch| core.abandon(now, &self.ticket, batch));
+            self.owner.shared.verb(|core, now, batch| core.abandon(now, &self.ticket, batch));
         }
     }
 }

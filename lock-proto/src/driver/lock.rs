@@ -173,10 +173,7 @@ impl Acquiring {
         let request = Acquire { name: Arc::clone(name), ttl: *ttl, wait: Wait::Forever, renew: *renew };
         let value = self.value.clone();
         let deadline = &mut self.deadline;
-        if owner.shared.is_forked() {
-            return Err(AcquireErrorKind::Forked);
-        }
-        owner.shared.verb(|core, now, batch| {
+        let ticket = owner.shared.verb(|core, now, batch| {
             let wait = match *wait {
                 Wait::For(limit) => Wait::For(deadline.get_or_insert(now + limit).since(now)),
                 Wait::Try => Wait::Try,
@@ -187,12 +184,13 @@ impl Acquiring {
                 None => Ok(core.engine.machine_mut().acquire(now, &request)?),
                 Some(value) => core.with_elections(|elections| elections.campaign(now, &request, value)),
             })
-        })
+        });
+        ticket.unwrap_or(Err(AcquireErrorKind::Forked))
     }
 
     fn cancel(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            self.lock.owner.shared.dropped(|core, now, batch| core.abandon(now, &ticket, batch));
+            self.lock.owner.shared.verb(|core, now, batch| core.abandon(now, &ticket, batch));
         }
     }
 }
@@ -223,6 +221,7 @@ impl Acquiring {
                     let claimed = owner
                         .shared
                         .verb(|core, now, _| core.claim(now, ticket).then(|| core.first_raised_ttl(ticket, *ttl)));
+                    let claimed = claimed.ok_or_else(|| this.lock.error(AcquireErrorKind::Forked))?;
                     if let Some(first_raised_ttl) = claimed {
                         if first_raised_ttl {
                             tracing::warn!(

@@ -30,7 +30,7 @@ impl Guard {
         if !self.is_held() {
             return None;
         }
-        owner.shared.verb(|core, _, _| core.machine(of)?.owner(ticket.lock))
+        owner.shared.verb(|core, _, _| core.machine(of)?.owner(ticket.lock)).flatten()
     }
 
     /// Returns the node of this hold, whose version then changes before a hand-over within the
@@ -48,6 +48,6 @@ impl Guard {
             let Some(client) = core.machine(of) else { return Ok(None) };
             client.owner_guard(now, ticket.lock).map(Some).map_err(|_| Loss::ShutDown)
         });
-        loss(ticket, owner.shared.now()).map_or(node, Err)
+        loss(ticket, owner.shared.now()).map_or(node.unwrap_or(Err(Loss::ShutDown)), Err)
     }
 }

@@ -63,10 +63,8 @@ impl Client {
     pub async fn ping(&self) -> Result<(), AcquireError> {
         let shared = &self.owner.shared;
         let error = |kind| AcquireError::new(kind, "ping", &Arc::default(), &shared.servers);
-        if shared.is_forked() {
-            return Err(error(AcquireErrorKind::Forked));
-        }
-        let slot = shared.verb(|core, now, _| core.ping(now)).map_err(error)?;
+        let slot =
+            shared.verb(|core, now, _| core.ping(now)).unwrap_or(Err(AcquireErrorKind::Forked)).map_err(error)?;
         let result = poll_fn(|cx| slot.poll(cx)).await.unwrap_or(Err(Failure::ShuttingDown));
         result.map_err(|failure| error(AcquireErrorKind::from(failure).once()))
     }

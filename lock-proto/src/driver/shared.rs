@@ -213,8 +213,13 @@ impl<E: Engine + ?Sized> Shared<E> {
         self.fork.clone().detected_fork()
     }
 
-    /// Runs `work` for a handle, delivers its events, and wakes the driver if it has work.
-    pub(super) fn verb<R>(&self, work: impl FnOnce(&mut Core<E>, Instant, &mut Batch) -> R) -> R {
+    /// Runs `work` for a handle, delivers its events, and wakes the driver if it has work. Does
+    /// nothing in a forked child, and returns `None`: the locks belong to the parent, and a thread
+    /// that the child lacks may hold the mutex.
+    pub(super) fn verb<R>(&self, work: impl FnOnce(&mut Core<E>, Instant, &mut Batch) -> R) -> Option<R> {
+        if self.is_forked() {
+            return None;
+        }
         let mut batch = Batch::default();
         let mut core = locked(&self.core);
         // Read under the mutex, so that the machine sees time in order.
@@ -227,13 +232,7 @@ impl<E: Engine + ?Sized> Shared<E> {
         if let Some(driver) = driver {
             driver.wake();
         }
-        result
-    }
-
-    /// As [`verb`](Self::verb), for a handle that is dropped. Does nothing in a forked child: the
-    /// lock belongs to the parent, and a thread that the child lacks may hold the mutex.
-    pub(super) fn dropped<R>(&self, work: impl FnOnce(&mut Core<E>, Instant, &mut Batch) -> R) -> Option<R> {
-        (!self.is_forked()).then(|| self.verb(work))
+        Some(result)
     }
 
     /// Runs `work` for the driver, which runs the batch itself.
@@ -346,6 +345,12 @@ impl<E: Engine + ?Sized> Core<E> {
         batch.changed.extend(self.alarms.extract_if(.., |(at, _)| *at <= now).map(|(_, ticket)| ticket));
     }
 
+    /// Handles expired timers and delivers their events, before a call that depends on them.
+    pub(super) fn expire_timers(&mut self, now: Instant, batch: &mut Batch) {
+        self.engine.machine_mut().handle_timeout(now);
+        self.drain(batch);
+    }
+
     /// Begins an acquisition or a candidacy.
     pub(super) fn begin(
         &mut self,
@@ -357,9 +362,8 @@ impl<E: Engine + ?Sized> Core<E> {
         if self.is_closed() {
             return Err(AcquireErrorKind::ShutDown);
         }
-        // Expired timers first: one may end another acquisition, whose slot this one may get.
-        self.engine.machine_mut().handle_timeout(now);
-        self.drain(batch);
+        // One may end another acquisition, whose slot this one may get.
+        self.expire_timers(now, batch);
         let lock = start(self)?;
         let ticket = Ticket::new(lock, Arc::clone(name));
         let slot = lock.slot as usize;
@@ -444,6 +448,6 @@ pub(super) struct Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.shared.dropped(|core, now, _| core.orphaned(now));
+        self.shared.verb(|core, now, _| core.orphaned(now));
     }
 }

@@ -158,10 +158,15 @@ impl Ticket {
                 true
             }
             Event::Renewed { valid_until } => {
-                self.move_end(valid_until);
+                let moved = self.move_end(valid_until);
                 state.at_risk = false;
                 if let Stage::Offered { valid_until: until } = &mut state.stage {
                     *until = valid_until;
+                }
+                // It has ended by the clock, and `is_held` has said so: the driver was late.
+                if !moved && matches!(state.stage, Stage::Held) && !state.returned && state.loss.is_none() {
+                    state.loss = Some(Loss::Expired);
+                    batch.lost(self, Loss::Expired);
                 }
                 false
             }
@@ -243,10 +248,10 @@ impl Ticket {
         left
     }
 
-    /// Moves the end of validity, in either direction, unless it is over.
-    fn move_end(&self, valid_until: Instant) {
+    /// Moves the end of validity, in either direction, unless it is over. Then returns false.
+    fn move_end(&self, valid_until: Instant) -> bool {
         let new = valid_until.as_nanos();
-        let _ = self.until.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| (old != 0).then_some(new));
+        self.until.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| (old != 0).then_some(new)).is_ok()
     }
 
     /// The end of validity of the offer, if there is one.

@@ -4,7 +4,10 @@ use core::cell::Cell;
 
 use super::world::{Task, World};
 use super::*;
-use crate::lock::Renew;
+use crate::driver::shared::Batch;
+use crate::driver::ticket::{HoldState, Ticket};
+use crate::id::LockId;
+use crate::lock::{Event, Renew};
 
 fn held(world: &World, renew: Renew) -> (Client, Task<Driver<World>>, Guard) {
     let (client, mut driver) = world.client();
@@ -38,6 +41,23 @@ fn validity_expires_by_clock_without_driver() {
     assert_eq!(guard.remaining(), Duration::ZERO);
     assert_eq!(poll(&mut lost), Poll::Ready(Loss::Expired));
     assert_eq!(poll(&mut Box::pin(observer.lost())), Poll::Ready(Some(Loss::Expired)));
+}
+
+/// The driver read the clock before the end, and was late with the renewal. Nobody would hear of the
+/// end otherwise: the machine goes on.
+#[test]
+fn renewal_after_end_by_clock_reports_loss() {
+    // requirements T2 and T3
+    let ms = Instant::from_millis;
+    let ticket = Ticket::new(LockId { slot: 0, generation: 0 }, b"a"[..].into());
+    ticket.hold(ms(10));
+    let mut lost = ticket.changed.listen();
+    assert!(!ticket.is_held(ms(10)));
+    let mut batch = Batch::default();
+    assert!(!ticket.apply(Event::Renewed { valid_until: ms(20) }, &mut batch));
+    batch.run();
+    assert!(poll(&mut lost).is_ready(), "woken");
+    assert!(matches!(ticket.hold_state(ms(11)), HoldState::Lost(Loss::Expired)));
 }
 
 /// Cases L1 and K5: after a pause the loss is reported first, whatever the sockets hold.

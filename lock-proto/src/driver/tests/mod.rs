@@ -387,6 +387,7 @@ fn forked_child_does_not_wait_for_mutex() {
     let world = World::new();
     let (client, mut driver) = world.client();
     let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
+    let released = world.wait(&mut driver, client.lock("b").ttl(TTL).acquire()).unwrap();
     let mut waiting = client.lock("a").acquire();
     assert!(poll(&mut waiting).is_pending());
     client.owner.shared.forked.store(true, Ordering::SeqCst);
@@ -394,6 +395,12 @@ fn forked_child_does_not_wait_for_mutex() {
     let of_parent = locked(&shared.core);
     let (done, is_done) = std::sync::mpsc::channel();
     let child = std::thread::spawn(move || {
+        let extended = poll(&mut Box::pin(guard.extend()));
+        assert_eq!(extended, Poll::Ready(Err(ExtendError::Lost(Loss::ShutDown))));
+        assert_eq!(poll(&mut released.release()), Poll::Ready(Release::Unknown));
+        let election = client.election("a");
+        assert!(matches!(election.observe(), Err(error) if matches!(error.kind(), AcquireErrorKind::Forked)));
+        assert_eq!(poll(&mut Box::pin(client.shutdown(TTL))), Poll::Ready(Shutdown { unreleased: 0 }));
         drop((guard, waiting, driver, client));
         done.send(())
     });
