@@ -7,6 +7,7 @@
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
+use core::mem;
 use core::time::Duration;
 
 use super::pipe::Pipe;
@@ -33,8 +34,10 @@ const RETRY_TRANSIENT: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Listener {
     subscriptions: BTreeSet<Key>,
-    /// The keys of the `BLPOP` in flight.
-    blocked: Option<Vec<Key>>,
+    /// The keys of the last `BLPOP`, in order. Their locks count on its wake-ups.
+    covered: Vec<Key>,
+    /// That `BLPOP` is in flight.
+    blocking: bool,
     /// Connection id for `CLIENT UNBLOCK`; `None` while disconnected or if not reported.
     client: Option<i64>,
     up: bool,
@@ -67,7 +70,7 @@ impl Listener {
     /// Brings the connections in line with the subscriptions.
     pub(crate) fn sync(&mut self, now: Instant, wake: &mut Pipe, commands: &mut Pipe, events: &mut Vec<WakeEvent>) {
         if self.subscriptions.is_empty() {
-            if self.blocked.is_none() && !wake.is_closed() {
+            if !self.blocking && !wake.is_closed() {
                 let since = *self.idle_since.get_or_insert(now);
                 if since + LINGER <= now {
                     self.close(now, wake);
@@ -85,28 +88,34 @@ impl Listener {
         if self.unblock_retry_at.take_if(|at| *at <= now).is_some() {
             self.unblocking = false;
         }
-        match &self.blocked {
-            None if self.up && !self.subscriptions.is_empty() => {
-                let keys: Vec<Key> = self.subscriptions.iter().take(MAX_KEYS).cloned().collect();
-                events.extend(keys.iter().cloned().map(WakeEvent::Subscribed));
-                let wait = if self.client.is_some() { BLOCK_TIMEOUT } else { BLOCK_TIMEOUT_WITHOUT_UNBLOCK };
-                wake.block(now, keys.clone(), wait);
-                self.blocked = Some(keys);
+        if !self.blocking {
+            if self.up && !self.subscriptions.is_empty() {
+                self.block(now, wake, events);
             }
-            Some(keys) if !self.unblocking && !self.is_current(keys) => {
-                if let Some(client) = self.client {
-                    self.unblocking = true;
-                    commands.unblock(now, client);
-                }
-            }
-            Some(_) | None => {}
+        } else if !self.unblocking
+            && !self.is_current()
+            && let Some(client) = self.client
+        {
+            self.unblocking = true;
+            commands.unblock(now, client);
         }
     }
 
+    fn block(&mut self, now: Instant, wake: &mut Pipe, events: &mut Vec<WakeEvent>) {
+        let keys: Vec<Key> = self.subscriptions.iter().take(MAX_KEYS).cloned().collect();
+        let displaced = |key: &Key| keys.binary_search(key).is_err() && self.subscriptions.contains(key);
+        events.extend(self.covered.drain(..).filter(displaced).map(WakeEvent::Unsubscribed));
+        events.extend(keys.iter().cloned().map(WakeEvent::Subscribed));
+        let wait = if self.client.is_some() { BLOCK_TIMEOUT } else { BLOCK_TIMEOUT_WITHOUT_UNBLOCK };
+        wake.block(now, keys.clone(), wait);
+        self.covered = keys;
+        self.blocking = true;
+    }
+
     /// Returns true if the wait in flight covers exactly the current subscriptions.
-    fn is_current(&self, keys: &[Key]) -> bool {
+    fn is_current(&self) -> bool {
         let count = self.subscriptions.len().min(MAX_KEYS);
-        keys.len() == count && keys.iter().all(|key| self.subscriptions.contains(key))
+        self.covered.len() == count && self.covered.iter().all(|key| self.subscriptions.contains(key))
     }
 
     /// Closes the connection without reconnecting.
@@ -133,15 +142,18 @@ impl Listener {
         self.client = None;
         self.unblocking = false;
         self.unblock_retry_at = None;
-        events.extend(self.blocked.take().into_iter().flatten().map(WakeEvent::Unsubscribed));
+        self.blocking = false;
+        events.extend(self.covered.drain(..).map(WakeEvent::Unsubscribed));
     }
 
     /// The wait ended: by a release, by its timeout or by `CLIENT UNBLOCK`.
     pub(crate) fn woken(&mut self, list: Option<&[u8]>, events: &mut Vec<WakeEvent>) {
         self.unblocking = false;
         self.unblock_retry_at = None;
-        let keys = self.blocked.take().unwrap_or_default();
-        if let Some(key) = list.and_then(|list| keys.into_iter().find(|key| key.signal() == list)) {
+        let blocking = mem::take(&mut self.blocking);
+        let place = list.and_then(|list| self.covered.iter().position(|key| key.signal() == list));
+        if let Some(place) = place.filter(|_| blocking) {
+            let key = self.covered.remove(place);
             // The woken lock makes an attempt, and subscribes again if that fails.
             self.subscriptions.remove(&key);
             events.push(WakeEvent::Signal(key));
@@ -190,6 +202,7 @@ impl Listener {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use alloc::format;
+    use alloc::string::String;
     use alloc::vec;
 
     use super::*;
@@ -358,6 +371,26 @@ mod tests {
         assert!(!rig.unblocks(), "there is no room for the last");
         rig.listener.unsubscribe(&key(&names[0]));
         assert!(rig.unblocks());
+    }
+
+    /// The lock would otherwise count on wake-ups and poll rarely.
+    #[test]
+    fn lock_displaced_from_wait_is_told() {
+        // A7
+        let names: Vec<_> = (0..MAX_KEYS).map(|n| format!("{n:03}")).collect();
+        let mut rig = Rig::waiting(Some(7), &names.iter().map(String::as_str).collect::<Vec<_>>());
+        rig.listener.subscribe(key("000-a"));
+        assert!(!rig.unblocks(), "it is told nothing, and polls");
+        assert_eq!(rig.woken(None), []);
+        let events = rig.sync();
+        assert_eq!(events[0], WakeEvent::Unsubscribed(key("127")));
+        assert!(events.contains(&WakeEvent::Subscribed(key("000-a"))));
+        // One that no longer waits, and one that was woken, need not be told.
+        rig.listener.unsubscribe(&key("000"));
+        assert_eq!(rig.woken(Some(&key("001"))), [WakeEvent::Signal(key("001"))]);
+        let events = rig.sync();
+        assert_eq!(events.len(), MAX_KEYS - 1);
+        assert!(events.iter().all(|event| matches!(event, WakeEvent::Subscribed(_))));
     }
 
     #[test]

@@ -132,7 +132,7 @@ pub const RELEASE_MANY: Script = Script {
 pub const TAKE_FREE: Script = Script {
     name: "take-free",
     index: 5,
-    sha1: "9311113dec6b605482dea642e57b030495ec0264",
+    sha1: "5925029f26cc902715711d4cea2a1e75b15e2325",
     source: include_str!("script/take_free.lua"),
 };
 

@@ -148,7 +148,7 @@ impl Endpoint {
                     self.database = parse_database(value)?;
                 }
                 other if parameters.read(other, value)? => {}
-                other => return Err(UrlError::Parameter { name: shown(other), allowed }),
+                other => return Err(parameters.unknown(other, allowed)),
             }
         }
         Ok(parameters)

@@ -65,7 +65,9 @@ impl World {
     fn connect(&self, process: &mut Process, n: usize) {
         let node = &self.nodes[n];
         process.conns[n].up = true;
-        let uptime = (self.now - node.started) / 1_000 / MS;
+        // A difference of two whole seconds, as Redis reports it.
+        let second = |nanos: u64| nanos / 1_000 / MS;
+        let uptime = second(self.now) - second(node.started);
         let server = server_info(&format!("{n}.{}", node.starts), uptime);
         process.inputs.push_back(Input::Up(n, Box::new(server)));
     }

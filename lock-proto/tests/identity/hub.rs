@@ -301,7 +301,7 @@ fn quarantine_of_known_server_uses_client_clock() {
         let mut hub = Hub::new(3, |c| c.quarantine(Duration::from_secs(10)));
         hub.up(0, 0, "a");
         hub.up(0, 1, "b");
-        hub.up_with(0, 2, Some(&Ok(ServerInfo::new("c", Duration::from_secs(1)))));
+        hub.up_with(0, 2, Some(&Ok(ServerInfo::new("c", Duration::from_secs(2)))));
         hub.up_with(5, 2, Some(&Ok(ServerInfo::new("c", Duration::from_secs(uptime)))));
         for (at, recently_restarted) in [(8_999, true), (9_000, false)] {
             assert_eq!(hub.answers(at)[2] == Answer::RecentlyRestarted, recently_restarted, "{uptime} s, at {at} ms");

@@ -158,6 +158,11 @@ fn locks_taken_together_share_token_gap() {
         let [first, "1", _, "g", "x", left] = words[..] else { panic!("{words:?}") };
         assert_eq!(first.parse::<i64>().unwrap(), ahead + 4);
         assert!((9_000..=10_000).contains(&left.parse::<i64>().unwrap()), "{left}");
+        // A TTL that Lua would print with an exponent.
+        round_trip(&["SET", "far", "another", "PX", "200000000000000"]);
+        let Reply::Bulk(text) = take(round_trip, ["n", "o", "far"], "1000") else { panic!("not all are free") };
+        let left = core::str::from_utf8(&text).unwrap().rsplit(' ').next().unwrap();
+        assert!((199_999_999_000_000..=200_000_000_000_000).contains(&left.parse::<i64>().unwrap()), "{left}");
         // An error for the first lock is an error for all, and nothing is written.
         assert!(
             matches!(take(round_trip, ["k", "l", "m"], "1000"), Reply::Line('-', text) if text.starts_with("WRONGTYPE"))

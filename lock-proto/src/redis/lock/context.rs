@@ -42,6 +42,11 @@ pub(crate) struct Node {
     unstable: bool,
 }
 
+/// By how much a reported uptime may exceed the true one: it is the difference of two times that
+/// are rounded down to seconds (`genRedisInfoString` and `initServer` in Redis's `server.c`).
+// Q6
+const UPTIME_ERROR: Duration = Duration::from_secs(1);
+
 impl Node {
     /// Returns why the node may not vote at `now`.
     pub(crate) fn excluded(&self, now: Instant) -> Option<Answer> {
@@ -66,7 +71,8 @@ impl Node {
             // The uptime depends on the server's wall clock, so later restarts are timed by our own
             // clock.
             Some(Ok(info)) if first => {
-                self.quarantined_until = config.store.quarantine.checked_sub(info.uptime).map(|left| now + left);
+                let uptime = info.uptime.saturating_sub(UPTIME_ERROR);
+                self.quarantined_until = config.store.quarantine.checked_sub(uptime).map(|left| now + left);
             }
             Some(Ok(_)) if !self.changed => {}
             // A transient error says nothing about the identity, so assume a restart.
@@ -226,6 +232,20 @@ mod tests {
 
     fn nodes(set: NodeSet) -> Vec<u16> {
         set.iter().map(|node| node.0).collect()
+    }
+
+    /// Both times are rounded down to seconds, so a server that has run for 9.01 s may say 10.
+    #[test]
+    fn uptime_may_be_a_second_too_long() {
+        // Q6
+        let config = Config::new(["redis://a", "redis://b", "redis://c"].map(|url| url.parse().expect("a URL")));
+        let seconds = Duration::from_secs;
+        let config = config.quarantine(seconds(10));
+        for (uptime, until) in [(0, Some(10)), (1, Some(10)), (10, Some(1)), (11, Some(0)), (12, None)] {
+            let mut node = Node::default();
+            node.identify(Instant::ZERO, &config, Some(&Ok(ServerInfo::new("1", seconds(uptime)))));
+            assert_eq!(node.quarantined_until, until.map(|until| Instant::ZERO + seconds(until)), "{uptime} s");
+        }
     }
 
     #[test]

@@ -30,6 +30,8 @@ for i = 1, n do
     if type(a) == 'table' then
       if i == 1 then return a end
       a = 'x'
+    elseif n > 1 then
+      a = string.format('%.0f', a)
     end
     if not answers then
       answers = {}

@@ -107,6 +107,8 @@ fn errors_name_problem_and_allowed_values() {
         ("rediss://h?key=k", "`cert` and `key`", "together"),
         ("rediss://h?ca=%ff", "ca", "UTF-8"),
         ("rediss://h?db=1", "parameter `db`", "server_name"),
+        // The tail of a password with a raw `&`.
+        ("redis://h?user=app&password=s3&cret", "parameter `…`", "client_name"),
         ("redis://h#insecure", "`#insecure`", "rediss://"),
         ("rediss://h#insecur", "fragment", "%23"),
         ("redis://a:b@h?user=c", "`user`", "twice"),

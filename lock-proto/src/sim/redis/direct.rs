@@ -149,8 +149,7 @@ impl Node {
             (connection.blocked.is_some(), connection.closing).hash(state);
         }
         (&self.scripts, &self.own_scripts, &self.waiting).hash(state);
-        let uptime = (i128::from(self.wall.read(now.max(self.now))) - self.started).max(0) / 1_000_000_000;
-        uptime.min(MOST_UPTIME).hash(state);
+        self.uptime(now.max(self.now)).min(MOST_UPTIME).hash(state);
     }
 
     /// Returns when the next key expires.

@@ -325,6 +325,12 @@ impl Node {
         self.config.login_limit = limit;
     }
 
+    /// The reported uptime in seconds, as Redis computes it: from two times that are rounded down.
+    fn uptime(&self, now: Instant) -> i128 {
+        let second = |nanos: i128| nanos.div_euclid(1_000_000_000);
+        (second(self.wall.read(now).into()) - second(self.started)).max(0)
+    }
+
     /// Sets the reported uptime, as for a replica that was running before it took over.
     pub fn set_uptime(&mut self, now: Instant, uptime: Duration) {
         self.advance(now);

@@ -320,8 +320,7 @@ impl Node {
     }
 
     fn info_server(&self) -> String {
-        let now = self.wall.read(self.now);
-        let uptime = (i128::from(now) - self.started).max(0) / 1_000_000_000;
+        let (now, uptime) = (self.wall.read(self.now), self.uptime(self.now));
         format!(
             "# Server\r\nredis_version:{}\r\nredis_mode:{}\r\nrun_id:{}\r\ntcp_port:{}\r\nserver_time_usec:{}\r\n\
              uptime_in_seconds:{uptime}\r\nuptime_in_days:{}\r\n",
