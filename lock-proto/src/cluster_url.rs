@@ -48,7 +48,7 @@ pub(crate) fn parse<T>(
     for parameter in query.split('&').filter(|_| !query.is_empty()) {
         let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
         if !own(name, value)? && !parameters.read(name, value)? {
-            return Err(UrlError::Parameter { name: shown(name), allowed: grammar.allowed[tls] });
+            return Err(parameters.unknown(name, grammar.allowed[tls]));
         }
     }
     let tls = parameters.tls(tls == 1, insecure, grammar.with_tls)?;

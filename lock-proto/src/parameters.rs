@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::tls::Tls;
-use crate::url::{Login, Secret, UrlError, decoded};
+use crate::url::{Login, Secret, UrlError, decoded, shown};
 
 const LOGIN: [&str; 3] = ["user", "password", "password_file"];
 const TLS: [&str; 4] = ["ca", "cert", "key", "server_name"];
@@ -33,6 +33,13 @@ impl Parameters {
             }
         }
         Ok(false)
+    }
+
+    /// Returns the error for a parameter of no kind. After a password its name is not shown: a
+    /// password with a raw `&` would be parsed as further parameters.
+    pub(crate) fn unknown(&self, name: &str, allowed: &'static str) -> UrlError {
+        let after_password = self.login[1].is_some();
+        UrlError::Parameter { name: if after_password { "…".into() } else { shown(name) }, allowed }
     }
 
     /// Returns the TLS settings of a URL that asks for TLS.

@@ -14,6 +14,7 @@ use crate::time::Instant;
 pub(super) struct Record {
     /// The name of the lock, with the prefix.
     pub(super) name: Arc<[u8]>,
+    pub(super) requested: Instant,
     pub(super) events: Vec<Event>,
     /// The true time of each of `events`.
     pub(super) times: Vec<Instant>,
@@ -41,7 +42,7 @@ pub(super) struct Habits {
 }
 
 impl Record {
-    pub(super) fn new(name: Arc<[u8]>, want: &Acquire, habits: Habits) -> Self {
+    pub(super) fn new(requested: Instant, name: Arc<[u8]>, want: &Acquire, habits: Habits) -> Self {
         let ttl = match want.renew {
             Renew::Auto | Renew::Manual => want.ttl.unwrap_or_default(),
             Renew::AtMost(_) => Duration::ZERO,
@@ -49,7 +50,7 @@ impl Record {
         let renewed = want.renew == Renew::Auto;
         let wanted_ttl = want.ttl.unwrap_or(DEFAULT_TTL);
         let (events, times, extends) = (Vec::new(), Vec::new(), VecDeque::new());
-        Self { name, events, times, grant: None, wait: want.wait, wanted_ttl, habits, renewed, ttl, extends }
+        Self { name, requested, events, times, grant: None, wait: want.wait, wanted_ttl, habits, renewed, ttl, extends }
     }
 
     pub(super) fn escaped_name(&self) -> String {

@@ -106,6 +106,7 @@ mod tests {
             ("zk://:secret@a", ["user", "password"]),
             ("zk://app:secret/x@a", ["percent-encoded", "@"]),
             ("zk://app@a", ["user", "password"]),
+            ("zk://a?user=app&password=s3&secret", ["parameter `…`", "tick_ms"]),
         ] {
             let error = parse(url).unwrap_err().to_string();
             assert!(words.iter().all(|word| error.contains(word)) && !error.contains("secret"), "{url}: {error}");

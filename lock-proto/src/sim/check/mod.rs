@@ -88,8 +88,6 @@ struct Lock {
     /// The position of the most recent other value.
     before_last: u64,
     resource: Resource,
-    /// Releases that have not woken a waiter yet.
-    freed: u64,
     free: Free,
 }
 
@@ -297,25 +295,6 @@ impl Checker {
         live.filter_map(|(lock, acquisition)| {
             acquisition.due.filter(|_| acquisition.stage == Stage::Held).map(|until| (*lock, until))
         })
-    }
-
-    /// The lock became free in the store, which may wake one waiter.
-    pub fn freed(&mut self, key: &[u8]) {
-        let key = self.key(key);
-        let lock = self.lock(&key);
-        lock.freed += 1;
-    }
-
-    /// The store woke a waiter.
-    pub fn woken(&mut self, now: Instant, key: &[u8], client: usize) {
-        let key = self.key(key);
-        let lock = self.lock(&key);
-        if let Some(left) = lock.freed.checked_sub(1) {
-            lock.freed = left;
-        } else {
-            let text = format!("client {client} was woken for {} beside another", key.escape_ascii());
-            self.report(now, Rule::OneWoken, text);
-        }
     }
 
     /// A client sends something to a node.

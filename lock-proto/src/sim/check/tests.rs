@@ -283,16 +283,6 @@ fn overtaking_waiter_of_same_client_is_found() {
 }
 
 #[test]
-fn second_wake_after_one_release_is_found() {
-    let mut c = Checker::new();
-    c.freed(b"a");
-    c.woken(at(0), b"a", 0);
-    assert_eq!(rules(&mut c), []);
-    c.woken(at(0), b"a", 1);
-    assert_eq!(rules(&mut c), [Rule::OneWoken]);
-}
-
-#[test]
 fn excessive_request_rate_is_found() {
     let mut c = Checker::new();
     for i in 0..5_000 {

@@ -171,7 +171,7 @@ impl<S: Servers> World<S> {
         };
         self.checker.requested(self.now, client, lock, &name, wait_ends);
         self.store.requested(&name);
-        self.clients[client].records.insert(lock, Record::new(name, want, habits));
+        self.clients[client].records.insert(lock, Record::new(self.now, name, want, habits));
         self.point(client, lock, || Point::Requested);
         self.check();
         self.pump_client(client);
@@ -195,6 +195,7 @@ impl<S: Servers> World<S> {
     pub fn release(&mut self, client: usize, lock: LockId) {
         self.journal.write(self.now, format_args!("c{client} {lock} release"));
         let answer_by = self.after(client, self.clients[client].machine.release_within());
+        self.check_overdue(client);
         self.checker.release_requested(client, lock, Some(answer_by));
         self.point(client, lock, || Point::Released);
         self.must(client, lock, |machine, now| machine.release(now, lock));
@@ -207,6 +208,7 @@ impl<S: Servers> World<S> {
         if self.stage(client, lock).is_some_and(|stage| stage != Stage::Over) {
             self.point(client, lock, || Point::Released);
         }
+        self.check_overdue(client);
         self.checker.abandoned(client, lock);
         self.call_machine(client, |machine, now| machine.abandon(now, lock));
     }
@@ -231,6 +233,7 @@ impl<S: Servers> World<S> {
         self.note_fault();
         self.annotate(Some(Lane::Client(client)), || "is shut down".into());
         let stop_by = self.after(client, within);
+        self.check_overdue(client);
         self.checker.shut_down(client, stop_by);
         let held: Vec<LockId> =
             self.checker.live(client).filter(|(_, stage)| stage.has_guard()).map(|(id, _)| id).collect();

@@ -344,11 +344,17 @@ impl<S: Servers> World<S> {
         if self.halted {
             return;
         }
-        // Otherwise the machine has yet to run its timers.
+        self.check_overdue(client);
         if !self.is_client_due(client) {
-            self.checker.check_overdue(self.now, client);
             self.check_told(client);
             self.check();
+        }
+    }
+
+    /// Checks that the client has told of everything in time, unless its timers have yet to run.
+    pub(super) fn check_overdue(&mut self, client: usize) {
+        if self.clients[client].state == State::Running && !self.is_client_due(client) {
+            self.checker.check_overdue(self.now, client);
         }
     }
 

@@ -30,7 +30,7 @@ pub struct EtcdStore {
     pub watch_quiet: Duration,
     /// Interval at which watched keys are read even without an event.
     pub recheck: Duration,
-    /// Maximum delay between arrival and execution of a call.
+    /// Maximum delay between arrival and execution of a call, and that of its reply.
     pub late: Duration,
     /// Number of members in the settings of clients, which ask the cluster for the others. `None`
     /// for all.

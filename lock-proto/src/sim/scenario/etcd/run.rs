@@ -219,7 +219,8 @@ impl<C: EtcdClient> Runner<C> {
                 self.w.expect_once();
                 let most = (store.request_timeout / 4).saturating_sub(store.late);
                 let trips = TRIPS + u32::from(plan.setup.tls.unwrap_or(0));
-                self.w.expect_prompt(trips, store.late * TRIPS + LATE_WATCH, most);
+                // Calls are late, and their replies.
+                self.w.expect_prompt(trips, 2 * store.late * TRIPS + LATE_WATCH, most);
             }
         }
         for step in &plan.steps {

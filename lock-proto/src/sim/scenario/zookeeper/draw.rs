@@ -36,7 +36,9 @@ pub(super) const SERVERS: Servers = Servers { faults: &[], members: &[3, 1], log
 const LOCKS: [&str; 2] = ["a", "b"];
 
 pub(super) fn draft(chance: &mut Chance, mix: &Mix, servers: &Servers) -> Draft {
-    let Draft { mut setup, mut steps, excused } = draft_queue(chance, mix);
+    // The excuse is for watches of etcd, which are late by themselves.
+    let Draft { mut setup, mut steps, .. } = draft_queue(chance, mix);
+    let excused = Vec::new();
     let Store::Etcd(drawn) = setup.store else { return Draft { setup, steps, excused } };
     let tick = Duration::from_millis(chance.pick(&[200, 100]));
     setup.store = Store::Zookeeper(ZookeeperStore {

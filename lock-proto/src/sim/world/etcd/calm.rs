@@ -57,7 +57,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
     }
 
-    /// Returns whether every acquisition has ended and every shutdown is complete.
+    /// Returns whether every acquisition has ended.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         (0..self.clients.len()).all(|client| self.is_dead(client) || self.checker.live(client).next().is_none())

@@ -89,10 +89,12 @@ pub struct Etcd<C = Client> {
     members: Vec<Member>,
     /// Calls that a member has received but not yet executed, by time and connection.
     delayed_calls: BTreeMap<(Instant, u64), (u64, Wire)>,
+    /// Replies that a member has yet to send, by time.
+    delayed_replies: BTreeMap<(Instant, u64), (u64, Wire)>,
     /// When a client's kernel gives up a closed connection with undelivered data.
     lingering: BTreeMap<(Instant, u64), u64>,
     linger: Duration,
-    /// Longest delay of a call on its member.
+    /// Longest delay of a call on its member, and of its reply.
     late: Duration,
     /// Connections that end after their last call is executed.
     hung_up: BTreeSet<u64>,
@@ -185,6 +187,7 @@ impl<C: EtcdClient> Servers for Etcd<C> {
             cluster,
             members: (0..members).map(|_| Member::default()).collect(),
             delayed_calls: BTreeMap::new(),
+            delayed_replies: BTreeMap::new(),
             lingering: BTreeMap::new(),
             linger,
             late,

@@ -28,6 +28,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     pub(super) fn members_due(&self) -> Option<Instant> {
         let next = [
             self.store.delayed_calls.first_key_value().map(|((at, _), _)| *at),
+            self.store.delayed_replies.first_key_value().map(|((at, _), _)| *at),
             self.store.lingering.first_key_value().map(|((at, _), _)| *at),
             self.store.cluster_due.filter(|_| !self.is_frozen()),
         ];
@@ -42,6 +43,11 @@ impl<C: EtcdClient> World<Etcd<C>> {
             if self.store.hung_up.contains(&link) {
                 self.hang_up(link);
                 self.pump_cluster();
+            }
+        } else if let Some(reply) = self.store.delayed_replies.first_entry().filter(|reply| reply.key().0 <= now) {
+            let (link, wire) = reply.remove();
+            if self.network.links.get(&link).is_some_and(|link| link.node_open) {
+                self.send_to_client(link, Packet::Data(wire));
             }
         } else if let Some(over) = self.store.lingering.first_entry().filter(|over| over.key().0 <= now) {
             let link = over.remove();
@@ -190,7 +196,15 @@ impl<C: EtcdClient> World<Etcd<C>> {
             let link = output.conn();
             match output {
                 ClusterOutput::Reply { rpc, reply, .. } => {
-                    self.send_to_client(link, Packet::Data(Wire::Reply { rpc, reply }));
+                    // The replies and the streams of a connection are in no order.
+                    let wire = Wire::Reply { rpc, reply };
+                    if !self.store.late.is_zero() && self.rng.one_in(4) {
+                        let at = self.now + self.rng.duration(&(Duration::ZERO..self.store.late));
+                        let number = self.next_number();
+                        self.store.delayed_replies.insert((at, number), (link, wire));
+                    } else {
+                        self.send_to_client(link, Packet::Data(wire));
+                    }
                 }
                 ClusterOutput::Message { stream, message, .. } => {
                     self.send_to_client(link, Packet::Data(Wire::Message { stream, message }));

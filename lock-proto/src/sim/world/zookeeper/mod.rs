@@ -14,7 +14,6 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::String;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Debug;
 use core::marker::PhantomData;
@@ -30,6 +29,7 @@ use crate::lock::{ByteClient, ElectionEvent, Event, Grant, QueryId};
 use crate::sim::check::Rule;
 use crate::sim::journal::Keep;
 use crate::sim::network::Packet;
+use crate::sim::record::Record;
 use crate::sim::rng::Rng;
 use crate::sim::zookeeper::Ensemble;
 use crate::time::Instant;
@@ -222,7 +222,7 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
         let record = w.clients[client].records.get(&lock)?;
         // Nothing proves a grant beyond the bounds, when the node is gone.
         let claimed = grant.fence.map(|fence| fence.get() >> 16);
-        w.proof(client, &record.name).ok().flatten().map(i64::unsigned_abs).or(claimed)
+        w.proof(client, record).ok().flatten().map(i64::unsigned_abs).or(claimed)
     }
 
     // ZK1
@@ -236,7 +236,7 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
             return;
         }
         let Some(record) = w.clients[client].records.get(&lock) else { return };
-        if let Err(text) = w.proof(client, &record.name) {
+        if let Err(text) = w.proof(client, record) {
             w.report(Rule::Fifo, format!("client {client} {lock} {text}"));
         }
         w.write_while_held(client, lock);
@@ -270,9 +270,9 @@ impl World {
 
 impl<C: ZookeeperClient> World<C> {
     /// Returns what proves that a client leads the queue of a lock.
-    fn proof(&self, client: usize, name: &Arc<[u8]>) -> Result<Option<i64>, String> {
-        let queue = format!("/{}", core::str::from_utf8(name).unwrap_or_default());
+    fn proof(&self, client: usize, record: &Record) -> Result<Option<i64>, String> {
+        let queue = format!("/{}", core::str::from_utf8(&record.name).unwrap_or_default());
         let own = &self.clients[client].own.sessions;
-        self.store.queue_log.proves(&queue, |session| own.contains(&session))
+        self.store.queue_log.proves(&queue, record.requested, |session| own.contains(&session))
     }
 }

@@ -91,7 +91,7 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
             }
         }
         while let Some(change) = self.store.ensemble.poll_change() {
-            self.store.queue_log.record(&change);
+            self.store.queue_log.record(self.now, &change);
         }
         while let Some(output) = self.store.ensemble.poll_output() {
             let id = output.conn();

@@ -1,11 +1,12 @@
 //! The queues as transactions have changed them, to judge grants by.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 
 use crate::sim::zookeeper::NodeChange;
+use crate::time::Instant;
 use crate::zookeeper::path::is_exhausted;
 
 /// Splits the name of a node into what comes before its sequence number, and the number: ten
@@ -40,8 +41,8 @@ struct Queued {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct QueueLog {
     nodes: BTreeMap<Arc<str>, Queued>,
-    /// The sessions whose nodes have ever been first, by queue.
-    led: BTreeMap<Arc<str>, BTreeSet<i64>>,
+    /// Until when the nodes of sessions were first, by queue.
+    led: BTreeMap<Arc<str>, BTreeMap<i64, Instant>>,
     /// The sessions of all nodes so far.
     owners: BTreeMap<Arc<str>, i64>,
 }
@@ -51,11 +52,12 @@ fn queue_of(path: &str) -> &str {
 }
 
 impl QueueLog {
-    pub(super) fn record(&mut self, change: &NodeChange) {
+    pub(super) fn record(&mut self, now: Instant, change: &NodeChange) {
         let Some((queue, name)) = change.path.rsplit_once('/') else { return };
         if !is_queued(name) {
             return;
         }
+        self.note_first(now, queue);
         match (change.created, split_number(name)) {
             (Some(session), Some((_, number))) => {
                 self.owners.insert(change.path.clone(), session);
@@ -64,8 +66,12 @@ impl QueueLog {
             (Some(_), None) => {}
             (None, _) => _ = self.nodes.remove(&change.path),
         }
+        self.note_first(now, queue);
+    }
+
+    fn note_first(&mut self, now: Instant, queue: &str) {
         if let Some(session) = self.first(queue).map(|(_, node)| node.session) {
-            self.led.entry(queue.into()).or_default().insert(session);
+            self.led.entry(queue.into()).or_default().insert(session, now);
         }
     }
 
@@ -74,8 +80,14 @@ impl QueueLog {
     }
 
     /// Returns the transaction that created the node by which one of these sessions leads a queue,
-    /// if it is known: the node may have been deleted before its client was granted the lock.
-    pub(super) fn proves(&self, queue: &str, is_own: impl Fn(i64) -> bool) -> Result<Option<i64>, String> {
+    /// if it is known: the node may have been deleted after the acquisition was requested, and before
+    /// its client was granted the lock.
+    pub(super) fn proves(
+        &self,
+        queue: &str,
+        requested: Instant,
+        is_own: impl Fn(i64) -> bool,
+    ) -> Result<Option<i64>, String> {
         let first = self.first(queue);
         if let Some((_, node)) = first.filter(|(_, node)| is_own(node.session)) {
             return Ok(Some(node.czxid));
@@ -83,7 +95,8 @@ impl QueueLog {
         // At their end, numbers order nothing.
         // ZK5
         let mut numbers = self.nodes.iter().filter(|(path, _)| queue_of(path) == queue).map(|(_, node)| node.number);
-        let led = self.led.get(queue).is_some_and(|led| led.iter().any(|session| is_own(*session)));
+        let since = |(session, until): (&i64, &Instant)| is_own(*session) && *until >= requested;
+        let led = self.led.get(queue).is_some_and(|led| led.iter().any(since));
         match first {
             _ if led || numbers.any(is_exhausted) => Ok(None),
             Some((path, _)) => Err(format!("was granted while {path} was first, of another")),
@@ -122,19 +135,22 @@ mod tests {
     #[test]
     fn only_first_in_queue_is_proven() {
         let mut log = QueueLog::default();
-        let mut change = |zxid, path: &str, created| log.record(&NodeChange { zxid, path: path.into(), created });
+        let at = Instant::from_millis;
+        let mut change =
+            |zxid, path: &str, created| log.record(at(zxid as u64), &NodeChange { zxid, path: path.into(), created });
         change(1, "/a", Some(0));
         change(2, "/a/1-lock-0000000000", Some(7));
         change(3, "/a/2-lock-0000000001", Some(8));
         change(4, "/a/x", Some(9));
         change(5, "/b/2-lock-0000000001", Some(9));
-        assert_eq!(log.proves("/a", |session| session == 7), Ok(Some(2)));
-        assert!(log.proves("/a", |session| session == 8).unwrap_err().contains("1-lock-0000000000 was first"));
+        assert_eq!(log.proves("/a", at(2), |session| session == 7), Ok(Some(2)));
+        assert!(log.proves("/a", at(2), |session| session == 8).unwrap_err().contains("1-lock-0000000000 was first"));
         assert_eq!(log.last_owner("/a/2-lock-0000000001"), Some(8));
-        log.record(&NodeChange { zxid: 6, path: "/a/1-lock-0000000000".into(), created: None });
-        assert_eq!(log.proves("/a", |session| session == 8), Ok(Some(3)));
-        // It was first until just now.
-        assert_eq!(log.proves("/a", |session| session == 7), Ok(None));
-        assert!(log.proves("/c", |_| true).unwrap_err().contains("empty"));
+        log.record(at(6), &NodeChange { zxid: 6, path: "/a/1-lock-0000000000".into(), created: None });
+        assert_eq!(log.proves("/a", at(3), |session| session == 8), Ok(Some(3)));
+        // It was first until just now. A later request has no part in that.
+        assert_eq!(log.proves("/a", at(6), |session| session == 7), Ok(None));
+        assert!(log.proves("/a", at(7), |session| session == 7).unwrap_err().contains("2-lock-0000000001 was first"));
+        assert!(log.proves("/c", at(2), |_| true).unwrap_err().contains("empty"));
     }
 }
