@@ -54,6 +54,12 @@ enum Phase {
     Stopped,
 }
 
+impl Phase {
+    const fn is_over(self) -> bool {
+        matches!(self, Self::Killed | Self::Stopped)
+    }
+}
+
 impl Served {
     /// Starts a server on a free port of 127.0.0.1.
     ///
@@ -165,7 +171,7 @@ fn accept_on(listener: TcpListener, shared: &Arc<Shared>) -> io::Result<JoinHand
     let shared = Arc::clone(shared);
     thread::Builder::new().name("node acceptor".into()).spawn(move || {
         for stream in listener.incoming() {
-            if matches!(shared.lock().phase, Phase::Killed | Phase::Stopped) {
+            if shared.lock().phase.is_over() {
                 return;
             }
             match stream {
@@ -203,7 +209,8 @@ impl Shared {
         let writer = stream.try_clone()?;
         let client = {
             let mut state = self.lock();
-            if state.clients.len() >= MAX_CLIENTS {
+            // The server may have been killed since the connection was accepted.
+            if state.phase.is_over() || state.clients.len() >= MAX_CLIENTS {
                 return Ok(());
             }
             state.last_client += 1;
@@ -356,6 +363,17 @@ mod tests {
             served.restart(keep).unwrap();
             assert_eq!(command(&mut client(&served), "EXISTS k"), if keep { ":1" } else { ":0" });
         }
+    }
+
+    #[test]
+    fn connection_accepted_before_kill_is_closed() {
+        let mut served = Served::start(NodeConfig::new(1)).unwrap();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        served.kill();
+        served.shared.add_client(accepted).unwrap();
+        assert!(served.shared.lock().clients.is_empty());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use kit::{Ended, Scratch, Tool};
+use lock_proto::redis::{FENCE_NAME, SIGNAL_SUFFIX, WAITING_SUFFIX};
 use lock_testkit::{Authority, Chroot, Etcd, Redis};
 
 const FIELDS: [&str; 22] = [
@@ -86,6 +87,14 @@ fn assert_sound(fields: &[(String, String)]) {
     assert!(of("pending") <= of("clients") && of("starved") <= of("clients"), "{fields:?}");
 }
 
+/// The keys of locks, without those that wake waiters, which expire.
+fn locks_left(redis: &Redis) -> Vec<String> {
+    let is_lock = |key: &String| {
+        key.starts_with("contention:") && !key.ends_with(SIGNAL_SUFFIX) && !key.ends_with(WAITING_SUFFIX)
+    };
+    redis.keys().into_iter().filter(is_lock).collect()
+}
+
 #[test]
 fn json_fields_are_in_order_on_each_runtime() {
     let redis = Redis::start();
@@ -97,7 +106,7 @@ fn json_fields_are_in_order_on_each_runtime() {
         assert_eq!((fields[2].1.as_str(), fields[3].1.as_str()), ("0.5", "1"));
         assert!(number(&fields, "hold_us_mean") >= 1_000.0, "a hold was shorter than requested: {fields:?}");
     }
-    assert_eq!(redis.cli(&["EXISTS", "contention"]), "0");
+    assert_eq!(locks_left(&redis), Vec::<String>::new());
 }
 
 #[test]
@@ -141,8 +150,18 @@ fn held_workload_counts_locks_and_loses_none() {
     assert_eq!(names(&fields), expected);
     // Longer than the TTL, so the locks were renewed.
     assert_eq!((number(&fields, "locks"), number(&fields, "lost")), (200.0, 0.0));
-    let left = redis.keys().into_iter().filter(|key| key.starts_with("contention:")).count();
-    assert_eq!(left, 0, "{:?}", redis.keys());
+    assert_eq!(locks_left(&redis), Vec::<String>::new());
+}
+
+#[test]
+fn held_workload_that_fails_releases_and_keeps_exit_code() {
+    let keys = format!("~{FENCE_NAME} ~contention:*:first:* ~contention:*:0:[0-4]*");
+    let redis = Redis::builder().acl("app", &format!("on >s3cret +@all {keys}")).start();
+    let url = redis.url_with("app", "s3cret");
+    // One task takes them in turn, and the sixth is forbidden.
+    let ended = contention(&["--workload", "held", "--locks", "10", "--clients", "1", "--backend", &url]).end();
+    assert_eq!(ended.code, 77, "{ended:?}");
+    assert_eq!(locks_left(&redis), Vec::<String>::new());
 }
 
 #[test]

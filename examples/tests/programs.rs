@@ -1,8 +1,13 @@
 //! Black-box tests of the small programs.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "kit/mod.rs"]
+mod kit;
 
 use core::iter;
 use std::process::{Command, Output};
 
+use kit::Tool;
 use lock_proto::redis::SIGNAL_SUFFIX;
 use lock_testkit::{Authority, Etcd, Redis, ZooKeeper};
 
@@ -91,4 +96,16 @@ fn own_executor_counts_without_loss() {
     }
     assert_eq!(redis.cli(&["EXISTS", "own-executor-example"]), "0");
     assert!(etcd.keys().is_empty());
+}
+
+#[test]
+fn own_executor_ends_when_no_lock_is_acquired() {
+    let redis = Redis::builder().password("secret").start();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_own-executor"));
+    command.args(["--backend", &format!("redis://127.0.0.1:{}", redis.port())]);
+    let ended = Tool::spawn(command).end();
+    assert_eq!(ended.code, 1, "{ended:?}");
+    for task in 1..=4 {
+        assert!(ended.err.contains(&format!("task {task}: ")), "{ended:?}");
+    }
 }

@@ -136,7 +136,13 @@ fn redis_cli_uses_simulated_server_through_faults() {
     assert_eq!(serve.control("start redis0 empty"), "");
     assert_eq!(serve.redis_cli("redis0", &["EXISTS", "kept"]), "0");
 
-    for (what, word) in [("pause redis7", "redis7"), ("dance", "expected one of"), ("evict redis0 none", "no key")] {
+    for (what, word) in [
+        ("pause redis7", "redis7"),
+        ("dance", "expected one of"),
+        ("evict redis0 none", "no key"),
+        ("delay redis0 584542046090y", "365days"),
+        ("delay redis0 18446744073709551615s1000000000ns", "is no time"),
+    ] {
         let error = serve.control(what);
         assert!(error.starts_with("error: ") && error.contains(word), "{error}");
     }

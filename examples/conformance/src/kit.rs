@@ -1,5 +1,6 @@
 //! Helpers for scenarios.
 
+use core::fmt::Debug;
 use core::future::poll_fn;
 use core::net::SocketAddr;
 use core::pin::{Pin, pin};
@@ -89,6 +90,13 @@ impl<R: Runtime> Kit<R> {
             Poll::Pending => limit.as_mut().poll(cx).map(|()| None),
         })
         .await
+    }
+
+    /// Checks that a future does not complete `within`, and drops it.
+    pub(crate) async fn still_waits<F: Future<Output: Debug>>(&self, within: Duration, future: F) {
+        if let Some(output) = self.cancel_after(within, future).await {
+            panic!("it no longer waits: {output:?}");
+        }
     }
 
     /// Polls a future once, then drops it.

@@ -63,7 +63,7 @@ pub async fn waiter_of_other_client_acquires_after_release<R: Runtime>(kit: Kit<
     let guard = take(&kit, &first, "a").await;
     let lock = second.lock("a");
     let mut waiting = pin!(lock.acquire());
-    assert!(kit.cancel_after(Duration::from_millis(200), waiting.as_mut()).await.is_none());
+    kit.still_waits(Duration::from_millis(200), waiting.as_mut()).await;
     let released = kit.in_time("release", guard.release()).await;
     assert_eq!(released, Release::Released);
     let guard = kit.in_time("the next holder", waiting).await.unwrap();
@@ -195,7 +195,7 @@ pub async fn shutdown_releases_locks_and_ends_waiters<R: Runtime>(kit: Kit<R>) {
     let (a, _b) = (take(&kit, &client, "a").await, take(&kit, &client, "b").await);
     let lock = client.lock("a");
     let mut waiting = pin!(lock.acquire());
-    assert!(kit.cancel_after(Duration::from_millis(10), waiting.as_mut()).await.is_none());
+    kit.still_waits(Duration::from_millis(10), waiting.as_mut()).await;
     let done = kit.in_time("shutdown", client.shutdown(TIMEOUT)).await;
     assert_eq!(done, kit.in_time("a second shutdown", client.shutdown(TIMEOUT)).await);
     let Shutdown { unreleased, .. } = done;

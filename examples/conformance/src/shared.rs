@@ -24,7 +24,7 @@ pub async fn cancellation_at_every_await_point_leaves_nothing<R: Runtime>(kit: K
         guard.extend().await.unwrap();
         let observer = guard.observer();
         let mut next = pin!(other.lock("a").wait(TIMEOUT).acquire());
-        assert!(kit.cancel_after(Duration::from_millis(1), next.as_mut()).await.is_none());
+        kit.still_waits(Duration::from_millis(1), next.as_mut()).await;
         let done = guard.protect(kit.sleep(Duration::from_millis(1))).await;
         assert_eq!((done.output, done.release), (Ok(()), Release::Released));
         assert_eq!(observer.lost().await, None);
@@ -95,7 +95,7 @@ pub async fn handles_dropped_outside_runtime_are_cleaned_up<R: Runtime>(kit: Kit
     let client = kit.with(server.settings());
     let guard = kit.take(&client, "a").await;
     let mut waiting = Box::pin(client.lock("a").acquire());
-    assert!(kit.cancel_after(Duration::from_millis(20), waiting.as_mut()).await.is_none());
+    kit.still_waits(Duration::from_millis(20), waiting.as_mut()).await;
     let released = kit.take(&client, "b").await.release();
     let observer = guard.observer();
     thread::spawn(move || {
@@ -117,7 +117,7 @@ pub async fn handles_dropped_during_shutdown_are_cleaned_up<R: Runtime>(kit: Kit
     let (first, second) = (kit.take(&client, "a").await, kit.take(&client, "b").await);
     let lock = client.lock("a");
     let mut waiting = Box::pin(lock.acquire());
-    assert!(kit.cancel_after(Duration::from_millis(5), waiting.as_mut()).await.is_none());
+    kit.still_waits(Duration::from_millis(5), waiting.as_mut()).await;
     let _ = kit.poll_once(client.shutdown(TIMEOUT)).await;
     drop(first);
     drop(waiting);
@@ -176,7 +176,7 @@ pub async fn killed_server_expires_hold_and_waiter_survives_outage<R: Runtime>(k
     assert!(!report.is_busy(), "{report}");
     // A waiter survives the outage.
     let mut waiting = pin!(lock.acquire());
-    assert!(kit.cancel_after(Duration::from_millis(50), waiting.as_mut()).await.is_none());
+    kit.still_waits(Duration::from_millis(50), waiting.as_mut()).await;
     server.restart();
     let next = kit.in_time("the next holder", waiting).await.unwrap();
     assert!(next.is_held() && next.fence() > guard.fence());

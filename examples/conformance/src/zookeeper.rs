@@ -45,7 +45,7 @@ pub async fn two_clients_exclude_each_other<R: Runtime>(kit: Kit<R>) {
     let failure = kit.in_time("try", second.lock("a").try_acquire()).await.unwrap_err();
     assert!(failure.is_busy() && !failure.is_timeout(), "{failure}");
     let mut waiting = second.lock("a").acquire();
-    assert!(kit.cancel_after(300 * MS, &mut waiting).await.is_none());
+    kit.still_waits(300 * MS, &mut waiting).await;
     assert_eq!(waiting.blocked(), Some(Blocked::Held));
     // The next in the queue gets the lock, with a greater fencing token.
     let before = guard.fence().unwrap();
@@ -125,7 +125,7 @@ pub async fn expired_session_is_reported_as_loss<R: Runtime>(kit: Kit<R>) {
     let client = kit.with(config(&chroot).session_ttl(TTL));
     let guard = kit.take(&client, "a").await;
     let mut waiting = client.lock("a").acquire();
-    assert!(kit.cancel_after(20 * MS, &mut waiting).await.is_none());
+    kit.still_waits(20 * MS, &mut waiting).await;
     chroot.server().expire(session_of_holder(&chroot));
     let since = Instant::now();
     assert_eq!(kit.in_time("the loss", guard.lost()).await, Loss::Gone);
@@ -204,7 +204,7 @@ pub async fn observer_sees_elected_leaders_and_proclamations<R: Runtime>(kit: Ki
     assert!(nodes.len() == 1 && nodes[0].contains("-latch-"), "{nodes:?}");
 
     let mut campaigning = second.election("board").campaign("two");
-    assert!(kit.cancel_after(200 * MS, &mut campaigning).await.is_none());
+    kit.still_waits(200 * MS, &mut campaigning).await;
     kit.in_time("proclaim", leadership.proclaim("uno")).await.unwrap();
     let leader = seen(kit.in_time("the new value", observation.next()).await);
     assert_eq!(&*leader.value, b"uno");

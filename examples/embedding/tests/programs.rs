@@ -105,6 +105,21 @@ fn test(program: &str, mut server: Server) {
 }
 
 #[test]
+fn invalid_time_is_refused_before_lock_is_acquired() {
+    let redis = Server::Redis(Redis::start());
+    for program in [
+        env!("CARGO_BIN_EXE_std-bytes"),
+        env!("CARGO_BIN_EXE_redis-sync"),
+        env!("CARGO_BIN_EXE_redis-async"),
+        env!("CARGO_BIN_EXE_fred"),
+    ] {
+        let output = Command::new(program).args([&redis.url(), "a", "soon"]).output().expect("a program");
+        assert!(!output.status.success() && output.stdout.is_empty(), "{program}: {output:?}");
+        assert!(!redis.has_key(), "{program}");
+    }
+}
+
+#[test]
 fn std_bytes() {
     test(env!("CARGO_BIN_EXE_std-bytes"), Server::Redis(Redis::start()));
 }

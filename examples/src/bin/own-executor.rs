@@ -14,7 +14,7 @@ use clap::Parser;
 use lock_examples::cli::args::parse_or_exit;
 use lock_examples::host::Executor;
 use lock_examples::serve::Served;
-use lock_proto::driver::{self, Host as _, Settings};
+use lock_proto::driver::{self, AcquireError, Host as _, Settings};
 use lock_proto::redis::Release;
 use lock_proto::sim::redis::NodeConfig;
 
@@ -60,18 +60,21 @@ fn run(url: Option<String>) -> Result<(), Box<dyn Error>> {
         let (client, host) = (client.clone(), host.clone());
         let (counter, ended) = (Rc::clone(&counter), Rc::clone(&ended));
         executor.spawn(async move {
-            for _ in 0..ROUNDS {
-                let guard = match client.lock("own-executor-example").acquire().await {
-                    Ok(guard) => guard,
-                    Err(error) => return eprintln!("task {task}: {error}"),
-                };
-                let seen = counter.get();
-                let fence = guard.fence().map_or(0, |fence| fence.get());
-                let done = guard.protect(host.sleep(Duration::from_millis(1))).await;
-                if done.output.is_ok() && done.release == Release::Released {
-                    counter.set(seen + 1);
-                    println!("task {task} counts to {}, with fencing token {fence}", seen + 1);
+            let rounds = async {
+                for _ in 0..ROUNDS {
+                    let guard = client.lock("own-executor-example").acquire().await?;
+                    let seen = counter.get();
+                    let fence = guard.fence().map_or(0, |fence| fence.get());
+                    let done = guard.protect(host.sleep(Duration::from_millis(1))).await;
+                    if done.output.is_ok() && done.release == Release::Released {
+                        counter.set(seen + 1);
+                        println!("task {task} counts to {}, with fencing token {fence}", seen + 1);
+                    }
                 }
+                Ok::<_, AcquireError>(())
+            };
+            if let Err(error) = rounds.await {
+                eprintln!("task {task}: {error}");
             }
             ended.set(ended.get() + 1);
         });

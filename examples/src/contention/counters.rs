@@ -130,7 +130,7 @@ fn redis(node: &Endpoint) -> Option<ServerUsage> {
 }
 
 /// The commands that the scripts of all libraries here use, apart from `SET`.
-const SCRIPT_COMMANDS: [&str; 7] = ["get", "del", "pttl", "time", "exists", "pexpire", "rpush"];
+const SCRIPT_COMMANDS: [&str; 8] = ["get", "mget", "del", "pttl", "time", "exists", "pexpire", "rpush"];
 
 /// Sums lines such as `cmdstat_get:calls=2,usec=…`.
 fn commands_of(stats: &str) -> ServerUsage {
@@ -181,7 +181,20 @@ fn zookeeper(member: SocketAddr) -> Option<ServerUsage> {
 
 #[cfg(test)]
 mod tests {
+    use lock_proto::redis::script;
+
     use super::*;
+
+    #[test]
+    fn commands_of_own_scripts_are_known() {
+        let calls = script::ALL.iter().flat_map(|script| script.source.split("call('").skip(1));
+        let commands: Vec<String> =
+            calls.filter_map(|call| Some(call.split_once('\'')?.0.to_ascii_lowercase())).collect();
+        assert!(["set", "mget"].iter().all(|known| commands.iter().any(|command| command == known)), "{commands:?}");
+        for command in commands {
+            assert!(command == "set" || SCRIPT_COMMANDS.contains(&&*command), "{command} is counted as sent");
+        }
+    }
 
     #[test]
     fn redis_command_and_cpu_stats_are_parsed() {

@@ -60,6 +60,13 @@ impl Held {
 
 pub(super) async fn run(job: &Job) -> Result<Held, Failed> {
     let clients = ours::clients(job)?;
+    let held = hold(job, &clients).await;
+    // Also after a failure: other locks may be held.
+    ours::shut_down(&clients, SHUTDOWN_TIMEOUT).await;
+    held
+}
+
+async fn hold(job: &Job, clients: &[Client]) -> Result<Held, Failed> {
     let (run, ttl): (Arc<str>, _) = (lock_names(job).remove(0).into(), job.lock_ttl()?);
     for (n, client) in clients.iter().enumerate() {
         ours::warm_up(&client.lock(format!("{run}:first:{n}")).ttl(ttl)).await?;
@@ -76,7 +83,7 @@ pub(super) async fn run(job: &Job) -> Result<Held, Failed> {
     drop(sender);
     let mut held: Vec<Guard> = Vec::with_capacity(locks);
     while let Ok(guard) = guards.recv().await {
-        held.push(guard.map_err(|error| Failed::unreachable(format_args!("a lock was not taken: {error}")))?);
+        held.push(guard.map_err(|error| Failed::acquiring(&error))?);
     }
     drop(guards);
     let acquire = start.elapsed();
@@ -85,8 +92,6 @@ pub(super) async fn run(job: &Job) -> Result<Held, Failed> {
     let cpu = process::cpu().saturating_sub(cpu);
     let resident = before.zip(process::resident()).map(|(before, now)| now.saturating_sub(before) / locks as u64);
     let lost = held.iter().filter(|guard| !guard.is_held()).count();
-    drop(held);
-    ours::shut_down(&clients, SHUTDOWN_TIMEOUT).await;
     Ok(Held { clients: tasks, span: job.span, locks, acquire, cpu, resident, lost })
 }
 

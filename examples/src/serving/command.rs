@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use super::line::Way;
+use crate::cli::args;
 
 /// A server by its name: `redis0`, `etcd2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +47,7 @@ pub(super) struct Timed {
 impl Timed {
     pub(super) fn parse(line: &str) -> Result<Self, String> {
         let (at, text) = line.split_once(char::is_whitespace).ok_or("expected a time and a command")?;
-        let at = humantime::parse_duration(at).map_err(|error| format!("{at:?} is no time: {error}"))?;
+        let at = time(at)?;
         Ok(Self { at, text: text.trim().into(), command: Command::parse(text)? })
     }
 }
@@ -70,15 +71,15 @@ impl Command {
             ["keys", name] => server(name).map(Self::Keys),
             ["cut", name] => Ok(Self::Cut(server(name)?, None)),
             ["cut", name, to] => Ok(Self::Cut(server(name)?, Some(way(to)?))),
-            ["delay", name, time] => Ok(Self::Delay(server(name)?, None, duration(time)?)),
-            ["delay", name, time, to] => Ok(Self::Delay(server(name)?, Some(way(to)?), duration(time)?)),
+            ["delay", name, by] => Ok(Self::Delay(server(name)?, None, time(by)?)),
+            ["delay", name, by, to] => Ok(Self::Delay(server(name)?, Some(way(to)?), time(by)?)),
             ["start", name] => Ok(Self::Start(server(name)?, true)),
             ["start", name, "empty"] => Ok(Self::Start(server(name)?, false)),
             ["stop-replication", name] => redis(name).map(Self::StopReplication),
             ["promote", name] => redis(name).map(Self::Promote),
             ["clock", name, by] => match (by.strip_prefix('+'), by.strip_prefix('-')) {
-                (Some(by), _) => Ok(Self::Clock(redis(name)?, duration(by)?, true)),
-                (_, Some(by)) => Ok(Self::Clock(redis(name)?, duration(by)?, false)),
+                (Some(by), _) => Ok(Self::Clock(redis(name)?, time(by)?, true)),
+                (_, Some(by)) => Ok(Self::Clock(redis(name)?, time(by)?, false)),
                 _ => Err(format!("{by:?} has no sign")),
             },
             ["evict", name, key] => Ok(Self::Evict(redis(name)?, key.into())),
@@ -117,8 +118,16 @@ fn way(word: &str) -> Result<Way, String> {
     }
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|error| format!("{text:?} is no time: {error}"))
+/// Longer times are taken for typing errors. The clock of the system, plus this, does not overflow.
+const MAX_TIME: Duration = Duration::from_secs(365 * 24 * 3_600);
+
+/// Parses a time of a command, a plan or an option.
+pub(super) fn time(text: &str) -> Result<Duration, String> {
+    match args::time(text) {
+        Ok(time) if time <= MAX_TIME => Ok(time),
+        Ok(_) => Err(format!("{text:?} is too long: expected a time from 0s to 365days")),
+        Err(expected) => Err(format!("{text:?} is no time: {expected}")),
+    }
 }
 
 #[cfg(test)]
@@ -146,10 +155,15 @@ mod tests {
         for (line, word) in [
             ("pause mysql0", "mysql0"),
             ("delay redis0 soon", "soon"),
+            ("delay redis0 584542046090y", "from 0s to 365days"),
+            ("delay redis0 18446744073709551615s1000000000ns", "is no time"),
+            ("clock redis0 +366days", "from 0s to 365days"),
             ("promote etcd0", "only Redis"),
             ("dance", "list;"),
         ] {
             assert!(Command::parse(line).unwrap_err().contains(word), "{line}");
         }
+        assert!(Timed::parse("2y kill redis0").unwrap_err().contains("from 0s to 365days"));
+        assert_eq!(time("365days"), Ok(MAX_TIME));
     }
 }

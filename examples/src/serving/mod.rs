@@ -46,7 +46,7 @@ struct Args {
     #[arg(long)]
     plan: Option<PathBuf>,
     /// Ends after this time.
-    #[arg(long, value_parser = humantime::parse_duration)]
+    #[arg(long, value_parser = command::time)]
     run_for: Option<Duration>,
 }
 
@@ -170,6 +170,21 @@ async fn obey(stream: TcpStream, orders: mpsc::Sender<Ordered>) {
         };
         if output.write_all(format!("{}\n", shown(&done)).as_bytes()).await.is_err() {
             return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_of_option_is_limited() {
+        for (time, word) in [("2y", "365days"), ("18446744073709551615s1000000000ns", "is no time")] {
+            match Args::try_parse_from(["serve", "--run-for", time]) {
+                Err(error) => assert!(error.to_string().contains(word), "{error}"),
+                Ok(args) => panic!("{args:?}"),
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::Write as _;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -9,7 +10,8 @@ use std::thread;
 use lock_proto::Instant;
 use lock_proto::driver::BootClock;
 use lock_proto::redis::{Blocked, Loss, Release};
-use rustix::process::Signal;
+use rustix::process::{Signal, getpgrp};
+use rustix::termios::tcgetpgrp;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -72,6 +74,12 @@ fn forward_signals(events: Sender<MainEvent>) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Returns true if the process group of this process and its command is the foreground group of its
+/// controlling terminal, which sends SIGINT to all of them.
+fn is_in_foreground() -> bool {
+    File::open("/dev/tty").is_ok_and(|terminal| tcgetpgrp(terminal) == Ok(getpgrp()))
+}
+
 /// Reports why the lock was not acquired. Returns the exit code.
 fn report_failure(failed: &Failed) -> u8 {
     print_error(failed);
@@ -117,7 +125,7 @@ impl Main {
                 }
                 Some(MainEvent::Failed(failed)) => return Err(report_failure(&failed)),
                 Some(MainEvent::Signal(signal)) => {
-                    self.stop_and_wait();
+                    self.stop_and_wait(true);
                     return Err(exit::by_signal(signal));
                 }
                 Some(MainEvent::Stopped(_) | MainEvent::Lost(_) | MainEvent::CommandEnded) | None => {}
@@ -130,11 +138,11 @@ impl Main {
         let name = DisplayName(&self.args.name);
         let fence = hold.held.fence.map_or_else(|| "-".to_owned(), |fence| fence.to_string());
         print(&format_args!("held {name} fence={fence} ttl={}", hold.held.ttl.as_millis()));
-        let loss = loop {
+        let lost = loop {
             let left = hold.check();
             match self.next(left) {
                 Some(MainEvent::Lost(loss)) => break Some(loss),
-                Some(MainEvent::Signal(_)) => break hold.loss_at_release(self.stop_and_wait()),
+                Some(MainEvent::Signal(_)) => break hold.lost,
                 Some(
                     MainEvent::Blocked(_)
                     | MainEvent::Held(_)
@@ -149,11 +157,18 @@ impl Main {
                 break Some(loss);
             }
         };
-        let Some(loss) = loss else { return 0 };
-        print(&format_args!("lost {name} {}", exit::loss_name(loss)));
-        self.print_error(&format_args!("lost: {loss}"));
-        self.stop_and_wait();
-        exit::LOST
+        let report = |loss| {
+            print(&format_args!("lost {name} {}", exit::loss_name(loss)));
+            self.print_error(&format_args!("lost: {loss}"));
+            exit::LOST
+        };
+        if let Some(loss) = lost {
+            // At once: the release may take a while.
+            let code = report(loss);
+            self.stop_and_wait(false);
+            return code;
+        }
+        hold.loss_at_release(self.release(true)).map_or(exit::SUCCESS, report)
     }
 
     /// Runs the command, no longer than the lock is held.
@@ -172,7 +187,7 @@ impl Main {
             Err(error) => {
                 let (code, message) = child::spawn_failure(command, &error);
                 print_error(&message);
-                self.stop_and_wait();
+                self.release(false);
                 return code;
             }
         };
@@ -182,7 +197,7 @@ impl Main {
             exit::NOT_EXECUTABLE
         });
         let lost_before = hold.lost;
-        let release = self.stop_and_wait();
+        let release = if lost_before.is_some() { self.stop_and_wait(false) } else { self.release(false) };
         match lost_before.or_else(|| hold.loss_at_release(release)) {
             // The command was terminated, so it must not look finished, whatever its exit code.
             None if terminated => exit::LOST,
@@ -237,9 +252,13 @@ impl Main {
                         kill_at = Some(self.clock.now() + self.args.grace);
                     }
                 }
-                Some(MainEvent::Signal(signal)) => {
-                    running.signal(if signal == SIGINT { Signal::INT } else { Signal::TERM });
+                Some(MainEvent::Signal(SIGINT)) => {
+                    // Ctrl-C of the terminal has reached the command already.
+                    if !is_in_foreground() {
+                        running.signal(Signal::INT);
+                    }
                 }
+                Some(MainEvent::Signal(_)) => running.signal(Signal::TERM),
                 Some(MainEvent::Blocked(_) | MainEvent::Held(_) | MainEvent::Failed(_) | MainEvent::Stopped(_))
                 | None => {}
             }
@@ -251,8 +270,19 @@ impl Main {
         self.events.recv_timeout(limit.min(MAX_SLEEP)).ok()
     }
 
-    /// Releases the lock or stops waiting for it. Waits for the reply, with a limit.
-    fn stop_and_wait(&self) -> Option<Release> {
+    /// Releases the lock, which is held as far as is known. Reports a release that is unconfirmed.
+    fn release(&self, signalled: bool) -> Option<Release> {
+        let release = self.stop_and_wait(signalled);
+        if matches!(release, Some(Release::Unknown) | None) {
+            self.print_error(&"the release is unconfirmed; the lock ends with its TTL");
+        }
+        release
+    }
+
+    /// Releases the lock or stops waiting for it. Waits for the reply, with a limit, and no longer
+    /// than until the second signal; `signalled` is whether the first one is the reason to stop.
+    /// Must be called once, because there is one reply.
+    fn stop_and_wait(&self, mut signalled: bool) -> Option<Release> {
         self.handle.stop();
         // The release and the shutdown have their own timeouts.
         let end = self.clock.now() + SHUTDOWN_TIMEOUT * 4;
@@ -261,8 +291,9 @@ impl Main {
             match self.next(left) {
                 Some(MainEvent::Stopped(release)) => return release,
                 Some(MainEvent::Failed(_)) => return None,
-                // A second signal: do not wait for the reply.
-                Some(MainEvent::Signal(_)) => return None,
+                Some(MainEvent::Signal(_)) if signalled => return None,
+                // Ctrl-C may end the command before this process learns of the signal.
+                Some(MainEvent::Signal(_)) => signalled = true,
                 Some(MainEvent::Blocked(_) | MainEvent::Held(_) | MainEvent::Lost(_) | MainEvent::CommandEnded) => {}
                 None if left.is_zero() => return None,
                 None => {}

@@ -37,8 +37,12 @@ pub(crate) struct Ended {
 }
 
 impl Tool {
-    pub(crate) fn spawn(mut command: Command) -> Self {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    pub(crate) fn spawn(command: Command) -> Self {
+        Self::spawn_with(command, Stdio::null())
+    }
+
+    pub(crate) fn spawn_with(mut command: Command, input: Stdio) -> Self {
+        let mut child = command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let out = Pipe::new(child.stdout.take().unwrap());
         let err = Pipe::new(child.stderr.take().unwrap());
         Self { child, out, err, started: Instant::now() }

@@ -1,9 +1,11 @@
 //! The command's environment, exit code and signals.
 
-use lock_testkit::Redis;
+use std::os::unix::process::CommandExt as _;
+
+use lock_testkit::{Redis, wait_until};
 use rustix::process::Signal;
 
-use crate::harness::{Quorum, RUNTIMES, Scratch, Tool, assert_clean, run};
+use crate::harness::{LONG, Quorum, RUNTIMES, Scratch, Tool, assert_clean, is_alive, run};
 
 #[test]
 fn exit_code_of_command_is_passed_on() {
@@ -67,7 +69,11 @@ fn int_and_term_are_forwarded_and_lock_is_released() {
         let scratch = Scratch::new();
         let script =
             format!("trap 'exit {code}' {name}; echo ready > {}; while :; do sleep 0.02; done", scratch.path("log"));
-        let tool = Tool::on(&redis, &["job", "--", "sh", "-c", &script]);
+        let url = redis.url();
+        let mut command = Tool::command(&["--backend", &url, "job", "--", "sh", "-c", &script], &[]);
+        // Never the foreground of the terminal that runs the tests.
+        command.process_group(0);
+        let tool = Tool::spawn(command);
         scratch.line("log");
         tool.signal(signal);
         let ended = tool.end();
@@ -89,6 +95,51 @@ fn lock_without_command_is_held_until_signal() {
         tool.signal(Signal::INT);
         let ended = tool.end();
         assert_eq!(ended.code, 0, "{runtime}: {ended:?}");
+        assert_clean(&redis);
+    }
+}
+
+/// The terminal sends SIGINT to the command too. A command outside of the foreground group shows
+/// what `with-lock` forwards.
+#[cfg(target_os = "linux")]
+#[test]
+fn ctrl_c_of_terminal_is_not_forwarded() {
+    let redis = Redis::start();
+    let scratch = Scratch::new();
+    let script = format!(
+        "trap 'echo INT >> {log}' INT; trap 'echo TERM >> {log}; exit 34' TERM; echo ready >> {log}; \
+         while :; do sleep 0.02; done",
+        log = scratch.path("log")
+    );
+    let mut terminal = crate::terminal::Terminal::open();
+    let tool = terminal.start(&["--backend", &redis.url(), "job", "--", "setsid", "sh", "-c", &script]);
+    scratch.line("log");
+    terminal.press_ctrl_c();
+    tool.signal(Signal::TERM);
+    let ended = tool.end();
+    assert_eq!(ended.code, 34, "{ended:?}");
+    assert_eq!(scratch.read("log"), "ready\nTERM\n");
+    assert_clean(&redis);
+}
+
+/// Ctrl-C may end the command before `with-lock` learns of the signal.
+#[test]
+fn one_signal_during_release_does_not_abandon_it() {
+    let redis = Redis::start();
+    for runtime in RUNTIMES {
+        let scratch = Scratch::new();
+        let (file, go) = (scratch.path("pid"), scratch.path("go"));
+        let script = format!("echo $$ > {file}; until [ -e {go} ]; do sleep 0.01; done");
+        let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "60s", "job", "--", "sh", "-c", &script]);
+        let pid = scratch.line("pid");
+        redis.pause();
+        std::fs::write(go, "").unwrap();
+        // Also when `with-lock` has collected its exit code.
+        assert!(wait_until(LONG, || !is_alive(&pid)), "{runtime}: the command runs on");
+        tool.signal(Signal::INT);
+        redis.resume();
+        let ended = tool.end();
+        assert_eq!((ended.code, ended.err.as_str()), (0, ""), "{runtime}: {ended:?}");
         assert_clean(&redis);
     }
 }

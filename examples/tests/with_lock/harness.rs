@@ -17,6 +17,10 @@ impl Tool {
     }
 
     pub(crate) fn start_with(args: &[&str], env: &[(&str, &str)]) -> Self {
+        Self::spawn(Self::command(args, env))
+    }
+
+    pub(crate) fn command(args: &[&str], env: &[(&str, &str)]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_with-lock"));
         // `LOCK_RUNTIME=smol` selects the runtime of tests that do not name one.
         if let Ok(runtime) = std::env::var("LOCK_RUNTIME")
@@ -25,7 +29,7 @@ impl Tool {
             command.args(["--runtime", &runtime]);
         }
         command.args(args).env_remove("LOCK_BACKEND").envs(env.iter().copied());
-        Self::spawn(command)
+        command
     }
 
     pub(crate) fn on(redis: &Redis, args: &[&str]) -> Self {

@@ -209,3 +209,51 @@ fn lock_expires_while_server_is_paused() {
     // A request in flight may extend the key once, by one TTL.
     assert!(wait_until(LONG, || redis.cli(&["EXISTS", "job"]) == "0"), "left behind");
 }
+
+#[test]
+fn loss_found_by_release_after_signal_is_reported_once_and_at_once() {
+    for runtime in RUNTIMES {
+        let redis = Redis::start();
+        // The watchdog would notice after 20 s.
+        let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "60s", "job"]);
+        tool.wait_for_out("held job");
+        redis.cli(&["DEL", "job"]);
+        tool.signal(Signal::INT);
+        tool.wait_for_out("lost job gone\n");
+        let reported = Stopwatch::start();
+        let ended = tool.end();
+        reported.assert_within(ms(5_000), format!("{runtime}: nothing is left to wait for"));
+        assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
+        assert_eq!(ended.err.matches("lost: ").count(), 1, "{runtime}: {ended:?}");
+    }
+}
+
+#[test]
+fn unconfirmed_release_is_reported() {
+    let mut redis = Redis::start();
+    let scratch = Scratch::new();
+    let go = scratch.path("go");
+    let tools = RUNTIMES.map(|runtime| {
+        let script = format!("echo ready > {}; until [ -e {go} ]; do sleep 0.01; done; exit 5", scratch.path(runtime));
+        let line = ["--runtime", runtime, "--ttl", "60s", runtime, "--", "sh", "-c", &script];
+        let with_command = Tool::on(&redis, &line);
+        scratch.line(runtime);
+        let name = format!("{runtime}-alone");
+        let alone = Tool::on(&redis, &["--runtime", runtime, "--ttl", "60s", &name]);
+        alone.wait_for_out("held");
+        (runtime, with_command, alone)
+    });
+    redis.kill();
+    std::fs::write(go, "").unwrap();
+    for (_, _, alone) in &tools {
+        alone.signal(Signal::TERM);
+    }
+    for (runtime, with_command, alone) in tools {
+        for (name, tool, code) in [(runtime.to_owned(), with_command, 5), (format!("{runtime}-alone"), alone, 0)] {
+            let ended = tool.end();
+            assert_eq!(ended.code, code, "{ended:?}");
+            let line = format!("with-lock: {name}: the release is unconfirmed; the lock ends with its TTL\n");
+            assert_eq!(ended.err, line, "{ended:?}");
+        }
+    }
+}

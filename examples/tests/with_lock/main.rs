@@ -10,6 +10,8 @@ mod kit;
 mod loss;
 mod quorum;
 mod refusals;
+#[cfg(target_os = "linux")]
+mod terminal;
 mod tls;
 mod wire;
 mod zookeeper;

@@ -22,6 +22,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let (Some(url), Some(name), Some(seconds)) = (args.next(), args.next(), args.next()) else {
         return Err("usage: redis-sync URL NAME SECONDS".into());
     };
+    let seconds = Duration::from_secs(seconds.parse()?);
     let mut client = Client::new(&url)?;
 
     // Acquire. The lock is held once the grant has been claimed.
@@ -38,7 +39,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     println!("held, fencing token {:?}", grant.fence);
 
     // Work in steps, while the lock is held. Compare the clock before what must not happen twice.
-    let end = client.clock.now() + Duration::from_secs(seconds.parse()?);
+    let end = client.clock.now() + seconds;
     while client.is_held(lock) && client.clock.now() < end {
         if let Some((_, event)) = client.step() {
             println!("{event:?}");

@@ -27,6 +27,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let (Some(url), Some(name), Some(seconds)) = (args.next(), args.next(), args.next()) else {
         return Err("usage: std-bytes URL NAME SECONDS".into());
     };
+    let seconds = Duration::from_secs(seconds.parse()?);
     let mut host = Host::new(&url)?;
 
     // Acquire. The lock is held once the grant has been claimed.
@@ -43,7 +44,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     println!("held, fencing token {:?}", grant.fence);
 
     // Work in steps, while the lock is held. Compare the clock before what must not happen twice.
-    let end = host.clock.now() + Duration::from_secs(seconds.parse()?);
+    let end = host.clock.now() + seconds;
     while host.is_held(lock) && host.clock.now() < end {
         if let Some((_, event)) = host.step() {
             println!("{event:?}");

@@ -240,10 +240,18 @@ pub(super) fn dots(report: &Report, measure: &Measure) -> String {
         }
         for (w, method) in report.plan.methods.iter().enumerate() {
             let y = TOP + ROW * (w as f64 + 0.5);
-            let outcome = report.cell(w, s).filter(|outcome| outcome.ops > 0);
-            let Some((outcome, value)) = outcome.and_then(|outcome| Some((outcome, value_of(outcome)?))) else {
-                svg.text("note", (from + 12.0, y + 4.0), Anchor::Start, "never acquired");
-                continue;
+            let found = match report.result(w, s) {
+                None => Err("not measured"),
+                Some(Err(why)) => Err(why),
+                Some(Ok(outcome)) if outcome.ops == 0 => Err("never acquired"),
+                Some(Ok(outcome)) => value_of(outcome).map(|value| (outcome, value)).ok_or("not known"),
+            };
+            let (outcome, value) = match found {
+                Ok(found) => found,
+                Err(why) => {
+                    svg.text("note", (from + 12.0, y + 4.0), Anchor::Start, &short(why));
+                    continue;
+                }
             };
             let x = axis.at(value);
             let other = measure.other.and_then(|other| other(outcome)).map(|other| (axis.at(other), other));
@@ -271,6 +279,15 @@ pub(super) fn dots(report: &Report, measure: &Measure) -> String {
     chart(bottom + 24.0, measure.label, svg)
 }
 
+/// Shortens a note to the width of a column. The tables have all of it.
+fn short(note: &str) -> String {
+    const MOST: usize = 30;
+    match note.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", note[..end].trim_end()),
+        None => note.to_owned(),
+    }
+}
+
 /// Formats a number with about three digits and a thousands separator.
 pub(super) fn number(value: f64) -> String {
     match value {
@@ -295,7 +312,68 @@ pub(super) fn number(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::number;
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use core::num::NonZeroUsize;
+    use core::time::Duration;
+
+    use hdrhistogram::Histogram;
+
+    use super::*;
+    use crate::contention::counters::Sets;
+    use crate::contention::report::plan::{Cell, Plan};
+    use crate::contention::{Failed, Workload};
+
+    /// An outcome without a single acquisition, as on a server that nobody asks for its counts.
+    fn outcome() -> Outcome {
+        Outcome {
+            workload: Workload::Contended,
+            clients: 1,
+            span: Duration::ZERO,
+            hold: Duration::ZERO,
+            window: Duration::ZERO,
+            ops: 0,
+            total: 0,
+            latencies: Histogram::new(3).unwrap(),
+            cpu: Duration::ZERO,
+            jain: 0.0,
+            errors: 0,
+            first_error: None,
+            violations: 0,
+            pending: 0,
+            longest_pending: Duration::ZERO,
+            starved: 0,
+            hold_mean: Duration::ZERO,
+            servers: None,
+            sets: Sets::Both,
+        }
+    }
+
+    #[test]
+    fn dots_name_reason_of_missing_value() {
+        let plan = Plan::new(NonZeroUsize::MIN, &());
+        let missing = plan.methods.len() * plan.scenarios.len() - 4;
+        let unreachable = "no answer from any of the servers in time";
+        let outcomes = [
+            Ok(outcome()),
+            Ok(Outcome { ops: 1, ..outcome() }),
+            Err(Failed::unreachable("refused")),
+            Err(Failed::unreachable(unreachable)),
+        ];
+        let cells = outcomes.into_iter().enumerate();
+        let cells = cells.map(|(scenario, outcome)| Cell { method: 0, scenario, outcome }).collect();
+        let chart = dots(&Report { plan, cells, facts: Vec::new() }, &COMMANDS);
+        for (note, count) in [
+            ("never acquired", 1),
+            ("not known", 1),
+            ("refused", 1),
+            ("no answer from any of the serv…", 1),
+            (unreachable, 0),
+            ("not measured", missing),
+        ] {
+            assert_eq!(chart.matches(&format!(">{note}<")).count(), count, "{note}: {chart}");
+        }
+    }
 
     #[test]
     fn numbers_are_rounded_and_grouped() {

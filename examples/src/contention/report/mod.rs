@@ -39,9 +39,14 @@ struct Report {
 }
 
 impl Report {
-    fn cell(&self, method: usize, scenario: usize) -> Option<&Outcome> {
+    /// Returns the result of a method, or why it failed; `None` if it was not measured.
+    fn result(&self, method: usize, scenario: usize) -> Option<Result<&Outcome, &str>> {
         let cell = self.cells.iter().find(|cell| (cell.method, cell.scenario) == (method, scenario))?;
-        cell.outcome.as_ref().ok()
+        Some(cell.outcome.as_ref().map_err(|failed| &*failed.why))
+    }
+
+    fn cell(&self, method: usize, scenario: usize) -> Option<&Outcome> {
+        self.result(method, scenario)?.ok()
     }
 
     /// Returns the methods of a scenario with their results, in the order of the plan.

@@ -21,7 +21,9 @@ pub async fn contest(server: &ZooKeeper, clients: usize, rounds: usize, span: Du
         let mine = ours(server, clients, span).await;
         print("this library", &mine);
         let name = |_| "/contended-crate".to_owned();
-        let other = sample(server, peers::zookeeper_client(server, clients, clients, span, name)).await;
+        let open = peers::connect(server, clients).await;
+        let other = sample(server, peers::zookeeper_client(&open, clients, span, name)).await;
+        drop(open);
         print("zookeeper-client", &other);
         to_crate.push(mine.rate / other.rate);
         writes.push(mine.writes - 1.0);

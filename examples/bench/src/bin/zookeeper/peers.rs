@@ -8,20 +8,24 @@ use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix};
 
 const SESSION: Duration = Duration::from_secs(10);
 
-/// `zookeeper-client`: each task locks `name` of its number, on the client of its number.
-pub async fn zookeeper_client(
-    server: &ZooKeeper,
-    clients: usize,
-    tasks: usize,
-    span: Duration,
-    name: impl Fn(usize) -> String,
-) -> Measured {
+/// Opens sessions of `zookeeper-client`.
+pub async fn connect(server: &ZooKeeper, clients: usize) -> Vec<Client> {
     let mut open = Vec::new();
     for _ in 0..clients {
         let connector = Client::connector().with_session_timeout(SESSION);
         open.push(connector.connect(&server.address().to_string()).await.expect("it connects"));
     }
-    measure(tasks, span, |n, meter| run(open[n % clients].clone(), name(n), meter)).await
+    open
+}
+
+/// `zookeeper-client`: each task locks `name` of its number, on the client of its number.
+pub async fn zookeeper_client(
+    clients: &[Client],
+    tasks: usize,
+    span: Duration,
+    name: impl Fn(usize) -> String,
+) -> Measured {
+    measure(tasks, span, |n, meter| run(clients[n % clients.len()].clone(), name(n), meter)).await
 }
 
 async fn run(client: Client, path: String, meter: Meter) {

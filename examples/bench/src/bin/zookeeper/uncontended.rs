@@ -42,7 +42,8 @@ pub async fn contest(server: &ZooKeeper, tasks: usize, rounds: usize, span: Dura
         let listed = sample(server, bare(server, tasks, span, true)).await;
         let ours = sample(server, ours(server, tasks, span)).await;
         let name = |n| format!("/crate-{n}");
-        let other = sample(server, peers::zookeeper_client(server, 1, tasks, span, name)).await;
+        let open = peers::connect(server, 1).await;
+        let other = sample(server, peers::zookeeper_client(&open, tasks, span, name)).await;
         // It has one thread for Python's code.
         let kazoo = if tasks == 1 { tokio::task::block_in_place(|| peers::kazoo(server, span)) } else { f64::NAN };
         to_bare.push(least.rate / ours.rate);
