@@ -1,10 +1,12 @@
 //! The process of a server, and its port.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::{env, io};
 
 use rustix::io::retry_on_intr;
@@ -116,10 +118,14 @@ impl Drop for Process {
 /// another test could otherwise occupy the port of a server that is to restart.
 const PORTS: Range<u16> = 10_000..32_768;
 
-/// A port on which no socket listens at present.
+/// The ports of this process so far. A server that is to restart must find its port free.
+static USED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+
+/// A port on which no socket listens at present, and that was not returned before.
 pub(crate) fn free_port() -> u16 {
     let random = || (RandomState::new().build_hasher().finish() % PORTS.len() as u64) as u16;
-    let mut ports = std::iter::repeat_with(|| PORTS.start + random()).take(PORTS.len());
+    let is_new = |port: &u16| USED.lock().unwrap_or_else(PoisonError::into_inner).insert(*port);
+    let mut ports = std::iter::repeat_with(|| PORTS.start + random()).take(PORTS.len()).filter(is_new);
     ports.find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()).expect("a free port on loopback")
 }
 
@@ -132,14 +138,17 @@ pub(crate) fn tail(log: &str) -> String {
 mod tests {
     use super::*;
 
-    /// A member of an ensemble could not restart: an outgoing connection had its port.
+    /// A member of an ensemble could not restart: an outgoing connection had its port. Nor may the
+    /// server of another test.
     #[test]
-    fn outgoing_connections_do_not_occupy_ports_of_servers() {
+    fn only_one_server_gets_port() {
         let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").expect("Linux");
         let first: u16 = range.split_whitespace().next().expect("two numbers").parse().expect("a number");
-        for _ in 0..100 {
+        let mut ports = BTreeSet::new();
+        for _ in 0..1_000 {
             let port = free_port();
             assert!(port < first, "{port} is one of {range}");
+            assert!(ports.insert(port), "{port} was returned before");
         }
     }
 }
