@@ -38,8 +38,8 @@ impl Parameters {
     /// Returns the error for a parameter of no kind. After a password its name is not shown: a
     /// password with a raw `&` would be parsed as further parameters.
     pub(crate) fn unknown(&self, name: &str, allowed: &'static str) -> UrlError {
-        let after_password = self.login[1].is_some();
-        UrlError::Parameter { name: if after_password { "…".into() } else { shown(name) }, allowed }
+        let [_, password, _] = &self.login;
+        UrlError::Parameter { name: if password.is_some() { "…".into() } else { shown(name) }, allowed }
     }
 
     /// Returns the TLS settings of a URL that asks for TLS.

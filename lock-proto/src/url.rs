@@ -218,8 +218,8 @@ pub enum UrlError {
     /// The URL has a fragment.
     #[error("a URL of a server has no fragment: write %23 for the character # itself")]
     Fragment,
-    /// The parameter is unknown. If it follows a password, its name is shown as `…`, because it may
-    /// be a part of the password: write %26 for the character & itself.
+    /// The parameter is unknown. After a password its name is shown as `…`, because it may be a
+    /// part of the password: write %26 for the character & itself.
     #[error("the parameter `{name}` is not known: {allowed} are allowed")]
     Parameter {
         /// Its name.

@@ -50,9 +50,10 @@ where
 ///
 /// # Errors
 ///
-/// A setting is out of range, or the caller is not inside a tokio runtime with I/O and timers. tokio
-/// can only be asked for these by a panic, which is caught: the panic hook runs, and with `panic =
-/// "abort"` the process ends.
+/// A setting is out of range, or the caller is not inside a tokio runtime with I/O and timers.
+///
+/// tokio reports missing I/O or timers only by a panic. This function catches it, but the panic
+/// hook runs, and with `panic = "abort"` the process ends.
 pub fn connect_with(settings: impl Into<Settings>) -> Result<Client, ConnectError> {
     let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
     if !has_io_and_timers() {

@@ -14,7 +14,7 @@ use super::ticket::wait_for;
 ///
 /// The driver shuts down when the last handle is dropped, as if by [`Client::shutdown`] with the
 /// configured time for a release. Handles are clients, [`Lock`]s, elections, observations, guards,
-/// and futures of acquisitions and releases; an [`Observer`](super::Observer) is none.
+/// and futures of acquisitions and releases. An [`Observer`](super::Observer) is not a handle.
 ///
 /// # Fork
 ///
@@ -53,7 +53,7 @@ impl Client {
     pub async fn shutdown(&self, within: Duration) -> Shutdown {
         let shared = &self.owner.shared;
         if shared.verb(|core, now, _| core.shutdown(now, within)).is_none() {
-            // In a forked child. The locks are the parent's.
+            // In a forked child the locks belong to the parent.
             return Shutdown { unreleased: 0 };
         }
         wait_for(&shared.stopped, || shared.outcome()).await

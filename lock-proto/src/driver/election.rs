@@ -195,7 +195,7 @@ impl Leadership {
         let ticket = &hold.ticket;
         let value = value.into();
         let result = hold.owner.shared.verb(|core, now, batch| {
-            // Answers an earlier proclamation that is overdue, so that it is not taken for this one.
+            // An overdue answer to an earlier proclamation must not be taken for this one's.
             core.expire_timers(now, batch);
             let before = ticket.proclamations();
             core.with_elections(|elections| elections.proclaim(now, ticket.lock, value)).map(|()| before)

@@ -43,8 +43,8 @@ fn validity_expires_by_clock_without_driver() {
     assert_eq!(poll(&mut Box::pin(observer.lost())), Poll::Ready(Some(Loss::Expired)));
 }
 
-/// The driver read the clock before the end, and was late with the renewal. Nobody would hear of the
-/// end otherwise: the machine goes on.
+/// The driver reads the clock before the end and handles the renewal after it. The machine goes on,
+/// so only the ticket can report the end.
 #[test]
 fn renewal_after_end_by_clock_reports_loss() {
     // requirements T2 and T3

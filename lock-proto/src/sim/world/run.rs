@@ -344,14 +344,16 @@ impl<S: Servers> World<S> {
         if self.halted {
             return;
         }
-        self.check_overdue(client);
+        // Otherwise the machine has yet to run its timers.
         if !self.is_client_due(client) {
+            self.checker.check_overdue(self.now, client);
             self.check_told(client);
             self.check();
         }
     }
 
-    /// Checks that the client has told of everything in time, unless its timers have yet to run.
+    /// Checks, before an application acts, that its client has reported everything in time, unless
+    /// the client's timers have yet to run.
     pub(super) fn check_overdue(&mut self, client: usize) {
         if self.clients[client].state == State::Running && !self.is_client_due(client) {
             self.checker.check_overdue(self.now, client);

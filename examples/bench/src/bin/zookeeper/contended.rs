@@ -23,7 +23,6 @@ pub async fn contest(server: &ZooKeeper, clients: usize, rounds: usize, span: Du
         let name = |_| "/contended-crate".to_owned();
         let open = peers::connect(server, clients).await;
         let other = sample(server, peers::zookeeper_client(&open, clients, span, name)).await;
-        drop(open);
         print("zookeeper-client", &other);
         to_crate.push(mine.rate / other.rate);
         writes.push(mine.writes - 1.0);

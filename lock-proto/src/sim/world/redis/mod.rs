@@ -43,7 +43,7 @@ pub use client::RedisClient;
 
 /// A [`world::World`](super::World) of Redis nodes and [`Client`] machines.
 ///
-/// Among others it checks that no client shortens the TTL of a key.
+/// It also checks that no client shortens the TTL of a key.
 pub type World<C = Client> = AnyWorld<Redis<C>>;
 /// Builds a [`World`].
 pub type Builder<C = Client> = super::Builder<Redis<C>>;

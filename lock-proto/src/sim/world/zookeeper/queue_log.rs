@@ -80,8 +80,7 @@ impl QueueLog {
     }
 
     /// Returns the transaction that created the node by which one of these sessions leads a queue,
-    /// if it is known: the node may have been deleted after the acquisition was requested, and before
-    /// its client was granted the lock.
+    /// if it is known: the node may have been deleted between the acquisition's request and the grant.
     pub(super) fn proves(
         &self,
         queue: &str,
