@@ -53,6 +53,23 @@ impl Record {
         Self { name, requested, events, times, grant: None, wait: want.wait, wanted_ttl, habits, renewed, ttl, extends }
     }
 
+    /// Returns the end of validity that the application was told last.
+    pub(super) fn valid_until(&self) -> Option<Instant> {
+        self.events.iter().rev().find_map(|event| match event {
+            Event::Granted(Grant { valid_until, .. }) | Event::Renewed { valid_until } => Some(*valid_until),
+            Event::Blocked(_)
+            | Event::Withdrawn
+            | Event::Failed(_)
+            | Event::Extended
+            | Event::ExtendFailed(_)
+            | Event::AtRisk { .. }
+            | Event::Lost(_)
+            | Event::Released(_)
+            | Event::Proclaimed { .. }
+            | Event::ProclaimFailed(_) => None,
+        })
+    }
+
     pub(super) fn escaped_name(&self) -> String {
         format!("{}", self.name.escape_ascii())
     }

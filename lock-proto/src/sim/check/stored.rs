@@ -39,6 +39,21 @@ impl Checker {
         }
     }
 
+    /// Returns the value last seen under `key` on a node, if `content` replaces it before its expiry
+    /// by the node's clock, in ms.
+    pub(in crate::sim) fn ended_early(
+        &self,
+        node: usize,
+        key: &[u8],
+        content: Option<(&[u8], Option<u64>)>,
+        clock: u64,
+    ) -> Option<&[u8]> {
+        let seen = self.stored.get(node)?.get(key).filter(|seen| seen.exists)?;
+        let same = content.is_some_and(|(value, _)| seen.value == value);
+        let expired = seen.expires.is_some_and(|at| at <= clock);
+        (!same && !expired).then_some(&*seen.value)
+    }
+
     /// A process that is not a client creates the key of a free lock on the only node.
     pub fn foreign_key_created(&mut self, now: Instant, key: &[u8]) {
         self.minted(key, b"");

@@ -24,7 +24,9 @@ mod etcd;
 mod flaw;
 mod flawed;
 mod plan;
+mod queue;
 mod redis;
+mod run;
 mod show;
 mod shrink;
 mod tls;
@@ -46,6 +48,7 @@ use super::world::Handovers;
 pub use etcd::{EtcdAction, EtcdFlaw, EtcdStore};
 pub use flaw::Flaw;
 pub use plan::{Action, Origin, Pace, Plan, Setup, Step, Store};
+pub use queue::QueueAction;
 pub use redis::{RedisAction, RedisFlaw, RedisStore};
 pub use zookeeper::{ZookeeperAction, ZookeeperStore};
 

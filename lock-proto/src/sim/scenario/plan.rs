@@ -7,6 +7,7 @@ use core::ops::Range;
 use core::time::Duration;
 
 use super::etcd::{EtcdAction, EtcdStore};
+use super::queue::QueueAction;
 use super::redis::{RedisAction, RedisStore};
 use super::zookeeper::{ZookeeperAction, ZookeeperStore};
 use super::{Draft, Flaw, Outcome, Scenario};
@@ -234,6 +235,8 @@ pub enum Action {
     Source(Source),
     /// All passwords change. The old ones work for a while.
     ChangePasswords(Duration),
+    /// An action specific to the queue stores, etcd and ZooKeeper.
+    Queue(QueueAction),
     /// An action specific to Redis.
     Redis(RedisAction),
     /// An action specific to etcd.
@@ -264,8 +267,7 @@ impl Action {
             | Self::Stall { client, .. }
             | Self::Handshake { client, .. } => Some(client),
             Self::Redis(RedisAction::Redirect { client, .. }) => Some(client),
-            Self::Etcd(action) => action.client_mut(),
-            Self::Zookeeper(action) => action.client_mut(),
+            Self::Queue(action) => action.client_mut(),
             Self::Claim(_)
             | Self::Extend(_)
             | Self::Release(_)
@@ -278,7 +280,9 @@ impl Action {
             | Self::JumpNode { .. }
             | Self::Source(_)
             | Self::ChangePasswords(_)
-            | Self::Redis(_) => None,
+            | Self::Redis(_)
+            | Self::Etcd(_)
+            | Self::Zookeeper(_) => None,
         }
     }
 }

@@ -93,6 +93,7 @@ impl fmt::Display for Action {
             Self::Handshake { client, node, handshake } => write!(f, "client {client}, node {node}: {handshake}"),
             Self::Source(source) => write!(f, "{source}"),
             Self::ChangePasswords(keep) => write!(f, "passwords change, the old ones work for {keep:?}"),
+            Self::Queue(action) => write!(f, "{action}"),
             Self::Redis(action) => write!(f, "{action}"),
             Self::Etcd(action) => write!(f, "{action}"),
             Self::Zookeeper(action) => write!(f, "{action}"),

@@ -12,7 +12,7 @@ use super::handover::Cause;
 use super::process::Input;
 use super::store::{Planned, Servers, Store};
 use crate::id::{ConnId, LockId};
-use crate::lock::{ByteClient, ElectionEvent, Output, QueryId};
+use crate::lock::{ByteClient, Output};
 use crate::sim::check::{Permit, Stage};
 use crate::sim::direction::Direction;
 use crate::sim::network::Packet;
@@ -50,17 +50,13 @@ pub(super) trait ByteServers:
     fn pending_flush(own: &mut Self::Own) -> &mut Option<Cause>;
     /// A client's host has written these bytes.
     fn note_requests(w: &mut World<Self>, client: usize, link: u64, conn: ConnId, bytes: &[u8]);
-    /// A query or an observation of an election has an event.
-    fn deliver_election_event(_: &mut World<Self>, _client: usize, _: QueryId, _: ElectionEvent) {}
     /// A machine has no outputs left.
     fn pumped(_: &mut World<Self>, _client: usize) {}
 }
 
 impl<S: ByteServers> World<S> {
-    /// The application checks that it holds the lock and writes to the protected resource a moment
-    /// later. The write may be late, as when the process is paused in between. The resource checks
-    /// the fencing token, if there is one.
-    pub fn write(&mut self, client: usize, lock: LockId) {
+    /// Checks that the application holds the lock, and writes a moment later.
+    pub(super) fn write_with_token(&mut self, client: usize, lock: LockId) {
         self.deliver_input(client, Input::Chore(Chore::Look(lock, None)));
     }
 
@@ -210,7 +206,7 @@ impl<S: ByteServers> World<S> {
             Output::Credentials { conn, request } => self.request_credentials(client, conn, &request),
             Output::Disconnect { conn } => self.disconnect(client, conn),
             Output::Event { lock, event } => self.deliver_event(client, lock, event),
-            Output::Election { query, event } => S::deliver_election_event(self, client, query, event),
+            Output::Election { query, event } => self.deliver_election_event(client, query, event),
             Output::Stopped { unreleased } => self.has_stopped(client, unreleased),
         }
     }

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::super::check::{Rule, Stage};
+use super::super::record::Record;
 use super::super::trace::State;
 use super::World;
 use super::process::Input;
@@ -53,18 +54,27 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// As [`wind_locks_down`](Self::wind_locks_down). Applications stop writing, too.
-    pub(super) fn end_holds(&mut self) {
-        for process in &mut self.clients {
-            process.records.values_mut().for_each(|record| record.habits.write_every = None);
-        }
+    /// Winds down all applications: held, lost and later granted locks are released, and election
+    /// queries are closed.
+    pub fn wind_down(&mut self) {
         self.wind_locks_down();
+        self.close_queries();
+    }
+
+    /// Returns whether every acquisition has ended and every shutdown is complete.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        (0..self.clients.len())
+            .all(|client| self.checker.live(client).next().is_none() && !self.checker.is_stopping(client))
     }
 
     /// Lists the acquisitions that have not ended.
     pub(super) fn unfinished(&self) -> String {
         let live = (0..self.clients.len()).flat_map(|client| {
-            self.checker.live(client).map(move |(lock, stage)| format!("client {client} {lock} is {stage:?}"))
+            self.checker.live(client).map(move |(lock, stage)| {
+                let name = self.clients[client].records.get(&lock).map(Record::escaped_name).unwrap_or_default();
+                format!("client {client} {lock} ({name}) is {stage:?}")
+            })
         });
         live.collect::<Vec<_>>().join(", ")
     }

@@ -171,9 +171,14 @@ impl<S: Servers> World<S> {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+    use core::time::Duration;
+
     use super::MAX_VIOLATIONS;
+    use crate::lock::{Acquire, Machine as _, Renew};
+    use crate::sim::check::Stage;
     use crate::sim::world::{World, store::Servers};
-    use crate::sim::{Rule, etcd};
+    use crate::sim::{Rule, etcd, zookeeper};
 
     fn check<S: Servers>(mut w: World<S>) {
         w.expect_violation();
@@ -189,5 +194,27 @@ mod tests {
     fn repeated_violations_of_one_rule_hide_no_other() {
         check(crate::sim::World::redis(1).build());
         check(etcd::World::cluster(1).build());
+    }
+
+    /// The client deletes the key, or ends the session, of a hold that the application has yet to
+    /// return.
+    fn delete_lost<S: Servers>(mut w: World<S>) {
+        w.expect_violation();
+        let lock = w.acquire(0, Acquire::new("a").renew(Renew::AtMost(Duration::from_secs(1))));
+        w.expect(Duration::from_secs(5), "lost", |w| w.stage(0, lock) == Some(Stage::Lost));
+        assert!(w.violations().is_empty());
+        let _ = w.try_verb(0, |machine, now| machine.release(now, lock));
+        w.run_for(Duration::from_millis(100));
+        let found: Vec<_> = w.violations().iter().map(|found| found.rule).collect();
+        assert!(found.contains(&Rule::ShortenedKey), "{found:?}");
+    }
+
+    #[test]
+    fn key_of_lost_hold_must_be_left_alone() {
+        // S3, H6
+        delete_lost(crate::sim::World::redis(1).build());
+        delete_lost(crate::sim::World::redis(3).build());
+        delete_lost(etcd::World::cluster(1).build());
+        delete_lost(zookeeper::World::zookeeper(1).build());
     }
 }

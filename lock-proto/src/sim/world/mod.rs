@@ -9,6 +9,7 @@ mod bytes;
 mod calm;
 mod check;
 mod credentials;
+mod elections;
 pub(super) mod etcd;
 mod events;
 mod faults;
@@ -18,7 +19,7 @@ mod process;
 mod queries;
 pub(super) mod redis;
 mod run;
-mod store;
+pub(super) mod store;
 pub(super) mod zookeeper;
 
 use alloc::collections::BTreeMap;
@@ -211,6 +212,16 @@ impl<S: Servers> World<S> {
         self.check_overdue(client);
         self.checker.abandoned(client, lock);
         self.call_machine(client, |machine, now| machine.abandon(now, lock));
+    }
+
+    /// The application writes to the protected resource. The write may be late, as when the process
+    /// is paused after it has checked that it holds the lock.
+    ///
+    /// The resource rejects fencing tokens that are too small. On etcd, the write is a transaction
+    /// that compares the holder's key
+    /// ([`Client::owner_guard`](crate::etcd::Client::owner_guard)), and the lock must be held.
+    pub fn write(&mut self, client: usize, lock: LockId) {
+        S::write(self, client, lock);
     }
 
     /// Requests an extension of the TTL.

@@ -6,11 +6,12 @@ use super::super::clock::Clock;
 use super::super::network::Packet;
 use super::super::record::Record;
 use super::super::trace::State;
+use super::elections::Observed;
 use super::handover::Reasons;
 use super::store::Servers;
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
-use crate::lock::Machine as _;
+use crate::lock::{Machine as _, QueryId};
 use crate::time::Instant;
 
 #[derive(Clone, Debug)]
@@ -25,6 +26,7 @@ pub(crate) struct Process<S: Servers> {
     /// Inputs that arrived while it was paused.
     pub(super) inbox: VecDeque<Input<S>>,
     pub(super) records: BTreeMap<LockId, Record>,
+    pub(super) queries: BTreeMap<QueryId, Observed>,
     /// Set once the shutdown is complete: number of leftovers.
     pub(super) stopped: Option<u32>,
     pub(super) reasons: Reasons,
@@ -55,6 +57,7 @@ impl<S: Servers> Process<S> {
             suspended_at: None,
             inbox: VecDeque::new(),
             records: BTreeMap::new(),
+            queries: BTreeMap::new(),
             stopped: None,
             reasons: Reasons::default(),
             own,

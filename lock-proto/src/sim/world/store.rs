@@ -7,6 +7,8 @@ use alloc::vec::Vec;
 use core::fmt::Debug;
 use core::time::Duration;
 
+use bytes::Bytes;
+
 use super::super::check::Rule;
 use super::super::direction::Direction;
 use super::super::journal::Keep;
@@ -71,6 +73,7 @@ pub(crate) trait Servers: Store + Sized {
     /// Carries out the outputs of a machine until there are none left.
     fn pump_client(w: &mut World<Self>, client: usize);
     fn do_chore(w: &mut World<Self>, client: usize, chore: Self::Chore);
+    fn write(w: &mut World<Self>, client: usize, lock: LockId);
     fn write_arrives(w: &mut World<Self>, write: Self::Write);
     fn calm(w: &mut World<Self>);
     /// Every server accepts a password from now on, or rejects it. Redis keeps the logins of
@@ -89,6 +92,12 @@ pub(crate) trait Servers: Store + Sized {
     fn order(w: &World<Self>, client: usize, lock: LockId, event: &Event) -> Option<u64>;
     /// Called after an event was delivered to a client and checked.
     fn after_event(w: &mut World<Self>, client: usize, lock: LockId, event: &Event);
+    /// A leader is about to proclaim this value.
+    fn proclaiming(_: &mut World<Self>, _client: usize, _lock: LockId, _value: &Bytes) {}
+    /// Returns whether a candidate of this election may have this key.
+    fn is_candidate(_name: &[u8], _key: &[u8]) -> bool {
+        true
+    }
     /// Returns how long a lock with this TTL is valid after an extension, drift aside.
     fn granted(ttl: Duration, _grant: Option<&Grant>, _own: &Self::Own) -> Duration {
         ttl

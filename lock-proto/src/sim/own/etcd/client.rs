@@ -1,14 +1,11 @@
 //! The client that runs own locks on etcd.
 
-use bytes::Bytes;
-
 use super::calls::{Calls, Gone, Received};
 use super::context::Context;
 use super::lock::{Failed, OwnLock, Watched};
 use crate::error::Misuse;
-use crate::etcd::{Config, Output, OwnerKey, QueryId, RpcId, RpcReply, Status, StreamId, StreamReceived};
+use crate::etcd::{Config, Output, OwnerKey, RpcId, RpcReply, Status, StreamId, StreamReceived};
 use crate::id::{ClientId, ConnId, LockId};
-use crate::lock::{Acquire, Elections};
 use crate::sim::check::Rule;
 use crate::sim::etcd::EtcdClient;
 use crate::sim::own;
@@ -90,27 +87,6 @@ impl<L: OwnLock> EtcdClient for OwnClient<L> {
     fn owner_guard(&mut self, _: Instant, lock: LockId) -> Result<OwnerKey, Misuse> {
         Err(Misuse::NotHeld(lock))
     }
-}
-
-/// Own locks have no elections.
-impl<L: OwnLock> Elections for OwnClient<L> {
-    fn campaign(&mut self, _: Instant, _: &Acquire, _: Bytes) -> Result<LockId, Misuse> {
-        Err(Misuse::ShuttingDown)
-    }
-
-    fn proclaim(&mut self, _: Instant, lock: LockId, _: Bytes) -> Result<(), Misuse> {
-        Err(Misuse::NotHeld(lock))
-    }
-
-    fn leader(&mut self, _: Instant, _: &[u8]) -> Result<QueryId, Misuse> {
-        Err(Misuse::ShuttingDown)
-    }
-
-    fn observe(&mut self, _: Instant, _: &[u8]) -> Result<QueryId, Misuse> {
-        Err(Misuse::ShuttingDown)
-    }
-
-    fn close_query(&mut self, _: Instant, _: QueryId) {}
 }
 
 impl Builder<Etcd> {

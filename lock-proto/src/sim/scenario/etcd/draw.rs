@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::time::Duration;
 
+use super::super::queue::QueueAction;
 use super::super::tls::{self, Tls};
 use super::super::{Action, Draft, Pace, Setup, Step, Store, credentials};
 use super::{EtcdAction, EtcdStore};
@@ -215,6 +216,10 @@ impl Drawing<'_> {
         self.push(after, Action::Etcd(action));
     }
 
+    fn queue(&mut self, after: Duration, action: QueueAction) {
+        self.push(after, Action::Queue(action));
+    }
+
     fn client(&mut self) -> usize {
         self.chance.index(self.clients)
     }
@@ -306,10 +311,10 @@ impl Drawing<'_> {
         let (ttl, wait, renew) = (self.ttl(), self.wait(), self.renew());
         let claim = !self.chance.one_in(12);
         let hold = self.hold();
-        self.etcd(Duration::ZERO, EtcdAction::Campaign { client, tag, name, ttl, wait, renew, claim, hold });
+        self.queue(Duration::ZERO, QueueAction::Campaign { client, tag, name, ttl, wait, renew, claim, hold });
         for _ in 0..self.chance.below(3) {
             let after = self.fault_duration();
-            self.etcd(after, EtcdAction::Proclaim(tag));
+            self.queue(after, QueueAction::Proclaim(tag));
         }
         self.add_later_actions(tag, hold.is_none() || !claim);
     }
@@ -339,9 +344,9 @@ impl Drawing<'_> {
             Kind::CampaignNested => self.campaign(NESTED),
             Kind::Observe => {
                 let (client, tag, always) = (self.client(), self.next_tag(), !self.chance.one_in(3));
-                self.etcd(now, EtcdAction::Observe { client, tag, name: ELECTION, always });
+                self.queue(now, QueueAction::Observe { client, tag, name: ELECTION, always });
                 let after = self.fault_duration();
-                self.etcd(after, EtcdAction::Close(tag));
+                self.queue(after, QueueAction::Close(tag));
             }
             Kind::Shutdown => {
                 let (client, within) = (self.client(), self.chance.pick(&[5_000, 300, 1]));
@@ -374,10 +379,16 @@ impl Drawing<'_> {
             }
             Kind::Isolate => {
                 let member = self.member();
-                self.for_a_while_in_etcd(EtcdAction::Isolate(member), EtcdAction::Rejoin(member));
+                self.for_a_while(
+                    Action::Queue(QueueAction::Isolate(member)),
+                    Action::Queue(QueueAction::Rejoin(member)),
+                );
             }
-            Kind::Quorum => self.for_a_while_in_etcd(EtcdAction::LoseQuorum, EtcdAction::RestoreQuorum),
-            Kind::ChangeLeader => self.etcd(now, EtcdAction::ChangeLeader),
+            Kind::Quorum => {
+                let (lost, restored) = (QueueAction::LoseQuorum, QueueAction::RestoreQuorum);
+                self.for_a_while(Action::Queue(lost), Action::Queue(restored));
+            }
+            Kind::ChangeLeader => self.queue(now, QueueAction::ChangeLeader),
             Kind::Refuse => {
                 let condition = self.chance.pick(&[Condition::TooManyRequests, Condition::NoSpace]);
                 let state = |on| EtcdAction::Condition { condition, on };
@@ -433,7 +444,7 @@ impl Drawing<'_> {
                 for tag in self.tag.saturating_sub(6)..=self.tag {
                     let after = Duration::from_micros(self.chance.below(5_000));
                     let write = self.chance.one_in(3);
-                    let action = if write { Action::Write(tag) } else { Action::Etcd(EtcdAction::Proclaim(tag)) };
+                    let action = if write { Action::Write(tag) } else { Action::Queue(QueueAction::Proclaim(tag)) };
                     self.push(after, action);
                 }
             }
@@ -464,11 +475,11 @@ impl Drawing<'_> {
             Kind::ExpireTokens => self.etcd(now, EtcdAction::ExpireTokens),
             Kind::DeleteKey => {
                 let (name, oldest) = (self.chance.pick(&LOCKS[..]), !self.chance.one_in(3));
-                self.etcd(now, EtcdAction::DeleteKey { name, oldest });
+                self.queue(now, QueueAction::DeleteKey { name, oldest });
             }
             Kind::RevokeLease => {
                 let (name, oldest) = (self.chance.pick(&LOCKS[..]), !self.chance.one_in(3));
-                self.etcd(now, EtcdAction::RevokeLease { name, oldest });
+                self.queue(now, QueueAction::EndSession { name, oldest });
             }
         }
     }

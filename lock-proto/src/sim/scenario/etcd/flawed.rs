@@ -1,15 +1,13 @@
 //! Rewrites calls and replies between an etcd client and the world.
 
-use crate::lock::Elections;
 use alloc::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
 use crate::error::{ConfigError, Misuse};
 use crate::etcd::message::{COMPARE_MOD, DELETED, KeyValue, Op, OpResponse, TxnRequest};
-use crate::etcd::{Client, Config, Output, OwnerKey, QueryId, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived};
+use crate::etcd::{Client, Config, Output, OwnerKey, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived};
 use crate::id::{ClientId, ConnId, LockId};
-use crate::lock::Acquire;
 use crate::sim::etcd::EtcdClient;
 use crate::sim::scenario::flawed::Flawed;
 use crate::time::Instant;
@@ -228,27 +226,5 @@ impl EtcdClient for Flawed<Client, Rewriter> {
 
     fn owner_guard(&mut self, now: Instant, lock: LockId) -> Result<OwnerKey, Misuse> {
         self.client.owner_guard(now, lock)
-    }
-}
-
-impl Elections for Flawed<Client, Rewriter> {
-    fn campaign(&mut self, now: Instant, want: &Acquire, value: Bytes) -> Result<LockId, Misuse> {
-        self.client.campaign(now, want, value)
-    }
-
-    fn proclaim(&mut self, now: Instant, lock: LockId, value: Bytes) -> Result<(), Misuse> {
-        self.client.proclaim(now, lock, value)
-    }
-
-    fn leader(&mut self, now: Instant, name: &[u8]) -> Result<QueryId, Misuse> {
-        self.client.leader(now, name)
-    }
-
-    fn observe(&mut self, now: Instant, name: &[u8]) -> Result<QueryId, Misuse> {
-        self.client.observe(now, name)
-    }
-
-    fn close_query(&mut self, now: Instant, query: QueryId) {
-        self.client.close_query(now, query);
     }
 }

@@ -1,55 +1,27 @@
 //! Runs a plan in a world of etcd.
 
-use alloc::collections::BTreeMap;
-use alloc::format;
-use alloc::string::String;
-use alloc::vec::Vec;
-use core::panic::AssertUnwindSafe;
 use core::time::Duration;
-use std::panic::catch_unwind;
 
-use super::super::{Action, Bounds, Flaw, Outcome, Plan, Store, panic_text};
+use super::super::queue::QueueAction;
+use super::super::run::{PlanServers, Runner, TRIPS};
+use super::super::{Action, Bounds, Flaw, Outcome, Plan, Store};
 use super::flawed::clients;
 use super::{EtcdAction, EtcdStore};
 use crate::error::ConfigError;
-use crate::etcd::{Client, Config, QueryId};
-use crate::id::{ClientId, LockId};
-use crate::lock::{Acquire, Renew, Wait};
-use crate::sim::check::Rule;
+use crate::etcd::{Client, Config};
+use crate::id::ClientId;
 use crate::sim::etcd::{Builder, EtcdClient, User, World};
 use crate::sim::journal::Keep;
 use crate::sim::own::etcd::{OwnClient, OwnLock};
 use crate::sim::trace::Trace;
+use crate::sim::world::Etcd;
 use crate::time::Instant;
 
-/// Maximum round trips from a release to the next grant without faults, see `Rule::Prompt`.
-const TRIPS: u32 = 8;
 /// How often clients ask for the members.
 const SYNC: Duration = Duration::from_secs(10);
 /// Delay of a watch that was opened in the past.
 // E5
 const LATE_WATCH: Duration = Duration::from_millis(100);
-
-struct Request {
-    client: usize,
-    tag: u32,
-    name: &'static str,
-    ttl: Option<Duration>,
-    wait: Wait,
-    renew: Renew,
-    claim: bool,
-    hold: Option<Duration>,
-}
-
-struct Runner<C: EtcdClient> {
-    w: World<C>,
-    locks: BTreeMap<u32, (usize, LockId)>,
-    queries: BTreeMap<u32, (usize, QueryId)>,
-    stopping: Vec<bool>,
-    longest: Duration,
-    /// The clients are prompt, and do nothing twice.
-    ours: bool,
-}
 
 impl Plan {
     /// Runs the plan with clients other than [`etcd::Client`](Client), see
@@ -101,7 +73,7 @@ impl Plan {
             store.token_ttl = None;
         }
         plan.steps.retain_mut(|step| {
-            if let Action::Etcd(EtcdAction::Campaign { client, tag, name, ttl, wait, renew, claim, hold }) =
+            if let Action::Queue(QueueAction::Campaign { client, tag, name, ttl, wait, renew, claim, hold }) =
                 &step.action
             {
                 let (client, tag, name, ttl, wait, renew) = (*client, *tag, *name, *ttl, *wait, *renew);
@@ -112,12 +84,8 @@ impl Plan {
                 step.action,
                 Action::Source(_)
                     | Action::ChangePasswords(_)
-                    | Action::Etcd(
-                        EtcdAction::Proclaim(_)
-                            | EtcdAction::Observe { .. }
-                            | EtcdAction::Close(_)
-                            | EtcdAction::ExpireTokens,
-                    )
+                    | Action::Queue(QueueAction::Proclaim(_) | QueueAction::Observe { .. } | QueueAction::Close(_))
+                    | Action::Etcd(EtcdAction::ExpireTokens)
             )
         });
         plan
@@ -139,35 +107,9 @@ fn run_clients<C: EtcdClient>(
     make: impl Fn(Instant, Config, ClientId, u64) -> Result<C, ConfigError> + 'static,
 ) -> (Outcome, Trace) {
     let Store::Etcd(store) = &plan.setup.store else { return Default::default() };
-    let mut runner = Runner {
-        w: build(plan, store).keep(keep).traced(traced).machine(make).build(),
-        locks: BTreeMap::new(),
-        queries: BTreeMap::new(),
-        stopping: plan.setup.clients.iter().map(|_| false).collect(),
-        longest: store.session_ttl,
-        ours,
-    };
-    runner.w.expect_violation();
-    // A panic in a machine counts as a violation.
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| runner.run_phases(plan))) {
-        runner.w.report(Rule::Contract, format!("panic: {}", panic_text(&panic)));
-    }
-    let mut w = runner.w;
-    let trace = w.take_trace();
-    let outcome = Outcome {
-        violations: w.violations().to_vec(),
-        excused: Vec::new(),
-        grants: w.grants(),
-        handovers: w.handovers(),
-        steps: w.steps(),
-        network_steps: w.network_steps(),
-        time: w.now().since(Instant::ZERO),
-        digest: w.log_digest(),
-        fingerprint: w.fingerprint(),
-        log: if matches!(keep, Keep::Lines(_)) { w.log() } else { String::new() },
-        fenced: ours || w.has_fences(),
-    };
-    (outcome, trace)
+    let world = build(plan, store).keep(keep).traced(traced).machine(make).build();
+    let run = Run { store: store.clone(), ours };
+    Runner::new(plan, world, run, None, store.session_ttl).run(plan)
 }
 
 fn build(plan: &Plan, store: &EtcdStore) -> Builder {
@@ -208,186 +150,81 @@ fn build(plan: &Plan, store: &EtcdStore) -> Builder {
     })
 }
 
-impl<C: EtcdClient> Runner<C> {
-    fn run_phases(&mut self, plan: &Plan) {
-        if let (Bounds::Within, Store::Etcd(store), true) = (plan.scenario.bounds, &plan.setup.store, self.ours) {
-            if let Some(provider) = &plan.setup.credentials {
-                // A watch that is denied for its token ends the others on its stream, so work is repeated.
-                self.w.set_provider(provider.clone());
-                self.w.expect_kept();
-            } else {
-                self.w.expect_once();
-                let most = (store.request_timeout / 4).saturating_sub(store.late);
-                let trips = TRIPS + u32::from(plan.setup.tls.unwrap_or(0));
-                // Calls are late, and their replies.
-                self.w.expect_prompt(trips, 2 * store.late * TRIPS + LATE_WATCH, most);
-            }
-        }
-        for step in &plan.steps {
-            let at = Instant::ZERO + step.at;
-            self.w.run_for(at.since(self.w.now()));
-            self.act(&step.action);
-        }
-        self.w.finish(self.longest);
-    }
+pub(crate) struct Run {
+    store: EtcdStore,
+    /// The clients are prompt, and do nothing twice.
+    ours: bool,
+}
 
-    /// Returns whether the application of a client may act: it runs and is not shutting down.
-    fn can_act(&self, client: usize) -> bool {
-        self.stopping.get(client).is_some_and(|stopping| !stopping) && self.w.is_running(client)
-    }
+impl<C: EtcdClient> PlanServers for Etcd<C> {
+    type Run = Run;
 
-    fn lock(&self, tag: u32) -> Option<(usize, LockId)> {
-        let (client, lock) = self.locks.get(&tag).copied()?;
-        self.can_act(client).then_some((client, lock))
-    }
-
-    fn held(&self, tag: u32) -> Option<(usize, LockId)> {
-        self.lock(tag).filter(|(client, lock)| self.w.is_held(*client, *lock))
-    }
-
-    fn act(&mut self, action: &Action) {
-        let clients = self.stopping.len();
-        if self.w.is_halted() || action.client().is_some_and(|client| client >= clients) {
+    fn begin_plan(r: &mut Runner<Self>, plan: &Plan) {
+        if plan.scenario.bounds != Bounds::Within || !r.own.ours {
             return;
         }
+        let (w, store) = (&mut r.w, &r.own.store);
+        if let Some(provider) = &plan.setup.credentials {
+            // A watch that is denied for its token ends the others on its stream, so work is repeated.
+            w.set_provider(provider.clone());
+            w.expect_kept();
+        } else {
+            w.expect_once();
+            let most = (store.request_timeout / 4).saturating_sub(store.late);
+            let trips = TRIPS + u32::from(plan.setup.tls.unwrap_or(0));
+            // Calls are late, and their replies.
+            w.expect_prompt(trips, 2 * store.late * TRIPS + LATE_WATCH, most);
+        }
+    }
+
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the other actions do not depend on the servers")]
+    fn act_on_servers(r: &mut Runner<Self>, action: &Action) {
+        let w = &mut r.w;
         match action {
-            Action::Acquire { client, tag, name, ttl, wait, renew, claim, hold, write_every } => {
-                let (client, tag, ttl, wait, renew, claim) = (*client, *tag, *ttl, *wait, *renew, *claim);
-                let request = Request { client, tag, name, ttl, wait, renew, claim, hold: *hold };
-                self.acquire(&request, None, *write_every);
-            }
-            Action::Claim(tag) => {
-                if let Some((client, lock)) = self.lock(*tag).filter(|(c, lock)| self.w.is_offered(*c, *lock)) {
-                    self.w.claim(client, lock);
-                }
-            }
-            Action::Extend(tag) => {
-                if let Some((client, lock)) = self.held(*tag) {
-                    self.w.extend(client, lock);
-                }
-            }
-            Action::Release(tag) => {
-                if let Some((client, lock)) = self.lock(*tag).filter(|(c, lock)| self.w.has_guard(*c, *lock)) {
-                    self.w.release(client, lock);
-                }
-            }
-            Action::Abandon(tag) => {
-                if let Some((client, lock)) = self.lock(*tag) {
-                    self.w.abandon(client, lock);
-                }
-            }
-            Action::Write(tag) => {
-                if let Some((client, lock)) = self.held(*tag) {
-                    self.w.write(client, lock);
-                }
-            }
-            Action::Shutdown { client, within } => {
-                if self.can_act(*client) {
-                    self.stopping[*client] = true;
-                    self.w.shutdown(*client, *within);
-                }
-            }
-            Action::PauseClient(client) => self.w.pause_client(*client),
-            Action::SuspendClient(client) => self.w.suspend_client(*client),
-            Action::ResumeClient(client) => self.w.resume_client(*client),
-            Action::KillClient(client) => self.w.kill_client(*client),
-            Action::PauseNode(member) => self.w.pause_member(*member),
-            Action::ResumeNode(member) => self.w.resume_member(*member),
-            Action::KillNode(member) => self.w.kill_member(*member),
+            Action::PauseNode(member) => w.pause_member(*member),
+            Action::ResumeNode(member) => w.resume_member(*member),
+            Action::KillNode(member) => w.kill_member(*member),
             // A member always restarts with its data: the other members would not know of a loss.
             Action::RestartNode { node, .. } => {
-                self.w.kill_member(*node);
-                self.w.start_member(*node);
+                w.kill_member(*node);
+                w.start_member(*node);
             }
+            Action::Reset { client, node } => w.drop_connections(*client, *node),
+            Action::Queue(QueueAction::Isolate(member)) => w.isolate_member(*member),
+            Action::Queue(QueueAction::Rejoin(member)) => w.rejoin_member(*member),
+            Action::Queue(QueueAction::LoseQuorum) => w.lose_quorum(),
+            Action::Queue(QueueAction::RestoreQuorum) => w.restore_quorum(),
+            Action::Queue(QueueAction::ChangeLeader) => w.change_leader(),
+            Action::Queue(QueueAction::DeleteKey { name, oldest }) => {
+                w.delete_key(name, *oldest);
+            }
+            Action::Queue(QueueAction::EndSession { name, oldest }) => {
+                w.revoke_lease(name, *oldest);
+            }
+            Action::Etcd(action) => act_on_cluster(w, action),
             // The members' clocks keep true time.
-            Action::JumpNode { .. } => {}
-            Action::Cut { client, node, direction } => self.w.cut(*client, *node, *direction),
-            Action::Heal { client, node } => self.w.heal(*client, *node),
-            Action::Reset { client, node } => self.w.drop_connections(*client, *node),
-            Action::Slow { client, node, direction, latency } => {
-                self.w.slow(*client, *node, *direction, latency.clone())
-            }
-            Action::Stall { client, node, direction, span } => self.w.stall(*client, *node, *direction, *span),
-            Action::Source(source) => self.w.set_source(*source),
-            Action::ChangePasswords(keep) => self.w.change_passwords(*keep),
-            Action::Handshake { client, node, handshake } => self.w.set_handshake(*client, *node, *handshake),
-            Action::Redis(_) | Action::Zookeeper(_) => {}
-            Action::Etcd(action) => self.act_on_etcd(action),
+            _ => {}
         }
     }
 
-    fn act_on_etcd(&mut self, action: &EtcdAction) {
-        match action {
-            EtcdAction::Campaign { client, tag, name, ttl, wait, renew, claim, hold } => {
-                let (client, tag, ttl, wait, renew, claim) = (*client, *tag, *ttl, *wait, *renew, *claim);
-                let request = Request { client, tag, name, ttl, wait, renew, claim, hold: *hold };
-                self.acquire(&request, Some(format!("#{tag}")), None);
-            }
-            EtcdAction::Proclaim(tag) => {
-                if let Some((client, lock)) = self.held(*tag) {
-                    let value = format!("#{tag} at {}", self.w.now());
-                    self.w.proclaim(client, lock, value);
-                }
-            }
-            EtcdAction::Observe { client, tag, name, always } => {
-                if self.can_act(*client) {
-                    let query = if *always { self.w.observe(*client, name) } else { self.w.leader(*client, name) };
-                    self.queries.insert(*tag, (*client, query));
-                }
-            }
-            EtcdAction::Close(tag) => {
-                if let Some((client, query)) = self.queries.get(tag).copied()
-                    && self.can_act(client)
-                {
-                    self.w.close_query(client, query);
-                }
-            }
-            EtcdAction::StopMember(member) => self.w.stop_member(*member),
-            EtcdAction::Isolate(member) => self.w.isolate_member(*member),
-            EtcdAction::Rejoin(member) => self.w.rejoin_member(*member),
-            EtcdAction::LoseQuorum => self.w.lose_quorum(),
-            EtcdAction::RestoreQuorum => self.w.restore_quorum(),
-            EtcdAction::ChangeLeader => self.w.change_leader(),
-            EtcdAction::Compact => self.w.compact(),
-            EtcdAction::Touch => self.w.touch(),
-            EtcdAction::CancelWatches => self.w.cancel_watches(),
-            EtcdAction::EndStreams(member) => self.w.end_streams(*member),
-            EtcdAction::LoseEvents(member) => self.w.lose_events(*member),
-            EtcdAction::KeepEvents(member) => self.w.keep_events(*member),
-            EtcdAction::ExpireTokens => self.w.expire_tokens(),
-            EtcdAction::DeleteKey { name, oldest } => {
-                self.w.delete_key(name, *oldest);
-            }
-            EtcdAction::ReplaceKey { name, oldest } => {
-                self.w.replace_key(name, *oldest);
-            }
-            EtcdAction::RevokeLease { name, oldest } => {
-                self.w.revoke_lease(name, *oldest);
-            }
-            EtcdAction::Condition { condition, on } => self.w.set_condition(*condition, *on),
-        }
+    fn finish_plan(r: &mut Runner<Self>) {
+        r.w.finish(r.longest);
     }
+}
 
-    fn acquire(&mut self, request: &Request, value: Option<String>, write_every: Option<Duration>) {
-        if !self.can_act(request.client) {
-            return;
+fn act_on_cluster<C: EtcdClient>(w: &mut World<C>, action: &EtcdAction) {
+    match action {
+        EtcdAction::StopMember(member) => w.stop_member(*member),
+        EtcdAction::Compact => w.compact(),
+        EtcdAction::Touch => w.touch(),
+        EtcdAction::CancelWatches => w.cancel_watches(),
+        EtcdAction::EndStreams(member) => w.end_streams(*member),
+        EtcdAction::LoseEvents(member) => w.lose_events(*member),
+        EtcdAction::KeepEvents(member) => w.keep_events(*member),
+        EtcdAction::ExpireTokens => w.expire_tokens(),
+        EtcdAction::ReplaceKey { name, oldest } => {
+            w.replace_key(name, *oldest);
         }
-        let mut want = Acquire::new(request.name).wait(request.wait).renew(request.renew);
-        if let Some(ttl) = request.ttl {
-            want = want.ttl(ttl);
-            self.longest = self.longest.max(ttl);
-        }
-        let (client, hold) = (request.client, request.hold.filter(|_| request.claim));
-        self.w.auto_claim(request.claim);
-        let lock = match (value, hold) {
-            (None, hold) => self.w.try_acquire(client, &want, request.claim, hold, write_every),
-            (Some(value), None) => Ok(self.w.campaign(client, want, value)),
-            (Some(value), Some(hold)) => Ok(self.w.campaign_for(client, want, value, hold)),
-        };
-        self.w.auto_claim(true);
-        match lock {
-            Ok(lock) => _ = self.locks.insert(request.tag, (client, lock)),
-            Err(misuse) => self.w.report(Rule::Contract, format!("client {client} cannot acquire: {misuse}")),
-        }
+        EtcdAction::Condition { condition, on } => w.set_condition(*condition, *on),
     }
 }

@@ -112,11 +112,11 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
     let ttl = ms(300 + chance.below(2_700));
     let slow = chance.pick(&[2, 5, 20]);
     let mut latency = ms(chance.below(slow))..ms(slow + chance.below(slow));
+    let gather = if recipe.gather > 0 { chance.millis(recipe.gather) } else { Duration::ZERO };
     // A round needs two round trips within a quarter of the shortest TTL; a request must be
     // answered within a fifth.
-    latency.end = latency.end.min((ttl / 8).saturating_sub(ms(5)) / 4);
+    latency.end = latency.end.min(((ttl / 8).saturating_sub(ms(5)) / 4).saturating_sub(gather));
     latency.start = latency.start.min(latency.end);
-    let gather = if recipe.gather > 0 { chance.millis(recipe.gather) } else { Duration::ZERO };
     let store = RedisStore {
         ttl,
         round: (latency.end + gather) * 4 + ms(5),

@@ -1,33 +1,26 @@
 //! Runs a plan in a world of Redis.
 
-use alloc::collections::BTreeMap;
 use alloc::format;
-use alloc::vec::Vec;
-use core::panic::AssertUnwindSafe;
 use core::time::Duration;
-use std::panic::catch_unwind;
 
 use super::flawed::clients;
 use super::{CONNECT_TIME, RedisAction, RedisStore};
 use crate::error::ConfigError;
-use crate::id::{ClientId, LockId};
-use crate::lock::Acquire;
-use crate::lock::Wait;
+use crate::id::ClientId;
+use crate::lock::{Acquire, Wait};
 use crate::redis::{Client, Config, Wake};
-use crate::sim::check::{Rule, Stage};
 use crate::sim::journal::Keep;
 use crate::sim::own::{OwnClient, OwnLock};
-use crate::sim::scenario::{Action, Bounds, Flaw, Outcome, Plan, Store, panic_text};
+use crate::sim::scenario::run::{PlanServers, Runner, TRIPS};
+use crate::sim::scenario::{Action, Bounds, Flaw, Outcome, Plan, Store};
 use crate::sim::trace::Trace;
-use crate::sim::world::redis::{Builder, RedisClient, World};
+use crate::sim::world::redis::{Builder, Redis, RedisClient, World};
 use crate::time::Instant;
 use crate::url::Secret;
 
 const COUNTER: &str = "lock-proto:fence";
 const PASSWORD: &str = "secret";
-/// Maximum round trips from a release to the next grant without faults, see `Rule::Prompt`.
-const TRIPS: u32 = 8;
-/// The same for a quorum, where votes may be split.
+/// [`TRIPS`] on a quorum, where votes may be split.
 const QUORUM_TRIPS: u32 = 16;
 /// Extra time for jitter after the expiry of a key, and to gather notifications from several nodes.
 const SPREAD: Duration = Duration::from_millis(16);
@@ -114,28 +107,9 @@ fn run_clients<C: RedisClient>(
     make: impl Fn(Instant, Config, ClientId, u64) -> Result<C, ConfigError> + 'static,
 ) -> (Outcome, Trace) {
     let Store::Redis(store) = &plan.setup.store else { return Default::default() };
-    let mut world = builder.keep(keep).traced(traced).machine(make).build();
-    world.expect_violation();
-    let mut runner = Runner { world, tags: BTreeMap::new(), set_back: Duration::ZERO, ours };
-    // A panic in a machine counts as a violation.
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| runner.run_phases(plan, store))) {
-        runner.world.report(Rule::Contract, format!("panic: {}", panic_text(&panic)));
-    }
-    let mut world = runner.world;
-    let outcome = Outcome {
-        violations: world.violations().to_vec(),
-        excused: Vec::new(),
-        grants: world.grants(),
-        handovers: world.handovers(),
-        steps: world.steps(),
-        network_steps: world.network_steps(),
-        time: world.now().since(Instant::ZERO),
-        digest: world.log_digest(),
-        fingerprint: world.fingerprint(),
-        log: world.log_tail(200),
-        fenced: world.has_fences(),
-    };
-    (outcome, world.take_trace())
+    let world = builder.keep(keep).traced(traced).machine(make).build();
+    let run = Run { store: store.clone(), set_back: Duration::ZERO, ours };
+    Runner::new(plan, world, run, Some(store.ttl), store.ttl).run(plan)
 }
 
 fn build(plan: &Plan) -> Builder {
@@ -180,30 +154,32 @@ fn build(plan: &Plan) -> Builder {
     builder
 }
 
-struct Runner<C: RedisClient> {
-    world: World<C>,
-    tags: BTreeMap<u32, (usize, LockId)>,
+pub(crate) struct Run {
+    store: RedisStore,
     /// Total time that node clocks were set back. Keys live longer by this.
     set_back: Duration,
     /// The clients are prompt, and do nothing twice.
     ours: bool,
 }
 
-impl<C: RedisClient> Runner<C> {
-    fn run_phases(&mut self, plan: &Plan, store: &RedisStore) {
+impl<C: RedisClient> PlanServers for Redis<C> {
+    type Run = Run;
+
+    fn begin_plan(r: &mut Runner<Self>, plan: &Plan) {
+        let (w, store) = (&mut r.w, &r.own.store);
         let ttl = store.ttl;
         if plan.model && plan.scenario.bounds == Bounds::Within && plan.setup.nodes.len() == 1 {
-            self.world.compare_with_model(plan.is_quiet());
+            w.compare_with_model(plan.is_quiet());
         }
-        if plan.scenario.bounds == Bounds::Within && self.ours {
-            self.world.expect_once();
+        if plan.scenario.bounds == Bounds::Within && r.own.ours {
+            w.expect_once();
             if let Some(provider) = &plan.setup.credentials {
-                self.world.set_provider(provider.clone());
+                w.set_provider(provider.clone());
                 // A hold with the shortest TTL outlives a connection that the server closes: the pause, a few
                 // round trips, and the credentials.
                 let reconnected = plan.setup.latency.end * 10 + provider.delay.end + RECONNECT;
                 if reconnected < ttl / 3 {
-                    self.world.expect_kept();
+                    w.expect_kept();
                 }
             }
             // On a quorum, the first round would end before its connections are up.
@@ -213,55 +189,22 @@ impl<C: RedisClient> Runner<C> {
                 // A handshake for requests, and one for signals.
                 let trips = trips + 2 * u32::from(plan.setup.tls.unwrap_or(0));
                 let slack = store.turn.1 * 2 + store.gather * trips + SPREAD;
-                self.world.expect_prompt(trips, slack, ttl / 16);
+                w.expect_prompt(trips, slack, ttl / 16);
             }
         }
         if store.preconnect {
             for client in 0..plan.setup.clients.len() {
                 let want = Acquire::new(format!("meet {client}")).ttl(ttl).wait(Wait::Try);
-                let _ = self.world.try_acquire(client, &want, true, Some(Duration::ZERO), None);
+                let _ = w.try_acquire(client, &want, true, Some(Duration::ZERO), None);
             }
-            self.world.run_for(CONNECT_TIME);
+            w.run_for(CONNECT_TIME);
         }
-        for step in &plan.steps {
-            let now = self.world.now().since(Instant::ZERO);
-            self.world.run_for(step.at.saturating_sub(now));
-            self.act(&step.action, ttl);
-        }
-        let lifetime = ttl * 2 + self.set_back + Duration::from_secs(1);
-        self.world.finish(ttl * SERVED + self.set_back + GRACE, ttl * 4 + GRACE + self.set_back, lifetime);
     }
 
-    fn act(&mut self, action: &Action, ttl: Duration) {
-        let w = &mut self.world;
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the other actions do not depend on the servers")]
+    fn act_on_servers(r: &mut Runner<Self>, action: &Action) {
+        let w = &mut r.w;
         match action {
-            Action::Acquire { client, tag, name, ttl: own, wait, renew, claim, hold, write_every } => {
-                // The application of a paused process does not run.
-                if !w.is_running(*client) {
-                    return;
-                }
-                let want = Acquire::new(name).ttl(own.unwrap_or(ttl)).wait(*wait).renew(*renew);
-                // Refused after a shutdown.
-                if let Ok(lock) = w.try_acquire(*client, &want, *claim, *hold, *write_every) {
-                    self.tags.insert(*tag, (*client, lock));
-                }
-            }
-            Action::Claim(tag)
-            | Action::Extend(tag)
-            | Action::Release(tag)
-            | Action::Abandon(tag)
-            | Action::Write(tag) => {
-                self.act_on(action, *tag);
-            }
-            Action::Shutdown { client, within } => {
-                if w.is_running(*client) {
-                    w.shutdown(*client, *within);
-                }
-            }
-            Action::PauseClient(client) => w.pause_client(*client),
-            Action::SuspendClient(client) => w.suspend_client(*client),
-            Action::ResumeClient(client) => w.resume_client(*client),
-            Action::KillClient(client) => w.kill_client(*client),
             Action::PauseNode(node) => w.pause_node(*node),
             Action::ResumeNode(node) => w.resume_node(*node),
             Action::KillNode(node) => w.kill_node(*node),
@@ -269,53 +212,42 @@ impl<C: RedisClient> Runner<C> {
             Action::JumpNode { node, ms } => {
                 let by = Duration::from_millis(ms.unsigned_abs());
                 if *ms < 0 {
-                    self.set_back += by;
+                    r.own.set_back += by;
                     w.jump_node_clock_back(*node, by);
                 } else {
                     w.jump_node_clock_forward(*node, by);
                 }
             }
-            Action::Cut { client, node, direction } => w.cut(*client, *node, *direction),
-            Action::Heal { client, node } => w.heal(*client, *node),
             Action::Reset { client, node } => w.drop_connections(*client, *node),
-            Action::Slow { client, node, direction, latency } => w.slow(*client, *node, *direction, latency.clone()),
-            Action::Stall { client, node, direction, span } => w.stall(*client, *node, *direction, *span),
-            Action::Source(source) => w.set_source(*source),
-            Action::ChangePasswords(keep) => w.change_passwords(*keep),
-            Action::Handshake { client, node, handshake } => w.set_handshake(*client, *node, *handshake),
-            Action::Etcd(_) | Action::Zookeeper(_) => {}
-            Action::Redis(RedisAction::Condition { node, condition, on }) => w.set_condition(*node, *condition, *on),
-            Action::Redis(RedisAction::FlushScripts(node)) => {
-                w.on_node(*node, "forgets its scripts", |node, _| node.flush_scripts());
-            }
-            Action::Redis(RedisAction::LogOut(node)) => {
-                w.on_node(*node, "wants everybody to log in again", |node, now| node.log_out(now));
-            }
-            Action::Redis(RedisAction::Evict { node, name }) => {
-                let key = name.unwrap_or(COUNTER);
-                w.on_node(*node, "evicts a key", |node, now| node.remove(now, key));
-            }
-            Action::Redis(RedisAction::Occupy { node, name, list, key_ttl }) => w.occupy(*node, name, *list, *key_ttl),
-            Action::Redis(RedisAction::StopReplication(node)) => w.stop_replication(*node),
-            Action::Redis(RedisAction::Promote(node)) => w.promote(*node),
-            Action::Redis(RedisAction::FailOver(node)) => w.fail_over(*node),
-            Action::Redis(RedisAction::Redirect { client, node, to }) => w.redirect(*client, *node, *to),
+            Action::Redis(action) => act_on_nodes(w, action),
+            _ => {}
         }
     }
 
-    fn act_on(&mut self, action: &Action, tag: u32) {
-        let w = &mut self.world;
-        let Some(&(client, lock)) = self.tags.get(&tag) else { return };
-        if !w.is_running(client) {
-            return;
+    fn finish_plan(r: &mut Runner<Self>) {
+        let (ttl, set_back) = (r.own.store.ttl, r.own.set_back);
+        let lifetime = ttl * 2 + set_back + Duration::from_secs(1);
+        r.w.finish(ttl * SERVED + set_back + GRACE, ttl * 4 + GRACE + set_back, lifetime);
+    }
+}
+
+fn act_on_nodes<C: RedisClient>(w: &mut World<C>, action: &RedisAction) {
+    match action {
+        RedisAction::Condition { node, condition, on } => w.set_condition(*node, *condition, *on),
+        RedisAction::FlushScripts(node) => {
+            w.on_node(*node, "forgets its scripts", |node, _| node.flush_scripts());
         }
-        match (action, w.stage(client, lock)) {
-            (Action::Claim(_), Some(Stage::Offered)) => w.claim(client, lock),
-            (Action::Extend(_), Some(Stage::Held)) if w.is_held(client, lock) => w.extend(client, lock),
-            (Action::Release(_), Some(Stage::Offered | Stage::Held | Stage::Lost)) => w.release(client, lock),
-            (Action::Abandon(_), Some(_)) => w.abandon(client, lock),
-            (Action::Write(_), Some(_)) => w.write(client, lock),
-            _ => {}
+        RedisAction::LogOut(node) => {
+            w.on_node(*node, "wants everybody to log in again", |node, now| node.log_out(now));
         }
+        RedisAction::Evict { node, name } => {
+            let key = name.unwrap_or(COUNTER);
+            w.on_node(*node, "evicts a key", |node, now| node.remove(now, key));
+        }
+        RedisAction::Occupy { node, name, list, key_ttl } => w.occupy(*node, name, *list, *key_ttl),
+        RedisAction::StopReplication(node) => w.stop_replication(*node),
+        RedisAction::Promote(node) => w.promote(*node),
+        RedisAction::FailOver(node) => w.fail_over(*node),
+        RedisAction::Redirect { client, node, to } => w.redirect(*client, *node, *to),
     }
 }

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::super::etcd::draw::{Mix, draft as draft_queue};
+use super::super::queue::QueueAction;
 use super::super::{Action, Draft, EtcdAction, Step, Store};
 use super::{ZookeeperAction, ZookeeperStore};
 use crate::sim::chance::Chance;
@@ -73,22 +74,22 @@ fn add(chance: &mut Chance, fault: Fault, members: usize, at: Duration, steps: &
     let name = chance.pick(&LOCKS);
     let bound = chance.pick(&[1_000, 4_000, 10_000]);
     let after = chance.millis(bound);
-    let mut push = |at, action| steps.push(Step { at, action: Action::Zookeeper(action) });
+    let mut push = |at, action| steps.push(Step { at, action });
     match fault {
         Fault::Delay => {
             let lag = chance.millis(1_500);
-            push(at, ZookeeperAction::Delay { member, lag });
-            push(at + after, ZookeeperAction::Delay { member, lag: Duration::ZERO });
+            push(at, Action::Zookeeper(ZookeeperAction::Delay { member, lag }));
+            push(at + after, Action::Zookeeper(ZookeeperAction::Delay { member, lag: Duration::ZERO }));
         }
         Fault::Isolate => {
-            push(at, ZookeeperAction::Isolate(member));
-            push(at + after, ZookeeperAction::Rejoin(member));
+            push(at, Action::Queue(QueueAction::Isolate(member)));
+            push(at + after, Action::Queue(QueueAction::Rejoin(member)));
         }
-        Fault::AddForeign => push(at, ZookeeperAction::AddForeign { name }),
+        Fault::AddForeign => push(at, Action::Zookeeper(ZookeeperAction::AddForeign { name })),
         Fault::SetSequence => {
             let before = i32::try_from(chance.below(4)).unwrap_or(0);
             let next = chance.pick(&[i32::MAX - (1 << 16), i32::MAX, i32::MIN + 5]).saturating_sub(before);
-            push(at, ZookeeperAction::SetSequence { name, next });
+            push(at, Action::Zookeeper(ZookeeperAction::SetSequence { name, next }));
         }
     }
 }
@@ -106,40 +107,8 @@ fn translate(action: &mut Action, members: usize) {
         | Action::Slow { node, .. }
         | Action::Stall { node, .. }
         | Action::Handshake { node, .. } => *node %= members,
-        Action::Etcd(found) => {
-            *action = match found.clone() {
-                EtcdAction::Campaign { client, tag, name, ttl, wait, renew, claim, hold } => {
-                    Action::Zookeeper(ZookeeperAction::Campaign { client, tag, name, ttl, wait, renew, claim, hold })
-                }
-                EtcdAction::Proclaim(tag) => Action::Zookeeper(ZookeeperAction::Proclaim(tag)),
-                EtcdAction::Observe { client, tag, name, always } => {
-                    Action::Zookeeper(ZookeeperAction::Observe { client, tag, name, always })
-                }
-                EtcdAction::Close(tag) => Action::Zookeeper(ZookeeperAction::Close(tag)),
-                EtcdAction::Isolate(member) => Action::Zookeeper(ZookeeperAction::Isolate(member % members)),
-                EtcdAction::Rejoin(member) => Action::Zookeeper(ZookeeperAction::Rejoin(member % members)),
-                EtcdAction::LoseQuorum => Action::Zookeeper(ZookeeperAction::LoseQuorum),
-                EtcdAction::RestoreQuorum => Action::Zookeeper(ZookeeperAction::RestoreQuorum),
-                EtcdAction::ChangeLeader => Action::Zookeeper(ZookeeperAction::ChangeLeader),
-                EtcdAction::DeleteKey { name, oldest } => {
-                    Action::Zookeeper(ZookeeperAction::DeleteNode { name, oldest })
-                }
-                EtcdAction::RevokeLease { name, oldest } => {
-                    Action::Zookeeper(ZookeeperAction::EndSession { name, oldest })
-                }
-                EtcdAction::StopMember(member) => Action::KillNode(member % members),
-                // Not drawn for ZooKeeper.
-                EtcdAction::Compact
-                | EtcdAction::Touch
-                | EtcdAction::CancelWatches
-                | EtcdAction::EndStreams(_)
-                | EtcdAction::LoseEvents(_)
-                | EtcdAction::KeepEvents(_)
-                | EtcdAction::ExpireTokens
-                | EtcdAction::ReplaceKey { .. }
-                | EtcdAction::Condition { .. } => Action::Zookeeper(ZookeeperAction::Close(u32::MAX)),
-            };
-        }
+        Action::Queue(QueueAction::Isolate(member) | QueueAction::Rejoin(member)) => *member %= members,
+        Action::Etcd(EtcdAction::StopMember(member)) => *action = Action::KillNode(*member % members),
         Action::Acquire { .. }
         | Action::Claim(_)
         | Action::Extend(_)
@@ -154,7 +123,10 @@ fn translate(action: &mut Action, members: usize) {
         | Action::JumpNode { .. }
         | Action::Source(_)
         | Action::ChangePasswords(_)
+        | Action::Queue(_)
         | Action::Redis(_)
+        // No other is drawn for ZooKeeper.
+        | Action::Etcd(_)
         | Action::Zookeeper(_) => {}
     }
 }

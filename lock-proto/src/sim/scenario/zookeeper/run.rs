@@ -1,55 +1,27 @@
 //! Runs a plan in a world of ZooKeeper.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
 use alloc::format;
-use alloc::string::String;
-use alloc::vec::Vec;
-use core::panic::AssertUnwindSafe;
 use core::time::Duration;
-use std::panic::catch_unwind;
 
-use super::super::{Action, Bounds, Outcome, Plan, Store, panic_text};
+use super::super::queue::QueueAction;
+use super::super::run::{PlanServers, Runner, TRIPS};
+use super::super::{Action, Bounds, Outcome, Plan, Store};
 use super::{ZookeeperAction, ZookeeperStore};
 use crate::error::ConfigError;
-use crate::id::{ClientId, LockId};
-use crate::lock::{Acquire, QueryId, Renew, Wait};
-use crate::sim::check::Rule;
+use crate::id::ClientId;
 use crate::sim::journal::Keep;
 use crate::sim::trace::Trace;
+use crate::sim::world::Zookeeper;
 use crate::sim::zookeeper::{Builder, World, ZookeeperClient};
 use crate::time::Instant;
 use crate::zookeeper::{Client, Config};
 
-/// Maximum round trips from a release to the next grant without faults, see `Rule::Prompt`.
-const TRIPS: u32 = 8;
 /// Time that a commit takes among the members, and that an application needs to react.
 const COMMIT: Duration = Duration::from_millis(2);
 
 /// The name of a node of another dialect.
 const FOREIGN: &str = "N__lock__0000000000";
-
-struct Request {
-    client: usize,
-    tag: u32,
-    name: &'static str,
-    ttl: Option<Duration>,
-    wait: Wait,
-    renew: Renew,
-    claim: bool,
-    hold: Option<Duration>,
-}
-
-struct Runner<C: ZookeeperClient> {
-    w: World<C>,
-    locks: BTreeMap<u32, (usize, LockId)>,
-    queries: BTreeMap<u32, (usize, QueryId)>,
-    stopping: Vec<bool>,
-    longest: Duration,
-    members: usize,
-    foreign: u32,
-    /// Locks whose sequence numbers were set.
-    exhausted: BTreeSet<&'static str>,
-}
 
 impl Plan {
     /// Runs the plan with clients other than [`zookeeper::Client`](Client), see
@@ -81,37 +53,10 @@ fn run_clients<C: ZookeeperClient>(
     make: impl Fn(Instant, Config, ClientId, u64) -> Result<C, ConfigError> + 'static,
 ) -> (Outcome, Trace) {
     let Store::Zookeeper(store) = &plan.setup.store else { return Default::default() };
-    let mut runner = Runner {
-        w: build(plan, store).keep(keep).traced(traced).machine(make).build(),
-        locks: BTreeMap::new(),
-        queries: BTreeMap::new(),
-        stopping: plan.setup.clients.iter().map(|_| false).collect(),
-        longest: store.session_ttl,
-        members: plan.setup.nodes.len(),
-        foreign: 0,
-        exhausted: BTreeSet::new(),
-    };
-    runner.w.expect_violation();
-    // A panic in a machine counts as a violation.
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| runner.run_phases(plan))) {
-        runner.w.report(Rule::Contract, format!("panic: {}", panic_text(&panic)));
-    }
-    let mut w = runner.w;
-    let trace = w.take_trace();
-    let outcome = Outcome {
-        violations: w.violations().to_vec(),
-        excused: Vec::new(),
-        fenced: true,
-        grants: w.grants(),
-        handovers: w.handovers(),
-        steps: w.steps(),
-        network_steps: w.network_steps(),
-        time: w.now().since(Instant::ZERO),
-        digest: w.log_digest(),
-        fingerprint: w.fingerprint(),
-        log: if matches!(keep, Keep::Lines(_)) { w.log() } else { String::new() },
-    };
-    (outcome, trace)
+    let world = build(plan, store).keep(keep).traced(traced).machine(make).build();
+    let (members, foreign, exhausted) = (plan.setup.nodes.len(), 0, BTreeSet::new());
+    let run = Run { request_timeout: store.request_timeout, members, foreign, exhausted };
+    Runner::new(plan, world, run, None, store.session_ttl).run(plan)
 }
 
 fn build(plan: &Plan, store: &ZookeeperStore) -> Builder {
@@ -144,178 +89,66 @@ fn build(plan: &Plan, store: &ZookeeperStore) -> Builder {
     })
 }
 
-impl<C: ZookeeperClient> Runner<C> {
-    fn run_phases(&mut self, plan: &Plan) {
-        if let (Bounds::Within, Store::Zookeeper(store)) = (plan.scenario.bounds, &plan.setup.store) {
-            self.w.expect_once();
+pub(crate) struct Run {
+    request_timeout: Duration,
+    members: usize,
+    foreign: u32,
+    /// Locks whose sequence numbers were set.
+    exhausted: BTreeSet<&'static str>,
+}
+
+impl<C: ZookeeperClient> PlanServers for Zookeeper<C> {
+    type Run = Run;
+
+    fn begin_plan(r: &mut Runner<Self>, plan: &Plan) {
+        if plan.scenario.bounds == Bounds::Within {
+            r.w.expect_once();
             let trips = TRIPS + u32::from(plan.setup.tls.unwrap_or(0));
-            self.w.expect_prompt(trips, COMMIT * TRIPS, store.request_timeout / 4);
+            r.w.expect_prompt(trips, COMMIT * TRIPS, r.own.request_timeout / 4);
         }
-        for step in &plan.steps {
-            let at = Instant::ZERO + step.at;
-            self.w.run_for(at.since(self.w.now()));
-            self.act(&step.action);
-        }
-        self.w.finish(self.longest);
     }
 
-    /// Returns whether the application of a client may act: it runs and is not shutting down.
-    fn can_act(&self, client: usize) -> bool {
-        self.stopping.get(client).is_some_and(|stopping| !stopping) && self.w.is_running(client)
-    }
-
-    fn lock(&self, tag: u32) -> Option<(usize, LockId)> {
-        let (client, lock) = self.locks.get(&tag).copied()?;
-        self.can_act(client).then_some((client, lock))
-    }
-
-    fn held(&self, tag: u32) -> Option<(usize, LockId)> {
-        self.lock(tag).filter(|(client, lock)| self.w.is_held(*client, *lock))
-    }
-
-    fn act(&mut self, action: &Action) {
-        let clients = self.stopping.len();
-        if self.w.is_halted() || action.client().is_some_and(|client| client >= clients) {
-            return;
-        }
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the other actions do not depend on the servers")]
+    fn act_on_servers(r: &mut Runner<Self>, action: &Action) {
+        let (w, members) = (&mut r.w, r.own.members);
         match action {
-            Action::Acquire { client, tag, name, ttl, wait, renew, claim, hold, write_every } => {
-                let (client, tag, ttl, wait, renew, claim) = (*client, *tag, *ttl, *wait, *renew, *claim);
-                let request = Request { client, tag, name, ttl, wait, renew, claim, hold: *hold };
-                self.acquire(&request, None, *write_every);
-            }
-            Action::Claim(tag) => {
-                if let Some((client, lock)) = self.lock(*tag).filter(|(c, lock)| self.w.is_offered(*c, *lock)) {
-                    self.w.claim(client, lock);
-                }
-            }
-            Action::Extend(tag) => {
-                if let Some((client, lock)) = self.held(*tag) {
-                    self.w.extend(client, lock);
-                }
-            }
-            Action::Release(tag) => {
-                if let Some((client, lock)) = self.lock(*tag).filter(|(c, lock)| self.w.has_guard(*c, *lock)) {
-                    self.w.release(client, lock);
-                }
-            }
-            Action::Abandon(tag) => {
-                if let Some((client, lock)) = self.lock(*tag) {
-                    self.w.abandon(client, lock);
-                }
-            }
-            Action::Write(tag) => {
-                if let Some((client, lock)) = self.held(*tag) {
-                    self.w.write(client, lock);
-                }
-            }
-            Action::Shutdown { client, within } => {
-                if self.can_act(*client) {
-                    self.stopping[*client] = true;
-                    self.w.shutdown(*client, *within);
-                }
-            }
-            Action::PauseClient(client) => self.w.pause_client(*client),
-            Action::SuspendClient(client) => self.w.suspend_client(*client),
-            Action::ResumeClient(client) => self.w.resume_client(*client),
-            Action::KillClient(client) => self.w.kill_client(*client),
-            Action::PauseNode(member) => self.w.pause_member(*member),
-            Action::ResumeNode(member) => self.w.resume_member(*member),
-            Action::KillNode(member) => self.w.kill_member(*member),
+            Action::PauseNode(member) => w.pause_member(*member),
+            Action::ResumeNode(member) => w.resume_member(*member),
+            Action::KillNode(member) => w.kill_member(*member),
             // A member always restarts with its data: the other members would not know of a loss.
             Action::RestartNode { node, .. } => {
-                self.w.kill_member(*node);
-                self.w.start_member(*node);
+                w.kill_member(*node);
+                w.start_member(*node);
             }
-            // The members' clocks keep true time.
-            Action::JumpNode { .. } => {}
-            Action::Cut { client, node, direction } => self.w.cut(*client, *node, *direction),
-            Action::Heal { client, node } => self.w.heal(*client, *node),
-            Action::Reset { client, node } => self.w.drop_connections(*client, *node),
-            Action::Slow { client, node, direction, latency } => {
-                self.w.slow(*client, *node, *direction, latency.clone())
+            Action::Reset { client, node } => w.drop_connections(*client, *node),
+            Action::Queue(QueueAction::Isolate(member)) => w.isolate_member(*member),
+            Action::Queue(QueueAction::Rejoin(member)) => w.rejoin_member(*member),
+            Action::Queue(QueueAction::LoseQuorum) => (0..members).for_each(|member| w.isolate_member(member)),
+            Action::Queue(QueueAction::RestoreQuorum) => (0..members).for_each(|member| w.rejoin_member(member)),
+            Action::Queue(QueueAction::ChangeLeader) => w.change_leader(),
+            Action::Queue(QueueAction::DeleteKey { name, oldest }) => {
+                w.delete_node(name, *oldest);
             }
-            Action::Stall { client, node, direction, span } => self.w.stall(*client, *node, *direction, *span),
-            Action::Source(source) => self.w.set_source(*source),
-            Action::ChangePasswords(keep) => self.w.change_passwords(*keep),
-            Action::Handshake { client, node, handshake } => self.w.set_handshake(*client, *node, *handshake),
-            Action::Redis(_) | Action::Etcd(_) => {}
-            Action::Zookeeper(action) => self.act_on_zookeeper(action),
-        }
-    }
-
-    fn act_on_zookeeper(&mut self, action: &ZookeeperAction) {
-        match action {
-            ZookeeperAction::Campaign { client, tag, name, ttl, wait, renew, claim, hold } => {
-                let (client, tag, ttl, wait, renew, claim) = (*client, *tag, *ttl, *wait, *renew, *claim);
-                let request = Request { client, tag, name, ttl, wait, renew, claim, hold: *hold };
-                self.acquire(&request, Some(format!("#{tag}")), None);
+            Action::Queue(QueueAction::EndSession { name, oldest }) => {
+                w.end_session(name, *oldest);
             }
-            ZookeeperAction::Proclaim(tag) => {
-                if let Some((client, lock)) = self.held(*tag) {
-                    let value = format!("#{tag} at {}", self.w.now());
-                    self.w.proclaim(client, lock, value);
-                }
-            }
-            ZookeeperAction::Observe { client, tag, name, always } => {
-                if self.can_act(*client) {
-                    let query = if *always { self.w.observe(*client, name) } else { self.w.leader(*client, name) };
-                    self.queries.insert(*tag, (*client, query));
-                }
-            }
-            ZookeeperAction::Close(tag) => {
-                if let Some((client, query)) = self.queries.get(tag).copied()
-                    && self.can_act(client)
-                {
-                    self.w.close_query(client, query);
-                }
-            }
-            ZookeeperAction::Isolate(member) => self.w.isolate_member(*member),
-            ZookeeperAction::Rejoin(member) => self.w.rejoin_member(*member),
-            ZookeeperAction::LoseQuorum => (0..self.members).for_each(|member| self.w.isolate_member(member)),
-            ZookeeperAction::RestoreQuorum => (0..self.members).for_each(|member| self.w.rejoin_member(member)),
-            ZookeeperAction::ChangeLeader => self.w.change_leader(),
-            ZookeeperAction::Delay { member, lag } => self.w.delay_member(*member, *lag),
-            ZookeeperAction::DeleteNode { name, oldest } => {
-                self.w.delete_node(name, *oldest);
-            }
-            ZookeeperAction::EndSession { name, oldest } => {
-                self.w.end_session(name, *oldest);
-            }
-            ZookeeperAction::AddForeign { name } => {
-                self.foreign += 1;
-                let path = format!("/{name}/{}", FOREIGN.replace("N", &format!("{}", self.foreign)));
-                self.w.on_ensemble("a foreign node joins a queue", |ensemble, now| ensemble.create(now, &path, b""));
+            Action::Zookeeper(ZookeeperAction::Delay { member, lag }) => w.delay_member(*member, *lag),
+            Action::Zookeeper(ZookeeperAction::AddForeign { name }) => {
+                r.own.foreign += 1;
+                let path = format!("/{name}/{}", FOREIGN.replace("N", &format!("{}", r.own.foreign)));
+                w.on_ensemble("a foreign node joins a queue", |ensemble, now| ensemble.create(now, &path, b""));
             }
             // Numbers never go back.
-            ZookeeperAction::SetSequence { name, next } if self.exhausted.insert(name) => {
+            Action::Zookeeper(ZookeeperAction::SetSequence { name, next }) if r.own.exhausted.insert(name) => {
                 let path = format!("/{name}");
-                self.w.on_ensemble("sequence numbers are set", |ensemble, _| ensemble.set_sequence(&path, *next));
+                w.on_ensemble("sequence numbers are set", |ensemble, _| ensemble.set_sequence(&path, *next));
             }
-            ZookeeperAction::SetSequence { .. } => {}
+            // The members' clocks keep true time.
+            _ => {}
         }
     }
 
-    fn acquire(&mut self, request: &Request, value: Option<String>, write_every: Option<Duration>) {
-        if !self.can_act(request.client) {
-            return;
-        }
-        let mut want = Acquire::new(request.name).wait(request.wait).renew(request.renew);
-        if let Some(ttl) = request.ttl {
-            want = want.ttl(ttl);
-            self.longest = self.longest.max(ttl);
-        }
-        let (client, hold) = (request.client, request.hold.filter(|_| request.claim));
-        self.w.auto_claim(request.claim);
-        let lock = match (value, hold) {
-            (None, hold) => self.w.try_acquire(client, &want, request.claim, hold, write_every),
-            (Some(value), None) => Ok(self.w.campaign(client, want, value)),
-            (Some(value), Some(hold)) => Ok(self.w.campaign_for(client, want, value, hold)),
-        };
-        self.w.auto_claim(true);
-        match lock {
-            Ok(lock) => _ = self.locks.insert(request.tag, (client, lock)),
-            Err(misuse) => self.w.report(Rule::Contract, format!("client {client} cannot acquire: {misuse}")),
-        }
+    fn finish_plan(r: &mut Runner<Self>) {
+        r.w.finish(r.longest);
     }
 }

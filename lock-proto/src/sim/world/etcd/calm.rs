@@ -7,7 +7,6 @@ use core::time::Duration;
 
 use super::builder::LATE;
 use super::{Etcd, EtcdClient};
-use crate::etcd::ElectionEvent;
 use crate::sim::check::Rule;
 use crate::sim::etcd::Condition;
 use crate::sim::trace::State;
@@ -40,29 +39,6 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.heal_all();
     }
 
-    /// Winds down all applications: held and lost locks are released, later grants are released at
-    /// once, and election queries are closed.
-    pub fn wind_down(&mut self) {
-        self.end_holds();
-        self.close_queries();
-    }
-
-    fn close_queries(&mut self) {
-        for client in 0..self.clients.len() {
-            for query in self.queries(client).collect::<Vec<_>>() {
-                if self.is_running(client) {
-                    self.close_query(client, query);
-                }
-            }
-        }
-    }
-
-    /// Returns whether every acquisition has ended.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        (0..self.clients.len()).all(|client| self.is_dead(client) || self.checker.live(client).next().is_none())
-    }
-
     /// Runs the whole second phase and reports every violation.
     ///
     /// After [`calm`](Self::calm) and [`wind_down`](Self::wind_down) every waiter must be served,
@@ -71,7 +47,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     /// that any lease was requested with.
     pub fn finish(&mut self, ttl: Duration) {
         self.calm();
-        self.end_holds();
+        self.wind_locks_down();
         let served = ttl * 3 + Duration::from_secs(30);
         if !self.run_until(served, Self::is_idle) {
             return self.report(Rule::Liveness, format!("not over after {served:?}: {}", self.unfinished()));
@@ -82,36 +58,11 @@ impl<C: EtcdClient> World<Etcd<C>> {
             let left: Vec<_> = self.remaining_queue_keys().collect();
             return self.report(Rule::Leftover, format!("left after {rest:?}: {}", left.join(", ")));
         }
-        self.check_observers(rest);
+        let recheck = self.clients.iter().map(|process| process.own.config.store.recheck).max().unwrap_or_default();
+        self.check_observers(rest + recheck);
         self.close_queries();
         self.check_idle_traffic(ttl);
         self.shut_down_all(ttl);
-    }
-
-    /// Checks that every observer knows that nobody leads once no key is left.
-    fn check_observers(&mut self, within: Duration) {
-        let recheck = self.clients.iter().map(|process| process.own.config.store.recheck).max().unwrap_or_default();
-        if self.run_until(within + recheck, |w| w.outdated_observers().next().is_none()) {
-            return;
-        }
-        for text in self.outdated_observers().collect::<Vec<_>>() {
-            self.report(Rule::Liveness, text);
-        }
-    }
-
-    fn outdated_observers(&self) -> impl Iterator<Item = String> {
-        let running = (0..self.clients.len()).filter(|client| self.is_running(*client));
-        running.flat_map(move |client| {
-            let open = self.clients[client].own.queries.values().filter(|observed| observed.observes && !observed.over);
-            let wrong = open.filter(|observed| observed.events.last() != Some(&ElectionEvent::NoLeader));
-            wrong.map(move |observed| {
-                let name = observed.name.escape_ascii();
-                format!(
-                    "client {client} observes {name}, which nobody leads, and last received {:?}",
-                    observed.events.last()
-                )
-            })
-        })
     }
 
     fn remaining_queue_keys(&self) -> impl Iterator<Item = String> {

@@ -5,14 +5,14 @@ use core::fmt::Debug;
 use crate::error::Misuse;
 use crate::etcd::{Client, Output, OwnerKey, RpcId, RpcReply, Status, StreamId, StreamReceived};
 use crate::id::LockId;
-use crate::lock::{Elections, Machine};
+use crate::lock::Machine;
 use crate::sim::check::Rule;
 use crate::time::Instant;
 
 /// A client of etcd: a [`Machine`] that makes calls and opens streams. The methods correspond to
 /// those of [`Client`]. See [`Builder::machine`](super::Builder::machine) and
 /// [`Plan::run_etcd`](crate::sim::Plan::run_etcd).
-pub trait EtcdClient: Machine + Elections + Clone + Debug {
+pub trait EtcdClient: Machine + Clone + Debug {
     /// Each grant is proven by a revision at which its key was the first of the lock's queue, see
     /// [`owner`](Self::owner). Otherwise writes to the protected resource compare nothing but the
     /// fencing token, and watches may start in the past.

@@ -1,9 +1,9 @@
-//! Checks of lock and election events.
+//! Checks of lock events.
 
 use alloc::format;
 
 use super::{Etcd, EtcdClient, WriteAgain};
-use crate::etcd::{ElectionEvent, QueryId, Queue};
+use crate::etcd::Queue;
 use crate::id::LockId;
 use crate::lock::{Event, Loss};
 use crate::sim::check::Rule;
@@ -34,29 +34,6 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
         if let Some(every) = every {
             self.plan(self.now + every, client, Input::Chore(WriteAgain(lock)));
-        }
-    }
-
-    pub(super) fn deliver_election_event(&mut self, client: usize, query: QueryId, event: ElectionEvent) {
-        self.journal.write(self.now, format_args!("c{client} {query:?} {event:?}"));
-        self.journal.fingerprint.election(self.now, client, &event);
-        let process = &mut self.clients[client];
-        let Some(observed) = process.own.queries.get_mut(&query).filter(|observed| !observed.over) else {
-            let text = format!("client {client} emits an event of {query:?}, which is over: {event:?}");
-            return self.report(Rule::OneOutcome, text);
-        };
-        let foreign = match &event {
-            ElectionEvent::Leader(leader) => Queue::new(b"", &observed.name).is_foreign(&leader.key),
-            ElectionEvent::NoLeader | ElectionEvent::Disconnected | ElectionEvent::Failed(_) => false,
-        };
-        // A query has one answer; an observation goes on until it fails.
-        observed.over = !observed.observes || matches!(event, ElectionEvent::Failed(_));
-        observed.events.push(event.clone());
-        let name = observed.name.clone();
-        self.record_query_event(client, &name, &event);
-        if foreign {
-            let text = format!("client {client} observes that {} is led by {event:?}", name.escape_ascii());
-            self.report(Rule::Contract, text);
         }
     }
 }

@@ -17,8 +17,6 @@ mod wire;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
-use alloc::format;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::marker::PhantomData;
 use core::time::Duration;
@@ -28,15 +26,14 @@ use bytes::Bytes;
 use super::World as AnyWorld;
 use super::process::Process;
 use super::store::{Servers, Store};
-use crate::etcd::{Client, Config, ElectionEvent, OwnerKey, QueryId, Queue, RpcId, StreamId};
+use crate::etcd::{Client, Config, OwnerKey, Queue, RpcId, StreamId};
 use crate::id::{ClientId, ConnId, LockId};
-use crate::lock::{Acquire, Event};
+use crate::lock::Event;
 use crate::sim::check::Rule;
 use crate::sim::etcd::Cluster;
 use crate::sim::journal::Keep;
 use crate::sim::network::Packet;
 use crate::sim::rng::Rng;
-use crate::sim::trace::Lane;
 use crate::time::Instant;
 use builder::Setup;
 use member::Member;
@@ -119,7 +116,6 @@ pub(crate) struct Own {
     config: Config,
     /// Keys of holders, including those that lost the lock but still have a guard.
     owners: BTreeMap<LockId, OwnerKey>,
-    queries: BTreeMap<QueryId, Observed>,
     /// Open streams by the world's numbers.
     streams: BTreeMap<StreamId, u64>,
     sent: u64,
@@ -127,14 +123,6 @@ pub(crate) struct Own {
     pending: BTreeMap<StreamId, VecDeque<u64>>,
     /// Leases that the client knows to be granted.
     granted: BTreeSet<i64>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Observed {
-    name: Arc<[u8]>,
-    observes: bool,
-    events: Vec<ElectionEvent>,
-    over: bool,
 }
 
 /// The application writes to the protected resource if it believes to hold the lock.
@@ -170,7 +158,6 @@ impl<C: EtcdClient> Servers for Etcd<C> {
         Own {
             config,
             owners: BTreeMap::new(),
-            queries: BTreeMap::new(),
             streams: BTreeMap::new(),
             sent: 0,
             pending: BTreeMap::new(),
@@ -239,6 +226,10 @@ impl<C: EtcdClient> Servers for Etcd<C> {
         w.write_again(client, lock);
     }
 
+    fn write(w: &mut World<C>, client: usize, lock: LockId) {
+        w.write_guarded(client, lock);
+    }
+
     fn write_arrives(w: &mut World<C>, write: Write) {
         w.write_arrives(write);
     }
@@ -270,6 +261,16 @@ impl<C: EtcdClient> Servers for Etcd<C> {
         w.after_event(client, lock, event);
     }
 
+    fn proclaiming(w: &mut World<C>, client: usize, lock: LockId, value: &Bytes) {
+        if let Some(owner) = w.clients[client].machine.owner(lock) {
+            w.store.proclaimed.insert(value.clone(), (client, lock, owner.create_revision));
+        }
+    }
+
+    fn is_candidate(name: &[u8], key: &[u8]) -> bool {
+        !Queue::new(b"", name).is_foreign(key)
+    }
+
     fn ended(w: &mut World<C>, client: usize, link: u64, by_client: bool) {
         w.ended(client, link, by_client);
     }
@@ -279,74 +280,5 @@ impl World {
     /// Returns a builder for a cluster with this many members.
     pub fn cluster(members: usize) -> Builder {
         Builder::new(Setup::new(members), Client::new)
-    }
-}
-
-impl<C: EtcdClient> World<C> {
-    /// Client `client` becomes a candidate with this value.
-    pub fn campaign(&mut self, client: usize, want: Acquire, value: impl AsRef<[u8]>) -> LockId {
-        self.start_campaign(client, &want, value.as_ref(), None)
-    }
-
-    /// Like [`campaign`](Self::campaign), but resigns in two steps: the leader is asked to stop,
-    /// finishes its work, and then gives up the leadership. `hold` is the total time of both steps.
-    pub fn campaign_for(&mut self, client: usize, want: Acquire, value: impl AsRef<[u8]>, hold: Duration) -> LockId {
-        self.start_campaign(client, &want, value.as_ref(), Some(hold))
-    }
-
-    fn start_campaign(&mut self, client: usize, want: &Acquire, value: &[u8], hold: Option<Duration>) -> LockId {
-        let value = Bytes::copy_from_slice(value);
-        self.annotate(Some(Lane::Client(client)), || format!("campaigns as {}", value.escape_ascii()));
-        self.start(client, want, "campaign", hold, |machine, now| machine.campaign(now, want, value))
-    }
-
-    /// Makes a leader proclaim another value.
-    pub fn proclaim(&mut self, client: usize, lock: LockId, value: impl AsRef<[u8]>) {
-        let value = Bytes::copy_from_slice(value.as_ref());
-        self.journal.write(self.now, format_args!("c{client} {lock} proclaim {}", value.escape_ascii()));
-        self.annotate(Some(Lane::Client(client)), || format!("proclaims {}", value.escape_ascii()));
-        if let Some(owner) = self.clients[client].machine.owner(lock) {
-            self.store.proclaimed.insert(value.clone(), (client, lock, owner.create_revision));
-        }
-        self.must(client, lock, |machine, now| machine.proclaim(now, lock, value));
-        self.pump_client(client);
-    }
-
-    /// Queries the current leader.
-    pub fn leader(&mut self, client: usize, name: impl AsRef<[u8]>) -> QueryId {
-        self.query(client, name.as_ref(), false)
-    }
-
-    /// Observes the leadership.
-    pub fn observe(&mut self, client: usize, name: impl AsRef<[u8]>) -> QueryId {
-        self.query(client, name.as_ref(), true)
-    }
-
-    fn query(&mut self, client: usize, name: &[u8], observes: bool) -> QueryId {
-        let result = self.verb(client, |machine, now| match observes {
-            true => machine.observe(now, name),
-            false => machine.leader(now, name),
-        });
-        let query = match result {
-            Ok(query) => query,
-            Err(misuse) => self.fail(&format!("client {client} cannot query the leader: {misuse}")),
-        };
-        let verb = if observes { "observe" } else { "leader" };
-        self.journal.write(self.now, format_args!("c{client} {query:?} {verb} {}", name.escape_ascii()));
-        let name = self.full_name(client, name);
-        let annotation = if observes { "observes" } else { "queries the leader of" };
-        self.annotate(Some(Lane::Client(client)), || format!("{annotation} {}", name.escape_ascii()));
-        self.clients[client].own.queries.insert(query, Observed { name, observes, events: Vec::new(), over: false });
-        self.pump_client(client);
-        query
-    }
-
-    /// Ends a query or observation.
-    pub fn close_query(&mut self, client: usize, query: QueryId) {
-        self.journal.write(self.now, format_args!("c{client} {query:?} close"));
-        if let Some(observed) = self.clients[client].own.queries.get_mut(&query) {
-            observed.over = true;
-        }
-        self.call_machine(client, |machine, now| machine.close_query(now, query));
     }
 }

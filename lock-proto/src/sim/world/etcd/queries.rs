@@ -4,22 +4,10 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::{Etcd, EtcdClient};
-use crate::etcd::{ElectionEvent, QueryId};
 use crate::sim::etcd::Cluster;
 use crate::sim::world::World;
 
 impl<C: EtcdClient> World<Etcd<C>> {
-    /// Returns the events of an election query so far.
-    #[must_use]
-    pub fn observed(&self, client: usize, query: QueryId) -> &[ElectionEvent] {
-        self.clients[client].own.queries.get(&query).map_or(&[], |observed| &observed.events)
-    }
-
-    /// Returns the open election queries of this client.
-    pub fn queries(&self, client: usize) -> impl Iterator<Item = QueryId> {
-        self.clients[client].own.queries.iter().filter(|(_, observed)| !observed.over).map(|(query, _)| *query)
-    }
-
     /// Returns the cluster.
     #[must_use]
     pub const fn cluster_now(&self) -> &Cluster {

@@ -6,7 +6,7 @@ use alloc::format;
 use super::label::lease;
 use super::wire::Wire;
 use super::{Etcd, EtcdClient};
-use crate::etcd::{ElectionEvent, Rpc};
+use crate::etcd::Rpc;
 use crate::sim::trace::Lane;
 use crate::sim::world::World;
 
@@ -21,16 +21,6 @@ pub(super) struct Recorded {
 }
 
 impl<C: EtcdClient> World<Etcd<C>> {
-    pub(super) fn record_query_event(&mut self, client: usize, name: &[u8], event: &ElectionEvent) {
-        let name = || name.escape_ascii();
-        self.annotate(Some(Lane::Client(client)), || match event {
-            ElectionEvent::Leader(leader) => format!("observes: {} is led by {}", name(), leader.value.escape_ascii()),
-            ElectionEvent::NoLeader => format!("observes: nobody leads {}", name()),
-            ElectionEvent::Disconnected => format!("cannot observe {}", name()),
-            ElectionEvent::Failed(why) => format!("stops observing {}: {why}", name()),
-        });
-    }
-
     pub(super) fn remember_owner(&mut self, client: usize, wire: &Wire) {
         if let Wire::Call { request: Rpc::Grant(grant), .. } = wire
             && self.recorder.is_on()

@@ -43,15 +43,8 @@ impl Resource {
 }
 
 impl<C: EtcdClient> World<Etcd<C>> {
-    /// Writes to the protected resource in a transaction that compares the holder's key
-    /// ([`Client::owner_guard`](crate::etcd::Client::owner_guard)).
-    ///
-    /// The write may arrive late. An older grant must never write after a newer one.
-    ///
-    /// # Panics
-    ///
-    /// If the lock is not held.
-    pub fn write(&mut self, client: usize, lock: LockId) {
+    /// Writes in a transaction that compares the holder's key. Panics if the lock is not held.
+    pub(super) fn write_guarded(&mut self, client: usize, lock: LockId) {
         let owner =
             match C::PROVES.then(|| self.verb(client, |machine, now| machine.owner_guard(now, lock))).transpose() {
                 Ok(owner) => owner,

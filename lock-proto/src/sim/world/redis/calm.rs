@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use super::{Redis, RedisClient};
 use crate::id::LockId;
-use crate::sim::check::{Rule, Stage};
+use crate::sim::check::Rule;
 use crate::sim::redis::Condition;
 use crate::sim::trace::State;
 use crate::sim::world::World;
@@ -37,18 +37,6 @@ impl<C: RedisClient> World<Redis<C>> {
         }
     }
 
-    /// Winds down all applications: held, lost and later granted locks are released.
-    pub fn wind_down(&mut self) {
-        self.wind_locks_down();
-    }
-
-    /// Returns whether every acquisition has ended and every shutdown is complete.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        (0..self.clients.len())
-            .all(|client| self.checker.live(client).next().is_none() && !self.checker.is_stopping(client))
-    }
-
     /// Runs the whole second phase and reports every violation.
     ///
     /// After [`calm`](Self::calm) and [`wind_down`](Self::wind_down) every waiter must be served
@@ -58,17 +46,7 @@ impl<C: RedisClient> World<Redis<C>> {
         self.calm();
         self.wind_down();
         if !self.run_until(served, Self::is_idle) && !self.halted {
-            let all = self.clients.iter().enumerate().flat_map(|(client, process)| {
-                process.records.iter().map(move |(lock, record)| (client, *lock, record))
-            });
-            let waiting = all.filter(|(client, lock, _)| self.checker.stage(*client, *lock) != Some(Stage::Over));
-            let texts: Vec<_> = waiting
-                .map(|(client, lock, record)| {
-                    let stage = self.checker.stage(client, lock);
-                    format!("client {client} {lock} ({}) is {stage:?}", record.escaped_name())
-                })
-                .collect();
-            return self.report(Rule::Liveness, format!("not over after {served:?}: {}", texts.join(", ")));
+            return self.report(Rule::Liveness, format!("not over after {served:?}: {}", self.unfinished()));
         }
         if !self.run_until(rest, Self::is_quiet) && !self.halted {
             return self.report(Rule::Leftover, format!("no rest after {rest:?}: {:?}", self.timers()));

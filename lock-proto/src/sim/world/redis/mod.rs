@@ -156,6 +156,10 @@ impl<C: RedisClient> Servers for Redis<C> {
         w.do_byte_chore(client, chore);
     }
 
+    fn write(w: &mut World<C>, client: usize, lock: LockId) {
+        w.write_with_token(client, lock);
+    }
+
     fn write_arrives(w: &mut World<C>, write: Write) {
         w.byte_write_arrives(write);
     }

@@ -123,7 +123,7 @@ impl<C: RedisClient> World<Redis<C>> {
     }
 
     /// Returns the acquisitions of a client under this name that are not over and have this token.
-    fn with_token<'a>(
+    pub(super) fn with_token<'a>(
         &'a self,
         client: usize,
         name: &'a [u8],

@@ -10,7 +10,7 @@ use super::{Redis, RedisClient};
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::redis::Key;
-use crate::sim::check::{Rule, TAKE};
+use crate::sim::check::{Rule, Stage, TAKE};
 use crate::sim::direction::Direction;
 use crate::sim::network::Packet;
 use crate::sim::trace::State;
@@ -143,8 +143,12 @@ impl<C: RedisClient> World<Redis<C>> {
 
     fn check_keys(&mut self, node: usize) {
         let server = &self.store.nodes[node].node;
+        let (clock, mut ended) = (server.unix_micros(self.now) / 1_000, Vec::new());
         for key in &self.store.names {
-            self.checker.stored(self.now, node, key, server.string(self.now, key));
+            let content = server.string(self.now, key);
+            let early = self.checker.ended_early(node, key, content, clock);
+            ended.extend(early.map(|value| (key.clone(), value.to_vec())));
+            self.checker.stored(self.now, node, key, content);
         }
         for key in &self.store.counters {
             let text = server.get(self.now, key).and_then(|text| core::str::from_utf8(text).ok());
@@ -152,8 +156,23 @@ impl<C: RedisClient> World<Redis<C>> {
                 self.checker.counter_stored(self.now, node, counter, server.unix_micros(self.now));
             }
         }
+        for (key, value) in ended {
+            self.check_left_alone(node, &key, &value);
+        }
         self.check_leftover_keys(node);
         self.check();
+    }
+
+    /// Checks that the key of a lost hold does not end before its expiry while its guard exists.
+    fn check_left_alone(&mut self, node: usize, key: &[u8], value: &[u8]) {
+        let lost = |client| self.with_token(client, key, value).find(|(_, stage)| *stage == Stage::Lost);
+        if let Some((client, (lock, _))) = (0..self.clients.len()).find_map(|client| Some((client, lost(client)?))) {
+            let text = format!(
+                "{} was deleted on node {node} while the guard of client {client} {lock} exists",
+                key.escape_ascii()
+            );
+            self.checker.report(self.now, Rule::ShortenedKey, text);
+        }
     }
 
     /// Checks that an idle client has left no key: it would not delete it any more.

@@ -2,13 +2,11 @@
 // S2
 
 use alloc::format;
-use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::queue_log::split_number;
 use super::{Zookeeper, ZookeeperClient};
-use crate::lock::ElectionEvent;
 use crate::sim::check::Rule;
 use crate::sim::trace::State;
 use crate::sim::world::World;
@@ -28,29 +26,6 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         self.healed(|_, _| true);
     }
 
-    /// Winds down all applications: held and lost locks are released, later grants are released at
-    /// once, and election queries are closed.
-    pub fn wind_down(&mut self) {
-        self.end_holds();
-        self.close_queries();
-    }
-
-    fn close_queries(&mut self) {
-        for client in 0..self.clients.len() {
-            for query in self.queries(client).collect::<Vec<_>>() {
-                if self.is_running(client) {
-                    self.close_query(client, query);
-                }
-            }
-        }
-    }
-
-    /// Returns whether every acquisition has ended.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        (0..self.clients.len()).all(|client| self.is_dead(client) || self.checker.live(client).next().is_none())
-    }
-
     /// Runs the whole second phase and reports every violation.
     ///
     /// After [`calm`](Self::calm) and [`wind_down`](Self::wind_down) every waiter must be served,
@@ -59,7 +34,7 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
     /// left. `ttl` is the longest session timeout.
     pub fn finish(&mut self, ttl: Duration) {
         self.calm();
-        self.end_holds();
+        self.wind_locks_down();
         let served = ttl * 4 + Duration::from_secs(60);
         if !self.run_until(served, Self::is_idle) {
             return self.report(Rule::Liveness, format!("not over after {served:?}: {}", self.unfinished()));
@@ -70,7 +45,8 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
             return self.report(Rule::Leftover, format!("left after {rest:?}: {}", self.ephemerals().join(", ")));
         }
         self.check_watches();
-        self.check_observers(rest);
+        let recheck = self.clients.iter().map(|process| process.own.recheck).max().unwrap_or_default();
+        self.check_observers(rest + recheck);
         self.close_queries();
         self.check_idle_traffic(ttl);
         self.shut_down_all(ttl);
@@ -91,27 +67,6 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
     fn left_watch(&self) -> Option<&str> {
         let is_contender = |path: &&str| path.rsplit_once('/').is_some_and(|(_, name)| split_number(name).is_some());
         self.store.ensemble.watched().find(is_contender)
-    }
-
-    /// Checks that every observer knows that nobody leads once no node is left.
-    fn check_observers(&mut self, within: Duration) {
-        let recheck = self.clients.iter().map(|process| process.own.recheck).max().unwrap_or_default();
-        if !self.run_until(within + recheck, |w| w.outdated_observers().next().is_none()) {
-            for text in self.outdated_observers().collect::<Vec<_>>() {
-                self.report(Rule::Liveness, text);
-            }
-        }
-    }
-
-    fn outdated_observers(&self) -> impl Iterator<Item = String> {
-        let running = (0..self.clients.len()).filter(|client| self.is_running(*client));
-        running.flat_map(move |client| {
-            let open = self.clients[client].own.queries.values().filter(|observed| observed.observes && !observed.over);
-            let wrong = open.filter(|observed| observed.events.last() != Some(&ElectionEvent::NoLeader));
-            wrong.map(move |observed| {
-                format!("client {client} observes nobody's election and last received {:?}", observed.events.last())
-            })
-        })
     }
 
     /// Checks that an idle client only keeps its session alive: by a ping and a write each tick,

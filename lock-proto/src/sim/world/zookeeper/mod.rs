@@ -2,7 +2,6 @@
 
 mod builder;
 mod calm;
-mod elections;
 mod faults;
 mod label;
 mod pump;
@@ -25,7 +24,7 @@ use super::process::Process;
 use super::store::{Servers, Store};
 use super::{IDLE_TIMEOUT, World as AnyWorld};
 use crate::id::{ClientId, ConnId, LockId};
-use crate::lock::{ByteClient, ElectionEvent, Event, Grant, QueryId};
+use crate::lock::{ByteClient, Event, Grant};
 use crate::sim::check::Rule;
 use crate::sim::journal::Keep;
 use crate::sim::network::Packet;
@@ -37,7 +36,6 @@ use crate::tls::Tls;
 use crate::url::Target;
 use crate::zookeeper::{Client, Config};
 use builder::Setup;
-use elections::Observed;
 use queue_log::QueueLog;
 use tap::Tap;
 
@@ -103,7 +101,6 @@ pub(crate) struct Own {
     /// Queues about which it sent a request, since the last watch event.
     asked: BTreeSet<Box<str>>,
     sent: u64,
-    queries: BTreeMap<QueryId, Observed>,
 }
 
 impl<C: ZookeeperClient> Store for Zookeeper<C> {
@@ -145,7 +142,6 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
             sessions: BTreeSet::new(),
             asked: BTreeSet::new(),
             sent: 0,
-            queries: BTreeMap::new(),
         }
     }
 
@@ -197,6 +193,10 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
         w.do_byte_chore(client, chore);
     }
 
+    fn write(w: &mut World<C>, client: usize, lock: LockId) {
+        w.write_with_token(client, lock);
+    }
+
     fn write_arrives(w: &mut World<C>, write: Write) {
         w.byte_write_arrives(write);
     }
@@ -242,6 +242,10 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
         w.write_while_held(client, lock);
     }
 
+    fn is_candidate(name: &[u8], key: &[u8]) -> bool {
+        key.strip_prefix(&*Self::lock(name)).is_some_and(|node| node.starts_with(b"/"))
+    }
+
     fn ended(w: &mut World<C>, client: usize, link: u64, _: bool) {
         w.clients[client].own.taps.remove(&link);
     }
@@ -254,10 +258,6 @@ impl<C: ZookeeperClient> ByteServers for Zookeeper<C> {
 
     fn note_requests(w: &mut World<C>, client: usize, link: u64, _: ConnId, bytes: &[u8]) {
         w.note_requests(client, link, bytes);
-    }
-
-    fn deliver_election_event(w: &mut World<C>, client: usize, query: QueryId, event: ElectionEvent) {
-        w.deliver_election_event(client, query, event);
     }
 }
 

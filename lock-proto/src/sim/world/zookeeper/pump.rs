@@ -2,15 +2,17 @@
 
 use alloc::format;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use super::label;
 use super::tap::{Received, Sent, path_of};
 use super::{Zookeeper, ZookeeperClient};
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::sim::check::Rule;
+use crate::sim::check::{Rule, Stage};
 use crate::sim::direction::Direction;
 use crate::sim::network::Packet;
+use crate::sim::record::Record;
 use crate::sim::trace::State;
 use crate::sim::world::World;
 use crate::sim::world::handover::Cause;
@@ -117,7 +119,41 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         }
     }
 
+    /// Checks that neither the node of a lost hold nor its session is ended while its guard exists.
+    /// A session may be closed a TTL after its last renewal: pings keep it alive on the servers.
+    // H6
+    fn check_left_alone(&mut self, client: usize, link: u64, op: &Op) {
+        let process = &self.clients[client];
+        let (path, session, lapsed) = match op {
+            Op::Write(MultiOp::Delete { path, .. }) => (&**path, 0, Duration::ZERO),
+            Op::CloseSession => ("", process.own.taps.get(&link).map_or(0, |tap| tap.session), process.own.tick * 2),
+            Op::Write(_)
+            | Op::Multi(_)
+            | Op::Exists { .. }
+            | Op::GetData { .. }
+            | Op::GetChildren { .. }
+            | Op::Sync { .. }
+            | Op::RemoveWatches { .. }
+            | Op::Ping
+            | Op::Auth { .. } => return,
+        };
+        let now = process.local(self.now);
+        let ended: Vec<i64> = self.store.queue_log.created(|own, owner| own == path || owner == session).collect();
+        let is_ended = |record: &Record| {
+            let czxid = record.grant.and_then(|grant| grant.fence).map(|fence| fence.get() >> 16);
+            czxid.is_some_and(|czxid| ended.iter().any(|ended| ended.unsigned_abs() == czxid))
+                && (lapsed.is_zero() || record.valid_until().is_some_and(|until| now < until + lapsed))
+        };
+        let mut lost = self.checker.live(client).filter(|(_, stage)| *stage == Stage::Lost).map(|(lock, _)| lock);
+        if let Some(lock) = lost.find(|lock| process.records.get(lock).is_some_and(is_ended)) {
+            drop(lost);
+            let text = format!("client {client} sends {op:?} while the guard of {lock} exists");
+            self.report(Rule::ShortenedKey, text);
+        }
+    }
+
     fn note_request(&mut self, client: usize, link: u64, number: u64, request: &Request) {
+        self.check_left_alone(client, link, &request.op);
         let process = &mut self.clients[client];
         process.own.sent += 1;
         let queue = match &request.op {
@@ -213,7 +249,7 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
     fn check_woken(&mut self, client: usize, deleted: &[alloc::boxed::Box<str>], granted: bool) {
         for path in deleted {
             // Every observer of an election reads who leads now.
-            let observes = self.clients[client].own.queries.values().any(|query| !query.over);
+            let observes = self.queries(client).next().is_some();
             let reacts = !observes && (granted || self.clients[client].own.asked.contains(queue_of(path)));
             let is_own = |session| self.clients[client].own.sessions.contains(&session);
             // A waiter whose node was deleted by hand learns that by reading the queue.

@@ -4,7 +4,6 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::{Zookeeper, ZookeeperClient};
-use crate::lock::{ElectionEvent, QueryId};
 use crate::sim::world::World;
 use crate::sim::zookeeper::Ensemble;
 
@@ -13,17 +12,6 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
     #[must_use]
     pub const fn ensemble(&self) -> &Ensemble {
         &self.store.ensemble
-    }
-
-    /// Returns the events of an election query so far.
-    #[must_use]
-    pub fn observed(&self, client: usize, query: QueryId) -> &[ElectionEvent] {
-        self.clients[client].own.queries.get(&query).map_or(&[], |observed| &observed.events)
-    }
-
-    /// Returns the open election queries of this client.
-    pub fn queries(&self, client: usize) -> impl Iterator<Item = QueryId> {
-        self.clients[client].own.queries.iter().filter(|(_, observed)| !observed.over).map(|(query, _)| *query)
     }
 
     /// Returns the paths of all nodes that end with a session.

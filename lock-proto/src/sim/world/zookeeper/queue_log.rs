@@ -108,6 +108,11 @@ impl QueueLog {
         self.nodes.iter().any(|(path, node)| queue_of(path) == queue && is_own(node.session))
     }
 
+    /// Returns the transactions that created the nodes which end with a session, or with a path.
+    pub(super) fn created(&self, ends: impl Fn(&str, i64) -> bool) -> impl Iterator<Item = i64> {
+        self.nodes.iter().filter(move |(path, node)| ends(path, node.session)).map(|(_, node)| node.czxid)
+    }
+
     /// Returns the session of a node, also of one that was deleted a while ago.
     pub(super) fn last_owner(&self, path: &str) -> Option<i64> {
         self.owners.get(path).copied()

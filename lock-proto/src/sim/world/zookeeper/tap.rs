@@ -14,6 +14,8 @@ pub(super) struct Tap {
     /// Numbers of the requests by this tap, and by the protocol.
     pending: VecDeque<(u64, i32)>,
     number: u64,
+    /// The session, once it is known.
+    pub(super) session: i64,
 }
 
 /// One direction of a connection.
@@ -67,7 +69,9 @@ impl Tap {
         let mut found = Vec::new();
         for (first, frame) in self.received.read(bytes) {
             if first {
-                found.extend(ConnectResponse::decode(&frame).map(Received::Started));
+                let response = ConnectResponse::decode(&frame);
+                self.session = response.as_ref().map_or(0, |response| response.session_id);
+                found.extend(response.map(Received::Started));
                 continue;
             }
             let Ok((header, body)) = ReplyHeader::decode(&frame) else { continue };
