@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt as _;
 use lock_testkit::{Redis, wait_until};
 use rustix::process::Signal;
 
-use crate::harness::{LONG, Quorum, RUNTIMES, Scratch, Tool, assert_clean, is_alive, run};
+use crate::harness::{LONG, Quorum, Scratch, Tool, assert_clean, is_alive, run, runtime};
 
 #[test]
 fn exit_code_of_command_is_passed_on() {
@@ -33,20 +33,19 @@ fn exit_code_of_command_is_passed_on() {
 fn command_finds_lock_in_environment() {
     let redis = Redis::start();
     let mut fences = Vec::new();
-    for runtime in RUNTIMES {
-        let scratch = Scratch::new();
-        let (file, go) = (scratch.path("env"), scratch.path("go"));
-        let script =
-            format!(r#"echo "$LOCK_NAME|$LOCK_TOKEN|$LOCK_FENCE" > {file}; until [ -e {go} ]; do sleep 0.01; done"#);
-        let tool = Tool::on(&redis, &["--runtime", runtime, "a job", "--", "sh", "-c", &script]);
-        let line = scratch.line("env");
-        let parts: Vec<&str> = line.split('|').collect();
-        assert_eq!(parts[0], "a job");
-        assert_eq!(parts[1], redis.cli(&["GET", "a job"]), "the token is the key's value");
-        fences.push(parts[2].parse::<u64>().unwrap());
-        std::fs::write(go, "").unwrap();
-        assert_eq!(tool.end().code, 0);
-    }
+    let runtime = runtime();
+    let scratch = Scratch::new();
+    let (file, go) = (scratch.path("env"), scratch.path("go"));
+    let script =
+        format!(r#"echo "$LOCK_NAME|$LOCK_TOKEN|$LOCK_FENCE" > {file}; until [ -e {go} ]; do sleep 0.01; done"#);
+    let tool = Tool::on(&redis, &["--runtime", runtime, "a job", "--", "sh", "-c", &script]);
+    let line = scratch.line("env");
+    let parts: Vec<&str> = line.split('|').collect();
+    assert_eq!(parts[0], "a job");
+    assert_eq!(parts[1], redis.cli(&["GET", "a job"]), "the token is the key's value");
+    fences.push(parts[2].parse::<u64>().unwrap());
+    std::fs::write(go, "").unwrap();
+    assert_eq!(tool.end().code, 0);
     assert!(fences.is_sorted_by(|a, b| a < b), "fences grow: {fences:?}");
 }
 
@@ -84,19 +83,18 @@ fn int_and_term_are_forwarded_and_lock_is_released() {
 
 #[test]
 fn lock_without_command_is_held_until_signal() {
-    for runtime in RUNTIMES {
-        let redis = Redis::start();
-        let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "1500ms", "line\nbreak"]);
-        tool.wait_for_out("held line\\nbreak fence=");
-        assert!(tool.out().ends_with(" ttl=1500\n"), "{}", tool.out());
-        // Renewed past its TTL.
-        std::thread::sleep(core::time::Duration::from_millis(2200));
-        assert_eq!(redis.cli(&["EXISTS", "line\nbreak"]), "1", "{runtime}: not renewed");
-        tool.signal(Signal::INT);
-        let ended = tool.end();
-        assert_eq!(ended.code, 0, "{runtime}: {ended:?}");
-        assert_clean(&redis);
-    }
+    let runtime = runtime();
+    let redis = Redis::start();
+    let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "1500ms", "line\nbreak"]);
+    tool.wait_for_out("held line\\nbreak fence=");
+    assert!(tool.out().ends_with(" ttl=1500\n"), "{}", tool.out());
+    // Renewed past its TTL.
+    std::thread::sleep(core::time::Duration::from_millis(2200));
+    assert_eq!(redis.cli(&["EXISTS", "line\nbreak"]), "1", "{runtime}: not renewed");
+    tool.signal(Signal::INT);
+    let ended = tool.end();
+    assert_eq!(ended.code, 0, "{runtime}: {ended:?}");
+    assert_clean(&redis);
 }
 
 /// The terminal sends SIGINT to the command too. A command outside of the foreground group shows
@@ -126,20 +124,19 @@ fn ctrl_c_of_terminal_is_not_forwarded() {
 #[test]
 fn one_signal_during_release_does_not_abandon_it() {
     let redis = Redis::start();
-    for runtime in RUNTIMES {
-        let scratch = Scratch::new();
-        let (file, go) = (scratch.path("pid"), scratch.path("go"));
-        let script = format!("echo $$ > {file}; until [ -e {go} ]; do sleep 0.01; done");
-        let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "60s", "job", "--", "sh", "-c", &script]);
-        let pid = scratch.line("pid");
-        redis.pause();
-        std::fs::write(go, "").unwrap();
-        // Also when `with-lock` has collected its exit code.
-        assert!(wait_until(LONG, || !is_alive(&pid)), "{runtime}: the command runs on");
-        tool.signal(Signal::INT);
-        redis.resume();
-        let ended = tool.end();
-        assert_eq!((ended.code, ended.err.as_str()), (0, ""), "{runtime}: {ended:?}");
-        assert_clean(&redis);
-    }
+    let runtime = runtime();
+    let scratch = Scratch::new();
+    let (file, go) = (scratch.path("pid"), scratch.path("go"));
+    let script = format!("echo $$ > {file}; until [ -e {go} ]; do sleep 0.01; done");
+    let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "60s", "job", "--", "sh", "-c", &script]);
+    let pid = scratch.line("pid");
+    redis.pause();
+    std::fs::write(go, "").unwrap();
+    // Also when `with-lock` has collected its exit code.
+    assert!(wait_until(LONG, || !is_alive(&pid)), "{runtime}: the command runs on");
+    tool.signal(Signal::INT);
+    redis.resume();
+    let ended = tool.end();
+    assert_eq!((ended.code, ended.err.as_str()), (0, ""), "{runtime}: {ended:?}");
+    assert_clean(&redis);
 }

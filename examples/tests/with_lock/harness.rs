@@ -7,7 +7,15 @@ use lock_testkit::{Redis, wait_until};
 
 pub(crate) use crate::kit::{Ended, LONG, Scratch, Tool, is_alive, ms};
 
+/// For tests of processes on different runtimes.
 pub(crate) const RUNTIMES: [&str; 4] = ["tokio", "smol", "async-std", "blocking"];
+
+/// Returns the runtime of this run: `LOCK_RUNTIME`, by default tokio. `make test` runs them all.
+pub(crate) fn runtime() -> &'static str {
+    let Ok(name) = std::env::var("LOCK_RUNTIME") else { return RUNTIMES[0] };
+    RUNTIMES.into_iter().find(|runtime| *runtime == name).expect("LOCK_RUNTIME names a runtime")
+}
+
 /// The fence counter, the only key that locks leave behind.
 pub(crate) const FENCE_KEY: &str = lock_proto::redis::FENCE_NAME;
 
@@ -22,11 +30,8 @@ impl Tool {
 
     pub(crate) fn command(args: &[&str], env: &[(&str, &str)]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_with-lock"));
-        // `LOCK_RUNTIME=smol` selects the runtime of tests that do not name one.
-        if let Ok(runtime) = std::env::var("LOCK_RUNTIME")
-            && !args.contains(&"--runtime")
-        {
-            command.args(["--runtime", &runtime]);
+        if std::env::var_os("LOCK_RUNTIME").is_some() && !args.contains(&"--runtime") {
+            command.args(["--runtime", runtime()]);
         }
         command.args(args).env_remove("LOCK_BACKEND").envs(env.iter().copied());
         command

@@ -5,7 +5,7 @@ use std::time::Instant;
 use lock_testkit::{Redis, Stopwatch, wait_until};
 use rustix::process::Signal;
 
-use crate::harness::{LONG, RUNTIMES, Scratch, Tool, is_alive, ms};
+use crate::harness::{LONG, RUNTIMES, Scratch, Tool, is_alive, ms, runtime};
 
 /// A script that records SIGTERM and keeps running.
 pub(crate) fn ignores_sigterm(scratch: &Scratch) -> String {
@@ -18,105 +18,101 @@ pub(crate) fn ignores_sigterm(scratch: &Scratch) -> String {
 
 #[test]
 fn pause_past_ttl_kills_command_on_resume() {
-    for runtime in RUNTIMES {
-        let redis = Redis::start();
-        let scratch = Scratch::new();
-        let script = ignores_sigterm(&scratch);
-        let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "1s", "job", "--", "sh", "-c", &script]);
-        let pid = scratch.line("pid");
-        tool.signal(Signal::STOP);
-        assert!(wait_until(LONG, || redis.cli(&["EXISTS", "job"]) == "0"), "the key ends with its TTL");
-        let other = Tool::on(&redis, &["job"]);
-        other.wait_for_out("held job");
-        tool.signal(Signal::CONT);
-        let resumed = Stopwatch::start();
-        assert!(wait_until(LONG, || !is_alive(&pid)), "{runtime}: the command runs on");
-        resumed.assert_within(ms(500), runtime);
-        let ended = tool.end();
-        assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
-        assert!(
-            other.out().lines().count() == 1 && redis.cli(&["EXISTS", "job"]) == "1",
-            "{runtime}: the other's lock stays"
-        );
-    }
+    let runtime = runtime();
+    let redis = Redis::start();
+    let scratch = Scratch::new();
+    let script = ignores_sigterm(&scratch);
+    let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "1s", "job", "--", "sh", "-c", &script]);
+    let pid = scratch.line("pid");
+    tool.signal(Signal::STOP);
+    assert!(wait_until(LONG, || redis.cli(&["EXISTS", "job"]) == "0"), "the key ends with its TTL");
+    let other = Tool::on(&redis, &["job"]);
+    other.wait_for_out("held job");
+    tool.signal(Signal::CONT);
+    let resumed = Stopwatch::start();
+    assert!(wait_until(LONG, || !is_alive(&pid)), "{runtime}: the command runs on");
+    resumed.assert_within(ms(500), runtime);
+    let ended = tool.end();
+    assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
+    assert!(
+        other.out().lines().count() == 1 && redis.cli(&["EXISTS", "job"]) == "1",
+        "{runtime}: the other's lock stays"
+    );
 }
 
 #[test]
 fn server_outage_terminates_at_grace_and_kills_at_expiry() {
-    for runtime in RUNTIMES {
-        let mut redis = Redis::start();
-        let scratch = Scratch::new();
-        let script = ignores_sigterm(&scratch);
-        let line = ["--runtime", runtime, "--ttl", "3s", "--grace", "1s", "job", "--", "sh", "-c", &script];
-        let tool = Tool::on(&redis, &line);
-        let pid = scratch.line("pid");
-        redis.kill();
-        let killed = Stopwatch::start();
-        scratch.line("asked");
-        let sigterm_at = killed.elapsed();
-        assert!(wait_until(LONG, || !is_alive(&pid)), "{runtime}: the command runs on");
-        let dead = killed.elapsed();
-        // The validity is 3 s minus the drift; it began up to 1.1 s before the server was killed.
-        killed.assert_in(sigterm_at, ms(700)..=ms(2300), format!("{runtime}: SIGTERM"));
-        killed.assert_in(dead, ms(1700)..=ms(3100), format!("{runtime}: killed by the end of validity"));
-        killed.assert_in(dead.saturating_sub(sigterm_at), ms(700)..=ms(1400), format!("{runtime}: the grace"));
-        let ended = tool.end();
-        assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
-    }
+    let runtime = runtime();
+    let mut redis = Redis::start();
+    let scratch = Scratch::new();
+    let script = ignores_sigterm(&scratch);
+    let line = ["--runtime", runtime, "--ttl", "3s", "--grace", "1s", "job", "--", "sh", "-c", &script];
+    let tool = Tool::on(&redis, &line);
+    let pid = scratch.line("pid");
+    redis.kill();
+    let killed = Stopwatch::start();
+    scratch.line("asked");
+    let sigterm_at = killed.elapsed();
+    assert!(wait_until(LONG, || !is_alive(&pid)), "{runtime}: the command runs on");
+    let dead = killed.elapsed();
+    // The validity is 3 s minus the drift; it began up to 1.1 s before the server was killed.
+    killed.assert_in(sigterm_at, ms(700)..=ms(2300), format!("{runtime}: SIGTERM"));
+    killed.assert_in(dead, ms(1700)..=ms(3100), format!("{runtime}: killed by the end of validity"));
+    killed.assert_in(dead.saturating_sub(sigterm_at), ms(700)..=ms(1400), format!("{runtime}: the grace"));
+    let ended = tool.end();
+    assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
 }
 
 /// An interrupted job must not look finished, whatever its exit code.
 #[test]
 fn terminated_command_reports_loss_despite_own_exit_code() {
-    for runtime in RUNTIMES {
-        for code in [0, 5] {
-            let mut redis = Redis::start();
-            let scratch = Scratch::new();
-            let script = exits_on_sigterm(&scratch, code);
-            let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "2s", "job", "--", "sh", "-c", &script]);
-            scratch.line("log");
-            redis.kill();
-            let ended = tool.end();
-            assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
-            assert!(ended.err.contains("sending SIGTERM to the command"), "{runtime}: {ended:?}");
-        }
+    let runtime = runtime();
+    for code in [0, 5] {
+        let mut redis = Redis::start();
+        let scratch = Scratch::new();
+        let script = exits_on_sigterm(&scratch, code);
+        let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "2s", "job", "--", "sh", "-c", &script]);
+        scratch.line("log");
+        redis.kill();
+        let ended = tool.end();
+        assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
+        assert!(ended.err.contains("sending SIGTERM to the command"), "{runtime}: {ended:?}");
     }
 }
 
 /// The same if the lock is known to be lost, and if it recovers after the SIGTERM.
 #[test]
 fn terminated_command_reports_loss_even_if_lock_recovers() {
-    for runtime in RUNTIMES {
-        let redis = Redis::start();
-        let scratch = Scratch::new();
-        let script = exits_on_sigterm(&scratch, 0);
-        let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "1500ms", "job", "--", "sh", "-c", &script]);
-        scratch.line("log");
-        redis.cli(&["DEL", "job"]);
-        let ended = tool.end();
-        assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
+    let runtime = runtime();
+    let redis = Redis::start();
+    let scratch = Scratch::new();
+    let script = exits_on_sigterm(&scratch, 0);
+    let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "1500ms", "job", "--", "sh", "-c", &script]);
+    scratch.line("log");
+    redis.cli(&["DEL", "job"]);
+    let ended = tool.end();
+    assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
 
-        let scratch = Scratch::new();
-        let script = format!(
-            "trap 'touch {marker}; until [ -e {go} ]; do sleep 0.01; done; exit 0' TERM; echo ready > {log}; \
-             while :; do sleep 0.02; done",
-            marker = scratch.path("asked"),
-            go = scratch.path("go"),
-            log = scratch.path("log"),
-        );
-        let line = ["--runtime", runtime, "--ttl", "6s", "--grace", "3s", "job", "--", "sh", "-c", &script];
-        let tool = Tool::on(&redis, &line);
-        scratch.line("log");
-        redis.pause();
-        assert!(wait_until(LONG, || std::fs::exists(scratch.path("asked")).unwrap()), "{runtime}: no SIGTERM");
-        redis.resume();
-        let renewed = || redis.cli(&["PTTL", "job"]).parse::<i64>().unwrap() > 4_500;
-        assert!(wait_until(LONG, renewed), "{runtime}: {}", tool.err());
-        std::fs::write(scratch.path("go"), "").unwrap();
-        let ended = tool.end();
-        assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
-        assert_eq!(redis.cli(&["EXISTS", "job"]), "0", "{runtime}: released");
-    }
+    let scratch = Scratch::new();
+    let script = format!(
+        "trap 'touch {marker}; until [ -e {go} ]; do sleep 0.01; done; exit 0' TERM; echo ready > {log}; \
+         while :; do sleep 0.02; done",
+        marker = scratch.path("asked"),
+        go = scratch.path("go"),
+        log = scratch.path("log"),
+    );
+    let line = ["--runtime", runtime, "--ttl", "6s", "--grace", "3s", "job", "--", "sh", "-c", &script];
+    let tool = Tool::on(&redis, &line);
+    scratch.line("log");
+    redis.pause();
+    assert!(wait_until(LONG, || std::fs::exists(scratch.path("asked")).unwrap()), "{runtime}: no SIGTERM");
+    redis.resume();
+    let renewed = || redis.cli(&["PTTL", "job"]).parse::<i64>().unwrap() > 4_500;
+    assert!(wait_until(LONG, renewed), "{runtime}: {}", tool.err());
+    std::fs::write(scratch.path("go"), "").unwrap();
+    let ended = tool.end();
+    assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
+    assert_eq!(redis.cli(&["EXISTS", "job"]), "0", "{runtime}: released");
 }
 
 /// A script that exits with this code on SIGTERM.
@@ -184,15 +180,14 @@ fn loss_found_only_at_release_is_reported() {
 
 #[test]
 fn loss_without_command_is_reported_on_stdout() {
-    for runtime in RUNTIMES {
-        let redis = Redis::start();
-        let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "900ms", "job"]);
-        tool.wait_for_out("held job");
-        redis.cli(&["DEL", "job"]);
-        let ended = tool.end();
-        assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
-        assert!(ended.out.ends_with("lost job gone\n"), "{runtime}: {ended:?}");
-    }
+    let runtime = runtime();
+    let redis = Redis::start();
+    let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "900ms", "job"]);
+    tool.wait_for_out("held job");
+    redis.cli(&["DEL", "job"]);
+    let ended = tool.end();
+    assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
+    assert!(ended.out.ends_with("lost job gone\n"), "{runtime}: {ended:?}");
 }
 
 #[test]
@@ -212,20 +207,19 @@ fn lock_expires_while_server_is_paused() {
 
 #[test]
 fn loss_found_by_release_after_signal_is_reported_once_and_at_once() {
-    for runtime in RUNTIMES {
-        let redis = Redis::start();
-        // The watchdog would notice after 20 s.
-        let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "60s", "job"]);
-        tool.wait_for_out("held job");
-        redis.cli(&["DEL", "job"]);
-        tool.signal(Signal::INT);
-        tool.wait_for_out("lost job gone\n");
-        let reported = Stopwatch::start();
-        let ended = tool.end();
-        reported.assert_within(ms(5_000), format!("{runtime}: nothing is left to wait for"));
-        assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
-        assert_eq!(ended.err.matches("lost: ").count(), 1, "{runtime}: {ended:?}");
-    }
+    let runtime = runtime();
+    let redis = Redis::start();
+    // The watchdog would notice after 20 s.
+    let tool = Tool::on(&redis, &["--runtime", runtime, "--ttl", "60s", "job"]);
+    tool.wait_for_out("held job");
+    redis.cli(&["DEL", "job"]);
+    tool.signal(Signal::INT);
+    tool.wait_for_out("lost job gone\n");
+    let reported = Stopwatch::start();
+    let ended = tool.end();
+    reported.assert_within(ms(5_000), format!("{runtime}: nothing is left to wait for"));
+    assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
+    assert_eq!(ended.err.matches("lost: ").count(), 1, "{runtime}: {ended:?}");
 }
 
 #[test]

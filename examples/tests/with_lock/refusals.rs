@@ -5,27 +5,24 @@ use std::process::Command;
 
 use lock_testkit::Redis;
 
-use crate::harness::{FENCE_KEY, RUNTIMES, Tool, assert_clean, run};
+use crate::harness::{FENCE_KEY, Tool, assert_clean, run, runtime};
 
 #[test]
 fn busy_and_unreachable_have_distinct_exit_codes() {
     let mut redis = Redis::start();
     let holder = Tool::on(&redis, &["job"]);
     holder.wait_for_out("held job");
-    for runtime in RUNTIMES {
-        for wait in ["0", "300ms"] {
-            let ended = run(&redis, &["--runtime", runtime, "--wait", wait, "job", "--", "true"]);
-            assert_eq!(ended.code, 75, "{runtime} {wait}: {ended:?}");
-        }
+    let runtime = runtime();
+    for wait in ["0", "300ms"] {
+        let ended = run(&redis, &["--runtime", runtime, "--wait", wait, "job", "--", "true"]);
+        assert_eq!(ended.code, 75, "{runtime} {wait}: {ended:?}");
     }
     assert_eq!(holder.terminate().code, 0);
     redis.kill();
-    for runtime in RUNTIMES {
-        for wait in ["0", "300ms"] {
-            let ended = run(&redis, &["--runtime", runtime, "--wait", wait, "job", "--", "true"]);
-            assert_eq!(ended.code, 69, "{runtime} {wait}: {ended:?}");
-            assert!(ended.took < Duration::from_secs(8), "{runtime} {wait}: {ended:?}");
-        }
+    for wait in ["0", "300ms"] {
+        let ended = run(&redis, &["--runtime", runtime, "--wait", wait, "job", "--", "true"]);
+        assert_eq!(ended.code, 69, "{runtime} {wait}: {ended:?}");
+        assert!(ended.took < Duration::from_secs(8), "{runtime} {wait}: {ended:?}");
     }
 }
 
@@ -47,19 +44,18 @@ fn login_and_permission_errors_exit_with_77() {
         .acl("reader", "on >secret ~* +@read")
         .start();
     assert_eq!(run(&redis, &["lock:a", "--", "true"]).code, 0);
-    for runtime in RUNTIMES {
-        let none = format!("redis://127.0.0.1:{}", redis.port());
-        for (url, name) in [
-            (redis.url_with("worker", "wrong"), "lock:a"),
-            (none, "lock:a"),
-            (redis.url_with("reader", "secret"), "lock:a"),
-            (redis.url_with("worker", "secret"), "elsewhere"),
-        ] {
-            let ended = Tool::start(&["--backend", &url, "--runtime", runtime, name, "--", "true"]).end();
-            assert_eq!(ended.code, 77, "{runtime} {url} {name}: {ended:?}");
-            assert!(!ended.err.contains("secret") && !ended.err.contains("wrong@"), "a password is shown: {ended:?}");
-            assert_eq!(redis.cli(&["EXISTS", name]), "0", "something was left behind");
-        }
+    let runtime = runtime();
+    let none = format!("redis://127.0.0.1:{}", redis.port());
+    for (url, name) in [
+        (redis.url_with("worker", "wrong"), "lock:a"),
+        (none, "lock:a"),
+        (redis.url_with("reader", "secret"), "lock:a"),
+        (redis.url_with("worker", "secret"), "elsewhere"),
+    ] {
+        let ended = Tool::start(&["--backend", &url, "--runtime", runtime, name, "--", "true"]).end();
+        assert_eq!(ended.code, 77, "{runtime} {url} {name}: {ended:?}");
+        assert!(!ended.err.contains("secret") && !ended.err.contains("wrong@"), "a password is shown: {ended:?}");
+        assert_eq!(redis.cli(&["EXISTS", name]), "0", "something was left behind");
     }
 }
 
@@ -67,10 +63,9 @@ fn login_and_permission_errors_exit_with_77() {
 fn key_of_other_type_exits_with_65() {
     let redis = Redis::start();
     redis.cli(&["RPUSH", "data", "1"]);
-    for runtime in RUNTIMES {
-        let ended = run(&redis, &["--runtime", runtime, "data", "--", "true"]);
-        assert_eq!(ended.code, 65, "{runtime}: {ended:?}");
-    }
+    let runtime = runtime();
+    let ended = run(&redis, &["--runtime", runtime, "data", "--", "true"]);
+    assert_eq!(ended.code, 65, "{runtime}: {ended:?}");
     assert_eq!(redis.keys(), ["data"].map(str::to_owned).into_iter().chain(fence(&redis)).collect::<Vec<_>>());
 }
 
@@ -138,19 +133,18 @@ fn password_is_read_from_environment_or_file() {
     let file = redis.socket().with_file_name("password");
     std::fs::write(&file, "s3cret\n").unwrap();
     let (address, shown) = (redis.address(), file.display());
-    for runtime in RUNTIMES {
-        for (url, password, code) in [
-            (format!("redis://{address}?user=app"), "s3cret", 0),
-            (format!("redis://{address}"), "pw", 0),
-            (format!("redis://app:s3cret@{address}"), "of another", 0),
-            (format!("redis://app@{address}?password_file={shown}"), "of another", 0),
-            (format!("redis://{address}?user=app"), "wrong!", 77),
-        ] {
-            let args = ["--runtime", runtime, "--backend", &url, "job", "--", "true"];
-            let ended = Tool::start_with(&args, &[("LOCK_PASSWORD", password)]).end();
-            assert_eq!(ended.code, code, "{runtime} {url}: {ended:?}");
-            assert!(!ended.err.contains("s3cret") && !ended.err.contains("wrong!"), "{ended:?}");
-        }
+    let runtime = runtime();
+    for (url, password, code) in [
+        (format!("redis://{address}?user=app"), "s3cret", 0),
+        (format!("redis://{address}"), "pw", 0),
+        (format!("redis://app:s3cret@{address}"), "of another", 0),
+        (format!("redis://app@{address}?password_file={shown}"), "of another", 0),
+        (format!("redis://{address}?user=app"), "wrong!", 77),
+    ] {
+        let args = ["--runtime", runtime, "--backend", &url, "job", "--", "true"];
+        let ended = Tool::start_with(&args, &[("LOCK_PASSWORD", password)]).end();
+        assert_eq!(ended.code, code, "{runtime} {url}: {ended:?}");
+        assert!(!ended.err.contains("s3cret") && !ended.err.contains("wrong!"), "{ended:?}");
     }
     assert_clean(&redis);
 }

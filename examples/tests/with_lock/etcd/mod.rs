@@ -6,9 +6,8 @@ mod refused;
 
 use lock_testkit::Etcd;
 
+use crate::harness::{RUNTIMES, runtime};
 use crate::kit::{Ended, Tool};
-
-const RUNTIMES: [&str; 3] = ["tokio", "smol", "async-std"];
 
 fn on(etcd: &Etcd, args: &[&str]) -> Tool {
     let url = etcd.url();

@@ -7,59 +7,54 @@ use std::fs;
 use lock_testkit::{Etcd, EtcdCluster, wait_until};
 use rustix::process::Signal;
 
-use super::{RUNTIMES, assert_clean, etcdctl, on, run};
+use super::{RUNTIMES, assert_clean, etcdctl, on, run, runtime};
 use crate::exclusion::SECTION;
 use crate::kit::{LONG, Scratch, Tool, is_alive};
 
 #[test]
 fn lock_without_command_is_held_until_signal() {
     let etcd = Etcd::start();
-    for runtime in RUNTIMES {
-        let tool = on(&etcd, &["--runtime", runtime, "--ttl", "1500ms", "line\nbreak"]);
-        tool.wait_for_out("held line\\nbreak fence=");
-        assert!(tool.out().ends_with(" ttl=2000\n"), "the TTL that was granted: {}", tool.out());
-        let lease = etcd.leases().pop().unwrap();
-        let key = format!("break/{}", lease.trim_start_matches('0'));
-        assert_eq!(etcd.keys(), ["line", &key], "one key, on the only lease");
-        // Renewed past its TTL.
-        std::thread::sleep(Duration::from_millis(3200));
-        assert_eq!(etcd.leases(), [lease], "{runtime}: not renewed");
-        tool.signal(Signal::INT);
-        let ended = tool.end();
-        assert_eq!(ended.code, 0, "{runtime}: {ended:?}");
-        assert_clean(&etcd);
-    }
+    let runtime = runtime();
+    let tool = on(&etcd, &["--runtime", runtime, "--ttl", "1500ms", "line\nbreak"]);
+    tool.wait_for_out("held line\\nbreak fence=");
+    assert!(tool.out().ends_with(" ttl=2000\n"), "the TTL that was granted: {}", tool.out());
+    let lease = etcd.leases().pop().unwrap();
+    let key = format!("break/{}", lease.trim_start_matches('0'));
+    assert_eq!(etcd.keys(), ["line", &key], "one key, on the only lease");
+    // Renewed past its TTL.
+    std::thread::sleep(Duration::from_millis(3200));
+    assert_eq!(etcd.leases(), [lease], "{runtime}: not renewed");
+    tool.signal(Signal::INT);
+    let ended = tool.end();
+    assert_eq!(ended.code, 0, "{runtime}: {ended:?}");
+    assert_clean(&etcd);
 }
 
 #[test]
 fn command_finds_lock_in_environment() {
     let etcd = Etcd::start();
     let mut seen = Vec::new();
-    for runtime in RUNTIMES {
-        let scratch = Scratch::new();
-        let (file, go) = (scratch.path("env"), scratch.path("go"));
-        let script = format!(
-            r#"echo "$LOCK_NAME|$LOCK_TOKEN|$LOCK_FENCE|$ETCD_LOCK_KEY|$ETCD_LOCK_REV" > {file}; until [ -e {go} ]; do sleep 0.01; done"#
-        );
-        // Options for Redis are accepted and ignored.
-        let unused = ["--poll", "1s", "--wake", "poll", "--quarantine", "5s"];
-        let line = ["--runtime", runtime, "a job", "--", "sh", "-c", &script];
-        let tool = on(&etcd, &[&unused[..], &line[..]].concat());
-        let line = scratch.line("env");
-        let [name, token, fence, key, revision] = line.split('|').collect::<Vec<_>>()[..] else { panic!("{line}") };
-        assert_eq!(name, "a job");
-        assert!(!token.is_empty());
-        assert_eq!([key], etcd.keys()[..]);
-        let fields = etcd.etcdctl(&["get", key, "-w", "fields"]);
-        assert!(
-            fields.contains(&format!("\"CreateRevision\" : {revision}\n")),
-            "alone, it owns by its creation: {fields}"
-        );
-        seen.push((fence.parse::<u64>().unwrap(), revision.parse::<u64>().unwrap()));
-        fs::write(go, "").unwrap();
-        assert_eq!(tool.end().code, 0);
-        assert_clean(&etcd);
-    }
+    let runtime = runtime();
+    let scratch = Scratch::new();
+    let (file, go) = (scratch.path("env"), scratch.path("go"));
+    let script = format!(
+        r#"echo "$LOCK_NAME|$LOCK_TOKEN|$LOCK_FENCE|$ETCD_LOCK_KEY|$ETCD_LOCK_REV" > {file}; until [ -e {go} ]; do sleep 0.01; done"#
+    );
+    // Options for Redis are accepted and ignored.
+    let unused = ["--poll", "1s", "--wake", "poll", "--quarantine", "5s"];
+    let line = ["--runtime", runtime, "a job", "--", "sh", "-c", &script];
+    let tool = on(&etcd, &[&unused[..], &line[..]].concat());
+    let line = scratch.line("env");
+    let [name, token, fence, key, revision] = line.split('|').collect::<Vec<_>>()[..] else { panic!("{line}") };
+    assert_eq!(name, "a job");
+    assert!(!token.is_empty());
+    assert_eq!([key], etcd.keys()[..]);
+    let fields = etcd.etcdctl(&["get", key, "-w", "fields"]);
+    assert!(fields.contains(&format!("\"CreateRevision\" : {revision}\n")), "alone, it owns by its creation: {fields}");
+    seen.push((fence.parse::<u64>().unwrap(), revision.parse::<u64>().unwrap()));
+    fs::write(go, "").unwrap();
+    assert_eq!(tool.end().code, 0);
+    assert_clean(&etcd);
     assert!(seen.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1), "fences and revisions grow: {seen:?}");
 }
 
@@ -79,7 +74,7 @@ fn processes_never_overlap_on_any_runtime() {
         let ended = tool.end();
         assert_eq!(ended.code, 0, "{ended:?}");
     }
-    assert_eq!(scratch.read("log"), "in\n".repeat(9));
+    assert_eq!(scratch.read("log"), "in\n".repeat(12));
     assert_clean(&etcd);
 }
 
@@ -104,15 +99,14 @@ fn with_lock_waits_for_etcdctl_lock() {
     let etcd = Etcd::start();
     let other = etcdctl(&etcd, &["lock", "job"]);
     other.wait_for_out("job/");
-    for runtime in RUNTIMES {
-        assert_eq!(run(&etcd, &["--runtime", runtime, "--wait", "0", "job", "--", "true"]).code, 75, "{runtime}");
-    }
+    let runtime = runtime();
+    assert_eq!(run(&etcd, &["--runtime", runtime, "--wait", "0", "job", "--", "true"]).code, 75, "{runtime}");
     let waiters = RUNTIMES.map(|runtime| {
         let waiter = on(&etcd, &["--runtime", runtime, "job", "--", "true"]);
         waiter.wait_for_err("held by another client");
         waiter
     });
-    assert_eq!(etcd.keys_of("job/").len(), 4, "all are in the queue");
+    assert_eq!(etcd.keys_of("job/").len(), 1 + RUNTIMES.len(), "all are in the queue");
     other.signal(Signal::INT);
     for waiter in waiters {
         let ended = waiter.end();
@@ -172,12 +166,11 @@ fn terminated_waiter_leaves_nothing_behind() {
     let etcd = Etcd::start();
     let holder = on(&etcd, &["job"]);
     holder.wait_for_out("held job");
-    for runtime in RUNTIMES {
-        let waiter = on(&etcd, &["--runtime", runtime, "job", "--", "true"]);
-        waiter.wait_for_err("held by another client");
-        assert_eq!(waiter.terminate().code, 128 + 15, "{runtime}");
-        assert_eq!((etcd.keys().len(), etcd.leases().len()), (1, 1), "{runtime}");
-    }
+    let runtime = runtime();
+    let waiter = on(&etcd, &["--runtime", runtime, "job", "--", "true"]);
+    waiter.wait_for_err("held by another client");
+    assert_eq!(waiter.terminate().code, 128 + 15, "{runtime}");
+    assert_eq!((etcd.keys().len(), etcd.leases().len()), (1, 1), "{runtime}");
     assert_eq!(holder.terminate().code, 0);
     assert_clean(&etcd);
 }

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use lock_testkit::Etcd;
 
-use super::{RUNTIMES, assert_clean, on, run};
+use super::{RUNTIMES, assert_clean, on, run, runtime};
 use crate::kit::Tool;
 
 #[test]
@@ -12,22 +12,19 @@ fn busy_and_unreachable_have_distinct_exit_codes() {
     let mut etcd = Etcd::start();
     let holder = on(&etcd, &["job"]);
     holder.wait_for_out("held job");
-    for runtime in RUNTIMES {
-        for wait in ["0", "300ms"] {
-            let ended = run(&etcd, &["--runtime", runtime, "--wait", wait, "job", "--", "true"]);
-            assert_eq!(ended.code, 75, "{runtime} {wait}: {ended:?}");
-            assert_eq!((etcd.keys().len(), etcd.leases().len()), (1, 1), "{runtime} {wait}");
-        }
+    let runtime = runtime();
+    for wait in ["0", "300ms"] {
+        let ended = run(&etcd, &["--runtime", runtime, "--wait", wait, "job", "--", "true"]);
+        assert_eq!(ended.code, 75, "{runtime} {wait}: {ended:?}");
+        assert_eq!((etcd.keys().len(), etcd.leases().len()), (1, 1), "{runtime} {wait}");
     }
     assert_eq!(holder.terminate().code, 0);
     assert_clean(&etcd);
     etcd.kill();
-    for runtime in RUNTIMES {
-        for wait in ["0", "300ms"] {
-            let ended = run(&etcd, &["--runtime", runtime, "--wait", wait, "job", "--", "true"]);
-            assert_eq!(ended.code, 69, "{runtime} {wait}: {ended:?}");
-            assert!(ended.took < Duration::from_secs(8), "{runtime} {wait}: {ended:?}");
-        }
+    for wait in ["0", "300ms"] {
+        let ended = run(&etcd, &["--runtime", runtime, "--wait", wait, "job", "--", "true"]);
+        assert_eq!(ended.code, 69, "{runtime} {wait}: {ended:?}");
+        assert!(ended.took < Duration::from_secs(8), "{runtime} {wait}: {ended:?}");
     }
 }
 
@@ -54,37 +51,32 @@ fn login_and_permission_errors_exit_with_77() {
     assert_eq!(Tool::start(&["--backend", &url, "lock/a", "--", "true"]).end().code, 0);
     assert_clean(&etcd);
     let nobody = format!("etcd://{}", etcd.address());
-    for runtime in RUNTIMES {
-        for (url, name) in [
-            (&etcd.url_with("worker", "wrong"), "lock/a"),
-            (&etcd.url_with("stranger", "secret"), "lock/a"),
-            (&nobody, "lock/a"),
-            (&url, "elsewhere"),
-        ] {
-            for wait in ["forever", "0"] {
-                let line = ["--backend", url, "--runtime", runtime, "--wait", wait, name, "--", "true"];
-                let ended = Tool::start(&line).end();
-                assert_eq!(ended.code, 77, "{line:?}: {ended:?}");
-                assert!(
-                    !ended.err.contains("secret") && !ended.err.contains("wrong@"),
-                    "a password is shown: {ended:?}"
-                );
-            }
+    let runtime = runtime();
+    for (url, name) in [
+        (&etcd.url_with("worker", "wrong"), "lock/a"),
+        (&etcd.url_with("stranger", "secret"), "lock/a"),
+        (&nobody, "lock/a"),
+        (&url, "elsewhere"),
+    ] {
+        for wait in ["forever", "0"] {
+            let line = ["--backend", url, "--runtime", runtime, "--wait", wait, name, "--", "true"];
+            let ended = Tool::start(&line).end();
+            assert_eq!(ended.code, 77, "{line:?}: {ended:?}");
+            assert!(!ended.err.contains("secret") && !ended.err.contains("wrong@"), "a password is shown: {ended:?}");
         }
-        assert_clean(&etcd);
     }
+    assert_clean(&etcd);
 }
 
 #[test]
 fn foreign_key_in_queue_exits_with_65() {
     let etcd = Etcd::start();
     etcd.put("data/readme", "x");
-    for runtime in RUNTIMES {
-        for wait in ["forever", "0"] {
-            let ended = run(&etcd, &["--runtime", runtime, "--wait", wait, "data", "--", "true"]);
-            assert_eq!(ended.code, 65, "{runtime} {wait}: {ended:?}");
-            assert!(ended.err.contains("data/readme"), "{ended:?}");
-        }
+    let runtime = runtime();
+    for wait in ["forever", "0"] {
+        let ended = run(&etcd, &["--runtime", runtime, "--wait", wait, "data", "--", "true"]);
+        assert_eq!(ended.code, 65, "{runtime} {wait}: {ended:?}");
+        assert!(ended.err.contains("data/readme"), "{ended:?}");
     }
     assert_eq!((etcd.keys(), etcd.leases()), (vec!["data/readme".to_owned()], vec![]));
 }

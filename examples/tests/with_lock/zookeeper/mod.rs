@@ -6,10 +6,8 @@ mod refused;
 
 use lock_testkit::Chroot;
 
+use crate::harness::{RUNTIMES, runtime};
 use crate::kit::{Ended, Tool};
-
-/// ZooKeeper's protocol needs no async runtime.
-const RUNTIMES: [&str; 4] = crate::harness::RUNTIMES;
 
 fn on(chroot: &Chroot, args: &[&str]) -> Tool {
     Tool::start(&[&["--backend", &chroot.url()], args].concat())

@@ -7,56 +7,54 @@ use std::fs;
 use lock_testkit::{Chroot, ZooKeeper, ZooKeeperEnsemble, ZooKeeperPeer, wait_until};
 use rustix::process::Signal;
 
-use super::{RUNTIMES, assert_clean, on, run};
+use super::{RUNTIMES, assert_clean, on, run, runtime};
 use crate::exclusion::SECTION;
 use crate::kit::{LONG, Scratch, Tool, is_alive};
 
 #[test]
 fn lock_without_command_is_held_until_signal() {
     let chroot = Chroot::new();
-    for runtime in RUNTIMES {
-        let tool = on(&chroot, &["--runtime", runtime, "--ttl", "1500ms", "deep/job"]);
-        tool.wait_for_out("held deep/job fence=");
-        assert!(tool.out().ends_with(" ttl=1500\n"), "the TTL that was granted: {}", tool.out());
-        let nodes = chroot.nodes_of("deep/job");
-        assert!(nodes.len() == 1 && nodes[0].starts_with("_c_") && nodes[0].contains("-lock-"), "{nodes:?}");
-        // Renewed past its TTL.
-        std::thread::sleep(Duration::from_millis(2500));
-        assert_eq!(chroot.nodes_of("deep/job"), nodes, "{runtime}: not renewed");
-        tool.signal(Signal::INT);
-        let ended = tool.end();
-        assert_eq!(ended.code, 0, "{runtime}: {ended:?}");
-        assert_clean(&chroot);
-    }
+    let runtime = runtime();
+    let tool = on(&chroot, &["--runtime", runtime, "--ttl", "1500ms", "deep/job"]);
+    tool.wait_for_out("held deep/job fence=");
+    assert!(tool.out().ends_with(" ttl=1500\n"), "the TTL that was granted: {}", tool.out());
+    let nodes = chroot.nodes_of("deep/job");
+    assert!(nodes.len() == 1 && nodes[0].starts_with("_c_") && nodes[0].contains("-lock-"), "{nodes:?}");
+    // Renewed past its TTL.
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!(chroot.nodes_of("deep/job"), nodes, "{runtime}: not renewed");
+    tool.signal(Signal::INT);
+    let ended = tool.end();
+    assert_eq!(ended.code, 0, "{runtime}: {ended:?}");
+    assert_clean(&chroot);
 }
 
 #[test]
 fn command_finds_lock_in_environment() {
     let chroot = Chroot::new();
     let mut fences = Vec::new();
-    for runtime in RUNTIMES {
-        let scratch = Scratch::new();
-        let (file, go) = (scratch.path("env"), scratch.path("go"));
-        let script = format!(
-            r#"echo "$LOCK_NAME|$LOCK_TOKEN|$LOCK_FENCE|$ETCD_LOCK_KEY" > {file}; until [ -e {go} ]; do sleep 0.01; done"#
-        );
-        // Options for Redis are accepted and ignored.
-        let unused = ["--poll", "1s", "--wake", "poll", "--quarantine", "5s"];
-        let line = ["--runtime", runtime, "job", "--", "sh", "-c", &script];
-        let tool = on(&chroot, &[&unused[..], &line[..]].concat());
-        let line = scratch.line("env");
-        let [name, token, fence, key] = line.split('|').collect::<Vec<_>>()[..] else { panic!("{line}") };
-        assert_eq!((name, key), ("job", ""));
-        assert!(!token.is_empty());
-        let fence: u64 = fence.parse().unwrap();
-        let node = chroot.nodes_of("job").pop().unwrap();
-        let czxid = chroot.server().stat(&format!("{}/job/{node}", chroot.path())).unwrap().czxid;
-        assert_eq!(fence >> 16, czxid.unsigned_abs());
-        fences.push(fence);
-        fs::write(go, "").unwrap();
-        assert_eq!(tool.end().code, 0);
-        assert_clean(&chroot);
-    }
+    let runtime = runtime();
+    let scratch = Scratch::new();
+    let (file, go) = (scratch.path("env"), scratch.path("go"));
+    let script = format!(
+        r#"echo "$LOCK_NAME|$LOCK_TOKEN|$LOCK_FENCE|$ETCD_LOCK_KEY" > {file}; until [ -e {go} ]; do sleep 0.01; done"#
+    );
+    // Options for Redis are accepted and ignored.
+    let unused = ["--poll", "1s", "--wake", "poll", "--quarantine", "5s"];
+    let line = ["--runtime", runtime, "job", "--", "sh", "-c", &script];
+    let tool = on(&chroot, &[&unused[..], &line[..]].concat());
+    let line = scratch.line("env");
+    let [name, token, fence, key] = line.split('|').collect::<Vec<_>>()[..] else { panic!("{line}") };
+    assert_eq!((name, key), ("job", ""));
+    assert!(!token.is_empty());
+    let fence: u64 = fence.parse().unwrap();
+    let node = chroot.nodes_of("job").pop().unwrap();
+    let czxid = chroot.server().stat(&format!("{}/job/{node}", chroot.path())).unwrap().czxid;
+    assert_eq!(fence >> 16, czxid.unsigned_abs());
+    fences.push(fence);
+    fs::write(go, "").unwrap();
+    assert_eq!(tool.end().code, 0);
+    assert_clean(&chroot);
     assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
 }
 
@@ -130,12 +128,11 @@ fn terminated_waiter_leaves_nothing_behind() {
     let chroot = Chroot::new();
     let holder = on(&chroot, &["job"]);
     holder.wait_for_out("held job");
-    for runtime in RUNTIMES {
-        let waiter = on(&chroot, &["--runtime", runtime, "job", "--", "true"]);
-        waiter.wait_for_err("held by another client");
-        assert_eq!(waiter.terminate().code, 128 + 15, "{runtime}");
-        assert_eq!(chroot.nodes_of("job").len(), 1, "{runtime}");
-    }
+    let runtime = runtime();
+    let waiter = on(&chroot, &["--runtime", runtime, "job", "--", "true"]);
+    waiter.wait_for_err("held by another client");
+    assert_eq!(waiter.terminate().code, 128 + 15, "{runtime}");
+    assert_eq!(chroot.nodes_of("job").len(), 1, "{runtime}");
     assert_eq!(holder.terminate().code, 0);
     assert_clean(&chroot);
 }

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use lock_testkit::{Chroot, ZooKeeper};
 
-use super::{RUNTIMES, assert_clean, on, run};
+use super::{RUNTIMES, assert_clean, on, run, runtime};
 use crate::kit::Tool;
 
 #[test]
@@ -12,23 +12,20 @@ fn busy_and_unreachable_have_distinct_exit_codes() {
     let mut chroot = Chroot::alone(ZooKeeper::start());
     let holder = on(&chroot, &["job"]);
     holder.wait_for_out("held job");
-    for runtime in RUNTIMES {
-        for wait in ["0", "300ms"] {
-            let ended = run(&chroot, &["--runtime", runtime, "--wait", wait, "job", "--", "true"]);
-            assert_eq!(ended.code, 75, "{runtime} {wait}: {ended:?}");
-            assert_eq!(chroot.nodes_of("job").len(), 1, "{runtime} {wait}");
-        }
+    let runtime = runtime();
+    for wait in ["0", "300ms"] {
+        let ended = run(&chroot, &["--runtime", runtime, "--wait", wait, "job", "--", "true"]);
+        assert_eq!(ended.code, 75, "{runtime} {wait}: {ended:?}");
+        assert_eq!(chroot.nodes_of("job").len(), 1, "{runtime} {wait}");
     }
     assert_eq!(holder.terminate().code, 0);
     assert_clean(&chroot);
     assert_eq!(chroot.server().sessions(), Vec::<i64>::new(), "every session was closed");
     chroot.server_mut().kill();
-    for runtime in RUNTIMES {
-        for wait in ["0", "300ms"] {
-            let ended = run(&chroot, &["--runtime", runtime, "--wait", wait, "job", "--", "true"]);
-            assert_eq!(ended.code, 69, "{runtime} {wait}: {ended:?}");
-            assert!(ended.took < Duration::from_secs(8), "{runtime} {wait}: {ended:?}");
-        }
+    for wait in ["0", "300ms"] {
+        let ended = run(&chroot, &["--runtime", runtime, "--wait", wait, "job", "--", "true"]);
+        assert_eq!(ended.code, 69, "{runtime} {wait}: {ended:?}");
+        assert!(ended.took < Duration::from_secs(8), "{runtime} {wait}: {ended:?}");
     }
 }
 
@@ -56,18 +53,14 @@ fn missing_permission_exits_with_77() {
     let url = |login: &str| chroot.url().replace("zk://", &format!("zk://{login}")).replace(chroot.path(), &private);
     assert_eq!(Tool::start(&["--backend", &url("worker:secret@"), "a", "--", "true"]).end().code, 0);
     assert_clean(&chroot);
-    for runtime in RUNTIMES {
-        for login in ["worker:wrong@", "stranger:secret@", ""] {
-            for wait in ["forever", "0"] {
-                let url = url(login);
-                let line = ["--backend", &url, "--runtime", runtime, "--wait", wait, "a", "--", "true"];
-                let ended = Tool::start(&line).end();
-                assert_eq!(ended.code, 77, "{line:?}: {ended:?}");
-                assert!(
-                    !ended.err.contains("secret") && !ended.err.contains("wrong"),
-                    "a password is shown: {ended:?}"
-                );
-            }
+    let runtime = runtime();
+    for login in ["worker:wrong@", "stranger:secret@", ""] {
+        for wait in ["forever", "0"] {
+            let url = url(login);
+            let line = ["--backend", &url, "--runtime", runtime, "--wait", wait, "a", "--", "true"];
+            let ended = Tool::start(&line).end();
+            assert_eq!(ended.code, 77, "{line:?}: {ended:?}");
+            assert!(!ended.err.contains("secret") && !ended.err.contains("wrong"), "a password is shown: {ended:?}");
         }
     }
     assert_clean(&chroot);
@@ -79,12 +72,11 @@ fn foreign_node_in_queue_exits_with_65() {
     for path in ["data", "data/readme"] {
         chroot.server().create(&format!("{}/{path}", chroot.path()), "x");
     }
-    for runtime in RUNTIMES {
-        for wait in ["forever", "0"] {
-            let ended = run(&chroot, &["--runtime", runtime, "--wait", wait, "data", "--", "true"]);
-            assert_eq!(ended.code, 65, "{runtime} {wait}: {ended:?}");
-            assert!(ended.err.contains("readme"), "{ended:?}");
-        }
+    let runtime = runtime();
+    for wait in ["forever", "0"] {
+        let ended = run(&chroot, &["--runtime", runtime, "--wait", wait, "data", "--", "true"]);
+        assert_eq!(ended.code, 65, "{runtime} {wait}: {ended:?}");
+        assert!(ended.err.contains("readme"), "{ended:?}");
     }
     assert_eq!(chroot.nodes(), ["/data", "/data/readme"]);
 }
