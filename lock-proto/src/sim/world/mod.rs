@@ -1,7 +1,7 @@
 //! Simulated servers, clients and network in virtual time.
 //!
 //! [`World`] holds the parts that every store shares: clients, network, checkers and log. The
-//! servers are a value inside it, [`Redis`] or [`Etcd`].
+//! servers are a value inside it: [`Redis`], [`Etcd`] or [`Zookeeper`].
 #![allow(private_bounds, private_interfaces, reason = "the stores are those of this crate")]
 
 mod builder;
@@ -67,8 +67,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// one end. Losses are reported in time. Each store adds its own checks. A violation panics with
 /// the seed and the end of the log, unless [`expect_violation`](Self::expect_violation) was called.
 ///
-/// [`sim::World`](super::World) and [`sim::etcd::World`](super::etcd::World) are the worlds of the
-/// two stores.
+/// The worlds of the stores are [`sim::World`](super::World),
+/// [`sim::etcd::World`](super::etcd::World) and [`sim::zookeeper::World`](super::zookeeper::World).
 ///
 /// # Panics
 ///
