@@ -55,22 +55,16 @@ impl Record {
 
     /// Returns the end of validity that the application was told last.
     pub(super) fn valid_until(&self) -> Option<Instant> {
-        self.events.iter().rev().find_map(|event| match event {
-            Event::Granted(Grant { valid_until, .. }) | Event::Renewed { valid_until } => Some(*valid_until),
-            Event::Blocked(_)
-            | Event::Withdrawn
-            | Event::Failed(_)
-            | Event::Extended
-            | Event::ExtendFailed(_)
-            | Event::AtRisk { .. }
-            | Event::Lost(_)
-            | Event::Released(_)
-            | Event::Proclaimed { .. }
-            | Event::ProclaimFailed(_) => None,
-        })
+        self.events.iter().rev().find_map(end_of_validity)
     }
 
     pub(super) fn escaped_name(&self) -> String {
         format!("{}", self.name.escape_ascii())
     }
+}
+
+/// Returns the end of validity by the client's clock, if the event has one.
+pub(super) const fn end_of_validity(event: &Event) -> Option<Instant> {
+    let (Event::Granted(Grant { valid_until, .. }) | Event::Renewed { valid_until }) = event else { return None };
+    Some(*valid_until)
 }

@@ -2,6 +2,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::format;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::panic::AssertUnwindSafe;
 use core::time::Duration;
@@ -50,7 +51,7 @@ pub(super) struct Runner<S: PlanServers> {
 impl<S: PlanServers> Runner<S> {
     /// `longest`: the TTL of the client's sessions, if it has some.
     pub(super) fn new(plan: &Plan, w: World<S>, own: S::Run, ttl: Option<Duration>, longest: Duration) -> Self {
-        let stopping = plan.setup.clients.iter().map(|_| false).collect();
+        let stopping = vec![false; plan.setup.clients.len()];
         Self { w, own, ttl, longest, locks: BTreeMap::new(), queries: BTreeMap::new(), stopping }
     }
 

@@ -3,13 +3,13 @@
 use alloc::format;
 
 use super::super::check::Rule;
-use super::super::record::Record;
+use super::super::record::{Record, end_of_validity};
 use super::super::trace::{Lane, Point};
 use super::World;
 use super::process::Input;
 use super::store::Servers;
 use crate::id::LockId;
-use crate::lock::{Event, Grant, Machine as _};
+use crate::lock::{Event, Machine as _};
 use crate::time::Instant;
 
 impl<S: Servers> World<S> {
@@ -71,10 +71,7 @@ impl<S: Servers> World<S> {
     }
 
     fn valid_until(&self, client: usize, event: &Event) -> Option<Instant> {
-        let (Event::Granted(Grant { valid_until, .. }) | Event::Renewed { valid_until }) = event else {
-            return None;
-        };
-        Some(self.clients[client].when(*valid_until))
+        end_of_validity(event).map(|until| self.clients[client].when(until))
     }
 
     /// Checks an extend reply: its request must have been sent after the application's call.

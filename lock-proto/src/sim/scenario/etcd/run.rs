@@ -165,7 +165,8 @@ impl<C: EtcdClient> PlanServers for Etcd<C> {
         }
         let (w, store) = (&mut r.w, &r.own.store);
         if let Some(provider) = &plan.setup.credentials {
-            // A watch that is denied for its token ends the others on its stream, so work is repeated.
+            // A watch that is denied for its token ends the others on its stream, so work is
+            // repeated.
             w.set_provider(provider.clone());
             w.expect_kept();
         } else {

@@ -8,7 +8,7 @@ use super::label;
 use super::tap::{Received, Sent, path_of};
 use super::{Zookeeper, ZookeeperClient};
 use crate::fault::Fault;
-use crate::id::ConnId;
+use crate::id::{ConnId, LockId};
 use crate::sim::check::{Rule, Stage};
 use crate::sim::direction::Direction;
 use crate::sim::network::Packet;
@@ -144,9 +144,9 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
             czxid.is_some_and(|czxid| ended.iter().any(|ended| ended.unsigned_abs() == czxid))
                 && (lapsed.is_zero() || record.valid_until().is_some_and(|until| now < until + lapsed))
         };
-        let mut lost = self.checker.live(client).filter(|(_, stage)| *stage == Stage::Lost).map(|(lock, _)| lock);
-        if let Some(lock) = lost.find(|lock| process.records.get(lock).is_some_and(is_ended)) {
-            drop(lost);
+        let is_ended = |lock: &LockId| process.records.get(lock).is_some_and(is_ended);
+        let found = self.checker.live(client).find(|(lock, stage)| *stage == Stage::Lost && is_ended(lock));
+        if let Some((lock, _)) = found {
             let text = format!("client {client} sends {op:?} while the guard of {lock} exists");
             self.report(Rule::ShortenedKey, text);
         }

@@ -80,7 +80,8 @@ impl QueueLog {
     }
 
     /// Returns the transaction that created the node by which one of these sessions leads a queue,
-    /// if it is known: the node may have been deleted between the acquisition's request and the grant.
+    /// if it is known: the node may have been deleted between the acquisition's request and the
+    /// grant.
     pub(super) fn proves(
         &self,
         queue: &str,
