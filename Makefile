@@ -11,13 +11,8 @@ FUZZ_SECONDS ?= 60
 FUZZ_LENGTH ?= 64
 
 FIRMWARE := --manifest-path lock-proto/firmware/Cargo.toml
-FUZZ := --manifest-path fuzz/Cargo.toml
 BENCH := --manifest-path examples/bench/Cargo.toml
-BESIDE := --manifest-path examples/beside/Cargo.toml
 EMBEDDING := --manifest-path examples/embedding/Cargo.toml
-OWN_LOCK := --manifest-path examples/own-lock/Cargo.toml
-PORTS := --manifest-path examples/ports/Cargo.toml
-TEMPLATE := --manifest-path examples/port-template/Cargo.toml
 PROOF := --manifest-path lock-proto/no-std-proof/Cargo.toml
 HAS_FUZZ = $(CARGO) +nightly fuzz --version >/dev/null 2>&1
 
@@ -32,9 +27,9 @@ demo: ## Play the story: five simulated servers, contenders, a dead server, a st
 # From scratch nothing is gained by what only helps the second build.
 test: export CARGO_INCREMENTAL := 0
 # Most tests of programs and adapters wait for time to pass: more of them at once than there are processors.
-test unit ports embedding: export RUST_TEST_THREADS ?= 8
+test unit embedding: export RUST_TEST_THREADS ?= 8
 .PHONY: test
-test: servers lint unit doc no-std beside own-lock ports embedding corpus bench-check fuzz-short ## Check everything. CI runs this. Installs the servers it needs if they are missing.
+test: servers lint unit doc no-std embedding bench-check fuzz-short ## Check everything. CI runs this. Installs the servers it needs if they are missing.
 	@echo "make test: all passed"
 
 # The server, and the peers of the tests: Curator, which is compiled against, and kazoo.
@@ -47,27 +42,18 @@ servers: ## Install redis-server, etcd, ZooKeeper, its peers and haproxy from th
 .PHONY: lint
 lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of the specification, licences.
 	$(CARGO) fmt --all --check
-	$(CARGO) fmt $(FUZZ) --check
 	$(CARGO) fmt $(PROOF) --check
 	$(CARGO) fmt $(FIRMWARE) --check
 	$(CARGO) fmt $(BENCH) --check
-	$(CARGO) fmt $(BESIDE) --check
-	$(CARGO) fmt $(OWN_LOCK) --check
 	$(CARGO) fmt $(EMBEDDING) --check
-	$(CARGO) fmt $(PORTS) --check
-	$(CARGO) fmt $(TEMPLATE) --check
-	$(CARGO) metadata $(TEMPLATE) --locked --format-version 1 >/dev/null
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
-	@# The adapters below bring the driver. All combinations: .github/workflows/ci.yml.
-	for features in '' redis etcd zookeeper sim tls-ring,grpc; do \
+	@# All combinations: .github/workflows/ci.yml.
+	for features in '' redis etcd zookeeper sim; do \
 		$(CARGO) clippy -p lock-proto --no-default-features --features "$$features" -- -D warnings; \
 	done
-	$(CARGO) clippy -p lock-smol --all-targets -- -D warnings
-	@# Not the tests: the conformance suite brings etcd.
-	for features in '' redis etcd zookeeper redis,tls; do \
+	for features in redis etcd zookeeper,tls; do \
 		$(CARGO) clippy -p lock-tokio -p lock-smol --no-default-features --features "$$features" -- -D warnings; \
 	done
-	$(CARGO) clippy $(FUZZ) --target-dir target --all-targets -- -D warnings
 	.ci/check-lines
 	.ci/check-adapters
 	.ci/check-layers
@@ -82,8 +68,6 @@ unit: servers ## All tests of all crates and features, and the examples in the d
 	for runtime in smol async-std blocking; do \
 		LOCK_RUNTIME=$$runtime $(CARGO) test --workspace --all-features --test with_lock; \
 	done
-	@# Not optimised: these are fast enough, and built in a third of the time.
-	$(CARGO) test -p lock-proto --no-default-features --features redis,etcd,zookeeper --config 'profile.dev.package.lock-proto.opt-level=0'
 
 # redis-6.2 redis-system valkey-9 etcd-system etcd-3.5 zookeeper-system zookeeper-3.9; empty for all.
 VERSIONS ?=
@@ -115,20 +99,6 @@ doc: ## Build the documentation; a warning is an error.
 no-std: ## Prove that the machines need no std.
 	RUSTFLAGS="--cfg lock_bare_metal" $(CARGO) build $(PROOF) --target-dir target/bare
 
-.PHONY: beside
-beside: ## Check that lock-tokio builds beside another client that uses redis-protocol.
-	$(CARGO) check $(BESIDE) --target-dir target
-
-.PHONY: own-lock
-own-lock: ## Run the code of the guide docs/test-your-own-lock.md, in a crate outside the workspace.
-	$(CARGO) test $(OWN_LOCK) --target-dir target
-
-.PHONY: ports
-ports: servers ## Run the conformance suite on compio, monoio, embassy and, on Redis, the template of a port.
-	$(CARGO) test $(PORTS) --target-dir target --lib --examples --test compio --test embassy --test monoio
-	@# Its runtime, smol, passes the whole suite in lock-smol.
-	$(CARGO) test $(PORTS) --target-dir target --test template redis::
-
 .PHONY: embedding
 embedding: servers ## Run the programs that embed a machine under other clients, on real servers. Installs protoc.
 	@.ci/install protoc /usr/include/google/protobuf
@@ -136,8 +106,7 @@ embedding: servers ## Run the programs that embed a machine under other clients,
 
 .PHONY: corpus
 corpus: ## Replay what fuzzing has found so far.
-	@# Built beside the rest, whose dependencies it shares.
-	$(CARGO) test $(FUZZ) --target-dir target
+	$(CARGO) test -p lock-fuzz
 
 .PHONY: fuzz
 fuzz: ## Attack the machines for FUZZ_SECONDS (60) a target, with FUZZ_LENGTH (64) bytes at most. Needs a nightly toolchain and cargo-fuzz.
@@ -148,7 +117,7 @@ fuzz: ## Attack the machines for FUZZ_SECONDS (60) a target, with FUZZ_LENGTH (6
 		mkdir -p fuzz/scratch/$$target; \
 		case $$target in url|quorum_ops) entropic=1;; *) entropic=0;; esac; \
 		dict=; if [ -f fuzz/$$target.dict ]; then dict=-dict=fuzz/$$target.dict; fi; \
-		$(CARGO) +nightly fuzz run --sanitizer none --no-trace-compares --features libfuzzer "$$target" fuzz/scratch/$$target fuzz/corpus/$$target -- \
+		$(CARGO) +nightly fuzz run --sanitizer none --no-trace-compares "$$target" fuzz/scratch/$$target fuzz/corpus/$$target -- \
 			$$dict -max_len=$(FUZZ_LENGTH) -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -entropic=$$entropic -print_final_stats=1; \
 	done
 
@@ -162,7 +131,7 @@ TIMELINE ?= target/timeline.html
 replay: ## Play the fuzz input INPUT: as text, and for worlds as a picture in target/timeline.html. FLAW and SHRINK: see fuzz/README.md.
 	@[[ -n "$(INPUT)" ]] || { echo "usage: make replay INPUT=fuzz/artifacts/TARGET/crash-… [FLAW=NAME] [SHRINK=1]" >&2; exit 1; }
 	@export $(if $(FLAW),LOCK_FLAW=$(FLAW)) $(if $(SHRINK),LOCK_SHRINK=1); \
-	shown=$$($(CARGO) run --quiet $(FUZZ) --target-dir target --bin replay -- "$(INPUT)") || [[ $$? -eq 1 ]]; \
+	shown=$$($(CARGO) run --quiet -p lock-fuzz --bin replay -- "$(INPUT)") || [[ $$? -eq 1 ]]; \
 	echo "$$shown"; \
 	draw=$$(sed -n 's/^draw it: cargo //p' <<<"$$shown"); \
 	if [[ -n $$draw ]]; then $(CARGO) $${draw/run /run --quiet } --out $(TIMELINE) | tail -1 || [[ $$? -eq 1 ]]; fi

@@ -1,4 +1,4 @@
 //! Fuzz target: see `lock_fuzz::redis_model`.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| lock_fuzz::redis_model(data));
+lock_fuzz::fuzz_target!(redis_model);

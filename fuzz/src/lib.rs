@@ -15,6 +15,19 @@ pub use url::url;
 pub use worlds::{election_ops, etcd_ops, plan, play, quorum_ops, redis_model, redis_ops, zk_ops};
 pub use zk_pipe::zk_pipe;
 
+/// Defines the program of a fuzz target. Without cargo-fuzz it is empty, so that stable Rust builds
+/// it without libFuzzer.
+#[macro_export]
+macro_rules! fuzz_target {
+    ($target:ident) => {
+        #[cfg(fuzzing)]
+        libfuzzer_sys::fuzz_target!(|data: &[u8]| $crate::$target(data));
+
+        #[cfg(not(fuzzing))]
+        fn main() {}
+    };
+}
+
 /// Plays one input of a target.
 pub type Target = fn(&[u8]);
 

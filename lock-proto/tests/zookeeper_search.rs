@@ -467,13 +467,13 @@ const CALM: World = World { acquisitions: 1, breaks: 0, expiries: 0, deletions: 
 #[test]
 fn two_clients_without_faults() {
     // S6, ZK3
-    explore("calm", CALM, 10, 100_000, 0b00011);
+    explore("calm", CALM, 9, 50_000, 0b00011);
 }
 
 #[test]
 fn two_clients_whose_connections_break() {
     // S6, ZK2, ZK6
-    explore("breaks", World { breaks: 1, ..CALM }, 9, 100_000, 0b01011);
+    explore("breaks", World { breaks: 1, ..CALM }, 8, 50_000, 0b01011);
 }
 
 #[test]
