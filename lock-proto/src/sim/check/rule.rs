@@ -20,7 +20,8 @@ pub enum Rule {
     StaleWrite,
     /// Waiters, holders and releasing clients learn of an end in time.
     Notified,
-    /// On a single store, a loss to another client is reported only if there was one.
+    /// On a single store, a loss to another client is reported only if there was one, and that of
+    /// the key only if it is gone.
     TrueLoss,
     /// Every acquisition receives a legal sequence of events, with one end.
     OneOutcome,

@@ -56,7 +56,8 @@
 //! All members share one store, which is what consensus guarantees. A member that is cut off from
 //! the others ([`Cluster::isolate`]) makes no progress: calls wait and time out, watches receive
 //! nothing until it is back, and its streams end when it has had no leader for a while. Not
-//! simulated: the log itself (a write that was acknowledged is never lost), learners,
+//! simulated: the log itself (a write that was acknowledged is never lost), a replaced leader that
+//! still confirms keep-alives (before 3.4.31 and 3.5.13, etcd issue 15247), learners,
 //! reconfiguration, and other services than KV, Lease and Watch, which are complete.
 
 mod admin;

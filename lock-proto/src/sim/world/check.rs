@@ -175,7 +175,7 @@ mod tests {
     use core::time::Duration;
 
     use super::MAX_VIOLATIONS;
-    use crate::lock::{Acquire, Machine as _, Renew};
+    use crate::lock::{Acquire, Event, Loss, Machine as _, Renew};
     use crate::sim::check::Stage;
     use crate::sim::world::{World, store::Servers};
     use crate::sim::{Rule, etcd, zookeeper};
@@ -194,6 +194,23 @@ mod tests {
     fn repeated_violations_of_one_rule_hide_no_other() {
         check(crate::sim::World::redis(1).build());
         check(etcd::World::cluster(1).build());
+    }
+
+    fn report_gone<S: Servers>(mut w: World<S>) {
+        w.expect_violation();
+        let lock = w.acquire(0, Acquire::new("a"));
+        w.expect(Duration::from_secs(5), "held", |w| w.is_held(0, lock));
+        w.deliver_event(0, lock, Event::Lost(Loss::Gone));
+        let found: Vec<_> = w.violations().iter().map(|found| found.rule).collect();
+        assert!(found.contains(&Rule::TrueLoss), "{found:?}");
+    }
+
+    #[test]
+    fn key_that_is_reported_gone_must_be_gone() {
+        // S3
+        report_gone(crate::sim::World::redis(1).build());
+        report_gone(etcd::World::cluster(1).build());
+        report_gone(zookeeper::World::zookeeper(1).build());
     }
 
     /// The client deletes the key, or ends the session, of a hold that the application has yet to

@@ -9,7 +9,7 @@ use super::World;
 use super::process::Input;
 use super::store::Servers;
 use crate::id::LockId;
-use crate::lock::{Event, Machine as _};
+use crate::lock::{Event, Loss, Machine as _};
 use crate::time::Instant;
 
 impl<S: Servers> World<S> {
@@ -24,6 +24,10 @@ impl<S: Servers> World<S> {
         self.checker.notified(self.now, client, lock, &event, until, order);
         self.check_extend(client, lock, &event);
         self.check_kept(client, lock, &event);
+        if matches!(event, Event::Lost(Loss::Gone)) && S::is_stored(self, client, lock) {
+            let text = format!("client {client} {lock} reports that its key is gone, and it exists");
+            self.checker.report(self.now, Rule::TrueLoss, text);
+        }
         self.record_event(client, lock, &event, until);
         self.check();
         let Some(record) = self.clients[client].records.get_mut(&lock) else { return };

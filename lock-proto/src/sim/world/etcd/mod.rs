@@ -257,6 +257,10 @@ impl<C: EtcdClient> Servers for Etcd<C> {
         Some(owner.revision.unsigned_abs())
     }
 
+    fn is_stored(w: &World<C>, client: usize, lock: LockId) -> bool {
+        w.clients[client].own.owners.get(&lock).is_some_and(|owner| w.store.queue_log.exists(owner))
+    }
+
     fn after_event(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {
         w.after_event(client, lock, event);
     }

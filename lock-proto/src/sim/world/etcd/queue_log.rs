@@ -46,6 +46,12 @@ impl QueueLog {
         }
     }
 
+    /// Returns true if the key was not deleted since it was created.
+    pub(super) fn exists(&self, owner: &OwnerKey) -> bool {
+        let last = self.lifetimes.get(&owner.key).and_then(|lifetimes| lifetimes.last());
+        last == Some(&Lifetime { created: owner.create_revision, deleted: None })
+    }
+
     /// Checks that the key was first in its queue at the revision that proves the grant.
     pub(super) fn proves(&self, queue: &Queue, owner: &OwnerKey) -> Result<(), String> {
         let (key, created, proof) = (&owner.key, owner.create_revision, owner.revision);

@@ -31,11 +31,12 @@ use crate::redis::{CLIENT_PART, Client, Config, Identity};
 use crate::sim::check::Rule;
 use crate::sim::journal::Keep;
 use crate::sim::network::Packet;
+use crate::sim::record::Record;
 use crate::sim::redis::{Node, NodeConfig};
 use crate::sim::rng::Rng;
 use crate::time::Instant;
 use builder::Setup;
-use model::Model;
+use model::{Model, has_token};
 use server::Server;
 use tap::Tap;
 
@@ -201,6 +202,16 @@ impl<C: RedisClient> Servers for Redis<C> {
             return w.checker.latest_order(name, token.as_bytes());
         }
         w.checker.order(name, token.as_bytes())
+    }
+
+    /// On a quorum, a late write may have repaired a key that the client counts as gone.
+    fn is_stored(w: &World<C>, client: usize, lock: LockId) -> bool {
+        let record = w.clients[client].records.get(&lock).filter(|_| w.hosts.len() == 1);
+        let stored = |record: &Record| {
+            let node = w.node(w.store.resolve(client, 0));
+            node.string(w.now, &record.name).is_some_and(|(value, _)| has_token(record, value))
+        };
+        record.is_some_and(stored)
     }
 
     fn after_event(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {

@@ -136,7 +136,7 @@ impl<C: RedisClient> World<Redis<C>> {
     }
 }
 
-fn has_token(record: &Record, token: &[u8]) -> bool {
+pub(super) fn has_token(record: &Record, token: &[u8]) -> bool {
     record.grant.as_ref().is_some_and(|grant| grant.token.to_string().as_bytes() == token)
 }
 

@@ -231,6 +231,11 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
         grant.map_or(ttl, |grant| grant.ttl.min(ttl)).saturating_sub(own.tick * 2 + own.tick / 10)
     }
 
+    fn is_stored(w: &World<C>, client: usize, lock: LockId) -> bool {
+        let created = w.clients[client].records.get(&lock).and_then(created);
+        created.is_some_and(|czxid| w.store.queue_log.created(|_, _| true).any(|known| known == czxid))
+    }
+
     fn after_event(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {
         if !matches!(event, Event::Granted(_)) {
             return;
@@ -266,6 +271,13 @@ impl World {
     pub fn zookeeper(members: usize) -> Builder {
         Builder::new(Setup::new(members), Client::new)
     }
+}
+
+/// Returns the transaction that created the node of a hold, which begins its fencing token.
+// ZK4
+fn created(record: &Record) -> Option<i64> {
+    let fence = record.grant?.fence?.get();
+    i64::try_from(fence >> 16).ok()
 }
 
 impl<C: ZookeeperClient> World<C> {

@@ -4,6 +4,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::created;
 use super::label;
 use super::tap::{Received, Sent, path_of};
 use super::{Zookeeper, ZookeeperClient};
@@ -140,8 +141,7 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         let now = process.local(self.now);
         let ended: Vec<i64> = self.store.queue_log.created(|own, owner| own == path || owner == session).collect();
         let is_ended = |record: &Record| {
-            let czxid = record.grant.and_then(|grant| grant.fence).map(|fence| fence.get() >> 16);
-            czxid.is_some_and(|czxid| ended.iter().any(|ended| ended.unsigned_abs() == czxid))
+            created(record).is_some_and(|czxid| ended.contains(&czxid))
                 && (lapsed.is_zero() || record.valid_until().is_some_and(|until| now < until + lapsed))
         };
         let is_ended = |lock: &LockId| process.records.get(lock).is_some_and(is_ended);
