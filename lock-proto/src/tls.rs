@@ -66,7 +66,7 @@ pub enum TlsFault {
     /// The connection was not established in time, TLS handshake included.
     #[error("no TLS connection in time; does the server speak TLS on this port?")]
     TimedOut,
-    /// Any other violation or incompatibility.
+    /// Any other violation or incompatibility, in the handshake or later.
     #[error("the TLS handshake failed")]
     Handshake,
 }

@@ -5,7 +5,7 @@ use alloc::string::ToString as _;
 use core::fmt;
 use std::io;
 
-use rustls::{AlertDescription, CertificateError, Error, PeerIncompatible};
+use rustls::{AlertDescription, CertificateError, Error, InvalidMessage, PeerIncompatible};
 
 use crate::tls::TlsFault;
 
@@ -19,6 +19,14 @@ pub struct TlsError {
 impl TlsError {
     pub(super) fn new(fault: TlsFault, detail: &str) -> Self {
         Self { fault, detail: detail.into() }
+    }
+
+    /// A server that has been verified does speak TLS: its bytes are damaged.
+    pub(super) fn after_handshake(mut self, verified: bool) -> Self {
+        if self.fault == TlsFault::NotTls && verified {
+            self.fault = TlsFault::Handshake;
+        }
+        self
     }
 
     /// A client without a certificate cannot have shown a bad one: some servers send that alert.
@@ -80,7 +88,10 @@ fn fault_of(error: &Error) -> TlsFault {
             | AlertDescription::UnknownCA
             | AlertDescription::AccessDenied,
         ) => TlsFault::CertificateRefused,
-        Error::InvalidMessage(_) => TlsFault::NotTls,
+        // These are of the first bytes of a record: text, or another protocol.
+        Error::InvalidMessage(InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion) => {
+            TlsFault::NotTls
+        }
         Error::NoApplicationProtocol | Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
             TlsFault::NoHttp2
         }

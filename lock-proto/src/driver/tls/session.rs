@@ -76,7 +76,8 @@ impl Session {
             let processed = self.tls.process_new_packets();
             self.encrypt();
             if let Err(error) = processed {
-                return Err(TlsError::from(error).with_identity(self.has_identity));
+                let error = TlsError::from(error).after_handshake(self.verified);
+                return Err(error.with_identity(self.has_identity));
             }
         }
         if !self.verified && !self.tls.is_handshaking() {

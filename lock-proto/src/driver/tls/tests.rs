@@ -291,3 +291,18 @@ fn garbage_is_no_tls() {
         assert_eq!(error.fault(), TlsFault::NotTls, "{error}");
     }
 }
+
+/// The server does speak TLS: another attempt may succeed.
+#[test]
+fn garbage_in_a_session_is_no_refusal() {
+    // N5
+    let rig = Rig::new();
+    let mut client = rig.connector().session().unwrap();
+    handshake(&mut rig.server(), &mut client).unwrap();
+    let error = client.handle_received(b"-ERR unknown command\r\n").unwrap_err();
+    assert!(error.fault() == TlsFault::Handshake && !error.fault().is_refusal(), "{error}");
+    // A damaged message of the handshake.
+    let mut client = rig.connector().session().unwrap();
+    let error = client.handle_received(&[22, 3, 3, 0, 5, 2, 0, 0, 1, 0]).unwrap_err();
+    assert_eq!(error.fault(), TlsFault::Handshake, "{error}");
+}
