@@ -13,9 +13,12 @@ use lock_proto::driver::{Client, Guard, Host, Settings};
 use lock_proto::redis::Release;
 use lock_testkit::TIMEOUT;
 
-use crate::Runtime;
 use crate::task::{Controls, Task, TestHost};
+use crate::{Runtime, Server};
 
+pub(crate) const MS: Duration = Duration::from_millis(1);
+/// Exceeds [`TIMEOUT`], so that nothing in a test ends because of it.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 /// How late a busy machine may run something that is due.
 pub(crate) const SLACK: Duration = Duration::from_millis(500);
 
@@ -74,6 +77,11 @@ impl<R: Runtime> Kit<R> {
             assert!(Instant::now() < end, "not in time: {what}");
             self.sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    /// Waits until the clients have left nothing on the server.
+    pub(crate) async fn clean(&self, server: &Server) {
+        self.wait_for("nothing is left", || server.is_clean()).await;
     }
 
     /// Runs a future, which must end within [`TIMEOUT`].

@@ -25,6 +25,7 @@
 mod addresses;
 pub mod etcd;
 mod kit;
+pub mod queue;
 pub mod redis;
 pub mod runtime_faults;
 mod server;
@@ -40,7 +41,8 @@ use std::{process, thread};
 use lock_proto::driver::{Client, ConnectError, Host, Settings};
 
 pub use kit::Kit;
-pub use server::Server;
+pub use lock_testkit::Server;
+use server::ServerSettings as _;
 pub use task::Task;
 
 /// A runtime, and how clients are created on it. Only this differs between adapters.
@@ -127,30 +129,17 @@ macro_rules! suite {
         mod etcd {
             use super::*;
             $crate::suite!(@alone $runtime, etcd:
-                two_clients_exclude_each_other fences_grow_across_tasks_and_clients
-                acquisition_dropped_at_any_time_leaves_nothing revoked_lease_is_reported_as_loss
-                deleted_key_is_reported_as_loss hold_expires_within_ttl_while_server_is_paused
-                lock_with_own_ttl_is_extended_manually_then_expires
                 owner_key_revision_matches_store_and_grows_on_hand_over
-                observer_sees_elected_leaders_and_proclamations
-                election_cancelled_at_every_await_point_leaves_nothing
-                leader_resigns_after_work_ends_or_time_limit
-                wrong_login_and_missing_permission_are_refused
-                non_etcd_servers_are_reported_as_protocol_faults client_fails_over_to_another_member);
+                wrong_login_and_missing_permission_are_refused client_fails_over_to_another_member);
+            $crate::suite!(@queue $runtime, etcd);
             $crate::suite!(@shared $runtime, etcd);
         }
         mod zookeeper {
             use super::*;
             $crate::suite!(@alone $runtime, zookeeper:
-                two_clients_exclude_each_other fences_grow_across_tasks_and_clients
-                acquisition_dropped_at_any_time_leaves_nothing expired_session_is_reported_as_loss
-                deleted_node_is_reported_as_loss hold_expires_within_ttl_while_server_is_paused
-                lock_with_own_ttl_is_extended_manually_then_expires
-                observer_sees_elected_leaders_and_proclamations
-                election_cancelled_at_every_await_point_leaves_nothing
-                leader_resigns_after_work_ends_or_time_limit
-                missing_permission_is_refused missing_chroot_is_created
-                other_servers_are_reported_as_protocol_faults client_fails_over_to_another_member);
+                nodes_are_named_as_by_curator_and_fence_begins_with_czxid
+                missing_permission_is_refused missing_chroot_is_created client_fails_over_to_another_member);
+            $crate::suite!(@queue $runtime, zookeeper);
             $crate::suite!(@shared $runtime, zookeeper);
         }
         mod redis_over_tls {
@@ -166,17 +155,28 @@ macro_rules! suite {
             $crate::suite!(@encrypted $runtime, zookeeper_over_tls);
         }
     };
+    (@queue $runtime:ty, $server:ident) => {
+        $crate::suite!(@on $runtime, queue, $server:
+                two_clients_exclude_each_other fences_grow_across_tasks_and_clients
+                acquisition_dropped_at_any_time_leaves_nothing ended_session_is_reported_as_loss
+                deleted_key_is_reported_as_loss lock_with_own_ttl_is_extended_manually_then_expires
+                observer_sees_elected_leaders_and_proclamations
+                election_cancelled_at_every_await_point_leaves_nothing
+                other_servers_are_reported_as_protocol_faults);
+        $crate::suite!(@killing $runtime, queue, $server:
+                hold_expires_within_ttl_while_server_is_paused leader_resigns_after_work_ends_or_time_limit);
+    };
     (@shared $runtime:ty, $server:ident) => {
-        $crate::suite!(@on $runtime, $server: dead_first_address_does_not_block_connect);
+        $crate::suite!(@on $runtime, shared, $server: dead_first_address_does_not_block_connect);
         $crate::suite!(@encrypted $runtime, $server);
     };
     (@encrypted $runtime:ty, $server:ident) => {
-        $crate::suite!(@on $runtime, $server:
+        $crate::suite!(@on $runtime, shared, $server:
                 cancellation_at_every_await_point_leaves_nothing
                 guards_move_between_tasks_and_threads handles_dropped_outside_runtime_are_cleaned_up
                 handles_dropped_during_shutdown_are_cleaned_up
                 hundred_locks_are_renewed_past_ttl_and_released);
-        $crate::suite!(@killing $runtime, $server:
+        $crate::suite!(@killing $runtime, shared, $server:
                 release_reports_expired_taken_or_unknown
                 killed_server_expires_hold_and_waiter_survives_outage);
         $crate::suite!(@runtime_faults $runtime, $server:
@@ -190,19 +190,19 @@ macro_rules! suite {
             $crate::limited(|| $crate::run($crate::$back_end::$name::<$runtime>));
         }
     )+};
-    (@on $runtime:ty, $server:ident: $($name:ident)+) => {$(
+    (@on $runtime:ty, $module:ident, $server:ident: $($name:ident)+) => {$(
         #[test]
         fn $name() {
             $crate::limited(|| {
-                $crate::run(|kit| $crate::shared::$name::<$runtime>(kit, $crate::Server::$server()));
+                $crate::run(|kit| $crate::$module::$name::<$runtime>(kit, $crate::Server::$server()));
             });
         }
     )+};
-    (@killing $runtime:ty, $server:ident: $($name:ident)+) => {$(
+    (@killing $runtime:ty, $module:ident, $server:ident: $($name:ident)+) => {$(
         #[test]
         fn $name() {
             $crate::limited(|| {
-                $crate::run(|kit| $crate::shared::$name::<$runtime>(kit, $crate::Server::$server().for_killing()));
+                $crate::run(|kit| $crate::$module::$name::<$runtime>(kit, $crate::Server::$server().for_killing()));
             });
         }
     )+};

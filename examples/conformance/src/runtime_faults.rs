@@ -12,6 +12,7 @@ use lock_proto::driver::{self, AcquireErrorKind, Guard};
 use lock_proto::redis::{Loss, Release};
 use lock_testkit::{TIMEOUT, wait_until};
 
+use crate::server::ServerSettings as _;
 use crate::task::{Controls, Task, TestHost};
 use crate::{Kit, Runtime, Server};
 

@@ -13,6 +13,7 @@ use lock_testkit::TIMEOUT;
 
 pub use crate::addresses::dead_first_address_does_not_block_connect;
 use crate::kit::{SLACK, join_all};
+use crate::server::ServerSettings as _;
 use crate::{Kit, Runtime, Server};
 
 /// The whole life of a lock, dropped at every await point. Nothing is left behind, and no lock
@@ -41,7 +42,7 @@ pub async fn cancellation_at_every_await_point_leaves_nothing<R: Runtime>(kit: K
     for client in [client, other] {
         assert_eq!(kit.in_time("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
     }
-    kit.wait_for("nothing is left", || server.is_clean()).await;
+    kit.clean(&server).await;
 }
 
 pub async fn guards_move_between_tasks_and_threads<R: Runtime>(kit: Kit<R>, server: Server) {
@@ -87,7 +88,7 @@ pub async fn guards_move_between_tasks_and_threads<R: Runtime>(kit: Kit<R>, serv
     }
     kit.wait_for("all tasks have ended", || ended.load(Ordering::SeqCst) == TASKS).await;
     drop(client);
-    kit.wait_for("nothing is left", || server.is_clean()).await;
+    kit.clean(&server).await;
 }
 
 /// Drops futures, guards, observers and the client on a thread without a runtime.
@@ -109,7 +110,7 @@ pub async fn handles_dropped_outside_runtime_are_cleaned_up<R: Runtime>(kit: Kit
     .unwrap();
     kit.wait_for("both keys are gone", || !server.has_key("a") && !server.has_key("b")).await;
     thread::spawn(move || drop(client)).join().unwrap();
-    kit.wait_for("nothing is left", || server.is_clean()).await;
+    kit.clean(&server).await;
 }
 
 pub async fn handles_dropped_during_shutdown_are_cleaned_up<R: Runtime>(kit: Kit<R>, server: Server) {
@@ -183,7 +184,7 @@ pub async fn killed_server_expires_hold_and_waiter_survives_outage<R: Runtime>(k
     kit.release(next).await;
     drop(guard);
     assert_eq!(kit.in_time("shutdown", client.shutdown(TIMEOUT)).await.unreleased, 0);
-    kit.wait_for("nothing is left", || server.is_clean()).await;
+    kit.clean(&server).await;
 }
 
 /// Many locks at once, held for longer than their TTL.

@@ -29,6 +29,7 @@ mod process;
 mod proxy;
 mod redis;
 mod resp;
+mod server;
 mod spawn;
 mod stopwatch;
 mod witness;
@@ -45,6 +46,7 @@ pub use monitor::{Monitor, MonitoredCommand};
 pub use proxy::{Proxy, Tamper};
 pub use redis::{Redis, RedisBuilder};
 pub use resp::{Connection, Value};
+pub use server::Server;
 pub use stopwatch::Stopwatch;
 pub use witness::{Turn, Witness};
 pub use zookeeper::{

@@ -8,6 +8,7 @@ mod harness;
 #[path = "../kit/mod.rs"]
 mod kit;
 mod loss;
+mod queues;
 mod quorum;
 mod refusals;
 #[cfg(target_os = "linux")]

@@ -8,8 +8,7 @@ use lock_testkit::{Etcd, EtcdCluster, wait_until};
 use rustix::process::Signal;
 
 use super::{RUNTIMES, assert_clean, etcdctl, on, run, runtime};
-use crate::exclusion::SECTION;
-use crate::kit::{LONG, Scratch, Tool, is_alive};
+use crate::kit::{LONG, Scratch, Tool};
 
 #[test]
 fn lock_without_command_is_held_until_signal() {
@@ -56,26 +55,6 @@ fn command_finds_lock_in_environment() {
     assert_eq!(tool.end().code, 0);
     assert_clean(&etcd);
     assert!(seen.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1), "fences and revisions grow: {seen:?}");
-}
-
-#[test]
-fn processes_never_overlap_on_any_runtime() {
-    let etcd = Etcd::start();
-    let scratch = Scratch::new();
-    let (dir, url) = (scratch.path(""), etcd.url());
-    let mut tools = Vec::new();
-    for _ in 0..3 {
-        for runtime in RUNTIMES {
-            let line = ["--backend", &url, "--runtime", runtime, "section", "--", "sh", "-c", SECTION];
-            tools.push(Tool::start_with(&line, &[("D", &dir)]));
-        }
-    }
-    for tool in tools {
-        let ended = tool.end();
-        assert_eq!(ended.code, 0, "{ended:?}");
-    }
-    assert_eq!(scratch.read("log"), "in\n".repeat(12));
-    assert_clean(&etcd);
 }
 
 #[test]
@@ -143,56 +122,6 @@ fn revision_grows_across_with_lock_and_etcdctl() {
     assert!(revisions.len() == 4 && revisions.is_sorted_by(|a, b| a < b), "{log}");
     // etcdctl does not revoke its lease after a command.
     assert!(wait_until(LONG, || etcd.keys().is_empty() && etcd.leases().is_empty()), "{:?}", etcd.keys());
-}
-
-#[test]
-fn sigkill_kills_command_and_lock_ends_with_lease() {
-    let etcd = Etcd::start();
-    let scratch = Scratch::new();
-    let script = format!("echo $$ > {}; exec sleep 100", scratch.path("pid"));
-    let tool = on(&etcd, &["--ttl", "2s", "job", "--", "sh", "-c", &script]);
-    let pid = scratch.line("pid");
-    let next = on(&etcd, &["job", "--", "true"]);
-    next.wait_for_err("held by another client");
-    tool.signal(Signal::KILL);
-    assert!(wait_until(LONG, || !is_alive(&pid)), "the command outlives with-lock");
-    let ended = next.end();
-    assert_eq!(ended.code, 0, "{ended:?}");
-    assert_clean(&etcd);
-}
-
-#[test]
-fn terminated_waiter_leaves_nothing_behind() {
-    let etcd = Etcd::start();
-    let holder = on(&etcd, &["job"]);
-    holder.wait_for_out("held job");
-    let runtime = runtime();
-    let waiter = on(&etcd, &["--runtime", runtime, "job", "--", "true"]);
-    waiter.wait_for_err("held by another client");
-    assert_eq!(waiter.terminate().code, 128 + 15, "{runtime}");
-    assert_eq!((etcd.keys().len(), etcd.leases().len()), (1, 1), "{runtime}");
-    assert_eq!(holder.terminate().code, 0);
-    assert_clean(&etcd);
-}
-
-#[test]
-fn waiter_survives_server_restart() {
-    let mut etcd = Etcd::start();
-    let mut holder = on(&etcd, &["job"]);
-    holder.wait_for_out("held job");
-    let waiters = RUNTIMES.map(|runtime| {
-        let waiter = on(&etcd, &["--runtime", runtime, "job", "--", "true"]);
-        waiter.wait_for_err("held by another client");
-        waiter
-    });
-    etcd.restart();
-    assert!(!holder.has_ended(), "{}", holder.err());
-    assert_eq!(holder.terminate().code, 0);
-    for waiter in waiters {
-        let ended = waiter.end();
-        assert_eq!(ended.code, 0, "{ended:?}");
-    }
-    assert_clean(&etcd);
 }
 
 #[test]

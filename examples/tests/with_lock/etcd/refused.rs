@@ -1,48 +1,9 @@
 //! Exit codes of failed acquisitions, which leave nothing behind.
 
-use core::time::Duration;
-
 use lock_testkit::Etcd;
 
-use super::{RUNTIMES, assert_clean, on, run, runtime};
+use super::{assert_clean, run, runtime};
 use crate::kit::Tool;
-
-#[test]
-fn busy_and_unreachable_have_distinct_exit_codes() {
-    let mut etcd = Etcd::start();
-    let holder = on(&etcd, &["job"]);
-    holder.wait_for_out("held job");
-    let runtime = runtime();
-    for wait in ["0", "300ms"] {
-        let ended = run(&etcd, &["--runtime", runtime, "--wait", wait, "job", "--", "true"]);
-        assert_eq!(ended.code, 75, "{runtime} {wait}: {ended:?}");
-        assert_eq!((etcd.keys().len(), etcd.leases().len()), (1, 1), "{runtime} {wait}");
-    }
-    assert_eq!(holder.terminate().code, 0);
-    assert_clean(&etcd);
-    etcd.kill();
-    for wait in ["0", "300ms"] {
-        let ended = run(&etcd, &["--runtime", runtime, "--wait", wait, "job", "--", "true"]);
-        assert_eq!(ended.code, 69, "{runtime} {wait}: {ended:?}");
-        assert!(ended.took < Duration::from_secs(8), "{runtime} {wait}: {ended:?}");
-    }
-}
-
-#[test]
-fn unlimited_wait_continues_until_server_starts() {
-    let mut etcd = Etcd::start();
-    etcd.kill();
-    let tools = RUNTIMES.map(|runtime| {
-        let tool = on(&etcd, &["--runtime", runtime, "job", "--", "true"]);
-        tool.wait_for_err("too few servers answer");
-        tool
-    });
-    etcd.restart();
-    for tool in tools {
-        assert_eq!(tool.end().code, 0);
-    }
-    assert_clean(&etcd);
-}
 
 #[test]
 fn login_and_permission_errors_exit_with_77() {

@@ -1,6 +1,5 @@
 //! The same contract on ZooKeeper, in one queue with Curator.
 
-mod ends;
 mod queue;
 mod refused;
 

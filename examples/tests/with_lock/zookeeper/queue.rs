@@ -4,12 +4,11 @@
 use core::time::Duration;
 use std::fs;
 
-use lock_testkit::{Chroot, ZooKeeper, ZooKeeperEnsemble, ZooKeeperPeer, wait_until};
+use lock_testkit::{Chroot, ZooKeeperEnsemble, ZooKeeperPeer, wait_until};
 use rustix::process::Signal;
 
 use super::{RUNTIMES, assert_clean, on, run, runtime};
-use crate::exclusion::SECTION;
-use crate::kit::{LONG, Scratch, Tool, is_alive};
+use crate::kit::{LONG, Scratch, Tool};
 
 #[test]
 fn lock_without_command_is_held_until_signal() {
@@ -59,26 +58,6 @@ fn command_finds_lock_in_environment() {
 }
 
 #[test]
-fn processes_never_overlap_on_any_runtime() {
-    let chroot = Chroot::new();
-    let scratch = Scratch::new();
-    let (dir, url) = (scratch.path(""), chroot.url());
-    let mut tools = Vec::new();
-    for _ in 0..3 {
-        for runtime in RUNTIMES {
-            let line = ["--backend", &url, "--runtime", runtime, "section", "--", "sh", "-c", SECTION];
-            tools.push(Tool::start_with(&line, &[("D", &dir)]));
-        }
-    }
-    for tool in tools {
-        let ended = tool.end();
-        assert_eq!(ended.code, 0, "{ended:?}");
-    }
-    assert_eq!(scratch.read("log"), "in\n".repeat(12));
-    assert_clean(&chroot);
-}
-
-#[test]
 fn curator_and_with_lock_wait_for_each_other() {
     let chroot = Chroot::new();
     let mut curator = ZooKeeperPeer::curator(&chroot.hosts(), Duration::from_secs(2));
@@ -105,56 +84,6 @@ fn curator_and_with_lock_wait_for_each_other() {
     assert!(curator.line().starts_with("held "));
     assert_eq!(curator.ask("release /job"), "released");
     assert!(wait_until(LONG, || chroot.ephemerals().is_empty()));
-}
-
-#[test]
-fn sigkill_kills_command_and_lock_ends_with_session() {
-    let chroot = Chroot::new();
-    let scratch = Scratch::new();
-    let script = format!("echo $$ > {}; exec sleep 100", scratch.path("pid"));
-    let tool = on(&chroot, &["--ttl", "2s", "job", "--", "sh", "-c", &script]);
-    let pid = scratch.line("pid");
-    let next = on(&chroot, &["job", "--", "true"]);
-    next.wait_for_err("held by another client");
-    tool.signal(Signal::KILL);
-    assert!(wait_until(LONG, || !is_alive(&pid)), "the command outlives with-lock");
-    let ended = next.end();
-    assert_eq!(ended.code, 0, "{ended:?}");
-    assert_clean(&chroot);
-}
-
-#[test]
-fn terminated_waiter_leaves_nothing_behind() {
-    let chroot = Chroot::new();
-    let holder = on(&chroot, &["job"]);
-    holder.wait_for_out("held job");
-    let runtime = runtime();
-    let waiter = on(&chroot, &["--runtime", runtime, "job", "--", "true"]);
-    waiter.wait_for_err("held by another client");
-    assert_eq!(waiter.terminate().code, 128 + 15, "{runtime}");
-    assert_eq!(chroot.nodes_of("job").len(), 1, "{runtime}");
-    assert_eq!(holder.terminate().code, 0);
-    assert_clean(&chroot);
-}
-
-#[test]
-fn holder_and_waiter_survive_server_restart() {
-    let mut chroot = Chroot::alone(ZooKeeper::start());
-    let mut holder = on(&chroot, &["--ttl", "20s", "job"]);
-    holder.wait_for_out("held job");
-    let waiters = RUNTIMES.map(|runtime| {
-        let waiter = on(&chroot, &["--runtime", runtime, "job", "--", "true"]);
-        waiter.wait_for_err("held by another client");
-        waiter
-    });
-    chroot.server_mut().restart();
-    assert!(!holder.has_ended(), "{}", holder.err());
-    assert_eq!(holder.terminate().code, 0);
-    for waiter in waiters {
-        let ended = waiter.end();
-        assert_eq!(ended.code, 0, "{ended:?}");
-    }
-    assert_clean(&chroot);
 }
 
 #[test]

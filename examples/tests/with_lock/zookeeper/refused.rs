@@ -1,49 +1,9 @@
 //! Exit codes of failed acquisitions, which leave nothing behind.
 
-use core::time::Duration;
+use lock_testkit::Chroot;
 
-use lock_testkit::{Chroot, ZooKeeper};
-
-use super::{RUNTIMES, assert_clean, on, run, runtime};
+use super::{assert_clean, run, runtime};
 use crate::kit::Tool;
-
-#[test]
-fn busy_and_unreachable_have_distinct_exit_codes() {
-    let mut chroot = Chroot::alone(ZooKeeper::start());
-    let holder = on(&chroot, &["job"]);
-    holder.wait_for_out("held job");
-    let runtime = runtime();
-    for wait in ["0", "300ms"] {
-        let ended = run(&chroot, &["--runtime", runtime, "--wait", wait, "job", "--", "true"]);
-        assert_eq!(ended.code, 75, "{runtime} {wait}: {ended:?}");
-        assert_eq!(chroot.nodes_of("job").len(), 1, "{runtime} {wait}");
-    }
-    assert_eq!(holder.terminate().code, 0);
-    assert_clean(&chroot);
-    assert_eq!(chroot.server().sessions(), Vec::<i64>::new(), "every session was closed");
-    chroot.server_mut().kill();
-    for wait in ["0", "300ms"] {
-        let ended = run(&chroot, &["--runtime", runtime, "--wait", wait, "job", "--", "true"]);
-        assert_eq!(ended.code, 69, "{runtime} {wait}: {ended:?}");
-        assert!(ended.took < Duration::from_secs(8), "{runtime} {wait}: {ended:?}");
-    }
-}
-
-#[test]
-fn unlimited_wait_continues_until_server_starts() {
-    let mut chroot = Chroot::alone(ZooKeeper::start());
-    chroot.server_mut().kill();
-    let tools = RUNTIMES.map(|runtime| {
-        let tool = on(&chroot, &["--runtime", runtime, "job", "--", "true"]);
-        tool.wait_for_err("too few servers answer");
-        tool
-    });
-    chroot.server_mut().restart();
-    for tool in tools {
-        assert_eq!(tool.end().code, 0);
-    }
-    assert_clean(&chroot);
-}
 
 #[test]
 fn missing_permission_exits_with_77() {
