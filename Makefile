@@ -93,7 +93,7 @@ same-runs: ## Run SEEDS (1000) seeds of each scenario here and at BASE (HEAD): "
 
 .PHONY: doc
 doc: ## Build the documentation; a warning is an error.
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --all-features
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --all-features
 
 .PHONY: no-std
 no-std: ## Prove that the machines need no std.

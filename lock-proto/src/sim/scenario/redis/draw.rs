@@ -187,7 +187,8 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
     let loses_track = |step: &Step| {
         use RedisAction::{FailOver, Promote, Redirect};
         let moved = matches!(step.action, Action::Redis(Redirect { .. } | Promote(_) | FailOver(_)));
-        moved || matches!(step.action, Action::Slow { .. })
+        // The shortest TTL is half of the longest.
+        moved || matches!(&step.action, Action::Slow { latency, .. } if latency.end >= ttl / 2)
     };
     if steps.iter().any(loses_track) {
         excused.push(Rule::Ghost);
