@@ -26,6 +26,9 @@ pub async fn owner_key_revision_matches_store_and_grows_on_hand_over<R: Runtime>
     let fields = etcd.etcdctl(&["get", key, "-w", "fields"]);
     assert!(fields.contains(&format!("\"ModRevision\" : {}", owner.mod_revision)), "{fields}");
     assert!(fields.contains(&format!("\"CreateRevision\" : {}", owner.create_revision)), "{fields}");
+    let leadership = kit.in_time("elected", client.election("board").campaign("one")).await.unwrap();
+    assert_eq!(etcd.keys_of("board/"), [String::from_utf8_lossy(&leadership.owner().unwrap().key)]);
+    drop(leadership);
     // A local hand-over changes the key.
     let waiting = client.lock("a").acquire();
     drop(guard);

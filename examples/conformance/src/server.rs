@@ -1,5 +1,7 @@
 //! The settings of clients of a [`Server`].
 
+use core::time::Duration;
+
 use lock_proto::driver::{Lock, Settings};
 use lock_proto::{etcd, zookeeper};
 use lock_testkit::Server;
@@ -9,16 +11,23 @@ pub(crate) trait ServerSettings {
     /// [`ttl`](Server::ttl).
     fn settings(&self) -> Settings;
 
+    /// Settings with this TTL of the shared session, which Redis does not have.
+    fn settings_with(&self, session_ttl: Duration) -> Settings;
+
     fn with_short_ttl(&self, lock: Lock) -> Lock;
 }
 
 impl ServerSettings for Server {
     fn settings(&self) -> Settings {
+        self.settings_with(self.ttl())
+    }
+
+    fn settings_with(&self, session_ttl: Duration) -> Settings {
         let url = self.url();
         match self {
             Self::Redis(_) => Settings::parse([url]).unwrap(),
-            Self::Etcd(_) => etcd::Config::parse(&url).unwrap().session_ttl(self.ttl()).into(),
-            Self::ZooKeeper(_) => zookeeper::Config::parse(&url).unwrap().session_ttl(self.ttl()).into(),
+            Self::Etcd(_) => etcd::Config::parse(&url).unwrap().session_ttl(session_ttl).into(),
+            Self::ZooKeeper(_) => zookeeper::Config::parse(&url).unwrap().session_ttl(session_ttl).into(),
         }
     }
 

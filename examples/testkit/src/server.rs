@@ -87,6 +87,15 @@ impl Server {
         }
     }
 
+    /// A short TTL of a lock with a session of its own.
+    #[must_use]
+    pub const fn own_ttl(&self) -> Duration {
+        match self {
+            Self::Redis(_) | Self::Etcd(_) => Duration::from_secs(1),
+            Self::ZooKeeper(_) => self.ttl(),
+        }
+    }
+
     /// The URL, with TLS if the server has it.
     #[must_use]
     pub fn url(&self) -> String {
@@ -137,9 +146,11 @@ impl Server {
     ///
     /// # Panics
     ///
-    /// If one is gone already.
+    /// If there is none.
     pub fn delete_key(&self, name: &str) {
-        for key in self.keys_of(name) {
+        let keys = self.keys_of(name);
+        assert!(!keys.is_empty(), "{name} has no key");
+        for key in keys {
             match self {
                 Self::Redis(redis) => assert_eq!(redis.cli(&["DEL", &key]), "1"),
                 Self::Etcd(etcd) => assert!(etcd.delete(&key)),

@@ -13,15 +13,15 @@ use crate::harness::{LONG, RUNTIMES, Scratch, Tool, assert_clean, run, runtime};
 pub(crate) const SECTION: &str = r#"mkdir "$D/inside" || { echo overlap >> "$D/log"; exit 9; }
 echo in >> "$D/log"; sleep 0.03; rmdir "$D/inside""#;
 
-#[test]
-fn processes_never_overlap_on_any_runtime() {
-    let redis = Redis::start();
+/// Runs the section in several processes on each runtime, and checks that they never overlap.
+#[track_caller]
+pub(crate) fn assert_no_overlap(url: &str) {
     let scratch = Scratch::new();
-    let (dir, url) = (scratch.path(""), redis.url());
+    let dir = scratch.path("");
     let mut tools = Vec::new();
     for _ in 0..3 {
         for runtime in RUNTIMES {
-            let line = ["--backend", &url, "--runtime", runtime, "section", "--", "sh", "-c", SECTION];
+            let line = ["--backend", url, "--runtime", runtime, "section", "--", "sh", "-c", SECTION];
             tools.push(Tool::start_with(&line, &[("D", &dir)]));
         }
     }
@@ -30,6 +30,12 @@ fn processes_never_overlap_on_any_runtime() {
         assert_eq!(ended.code, 0, "{ended:?}");
     }
     assert_eq!(scratch.read("log"), "in\n".repeat(12));
+}
+
+#[test]
+fn processes_never_overlap_on_any_runtime() {
+    let redis = Redis::start();
+    assert_no_overlap(&redis.url());
     assert_clean(&redis);
 }
 

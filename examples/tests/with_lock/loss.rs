@@ -1,5 +1,6 @@
 //! The lock ends before the command does.
 
+use core::time::Duration;
 use std::time::Instant;
 
 use lock_testkit::{Redis, Stopwatch, wait_until};
@@ -40,27 +41,36 @@ fn pause_past_ttl_kills_command_on_resume() {
     );
 }
 
-#[test]
-fn server_outage_terminates_at_grace_and_kills_at_expiry() {
+/// Kills the server of a holder: its command gets SIGTERM, and is killed when the validity ends,
+/// which is `earlier` than the TTL minus the drift.
+#[track_caller]
+pub(crate) fn assert_outage_ends_command(url: &str, kill: impl FnOnce(), earlier: Duration) {
     let runtime = runtime();
-    let mut redis = Redis::start();
     let scratch = Scratch::new();
     let script = ignores_sigterm(&scratch);
     let line = ["--runtime", runtime, "--ttl", "3s", "--grace", "1s", "job", "--", "sh", "-c", &script];
-    let tool = Tool::on(&redis, &line);
+    let tool = Tool::start(&[&["--backend", url], &line[..]].concat());
     let pid = scratch.line("pid");
-    redis.kill();
+    kill();
     let killed = Stopwatch::start();
     scratch.line("asked");
     let sigterm_at = killed.elapsed();
     assert!(wait_until(LONG, || !is_alive(&pid)), "{runtime}: the command runs on");
     let dead = killed.elapsed();
     // The validity is 3 s minus the drift; it began up to 1.1 s before the server was killed.
-    killed.assert_in(sigterm_at, ms(700)..=ms(2300), format!("{runtime}: SIGTERM"));
-    killed.assert_in(dead, ms(1700)..=ms(3100), format!("{runtime}: killed by the end of validity"));
+    let within = |from, to| ms(from) - earlier..=ms(to) - earlier;
+    killed.assert_in(sigterm_at, within(700, 2300), format!("{runtime}: SIGTERM"));
+    killed.assert_in(dead, within(1700, 3100), format!("{runtime}: killed by the end of validity"));
     killed.assert_in(dead.saturating_sub(sigterm_at), ms(700)..=ms(1400), format!("{runtime}: the grace"));
     let ended = tool.end();
     assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
+}
+
+#[test]
+fn server_outage_terminates_at_grace_and_kills_at_expiry() {
+    let mut redis = Redis::start();
+    let url = redis.url();
+    assert_outage_ends_command(&url, || redis.kill(), Duration::ZERO);
 }
 
 /// An interrupted job must not look finished, whatever its exit code.

@@ -221,8 +221,7 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
         let Event::Granted(grant) = event else { return None };
         let record = w.clients[client].records.get(&lock)?;
         // Nothing proves a grant beyond the bounds, when the node is gone.
-        let claimed = grant.fence.map(|fence| fence.get() >> 16);
-        w.proof(client, record).ok().flatten().map(i64::unsigned_abs).or(claimed)
+        w.proof(client, record).ok().flatten().or_else(|| created(grant)).map(i64::unsigned_abs)
     }
 
     // ZK1
@@ -232,8 +231,11 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
     }
 
     fn is_stored(w: &World<C>, client: usize, lock: LockId) -> bool {
-        let created = w.clients[client].records.get(&lock).and_then(created);
-        created.is_some_and(|czxid| w.store.queue_log.created(|_, _| true).any(|known| known == czxid))
+        let grant = w.clients[client].records.get(&lock).and_then(|record| record.grant);
+        grant
+            .as_ref()
+            .and_then(created)
+            .is_some_and(|czxid| w.store.queue_log.created(|_, _| true).any(|known| known == czxid))
     }
 
     fn after_event(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {
@@ -275,9 +277,8 @@ impl World {
 
 /// Returns the transaction that created the node of a hold, which begins its fencing token.
 // ZK4
-fn created(record: &Record) -> Option<i64> {
-    let fence = record.grant?.fence?.get();
-    i64::try_from(fence >> 16).ok()
+fn created(grant: &Grant) -> Option<i64> {
+    i64::try_from(grant.fence?.get() >> 16).ok()
 }
 
 impl<C: ZookeeperClient> World<C> {

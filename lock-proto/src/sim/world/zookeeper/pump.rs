@@ -4,10 +4,8 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::created;
-use super::label;
 use super::tap::{Received, Sent, path_of};
-use super::{Zookeeper, ZookeeperClient};
+use super::{Zookeeper, ZookeeperClient, created, label};
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
 use crate::sim::check::{Rule, Stage};
@@ -141,7 +139,7 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         let now = process.local(self.now);
         let ended: Vec<i64> = self.store.queue_log.created(|own, owner| own == path || owner == session).collect();
         let is_ended = |record: &Record| {
-            created(record).is_some_and(|czxid| ended.contains(&czxid))
+            record.grant.as_ref().and_then(created).is_some_and(|czxid| ended.contains(&czxid))
                 && (lapsed.is_zero() || record.valid_until().is_some_and(|until| now < until + lapsed))
         };
         let is_ended = |lock: &LockId| process.records.get(lock).is_some_and(is_ended);
