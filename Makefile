@@ -48,7 +48,7 @@ lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of th
 	$(CARGO) fmt $(EMBEDDING) --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	@# All combinations: .github/workflows/ci.yml.
-	for features in '' redis etcd zookeeper sim; do \
+	for features in '' sim; do \
 		$(CARGO) clippy -p lock-proto --no-default-features --features "$$features" -- -D warnings; \
 	done
 	for features in redis etcd zookeeper,tls; do \
@@ -164,7 +164,7 @@ mutants: ## Change the machines in one place at a time: does a test fail? Part M
 .PHONY: bench
 bench: servers ## Measure: the pure machines, the adapters, locks on Redis, etcd and ZooKeeper beside others, 100 000 locks. Some minutes.
 	$(CARGO) bench -p lock-proto --bench machine --bench resp --bench timers --bench etcd_queue
-	$(CARGO) bench -p lock-tokio -p lock-smol --bench cycle
+	$(CARGO) bench -p lock-tokio -p lock-smol --features etcd --bench cycle
 	$(CARGO) run --release $(BENCH) --bin uncontended
 	$(CARGO) run --release $(BENCH) --bin many
 	$(CARGO) run --release $(BENCH) --bin etcd

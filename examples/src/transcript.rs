@@ -4,6 +4,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::cli::print;
+
 /// Prints timestamped lines. Clones share the result.
 #[derive(Clone, Debug)]
 pub(crate) struct Transcript {
@@ -17,11 +19,11 @@ impl Transcript {
     }
 
     pub(crate) fn log(&self, line: &str) {
-        println!("{:7.3} s  {line}", self.start.elapsed().as_secs_f64());
+        print(&format_args!("{:7.3} s  {line}", self.start.elapsed().as_secs_f64()));
     }
 
     pub(crate) fn section(&self, line: &str) {
-        println!();
+        print(&"");
         self.log(line);
     }
 

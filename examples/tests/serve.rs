@@ -229,3 +229,21 @@ fn plan_is_carried_out_and_printed() {
     let wrong = run(Command::new(env!("CARGO_BIN_EXE_serve")).args(["--plan", plan.to_str().expect("a path")]));
     assert!(wrong.contains("line 2"), "{wrong}");
 }
+
+#[test]
+fn port_in_use_is_named_with_its_server() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    for (option, name) in [("--redis-port", "redis0"), ("--etcd-port", "etcd0"), ("--control", "--control")] {
+        let args = [option, &port, "--etcd", "1", "--run-for", "60s"];
+        let output = Command::new(env!("CARGO_BIN_EXE_serve")).args(args).output().expect("serve ends");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(told.starts_with(&format!("serve: {name}, port {port}: ")), "{told}");
+        assert_eq!(output.status.code(), Some(1));
+    }
+    let args = ["--redis", "2", "--redis-port", "65535", "--run-for", "60s"];
+    let output = Command::new(env!("CARGO_BIN_EXE_serve")).args(args).output().expect("serve ends");
+    let told = String::from_utf8_lossy(&output.stderr);
+    // Or 65535 is in use.
+    assert!(told.starts_with("serve: redis1: the ports end at 65535") || told.starts_with("serve: redis0, "), "{told}");
+}

@@ -9,9 +9,9 @@ use lock_testkit::{Authority, Etcd, Proxy, Redis, TIMEOUT, Validity};
 use lock_tokio::etcd;
 use lock_tokio::lock_proto::TlsFault;
 use lock_tokio::{Client, Config, ConnectError, Guard, Release, Settings};
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection};
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -207,6 +207,36 @@ async fn server_without_tls_is_refused() {
     });
     let error = refusal(&url).await;
     assert!(error.contains(&TlsFault::NotTls.to_string()), "{error}");
+}
+
+/// A proxy that speaks TLS, in front of a server that is down, closes the connection.
+#[tokio::test]
+async fn server_that_closes_after_handshake_is_not_suspected_of_tls() {
+    let authority = Authority::new();
+    let pair = authority.issue("proxy", &["127.0.0.1"], Validity::Current);
+    let certs = CertificateDer::pem_file_iter(&pair.cert).unwrap().map(Result::unwrap).collect();
+    let key = PrivateKeyDer::from_pem_file(&pair.key).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let mut config = config.with_no_client_auth().with_single_cert(certs, key).unwrap();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut session = ServerConnection::new(Arc::clone(&config)).unwrap();
+            while session.is_handshaking() && session.complete_io(&mut stream).is_ok() {}
+            session.send_close_notify();
+            let _ = session.complete_io(&mut stream);
+        }
+    });
+    for scheme in ["rediss", "etcds"] {
+        let client = lock_tokio::connect(&format!("{scheme}://{address}?{}", authority.query())).unwrap();
+        let error = in_time("failure", client.lock("job").wait(Duration::from_secs(2)).acquire()).await.unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("closed the connection") && !text.contains("TLS"), "{text}");
+    }
 }
 
 /// The server demands certificates of a new authority while a lock is held. The client's files are

@@ -5,6 +5,6 @@ use std::env;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let backends = env::var("LOCK_BACKEND").ok();
+    let backends = env::var_os("LOCK_BACKEND");
     ExitCode::from(lock_examples::contention::main(env::args_os().skip(1), backends.as_deref(), &()))
 }

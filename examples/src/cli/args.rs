@@ -4,7 +4,8 @@
 //! `--version`, `--completions SHELL` and `--man`, which print to stdout.
 
 use core::time::Duration;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::io::Write as _;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -99,7 +100,7 @@ pub fn parse_or_exit<T: CommandFactory + FromArgMatches>(
             Err(exit::SUCCESS)
         }
         Err(error) => {
-            eprintln!("{}: {error}", T::command().get_name());
+            let _ = writeln!(std::io::stderr(), "{}: {error}", T::command().get_name());
             Err(bad_usage)
         }
     }
@@ -143,25 +144,48 @@ const PASSWORD_VARIABLE: &str = "LOCK_PASSWORD";
 ///
 /// # Errors
 ///
-/// A URL is invalid. The error shows no password.
+/// A URL is invalid, or the password not UTF-8. The error shows no password.
 pub(crate) fn parse_backends(urls: &[String]) -> Result<StoreSettings, Usage> {
     let settings = Settings::parse(urls).map_err(|error| Usage(format!("--backend: {error}")))?.store;
-    let Ok(password) = std::env::var(PASSWORD_VARIABLE) else { return Ok(settings) };
+    let Some(password) = std::env::var_os(PASSWORD_VARIABLE) else { return Ok(settings) };
+    let password = text(PASSWORD_VARIABLE, &password)?;
     Ok(match settings {
-        StoreSettings::Redis(config) => StoreSettings::Redis(config.default_password(&password)),
-        StoreSettings::Etcd(config) => StoreSettings::Etcd(config.default_password(&password)),
-        StoreSettings::ZooKeeper(config) => StoreSettings::ZooKeeper(config.default_password(&password)),
+        StoreSettings::Redis(config) => StoreSettings::Redis(config.default_password(password)),
+        StoreSettings::Etcd(config) => StoreSettings::Etcd(config.default_password(password)),
+        StoreSettings::ZooKeeper(config) => StoreSettings::ZooKeeper(config.default_password(password)),
         other => other,
     })
 }
 
+/// Name of the variable with the default of `--backend`.
+const BACKEND_VARIABLE: &str = "LOCK_BACKEND";
+
+/// The value of `LOCK_BACKEND`, unless it is blank.
+///
+/// # Errors
+///
+/// It is not UTF-8.
+pub(crate) fn default_backend(value: Option<&OsStr>) -> Result<Option<&str>, Usage> {
+    let value = value.map(|value| text(BACKEND_VARIABLE, value)).transpose()?;
+    Ok(value.map(str::trim).filter(|list| !list.is_empty()))
+}
+
+/// The value of an environment variable as text.
+fn text<'a>(name: &str, value: &'a OsStr) -> Result<&'a str, Usage> {
+    value.to_str().ok_or_else(|| Usage(format!("{name} is not UTF-8; a URL has other bytes as %XX")))
+}
+
 /// The backends that were given, else those of `LOCK_BACKEND`, else a Redis server on this machine.
-pub(crate) fn backends_or_default(given: Vec<String>, environment: Option<&str>) -> Vec<String> {
+///
+/// # Errors
+///
+/// `LOCK_BACKEND` is not UTF-8.
+pub(crate) fn backends_or_default(given: Vec<String>, environment: Option<&OsStr>) -> Result<Vec<String>, Usage> {
     if !given.is_empty() {
-        return given;
+        return Ok(given);
     }
-    let list = environment.filter(|list| !list.trim().is_empty()).unwrap_or("redis://127.0.0.1:6379");
-    list.split_whitespace().map(str::to_owned).collect()
+    let list = default_backend(environment)?.unwrap_or("redis://127.0.0.1:6379");
+    Ok(list.split_whitespace().map(str::to_owned).collect())
 }
 
 impl From<clap::Error> for Usage {

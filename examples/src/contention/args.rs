@@ -3,7 +3,7 @@
 use core::num::NonZeroUsize;
 use core::str::FromStr;
 use core::time::Duration;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use clap::builder::{RangedU64ValueParser, TypedValueParser};
@@ -165,7 +165,7 @@ pub(super) enum Parsed {
 /// Parses the command line without the program's name.
 pub(super) fn parse(
     args: impl IntoIterator<Item = OsString>,
-    default_backends: Option<&str>,
+    default_backends: Option<&OsStr>,
     peers: &dyn Peers,
 ) -> Result<Parsed, Usage> {
     let command = Options::command().mut_arg("peer", |arg| arg.help(help_of_peer(peers)));
@@ -180,7 +180,7 @@ pub(super) fn parse(
         return usage("--workload is missing: uncontended, contended, quorum or held; or `contention report`");
     };
     let job = Job {
-        backends: backends_or_default(options.backends, default_backends),
+        backends: backends_or_default(options.backends, default_backends)?,
         workload,
         clients: options.clients,
         span: options.seconds,

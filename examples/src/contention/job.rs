@@ -48,11 +48,16 @@ impl Runtime {
     /// Fails if the runtime cannot be started.
     pub fn block_on<F: Future>(self, future: F) -> Result<F::Output, Failed> {
         Ok(match self {
-            Self::Tokio => tokio::runtime::Builder::new_multi_thread()
-                .enable_all()
-                .build()
-                .map_err(|error| Failed::unreachable(format_args!("no tokio runtime: {error}")))?
-                .block_on(future),
+            Self::Tokio => {
+                let runtime = tokio::runtime::Builder::new_multi_thread()
+                    .enable_all()
+                    .build()
+                    .map_err(|error| Failed::unreachable(format_args!("no tokio runtime: {error}")))?;
+                let output = runtime.block_on(future);
+                // Does not wait for a name or a file that is still being read.
+                runtime.shutdown_background();
+                output
+            }
             Self::Smol => smol::block_on(future),
             Self::AsyncStd => async_std::task::block_on(future),
         })

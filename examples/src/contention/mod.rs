@@ -15,7 +15,7 @@ mod outcome;
 mod process;
 mod report;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 
 use args::Parsed;
@@ -28,7 +28,7 @@ pub use crate::cli::failed::Failed;
 use crate::cli::print;
 
 /// Runs the tool and returns its exit code. `default_backends` is the value of `LOCK_BACKEND`.
-pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&str>, peers: &dyn Peers) -> u8 {
+pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&OsStr>, peers: &dyn Peers) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
     let done = match args::parse(args.iter().cloned(), default_backends, peers) {
         Ok(Parsed::Run(job, format)) => run(&job, peers).map(|text| print(&text.render(format))),

@@ -1,13 +1,13 @@
 //! Command line of `leader`.
 
 use core::time::Duration;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt as _;
 
 use clap::Parser;
 use lock_proto::driver::StoreSettings;
 
-use crate::cli::args::{self, Line, parse_backends, time};
+use crate::cli::args::{self, Line, default_backend, parse_backends, time};
 use crate::cli::{Usage, at_least, usage, whole_seconds};
 
 /// Elections on etcd or ZooKeeper.
@@ -95,7 +95,7 @@ pub(super) enum Parsed {
 }
 
 /// Parses the command line without the program's name.
-pub(super) fn parse(args: impl IntoIterator<Item = OsString>, default_backend: Option<&str>) -> Result<Parsed, Usage> {
+pub(super) fn parse(args: impl IntoIterator<Item = OsString>, default: Option<&OsStr>) -> Result<Parsed, Usage> {
     let Options { backends, name, candidate, observe, ttl } = match args::parse(args)? {
         Line::Run(options) => options,
         Line::Print(text) => return Ok(Parsed::Print(text)),
@@ -112,8 +112,10 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, default_backend: O
         (Some(_), Some(_), true) => return usage("--candidate and --observe: one at a time"),
         (Some(_), None, false) => return usage("--candidate VALUE or --observe is missing: how to take part"),
     };
-    let default = default_backend.map(str::trim).filter(|url| !url.is_empty()).unwrap_or(DEFAULT_BACKEND);
-    let url = backends.first().map_or(default, String::as_str);
+    let url = match backends.first() {
+        Some(url) => url,
+        None => default_backend(default)?.unwrap_or(DEFAULT_BACKEND),
+    };
     let ttl = ttl.or_else(|| (role == Role::Demo).then_some(DEMO_TTL));
     let settings = match parse_backends(&[url.to_owned()])? {
         StoreSettings::Etcd(config) => {
@@ -141,7 +143,7 @@ mod tests {
     use super::*;
 
     fn read(line: &[&str], default: Option<&str>) -> Result<Parsed, Usage> {
-        parse(line.iter().map(OsString::from), default)
+        parse(line.iter().map(OsString::from), default.map(OsStr::new))
     }
 
     fn run(line: &[&str], default: Option<&str>) -> Args {

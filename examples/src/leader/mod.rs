@@ -7,7 +7,7 @@ mod campaign;
 mod candidate;
 mod demo;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 
 use lock_proto::driver::{AcquireError, StoreSettings};
@@ -17,8 +17,8 @@ use args::{Args, Parsed, Role, parse};
 use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 
 /// Runs the program and returns its exit code.
-pub fn main(args: impl IntoIterator<Item = OsString>, default_backend: Option<&str>) -> u8 {
-    let args = match parse(args, default_backend) {
+pub fn main(args: impl IntoIterator<Item = OsString>, default: Option<&OsStr>) -> u8 {
+    let args = match parse(args, default) {
         Ok(Parsed::Run(args)) => *args,
         Ok(Parsed::Print(text)) => {
             let _ = write!(std::io::stdout(), "{text}");
@@ -30,7 +30,12 @@ pub fn main(args: impl IntoIterator<Item = OsString>, default_backend: Option<&s
         }
     };
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(run(args)),
+        Ok(runtime) => {
+            let code = runtime.block_on(run(args));
+            // Does not wait for a name or a file that is still being read.
+            runtime.shutdown_background();
+            code
+        }
         Err(error) => {
             log_error(&format_args!("no tokio runtime: {error}"));
             exit::UNREACHABLE

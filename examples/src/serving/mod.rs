@@ -93,15 +93,20 @@ type Ordered = (Command, tokio::sync::oneshot::Sender<Result<String, String>>);
 
 async fn serve(args: &Args, plan: Vec<Timed>) -> io::Result<()> {
     let mut stage = Stage::start(args.redis, args.redis_port, args.etcd, args.etcd_port).await?;
-    let control = TcpListener::bind((Ipv4Addr::LOCALHOST, args.control)).await?;
+    let control = TcpListener::bind((Ipv4Addr::LOCALHOST, args.control)).await;
+    let control = control.map_err(|error| stage::named(format_args!("--control, port {}", args.control), &error))?;
     let (orders, mut ordered) = mpsc::channel::<Ordered>(16);
     say(&stage.list());
     say(&format!("control {}", control.local_addr()?));
     say("ready");
     tokio::spawn(follow(plan, orders.clone()));
     tokio::spawn(async move {
-        while let Ok((stream, _)) = control.accept().await {
-            tokio::spawn(obey(stream, orders.clone()));
+        loop {
+            match control.accept().await {
+                Ok((stream, _)) => drop(tokio::spawn(obey(stream, orders.clone()))),
+                // Possibly too many open files, which may pass.
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
         }
     });
     let end = tokio::time::sleep(args.run_for.unwrap_or(Duration::MAX));

@@ -1,5 +1,7 @@
 //! The servers, and the faults that happen to them.
 
+use core::fmt;
+use core::net::SocketAddr;
 use core::time::Duration;
 use std::io;
 use std::sync::Arc;
@@ -28,23 +30,36 @@ struct Redis {
 /// Servers of a quorum have been running for a while.
 const UPTIME: Duration = Duration::from_secs(3_600);
 
+/// Opens the line to a server on the port `number` after the first one; 0 for any port.
+async fn open(name: &str, first: u16, number: usize, server: SocketAddr) -> io::Result<Line> {
+    let port = match first {
+        0 => 0,
+        _ => u16::try_from(usize::from(first) + number).map_err(|_| {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("{name}: the ports end at 65535, {first} is too high"))
+        })?,
+    };
+    Line::open(port, server).await.map_err(|error| named(format_args!("{name}, port {port}"), &error))
+}
+
+/// An error with what it is about.
+pub(super) fn named(what: impl fmt::Display, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: {error}"))
+}
+
 impl Stage {
     pub(super) async fn start(redis: usize, redis_port: u16, etcd: usize, etcd_port: u16) -> io::Result<Self> {
-        let port = |first: u16, number: usize| {
-            if first == 0 { 0 } else { first.saturating_add(u16::try_from(number).unwrap_or(u16::MAX)) }
-        };
         let mut servers = Vec::new();
         for number in 0..redis {
             let config = NodeConfig::new(number as u64 + 1).uptime(UPTIME).interpreter(Arc::new(CommonScripts));
             let served = Served::start(config)?;
-            let line = Line::open(port(redis_port, number), served.address()).await?;
+            let line = open(&format!("redis{number}"), redis_port, number, served.address()).await?;
             servers.push(Redis { served, line, replica: None });
         }
         let (mut cluster, mut members) = (None, Vec::new());
         if etcd > 0 {
             let (served, addresses) = ServedCluster::start(etcd).await?;
             for (number, address) in addresses.into_iter().enumerate() {
-                members.push(Line::open(port(etcd_port, number), address).await?);
+                members.push(open(&format!("etcd{number}"), etcd_port, number, address).await?);
             }
             // Clients that ask for the members learn the ports that they can reach.
             let urls = members.iter().map(|line| format!("http://{}", line.address())).collect();

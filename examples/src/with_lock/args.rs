@@ -1,7 +1,7 @@
 //! Command line of `with-lock`.
 
 use core::time::Duration;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt as _;
 
 use clap::{Parser, ValueEnum};
@@ -164,7 +164,7 @@ pub enum Parsed {
 /// # Errors
 ///
 /// [`Usage`] names the first invalid value and what is allowed.
-pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<&str>) -> Result<Parsed, Usage> {
+pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<&OsStr>) -> Result<Parsed, Usage> {
     let args: Vec<OsString> = args.into_iter().collect();
     if let Some((parent, command)) = child::requested(&args) {
         return Ok(Parsed::Become { parent, command });
@@ -179,7 +179,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
     if command.is_none() && ends_with_dashes {
         return usage("no command after --");
     }
-    let backends = backends_or_default(options.backends, default_backends);
+    let backends = backends_or_default(options.backends, default_backends)?;
     let settings = parse_backends(&backends)?;
     let ttl = match settings {
         StoreSettings::Etcd(_) => whole_seconds(options.ttl),

@@ -29,7 +29,7 @@ fn defaults_match_contract() {
 
 #[test]
 fn backend_option_overrides_environment() {
-    let list = Some(" redis://a redis://b  redis://c ");
+    let list = Some(OsStr::new(" redis://a redis://b  redis://c "));
     let nodes = |line: &[&str]| match parse(line.iter().map(OsString::from), list) {
         Ok(Parsed::Run(args)) => match args.settings {
             StoreSettings::Redis(config) => config.nodes().len(),
@@ -39,6 +39,18 @@ fn backend_option_overrides_environment() {
     };
     assert_eq!(nodes(&["job"]), 3);
     assert_eq!(nodes(&["--backend", "redis://d", "job"]), 1);
+}
+
+/// It must not count as unset: the default is another server.
+#[test]
+fn variable_that_is_not_utf8_is_usage_error() {
+    use std::os::unix::ffi::OsStrExt as _;
+
+    let variable = Some(OsStr::from_bytes(b"redis://:p\xe4ss@a"));
+    let error = parse([OsString::from("job")], variable).unwrap_err();
+    assert_eq!(error.0, "LOCK_BACKEND is not UTF-8; a URL has other bytes as %XX");
+    let given = ["--backend", "redis://b", "job"].map(OsString::from);
+    assert!(parse(given, variable).is_ok(), "it is not used");
 }
 
 #[test]

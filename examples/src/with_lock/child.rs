@@ -4,14 +4,17 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use signal_hook::consts::SIGCHLD;
 
 use super::args::CommandLine;
 use super::event::MainEvent;
+use super::run::print_error;
 use crate::cli::exit;
 
 /// Internal option by which this program starts itself, binds itself to the life of its parent and
@@ -57,6 +60,8 @@ impl Running {
                 None => prepared.env_remove(name),
             };
         }
+        // If SIGCHLD were ignored, as a parent may have left it, the command's end would be lost.
+        signal_hook::flag::register(SIGCHLD, Arc::default())?;
         let child = prepared.spawn()?;
         let pid = Pid::from_child(&child);
         thread::spawn(move || {
@@ -130,6 +135,6 @@ pub fn become_command(parent: i32, command: &CommandLine) -> u8 {
     let _ = parent;
     let error = Command::new(&command.0).args(&command.1).exec();
     let (code, message) = spawn_failure(command, &error);
-    eprintln!("with-lock: {message}");
+    print_error(&message);
     code
 }

@@ -1,7 +1,7 @@
 //! Main thread: waits for the lock, starts the command, and ends it when the lock ends.
 
 use core::time::Duration;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Write as _;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -28,7 +28,7 @@ use crate::cli::{SHUTDOWN_TIMEOUT, exit, print};
 const MAX_SLEEP: Duration = Duration::from_secs(1);
 
 /// Runs the tool and returns its exit code. Call it on the main thread, see [`Running::start`].
-pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&str>) -> u8 {
+pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&OsStr>) -> u8 {
     let args = match parse(args, default_backends) {
         Ok(Parsed::Run(args)) => *args,
         Ok(Parsed::Print(text)) => {
@@ -58,7 +58,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&
 }
 
 /// Prints one line on stderr.
-fn print_error(what: &dyn core::fmt::Display) {
+pub(super) fn print_error(what: &dyn core::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "with-lock: {what}");
 }
 
@@ -100,7 +100,8 @@ impl Main {
             Ok(held) => held,
             Err(code) => return code,
         };
-        let mut hold = Hold { valid_until: self.clock.now(), held, clock: self.clock, lost: None };
+        let (now, longest) = (self.clock.now(), Duration::ZERO);
+        let mut hold = Hold { valid_until: now, longest, held, clock: self.clock, lost: None };
         match &self.args.command {
             None => self.hold_until_signal(&mut hold),
             Some(command) => self.run_command(command, &mut hold),
@@ -219,13 +220,14 @@ impl Main {
             // Check the clock first: after a pause of this process, earlier events are stale.
             // T2
             let left = hold.check();
+            let grace = hold.limit_grace(self.args.grace);
             let now = self.clock.now();
             if hold.lost == Some(Loss::Expired) {
                 if kill_at.is_none_or(|at| at > now) {
                     self.print_error(&format_args!("lost: {}; sending SIGKILL to the command", Loss::Expired));
                 }
                 kill_at = Some(now);
-            } else if left <= self.args.grace && !terminated {
+            } else if left <= grace && !terminated {
                 self.print_error(&"renewals are failing and the lock expires soon; sending SIGTERM to the command");
                 running.signal(Signal::TERM);
                 terminated = true;
@@ -236,7 +238,7 @@ impl Main {
             let next = match kill_at {
                 Some(at) => at.since(now),
                 None if terminated => left,
-                None => left.saturating_sub(self.args.grace),
+                None => left.saturating_sub(grace),
             };
             match self.next(next.max(Duration::from_millis(1))) {
                 Some(MainEvent::CommandEnded) => {
@@ -249,7 +251,7 @@ impl Main {
                         self.print_error(&format_args!("lost: {loss}; sending SIGTERM to the command"));
                         running.signal(Signal::TERM);
                         terminated = true;
-                        kill_at = Some(self.clock.now() + self.args.grace);
+                        kill_at = Some(self.clock.now() + grace);
                     }
                 }
                 Some(MainEvent::Signal(SIGINT)) => {
@@ -308,6 +310,8 @@ struct Hold {
     clock: BootClock,
     /// End of the validity when last checked.
     valid_until: Instant,
+    /// The longest validity that was left at a check.
+    longest: Duration,
     lost: Option<Loss>,
 }
 
@@ -324,7 +328,15 @@ impl Hold {
         } else if self.valid_until <= now {
             self.lost = Some(Loss::Expired);
         }
-        self.valid_until.since(now)
+        let left = self.valid_until.since(now);
+        self.longest = self.longest.max(left);
+        left
+    }
+
+    /// Returns the grace, but at most half of the validity: a server may grant less than `--ttl`.
+    /// A longer grace would end the command before the first renewal is due.
+    fn limit_grace(&self, grace: Duration) -> Duration {
+        grace.min(self.longest / 2)
     }
 
     /// Returns the loss that the release revealed: the key was gone or taken while the lock was

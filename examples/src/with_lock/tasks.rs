@@ -33,7 +33,12 @@ pub(super) fn start(runtime: Runtime, args: &Args, events: Sender<MainEvent>) ->
         let session = async { acquire_and_hold(client(), &args, &events, &stopped).await };
         let end = match runtime {
             Runtime::Tokio => match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-                Ok(runtime) => runtime.block_on(session),
+                Ok(runtime) => {
+                    let end = runtime.block_on(session);
+                    // Does not wait for a name or a file that is still being read.
+                    runtime.shutdown_background();
+                    end
+                }
                 Err(error) => MainEvent::Failed(Failed::usage(format_args!("no tokio runtime: {error}"))),
             },
             Runtime::Smol => smol::block_on(session),

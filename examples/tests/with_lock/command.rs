@@ -1,11 +1,12 @@
 //! The command's environment, exit code and signals.
 
 use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 use lock_testkit::{Redis, wait_until};
 use rustix::process::Signal;
 
-use crate::harness::{LONG, Quorum, Scratch, Tool, assert_clean, is_alive, run, runtime};
+use crate::harness::{LONG, PROGRAM, Quorum, Scratch, Tool, assert_clean, is_alive, run, runtime};
 
 #[test]
 fn exit_code_of_command_is_passed_on() {
@@ -26,6 +27,27 @@ fn exit_code_of_command_is_passed_on() {
         let ended = run(&redis, &[&["job", "--"], command].concat());
         assert_eq!(ended.code, code, "{command:?}: {ended:?}");
     }
+    assert_clean(&redis);
+}
+
+/// The kernel reaps the children of such a process, whose exit codes would be lost.
+#[test]
+fn exit_code_is_known_if_sigchld_was_ignored() {
+    let redis = Redis::start();
+    let line = r#"trap "" CHLD; exec "$0" --backend "$1" job -- sh -c "exit 7""#;
+    let ended = Command::new("sh").args(["-c", line, PROGRAM, &redis.url()]).output().unwrap();
+    assert_eq!(ended.status.code(), Some(7), "{ended:?}");
+    assert_clean(&redis);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn missing_command_exits_with_127_if_stderr_cannot_be_written() {
+    let redis = Redis::start();
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["--backend", &redis.url(), "job", "--", "no-such-command-anywhere"]);
+    assert_eq!(command.stderr(full).status().unwrap().code(), Some(127));
     assert_clean(&redis);
 }
 

@@ -7,6 +7,8 @@ use lock_testkit::{Redis, wait_until};
 
 pub(crate) use crate::kit::{Ended, LONG, Scratch, Tool, is_alive, ms};
 
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_with-lock");
+
 /// For tests of processes on different runtimes.
 pub(crate) const RUNTIMES: [&str; 4] = ["tokio", "smol", "async-std", "blocking"];
 
@@ -29,7 +31,7 @@ impl Tool {
     }
 
     pub(crate) fn command(args: &[&str], env: &[(&str, &str)]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_with-lock"));
+        let mut command = Command::new(PROGRAM);
         if std::env::var_os("LOCK_RUNTIME").is_some() && !args.contains(&"--runtime") {
             command.args(["--runtime", runtime()]);
         }

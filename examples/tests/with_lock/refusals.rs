@@ -5,7 +5,7 @@ use std::process::Command;
 
 use lock_testkit::Redis;
 
-use crate::harness::{FENCE_KEY, Tool, assert_clean, run, runtime};
+use crate::harness::{FENCE_KEY, LONG, PROGRAM, Scratch, Tool, assert_clean, run, runtime};
 
 #[test]
 fn busy_and_unreachable_have_distinct_exit_codes() {
@@ -24,6 +24,18 @@ fn busy_and_unreachable_have_distinct_exit_codes() {
         assert_eq!(ended.code, 69, "{runtime} {wait}: {ended:?}");
         assert!(ended.took < Duration::from_secs(8), "{runtime} {wait}: {ended:?}");
     }
+}
+
+/// The file is a pipe that nobody writes to. A server's name that is not resolved blocks likewise.
+#[test]
+fn wait_ends_while_reading_a_file_blocks() {
+    let (redis, scratch) = (Redis::start(), Scratch::new());
+    let pipe = scratch.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let url = format!("redis://app@{}?password_file={pipe}", redis.address());
+    let ended = Tool::start(&["--backend", &url, "--wait", "300ms", "job", "--", "true"]).end();
+    assert_eq!(ended.code, 69, "{ended:?}");
+    assert!(ended.took < LONG, "{ended:?}");
 }
 
 #[test]
@@ -112,7 +124,7 @@ fn help_version_completions_and_manual_go_to_stdout() {
         (&["--completions", "bash"], "--quarantine"),
         (&["--man"], ".TH with-lock 1"),
     ] {
-        let output = Command::new(env!("CARGO_BIN_EXE_with-lock")).args(line).output().unwrap();
+        let output = Command::new(PROGRAM).args(line).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success() && output.stderr.is_empty() && text.contains(part), "{line:?}: {text}");
     }

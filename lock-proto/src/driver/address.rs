@@ -87,10 +87,7 @@ impl Routes {
     pub(super) fn set(&mut self, node: NodeId, target: &Target) -> Result<&mut Route, ConnectError> {
         let new = match self.routes.get(&node) {
             Some(route) if route.target == *target => None,
-            #[cfg(feature = "tls")]
-            _ => Some(Route::new(target.clone(), &self.tls)?),
-            #[cfg(not(feature = "tls"))]
-            _ => Some(Route::new(target.clone())?),
+            Some(_) | None => Some(self.route(target)?),
         };
         let route = self.routes.entry(node).or_insert_with(|| Route::plain(target.clone()));
         if let Some(new) = new {
@@ -99,29 +96,34 @@ impl Routes {
         Ok(route)
     }
 
+    /// A route to a server, which another one may have reported. Files that were read for another one
+    /// are not read here, on the driver's task, but before the connection.
+    #[cfg(feature = "tls")]
+    fn route(&self, target: &Target) -> Result<Route, ConnectError> {
+        let Target::Tls { host, tls, .. } = target else { return Ok(Route::plain(target.clone())) };
+        let mut known = self.routes.values().filter_map(|route| route.connector.as_ref());
+        let connector = match known.find(|known| known.tls() == tls) {
+            Some(known) => known.for_host(host)?,
+            None => Connector::new(tls, host, &self.tls)?,
+        };
+        Ok(Route { connector: Some(connector), ..Route::plain(target.clone()) })
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[expect(clippy::unused_self, reason = "as with TLS")]
+    fn route(&self, target: &Target) -> Result<Route, ConnectError> {
+        match target {
+            Target::Tls { .. } => Err(ConnectError::MissingFeature { feature: "tls" }),
+            Target::Tcp { .. } | Target::Unix { .. } => Ok(Route::plain(target.clone())),
+        }
+    }
+
     pub(super) fn get_mut(&mut self, node: NodeId) -> Option<&mut Route> {
         self.routes.get_mut(&node)
     }
 }
 
 impl Route {
-    #[cfg(feature = "tls")]
-    fn new(target: Target, settings: &TlsSettings) -> Result<Self, ConnectError> {
-        let connector = match &target {
-            Target::Tls { host, tls, .. } => Some(Connector::new(tls, host, settings)?),
-            Target::Tcp { .. } | Target::Unix { .. } => None,
-        };
-        Ok(Self { connector, ..Self::plain(target) })
-    }
-
-    #[cfg(not(feature = "tls"))]
-    fn new(target: Target) -> Result<Self, ConnectError> {
-        match target {
-            Target::Tls { .. } => Err(ConnectError::MissingFeature { feature: "tls" }),
-            Target::Tcp { .. } | Target::Unix { .. } => Ok(Self::plain(target)),
-        }
-    }
-
     pub(super) const fn plain(target: Target) -> Self {
         Self {
             target,
@@ -237,6 +239,19 @@ mod tests {
         assert_eq!((&moved.target, &moved.current), (&target("c"), &None));
         assert_eq!(routes.get_mut(NodeId::new(0)).unwrap().target, target("a"));
         assert_eq!(routes.set(NodeId::new(7), &target("new")).unwrap().target, target("new"));
+    }
+
+    /// A file server that hangs must not stop the driver.
+    #[cfg(feature = "tls-ring")]
+    #[test]
+    fn route_to_reported_server_reads_no_file() {
+        let authority = lock_testkit::Authority::new();
+        let tls = crate::tls::Tls { ca: Some(authority.ca().to_str().unwrap().into()), ..Default::default() };
+        let target = |host: &str| Target::Tls { host: host.into(), port: 1, tls: tls.clone() };
+        let mut routes = Routes::new([&target("a")], &HostSettings::default(), true).unwrap();
+        std::fs::remove_file(authority.ca()).unwrap();
+        assert_eq!(routes.set(NodeId::new(1), &target("b")).unwrap().target, target("b"));
+        assert!(routes.set(NodeId::new(2), &target("no name")).is_err());
     }
 
     #[test]

@@ -258,7 +258,9 @@ impl<H: Host, C: ByteClient + Send + 'static> Sockets<H, C> {
             State::Opening(race) => match race.poll(host, route, shared.now(), cx) {
                 Poll::Pending => return false,
                 Poll::Ready(Ok((address, stream))) => {
-                    conn.state = State::Open { stream, unflushed: false, received: false };
+                    // A server with TLS has sent its part of the handshake.
+                    let received = stream.is_tls();
+                    conn.state = State::Open { stream, unflushed: false, received };
                     let wake = id.role() == Role::Wake;
                     tracing::info!(conn = %id, server = %route.target, %address, wake, "connected");
                     route.record_outcome(None);

@@ -404,9 +404,10 @@ impl<E: Engine + ?Sized> Core<E> {
 
     pub(super) fn release(&mut self, now: Instant, ticket: &Arc<Ticket>, batch: &mut Batch) {
         ticket.return_guard(batch);
-        if self.is_closed() || self.engine.machine_mut().release(now, ticket.lock).is_err() {
+        let released = !self.is_closed() && self.engine.machine_mut().release(now, ticket.lock).is_ok();
+        // A shutdown has released it already, and its result follows.
+        if !released && self.own_slot(ticket).is_none() {
             ticket.release_failed();
-            self.forget(ticket, batch);
         }
     }
 
@@ -419,10 +420,15 @@ impl<E: Engine + ?Sized> Core<E> {
     }
 
     fn forget(&mut self, ticket: &Ticket, batch: &mut Batch) {
-        let slot = self.tickets.get_mut(ticket.lock.slot as usize);
-        if let Some(slot) = slot.filter(|slot| slot.as_ref().is_some_and(|own| own.lock == ticket.lock)) {
+        if let Some(slot) = self.own_slot(ticket) {
             batch.ended.extend(slot.take());
         }
+    }
+
+    /// The place of this ticket, until it has ended.
+    fn own_slot(&mut self, ticket: &Ticket) -> Option<&mut Option<Arc<Ticket>>> {
+        let slot = self.tickets.get_mut(ticket.lock.slot as usize);
+        slot.filter(|slot| slot.as_ref().is_some_and(|own| own.lock == ticket.lock))
     }
 
     pub(super) fn shutdown(&mut self, now: Instant, within: Duration) {

@@ -17,6 +17,12 @@ pub(super) enum Stream<S> {
     Tls(Box<TlsStream<S>>),
 }
 
+impl<S> Stream<S> {
+    pub(super) const fn is_tls(&self) -> bool {
+        !matches!(self, Self::Plain(_))
+    }
+}
+
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {

@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use lock_testkit::{Proxy, Stopwatch};
-use lock_tokio::redis::{Blocked, Loss};
+use lock_tokio::redis::{Backoff, Blocked, Loss};
 use tokio::time::sleep;
 
 use crate::kit::{
@@ -114,7 +114,8 @@ async fn paused_server_expires_hold_at_end_of_validity() {
 async fn requests_cut_at_any_time_leave_nothing() {
     let chroot = alone();
     let proxy = Proxy::start(chroot.server().address());
-    let client = with(through(&proxy, &chroot));
+    // As fast as after the first failure: the pauses would take most of the time.
+    let client = with(through(&proxy, &chroot).reconnect(Backoff::fixed(ms(10))));
     release(take(&client, "a").await).await;
     for round in 0..60 {
         let acquiring = tokio::spawn({

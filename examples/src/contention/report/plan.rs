@@ -13,7 +13,7 @@ const QUORUM: usize = 5;
 const FEW: NonZeroUsize = NonZeroUsize::new(5).unwrap();
 /// Length of a hold in the scenarios with many clients.
 const HOLD: Duration = Duration::from_millis(1);
-/// ZooKeeper's default.
+/// That of ZooKeeper's sample `zoo.cfg`.
 const TICK: Duration = Duration::from_secs(2);
 
 pub(super) struct Servers {

@@ -28,6 +28,18 @@ fn lock_without_command_is_held_until_signal() {
     assert_clean(&chroot);
 }
 
+/// The server grants less than `--ttl`, and the lock is valid for two ticks less than that.
+#[test]
+fn grace_fits_validity_of_granted_session() {
+    let chroot = Chroot::new();
+    // 60 s are granted; a third of the TTL are 80 s. Of 1 s, 0.6 s are valid.
+    for args in [&["--ttl", "4m"][..], &["--ttl", "1s", "--grace", "ttl/2"]] {
+        let ended = run(&chroot, &[args, &["job", "--", "sleep", "2"]].concat());
+        assert_eq!(ended.code, 0, "{args:?}: {ended:?}");
+    }
+    assert_clean(&chroot);
+}
+
 #[test]
 fn command_finds_lock_in_environment() {
     let chroot = Chroot::new();

@@ -280,6 +280,7 @@ impl<H: Host> Connection<H> {
                 Poll::Pending => return false,
                 Poll::Ready(Ok((address, stream))) => {
                     tracing::debug!(server = %route.target, %address, "TCP connection open");
+                    self.conn_state.open(stream.is_tls());
                     self.state = State::Open(stream);
                     self.begin();
                 }

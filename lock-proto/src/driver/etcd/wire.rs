@@ -41,6 +41,8 @@ pub(super) struct ConnState(Mutex<Known>);
 struct Known {
     greeting: [u8; GREETING],
     greeted: usize,
+    /// The server has sent its part of a TLS handshake.
+    tls: bool,
     /// Why the stream ended.
     fault: Option<Fault>,
 }
@@ -56,6 +58,11 @@ impl ConnState {
         locked(&self.0).fault
     }
 
+    /// The stream is open, with TLS or without.
+    pub(super) fn open(&self, tls: bool) {
+        locked(&self.0).tls = tls;
+    }
+
     /// Records why the connection ended, unless there is an earlier reason.
     pub(super) fn end(&self, why: Fault) {
         locked(&self.0).fault.get_or_insert(why);
@@ -67,7 +74,7 @@ impl ConnState {
             known.broken(&io::ErrorKind::UnexpectedEof.into());
             return Ok(());
         }
-        let Known { greeting, greeted, fault } = &mut *known;
+        let Known { greeting, greeted, fault, .. } = &mut *known;
         for (place, byte) in greeting.iter_mut().skip(*greeted).zip(bytes) {
             *place = *byte;
             *greeted += 1;
@@ -87,7 +94,7 @@ impl ConnState {
 
 impl Known {
     fn broken(&mut self, error: &io::Error) {
-        let received = self.greeted > 0;
+        let received = self.tls || self.greeted > 0;
         self.fault.get_or_insert_with(|| fault::of_stream(error, received));
     }
 }

@@ -179,6 +179,20 @@ fn shutdown_releases_holds_and_fails_waiters() {
     assert_eq!(poll(&mut Box::pin(client.shutdown(TTL))), Poll::Ready(Shutdown { unreleased: 0 }));
 }
 
+/// The shutdown has begun the release itself.
+#[test]
+fn release_during_shutdown_waits_for_its_outcome() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
+    let mut shutdown = Box::pin(client.shutdown(Duration::from_secs(1)));
+    assert!(poll(&mut shutdown).is_pending());
+    let mut release = Box::pin(guard.release());
+    assert!(poll(&mut release).is_pending());
+    assert_eq!(world.wait(&mut driver, release), Release::Released);
+    assert_eq!(world.wait(&mut driver, shutdown), Shutdown { unreleased: 0 });
+}
+
 #[test]
 fn shutdown_counts_unreleased_lock_if_server_is_unreachable() {
     let world = World::new();

@@ -60,14 +60,30 @@ impl Connector {
     }
 
     pub(in super::super) fn new(tls: &Tls, host: &str, settings: &TlsSettings) -> Result<Self, ConnectError> {
-        let name = tls.server_name.as_deref().unwrap_or(host);
-        let server_name = ServerName::try_from(name.to_string())
-            .map_err(|_| ConnectError::Tls(format!("`{name}` is no name that a certificate can have").into()))?;
+        let server_name = server_name(tls, host)?;
         let hasher = RandomState::new();
         let files = Files::read(tls, |path| std::fs::read(path));
         let config = build(tls, &files, settings)?.into();
         let loaded = hasher.hash_one(&files);
         Ok(Self { tls: tls.clone(), server_name, settings: settings.clone(), config, loaded, hasher, rejected: None })
+    }
+
+    /// The same for another server. Reads no files, so that it may run on the driver's task.
+    pub(in super::super) fn for_host(&self, host: &str) -> Result<Self, ConnectError> {
+        Ok(Self {
+            tls: self.tls.clone(),
+            server_name: server_name(&self.tls, host)?,
+            settings: self.settings.clone(),
+            config: Arc::clone(&self.config),
+            loaded: self.loaded,
+            hasher: self.hasher.clone(),
+            rejected: self.rejected,
+        })
+    }
+
+    /// What the user configured.
+    pub(in super::super) const fn tls(&self) -> &Tls {
+        &self.tls
     }
 
     /// The files to read again before each connection.
@@ -168,6 +184,13 @@ impl File<'_> {
     fn wrong(&self, what: &dyn fmt::Display) -> ConnectError {
         ConnectError::Tls(format!("{}: {what}", self.path).into())
     }
+}
+
+/// The name that the server's certificate must have: `host`, unless the settings have one.
+fn server_name(tls: &Tls, host: &str) -> Result<ServerName<'static>, ConnectError> {
+    let name = tls.server_name.as_deref().unwrap_or(host);
+    ServerName::try_from(name.to_string())
+        .map_err(|_| ConnectError::Tls(format!("`{name}` is no name that a certificate can have").into()))
 }
 
 fn build(tls: &Tls, files: &Files<'_>, settings: &TlsSettings) -> Result<ClientConfig, ConnectError> {
