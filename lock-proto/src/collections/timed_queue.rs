@@ -59,6 +59,12 @@ impl<T> Waiting<T> {
         self.entries.remove(&due.1).map(|(_, entry)| entry)
     }
 
+    /// The entries whose deadline is not after `now`.
+    pub(crate) fn due(&self, now: Instant) -> impl Iterator<Item = &T> {
+        let due = self.deadlines.iter().take_while(move |(deadline, _)| *deadline <= now);
+        due.filter_map(|(_, place)| self.entries.get(place).map(|(_, entry)| entry))
+    }
+
     pub(crate) fn earliest(&self) -> Option<Instant> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }

@@ -4,8 +4,9 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::channel::ChannelConfig;
+use super::lock::seconds;
 use super::url::{self, Endpoint};
-use crate::error::ConfigError;
+use crate::error::{ConfigError, Invalid};
 use crate::lock::{self, DAY, QueueSettings, check_targets};
 use crate::url::{Login, UrlError};
 
@@ -127,6 +128,24 @@ impl Config {
         }
     }
 
+    /// Returns how long a lease of this TTL is valid after the emission of the request for it.
+    // T1
+    pub(crate) fn validity(&self, ttl: Duration) -> Duration {
+        ttl.saturating_sub(ttl / self.drift.divisor + self.drift.margin)
+    }
+
+    /// Returns the TTL of the lease for a TTL, in whole seconds.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid::Drift`] if the first renewal and two tries do not fit into its validity.
+    pub(crate) fn lease_ttl(&self, ttl: Duration) -> Result<Duration, Invalid> {
+        let ttl = seconds(ttl);
+        let validity = self.validity(ttl);
+        let needed = ttl / 3 + 2 * self.request_timeout.min(ttl / 5);
+        if needed > validity { Err(Invalid::Drift { ttl, validity }) } else { Ok(ttl) }
+    }
+
     /// Checks every setting.
     ///
     /// # Errors
@@ -143,7 +162,9 @@ impl Config {
             ("watch_quiet", *watch_quiet, least, DAY),
         ];
         let count = ("the number of endpoints", endpoints.len() as u64, 1, MAX_ENDPOINTS as u64);
-        self.check_queue(MIN_SESSION_TTL, durations, count)
+        self.check_queue(MIN_SESSION_TTL, durations, count)?;
+        self.lease_ttl(self.store.session_ttl)?;
+        Ok(())
     }
 }
 
@@ -186,6 +207,7 @@ mod tests {
             (config().recheck(ms(9)), ["recheck", "10ms and 86400s", "9ms"]),
             (config().reconnect(Backoff::exponential(ms(5), ms(4))), ["reconnect.max", "5ms and 86400s", "4ms"]),
             (config().drift(Drift { divisor: 9, margin: ms(2) }), ["drift.divisor", "10 and 4294967295", "9"]),
+            (config().drift(Drift { divisor: 100, margin: ms(7_000) }), ["TTL of 10s", "2.9s", "drift"]),
             (config().max_locks(0), ["max_locks", "1 and 100000000", "0"]),
         ] {
             let message = config.check().unwrap_err().to_string();

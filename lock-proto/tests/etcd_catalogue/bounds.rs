@@ -3,6 +3,7 @@
 
 use lock_proto::etcd::{Refusal, Reply};
 use lock_proto::redis::Acquire;
+use lock_proto::{Drift, Invalid, Misuse};
 
 use super::*;
 use crate::world::{Kind, LATENCY, Outcome};
@@ -190,4 +191,13 @@ fn write_during_create_triggers_read_only_for_own_key() {
         assert!(!was_granted(&w, 1, lock), "{}", w.describe());
         w.end();
     }
+}
+
+#[test]
+fn ttl_that_drift_uses_up_is_refused() {
+    let mut w = World::with(1, |config| config.drift(Drift { divisor: 100, margin: ms(800) }));
+    let short = w.verb(0, |hub, now| hub.acquire(now, &Acquire::new("a").ttl(secs(1))));
+    assert!(matches!(short, Err(Misuse::Invalid(Invalid::Drift { validity, .. })) if validity == ms(190)), "{short:?}");
+    w.hold(0, Acquire::new("a").ttl(secs(5)));
+    w.end();
 }

@@ -1,7 +1,7 @@
 //! Cases S: the session, i.e. a lease with keep-alives.
 
 use lock_proto::etcd::{Found, Refusal, Reply, Request};
-use lock_proto::redis::{Acquire, Loss, Wait};
+use lock_proto::redis::{Acquire, ErrorClass, Loss, ServerError, Wait};
 
 use super::*;
 use crate::world::{Kind, LATENCY, Outcome};
@@ -230,5 +230,38 @@ fn catalogue_s8_wait_without_session_times_out() {
     assert!(was_blocked(&w, 0, lock, Blocked::Unreachable));
     w.heal(0);
     w.run_for(secs(5));
+    w.end();
+}
+
+/// The reply to the grant is lost, so the lease is checked by a keep-alive.
+#[test]
+fn try_ends_while_granted_lease_cannot_be_checked() {
+    // A5
+    let mut w = World::new(1);
+    w.set_outcome(0, Kind::Grant, Outcome::Reset);
+    w.every(0, Kind::KeepAlive, Some(Outcome::Lost));
+    let waiter = w.acquire(0, Acquire::new("a"));
+    w.expect(secs(2), "the lease is checked", |w| w.count(0, Kind::KeepAlive) > 0);
+    let attempt = w.acquire(0, Acquire::new("b").wait(Wait::Try));
+    w.run_for(secs(5));
+    assert!(matches!(failure(&w, 0, attempt), Some(Failure::TimedOut(_))), "{}", w.describe());
+    assert!(was_blocked(&w, 0, waiter, Blocked::Unreachable));
+    w.every(0, Kind::KeepAlive, None);
+    w.expect(secs(3), "it is granted", |w| w.is_held(0, waiter));
+    w.end();
+}
+
+#[test]
+fn refused_check_of_granted_lease_fails_waiters() {
+    // E9
+    let mut w = World::new(1);
+    w.set_outcome(0, Kind::Grant, Outcome::Reset);
+    let error = ServerError { class: ErrorClass::Refused, text: "permission denied".into() };
+    w.every(0, Kind::KeepAlive, Some(Outcome::Answer(Reply::Refused(Refusal::Error(error)))));
+    let waiter = w.acquire(0, Acquire::new("a"));
+    w.run_for(secs(2));
+    assert!(matches!(failure(&w, 0, waiter), Some(Failure::Refused(_))), "{}", w.describe());
+    w.every(0, Kind::KeepAlive, None);
+    w.run_for(secs(20));
     w.end();
 }

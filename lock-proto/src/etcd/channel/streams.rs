@@ -33,7 +33,8 @@ struct PendingKeepAlive {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct KeepAlives {
     waiting: Waiting<PendingKeepAlive>,
-    /// Requests in flight, in order, until the reply or the end of the stream.
+    /// Requests in flight, in order, until the reply or the end of the stream. Their deadline is
+    /// half of the TTL.
     in_flight: Waiting<PendingKeepAlive>,
     /// The numbers in `in_flight`, by lease.
     by_lease: BTreeSet<(LeaseId, u64)>,
@@ -68,7 +69,7 @@ impl KeepAlives {
         let (request, _) = self.waiting.pop()?;
         let lease = request.lease;
         self.sent += 1;
-        self.in_flight.put(self.sent, PendingKeepAlive { sent_after: serial, ..request }, now);
+        self.in_flight.put(self.sent, PendingKeepAlive { sent_after: serial, ..request }, now + request.ttl / 2);
         self.by_lease.insert((lease, self.sent));
         Some(Step::Send(stream, LeaseKeepAliveRequest { id: lease.get() }))
     }
@@ -125,9 +126,7 @@ impl KeepAlives {
     /// lease itself, up to a third of the TTL later.
     // E13
     pub(super) fn is_stuck(&self, now: Instant, serial: u64) -> bool {
-        self.in_flight.iter().next().is_some_and(|(_, oldest)| {
-            oldest.sent_after < serial && self.in_flight.earliest().is_some_and(|at| at + oldest.ttl / 2 <= now)
-        })
+        self.in_flight.due(now).any(|request| request.sent_after < serial)
     }
 
     pub(super) fn any_in_flight(&self) -> bool {

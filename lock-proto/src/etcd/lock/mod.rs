@@ -23,7 +23,7 @@ use enter::Enter;
 use hold::HoldWatch;
 use query::Query;
 use session::Lease;
-use sessions::seconds;
+pub(super) use sessions::seconds;
 use wait_deletes::Contender;
 use watch_cache::CachedWatches;
 
@@ -153,9 +153,11 @@ impl QueueStore for Keys {
         ctx.shared.own.watchers.clear();
     }
 
-    fn check_ttl(_: &Config, ttl: Duration) -> Result<Duration, Invalid> {
-        let allowed = (MIN_TTL..=MAX_TTL).contains(&ttl);
-        allowed.then(|| seconds(ttl)).ok_or(Invalid::Ttl { given: ttl, min: MIN_TTL, max: MAX_TTL })
+    fn check_ttl(config: &Config, ttl: Duration) -> Result<Duration, Invalid> {
+        if !(MIN_TTL..=MAX_TTL).contains(&ttl) {
+            return Err(Invalid::Ttl { given: ttl, min: MIN_TTL, max: MAX_TTL });
+        }
+        config.lease_ttl(ttl)
     }
 
     /// An election shares the queue of the lock with its name.

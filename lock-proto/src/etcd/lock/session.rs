@@ -73,12 +73,6 @@ impl Session {
         self.retry.failed(ctx.now + pause(ctx.seed, ctx.now.as_nanos(), self.retry.tries()));
     }
 
-    /// Returns the end of validity of a `ttl` that was requested at `emitted`.
-    // T1
-    fn valid(emitted: Instant, ttl: Duration, config: &Config) -> Instant {
-        emitted + ttl.saturating_sub(ttl / config.drift.divisor + config.drift.margin)
-    }
-
     fn grant_answered(&mut self, ctx: &mut Context, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
         match reply {
             Reply::Done(Found::Lease { ttl }) => {
@@ -125,6 +119,17 @@ impl Session {
                 None
             }
             Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => self.lose(Loss::Gone),
+            // As for a grant: nobody holds a lock by the lease yet.
+            Reply::Refused(Refusal::Error(error))
+                if self.state == State::Checking && error.class == ErrorClass::Refused =>
+            {
+                self.state = State::Lost(Loss::Expired);
+                Some(SessionEvent::Refused(Answer::Rejected(error.clone())))
+            }
+            Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) if self.state == State::Checking => {
+                self.back_off(ctx);
+                Some(SessionEvent::Down(answer(reply)))
+            }
             Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 // An extend requested since then still needs its own keep-alive.
                 let another = self.renew_from.is_some_and(|at| call.emitted < at);
@@ -139,7 +144,7 @@ impl Session {
         // After a late reply the renewal is due at once. `work` sends what this state requires.
         self.state = State::Alive;
         self.granted = Duration::from_secs(ttl.unsigned_abs());
-        self.until = self.until.max(Self::valid(emitted, self.granted, &ctx.config));
+        self.until = self.until.max(emitted + ctx.config.validity(self.granted));
         self.retry.succeeded();
         self.renew_from = self.renew_from.filter(|at| emitted < *at);
         let third = self.granted / 3;

@@ -181,6 +181,7 @@ impl Lock {
             // The guard of the lost hold is still alive: delete nothing before it is returned.
             // H6
             lost.remains.nodes.insert(node);
+            self.late_take_answered(ctx, node);
         } else {
             let before = self.store.answers.get_mut(node.index()).filter(|answer| **answer == Answer::Silent);
             if let Some(answer) = before {

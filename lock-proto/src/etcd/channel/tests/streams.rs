@@ -143,6 +143,27 @@ fn stuck_keep_alive_stream_is_reopened_but_connection_stays() {
 }
 
 #[test]
+fn stuck_keep_alive_is_noticed_behind_one_of_longer_ttl() {
+    // E13
+    let (mut rig, _) = Rig::up(1);
+    let long = rig.send(Request::KeepAlive { lease: lease(2), ttl: 60 * SECOND });
+    let short = keep_alive(&mut rig, 1);
+    let stream = rig.stream(StreamKind::KeepAlive);
+    sent(&mut rig, stream, 2);
+    sent(&mut rig, stream, 1);
+    for _ in 0..8 {
+        rig.answered_after(620 * MS);
+    }
+    rig.pass(40 * MS);
+    let last = rig.send(grant(1));
+    let rpc = rig.call();
+    rig.answer(rpc, granted(1));
+    let close = ChannelOutput::Do(Output::Close { stream });
+    let reply = ChannelOutput::Reply { call: last, reply: LEASE };
+    assert_eq!(rig.all(), [reply, close, unknown(long, Fault::TimedOut), unknown(short, Fault::TimedOut)]);
+}
+
+#[test]
 fn stream_ended_without_leader_switches_endpoint() {
     // E9
     let (mut rig, conn) = Rig::up(2);

@@ -93,6 +93,28 @@ fn missed_marker_is_set_after_late_reply() {
     assert_eq!(marks(&hub.requests()), [WAKE]);
 }
 
+/// A reply to the attempt of a lost hold, whose guard is still out.
+#[test]
+fn node_that_answers_attempt_of_lost_hold_is_asked_again() {
+    // H6, P6
+    let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust));
+    let first = hub.acquire(0, want());
+    let mut takes = hub.takes();
+    let late = takes.pop().unwrap();
+    for call in takes {
+        hub.reply(1, call, Reply::Granted { fence: fences(100) });
+    }
+    hub.locks.claim(ms(1), first).unwrap();
+    hub.acquire(2, want());
+    hub.at(3_000);
+    let (call, _) = hub.requests().into_iter().find(|(_, sent)| matches!(sent, Request::Extend { .. })).unwrap();
+    hub.reply(3_001, call, Reply::Absent);
+    assert_eq!(hub.take_events().last(), Some(&Event::Lost(Loss::Gone)));
+    assert_eq!(hub.takes().iter().map(node).collect::<Vec<_>>(), [0, 1].map(NodeId::new));
+    hub.reply(3_002, late, busy());
+    assert_eq!(hub.takes().iter().map(node).collect::<Vec<_>>(), [NodeId::new(2)]);
+}
+
 /// The token was on the other two nodes only. (Scenario `redis-calm`, seed 397.)
 #[test]
 fn release_is_also_sent_to_wake_node() {
