@@ -4,7 +4,6 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::channel::ChannelConfig;
-use super::lock::seconds;
 use super::url::{self, Endpoint};
 use crate::error::{ConfigError, Invalid};
 use crate::lock::{self, DAY, QueueSettings, check_targets};
@@ -168,6 +167,12 @@ impl Config {
     }
 }
 
+/// Rounds up to whole seconds, as etcd counts them.
+pub(crate) fn seconds(ttl: Duration) -> Duration {
+    let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
+    Duration::from_secs(seconds.max(1))
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
@@ -213,6 +218,13 @@ mod tests {
             let message = config.check().unwrap_err().to_string();
             assert!(names.iter().all(|name| message.contains(name)), "{message}");
         }
+    }
+
+    #[test]
+    fn ttl_is_rounded_up_to_whole_seconds_and_never_zero() {
+        let given = [0, 1, 999, 1_000, 1_001, 2_000].map(|ms| seconds(Duration::from_millis(ms)).as_secs());
+        assert_eq!(given, [1, 1, 1, 1, 2, 2]);
+        assert_eq!(seconds(Duration::from_nanos(3_000_000_001)), Duration::from_secs(4));
     }
 
     #[test]

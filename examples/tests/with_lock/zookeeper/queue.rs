@@ -32,9 +32,10 @@ fn lock_without_command_is_held_until_signal() {
 #[test]
 fn grace_fits_validity_of_granted_session() {
     let chroot = Chroot::new();
-    // 60 s are granted; a third of the TTL are 80 s. Of 1 s, 0.6 s are valid.
-    for args in [&["--ttl", "4m"][..], &["--ttl", "1s", "--grace", "ttl/2"]] {
-        let ended = run(&chroot, &[args, &["job", "--", "sleep", "2"]].concat());
+    let url = chroot.url().replace("tick_ms=200", "tick_ms=2000");
+    // 60 s are granted, and a third of the TTL are 80 s. Of 10 s, 5.9 s are valid.
+    for args in [&["--ttl", "4m"][..], &["--ttl", "10s", "--grace", "ttl/2"]] {
+        let ended = Tool::start(&[&["--backend", &url], args, &["job", "--", "sleep", "2"]].concat()).end();
         assert_eq!(ended.code, 0, "{args:?}: {ended:?}");
     }
     assert_clean(&chroot);

@@ -23,7 +23,6 @@ use enter::Enter;
 use hold::HoldWatch;
 use query::Query;
 use session::Lease;
-pub(super) use sessions::seconds;
 use wait_deletes::Contender;
 use watch_cache::CachedWatches;
 

@@ -50,22 +50,9 @@ fn fresh(client: ClientId, number: u64) -> LeaseId {
     LeaseId::from_bits(mix(mix(bits as u64, number) ^ (bits >> 64) as u64, number))
 }
 
-/// Rounds up to whole seconds, as etcd counts them.
-pub(crate) fn seconds(ttl: Duration) -> Duration {
-    let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
-    Duration::from_secs(seconds.max(1))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ttl_is_rounded_up_to_whole_seconds_and_never_zero() {
-        let given = [0, 1, 999, 1_000, 1_001, 2_000].map(|ms| seconds(Duration::from_millis(ms)).as_secs());
-        assert_eq!(given, [1, 1, 1, 1, 2, 2]);
-        assert_eq!(seconds(Duration::from_nanos(3_000_000_001)), Duration::from_secs(4));
-    }
 
     #[test]
     fn lease_ids_are_unique_and_positive() {

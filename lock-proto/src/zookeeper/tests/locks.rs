@@ -1,6 +1,7 @@
 //! Taking, waiting, handing over, releasing.
 
 use super::*;
+use crate::lock::Drift;
 
 #[test]
 fn free_lock_takes_one_round_trip_and_its_fence_is_the_transaction() {
@@ -329,6 +330,20 @@ fn unanswered_delete_is_repeated_and_reported_as_released() {
     }
 }
 
+/// As if somebody deleted the queue's node again and again.
+#[test]
+fn entry_that_fails_is_repeated_after_a_pause() {
+    let mut w = World::new(1);
+    w.server.refused = Some((OpCode::Create, ErrorCode::NO_NODE));
+    let lock = w.acquire(0);
+    let creates = w.server.count(OpCode::Create);
+    w.pass(10_000);
+    assert!((5..100).contains(&(w.server.count(OpCode::Create) - creates)), "not without a pause");
+    w.server.refused = None;
+    w.pass(2_000);
+    w.granted(0, lock).unwrap();
+}
+
 #[test]
 fn invalid_names_and_short_ttls_are_refused() {
     // ZK1
@@ -344,6 +359,10 @@ fn invalid_names_and_short_ttls_are_refused() {
         assert!(alloc::format!("{error}").contains(words), "{error}");
         assert!(matches!(error, Misuse::Invalid(_)));
     }
+    let margin = Drift { margin: Duration::from_secs(6), ..Drift::default() };
+    let mut short = World::with(1, |config| config.session_ttl(Duration::from_secs(30)).drift(margin));
+    let error = short.clients[0].acquire(short.now, &Acquire::new("l").ttl(Duration::from_secs(15))).unwrap_err();
+    assert!(alloc::format!("{error}").contains("drift"), "{error}");
     let long = alloc::vec![0; super::super::MAX_VALUE + 1];
     let error = w.clients[0].campaign(w.now, &Acquire::new("e"), long.into()).unwrap_err();
     assert!(alloc::format!("{error}").contains("1000000"), "{error}");
