@@ -9,7 +9,7 @@ use core::hash::{BuildHasher as _, Hash, Hasher};
 use std::hash::RandomState;
 use std::io;
 
-use rustls::client::WantsClientCert;
+use rustls::client::{Resumption, WantsClientCert};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -70,11 +70,16 @@ impl Connector {
 
     /// The same for another server. Reads no files, so that it may run on the driver's task.
     pub(in super::super) fn for_host(&self, host: &str) -> Result<Self, ConnectError> {
+        let mut config = ClientConfig::clone(&self.config);
+        if self.settings.config.is_none() {
+            // A server cannot resume the sessions of another one, which may have the same name.
+            config.resumption = Resumption::default();
+        }
         Ok(Self {
             tls: self.tls.clone(),
             server_name: server_name(&self.tls, host)?,
             settings: self.settings.clone(),
-            config: Arc::clone(&self.config),
+            config: config.into(),
             loaded: self.loaded,
             hasher: self.hasher.clone(),
             rejected: self.rejected,
