@@ -402,7 +402,8 @@ impl Shared {
     /// Reads until the connection ends.
     fn read(self: &Arc<Self>, conn: ConnId, mut reader: Reader) -> Fault {
         let mut buffer = vec![0; 16 * 1024];
-        let mut received = false;
+        // A server with TLS has sent its part of the handshake.
+        let mut received = reader.is_tls();
         loop {
             match reader.read(&mut buffer) {
                 Ok(0) => return socket::fault(&std::io::ErrorKind::UnexpectedEof.into(), received),

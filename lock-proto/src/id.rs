@@ -141,10 +141,10 @@ pub struct CallId {
 
 /// The machine that made a call, by its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(not(feature = "etcd"), allow(dead_code, reason = "leases and elections are etcd's"))]
+#[cfg_attr(not(any(feature = "etcd", feature = "zookeeper")), allow(dead_code, reason = "Redis has no sessions"))]
 pub(crate) enum CallOwner {
     Lock(u32),
-    /// A lease.
+    /// A session.
     Session(u32),
     /// A query about an election.
     Query(u32),

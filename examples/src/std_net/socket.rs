@@ -91,6 +91,10 @@ impl Reader {
         Self { socket, received: Vec::new() }
     }
 
+    pub(super) fn is_tls(&self) -> bool {
+        self.socket.tls.is_some()
+    }
+
     /// Waits until the server is verified, if it speaks TLS. The only call that also writes.
     // N3
     pub(super) fn verify(&mut self) -> Result<(), Fault> {

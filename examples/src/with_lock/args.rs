@@ -58,7 +58,7 @@ struct Options {
     runtime: RuntimeName,
 
     /// Time between SIGTERM and SIGKILL for the command when the lock is lost; at most half the
-    /// TTL, and half of what the server grants.
+    /// TTL, and half of the time that the lock is valid.
     #[arg(long, value_name = "TIME", value_parser = read_grace, default_value = "ttl/3")]
     grace: Grace,
 

@@ -131,7 +131,7 @@ impl<'a> Args<'a> {
     }
 }
 
-/// Extracts the result at `place` from `value`, the reply to a batch of `count`. `room` stores
+/// Extracts the result at `place` from `value`, the reply to a batch of `count`. `buf` stores
 /// results that are not part of `value`.
 pub(super) fn part<'v>(kind: Kind, value: Value<'v>, count: usize, place: usize, buf: &'v mut [i64; 4]) -> Value<'v> {
     match (kind, value) {

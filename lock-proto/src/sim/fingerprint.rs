@@ -5,11 +5,25 @@
 //! event with its kind, client, lock and time. Two builds with equal fingerprints behave alike. The
 //! numbers below must never change, because `make same-runs` compares builds by them.
 
+use alloc::vec::Vec;
+
 use crate::etcd::{ElectionEvent, Rpc, StreamKind, StreamSend};
 use crate::id::{ConnId, LockId, Role};
 use crate::lock::{Blocked, Event, Failure, Loss, Release};
 use crate::time::Instant;
 use prost::Message as _;
+
+/// The bytes of a call.
+pub(super) fn encoded(request: &Rpc) -> Vec<u8> {
+    match request {
+        Rpc::Range(request) => request.encode_to_vec(),
+        Rpc::Txn(request) => request.encode_to_vec(),
+        Rpc::Grant(request) => request.encode_to_vec(),
+        Rpc::Revoke(request) => request.encode_to_vec(),
+        Rpc::Authenticate(request) => request.encode_to_vec(),
+        Rpc::MemberList(request) => request.encode_to_vec(),
+    }
+}
 
 /// FNV-1a over the facts of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,14 +54,7 @@ impl Fingerprint {
         }
         self.connection(now, client, 2, conn);
         self.bytes(request.path().as_bytes());
-        self.bytes(&match request {
-            Rpc::Range(request) => request.encode_to_vec(),
-            Rpc::Txn(request) => request.encode_to_vec(),
-            Rpc::Grant(request) => request.encode_to_vec(),
-            Rpc::Revoke(request) => request.encode_to_vec(),
-            Rpc::Authenticate(request) => request.encode_to_vec(),
-            Rpc::MemberList(request) => request.encode_to_vec(),
-        });
+        self.bytes(&encoded(request));
     }
 
     pub(super) fn open(&mut self, now: Instant, client: usize, conn: ConnId, kind: StreamKind) {

@@ -15,7 +15,7 @@ use crate::time::Instant;
 pub enum Lane {
     /// A client process.
     Client(usize),
-    /// A Redis node or an etcd member.
+    /// A Redis node, or a member of etcd or ZooKeeper.
     Node(usize),
     /// The resource that the locks protect.
     Resource,

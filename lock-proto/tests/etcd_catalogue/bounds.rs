@@ -1,7 +1,7 @@
 //! Edge cases: nothing is repeated, missed or reported wrongly.
 // E1, E3, E4, E5, E9, T2, U1
 
-use lock_proto::etcd::{Refusal, Reply};
+use lock_proto::etcd::{Found, Refusal, Reply};
 use lock_proto::redis::Acquire;
 use lock_proto::{Drift, Invalid, Misuse};
 
@@ -126,7 +126,7 @@ fn own_key_reads_do_not_overlap() {
 #[test]
 fn lease_expired_before_use_is_granted_again() {
     // E1
-    for gone in [Reply::Refused(Refusal::LeaseNotFound), Reply::Done(lock_proto::etcd::Found::Lease { ttl: 0 })] {
+    for gone in [Reply::Refused(Refusal::LeaseNotFound), Reply::Done(Found::Lease { ttl: 0 })] {
         let mut w = World::new(1);
         w.set_outcome(0, Kind::Grant, Outcome::Reset);
         w.set_outcome(0, Kind::KeepAlive, Outcome::Answer(gone));
@@ -199,5 +199,18 @@ fn ttl_that_drift_uses_up_is_refused() {
     let short = w.verb(0, |hub, now| hub.acquire(now, &Acquire::new("a").ttl(secs(1))));
     assert!(matches!(short, Err(Misuse::Invalid(Invalid::Drift { validity, .. })) if validity == ms(190)), "{short:?}");
     w.hold(0, Acquire::new("a").ttl(secs(5)));
+    w.end();
+}
+
+/// etcd never grants less than was requested. Another server may.
+#[test]
+fn lease_that_drift_uses_up_is_refused() {
+    let mut w = World::with(1, |config| config.drift(Drift { divisor: 100, margin: ms(1_500) }));
+    w.set_outcome(0, Kind::Grant, Outcome::Answer(Reply::Done(Found::Lease { ttl: 2 })));
+    let lock = w.acquire(0, Acquire::new("a"));
+    w.run_for(secs(1));
+    assert!(matches!(failure(&w, 0, lock), Some(Failure::Refused(_))), "{}", w.describe());
+    assert_eq!(w.count(0, Kind::Grant), 1);
+    w.hold(0, Acquire::new("a"));
     w.end();
 }

@@ -265,3 +265,17 @@ fn refused_check_of_granted_lease_fails_waiters() {
     w.run_for(secs(20));
     w.end();
 }
+
+#[test]
+fn refused_check_ends_session_that_nobody_uses() {
+    // U1
+    let mut w = World::new(1);
+    w.set_outcome(0, Kind::Grant, Outcome::Reset);
+    let error = ServerError { class: ErrorClass::Refused, text: "permission denied".into() };
+    w.every(0, Kind::KeepAlive, Some(Outcome::Answer(Reply::Refused(Refusal::Error(error)))));
+    let attempt = w.acquire(0, Acquire::new("a").wait(Wait::Try));
+    w.run_for(secs(2));
+    assert!(failure(&w, 0, attempt).is_some() && w.count(0, Kind::KeepAlive) == 1, "{}", w.describe());
+    assert_eq!((w.count(0, Kind::Revoke), w.store.leases.len()), (1, 0));
+    w.end();
+}

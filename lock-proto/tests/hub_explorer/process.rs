@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use core::time::Duration;
 use lock_proto::redis::{
-    Acquire, Backoff, Cause, Config, Endpoint, Event, Identity, Key, Limits, Locks, LocksOutput, Loss, Pipe,
-    PipeConfig, PipeOutput, Protocol, Renew, Reply, Request, ServerError, ServerInfo, Target, Wait,
+    Acquire, Cause, Config, Endpoint, Event, Key, Locks, LocksOutput, Loss, Renew, Reply, Request, ServerError,
+    ServerInfo, Wait,
 };
-use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId, Role};
+use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId};
 
 pub(crate) const MAX_TTL: u64 = 3_000;
 /// Request timeout in ns. It ends the connection.
@@ -90,39 +90,11 @@ pub(crate) struct Process {
 }
 
 fn endpoint(n: usize) -> Endpoint {
-    Endpoint {
-        target: Target::Tcp { host: "127.0.0.1".into(), port: 7000 + n as u16 },
-        login: lock_proto::Login::default(),
-        database: 0,
-        client_name: None,
-        protocol: Protocol::Resp2,
-    }
+    Endpoint::parse(&format!("redis://127.0.0.1:{}", 7000 + n)).unwrap()
 }
 
-/// Creates a `ServerInfo` through a pipe, which is the only way to get one.
 pub(crate) fn server_info(run_id: &str, uptime: u64) -> Result<ServerInfo, ServerError> {
-    let config = PipeConfig {
-        endpoint: endpoint(0),
-        node: NodeId::new(0),
-        role: Role::Commands,
-        server_info: true,
-        request_credentials: false,
-        idle_check: None,
-        connect_timeout: Duration::from_secs(1),
-        request_timeout: Duration::from_secs(1),
-        reconnect: Backoff::fixed(Duration::from_secs(1)),
-        limits: Limits::default(),
-    };
-    let mut pipe = Pipe::new(config, Identity::new(ClientId::from_bits(1), b""), 1);
-    pipe.open(Instant::ZERO);
-    let Some(PipeOutput::Connect(conn)) = pipe.poll_output() else { panic!("no connect") };
-    pipe.handle_connected(Instant::ZERO, conn);
-    let left = pipe.outgoing(conn).len();
-    pipe.consume(conn, left);
-    let info = format!("run_id:{run_id}\r\nuptime_in_seconds:{uptime}\r\n");
-    pipe.handle_received(Instant::ZERO, conn, format!("${}\r\n{info}\r\n", info.len()).as_bytes());
-    let Some(PipeOutput::Up(hello)) = pipe.poll_output() else { panic!("not up") };
-    hello.server.unwrap()
+    Ok(ServerInfo::new(run_id, Duration::from_secs(uptime)))
 }
 
 impl Process {

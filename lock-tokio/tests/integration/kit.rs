@@ -1,19 +1,12 @@
 //! Clients, timeouts and server queries for the tests.
 
 use core::time::Duration;
-use std::time::Instant;
 
-use lock_testkit::{Redis, TIMEOUT, Value};
-use lock_tokio::redis::{Blocked, Config, Endpoint, FENCE_NAME, Release, Report, SIGNAL_SUFFIX, WAITING_SUFFIX};
-use lock_tokio::{AcquireError, Acquiring, Client, Guard};
-use tokio::time::{sleep, timeout};
+use lock_testkit::{Redis, Value};
+use lock_tokio::redis::{Config, Endpoint, FENCE_NAME, Report, SIGNAL_SUFFIX, WAITING_SUFFIX};
+use lock_tokio::{AcquireError, Client, Guard};
 
-/// Longer than [`TIMEOUT`], so that no lock expires within a test.
-pub(crate) const LONG_TTL: Duration = Duration::from_secs(60);
-
-pub(crate) const fn ms(count: u64) -> Duration {
-    Duration::from_millis(count)
-}
+pub(crate) use crate::common::{LONG_TTL, failure, in_time, ms, release, timed_out, wait_for, wait_until_blocked};
 
 pub(crate) fn endpoint(url: &str) -> Endpoint {
     Endpoint::parse(url).unwrap()
@@ -38,55 +31,17 @@ pub(crate) fn client(redis: &Redis) -> Client {
     with(config(redis))
 }
 
-pub(crate) async fn in_time<F: Future>(what: &str, future: F) -> F::Output {
-    timeout(TIMEOUT, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
-}
-
-pub(crate) async fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + TIMEOUT;
-    while !condition() {
-        assert!(Instant::now() < end, "not in time: {what}");
-        sleep(ms(3)).await;
-    }
-}
-
-/// Polls an acquisition until it is blocked for this reason.
-pub(crate) async fn wait_until_blocked(waiting: &mut Acquiring, why: Blocked) {
-    let end = Instant::now() + TIMEOUT;
-    while waiting.blocked() != Some(why) {
-        if let Ok(ended) = timeout(ms(3), &mut *waiting).await {
-            panic!("it waits no longer: {ended:?}");
-        }
-        assert!(Instant::now() < end, "not in time: {why}, but {:?}", waiting.blocked());
-    }
-}
-
 /// Acquires a lock that is free or will be soon.
 pub(crate) async fn take(client: &Client, name: &str, ttl: Duration) -> Guard {
     in_time("acquire", client.lock(name).ttl(ttl).acquire()).await.unwrap()
 }
 
-pub(crate) async fn release(guard: Guard) {
-    assert_eq!(in_time("release", guard.release()).await, Release::Released);
-}
-
-#[track_caller]
-fn failed(result: Result<Guard, AcquireError>, expected: fn(&AcquireError) -> bool) -> Report {
-    let error = result.map(|guard| panic!("{guard:?}")).unwrap_err();
-    assert!(expected(&error), "{error}");
-    error.report().unwrap().clone()
-}
-
-/// The report of a wait that ended.
-#[track_caller]
-pub(crate) fn timed_out(result: Result<Guard, AcquireError>) -> Report {
-    failed(result, AcquireError::is_timeout)
-}
-
 /// The report of a single attempt that found the lock held, or too few servers.
 #[track_caller]
 pub(crate) fn tried_in_vain(result: Result<Guard, AcquireError>) -> Report {
-    failed(result, |error| !error.is_timeout() && (error.is_busy() || error.is_unreachable()))
+    let error = failure(result);
+    assert!(!error.is_timeout() && (error.is_busy() || error.is_unreachable()), "{error}");
+    error.report().unwrap().clone()
 }
 
 pub(crate) fn exists(redis: &Redis, key: &str) -> bool {

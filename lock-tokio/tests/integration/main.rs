@@ -8,6 +8,8 @@
 
 mod access;
 mod batched_releases;
+#[path = "../common/mod.rs"]
+mod common;
 mod credentials;
 mod disturbance;
 mod fencing;

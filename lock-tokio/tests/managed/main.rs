@@ -6,9 +6,11 @@
 #![cfg(feature = "redis")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+#[path = "../common/mod.rs"]
+mod common;
 #[cfg(feature = "etcd")]
 mod etcd;
-#[allow(dead_code, reason = "other tests use the rest")]
+#[allow(dead_code, unused_imports, reason = "other tests use the rest")]
 #[path = "../integration/kit.rs"]
 mod kit;
 #[cfg(feature = "tls")]

@@ -1,13 +1,16 @@
 //! A session: one lease, kept alive until it is revoked or lost.
 // E1, T1, T2
 
+use alloc::format;
 use core::time::Duration;
 
 use super::{Context, Keys};
 use crate::etcd::config::Config;
 use crate::etcd::request::{Found, LeaseId, Refusal, Reply, Request};
 use crate::jitter::jitter;
-use crate::lock::{self, Answer, ErrorClass, Loss, SessionCall, SessionEvent, SessionStore, State, pause};
+use crate::lock::{
+    self, Answer, ErrorClass, Loss, ServerError, SessionCall, SessionEvent, SessionStore, State, pause, printable,
+};
 use crate::time::Instant;
 
 pub(crate) type Session = lock::Session<Keys>;
@@ -75,10 +78,7 @@ impl Session {
 
     fn grant_answered(&mut self, ctx: &mut Context, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
         match reply {
-            Reply::Done(Found::Lease { ttl }) => {
-                self.record_alive(ctx, call.emitted, *ttl);
-                Some(SessionEvent::Alive)
-            }
+            Reply::Done(Found::Lease { ttl }) => Some(self.begin(ctx, call.emitted, *ttl)),
             Reply::Done(_) => {
                 self.back_off(ctx);
                 None
@@ -94,8 +94,8 @@ impl Session {
                 None
             }
             Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
-                self.state = State::Lost(if self.own.may_exist { Loss::Expired } else { Loss::Gone });
-                Some(SessionEvent::Refused(Answer::Rejected(error.clone())))
+                let loss = if self.own.may_exist { Loss::Expired } else { Loss::Gone };
+                Some(self.refuse(ctx, loss, error.clone()))
             }
             Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 self.own.may_exist |= matches!(reply, Reply::Unknown(_));
@@ -108,9 +108,11 @@ impl Session {
     fn keep_alive_answered(&mut self, ctx: &mut Context, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
         match reply {
             Reply::Done(Found::Lease { ttl }) if *ttl > 0 => {
-                let granted = self.state == State::Checking;
+                if self.state == State::Checking {
+                    return Some(self.begin(ctx, call.emitted, *ttl));
+                }
                 self.record_alive(ctx, call.emitted, *ttl);
-                Some(if granted { SessionEvent::Alive } else { SessionEvent::Renewed(call.emitted) })
+                Some(SessionEvent::Renewed(call.emitted))
             }
             // The lease expired before it could be used.
             Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) if self.state == State::Checking => {
@@ -123,8 +125,7 @@ impl Session {
             Reply::Refused(Refusal::Error(error))
                 if self.state == State::Checking && error.class == ErrorClass::Refused =>
             {
-                self.state = State::Lost(Loss::Expired);
-                Some(SessionEvent::Refused(Answer::Rejected(error.clone())))
+                Some(self.refuse(ctx, Loss::Expired, error.clone()))
             }
             Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) if self.state == State::Checking => {
                 self.back_off(ctx);
@@ -137,6 +138,24 @@ impl Session {
                 Some(SessionEvent::Unrenewed(call.emitted, answer(reply)))
             }
         }
+    }
+
+    /// The lease exists. It is not used if the server grants too little, which etcd never does.
+    fn begin(&mut self, ctx: &mut Context, emitted: Instant, ttl: i64) -> SessionEvent {
+        if let Err(invalid) = ctx.config.lease_ttl(Duration::from_secs(ttl.unsigned_abs())) {
+            let text = printable(&format!("the lease that it grants is too short: {invalid}"), "");
+            return self.refuse(ctx, Loss::Expired, ServerError { class: ErrorClass::Refused, text });
+        }
+        self.record_alive(ctx, emitted, ttl);
+        SessionEvent::Alive
+    }
+
+    fn refuse(&mut self, ctx: &mut Context, loss: Loss, error: ServerError) -> SessionEvent {
+        self.state = State::Lost(loss);
+        if self.users.is_empty() {
+            Lease::revoke(self, ctx);
+        }
+        SessionEvent::Refused(Answer::Rejected(error))
     }
 
     /// Records that the lease is alive for `ttl` seconds from `emitted`, and schedules its renewal.

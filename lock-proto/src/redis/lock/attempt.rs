@@ -177,17 +177,16 @@ impl Lock {
             let call = Call { serial: take.serial, emitted: take.emitted, ttl: take.ttl };
             hold.answered(ctx, node, call, reply);
             self.after_answer(ctx);
-        } else if let Some(lost) = self.lost.iter_mut().find(|lost| lost.remains.number == take.number) {
-            // The guard of the lost hold is still alive: delete nothing before it is returned.
-            // H6
-            lost.remains.nodes.insert(node);
-            self.late_take_answered(ctx, node);
         } else {
             let before = self.store.answers.get_mut(node.index()).filter(|answer| **answer == Answer::Silent);
             if let Some(answer) = before {
                 *answer = answer_to_take(reply);
             }
-            if let Some(cleanup) = self.store.cleanups.get_mut(node) {
+            if let Some(lost) = self.lost.iter_mut().find(|lost| lost.remains.number == take.number) {
+                // The guard of the lost hold is still alive: delete nothing before it is returned.
+                // H6
+                lost.remains.nodes.insert(node);
+            } else if let Some(cleanup) = self.store.cleanups.get_mut(node) {
                 let send = cleanup.late_reply(take.number, reply);
                 self.run_cleanup(ctx, node, send);
             }

@@ -49,12 +49,12 @@ impl Pipe {
         self.outputs.push_back(PipeOutput::Credentials(conn, request));
     }
 
-    /// Returns when to request credentials again.
     /// Returns when new credentials are due on an open connection, or must have left.
     pub(super) fn login_deadline(&self) -> Option<Instant> {
         soonest([self.unsent_until(), self.renewal_due()])
     }
 
+    /// Returns when to request credentials again.
     pub(super) fn renewal_due(&self) -> Option<Instant> {
         self.renewal.due().filter(|_| self.requests_credentials())
     }

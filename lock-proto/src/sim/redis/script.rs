@@ -180,8 +180,8 @@ impl Node {
         Ok(Some(text))
     }
 
-    fn call_number(&mut self, context: &mut Context, args: &[&[u8]]) -> Result<f64, Stop> {
-        let Reply::Int(n) = self.call(context, args)? else {
+    fn call_pttl(&mut self, context: &mut Context, key: &[u8]) -> Result<f64, Stop> {
+        let Reply::Int(n) = self.call(context, &[b"PTTL", key])? else {
             return Err(raise("attempt to compare number with boolean"));
         };
         // Lua numbers are doubles.
@@ -202,7 +202,7 @@ impl Node {
         let current = self.call_get(context, key)?;
         let mut left = None;
         if let Some(current) = &current {
-            let pttl = self.call_number(context, &[b"PTTL", key])?;
+            let pttl = self.call_pttl(context, key)?;
             if current == token {
                 left = Some(pttl);
             } else if !retired(own_number(current, token), argv)? {
@@ -284,7 +284,7 @@ impl Node {
             return Ok(None);
         }
         self.call(context, &[b"GET", key])?;
-        self.call_number(context, &[b"PTTL", key]).map(Some)
+        self.call_pttl(context, key).map(Some)
     }
 
     fn extend_many(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
@@ -311,7 +311,7 @@ impl Node {
     }
 
     fn extend_to(&mut self, context: &mut Context, key: &[u8], ttl: &[u8]) -> Result<(), Stop> {
-        if self.call_number(context, &[b"PTTL", key])? < number(&[ttl], 0)? {
+        if self.call_pttl(context, key)? < number(&[ttl], 0)? {
             self.call(context, &[b"PEXPIRE", key, ttl])?;
         }
         Ok(())
@@ -324,7 +324,7 @@ impl Node {
             Some(current) if current != token => return Ok(Reply::Int(-1)),
             Some(_) => {}
         }
-        let left = self.call_number(context, &[b"PTTL", key])?;
+        let left = self.call_pttl(context, key)?;
         let minted = match argv.get(2) {
             Some(_) => Some(self.mint(context, arg(keys, 1)?, number(argv, 2)?, 1)?),
             None => None,

@@ -10,22 +10,11 @@ use super::{Etcd, EtcdClient};
 use crate::etcd::message::{Op, RequestOp, WatchRequestUnion};
 use crate::etcd::{Rpc, RpcReply, StreamId, StreamReceived, StreamSend};
 use crate::id::ConnId;
+use crate::sim::fingerprint::encoded;
 use crate::sim::world::World;
 
 pub(super) fn queue_of(key: &[u8]) -> &[u8] {
     &key[..key.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1)]
-}
-
-/// Encodes a request. Calls with equal bytes are the same work.
-fn bytes_of(request: &Rpc) -> Vec<u8> {
-    match request {
-        Rpc::Range(request) => request.encode_to_vec(),
-        Rpc::Txn(request) => request.encode_to_vec(),
-        Rpc::Grant(request) => request.encode_to_vec(),
-        Rpc::Revoke(request) => request.encode_to_vec(),
-        Rpc::Authenticate(request) => request.encode_to_vec(),
-        Rpc::MemberList(request) => request.encode_to_vec(),
-    }
 }
 
 impl<C: EtcdClient> World<Etcd<C>> {
@@ -48,7 +37,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
         {
             self.checker.repeated_after_reply(self.now, client, request.path(), &grant.id.to_be_bytes());
         }
-        let what = if alone { number.to_be_bytes().to_vec() } else { bytes_of(request) };
+        // Calls with equal bytes are the same work.
+        let what = if alone { number.to_be_bytes().to_vec() } else { encoded(request) };
         self.checker.request_sent(self.now, client, link, number, request.path(), what);
     }
 

@@ -4,7 +4,8 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::tap::{Received, Sent, path_of};
+use super::queue_log::queue_of;
+use super::tap::{Received, path_of};
 use super::{Zookeeper, ZookeeperClient, created, label};
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
@@ -18,10 +19,6 @@ use crate::sim::world::handover::Cause;
 use crate::sim::zookeeper::EnsembleOutput;
 use crate::time::Instant;
 use crate::zookeeper::codec::{CreateMode, EventType, MultiOp, Op, Request, WatcherEvent};
-
-fn queue_of(path: &str) -> &str {
-    path.rsplit_once('/').map_or("", |(parent, _)| parent)
-}
 
 impl<C: ZookeeperClient> World<Zookeeper<C>> {
     pub(super) fn ensemble_due(&self) -> Option<Instant> {
@@ -111,10 +108,8 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
     }
 
     pub(super) fn note_requests(&mut self, client: usize, link: u64, bytes: &[u8]) {
-        for sent in self.clients[client].own.taps.entry(link).or_default().sent(bytes) {
-            if let Sent::Request { number, request } = sent {
-                self.note_request(client, link, number, &request);
-            }
+        for (number, request) in self.clients[client].own.taps.entry(link).or_default().sent(bytes) {
+            self.note_request(client, link, number, &request);
         }
     }
 

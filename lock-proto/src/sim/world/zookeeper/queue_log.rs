@@ -47,7 +47,8 @@ pub(super) struct QueueLog {
     owners: BTreeMap<Arc<str>, i64>,
 }
 
-fn queue_of(path: &str) -> &str {
+/// The path of the queue that has this node.
+pub(super) fn queue_of(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 

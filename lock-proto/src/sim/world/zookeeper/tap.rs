@@ -3,9 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::zookeeper::codec::{
-    ConnectRequest, ConnectResponse, Frames, Op, ReplyBody, ReplyHeader, Request, WatcherEvent, XID_EVENT,
-};
+use crate::zookeeper::codec::{ConnectResponse, Frames, Op, ReplyBody, ReplyHeader, Request, WatcherEvent, XID_EVENT};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tap {
@@ -38,12 +36,6 @@ impl Half {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Sent {
-    Connect(ConnectRequest),
-    Request { number: u64, request: Request },
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Received {
     Started(ConnectResponse),
     Reply { number: u64 },
@@ -51,15 +43,15 @@ pub(super) enum Received {
 }
 
 impl Tap {
-    pub(super) fn sent(&mut self, bytes: &[u8]) -> Vec<Sent> {
+    /// Returns the requests that are complete now, with their numbers.
+    pub(super) fn sent(&mut self, bytes: &[u8]) -> Vec<(u64, Request)> {
         let mut found = Vec::new();
-        for (first, frame) in self.sent.read(bytes) {
-            if first {
-                found.extend(ConnectRequest::decode(&frame).map(Sent::Connect));
-            } else if let Ok(request) = Request::decode(&frame) {
+        // The first frame opens the session.
+        for (_, frame) in self.sent.read(bytes).into_iter().filter(|(first, _)| !first) {
+            if let Ok(request) = Request::decode(&frame) {
                 self.number += 1;
                 self.pending.push_back((self.number, request.xid));
-                found.push(Sent::Request { number: self.number, request });
+                found.push((self.number, request));
             }
         }
         found
