@@ -306,15 +306,22 @@ impl<S: QueueStore> Store for Queued<S> {
 
     fn terms_of(config: &QueueConfig<S>, request: &Acquire) -> Result<(S::Key, Bid), Misuse> {
         check_name(&request.name)?;
-        let default = config.store.session_ttl;
-        let ttl = S::check_ttl(config, request.ttl.unwrap_or(default))?;
+        let checked = |ttl| S::check_ttl(config, ttl);
+        // The default has been checked with the other settings.
+        let own = request.ttl.map(checked).transpose()?;
         if request.renew == Renew::AtMost(Duration::ZERO) {
             return Err(Invalid::MaxHold.into());
         }
         // A separate TTL, or an end independent of the session, requires a separate session.
         // E1, ZK8
-        let shared = Ok(ttl) == S::check_ttl(config, default) && request.renew == Renew::Auto;
-        let bid = Bid { session: (!shared).then_some(ttl), value: Bytes::new(), candidate: false };
+        let default = config.store.session_ttl;
+        let session = match own {
+            None if request.renew == Renew::Auto => None,
+            Some(ttl) if request.renew == Renew::Auto && checked(default) == Ok(ttl) => None,
+            Some(ttl) => Some(ttl),
+            None => Some(checked(default)?),
+        };
+        let bid = Bid { session, value: Bytes::new(), candidate: false };
         Ok((S::key(config, &request.name)?, bid))
     }
 
