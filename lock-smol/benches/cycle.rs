@@ -1,8 +1,8 @@
 //! Uncontended acquire and release over loopback on real servers.
 //!
-//! Run with `cargo bench -p lock-smol --features etcd --bench cycle`. Most of the time is spent in the
-//! servers and the scheduler, so compare only figures of the same run. `make bench` compares with
-//! bare sockets and bare calls.
+//! Run with `cargo bench -p lock-smol --features etcd --bench cycle`. Most of the time is spent
+//! in the servers and the scheduler, so compare only figures of the same run. `make bench` compares
+//! with bare sockets and bare calls.
 
 #![allow(missing_docs, reason = "the macros of criterion make public functions")]
 

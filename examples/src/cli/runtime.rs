@@ -3,6 +3,14 @@
 use clap::ValueEnum;
 use lock_proto::driver::{self, ConnectError, Settings};
 
+/// Runs this future to completion. Dropping the runtime would wait for blocked name lookups and
+/// file reads.
+pub(crate) fn block_on<F: Future>(runtime: tokio::runtime::Runtime, future: F) -> F::Output {
+    let output = runtime.block_on(future);
+    runtime.shutdown_background();
+    output
+}
+
 /// An async runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]

@@ -9,7 +9,7 @@ use lock_proto::redis::{Backoff, DEFAULT_TTL, MAX_TTL, Wake};
 
 use super::Failed;
 use crate::cli::args::parse_backends;
-use crate::cli::runtime::Runtime;
+use crate::cli::runtime::{Runtime, block_on};
 use crate::cli::{at_least, whole_seconds};
 
 /// What the tasks do.
@@ -53,10 +53,7 @@ impl Runtime {
                     .enable_all()
                     .build()
                     .map_err(|error| Failed::unreachable(format_args!("no tokio runtime: {error}")))?;
-                let output = runtime.block_on(future);
-                // Does not wait for a name or a file that is still being read.
-                runtime.shutdown_background();
-                output
+                block_on(runtime, future)
             }
             Self::Smol => smol::block_on(future),
             Self::AsyncStd => async_std::task::block_on(future),

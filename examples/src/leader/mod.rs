@@ -14,6 +14,7 @@ use lock_proto::driver::{AcquireError, StoreSettings};
 
 use args::{Args, Parsed, Role, parse};
 
+use crate::cli::runtime::block_on;
 use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 
 /// Runs the program and returns its exit code.
@@ -30,12 +31,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, default: Option<&OsStr>) -
         }
     };
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => {
-            let code = runtime.block_on(run(args));
-            // Does not wait for a name or a file that is still being read.
-            runtime.shutdown_background();
-            code
-        }
+        Ok(runtime) => block_on(runtime, run(args)),
         Err(error) => {
             log_error(&format_args!("no tokio runtime: {error}"));
             exit::UNREACHABLE

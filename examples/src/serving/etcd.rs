@@ -24,6 +24,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant as Clock;
 
+use super::line::accept;
+
 type Frames = mpsc::UnboundedSender<Frame<Bytes>>;
 
 /// The members of a simulated cluster, each on a port of its own.
@@ -115,11 +117,8 @@ impl ServedCluster {
 
     async fn accept(self, member: usize, listener: TcpListener) {
         loop {
-            if let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(self.clone().serve(member, stream));
-            } else {
-                tokio::time::sleep(core::time::Duration::from_millis(10)).await;
-            }
+            let stream = accept(&listener).await;
+            tokio::spawn(self.clone().serve(member, stream));
         }
     }
 

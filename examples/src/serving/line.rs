@@ -33,6 +33,16 @@ pub(super) struct Line {
     ways: [watch::Sender<Weather>; 2],
 }
 
+/// Accepts a connection. Retries after an error: too many open files may pass.
+pub(super) async fn accept(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    }
+}
+
 impl Line {
     /// Listens on a port of 127.0.0.1, and leads to `server`.
     pub(super) async fn open(port: u16, server: SocketAddr) -> io::Result<Self> {
@@ -42,11 +52,8 @@ impl Line {
         let (up, down) = (ways[0].subscribe(), ways[1].subscribe());
         tokio::spawn(async move {
             loop {
-                match listener.accept().await {
-                    Ok((client, _)) => drop(tokio::spawn(carry(client, server, up.clone(), down.clone()))),
-                    // Possibly too many open files, which may pass.
-                    Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
-                }
+                let client = accept(&listener).await;
+                tokio::spawn(carry(client, server, up.clone(), down.clone()));
             }
         });
         Ok(Self { address, ways })

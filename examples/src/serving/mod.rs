@@ -102,11 +102,8 @@ async fn serve(args: &Args, plan: Vec<Timed>) -> io::Result<()> {
     tokio::spawn(follow(plan, orders.clone()));
     tokio::spawn(async move {
         loop {
-            match control.accept().await {
-                Ok((stream, _)) => drop(tokio::spawn(obey(stream, orders.clone()))),
-                // Possibly too many open files, which may pass.
-                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
-            }
+            let stream = line::accept(&control).await;
+            tokio::spawn(obey(stream, orders.clone()));
         }
     });
     let end = tokio::time::sleep(args.run_for.unwrap_or(Duration::MAX));

@@ -60,7 +60,7 @@ impl Running {
                 None => prepared.env_remove(name),
             };
         }
-        // If SIGCHLD were ignored, as a parent may have left it, the command's end would be lost.
+        // A SIGCHLD that is ignored, as the parent may have left it, would hide the exit code.
         signal_hook::flag::register(SIGCHLD, Arc::default())?;
         let child = prepared.spawn()?;
         let pid = Pid::from_child(&child);

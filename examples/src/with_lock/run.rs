@@ -100,8 +100,8 @@ impl Main {
             Ok(held) => held,
             Err(code) => return code,
         };
-        let (now, longest) = (self.clock.now(), Duration::ZERO);
-        let mut hold = Hold { valid_until: now, longest, held, clock: self.clock, lost: None };
+        let valid_until = self.clock.now();
+        let mut hold = Hold { valid_until, longest: Duration::ZERO, held, clock: self.clock, lost: None };
         match &self.args.command {
             None => self.hold_until_signal(&mut hold),
             Some(command) => self.run_command(command, &mut hold),

@@ -12,7 +12,7 @@ use super::args::Args;
 use super::event::{Held, LockHandle, MainEvent, acquiring};
 use crate::cli::SHUTDOWN_TIMEOUT;
 use crate::cli::failed::Failed;
-use crate::cli::runtime::Runtime;
+use crate::cli::runtime::{Runtime, block_on};
 
 struct TaskHandle {
     stop: smol::channel::Sender<()>,
@@ -33,12 +33,7 @@ pub(super) fn start(runtime: Runtime, args: &Args, events: Sender<MainEvent>) ->
         let session = async { acquire_and_hold(client(), &args, &events, &stopped).await };
         let end = match runtime {
             Runtime::Tokio => match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-                Ok(runtime) => {
-                    let end = runtime.block_on(session);
-                    // Does not wait for a name or a file that is still being read.
-                    runtime.shutdown_background();
-                    end
-                }
+                Ok(runtime) => block_on(runtime, session),
                 Err(error) => MainEvent::Failed(Failed::usage(format_args!("no tokio runtime: {error}"))),
             },
             Runtime::Smol => smol::block_on(session),

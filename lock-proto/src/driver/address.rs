@@ -96,8 +96,8 @@ impl Routes {
         Ok(route)
     }
 
-    /// A route to a server, which another one may have reported. Files that were read for another one
-    /// are not read here, on the driver's task, but before the connection.
+    /// Returns a route to a server. Reads no files if a known server has the same TLS settings: this
+    /// may be the driver's task, for a server that another one has reported.
     #[cfg(feature = "tls")]
     fn route(&self, target: &Target) -> Result<Route, ConnectError> {
         let Target::Tls { host, tls, .. } = target else { return Ok(Route::plain(target.clone())) };

@@ -127,22 +127,15 @@ impl Config {
         }
     }
 
-    /// Returns how long a lease of this TTL is valid after the emission of the request for it.
-    // T1
-    pub(crate) fn validity(&self, ttl: Duration) -> Duration {
-        ttl.saturating_sub(ttl / self.drift.divisor + self.drift.margin)
-    }
-
-    /// Returns the TTL of the lease for a TTL, in whole seconds.
+    /// Rounds a TTL up to that of a lease, in whole seconds.
     ///
     /// # Errors
     ///
-    /// [`Invalid::Drift`] if the first renewal and two tries do not fit into its validity.
+    /// [`Invalid::Drift`] if the validity is too short for renewals.
     pub(crate) fn lease_ttl(&self, ttl: Duration) -> Result<Duration, Invalid> {
         let ttl = seconds(ttl);
-        let validity = self.validity(ttl);
-        let needed = ttl / 3 + 2 * self.request_timeout.min(ttl / 5);
-        if needed > validity { Err(Invalid::Drift { ttl, validity }) } else { Ok(ttl) }
+        let validity = self.drift.validity(ttl);
+        if self.is_renewable(ttl, validity) { Ok(ttl) } else { Err(Invalid::Drift { ttl, validity }) }
     }
 
     /// Checks every setting.

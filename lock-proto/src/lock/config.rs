@@ -137,6 +137,12 @@ impl<T> Config<T> {
         self
     }
 
+    /// Returns true if the first renewal of a TTL and two tries fit into its validity.
+    #[cfg(any(feature = "redis", feature = "etcd"))]
+    pub(crate) fn is_renewable(&self, ttl: Duration, validity: Duration) -> bool {
+        ttl / 3 + 2 * self.request_timeout.min(ttl / 5) <= validity
+    }
+
     /// Checks the common settings and the ranges of the store's settings.
     pub(crate) fn check_ranges(
         &self,

@@ -68,7 +68,7 @@ pub use request::{Acquire, Renew, Wait};
 pub(crate) use retry::Retry;
 #[doc(hidden)]
 pub use sessions::{Need, Session, SessionCall, SessionEvent, SessionId, SessionStore, Sessions};
-pub(crate) use sessions::{State, pause};
+pub(crate) use sessions::{State, pause, refusal};
 #[doc(hidden)]
 pub use store::Store;
 pub(crate) use tenure::{Tenure, Terms};

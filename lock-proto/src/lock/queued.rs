@@ -315,12 +315,8 @@ impl<S: QueueStore> Store for Queued<S> {
         // A separate TTL, or an end independent of the session, requires a separate session.
         // E1, ZK8
         let default = config.store.session_ttl;
-        let session = match own {
-            None if request.renew == Renew::Auto => None,
-            Some(ttl) if request.renew == Renew::Auto && checked(default) == Ok(ttl) => None,
-            Some(ttl) => Some(ttl),
-            None => Some(checked(default)?),
-        };
+        let shared = request.renew == Renew::Auto && own.is_none_or(|ttl| checked(default) == Ok(ttl));
+        let session = if shared { None } else { Some(own.map_or_else(|| checked(default), Ok)?) };
         let bid = Bid { session, value: Bytes::new(), candidate: false };
         Ok((S::key(config, &request.name)?, bid))
     }

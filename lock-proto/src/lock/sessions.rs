@@ -8,7 +8,7 @@ use core::hash::Hash;
 use core::mem;
 use core::time::Duration;
 
-use super::answer::Answer;
+use super::answer::{Answer, ErrorClass, ServerError, printable};
 use super::event::Blocked;
 use super::grant::Loss;
 use super::hub::Locks;
@@ -22,6 +22,11 @@ use crate::time::Instant;
 
 /// First and longest backoff after a failure.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
+
+/// A refusal by the client itself, of what a server grants.
+pub(crate) fn refusal(text: &str) -> ServerError {
+    ServerError { class: ErrorClass::Refused, text: printable(text, "") }
+}
 
 /// Returns the backoff after `tries` failures, with jitter.
 pub(crate) fn pause(seed: u64, n: u64, tries: u32) -> Duration {

@@ -34,6 +34,12 @@ pub struct Drift {
 
 impl Drift {
     pub(crate) const DEFAULT: Self = Self { divisor: 100, margin: Duration::from_millis(2) };
+
+    /// Returns what is left of a TTL.
+    #[cfg(any(feature = "etcd", feature = "zookeeper"))]
+    pub(crate) fn validity(self, ttl: Duration) -> Duration {
+        ttl.saturating_sub(ttl / self.divisor + self.margin)
+    }
 }
 
 impl Default for Drift {

@@ -29,9 +29,8 @@ impl Ttl {
         if renew == Renew::AtMost(Duration::ZERO) {
             return Err(Invalid::MaxHold);
         }
-        // The first renewal and two tries must fit into the validity.
         let validity = Duration::from_nanos(ttl.validity(config));
-        if ttl.duration() / 3 + 2 * config.request_timeout.min(ttl.duration() / 5) > validity {
+        if !config.is_renewable(ttl.duration(), validity) {
             return Err(Invalid::Drift { ttl: given, validity });
         }
         if config.is_quorum() {

@@ -13,7 +13,7 @@ use crate::lock::{Blocked, Event, Failure, Loss, Release};
 use crate::time::Instant;
 use prost::Message as _;
 
-/// The bytes of a call.
+/// Encodes a call.
 pub(super) fn encoded(request: &Rpc) -> Vec<u8> {
     match request {
         Rpc::Range(request) => request.encode_to_vec(),

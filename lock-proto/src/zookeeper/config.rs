@@ -132,8 +132,7 @@ impl Config {
     /// timeout.
     // ZK1, T1
     pub(crate) fn validity(&self, timeout: Duration) -> Duration {
-        let drift = timeout / self.drift.divisor + self.drift.margin;
-        timeout.saturating_sub(self.store.own.tick.saturating_mul(LOST_TICKS)).saturating_sub(drift)
+        self.drift.validity(timeout).saturating_sub(self.store.own.tick.saturating_mul(LOST_TICKS))
     }
 
     /// Checks every setting.

@@ -251,13 +251,18 @@ fn try_ends_while_granted_lease_cannot_be_checked() {
     w.end();
 }
 
-#[test]
-fn refused_check_of_granted_lease_fails_waiters() {
-    // E9
+fn world_that_refuses_the_check_of_a_lease() -> World {
     let mut w = World::new(1);
     w.set_outcome(0, Kind::Grant, Outcome::Reset);
     let error = ServerError { class: ErrorClass::Refused, text: "permission denied".into() };
     w.every(0, Kind::KeepAlive, Some(Outcome::Answer(Reply::Refused(Refusal::Error(error)))));
+    w
+}
+
+#[test]
+fn refused_check_of_granted_lease_fails_waiters() {
+    // E9
+    let mut w = world_that_refuses_the_check_of_a_lease();
     let waiter = w.acquire(0, Acquire::new("a"));
     w.run_for(secs(2));
     assert!(matches!(failure(&w, 0, waiter), Some(Failure::Refused(_))), "{}", w.describe());
@@ -269,10 +274,7 @@ fn refused_check_of_granted_lease_fails_waiters() {
 #[test]
 fn refused_check_ends_session_that_nobody_uses() {
     // U1
-    let mut w = World::new(1);
-    w.set_outcome(0, Kind::Grant, Outcome::Reset);
-    let error = ServerError { class: ErrorClass::Refused, text: "permission denied".into() };
-    w.every(0, Kind::KeepAlive, Some(Outcome::Answer(Reply::Refused(Refusal::Error(error)))));
+    let mut w = world_that_refuses_the_check_of_a_lease();
     let attempt = w.acquire(0, Acquire::new("a").wait(Wait::Try));
     w.run_for(secs(2));
     assert!(failure(&w, 0, attempt).is_some() && w.count(0, Kind::KeepAlive) == 1, "{}", w.describe());

@@ -58,7 +58,7 @@ impl ConnState {
         locked(&self.0).fault
     }
 
-    /// The stream is open, with TLS or without.
+    /// Records that the stream is open, with TLS or without.
     pub(super) fn open(&self, tls: bool) {
         locked(&self.0).tls = tls;
     }

@@ -8,9 +8,7 @@ use super::{Context, Keys};
 use crate::etcd::config::Config;
 use crate::etcd::request::{Found, LeaseId, Refusal, Reply, Request};
 use crate::jitter::jitter;
-use crate::lock::{
-    self, Answer, ErrorClass, Loss, ServerError, SessionCall, SessionEvent, SessionStore, State, pause, printable,
-};
+use crate::lock::{self, Answer, ErrorClass, Loss, SessionCall, SessionEvent, SessionStore, State, pause, refusal};
 use crate::time::Instant;
 
 pub(crate) type Session = lock::Session<Keys>;
@@ -93,15 +91,7 @@ impl Session {
                 self.retry_once(ctx);
                 None
             }
-            Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
-                let loss = if self.own.may_exist { Loss::Expired } else { Loss::Gone };
-                Some(self.refuse(ctx, loss, error.clone()))
-            }
-            Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
-                self.own.may_exist |= matches!(reply, Reply::Unknown(_));
-                self.back_off(ctx);
-                Some(SessionEvent::Down(answer(reply)))
-            }
+            Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => Some(self.open_failed(ctx, reply)),
         }
     }
 
@@ -121,15 +111,8 @@ impl Session {
                 None
             }
             Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => self.lose(Loss::Gone),
-            // As for a grant: nobody holds a lock by the lease yet.
-            Reply::Refused(Refusal::Error(error))
-                if self.state == State::Checking && error.class == ErrorClass::Refused =>
-            {
-                Some(self.refuse(ctx, Loss::Expired, error.clone()))
-            }
             Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) if self.state == State::Checking => {
-                self.back_off(ctx);
-                Some(SessionEvent::Down(answer(reply)))
+                Some(self.open_failed(ctx, reply))
             }
             Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 // An extend requested since then still needs its own keep-alive.
@@ -140,30 +123,43 @@ impl Session {
         }
     }
 
-    /// The lease exists. It is not used if the server grants too little, which etcd never does.
+    /// Uses a lease that exists, unless its TTL is too short. etcd grants at least what was requested.
     fn begin(&mut self, ctx: &mut Context, emitted: Instant, ttl: i64) -> SessionEvent {
         if let Err(invalid) = ctx.config.lease_ttl(Duration::from_secs(ttl.unsigned_abs())) {
-            let text = printable(&format!("the lease that it grants is too short: {invalid}"), "");
-            return self.refuse(ctx, Loss::Expired, ServerError { class: ErrorClass::Refused, text });
+            self.own.may_exist = true;
+            let error = refusal(&format!("the lease that it grants is too short: {invalid}"));
+            return self.refuse(ctx, Answer::Rejected(error));
         }
         self.record_alive(ctx, emitted, ttl);
         SessionEvent::Alive
     }
 
-    fn refuse(&mut self, ctx: &mut Context, loss: Loss, error: ServerError) -> SessionEvent {
-        self.state = State::Lost(loss);
+    /// The lease was not granted, or could not be checked.
+    fn open_failed(&mut self, ctx: &mut Context, reply: &Reply) -> SessionEvent {
+        let answer = answer(reply);
+        if matches!(reply, Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused) {
+            return self.refuse(ctx, answer);
+        }
+        self.own.may_exist |= matches!(reply, Reply::Unknown(_));
+        self.back_off(ctx);
+        SessionEvent::Down(answer)
+    }
+
+    fn refuse(&mut self, ctx: &mut Context, answer: Answer) -> SessionEvent {
+        self.state = State::Lost(if self.own.may_exist { Loss::Expired } else { Loss::Gone });
         if self.users.is_empty() {
             Lease::revoke(self, ctx);
         }
-        SessionEvent::Refused(Answer::Rejected(error))
+        SessionEvent::Refused(answer)
     }
 
     /// Records that the lease is alive for `ttl` seconds from `emitted`, and schedules its renewal.
+    // T1
     fn record_alive(&mut self, ctx: &mut Context, emitted: Instant, ttl: i64) {
         // After a late reply the renewal is due at once. `work` sends what this state requires.
         self.state = State::Alive;
         self.granted = Duration::from_secs(ttl.unsigned_abs());
-        self.until = self.until.max(emitted + ctx.config.validity(self.granted));
+        self.until = self.until.max(emitted + ctx.config.drift.validity(self.granted));
         self.retry.succeeded();
         self.renew_from = self.renew_from.filter(|at| emitted < *at);
         let third = self.granted / 3;

@@ -71,8 +71,8 @@ impl<S: Servers> World<S> {
         self.clients[client].state == State::Down
     }
 
-    /// Returns the result of a completed shutdown: how many locks (Redis), keys and leases (etcd) or
-    /// nodes and sessions (ZooKeeper) the client could not release.
+    /// Returns the result of a completed shutdown: how many locks (Redis), keys and leases (etcd)
+    /// or nodes and sessions (ZooKeeper) the client could not release.
     #[must_use]
     pub fn stopped(&self, client: usize) -> Option<u32> {
         self.clients[client].stopped

@@ -10,9 +10,7 @@ use core::time::Duration;
 use super::{Context, Nodes};
 use crate::id::{CallOwner, NodeId};
 use crate::jitter::jitter;
-use crate::lock::{
-    self, Answer, Cause, ErrorClass, Loss, Need, ServerError, SessionCall, SessionEvent, SessionStore, State, pause,
-};
+use crate::lock::{self, Answer, Cause, Loss, Need, SessionCall, SessionEvent, SessionStore, State, pause, refusal};
 use crate::time::{Instant, soonest};
 use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, MultiResult, Op, ReplyBody};
 use crate::zookeeper::output::LocksOutput;
@@ -324,10 +322,6 @@ impl Session {
         let serial = ctx.call(CallOwner::Session(self.id.0), NodeId(0), request, ctx.config.request_timeout);
         self.retry.sent(SessionCall { serial, emitted: ctx.now });
     }
-}
-
-fn refusal(text: &str) -> ServerError {
-    ServerError { class: ErrorClass::Refused, text: lock::printable(text, "") }
 }
 
 impl SessionStore<Nodes> for Connection {

@@ -47,7 +47,7 @@ pub(super) struct QueueLog {
     owners: BTreeMap<Arc<str>, i64>,
 }
 
-/// The path of the queue that has this node.
+/// Returns the path of the queue that contains this node.
 pub(super) fn queue_of(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
