@@ -17,7 +17,7 @@ use lock_examples::contention::{
 };
 
 fn main() -> ExitCode {
-    let backends = env::var("LOCK_BACKEND").ok();
+    let backends = env::var_os("LOCK_BACKEND");
     ExitCode::from(contention(env::args_os().skip(1), backends.as_deref(), &Others))
 }
 
