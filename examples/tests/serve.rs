@@ -3,8 +3,8 @@
 #![cfg(unix)]
 
 use core::time::Duration;
-use std::io::{BufReader, Write as _};
-use std::net::TcpStream;
+use std::io::{BufReader, Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
@@ -145,6 +145,20 @@ fn redis_cli_uses_simulated_server_through_faults() {
     ] {
         let error = serve.control(what);
         assert!(error.starts_with("error: ") && error.contains(word), "{error}");
+    }
+}
+
+#[test]
+fn client_that_closes_its_side_gets_its_replies() {
+    let serve = Serve::start(&["--redis", "1"]);
+    for delay in ["0s", "100ms"] {
+        assert_eq!(serve.control(&format!("delay redis0 {delay} out")), "");
+        let mut client = TcpStream::connect(format!("127.0.0.1:{}", serve.port("redis0"))).expect("the server's port");
+        client.write_all(b"PING\r\n").expect("a command");
+        client.shutdown(Shutdown::Write).expect("the end of the commands");
+        let mut replies = String::new();
+        client.read_to_string(&mut replies).expect("the replies, and their end");
+        assert_eq!(replies, "+PONG\r\n", "{delay}");
     }
 }
 

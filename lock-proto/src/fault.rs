@@ -51,7 +51,7 @@ pub enum Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Breach {
-    /// The bytes are not a RESP frame.
+    /// The bytes are not a message of the protocol.
     #[error("malformed frame")]
     Malformed,
     /// The server speaks HTTP/1.

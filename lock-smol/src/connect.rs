@@ -14,8 +14,8 @@ use crate::host::Smol;
 /// With feature `tls` also `rediss://`, `valkeys://`, `etcds://`, `https://` and `zks://`, see
 /// [`Tls`](lock_proto::Tls) for their parameters.
 ///
-/// The driver connects in the background for as long as it takes. If a server is down, the first
-/// acquisition reports it.
+/// The client connects with its first request, and tries for as long as that request waits.
+/// [`Client::ping`] connects at once and reports what is wrong.
 ///
 /// # Errors
 ///

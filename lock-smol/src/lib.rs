@@ -59,7 +59,8 @@
 //! # Guarantees
 //!
 //! * A lock is valid from the moment at which the granting request left, for its TTL less a margin
-//!   for clock drift. The holder learns of the end before a server can grant the lock again.
+//!   for clock drift. The holder learns of the end before a server can grant the lock again, within
+//!   the bounds in `docs/guarantees.md` of the repository.
 //! * A dropped future or guard leaves nothing behind that is renewed.
 //! * Each grant on one Redis server, on etcd and on ZooKeeper has a greater [fencing
 //!   token](Guard::fence) than those before. A quorum has none.
@@ -116,7 +117,7 @@ pub use lock_proto::redis::{self, Config};
 #[cfg(feature = "zookeeper")]
 pub use lock_proto::zookeeper;
 pub use lock_proto::{
-    Answer, Backoff, Blocked, Cause, ConfigError, Credentials, CredentialsRequest, ElectionEvent, Expiry, Failure,
-    Fault, Fence, Invalid, Leader, Loss, Misuse, Release, Renew, Report, Token, UrlError,
+    Answer, Backoff, Blocked, Cause, ConfigError, Credentials, CredentialsRequest, Drift, ElectionEvent, Expiry,
+    Failure, Fault, Fence, Invalid, Leader, Loss, Misuse, Release, Renew, Report, Target, Tls, Token, UrlError,
 };
 pub use stream::Stream;

@@ -37,7 +37,8 @@ use crate::host::Tokio;
 ///
 /// # Errors
 ///
-/// The URL is wrong, or the system has no thread or no sockets for the driver.
+/// The URL is wrong, needs a feature that is not turned on, or names certificates that cannot be
+/// used; the system has no random numbers, or no thread or sockets for the driver.
 pub fn connect(url: &str) -> Result<Client, ConnectError> {
     connect_quorum([url])
 }

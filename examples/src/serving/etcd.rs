@@ -189,8 +189,14 @@ impl ServedCluster {
                     number
                 };
                 self.with(|cluster, now| cluster.handle_call(now, conn, number, token, &rpc));
-                // Without a reply the connection is gone.
-                let Ok(reply) = reply.await else { return };
+                let reply = tokio::select! {
+                    Ok(reply) = reply => reply,
+                    // The connection is gone.
+                    () = frames.closed() => {
+                        self.lock().calls.remove(&number);
+                        return;
+                    }
+                };
                 reply.map(|reply| shape.encode(reply))
             }
             Err(status) => Err(status),

@@ -1,5 +1,6 @@
 //! A proxy in front of a server: delays, cuts and resets connections.
 
+use core::future::pending;
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::io;
@@ -93,8 +94,8 @@ async fn carry(client: TcpStream, address: SocketAddr, up: watch::Receiver<Weath
     let resets = up.borrow().resets;
     let mut reset = up.clone();
     tokio::select! {
-        // When one side has closed and its last bytes have arrived, the other one is closed, too.
-        () = copy(client_in, server_out, up) => {}
+        // A client that has sent everything may still wait for replies. The server ends the line.
+        () = async { copy(client_in, server_out, up).await; pending().await } => {}
         () = copy(server_in, client_out, down) => {}
         _ = reset.wait_for(|weather| weather.resets != resets) => {}
     }

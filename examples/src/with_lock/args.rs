@@ -76,8 +76,8 @@ Environment of the command:
   LOCK_FENCE                     the fencing token (not with a quorum)
   ETCD_LOCK_KEY, ETCD_LOCK_REV   etcd: the key of the lock and its revision, as in etcdctl lock
 
-Signals: SIGTERM is forwarded to the command. So is SIGINT, except in the foreground of a terminal,
-whose Ctrl-C reaches the command anyway.
+Signals: SIGTERM and SIGHUP are forwarded to the command. So is SIGINT, except in the foreground of
+a terminal, whose Ctrl-C reaches the command anyway. Under nohup, SIGHUP is ignored.
 
 Exit code: that of the command (128+n if signal n ended it), or
   64        usage error

@@ -8,6 +8,7 @@ use lock_proto::driver::etcd::OwnerKeyExt as _;
 use lock_proto::driver::{Acquiring, Client, Guard};
 use lock_proto::etcd::OwnerKey;
 use lock_proto::redis::{Blocked, Fence, Loss, Release, Wait};
+use rustix::process::Signal;
 
 use super::args::Args;
 use crate::cli::failed::Failed;
@@ -27,7 +28,7 @@ pub enum MainEvent {
     /// event follows.
     Stopped(Option<Release>),
     /// This process received a signal.
-    Signal(i32),
+    Signal(Signal),
     /// The command has ended.
     CommandEnded,
 }

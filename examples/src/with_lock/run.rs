@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{File, read_to_string};
 use std::io::Write as _;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -12,7 +12,7 @@ use lock_proto::driver::BootClock;
 use lock_proto::redis::{Blocked, Loss, Release};
 use rustix::process::{Signal, getpgrp};
 use rustix::termios::tcgetpgrp;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::args::{Args, CommandLine, Parsed, parse};
@@ -64,14 +64,24 @@ pub(super) fn print_error(what: &dyn core::fmt::Display) {
 
 fn forward_signals(events: Sender<MainEvent>) -> std::io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    if !is_hangup_ignored() {
+        signals.add_signal(SIGHUP)?;
+    }
     thread::spawn(move || {
-        for signal in signals.forever() {
+        for signal in signals.forever().filter_map(Signal::from_named_raw) {
             if events.send(MainEvent::Signal(signal)).is_err() {
                 return;
             }
         }
     });
     Ok(())
+}
+
+/// Returns true if SIGHUP is ignored, as `nohup` arranges, and where the system does not tell.
+fn is_hangup_ignored() -> bool {
+    let status = read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.is_none_or(|mask| mask >> (SIGHUP - 1) & 1 == 1)
 }
 
 /// Returns true if the process group of this process and its command is the foreground group of its
@@ -127,7 +137,7 @@ impl Main {
                 Some(MainEvent::Failed(failed)) => return Err(report_failure(&failed)),
                 Some(MainEvent::Signal(signal)) => {
                     self.stop_and_wait(true);
-                    return Err(exit::by_signal(signal));
+                    return Err(exit::by_signal(signal.as_raw()));
                 }
                 Some(MainEvent::Stopped(_) | MainEvent::Lost(_) | MainEvent::CommandEnded) | None => {}
             }
@@ -143,7 +153,12 @@ impl Main {
             let left = hold.check();
             match self.next(left) {
                 Some(MainEvent::Lost(loss)) => break Some(loss),
-                Some(MainEvent::Signal(_)) => break hold.lost,
+                Some(MainEvent::Signal(_)) => {
+                    // After a pause, the lock may have been lost before the signal.
+                    // T2
+                    hold.check();
+                    break hold.lost;
+                }
                 Some(
                     MainEvent::Blocked(_)
                     | MainEvent::Held(_)
@@ -236,7 +251,9 @@ impl Main {
                 running.signal(Signal::KILL);
             }
             let next = match kill_at {
-                Some(at) => at.since(now),
+                Some(at) if at > now => at.since(now),
+                // It cannot end yet, for example because a disk does not answer.
+                Some(_) => MAX_SLEEP,
                 None if terminated => left,
                 None => left.saturating_sub(grace),
             };
@@ -254,13 +271,12 @@ impl Main {
                         kill_at = Some(self.clock.now() + grace);
                     }
                 }
-                Some(MainEvent::Signal(SIGINT)) => {
+                Some(MainEvent::Signal(signal)) => {
                     // Ctrl-C of the terminal has reached the command already.
-                    if !is_in_foreground() {
-                        running.signal(Signal::INT);
+                    if signal != Signal::INT || !is_in_foreground() {
+                        running.signal(signal);
                     }
                 }
-                Some(MainEvent::Signal(_)) => running.signal(Signal::TERM),
                 Some(MainEvent::Blocked(_) | MainEvent::Held(_) | MainEvent::Failed(_) | MainEvent::Stopped(_))
                 | None => {}
             }

@@ -103,6 +103,38 @@ fn int_and_term_are_forwarded_and_lock_is_released() {
     }
 }
 
+/// The end of a session, such as the last one of a terminal.
+#[cfg(target_os = "linux")]
+#[test]
+fn hangup_is_handled_unless_ignored() {
+    let redis = Redis::start();
+    let url = redis.url();
+    let start = |starter: &[&str], args: &[&str]| {
+        let line = Tool::command(&[&["--backend", &url, "job"], args].concat(), &[]);
+        let mut command = Command::new(starter[0]);
+        command.args(&starter[1..]).arg(line.get_program()).args(line.get_args()).env_remove("LOCK_BACKEND");
+        Tool::spawn(command)
+    };
+    // These tests may run under nohup themselves.
+    let usual = ["env", "--default-signal=HUP"];
+    let scratch = Scratch::new();
+    let script = format!("trap 'exit 35' HUP; echo ready > {}; while :; do sleep 0.02; done", scratch.path("log"));
+    let holder = start(&usual, &["--", "sh", "-c", &script]);
+    scratch.line("log");
+    for (starter, code) in [(&usual[..], 129), (&["nohup"], 143)] {
+        let waiter = start(starter, &[]);
+        waiter.wait_for_err("waiting");
+        waiter.signal(Signal::HUP);
+        waiter.signal(Signal::TERM);
+        let ended = waiter.end();
+        assert_eq!(ended.code, code, "{starter:?}: {ended:?}");
+    }
+    holder.signal(Signal::HUP);
+    let ended = holder.end();
+    assert_eq!(ended.code, 35, "{ended:?}");
+    assert_clean(&redis);
+}
+
 #[test]
 fn lock_without_command_is_held_until_signal() {
     let runtime = runtime();

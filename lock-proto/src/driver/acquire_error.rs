@@ -17,8 +17,8 @@ pub(super) type Servers = Arc<[Box<str>]>;
 ///
 /// The failed acquisition leaves nothing behind, or its remains are being cleaned up. The message
 /// names the lock, each server, and how long the caller waited. Use the predicates to decide what
-/// to do, or match on [`kind`](Self::kind): errors of the caller, of a shutdown and of a fork match
-/// no predicate.
+/// to do, or match on [`kind`](Self::kind): the kinds without a [report](Self::report), and
+/// [`SequenceExhausted`](AcquireErrorKind::SequenceExhausted), match no predicate.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct AcquireError(Box<Inner>);
 
@@ -43,7 +43,8 @@ pub enum AcquireErrorKind {
     Unreachable(Report),
     /// The wait ended.
     TimedOut(Report),
-    /// The key holds something that is not a lock.
+    /// The key holds something that is not a lock, or the counter of fencing tokens something that
+    /// is no number. The report says which.
     KeyInUse(Report),
     /// The servers refuse the request, and a retry will not help.
     Refused(Report),

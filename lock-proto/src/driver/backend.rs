@@ -168,7 +168,7 @@ impl StoreSettings {
 ///
 /// Dropping it earlier ends everything at once: holders are notified of the loss, waiters
 /// that the client was shut down. Keys stay in the store until their TTL ends.
-#[must_use = "without its driver being polled, no lock is taken, renewed or given back"]
+#[must_use = "without its driver being polled, no lock is taken, renewed or released"]
 pub struct Driver<H: Host>(Kind<H>);
 
 // All pinned parts are boxed.

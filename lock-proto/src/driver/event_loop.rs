@@ -112,7 +112,7 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
         self.shared.drive(&mut self.batch, |core, now| {
             *in_flight = core.engine.machine().in_flight();
             // A connection polled later may have created work for an earlier one.
-            if busy || core.driver_woken || core.engine.needs_driver() {
+            if busy || core.engine.needs_driver() {
                 return Step::Busy;
             }
             let mut deadline = soonest([core.next_deadline(), of_links]);

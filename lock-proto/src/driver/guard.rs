@@ -26,7 +26,7 @@ use crate::time::Instant;
 /// The driver sends the release. If the program or the runtime ends right after the drop, as at the
 /// end of `main`, the request may never leave, and the lock stays until its TTL ends. Await
 /// [`release`](Self::release), or [`Client::shutdown`](super::Client::shutdown), before that.
-#[must_use = "a lock is given back as soon as its guard is dropped"]
+#[must_use = "the lock is released as soon as its guard is dropped"]
 pub struct Guard {
     pub(super) hold: Hold,
 }

@@ -46,7 +46,7 @@ impl Lock {
     /// Sets how long to wait while another holds the lock, or no server answers. Independent of the
     /// TTL. Zero makes one attempt. Default: no limit.
     pub const fn wait(mut self, wait: Duration) -> Self {
-        self.wait = Wait::For(wait);
+        self.wait = Wait::For(wait).or_try();
         self
     }
 
@@ -81,8 +81,8 @@ impl Lock {
     /// Nothing happens before the first poll. Dropping the future at any point cancels the
     /// acquisition: requests that were sent are undone in the background, even if their answers
     /// come later. If a granted lock's future is not polled, the grant is withdrawn after a third
-    /// of the TTL, so a future parked in a `select!` blocks nobody. Polled again, it waits anew for
-    /// the rest of its wait.
+    /// of the TTL, so a future parked in a `select!` blocks nobody. If it is polled again, it
+    /// queues again, for the rest of its wait.
     pub fn acquire(&self) -> Acquiring {
         Acquiring::new(self)
     }

@@ -74,7 +74,7 @@ impl Settings {
     /// cache. An error is logged, so it must not contain a secret. The driver asks again after a
     /// pause; an open connection stays.
     ///
-    /// The driver's task runs the future. It must not block, and ends with the connection.
+    /// The driver's task runs the future. It must not block. It is dropped when the connection ends.
     pub fn credentials<F, R>(mut self, source: F) -> Self
     where
         F: Fn(CredentialsRequest) -> R + Send + Sync + 'static,

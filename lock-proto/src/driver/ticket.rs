@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::poll_fn;
 use core::pin::Pin;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -172,22 +172,22 @@ impl Ticket {
             }
             Event::Extended => {
                 state.answer_extension(Ok(()));
-                batch.extended.extend((self.extended.total_listeners() > 0).then(|| Arc::clone(self)));
+                self.notify_answered(batch);
                 false
             }
             Event::ExtendFailed(report) => {
                 state.answer_extension(Err(report));
-                batch.extended.extend((self.extended.total_listeners() > 0).then(|| Arc::clone(self)));
+                self.notify_answered(batch);
                 false
             }
             Event::Proclaimed { revision } => {
                 state.answer_proclamation(Ok(revision));
-                batch.extended.extend((self.extended.total_listeners() > 0).then(|| Arc::clone(self)));
+                self.notify_answered(batch);
                 false
             }
             Event::ProclaimFailed(report) => {
                 state.answer_proclamation(Err(report));
-                batch.extended.extend((self.extended.total_listeners() > 0).then(|| Arc::clone(self)));
+                self.notify_answered(batch);
                 false
             }
             Event::AtRisk { valid_until } => {
@@ -218,6 +218,12 @@ impl Ticket {
                 true
             }
         }
+    }
+
+    /// Notifies the futures that wait for answers. They look for them under the mutex, which the
+    /// caller holds.
+    fn notify_answered(self: &Arc<Self>, batch: &mut Batch) {
+        batch.extended.extend((self.extended.total_listeners() > 0).then(|| Arc::clone(self)));
     }
 
     /// The driver has ended. Returns true if the store may still have a key of this acquisition.
@@ -272,6 +278,9 @@ impl Ticket {
     pub(super) fn return_guard(self: &Arc<Self>, batch: &mut Batch) {
         locked(&self.state).returned = true;
         self.until.store(0, Ordering::Release);
+        // Observers register first and read `until` then, without the mutex. One of the two sides
+        // must see the other.
+        fence(Ordering::SeqCst);
         batch.changed.extend((self.changed.total_listeners() > 0).then(|| Arc::clone(self)));
     }
 

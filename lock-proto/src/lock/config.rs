@@ -87,8 +87,8 @@ impl<T> Config<T> {
         self
     }
 
-    /// How long before the end of validity [`Event::AtRisk`](crate::Event::AtRisk) is emitted.
-    /// Default: a quarter of the TTL.
+    /// How long before the end of validity [`Event::AtRisk`](crate::Event::AtRisk) is emitted, and
+    /// `Observer::at_risk` of the driver returns. Default: a quarter of the TTL.
     pub const fn at_risk(mut self, before: Duration) -> Self {
         self.at_risk = Some(before);
         self

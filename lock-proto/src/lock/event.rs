@@ -119,8 +119,9 @@ pub struct Report {
     /// How long the acquisition waited.
     pub waited: Duration,
     /// The last reply of each node, in the configured order. Empty if the lock is held or waited
-    /// for in this client, so that no node was asked. Busy without an expiry if none was asked
-    /// because the client yields to a waiter of another client that its last release has woken.
+    /// for in this client, so that no node was asked. If the client yields to a waiter of another
+    /// client that its last release has woken, each reply is [`Taken`](Answer::Taken) without an
+    /// expiry.
     pub nodes: Box<[Answer]>,
 }
 

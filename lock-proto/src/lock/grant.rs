@@ -30,8 +30,8 @@ impl fmt::Display for Token {
 /// Pass it to the resource that the lock protects, and let the resource refuse any token smaller
 /// than the largest it has seen.
 ///
-/// A Redis server mints tokens from a counter that stays at or below its clock in µs. Tokens keep
-/// growing:
+/// A Redis server mints tokens from a counter that follows its clock in µs, and exceeds it by at
+/// most 16. Tokens keep growing:
 ///
 /// - if the counter is evicted, or the server restarts without its data, unless its clock is set
 ///   back;

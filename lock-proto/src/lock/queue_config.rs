@@ -24,8 +24,9 @@ impl<T> QueueSettings<T> {
 }
 
 impl<T> Config<QueueSettings<T>> {
-    /// Sets the user that logs in. Default: no login, for servers without authentication. The nodes
-    /// of this client on ZooKeeper are then accessible to this user only.
+    /// Sets the user that logs in. Default: no login, for servers without authentication. With a
+    /// user, only that user, with that password, has access to nodes that this client creates on
+    /// ZooKeeper.
     pub fn user(mut self, name: &str, password: &str) -> Self {
         self.store.login = Login::new(name, password);
         self

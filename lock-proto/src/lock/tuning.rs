@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use crate::error::Invalid;
 
-/// The default TTL.
+/// The default TTL on Redis and etcd. On ZooKeeper it is five ticks.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(10);
 
 /// The maximal length of a lock name and of a prefix, in bytes.

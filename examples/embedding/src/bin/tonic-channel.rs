@@ -79,7 +79,8 @@ enum Completion {
 struct Embedded {
     machine: Client,
     clock: BootClock,
-    channels: BTreeMap<ConnId, Channel>,
+    /// The connections that the machine has requested and not ended; `None` until connected.
+    channels: BTreeMap<ConnId, Option<Channel>>,
     streams: BTreeMap<StreamId, UnboundedSender<StreamSend>>,
     completions_sender: UnboundedSender<Completion>,
     completions: UnboundedReceiver<Completion>,
@@ -111,6 +112,7 @@ impl Embedded {
                         Target::Tcp { host, port } => Endpoint::from_shared(format!("http://{host}:{port}")),
                         _ => Endpoint::from_shared("unsupported"),
                     };
+                    self.channels.insert(conn, None);
                     let completions_sender = self.completions_sender.clone();
                     tokio::spawn(async move {
                         let connected = match endpoint {
@@ -122,14 +124,14 @@ impl Embedded {
                 }
                 Output::Disconnect { conn } => self.forget(conn),
                 Output::Call { rpc, request, token } => {
-                    let Some(channel) = self.channels.get(&rpc.conn()).cloned() else { continue };
+                    let Some(Some(channel)) = self.channels.get(&rpc.conn()).cloned() else { continue };
                     let completions_sender = self.completions_sender.clone();
                     tokio::spawn(async move {
                         completions_sender.send(Completion::Reply(rpc, call(channel, request, token.as_ref()).await))
                     });
                 }
                 Output::Open { stream, token } => {
-                    let Some(channel) = self.channels.get(&stream.conn()).cloned() else { continue };
+                    let Some(Some(channel)) = self.channels.get(&stream.conn()).cloned() else { continue };
                     let (send, messages) = unbounded_channel();
                     self.streams.insert(stream, send);
                     tokio::spawn(run_stream(channel, stream, token, messages, self.completions_sender.clone()));
@@ -155,10 +157,16 @@ impl Embedded {
         let now = self.clock.now();
         match completion {
             Completion::Connected(conn, Ok(channel)) => {
-                self.channels.insert(conn, channel);
-                self.machine.handle_connected(now, conn);
+                // A connection that comes after its `Disconnect` is dropped.
+                if let Some(slot) = self.channels.get_mut(&conn) {
+                    *slot = Some(channel);
+                    self.machine.handle_connected(now, conn);
+                }
             }
-            Completion::Connected(conn, Err(_)) => self.machine.handle_disconnected(now, conn, Fault::Unreachable),
+            Completion::Connected(conn, Err(_)) => {
+                self.channels.remove(&conn);
+                self.machine.handle_disconnected(now, conn, Fault::Unreachable);
+            }
             Completion::Reply(rpc, reply) => {
                 let broken = reply.as_ref().is_err_and(is_transport);
                 self.machine.handle_reply(now, rpc, reply.map_err(|status| converted(&status)));

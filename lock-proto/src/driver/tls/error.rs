@@ -5,7 +5,7 @@ use alloc::string::ToString as _;
 use core::fmt;
 use std::io;
 
-use rustls::{AlertDescription, CertificateError, Error, InvalidMessage, PeerIncompatible};
+use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
 
 use crate::tls::TlsFault;
 
@@ -95,7 +95,6 @@ fn fault_of(error: &Error) -> TlsFault {
         Error::NoApplicationProtocol | Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
             TlsFault::NoHttp2
         }
-        Error::PeerIncompatible(PeerIncompatible::ServerDoesNotSupportTls12Or13) => TlsFault::Handshake,
         _ => TlsFault::Handshake,
     }
 }
