@@ -199,7 +199,7 @@ impl Pipe {
     }
 
     /// Closes the connection, until `open` or `send`. Outstanding requests get
-    /// [`Fault::NotNeeded`]: as `Unknown` if any of their bytes were sent, else as `NotSent`. There
+    /// [`Fault::NotNeeded`]: as `Unknown` if the host has seen their bytes, else as `NotSent`. There
     /// is no [`PipeOutput::Down`].
     pub fn close(&mut self, now: Instant) {
         self.clock(now);

@@ -409,7 +409,7 @@ fn unanswered_request_drops_connection_and_fails_all_in_order() {
         PipeOutput::Down(gone()),
         reply(a, Reply::Unknown(gone())),
         reply(b, Reply::Unknown(gone())),
-        reply(c, Reply::NotSent(gone())),
+        reply(c, Reply::Unknown(gone())),
         reply(d, Reply::NotSent(gone())),
     ];
     assert_eq!(rig.outputs(), expected);
@@ -431,9 +431,11 @@ fn node_that_does_not_drain_times_out_with_bounded_buffer() {
     rig.pass(TIMEOUT);
     let outputs = rig.outputs();
     assert_eq!(outputs.len(), 2 + calls.len());
-    assert_eq!(outputs[2], reply(calls[0], Reply::Unknown(fault(Fault::TimedOut))));
-    let not_sent = outputs[3..].iter().zip(&calls[1..]);
-    assert!(not_sent.clone().all(|(out, call)| *out == reply(*call, Reply::NotSent(fault(Fault::TimedOut)))));
+    let answers = || outputs[2..].iter().zip(&calls);
+    let seen = answers().filter(|(out, call)| **out == reply(**call, Reply::Unknown(fault(Fault::TimedOut)))).count();
+    assert!((1..calls.len() / 2).contains(&seen), "the host has seen {seen}");
+    let unseen = Reply::NotSent(fault(Fault::TimedOut));
+    assert!(answers().skip(seen).all(|(out, call)| *out == reply(*call, unseen.clone())));
 }
 
 #[test]
@@ -606,7 +608,6 @@ fn other_refusals_do_not_drop_connection() {
 fn unsolicited_server_error_is_reported_as_cause() {
     let (mut rig, conn) = Rig::up();
     let unsent = rig.send(take("a"));
-    rig.pipe.outgoing(conn);
     rig.receive(conn, b"-ERR max number of clients reached\r\n");
     let why = server("ERR max number of clients reached");
     let expected = [PipeOutput::Disconnect(conn), PipeOutput::Down(why.clone()), reply(unsent, Reply::NotSent(why))];

@@ -417,10 +417,11 @@ impl Wire {
         self.flight.len()
     }
 
-    /// Removes the next unanswered command. The flag is true if any of its bytes were sent.
+    /// Removes the next unanswered command. The flag is true if the host has seen its bytes: it may
+    /// have sent them, even if it has not reported them as taken yet.
     pub(super) fn pop_unanswered(&mut self) -> Option<(Job, bool)> {
         if let Some(sent) = burst::pop(&mut self.flight) {
-            return Some((sent.pending.job, sent.start < self.consumed));
+            return Some((sent.pending.job, true));
         }
         let pending = burst::pop(&mut self.resend).or_else(|| burst::pop(&mut self.queued))?;
         Some((pending.job, false))

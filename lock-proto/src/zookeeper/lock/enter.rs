@@ -3,12 +3,14 @@
 // ZK2, ZK5
 
 use alloc::boxed::Box;
-use core::mem;
+use core::ops::RangeInclusive;
 
 use super::cleanup::Target;
 use super::wait::Contender;
 use super::{Contention, Context, Lock, Node, Nodes};
-use crate::lock::{Answer, Blocked, ErrorClass, Failure, Progress, Retry, ServerError, SessionId, printable};
+use crate::lock::{
+    Answer, Blocked, ErrorClass, Failure, Progress, Queued, Retry, ServerError, SessionId, Store as _, printable,
+};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ANY_VERSION, CreateMode, ErrorCode, MultiOp, Op, ReplyBody, Stat};
 use crate::zookeeper::path::{Child, Guid, is_exhausted};
@@ -28,8 +30,17 @@ pub struct Enter {
     pub(super) session: SessionId,
     guid: Guid,
     step: Step,
-    /// The call that creates the queue's node.
-    queue: Option<u64>,
+    /// The queue's node is being created as well.
+    building: Option<Building>,
+}
+
+/// Creation of the queue's node and of those above it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Building {
+    /// The calls. The last one creates the queue's node.
+    calls: RangeInclusive<u64>,
+    /// The last refusal. Harmless for a node that exists.
+    refused: Option<Answer>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -70,7 +81,7 @@ impl Progress<Nodes> for Enter {
             Step::Vacating { retry, .. } => retry.call(),
             Step::Paused(_) => None,
         };
-        own == Some(serial) || self.queue == Some(serial)
+        own == Some(serial) || self.building.as_ref().is_some_and(|building| building.calls.contains(&serial))
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -84,9 +95,8 @@ impl Progress<Nodes> for Enter {
     fn answered(lock: &mut Lock, ctx: &mut Context, serial: u64, reply: &Reply) {
         let Contention::Entering(enter) = &mut lock.contention else { return };
         let (session, guid) = (enter.session, enter.guid);
-        if enter.queue == Some(serial) {
-            enter.queue = None;
-            return lock.queue_created(ctx, reply);
+        if enter.building.as_ref().is_some_and(|building| building.calls.contains(&serial)) {
+            return lock.queue_created(ctx, serial, reply);
         }
         match &enter.step {
             Step::Creating { list, emitted, .. } => {
@@ -96,7 +106,7 @@ impl Progress<Nodes> for Enter {
             Step::Searching(_) => lock.search_answered(ctx, session, guid, reply),
             Step::Verifying { path, .. } => {
                 let path = path.clone();
-                lock.verified(ctx, session, &path, reply);
+                lock.verified(ctx, session, guid, &path, reply);
             }
             Step::Vacating { .. } => lock.vacated(ctx, session, reply),
             Step::Paused(_) => {}
@@ -164,7 +174,7 @@ impl Lock {
         };
         let list = if self.store.own.may_follow() { None } else { ctx.send(session, self.key.list()) };
         let step = Step::Creating { create, list, emitted: ctx.now };
-        self.contention = Contention::Entering(Enter { session, guid, step, queue: None });
+        self.contention = Contention::Entering(Enter { session, guid, step, building: None });
     }
 
     fn unreachable(&mut self, ctx: &mut Context, answer: Answer) {
@@ -202,15 +212,17 @@ impl Lock {
                 }
             }
             Reply::Failed(ErrorCode::NO_NODE) => {
-                let queue = self.create_queue(ctx, session);
+                let building = self.create_queue(ctx, session);
                 if self.tries < FREE_TRIES {
                     self.tries += 1;
                     self.enter(ctx, session);
                 } else {
+                    self.store.answer = reply.answer();
                     self.pause_entry(ctx);
+                    self.end_try(ctx);
                 }
                 if let Contention::Entering(enter) = &mut self.contention {
-                    enter.queue = queue;
+                    enter.building = building;
                 }
             }
             Reply::Failed(code) if class(*code) == ErrorClass::Refused => self.fail_refused(ctx, reply.answer()),
@@ -229,26 +241,34 @@ impl Lock {
 
     /// Creates the queue's node and those above it, those that exist notwithstanding. A server
     /// without containers takes the persistent ones.
-    fn create_queue(&self, ctx: &mut Context, session: SessionId) -> Option<u64> {
-        let mut last = None;
+    fn create_queue(&self, ctx: &mut Context, session: SessionId) -> Option<Building> {
+        let mut calls: Option<RangeInclusive<u64>> = None;
         for path in self.key.ancestors() {
             for mode in [CreateMode::Container, CreateMode::Persistent] {
                 let create = MultiOp::Create { path: path.into(), data: "".into(), acl: ctx.config.acl(), mode };
-                // Only the last one shows whether it is possible at all.
-                last = ctx.send(session, Op::Write(create));
+                let call = ctx.send(session, Op::Write(create))?;
+                calls = Some(calls.map_or(call, |calls| *calls.start())..=call);
             }
         }
-        last
+        calls.map(|calls| Building { calls, refused: None })
     }
 
-    fn queue_created(&mut self, ctx: &mut Context, reply: &Reply) {
-        if let Reply::Failed(code) = reply
-            && class(*code) == ErrorClass::Refused
+    fn queue_created(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) {
+        let Contention::Entering(Enter { building, .. }) = &mut self.contention else { return };
+        let Some(Building { calls, refused }) = building else { return };
+        if matches!(reply, Reply::Failed(code) if class(*code) == ErrorClass::Refused) {
+            *refused = Some(reply.answer());
+        }
+        if serial != *calls.end() {
+            return;
+        }
+        let refused = refused.take();
+        *building = None;
+        if let (Some(answer), Reply::Failed(_)) = (refused, reply)
+            && *reply != Reply::Failed(ErrorCode::NODE_EXISTS)
         {
-            if let Contention::Entering(enter) = mem::take(&mut self.contention) {
-                enter.abandon(self, ctx);
-            }
-            self.fail_refused(ctx, reply.answer());
+            Queued::nobody_waits(self, ctx);
+            self.fail_refused(ctx, answer);
         }
     }
 
@@ -332,23 +352,30 @@ impl Lock {
                 }
             }
             Reply::Failed(ErrorCode::NO_NODE) => self.enter(ctx, session),
-            Reply::Failed(code) if class(*code) == ErrorClass::Refused => {
-                self.schedule(ctx, session, Target::Search(guid));
-                self.fail_refused(ctx, reply.answer());
-            }
-            Reply::Done(_) | Reply::Failed(_) => self.pause_entry(ctx),
+            Reply::Done(_) | Reply::Failed(_) => self.search_failed(ctx, session, guid, reply),
             Reply::Unknown(_) | Reply::NotSent(_) => self.search_later(ctx),
         }
     }
 
-    fn verified(&mut self, ctx: &mut Context, session: SessionId, path: &str, reply: &Reply) {
+    /// The server does not tell whether there is a node: it is deleted when it does.
+    fn search_failed(&mut self, ctx: &mut Context, session: SessionId, guid: Guid, reply: &Reply) {
+        self.schedule(ctx, session, Target::Search(guid));
+        if matches!(reply, Reply::Failed(code) if class(*code) == ErrorClass::Refused) {
+            self.fail_refused(ctx, reply.answer());
+        } else {
+            self.pause_entry(ctx);
+        }
+    }
+
+    fn verified(&mut self, ctx: &mut Context, session: SessionId, guid: Guid, path: &str, reply: &Reply) {
         match reply {
             Reply::Done(ReplyBody::Data { stat, .. }) => match self.own_node(ctx, session, path, stat) {
                 Some(node) => self.join(ctx, session, node, None),
                 // A server that is not to be trusted.
                 None => self.pause_entry(ctx),
             },
-            Reply::Done(_) | Reply::Failed(_) => self.enter(ctx, session),
+            Reply::Failed(ErrorCode::NO_NODE) => self.enter(ctx, session),
+            Reply::Done(_) | Reply::Failed(_) => self.search_failed(ctx, session, guid, reply),
             Reply::Unknown(_) | Reply::NotSent(_) => self.search_later(ctx),
         }
     }

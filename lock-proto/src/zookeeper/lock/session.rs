@@ -193,15 +193,12 @@ impl Session {
         if self.state != State::Alive {
             return None;
         }
-        // A transaction that fails is committed as well, unless the session failed it.
+        // A transaction that fails is committed as well, unless the session failed it. If the session
+        // has moved, the connection ends, and there is no reply.
         // ZK1
         if let Reply::Done(ReplyBody::Multi(results)) = reply {
-            let fails = |code| results.contains(&MultiResult::Error(code));
-            if fails(ErrorCode::SESSION_EXPIRED) {
+            if results.contains(&MultiResult::Error(ErrorCode::SESSION_EXPIRED)) {
                 return self.expired();
-            }
-            if fails(ErrorCode::SESSION_MOVED) {
-                return self.unrenewed(ctx, call, reply);
             }
             let counts = self.renewing || self.renew_from.is_some();
             let proven = if counts { self.record(ctx, call.emitted) } else { call.emitted };
@@ -363,7 +360,8 @@ impl SessionStore<Nodes> for Connection {
                 (soonest([Some(lost_at).filter(|_| !up), idle]), "session")
             }
             State::Lost(_) => (session.end_at(), "end of a session"),
-            State::Opening | State::Checking | State::Ending | State::Over => (None, ""),
+            State::Opening => (Some(idle_until).filter(|_| session.users.is_empty()), "session"),
+            State::Checking | State::Ending | State::Over => (None, ""),
         };
         at.map(|at| (at, why))
     }
@@ -384,7 +382,7 @@ impl SessionStore<Nodes> for Connection {
             }
             State::Alive if session.must_be_lost(ctx.now) => return session.lose(Loss::Expired),
             State::Alive if session.need() == Need::Proof && session.retry.is_due(ctx.now) => session.renew(ctx),
-            State::Alive if session.users.is_empty() && session.own.idle_until <= ctx.now => {
+            State::Opening | State::Alive if session.users.is_empty() && session.own.idle_until <= ctx.now => {
                 if ctx.shared.queries.is_empty() {
                     Self::revoke(session, ctx);
                 } else {
@@ -426,7 +424,7 @@ impl SessionStore<Nodes> for Connection {
     // ZK1
     fn joined(session: &mut Session, now: Instant, before: Need) {
         let need = session.need();
-        if before < need && (need == Need::Proof || !session.own.up) {
+        if before < need && need == Need::Proof {
             session.own.lost_at = session.until.max(now + session.own.validity);
         }
     }

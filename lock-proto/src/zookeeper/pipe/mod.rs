@@ -1,6 +1,7 @@
 //! The connection of one session: handshake, framing, order of replies, pings, failover.
 // ZK6, P1 to P3
 
+mod credentials;
 mod interface;
 #[cfg(test)]
 mod tests;
@@ -17,17 +18,18 @@ pub use interface::{Limits, PipeConfig, PipeOutput};
 
 use self::wire::{Pending, Wire};
 use super::codec::{
-    ConnectRequest, ConnectResponse, ErrorCode, Op, OpCode, ReplyBody, ReplyHeader, XID_AUTH, XID_EVENT, XID_PING,
+    ConnectRequest, ConnectResponse, ErrorCode, MultiResult, Op, OpCode, ReplyBody, ReplyHeader, XID_AUTH, XID_EVENT,
+    XID_PING,
 };
 use super::request::{Reply, class, server_error};
 use crate::collections::{Waiting, burst};
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
 use crate::jitter::mix;
-use crate::lock::{Cause, Credentials, ErrorClass, Failures, Renewal};
+use crate::lock::{Cause, ErrorClass, Failures, Renewal};
 use crate::time::{Instant, soonest};
 use crate::tls::TlsFault;
-use crate::url::{Login, Target};
+use crate::url::Target;
 
 /// The longest that the patience with silent servers grows, as a multiple of the request timeout.
 const MAX_PATIENCE: u32 = 8;
@@ -201,11 +203,9 @@ impl Pipe {
         match self.phase {
             Phase::Up { .. } => self.request_end(),
             Phase::Closed => self.connect(),
-            Phase::Connecting { .. }
-            | Phase::AwaitingCredentials { .. }
-            | Phase::Handshake { .. }
-            | Phase::LoggingIn { .. }
-            | Phase::BackingOff { .. } => {}
+            Phase::AwaitingCredentials { until } => self.shake_hands(until),
+            Phase::Connecting { .. } | Phase::Handshake { .. } | Phase::LoggingIn { .. } | Phase::BackingOff { .. } => {
+            }
         }
     }
 
@@ -256,37 +256,6 @@ impl Pipe {
             return self.request_credentials(conn);
         }
         self.shake_hands(until);
-    }
-
-    /// The host supplies the credentials that it was asked for, or none.
-    // N19
-    pub fn handle_credentials(&mut self, now: Instant, conn: ConnId, credentials: Option<Credentials>) {
-        self.clock(now);
-        if self.current() != Some(conn) || !self.requests_credentials() {
-            return;
-        }
-        let PipeConfig { login, reconnect, .. } = &self.config;
-        match self.phase {
-            Phase::AwaitingCredentials { until } => {
-                if self.renewal.accept(self.now, credentials, login, *reconnect) {
-                    self.shake_hands(until);
-                } else {
-                    self.fail(Fault::NoCredentials.into(), true);
-                }
-            }
-            Phase::Up { .. } => {
-                if self.renewal.accept(self.now, credentials, login, *reconnect)
-                    && let Some(op) = self.auth()
-                {
-                    self.queue(Pending { call: None, op });
-                }
-            }
-            Phase::Closed
-            | Phase::Connecting { .. }
-            | Phase::Handshake { .. }
-            | Phase::LoggingIn { .. }
-            | Phase::BackingOff { .. } => {}
-        }
     }
 
     /// Bytes arrived. Report written bytes by [`consume`](Self::consume) first.
@@ -465,32 +434,7 @@ impl Pipe {
         }
     }
 
-    const fn requests_credentials(&self) -> bool {
-        self.config.request_credentials || self.config.login.password_file.is_some()
-    }
-
-    fn request_credentials(&mut self, conn: ConnId) {
-        let PipeConfig { login, connect_timeout, .. } = &self.config;
-        let Some(target) = self.config.servers.get(self.server) else { return };
-        let request = self.renewal.request(self.now, *connect_timeout, target, login);
-        self.outputs.push_back(PipeOutput::Credentials(conn, request));
-    }
-
-    /// Returns when to request credentials for an open connection again.
-    fn renewal_due(&self) -> Option<Instant> {
-        self.renewal.due().filter(|_| self.requests_credentials() && self.mode == Mode::Live)
-    }
-
-    /// Returns the login of this connection.
-    fn auth(&self) -> Option<Op> {
-        let Login { username, password, .. } = self.renewal.login();
-        let (Some(user), Some(password)) = (username, password) else { return None };
-        let auth = alloc::format!("{user}:{}", password.expose());
-        Some(Op::Auth { scheme: "digest".into(), auth: auth.into() })
-    }
-
-    /// Requests the session, and logs in. The server handles both in this order. A session that is
-    /// only to be ended needs no login, which may be what the server refuses.
+    /// Requests the session, and logs in. The server handles both in this order.
     fn shake_hands(&mut self, until: Instant) {
         let request = ConnectRequest {
             last_zxid_seen: self.last_zxid,
@@ -593,6 +537,12 @@ impl Pipe {
             ErrorCode::OK => Reply::Done(ReplyBody::decode(sent.code, body).map_err(breach)?),
             code => Reply::Failed(code),
         };
+        // Servers of version 3.5 report it inside of a transaction, and keep the connection.
+        if let Reply::Done(ReplyBody::Multi(results)) = &reply
+            && results.contains(&MultiResult::Error(ErrorCode::SESSION_MOVED))
+        {
+            return Err(server_error(ErrorCode::SESSION_MOVED, "").into());
+        }
         self.wire.done();
         if sent.code == OpCode::CloseSession {
             self.ended(true);

@@ -24,8 +24,6 @@ pub(super) struct Sent {
     pub(super) call: Option<CallId>,
     /// When it left, at the earliest.
     pub(super) emitted: Instant,
-    /// The place of its first byte in the stream.
-    start: u64,
 }
 
 /// One connection's bytes in both directions.
@@ -34,10 +32,6 @@ pub(super) struct Wire {
     queue: VecDeque<Pending>,
     sent: VecDeque<Sent>,
     out: Vec<u8>,
-    /// How much of `out` the socket has taken.
-    taken: usize,
-    /// The place of the first byte of `out` in the stream.
-    base: u64,
     xid: i32,
     /// Replies to pings and logins that are expected.
     pub(super) unnumbered: u32,
@@ -74,14 +68,13 @@ impl Wire {
         {
             let xid = op.fixed_xid().unwrap_or_else(|| self.next_xid());
             if xid > 0 {
-                let start = self.base + self.out.len() as u64;
-                self.sent.push_back(Sent { xid, code: op.code(), call, emitted: now, start });
+                self.sent.push_back(Sent { xid, code: op.code(), call, emitted: now });
             } else {
                 self.unnumbered += 1;
             }
             Request { xid, op }.encode(&mut self.out);
         }
-        self.out.get(self.taken..).unwrap_or_default()
+        &self.out
     }
 
     /// Numbers are positive: the others are those of events, pings and logins.
@@ -91,19 +84,16 @@ impl Wire {
     }
 
     fn may_encode(&self, limits: &Limits) -> bool {
-        self.out.len() - self.taken < limits.outgoing && self.sent.len() < limits.in_flight
+        self.out.len() < limits.outgoing && self.sent.len() < limits.in_flight
     }
 
     pub(super) fn has_outgoing(&self, limits: &Limits) -> bool {
-        self.taken < self.out.len() || (!self.queue.is_empty() && self.may_encode(limits))
+        !self.out.is_empty() || (!self.queue.is_empty() && self.may_encode(limits))
     }
 
     pub(super) fn consume(&mut self, n: usize) {
-        self.taken = (self.taken + n).min(self.out.len());
-        if self.taken == self.out.len() {
-            self.base += self.taken as u64;
-            self.taken = 0;
-            self.out.clear();
+        self.out.drain(..n.min(self.out.len()));
+        if self.out.is_empty() {
             self.out.shrink_to(Limits::DEFAULT.outgoing);
         }
     }
@@ -125,10 +115,12 @@ impl Wire {
         self.sent.len()
     }
 
-    /// Removes the next unanswered call, and returns whether any of its bytes has left.
+    /// Removes the next unanswered call. The flag is true if the host has seen its bytes: it may
+    /// have sent them, even if it has not reported them as taken yet.
+    // M8
     pub(super) fn pop_unanswered(&mut self) -> Option<(Option<CallId>, bool)> {
         if let Some(sent) = self.sent.pop_front() {
-            return Some((sent.call, sent.start < self.base + self.taken as u64));
+            return Some((sent.call, true));
         }
         self.queue.pop_front().map(|pending| (pending.call, false))
     }

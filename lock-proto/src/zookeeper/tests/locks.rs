@@ -96,6 +96,46 @@ fn queue_is_created_without_containers_too() {
 }
 
 #[test]
+fn queue_that_must_not_be_created_is_a_refusal() {
+    // A5, ZK2
+    // The root is closed, and the chroot missing; or the chroot exists, and is closed.
+    for (closed, exists) in [("", false), ("/app", true)] {
+        let mut w = World::new(1);
+        w.server.closed = Some(closed);
+        if exists {
+            w.server.put("/app", 0);
+        }
+        for request in [Acquire::new("l").wait(Wait::Try), Acquire::new("a/b/l")] {
+            let lock = w.request(0, &request);
+            w.pass(10);
+            let Some(Failure::Refused(report)) = w.failure(0, lock) else { panic!("{closed:?} {:?}", w.events) };
+            assert!(alloc::format!("{report}").contains("NO_AUTH"), "{report}");
+        }
+    }
+    // What exists need not be created.
+    let mut w = World::new(1);
+    w.server.put("/app", 0);
+    w.server.closed = Some("");
+    w.hold(0);
+}
+
+#[test]
+fn node_that_cannot_be_read_is_deleted_later() {
+    // ZK2, U1
+    let mut w = World::new(1);
+    let (lock, _) = w.hold(0);
+    w.release(0, lock);
+    w.server.mute = Some((OpCode::Create, true));
+    let lock = w.acquire(0);
+    w.server.mute = None;
+    w.server.refused = Some((OpCode::GetData, ErrorCode::NO_AUTH));
+    w.cut(0);
+    w.pass(1_000);
+    assert!(matches!(w.failure(0, lock), Some(Failure::Refused(_))), "{:?}", w.events);
+    assert_eq!(w.queue().len(), 0, "the node is left");
+}
+
+#[test]
 fn executed_create_without_reply_is_found_and_used() {
     // ZK2
     let mut w = World::new(1);

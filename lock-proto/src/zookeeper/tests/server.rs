@@ -23,6 +23,8 @@ pub(super) struct Server {
     pub(super) next_number: Option<i32>,
     pub(super) granted_ms: i32,
     pub(super) no_containers: bool,
+    /// Nobody may create nodes directly below this one.
+    pub(super) closed: Option<&'static str>,
     /// Nodes that only others may read.
     pub(super) unreadable: Option<&'static str>,
     /// Requests with these codes get no reply, and are executed or not.
@@ -261,6 +263,9 @@ impl Server {
         let parent = path.rsplit_once('/').unwrap().0.to_string();
         if !parent.is_empty() && !self.nodes.contains_key(&parent) {
             return Err(ErrorCode::NO_NODE);
+        }
+        if self.closed == Some(&*parent) {
+            return Err(ErrorCode::NO_AUTH);
         }
         let ephemeral = matches!(mode, CreateMode::Ephemeral | CreateMode::EphemeralSequential);
         let mut path: Box<str> = path.into();

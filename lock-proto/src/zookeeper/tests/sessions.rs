@@ -450,6 +450,36 @@ fn write_that_the_session_fails_proves_nothing() {
     assert_eq!(w.lost(0, lock), Some(Loss::Expired));
 }
 
+/// All servers are behind the session's last transaction, for example: they close the connection.
+#[test]
+fn short_waits_do_not_keep_session_that_cannot_continue() {
+    // ZK6
+    let mut w = World::new(1);
+    let (lock, _) = w.hold(0);
+    w.release(0, lock);
+    w.server.refuses_known = true;
+    w.cut(0);
+    let mut granted = false;
+    for _ in 0..20 {
+        let lock = w.request(0, &Acquire::new("l").wait(Wait::For(Duration::from_secs(2))));
+        w.pass(2_100);
+        granted |= w.granted(0, lock).is_some();
+    }
+    assert!(granted, "{:?}", w.events);
+}
+
+#[test]
+fn session_that_never_opened_idles_out() {
+    // ZK8
+    let mut w = World::with(1, |config| config.idle_timeout(Duration::from_secs(20)));
+    w.unreachable = true;
+    let lock = w.request(0, &Acquire::new("l").wait(Wait::For(Duration::from_secs(1))));
+    w.pass(1_100);
+    assert!(matches!(w.failure(0, lock), Some(Failure::TimedOut(_))), "{:?}", w.events);
+    w.pass(30_000);
+    assert_eq!(w.clients[0].next_deadline(), None, "it tries to connect for ever");
+}
+
 #[test]
 fn rejected_login_refuses_the_lock() {
     let mut w = World::with(1, |config| config.user("app", "sesame"));
