@@ -135,6 +135,17 @@ impl Config {
         self.drift.validity(timeout).saturating_sub(self.store.own.tick.saturating_mul(LOST_TICKS))
     }
 
+    /// Checks that a session with this timeout is long enough, and returns its validity.
+    // ZK1
+    pub(crate) fn check_session(&self, ttl: Duration) -> Result<Duration, Invalid> {
+        let (least, tick, validity) = (self.least_ttl(), self.store.own.tick, self.validity(ttl));
+        match ttl {
+            given if given < least => Err(Invalid::TtlUnderTicks { given, least, tick }),
+            ttl if validity < tick => Err(Invalid::Drift { ttl, validity }),
+            _ => Ok(validity),
+        }
+    }
+
     /// Checks every setting.
     ///
     /// # Errors
@@ -149,8 +160,8 @@ impl Config {
         ];
         let count = ("the number of servers", servers.len() as u64, 1, MAX_SERVERS as u64);
         self.check_queue(self.least_ttl(), durations, count)?;
-        let (ttl, validity) = (self.store.session_ttl, self.validity(self.store.session_ttl));
-        if validity < *tick { Err(Invalid::Drift { ttl, validity }.into()) } else { Ok(()) }
+        self.check_session(self.store.session_ttl)?;
+        Ok(())
     }
 }
 

@@ -163,15 +163,10 @@ impl QueueStore for Nodes {
     }
 
     fn check_ttl(config: &Config, ttl: Duration) -> Result<Duration, Invalid> {
-        let (least, tick) = (config.least_ttl(), config.store.own.tick);
-        match ttl {
-            given if given < least => Err(Invalid::TtlUnderTicks { given, least, tick }),
-            given if given > MAX_TTL => Err(Invalid::Ttl { given, min: least, max: MAX_TTL }),
-            ttl => match config.validity(ttl) {
-                validity if validity < tick => Err(Invalid::Drift { ttl, validity }),
-                _ => Ok(ttl),
-            },
+        if ttl > MAX_TTL {
+            return Err(Invalid::Ttl { given: ttl, min: config.least_ttl(), max: MAX_TTL });
         }
+        config.check_session(ttl).map(|_| ttl)
     }
 
     fn key(config: &Config, name: &[u8]) -> Result<Queue, Misuse> {

@@ -101,13 +101,13 @@ impl Session {
         self.own.refusals = 0;
         match self.state {
             State::Opening => {
-                let (tick, validity) = (ctx.config.store.own.tick, ctx.config.validity(granted));
-                if granted < ctx.config.least_ttl() || validity < tick {
+                let Ok(validity) = ctx.config.check_session(granted) else {
+                    let tick = ctx.config.store.own.tick;
                     let text = format!(
                         "it grants a session of {granted:?}, and five ticks of {tick:?} (setting `tick`) are needed"
                     );
                     return self.refuse(ctx, Answer::Rejected(refusal(&text)));
-                }
+                };
                 (self.state, self.own.up, self.own.owner, self.granted) = (State::Alive, true, owner, granted);
                 self.own.validity = validity;
                 // The leader creates it.
