@@ -286,17 +286,19 @@ impl Hold {
     pub(crate) fn due(&mut self, now: Instant, node: NodeId, quorum: usize) -> Option<Renewal> {
         let renewal = self.renewal_due(now);
         let renews = self.tenure.waiter.renew != Renew::Manual;
-        let top_up = self.tenure.is_held() && now < self.keys_until(quorum);
         let is_held = self.tenure.is_held();
+        let top_up = is_held && now < self.keys_until(quorum);
         let share = self.shares.get_mut(node.index()).filter(|share| share.call.is_none())?;
         let retry = share.retry_at().is_some_and(|at| at <= now);
         if retry {
             share.clear_retry();
         }
-        let verify = is_held && share.verifying && share.retry_at().is_none();
-        let requested = share.extend == Extend::Pending || verify;
+        let verify = share.verifying && share.retry_at().is_none();
+        // Before the claim, only an extend that the waiter needs is sent.
+        // H5
+        let requested = share.extend == Extend::Pending || is_held && (verify || (renewal || retry) && renews);
         match share.until {
-            Some(_) if requested || ((renewal || retry) && renews) => Some(Renewal::Extend),
+            Some(_) if requested => Some(Renewal::Extend),
             // A quorum confirms unbroken ownership, so a node without the token may get it.
             // Q3
             None if top_up && (renewal || retry) => Some(Renewal::TopUp),
