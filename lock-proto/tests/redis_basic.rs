@@ -427,3 +427,25 @@ fn silent_connection_is_pinged_while_lock_is_held_and_closed_once_idle() {
     w.expect(ms(50), "the lock is held again", |w| w.is_held(0, lock));
     assert_eq!(connects(&w), connected + 1, "it was closed, and is open again\n{}", w.log());
 }
+
+/// The server's host is gone without a word, and the command connection comes up on the next one.
+/// The wait follows it at once: by itself it would take seconds to notice.
+#[test]
+fn wait_follows_command_connection() {
+    // A7, P5
+    for seed in 0..10 {
+        let mut w = World::redis(1).clients(2).seed(seed).build();
+        let first = w.acquire(0, Acquire::new("a"));
+        w.expect(ms(50), "it is held", |w| w.is_held(0, first));
+        w.acquire(1, Acquire::new("a"));
+        w.run_for(ms(500));
+        assert_eq!(w.calls(0, "blpop"), 1, "{}", w.log());
+        for direction in [Direction::ToNode, Direction::ToClient] {
+            w.stall(1, 0, direction, secs(20));
+        }
+        let other = w.acquire(1, Acquire::new("b"));
+        w.expect(secs(1), "the command connection is replaced", |w| w.is_held(1, other));
+        w.run_for(ms(50));
+        assert_eq!((w.calls(0, "blpop"), w.calls(0, "client|unblock")), (2, 0), "seed {seed}\n{}", w.log());
+    }
+}

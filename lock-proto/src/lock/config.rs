@@ -88,7 +88,8 @@ impl<T> Config<T> {
     }
 
     /// How long before the end of validity [`Event::AtRisk`](crate::Event::AtRisk) is emitted, and
-    /// `Observer::at_risk` of the driver returns. Default: a quarter of the TTL.
+    /// `Observer::at_risk` of the driver returns. At most half of the TTL; longer times count as
+    /// that, since a healthy lock is renewed at a third. Default: a quarter of the TTL.
     pub const fn at_risk(mut self, before: Duration) -> Self {
         self.at_risk = Some(before);
         self

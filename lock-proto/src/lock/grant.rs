@@ -24,8 +24,8 @@ impl fmt::Display for Token {
     }
 }
 
-/// A fencing token. It grows with every grant, even if locks are lost: on Redis with each grant
-/// under a namespace of one node, on etcd and ZooKeeper with each grant of one lock.
+/// A fencing token. It grows with every grant of one lock, even if locks are lost. Tokens of
+/// different locks say nothing about the order of their grants.
 ///
 /// Pass it to the resource that the lock protects, and let the resource refuse any token smaller
 /// than the largest it has seen.

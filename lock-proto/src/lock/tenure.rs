@@ -47,13 +47,14 @@ pub struct Terms {
     pub(crate) until: Instant,
     /// The TTL in nanoseconds. Arithmetic on `Duration` is several times slower.
     pub(crate) ttl: u64,
-    /// How long before the end of validity the holder is warned, if set.
+    /// How long before the end of validity the holder is warned, if set. At most half of the TTL
+    /// counts, because a healthy lock is renewed at a third of it.
     pub(crate) at_risk: Option<Duration>,
 }
 
 impl Terms {
     fn warn_at(&self, until: Instant) -> Instant {
-        until.before(self.at_risk.map_or_else(|| self.ttl / 4, nanos))
+        until.before(self.at_risk.map_or_else(|| self.ttl / 4, |before| nanos(before).min(self.ttl / 2)))
     }
 }
 
@@ -194,7 +195,8 @@ mod tests {
     #[test]
     fn holder_is_warned_once_until_renewed() {
         // H2
-        for (at_risk, first) in [(None, 900), (Some(Duration::from_millis(10)), 1_190)] {
+        let ms = Duration::from_millis;
+        for (at_risk, first) in [(None, 900), (Some(ms(10)), 1_190), (Some(ms(600)), 600), (Some(ms(3_000)), 600)] {
             let terms = Terms { at_risk, ..terms() };
             let mut tenure = tenure(Renew::Auto, Wait::Forever);
             tenure.offer(at(0));

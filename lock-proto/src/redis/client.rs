@@ -201,7 +201,7 @@ impl Client {
                 LocksOutput::Stopped { unreleased } => {
                     for link in &mut self.links {
                         link.commands.close(now);
-                        link.listener.close(now, &mut link.wake);
+                        link.listener.close(now, &mut link.wake, &mut Vec::new());
                     }
                     self.out.push_back(Output::Stopped { unreleased });
                 }
@@ -214,13 +214,16 @@ impl Client {
         let now = self.now();
         let node = NodeId::new(index as u16);
         let link = &mut self.links[index];
+        let mut events = Vec::new();
         while let Some(output) = link.commands.poll_output() {
             match output {
                 PipeOutput::Connect(conn) => self.out.push_back(connect(&link.commands, conn)),
                 PipeOutput::Credentials(conn, request) => self.out.push_back(Output::Credentials { conn, request }),
                 PipeOutput::Disconnect(conn) => self.out.push_back(Output::Disconnect { conn }),
                 PipeOutput::Up(hello) => {
-                    link.listener.commands_up();
+                    // The node's name may lead to another server now.
+                    // P5
+                    link.listener.close(now, &mut link.wake, &mut events);
                     link.changed = true;
                     let quorum = self.locks.config().is_quorum();
                     link.node_up_awaits_server_info = !quorum && self.locks.compares_identity(node);
@@ -256,7 +259,6 @@ impl Client {
         if !link.wake.has_output() && !link.changed {
             return;
         }
-        let mut events = Vec::new();
         while let Some(output) = link.wake.poll_output() {
             link.changed = true;
             match output {

@@ -23,8 +23,11 @@ const BLOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const BLOCK_TIMEOUT_WITHOUT_UNBLOCK: Duration = Duration::from_secs(1);
 /// How long the connection stays open without waiters.
 const LINGER: Duration = Duration::from_secs(1);
-/// Pause before another `CLIENT UNBLOCK`, if the first one overtook the `BLPOP`.
+/// Pause before another `CLIENT UNBLOCK`, if the first one overtook the `BLPOP`. It doubles each
+/// time, since the wait may have ended without the client's knowledge.
 const UNBLOCK_RETRY: Duration = Duration::from_millis(2);
+/// How often that pause doubles.
+const UNBLOCK_DOUBLINGS: u32 = 8;
 /// Pause after a permanent refusal. The server's ACL may have changed by then.
 const RETRY_REFUSED: Duration = Duration::from_secs(60);
 /// Pause after a transient error.
@@ -41,12 +44,20 @@ pub(crate) struct Listener {
     /// Connection id for `CLIENT UNBLOCK`; `None` while disconnected or if not reported.
     client: Option<i64>,
     up: bool,
-    unblocking: bool,
-    /// When to repeat `CLIENT UNBLOCK`, because there was no wait to end.
-    unblock_retry_at: Option<Instant>,
+    unblock: Unblock,
     /// Since when there are no subscriptions.
     idle_since: Option<Instant>,
     refused_until: Option<Instant>,
+}
+
+/// The `CLIENT UNBLOCK` of the wait in flight.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Unblock {
+    sent: bool,
+    /// When to repeat it, because there was no wait to end.
+    retry_at: Option<Instant>,
+    /// How often there was no wait to end.
+    misses: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +84,7 @@ impl Listener {
             if !self.blocking && !wake.is_closed() {
                 let since = *self.idle_since.get_or_insert(now);
                 if since + LINGER <= now {
-                    self.close(now, wake);
+                    self.close(now, wake, events);
                 }
                 return;
             }
@@ -85,18 +96,18 @@ impl Listener {
             self.refused_until = None;
             wake.open(now);
         }
-        if self.unblock_retry_at.take_if(|at| *at <= now).is_some() {
-            self.unblocking = false;
+        if self.unblock.retry_at.take_if(|at| *at <= now).is_some() {
+            self.unblock.sent = false;
         }
         if !self.blocking {
             if self.up && !self.subscriptions.is_empty() {
                 self.block(now, wake, events);
             }
-        } else if !self.unblocking
+        } else if !self.unblock.sent
             && !self.is_current()
             && let Some(client) = self.client
         {
-            self.unblocking = true;
+            self.unblock.sent = true;
             commands.unblock(now, client);
         }
     }
@@ -118,10 +129,10 @@ impl Listener {
         self.covered.len() == count && self.covered.iter().all(|key| self.subscriptions.contains(key))
     }
 
-    /// Closes the connection without reconnecting.
-    pub(crate) fn close(&mut self, now: Instant, wake: &mut Pipe) {
+    /// Closes the connection without reconnecting. If there are subscriptions, `sync` opens it.
+    pub(crate) fn close(&mut self, now: Instant, wake: &mut Pipe, events: &mut Vec<WakeEvent>) {
         wake.close(now);
-        self.disconnected(&mut Vec::new());
+        self.disconnected(events);
         self.idle_since = None;
     }
 
@@ -130,26 +141,18 @@ impl Listener {
         self.client = client;
     }
 
-    /// The command connection was replaced, so a `CLIENT UNBLOCK` in flight may be lost.
-    pub(crate) const fn commands_up(&mut self) {
-        self.unblocking = false;
-        self.unblock_retry_at = None;
-    }
-
     /// The connection was lost, and the wait with it.
     pub(crate) fn disconnected(&mut self, events: &mut Vec<WakeEvent>) {
         self.up = false;
         self.client = None;
-        self.unblocking = false;
-        self.unblock_retry_at = None;
+        self.unblock = Unblock::default();
         self.blocking = false;
         events.extend(self.covered.drain(..).map(WakeEvent::Unsubscribed));
     }
 
     /// The wait ended: by a release, by its timeout or by `CLIENT UNBLOCK`.
     pub(crate) fn woken(&mut self, list: Option<&[u8]>, events: &mut Vec<WakeEvent>) {
-        self.unblocking = false;
-        self.unblock_retry_at = None;
+        self.unblock = Unblock::default();
         let blocking = mem::take(&mut self.blocking);
         let place = list.and_then(|list| self.covered.iter().position(|key| key.signal() == list));
         if let Some(place) = place.filter(|_| blocking) {
@@ -172,29 +175,29 @@ impl Listener {
             ErrorClass::Transient | ErrorClass::Reconnect => RETRY_TRANSIENT,
             ErrorClass::Refused | ErrorClass::KeyInUse | ErrorClass::Unclear => RETRY_REFUSED,
         };
-        wake.close(now);
-        self.disconnected(events);
+        self.close(now, wake, events);
         self.refused_until = Some(now + pause);
     }
 
     /// The server had no wait to end: on the other connection, the `BLPOP` may still be on its way.
     pub(crate) fn not_blocked(&mut self, now: Instant) {
-        if self.unblocking {
-            self.unblock_retry_at = Some(now + UNBLOCK_RETRY);
+        let Unblock { sent, retry_at, misses } = &mut self.unblock;
+        if *sent {
+            *retry_at = Some(now + UNBLOCK_RETRY * (1 << *misses));
+            *misses = (*misses + 1).min(UNBLOCK_DOUBLINGS);
         }
     }
 
     /// The server refused `CLIENT UNBLOCK`, so waits become short.
-    pub(crate) const fn unblock_refused(&mut self) {
-        self.unblocking = false;
-        self.unblock_retry_at = None;
+    pub(crate) fn unblock_refused(&mut self) {
+        self.unblock = Unblock::default();
         self.client = None;
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let idle = self.idle_since.map(|since| since + LINGER);
         let refused = self.refused_until.filter(|_| !self.subscriptions.is_empty());
-        [idle, refused, self.unblock_retry_at].into_iter().flatten().min()
+        [idle, refused, self.unblock.retry_at].into_iter().flatten().min()
     }
 }
 
@@ -300,9 +303,6 @@ mod tests {
         rig.listener.subscribe(key("c"));
         assert!(rig.unblocks());
         assert!(!rig.unblocks(), "the server has been asked");
-        // A command sent on the old connection may be lost.
-        rig.listener.commands_up();
-        assert!(rig.unblocks());
         assert_eq!(rig.woken(None), []);
         rig.blocks(&["a", "b", "c"], BLOCK_TIMEOUT);
         rig.listener.unsubscribe(&key("b"));
@@ -326,10 +326,34 @@ mod tests {
         assert!(!rig.unblocks());
         rig.pass(1);
         assert!(rig.unblocks());
+        // The pause doubles, up to 512 ms.
+        for pause in [4, 8, 16, 32, 64, 128, 256, 512, 512] {
+            rig.listener.not_blocked(rig.now);
+            rig.pass(pause - 1);
+            assert!(!rig.unblocks(), "{pause}");
+            rig.pass(1);
+            assert!(rig.unblocks(), "{pause}");
+        }
         // The wait ended by itself.
         rig.listener.not_blocked(rig.now);
         assert_eq!(rig.woken(None), []);
         assert_eq!(rig.listener.deadline(), None);
+        rig.blocks(&["a", "b"], BLOCK_TIMEOUT);
+    }
+
+    /// The node's address may lead to another server now.
+    #[test]
+    fn wait_starts_again_on_new_connection() {
+        // A7, P5
+        let mut rig = Rig::waiting(Some(7), &["a"]);
+        rig.listener.subscribe(key("b"));
+        assert!(rig.unblocks());
+        let mut events = vec![];
+        rig.listener.close(rig.now, &mut rig.wake, &mut events);
+        assert_eq!((events, rig.wake.is_closed()), (vec![WakeEvent::Unsubscribed(key("a"))], true));
+        assert!(!rig.unblocks(), "there is no wait to end");
+        assert!(!rig.wake.is_closed());
+        rig.listener.connected(Some(8));
         rig.blocks(&["a", "b"], BLOCK_TIMEOUT);
     }
 

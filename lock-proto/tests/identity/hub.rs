@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use lock_proto::redis::{
-    Acquire, Answer, Blocked, Cause, Config, Endpoint, Event, Failure, Locks, LocksOutput, Reply, Request, ServerError,
-    ServerInfo, UnknownAge, Wait, Wake,
+    Acquire, Answer, Blocked, Cause, Config, Endpoint, Event, Failure, Locks, LocksOutput, Loss, Renew, Reply, Request,
+    ServerError, ServerInfo, UnknownAge, Wait, Wake,
 };
 use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId};
 
@@ -196,8 +196,62 @@ fn reconnect_without_proven_identity_verifies_holds() {
         assert_eq!(names(&sent), ["a"], "{first:?}, {then:?}");
         hub.events.clear();
         hub.reply(3, sent[0].0, &Reply::Taken);
-        assert_eq!(hub.events, [Event::Lost(lock_proto::redis::Loss::Taken)], "in the same call");
+        assert_eq!(hub.events, [Event::Lost(Loss::Taken)], "in the same call");
     }
+}
+
+/// A server that is loading its data, or that is not promoted yet, says nothing about the token. So
+/// the verification is repeated after a pause, and at once on the next connection.
+#[test]
+fn verification_answered_by_error_is_repeated() {
+    // Q7
+    for (n, text) in ["LOADING later", "READONLY replica"].into_iter().cycle().take(8).enumerate() {
+        let (renew, reconnects) = ([Renew::Auto, Renew::Manual][n / 2 % 2], n < 4);
+        let mut hub = Hub::new(1, |c| c);
+        hub.up(0, 0, "one");
+        hub.held(1, &Acquire::new("a").ttl(Duration::from_secs(600)).renew(renew));
+        hub.up(2, 0, "two");
+        let mut at = 3;
+        for _ in 0..2 {
+            let sent = hub.requests();
+            assert_eq!(names(&sent), ["a"], "{renew:?}, {text}");
+            hub.reply(at, sent[0].0, &Reply::Rejected(ServerError::classify(text)));
+            assert_eq!(hub.requests(), [], "not at once");
+            if reconnects {
+                hub.up(at, 0, "two");
+            } else {
+                // A twelfth of the TTL.
+                at += 50_001;
+                hub.at(at);
+            }
+        }
+        let sent = hub.requests();
+        assert_eq!(names(&sent), ["a"], "{renew:?}, {text}");
+        hub.events.clear();
+        hub.reply(at, sent[0].0, &Reply::Absent);
+        assert_eq!(hub.events, [Event::Lost(Loss::Gone)], "{renew:?}, {text}");
+    }
+}
+
+/// A voluntary extend was in flight when the identity changed. If it fails, the hold is verified.
+#[test]
+fn failed_extend_does_not_replace_verification() {
+    // Q7
+    let mut hub = Hub::new(1, |c| c);
+    hub.up(0, 0, "one");
+    let id = hub.held(1, &Acquire::new("a").ttl(Duration::from_secs(600)).renew(Renew::Manual));
+    let until = hub.locks.valid_until(id).unwrap();
+    hub.locks.extend(ms(2), id).unwrap();
+    hub.drain();
+    let extend = hub.requests();
+    hub.up(3, 0, "two");
+    assert_eq!(hub.requests(), []);
+    hub.reply(4, extend[0].0, &Reply::Rejected(ServerError::classify("LOADING later")));
+    hub.at(50_005);
+    let sent = hub.requests();
+    assert_eq!(names(&sent), ["a"]);
+    hub.reply(50_006, sent[0].0, &Reply::Extended);
+    assert_eq!(hub.locks.valid_until(id), Some(until), "a verification lengthens nothing");
 }
 
 /// A node voted and then became another server: its vote does not count, and its grant is released.

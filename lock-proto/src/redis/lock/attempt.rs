@@ -162,16 +162,8 @@ impl Lock {
         if let Contention::Trying(round) = &mut self.contention
             && round.number == take.number
         {
-            // A recently restarted node may not vote. Cleanup deletes what it granted.
-            match (ctx.excluded(node), reply) {
-                (Some(answer), Reply::Granted { .. }) => {
-                    if let Some(vote) = round.votes.get_mut(node.index()) {
-                        *vote = Vote::No(answer);
-                    }
-                    self.store.cleanups.of(node).granted(take.number);
-                }
-                (Some(_) | None, _) => round.answer(node, until, reply),
-            }
+            round.answer(node, until, reply);
+            self.withdraw_excluded(ctx, node);
             self.judge(ctx);
         } else if let Some(hold) = self.hold.as_mut().filter(|hold| hold.number == take.number) {
             let call = Call { serial: take.serial, emitted: take.emitted, ttl: take.ttl };
@@ -191,6 +183,18 @@ impl Lock {
                 self.run_cleanup(ctx, node, send);
             }
             self.late_take_answered(ctx, node);
+        }
+    }
+
+    /// A node that was restarted or replaced may not vote, even if it granted before. Cleanup
+    /// deletes what it granted.
+    // Q6, Q7
+    pub(super) fn withdraw_excluded(&mut self, ctx: &Context, node: NodeId) {
+        if let Contention::Trying(round) = &mut self.contention
+            && let Some(answer) = ctx.excluded(node)
+            && round.withdraw(node, answer)
+        {
+            self.store.cleanups.of(node).granted(round.number);
         }
     }
 

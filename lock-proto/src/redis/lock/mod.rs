@@ -368,17 +368,12 @@ impl Lock {
             self.expire(ctx);
             return self.watch(ctx);
         }
-        match &mut self.contention {
+        match &self.contention {
             Contention::Paused { .. } if below_quorum || ctx.shared.duplicates.is_some() => {
                 self.start_round(ctx);
             }
-            Contention::Trying(round) => {
-                // A node that was restarted or replaced after its vote loses the vote.
-                if let Some(answer) = ctx.excluded(node)
-                    && round.withdraw(node, answer)
-                {
-                    self.store.cleanups.of(node).granted(round.number);
-                }
+            Contention::Trying(_) => {
+                self.withdraw_excluded(ctx, node);
                 self.judge(ctx);
             }
             Contention::Paused { .. } | Contention::Releasing { .. } | Contention::Idle => {}

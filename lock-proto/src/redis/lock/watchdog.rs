@@ -27,15 +27,9 @@ pub(crate) struct Share {
     pub(crate) call: Option<Call>,
     /// The last failure, until a request succeeds.
     last_error: Option<Box<LastError>>,
-    verification: Verification,
-}
-
-/// Progress of a verification that the node has the token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Verification {
-    No,
-    Pending,
-    Sent,
+    /// The node must confirm that it has the token. Any renewal does it.
+    // Q7
+    verifying: bool,
 }
 
 /// Progress of an extend on one node.
@@ -146,7 +140,7 @@ impl Hold {
                 extend: Extend::No,
                 server: NodeId::new(index as u16),
                 call: None,
-                verification: Verification::No,
+                verifying: false,
                 last_error: match vote {
                     Vote::No(answer) => Some(Box::new(LastError { answer: answer.clone(), retry_at: None })),
                     Vote::Deferred | Vote::Pending { .. } | Vote::Yes { .. } => None,
@@ -207,17 +201,17 @@ impl Hold {
         self.shares.get(node.index()).is_some_and(|share| share.until.is_some())
     }
 
-    /// Returns true if the last renewal on this node failed.
+    /// Returns true if the last renewal or verification on this node failed.
     pub(crate) fn missed_renewal(&self, node: NodeId) -> bool {
         let renews = self.tenure.waiter.renew != Renew::Manual;
-        renews && self.shares.get(node.index()).is_some_and(|share| share.last_error.is_some())
+        self.shares.get(node.index()).is_some_and(|share| share.verifying || renews && share.last_error.is_some())
     }
 
     /// Requests a verification by the node, to be sent once the offer has been claimed.
     pub(crate) fn verify(&mut self, node: NodeId) {
-        let share = self.shares.get_mut(node.index());
-        if let Some(share) = share.filter(|share| share.until.is_some() && share.call.is_none()) {
-            share.verification = Verification::Pending;
+        if let Some(share) = self.shares.get_mut(node.index()).filter(|share| share.until.is_some()) {
+            share.verifying = true;
+            share.clear_retry();
         }
     }
 
@@ -292,16 +286,19 @@ impl Hold {
     pub(crate) fn due(&mut self, now: Instant, node: NodeId, quorum: usize) -> Option<Renewal> {
         let renewal = self.renewal_due(now);
         let renews = self.tenure.waiter.renew != Renew::Manual;
-        let top_up = self.tenure.is_held() && now < self.keys_until(quorum);
         let is_held = self.tenure.is_held();
+        let top_up = is_held && now < self.keys_until(quorum);
         let share = self.shares.get_mut(node.index()).filter(|share| share.call.is_none())?;
         let retry = share.retry_at().is_some_and(|at| at <= now);
         if retry {
             share.clear_retry();
         }
-        let requested = share.extend == Extend::Pending || (is_held && share.verification == Verification::Pending);
+        let verify = share.verifying && share.retry_at().is_none();
+        // Before the claim, only an extend that the waiter needs is sent.
+        // H5
+        let requested = share.extend == Extend::Pending || is_held && (verify || (renewal || retry) && renews);
         match share.until {
-            Some(_) if requested || ((renewal || retry) && renews) => Some(Renewal::Extend),
+            Some(_) if requested => Some(Renewal::Extend),
             // A quorum confirms unbroken ownership, so a node without the token may get it.
             // Q3
             None if top_up && (renewal || retry) => Some(Renewal::TopUp),
@@ -329,9 +326,6 @@ impl Hold {
             if share.extend == Extend::Pending {
                 share.extend = Extend::Sent;
             }
-            if share.verification == Verification::Pending {
-                share.verification = Verification::Sent;
-            }
         }
     }
 
@@ -346,10 +340,7 @@ impl Hold {
         }
         // Only requests sent for an extend decide it, not older ones.
         let extend = current && share.extend == Extend::Sent;
-        let verified = current && share.verification == Verification::Sent;
-        if verified {
-            share.verification = Verification::No;
-        }
+        let verified = current && share.verifying;
         let answer = match reply {
             Reply::Extended | Reply::Granted { .. } => {
                 if needs_fences && let Reply::Granted { fence: Some(minted) } = reply {
@@ -363,6 +354,7 @@ impl Hold {
                 // Never backwards: an older reply does not override a newer one.
                 share.until = Some(share.until.map_or(until, |known| known.max(until)));
                 share.last_error = None;
+                share.verifying &= !current;
                 if extend {
                     // A reply without the requested fencing token ends the grant.
                     let minted = self.fences.is_none_or(|fences| fences.count > 0);

@@ -49,3 +49,25 @@ fn hand_over_after_shorter_ttl_extends_first() {
     let [Event::Granted(grant)] = &events[..] else { panic!("{events:?}") };
     assert_eq!((grant.ttl, grant.valid_until), (for_ms(9_000), ms(at + 9_000 - 92)));
 }
+
+/// The renewal of the earlier holder failed. Its retry is due while the offer is unclaimed.
+#[test]
+fn unclaimed_offer_is_not_renewed_in_place_of_earlier_holder() {
+    // H5
+    let mut hub = Hub::new(1, |c| c.handover_window(for_ms(60_000)));
+    let first = hub.held(0, want());
+    let second = hub.acquire(1, want());
+    hub.at(3_001);
+    let (call, _) = hub.one();
+    hub.reply(3_002, call, Reply::Rejected(ServerError::classify("LOADING later")));
+    hub.locks.release(ms(3_003), first).unwrap();
+    hub.drain();
+    assert!(hub.take_events().iter().any(|event| matches!(event, Event::Granted(_))));
+    // A twelfth of the TTL after the failure.
+    hub.at(3_753);
+    assert_eq!(hub.requests(), []);
+    assert!(hub.locks.next_deadline() > Some(ms(3_753)), "the timer moves on");
+    hub.locks.claim(ms(3_754), second).unwrap();
+    hub.at(6_003);
+    assert!(matches!(hub.one().1, Request::Extend { .. }), "after the claim it is");
+}
