@@ -257,6 +257,9 @@ impl Lock {
     pub(crate) fn watch_refused(&mut self, ctx: &mut Context, watch: WatchId) {
         self.unsubscribed(ctx, watch);
         ctx.shared.own.watchers.remove(&watch);
+        if let Some(cleanup) = self.store.cleanups.iter_mut().find(|cleanup| cleanup.watches(watch)) {
+            cleanup.watch_refused(ctx);
+        }
         if let Some(hold) = &mut self.hold
             && hold.watch.own.is_some_and(|own| own.id == watch)
         {
