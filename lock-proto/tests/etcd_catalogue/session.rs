@@ -1,7 +1,7 @@
 //! Cases S: the session, i.e. a lease with keep-alives.
 
 use lock_proto::etcd::{Found, Refusal, Reply, Request};
-use lock_proto::redis::{Acquire, ErrorClass, Loss, ServerError, Wait};
+use lock_proto::redis::{Acquire, ErrorClass, Loss, Renew, ServerError, Wait};
 
 use super::*;
 use crate::world::{Kind, LATENCY, Outcome};
@@ -280,4 +280,21 @@ fn refused_check_ends_session_that_nobody_uses() {
     assert!(failure(&w, 0, attempt).is_some() && w.count(0, Kind::KeepAlive) == 1, "{}", w.describe());
     assert_eq!((w.count(0, Kind::Revoke), w.store.leases.len()), (1, 0));
     w.end();
+}
+
+/// A lock that is renewed by hand is granted after a keep-alive of its own.
+#[test]
+fn failed_keep_alive_does_not_delay_grant_of_long_lease() {
+    // H3
+    for failures in [1, 3] {
+        let mut w = World::new(1);
+        for _ in 0..failures {
+            w.set_outcome(0, Kind::KeepAlive, Outcome::Reset);
+        }
+        let lock = w.acquire(0, Acquire::new("a").ttl(secs(3_600)).renew(Renew::Manual));
+        w.expect(secs(1), "it is granted", |w| w.is_held(0, lock));
+        assert_eq!(w.count(0, Kind::KeepAlive), failures + 1, "{}", w.describe());
+        w.release(0, lock);
+        w.end();
+    }
 }
