@@ -133,8 +133,8 @@ impl Channel {
                 self.up();
             }
             Meaning::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
-                // A password that was good before has changed since: the host may know the new one.
-                let outdated = self.config.requests_credentials() && self.renewal.was_accepted();
+                // The password may have changed: the host may know the new one.
+                let outdated = self.config.requests_credentials() && !self.renewal.was_rejected();
                 self.renewal.reject(self.now, &error, self.config.reconnect);
                 if open {
                     // The token of the earlier login is still good.
