@@ -167,6 +167,27 @@ fn catalogue_s7_overwritten_key_is_reattached_to_its_lease() {
     assert!(w.store.keys.is_empty(), "it ends with its holder");
 }
 
+/// The watch does not report the write: it is not open yet, or is being opened again.
+// E6
+#[test]
+fn key_overwritten_before_watch_opens_is_reattached() {
+    for (held, gap) in [(secs(1), secs(3)), (secs(4), ms(100))] {
+        let mut w = World::new(1);
+        let lock = w.hold(0, Acquire::new("a"));
+        w.run_for(held);
+        w.lose_events(0, true);
+        let (key, lease) = (w.queue("a")[0].key.clone(), w.lease(0));
+        w.put_by_hand(core::str::from_utf8(&key).unwrap(), 0);
+        w.lose_events(0, false);
+        w.break_watches(0);
+        w.run_for(gap);
+        assert_eq!((w.queue("a")[0].lease, w.is_held(0, lock)), (lease, true), "{}", w.describe());
+        assert_eq!(w.count(0, Kind::Put), 1, "{}", w.describe());
+        w.release(0, lock);
+        w.end();
+    }
+}
+
 // E1, U2
 #[test]
 fn catalogue_s7_no_lease_is_left_behind() {
