@@ -562,3 +562,19 @@ fn cleanup_whose_watch_is_refused_goes_on() {
         w.end();
     }
 }
+
+/// The lease that a refused cleanup has retired.
+#[test]
+fn retired_lease_that_nobody_uses_is_revoked() {
+    // E3, U1
+    let mut w = World::new(1);
+    let locks = ["a", "b"].map(|name| w.hold(0, Acquire::new(name)));
+    w.set_outcome(0, Kind::Delete, Outcome::Answer(denied()));
+    w.release(0, locks[1]);
+    w.run_for(secs(1));
+    assert!(w.queue("b").is_empty(), "the second delete succeeds {}", w.describe());
+    let _ = release_and_wait(&mut w, 0, locks[0]);
+    w.run_for(ms(50));
+    assert!(w.store.leases.is_empty(), "{}", w.describe());
+    w.end();
+}
