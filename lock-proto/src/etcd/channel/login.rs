@@ -62,12 +62,17 @@ impl Channel {
     }
 
     fn log_in(&mut self, until: Instant, open: bool) {
-        let Some(conn) = self.current() else { return };
-        let request = request(self.renewal.login());
+        if let Some(rpc) = self.call_without_token(request(self.renewal.login())) {
+            self.phase = Phase::LoggingIn { until, rpc, open };
+        }
+    }
+
+    pub(super) fn call_without_token(&mut self, request: Rpc) -> Option<RpcId> {
+        let conn = self.current()?;
         self.serial += 1;
         let rpc = RpcId { conn, serial: self.serial };
-        self.phase = Phase::LoggingIn { until, rpc, open };
         self.out.push_back(ChannelOutput::Do(Output::Call { rpc, request, token: None }));
+        Some(rpc)
     }
 
     /// Replaces the token of the login `seen`, which has expired, unless there was a newer login.

@@ -110,11 +110,8 @@ impl QueueStore for Keys {
     }
 
     fn lost(lock: &mut Lock, ctx: &mut Context, remains: &Remains<Self>) {
-        match remains.left {
-            Leftover::Key(modified) => lock.schedule_key(ctx, remains.session, modified),
-            // The key is gone, but an earlier create may still be executed.
-            Leftover::Nothing | Leftover::Write(_) => lock.resume_cleanup(ctx, remains.session),
-        }
+        // The key is gone, but an earlier create may still be executed.
+        lock.resume_cleanup(ctx, remains.session);
     }
 
     /// After a loss, attempts use a new lease, so none of them has used this key.
