@@ -55,7 +55,7 @@ mod rpc;
 mod status;
 mod url;
 
-pub use crate::lock::{ElectionEvent, Leader, QueryId};
+pub use crate::lock::{ElectionEvent, Leader, MAX_VALUE, QueryId};
 pub use channel::{Channel, ChannelConfig, ChannelOutput};
 pub use client::Client;
 pub use config::{Config, MAX_ENDPOINTS, MAX_SESSION_TTL, MIN_SESSION_TTL};

@@ -61,8 +61,6 @@ pub(crate) struct Renewal {
     valid_until: Option<Instant>,
     /// When to request credentials again on an open connection.
     due: Option<Instant>,
-    /// A server has accepted this login.
-    accepted: bool,
     rejected: Option<ServerError>,
 }
 
@@ -97,7 +95,6 @@ impl Renewal {
             Some(Credentials { username, password, valid_for }) if valid_for.is_none_or(|time| !time.is_zero()) => {
                 let username = username.or_else(|| login.username.clone());
                 self.login = Login { username, password: Some(password), password_file: None };
-                self.accepted = false;
                 self.valid_until = valid_for.map(|time| now + time);
                 self.due = valid_for.map(|time| now + time / 5 * 4);
                 true
@@ -111,20 +108,18 @@ impl Renewal {
 
     /// The server rejected the login. The reason is part of the next request, after a pause.
     pub(crate) fn reject(&mut self, now: Instant, error: &ServerError, pause: Backoff) {
-        self.accepted = false;
         self.rejected = Some(error.clone());
         self.due = Some(now + pause.max);
     }
 
     /// The server accepted the login.
     pub(crate) fn confirm(&mut self) {
-        self.accepted = true;
         self.rejected = None;
     }
 
-    /// Returns true if the last answer of a server to this login was that it accepts it.
-    pub(crate) const fn was_accepted(&self) -> bool {
-        self.accepted
+    /// Returns true if a server has rejected the last login that it answered.
+    pub(crate) const fn was_rejected(&self) -> bool {
+        self.rejected.is_some()
     }
 
     /// Returns true if the login may be sent again.

@@ -17,7 +17,7 @@ use super::queue::QueueStore;
 use super::queued::{Bid, QueueContext, Queued};
 use super::request::Acquire;
 use super::sessions::{SessionEvent, SessionId};
-use super::tuning::check_name;
+use super::tuning::{check_name, check_value};
 use crate::collections::Slots;
 use crate::error::Misuse;
 use crate::id::LockId;
@@ -158,11 +158,11 @@ impl<S: QueueStore> Locks<Queued<S>> {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire).
+    /// As [`acquire`](Self::acquire), or the value is too long.
     pub fn campaign(&mut self, now: Instant, request: &Acquire, value: Bytes) -> Result<LockId, Misuse> {
         let (_, bid) = self.terms_of(now, request)?;
         let queue = S::election(&self.ctx.config, &request.name)?;
-        S::check_value(&value)?;
+        check_value(&value)?;
         Ok(self.begin(request, queue, Bid { value, candidate: true, ..bid }))
     }
 
@@ -170,7 +170,7 @@ impl<S: QueueStore> Locks<Queued<S>> {
     ///
     /// # Errors
     ///
-    /// [`Misuse`] if the candidate does not lead.
+    /// [`Misuse`] if the candidate does not lead, or the value is too long.
     pub fn proclaim(&mut self, now: Instant, id: LockId, value: Bytes) -> Result<(), Misuse> {
         self.verb(now, id, |lock, ctx| lock.proclaim(ctx, id, value))
     }

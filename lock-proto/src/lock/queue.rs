@@ -119,10 +119,6 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
     fn election(config: &QueueConfig<Self>, name: &[u8]) -> Result<Self::Key, Misuse> {
         Self::key(config, name)
     }
-    /// Checks the value of a candidate.
-    fn check_value(_: &[u8]) -> Result<(), Invalid> {
-        Ok(())
-    }
     /// Wraps a request to a server.
     fn request(call: CallId, request: Self::Request, timeout: Duration) -> Self::Output;
     /// Wraps an event of an acquisition.

@@ -17,6 +17,7 @@ use super::retry::Retry;
 use super::sessions::SessionId;
 use super::store::Store;
 use super::tenure::{Phase, Tenure};
+use super::tuning::check_value;
 use super::waiters::Waiter;
 use crate::error::Misuse;
 use crate::id::LockId;
@@ -134,7 +135,7 @@ impl<S: QueueStore> QueueLock<S> {
     }
 
     pub(crate) fn proclaim(&mut self, ctx: &mut QueueContext<S>, id: LockId, value: Bytes) -> Result<(), Misuse> {
-        S::check_value(&value)?;
+        check_value(&value)?;
         let until = ctx.now + ctx.config.release_within;
         let hold = self.held_by(id)?;
         // A second proclaim replaces the first, and its result counts for both.
@@ -257,7 +258,13 @@ impl<S: QueueStore> QueueLock<S> {
                 }
             }
             Written::Read => write.look = false,
-            Written::Outdated | Written::Unknown => write.look = true,
+            Written::Outdated => write.look = true,
+            Written::Unknown => {
+                write.look = true;
+                // Once at once, then with pauses.
+                let pause = write.retry.tries().checked_sub(1).map(|tries| ctx.pause(tries));
+                write.retry.failed(ctx.now + pause.unwrap_or_default());
+            }
             Written::Refused if write.proclaim.is_some() => return self.proclaim_failed(ctx, false),
             // The value that the next holder needs cannot be stored.
             Written::Refused if !prepared => return self.fail_prepared(ctx, Failure::Refused),

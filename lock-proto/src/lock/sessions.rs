@@ -262,9 +262,9 @@ impl<S: QueueStore> Session<S> {
         None
     }
 
-    /// The last lock has left. A shared session is kept for later ones.
+    /// The last lock has left. A shared session is kept for later ones, unless it gets none.
     fn unused(&mut self, ctx: &mut QueueContext<S>) -> Option<SessionEvent> {
-        if self.shared && self.is_open() {
+        if self.shared && !self.retired && self.is_open() {
             S::Session::idle(self, ctx);
         } else {
             S::Session::revoke(self, ctx);

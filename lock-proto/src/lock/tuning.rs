@@ -16,6 +16,18 @@ pub(crate) const fn check_name(name: &[u8]) -> Result<(), Invalid> {
     if len == 0 || len > MAX_NAME { Err(Invalid::NameLength { len, max: MAX_NAME }) } else { Ok(()) }
 }
 
+/// The longest value of a candidate, in bytes. By default etcd accepts requests of 1.5 MiB, and
+/// ZooKeeper of 1 MiB.
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+pub const MAX_VALUE: usize = 1_000_000;
+
+/// Checks the length of a candidate's value.
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+pub(crate) const fn check_value(value: &[u8]) -> Result<(), Invalid> {
+    let len = value.len();
+    if len > MAX_VALUE { Err(Invalid::ValueLength { len, max: MAX_VALUE }) } else { Ok(()) }
+}
+
 /// The shortest TTL.
 pub const MIN_TTL: Duration = Duration::from_millis(50);
 

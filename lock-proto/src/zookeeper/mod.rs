@@ -24,10 +24,10 @@ mod request;
 mod tests;
 mod url;
 
-pub use crate::lock::{Output, SessionId};
+pub use crate::lock::{MAX_VALUE, Output, SessionId};
 pub use client::Client;
 pub use config::{Config, MAX_SERVERS, MIN_TICKS};
-pub use lock::{MAX_VALUE, OwnerNode};
+pub use lock::OwnerNode;
 pub use locks::Locks;
 pub use output::LocksOutput;
 pub use path::{Dialect, Queue};

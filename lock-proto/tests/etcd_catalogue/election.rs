@@ -1,7 +1,8 @@
 //! Cases E: elections.
 
-use lock_proto::etcd::{ElectionEvent, Leader};
-use lock_proto::redis::{Acquire, Wait};
+use lock_proto::Fault;
+use lock_proto::etcd::{ElectionEvent, Leader, MAX_VALUE, Reply};
+use lock_proto::redis::{Acquire, Cause, Wait};
 
 use super::*;
 use crate::world::{Kind, Outcome};
@@ -202,4 +203,41 @@ fn catalogue_e8_locks_and_elections_share_one_queue_per_name() {
         assert_eq!(&w.election_events(1, observed).last().and_then(leader).unwrap().value[..], b"two");
         w.end();
     }
+}
+
+/// etcd answers a request that is too large without its usual prefix, so that the outcome is open.
+#[test]
+fn value_that_is_too_long_is_refused() {
+    // E10
+    let mut w = World::new(1);
+    let leader = w.campaign(0, "board", "a");
+    w.run_for(ms(10));
+    for (len, is_ok) in [(MAX_VALUE, true), (MAX_VALUE + 1, false)] {
+        let proclaimed = w.verb(0, |hub, now| hub.proclaim(now, leader, vec![b'x'; len].into()));
+        assert_eq!(proclaimed.is_ok(), is_ok);
+        let stands = w.verb(0, |hub, now| hub.campaign(now, &Acquire::new("other"), vec![b'x'; len].into()));
+        assert_eq!(stands.is_ok(), is_ok);
+    }
+    w.run_for(ms(10));
+    assert_eq!((w.count(0, Kind::Put), w.queue("board")[0].value.len()), (1, MAX_VALUE));
+    w.end();
+}
+
+/// A proxy answers reads and no writes.
+#[test]
+fn unanswered_put_is_repeated_with_pauses() {
+    // E7, E10
+    let mut w = World::new(1);
+    let leader = w.campaign(0, "board", "a");
+    w.run_for(ms(10));
+    w.every(0, Kind::Put, Some(Outcome::Answer(Reply::Unknown(Cause::Fault(Fault::Reset)))));
+    let start = w.now;
+    w.verb(0, |hub, now| hub.proclaim(now, leader, "b".into())).unwrap();
+    w.run_for(secs(30));
+    let puts: Vec<_> = w.sent(0, Kind::Put).iter().map(|(at, _)| at.since(start)).collect();
+    assert!(puts.len() < 30 && puts[1] < ms(5), "{puts:?}");
+    w.every(0, Kind::Put, None);
+    w.run_for(secs(4));
+    assert!(w.is_held(0, leader));
+    w.end();
 }

@@ -16,6 +16,11 @@ fn busy() -> Reply {
     Reply::Refused(Refusal::Error(ServerError { class: ErrorClass::Transient, text: "too many requests".into() }))
 }
 
+fn denied() -> Reply {
+    let text = "etcdserver: permission denied".into();
+    Reply::Refused(Refusal::Error(ServerError { class: ErrorClass::Refused, text }))
+}
+
 /// A client with a pending cleanup under its shared lease: a cancelled create arrives late. After
 /// two seconds the client watches the key.
 pub(super) fn with_a_watched_cleanup(clients: usize, late: Duration) -> World {
@@ -460,5 +465,116 @@ fn extension_is_not_failed_by_another_lease() {
     assert!(!w.events(0, lock).iter().any(|event| matches!(event, Event::ExtendFailed(_))), "{}", w.describe());
     w.run_for(ms(300));
     assert!(w.events(0, lock).iter().any(|event| matches!(event, Event::Renewed { .. })), "{}", w.describe());
+    w.end();
+}
+
+/// The access to one key is taken away, while another lock needs the lease.
+#[test]
+fn refused_delete_is_repeated_with_pauses() {
+    // E3
+    let mut w = World::new(1);
+    let locks = ["a", "b"].map(|name| w.hold(0, Acquire::new(name)));
+    w.every(0, Kind::Delete, Some(Outcome::Answer(denied())));
+    w.release(0, locks[1]);
+    w.run_for(secs(60));
+    let sent = (w.count(0, Kind::Delete), w.count(0, Kind::Look));
+    // The other lock's watch opens with a read.
+    assert!((20..50).contains(&sent.0) && sent.1 <= 1, "{sent:?} {}", w.describe());
+    w.every(0, Kind::Delete, None);
+    w.run_for(secs(4));
+    assert!(w.queue("b").is_empty() && w.is_held(0, locks[0]), "{}", w.describe());
+    w.end();
+}
+
+/// The key that may not be deleted ends with its lease, once no lock needs it.
+#[test]
+fn refused_delete_does_not_keep_lease_alive() {
+    // E3
+    for shuts_down in [false, true] {
+        let mut w = World::new(1);
+        let locks = ["a", "b"].map(|name| w.hold(0, Acquire::new(name)));
+        w.set_outcome(0, Kind::Delete, Outcome::Answer(denied()));
+        w.release(0, locks[1]);
+        w.run_for(ms(2));
+        w.every(0, Kind::Delete, Some(Outcome::Answer(denied())));
+        w.release(0, locks[0]);
+        if shuts_down {
+            w.shut_down(0, secs(30));
+        }
+        w.run_for(ms(10));
+        assert!(w.store.keys.is_empty() && w.store.leases.is_empty(), "{}", w.describe());
+        w.end();
+    }
+}
+
+/// The reads of a pending cleanup are refused, too.
+#[test]
+fn refused_read_of_cleanup_is_repeated_with_pauses() {
+    // E3
+    let mut w = World::new(1);
+    let other = w.hold(0, Acquire::new("other"));
+    w.set_outcome(0, Kind::Create, Outcome::Late(secs(4)));
+    w.every(0, Kind::Look, Some(Outcome::Answer(denied())));
+    let lock = w.acquire(0, Acquire::new("a"));
+    w.run_for(ms(5));
+    w.abandon(0, lock);
+    w.run_for(secs(30));
+    assert!((8..30).contains(&w.count(0, Kind::Look)), "{}", w.describe());
+    w.every(0, Kind::Look, None);
+    w.run_for(secs(4));
+    assert!(w.queue("a").is_empty() && w.is_held(0, other), "{}", w.describe());
+    w.end();
+}
+
+#[test]
+fn refused_delete_on_lost_lease_ends_it() {
+    // E3, H6
+    let mut w = World::new(1);
+    let lock = w.hold(0, Acquire::new("a"));
+    w.every(0, Kind::KeepAlive, Some(Outcome::Lost));
+    w.expect(secs(11), "the loss", |w| lost(w, 0, lock).is_some());
+    w.every(0, Kind::KeepAlive, None);
+    w.every(0, Kind::Delete, Some(Outcome::Answer(denied())));
+    w.release(0, lock);
+    w.run_for(ms(50));
+    assert_eq!(w.count(0, Kind::Revoke), 1, "{}", w.describe());
+    w.end();
+}
+
+/// Two logins in a row are rejected: the first refuses the delete or the watch of a cleanup, the
+/// second what the cleanup does next.
+#[test]
+fn cleanup_whose_watch_is_refused_goes_on() {
+    // E3
+    for (late, refused_at) in [(secs(6), secs(0)), (secs(30), secs(15))] {
+        let mut w = World::new(1);
+        let other = w.hold(0, Acquire::new("other"));
+        w.set_outcome(0, Kind::Create, Outcome::Late(late));
+        let lock = w.acquire(0, Acquire::new("a"));
+        w.run_for(ms(5));
+        w.abandon(0, lock);
+        w.run_for(secs(2) + refused_at);
+        for _ in 0..2 {
+            w.refuse_watches(0);
+        }
+        w.run_for(late - refused_at);
+        assert!(w.queue("a").is_empty() && w.is_held(0, other), "{late:?} {}", w.describe());
+        w.end();
+    }
+}
+
+/// The lease that a refused cleanup has retired.
+#[test]
+fn retired_lease_that_nobody_uses_is_revoked() {
+    // E3, U1
+    let mut w = World::new(1);
+    let locks = ["a", "b"].map(|name| w.hold(0, Acquire::new(name)));
+    w.set_outcome(0, Kind::Delete, Outcome::Answer(denied()));
+    w.release(0, locks[1]);
+    w.run_for(secs(1));
+    assert!(w.queue("b").is_empty(), "the second delete succeeds {}", w.describe());
+    let _ = release_and_wait(&mut w, 0, locks[0]);
+    w.run_for(ms(50));
+    assert!(w.store.leases.is_empty(), "{}", w.describe());
     w.end();
 }

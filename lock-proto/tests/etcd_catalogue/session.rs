@@ -1,7 +1,7 @@
 //! Cases S: the session, i.e. a lease with keep-alives.
 
 use lock_proto::etcd::{Found, Refusal, Reply, Request};
-use lock_proto::redis::{Acquire, ErrorClass, Loss, ServerError, Wait};
+use lock_proto::redis::{Acquire, ErrorClass, Loss, Renew, ServerError, Wait};
 
 use super::*;
 use crate::world::{Kind, LATENCY, Outcome};
@@ -167,6 +167,27 @@ fn catalogue_s7_overwritten_key_is_reattached_to_its_lease() {
     assert!(w.store.keys.is_empty(), "it ends with its holder");
 }
 
+/// The watch does not report the write: it is not open yet, or is being opened again.
+// E6
+#[test]
+fn key_overwritten_before_watch_opens_is_reattached() {
+    for (held, gap) in [(secs(1), secs(3)), (secs(4), ms(100))] {
+        let mut w = World::new(1);
+        let lock = w.hold(0, Acquire::new("a"));
+        w.run_for(held);
+        w.lose_events(0, true);
+        let (key, lease) = (w.queue("a")[0].key.clone(), w.lease(0));
+        w.put_by_hand(core::str::from_utf8(&key).unwrap(), 0);
+        w.lose_events(0, false);
+        w.break_watches(0);
+        w.run_for(gap);
+        assert_eq!((w.queue("a")[0].lease, w.is_held(0, lock)), (lease, true), "{}", w.describe());
+        assert_eq!(w.count(0, Kind::Put), 1, "{}", w.describe());
+        w.release(0, lock);
+        w.end();
+    }
+}
+
 // E1, U2
 #[test]
 fn catalogue_s7_no_lease_is_left_behind() {
@@ -280,4 +301,21 @@ fn refused_check_ends_session_that_nobody_uses() {
     assert!(failure(&w, 0, attempt).is_some() && w.count(0, Kind::KeepAlive) == 1, "{}", w.describe());
     assert_eq!((w.count(0, Kind::Revoke), w.store.leases.len()), (1, 0));
     w.end();
+}
+
+/// A lock that is renewed by hand is granted after a keep-alive of its own.
+#[test]
+fn failed_keep_alive_does_not_delay_grant_of_long_lease() {
+    // H3
+    for failures in [1, 3] {
+        let mut w = World::new(1);
+        for _ in 0..failures {
+            w.set_outcome(0, Kind::KeepAlive, Outcome::Reset);
+        }
+        let lock = w.acquire(0, Acquire::new("a").ttl(secs(3_600)).renew(Renew::Manual));
+        w.expect(secs(1), "it is granted", |w| w.is_held(0, lock));
+        assert_eq!(w.count(0, Kind::KeepAlive), failures + 1, "{}", w.describe());
+        w.release(0, lock);
+        w.end();
+    }
 }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use lock_proto::etcd::message::KeyValue;
 use lock_proto::etcd::{Config, ElectionEvent, Endpoint, Locks, LocksOutput, QueryId, Reply, Request, WatchId};
-use lock_proto::redis::{Acquire, Cause, Event};
+use lock_proto::redis::{Acquire, Cause, ErrorClass, Event, ServerError};
 use lock_proto::{CallId, ClientId, Fault, Instant, LockId};
 
 use crate::store::{Change, Store};
@@ -241,6 +241,14 @@ impl World {
     pub(crate) fn block_watches(&mut self, client: usize) {
         self.clients[client].watches_blocked = true;
         self.break_watches(client);
+    }
+
+    /// Refuses all its watches, and ends them.
+    pub(crate) fn refuse_watches(&mut self, client: usize) {
+        let error = ServerError { class: ErrorClass::Refused, text: "etcdserver: permission denied".into() };
+        for watch in core::mem::take(&mut self.clients[client].watches).into_keys() {
+            self.verb(client, |hub, now| hub.handle_watch_refused(now, watch, &error));
+        }
     }
 
     pub(crate) fn lose_events(&mut self, client: usize, loses: bool) {

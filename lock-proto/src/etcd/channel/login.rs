@@ -62,12 +62,17 @@ impl Channel {
     }
 
     fn log_in(&mut self, until: Instant, open: bool) {
-        let Some(conn) = self.current() else { return };
-        let request = request(self.renewal.login());
+        if let Some(rpc) = self.call_without_token(request(self.renewal.login())) {
+            self.phase = Phase::LoggingIn { until, rpc, open };
+        }
+    }
+
+    pub(super) fn call_without_token(&mut self, request: Rpc) -> Option<RpcId> {
+        let conn = self.current()?;
         self.serial += 1;
         let rpc = RpcId { conn, serial: self.serial };
-        self.phase = Phase::LoggingIn { until, rpc, open };
         self.out.push_back(ChannelOutput::Do(Output::Call { rpc, request, token: None }));
+        Some(rpc)
     }
 
     /// Replaces the token of the login `seen`, which has expired, unless there was a newer login.
@@ -133,8 +138,8 @@ impl Channel {
                 self.up();
             }
             Meaning::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
-                // A password that was good before has changed since: the host may know the new one.
-                let outdated = self.config.requests_credentials() && self.renewal.was_accepted();
+                // The password may have changed: the host may know the new one.
+                let outdated = self.config.requests_credentials() && !self.renewal.was_rejected();
                 self.renewal.reject(self.now, &error, self.config.reconnect);
                 if open {
                     // The token of the earlier login is still good.

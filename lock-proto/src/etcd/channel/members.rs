@@ -5,10 +5,9 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Channel, ChannelOutput, Phase};
+use super::{Channel, Phase};
 use crate::etcd::message::{Member, MemberListRequest, MemberListResponse};
-use crate::etcd::output::Output;
-use crate::etcd::rpc::{Rpc, RpcId, RpcReply, Status};
+use crate::etcd::rpc::{Rpc, RpcReply, Status};
 use crate::etcd::status::Meaning;
 use crate::etcd::url::Endpoint;
 use crate::fault::{Breach, Fault};
@@ -173,12 +172,9 @@ impl Channel {
     /// Asks a reported member for its cluster, before any login is sent to it.
     // N22
     pub(super) fn begin_verification(&mut self, until: Instant) {
-        let Some(conn) = self.current() else { return };
-        self.serial += 1;
-        let rpc = RpcId { conn, serial: self.serial };
-        self.phase = Phase::Verifying { until, rpc };
-        let request = Rpc::MemberList(MemberListRequest {});
-        self.out.push_back(ChannelOutput::Do(Output::Call { rpc, request, token: None }));
+        if let Some(rpc) = self.call_without_token(Rpc::MemberList(MemberListRequest {})) {
+            self.phase = Phase::Verifying { until, rpc };
+        }
     }
 
     #[cold]

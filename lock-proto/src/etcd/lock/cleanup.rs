@@ -66,12 +66,14 @@ pub struct Cleanup {
     next: NextStep,
     /// The key may remain after its use: a create may be late, or a delete was not confirmed.
     unsettled: bool,
+    /// The server refused the last request.
+    refused: bool,
     retry: Retry<CleanupCall>,
 }
 
 impl Cleanup {
     const fn new(session: SessionId) -> Self {
-        Self { session, next: NextStep::Paused, unsettled: false, retry: Retry::new(None) }
+        Self { session, next: NextStep::Paused, unsettled: false, refused: false, retry: Retry::new(None) }
     }
 
     /// Returns true if a request is in flight whose reply shows whether the key exists.
@@ -91,7 +93,15 @@ impl Cleanup {
         {
             ctx.close_watch(watch);
         }
-        self.next = next;
+        (self.next, self.refused) = (next, false);
+    }
+
+    /// Requests another watch after a pause.
+    pub(super) fn watch_refused(&mut self, ctx: &Context) {
+        if let NextStep::Watch { watch, .. } = &mut self.next {
+            *watch = None;
+        }
+        self.retry.failed(ctx.now + ctx.pause(self.retry.tries()));
     }
 }
 
@@ -109,20 +119,23 @@ impl lock::Cleanup<Keys> for Cleanup {
             return None;
         }
         match self.next {
-            NextStep::Look | NextStep::Delete(_) => self.retry.due(),
-            NextStep::Watch { until, .. } => until.max(self.retry.due().filter(|_| until.is_some())),
+            NextStep::Look
+            | NextStep::Delete(_)
+            | NextStep::Watch { watch: None, .. }
+            | NextStep::Watch { until: None, .. } => self.retry.due(),
+            NextStep::Watch { until, .. } => until.max(self.retry.due()),
             NextStep::Paused | NextStep::Nothing => None,
         }
     }
 
-    /// A watch that lasts as long as the lease does not keep it alive.
+    /// Neither a watch that lasts as long as the lease nor a refused request keeps it alive.
     fn is_open_ended(&self) -> bool {
-        !self.is_busy() && matches!(self.next, NextStep::Watch { until: None, .. })
+        !self.is_busy() && (self.refused || matches!(self.next, NextStep::Watch { until: None, .. }))
     }
 
-    /// Only a watch is left. A request that may still be executed needs a lease.
+    /// Only a watch or a refused request is left. A request that may still be executed needs a lease.
     fn is_drained(&self) -> bool {
-        !self.is_busy() && matches!(self.next, NextStep::Watch { .. } | NextStep::Nothing)
+        !self.is_busy() && (self.refused || matches!(self.next, NextStep::Watch { .. } | NextStep::Nothing))
     }
 
     fn answered(lock: &mut Lock, ctx: &mut Context, place: usize, reply: &Reply) {
@@ -155,22 +168,16 @@ impl lock::Cleanup<Keys> for Cleanup {
                 cleanup.set(ctx, NextStep::Nothing);
             }
             Reply::Refused(Refusal::LeaseNotFound) => ctx.lost_lease(session),
-            // The server will not do it for this user. The key ends with its lease, which gets no
-            // other keys, and ends once no lock needs it.
-            // E3
-            Reply::Refused(Refusal::Error(error))
-                if error.class == ErrorClass::Refused && call.kind != Kind::Create =>
-            {
-                let watch = if let NextStep::Watch { watch, .. } = cleanup.next { watch } else { None };
-                cleanup.retry.succeeded();
-                cleanup.retry.set_due(None);
-                cleanup.set(ctx, NextStep::Watch { watch, until: None });
-                ctx.retire(session);
-                lock.work(ctx, session);
-            }
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 let unknown = matches!(reply, Reply::Unknown(_));
                 cleanup.unsettled |= unknown && call.kind == Kind::Create;
+                cleanup.refused = call.kind != Kind::Create && is_refusal(reply);
+                // The user may lack access for good. The lease gets no other keys, and ends once
+                // no lock needs it.
+                // E3
+                if cleanup.refused {
+                    ctx.retire(session);
+                }
                 cleanup.retry.failed(ctx.now + ctx.pause(cleanup.retry.tries()));
                 // A lost lease is revoked once its cleanups end, so one attempt suffices.
                 if ctx.session(session).is_none_or(|found| found.is_lost()) {
@@ -210,6 +217,10 @@ impl lock::Cleanup<Keys> for Cleanup {
         }
         lock.drop_finished();
     }
+}
+
+fn is_refusal(reply: &Reply) -> bool {
+    matches!(reply, Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused)
 }
 
 impl Lock {
@@ -275,15 +286,19 @@ impl Lock {
         if !cleanup.retry.is_ready(now) {
             return;
         }
+        let again = cleanup.retry.is_due(now);
         let (kind, request) = match &mut cleanup.next {
             NextStep::Look => (Kind::Look, Request::Look { queue, lease, before: None, ahead: None }),
             NextStep::Delete(modified) => (Kind::Delete, Request::Delete { queue, lease, modified: *modified }),
-            NextStep::Watch { watch: watch @ None, .. } => {
-                *watch = Some(ctx.open_watch(queue.key(lease)));
-                return;
-            }
             // Read once more at the end of the watch.
             NextStep::Watch { until: Some(until), .. } if *until <= now => {
+                (Kind::Look, Request::Look { queue, lease, before: None, ahead: None })
+            }
+            NextStep::Watch { watch: watch @ None, .. } => {
+                *watch = Some(ctx.open_watch(queue.key(lease)));
+                return cleanup.retry.set_due(None);
+            }
+            NextStep::Watch { until: None, .. } if again => {
                 (Kind::Look, Request::Look { queue, lease, before: None, ahead: None })
             }
             NextStep::Watch { .. } | NextStep::Paused | NextStep::Nothing => return,

@@ -91,8 +91,9 @@ impl Keep<Keys> for HoldWatch {
         let reading = &mut hold.watch.reading;
         reading.known = reading.known.max(revision);
         if for_watch {
-            // The watch itself reports changes by others. Read again if it was reopened since.
+            // Read again if the watch was reopened since.
             reading.known = reading.known.max(reading.min_revision);
+            lock.reattach(ctx, own.modified);
             return lock.recheck_key(ctx);
         }
         let Some(write) = &hold.write else { return };
@@ -133,16 +134,21 @@ impl Lock {
     }
 
     pub(super) fn own_key_changed(&mut self, ctx: &mut Context, revision: i64, kv: &KeyValue, gone: bool) {
-        let Some(hold) = &mut self.hold else { return };
+        let Some(hold) = &self.hold else { return };
         if gone && revision > hold.node.created {
             return self.lose(ctx, Loss::Gone);
         }
-        let ours = hold.write.is_some() || kv.mod_revision <= hold.node.modified;
-        if !gone && !ours {
-            // Another client wrote the key: attach it to our lease again.
-            let value = hold.value.clone();
-            hold.node.modified = kv.mod_revision;
-            hold.write = Some(Write::new(ctx.now, value).due(ctx.now + ctx.pause(0)));
+        if !gone {
+            self.reattach(ctx, kv.mod_revision);
+        }
+    }
+
+    /// Attaches the key to its lease again if another client wrote it, at `modified`.
+    fn reattach(&mut self, ctx: &Context, modified: i64) {
+        let Some(hold) = &mut self.hold else { return };
+        if hold.write.is_none() && modified > hold.node.modified {
+            hold.node.modified = modified;
+            hold.write = Some(Write::new(ctx.now, hold.value.clone()).due(ctx.now + ctx.pause(0)));
         }
     }
 

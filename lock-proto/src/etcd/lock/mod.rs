@@ -110,11 +110,8 @@ impl QueueStore for Keys {
     }
 
     fn lost(lock: &mut Lock, ctx: &mut Context, remains: &Remains<Self>) {
-        match remains.left {
-            Leftover::Key(modified) => lock.schedule_key(ctx, remains.session, modified),
-            // The key is gone, but an earlier create may still be executed.
-            Leftover::Nothing | Leftover::Write(_) => lock.resume_cleanup(ctx, remains.session),
-        }
+        // The key is gone, but an earlier create may still be executed.
+        lock.resume_cleanup(ctx, remains.session);
     }
 
     /// After a loss, attempts use a new lease, so none of them has used this key.
@@ -257,6 +254,9 @@ impl Lock {
     pub(crate) fn watch_refused(&mut self, ctx: &mut Context, watch: WatchId) {
         self.unsubscribed(ctx, watch);
         ctx.shared.own.watchers.remove(&watch);
+        if let Some(cleanup) = self.store.cleanups.iter_mut().find(|cleanup| cleanup.watches(watch)) {
+            cleanup.watch_refused(ctx);
+        }
         if let Some(hold) = &mut self.hold
             && hold.watch.own.is_some_and(|own| own.id == watch)
         {

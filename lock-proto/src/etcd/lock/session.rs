@@ -115,10 +115,22 @@ impl Session {
                 Some(self.open_failed(ctx, reply))
             }
             Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
-                // An extend requested since then still needs its own keep-alive.
-                let another = self.renew_from.is_some_and(|at| call.emitted < at);
-                self.work_at(ctx, if another { ctx.now } else { ctx.now + self.granted / 12 });
+                self.keep_alive_again(ctx, call.emitted);
                 Some(SessionEvent::Unrenewed(call.emitted, answer(reply)))
+            }
+        }
+    }
+
+    /// Repeats a keep-alive that failed, soon if a lock waits for it.
+    fn keep_alive_again(&mut self, ctx: &mut Context, emitted: Instant) {
+        let wait = self.granted / 12;
+        match self.renew_from {
+            None => self.retry.set_due(Some(ctx.now + wait)),
+            // An extend requested since then still needs its own keep-alive.
+            Some(at) if emitted < at => self.work_at(ctx, ctx.now),
+            Some(_) => {
+                let pause = pause(ctx.seed, ctx.now.as_nanos(), self.retry.tries());
+                self.retry.failed(ctx.now + pause.min(wait));
             }
         }
     }

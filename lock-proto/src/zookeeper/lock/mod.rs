@@ -44,9 +44,6 @@ pub(crate) type Lock = lock::Lock<ZooKeeper>;
 type Contention = lock::Contention<Nodes>;
 type Hold = lock::Hold<Nodes>;
 
-/// The longest value of a candidate, in bytes. ZooKeeper accepts requests of 1 MiB by default.
-pub const MAX_VALUE: usize = 1_000_000;
-
 /// What is special about ZooKeeper: contenders are ephemeral sequential nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Nodes {
@@ -175,11 +172,6 @@ impl QueueStore for Nodes {
 
     fn election(config: &Config, name: &[u8]) -> Result<Queue, Misuse> {
         Queue::new(&config.store.own.chroot, &config.prefix, name, Kind::Latch)
-    }
-
-    fn check_value(value: &[u8]) -> Result<(), Invalid> {
-        let len = value.len();
-        if len > MAX_VALUE { Err(Invalid::ValueLength { len, max: MAX_VALUE }) } else { Ok(()) }
     }
 
     fn request(call: CallId, request: Request, _: Duration) -> LocksOutput {

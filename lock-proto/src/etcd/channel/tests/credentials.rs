@@ -219,3 +219,37 @@ fn reply_to_login_may_come_after_credentials_have_expired() {
     rig.answer(rpc, token("t2"));
     assert!(rig.channel.is_up());
 }
+
+/// The password is changed on the server, and the source returns the former one from a cache until
+/// it is told of a rejection. The token fails after the end of its validity, or with its connection.
+#[test]
+fn cached_password_is_requested_again_before_anything_is_refused() {
+    // N19
+    for breaks in [false, true] {
+        let (mut rig, mut conn) = up();
+        rig.now = rig.now + 11 * SECOND;
+        let call = if breaks {
+            rig.channel.handle_disconnected(rig.now, conn, Fault::Closed);
+            rig.notifications();
+            let call = rig.send(grant(2));
+            rig.until_due();
+            conn = rig.connected();
+            call
+        } else {
+            let call = rig.send(grant(2));
+            reject_token(&mut rig, "t1");
+            call
+        };
+        assert_eq!(requested(&mut rig, conn).rejected, None);
+        supply(&mut rig, conn, Some(Credentials::new("p1")));
+        let rpc = login(&mut rig, "p1");
+        rig.fail(rpc, Code::InvalidArgument, WRONG);
+        assert!(requested(&mut rig, conn).rejected.is_some());
+        supply(&mut rig, conn, Some(Credentials::new("p2")));
+        let rpc = login(&mut rig, "p2");
+        rig.answer(rpc, token("t2"));
+        let rpc = call_with(&mut rig, "t2");
+        rig.answer(rpc, granted(2));
+        assert_eq!(rig.notifications(), [ChannelOutput::Reply { call, reply: LEASE }]);
+    }
+}
