@@ -287,23 +287,21 @@ impl Hold {
         let renewal = self.renewal_due(now);
         let renews = self.tenure.waiter.renew != Renew::Manual;
         let is_held = self.tenure.is_held();
-        let top_up = is_held && now < self.keys_until(quorum);
         let share = self.shares.get_mut(node.index()).filter(|share| share.call.is_none())?;
         let retry = share.retry_at().is_some_and(|at| at <= now);
         if retry {
             share.clear_retry();
         }
-        let verify = share.verifying && share.retry_at().is_none();
-        // Before the claim, only an extend that the waiter needs is sent.
-        // H5
-        let requested = share.extend == Extend::Pending || is_held && (verify || (renewal || retry) && renews);
-        match share.until {
-            Some(_) if requested => Some(Renewal::Extend),
-            // A quorum confirms unbroken ownership, so a node without the token may get it.
-            // Q3
-            None if top_up && (renewal || retry) => Some(Renewal::TopUp),
-            Some(_) | None => None,
+        if share.until.is_some() {
+            // Before the claim, only an extend that the waiter needs is sent.
+            // H5
+            let verify = is_held && share.verifying && share.retry_at().is_none();
+            let renew = is_held && renews && (renewal || retry);
+            return (share.extend == Extend::Pending || renew || verify).then_some(Renewal::Extend);
         }
+        // A quorum confirms unbroken ownership, so a node without the token may get it.
+        // Q3
+        (is_held && (renewal || retry) && now < self.keys_until(quorum)).then_some(Renewal::TopUp)
     }
 
     fn renewal_due(&self, now: Instant) -> bool {
