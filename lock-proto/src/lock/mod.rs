@@ -72,8 +72,6 @@ pub(crate) use sessions::{State, pause, refusal};
 #[doc(hidden)]
 pub use store::Store;
 pub(crate) use tenure::{Tenure, Terms};
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
-pub use tuning::MAX_VALUE;
 pub(crate) use tuning::check_name;
-pub use tuning::{DEFAULT_TTL, Drift, MAX_NAME, MAX_TTL, MIN_TTL};
+pub use tuning::{DEFAULT_TTL, Drift, MAX_NAME, MAX_TTL, MAX_VALUE, MIN_TTL};
 pub use waiters::Waiter;

@@ -18,11 +18,9 @@ pub(crate) const fn check_name(name: &[u8]) -> Result<(), Invalid> {
 
 /// The longest value of a candidate, in bytes. By default etcd accepts requests of 1.5 MiB, and
 /// ZooKeeper of 1 MiB.
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub const MAX_VALUE: usize = 1_000_000;
 
 /// Checks the length of a candidate's value.
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) const fn check_value(value: &[u8]) -> Result<(), Invalid> {
     let len = value.len();
     if len > MAX_VALUE { Err(Invalid::ValueLength { len, max: MAX_VALUE }) } else { Ok(()) }
@@ -48,7 +46,6 @@ impl Drift {
     pub(crate) const DEFAULT: Self = Self { divisor: 100, margin: Duration::from_millis(2) };
 
     /// Returns what is left of a TTL.
-    #[cfg(any(feature = "etcd", feature = "zookeeper"))]
     pub(crate) fn validity(self, ttl: Duration) -> Duration {
         ttl.saturating_sub(ttl / self.divisor + self.margin)
     }
