@@ -356,6 +356,11 @@ fn ending_session_asks_for_no_credentials() {
     assert!(matches!(outputs(&mut pipe)[..], [PipeOutput::Credentials(..)]));
     pipe.end(at(2_001));
     assert_eq!(sent(&mut pipe).len(), 1, "the session is continued");
+    pipe.handle_disconnected(at(2_002), conn, Fault::Reset);
+    pipe.handle_timeout(at(4_000));
+    let conn = pipe.current().unwrap();
+    pipe.handle_connected(at(4_000), conn);
+    assert_eq!(sent(&mut pipe).len(), 1, "also on the next connection");
 }
 
 #[test]
