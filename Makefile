@@ -28,6 +28,8 @@ demo: ## Play the story: five simulated servers, contenders, a dead server, a st
 test: export CARGO_INCREMENTAL := 0
 # Most tests of programs and adapters wait for time to pass: more of them at once than there are processors.
 test unit embedding: export RUST_TEST_THREADS ?= 8
+# Some tests block a thread of async-std's executor, which all tests of a program share.
+test unit: export ASYNC_STD_THREAD_COUNT ?= 8
 .PHONY: test
 test: servers lint unit doc no-std embedding bench-check fuzz-short ## Check everything. CI runs this. Installs the servers it needs if they are missing.
 	@echo "make test: all passed"

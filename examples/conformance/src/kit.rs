@@ -20,7 +20,7 @@ pub(crate) const MS: Duration = Duration::from_millis(1);
 /// Exceeds [`TIMEOUT`], so that nothing in a test ends because of it.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 /// How late a busy machine may run something that is due.
-pub(crate) const SLACK: Duration = Duration::from_secs(2);
+pub(crate) const SLACK: Duration = Duration::from_millis(500);
 
 /// A runtime with helpers for scenarios.
 pub struct Kit<R> {

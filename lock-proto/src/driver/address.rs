@@ -96,8 +96,8 @@ impl Routes {
         Ok(route)
     }
 
-    /// Returns a route to a server. Reads no files if a known server has the same TLS settings: this
-    /// may be the driver's task, for a server that another one has reported.
+    /// Returns a route to a server. Reads no files if a known server has the same TLS settings: for
+    /// a server that another one has reported, this runs in the driver's task.
     #[cfg(feature = "tls")]
     fn route(&self, target: &Target) -> Result<Route, ConnectError> {
         let Target::Tls { host, tls, .. } = target else { return Ok(Route::plain(target.clone())) };

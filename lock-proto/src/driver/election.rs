@@ -179,8 +179,8 @@ impl Leadership {
         Self { guard, stop: Arc::default() }
     }
 
-    /// Changes the value that observers see, to one of at most 1,000,000 bytes. Returns the revision
-    /// of etcd at which it changed, or the transaction id (`mzxid`) of ZooKeeper.
+    /// Changes the value that observers see, to one of at most 1,000,000 bytes. Returns the
+    /// revision of etcd at which it changed, or the transaction id (`mzxid`) of ZooKeeper.
     ///
     /// # Errors
     ///

@@ -74,7 +74,8 @@ impl Settings {
     /// cache. An error is logged, so it must not contain a secret. The driver asks again after a
     /// pause; an open connection stays.
     ///
-    /// The driver's task runs the future. It must not block. It is dropped when the connection ends.
+    /// The driver's task runs the future, and drops it when the connection ends. The future must
+    /// not block.
     pub fn credentials<F, R>(mut self, source: F) -> Self
     where
         F: Fn(CredentialsRequest) -> R + Send + Sync + 'static,

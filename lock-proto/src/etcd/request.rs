@@ -20,7 +20,7 @@ use super::message::{
 use super::rpc::{Rpc, RpcReply, Status};
 use super::status::Meaning;
 use crate::fault::{Breach, Fault};
-use crate::lock::{Cause, ServerError};
+use crate::lock::{Cause, ErrorClass, ServerError};
 
 /// The id of a lease: a positive number, chosen by the client.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -287,6 +287,13 @@ pub enum Reply {
     Unknown(Cause),
     /// The request was never sent.
     NotSent(Cause),
+}
+
+impl Reply {
+    /// Returns true if the server refused the request, and would again.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused)
+    }
 }
 
 /// Why a server refused a request.

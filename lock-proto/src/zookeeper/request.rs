@@ -26,6 +26,11 @@ pub enum Reply {
 }
 
 impl Reply {
+    /// Returns true if the server refused the request, and would again.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Failed(code) if class(*code) == ErrorClass::Refused)
+    }
+
     /// Returns the result for a report.
     pub(crate) fn answer(&self) -> Answer {
         match self {

@@ -8,7 +8,7 @@ use super::{Contention, Context, Keys, Lock};
 use crate::etcd::locks_output::WatchId;
 use crate::etcd::message::KeyValue;
 use crate::etcd::request::{Found, Refusal, Reply, Request, Seen};
-use crate::lock::{self, ErrorClass, Release, Retry, SessionEvent, SessionId};
+use crate::lock::{self, Release, Retry, SessionEvent, SessionId};
 use crate::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -133,7 +133,8 @@ impl lock::Cleanup<Keys> for Cleanup {
         !self.is_busy() && (self.refused || matches!(self.next, NextStep::Watch { until: None, .. }))
     }
 
-    /// Only a watch or a refused request is left. A request that may still be executed needs a lease.
+    /// Only a watch or a refused request is left. A request that may still be executed needs a
+    /// lease.
     fn is_drained(&self) -> bool {
         !self.is_busy() && (self.refused || matches!(self.next, NextStep::Watch { .. } | NextStep::Nothing))
     }
@@ -171,7 +172,7 @@ impl lock::Cleanup<Keys> for Cleanup {
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 let unknown = matches!(reply, Reply::Unknown(_));
                 cleanup.unsettled |= unknown && call.kind == Kind::Create;
-                cleanup.refused = call.kind != Kind::Create && is_refusal(reply);
+                cleanup.refused = call.kind != Kind::Create && reply.is_refusal();
                 // The user may lack access for good. The lease gets no other keys, and ends once
                 // no lock needs it.
                 // E3
@@ -217,10 +218,6 @@ impl lock::Cleanup<Keys> for Cleanup {
         }
         lock.drop_finished();
     }
-}
-
-fn is_refusal(reply: &Reply) -> bool {
-    matches!(reply, Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused)
 }
 
 impl Lock {

@@ -5,7 +5,7 @@ use super::cleanup::CleanupCall;
 use super::session::answer;
 use super::{Contention, Context, Keys, Lock};
 use crate::etcd::request::{Ahead, Found, Older, Refusal, Reply, Request, Seen};
-use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, Progress, SessionId, Wait};
+use crate::lock::{Answer, Blocked, Expiry, Failure, Progress, SessionId, Wait};
 use crate::time::Instant;
 use bytes::Bytes;
 use core::mem;
@@ -214,7 +214,7 @@ impl Lock {
                 self.contention = Contention::Opening(session);
                 ctx.lost_lease(session);
             }
-            Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
+            Reply::Refused(_) if reply.is_refusal() => {
                 self.store.answer = answer(reply);
                 self.contention = Contention::Idle;
                 match action {

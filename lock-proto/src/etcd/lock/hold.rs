@@ -8,7 +8,7 @@ use super::{Context, Hold, Keys, Lock, Watched};
 use crate::etcd::message::KeyValue;
 use crate::etcd::reading::Reading;
 use crate::etcd::request::{Found, LeaseId, Queue, Refusal, Reply, Request};
-use crate::lock::{ErrorClass, Keep, Loss, Write, Written};
+use crate::lock::{Keep, Loss, Write, Written};
 use crate::time::{Instant, soonest};
 
 /// The key of a holder. Transactions of the application that compare `mod_revision` are executed
@@ -161,7 +161,7 @@ impl Lock {
             return;
         };
         let written = match reply {
-            Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => Written::Refused,
+            Reply::Refused(_) if reply.is_refusal() => Written::Refused,
             Reply::Unknown(_) if !write.is_looking() => Written::Unknown,
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => Written::Failed,
         };

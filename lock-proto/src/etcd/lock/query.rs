@@ -6,9 +6,9 @@ use core::time::Duration;
 use super::session::answer;
 use super::{Context, Keys, Watched, Watcher};
 use crate::etcd::reading::Reading;
-use crate::etcd::request::{Found, Queue, Refusal, Reply, Request};
+use crate::etcd::request::{Found, Queue, Reply, Request};
 use crate::id::{CallOwner, NodeId};
-use crate::lock::{self, Asking, ElectionEvent, ErrorClass, Failure, Leader, pause};
+use crate::lock::{self, Asking, ElectionEvent, Failure, Leader, pause};
 use crate::time::{Instant, soonest};
 
 /// Polling interval of an observer while its watch cannot be opened.
@@ -87,7 +87,7 @@ impl lock::Query<Keys> for Query {
                 }
                 self.asking.until.is_some()
             }
-            Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
+            Reply::Refused(_) if reply.is_refusal() => {
                 self.asking.answer = answer(reply);
                 self.asking.fail(ctx, Failure::Refused);
                 true

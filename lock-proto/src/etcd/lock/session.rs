@@ -8,7 +8,7 @@ use super::{Context, Keys};
 use crate::etcd::config::Config;
 use crate::etcd::request::{Found, LeaseId, Refusal, Reply, Request};
 use crate::jitter::jitter;
-use crate::lock::{self, Answer, ErrorClass, Loss, SessionCall, SessionEvent, SessionStore, State, pause, refusal};
+use crate::lock::{self, Answer, Loss, SessionCall, SessionEvent, SessionStore, State, pause, refusal};
 use crate::time::Instant;
 
 pub(crate) type Session = lock::Session<Keys>;
@@ -71,7 +71,12 @@ impl Session {
     }
 
     fn back_off(&mut self, ctx: &Context) {
-        self.retry.failed(ctx.now + pause(ctx.seed, ctx.now.as_nanos(), self.retry.tries()));
+        self.back_off_within(ctx, Duration::MAX);
+    }
+
+    fn back_off_within(&mut self, ctx: &Context, limit: Duration) {
+        let pause = pause(ctx.seed, ctx.now.as_nanos(), self.retry.tries());
+        self.retry.failed(ctx.now + pause.min(limit));
     }
 
     fn grant_answered(&mut self, ctx: &mut Context, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
@@ -128,14 +133,12 @@ impl Session {
             None => self.retry.set_due(Some(ctx.now + wait)),
             // An extend requested since then still needs its own keep-alive.
             Some(at) if emitted < at => self.work_at(ctx, ctx.now),
-            Some(_) => {
-                let pause = pause(ctx.seed, ctx.now.as_nanos(), self.retry.tries());
-                self.retry.failed(ctx.now + pause.min(wait));
-            }
+            Some(_) => self.back_off_within(ctx, wait),
         }
     }
 
-    /// Uses a lease that exists, unless its TTL is too short. etcd grants at least what was requested.
+    /// Uses a lease that exists, unless its TTL is too short. etcd grants at least what was
+    /// requested.
     fn begin(&mut self, ctx: &mut Context, emitted: Instant, ttl: i64) -> SessionEvent {
         if let Err(invalid) = ctx.config.lease_ttl(Duration::from_secs(ttl.unsigned_abs())) {
             self.own.may_exist = true;
@@ -149,7 +152,7 @@ impl Session {
     /// The lease was not granted, or could not be checked.
     fn open_failed(&mut self, ctx: &mut Context, reply: &Reply) -> SessionEvent {
         let answer = answer(reply);
-        if matches!(reply, Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused) {
+        if reply.is_refusal() {
             return self.refuse(ctx, answer);
         }
         self.own.may_exist |= matches!(reply, Reply::Unknown(_));
@@ -239,7 +242,7 @@ impl SessionStore<Keys> for Lease {
                 match reply {
                     // If the server refuses for good, the lease expires by itself.
                     Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => session.state = State::Over,
-                    Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
+                    Reply::Refused(_) if reply.is_refusal() => {
                         session.state = State::Over;
                     }
                     Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => session.back_off(ctx),

@@ -16,8 +16,8 @@ use super::{Contention, Context, Keys, Lock, Watched};
 use crate::etcd::locks_output::WatchId;
 use crate::etcd::message::KeyValue;
 use crate::etcd::reading::Reading;
-use crate::etcd::request::{Ahead, Found, Older, Refusal, Reply, Request, Seen};
-use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, Progress, SessionId};
+use crate::etcd::request::{Ahead, Found, Older, Reply, Request, Seen};
+use crate::lock::{Answer, Blocked, Expiry, Failure, Progress, SessionId};
 use crate::time::Instant;
 
 /// Polling interval while a watch cannot be opened.
@@ -361,7 +361,7 @@ impl Lock {
                 contender.close(ctx);
                 self.enter(ctx, session);
             }
-            Reply::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
+            Reply::Refused(_) if reply.is_refusal() => {
                 contender.close(ctx);
                 let modified = contender.own.modified;
                 self.store.answer = answer(reply);

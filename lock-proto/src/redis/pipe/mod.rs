@@ -199,8 +199,8 @@ impl Pipe {
     }
 
     /// Closes the connection, until `open` or `send`. Outstanding requests get
-    /// [`Fault::NotNeeded`]: as `Unknown` if the host has seen their bytes, else as `NotSent`. There
-    /// is no [`PipeOutput::Down`].
+    /// [`Fault::NotNeeded`]: as `Unknown` if the host has seen their bytes, else as `NotSent`.
+    /// There is no [`PipeOutput::Down`].
     pub fn close(&mut self, now: Instant) {
         self.clock(now);
         if let Some(conn) = self.current() {
@@ -678,8 +678,8 @@ impl Pipe {
     /// Answers everything outstanding. No other place does.
     // M8
     fn settle(&mut self, cause: &Cause) {
-        while let Some((job, left)) = self.wire.pop_unanswered() {
-            self.answer_unsent(job, left, cause);
+        while let Some((job, seen)) = self.wire.pop_unanswered() {
+            self.answer_unsent(job, seen, cause);
         }
         while let Some((pending, _)) = self.waiting.pop() {
             self.answer_unsent(pending.job, false, cause);
@@ -687,11 +687,11 @@ impl Pipe {
         self.wire = Wire::default();
     }
 
-    fn answer_unsent(&mut self, job: Job, left: bool, cause: &Cause) {
+    fn answer_unsent(&mut self, job: Job, seen: bool, cause: &Cause) {
         match job {
             Job::Call { call, .. } => {
                 let cause = cause.clone();
-                let reply = if left { Reply::Unknown(cause) } else { Reply::NotSent(cause) };
+                let reply = if seen { Reply::Unknown(cause) } else { Reply::NotSent(cause) };
                 self.outputs.push_back(PipeOutput::Reply { call, reply });
             }
             Job::Login(_) | Job::Ping | Job::Block { .. } | Job::Unblock { .. } => {}

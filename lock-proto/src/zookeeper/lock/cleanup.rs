@@ -5,11 +5,11 @@
 use alloc::boxed::Box;
 
 use super::{Contention, Context, Lock, Nodes};
-use crate::lock::{self, ErrorClass, Loss, Release, Retry, SessionEvent, SessionId};
+use crate::lock::{self, Loss, Release, Retry, SessionEvent, SessionId};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, Op, ReplyBody};
 use crate::zookeeper::path::Guid;
-use crate::zookeeper::request::{Reply, class};
+use crate::zookeeper::request::Reply;
 
 /// What is left to delete.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -83,7 +83,7 @@ impl lock::Cleanup<Nodes> for Cleanup {
                 lock.delete_unknown(emitted, |remains| remains.left == path);
             }
             // The server will not do it for this user. It deletes the node with the session.
-            (Target::Search(_) | Target::Node(_), Reply::Failed(code)) if class(*code) == ErrorClass::Refused => {
+            (Target::Search(_) | Target::Node(_), Reply::Failed(_)) if reply.is_refusal() => {
                 let session = cleanup.session;
                 lock.store.cleanups.swap_remove(place);
                 ctx.shared.sessions.retire(session);

@@ -14,7 +14,7 @@ use crate::lock::{
 use crate::time::Instant;
 use crate::zookeeper::codec::{ANY_VERSION, CreateMode, ErrorCode, MultiOp, Op, ReplyBody, Stat};
 use crate::zookeeper::path::{Child, Guid, is_exhausted};
-use crate::zookeeper::request::{Reply, class};
+use crate::zookeeper::request::Reply;
 
 /// Fencing tokens of nodes that were created at or after this transaction would not fit: epochs of
 /// 32 768 elections of a leader.
@@ -68,6 +68,13 @@ enum Step {
     Paused(Instant),
 }
 
+impl Enter {
+    /// Returns true if the call creates the queue's node or one above it.
+    fn builds(&self, serial: u64) -> bool {
+        self.building.as_ref().is_some_and(|building| building.calls.contains(&serial))
+    }
+}
+
 impl Progress<Nodes> for Enter {
     fn session(&self) -> SessionId {
         self.session
@@ -81,7 +88,7 @@ impl Progress<Nodes> for Enter {
             Step::Vacating { retry, .. } => retry.call(),
             Step::Paused(_) => None,
         };
-        own == Some(serial) || self.building.as_ref().is_some_and(|building| building.calls.contains(&serial))
+        own == Some(serial) || self.builds(serial)
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -95,7 +102,7 @@ impl Progress<Nodes> for Enter {
     fn answered(lock: &mut Lock, ctx: &mut Context, serial: u64, reply: &Reply) {
         let Contention::Entering(enter) = &mut lock.contention else { return };
         let (session, guid) = (enter.session, enter.guid);
-        if enter.building.as_ref().is_some_and(|building| building.calls.contains(&serial)) {
+        if enter.builds(serial) {
             return lock.queue_created(ctx, serial, reply);
         }
         match &enter.step {
@@ -225,7 +232,7 @@ impl Lock {
                     enter.building = building;
                 }
             }
-            Reply::Failed(code) if class(*code) == ErrorClass::Refused => self.fail_refused(ctx, reply.answer()),
+            Reply::Failed(_) if reply.is_refusal() => self.fail_refused(ctx, reply.answer()),
             Reply::Done(_) | Reply::Failed(_) => self.pause_entry(ctx),
             Reply::Unknown(_) => {
                 self.store.answer = reply.answer();
@@ -256,7 +263,7 @@ impl Lock {
     fn queue_created(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) {
         let Contention::Entering(Enter { building, .. }) = &mut self.contention else { return };
         let Some(Building { calls, refused }) = building else { return };
-        if matches!(reply, Reply::Failed(code) if class(*code) == ErrorClass::Refused) {
+        if reply.is_refusal() {
             *refused = Some(reply.answer());
         }
         if serial != *calls.end() {
@@ -320,7 +327,7 @@ impl Lock {
     fn vacated(&mut self, ctx: &mut Context, session: SessionId, reply: &Reply) {
         match reply {
             Reply::Done(_) | Reply::Failed(ErrorCode::NO_NODE) => self.enter(ctx, session),
-            Reply::Failed(code) if class(*code) == ErrorClass::Refused => self.fail_refused(ctx, reply.answer()),
+            Reply::Failed(_) if reply.is_refusal() => self.fail_refused(ctx, reply.answer()),
             Reply::Failed(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 if let Contention::Entering(Enter { step: Step::Vacating { retry, .. }, .. }) = &mut self.contention {
                     retry.forget_call();
@@ -360,7 +367,7 @@ impl Lock {
     /// The server does not tell whether there is a node: it is deleted when it does.
     fn search_failed(&mut self, ctx: &mut Context, session: SessionId, guid: Guid, reply: &Reply) {
         self.schedule(ctx, session, Target::Search(guid));
-        if matches!(reply, Reply::Failed(code) if class(*code) == ErrorClass::Refused) {
+        if reply.is_refusal() {
             self.fail_refused(ctx, reply.answer());
         } else {
             self.pause_entry(ctx);

@@ -7,11 +7,11 @@ use bytes::Bytes;
 
 use super::wait::Watch;
 use super::{Context, Hold, Lock, Node, Nodes};
-use crate::lock::{ErrorClass, Keep, Loss, Written};
+use crate::lock::{Keep, Loss, Written};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ErrorCode, MultiOp, Op, ReplyBody};
 use crate::zookeeper::path::Queue;
-use crate::zookeeper::request::{Reply, class};
+use crate::zookeeper::request::Reply;
 
 /// The node of a holder. Transactions of the application that `check` its path and version are
 /// executed only while it still holds the lock.
@@ -83,7 +83,7 @@ impl Keep<Nodes> for Watch {
                 Written::Done(stat.mzxid)
             }
             Reply::Failed(ErrorCode::BAD_VERSION) => Written::Outdated,
-            Reply::Failed(code) if class(*code) == ErrorClass::Refused => Written::Refused,
+            Reply::Failed(_) if reply.is_refusal() => Written::Refused,
             Reply::Done(_) | Reply::Failed(_) => Written::Failed,
             Reply::Unknown(_) => Written::Unknown,
             Reply::NotSent(_) => Written::NotSent,

@@ -4,11 +4,11 @@ use alloc::boxed::Box;
 
 use super::{Context, Nodes};
 use crate::id::CallOwner;
-use crate::lock::{self, Asking, ElectionEvent, ErrorClass, Failure, Leader, SessionEvent, SessionId, pause};
+use crate::lock::{self, Asking, ElectionEvent, Failure, Leader, SessionEvent, SessionId, pause};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ErrorCode, EventType, Op, ReplyBody, Stat};
 use crate::zookeeper::path::{Child, Queue};
-use crate::zookeeper::request::{Reply, class};
+use crate::zookeeper::request::Reply;
 
 /// An open query or observation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -74,7 +74,7 @@ impl lock::Query<Nodes> for Query {
                 self.disconnected(ctx);
                 return false;
             }
-            (_, Reply::Failed(code)) if class(*code) == ErrorClass::Refused => {
+            (_, Reply::Failed(_)) if reply.is_refusal() => {
                 self.asking.answer = reply.answer();
                 self.asking.fail(ctx, Failure::Refused);
                 return true;

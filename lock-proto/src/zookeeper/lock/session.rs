@@ -193,8 +193,8 @@ impl Session {
         if self.state != State::Alive {
             return None;
         }
-        // A transaction that fails is committed as well, unless the session failed it. If the session
-        // has moved, the connection ends, and there is no reply.
+        // A transaction that fails is committed as well, unless the session failed it. If the
+        // session has moved, the connection ends, and there is no reply.
         // ZK1
         if let Reply::Done(ReplyBody::Multi(results)) = reply {
             if results.contains(&MultiResult::Error(ErrorCode::SESSION_EXPIRED)) {
@@ -350,17 +350,15 @@ impl SessionStore<Nodes> for Connection {
         if session.must_be_quiet() || session.wants_end() {
             return Some((Instant::ZERO, "end of a session"));
         }
+        let idle = Some(idle_until).filter(|_| session.users.is_empty());
         let (at, why) = match session.state {
             State::Opening if !is_open => (session.retry.deadline(), "session"),
             State::Alive if session.need() == Need::Proof => {
                 (soonest([session.retry.deadline().filter(|_| up), Some(lost_at)]), "session")
             }
-            State::Alive => {
-                let idle = Some(idle_until).filter(|_| session.users.is_empty());
-                (soonest([Some(lost_at).filter(|_| !up), idle]), "session")
-            }
+            State::Alive => (soonest([Some(lost_at).filter(|_| !up), idle]), "session"),
             State::Lost(_) => (session.end_at(), "end of a session"),
-            State::Opening => (Some(idle_until).filter(|_| session.users.is_empty()), "session"),
+            State::Opening => (idle, "session"),
             State::Checking | State::Ending | State::Over => (None, ""),
         };
         at.map(|at| (at, why))

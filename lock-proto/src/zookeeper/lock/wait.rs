@@ -7,11 +7,11 @@ use alloc::boxed::Box;
 use super::tail::Tail;
 use super::{Contention, Context, Lock, Node, Nodes, Session};
 use crate::id::CallOwner;
-use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Keep as _, Progress, Queued, SessionId, Store as _};
+use crate::lock::{Answer, Blocked, Expiry, Keep as _, Progress, Queued, SessionId, Store as _};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ErrorCode, Names, Op, ReplyBody, WatchKind};
 use crate::zookeeper::path::Child;
-use crate::zookeeper::request::{Reply, class};
+use crate::zookeeper::request::Reply;
 
 /// A watch on the data of a node, which ends with its deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -113,7 +113,7 @@ impl Progress<Nodes> for Contender {
             Reply::Done(ReplyBody::Data { .. }) => *watch = Watch::Open,
             Reply::Failed(ErrorCode::NO_NODE) => lock.predecessor_gone(ctx),
             // The predecessor is another user's.
-            Reply::Failed(code) if class(*code) == ErrorClass::Refused => lock.list_answered(ctx, reply),
+            Reply::Failed(_) if reply.is_refusal() => lock.list_answered(ctx, reply),
             Reply::Done(_) | Reply::Failed(_) | Reply::Unknown(_) | Reply::NotSent(_) => {}
         }
     }
@@ -186,7 +186,7 @@ impl Lock {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         match reply {
             Reply::Done(ReplyBody::Children(names)) => self.judge(ctx, names),
-            Reply::Failed(code) if class(*code) == ErrorClass::Refused => {
+            Reply::Failed(_) if reply.is_refusal() => {
                 Queued::nobody_waits(self, ctx);
                 self.fail_refused(ctx, reply.answer());
             }

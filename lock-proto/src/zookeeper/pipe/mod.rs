@@ -627,8 +627,8 @@ impl Pipe {
     /// Answers everything outstanding. No other place does.
     // M8
     fn settle(&mut self, cause: &Cause) {
-        while let Some((call, left)) = self.wire.pop_unanswered() {
-            self.answer_unsent(call, left, cause);
+        while let Some((call, seen)) = self.wire.pop_unanswered() {
+            self.answer_unsent(call, seen, cause);
         }
         while let Some((pending, _)) = self.waiting.pop() {
             self.answer_unsent(pending.call, false, cause);
@@ -636,9 +636,9 @@ impl Pipe {
         self.wire.clear();
     }
 
-    fn answer_unsent(&mut self, call: Option<CallId>, left: bool, cause: &Cause) {
+    fn answer_unsent(&mut self, call: Option<CallId>, seen: bool, cause: &Cause) {
         let Some(call) = call else { return };
-        let reply = if left { Reply::Unknown(cause.clone()) } else { Reply::NotSent(cause.clone()) };
+        let reply = if seen { Reply::Unknown(cause.clone()) } else { Reply::NotSent(cause.clone()) };
         self.outputs.push_back(PipeOutput::Reply { call, reply });
     }
 }

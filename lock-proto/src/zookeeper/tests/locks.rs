@@ -122,12 +122,7 @@ fn queue_that_must_not_be_created_is_a_refusal() {
 #[test]
 fn node_that_cannot_be_read_is_deleted_later() {
     // ZK2, U1
-    let mut w = World::new(1);
-    let (lock, _) = w.hold(0);
-    w.release(0, lock);
-    w.server.mute = Some((OpCode::Create, true));
-    let lock = w.acquire(0);
-    w.server.mute = None;
+    let (mut w, lock) = World::with_unanswered_create(true);
     w.server.refused = Some((OpCode::GetData, ErrorCode::NO_AUTH));
     w.cut(0);
     w.pass(1_000);
@@ -138,12 +133,7 @@ fn node_that_cannot_be_read_is_deleted_later() {
 #[test]
 fn executed_create_without_reply_is_found_and_used() {
     // ZK2
-    let mut w = World::new(1);
-    let (lock, _) = w.hold(0);
-    w.release(0, lock);
-    w.server.mute = Some((OpCode::Create, true));
-    let lock = w.acquire(0);
-    w.server.mute = None;
+    let (mut w, lock) = World::with_unanswered_create(true);
     w.cut(0);
     w.pass(1_000);
     w.granted(0, lock).unwrap_or_else(|| panic!("{:?} {:?}", w.events, w.server.log));
@@ -155,12 +145,7 @@ fn executed_create_without_reply_is_found_and_used() {
 #[test]
 fn create_that_was_not_executed_is_repeated_with_another_name() {
     // ZK2, ZK6
-    let mut w = World::new(1);
-    let (lock, _) = w.hold(0);
-    w.release(0, lock);
-    w.server.mute = Some((OpCode::Create, false));
-    let lock = w.acquire(0);
-    w.server.mute = None;
+    let (mut w, lock) = World::with_unanswered_create(false);
     w.cut(0);
     w.pass(1_000);
     w.granted(0, lock).unwrap();

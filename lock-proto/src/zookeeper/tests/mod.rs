@@ -62,6 +62,17 @@ impl World {
         }
     }
 
+    /// A client waits for the reply to a create, which was executed or not.
+    fn with_unanswered_create(executed: bool) -> (Self, LockId) {
+        let mut w = Self::new(1);
+        let (lock, _) = w.hold(0);
+        w.release(0, lock);
+        w.server.mute = Some((OpCode::Create, executed));
+        let lock = w.acquire(0);
+        w.server.mute = None;
+        (w, lock)
+    }
+
     /// Carries everything until all are idle.
     fn run(&mut self) {
         for _ in 0..1_000 {

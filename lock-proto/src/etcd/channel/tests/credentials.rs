@@ -173,6 +173,20 @@ fn rejected_password_is_not_sent_again_when_token_expires() {
     call_with(&mut rig, "t2");
 }
 
+/// The server rejects `p1`. The host is told of it, supplies `p2`, and the call is repeated.
+#[track_caller]
+fn replaced_password_is_requested(rig: &mut Rig, conn: ConnId, call: CallId) {
+    let rpc = login(rig, "p1");
+    rig.fail(rpc, Code::InvalidArgument, WRONG);
+    assert!(requested(rig, conn).rejected.is_some());
+    supply(rig, conn, Some(Credentials::new("p2")));
+    let rpc = login(rig, "p2");
+    rig.answer(rpc, token("t2"));
+    let rpc = call_with(rig, "t2");
+    rig.answer(rpc, granted(2));
+    assert_eq!(rig.notifications(), [ChannelOutput::Reply { call, reply: LEASE }]);
+}
+
 /// A change of the password makes the tokens of its user invalid on etcd.
 #[test]
 fn password_that_has_changed_is_requested_before_anything_is_refused() {
@@ -180,15 +194,7 @@ fn password_that_has_changed_is_requested_before_anything_is_refused() {
     let (mut rig, conn) = up();
     let call = rig.send(grant(2));
     reject_token(&mut rig, "t1");
-    let rpc = login(&mut rig, "p1");
-    rig.fail(rpc, Code::InvalidArgument, WRONG);
-    assert!(requested(&mut rig, conn).rejected.is_some());
-    supply(&mut rig, conn, Some(Credentials::new("p2")));
-    let rpc = login(&mut rig, "p2");
-    rig.answer(rpc, token("t2"));
-    let rpc = call_with(&mut rig, "t2");
-    rig.answer(rpc, granted(2));
-    assert_eq!(rig.notifications(), [ChannelOutput::Reply { call, reply: LEASE }]);
+    replaced_password_is_requested(&mut rig, conn, call);
     // If the host does not know the new one, the refusal is final.
     let call = rig.send(grant(3));
     reject_token(&mut rig, "t2");
@@ -221,7 +227,8 @@ fn reply_to_login_may_come_after_credentials_have_expired() {
 }
 
 /// The password is changed on the server, and the source returns the former one from a cache until
-/// it is told of a rejection. The token fails after the end of its validity, or with its connection.
+/// it is told of a rejection. The token fails after the end of its validity, or with its
+/// connection.
 #[test]
 fn cached_password_is_requested_again_before_anything_is_refused() {
     // N19
@@ -242,14 +249,6 @@ fn cached_password_is_requested_again_before_anything_is_refused() {
         };
         assert_eq!(requested(&mut rig, conn).rejected, None);
         supply(&mut rig, conn, Some(Credentials::new("p1")));
-        let rpc = login(&mut rig, "p1");
-        rig.fail(rpc, Code::InvalidArgument, WRONG);
-        assert!(requested(&mut rig, conn).rejected.is_some());
-        supply(&mut rig, conn, Some(Credentials::new("p2")));
-        let rpc = login(&mut rig, "p2");
-        rig.answer(rpc, token("t2"));
-        let rpc = call_with(&mut rig, "t2");
-        rig.answer(rpc, granted(2));
-        assert_eq!(rig.notifications(), [ChannelOutput::Reply { call, reply: LEASE }]);
+        replaced_password_is_requested(&mut rig, conn, call);
     }
 }
