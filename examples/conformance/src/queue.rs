@@ -133,6 +133,8 @@ pub async fn hold_expires_within_ttl_while_server_is_paused<R: Runtime>(kit: Kit
     let guard = kit.take(&client, "b").await;
     server.restart();
     assert!(guard.is_held());
+    // Acquire another lock first: a release waits only for a while until the client has reconnected.
+    kit.release(kit.take(&client, "c").await).await;
     kit.release(guard).await;
     drop(client);
     kit.clean(&server).await;
