@@ -114,9 +114,8 @@ impl<T> Config<T> {
         self
     }
 
-    /// How long a connection that nothing needs stays open, and on ZooKeeper the session. It is
-    /// opened again when needed. On etcd, the lease of a client that has had a lock needs it.
-    /// Default: 5 minutes.
+    /// How long the session of a client without locks is kept, on etcd (a lease) and ZooKeeper, and
+    /// then a connection that nothing needs. Both are opened again when needed. Default: 5 minutes.
     pub const fn idle_timeout(mut self, timeout: Duration) -> Self {
         self.idle_timeout = timeout;
         self

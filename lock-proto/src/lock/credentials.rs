@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use super::answer::ServerError;
+use super::answer::{ErrorClass, ServerError};
 use super::backoff::Backoff;
 use crate::time::Instant;
 use crate::url::{Login, Secret, Target};
@@ -61,6 +61,8 @@ pub(crate) struct Renewal {
     valid_until: Option<Instant>,
     /// When to request credentials again on an open connection.
     due: Option<Instant>,
+    /// The host was asked for the login.
+    requested: bool,
     rejected: Option<ServerError>,
 }
 
@@ -83,7 +85,7 @@ impl Renewal {
         target: &Target,
         login: &Login,
     ) -> Box<CredentialsRequest> {
-        self.due = Some(now + timeout);
+        (self.due, self.requested) = (Some(now + timeout), true);
         let (target, login, rejected) = (target.clone(), login.clone(), self.rejected.clone());
         Box::new(CredentialsRequest { target, login, rejected })
     }
@@ -106,20 +108,21 @@ impl Renewal {
         }
     }
 
-    /// The server rejected the login. The reason is part of the next request, after a pause.
-    pub(crate) fn reject(&mut self, now: Instant, error: &ServerError, pause: Backoff) {
-        self.rejected = Some(error.clone());
+    /// The login failed. If the server rejected it, the reason is part of the next request, after a
+    /// pause. The error refuses nothing if that request may help: the password may have changed.
+    pub(crate) fn reject(&mut self, now: Instant, error: &mut ServerError, pause: Backoff) {
         self.due = Some(now + pause.max);
+        if error.class == ErrorClass::Refused {
+            let first = self.rejected.replace(error.clone()).is_none();
+            if first && self.requested {
+                error.class = ErrorClass::Reconnect;
+            }
+        }
     }
 
     /// The server accepted the login.
     pub(crate) fn confirm(&mut self) {
         self.rejected = None;
-    }
-
-    /// Returns true if a server has rejected the last login that it answered.
-    pub(crate) const fn was_rejected(&self) -> bool {
-        self.rejected.is_some()
     }
 
     /// Returns true if the login may be sent again.

@@ -29,6 +29,7 @@ mod sessions;
 mod store;
 mod tenure;
 mod tuning;
+mod users;
 mod waiters;
 
 #[cfg(test)]
@@ -67,11 +68,13 @@ pub use queued::{Bid, Contention, QueueConfig, QueueContext, QueueLock, Queued, 
 pub use request::{Acquire, Renew, Wait};
 pub(crate) use retry::Retry;
 #[doc(hidden)]
-pub use sessions::{Need, Session, SessionCall, SessionEvent, SessionId, SessionStore, Sessions};
+pub use sessions::{Session, SessionCall, SessionEvent, SessionId, SessionStore, Sessions};
 pub(crate) use sessions::{State, pause, refusal};
 #[doc(hidden)]
 pub use store::Store;
 pub(crate) use tenure::{Tenure, Terms};
 pub(crate) use tuning::check_name;
 pub use tuning::{DEFAULT_TTL, Drift, MAX_NAME, MAX_TTL, MAX_VALUE, MIN_TTL};
+#[doc(hidden)]
+pub use users::Need;
 pub use waiters::Waiter;

@@ -16,6 +16,7 @@ use super::queries::Query as _;
 use super::queue::{Cleanup as _, Keep as _, Progress, QueueStore};
 use super::queued::{Contention, QueueContext, QueueLock, Queued};
 use super::retry::Retry;
+use super::users::{Need, Users};
 use crate::collections::Deadlines;
 use crate::jitter::{doubled, jitter};
 use crate::time::Instant;
@@ -39,68 +40,6 @@ pub(crate) fn pause(seed: u64, n: u64, tries: u32) -> Duration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub(crate) u32);
 
-/// What a lock needs of a session that it uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Need {
-    /// Nothing: what it has left may end with the session.
-    Nothing,
-    /// It must stay alive.
-    Alive,
-    /// It must be proven to be alive, where that takes more: the lock is held, or is about to be.
-    Proof,
-}
-
-/// The locks of a session, by their slots, and what each needs of it. The needs are counted: a
-/// session may have very many locks.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Users {
-    needs: BTreeMap<u32, Need>,
-    alive: usize,
-    proof: usize,
-}
-
-impl Users {
-    fn count(&mut self, need: Need) -> Option<&mut usize> {
-        match need {
-            Need::Nothing => None,
-            Need::Alive => Some(&mut self.alive),
-            Need::Proof => Some(&mut self.proof),
-        }
-    }
-
-    fn set(&mut self, slot: u32, need: Need) {
-        let old = self.needs.insert(slot, need);
-        if let Some(count) = self.count(need) {
-            *count += 1;
-        }
-        if let Some(count) = old.and_then(|old| self.count(old)) {
-            *count -= 1;
-        }
-    }
-
-    /// Returns false if there is no such user.
-    fn remove(&mut self, slot: u32) -> bool {
-        let Some(need) = self.needs.remove(&slot) else { return false };
-        if let Some(count) = self.count(need) {
-            *count -= 1;
-        }
-        true
-    }
-
-    /// Returns the most that one of them needs.
-    const fn need(&self) -> Need {
-        match (self.proof, self.alive) {
-            (1.., _) => Need::Proof,
-            (0, 1..) => Need::Alive,
-            (0, 0) => Need::Nothing,
-        }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.needs.is_empty()
-    }
-}
-
 /// A session: a lease that the client renews, or a connection that it keeps.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Session<S: QueueStore> {
@@ -121,6 +60,8 @@ pub struct Session<S: QueueStore> {
     pub(crate) renewing: bool,
     /// A lock needs a renewal sent at or after this instant.
     pub(crate) renew_from: Option<Instant>,
+    /// When the shared session ends if no lock uses it.
+    idle_until: Instant,
     pub(crate) retry: Retry<SessionCall>,
     pub(crate) own: S::Session,
 }
@@ -216,8 +157,6 @@ pub trait SessionStore<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
     }
     /// A lock has joined, or needs more or less than before. `before` is what all locks needed.
     fn joined(_: &mut Session<S>, _now: Instant, _before: Need) {}
-    /// The shared session has no locks.
-    fn idle(_: &mut Session<S>, _: &QueueContext<S>) {}
 }
 
 impl<S: QueueStore> Session<S> {
@@ -262,14 +201,36 @@ impl<S: QueueStore> Session<S> {
         None
     }
 
-    /// The last lock has left. A shared session is kept for later ones, unless it gets none.
+    /// Returns true if it can get more locks.
+    pub(crate) const fn is_offered(&self) -> bool {
+        self.shared && !self.retired && self.is_open()
+    }
+
+    /// The last lock has left. The shared session is kept for later ones for some time.
     fn unused(&mut self, ctx: &mut QueueContext<S>) -> Option<SessionEvent> {
-        if self.shared && !self.retired && self.is_open() {
-            S::Session::idle(self, ctx);
+        if self.is_offered() {
+            self.idle_until = ctx.now + ctx.config.idle_timeout;
         } else {
             S::Session::revoke(self, ctx);
         }
         None
+    }
+
+    /// Returns the next deadline and its reason.
+    fn deadline(&self) -> Option<(Instant, &'static str)> {
+        let idle = (self.is_offered() && self.users.is_empty()).then_some((self.idle_until, "idle session"));
+        [idle, S::Session::deadline(self)].into_iter().flatten().min()
+    }
+
+    /// Does the work that is due. An unused session ends, unless a query may need it.
+    fn timeout(&mut self, ctx: &mut QueueContext<S>) -> Option<SessionEvent> {
+        if self.is_offered() && self.users.is_empty() && self.idle_until <= ctx.now {
+            if ctx.shared.queries.is_empty() {
+                return self.revoke(ctx);
+            }
+            self.idle_until = ctx.now + ctx.config.idle_timeout;
+        }
+        S::Session::timeout(self, ctx)
     }
 
     fn revoke(&mut self, ctx: &mut QueueContext<S>) -> Option<SessionEvent> {
@@ -336,7 +297,7 @@ impl<S: QueueStore> Sessions<S> {
 
     pub(crate) fn first_deadline(&self) -> Option<(Instant, &'static str)> {
         let (at, timer) = self.deadlines.first()?;
-        let session = self.of_timer(timer).and_then(|id| self.list.get(&id)).and_then(S::Session::deadline);
+        let session = self.of_timer(timer).and_then(|id| self.list.get(&id)).and_then(Session::deadline);
         let reason = session.map_or("a session", |(_, reason)| reason);
         Some((at, reason))
     }
@@ -434,7 +395,7 @@ impl<S: QueueStore> Sessions<S> {
             self.deadlines.set(timer, None);
             self.timers[timer as usize] = None;
         } else {
-            self.deadlines.set(timer, S::Session::deadline(session).map(|(at, _)| at));
+            self.deadlines.set(timer, session.deadline().map(|(at, _)| at));
         }
     }
 }
@@ -470,6 +431,7 @@ impl<S: QueueStore> QueueContext<S> {
             until: Instant::ZERO,
             renewing: true,
             renew_from: None,
+            idle_until: self.now + self.config.idle_timeout,
             retry: Retry::new(Some(due)),
             own,
         };
@@ -632,10 +594,9 @@ impl<S: QueueStore> Locks<Queued<S>> {
     pub(crate) fn settle_session(&mut self) -> bool {
         let sessions = &mut self.ctx.shared.sessions;
         if let Some(session) = sessions.due(self.ctx.now) {
-            self.ctx.session_step(session, S::Session::timeout);
+            self.ctx.session_step(session, Session::timeout);
         } else if let Some((session, event)) = sessions.events.pop_front() {
-            let users: Vec<u32> =
-                sessions.get(session).map_or_else(Vec::new, |session| session.users.needs.keys().copied().collect());
+            let users = sessions.get(session).map_or_else(Vec::new, |session| session.users.slots());
             for slot in users {
                 self.step(slot, |lock, ctx| lock.session_event(ctx, session, &event));
             }
@@ -652,25 +613,6 @@ impl<S: QueueStore> Locks<Queued<S>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn most_of_what_users_need_is_counted() {
-        let mut users = Users::default();
-        for (slot, need, most) in [
-            (1, Need::Nothing, Need::Nothing),
-            (2, Need::Alive, Need::Alive),
-            (3, Need::Proof, Need::Proof),
-            (2, Need::Proof, Need::Proof),
-            (3, Need::Alive, Need::Proof),
-            (2, Need::Alive, Need::Alive),
-        ] {
-            users.set(slot, need);
-            assert_eq!(users.need(), most);
-        }
-        assert!(users.remove(3) && !users.remove(3) && users.remove(2));
-        assert_eq!((users.need(), users.is_empty()), (Need::Nothing, false));
-        assert!(users.remove(1) && users.is_empty());
-    }
 
     #[test]
     fn pause_doubles_up_to_limit_with_jitter_up_to_half() {

@@ -82,6 +82,39 @@ fn catalogue_s3_takeover_is_timed_by_store() {
 
 // E1
 #[test]
+fn unused_session_ends_after_idle_timeout_and_next_lock_opens_another() {
+    let mut w = World::with(1, |config| config.idle_timeout(secs(60)));
+    let lock = w.hold(0, Acquire::new("a"));
+    w.run_for(secs(100));
+    let first = w.lease(0);
+    assert!(w.is_held(0, lock), "a lock uses it");
+    w.release(0, lock);
+    w.run_for(secs(59));
+    assert!(w.store.leases.contains_key(&first), "it is kept for later locks");
+    w.run_for(secs(2));
+    assert!(w.store.leases.is_empty() && w.clients[0].hub.next_deadline().is_none(), "{}", w.describe());
+    let lock = w.hold(0, Acquire::new("a"));
+    assert_ne!(w.lease(0), first);
+    w.release(0, lock);
+    w.end();
+}
+
+// E1
+#[test]
+fn lease_that_was_never_granted_is_not_requested_for_ever() {
+    let mut w = World::with(1, |config| config.idle_timeout(secs(60)));
+    w.cut(0);
+    w.acquire(0, Acquire::new("a").wait(Wait::For(secs(1))));
+    w.run_for(secs(120));
+    let sent = w.requests(0);
+    w.run_for(secs(100));
+    assert_eq!(w.requests(0), sent, "{}", w.describe());
+    w.heal(0);
+    w.end();
+}
+
+// E1
+#[test]
 fn catalogue_s4_keep_alive_reply_without_positive_ttl_is_loss() {
     for ttl in [0, -1, i64::MIN] {
         let mut w = World::new(1);

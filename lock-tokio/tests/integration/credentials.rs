@@ -108,6 +108,19 @@ async fn source_hears_that_credentials_were_rejected() {
     release(guard).await;
 }
 
+/// The source answers from its cache until it hears of a rejection.
+// N19
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acquisition_does_not_notice_outdated_cache() {
+    let redis = server();
+    let settings = Settings::parse([format!("redis://{}?user=app", redis.address())]).unwrap();
+    let settings = settings.credentials(|request| async move {
+        Ok(Credentials::new(if request.rejected.is_some() { "p0" } else { "outdated" }))
+    });
+    let client = lock_tokio::connect_with(settings).unwrap();
+    release(in_time("the lock", client.lock("a").acquire()).await.unwrap()).await;
+}
+
 /// A source that fails is a cause of its own. Held locks stay.
 // N19
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -137,17 +137,15 @@ impl Channel {
                 self.login.done(None);
                 self.up();
             }
-            Meaning::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
-                // The password may have changed: the host may know the new one.
-                let outdated = self.config.requests_credentials() && !self.renewal.was_rejected();
-                self.renewal.reject(self.now, &error, self.config.reconnect);
+            Meaning::Refused(Refusal::Error(mut error)) if error.class == ErrorClass::Refused => {
+                self.renewal.reject(self.now, &mut error, self.config.reconnect);
                 if open {
                     // The token of the earlier login is still good.
                     self.up();
-                } else if outdated {
-                    self.begin_login(self.now + self.config.connect_timeout);
-                } else {
+                } else if error.class == ErrorClass::Refused {
                     self.refuse_all(error);
+                } else {
+                    self.begin_login(self.now + self.config.connect_timeout);
                 }
             }
             meaning @ (Meaning::Refused(_) | Meaning::LogIn(_) | Meaning::Unknown { .. }) => {

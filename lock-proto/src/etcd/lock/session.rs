@@ -11,6 +11,9 @@ use crate::jitter::jitter;
 use crate::lock::{self, Answer, Loss, SessionCall, SessionEvent, SessionStore, State, pause, refusal};
 use crate::time::Instant;
 
+/// How often the revocation of a lease without keys is repeated before it is left to expire.
+const MAX_REVOKES: u32 = 8;
+
 pub(crate) type Session = lock::Session<Keys>;
 
 /// The lease of a session.
@@ -242,7 +245,11 @@ impl SessionStore<Keys> for Lease {
                 match reply {
                     // If the server refuses for good, the lease expires by itself.
                     Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => session.state = State::Over,
-                    Reply::Refused(_) if reply.is_refusal() => {
+                    Reply::Refused(_) if reply.is_refusal() => session.state = State::Over,
+                    // A lease that was never confirmed has no keys.
+                    Reply::Unknown(_) | Reply::NotSent(_)
+                        if session.until == Instant::ZERO && session.retry.tries() >= MAX_REVOKES =>
+                    {
                         session.state = State::Over;
                     }
                     Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => session.back_off(ctx),

@@ -632,7 +632,7 @@ impl Pipe {
             }
             Job::Login(Step::Auth) if self.is_up() => match error {
                 // The connection keeps its earlier login.
-                Some(error) => self.renewal.reject(self.now, error, self.config.reconnect),
+                Some(error) => self.renewal.reject(self.now, &mut error.clone(), self.config.reconnect),
                 None => self.renewal.confirm(),
             },
             Job::Login(step) => {
@@ -660,12 +660,12 @@ impl Pipe {
     }
 
     /// Ends the connection. It is reopened after a pause.
-    fn fail(&mut self, cause: Cause, notify_host: bool) {
+    fn fail(&mut self, mut cause: Cause, notify_host: bool) {
         if let Some(conn) = self.current().filter(|_| notify_host) {
             self.outputs.push_back(PipeOutput::Disconnect(conn));
         }
         let lasted = if let Phase::Up { since, .. } = self.phase { self.now.since(since) } else { Duration::ZERO };
-        if let (Phase::LoggingIn { .. }, Cause::Server(error)) = (&self.phase, &cause) {
+        if let (Phase::LoggingIn { .. }, Cause::Server(error)) = (&self.phase, &mut cause) {
             self.renewal.reject(self.now, error, self.config.reconnect);
         }
         self.backoff.failed(lasted, self.config.reconnect);

@@ -51,8 +51,6 @@ pub struct Connection {
     pub(super) down: Option<Answer>,
     /// Consecutive connections that were refused for good.
     refusals: u32,
-    /// When the shared session ends if no lock uses it.
-    idle_until: Instant,
     /// It was told to stop its pings.
     quiet: bool,
 }
@@ -68,8 +66,7 @@ struct Contact {
 impl Session {
     /// Returns true if nothing needs the session, and it is not kept for later locks.
     fn wants_end(&self) -> bool {
-        let kept = self.shared && !self.retired && self.is_open();
-        self.state != State::Ending && !self.is_gone() && !kept && !self.is_needed()
+        self.state != State::Ending && !self.is_gone() && !self.is_offered() && !self.is_needed()
     }
 
     /// Returns true if it must be given up: no write has proven it, or no server has answered.
@@ -322,7 +319,7 @@ impl Session {
 }
 
 impl SessionStore<Nodes> for Connection {
-    fn new(ctx: &mut Context) -> Self {
+    fn new(_: &mut Context) -> Self {
         Self {
             is_open: false,
             up: false,
@@ -336,7 +333,6 @@ impl SessionStore<Nodes> for Connection {
             prove_after: Instant::ZERO,
             down: None,
             refusals: 0,
-            idle_until: ctx.now + ctx.config.idle_timeout,
             quiet: false,
         }
     }
@@ -346,20 +342,18 @@ impl SessionStore<Nodes> for Connection {
     }
 
     fn deadline(session: &Session) -> Option<(Instant, &'static str)> {
-        let Self { is_open, up, lost_at, idle_until, .. } = session.own;
+        let Self { is_open, up, lost_at, .. } = session.own;
         if session.must_be_quiet() || session.wants_end() {
             return Some((Instant::ZERO, "end of a session"));
         }
-        let idle = Some(idle_until).filter(|_| session.users.is_empty());
         let (at, why) = match session.state {
             State::Opening if !is_open => (session.retry.deadline(), "session"),
             State::Alive if session.need() == Need::Proof => {
                 (soonest([session.retry.deadline().filter(|_| up), Some(lost_at)]), "session")
             }
-            State::Alive => (soonest([Some(lost_at).filter(|_| !up), idle]), "session"),
+            State::Alive => (Some(lost_at).filter(|_| !up), "session"),
             State::Lost(_) => (session.end_at(), "end of a session"),
-            State::Opening => (idle, "session"),
-            State::Checking | State::Ending | State::Over => (None, ""),
+            State::Opening | State::Checking | State::Ending | State::Over => (None, ""),
         };
         at.map(|at| (at, why))
     }
@@ -380,13 +374,6 @@ impl SessionStore<Nodes> for Connection {
             }
             State::Alive if session.must_be_lost(ctx.now) => return session.lose(Loss::Expired),
             State::Alive if session.need() == Need::Proof && session.retry.is_due(ctx.now) => session.renew(ctx),
-            State::Opening | State::Alive if session.users.is_empty() && session.own.idle_until <= ctx.now => {
-                if ctx.shared.queries.is_empty() {
-                    Self::revoke(session, ctx);
-                } else {
-                    Self::idle(session, ctx);
-                }
-            }
             State::Opening | State::Checking | State::Alive | State::Lost(_) | State::Ending | State::Over => {}
         }
         None
@@ -425,9 +412,5 @@ impl SessionStore<Nodes> for Connection {
         if before < need && need == Need::Proof {
             session.own.lost_at = session.until.max(now + session.own.validity);
         }
-    }
-
-    fn idle(session: &mut Session, ctx: &Context) {
-        session.own.idle_until = ctx.now + ctx.config.idle_timeout;
     }
 }

@@ -570,8 +570,8 @@ impl Pipe {
                 Ok(())
             }
             ErrorCode::AUTH_FAILED => {
-                let error = server_error(code, "");
-                self.renewal.reject(self.now, &error, self.config.reconnect);
+                let mut error = server_error(code, "");
+                self.renewal.reject(self.now, &mut error, self.config.reconnect);
                 Err(error.into())
             }
             code => Err(server_error(code, "").into()),

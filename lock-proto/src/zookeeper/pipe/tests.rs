@@ -324,6 +324,34 @@ fn session_is_up_once_login_is_accepted() {
 }
 
 #[test]
+fn first_rejection_of_credentials_from_host_refuses_nothing() {
+    // N19
+    let mut pipe = pipe(1);
+    pipe.config.request_credentials = true;
+    pipe.config.login.username = Some("app".into());
+    pipe.send(at(1), call(1), sync());
+    for (n, known) in [(0, false), (1, true)] {
+        let now = 1 + 2_000 * n;
+        pipe.handle_timeout(at(now));
+        let conn = pipe.current().unwrap();
+        pipe.handle_connected(at(now), conn);
+        let asked = outputs(&mut pipe);
+        let Some(PipeOutput::Credentials(_, request)) = asked.last() else { panic!("{asked:?}") };
+        assert_eq!(request.rejected.is_some(), known);
+        pipe.handle_credentials(at(now), conn, Some(Credentials::new("cached")));
+        sent(&mut pipe);
+        accept(&mut pipe, now + 1, SESSION, 15_000);
+        receive(&mut pipe, now + 1, &Frame::error(XID_AUTH, 0, ErrorCode::AUTH_FAILED));
+        let outputs = outputs(&mut pipe);
+        let down = outputs.iter().find_map(|output| match output {
+            PipeOutput::Down(cause) => Some(cause.is_refusal()),
+            _ => None,
+        });
+        assert_eq!(down, Some(known), "{outputs:?}");
+    }
+}
+
+#[test]
 fn session_that_moved_ends_connection_inside_of_transaction_too() {
     // ZK6
     let mut pipe = pipe(1);
