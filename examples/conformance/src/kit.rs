@@ -7,6 +7,7 @@ use core::pin::{Pin, pin};
 use core::task::Poll;
 use core::time::Duration;
 use std::sync::Arc;
+use std::thread;
 use std::time::Instant;
 
 use lock_proto::driver::{Client, Guard, Host, Settings};
@@ -77,6 +78,13 @@ impl<R: Runtime> Kit<R> {
             assert!(Instant::now() < end, "not in time: {what}");
             self.sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    /// Calls a blocking function on a thread of its own: the runtime may need this one for drivers.
+    pub(crate) async fn blocking<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> T {
+        let thread = thread::spawn(f);
+        self.wait_for("the thread ends", || thread.is_finished()).await;
+        thread.join().unwrap()
     }
 
     /// Waits until the clients have left nothing on the server.

@@ -195,7 +195,9 @@ pub async fn hundred_locks_are_renewed_past_ttl_and_released<R: Runtime>(kit: Ki
     let guards: Vec<_> = guards.into_iter().map(Result::unwrap).collect();
     kit.sleep(2 * server.ttl()).await;
     assert!(guards.iter().all(|guard| guard.is_held()), "renewed");
-    assert_eq!(server.held(), 100);
+    let server = Arc::new(server);
+    let counting = Arc::clone(&server);
+    assert_eq!(kit.blocking(move || counting.held()).await, 100);
     let released = kit.in_time("released", join_all(guards.into_iter().map(|guard| guard.release()))).await;
     assert!(released.iter().all(|release| *release == Release::Released), "{released:?}");
     assert_eq!(server.held(), 0);

@@ -1,6 +1,7 @@
 //! The complete ZooKeeper client: hub and connections, bytes in and bytes out.
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 
 use super::config::Config;
 use super::lock::ZooKeeper;
@@ -159,10 +160,13 @@ impl Client {
                 LocksOutput::Event { lock, event } => self.out.push_back(Output::Event { lock, event }),
                 LocksOutput::Election { query, event } => self.out.push_back(Output::Election { query, event }),
                 LocksOutput::Stopped { unreleased } => {
-                    for mut pipe in core::mem::take(&mut self.links).pipes.into_values() {
-                        pipe.close(now);
-                        self.close_connections(&mut pipe);
+                    for session in self.links.pipes.keys().copied().collect::<Vec<_>>() {
+                        if let Some(pipe) = self.links.of(session) {
+                            pipe.close(now);
+                        }
+                        self.route_pipe(session);
                     }
+                    self.links = Links::default();
                     self.out.push_back(Output::Stopped { unreleased });
                 }
             }
@@ -187,49 +191,15 @@ impl Client {
                 PipeOutput::Event(event) => self.locks.handle_event(now, session, &event),
                 PipeOutput::Contact(emitted) => self.locks.handle_contact(now, session, emitted),
                 PipeOutput::Expired => {
-                    self.settle_pipe(session);
+                    self.links.pipes.remove(&session);
                     self.locks.handle_expired(now, session);
                 }
                 PipeOutput::Ended { confirmed } => {
-                    self.settle_pipe(session);
+                    self.links.pipes.remove(&session);
                     self.locks.handle_ended(now, session, confirmed);
                 }
             }
         }
-    }
-
-    /// The pipe is closed: tells the host of every connection that it opened and closed, also of
-    /// those before the last one. The other outputs have no recipient any more.
-    // U2
-    fn close_connections(&mut self, pipe: &mut Pipe) {
-        while let Some(output) = pipe.poll_output() {
-            match output {
-                PipeOutput::Connect(conn, target) => {
-                    self.out.push_back(Output::Connect { node: conn.node(), conn, target });
-                }
-                PipeOutput::Disconnect(conn) => self.out.push_back(Output::Disconnect { conn }),
-                PipeOutput::Credentials(..)
-                | PipeOutput::Up { .. }
-                | PipeOutput::Down(_)
-                | PipeOutput::Reply { .. }
-                | PipeOutput::Event(_)
-                | PipeOutput::Contact(_)
-                | PipeOutput::Expired
-                | PipeOutput::Ended { .. } => {}
-            }
-        }
-    }
-
-    /// The pipe is over: removes it, and reports the replies that are left. They come first, so
-    /// that nothing refers to the session afterwards.
-    fn settle_pipe(&mut self, session: SessionId) {
-        let now = self.now();
-        while let Some(PipeOutput::Reply { call, reply }) =
-            self.links.pipes.get_mut(&session).and_then(Pipe::poll_output)
-        {
-            self.locks.handle_reply(now, call, &reply);
-        }
-        self.links.pipes.remove(&session);
     }
 }
 

@@ -186,7 +186,6 @@ impl Pipe {
         if !matches!(self.phase, Phase::Up { .. }) {
             // To establish it would renew it.
             self.shut(Mode::Quiet);
-            self.settle(&Fault::NotNeeded.into());
         }
     }
 
@@ -221,7 +220,6 @@ impl Pipe {
     pub fn close(&mut self, now: Instant) {
         self.clock(now);
         self.shut(Mode::Over);
-        self.settle(&Fault::NotNeeded.into());
     }
 
     /// Returns the connection that is open or being opened.
@@ -586,21 +584,21 @@ impl Pipe {
         }
         self.shut(Mode::Over);
         self.outputs.push_back(PipeOutput::Expired);
-        self.settle(&Fault::NotNeeded.into());
     }
 
     fn ended(&mut self, confirmed: bool) {
         self.shut(Mode::Over);
         self.outputs.push_back(PipeOutput::Ended { confirmed });
-        self.settle(&Fault::NotNeeded.into());
     }
 
+    /// Closes the connection for good. The replies come before the reason.
     fn shut(&mut self, mode: Mode) {
         if let Some(conn) = self.current() {
             self.outputs.push_back(PipeOutput::Disconnect(conn));
         }
         self.phase = Phase::Closed;
         self.mode = mode;
+        self.settle(&Fault::NotNeeded.into());
     }
 
     /// Ends the connection. Another server is tried next, after a pause if all have failed.
