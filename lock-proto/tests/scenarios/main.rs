@@ -14,6 +14,9 @@ mod same;
 mod speed;
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Instant;
 
 use lock_proto::sim::scenario::{Bounds, Flaw};
@@ -57,36 +60,50 @@ fn invariants_hold_under_faults_and_nothing_is_left_after() {
     if number("LOCK_SEED").is_some() || std::env::var("LOCK_BYTES").is_ok() {
         return;
     }
-    let first = number("LOCK_FIRST").unwrap_or(0);
-    let mut failed = Vec::new();
-    for scenario in chosen() {
-        let (began, mut grants, mut steps, mut time, mut failures) = (Instant::now(), 0, 0, 0.0, 0);
-        let mut excused = BTreeMap::new();
-        let seeds = number("LOCK_SEEDS").unwrap_or(SEEDS);
-        for seed in first..first + seeds {
-            let plan = with_variables(Plan::from_seed(scenario, seed));
-            let outcome = plan.run_keeping(Keep::Nothing);
-            (grants, steps, time) = (grants + outcome.grants, steps + outcome.steps, time + outcome.time.as_secs_f64());
-            for found in outcome.excused {
-                *excused.entry(found.rule).or_insert(0) += 1;
-            }
-            if let Some(found) = outcome.violations.first() {
-                println!("{found}\n    {}", plan.replay());
-                failed.push(plan.replay());
-                failures += 1;
-                if failures >= 5 {
-                    break;
+    let (chosen, next) = (chosen(), AtomicUsize::new(0));
+    let failed = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(scenario) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let found = run_seeds(scenario);
+                    failed.lock().unwrap().extend(found);
                 }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "{} failed:\n{}", failed.len(), failed.join("\n"));
+}
+
+/// Runs one scenario with each seed, and returns the commands that replay the first failures.
+fn run_seeds(scenario: &'static Scenario) -> Vec<String> {
+    let first = number("LOCK_FIRST").unwrap_or(0);
+    let seeds = number("LOCK_SEEDS").unwrap_or(SEEDS);
+    let (began, mut grants, mut steps, mut time) = (Instant::now(), 0, 0, 0.0);
+    let (mut failed, mut excused) = (Vec::new(), BTreeMap::new());
+    for seed in first..first + seeds {
+        let plan = with_variables(Plan::from_seed(scenario, seed));
+        let outcome = plan.run_keeping(Keep::Nothing);
+        (grants, steps, time) = (grants + outcome.grants, steps + outcome.steps, time + outcome.time.as_secs_f64());
+        for found in outcome.excused {
+            *excused.entry(found.rule).or_insert(0) += 1;
+        }
+        if let Some(found) = outcome.violations.first() {
+            println!("{found}\n    {}", plan.replay());
+            failed.push(plan.replay());
+            if failed.len() >= 5 {
+                break;
             }
         }
-        let took = began.elapsed().as_secs_f64();
-        println!(
-            "{:24} {seeds} seeds, {grants} grants, {steps} steps, {time:.0} s simulated in {took:.2} s; found beyond the bounds: {excused:?}",
-            scenario.name
-        );
-        assert!(grants > 0 || seeds < 5, "{} grants nothing", scenario.name);
     }
-    assert!(failed.is_empty(), "{} failed:\n{}", failed.len(), failed.join("\n"));
+    let took = began.elapsed().as_secs_f64();
+    println!(
+        "{:24} {seeds} seeds, {grants} grants, {steps} steps, {time:.0} s simulated in {took:.2} s; found beyond the bounds: {excused:?}",
+        scenario.name
+    );
+    assert!(grants > 0 || seeds < 5, "{} grants nothing", scenario.name);
+    failed
 }
 
 /// Replays a failure. The command that a failure prints runs this.
