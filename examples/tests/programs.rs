@@ -6,6 +6,7 @@ mod kit;
 
 use core::iter;
 use std::process::{Command, Output};
+use std::thread;
 
 use kit::Tool;
 use lock_proto::redis::SIGNAL_SUFFIX;
@@ -37,12 +38,16 @@ fn oversell_on_real_servers_is_as_promised() {
         command.args(args).env("LOCK_PASSWORD", password).output().expect("a program of this package")
     };
     let zookeeper = ZooKeeper::start();
-    for url in [&redis_url, &etcd.tls_url(&authority.query()), &zookeeper.lock_url()] {
-        let output = oversell(&["--backend", url], "s3cret");
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{url}: {output:?}");
-        assert!(text.contains("this library + fencing") && !text.contains("SET NX"), "{url}: {text}");
-    }
+    thread::scope(|scope| {
+        for url in [redis_url.clone(), etcd.tls_url(&authority.query()), zookeeper.lock_url()] {
+            scope.spawn(move || {
+                let output = oversell(&["--backend", &url], "s3cret");
+                let text = String::from_utf8_lossy(&output.stdout);
+                assert!(output.status.success(), "{url}: {output:?}");
+                assert!(text.contains("this library + fencing") && !text.contains("SET NX"), "{url}: {text}");
+            });
+        }
+    });
     assert!(!redis.keys().iter().any(|key| key.starts_with("oversell:") && !key.ends_with(SIGNAL_SUFFIX)));
     assert!(etcd.keys().is_empty() && etcd.leases().is_empty());
     let nodes = zookeeper.nodes_below("/");

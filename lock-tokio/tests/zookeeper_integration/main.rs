@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod access;
+mod alternation;
 #[path = "../common/mod.rs"]
 mod common;
 mod cost;
@@ -18,4 +19,3 @@ mod kit;
 mod members;
 mod operator;
 mod sequence;
-mod turns;

@@ -105,7 +105,7 @@ fn three_libraries_take_turns_under_kills_and_cuts() {
 
 fn start_ours(url: &str, turns: usize, witness: &Witness) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["turns::worker", "--exact", "--ignored", "--nocapture"]);
+    command.args(["alternation::worker", "--exact", "--ignored", "--nocapture"]);
     command.env("LOCK_WORKER_URL", url).env("LOCK_WORKER_TURNS", turns.to_string());
     command.env("LOCK_WORKER_WITNESS", witness.address().to_string());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap()

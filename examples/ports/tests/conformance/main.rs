@@ -1,0 +1,5 @@
+//! The conformance suite on each of these runtimes.
+
+mod compio;
+mod embassy;
+mod monoio;
