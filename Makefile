@@ -24,14 +24,14 @@ help: ## Show this list.
 demo: ## Play the story: five simulated servers, contenders, a dead server, a stalled holder. Needs nothing installed.
 	$(CARGO) run --quiet --bin demo
 
-# From scratch nothing is gained by what only helps the second build.
+# A first build gains nothing from incremental compilation.
 test: export CARGO_INCREMENTAL := 0
 # Most tests of programs and adapters wait for time to pass: more of them at once than there are processors.
 test unit embedding: export RUST_TEST_THREADS ?= 8
 # Some tests block a thread of async-std's executor, which all tests of a program share.
 test unit: export ASYNC_STD_THREAD_COUNT ?= 8
 .PHONY: test
-test: servers lint unit doc no-std embedding bench-check fuzz-short ## Check everything. CI runs this. Installs the servers it needs if they are missing.
+test: servers lint unit doc no-std embedding bench-check fuzz-short ## Check everything but examples/bench. CI runs this. Installs the servers it needs if they are missing.
 	@echo "make test: all passed"
 
 # The server, and the peers of the tests: Curator, which is compiled against, and kazoo.
@@ -42,7 +42,7 @@ servers: ## Install redis-server, etcd, ZooKeeper, its peers and haproxy from th
 	@.ci/install redis-server redis-cli etcd etcdctl haproxy $(ZOOKEEPER)
 
 .PHONY: lint
-lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of the specification, licences.
+lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of the specification, links, licences.
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt $(PROOF) --check
 	$(CARGO) fmt $(FIRMWARE) --check
@@ -60,6 +60,7 @@ lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of th
 	.ci/check-adapters
 	.ci/check-layers
 	.ci/check-spec
+	.ci/check-links
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --all-features check; \
 	else echo "cargo-deny is not installed: licences and sources of the dependencies are not checked (cargo install cargo-deny)"; fi
 
@@ -186,7 +187,7 @@ GAUGE := run --quiet -p lock-gauge --profile gauge --bin
 .PHONY: bench-check
 bench-check: ## Count instructions (by valgrind) and allocations of the machines; more than the limits allow is an error.
 	@.ci/install valgrind
-	@# Both, so that all that rose is told.
+	@# Run both, so that every raised figure is reported.
 	failed=; for figures in allocations instructions; do $(CARGO) $(GAUGE) $$figures || failed=yes; done; [[ -z $$failed ]]
 
 .PHONY: sizes

@@ -33,7 +33,7 @@ use std::thread;
 
 use lock_proto::driver::{BootClock, ConnectError};
 use lock_proto::redis::{self, Acquire, Config, Event, Failure, Grant, Loss, Output, Release};
-use lock_proto::{ClientId, ConnId, Credentials, CredentialsRequest, Fault, Instant, LockId, Misuse};
+use lock_proto::{ConnId, Credentials, CredentialsRequest, Fault, Instant, LockId, Misuse};
 
 use certificates::Certificates;
 use socket::{Reader, Socket};
@@ -79,7 +79,7 @@ pub enum LockError {
 }
 
 impl Client {
-    /// Creates a client for these nodes. It connects in the background.
+    /// Creates a client for these nodes. It connects when the first lock is requested.
     ///
     /// TLS and logins are as the URLs say, password files included. What
     /// [`Settings`](lock_proto::driver::Settings) adds in code is not supported: a source of
@@ -90,14 +90,10 @@ impl Client {
     /// A setting is out of range, certificates cannot be used, or the system has no entropy for a
     /// unique client ID.
     pub fn start(config: Config) -> Result<Self, ConnectError> {
-        let mut entropy = [0; 24];
-        getrandom::fill(&mut entropy).map_err(|error| ConnectError::Entropy(error.into()))?;
-        let (id, seed) = entropy.split_at(16);
-        let id = id.iter().fold(0, |bits, byte| bits << 8 | u128::from(*byte));
-        let seed = seed.iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte));
+        let (id, seed) = lock_proto::random_identity().map_err(ConnectError::Entropy)?;
         let clock = BootClock::new();
         let certificates = Certificates::load(&config)?;
-        let machine = redis::Client::new(clock.now(), config, ClientId::from_bits(id), seed)?;
+        let machine = redis::Client::new(clock.now(), config, id, seed)?;
         let state = State { machine, sockets: BTreeMap::new(), events: BTreeMap::new(), stopped: None };
         let shared = Arc::new(Shared { clock, certificates, state: Mutex::new(state), changed: Condvar::new() });
         shared.with_state(|_, _| ());

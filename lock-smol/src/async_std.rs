@@ -26,7 +26,7 @@ use crate::host::Smol;
 ///
 /// # Errors
 ///
-/// The URL is wrong.
+/// As [`crate::connect`].
 pub fn connect(url: &str) -> Result<Client, ConnectError> {
     connect_quorum([url])
 }
@@ -35,7 +35,7 @@ pub fn connect(url: &str) -> Result<Client, ConnectError> {
 ///
 /// # Errors
 ///
-/// A URL is wrong, the number is even, or two URLs name the same server.
+/// As [`crate::connect_quorum`].
 pub fn connect_quorum<I>(urls: I) -> Result<Client, ConnectError>
 where
     I: IntoIterator<Item: AsRef<str>>,
@@ -47,7 +47,7 @@ where
 ///
 /// # Errors
 ///
-/// A setting is out of range.
+/// As [`crate::connect_with`].
 pub fn connect_with(settings: impl Into<Settings>) -> Result<Client, ConnectError> {
     let (client, driver) = driver::connect(AsyncStd::new(), settings)?;
     // The driver ends once the last handle is dropped.

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ExitCode::from(lock_examples::serving::main(std::env::args_os()))
+    ExitCode::from(lock_examples::serving::main(std::env::args_os().skip(1)))
 }

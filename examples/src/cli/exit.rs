@@ -7,7 +7,8 @@ use lock_proto::redis::Loss;
 pub const SUCCESS: u8 = 0;
 /// Usage error: an invalid value, an even number of backends, mixed schemes.
 pub const USAGE: u8 = 64;
-/// The key holds a value that is not a lock.
+/// The name cannot be used: its key holds a value that is not a lock, or the numbers of its queue
+/// are used up.
 pub const KEY_IN_USE: u8 = 65;
 /// The wait timed out because too few servers replied.
 pub const UNREACHABLE: u8 = 69;
@@ -36,7 +37,7 @@ pub fn by_signal(number: i32) -> u8 {
 pub fn of_failure(kind: &AcquireErrorKind) -> u8 {
     match kind {
         AcquireErrorKind::Busy(report) | AcquireErrorKind::TimedOut(report) if report.is_busy() => BUSY,
-        AcquireErrorKind::KeyInUse(_) => KEY_IN_USE,
+        AcquireErrorKind::KeyInUse(_) | AcquireErrorKind::SequenceExhausted(_) => KEY_IN_USE,
         AcquireErrorKind::Refused(_) => REFUSED,
         AcquireErrorKind::EqualNodes(..) | AcquireErrorKind::Misuse(_) | AcquireErrorKind::NoElections => USAGE,
         AcquireErrorKind::Busy(_)

@@ -19,13 +19,14 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
+use crate::cli::args::parse_or_exit;
 use crate::cli::exit;
 use command::{Command, Timed};
 use stage::Stage;
 
 /// Serve simulated Redis and etcd servers on loopback, with faults.
 #[derive(Debug, Parser)]
-#[command(name = "serve")]
+#[command(name = "serve", version)]
 struct Args {
     /// How many Redis servers: redis0, redis1, …
     #[arg(long, default_value_t = 1)]
@@ -50,14 +51,11 @@ struct Args {
     run_for: Option<Duration>,
 }
 
-/// Runs the program and returns its exit code.
+/// Runs the program with these arguments, without its name. Returns its exit code.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
-    let args = match Args::try_parse_from(args) {
+    let args: Args = match parse_or_exit(args, exit::USAGE) {
         Ok(args) => args,
-        Err(error) => {
-            let _ = error.print();
-            return if error.use_stderr() { exit::USAGE } else { 0 };
-        }
+        Err(code) => return code,
     };
     let plan = match args.plan.as_ref().map(|path| read_plan(path)).transpose() {
         Ok(plan) => plan.unwrap_or_default(),
@@ -179,13 +177,14 @@ async fn obey(stream: TcpStream, orders: mpsc::Sender<Ordered>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::args::parse;
 
     #[test]
     fn time_of_option_is_limited() {
         for (time, word) in [("2y", "365days"), ("18446744073709551615s1000000000ns", "is no time")] {
-            match Args::try_parse_from(["serve", "--run-for", time]) {
+            match parse::<Args>(["--run-for", time].map(OsString::from)) {
                 Err(error) => assert!(error.to_string().contains(word), "{error}"),
-                Ok(args) => panic!("{args:?}"),
+                Ok(line) => panic!("{line:?}"),
             }
         }
     }

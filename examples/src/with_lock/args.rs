@@ -28,8 +28,8 @@ struct Options {
     /// redis://[user:password@]host[:port][/database]: once for a single server, three or a larger
     /// odd number of times for a quorum. Or once
     /// etcd://[user:password@]host[:port][,host[:port]...] with the members of a cluster, or
-    /// zk://[user:password@]host[:port][,host[:port]...][/chroot] with ?tick_ms=MS if the servers'
-    /// tickTime is not 3 s at most. With TLS rediss://, etcds:// and zks://, and the parameters
+    /// zk://[user:password@]host[:port][,host[:port]...][/chroot], with ?tick_ms=MS if tickTime of
+    /// the servers is more than 3 s. With TLS rediss://, etcds:// and zks://, and the parameters
     /// ?ca=FILE&cert=FILE&key=FILE. A password may also
     /// be in $LOCK_PASSWORD, with ?user=NAME for the user, or in a file: ?password_file=FILE
     /// [default: $LOCK_BACKEND (separated by blanks), else redis://127.0.0.1:6379]
@@ -45,7 +45,7 @@ struct Options {
     #[arg(long, value_name = "TIME", value_parser = read_wait, default_value = "forever")]
     wait: Wait,
 
-    /// Polling interval while waiting; for Redis: the others notify the next waiter.
+    /// Polling interval while waiting. Redis only: etcd and ZooKeeper notify the next waiter.
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "50ms")]
     poll: Duration,
 
@@ -81,7 +81,7 @@ a terminal, whose Ctrl-C reaches the command anyway. Under nohup, SIGHUP is igno
 
 Exit code: that of the command (128+n if signal n ended it), or
   64        usage error
-  65        the key is in use by something else
+  65        the name cannot be used: its key is in use by something else
   69        too few servers replied
   75        another client holds the lock
   76        the lock was lost before the command ended, or the command was terminated because the
