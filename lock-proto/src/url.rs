@@ -8,7 +8,8 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::net::Ipv6Addr;
 
-use crate::tls::Tls;
+use crate::fault::Fault;
+use crate::tls::{Tls, TlsFault};
 
 /// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -36,6 +37,16 @@ pub enum Target {
         /// Path of the socket.
         path: Box<str>,
     },
+}
+
+impl Target {
+    /// Returns the fault of a connection that could not be opened in time.
+    pub(crate) const fn fault_of_timeout(&self) -> Fault {
+        match self {
+            Self::Tls { .. } => Fault::Tls(TlsFault::TimedOut),
+            Self::Tcp { .. } | Self::Unix { .. } => Fault::TimedOut,
+        }
+    }
 }
 
 impl fmt::Display for Target {

@@ -101,7 +101,7 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
         let Self { host, shared, batch, links, .. } = self;
         // Time first: input in the sockets must not revive what expired during a pause.
         // requirement T2
-        shared.drive_timeout(batch);
+        let due = shared.drive_expiry(batch);
         if links.do_queued(host, shared, batch) {
             return Step::Stopped;
         }
@@ -111,6 +111,12 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
         let in_flight = &mut self.in_flight;
         self.shared.drive(&mut self.batch, |core, now| {
             *in_flight = core.engine.machine().in_flight();
+            // A connection is silent only if nothing has arrived.
+            // requirements P6 and E13
+            if due {
+                core.engine.machine_mut().handle_timeout(now);
+                return Step::Busy;
+            }
             // A connection polled later may have created work for an earlier one.
             if busy || core.engine.needs_driver() {
                 return Step::Busy;

@@ -37,7 +37,8 @@ pub trait Host: 'static {
     /// The future of [`sleep`](Self::sleep).
     type Sleep: Future<Output = ()> + Unpin + 'static;
 
-    /// The clock, shared by the driver and all handles. Called once or twice.
+    /// The clock, shared by the driver and all handles. May be called at any time: all clocks must
+    /// have one origin.
     fn clock(&self) -> Self::Clock;
 
     /// Resolves a name, in the resolver's order. Must not cache: the driver asks before each

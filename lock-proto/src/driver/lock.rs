@@ -206,6 +206,9 @@ impl Future for Acquiring {
 impl Acquiring {
     pub(super) fn poll_guard(&mut self, cx: &Context<'_>) -> Poll<Result<Guard, AcquireError>> {
         let this = self;
+        if this.lock.owner.shared.is_forked() {
+            return Poll::Ready(Err(this.lock.error(AcquireErrorKind::Forked)));
+        }
         loop {
             let Some(ticket) = &this.ticket else {
                 this.ticket = Some(this.start().map_err(|kind| this.lock.error(kind))?);

@@ -244,12 +244,14 @@ impl<E: Engine + ?Sized> Shared<E> {
         result
     }
 
-    /// Handles expired timers for the driver.
-    pub(super) fn drive_timeout(&self, batch: &mut Batch) {
+    /// Handles expired timers of the locks for the driver. Returns true if a timer is due, perhaps
+    /// that of a connection.
+    pub(super) fn drive_expiry(&self, batch: &mut Batch) -> bool {
         let mut core = locked(&self.core);
         let now = self.now();
-        core.handle_timeout(now, batch);
+        let due = core.expire_due(now, batch);
         core.drain(batch);
+        due
     }
 
     /// The driver has ended. `unreleased` is the machine's count, if it stopped in order.
@@ -338,16 +340,19 @@ impl<E: Engine + ?Sized> Core<E> {
         self.alarms.iter().map(|(at, _)| *at).chain(self.engine.machine().next_deadline()).min()
     }
 
-    pub(super) fn handle_timeout(&mut self, now: Instant, batch: &mut Batch) {
-        if self.engine.machine().next_deadline().is_some_and(|deadline| deadline <= now) {
-            self.engine.machine_mut().handle_timeout(now);
+    fn expire_due(&mut self, now: Instant, batch: &mut Batch) -> bool {
+        let due = self.engine.machine().next_deadline().is_some_and(|deadline| deadline <= now);
+        if due {
+            self.engine.machine_mut().expire(now);
         }
         batch.changed.extend(self.alarms.extract_if(.., |(at, _)| *at <= now).map(|(_, ticket)| ticket));
+        due
     }
 
-    /// Handles expired timers and delivers their events, before a call that depends on them.
+    /// Handles expired timers of the locks and delivers their events, before a call that depends on
+    /// them.
     pub(super) fn expire_timers(&mut self, now: Instant, batch: &mut Batch) {
-        self.engine.machine_mut().handle_timeout(now);
+        self.engine.machine_mut().expire(now);
         self.drain(batch);
     }
 

@@ -159,6 +159,10 @@ impl<S: Store + Transport> Machine for Client<S> {
         self.input(now, S::links_timeout);
     }
 
+    fn expire(&mut self, now: Instant) {
+        self.input(now, |_, _| ());
+    }
+
     fn next_deadline(&self) -> Option<Instant> {
         if !self.out.is_empty() {
             return Some(self.now());

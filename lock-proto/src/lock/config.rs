@@ -114,8 +114,9 @@ impl<T> Config<T> {
         self
     }
 
-    /// How long the session of a client without locks is kept, on etcd (a lease) and ZooKeeper, and
-    /// then a connection that nothing needs. Both are opened again when needed. Default: 5 minutes.
+    /// How long the session of a client without locks and observers is kept, on etcd (a lease) and
+    /// ZooKeeper, and then a connection that nothing needs. Both are opened again when needed.
+    /// Default: 5 minutes.
     pub const fn idle_timeout(mut self, timeout: Duration) -> Self {
         self.idle_timeout = timeout;
         self

@@ -108,16 +108,16 @@ impl Renewal {
         }
     }
 
-    /// The login failed. If the server rejected it, the reason is part of the next request, after a
-    /// pause. The error refuses nothing if that request may help: the password may have changed.
-    pub(crate) fn reject(&mut self, now: Instant, error: &mut ServerError, pause: Backoff) {
+    /// The login failed. If the server rejected it, the reason is part of the next request, on an
+    /// open connection after a pause. Returns true if that request comes before anything is
+    /// refused: the password may have changed.
+    pub(crate) fn reject(&mut self, now: Instant, error: &ServerError, pause: Backoff) -> bool {
         self.due = Some(now + pause.max);
-        if error.class == ErrorClass::Refused {
-            let first = self.rejected.replace(error.clone()).is_none();
-            if first && self.requested {
-                error.class = ErrorClass::Reconnect;
-            }
+        if error.class != ErrorClass::Refused {
+            return false;
         }
+        let first = self.rejected.replace(error.clone()).is_none();
+        first && self.requested
     }
 
     /// The server accepted the login.

@@ -92,6 +92,16 @@ pub trait Machine {
     /// Does the work that is due. Early, late and repeated calls are harmless.
     fn handle_timeout(&mut self, now: Instant);
 
+    /// Does the due work of the locks, and leaves that of the connections to
+    /// [`handle_timeout`](Self::handle_timeout).
+    ///
+    /// A host that was stopped for a while calls this, then passes on what has arrived meanwhile,
+    /// then calls `handle_timeout`. Otherwise connections whose replies lie in the sockets count as
+    /// silent.
+    fn expire(&mut self, now: Instant) {
+        self.handle_timeout(now);
+    }
+
     /// Returns when to call [`handle_timeout`](Self::handle_timeout). This is the current time
     /// while output is queued, and `None` if no timer is pending.
     fn next_deadline(&self) -> Option<Instant>;

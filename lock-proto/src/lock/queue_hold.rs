@@ -159,6 +159,7 @@ impl<S: QueueStore> QueueLock<S> {
     ) {
         let Some(waiter) = self.waiters.pop() else { return self.nobody_waits(ctx) };
         self.contention = Contention::Idle;
+        self.store.answer = Answer::Silent;
         self.blocked = None;
         self.tries = 0;
         let third = S::validity(&ctx.config, ctx.ttl(session)) / 3;
@@ -249,7 +250,10 @@ impl<S: QueueStore> QueueLock<S> {
         let prepared = hold.is_prepared();
         let Some(write) = &mut hold.write else { return };
         write.retry.forget_call();
+        // A proclaim that was reported as failed, and was not written after all.
+        let given_up = prepared && write.proclaim.is_none() && write.value != hold.value;
         match reply {
+            Written::Refused | Written::Failed | Written::NotSent | Written::Read if given_up => hold.write = None,
             Written::Done(revision) => {
                 write.retry.succeeded();
                 hold.value = write.sent.clone();

@@ -218,13 +218,17 @@ impl<S: QueueStore> Session<S> {
 
     /// Returns the next deadline and its reason.
     fn deadline(&self) -> Option<(Instant, &'static str)> {
-        let idle = (self.is_offered() && self.users.is_empty()).then_some((self.idle_until, "idle session"));
-        [idle, S::Session::deadline(self)].into_iter().flatten().min()
+        let own = S::Session::deadline(self);
+        let idles = self.users.is_empty() && self.is_offered();
+        if idles && own.is_none_or(|(at, _)| at > self.idle_until) {
+            return Some((self.idle_until, "idle session"));
+        }
+        own
     }
 
     /// Does the work that is due. An unused session ends, unless a query may need it.
     fn timeout(&mut self, ctx: &mut QueueContext<S>) -> Option<SessionEvent> {
-        if self.is_offered() && self.users.is_empty() && self.idle_until <= ctx.now {
+        if self.users.is_empty() && self.is_offered() && self.idle_until <= ctx.now {
             if ctx.shared.queries.is_empty() {
                 return self.revoke(ctx);
             }
@@ -463,9 +467,12 @@ impl<S: QueueStore> QueueContext<S> {
     }
 
     pub(crate) fn leave_session(&mut self, id: SessionId, user: u32) {
-        let left = self.shared.sessions.list.get_mut(&id).map(|session| &mut session.users);
-        if left.is_some_and(|users| users.remove(user) && users.is_empty()) {
+        let Some(session) = self.shared.sessions.list.get_mut(&id) else { return };
+        if session.users.remove(user) && session.users.is_empty() {
             self.session_step(id, Session::unused);
+        } else {
+            // The others may need less of it.
+            self.shared.sessions.after(id);
         }
     }
 

@@ -10,6 +10,7 @@ use super::locks::Locks;
 use super::output::LocksOutput;
 use super::pipe::{Limits, Pipe, PipeConfig, PipeOutput};
 use super::request::Request;
+use super::server_error::asks_for_login;
 use super::url::Endpoint;
 use crate::collections::burst;
 use crate::error::ConfigError;
@@ -269,6 +270,11 @@ impl Client {
                 PipeOutput::Down(_) => link.listener.disconnected(&mut events),
                 PipeOutput::Woken(list) => link.listener.woken(list.as_deref(), &mut events),
                 PipeOutput::BlockRefused(error) => {
+                    // The server has become a replica. A client that only waits learns it from no
+                    // other command.
+                    if error.class == ErrorClass::Reconnect {
+                        link.commands.leave_server(now, &error);
+                    }
                     link.listener.block_refused(now, &error, &mut link.wake, &mut events)
                 }
                 PipeOutput::UnblockRefused(_)
@@ -326,7 +332,7 @@ impl ByteClient for Client {
 
     fn is_wrong_server(&self, conn: ConnId) -> bool {
         let down = self.links.get(conn.node().index()).and_then(|link| link.commands.down_cause());
-        let wrong = matches!(down, Some(Cause::Server(ServerError { class: ErrorClass::Reconnect, .. })));
-        wrong && conn.role() == Role::Commands
+        let wrong = |error: &ServerError| error.class == ErrorClass::Reconnect && !asks_for_login(&error.text);
+        matches!(down, Some(Cause::Server(error)) if wrong(error)) && conn.role() == Role::Commands
     }
 }

@@ -70,6 +70,14 @@ pub(crate) fn asks_for_login(text: &str) -> bool {
     ["NOAUTH ", "ERR Protocol error: unauthenticated"].iter().any(|start| text.starts_with(start))
 }
 
+/// Returns true if the server rejects a user, a password or a token. Other steps of a handshake may
+/// be refused too.
+pub(crate) fn rejects_login(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    let starts = ["wrongpass ", "noauth ", "err auth", "err client sent auth", "err invalid password"];
+    starts.iter().any(|start| text.starts_with(start))
+}
+
 /// Returns true if the server will always refuse a command for several locks: for a cluster, or a
 /// forbidden command. A forbidden key does not count, since the next batch has other keys.
 pub(crate) fn refuses_several(text: &str) -> bool {

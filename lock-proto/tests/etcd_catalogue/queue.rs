@@ -62,8 +62,9 @@ fn catalogue_m2_release_missed_by_broken_watch_is_read() {
 fn catalogue_m2_queue_is_polled_without_watch() {
     let mut w = World::new(2);
     let first = w.hold(0, Acquire::new("a"));
-    let second = w.acquire(1, Acquire::new("a"));
+    // Its watches never open.
     w.block_watches(1);
+    let second = w.acquire(1, Acquire::new("a"));
     w.run_for(secs(2));
     w.release(0, first);
     w.expect(ms(1_100), "it is read", |w| w.is_held(1, second));

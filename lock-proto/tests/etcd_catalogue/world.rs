@@ -373,7 +373,7 @@ impl World {
             }
             Scheduled::Open { watch } => {
                 if known.watches_blocked && known.watches.contains_key(&watch) {
-                    return self.verb(client, |hub, now| hub.handle_unsubscribed(now, watch));
+                    return;
                 }
                 let Some(known) = known.watches.get_mut(&watch).filter(|_| !cut) else { return };
                 known.open = true;

@@ -1,6 +1,7 @@
 //! The transport for etcd: gRPC calls and streams.
 
 use alloc::format;
+use alloc::string::ToString as _;
 use alloc::vec::Vec;
 use core::fmt;
 use core::task::Context;
@@ -30,11 +31,11 @@ pub(super) fn start<H: Host>(
     id: ClientId,
     endpoints: &[Endpoint],
 ) -> Result<(Client, EventLoop<H, Connections<H>>), ConnectError> {
-    let server = |Endpoint { target, .. }: &Endpoint| match target {
-        Target::Tls { .. } => format!("etcds://{target}").into(),
-        Target::Tcp { .. } | Target::Unix { .. } => format!("etcd://{target}").into(),
-    };
-    let servers = endpoints.iter().map(server).collect();
+    // Reports name the cluster, not the member that failed.
+    let members: Vec<_> = endpoints.iter().map(|endpoint| endpoint.target.to_string()).collect();
+    let tls = endpoints.iter().any(|endpoint| matches!(endpoint.target, Target::Tls { .. }));
+    let cluster = format!("{}://{}", if tls { "etcds" } else { "etcd" }, members.join(","));
+    let servers = [cluster.into()].into();
     let routes = Routes::new(endpoints.iter().map(|endpoint| &endpoint.target), &settings, true)?;
     let pings = client.config().pings();
     let shared = Shared::new(id, servers, host.clock(), Etcd { client, commands: Vec::new() });

@@ -83,6 +83,27 @@ fn pause_past_ttl_reports_loss_before_queued_reply() {
     assert!(matches!(done.release, Release::Expired | Release::Released), "{done:?}");
 }
 
+/// Regression: after a pause the driver took the connection for silent, and dropped it with the
+/// reply unread.
+#[test]
+fn reply_in_socket_after_pause_renews_lock_on_same_connection() {
+    // requirement P6
+    let world = World::new();
+    let (_client, mut driver, guard) = held(&world, Renew::Auto);
+    world.pause(TTL / 3);
+    let calls = || world.with(|inner| inner.node.calls().values().sum::<u64>());
+    let before = calls();
+    while calls() == before {
+        assert!(world.step(&mut driver), "no renewal was sent");
+    }
+    assert!(world.carry(false));
+    let tried = world.with(|inner| inner.tried.len());
+    world.pause(TTL * 3 / 5);
+    world.settle(&mut driver);
+    assert!(guard.remaining() > TTL / 4, "the reply counts: {:?}", guard.remaining());
+    assert_eq!(world.with(|inner| inner.tried.len()), tried, "no other connection is opened");
+}
+
 #[test]
 fn expired_lock_is_never_held_again() {
     let world = World::new();

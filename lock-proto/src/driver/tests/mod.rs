@@ -386,9 +386,7 @@ fn forked_child_acquires_nothing_and_sends_nothing() {
     world.run(&mut driver, TTL / 2);
     assert!(driver.is_done());
     assert!(!guard.is_held(), "the parent holds it");
-    assert!(
-        matches!(poll(&mut waiting), Poll::Ready(Err(error)) if matches!(error.kind(), AcquireErrorKind::ShutDown))
-    );
+    assert!(matches!(poll(&mut waiting), Poll::Ready(Err(error)) if matches!(error.kind(), AcquireErrorKind::Forked)));
     drop(guard);
     world.settle(&mut driver);
     assert!(world.has_key("a") && !world.has_key("b"), "the parent's lock stays");

@@ -178,7 +178,7 @@ impl Calls {
         // Bounds the scan: with few distinct names, few writes fit together.
         for (_, call) in self.writes.iter().take(2 * max) {
             bytes += batch::value_len(&call.request);
-            if 1 + chosen.len() >= max || bytes > batch::MAX_BYTES {
+            if call.retried || 1 + chosen.len() >= max || bytes > batch::MAX_BYTES {
                 break;
             }
             let mut leaving = core::iter::once(first).chain(chosen.iter().copied());

@@ -137,15 +137,15 @@ impl Channel {
                 self.login.done(None);
                 self.up();
             }
-            Meaning::Refused(Refusal::Error(mut error)) if error.class == ErrorClass::Refused => {
-                self.renewal.reject(self.now, &mut error, self.config.reconnect);
+            Meaning::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {
+                let again = self.renewal.reject(self.now, &error, self.config.reconnect);
                 if open {
                     // The token of the earlier login is still good.
                     self.up();
-                } else if error.class == ErrorClass::Refused {
-                    self.refuse_all(error);
-                } else {
+                } else if again {
                     self.begin_login(self.now + self.config.connect_timeout);
+                } else {
+                    self.refuse_all(error);
                 }
             }
             meaning @ (Meaning::Refused(_) | Meaning::LogIn(_) | Meaning::Unknown { .. }) => {
@@ -157,6 +157,7 @@ impl Channel {
     fn up(&mut self) {
         self.phase = Phase::Up;
         self.last_error = None;
+        self.update_silence();
     }
 
     /// The server rejected the login: refuses everything that is queued, and backs off as if every

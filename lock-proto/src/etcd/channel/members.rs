@@ -180,12 +180,14 @@ impl Channel {
     #[cold]
     pub(super) fn verified(&mut self, result: Result<RpcReply, Status>, until: Instant) {
         let list = if let Ok(RpcReply::MemberList(list)) = &result { Some(list) } else { None };
-        if self.members.verify(list) {
+        let meaning = result.as_ref().err().map(Meaning::of);
+        // A member that restarts, or whose connection ends, has shown nothing.
+        if !matches!(meaning, Some(Meaning::Unknown { .. })) && self.members.verify(list) {
             return self.begin_login(until);
         }
-        self.drop_connection(match result {
-            Ok(_) => Fault::Protocol(Breach::OtherCluster).into(),
-            Err(status) => Meaning::of(&status).error(&status).into(),
+        self.drop_connection(match (meaning, result) {
+            (Some(meaning), Err(status)) => meaning.error(&status).into(),
+            (None, _) | (_, Ok(_)) => Fault::Protocol(Breach::OtherCluster).into(),
         });
     }
 

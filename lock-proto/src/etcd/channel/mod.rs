@@ -201,6 +201,7 @@ impl Channel {
     pub fn unwatch(&mut self, now: Instant, watch: WatchId) {
         self.advance(now);
         self.watches.remove(watch);
+        self.update_silence();
     }
 
     /// Closes the connection until the next `send` or `watch`.
@@ -354,6 +355,10 @@ impl Channel {
                 self.drop_connection(Fault::NoCredentials.into());
             }
             Phase::AwaitingCredentials { .. } => {}
+            Phase::Connecting { until } if until <= now => {
+                let current = self.members.current();
+                self.drop_connection(current.map_or(Fault::TimedOut, |now| now.target.fault_of_timeout()).into());
+            }
             Phase::Connecting { until } | Phase::Verifying { until, .. } | Phase::LoggingIn { until, .. } => {
                 if until <= now {
                     self.drop_connection(Fault::TimedOut.into());

@@ -16,7 +16,7 @@ pub(super) struct CleanupCall {
     serial: u64,
     emitted: Instant,
     kind: Kind,
-    /// A watch reported a write in the meantime, so the reply may be outdated.
+    /// A watch has reported a write, or opened, in the meantime: the reply may be outdated.
     overtaken: bool,
 }
 
@@ -96,6 +96,15 @@ impl Cleanup {
         (self.next, self.refused) = (next, false);
     }
 
+    /// Notes that the reply to the request in flight may be outdated. Returns false if there is none.
+    fn overtake(&mut self) -> bool {
+        let call = self.retry.call();
+        if let Some(call) = call {
+            self.retry.sent(CleanupCall { overtaken: true, ..call });
+        }
+        call.is_some()
+    }
+
     /// Requests another watch after a pause.
     pub(super) fn watch_refused(&mut self, ctx: &Context) {
         if let NextStep::Watch { watch, .. } = &mut self.next {
@@ -119,11 +128,8 @@ impl lock::Cleanup<Keys> for Cleanup {
             return None;
         }
         match self.next {
-            NextStep::Look
-            | NextStep::Delete(_)
-            | NextStep::Watch { watch: None, .. }
-            | NextStep::Watch { until: None, .. } => self.retry.due(),
-            NextStep::Watch { until, .. } => until.max(self.retry.due()),
+            NextStep::Look | NextStep::Delete(_) => self.retry.due(),
+            NextStep::Watch { until, .. } => self.retry.due().or(until),
             NextStep::Paused | NextStep::Nothing => None,
         }
     }
@@ -164,11 +170,11 @@ impl lock::Cleanup<Keys> for Cleanup {
                     lock.read_cleanup(ctx, place);
                 }
             }
+            Reply::Refused(Refusal::LeaseNotFound) => ctx.lost_lease(session),
             // The create was not executed, and there was nothing else to clean up.
             Reply::Refused(_) | Reply::NotSent(_) if call.kind == Kind::Create && !cleanup.unsettled => {
                 cleanup.set(ctx, NextStep::Nothing);
             }
-            Reply::Refused(Refusal::LeaseNotFound) => ctx.lost_lease(session),
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 let unknown = matches!(reply, Reply::Unknown(_));
                 cleanup.unsettled |= unknown && call.kind == Kind::Create;
@@ -295,9 +301,7 @@ impl Lock {
                 *watch = Some(ctx.open_watch(queue.key(lease)));
                 return cleanup.retry.set_due(None);
             }
-            NextStep::Watch { until: None, .. } if again => {
-                (Kind::Look, Request::Look { queue, lease, before: None, ahead: None })
-            }
+            NextStep::Watch { .. } if again => (Kind::Look, Request::Look { queue, lease, before: None, ahead: None }),
             NextStep::Watch { .. } | NextStep::Paused | NextStep::Nothing => return,
         };
         self.send_request(ctx, session, kind, request);
@@ -339,7 +343,10 @@ impl Lock {
 
     /// Reads the watched key, which may have changed before the watch opened.
     pub(super) fn read_cleanup(&mut self, ctx: &mut Context, place: usize) {
-        let Some(cleanup) = self.store.cleanups.get_mut(place).filter(|cleanup| !cleanup.is_busy()) else { return };
+        let Some(cleanup) = self.store.cleanups.get_mut(place) else { return };
+        if cleanup.overtake() {
+            return;
+        }
         let (session, queue) = (cleanup.session, self.key.clone());
         let Some(lease) = ctx.lease(session) else { return };
         self.send_request(ctx, session, Kind::Look, Request::Look { queue, lease, before: None, ahead: None });
@@ -350,8 +357,7 @@ impl Lock {
             return;
         }
         let Some(cleanup) = self.store.cleanups.get_mut(place) else { return };
-        if let Some(call) = cleanup.retry.call() {
-            cleanup.retry.sent(CleanupCall { overtaken: true, ..call });
+        if cleanup.overtake() {
             return;
         }
         let NextStep::Watch { .. } = cleanup.next else { return };

@@ -232,7 +232,8 @@ impl SessionStore<Keys> for Lease {
         match (session.own.kind, session.state) {
             (CallKind::Grant, State::Opening) => session.grant_answered(ctx, call, reply),
             (CallKind::Grant, State::Ending) => {
-                let landed = !matches!(reply, Reply::NotSent(_) | Reply::Refused(Refusal::Error(_)));
+                // A lease that exists already is not ours.
+                let landed = !matches!(reply, Reply::NotSent(_) | Reply::Refused(_));
                 if landed || session.own.may_exist {
                     session.work_at(ctx, ctx.now);
                 } else {

@@ -110,6 +110,10 @@ impl Contender {
         self.reading.poll_at(now + POLL);
     }
 
+    fn lacks_watch(&mut self) -> bool {
+        self.watches().any(|watched| watched.open.is_none())
+    }
+
     /// Handles an opened watch, and checks whether events of the predecessor may be delayed.
     ///
     /// etcd reads the store's revision and then opens the watch after it (`recvLoop` in
@@ -120,6 +124,9 @@ impl Contender {
     // E5
     pub(super) fn opened(&mut self, now: Instant, watch: WatchId) {
         let older = self.older_watch.and_then(|older| older.open);
+        if self.delayed_since.is_none() && self.reading.retry.tries() == 0 && !self.lacks_watch() {
+            self.reading.retry.set_due(None);
+        }
         if watch == self.own_watch.id && older.is_some() && older != self.own_watch.open {
             self.delayed_since = Some(now);
             self.check_delay(now, None);
@@ -246,7 +253,16 @@ impl Lock {
             recheck: ctx.recheck_at(),
         });
         self.notify_blocked(ctx, Blocked::Held);
+        self.poll_without_watch(ctx);
         self.look(ctx);
+    }
+
+    fn poll_without_watch(&mut self, ctx: &Context) {
+        if let Contention::Waiting(contender) = &mut self.contention
+            && contender.lacks_watch()
+        {
+            contender.poll_later(ctx.now);
+        }
     }
 
     /// Watches a key further ahead in a long queue. Its deletion leaves time to read the
@@ -345,9 +361,7 @@ impl Lock {
                     contender.handle_stale_reply(ctx.now, *revision);
                 }
                 contender.check_delay(ctx.now, Some(*revision));
-                if contender.watches().any(|watched| watched.open.is_none()) {
-                    contender.poll_later(ctx.now);
-                }
+                self.poll_without_watch(ctx);
                 self.look(ctx);
             }
             // Another client wrote the key, perhaps without a lease.

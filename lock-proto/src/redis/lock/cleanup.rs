@@ -98,7 +98,7 @@ impl Cleanup {
 
     /// Returns true if the node has a token of this client, or may yet get one.
     pub(crate) fn may_have_landed(&self) -> bool {
-        !self.takes.is_empty() || !self.unknown_ttl.is_zero() || self.has_granted()
+        !self.takes.is_empty() || !self.unknown_ttl.is_zero() || self.recheck.is_some() || self.has_granted()
     }
 
     pub(crate) const fn announces(&self) -> bool {

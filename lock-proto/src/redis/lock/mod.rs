@@ -132,7 +132,9 @@ impl Store for Redis {
             (None, Contention::Trying(round)) => lock.answers_with(round).into(),
             // No node was asked, because the last release gave the lock to a waiter of another
             // client.
-            (None, Contention::Paused { .. }) if lock.store.answers.is_empty() => {
+            (None, Contention::Paused { .. })
+                if lock.store.answers.is_empty() && lock.blocked == Some(Blocked::Held) =>
+            {
                 ctx.shared.nodes.iter().map(|_| Answer::Taken(Expiry::Unknown)).collect()
             }
             (None, Contention::Idle | Contention::Paused { .. } | Contention::Releasing { .. }) => {

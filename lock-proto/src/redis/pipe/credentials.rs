@@ -4,7 +4,8 @@ use super::handshake::Step;
 use super::{Phase, Pipe, PipeConfig, PipeOutput};
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::lock::Credentials;
+use crate::lock::{Cause, Credentials};
+use crate::redis::server_error::rejects_login;
 use crate::time::{Instant, soonest};
 
 impl Pipe {
@@ -57,5 +58,20 @@ impl Pipe {
     /// Returns when to request credentials again.
     pub(super) fn renewal_due(&self) -> Option<Instant> {
         self.renewal.due().filter(|_| self.requests_credentials())
+    }
+
+    /// Returns true if the host is asked for credentials once more before anything is refused.
+    // N19
+    pub(super) fn logs_in_again(&mut self, cause: &Cause) -> bool {
+        let (Phase::LoggingIn { .. }, Cause::Server(error)) = (&self.phase, cause) else { return false };
+        rejects_login(&error.text) && self.renewal.reject(self.now, error, self.config.reconnect)
+    }
+
+    pub(super) const fn fault_of_timeout(&self) -> Fault {
+        match self.phase {
+            Phase::Connecting { .. } => self.config.endpoint.target.fault_of_timeout(),
+            Phase::AwaitingCredentials { .. } => Fault::NoCredentials,
+            Phase::Closed | Phase::LoggingIn { .. } | Phase::Up { .. } | Phase::BackingOff { .. } => Fault::TimedOut,
+        }
     }
 }

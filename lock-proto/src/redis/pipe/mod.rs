@@ -32,8 +32,6 @@ use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
 use crate::lock::{Backoff, Cause, CredentialsRequest, ErrorClass, Failures, Renewal, ServerError};
 use crate::time::{Instant, soonest};
-use crate::tls::TlsFault;
-use crate::url::Target;
 
 /// Configuration of a [`Pipe`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -253,6 +251,15 @@ impl Pipe {
         self.submit_job(Job::Unblock { client });
     }
 
+    /// The server has turned out to be the wrong one: ends the connection, unless it ends already.
+    // P5
+    pub(crate) fn leave_server(&mut self, now: Instant, error: &ServerError) {
+        self.clock(now);
+        if self.is_up() {
+            self.fail(error.clone().into(), true);
+        }
+    }
+
     /// Returns true if requests are sent at once.
     pub const fn is_up(&self) -> bool {
         matches!(self.phase, Phase::Up { .. })
@@ -374,20 +381,6 @@ impl Pipe {
             Phase::BackingOff { until, .. } if *until > now => {}
             Phase::BackingOff { reopens: true, .. } => self.connect(),
             Phase::BackingOff { reopens: false, .. } => self.phase = Phase::Closed,
-        }
-    }
-
-    fn fault_of_timeout(&self) -> Fault {
-        match self.phase {
-            Phase::Connecting { .. } if matches!(self.config.endpoint.target, Target::Tls { .. }) => {
-                Fault::Tls(TlsFault::TimedOut)
-            }
-            Phase::AwaitingCredentials { .. } => Fault::NoCredentials,
-            Phase::Closed
-            | Phase::Connecting { .. }
-            | Phase::LoggingIn { .. }
-            | Phase::Up { .. }
-            | Phase::BackingOff { .. } => Fault::TimedOut,
         }
     }
 
@@ -632,7 +625,9 @@ impl Pipe {
             }
             Job::Login(Step::Auth) if self.is_up() => match error {
                 // The connection keeps its earlier login.
-                Some(error) => self.renewal.reject(self.now, &mut error.clone(), self.config.reconnect),
+                Some(error) => {
+                    self.renewal.reject(self.now, error, self.config.reconnect);
+                }
                 None => self.renewal.confirm(),
             },
             Job::Login(step) => {
@@ -660,13 +655,14 @@ impl Pipe {
     }
 
     /// Ends the connection. It is reopened after a pause.
-    fn fail(&mut self, mut cause: Cause, notify_host: bool) {
+    fn fail(&mut self, cause: Cause, notify_host: bool) {
         if let Some(conn) = self.current().filter(|_| notify_host) {
             self.outputs.push_back(PipeOutput::Disconnect(conn));
         }
         let lasted = if let Phase::Up { since, .. } = self.phase { self.now.since(since) } else { Duration::ZERO };
-        if let (Phase::LoggingIn { .. }, Cause::Server(error)) = (&self.phase, &mut cause) {
-            self.renewal.reject(self.now, error, self.config.reconnect);
+        if self.logs_in_again(&cause) {
+            // What waits goes on waiting.
+            return self.connect();
         }
         self.backoff.failed(lasted, self.config.reconnect);
         let pause = self.backoff.pause(0, self.config.reconnect, self.seed, self.generation);

@@ -9,7 +9,8 @@ use super::cleanup::Target;
 use super::wait::Contender;
 use super::{Contention, Context, Lock, Node, Nodes};
 use crate::lock::{
-    Answer, Blocked, ErrorClass, Failure, Progress, Queued, Retry, ServerError, SessionId, Store as _, printable,
+    Answer, Blocked, ErrorClass, Expiry, Failure, Progress, Queued, Retry, ServerError, SessionId, Store as _,
+    printable,
 };
 use crate::time::Instant;
 use crate::zookeeper::codec::{ANY_VERSION, CreateMode, ErrorCode, MultiOp, Op, ReplyBody, Stat};
@@ -298,6 +299,7 @@ impl Lock {
         } else if is_exhausted(node.sequence) {
             self.schedule_delete(ctx, session, node.path);
             self.step(Step::Vacating { until: ctx.now + ctx.config.store.own.vacate_within, retry: Retry::new(None) });
+            self.store.answer = Answer::Taken(Expiry::Unknown);
             self.notify_blocked(ctx, Blocked::Held);
             self.vacate(ctx);
         } else {

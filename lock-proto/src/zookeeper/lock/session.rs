@@ -49,7 +49,8 @@ pub struct Connection {
     prove_after: Instant,
     /// The last failure, while it is not established.
     pub(super) down: Option<Answer>,
-    /// Consecutive connections that were refused for good.
+    /// Consecutive failures to connect, and how many of them refused for good.
+    failures: u32,
     refusals: u32,
     /// It was told to stop its pings.
     quiet: bool,
@@ -95,15 +96,15 @@ impl Session {
         owner: i64,
     ) -> Option<SessionEvent> {
         self.own.down = None;
-        self.own.refusals = 0;
+        (self.own.failures, self.own.refusals) = (0, 0);
         match self.state {
             State::Opening => {
-                let Ok(validity) = ctx.config.check_session(granted) else {
-                    let tick = ctx.config.store.own.tick;
-                    let text = format!(
-                        "it grants a session of {granted:?}, and five ticks of {tick:?} (setting `tick`) are needed"
-                    );
-                    return self.refuse(ctx, Answer::Rejected(refusal(&text)));
+                let validity = match ctx.config.check_session(granted) {
+                    Ok(validity) => validity,
+                    Err(invalid) => {
+                        let error = refusal(&format!("the session that it grants is too short: {invalid}"));
+                        return self.refuse(ctx, Answer::Rejected(error));
+                    }
                 };
                 (self.state, self.own.up, self.own.owner, self.granted) = (State::Alive, true, owner, granted);
                 self.own.validity = validity;
@@ -151,11 +152,14 @@ impl Session {
             self.own.lost_at = now + self.granted;
         }
         let answer = Answer::Unreachable(cause.clone());
+        let servers = ctx.config.store.own.servers.len();
+        self.own.failures = self.own.failures.saturating_add(1);
         self.own.refusals = if cause.is_refusal() { self.own.refusals + 1 } else { 0 };
-        if self.state == State::Opening && self.own.refusals as usize >= ctx.config.store.own.servers.len() {
+        if self.state == State::Opening && self.own.refusals as usize >= servers {
             return self.refuse(ctx, answer);
         }
-        if self.is_lost() {
+        // The next server may be up.
+        if self.is_lost() || (self.own.failures as usize) < servers {
             return None;
         }
         self.own.down = Some(answer.clone());
@@ -332,6 +336,7 @@ impl SessionStore<Nodes> for Connection {
             contacts: VecDeque::new(),
             prove_after: Instant::ZERO,
             down: None,
+            failures: 0,
             refusals: 0,
             quiet: false,
         }

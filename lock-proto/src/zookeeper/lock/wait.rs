@@ -234,10 +234,6 @@ impl Lock {
         if self.waiters.head_tries_once() {
             Queued::nobody_waits(self, ctx);
             self.end_try(ctx);
-            // If the waiter that tried has already left, contend for the next one.
-            if matches!(self.contention, Contention::Idle) {
-                self.start(ctx);
-            }
             return;
         }
         let Contention::Waiting(contender) = &mut self.contention else { return };

@@ -9,8 +9,8 @@ mod wire;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use core::mem;
 use core::time::Duration;
+use core::{fmt, mem};
 
 use bytes::Bytes;
 
@@ -28,8 +28,6 @@ use crate::id::{CallId, ConnId, NodeId, Role};
 use crate::jitter::mix;
 use crate::lock::{Cause, ErrorClass, Failures, Renewal};
 use crate::time::{Instant, soonest};
-use crate::tls::TlsFault;
-use crate::url::Target;
 
 /// The longest that the patience with silent servers grows, as a multiple of the request timeout.
 const MAX_PATIENCE: u32 = 8;
@@ -39,7 +37,7 @@ const MAX_PATIENCE: u32 = 8;
 /// A failed connection is reopened with the same session, to the next server, until the session has
 /// expired or is [ended](Self::end). Requests are pipelined. Replies and events arrive in the order
 /// of the server's transactions. While the session is up, the pipe pings at least every tick.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Pipe {
     config: PipeConfig,
     seed: u64,
@@ -335,16 +333,19 @@ impl Pipe {
     }
 
     fn fault_of_timeout(&self) -> Fault {
-        let tls = self.config.servers.get(self.server).is_some_and(|server| matches!(server, Target::Tls { .. }));
-        match self.phase {
-            Phase::Connecting { .. } if tls => Fault::Tls(TlsFault::TimedOut),
-            Phase::AwaitingCredentials { .. } => Fault::NoCredentials,
-            Phase::Closed
-            | Phase::Connecting { .. }
-            | Phase::Handshake { .. }
-            | Phase::LoggingIn { .. }
-            | Phase::Up { .. }
-            | Phase::BackingOff { .. } => Fault::TimedOut,
+        let server = self.config.servers.get(self.server);
+        match (&self.phase, server) {
+            (Phase::Connecting { .. }, Some(server)) => server.fault_of_timeout(),
+            (Phase::AwaitingCredentials { .. }, _) => Fault::NoCredentials,
+            (
+                Phase::Closed
+                | Phase::Connecting { .. }
+                | Phase::Handshake { .. }
+                | Phase::LoggingIn { .. }
+                | Phase::Up { .. }
+                | Phase::BackingOff { .. },
+                _,
+            ) => Fault::TimedOut,
         }
     }
 
@@ -524,6 +525,10 @@ impl Pipe {
         if header.code != ErrorCode::OK {
             match class(header.code) {
                 _ if header.code == ErrorCode::SESSION_EXPIRED => {
+                    // Neither this request nor one behind it was executed.
+                    while let Some((call, _)) = self.wire.pop_unanswered() {
+                        self.answer_unsent(call, false, &Fault::NotNeeded.into());
+                    }
                     self.expired();
                     return Ok(());
                 }
@@ -569,7 +574,16 @@ impl Pipe {
             }
             ErrorCode::AUTH_FAILED => {
                 let mut error = server_error(code, "");
-                self.renewal.reject(self.now, &mut error, self.config.reconnect);
+                if self.renewal.reject(self.now, &error, self.config.reconnect) {
+                    if let (Phase::LoggingIn { .. }, Some(conn)) = (&self.phase, self.current()) {
+                        // What waits goes on waiting.
+                        // N19
+                        self.outputs.push_back(PipeOutput::Disconnect(conn));
+                        self.connect();
+                        return Ok(());
+                    }
+                    error.class = ErrorClass::Reconnect;
+                }
                 Err(error.into())
             }
             code => Err(server_error(code, "").into()),
@@ -638,6 +652,16 @@ impl Pipe {
         let Some(call) = call else { return };
         let reply = if seen { Reply::Unknown(cause.clone()) } else { Reply::NotSent(cause.clone()) };
         self.outputs.push_back(PipeOutput::Reply { call, reply });
+    }
+}
+
+/// Shows no requests and no bytes: they may contain a login.
+impl fmt::Debug for Pipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { phase, mode, generation, server, session, .. } = self;
+        let mut shown = f.debug_struct("Pipe");
+        shown.field("phase", phase).field("mode", mode).field("generation", generation);
+        shown.field("server", server).field("session", session).finish_non_exhaustive()
     }
 }
 

@@ -8,7 +8,7 @@ mod sessions;
 mod tail;
 
 use alloc::collections::BTreeMap;
-use alloc::string::String;
+use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -93,7 +93,7 @@ impl World {
         while let Some(output) = self.clients[client].poll_output() {
             busy = true;
             match output {
-                Output::Connect { conn, .. } if self.unreachable => {
+                Output::Connect { conn, target, .. } if self.unreachable || target.to_string().starts_with("dead") => {
                     self.clients[client].handle_disconnected(self.now, conn, Fault::Refused);
                 }
                 Output::Connect { conn, .. } => {

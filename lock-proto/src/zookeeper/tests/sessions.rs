@@ -468,6 +468,32 @@ fn short_waits_do_not_keep_session_that_cannot_continue() {
     assert!(granted, "{:?}", w.events);
 }
 
+/// Regression: a single attempt failed if the first server that the client tried was down.
+#[test]
+fn dead_server_costs_no_attempt_while_another_is_up() {
+    // P5, ZK6
+    let mut w = World::with(6, |_| Config::parse("zk://dead,h/app").unwrap());
+    for client in 0..6 {
+        let lock = w.request(client, &Acquire::new("l").wait(Wait::Try));
+        w.pass(100);
+        assert!(w.granted(client, lock).is_some(), "{client}: {:?}", w.events);
+        w.release(client, lock);
+        w.pass(100);
+    }
+}
+
+/// Regression: it was reported as released.
+#[test]
+fn release_that_finds_its_session_ended_reports_expiry() {
+    // ZK6
+    let mut w = World::new(1);
+    let (lock, _) = w.hold(0);
+    w.server.expire(1);
+    w.release(0, lock);
+    w.pass(100);
+    assert_eq!(w.released(0, lock), Some(Release::Expired));
+}
+
 #[test]
 fn session_that_never_opened_idles_out() {
     // ZK8

@@ -151,19 +151,19 @@ fn rejected_login_is_part_of_next_request() {
     supply(&mut rig, conn, Some(Credentials::new("cached")));
     rig.written(conn);
     rig.receive(conn, b"-WRONGPASS invalid\r\n");
-    // The password may have changed.
-    let refusing = |outputs: &[PipeOutput]| match outputs {
-        [PipeOutput::Disconnect(_), PipeOutput::Down(cause)] => cause.is_refusal(),
-        other => panic!("{other:?}"),
-    };
-    assert!(!refusing(&rig.outputs()));
-    let conn = rig.reopened();
+    // The password may have changed: what waits is not answered.
+    let call = rig.send(extend("a"));
+    let [PipeOutput::Disconnect(old), PipeOutput::Connect(conn)] = rig.outputs()[..] else { panic!("not at once") };
+    assert_ne!(old, conn);
     rig.pipe.handle_connected(rig.now, conn);
     assert!(requested(&mut rig, conn).rejected.is_some());
     supply(&mut rig, conn, Some(Credentials::new("cached")));
     rig.written(conn);
     rig.receive(conn, b"-WRONGPASS invalid\r\n");
-    assert!(refusing(&rig.outputs()), "the host knows no other");
+    // The host knows no other.
+    let outputs = rig.outputs();
+    assert!(matches!(&outputs[1], PipeOutput::Down(cause) if cause.is_refusal()), "{outputs:?}");
+    assert!(matches!(&outputs[2], PipeOutput::Reply { call: answered, .. } if *answered == call), "{outputs:?}");
     let conn = rig.reopened();
     rig.pipe.handle_connected(rig.now, conn);
     assert!(requested(&mut rig, conn).rejected.is_some());

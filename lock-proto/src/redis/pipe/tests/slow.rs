@@ -66,7 +66,7 @@ fn take_queued_for_half_its_ttl_is_not_sent() {
 /// The plaintext port of Redis waits for the end of a command, so the handshake never ends.
 #[test]
 fn request_that_times_out_during_handshake_names_tls() {
-    for (url, why) in [("rediss://h", Fault::Tls(TlsFault::TimedOut)), ("redis://h", Fault::TimedOut)] {
+    for (url, why) in [("rediss://h", Fault::Tls(crate::TlsFault::TimedOut)), ("redis://h", Fault::TimedOut)] {
         let mut rig = Rig::with(url, Role::Commands, false);
         rig.pipe.open(rig.now);
         let call = rig.send(short("a"));

@@ -45,7 +45,7 @@ fn waiter_not_checking_its_own_key_is_caught() {
 #[test]
 fn unlock_without_revision_check_is_caught() {
     // S4
-    caught("etcd-late", Flaw::DeletesAnyRevision, Rule::MutualExclusion);
+    caught("etcd-elections", Flaw::DeletesAnyRevision, Rule::MutualExclusion);
 }
 
 /// Otherwise the next read of the queue, half a minute later, would hide the flaw.
