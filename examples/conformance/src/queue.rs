@@ -133,7 +133,7 @@ pub async fn hold_expires_within_ttl_while_server_is_paused<R: Runtime>(kit: Kit
     let guard = kit.take(&client, "b").await;
     server.restart();
     assert!(guard.is_held());
-    // Acquire another lock first: a release waits only for a while until the client has reconnected.
+    // Acquire another lock first: a release does not wait long for the client to reconnect.
     kit.release(kit.take(&client, "c").await).await;
     kit.release(guard).await;
     drop(client);

@@ -24,6 +24,23 @@ pub enum Address {
     Unix(Box<str>),
 }
 
+/// The name of a cluster in reports: a URL with all servers, which have TLS or none of them has.
+#[cfg(any(feature = "grpc", feature = "zookeeper"))]
+pub(super) fn cluster_name<'a>(
+    scheme: &str,
+    scheme_with_tls: &str,
+    servers: impl IntoIterator<Item = &'a Target>,
+) -> Box<str> {
+    let (mut scheme, mut names) = (scheme, Vec::new());
+    for server in servers {
+        if let Target::Tls { .. } = server {
+            scheme = scheme_with_tls;
+        }
+        names.push(alloc::string::ToString::to_string(server));
+    }
+    alloc::format!("{scheme}://{}", names.join(",")).into()
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,10 +1,7 @@
 //! ZooKeeper: its URLs, its machine over the transport for bytes, and transactions of the
 //! application.
 
-use alloc::format;
-use alloc::string::ToString as _;
-use alloc::vec::Vec;
-
+use super::address::cluster_name;
 use super::bytes::{self, ByteEngine, ByteLoop};
 use super::client::Client;
 use super::connect::ConnectError;
@@ -14,7 +11,6 @@ use super::settings::HostSettings;
 use crate::clock::Clock as _;
 use crate::id::ClientId;
 use crate::lock::Loss;
-use crate::url::Target;
 use crate::zookeeper::{self, Config, OwnerNode};
 
 pub(super) type Driver<H> = ByteLoop<H, zookeeper::Client>;
@@ -33,11 +29,9 @@ pub(super) fn start<H: Host>(
     seed: u64,
 ) -> Result<(Client, Driver<H>), ConnectError> {
     // Reports name the ensemble, not its servers.
-    let servers: Vec<_> = config.servers().iter().map(|server| server.to_string()).collect();
-    let tls = config.servers().iter().any(|server| matches!(server, Target::Tls { .. }));
-    let ensemble = format!("{}://{}", if tls { "zks" } else { "zk" }, servers.join(","));
+    let ensemble = cluster_name("zk", "zks", config.servers());
     let client = zookeeper::Client::new(host.clock().now(), config, id, seed)?;
-    bytes::start(host, client, settings, id, [ensemble.into()].into(), true)
+    bytes::start(host, client, settings, id, [ensemble].into(), true)
 }
 
 /// The node behind a lock on ZooKeeper, for a [`Guard`] or a [`Leadership`](super::Leadership).

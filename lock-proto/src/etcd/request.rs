@@ -526,8 +526,8 @@ fn seen(answers: &mut Answers, revision: i64) -> Option<Option<Seen>> {
     possible.then_some(Some(Seen { created: kv.create_revision, modified: kv.mod_revision }))
 }
 
-/// Reads the newest keys created before `before`, newest first, and the length of the queue. Foreign
-/// keys may share a revision: one transaction can create several.
+/// Reads the newest keys created before `before`, newest first, and the length of the queue.
+/// Foreign keys may share a revision: one transaction can create several.
 fn before_own_all(answers: &mut Answers, before: i64) -> Option<(Vec<KeyValue>, i64)> {
     let RangeResponse { kvs: keys, count, .. } = answers.range()?;
     let mut bound = before - 1;

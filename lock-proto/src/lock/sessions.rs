@@ -206,6 +206,10 @@ impl<S: QueueStore> Session<S> {
         self.shared && !self.retired && self.is_open()
     }
 
+    fn is_idle(&self) -> bool {
+        self.users.is_empty() && self.is_offered()
+    }
+
     /// The last lock has left. The shared session is kept for later ones for some time.
     fn unused(&mut self, ctx: &mut QueueContext<S>) -> Option<SessionEvent> {
         if self.is_offered() {
@@ -219,8 +223,7 @@ impl<S: QueueStore> Session<S> {
     /// Returns the next deadline and its reason.
     fn deadline(&self) -> Option<(Instant, &'static str)> {
         let own = S::Session::deadline(self);
-        let idles = self.users.is_empty() && self.is_offered();
-        if idles && own.is_none_or(|(at, _)| at > self.idle_until) {
+        if self.is_idle() && own.is_none_or(|(at, _)| at > self.idle_until) {
             return Some((self.idle_until, "idle session"));
         }
         own
@@ -228,7 +231,7 @@ impl<S: QueueStore> Session<S> {
 
     /// Does the work that is due. An unused session ends, unless a query may need it.
     fn timeout(&mut self, ctx: &mut QueueContext<S>) -> Option<SessionEvent> {
-        if self.users.is_empty() && self.is_offered() && self.idle_until <= ctx.now {
+        if self.is_idle() && self.idle_until <= ctx.now {
             if ctx.shared.queries.is_empty() {
                 return self.revoke(ctx);
             }

@@ -89,13 +89,14 @@ fn run_seeds(scenario: &'static Scenario) -> Vec<String> {
         for found in &outcome.excused {
             *excused.entry(found.rule).or_insert(0) += 1;
         }
-        model::compare(seed - first, &plan, &outcome);
-        if let Some(found) = outcome.violations.first() {
-            println!("{found}\n    {}", plan.replay());
-            failed.push(plan.replay());
-            if failed.len() >= 5 {
-                break;
-            }
+        let Some(found) = outcome.violations.first() else {
+            model::compare(seed - first, &plan, &outcome);
+            continue;
+        };
+        println!("{found}\n    {}", plan.replay());
+        failed.push(plan.replay());
+        if failed.len() >= 5 {
+            break;
         }
     }
     let took = began.elapsed().as_secs_f64();

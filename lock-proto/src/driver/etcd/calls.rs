@@ -1,13 +1,11 @@
 //! The transport for etcd: gRPC calls and streams.
 
-use alloc::format;
-use alloc::string::ToString as _;
 use alloc::vec::Vec;
 use core::fmt;
 use core::task::Context;
 use core::time::Duration;
 
-use super::super::address::Routes;
+use super::super::address::{Routes, cluster_name};
 use super::super::client::Client;
 use super::super::connect::ConnectError;
 use super::super::credentials::CredentialRequests;
@@ -22,7 +20,6 @@ use crate::id::{ClientId, ConnId};
 use crate::lock::Machine;
 use crate::time::Instant;
 use crate::tls::TlsFault;
-use crate::url::Target;
 
 pub(super) fn start<H: Host>(
     host: H,
@@ -32,10 +29,7 @@ pub(super) fn start<H: Host>(
     endpoints: &[Endpoint],
 ) -> Result<(Client, EventLoop<H, Connections<H>>), ConnectError> {
     // Reports name the cluster, not the member that failed.
-    let members: Vec<_> = endpoints.iter().map(|endpoint| endpoint.target.to_string()).collect();
-    let tls = endpoints.iter().any(|endpoint| matches!(endpoint.target, Target::Tls { .. }));
-    let cluster = format!("{}://{}", if tls { "etcds" } else { "etcd" }, members.join(","));
-    let servers = [cluster.into()].into();
+    let servers = [cluster_name("etcd", "etcds", endpoints.iter().map(|endpoint| &endpoint.target))].into();
     let routes = Routes::new(endpoints.iter().map(|endpoint| &endpoint.target), &settings, true)?;
     let pings = client.config().pings();
     let shared = Shared::new(id, servers, host.clock(), Etcd { client, commands: Vec::new() });

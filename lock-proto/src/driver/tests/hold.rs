@@ -60,19 +60,23 @@ fn renewal_after_end_by_clock_reports_loss() {
     assert!(matches!(ticket.hold_state(ms(11)), HoldState::Lost(Loss::Expired)));
 }
 
+/// The renewal leaves, and its answer lies in the socket.
+fn answer_renewal(world: &World, driver: &mut Task<Driver<World>>) {
+    world.pause(TTL / 3);
+    let calls = || world.with(|inner| inner.node.calls().values().sum::<u64>());
+    let before = calls();
+    while calls() == before {
+        assert!(world.step(driver), "no renewal was sent");
+    }
+    assert!(world.carry(false));
+}
+
 /// Cases L1 and K5: after a pause the loss is reported first, whatever the sockets hold.
 #[test]
 fn pause_past_ttl_reports_loss_before_queued_reply() {
     let world = World::new();
     let (_client, mut driver, guard) = held(&world, Renew::Auto);
-    world.pause(TTL / 3);
-    // The renewal has left, and its answer lies in the socket while the process stands still.
-    let calls = || world.with(|inner| inner.node.calls().values().sum::<u64>());
-    let before = calls();
-    while calls() == before {
-        assert!(world.step(&mut driver), "no renewal was sent");
-    }
-    assert!(world.carry(false));
+    answer_renewal(&world, &mut driver);
     world.pause(2 * TTL);
     let polled = Cell::new(false);
     let mut protected = Box::pin(guard.protect(async { polled.set(true) }));
@@ -90,13 +94,7 @@ fn reply_in_socket_after_pause_renews_lock_on_same_connection() {
     // requirement P6
     let world = World::new();
     let (_client, mut driver, guard) = held(&world, Renew::Auto);
-    world.pause(TTL / 3);
-    let calls = || world.with(|inner| inner.node.calls().values().sum::<u64>());
-    let before = calls();
-    while calls() == before {
-        assert!(world.step(&mut driver), "no renewal was sent");
-    }
-    assert!(world.carry(false));
+    answer_renewal(&world, &mut driver);
     let tried = world.with(|inner| inner.tried.len());
     world.pause(TTL * 3 / 5);
     world.settle(&mut driver);

@@ -179,15 +179,18 @@ impl Channel {
 
     #[cold]
     pub(super) fn verified(&mut self, result: Result<RpcReply, Status>, until: Instant) {
-        let list = if let Ok(RpcReply::MemberList(list)) = &result { Some(list) } else { None };
-        let meaning = result.as_ref().err().map(Meaning::of);
-        // A member that restarts, or whose connection ends, has shown nothing.
-        if !matches!(meaning, Some(Meaning::Unknown { .. })) && self.members.verify(list) {
+        let verified = match &result {
+            Ok(RpcReply::MemberList(list)) => self.members.verify(Some(list)),
+            // A member that restarts, or whose connection ends, has shown nothing.
+            Err(status) if matches!(Meaning::of(status), Meaning::Unknown { .. }) => false,
+            Ok(_) | Err(_) => self.members.verify(None),
+        };
+        if verified {
             return self.begin_login(until);
         }
-        self.drop_connection(match (meaning, result) {
-            (Some(meaning), Err(status)) => meaning.error(&status).into(),
-            (None, _) | (_, Ok(_)) => Fault::Protocol(Breach::OtherCluster).into(),
+        self.drop_connection(match result {
+            Ok(_) => Fault::Protocol(Breach::OtherCluster).into(),
+            Err(status) => Meaning::of(&status).error(&status).into(),
         });
     }
 

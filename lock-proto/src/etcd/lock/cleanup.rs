@@ -96,7 +96,8 @@ impl Cleanup {
         (self.next, self.refused) = (next, false);
     }
 
-    /// Notes that the reply to the request in flight may be outdated. Returns false if there is none.
+    /// Notes that the reply to the request in flight may be outdated. Returns false if there is
+    /// none.
     fn overtake(&mut self) -> bool {
         let call = self.retry.call();
         if let Some(call) = call {

@@ -110,6 +110,13 @@ impl Contender {
         self.reading.poll_at(now + POLL);
     }
 
+    /// Schedules a read if a watch has not opened: it may never do so.
+    fn poll_without_watch(&mut self, now: Instant) {
+        if self.lacks_watch() {
+            self.poll_later(now);
+        }
+    }
+
     fn lacks_watch(&mut self) -> bool {
         self.watches().any(|watched| watched.open.is_none())
     }
@@ -239,7 +246,7 @@ impl Lock {
             return;
         }
         let watching = self.watch_queue(ctx, session, self.key.key(lease), &ahead.next.key);
-        self.contention = Contention::Waiting(Contender {
+        let mut contender = Contender {
             session,
             own,
             value,
@@ -251,18 +258,11 @@ impl Lock {
             live: watching.live,
             delayed_since: None,
             recheck: ctx.recheck_at(),
-        });
+        };
+        contender.poll_without_watch(ctx.now);
+        self.contention = Contention::Waiting(contender);
         self.notify_blocked(ctx, Blocked::Held);
-        self.poll_without_watch(ctx);
         self.look(ctx);
-    }
-
-    fn poll_without_watch(&mut self, ctx: &Context) {
-        if let Contention::Waiting(contender) = &mut self.contention
-            && contender.lacks_watch()
-        {
-            contender.poll_later(ctx.now);
-        }
     }
 
     /// Watches a key further ahead in a long queue. Its deletion leaves time to read the
@@ -361,7 +361,7 @@ impl Lock {
                     contender.handle_stale_reply(ctx.now, *revision);
                 }
                 contender.check_delay(ctx.now, Some(*revision));
-                self.poll_without_watch(ctx);
+                contender.poll_without_watch(ctx.now);
                 self.look(ctx);
             }
             // Another client wrote the key, perhaps without a lease.

@@ -659,11 +659,11 @@ impl Pipe {
         if let Some(conn) = self.current().filter(|_| notify_host) {
             self.outputs.push_back(PipeOutput::Disconnect(conn));
         }
-        let lasted = if let Phase::Up { since, .. } = self.phase { self.now.since(since) } else { Duration::ZERO };
         if self.logs_in_again(&cause) {
             // What waits goes on waiting.
             return self.connect();
         }
+        let lasted = if let Phase::Up { since, .. } = self.phase { self.now.since(since) } else { Duration::ZERO };
         self.backoff.failed(lasted, self.config.reconnect);
         let pause = self.backoff.pause(0, self.config.reconnect, self.seed, self.generation);
         self.phase = Phase::BackingOff { until: self.now + pause, cause: cause.clone(), reopens: true };

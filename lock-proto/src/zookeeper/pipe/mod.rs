@@ -333,19 +333,17 @@ impl Pipe {
     }
 
     fn fault_of_timeout(&self) -> Fault {
-        let server = self.config.servers.get(self.server);
-        match (&self.phase, server) {
-            (Phase::Connecting { .. }, Some(server)) => server.fault_of_timeout(),
-            (Phase::AwaitingCredentials { .. }, _) => Fault::NoCredentials,
-            (
-                Phase::Closed
-                | Phase::Connecting { .. }
-                | Phase::Handshake { .. }
-                | Phase::LoggingIn { .. }
-                | Phase::Up { .. }
-                | Phase::BackingOff { .. },
-                _,
-            ) => Fault::TimedOut,
+        match self.phase {
+            Phase::Connecting { .. } => {
+                let server = self.config.servers.get(self.server);
+                server.map_or(Fault::TimedOut, |server| server.fault_of_timeout())
+            }
+            Phase::AwaitingCredentials { .. } => Fault::NoCredentials,
+            Phase::Closed
+            | Phase::Handshake { .. }
+            | Phase::LoggingIn { .. }
+            | Phase::Up { .. }
+            | Phase::BackingOff { .. } => Fault::TimedOut,
         }
     }
 
