@@ -186,7 +186,7 @@ impl fmt::Display for AcquireError {
             | AcquireErrorKind::TimedOut(report)
             | AcquireErrorKind::Refused(report) => self.write_report(f, report),
             AcquireErrorKind::KeyInUse(report) => {
-                f.write_str("the key holds something that is not a lock: ")?;
+                f.write_str("the key, or the counter of fencing tokens, holds something else: ")?;
                 self.write_report(f, report)
             }
             AcquireErrorKind::SequenceExhausted(report) => {

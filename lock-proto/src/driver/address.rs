@@ -12,6 +12,7 @@ use super::settings::HostSettings;
 use super::tls::{Connector, TlsSettings};
 use crate::fault::Fault;
 use crate::id::NodeId;
+use crate::time::Instant;
 use crate::url::Target;
 
 /// Where a [`Host`](super::Host) connects to.
@@ -50,10 +51,12 @@ impl fmt::Display for Address {
     }
 }
 
-/// A server and its known addresses.
-#[derive(Debug)]
-pub(super) struct Route {
+/// A server and its known addresses. `R` is the future of [`Host::resolve`](super::Host::resolve).
+pub(super) struct Route<R> {
     pub(super) target: Target,
+    /// A resolution that took longer than its attempt to connect, and when it began. The next
+    /// attempt continues it, or a slow resolver would never get to its answer.
+    pub(super) resolving: Option<(Instant, R)>,
     /// Addresses to try last: connecting failed or was abandoned, or the server there refuses
     /// writes.
     last: Vec<Address>,
@@ -72,14 +75,13 @@ pub(super) enum Found<'a> {
 }
 
 /// The routes to the servers of a client, by node.
-#[derive(Debug)]
-pub(super) struct Routes {
-    routes: BTreeMap<NodeId, Route>,
+pub(super) struct Routes<R> {
+    routes: BTreeMap<NodeId, Route<R>>,
     #[cfg(feature = "tls")]
     tls: TlsSettings,
 }
 
-impl Routes {
+impl<R> Routes<R> {
     /// Loads the certificates of all servers, so that errors in the settings come early.
     pub(super) fn new<'a>(
         targets: impl IntoIterator<Item = &'a Target>,
@@ -101,7 +103,7 @@ impl Routes {
 
     /// Sets where a node is now. Its route stays if that has not changed.
     // N8
-    pub(super) fn set(&mut self, node: NodeId, target: &Target) -> Result<&mut Route, ConnectError> {
+    pub(super) fn set(&mut self, node: NodeId, target: &Target) -> Result<&mut Route<R>, ConnectError> {
         let new = match self.routes.get(&node) {
             Some(route) if route.target == *target => None,
             Some(_) | None => Some(self.route(target)?),
@@ -116,7 +118,7 @@ impl Routes {
     /// Returns a route to a server. Reads no files if a known server has the same TLS settings: for
     /// a server that another one has reported, this runs in the driver's task.
     #[cfg(feature = "tls")]
-    fn route(&self, target: &Target) -> Result<Route, ConnectError> {
+    fn route(&self, target: &Target) -> Result<Route<R>, ConnectError> {
         let Target::Tls { host, tls, .. } = target else { return Ok(Route::plain(target.clone())) };
         let mut known = self.routes.values().filter_map(|route| route.connector.as_ref());
         let connector = match known.find(|known| known.tls() == tls) {
@@ -128,22 +130,35 @@ impl Routes {
 
     #[cfg(not(feature = "tls"))]
     #[expect(clippy::unused_self, reason = "as with TLS")]
-    fn route(&self, target: &Target) -> Result<Route, ConnectError> {
+    fn route(&self, target: &Target) -> Result<Route<R>, ConnectError> {
         match target {
             Target::Tls { .. } => Err(ConnectError::MissingFeature { feature: "tls" }),
             Target::Tcp { .. } | Target::Unix { .. } => Ok(Route::plain(target.clone())),
         }
     }
 
-    pub(super) fn get_mut(&mut self, node: NodeId) -> Option<&mut Route> {
+    pub(super) fn get_mut(&mut self, node: NodeId) -> Option<&mut Route<R>> {
         self.routes.get_mut(&node)
     }
 }
 
-impl Route {
+impl<R> fmt::Debug for Routes<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(&self.routes).finish()
+    }
+}
+
+impl<R> fmt::Debug for Route<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Route").field("target", &self.target).field("last", &self.last).finish_non_exhaustive()
+    }
+}
+
+impl<R> Route<R> {
     pub(super) const fn plain(target: Target) -> Self {
         Self {
             target,
+            resolving: None,
             last: Vec::new(),
             current: None,
             failure: None,
@@ -209,12 +224,12 @@ mod tests {
         addresses.iter().map(|address| address.parse().unwrap()).collect()
     }
 
-    fn order(route: &mut Route, found: &[&str]) -> Vec<alloc::string::String> {
+    fn order(route: &mut Route<()>, found: &[&str]) -> Vec<alloc::string::String> {
         route.order(&all(found)).iter().map(alloc::string::ToString::to_string).collect()
     }
 
-    fn name() -> Route {
-        Route::plain(Target::Tcp { host: "name".into(), port: 1 })
+    fn name() -> Route<()> {
+        Route::<()>::plain(Target::Tcp { host: "name".into(), port: 1 })
     }
 
     #[test]
@@ -232,7 +247,7 @@ mod tests {
     #[test]
     fn failed_address_comes_last_until_no_longer_resolved() {
         let mut route = name();
-        let put_last = |route: &mut Route, address: &str| route.put_last(Address::Tcp(address.parse().unwrap()));
+        let put_last = |route: &mut Route<()>, address: &str| route.put_last(Address::Tcp(address.parse().unwrap()));
         let found = ["1.1.1.1:1", "1.1.1.2:1", "1.1.1.3:1"];
         put_last(&mut route, "1.1.1.2:1");
         put_last(&mut route, "1.1.1.1:1");
@@ -247,7 +262,7 @@ mod tests {
     fn route_stays_until_address_of_node_changes() {
         // N8
         let target = |host: &str| Target::Tcp { host: host.into(), port: 1 };
-        let mut routes = Routes::new([&target("a"), &target("b")], &HostSettings::default(), false).unwrap();
+        let mut routes = Routes::<()>::new([&target("a"), &target("b")], &HostSettings::default(), false).unwrap();
         let node = NodeId::new(1);
         let address = Address::Tcp("1.1.1.1:1".parse().unwrap());
         routes.get_mut(node).unwrap().current = Some(address.clone());
@@ -265,7 +280,7 @@ mod tests {
         let authority = lock_testkit::Authority::new();
         let tls = crate::tls::Tls { ca: Some(authority.ca().to_str().unwrap().into()), ..Default::default() };
         let target = |host: &str| Target::Tls { host: host.into(), port: 1, tls: tls.clone() };
-        let mut routes = Routes::new([&target("a")], &HostSettings::default(), true).unwrap();
+        let mut routes = Routes::<()>::new([&target("a")], &HostSettings::default(), true).unwrap();
         std::fs::remove_file(authority.ca()).unwrap();
         assert_eq!(routes.set(NodeId::new(1), &target("b")).unwrap().target, target("b"));
         assert!(routes.set(NodeId::new(2), &target("no name")).is_err());
@@ -274,7 +289,7 @@ mod tests {
     #[test]
     fn ip_addresses_need_no_resolver() {
         for (host, is_name) in [("127.0.0.1", false), ("::1", false), ("localhost", true), ("fe80::1%eth0", true)] {
-            let route = Route::plain(Target::Tcp { host: host.into(), port: 6379 });
+            let route = Route::<()>::plain(Target::Tcp { host: host.into(), port: 6379 });
             assert_eq!(matches!(route.find(), Found::Name { .. }), is_name, "{host}");
         }
     }

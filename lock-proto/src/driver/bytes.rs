@@ -122,7 +122,7 @@ impl<C: ByteClient + Send + 'static> Engine for ByteEngine<C> {
 pub(super) struct Sockets<H: Host, C> {
     /// See [`Links::alone_at_once`].
     alone_at_once: bool,
-    routes: Routes,
+    routes: Routes<H::Resolve>,
     credentials: CredentialRequests,
     conns: Vec<Conn<H>>,
     duties: Vec<Output>,

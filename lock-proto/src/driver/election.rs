@@ -99,7 +99,7 @@ impl Election {
                 Some(ElectionEvent::Failed(failure)) => {
                     return Err(self.lock.error(AcquireErrorKind::from(failure).once()));
                 }
-                None => return Err(self.lock.error(AcquireErrorKind::ShutDown)),
+                None => return Err(self.lock.error(AcquireErrorKind::Forked)),
             }
         }
     }

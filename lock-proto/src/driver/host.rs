@@ -42,7 +42,8 @@ pub trait Host: 'static {
     fn clock(&self) -> Self::Clock;
 
     /// Resolves a name, in the resolver's order. Must not cache: the driver asks before each
-    /// attempt to connect, so that it follows a failover. All addresses must lead to one server.
+    /// attempt to connect, so that it follows a failover. If an attempt ends first, the next one
+    /// continues to poll this future. All addresses must lead to one server.
     /// Called while the driver is polled, and not for addresses.
     fn resolve(&self, host: &str, port: u16) -> Self::Resolve;
 

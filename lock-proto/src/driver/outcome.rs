@@ -4,7 +4,8 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Shutdown {
-    /// Number of locks that were not released in time. Their keys expire at their TTL.
+    /// Number of locks that were not released in time, and on etcd and ZooKeeper of sessions that
+    /// were not ended. Their keys expire at their TTL.
     ///
     /// If the driver was dropped, as with its runtime, releases still to be sent are not counted.
     pub unreleased: u32,

@@ -2,7 +2,6 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::future::poll_fn;
 
 use super::acquire_error::{AcquireError, AcquireErrorKind};
 use super::client::Client;
@@ -65,7 +64,7 @@ impl Client {
         let error = |kind| AcquireError::new(kind, "ping", &Arc::default(), &shared.servers);
         let slot =
             shared.verb(|core, now, _| core.ping(now)).unwrap_or(Err(AcquireErrorKind::Forked)).map_err(error)?;
-        let result = poll_fn(|cx| slot.poll(cx)).await.unwrap_or(Err(Failure::ShuttingDown));
+        let result = shared.next(&slot).await.ok_or(AcquireErrorKind::Forked).map_err(error)?;
         result.map_err(|failure| error(AcquireErrorKind::from(failure).once()))
     }
 }

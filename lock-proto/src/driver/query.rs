@@ -3,7 +3,6 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::fmt;
-use core::future::poll_fn;
 
 use super::acquire_error::AcquireErrorKind;
 use super::engine::Engine;
@@ -79,13 +78,14 @@ impl Observation {
     }
 
     /// Returns the current state if it was not returned before, or else waits for the next change.
-    /// `None` after [`ElectionEvent::Failed`]. Skips changes that are obsolete.
+    /// `None` after [`ElectionEvent::Failed`], and in a forked process. Skips changes that are
+    /// obsolete.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe.
     pub async fn next(&mut self) -> Option<ElectionEvent> {
-        poll_fn(|cx| self.slot.poll(cx)).await
+        self.owner.shared.next(&self.slot).await
     }
 }
 

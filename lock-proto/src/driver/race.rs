@@ -15,10 +15,14 @@ use super::host::Host;
 use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::Handshake;
+use crate::clock::Clock as _;
 use crate::time::Instant;
 
 /// Delay before the next address is tried as well (RFC 8305, section 8).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+/// How old a resolution may become: as long as glibc needs for two attempts at each of three name
+/// servers (`resolv.conf(5)`). A later attempt to connect resolves anew, to follow a failover.
+const RESOLUTION_AGE: Duration = Duration::from_secs(30);
 
 /// The address that has accepted the connection, and its stream.
 type Opened<S> = Result<(Address, S), OpenError>;
@@ -26,7 +30,8 @@ type Opened<S> = Result<(Address, S), OpenError>;
 /// An attempt to connect to a server at any of its addresses. The first address that connects wins,
 /// and the other attempts are dropped.
 pub(super) struct Race<H: Host> {
-    resolving: Option<H::Resolve>,
+    /// The resolution of the name, and when it began.
+    resolving: Option<(Instant, H::Resolve)>,
     untried: VecDeque<Address>,
     attempts: Vec<(Address, H::Connect)>,
     /// When to try the next address.
@@ -38,11 +43,16 @@ pub(super) struct Race<H: Host> {
 
 impl<H: Host> Race<H> {
     /// Connects, after resolving the name if there is one.
-    pub(super) fn new(host: &H, route: &Route) -> Self {
+    pub(super) fn new(host: &H, route: &mut Route<H::Resolve>) -> Self {
+        let earlier = route.resolving.take();
         match route.find() {
             Found::Address(address) => Self::to(address),
             Found::Name { host: name, port } => {
-                Self { resolving: Some(host.resolve(name, port)), ..Self::over(VecDeque::new()) }
+                let now = host.clock().now();
+                let resolving = earlier
+                    .filter(|(begun, _)| now.since(*begun) < RESOLUTION_AGE)
+                    .unwrap_or_else(|| (now, host.resolve(name, port)));
+                Self { resolving: Some(resolving), ..Self::over(VecDeque::new()) }
             }
         }
     }
@@ -69,7 +79,7 @@ impl<H: Host> Race<H> {
     pub(super) fn poll(
         &mut self,
         host: &H,
-        route: &mut Route,
+        route: &mut Route<H::Resolve>,
         now: Instant,
         cx: &mut Context<'_>,
     ) -> Poll<Opened<Stream<H::Stream>>> {
@@ -87,7 +97,11 @@ impl<H: Host> Race<H> {
     }
 
     #[cfg(feature = "tls")]
-    fn poll_handshake(&mut self, route: &mut Route, cx: &mut Context<'_>) -> Poll<Opened<Stream<H::Stream>>> {
+    fn poll_handshake(
+        &mut self,
+        route: &mut Route<H::Resolve>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Opened<Stream<H::Stream>>> {
         let (Some((_, handshake)), Some(connector)) = (&mut self.handshake, &mut route.connector) else {
             return Poll::Pending;
         };
@@ -105,11 +119,11 @@ impl<H: Host> Race<H> {
     fn poll_connect(
         &mut self,
         host: &H,
-        route: &mut Route,
+        route: &mut Route<H::Resolve>,
         now: Instant,
         cx: &mut Context<'_>,
     ) -> Poll<Opened<H::Stream>> {
-        if let Some(resolving) = &mut self.resolving {
+        if let Some((_, resolving)) = &mut self.resolving {
             let found = ready!(Pin::new(resolving).poll(cx));
             self.resolving = None;
             self.untried = route.order(&found.map_err(OpenError::Resolve)?);
@@ -155,8 +169,12 @@ impl<H: Host> Race<H> {
         (!self.untried.is_empty()).then_some(self.next)
     }
 
-    /// Abandons the attempts under way. The next race begins with other addresses.
-    pub(super) fn give_up(&mut self, route: &mut Route) {
+    /// Abandons the attempts under way. The next race begins with other addresses, and continues a
+    /// resolution.
+    pub(super) fn give_up(&mut self, route: &mut Route<H::Resolve>) {
+        if self.resolving.is_some() {
+            route.resolving = self.resolving.take();
+        }
         for (address, _) in self.attempts.drain(..) {
             route.put_last(address);
         }

@@ -3,7 +3,8 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::task::Waker;
+use core::future::poll_fn;
+use core::task::{Poll, Waker};
 use core::time::Duration;
 use std::sync::{Mutex, TryLockError};
 
@@ -16,6 +17,7 @@ use super::name::Name;
 use super::outcome::Shutdown;
 use super::ping::Pings;
 use super::query::Queries;
+use super::slot::Slot;
 use super::ticket::{Extension, Ticket, locked};
 use crate::clock::Clock;
 use crate::error::Misuse;
@@ -211,6 +213,12 @@ impl<E: Engine + ?Sized> Shared<E> {
         }
         // A copy, as a guard reports a fork only once.
         self.fork.clone().detected_fork()
+    }
+
+    /// Waits for the next value. `None` after the last one, and in a forked child, which has no
+    /// driver.
+    pub(super) async fn next<T>(&self, slot: &Slot<T>) -> Option<T> {
+        poll_fn(|cx| if self.is_forked() { Poll::Ready(None) } else { slot.poll(cx) }).await
     }
 
     /// Runs `work` for a handle, delivers its events, and wakes the driver if it has work. Does

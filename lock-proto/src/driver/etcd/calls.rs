@@ -84,7 +84,7 @@ impl Engine for Etcd {
 
 /// The connections. Usually there is one.
 pub(in super::super) struct Connections<H: Host> {
-    routes: Routes,
+    routes: Routes<H::Resolve>,
     credentials: CredentialRequests,
     /// Interval and timeout of pings.
     pings: (Duration, Duration),

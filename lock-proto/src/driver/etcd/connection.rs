@@ -113,7 +113,12 @@ struct GrpcStream {
 
 impl<H: Host> Connection<H> {
     /// `pings` are the interval and the timeout of pings on a silent connection with open streams.
-    pub(super) fn open(host: &H, route: &Route, endpoint: &Endpoint, pings: (Duration, Duration)) -> Self {
+    pub(super) fn open(
+        host: &H,
+        route: &mut Route<H::Resolve>,
+        endpoint: &Endpoint,
+        pings: (Duration, Duration),
+    ) -> Self {
         let alarm = Arc::<Alarm>::default();
         Self {
             clock: host.clock(),
@@ -189,7 +194,7 @@ impl<H: Host> Connection<H> {
     }
 
     /// Abandons the attempt to connect.
-    pub(super) fn give_up(&mut self, route: &mut Route) {
+    pub(super) fn give_up(&mut self, route: &mut Route<H::Resolve>) {
         if let State::Opening(race) = &mut self.state {
             race.give_up(route);
         }
@@ -222,7 +227,13 @@ impl<H: Host> Connection<H> {
     }
 
     /// Makes progress on everything. True if there is more to do.
-    pub(super) fn poll(&mut self, host: &H, route: &mut Route, cx: &Context<'_>, inputs: &mut Vec<Input>) -> bool {
+    pub(super) fn poll(
+        &mut self,
+        host: &H,
+        route: &mut Route<H::Resolve>,
+        cx: &Context<'_>,
+        inputs: &mut Vec<Input>,
+    ) -> bool {
         if self.over {
             return false;
         }
@@ -274,7 +285,7 @@ impl<H: Host> Connection<H> {
     }
 
     /// Connects, or reads from the open stream. Returns true if there was progress.
-    fn poll_stream(&mut self, host: &H, route: &mut Route, cx: &mut Context<'_>) -> bool {
+    fn poll_stream(&mut self, host: &H, route: &mut Route<H::Resolve>, cx: &mut Context<'_>) -> bool {
         match &mut self.state {
             State::Opening(race) => match race.poll(host, route, self.clock.now(), cx) {
                 Poll::Pending => return false,

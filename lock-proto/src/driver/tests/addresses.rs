@@ -91,6 +91,29 @@ fn failure_of_every_address_is_reported() {
     }
 }
 
+/// The first of the system's name servers is dead.
+#[test]
+fn resolver_slower_than_connect_timeout_is_waited_for() {
+    let world = World::new();
+    world.with(|inner| inner.resolver_takes = ms(5_000));
+    let (client, mut driver) = world.client();
+    drop(world.wait(&mut driver, client.lock("a").wait(ms(10_000)).acquire()).unwrap());
+    assert_eq!(world.with(|inner| inner.resolutions), 1);
+}
+
+#[test]
+fn resolution_begins_anew_after_30_seconds() {
+    let world = World::new();
+    world.with(|inner| inner.resolver_takes = ms(60_000));
+    let (client, mut driver) = world.client();
+    let mut waiting = client.lock("a").acquire();
+    assert!(poll(&mut waiting).is_pending());
+    for (seconds, resolutions) in [(25, 1), (10, 2)] {
+        world.run(&mut driver, ms(seconds * 1_000));
+        assert_eq!(world.with(|inner| inner.resolutions), resolutions);
+    }
+}
+
 /// It answers `READONLY`, so it is not the one: the others come first at the next attempt.
 #[test]
 fn replica_address_comes_last() {

@@ -377,7 +377,11 @@ fn forked_child_acquires_nothing_and_sends_nothing() {
     world.settle(&mut driver);
     let connections = world.with(|inner| inner.open());
     assert!(connections > 0);
+    world.with(|inner| inner.silent = true);
+    let mut ping = Box::pin(client.ping());
+    assert!(poll(&mut ping).is_pending());
     client.owner.shared.forked.store(true, Ordering::SeqCst);
+    assert!(matches!(poll(&mut ping), Poll::Ready(Err(error)) if matches!(error.kind(), AcquireErrorKind::Forked)));
     let refused = poll(&mut client.lock("b").acquire());
     assert!(
         matches!(refused, Poll::Ready(Err(ref error)) if matches!(error.kind(), AcquireErrorKind::Forked)),

@@ -43,6 +43,9 @@ pub(super) struct Inner {
     pub(super) max_write: usize,
     /// The addresses of the server's name, and what comes of connecting to each.
     pub(super) addresses: Vec<(SocketAddr, Answers)>,
+    /// How long the name server takes to answer, and how often it was asked.
+    pub(super) resolver_takes: Duration,
+    pub(super) resolutions: usize,
     /// Every attempt to connect to one, and when.
     pub(super) tried: Vec<(Instant, Address)>,
     /// Attempts that have not been dropped.
@@ -103,6 +106,8 @@ impl World {
             silent: false,
             max_write: usize::MAX,
             addresses: [(address(1), Answers::Accepts)].into(),
+            resolver_takes: Duration::ZERO,
+            resolutions: 0,
             tried: Vec::new(),
             opening: 0,
             slept: Vec::new(),
@@ -269,8 +274,17 @@ impl Host for World {
 
     fn resolve(&self, host: &str, _: u16) -> Self::Resolve {
         assert_eq!(host, "node");
-        let found = self.with(|inner| inner.addresses.iter().map(|(address, _)| *address).collect());
-        Box::pin(core::future::ready(Ok(found)))
+        let (found, takes) = self.with(|inner| {
+            inner.resolutions += 1;
+            (inner.addresses.iter().map(|(address, _)| *address).collect(), inner.resolver_takes)
+        });
+        let answer = (!takes.is_zero()).then(|| self.sleep(takes));
+        Box::pin(async move {
+            if let Some(answer) = answer {
+                answer.await;
+            }
+            Ok(found)
+        })
     }
 
     fn connect(&self, address: &Address) -> Self::Connect {

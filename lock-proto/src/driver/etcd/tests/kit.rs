@@ -81,7 +81,7 @@ impl Host for Smol {
 /// One connection.
 pub(super) struct Tried {
     host: Smol,
-    route: Route,
+    route: Route<<Smol as Host>::Resolve>,
     connection: Connection<Smol>,
     inputs: VecDeque<Input>,
     serial: u64,
@@ -96,8 +96,8 @@ impl Tried {
 
     pub(super) fn with(host: &Smol, address: SocketAddr) -> Self {
         let endpoint = Endpoint::parse(&alloc::format!("{address}")).unwrap();
-        let route = Route::plain(endpoint.target.clone());
-        let connection = Connection::open(host, &route, &endpoint, Config::parse("etcd://h").unwrap().pings());
+        let mut route = Route::plain(endpoint.target.clone());
+        let connection = Connection::open(host, &mut route, &endpoint, Config::parse("etcd://h").unwrap().pings());
         Self { host: host.clone(), route, connection, inputs: VecDeque::new(), serial: 0 }
     }
 

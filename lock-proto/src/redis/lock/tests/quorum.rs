@@ -156,6 +156,31 @@ fn release_to_dead_wake_node_leaves_nothing_behind() {
     }
 }
 
+/// That node answers the release 20 ms after the others.
+#[test]
+fn acquisition_after_release_waits_for_slow_wake_node() {
+    // A7
+    let mut hub = hub();
+    let id = hub.acquire(0, want());
+    for call in hub.takes() {
+        hub.reply(1, call, Reply::Granted { fence: None });
+    }
+    hub.locks.claim(ms(1), id).unwrap();
+    hub.locks.release(ms(2), id).unwrap();
+    hub.drain();
+    let (slow, fast): (Vec<_>, Vec<_>) = hub.requests().into_iter().partition(|(call, _)| node(call) == WAKE);
+    for (call, _) in fast {
+        hub.reply(3, call, Reply::Deleted { number: 1, awaited: false });
+    }
+    hub.acquire(4, want());
+    hub.at(23);
+    assert_eq!(hub.requests(), []);
+    // The release woke a waiter of another client.
+    hub.reply(24, slow[0].0, Reply::Deleted { number: 1, awaited: true });
+    assert_eq!(hub.requests(), []);
+    assert!(hub.take_events().contains(&Event::Blocked(Blocked::Held)));
+}
+
 /// The release has not reached the other nodes yet. (Scenario `redis-calm`, seed 411.)
 #[test]
 fn attempt_that_overtakes_release_is_retried_soon() {
