@@ -6,12 +6,11 @@
 use core::error::Error;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
-use std::env;
 use std::process::ExitCode;
 use std::thread;
 
 use clap::Parser;
-use lock_examples::cli::args::parse_or_exit;
+use lock_examples::cli::args::run_example;
 use lock_tokio::{AcquireError, Release, blocking};
 
 const THREADS: u32 = 4;
@@ -27,17 +26,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let options: Options = match parse_or_exit(env::args_os().skip(1), 1) {
-        Ok(options) => options,
-        Err(code) => return ExitCode::from(code),
-    };
-    match run(&options.urls) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("blocking: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    run_example(|options: Options| run(&options.urls))
 }
 
 fn run(urls: &[String]) -> Result<(), Box<dyn Error>> {

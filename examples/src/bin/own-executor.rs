@@ -6,12 +6,11 @@
 use core::cell::Cell;
 use core::error::Error;
 use core::time::Duration;
-use std::env;
 use std::process::ExitCode;
 use std::rc::Rc;
 
 use clap::Parser;
-use lock_examples::cli::args::parse_or_exit;
+use lock_examples::cli::args::run_example;
 use lock_examples::host::Executor;
 use lock_examples::serve::Served;
 use lock_proto::driver::{self, AcquireError, Host as _, Settings};
@@ -31,17 +30,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let options: Options = match parse_or_exit(env::args_os().skip(1), 1) {
-        Ok(options) => options,
-        Err(code) => return ExitCode::from(code),
-    };
-    match run(options.url) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("own-executor: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    run_example(|options: Options| run(options.url))
 }
 
 fn run(url: Option<String>) -> Result<(), Box<dyn Error>> {

@@ -7,12 +7,11 @@
 use core::error::Error;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
-use std::env;
 use std::process::ExitCode;
 use std::thread;
 
 use clap::Parser;
-use lock_examples::cli::args::parse_or_exit;
+use lock_examples::cli::args::run_example;
 use lock_examples::std_net::Client;
 use lock_proto::redis::{Acquire, Config, Wait};
 
@@ -29,17 +28,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let options: Options = match parse_or_exit(env::args_os().skip(1), 1) {
-        Ok(options) => options,
-        Err(code) => return ExitCode::from(code),
-    };
-    match run(&options.url) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("std-net: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    run_example(|options: Options| run(&options.url))
 }
 
 fn run(url: &str) -> Result<(), Box<dyn Error>> {

@@ -3,9 +3,11 @@
 //! Every tool reports a usage error as one line on stderr. Beside its own options it has `--help`,
 //! `--version`, `--completions SHELL` and `--man`, which print to stdout.
 
+use core::error::Error;
 use core::time::Duration;
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
+use std::process::ExitCode;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -104,6 +106,18 @@ pub fn parse_or_exit<T: CommandFactory + FromArgMatches>(
             Err(bad_usage)
         }
     }
+}
+
+/// The `main` of an example: parses its arguments and runs it. The exit code is 1 after any error,
+/// which is printed.
+pub fn run_example<T: CommandFactory + FromArgMatches>(run: impl FnOnce(T) -> Result<(), Box<dyn Error>>) -> ExitCode {
+    let result = match parse_or_exit(std::env::args_os().skip(1), 1) {
+        Ok(options) => run(options),
+        Err(code) => return ExitCode::from(code),
+    };
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    let _ = writeln!(std::io::stderr(), "{}: {error}", T::command().get_name());
+    ExitCode::FAILURE
 }
 
 /// Parses a duration such as `500ms`, `1m30s` or a bare `0`.

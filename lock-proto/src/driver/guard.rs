@@ -7,8 +7,6 @@ use core::pin::{Pin, pin};
 use core::task::{Context, Poll};
 use core::time::Duration;
 
-use event_listener::EventListener;
-
 use super::name::Name;
 use super::observer::Observer;
 use super::shared::Owner;
@@ -248,21 +246,10 @@ impl Hold {
     /// each poll of `work` and when the hold has changed.
     pub(super) async fn run<F: Future, E>(&self, work: F, end: impl Fn(Instant) -> Option<E>) -> Result<F::Output, E> {
         let mut work = pin!(work);
-        let mut listener: Option<EventListener> = None;
-        poll_fn(|cx| {
-            loop {
-                if let Some(end) = end(self.now()) {
-                    return Poll::Ready(Err(end));
-                }
-                match &mut listener {
-                    None => listener = Some(self.ticket.changed.listen()),
-                    Some(listening) => match Pin::new(listening).poll(cx) {
-                        Poll::Ready(()) => listener = None,
-                        Poll::Pending => break,
-                    },
-                }
-            }
-            work.as_mut().poll(cx).map(Ok)
+        let mut ended = pin!(wait_for(&self.ticket.changed, || end(self.now())));
+        poll_fn(|cx| match ended.as_mut().poll(cx) {
+            Poll::Ready(end) => Poll::Ready(Err(end)),
+            Poll::Pending => work.as_mut().poll(cx).map(Ok),
         })
         .await
     }
