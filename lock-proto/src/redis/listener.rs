@@ -213,7 +213,7 @@ mod tests {
     use crate::redis::{Endpoint, Identity, Limits, PipeConfig};
     use crate::{ClientId, NodeId, Role};
 
-    /// A listener and its two pipes, which are connected to nothing.
+    /// A listener and its two pipes. That for commands is up.
     struct Rig {
         listener: Listener,
         wake: Pipe,
@@ -250,8 +250,10 @@ mod tests {
                 };
                 Pipe::new(config, Identity::new(ClientId::from_bits(1), b""), 42)
             };
-            let listener = Listener::default();
-            Self { listener, wake: pipe(Role::Wake), commands: pipe(Role::Commands), now: Instant::from_millis(1_000) }
+            let (mut commands, now) = (pipe(Role::Commands), Instant::from_millis(1_000));
+            commands.open(now);
+            commands.handle_connected(now, commands.current().unwrap());
+            Self { listener: Listener::default(), wake: pipe(Role::Wake), commands, now }
         }
 
         /// Connected and waiting for `names`.

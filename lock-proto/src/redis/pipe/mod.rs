@@ -244,11 +244,13 @@ impl Pipe {
         self.submit_job(Job::Block { keys, timeout });
     }
 
-    /// Ends the `block` of the connection with the server's client id `client`. Does nothing during
-    /// the pause after a failure.
+    /// Ends the `block` of the connection with the server's client id `client`. Only opens the
+    /// connection if it is not up: on the server that it leads to then, the id may be a stranger's.
     pub fn unblock(&mut self, now: Instant, client: i64) {
         self.open(now);
-        self.submit_job(Job::Unblock { client });
+        if self.is_up() {
+            self.submit_job(Job::Unblock { client });
+        }
     }
 
     /// The server has turned out to be the wrong one: ends the connection, unless it ends already.

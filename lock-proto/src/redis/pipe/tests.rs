@@ -669,6 +669,16 @@ fn unblock_reports_not_blocked_and_refusal() {
     assert_eq!(rig.outputs(), [PipeOutput::UnblockRefused(ServerError::classify("NOPERM no"))]);
 }
 
+/// After a failover, that id is the one of another program's connection.
+#[test]
+fn unblock_is_not_sent_on_later_connection() {
+    let mut rig = Rig::new("redis://h");
+    rig.pipe.unblock(rig.now, 12);
+    let conn = rig.opened();
+    assert_eq!(rig.outputs(), [PipeOutput::Up(Hello::default())]);
+    assert_eq!(rig.written(conn), b"");
+}
+
 #[test]
 fn reconnect_pause_is_shortened_for_lock_with_short_ttl() {
     // H2
