@@ -164,6 +164,11 @@ impl Context {
         self.shared.nodes.get(node.index())?.excluded(self.now)
     }
 
+    /// Returns true if a release at the node can wake waiters.
+    pub(crate) fn may_wake(&self, node: NodeId) -> bool {
+        self.excluded(node).is_none() && !self.shared.wake_refused.contains(node)
+    }
+
     /// Returns the maximum number of fencing tokens to mint; 0 for a quorum.
     pub(crate) fn fence_block(&self) -> u32 {
         if self.config.is_quorum() || !self.config.store.fencing { 0 } else { self.config.store.fence_block }

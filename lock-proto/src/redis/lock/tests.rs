@@ -3,6 +3,7 @@
 mod bounds;
 mod ends;
 mod hand_over;
+mod markers;
 mod mint;
 mod quorum;
 mod shortened;
@@ -274,42 +275,6 @@ fn release_omits_retired_numbers_only_if_none_can_remain() {
         matches!(request, Request::Release { number: 3, retired: Some(retired), .. } if retired.contains(2)),
         "{request:?}"
     );
-}
-
-/// After the first refusal, each attempt sets a marker that outlives the pause to the next one.
-// A7
-#[test]
-fn every_attempt_after_first_sets_waiting_marker() {
-    // A7
-    let mut hub = Hub::new(1, |c| c.wake(Wake::Notify).poll(Backoff::fixed(for_ms(400))));
-    hub.acquire(0, want());
-    let mut marks = vec![];
-    for _ in 0..4 {
-        let (call, request) = hub.one();
-        let Request::Take { waiting_ms, .. } = request else { panic!("{request:?}") };
-        marks.push(waiting_ms);
-        let now = hub.locks.now_for_test();
-        hub.locks.handle_reply(now, call, &Reply::Busy { expires: Expiry::Never });
-        hub.drain();
-        let next = hub.locks.next_deadline().unwrap();
-        // No node reports releases here. If one did, the pause would be ten times as long.
-        assert!(marks.len() < 2 || Duration::from_millis(waiting_ms) >= 20 * next.since(now), "{next}");
-        hub.locks.handle_timeout(next);
-        hub.drain();
-    }
-    assert_eq!(marks, [0, 32_000, 32_000, 32_000]);
-    let mut hub = Hub::new(1, |c| c.wake(Wake::Poll));
-    let id = hub.acquire(0, want());
-    let (call, _) = hub.one();
-    hub.reply(0, call, Reply::Busy { expires: Expiry::Never });
-    hub.at(100);
-    let (call, request) = hub.one();
-    assert!(matches!(request, Request::Take { waiting_ms: 0, .. }), "{request:?}");
-    hub.reply(100, call, Reply::Granted { fence: None });
-    hub.locks.release(ms(101), id).unwrap();
-    hub.drain();
-    let (_, request) = hub.one();
-    assert!(matches!(request, Request::Release { announce: false, .. }), "who polls names no side key: {request:?}");
 }
 
 #[test]

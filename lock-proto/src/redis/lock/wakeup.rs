@@ -73,8 +73,8 @@ impl Lock {
     /// Returns true if a quorum has answered this client's last release, but not the node that
     /// wakes waiters. An attempt now would overtake the woken waiter.
     fn awaits_own_release(&self, ctx: &Context) -> bool {
-        let node = self.wake_node(ctx);
-        ctx.config.is_quorum() && self.store.cleanups.get(node).is_some_and(Cleanup::is_announcing)
+        let announces = |node| self.store.cleanups.get(node).is_some_and(Cleanup::is_announcing);
+        ctx.config.is_quorum() && self.wake_node(ctx).is_some_and(announces)
     }
 
     pub(super) fn own_release_answered(&mut self, ctx: &mut Context) {
@@ -84,38 +84,46 @@ impl Lock {
         }
     }
 
-    /// Subscribes to releases, or moves the subscription away from a node that cannot be reached.
+    /// Subscribes to releases, or moves the subscription away from a node that cannot be reached or
+    /// cannot wake waiters.
     pub(super) fn subscribe(&mut self, ctx: &mut Context) {
         if ctx.config.store.wake != Wake::Notify {
             return;
         }
         let node = self.wake_node(ctx);
         match &self.store.subscription {
-            Some(subscription) if subscription.active || subscription.node == node => return,
+            Some(subscription) if node == Some(subscription.node) => return,
+            Some(subscription) if subscription.active && ctx.may_wake(subscription.node) => return,
             Some(subscription) => ctx.listen(subscription.node, &self.key, false),
             None => {}
         }
-        self.store.subscription =
-            Some(Subscription { node, active: false, signalled: false, retried: false, marked: false, fired: false });
-        ctx.listen(node, &self.key, true);
+        self.store.subscription = node.map(|node| {
+            ctx.listen(node, &self.key, true);
+            Subscription { node, active: false, signalled: false, retried: false, marked: false, fired: false }
+        });
     }
 
     /// Returns the last reachable node, on which clients agree. A release reaches it last.
-    fn wake_node(&self, ctx: &Context) -> NodeId {
-        let nodes = || (0..ctx.shared.nodes.len()).rev().map(|index| NodeId::new(index as u16));
-        let may = |node: &NodeId| ctx.excluded(*node).is_none() && !ctx.shared.wake_refused.contains(*node);
+    fn wake_node(&self, ctx: &Context) -> Option<NodeId> {
+        let nodes = || {
+            (0..ctx.shared.nodes.len()).rev().map(|index| NodeId::new(index as u16)).filter(|node| ctx.may_wake(*node))
+        };
         let reachable = |node: &NodeId| {
             let answer = self.store.answers.get(node.index());
             // The round may have been decided before this node answered.
             answer.is_none_or(|answer| matches!(answer, Answer::Granted | Answer::Taken(_) | Answer::Silent))
         };
-        nodes().find(|node| may(node) && reachable(node)).or_else(|| nodes().find(may)).unwrap_or(NodeId::new(0))
+        nodes().find(reachable).or_else(|| nodes().next())
     }
 
     /// Adds the node that wakes waiters to the nodes of a release, whichever token it has.
     pub(super) fn with_wake_node(&self, ctx: &Context, mut nodes: NodeSet) -> NodeSet {
-        if ctx.config.is_quorum() && ctx.config.store.wake == Wake::Notify && !nodes.is_empty() {
-            nodes.insert(self.wake_node(ctx));
+        if ctx.config.is_quorum()
+            && ctx.config.store.wake == Wake::Notify
+            && !nodes.is_empty()
+            && let Some(node) = self.wake_node(ctx)
+        {
+            nodes.insert(node);
         }
         nodes
     }
