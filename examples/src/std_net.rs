@@ -120,7 +120,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Returns why the lock was not acquired. Nothing is left behind on the servers.
+    /// Returns why the lock was not acquired. What it left on the servers is removed in the
+    /// background.
     pub fn lock(&self, request: Acquire) -> Result<Held, LockError> {
         loop {
             let lock = self.request(request.clone())?;

@@ -20,7 +20,7 @@ use crate::host::Smol;
 /// # Errors
 ///
 /// The URL is wrong, needs a feature that is not turned on, or names certificates that cannot be
-/// used; the system has no random numbers.
+/// used; or the system has no random numbers.
 pub fn connect(url: &str) -> Result<Client, ConnectError> {
     connect_quorum([url])
 }
@@ -43,7 +43,8 @@ where
 ///
 /// # Errors
 ///
-/// A setting is out of range.
+/// A setting is out of range, certificates cannot be used, TLS is not compiled in, or the system has
+/// no random numbers.
 pub fn connect_with(settings: impl Into<Settings>) -> Result<Client, ConnectError> {
     let (client, driver) = driver::connect(Smol::new(), settings)?;
     // The driver ends once the last handle is dropped.

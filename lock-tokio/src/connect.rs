@@ -50,7 +50,8 @@ where
 ///
 /// # Errors
 ///
-/// A setting is out of range, or the caller is not inside a tokio runtime with I/O and timers.
+/// A setting is out of range, certificates cannot be used, TLS is not compiled in, the system has no
+/// random numbers, or the caller is not inside a tokio runtime with I/O and timers.
 ///
 /// tokio reports missing I/O or timers only by a panic. This function catches it, but the panic
 /// hook runs, and with `panic = "abort"` the process ends.

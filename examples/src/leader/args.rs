@@ -56,7 +56,7 @@ An observer prints `leader NAME key=... rev=... value=...`, `nobody NAME`, and
 Exit code: 0, or
   1   the small election did not go as promised
   64  usage error
-  65  the name is in use by something else
+  65  the name is in use by something else, or the numbers of its queue are used up
   69  no server replied
   77  a server rejected the login or denied permission";
 

@@ -79,9 +79,10 @@ Environment of the command:
 Signals: SIGTERM and SIGHUP are forwarded to the command. So is SIGINT, except in the foreground of
 a terminal, whose Ctrl-C reaches the command anyway. Under nohup, SIGHUP is ignored.
 
-Exit code: that of the command (128+n if signal n ended it), or
+Exit code: that of the command (128+n if signal n ended it, or ended the wait for the lock), or
   64        usage error
-  65        the name cannot be used: its key is in use by something else
+  65        the name cannot be used: its key is in use by something else, or the numbers of its
+            queue are used up
   69        too few servers replied
   75        another client holds the lock
   76        the lock was lost before the command ended, or the command was terminated because the

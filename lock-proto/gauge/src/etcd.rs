@@ -9,8 +9,7 @@ use lock_proto::etcd::message::{
     RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse, WatchRequestUnion, WatchResponse,
 };
 use lock_proto::etcd::{Client, Config, Output, Rpc, RpcReply, StreamReceived, StreamSend};
-use lock_proto::redis::{Acquire, Event};
-use lock_proto::{ClientId, Instant, LockId};
+use lock_proto::{Acquire, ClientId, Event, Instant, LockId};
 
 use crate::rig::{self, Rig as _};
 

@@ -35,11 +35,11 @@ struct Inner {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AcquireErrorKind {
-    /// The single attempt of [`try_acquire`](super::Lock::try_acquire) found the lock held or
-    /// waited for.
+    /// The single attempt of [`try_acquire`](super::Lock::try_acquire), or of a wait of zero, found
+    /// the lock held or waited for.
     Busy(Report),
-    /// Too few servers answered the single attempt of [`try_acquire`](super::Lock::try_acquire), the
-    /// query or the ping.
+    /// Too few servers answered the single attempt of [`try_acquire`](super::Lock::try_acquire), or
+    /// of a wait of zero, the query or the ping.
     Unreachable(Report),
     /// The wait ended.
     TimedOut(Report),
@@ -84,7 +84,9 @@ impl AcquireError {
         &self.0.lock
     }
 
-    /// The last answer of each server, and how long the caller waited. `None` if no server decided.
+    /// The last answer of each server, and how long the caller waited. If this client itself has the
+    /// lock, no server is in it. `None` for kinds without a report, such as
+    /// [`Misuse`](AcquireErrorKind::Misuse) and [`ShutDown`](AcquireErrorKind::ShutDown).
     #[must_use]
     pub fn report(&self) -> Option<&Report> {
         match &self.0.kind {

@@ -180,7 +180,8 @@ impl<H: Host> Unpin for Driver<H> {}
 ///
 /// # Errors
 ///
-/// The settings are out of range, or the system has no entropy.
+/// A setting is out of range, certificates cannot be used, TLS is not compiled in, or the system has
+/// no random numbers.
 pub fn connect<H: Host>(host: H, settings: impl Into<Settings>) -> Result<(Client, Driver<H>), ConnectError> {
     let (id, seed) = random_identity().map_err(ConnectError::Entropy)?;
     with_identity(host, settings.into(), id, seed)
@@ -217,8 +218,8 @@ mod tests {
         let settings = Settings::parse(["etcd://a,b:1"]).unwrap();
         assert!(alloc::format!("{settings:?}").contains("b:1"));
         for (urls, word) in [
-            (&["etcd://a", "etcd://b"][..], "one URL"),
-            (&["redis://a", "etcd://b"], "one URL"),
+            (&["etcd://a", "etcd://b"][..], "exactly one URL"),
+            (&["redis://a", "etcd://b"], "exactly one URL"),
             (&["etcds://a?cert=x"], "`key` go together"),
         ] {
             let error = error(urls);

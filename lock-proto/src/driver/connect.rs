@@ -18,7 +18,7 @@ pub enum ConnectError {
     Entropy(#[source] io::Error),
     /// An etcd cluster or a ZooKeeper ensemble has one URL.
     #[error(
-        "a cluster has one URL with all its servers, and none of another kind beside it, such as etcd://a,b,c or zk://a,b,c"
+        "an etcd cluster or a ZooKeeper ensemble needs exactly one URL with all its servers, such as etcd://a,b,c or zk://a,b,c"
     )]
     SeveralUrls,
     /// The URL needs a store that was not compiled in.

@@ -64,8 +64,8 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// Resolves to an [`AcquireError`] if the candidate was not elected. The candidacy then leaves
-    /// nothing behind.
+    /// Resolves to an [`AcquireError`] if the candidate was not elected. What it left on the servers
+    /// is removed in the background.
     ///
     /// # Cancel safety
     ///
@@ -133,7 +133,7 @@ impl fmt::Debug for Election {
     }
 }
 
-/// The future of [`Election::campaign`].
+/// The future of [`Election::campaign`]. Dropping it withdraws the candidacy.
 #[must_use = "futures do nothing unless polled"]
 pub struct Campaigning(Acquiring);
 

@@ -40,7 +40,9 @@ impl Guard {
         &self.hold.ticket.name
     }
 
-    /// The value of the key. A lock that is handed over within the client keeps its key and token.
+    /// Identifies this grant. On Redis it is the value of the key, and a lock that is handed over
+    /// within the client keeps it. On etcd and ZooKeeper it is not stored, and each grant has its
+    /// own.
     #[must_use]
     pub fn token(&self) -> Token {
         Token { client: self.hold.owner.shared.id, number: self.hold.ticket.terms().number }
@@ -175,7 +177,7 @@ impl fmt::Debug for Guard {
     }
 }
 
-/// What [`Guard::protect`] returns.
+/// What [`Guard::protect`] returns: the output of the work, and the outcome of the release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "the work may have been ended by the loss of the lock"]
 pub struct Protected<T> {

@@ -43,8 +43,8 @@ pub trait Host: 'static {
 
     /// Resolves a name, in the resolver's order. Must not cache: the driver asks before each
     /// attempt to connect, so that it follows a failover. If an attempt ends first, the next one
-    /// continues to poll this future. All addresses must lead to one server.
-    /// Called while the driver is polled, and not for addresses.
+    /// continues to poll this future. All addresses must lead to one server. Called only while the
+    /// driver is polled, and not for IP addresses or unix sockets.
     fn resolve(&self, host: &str, port: u16) -> Self::Resolve;
 
     /// Connects to one address. Sets `TCP_NODELAY`. Needs no timeout: the driver tries the next

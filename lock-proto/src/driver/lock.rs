@@ -34,7 +34,8 @@ impl Lock {
     }
 
     /// Sets the TTL: how long the lock outlives its last renewal. From 50 ms to 30 days; Redis
-    /// rounds it up to milliseconds, etcd to seconds. ZooKeeper needs at least five ticks.
+    /// rounds it up to milliseconds, etcd to seconds, at least 2 s with its default settings.
+    /// ZooKeeper needs at least five ticks.
     ///
     /// Default: 10 s on Redis; on etcd and ZooKeeper the TTL of the client's session (10 s, 15 s),
     /// which all locks without their own TTL share. Does not change who renews.
@@ -73,16 +74,16 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// Resolves to an [`AcquireError`] if the lock was not acquired. The attempt then leaves
-    /// nothing behind.
+    /// Resolves to an [`AcquireError`] if the lock was not acquired. What it left on the servers is
+    /// removed in the background.
     ///
     /// # Cancel safety
     ///
     /// Nothing happens before the first poll. Dropping the future at any point cancels the
     /// acquisition: requests that were sent are undone in the background, even if their answers
     /// come later. If a granted lock's future is not polled, the grant is withdrawn after a third
-    /// of the TTL, so a future parked in a `select!` blocks nobody. If it is polled again, it
-    /// queues again, for the rest of its wait.
+    /// of the TTL (on etcd and ZooKeeper, of the validity), so a future parked in a `select!` blocks
+    /// nobody. If it is polled again, it queues again, for the rest of its wait.
     pub fn acquire(&self) -> Acquiring {
         Acquiring::new(self)
     }
@@ -120,7 +121,7 @@ impl fmt::Debug for Lock {
     }
 }
 
-/// The future of [`Lock::acquire`].
+/// The future of [`Lock::acquire`] and [`Lock::try_acquire`]. Dropping it cancels the acquisition.
 #[must_use = "futures do nothing unless polled"]
 pub struct Acquiring {
     lock: Lock,

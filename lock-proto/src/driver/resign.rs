@@ -74,7 +74,7 @@ impl Leadership {
     }
 }
 
-/// What [`Leadership::lead`] returns.
+/// What [`Leadership::lead`] returns: the output of the work, and the outcome of the resignation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "the work may have been ended by the loss of the leadership"]
 pub struct LeadershipEnd<T> {
@@ -91,7 +91,7 @@ pub enum LeadError {
     /// The leadership was lost.
     #[error("the leadership was lost: {0}")]
     Lost(Loss),
-    /// It did not stop within one TTL after the request.
+    /// The work did not complete within one TTL after a [`ResignHandle`] asked it to stop.
     #[error("the work did not stop within the TTL of the leadership")]
     Late,
 }
@@ -103,7 +103,8 @@ pub struct ResignHandle {
 }
 
 impl ResignHandle {
-    /// Raises the [`StopSignal`]. The leader resigns when the work has completed.
+    /// Raises the [`StopSignal`]. Later calls do nothing. Does not wait: the leader resigns when the
+    /// work has completed, or a TTL later.
     pub fn resign(&self) {
         self.signal.raise();
     }

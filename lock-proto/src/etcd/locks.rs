@@ -16,7 +16,8 @@ use crate::time::Instant;
 ///
 /// Use this with your own etcd client. Carry out each [`LocksOutput`] (see
 /// [`Request::rpc`](super::Request::rpc)), and report results with the `handle_*` methods. After
-/// each call, drain `poll_output`. Call [`handle_timeout`](Self::handle_timeout) at
+/// each call, drain `poll_output`. Call [`claim`](Self::claim) on
+/// [`Event::Granted`](crate::Event::Granted), and [`handle_timeout`](Self::handle_timeout) at
 /// [`next_deadline`](Self::next_deadline).
 ///
 /// Requests may be executed in any order: each one is safe whenever it is executed.

@@ -36,7 +36,8 @@ pub enum LocksOutput {
     },
     /// Watch a key from now on. Report `handle_watching` whenever the watch opens, `handle_changed`
     /// for each change, and `handle_unsubscribed` when it is interrupted. Do not start at an
-    /// earlier revision: etcd serves such watches only every 100 ms.
+    /// earlier revision: etcd serves such watches only every 100 ms (`syncWatchersLoop` in
+    /// `watchable_store.go`).
     // E5
     Watch {
         /// The id to return with each event.

@@ -88,8 +88,9 @@ impl<T> Config<T> {
     }
 
     /// How long before the end of validity [`Event::AtRisk`](crate::Event::AtRisk) is emitted, and
-    /// `Observer::at_risk` of the driver returns. At most half of the TTL; longer times count as
-    /// that, since a healthy lock is renewed at a third. Default: a quarter of the TTL.
+    /// `Observer::at_risk` of the driver returns. Times above half of the TTL count as half: a
+    /// healthy lock is renewed after a third, and must not be warned about. Default: a quarter of the
+    /// TTL; on etcd and ZooKeeper, of the validity.
     pub const fn at_risk(mut self, before: Duration) -> Self {
         self.at_risk = Some(before);
         self
@@ -108,15 +109,16 @@ impl<T> Config<T> {
         self
     }
 
-    /// How many locks may be held or waited for at once. Default: one million.
+    /// How many locks may be held or waited for at once, and how many queries and observations may
+    /// be open. Default: one million.
     pub const fn max_locks(mut self, limit: u32) -> Self {
         self.max_locks = limit;
         self
     }
 
-    /// How long the session of a client without locks and observers is kept, on etcd (a lease) and
-    /// ZooKeeper, and then a connection that nothing needs. Both are opened again when needed.
-    /// Default: 5 minutes.
+    /// How long a client without locks and observers keeps its session (on etcd a lease, on
+    /// ZooKeeper a session). Also how long it then keeps a connection that nothing needs. Both are
+    /// opened again when needed. Default: 5 minutes.
     pub const fn idle_timeout(mut self, timeout: Duration) -> Self {
         self.idle_timeout = timeout;
         self
@@ -124,8 +126,8 @@ impl<T> Config<T> {
 
     /// How long a connection may be silent before the client pings the server, while a lock is held
     /// or waited for. Set it below the idle timeouts of proxies and firewalls. Default: 60 s on
-    /// Redis; 10 s on etcd, which disconnects clients that ping more often than every 5 s; 2 s on
-    /// ZooKeeper, and at most two thirds of a tick.
+    /// Redis; 10 s on etcd, which disconnects clients that ping more often than every 5 s (its
+    /// `--grpc-keepalive-min-time`); 2 s on ZooKeeper, and at most two thirds of a tick.
     pub const fn ping_after(mut self, silence: Duration) -> Self {
         self.ping_after = silence;
         self

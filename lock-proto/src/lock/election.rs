@@ -18,7 +18,7 @@ pub trait Elections {
     ///
     /// # Errors
     ///
-    /// As [`Machine::acquire`](super::Machine::acquire).
+    /// As [`Machine::acquire`](super::Machine::acquire), or the value is too long.
     fn campaign(&mut self, now: Instant, request: &Acquire, value: Bytes) -> Result<LockId, Misuse>;
 
     /// Changes the value of the leader. Answered by [`Event::Proclaimed`](crate::Event::Proclaimed)
@@ -26,14 +26,14 @@ pub trait Elections {
     ///
     /// # Errors
     ///
-    /// [`Misuse`] if the candidate is not the leader.
+    /// [`Misuse`] if the candidate is not the leader, or the value is too long.
     fn proclaim(&mut self, now: Instant, lock: LockId, value: Bytes) -> Result<(), Misuse>;
 
     /// Queries the current leader. Answered by one event.
     ///
     /// # Errors
     ///
-    /// [`Misuse`] if the name is empty or too long, or the client is shutting down.
+    /// [`Misuse`] if the name is invalid, too many queries are open, or the client is shutting down.
     fn leader(&mut self, now: Instant, name: &[u8]) -> Result<QueryId, Misuse>;
 
     /// Observes the leader until the query is closed. The last event says why the observation
@@ -63,9 +63,11 @@ pub struct Leader {
     pub key: Bytes,
     /// The value it proclaims.
     pub value: Bytes,
-    /// The revision at which its key was created.
+    /// The revision of etcd, or the transaction id (`czxid`) of ZooKeeper, at which its key was
+    /// created.
     pub create_revision: i64,
-    /// The revision at which its value was proclaimed.
+    /// The revision of etcd, or the transaction id (`mzxid`) of ZooKeeper, at which its value was
+    /// proclaimed.
     pub mod_revision: i64,
 }
 

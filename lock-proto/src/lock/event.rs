@@ -16,12 +16,13 @@ pub enum Event {
     /// The acquisition waits, for this reason. Emitted when the reason changes.
     Blocked(Blocked),
     /// The lock is offered: call `claim` to hold it. An offer that is not claimed within a third of
-    /// the TTL is withdrawn, so that a parked future cannot keep the lock.
+    /// the TTL (on etcd and ZooKeeper, of the validity) is withdrawn, so that a parked future cannot
+    /// keep the lock.
     // H5
     Granted(Grant),
     /// The offer was withdrawn before it was claimed. Last event.
     Withdrawn,
-    /// The lock was not acquired, and nothing of the attempt remains. Last event.
+    /// The lock was not acquired. What the attempt left is removed in the background. Last event.
     Failed(Failure),
     /// The end of validity has moved. A renewal by the watchdog or by `extend` moves it forwards;
     /// this does not answer an `extend`. It moves backwards if a node of a quorum lost the key, or
@@ -48,7 +49,7 @@ pub enum Event {
     Released(Release),
     /// The answer to `proclaim`: the value was stored at this revision.
     Proclaimed {
-        /// The revision.
+        /// The revision of etcd, or the `mzxid` of ZooKeeper.
         revision: i64,
     },
     /// A `proclaim` was not confirmed in time. The store may or may not have the value.

@@ -6,15 +6,16 @@ use core::time::Duration;
 use crate::id::ClientId;
 use crate::time::Instant;
 
-/// The value that one attempt writes: `<client id, 32 hex digits>:<number>`, ASCII.
+/// Identifies a grant. On Redis it is the value that the attempt writes:
+/// `<client id, 32 hex digits>:<number>`, ASCII.
 ///
 /// Other lock libraries only compare the value with their own, so its format is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token {
-    /// The client that made the attempt.
+    /// The client.
     pub client: ClientId,
-    /// The attempt's number, from 1. It grows with every attempt of the client and stays below
-    /// 2^53, so that Lua compares it exactly.
+    /// The number of the attempt on Redis, elsewhere of the grant, from 1. It grows with each one
+    /// of the client and stays below 2^53, so that Lua compares it exactly.
     pub number: u64,
 }
 
@@ -74,7 +75,7 @@ impl fmt::Display for Fence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Grant {
-    /// The value of the key. A local hand-over keeps the key and its token.
+    /// The token of this grant. On Redis it is the value of the key, which a local hand-over keeps.
     pub token: Token,
     /// The fencing token; `None` for a quorum, or if fencing is off.
     pub fence: Option<Fence>,

@@ -65,7 +65,8 @@ pub trait Machine {
     ///
     /// # Errors
     ///
-    /// [`Misuse::ShuttingDown`]. A client that has no such check always returns it.
+    /// [`Misuse::ShuttingDown`] if the client is shutting down. The default implementation always
+    /// returns it.
     fn ping(&mut self, _now: Instant) -> Result<(), Misuse> {
         Err(Misuse::ShuttingDown)
     }

@@ -1,7 +1,7 @@
 //! Locks independent of the store: requests, events, grants, and the lifecycle.
 //!
 //! The root of the crate re-exports the names that applications need. [`Locks`] is the hub behind
-//! `redis::Locks` and `etcd::Locks`; [`Lock`] is the state machine of one name.
+//! `redis::Locks`, `etcd::Locks` and `zookeeper::Locks`; [`Lock`] is the state machine of one name.
 
 mod answer;
 mod backoff;

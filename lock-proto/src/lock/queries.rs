@@ -158,7 +158,7 @@ impl<S: QueueStore> Locks<Queued<S>> {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire), or the value is too long.
+    /// [`Misuse`] as for [`acquire`](Self::acquire), or if the value is too long.
     pub fn campaign(&mut self, now: Instant, request: &Acquire, value: Bytes) -> Result<LockId, Misuse> {
         let (_, bid) = self.terms_of(now, request)?;
         let queue = S::election(&self.ctx.config, &request.name)?;
@@ -170,7 +170,7 @@ impl<S: QueueStore> Locks<Queued<S>> {
     ///
     /// # Errors
     ///
-    /// [`Misuse`] if the candidate does not lead, or the value is too long.
+    /// [`Misuse`] if the candidate is not the leader, or the value is too long.
     pub fn proclaim(&mut self, now: Instant, id: LockId, value: Bytes) -> Result<(), Misuse> {
         self.verb(now, id, |lock, ctx| lock.proclaim(ctx, id, value))
     }
@@ -179,7 +179,7 @@ impl<S: QueueStore> Locks<Queued<S>> {
     ///
     /// # Errors
     ///
-    /// [`Misuse`] if the name is too long or empty, or the client is shutting down.
+    /// [`Misuse`] if the name is invalid, too many queries are open, or the client is shutting down.
     pub fn leader(&mut self, now: Instant, name: &[u8]) -> Result<QueryId, Misuse> {
         self.query(now, name, false)
     }

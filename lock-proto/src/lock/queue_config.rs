@@ -41,7 +41,8 @@ impl<T> Config<QueueSettings<T>> {
         self
     }
 
-    /// Sets the TTL of the shared session, counted from its last renewal. The servers may limit it.
+    /// Sets the TTL of the shared session, counted from its last renewal. The servers may raise or
+    /// limit it: etcd raises it to one and a half election timeouts, 2 s by default.
     ///
     /// On etcd this is the TTL of the lease: whole seconds, rounded up, from 1 s to 30 days,
     /// default 10 s. On ZooKeeper it is the session timeout: from 5 ticks to 30 days, default 5

@@ -68,7 +68,8 @@ impl Acquire {
     }
 
     /// Sets the TTL: how long the lock outlives its last renewal, from 50 ms to 30 days. Redis
-    /// rounds it up to milliseconds, etcd to seconds. ZooKeeper needs at least five ticks.
+    /// rounds it up to milliseconds, etcd to seconds, at least 2 s with its default settings.
+    /// ZooKeeper needs at least five ticks.
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self

@@ -16,8 +16,8 @@ pub(crate) const fn check_name(name: &[u8]) -> Result<(), Invalid> {
     if len == 0 || len > MAX_NAME { Err(Invalid::NameLength { len, max: MAX_NAME }) } else { Ok(()) }
 }
 
-/// The longest value of a candidate, in bytes. By default etcd accepts requests of 1.5 MiB, and
-/// ZooKeeper of 1 MiB.
+/// The longest value of a candidate, in bytes. By default etcd accepts requests of 1.5 MiB
+/// (`--max-request-bytes`), and ZooKeeper of 1 MiB (`jute.maxbuffer`).
 pub const MAX_VALUE: usize = 1_000_000;
 
 /// Checks the length of a candidate's value.

@@ -19,6 +19,7 @@ use crate::time::Instant;
 /// - Carry out each [`LocksOutput::Send`] (see [`Request::with_args`]) and pass the result to
 ///   [`handle_reply`](Self::handle_reply).
 /// - After each call, drain `poll_output`.
+/// - Call [`claim`](Self::claim) on [`Event::Granted`](crate::Event::Granted).
 /// - Call [`handle_timeout`](Self::handle_timeout) at [`next_deadline`](Self::next_deadline).
 ///
 /// Send the requests for one node in order, on one connection. If that connection breaks, report
@@ -63,7 +64,8 @@ impl Locks {
         self.settle();
     }
 
-    /// Handles a new connection to a node. `server` is the reply to `INFO server`.
+    /// Handles a new connection to a node. `server` is the reply to `INFO server`, or the server's
+    /// error. With `None`, a node of a quorum votes whatever `unknown_age` says.
     ///
     /// A quorum needs the node's run id and uptime, a single node the run id only. If a single
     /// node's run id changed or is unknown, the hub verifies each held lock with one extend: a

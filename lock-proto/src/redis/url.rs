@@ -19,9 +19,9 @@ pub struct Endpoint {
     pub target: Target,
     /// User and password for `AUTH`.
     pub login: Login,
-    /// Number for `SELECT`.
+    /// Number for `SELECT`; 0 sends none.
     pub database: u32,
-    /// Name for `CLIENT SETNAME`.
+    /// Name for `CLIENT SETNAME`. If the server refuses it, the connection stays.
     pub client_name: Option<Box<str>>,
     /// Version of the protocol.
     pub protocol: Protocol,

@@ -16,11 +16,12 @@ use crate::time::Instant;
 /// All locks and elections of one client, as typed requests and replies.
 ///
 /// Use this with your own ZooKeeper client. Carry out each [`LocksOutput`], and report results with
-/// the `handle_*` methods. After each call, drain `poll_output`. Call
-/// [`handle_timeout`](Self::handle_timeout) at [`next_deadline`](Self::next_deadline).
+/// the `handle_*` methods. After each call, drain `poll_output`. Call [`claim`](Self::claim) on
+/// [`Event::Granted`](crate::Event::Granted), and [`handle_timeout`](Self::handle_timeout) at
+/// [`next_deadline`](Self::next_deadline).
 ///
-/// The requests of a session must be executed in their order, and replies and events be reported in
-/// that of the server, as ZooKeeper does it.
+/// Send the requests of a session in the order of emission. Report replies and events in the order
+/// in which the server sent them.
 pub type Locks = lock::Locks<ZooKeeper>;
 
 impl Locks {

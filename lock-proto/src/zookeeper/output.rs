@@ -17,14 +17,16 @@ pub enum LocksOutput {
         timeout: Duration,
     },
     /// Send this request on its session, behind all earlier ones, and pass the reply to
-    /// `handle_reply`.
+    /// `handle_reply`. Report `NotSent` only if not a byte of it has left, `Unknown` if the
+    /// connection ended before the reply.
     Send {
         /// The call to pass to `handle_reply`.
         call: CallId,
         /// The request.
         request: Request,
     },
-    /// Send nothing on this session but what is asked for, and do not reconnect it: it shall end.
+    /// Send only requests from the hub on this session: no pings. Do not reconnect it, so that it
+    /// ends.
     Quiet {
         /// The session.
         session: SessionId,

@@ -198,7 +198,8 @@ async fn execute(mut etcd: etcd_client::Client, request: &Request) -> Reply {
             // The stream begins with the reply to a first request.
             Ok((mut keeper, mut stream)) => match keeper.keep_alive().await {
                 Ok(()) => match stream.message().await {
-                    Ok(reply) => return request.read_keep_alive(reply.map_or(0, |reply| reply.ttl())),
+                    Ok(Some(reply)) => return request.read_keep_alive(reply.ttl()),
+                    Ok(None) => return Reply::Unknown(Fault::Closed.into()),
                     Err(error) => Err(error),
                 },
                 Err(error) => Err(error),

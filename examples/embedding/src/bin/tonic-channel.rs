@@ -22,8 +22,6 @@ use tonic_prost::ProstCodec;
 /// The longest sleep: timers may stop while the machine is suspended.
 // T4
 const MAX_SLEEP: Duration = Duration::from_secs(1);
-/// A silent connection is pinged after this long.
-const PING: Duration = Duration::from_secs(10);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -113,10 +111,13 @@ impl Embedded {
                         _ => Endpoint::from_shared("unsupported"),
                     };
                     self.channels.insert(conn, None);
+                    let (interval, limit) = self.machine.config().pings();
                     let completions_sender = self.completions_sender.clone();
                     tokio::spawn(async move {
                         let connected = match endpoint {
-                            Ok(endpoint) => endpoint.http2_keep_alive_interval(PING).connect().await,
+                            Ok(endpoint) => {
+                                endpoint.http2_keep_alive_interval(interval).keep_alive_timeout(limit).connect().await
+                            }
                             Err(error) => Err(error),
                         };
                         completions_sender.send(Completion::Connected(conn, connected))
