@@ -149,7 +149,7 @@ fn grant_of_recently_restarted_node_is_released_after_win() {
     for (call, _) in &deletes {
         hub.reply(5, *call, &Reply::Deleted { number: 1, awaited: false });
     }
-    hub.locks.shut_down(ms(6), for_ms(60_000));
+    hub.locks.shutdown(ms(6), for_ms(60_000));
     assert_eq!(nodes, [0, 1, 2], "every node that granted gets a delete");
     assert!(hub.locks.is_stopped(), "the lock is never dropped");
 }
@@ -333,7 +333,7 @@ fn shutdown_counts_releases_reported_unknown() {
     // U2
     let mut hub = Hub::new(1, |c| c.release_within(for_ms(500)));
     hub.held(0, &want());
-    hub.locks.shut_down(ms(10), for_ms(5_000));
+    hub.locks.shutdown(ms(10), for_ms(5_000));
     hub.drain();
     let (delete, _) = hub.one();
     hub.reply(20, delete, &not_sent());
@@ -349,7 +349,7 @@ fn timed_out_shutdown_answers_every_release() {
     // U2
     let mut hub = Hub::new(1, |c| c);
     hub.held(0, &want());
-    hub.locks.shut_down(ms(10), for_ms(100));
+    hub.locks.shutdown(ms(10), for_ms(100));
     hub.drain();
     hub.at(110);
     assert_eq!(hub.outputs, [LocksOutput::Stopped { unreleased: 1 }]);
@@ -368,7 +368,7 @@ fn stopped_hub_sends_nothing() {
     let (delete, _) = hub.one();
     hub.reply(11, delete, &Reply::Absent);
     hub.locks.abandon(ms(12), id);
-    hub.locks.shut_down(ms(13), for_ms(100));
+    hub.locks.shutdown(ms(13), for_ms(100));
     hub.drain();
     assert!(hub.locks.is_stopped());
     assert_eq!(hub.locks.next_deadline_reason(), None);
@@ -521,7 +521,7 @@ fn shutdown_counts_hold_whose_guard_was_dropped() {
     // U2
     let mut hub = Hub::new(1, |c| c);
     let id = hub.held(0, &want());
-    hub.locks.shut_down(ms(10), for_ms(100));
+    hub.locks.shutdown(ms(10), for_ms(100));
     hub.locks.abandon(ms(11), id);
     hub.drain();
     hub.at(110);

@@ -102,13 +102,13 @@ mod stream;
 pub use connect::{connect, connect_quorum, connect_with};
 pub use host::Tokio;
 pub use lock_proto;
-#[cfg(feature = "etcd")]
-pub use lock_proto::driver::etcd::{OwnerError, OwnerKeyExt};
 pub use lock_proto::driver::{
     AcquireError, AcquireErrorKind, Acquiring, Campaigning, Client, ConnectError, Election, ExtendError, Guard,
     LeadError, Leadership, LeadershipEnd, Lock, Observation, Observer, ProclaimError, Protected, Releasing,
     ResignHandle, Settings, Shutdown, StopSignal, StoreSettings,
 };
+#[cfg(feature = "etcd")]
+pub use lock_proto::driver::{OwnerKeyError, OwnerKeyExt};
 #[cfg(feature = "zookeeper")]
 pub use lock_proto::driver::{OwnerNodeError, OwnerNodeExt};
 #[cfg(feature = "etcd")]
@@ -118,7 +118,8 @@ pub use lock_proto::redis::{self, Config};
 #[cfg(feature = "zookeeper")]
 pub use lock_proto::zookeeper;
 pub use lock_proto::{
-    Answer, Backoff, Blocked, Cause, ConfigError, Credentials, CredentialsRequest, Drift, ElectionEvent, Expiry,
-    Failure, Fault, Fence, Invalid, Leader, Loss, Misuse, Release, Renew, Report, Target, Tls, Token, UrlError,
+    Answer, Backoff, Blocked, Breach, Cause, ClientId, ConfigError, Credentials, CredentialsRequest, Drift,
+    ElectionEvent, ErrorClass, Expiry, Failure, Fault, Fence, Invalid, Leader, LockId, Login, Loss, Misuse, NodeId,
+    Release, Renew, Report, Secret, ServerError, Target, Tls, TlsFault, Token, UrlError,
 };
 pub use stream::Stream;

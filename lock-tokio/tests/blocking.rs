@@ -109,7 +109,7 @@ fn shutdown_ends_blocked_calls() {
             thread::park_timeout(Duration::from_millis(10));
             let _ = blocked.send(why);
         };
-        waiter.lock("job").acquire().on_blocked(report).wait_blocking().map(drop)
+        waiter.lock("job").acquire().on_blocked(report).acquire_blocking().map(drop)
     });
     is_blocked.recv_timeout(TIMEOUT).unwrap();
     assert_eq!(client.shutdown_blocking(TIMEOUT).unreleased, 0);
@@ -149,7 +149,7 @@ fn election_has_one_leader_at_a_time() {
         }
     });
     let waiting =
-        thread::spawn(move || second.election("board").campaign("c").wait_blocking().unwrap().resign_blocking());
+        thread::spawn(move || second.election("board").campaign("c").campaign_blocking().unwrap().resign_blocking());
     assert!(wait_until(TIMEOUT, || etcd.keys_of("board/").len() == 2));
     assert_eq!(leadership.resign_blocking(), Release::Released);
     assert_eq!(in_time("the second leader", || waiting.join().unwrap()), Release::Released);

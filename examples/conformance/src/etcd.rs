@@ -3,8 +3,7 @@
 use core::time::Duration;
 use std::net::TcpListener;
 
-use lock_proto::driver::Client;
-use lock_proto::driver::etcd::{OwnerError, OwnerKeyExt as _};
+use lock_proto::driver::{Client, OwnerKeyError, OwnerKeyExt as _};
 use lock_proto::redis::Loss;
 use lock_testkit::{Etcd, EtcdCluster, TIMEOUT};
 
@@ -20,26 +19,26 @@ pub async fn owner_key_revision_matches_store_and_grows_on_hand_over<R: Runtime>
     let etcd = Etcd::start();
     let client = kit.client(&etcd.url());
     let guard = kit.take(&client, "a").await;
-    let owner = guard.owner_guard().unwrap();
+    let owner = guard.owner_key_guard().unwrap();
     let key = core::str::from_utf8(&owner.key).unwrap();
     assert_eq!(etcd.keys_of("a/"), [key]);
     let fields = etcd.etcdctl(&["get", key, "-w", "fields"]);
     assert!(fields.contains(&format!("\"ModRevision\" : {}", owner.mod_revision)), "{fields}");
     assert!(fields.contains(&format!("\"CreateRevision\" : {}", owner.create_revision)), "{fields}");
     let leadership = kit.in_time("elected", client.election("board").campaign("one")).await.unwrap();
-    assert_eq!(etcd.keys_of("board/"), [String::from_utf8_lossy(&leadership.owner().unwrap().key)]);
+    assert_eq!(etcd.keys_of("board/"), [String::from_utf8_lossy(&leadership.owner_key().unwrap().key)]);
     drop(leadership);
     // A local hand-over changes the key.
     let waiting = client.lock("a").acquire();
     drop(guard);
     let next = kit.in_time("the next holder", waiting).await.unwrap();
-    let now = next.owner().unwrap();
+    let now = next.owner_key().unwrap();
     assert!((now.create_revision, now.mod_revision) > (owner.create_revision, owner.mod_revision), "{now:?} {owner:?}");
     // There is none after a loss.
     etcd.revoke(&etcd.leases()[0]);
     assert_eq!(kit.in_time("the loss", next.lost()).await, Loss::Gone);
-    assert!(next.owner().is_none());
-    assert_eq!(next.owner_guard(), Err(OwnerError::Lost(Loss::Gone)));
+    assert!(next.owner_key().is_none());
+    assert_eq!(next.owner_key_guard(), Err(OwnerKeyError::Lost(Loss::Gone)));
     drop((next, client));
     clean(&kit, &etcd).await;
 }

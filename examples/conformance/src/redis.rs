@@ -5,13 +5,13 @@ use core::future::{pending, poll_fn};
 use core::pin::pin;
 use core::task::Poll;
 use core::time::Duration;
-use lock_proto::driver::etcd::OwnerKeyExt as _;
 use std::io;
 use std::path::Path;
 use std::time::Instant;
 
-use lock_proto::driver::etcd::OwnerError;
-use lock_proto::driver::{AcquireErrorKind, Client, ExtendError, Guard, Host as _, Shutdown};
+use lock_proto::driver::{
+    AcquireErrorKind, Client, ExtendError, Guard, Host as _, OwnerKeyError, OwnerKeyExt as _, Shutdown,
+};
 use lock_proto::redis::{Answer, Config, Endpoint, Loss, Protocol, Release, Renew, Target};
 use lock_testkit::{Redis, TIMEOUT, Value};
 
@@ -294,7 +294,7 @@ pub async fn redis_has_no_elections<R: Runtime>(kit: Kit<R>) {
     ];
     assert!(errors.iter().all(|error| *error.kind() == AcquireErrorKind::NoElections), "{errors:?}");
     let guard = kit.take(&client, "a").await;
-    assert_eq!((guard.owner(), guard.owner_guard()), (None, Err(OwnerError::NoKey)));
+    assert_eq!((guard.owner_key(), guard.owner_key_guard()), (None, Err(OwnerKeyError::NoKey)));
 }
 
 pub async fn host_reads_files<R: Runtime>(kit: Kit<R>) {

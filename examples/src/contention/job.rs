@@ -149,7 +149,7 @@ impl Job {
     /// Returns the TTL of the locks: on ZooKeeper at least the shortest that it allows.
     pub(super) fn lock_ttl(&self) -> Result<Duration, Failed> {
         let settings = parse_backends(&self.backends).map_err(Failed::usage)?;
-        let least = if let StoreSettings::ZooKeeper(config) = settings { config.least_ttl() } else { Duration::ZERO };
+        let least = if let StoreSettings::ZooKeeper(config) = settings { config.min_ttl() } else { Duration::ZERO };
         Ok(at_least(self.ttl, least))
     }
 

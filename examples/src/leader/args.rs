@@ -124,7 +124,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, default: Option<&O
             StoreSettings::Etcd(config)
         }
         StoreSettings::ZooKeeper(config) => {
-            let least = config.least_ttl();
+            let least = config.min_ttl();
             let config = config.session_ttl(at_least(ttl.unwrap_or(DEFAULT_TTL), least));
             config.check().map_err(|error| Usage(error.to_string()))?;
             StoreSettings::ZooKeeper(config)

@@ -2,8 +2,7 @@
 
 use core::fmt;
 
-use lock_proto::driver::etcd::OwnerKeyExt as _;
-use lock_proto::driver::{LeadError, Leadership, OwnerNodeExt as _};
+use lock_proto::driver::{LeadError, Leadership, OwnerKeyExt as _, OwnerNodeExt as _};
 use lock_proto::{ElectionEvent, Fence, Loss, Release};
 use lock_tokio::Client;
 use tokio::select;
@@ -101,7 +100,7 @@ struct Ownership {
 
 impl Ownership {
     fn of(leadership: &Leadership) -> Self {
-        let on_etcd = leadership.owner().map(|owner| (owner.key.to_vec(), owner.revision));
+        let on_etcd = leadership.owner_key().map(|owner| (owner.key.to_vec(), owner.revision));
         let on_zookeeper = || leadership.owner_node().map(|node| (node.path.as_bytes().to_vec(), node.czxid));
         Self { owner: on_etcd.or_else(on_zookeeper), fence: leadership.fence() }
     }

@@ -32,7 +32,7 @@ pub fn run_sale_on(settings: &StoreSettings, name: &str, locking: Locking, stall
     let (settings, ttl) = match settings.clone() {
         StoreSettings::Etcd(config) => (StoreSettings::Etcd(config.session_ttl(LEAST_TTL)), LEAST_TTL),
         StoreSettings::ZooKeeper(config) => {
-            let ttl = LEAST_TTL.max(config.least_ttl());
+            let ttl = LEAST_TTL.max(config.min_ttl());
             (StoreSettings::ZooKeeper(config.session_ttl(ttl)), ttl)
         }
         other @ (StoreSettings::Redis(_) | _) => (other, LEAST_TTL),

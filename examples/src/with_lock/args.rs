@@ -184,7 +184,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
     let settings = parse_backends(&backends)?;
     let ttl = match settings {
         StoreSettings::Etcd(_) => whole_seconds(options.ttl),
-        StoreSettings::ZooKeeper(ref config) => at_least(options.ttl, config.least_ttl()),
+        StoreSettings::ZooKeeper(ref config) => at_least(options.ttl, config.min_ttl()),
         StoreSettings::Redis(_) | _ => options.ttl,
     };
     let grace = match options.grace {

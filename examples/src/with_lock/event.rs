@@ -4,8 +4,7 @@ use core::fmt;
 use core::time::Duration;
 use std::sync::mpsc::Sender;
 
-use lock_proto::driver::etcd::OwnerKeyExt as _;
-use lock_proto::driver::{Acquiring, Client, Guard};
+use lock_proto::driver::{Acquiring, Client, Guard, OwnerKeyExt as _};
 use lock_proto::etcd::OwnerKey;
 use lock_proto::redis::{Blocked, Fence, Loss, Release, Wait};
 use rustix::process::Signal;
@@ -52,7 +51,7 @@ impl Held {
     pub(super) fn of(guard: &Guard) -> Self {
         let observer = guard.observer();
         let remaining = Box::new(move || Some(observer.remaining()).filter(|left| !left.is_zero()));
-        let (token, owner) = (guard.token().to_string(), guard.owner());
+        let (token, owner) = (guard.token().to_string(), guard.owner_key());
         Self { token, fence: guard.fence(), owner, ttl: guard.ttl(), remaining }
     }
 }

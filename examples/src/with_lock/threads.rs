@@ -59,7 +59,7 @@ fn acquire_and_hold(
     events: &Sender<MainEvent>,
     stop: &Receiver<()>,
 ) -> Result<Release, AcquireError> {
-    let guard: Guard = acquiring.wait_blocking()?;
+    let guard: Guard = acquiring.acquire_blocking()?;
     is_held.store(true, Ordering::Release);
     let _ = events.send(MainEvent::Held(Held::of(&guard)));
     let (observer, events) = (guard.observer(), events.clone());

@@ -26,7 +26,7 @@ pub struct AcquireError(Box<Inner>);
 struct Inner {
     /// "lock", "election" or "ping".
     what: &'static str,
-    lock: Arc<[u8]>,
+    name: Arc<[u8]>,
     servers: Servers,
     kind: AcquireErrorKind,
 }
@@ -68,8 +68,8 @@ pub enum AcquireErrorKind {
 }
 
 impl AcquireError {
-    pub(super) fn new(kind: AcquireErrorKind, what: &'static str, lock: &Arc<[u8]>, servers: &Servers) -> Self {
-        Self(Box::new(Inner { what, lock: Arc::clone(lock), servers: Arc::clone(servers), kind }))
+    pub(super) fn new(kind: AcquireErrorKind, what: &'static str, name: &Arc<[u8]>, servers: &Servers) -> Self {
+        Self(Box::new(Inner { what, name: Arc::clone(name), servers: Arc::clone(servers), kind }))
     }
 
     /// What went wrong.
@@ -80,8 +80,8 @@ impl AcquireError {
 
     /// The name of the lock or the election; empty for a ping.
     #[must_use]
-    pub fn lock(&self) -> &[u8] {
-        &self.0.lock
+    pub fn name(&self) -> &[u8] {
+        &self.0.name
     }
 
     /// The last answer of each server, and how long the caller waited. If this client itself has the
@@ -143,7 +143,7 @@ impl AcquireError {
         for (node, answer) in report.nodes.iter().enumerate() {
             f.write_str(if node == 0 { "" } else { "; " })?;
             match (self.server(node), answer) {
-                (server, Answer::Granted) if self.0.lock.is_empty() => write!(f, "{server} answered")?,
+                (server, Answer::Granted) if self.0.name.is_empty() => write!(f, "{server} answered")?,
                 (server, _) => write_answer(f, server, answer)?,
             }
         }
@@ -178,8 +178,8 @@ fn rounded(time: Duration) -> Duration {
 impl fmt::Display for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.what)?;
-        if !self.0.lock.is_empty() {
-            write!(f, " {}", Name(&self.0.lock))?;
+        if !self.0.name.is_empty() {
+            write!(f, " {}", Name(&self.0.name))?;
         }
         f.write_str(": ")?;
         match &self.0.kind {
@@ -214,8 +214,8 @@ impl fmt::Display for AcquireError {
 
 impl fmt::Debug for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { lock, servers, kind, .. } = &*self.0;
-        f.debug_struct("AcquireError").field("lock", &Name(lock)).field("servers", servers).field("kind", kind).finish()
+        let Inner { name, servers, kind, .. } = &*self.0;
+        f.debug_struct("AcquireError").field("name", &Name(name)).field("servers", servers).field("kind", kind).finish()
     }
 }
 

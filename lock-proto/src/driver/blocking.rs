@@ -152,7 +152,7 @@ impl Acquiring {
     /// # Errors
     ///
     /// As [`Lock::acquire`].
-    pub fn wait_blocking(self) -> Result<Guard, AcquireError> {
+    pub fn acquire_blocking(self) -> Result<Guard, AcquireError> {
         block_on(self)
     }
 }
@@ -226,7 +226,7 @@ impl Campaigning {
     /// # Errors
     ///
     /// As [`Election::campaign`].
-    pub fn wait_blocking(self) -> Result<Leadership, AcquireError> {
+    pub fn campaign_blocking(self) -> Result<Leadership, AcquireError> {
         block_on(self)
     }
 }

@@ -80,7 +80,7 @@ mod credentials;
 mod election;
 mod engine;
 #[cfg(feature = "grpc")]
-pub mod etcd;
+mod etcd;
 mod event_loop;
 mod fault;
 mod guard;
@@ -116,6 +116,8 @@ pub use backend::{Driver, StoreSettings, connect};
 pub use client::Client;
 pub use connect::ConnectError;
 pub use election::{Campaigning, Election, Leadership, ProclaimError};
+#[cfg(feature = "grpc")]
+pub use etcd::{OwnerKeyError, OwnerKeyExt};
 pub use guard::{ExtendError, Guard, Protected, Releasing};
 pub use host::Host;
 pub use lock::{Acquiring, Lock};

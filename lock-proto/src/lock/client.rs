@@ -132,7 +132,7 @@ impl<S: Store + Transport> Machine for Client<S> {
     }
 
     fn shutdown(&mut self, now: Instant, within: Duration) {
-        self.verb(now, |locks, now| locks.shut_down(now, within));
+        self.verb(now, |locks, now| locks.shutdown(now, within));
     }
 
     fn ping(&mut self, now: Instant) -> Result<(), Misuse> {

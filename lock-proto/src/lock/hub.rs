@@ -97,7 +97,7 @@ impl<S: Store> Locks<S> {
     }
 
     /// Shuts down: see [`Machine::shutdown`](super::Machine::shutdown).
-    pub fn shut_down(&mut self, now: Instant, within: Duration) {
+    pub fn shutdown(&mut self, now: Instant, within: Duration) {
         self.handle_timeout(now);
         let until = self.ctx.now + within;
         if let Some(earlier) = self.ctx.stop_at {
@@ -105,7 +105,7 @@ impl<S: Store> Locks<S> {
         } else {
             self.ctx.stop_at = Some(until);
             for slot in self.locks.slots() {
-                self.step(slot, Lock::shut_down);
+                self.step(slot, Lock::shutdown);
             }
             S::shutting_down(self);
             self.end_ping();

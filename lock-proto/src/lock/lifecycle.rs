@@ -213,9 +213,9 @@ impl<S: Store> Lock<S> {
 
     /// Fails all waiters and releases the held lock.
     // U2
-    pub fn shut_down(&mut self, ctx: &mut Context<S>) {
+    pub fn shutdown(&mut self, ctx: &mut Context<S>) {
         self.expire(ctx);
-        S::shut_down(self, ctx);
+        S::shutdown(self, ctx);
         while let Some(waiter) = self.waiters.pop_last() {
             ctx.end(waiter.id, Event::Failed(Failure::ShuttingDown));
         }

@@ -175,7 +175,7 @@ mod tests {
     fn shutdown_ends_ping() {
         let mut locks = locks(1);
         locks.ping(NOW).unwrap();
-        locks.shut_down(NOW, Duration::from_secs(1));
+        locks.shutdown(NOW, Duration::from_secs(1));
         assert_eq!(locks.poll_ping(), Some(Err(Failure::ShuttingDown)));
         assert_eq!(locks.ping(NOW), Err(Misuse::ShuttingDown));
     }

@@ -100,7 +100,7 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
         true
     }
     /// Prepares the lock for the shutdown of the client.
-    fn shut_down(_: &mut QueueLock<Self>, _: &mut QueueContext<Self>) {}
+    fn shutdown(_: &mut QueueLock<Self>, _: &mut QueueContext<Self>) {}
 
     // --- sessions ---
 

@@ -70,7 +70,7 @@ impl<T> Config<QueueSettings<T>> {
     /// Checks the common settings and the ranges of the store's own settings.
     pub(crate) fn check_queue(
         &self,
-        least_ttl: Duration,
+        min_ttl: Duration,
         durations: impl IntoIterator<Item = Range<Duration>>,
         servers: Range<u64>,
     ) -> Result<(), ConfigError> {
@@ -79,7 +79,7 @@ impl<T> Config<QueueSettings<T>> {
         }
         let held = self.store.watch_own_after.unwrap_or_default();
         let own = [
-            ("session_ttl", self.store.session_ttl, least_ttl, MAX_TTL),
+            ("session_ttl", self.store.session_ttl, min_ttl, MAX_TTL),
             ("watch_own_after", held, Duration::ZERO, MAX_TTL),
             ("recheck", self.store.recheck, Duration::from_millis(10), DAY),
         ];

@@ -291,8 +291,8 @@ impl<S: QueueStore> Store for Queued<S> {
         [cleanups, self.own.deadline()].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
-    fn shut_down(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>) {
-        S::shut_down(lock, ctx);
+    fn shutdown(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>) {
+        S::shutdown(lock, ctx);
     }
 
     /// Shutdown ends the sessions next, which deletes all nodes that are left. Without a session, a

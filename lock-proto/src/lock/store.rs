@@ -110,7 +110,7 @@ pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
     /// Returns the next deadline of the rest and its reason.
     fn deadline(&self) -> Option<(Instant, &'static str)>;
     /// Prepares the lock for the shutdown of the client.
-    fn shut_down(lock: &mut Lock<Self>, ctx: &mut Context<Self>);
+    fn shutdown(lock: &mut Lock<Self>, ctx: &mut Context<Self>);
     /// Returns true if a shutdown has nothing left to wait for.
     fn is_drained(&self, ctx: &Context<Self>) -> bool;
     /// Returns true if no work and no state is left.

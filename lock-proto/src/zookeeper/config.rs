@@ -89,10 +89,10 @@ impl Config {
     /// So call [`session_ttl`](Self::session_ttl) after this.
     // ZK1
     pub fn tick(mut self, tick: Duration) -> Self {
-        let default = self.store.session_ttl == self.least_ttl();
+        let default = self.store.session_ttl == self.min_ttl();
         self.store.own.tick = tick;
-        if default || self.store.session_ttl < self.least_ttl() {
-            self.store.session_ttl = self.least_ttl();
+        if default || self.store.session_ttl < self.min_ttl() {
+            self.store.session_ttl = self.min_ttl();
         }
         self
     }
@@ -124,7 +124,7 @@ impl Config {
     }
 
     /// Returns the shortest TTL of a session or a lock, which depends on the [tick](Self::tick).
-    pub fn least_ttl(&self) -> Duration {
+    pub fn min_ttl(&self) -> Duration {
         self.store.own.tick.saturating_mul(MIN_TICKS)
     }
 
@@ -138,7 +138,7 @@ impl Config {
     /// Checks that a session with this timeout is long enough, and returns its validity.
     // ZK1
     pub(crate) fn check_session(&self, ttl: Duration) -> Result<Duration, Invalid> {
-        let (least, tick, validity) = (self.least_ttl(), self.store.own.tick, self.validity(ttl));
+        let (least, tick, validity) = (self.min_ttl(), self.store.own.tick, self.validity(ttl));
         match ttl {
             given if given < least => Err(Invalid::TtlUnderTicks { given, least, tick }),
             ttl if validity < tick => Err(Invalid::Drift { ttl, validity }),
@@ -159,7 +159,7 @@ impl Config {
             ("vacate_within", *vacate_within, Duration::ZERO, DAY),
         ];
         let count = ("the number of servers", servers.len() as u64, 1, MAX_SERVERS as u64);
-        self.check_queue(self.least_ttl(), durations, count)?;
+        self.check_queue(self.min_ttl(), durations, count)?;
         self.check_session(self.store.session_ttl)?;
         Ok(())
     }

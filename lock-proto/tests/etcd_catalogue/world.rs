@@ -196,7 +196,7 @@ impl World {
     }
 
     pub(crate) fn shut_down(&mut self, client: usize, within: Duration) {
-        self.verb(client, |hub, now| hub.shut_down(now, within));
+        self.verb(client, |hub, now| hub.shutdown(now, within));
     }
 
     pub(crate) fn leave_unclaimed(&mut self, client: usize) {

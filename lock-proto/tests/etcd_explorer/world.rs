@@ -281,7 +281,7 @@ impl World {
     fn shut_down(&mut self, p: usize) {
         let process = &mut self.processes[p];
         if !process.paused && !process.stopped {
-            process.hub.shut_down(process.clock(self.now), core::time::Duration::from_secs(2));
+            process.hub.shutdown(process.clock(self.now), core::time::Duration::from_secs(2));
             // The shutdown releases the locks, so their holders do not.
             for acquisition in process.acquisitions.values_mut() {
                 if matches!(acquisition.state, State::Held | State::Lost) {
@@ -449,7 +449,7 @@ impl World {
 
     fn shut_down_all(&mut self, end: u64) {
         for process in &mut self.processes {
-            process.hub.shut_down(process.clock(self.now), core::time::Duration::from_secs(60));
+            process.hub.shutdown(process.clock(self.now), core::time::Duration::from_secs(60));
         }
         while self.processes.iter().any(|process| !process.stopped) {
             for p in 0..self.processes.len() {

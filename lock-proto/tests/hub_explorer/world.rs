@@ -358,7 +358,7 @@ impl World {
         if !self.processes[p].paused {
             let process = &mut self.processes[p];
             process.stopping = true;
-            process.hub.shut_down(Instant::from_nanos(self.now), Duration::from_millis(self.rng.below(6_000) as u64));
+            process.hub.shutdown(Instant::from_nanos(self.now), Duration::from_millis(self.rng.below(6_000) as u64));
         }
     }
 

@@ -151,14 +151,14 @@ async fn separate_lease_ends_with_its_lock() {
     assert_eq!((etcd.leases().len(), own.ttl()), (2, Duration::from_secs(30)));
     let manual = in_time("acquire", client.lock("d").renew(Renew::Manual).acquire()).await.unwrap();
     assert_eq!((etcd.leases().len(), manual.ttl()), (3, LONG_TTL));
-    let leases: Vec<_> = [&shared[0], &shared[1], &own, &manual].map(|guard| guard.owner().unwrap().lease).to_vec();
+    let leases: Vec<_> = [&shared[0], &shared[1], &own, &manual].map(|guard| guard.owner_key().unwrap().lease).to_vec();
     assert_eq!(leases[0], leases[1]);
     assert!(leases[0] != leases[2] && leases[0] != leases[3] && leases[2] != leases[3]);
     let before = manual.valid_until();
     in_time("extend", manual.extend()).await.unwrap();
     assert!(manual.valid_until() > before);
     for guard in [own, manual] {
-        let lease = guard.owner().unwrap().lease.to_string();
+        let lease = guard.owner_key().unwrap().lease.to_string();
         release(guard).await;
         wait_for("its lease is revoked", || !etcd.leases().contains(&lease)).await;
     }
@@ -183,7 +183,7 @@ async fn bounded_hold_retains_key_until_release_or_expiry() {
     let (client, other) = (with(config(&etcd).session_ttl(LONG_TTL)), with(config(&etcd).session_ttl(LONG_TTL)));
     let bounded = || client.lock("a").renew(Renew::AtMost(ms(300)));
     let guard = in_time("acquire", bounded().acquire()).await.unwrap();
-    let key = String::from_utf8(guard.owner().unwrap().key.to_vec()).unwrap();
+    let key = String::from_utf8(guard.owner_key().unwrap().key.to_vec()).unwrap();
     let mut waiting = other.lock("a").acquire();
     wait_until_blocked(&mut waiting, Blocked::Held).await;
     assert_eq!(in_time("the loss", guard.lost()).await, Loss::MaxHold);

@@ -62,7 +62,7 @@ async fn revisions_grow_across_clients() {
     };
     for round in 0..4 {
         let guard = take(&clients[round % 2], "a").await;
-        let (owner, fence) = (guard.owner().unwrap(), guard.fence().unwrap().get());
+        let (owner, fence) = (guard.owner_key().unwrap(), guard.fence().unwrap().get());
         assert_eq!(fence >> 16, owner.revision.unsigned_abs());
         grows(owner.revision);
         // It waits for our lock.
@@ -113,9 +113,9 @@ async fn etcdctl_elect_shares_queue_with_client() {
 
     first.interrupt();
     let mut leadership = in_time("elected", standing).await.unwrap().unwrap();
-    assert_eq!(observed("two").await, leadership.owner().unwrap().key);
+    assert_eq!(observed("two").await, leadership.owner_key().unwrap().key);
     in_time("proclaim", leadership.proclaim("zwei")).await.unwrap();
-    assert_eq!(observed("zwei").await, leadership.owner().unwrap().key);
+    assert_eq!(observed("zwei").await, leadership.owner_key().unwrap().key);
     assert!(last.has_no_output());
 
     let _ = in_time("resign", leadership.resign()).await;

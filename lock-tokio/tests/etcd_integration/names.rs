@@ -26,7 +26,7 @@ async fn names_are_sent_byte_for_byte() {
         [&every, b"a/", b"/", b"a/b/", b"\0", b"\xff\xff", "gr\u{fc}n \u{1f512}".as_bytes(), b"0123456789abcdef"];
     for name in names {
         let guard = in_time("acquire", ours.lock(name).acquire()).await.unwrap();
-        let owner = guard.owner().unwrap();
+        let owner = guard.owner_key().unwrap();
         assert_eq!(owner.key, [name, b"/", owner.lease.to_string().as_bytes()].concat());
         assert_eq!(count(&etcd), 1);
         assert!(in_time("a try", other.lock(name).try_acquire()).await.is_err());

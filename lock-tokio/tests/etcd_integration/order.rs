@@ -39,7 +39,7 @@ async fn hundred_waiters_are_served_in_revision_order() {
             let served_sender = served_sender.clone();
             tasks.spawn(async move {
                 let guard = in_time("a grant", waiting).await.unwrap();
-                let (fence, created) = (guard.fence().unwrap().get(), guard.owner().unwrap().create_revision);
+                let (fence, created) = (guard.fence().unwrap().get(), guard.owner_key().unwrap().create_revision);
                 served_sender.send(ServedWaiter { client, index, fence, created }).unwrap();
                 sleep(ms(1)).await;
                 release(guard).await;

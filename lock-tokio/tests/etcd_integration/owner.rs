@@ -33,22 +33,22 @@ async fn owner_guard_is_valid_only_while_lock_is_held() {
     let (ours, other) = (client(&etcd), client(&etcd));
     // After a release.
     let guard = take(&ours, "a").await;
-    let owner = guard.owner_guard().unwrap();
+    let owner = guard.owner_key_guard().unwrap();
     assert!(guarded_put(&etcd, &owner, "1"));
     release(guard).await;
     assert!(!guarded_put(&etcd, &owner, "2"));
     // After a loss to another client.
     let guard = take(&ours, "a").await;
-    let owner = guard.owner_guard().unwrap();
+    let owner = guard.owner_key_guard().unwrap();
     assert!(guarded_put(&etcd, &owner, "3"));
     etcd.revoke(&owner.lease.to_string());
     assert!(!guarded_put(&etcd, &owner, "4"), "the loss need not have been noticed");
     let next = take(&other, "a").await;
-    let owner_of_next = next.owner_guard().unwrap();
+    let owner_of_next = next.owner_key_guard().unwrap();
     assert!(!guarded_put(&etcd, &owner, "5") && guarded_put(&etcd, &owner_of_next, "6"));
     assert_eq!(etcd.get("resource"), "6");
     assert_eq!(in_time("the loss", guard.lost()).await, Loss::Gone);
-    assert!(guard.owner_guard().is_err());
+    assert!(guard.owner_key_guard().is_err());
     drop(guard);
     release(next).await;
     etcd.delete("resource");
@@ -65,7 +65,7 @@ async fn owner_guard_fails_after_local_hand_over() {
     let client = with(config(&etcd).session_ttl(LONG_TTL).handover_window(LONG_TTL));
     let mut guard = take(&client, "a").await;
     for n in 0..3 {
-        let owner = guard.owner_guard().unwrap();
+        let owner = guard.owner_key_guard().unwrap();
         assert!(guarded_put(&etcd, &owner, "old"));
         let mut next = client.lock("a").acquire();
         assert!(poll_once(&mut next).await.is_pending());
@@ -73,7 +73,7 @@ async fn owner_guard_fails_after_local_hand_over() {
         release(guard).await;
         guard = in_time("the next", next).await.unwrap();
         assert!(!guarded_put(&etcd, &owner, "late"), "round {n}");
-        let own = guard.owner_guard().unwrap();
+        let own = guard.owner_key_guard().unwrap();
         assert_eq!((&own.key, own.create_revision), (&owner.key, owner.create_revision), "it was passed on");
         assert!(guarded_put(&etcd, &own, "new") && guard.fence() > before);
     }

@@ -1,7 +1,7 @@
 //! etcd: gRPC over HTTP/2 on any [`Host`].
 //!
-//! The handles are those of every store: [`Client`], [`Guard`](super::Guard) and the rest. This
-//! module adds [`OwnerKeyExt`], for transactions on the same etcd.
+//! The handles are those of every store. This module adds [`OwnerKeyExt`], for transactions on the
+//! same etcd.
 //!
 //! HTTP/2 is hyper's and gRPC's framing is tonic's, both without a runtime: the connection is
 //! polled by the [`Driver`](super::Driver).
@@ -21,10 +21,7 @@ mod wire;
 use alloc::boxed::Box;
 use core::pin::Pin;
 
-pub use super::election::{Campaigning, Election, Leadership, ProclaimError};
-pub use super::query::Observation;
-pub use super::resign::{LeadError, LeadershipEnd, ResignHandle, StopSignal};
-pub use owner::{OwnerError, OwnerKeyExt};
+pub use owner::{OwnerKeyError, OwnerKeyExt};
 
 use super::client::Client;
 use super::connect::ConnectError;

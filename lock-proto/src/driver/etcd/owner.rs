@@ -5,13 +5,13 @@ use super::calls::Etcd;
 use crate::etcd::OwnerKey;
 use crate::lock::Loss;
 
-/// The key behind a lock on etcd, for a [`Guard`] or a [`Leadership`](super::Leadership).
+/// The key behind a lock on etcd, for a [`Guard`] or a [`Leadership`](crate::driver::Leadership).
 pub trait OwnerKeyExt {
     /// The key of this hold. `None` on other stores, or if the lock is lost. Names the current
     /// holder only: a later holder within this client may have the same key (see
-    /// [`owner_guard`](Self::owner_guard)).
+    /// [`owner_key_guard`](Self::owner_key_guard)).
     #[must_use]
-    fn owner(&self) -> Option<OwnerKey>;
+    fn owner_key(&self) -> Option<OwnerKey>;
 
     /// The key of this hold, for transactions on the same etcd. A transaction that compares its
     /// `mod_revision` succeeds only while this guard holds the lock. From now on the key changes
@@ -20,23 +20,23 @@ pub trait OwnerKeyExt {
     /// # Errors
     ///
     /// The lock is lost, or the store is not etcd.
-    fn owner_guard(&self) -> Result<OwnerKey, OwnerError>;
+    fn owner_key_guard(&self) -> Result<OwnerKey, OwnerKeyError>;
 }
 
 impl OwnerKeyExt for Guard {
-    fn owner(&self) -> Option<OwnerKey> {
+    fn owner_key(&self) -> Option<OwnerKey> {
         self.node(|etcd: &mut Etcd| &mut etcd.client)
     }
 
-    fn owner_guard(&self) -> Result<OwnerKey, OwnerError> {
-        self.guarded_node(|etcd: &mut Etcd| &mut etcd.client).map_err(OwnerError::Lost)?.ok_or(OwnerError::NoKey)
+    fn owner_key_guard(&self) -> Result<OwnerKey, OwnerKeyError> {
+        self.guarded_node(|etcd: &mut Etcd| &mut etcd.client).map_err(OwnerKeyError::Lost)?.ok_or(OwnerKeyError::NoKey)
     }
 }
 
 /// Why a lock has no key to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
-pub enum OwnerError {
+pub enum OwnerKeyError {
     /// The lock is lost.
     #[error("the lock is lost: {0}")]
     Lost(Loss),

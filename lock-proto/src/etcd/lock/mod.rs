@@ -137,7 +137,7 @@ impl QueueStore for Keys {
         self.watch_cache.is_none()
     }
 
-    fn shut_down(lock: &mut Lock, ctx: &mut Context) {
+    fn shutdown(lock: &mut Lock, ctx: &mut Context) {
         lock.close_cached_watches(ctx);
     }
 

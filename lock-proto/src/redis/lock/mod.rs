@@ -260,7 +260,7 @@ impl Store for Redis {
         }
     }
 
-    fn shut_down(lock: &mut Lock, _: &mut Context) {
+    fn shutdown(lock: &mut Lock, _: &mut Context) {
         lock.store.backoff_until = None;
     }
 

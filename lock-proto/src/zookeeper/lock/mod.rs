@@ -161,7 +161,7 @@ impl QueueStore for Nodes {
 
     fn check_ttl(config: &Config, ttl: Duration) -> Result<Duration, Invalid> {
         if ttl > MAX_TTL {
-            return Err(Invalid::Ttl { given: ttl, min: config.least_ttl(), max: MAX_TTL });
+            return Err(Invalid::Ttl { given: ttl, min: config.min_ttl(), max: MAX_TTL });
         }
         config.check_session(ttl).map(|_| ttl)
     }

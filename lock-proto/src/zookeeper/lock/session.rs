@@ -115,7 +115,7 @@ impl Session {
             }
             State::Checking | State::Alive => {
                 self.own.up = true;
-                if granted < ctx.config.least_ttl() {
+                if granted < ctx.config.min_ttl() {
                     return self.lose(Loss::Expired);
                 }
                 self.adjust(ctx, emitted, granted);

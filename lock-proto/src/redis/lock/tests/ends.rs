@@ -62,7 +62,7 @@ fn shutdown_completes_with_last_reply() {
     // U2
     let mut hub = Hub::new(1, |c| c);
     hub.held(0, want());
-    hub.locks.shut_down(ms(1), for_ms(1_000));
+    hub.locks.shutdown(ms(1), for_ms(1_000));
     hub.drain();
     let (call, request) = hub.one();
     assert!(matches!(request, Request::Release { .. }), "{request:?}");
@@ -78,7 +78,7 @@ fn shutdown_ends_all_waits() {
     let mut hub = Hub::new(1, |c| c);
     hub.held(0, want());
     hub.acquire(1, want().wait(Wait::For(for_ms(50))));
-    hub.locks.shut_down(ms(2), for_ms(1_000));
+    hub.locks.shutdown(ms(2), for_ms(1_000));
     hub.drain();
     assert!(hub.take_events().contains(&Event::Failed(Failure::ShuttingDown)));
     assert!(hub.locks.next_deadline().unwrap() > ms(51), "{:?}", hub.locks.next_deadline_reason());
