@@ -56,25 +56,7 @@
 //! The client connects with its first request. [`Client::ping`] connects at once, and reports a wrong
 //! password or an unreachable server.
 //!
-//! # Guarantees
-//!
-//! * A lock is valid from the moment at which the granting request left, for its TTL less a margin
-//!   for clock drift. The holder learns of the end before a server can grant the lock again, within
-//!   the bounds in `docs/guarantees.md` of the repository.
-//! * A dropped future or guard leaves nothing behind that is renewed.
-//! * Each grant on one Redis server, on etcd and on ZooKeeper has a greater [fencing
-//!   token](Guard::fence) than those before. A quorum has none.
-//! * One Redis server and a quorum assume that a server keeps what it confirmed. A replica that
-//!   takes over may lack the lock: two clients may then hold it.
-//! * No lock stops a process that was paused past the end of its lock. The resource can, by
-//!   checking the fencing token.
-//!
-//! # etcd
-//!
-//! `connect("etcd://user:password@host1:2379,host2:2379")` returns the same client with the
-//! same locks, plus [elections](Election). Its locks share one queue with `etcdctl lock` and the Go
-//! concurrency package. HTTP/2 and gRPC run inside the driver's task. They need only a TCP
-//! connection and a timer from the runtime.
+//! What a lock guarantees, on each store: see [`lock_proto::driver`](lock_proto::driver#guarantees).
 //!
 //! # Features
 //!

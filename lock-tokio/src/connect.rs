@@ -11,15 +11,8 @@ use tokio::runtime::Handle;
 
 use crate::host::Tokio;
 
-/// Returns a client of the servers that a URL names:
-///
-/// * one Redis or Valkey server: `redis://user:password@host:port/database`, the same with
-///   `valkey://`, or `redis+unix:///path/to/socket`;
-/// * an etcd cluster: `etcd://user:password@host:port,host:port`, or `http://`;
-/// * a ZooKeeper ensemble: `zk://user:password@host:port,host:port/chroot`.
-///
-/// With feature `tls` also `rediss://`, `valkeys://`, `etcds://`, `https://` and `zks://`, see
-/// [`Tls`](lock_proto::Tls) for their parameters.
+/// Returns a client of the servers that a URL names, such as `redis://host`. [`Settings::parse`] has
+/// all forms of URLs.
 ///
 /// The client connects with its first request, and tries for as long as that request waits.
 /// [`Client::ping`] connects at once and reports what is wrong.

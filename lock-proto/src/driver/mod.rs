@@ -17,56 +17,35 @@
 //!
 //! Most people want `lock-tokio` or `lock-smol`, which bring a `Host` and spawn the driver. To port
 //! it to another executor, implement [`Host`], call [`connect`], and have the executor poll the
-//! [`Driver`]:
+//! [`Driver`]. `docs/porting.md` of the repository has an example, and `examples/port-template` is a
+//! port to start from.
 //!
 //! ```
-//! use std::{io, net::SocketAddr, pin::Pin, time::Duration};
-//! use lock_proto::driver::{self, Address, BootClock, Host};
-//! use lock_proto::redis::Config;
+//! use lock_proto::driver::{self, Client, ConnectError, Driver, Host, Settings};
 //!
-//! type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-//!
-//! struct Smol(BootClock);
-//!
-//! impl Host for Smol {
-//!     type Clock = BootClock;
-//!     type Stream = smol::net::TcpStream;
-//!     type Resolve = Boxed<io::Result<Vec<SocketAddr>>>;
-//!     type Connect = Boxed<io::Result<Self::Stream>>;
-//!     type Sleep = Boxed<()>;
-//!
-//!     fn clock(&self) -> BootClock {
-//!         self.0
-//!     }
-//!     fn resolve(&self, host: &str, port: u16) -> Self::Resolve {
-//!         let host = host.to_owned();
-//!         Box::pin(async move { smol::net::resolve((host, port)).await })
-//!     }
-//!     fn connect(&self, address: &Address) -> Self::Connect {
-//!         let address = address.clone();
-//!         Box::pin(async move {
-//!             match address {
-//!                 Address::Tcp(address) => {
-//!                     let stream = smol::net::TcpStream::connect(address).await?;
-//!                     stream.set_nodelay(true)?;
-//!                     Ok(stream)
-//!                 }
-//!                 _ => Err(io::ErrorKind::Unsupported.into()),
-//!             }
-//!         })
-//!     }
-//!     fn sleep(&self, time: Duration) -> Self::Sleep {
-//!         Box::pin(async move {
-//!             smol::Timer::after(time).await;
-//!         })
-//!     }
+//! fn start<H: Host>(host: H, spawn: impl FnOnce(Driver<H>)) -> Result<Client, ConnectError> {
+//!     let settings = Settings::parse(["redis://127.0.0.1:6379"])?;
+//!     let (client, driver) = driver::connect(host, settings)?;
+//!     spawn(driver);
+//!     Ok(client)
 //! }
-//!
-//! # fn run(config: Config) -> Result<(), driver::ConnectError> {
-//! let (client, driver) = driver::connect(Smol(BootClock::new()), config)?;
-//! smol::spawn(driver).detach();
-//! # drop(client); Ok(()) }
 //! ```
+//!
+//! # Guarantees
+//!
+//! * A lock is valid from the moment at which the granting request left, for its TTL less a margin
+//!   for clock drift. The holder learns of the end before a server can grant the lock again, within
+//!   the bounds in `docs/guarantees.md` of the repository.
+//! * A dropped future or guard leaves nothing behind that is renewed.
+//! * Each grant on one Redis server, on etcd and on ZooKeeper has a greater [fencing
+//!   token](Guard::fence) than those before. A quorum has none.
+//! * One Redis server and a quorum assume that a server keeps what it confirmed. A replica that
+//!   takes over may lack the lock: two clients may then hold it.
+//! * No lock stops a process that was paused past the end of its lock. The resource can, by
+//!   checking the fencing token.
+//!
+//! On etcd and ZooKeeper there are also [elections](Election). Locks on etcd share one queue with
+//! `etcdctl lock` and the Go concurrency package, those on ZooKeeper with Curator or kazoo.
 
 // requirement D4
 mod acquire_error;

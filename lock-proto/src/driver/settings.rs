@@ -52,8 +52,16 @@ pub(super) struct HostSettings {
 }
 
 impl Settings {
-    /// The default settings for the servers that the URLs name: `redis://…` once or an odd number
-    /// of times, or `etcd://…` or `zk://…` once. `rediss`, `etcds` and `zks` add TLS.
+    /// The default settings for the servers that the URLs name:
+    ///
+    /// * one Redis or Valkey server, or a quorum by an odd number of URLs:
+    ///   `redis://user:password@host:port/database`, the same with `valkey://`, or
+    ///   `redis+unix:///path/to/socket`;
+    /// * an etcd cluster: `etcd://user:password@host:port,host:port`, or `http://`;
+    /// * a ZooKeeper ensemble: `zk://user:password@host:port,host:port/chroot`.
+    ///
+    /// With TLS `rediss://`, `valkeys://`, `etcds://`, `https://` and `zks://`, see
+    /// [`Tls`](crate::Tls) for their parameters.
     ///
     /// # Errors
     ///
