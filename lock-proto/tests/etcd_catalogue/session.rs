@@ -2,6 +2,7 @@
 
 use lock_proto::etcd::{Found, Refusal, Reply, Request};
 use lock_proto::redis::{Acquire, ErrorClass, Loss, Renew, ServerError, Wait};
+use lock_proto::{Fault, Instant};
 
 use super::*;
 use crate::world::{Kind, LATENCY, Outcome};
@@ -111,6 +112,65 @@ fn lease_that_was_never_granted_is_not_requested_for_ever() {
     assert_eq!(w.requests(0), sent, "{}", w.describe());
     w.heal(0);
     w.end();
+}
+
+/// The server ends the lease itself, at the latest a TTL after the client took it for expired.
+// E1
+#[test]
+fn revocation_is_not_repeated_for_ever_after_lease_expired() {
+    for release_after in [secs(1), secs(5), secs(60)] {
+        let mut w = World::new(1);
+        let lock = w.hold(0, Acquire::new("a").ttl(secs(3)));
+        w.cut(0);
+        w.run_for(release_after);
+        w.release(0, lock);
+        w.run_for(secs(20));
+        let sent = w.count(0, Kind::Revoke);
+        assert!(sent > 8, "{}", w.describe());
+        w.run_for(secs(60));
+        assert_eq!(w.count(0, Kind::Revoke), sent, "after {release_after:?}\n{}", w.describe());
+        assert_eq!(w.clients[0].hub.next_deadline(), None);
+        w.heal(0);
+        w.end();
+    }
+}
+
+/// While the lease may exist, its keys block others.
+// E1
+#[test]
+fn revocation_is_repeated_while_lease_may_exist() {
+    let mut w = World::new(1);
+    let lock = w.hold(0, Acquire::new("a").ttl(secs(300)));
+    w.cut(0);
+    w.release(0, lock);
+    w.run_for(secs(200));
+    w.heal(0);
+    w.expect(secs(4), "it is revoked", |w| w.store.leases.is_empty());
+    w.end();
+}
+
+/// Only a request makes the channel connect. The handshakes of `tests/handshakes.rs` with seed 4
+/// took longer than its bound.
+// E1
+#[test]
+fn lease_is_requested_as_often_as_channel_connects() {
+    for reply in [Reply::NotSent(Fault::Refused.into()), Reply::Unknown(Fault::Reset.into())] {
+        let mut w = World::new(1);
+        w.set_outcome(0, Kind::Grant, Outcome::Answer(Reply::NotSent(Fault::Refused.into())));
+        for kind in [Kind::Grant, Kind::KeepAlive] {
+            w.every(0, kind, Some(Outcome::Answer(reply.clone())));
+        }
+        let lock = w.acquire(0, Acquire::new("a"));
+        w.run_for(secs(60));
+        let at: Vec<Instant> = w.sent(0, Kind::Grant).into_iter().map(|(at, _)| at).collect();
+        let longest = at.windows(2).map(|pair| pair[1].since(pair[0])).max().unwrap();
+        assert!(longest <= secs(1) + 2 * LATENCY && at.len() < 70, "{longest:?} {}", at.len());
+        w.every(0, Kind::Grant, None);
+        w.every(0, Kind::KeepAlive, None);
+        w.expect(secs(1) + 10 * LATENCY, "it is granted", |w| w.is_held(0, lock));
+        w.release(0, lock);
+        w.end();
+    }
 }
 
 // E1

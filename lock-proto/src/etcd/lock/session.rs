@@ -11,8 +11,8 @@ use crate::jitter::jitter;
 use crate::lock::{self, Answer, Loss, SessionCall, SessionEvent, SessionStore, State, pause, refusal};
 use crate::time::Instant;
 
-/// How often the revocation of a lease without keys is repeated before it is left to expire.
-const MAX_REVOKES: u32 = 8;
+/// How often the revocation of a lease is repeated at least before the lease is left to expire.
+const MIN_REVOKES: u32 = 8;
 
 pub(crate) type Session = lock::Session<Keys>;
 
@@ -80,6 +80,12 @@ impl Session {
     fn back_off_within(&mut self, ctx: &Context, limit: Duration) {
         let pause = pause(ctx.seed, ctx.now.as_nanos(), self.retry.tries());
         self.retry.failed(ctx.now + pause.min(limit));
+    }
+
+    /// Returns true if the lease has ended by itself, or has no keys because it was never confirmed.
+    /// The last keep-alive left before `until`, so its TTL ends within another one.
+    fn may_give_up(&self, now: Instant) -> bool {
+        self.retry.tries() >= MIN_REVOKES && self.until + self.granted <= now
     }
 
     fn grant_answered(&mut self, ctx: &mut Context, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
@@ -159,7 +165,8 @@ impl Session {
             return self.refuse(ctx, answer);
         }
         self.own.may_exist |= matches!(reply, Reply::Unknown(_));
-        self.back_off(ctx);
+        // The channel connects only for a request: a longer pause would delay the next attempt.
+        self.back_off_within(ctx, ctx.config.reconnect.max);
         SessionEvent::Down(answer)
     }
 
@@ -247,10 +254,7 @@ impl SessionStore<Keys> for Lease {
                     // If the server refuses for good, the lease expires by itself.
                     Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => session.state = State::Over,
                     Reply::Refused(_) if reply.is_refusal() => session.state = State::Over,
-                    // A lease that was never confirmed has no keys.
-                    Reply::Unknown(_) | Reply::NotSent(_)
-                        if session.until == Instant::ZERO && session.retry.tries() >= MAX_REVOKES =>
-                    {
+                    Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) if session.may_give_up(ctx.now) => {
                         session.state = State::Over;
                     }
                     Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => session.back_off(ctx),
