@@ -59,6 +59,8 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
     const END_RESOLVES: bool;
     /// A session stays alive without renewals, and they prove that it is.
     const RENEWALS_PROVE: bool = false;
+    /// Queries and observations use the shared session, so it does not end while one is open.
+    const QUERIES_USE_SESSION: bool = true;
 
     // --- contending ---
 

@@ -229,10 +229,10 @@ impl<S: QueueStore> Session<S> {
         own
     }
 
-    /// Does the work that is due. An unused session ends, unless a query may need it.
+    /// Does the work that is due. An unused session ends, unless a query may use it.
     fn timeout(&mut self, ctx: &mut QueueContext<S>) -> Option<SessionEvent> {
         if self.is_idle() && self.idle_until <= ctx.now {
-            if ctx.shared.queries.is_empty() {
+            if !S::QUERIES_USE_SESSION || ctx.shared.queries.is_empty() {
                 return self.revoke(ctx);
             }
             self.idle_until = ctx.now + ctx.config.idle_timeout;

@@ -1,6 +1,6 @@
 //! Cases S: the session, i.e. a lease with keep-alives.
 
-use lock_proto::etcd::{Found, Refusal, Reply, Request};
+use lock_proto::etcd::{ElectionEvent, Found, Refusal, Reply, Request};
 use lock_proto::redis::{Acquire, ErrorClass, Loss, Renew, ServerError, Wait};
 use lock_proto::{Fault, Instant};
 
@@ -97,6 +97,23 @@ fn unused_session_ends_after_idle_timeout_and_next_lock_opens_another() {
     let lock = w.hold(0, Acquire::new("a"));
     assert_ne!(w.lease(0), first);
     w.release(0, lock);
+    w.end();
+}
+
+/// Observers read and watch without a lease.
+// E1
+#[test]
+fn observer_does_not_keep_unused_lease_alive() {
+    let mut w = World::with(1, |config| config.idle_timeout(secs(60)));
+    let query = w.verb(0, |hub, now| hub.observe(now, b"a")).unwrap();
+    let lock = w.hold(0, Acquire::new("b"));
+    w.release(0, lock);
+    w.run_for(secs(61));
+    assert!(w.store.leases.is_empty(), "{}", w.describe());
+    let leads = w.campaign(0, "a", "one");
+    w.run_for(ms(10));
+    assert!(matches!(w.election_events(0, query).last(), Some(ElectionEvent::Leader(_))));
+    w.release(0, leads);
     w.end();
 }
 

@@ -84,6 +84,8 @@ impl QueueStore for Keys {
     // E8
     const WRITE_PROVES: bool = true;
     const END_RESOLVES: bool = false;
+    // E1
+    const QUERIES_USE_SESSION: bool = false;
 
     fn enter(lock: &mut Lock, ctx: &mut Context, session: SessionId) {
         if ctx.session(session).is_some_and(|found| matches!(found.state, State::Opening | State::Checking)) {
