@@ -25,12 +25,13 @@ pub(super) enum Meaning {
 /// Prefix of the messages of etcd itself.
 const ETCD_PREFIX: &str = "etcdserver:";
 
-/// Messages about missing, expired or outdated tokens. The last one follows a change of users.
-const TOKEN_ERRORS: &[&str] = &["invalid auth token", "user name is empty", "revision of auth store is old"];
+/// Messages about missing, expired or wrong tokens.
+const TOKEN_ERRORS: &[&str] = &["invalid auth token", "user name is empty"];
 
-/// The last one of [`TOKEN_ERRORS`] in the words of early releases of 3.4 and 3.5 (seen on 3.5.1),
-/// which report it with the code for unknown errors. The request was not executed.
-const OLD_REVISION: &str = "auth: revision in header is old";
+/// Messages about a token from before a change of users or roles. The second one is that of early
+/// releases of 3.4 and 3.5 (seen on 3.5.1), which report it with the code for unknown errors. The
+/// request was not executed. Users may change again, so repeating it helps in the end.
+const OLD_REVISION: &[&str] = &["revision of auth store is old", "auth: revision in header is old"];
 
 impl Meaning {
     pub(super) fn of(status: &Status) -> Self {
@@ -42,7 +43,9 @@ impl Meaning {
         match status.code {
             // The member has no leader or a new one, timed out, is a learner or is stopping.
             Code::Unavailable | Code::DataLoss => unknown(true),
-            Code::Unknown if message_contains(OLD_REVISION) => Self::LogIn(error(ErrorClass::Refused)),
+            Code::Unknown | Code::InvalidArgument if OLD_REVISION.iter().any(|words| message_contains(words)) => {
+                Self::LogIn(error(ErrorClass::Transient))
+            }
             Code::Ok | Code::Cancelled | Code::Unknown | Code::DeadlineExceeded | Code::Aborted | Code::Internal => {
                 unknown(false)
             }
@@ -93,7 +96,8 @@ impl Meaning {
 /// = etcdserver: permission denied` of etcd 3.4.23. Early releases of 3.4 and 3.5 say so for an
 /// outdated token too.
 pub(super) fn denial(reason: &str) -> Option<ServerError> {
-    let denied = reason.contains("permission denied") || TOKEN_ERRORS.iter().any(|words| reason.contains(words));
+    let mut texts = ["permission denied"].iter().chain(TOKEN_ERRORS).chain(OLD_REVISION);
+    let denied = texts.any(|words| reason.contains(words));
     let text = reason.split_once(" desc = ").map_or(reason, |(_, text)| text);
     denied.then(|| ServerError { class: ErrorClass::Refused, text: printable(text, "") })
 }

@@ -77,9 +77,21 @@ impl Channel {
 
     /// Replaces the token of the login `seen`, which has expired, unless there was a newer login.
     pub(super) fn log_in_again(&mut self, seen: u64) {
-        if self.is_up() && self.login.count == seen && self.config.logs_in() {
-            let until = self.now + self.config.connect_timeout;
-            if self.renewal.is_valid(self.now) { self.log_in(until, false) } else { self.begin_login(until) }
+        if self.login.count != seen || !self.config.logs_in() {
+            return;
+        }
+        match &mut self.phase {
+            // If the login under way fails, the earlier token does not help.
+            Phase::LoggingIn { open, .. } => *open = false,
+            Phase::Up => {
+                let until = self.now + self.config.connect_timeout;
+                if self.renewal.is_valid(self.now) { self.log_in(until, false) } else { self.begin_login(until) }
+            }
+            Phase::Closed
+            | Phase::Connecting { .. }
+            | Phase::Verifying { .. }
+            | Phase::AwaitingCredentials { .. }
+            | Phase::BackingOff { .. } => {}
         }
     }
 

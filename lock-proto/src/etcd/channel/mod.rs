@@ -96,7 +96,7 @@ enum Phase {
     AwaitingCredentials {
         until: Instant,
     },
-    /// `open` is true if the connection has an earlier login.
+    /// `open` is true if the connection has the token of an earlier login.
     LoggingIn {
         until: Instant,
         rpc: RpcId,
@@ -399,7 +399,7 @@ impl Channel {
             return Some(match step {
                 Step::Open => {
                     let stream = self.new_stream(conn, StreamKind::KeepAlive);
-                    self.keep_alives.opened(self.now, stream);
+                    self.keep_alives.opened(self.now, stream, self.login.count);
                     self.open(stream)
                 }
                 Step::Send(stream, message) => Output::Send { stream, message: StreamSend::KeepAlive(message) },

@@ -40,6 +40,8 @@ pub(super) struct KeepAlives {
     by_lease: BTreeSet<(LeaseId, u64)>,
     sent: u64,
     pub(super) stream: Option<StreamId>,
+    /// The login whose token opened it.
+    login: u64,
     /// The stream stays closed until then.
     pub(super) pause: Option<Instant>,
     pub(super) backoff: Failures,
@@ -74,9 +76,9 @@ impl KeepAlives {
         Some(Step::Send(stream, LeaseKeepAliveRequest { id: lease.get() }))
     }
 
-    pub(super) fn opened(&mut self, now: Instant, stream: StreamId) {
+    pub(super) fn opened(&mut self, now: Instant, stream: StreamId, login: u64) {
         self.stream = Some(stream);
-        self.opened = now;
+        (self.opened, self.login) = (now, login);
     }
 
     /// Removes the call that this reply answers. `None` if nothing was requested.
@@ -157,7 +159,7 @@ impl Channel {
             StreamKind::KeepAlive => {
                 self.keep_alives_lost(&error.into());
                 if needs_login {
-                    self.log_in_again(self.login.count);
+                    self.log_in_again(self.keep_alives.login);
                 }
             }
             StreamKind::Watch => {

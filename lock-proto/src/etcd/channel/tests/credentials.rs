@@ -252,3 +252,27 @@ fn cached_password_is_requested_again_before_anything_is_refused() {
         replaced_password_is_requested(&mut rig, conn, call);
     }
 }
+
+/// The password changes while the login with the one before is under way: neither it nor the token
+/// of the open connection is valid any longer. The call, sent with that token, waits for the login
+/// that follows.
+#[test]
+fn call_of_former_user_waits_for_login_that_works() {
+    // N19
+    let (mut rig, conn) = up();
+    pass(&mut rig, 8 * SECOND);
+    requested(&mut rig, conn);
+    let call = rig.send(grant(2));
+    let sent = call_with(&mut rig, "t1");
+    supply(&mut rig, conn, Some(Credentials::new("p1")));
+    let rpc = login(&mut rig, "p1");
+    rig.fail(sent, Code::Unauthenticated, "etcdserver: invalid auth token");
+    rig.fail(rpc, Code::InvalidArgument, WRONG);
+    assert!(requested(&mut rig, conn).rejected.is_some());
+    supply(&mut rig, conn, Some(Credentials::new("p2")));
+    let rpc = login(&mut rig, "p2");
+    rig.answer(rpc, token("t2"));
+    let rpc = call_with(&mut rig, "t2");
+    rig.answer(rpc, granted(2));
+    assert_eq!(rig.notifications(), [ChannelOutput::Reply { call, reply: LEASE }]);
+}

@@ -101,6 +101,54 @@ fn expired_token_causes_one_login_and_requests_are_resent() {
     }
 }
 
+/// An operator changes several users or roles, and each change makes the tokens from before invalid.
+#[test]
+fn second_change_of_users_is_no_refusal() {
+    // E9
+    for (code, words) in [
+        (Code::InvalidArgument, "etcdserver: revision of auth store is old"),
+        (Code::Unknown, "auth: revision in header is old"),
+    ] {
+        let mut rig = rig(1);
+        let call = rig.send(grant(1));
+        rig.connected();
+        for n in 0..2 {
+            let rpc = login(&mut rig);
+            rig.answer(rpc, token("t"));
+            let rpc = call_with(&mut rig, Some("t"));
+            rig.fail(rpc, code, words);
+            assert!(n == 1 || !rig.channel.is_up());
+        }
+        let outputs = rig.all();
+        let [ChannelOutput::Reply { call: of, reply: reply @ Reply::Refused(_) }] = &outputs[..] else {
+            panic!("{outputs:?}")
+        };
+        assert!(*of == call && !reply.is_refusal(), "it may succeed later: {reply:?}");
+    }
+}
+
+/// Regression: the keep-alive stream had been opened with an earlier token, and its end caused
+/// another login.
+#[test]
+fn late_end_of_keep_alive_stream_causes_no_second_login() {
+    // E9
+    let mut rig = rig(1);
+    rig.send(Request::KeepAlive { lease: lease(1), ttl: 10 * SECOND });
+    rig.send(grant(1));
+    rig.connected();
+    let rpc = login(&mut rig);
+    rig.answer(rpc, token("old"));
+    let stream = rig.stream(StreamKind::KeepAlive);
+    assert!(matches!(rig.channel.poll_output(), Some(ChannelOutput::Do(Output::Send { .. }))));
+    let rpc = call_with(&mut rig, Some("old"));
+    rig.fail(rpc, Code::Unauthenticated, "etcdserver: invalid auth token");
+    let rpc = login(&mut rig);
+    rig.answer(rpc, token("new"));
+    call_with(&mut rig, Some("new"));
+    rig.end(stream, Code::Unauthenticated, "etcdserver: invalid auth token");
+    assert!(rig.channel.is_up());
+}
+
 #[test]
 fn request_fails_after_token_is_rejected_twice() {
     let mut rig = rig(1);
