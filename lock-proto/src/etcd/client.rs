@@ -56,11 +56,8 @@ impl Transport for Etcd {
             if let Some(output) = client.locks.poll_output() {
                 match output {
                     LocksOutput::Send { call, request, timeout } => client.links.send(now, call, request, timeout),
-                    LocksOutput::Watch { watch, key, end, deletions: false } => {
-                        client.links.watch(now, watch, key, end);
-                    }
-                    LocksOutput::Watch { watch, key, end, deletions: true } => {
-                        client.links.watch_deletions(now, watch, key, end);
+                    LocksOutput::Watch { watch, key, end, deletions } => {
+                        client.links.watch(now, watch, key, end, deletions);
                     }
                     LocksOutput::Unwatch { watch } => client.links.unwatch(now, watch),
                     LocksOutput::Event { lock, event } => client.out.push_back(Output::Event { lock, event }),

@@ -74,14 +74,18 @@ impl Locks {
         now: Instant,
         watch: WatchId,
         lock: impl FnOnce(&mut Lock, &mut Context),
-        query: impl FnOnce(&mut Query, &mut Context) -> bool,
+        query: impl FnOnce(&mut Query, &mut Context),
     ) {
         self.handle_timeout(now);
         match self.ctx.shared.own.watchers.get(&watch).copied() {
             Some(Watcher::Lock(slot)) => {
                 self.step(slot, lock);
             }
-            Some(Watcher::Query(slot)) => self.ctx.query_step(slot, query),
+            // No event of a watch ends a query.
+            Some(Watcher::Query(slot)) => self.ctx.query_step(slot, |found, ctx| {
+                query(found, ctx);
+                false
+            }),
             None => {}
         }
         self.settle();

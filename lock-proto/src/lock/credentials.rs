@@ -59,7 +59,8 @@ pub(crate) struct Renewal {
     /// The login of this connection, and when it expires.
     login: Login,
     valid_until: Option<Instant>,
-    /// When to request credentials again on an open connection.
+    /// When to request credentials again on an open connection. Never for a login that was not
+    /// requested.
     due: Option<Instant>,
     /// The host was asked for the login.
     requested: bool,
@@ -112,7 +113,7 @@ impl Renewal {
     /// open connection after a pause. Returns true if that request comes before anything is
     /// refused: the password may have changed.
     pub(crate) fn reject(&mut self, now: Instant, error: &ServerError, pause: Backoff) -> bool {
-        self.due = Some(now + pause.max);
+        self.due = self.requested.then_some(now + pause.max);
         if error.class != ErrorClass::Refused {
             return false;
         }

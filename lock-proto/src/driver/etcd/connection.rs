@@ -30,7 +30,7 @@ use super::grpc::{Incomings, Peer};
 use super::outbox::Outbox;
 use super::wire::{ConnState, Inbox, Sleeps, TaskSet, Timers, Wire};
 use crate::clock::Clock as _;
-use crate::etcd::{Code, Endpoint, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived, StreamSend};
+use crate::etcd::{Endpoint, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived, StreamSend};
 use crate::fault::{Breach, Fault};
 use crate::time::Instant;
 use crate::url::{Secret, Target};
@@ -201,10 +201,8 @@ impl<H: Host> Connection<H> {
     }
 
     pub(super) fn call(&self, rpc: RpcId, request: Rpc, token: Option<Secret>) {
-        let Some(peer) = self.peer.clone() else {
-            self.tasks.push(boxed(async move { Done::Reply(rpc, Err(not_open())) }));
-            return;
-        };
+        // The machine makes calls on open connections only.
+        let Some(peer) = self.peer.clone() else { return };
         self.tasks.push(boxed(async move { Done::Reply(rpc, peer.call(request, token).await) }));
     }
 
@@ -389,10 +387,6 @@ pub(super) fn chain(error: &hyper::Error) -> String {
         cause = error.source();
     }
     words
-}
-
-fn not_open() -> Status {
-    Status::new(Code::Unavailable, "the connection is not open")
 }
 
 fn origin(endpoint: &Endpoint) -> Option<Uri> {

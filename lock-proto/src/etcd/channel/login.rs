@@ -105,7 +105,7 @@ impl Channel {
 
     /// When to request credentials again while the connection is open.
     pub(super) fn renewal_due(&self) -> Option<Instant> {
-        self.renewal.due().filter(|_| self.is_up() && self.config.requests_credentials())
+        self.renewal.due().filter(|_| self.is_up())
     }
 
     /// The host supplies the credentials that it was asked for, or none.

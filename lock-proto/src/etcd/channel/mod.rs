@@ -177,17 +177,8 @@ impl Channel {
     }
 
     /// Watches the range from `key` to `end` (exclusive) from now on. An empty `end` watches `key`
-    /// alone.
-    pub fn watch(&mut self, now: Instant, watch: WatchId, key: Bytes, end: Bytes) {
-        self.add_watch(now, watch, key, end, false);
-    }
-
-    /// Like [`watch`](Self::watch), but reports deletions only.
-    pub fn watch_deletions(&mut self, now: Instant, watch: WatchId, key: Bytes, end: Bytes) {
-        self.add_watch(now, watch, key, end, true);
-    }
-
-    fn add_watch(&mut self, now: Instant, watch: WatchId, key: Bytes, end: Bytes, deletions: bool) {
+    /// alone. With `deletions`, only deletions are reported.
+    pub fn watch(&mut self, now: Instant, watch: WatchId, key: Bytes, end: Bytes, deletions: bool) {
         self.advance(now);
         if self.watches.len() >= self.config.limit {
             let error = ServerError { class: ErrorClass::Transient, text: "too many watches".into() };

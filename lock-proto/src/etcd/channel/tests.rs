@@ -403,7 +403,7 @@ fn queued_output_is_due_now() {
         |rig| {
             rig.send(Request::KeepAlive { lease: lease(1), ttl: 10 * SECOND });
         },
-        |rig| rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new()),
+        |rig| rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false),
     ];
     for request in requests {
         let (mut rig, _) = Rig::up(1);
@@ -420,7 +420,7 @@ fn close_settles_all_requests_and_next_request_reconnects() {
     let (mut rig, conn) = Rig::up(1);
     let (sent, queued) = (rig.send(grant(2)), rig.send(grant(3)));
     rig.call();
-    rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new());
+    rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
     rig.channel.close(rig.now);
     assert_eq!(rig.all(), [disconnect(conn), unknown(sent, Fault::NotNeeded), not_sent(queued, Fault::NotNeeded)]);
     assert_eq!((rig.channel.next_deadline(), rig.channel.current()), (None, None));
@@ -441,7 +441,7 @@ fn requests_and_watches_beyond_limit_are_rejected() {
     let fifth = rig.send(grant(3));
     assert_eq!(rig.notifications(), [not_sent(fifth, Fault::Backlog)]);
     for n in 1..=5 {
-        rig.channel.watch(rig.now, WatchId::new(n), "k".into(), Bytes::new());
+        rig.channel.watch(rig.now, WatchId::new(n), "k".into(), Bytes::new(), false);
     }
     let outputs = rig.notifications();
     assert!(matches!(&outputs[..], [ChannelOutput::WatchRefused { watch, error }]
@@ -454,7 +454,7 @@ fn equal_inputs_give_equal_channels_and_debug_hides_password() {
         let login = Login::new("app", "sesame");
         let mut rig = Rig::with(ChannelConfig { login, ..config(3) });
         rig.send(grant(1));
-        rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new());
+        rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
         let conn = rig.connected();
         let shown = format!("{:?}", rig.channel);
         assert!(shown.contains("Authenticate") && !shown.contains("sesame"), "{shown}");

@@ -299,7 +299,7 @@ impl Lock {
                 (Kind::Look, Request::Look { queue, lease, before: None, ahead: None })
             }
             NextStep::Watch { watch: watch @ None, .. } => {
-                *watch = Some(ctx.open_watch(queue.key(lease)));
+                *watch = Some(ctx.watch_key(queue.key(lease)));
                 return cleanup.retry.set_due(None);
             }
             NextStep::Watch { .. } if again => (Kind::Look, Request::Look { queue, lease, before: None, ahead: None }),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::Etcd;
 use crate::etcd::locks_output::{LocksOutput, WatchId};
-use crate::etcd::request::{LeaseId, Request};
+use crate::etcd::request::{LeaseId, Queue, Request};
 use crate::id::{CallOwner, NodeId};
 use crate::lock::{self, Loss, SessionId};
 
@@ -36,16 +36,18 @@ impl Context {
         self.call(CallOwner::Lock(self.slot), NodeId(0), request, timeout)
     }
 
-    pub(crate) fn open_watch(&mut self, key: Bytes) -> WatchId {
-        self.watch_range(Watcher::Lock(self.slot), key, Bytes::new())
+    pub(crate) fn watch_key(&mut self, key: Bytes) -> WatchId {
+        self.watch(Watcher::Lock(self.slot), key, Bytes::new(), false)
     }
 
     fn watch_deletion(&mut self, key: Bytes) -> WatchId {
         self.watch(Watcher::Lock(self.slot), key, Bytes::new(), true)
     }
 
-    pub(crate) fn watch_range(&mut self, whose: Watcher, key: Bytes, end: Bytes) -> WatchId {
-        self.watch(whose, key, end, false)
+    /// Watches a queue for the query in this slot.
+    pub(crate) fn watch_queue(&mut self, slot: u32, queue: &Queue) -> WatchId {
+        let (key, end) = queue.range();
+        self.watch(Watcher::Query(slot), key.clone(), end.clone(), false)
     }
 
     fn watch(&mut self, whose: Watcher, key: Bytes, end: Bytes, deletions: bool) -> WatchId {
@@ -85,7 +87,7 @@ pub(crate) struct Watched {
 
 impl Watched {
     pub(crate) fn new(ctx: &mut Context, key: Bytes) -> Self {
-        Self { id: ctx.open_watch(key), open: None }
+        Self { id: ctx.watch_key(key), open: None }
     }
 
     /// Watches another contender's key, of which only the deletion matters.

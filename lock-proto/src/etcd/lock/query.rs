@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use super::session::answer;
-use super::{Context, Keys, Watched, Watcher};
+use super::{Context, Keys, Watched};
 use crate::etcd::reading::Reading;
 use crate::etcd::request::{Found, Queue, Reply, Request};
 use crate::id::{CallOwner, NodeId};
@@ -43,11 +43,13 @@ impl lock::Query<Keys> for Query {
         if self.asking.until.is_none() {
             self.watch(ctx);
         }
-        self.read(ctx)
+        self.read(ctx);
+        false
     }
 
     fn work(&mut self, ctx: &mut Context) -> bool {
-        self.read(ctx)
+        self.read(ctx);
+        false
     }
 
     fn work_at(&self) -> Option<Instant> {
@@ -112,18 +114,16 @@ impl lock::Query<Keys> for Query {
 
 impl Query {
     fn watch(&mut self, ctx: &mut Context) {
-        let (key, end) = self.queue.range();
-        let id = ctx.watch_range(Watcher::Query(self.asking.id.slot), key.clone(), end.clone());
-        self.watch = Some(Watched { id, open: None });
+        self.watch = Some(Watched { id: ctx.watch_queue(self.asking.id.slot, &self.queue), open: None });
     }
 
-    /// Reads the leader if it may have changed. Always returns false: the query continues.
-    fn read(&mut self, ctx: &mut Context) -> bool {
+    /// Reads the leader if it may have changed.
+    fn read(&mut self, ctx: &mut Context) {
         let retry = &self.reading.retry;
         let polled = retry.due().is_some() && self.watch.is_some();
         let ready = retry.is_ready(ctx.now) && (self.reading.is_behind() || polled);
         if retry.is_in_flight() || !(ready || self.recheck().is_some_and(|at| at <= ctx.now)) {
-            return false;
+            return;
         }
         // A refused watch is requested anew.
         if self.watch.is_some_and(|watch| !ctx.has_watch(watch.id)) {
@@ -133,7 +133,6 @@ impl Query {
         let request = Request::First { queue: self.queue.clone() };
         let serial = ctx.call(CallOwner::Query(self.asking.id.slot), NodeId(0), request, ctx.config.request_timeout);
         self.reading.sent(serial, self.reading.reported);
-        false
     }
 
     /// Returns the next reread. After a failure, only the backoff applies.
@@ -141,7 +140,7 @@ impl Query {
         self.recheck.filter(|_| self.reading.retry.tries() == 0)
     }
 
-    pub(crate) fn watching(&mut self, ctx: &mut Context, revision: i64) -> bool {
+    pub(crate) fn watching(&mut self, ctx: &mut Context, revision: i64) {
         if let Some(watch) = &mut self.watch {
             watch.open = Some(revision);
         }
@@ -154,27 +153,26 @@ impl Query {
             self.reading.known = 0;
         }
         self.reading.report(revision);
-        self.read(ctx)
+        self.read(ctx);
     }
 
-    pub(crate) fn changed(&mut self, ctx: &mut Context, revision: i64) -> bool {
+    pub(crate) fn changed(&mut self, ctx: &mut Context, revision: i64) {
         self.reading.report(revision);
-        self.read(ctx)
+        self.read(ctx);
     }
 
-    pub(crate) fn watch_refused(&mut self, ctx: &mut Context) -> bool {
+    pub(crate) fn watch_refused(&mut self, ctx: &mut Context) {
         if let Some(watch) = self.watch {
             ctx.shared.own.watchers.remove(&watch.id);
         }
-        self.unsubscribed(ctx)
+        self.unsubscribed(ctx);
     }
 
-    pub(crate) fn unsubscribed(&mut self, ctx: &mut Context) -> bool {
+    pub(crate) fn unsubscribed(&mut self, ctx: &mut Context) {
         if let Some(watch) = &mut self.watch {
             watch.open = None;
         }
         self.reading.poll_at(ctx.now + POLL);
         self.asking.emit(ctx, ElectionEvent::Disconnected);
-        false
     }
 }

@@ -6,7 +6,7 @@ use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::lock::{Cause, Credentials};
 use crate::redis::server_error::rejects_login;
-use crate::time::{Instant, soonest};
+use crate::time::Instant;
 
 impl Pipe {
     /// The host supplies the credentials that it was asked for, or none.
@@ -48,16 +48,6 @@ impl Pipe {
         let PipeConfig { endpoint, connect_timeout, .. } = &self.config;
         let request = self.renewal.request(self.now, *connect_timeout, &endpoint.target, &endpoint.login);
         self.outputs.push_back(PipeOutput::Credentials(conn, request));
-    }
-
-    /// Returns when new credentials are due on an open connection, or must have left.
-    pub(super) fn login_deadline(&self) -> Option<Instant> {
-        soonest([self.unsent_until(), self.renewal_due()])
-    }
-
-    /// Returns when to request credentials again.
-    pub(super) fn renewal_due(&self) -> Option<Instant> {
-        self.renewal.due().filter(|_| self.requests_credentials())
     }
 
     /// Returns true if the host is asked for credentials once more before anything is refused.

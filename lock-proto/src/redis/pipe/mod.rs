@@ -375,7 +375,7 @@ impl Pipe {
                 if soonest(stuck).is_some_and(|until| until <= now) {
                     return self.fail(Fault::TimedOut.into(), true);
                 }
-                if let (Some(conn), true) = (self.current(), self.renewal_due().is_some_and(|due| due <= now)) {
+                if let (Some(conn), true) = (self.current(), self.renewal.due().is_some_and(|due| due <= now)) {
                     self.request_credentials(conn);
                 }
                 self.check_idle();
@@ -435,8 +435,7 @@ impl Pipe {
                 Some(self.waiting.earliest().map_or(until, |earliest| earliest.min(until)))
             }
             Phase::Up { .. } => {
-                let login = if self.requests_credentials() { self.login_deadline() } else { None };
-                soonest([self.silent_until(), login, self.idle_due()])
+                soonest([self.silent_until(), self.unsent_until(), self.renewal.due(), self.idle_due()])
             }
             Phase::BackingOff { until, .. } => Some(until),
         }

@@ -28,7 +28,7 @@ fn run(rig: &mut Rig, span: Duration, mut what: impl FnMut(&mut Rig, &Output)) -
 #[test]
 fn refusing_endpoints_do_not_spin() {
     let mut rig = Rig::new(3);
-    rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new());
+    rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
     let (connects, _, all) = run(&mut rig, 60 * SECOND, |rig, output| {
         if let Output::Connect { conn, .. } = output {
             rig.channel.handle_disconnected(rig.now, *conn, Fault::Refused);
@@ -43,7 +43,7 @@ fn streams_ending_at_once_do_not_spin() {
         [(1, Code::Internal), (3, Code::Internal), (3, Code::Ok), (1, Code::Unavailable), (3, Code::Unavailable)]
     {
         let mut rig = Rig::new(endpoints);
-        rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new());
+        rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
         let (connects, opens, all) = run(&mut rig, 60 * SECOND, |rig, output| match output {
             Output::Connect { conn, .. } => rig.channel.handle_connected(rig.now, *conn),
             Output::Open { stream, .. } => {
@@ -59,7 +59,7 @@ fn streams_ending_at_once_do_not_spin() {
 #[test]
 fn watches_cancelled_at_once_do_not_spin() {
     let mut rig = Rig::new(1);
-    rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new());
+    rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
     let (_, _, all) = run(&mut rig, 60 * SECOND, |rig, output| match output {
         Output::Connect { conn, .. } => rig.channel.handle_connected(rig.now, *conn),
         Output::Send { stream, message: StreamSend::Watch(message) } => {
@@ -81,7 +81,7 @@ fn invalid_tokens_do_not_spin() {
     let mut rig = Rig::with(ChannelConfig { login, ..config(2) });
     for n in 0..5 {
         rig.send(grant(n));
-        rig.channel.watch(rig.now, WatchId::new(n), "k".into(), Bytes::new());
+        rig.channel.watch(rig.now, WatchId::new(n), "k".into(), Bytes::new(), false);
     }
     let (connects, _, all) = run(&mut rig, 60 * SECOND, |rig, output| match output {
         Output::Connect { conn, .. } => rig.channel.handle_connected(rig.now, *conn),

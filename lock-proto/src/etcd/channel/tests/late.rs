@@ -103,7 +103,7 @@ fn silence_limit_follows_slowest_reply() {
 fn hung_watch_stream_is_closed_but_connection_stays() {
     // E13
     let (mut rig, conn) = Rig::up(1);
-    rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new());
+    rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
     let stream = rig.stream(StreamKind::Watch);
     assert_eq!(rig.requests().len(), 1, "the creation");
     for _ in 0..20 {
@@ -125,7 +125,7 @@ fn watch_stream_timeout_follows_connection_silence_limit() {
     for takes in [700, 1_100, 2_500] {
         rig.answered_after(takes * MS);
     }
-    rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new());
+    rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
     rig.stream(StreamKind::Watch);
     assert_eq!(rig.requests().len(), 1, "the creation");
     for _ in 0..3 {

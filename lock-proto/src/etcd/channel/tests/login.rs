@@ -23,7 +23,7 @@ fn login(rig: &mut Rig) -> RpcId {
 /// With an open watch and the token `t1`.
 fn watching() -> (Rig, StreamId) {
     let mut rig = rig(1);
-    rig.channel.watch(rig.now, WatchId::new(1), "a".into(), Bytes::new());
+    rig.channel.watch(rig.now, WatchId::new(1), "a".into(), Bytes::new(), false);
     rig.connected();
     let rpc = login(&mut rig);
     rig.answer(rpc, token("t1"));
@@ -184,7 +184,7 @@ fn wrong_password_fails_all_pending_and_next_request_retries() {
     let mut rig = rig(3);
     rig.send(grant(1));
     rig.send(Request::KeepAlive { lease: lease(1), ttl: 10 * SECOND });
-    rig.channel.watch(rig.now, WatchId::new(7), "k".into(), Bytes::new());
+    rig.channel.watch(rig.now, WatchId::new(7), "k".into(), Bytes::new(), false);
     let conn = rig.connected();
     let rpc = login(&mut rig);
     rig.fail(rpc, Code::InvalidArgument, "etcdserver: authentication failed, invalid user ID or password");
@@ -245,7 +245,7 @@ fn denied_watch_is_retried_once_after_new_login() {
     let (mut rig, stream) = watching();
     // The token expires, and the server denies a new watch in the words of early releases.
     rig.pass(9 * SECOND);
-    rig.channel.watch(rig.now, WatchId::new(2), "b".into(), Bytes::new());
+    rig.channel.watch(rig.now, WatchId::new(2), "b".into(), Bytes::new(), false);
     assert_eq!(watch::creation(&mut rig, stream), 2);
     watch::deny(&mut rig, stream, "etcdserver: permission denied");
     let close = ChannelOutput::Do(Output::Close { stream });

@@ -283,7 +283,7 @@ fn idle_connection_requests_no_list() {
     assert_eq!(rig.all(), [disconnect(conn)]);
     // While a watch is open, it is.
     let mut rig = Rig::with(ChannelConfig { sync_members, watch_quiet: 10 * EVERY, ..config(1) });
-    rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new());
+    rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
     rig.connected();
     rig.stream(StreamKind::Watch);
     let requests = rig.requests();

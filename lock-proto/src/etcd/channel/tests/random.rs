@@ -47,7 +47,7 @@ impl World {
             }
             3 if self.watches.len() < 5 => {
                 let watch = WatchId::new(self.drawn);
-                self.rig.channel.watch(self.rig.now, watch, "k".into(), Bytes::new());
+                self.rig.channel.watch(self.rig.now, watch, "k".into(), Bytes::new(), false);
                 self.watches.insert(watch, false);
             }
             _ => {

@@ -170,7 +170,7 @@ fn stream_ended_without_leader_switches_endpoint() {
     let call = keep_alive(&mut rig, 1);
     let stream = rig.stream(StreamKind::KeepAlive);
     sent(&mut rig, stream, 1);
-    rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new());
+    rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
     rig.end(stream, Code::Unavailable, "etcdserver: no leader");
     let outputs = rig.all();
     assert!(
@@ -199,7 +199,7 @@ fn watch_stream_failing_four_times_switches_endpoint() {
     // E9
     for members in [1, 2] {
         let mut rig = Rig::new(members);
-        rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new());
+        rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
         let conn = rig.connected();
         for end in 1..=4 {
             let stream = rig.stream(StreamKind::Watch);

@@ -11,7 +11,7 @@ fn w(n: u64) -> WatchId {
 
 impl Rig {
     fn watch(&mut self, n: u64) {
-        self.channel.watch(self.now, w(n), "k".into(), Bytes::new());
+        self.channel.watch(self.now, w(n), "k".into(), Bytes::new(), false);
     }
 
     pub(super) fn receive_watch(&mut self, stream: StreamId, response: WatchResponse) {
