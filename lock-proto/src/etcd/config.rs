@@ -122,7 +122,7 @@ impl Config {
             request_timeout: self.request_timeout,
             watch_quiet: self.store.own.watch_quiet,
             reconnect: self.reconnect,
-            // A lock has few requests and at most two watches at a time.
+            // A lock has few requests and watches at a time.
             limit: (self.max_locks as usize).saturating_mul(4).saturating_add(64),
         }
     }

@@ -309,6 +309,11 @@ pub enum Refusal {
 }
 
 impl Request {
+    /// Reads the contender's key alone.
+    pub(crate) const fn look(queue: Queue, lease: LeaseId) -> Self {
+        Self::Look { queue, lease, before: None, ahead: None }
+    }
+
     /// Returns the call, or `None` for [`Request::KeepAlive`], which uses its stream.
     pub fn rpc(&self) -> Option<Rpc> {
         Some(match self {

@@ -298,6 +298,26 @@ fn key_overwritten_before_watch_opens_is_reattached() {
     }
 }
 
+/// The watch reports the write before the reply to an earlier put arrives.
+// E6
+#[test]
+fn key_overwritten_during_put_is_reattached() {
+    let mut w = World::new(1);
+    let leads = w.campaign(0, "a", "one");
+    w.run_for(secs(4));
+    w.set_outcome(0, Kind::Put, Outcome::Slow(LATENCY, ms(100)));
+    w.verb(0, |hub, now| hub.proclaim(now, leads, "two".into())).unwrap();
+    w.run_for(ms(10));
+    let (key, lease) = (w.queue("a")[0].key.clone(), w.lease(0));
+    w.put_by_hand(core::str::from_utf8(&key).unwrap(), 0);
+    w.run_for(ms(300));
+    assert_eq!((w.queue("a")[0].lease, &*w.queue("a")[0].value), (lease, &b"two"[..]), "{}", w.describe());
+    let (puts, looks) = (w.count(0, Kind::Put), w.count(0, Kind::Look));
+    assert!(puts == 2 && looks <= 1, "{}", w.describe());
+    w.release(0, leads);
+    w.end();
+}
+
 // E1, U2
 #[test]
 fn catalogue_s7_no_lease_is_left_behind() {

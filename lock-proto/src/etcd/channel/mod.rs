@@ -487,11 +487,11 @@ impl Channel {
         self.now = self.now.max(now);
     }
 
-    /// Opens the connection if it is closed and there is work to do.
     fn is_needed(&self) -> bool {
         self.calls.any_waiting() || self.keep_alives.any_waiting() || self.watches.any()
     }
 
+    /// Opens the connection if it is closed and something needs it.
     fn connect_if_needed(&mut self) {
         if self.phase != Phase::Closed || !self.is_needed() {
             return;

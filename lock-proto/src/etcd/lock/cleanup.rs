@@ -292,17 +292,15 @@ impl Lock {
         }
         let again = cleanup.retry.is_due(now);
         let (kind, request) = match &mut cleanup.next {
-            NextStep::Look => (Kind::Look, Request::Look { queue, lease, before: None, ahead: None }),
+            NextStep::Look => (Kind::Look, Request::look(queue, lease)),
             NextStep::Delete(modified) => (Kind::Delete, Request::Delete { queue, lease, modified: *modified }),
             // Read once more at the end of the watch.
-            NextStep::Watch { until: Some(until), .. } if *until <= now => {
-                (Kind::Look, Request::Look { queue, lease, before: None, ahead: None })
-            }
+            NextStep::Watch { until: Some(until), .. } if *until <= now => (Kind::Look, Request::look(queue, lease)),
             NextStep::Watch { watch: watch @ None, .. } => {
                 *watch = Some(ctx.watch_key(queue.key(lease)));
                 return cleanup.retry.set_due(None);
             }
-            NextStep::Watch { .. } if again => (Kind::Look, Request::Look { queue, lease, before: None, ahead: None }),
+            NextStep::Watch { .. } if again => (Kind::Look, Request::look(queue, lease)),
             NextStep::Watch { .. } | NextStep::Paused | NextStep::Nothing => return,
         };
         self.send_request(ctx, session, kind, request);
@@ -350,7 +348,7 @@ impl Lock {
         }
         let (session, queue) = (cleanup.session, self.key.clone());
         let Some(lease) = ctx.lease(session) else { return };
-        self.send_request(ctx, session, Kind::Look, Request::Look { queue, lease, before: None, ahead: None });
+        self.send_request(ctx, session, Kind::Look, Request::look(queue, lease));
     }
 
     pub(super) fn cleanup_changed(&mut self, ctx: &mut Context, place: usize, kv: &KeyValue, gone: bool) {

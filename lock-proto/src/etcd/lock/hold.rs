@@ -1,6 +1,8 @@
 //! Maintaining a hold: writes, reads and watches of its key.
 // E6 to E9, H2
 
+use core::mem;
+
 use bytes::Bytes;
 
 use super::session::answer;
@@ -36,6 +38,15 @@ pub struct HoldWatch {
     pub(super) own: Option<Watched>,
     /// Tracks whether the key still exists, in case the watch missed its deletion.
     pub(super) reading: Reading,
+    /// The latest change that was seen while a write was in flight: perhaps that write itself.
+    changed: i64,
+}
+
+impl HoldWatch {
+    /// `own` is an open watch on the key, which was read at `revision`.
+    pub(super) const fn new(own: Option<Watched>, revision: i64) -> Self {
+        Self { own, reading: Reading::new(revision, 0), changed: 0 }
+    }
 }
 
 impl Keep<Keys> for HoldWatch {
@@ -66,7 +77,7 @@ impl Keep<Keys> for HoldWatch {
         let (queue, lease, before) = (queue.clone(), ctx.lease(hold.session)?, hold.node.created);
         let request = match value {
             Some(value) => Request::Put { queue, lease, value, modified: hold.node.modified, before },
-            None => Request::Look { queue, lease, before: None, ahead: None },
+            None => Request::look(queue, lease),
         };
         Some(ctx.send(hold.session, request))
     }
@@ -100,7 +111,9 @@ impl Keep<Keys> for HoldWatch {
         hold.node.modified = own.modified;
         // If the revision was outdated, or a put ended Unknown, the one just read serves.
         let put = !write.is_looking() && done;
+        let changed = mem::take(&mut hold.watch.changed);
         lock.write_answered(ctx, if put { Written::Done(revision) } else { Written::Read });
+        lock.reattach(ctx, changed);
     }
 
     fn owner(queue: &Queue, hold: &Hold, ctx: &Context) -> Option<OwnerKey> {
@@ -129,7 +142,7 @@ impl Lock {
         let Some(lease) = ctx.lease(hold.session) else { return };
         // The watch reports changes from this revision on.
         let opened = hold.watch.own.and_then(|own| own.open).unwrap_or(0);
-        let request = Request::Look { queue: self.key.clone(), lease, before: None, ahead: None };
+        let request = Request::look(self.key.clone(), lease);
         hold.watch.reading.sent(ctx.send(hold.session, request), opened);
     }
 
@@ -143,10 +156,13 @@ impl Lock {
         }
     }
 
-    /// Attaches the key to its lease again if another client wrote it, at `modified`.
+    /// Attaches the key to its lease again if another client wrote it, at `modified`. If a write is
+    /// in flight, its reply shows whether that was this one.
     fn reattach(&mut self, ctx: &Context, modified: i64) {
         let Some(hold) = &mut self.hold else { return };
-        if hold.write.is_none() && modified > hold.node.modified {
+        if hold.write.is_some() {
+            hold.watch.changed = hold.watch.changed.max(modified);
+        } else if modified > hold.node.modified {
             hold.node.modified = modified;
             hold.write = Some(Write::new(ctx.now, hold.value.clone()).due(ctx.now + ctx.pause(0)));
         }

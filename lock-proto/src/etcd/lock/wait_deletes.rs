@@ -400,8 +400,7 @@ impl Lock {
         value: Bytes,
         watch: Option<Watched>,
     ) {
-        let own_watch = watch.filter(|own| ctx.has_watch(own.id));
-        let watch = HoldWatch { own: own_watch, reading: Reading::new(revision, 0) };
+        let watch = HoldWatch::new(watch.filter(|own| ctx.has_watch(own.id)), revision);
         self.take(ctx, session, own, revision, value, watch);
     }
 }
