@@ -1,5 +1,5 @@
-//! Locks and elections on ZooKeeper 3.5 or later, in one queue with Apache Curator; locks also with
-//! kazoo.
+//! Locks and elections on ZooKeeper 3.5.1 or later, in one queue with Apache Curator; locks also
+//! with kazoo.
 //!
 //! Each contender creates an ephemeral sequential node below the lock's path. The one with the
 //! lowest number holds the lock; waiters watch the node ahead of theirs. A session, renewed by

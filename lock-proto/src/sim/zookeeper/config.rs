@@ -85,7 +85,7 @@ impl EnsembleConfig {
         self
     }
 
-    /// Sets whether the servers know container nodes. Those before 3.5 reject the request, and
+    /// Sets whether the servers know container nodes. Those before 3.5.1 reject the request, and
     /// close the connection. Default: yes.
     pub const fn containers(mut self, on: bool) -> Self {
         self.containers = on;

@@ -31,17 +31,8 @@ pub struct Enter {
     pub(super) session: SessionId,
     guid: Guid,
     step: Step,
-    /// The queue's node is being created as well.
-    building: Option<Building>,
-}
-
-/// Creation of the queue's node and of those above it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Building {
-    /// The calls. The last one creates the queue's node.
-    calls: RangeInclusive<u64>,
-    /// The last refusal. Harmless for a node that exists.
-    refused: Option<Answer>,
+    /// The calls that create the nodes above the queue's, and last that one.
+    building: Option<RangeInclusive<u64>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -72,7 +63,7 @@ enum Step {
 impl Enter {
     /// Returns true if the call creates the queue's node or one above it.
     fn builds(&self, serial: u64) -> bool {
-        self.building.as_ref().is_some_and(|building| building.calls.contains(&serial))
+        self.building.as_ref().is_some_and(|calls| calls.contains(&serial))
     }
 }
 
@@ -220,12 +211,12 @@ impl Lock {
                 }
             }
             Reply::Failed(ErrorCode::NO_NODE) => {
+                self.store.answer = reply.answer();
                 let building = self.create_queue(ctx, session);
                 if self.tries < FREE_TRIES {
                     self.tries += 1;
                     self.enter(ctx, session);
                 } else {
-                    self.store.answer = reply.answer();
                     self.pause_entry(ctx);
                     self.end_try(ctx);
                 }
@@ -247,36 +238,33 @@ impl Lock {
         }
     }
 
-    /// Creates the queue's node and those above it, those that exist notwithstanding. A server
-    /// without containers takes the persistent ones.
-    fn create_queue(&self, ctx: &mut Context, session: SessionId) -> Option<Building> {
+    /// Creates the queue's node and those above it, those that exist notwithstanding.
+    fn create_queue(&self, ctx: &mut Context, session: SessionId) -> Option<RangeInclusive<u64>> {
         let mut calls: Option<RangeInclusive<u64>> = None;
         for path in self.key.ancestors() {
-            for mode in [CreateMode::Container, CreateMode::Persistent] {
-                let create = MultiOp::Create { path: path.into(), data: "".into(), acl: ctx.config.acl(), mode };
-                let call = ctx.send(session, Op::Write(create))?;
-                calls = Some(calls.map_or(call, |calls| *calls.start())..=call);
-            }
+            let mode = CreateMode::Container;
+            let create = MultiOp::Create { path: path.into(), data: "".into(), acl: ctx.config.acl(), mode };
+            let call = ctx.send(session, Op::Write(create))?;
+            calls = Some(calls.map_or(call, |calls| *calls.start())..=call);
         }
-        calls.map(|calls| Building { calls, refused: None })
+        calls
     }
 
+    /// A refusal counts if the queue's node was not created. It is harmless for a node that exists.
     fn queue_created(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) {
-        let Contention::Entering(Enter { building, .. }) = &mut self.contention else { return };
-        let Some(Building { calls, refused }) = building else { return };
         if reply.is_refusal() {
-            *refused = Some(reply.answer());
+            self.store.answer = reply.answer();
         }
-        if serial != *calls.end() {
+        let Contention::Entering(Enter { building, .. }) = &mut self.contention else { return };
+        if building.take_if(|calls| *calls.end() == serial).is_none() {
             return;
         }
-        let refused = refused.take();
-        *building = None;
-        if let (Some(answer), Reply::Failed(_)) = (refused, reply)
-            && *reply != Reply::Failed(ErrorCode::NODE_EXISTS)
+        if let Reply::Failed(code) = reply
+            && *code != ErrorCode::NODE_EXISTS
+            && self.store.answer.is_refusal()
         {
             Queued::nobody_waits(self, ctx);
-            self.fail_refused(ctx, answer);
+            self.fail_refused(ctx, self.store.answer.clone());
         }
     }
 

@@ -83,9 +83,8 @@ fn try_finds_lock_held_and_leaves_nothing() {
 }
 
 #[test]
-fn queue_is_created_without_containers_too() {
+fn missing_queue_is_created_again() {
     let mut w = World::new(1);
-    w.server.no_containers = true;
     w.hold(0);
     assert!(w.server.nodes.contains_key("/app") && w.server.nodes.contains_key(LOCK));
     // The parent is gone between two attempts.

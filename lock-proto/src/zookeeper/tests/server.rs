@@ -22,7 +22,6 @@ pub(super) struct Server {
     /// The number that the next sequential node gets, instead of the count.
     pub(super) next_number: Option<i32>,
     pub(super) granted_ms: i32,
-    pub(super) no_containers: bool,
     /// Nobody may create nodes directly below this one.
     pub(super) closed: Option<&'static str>,
     /// Nodes that only others may read.
@@ -257,9 +256,6 @@ impl Server {
         data: bytes::Bytes,
         mode: CreateMode,
     ) -> Result<ReplyBody, ErrorCode> {
-        if mode == CreateMode::Container && self.no_containers {
-            return Err(ErrorCode::UNIMPLEMENTED);
-        }
         let parent = path.rsplit_once('/').unwrap().0.to_string();
         if !parent.is_empty() && !self.nodes.contains_key(&parent) {
             return Err(ErrorCode::NO_NODE);
