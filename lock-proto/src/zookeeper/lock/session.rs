@@ -29,14 +29,14 @@ pub(crate) type Session = lock::Session<Nodes>;
 pub struct Connection {
     /// It was requested.
     is_open: bool,
-    /// It is established, so that requests can be sent.
-    up: bool,
+    /// When the connection failed; `None` while it is established, or has never been.
+    down_since: Option<Instant>,
     /// The session's id on the server.
     pub(super) owner: i64,
     /// How long a write proves the session.
     validity: Duration,
-    /// When the session is given up if it must be proven, or is not connected.
-    lost_at: Instant,
+    /// When a session that must be proven is given up, unless it is proven for longer.
+    prove_by: Instant,
     /// The nodes of holds, by the slots of their locks.
     pub(super) nodes: BTreeMap<u32, Box<str>>,
     /// The nodes that the renewal in flight compares.
@@ -70,9 +70,12 @@ impl Session {
         self.state != State::Ending && !self.is_gone() && !self.is_offered() && !self.is_needed()
     }
 
-    /// Returns true if it must be given up: no write has proven it, or no server has answered.
-    fn must_be_lost(&self, now: Instant) -> bool {
-        (self.need() == Need::Proof || !self.own.up) && self.own.lost_at <= now
+    /// Returns when it is given up: without a connection once the server has ended it, and with one
+    /// if writes do not prove it. Its holds are lost at the end of their validity in any case.
+    // ZK1, ZK6
+    fn lost_at(&self) -> Option<Instant> {
+        let proof = || (self.need() == Need::Proof).then(|| self.until.max(self.own.prove_by));
+        self.own.down_since.map(|since| since + self.granted).or_else(proof)
     }
 
     /// Returns true if it is lost, and the connection must stop its pings.
@@ -95,7 +98,7 @@ impl Session {
         granted: Duration,
         owner: i64,
     ) -> Option<SessionEvent> {
-        self.own.down = None;
+        (self.own.down_since, self.own.down) = (None, None);
         (self.own.failures, self.own.refusals) = (0, 0);
         match self.state {
             State::Opening => {
@@ -106,7 +109,7 @@ impl Session {
                         return self.refuse(ctx, Answer::Rejected(error));
                     }
                 };
-                (self.state, self.own.up, self.own.owner, self.granted) = (State::Alive, true, owner, granted);
+                (self.state, self.own.owner, self.granted) = (State::Alive, owner, granted);
                 self.own.validity = validity;
                 // The leader creates it.
                 self.heard(Contact { emitted, known_at: emitted });
@@ -114,7 +117,6 @@ impl Session {
                 Some(SessionEvent::Alive)
             }
             State::Checking | State::Alive => {
-                self.own.up = true;
                 if granted < ctx.config.min_ttl() {
                     return self.lose(Loss::Expired);
                 }
@@ -137,20 +139,13 @@ impl Session {
         let validity = ctx.config.validity(granted);
         if validity < self.own.validity {
             self.until = self.until.min(emitted + validity);
-            if self.need() == Need::Proof {
-                self.own.lost_at = self.own.lost_at.min(self.until);
-            }
         }
-        (self.granted, self.own.validity) = (granted, validity);
+        (self.granted, self.own.validity, self.own.prove_by) = (granted, validity, emitted + validity);
     }
 
     /// The connection failed, or could not be opened.
     pub(crate) fn disconnected(&mut self, ctx: &mut Context, cause: &Cause) -> Option<SessionEvent> {
-        let now = ctx.now;
-        if core::mem::take(&mut self.own.up) && self.need() < Need::Proof {
-            // The server has ended it by then.
-            self.own.lost_at = now + self.granted;
-        }
+        self.own.down_since.get_or_insert(ctx.now);
         let answer = Answer::Unreachable(cause.clone());
         let servers = ctx.config.store.own.servers.len();
         self.own.failures = self.own.failures.saturating_add(1);
@@ -168,7 +163,7 @@ impl Session {
 
     fn refuse(&mut self, ctx: &mut Context, answer: Answer) -> Option<SessionEvent> {
         ctx.out.push_back(LocksOutput::End { session: self.id });
-        (self.state, self.own.up) = (State::Ending, false);
+        self.state = State::Ending;
         Some(SessionEvent::Refused(answer))
     }
 
@@ -264,7 +259,6 @@ impl Session {
         let known = self.own.contacts.iter().find(|contact| contact.known_at <= emitted);
         let proven = known.map_or(Instant::ZERO, |contact| emitted.min(contact.emitted + tick * 7 / 4));
         self.until = self.until.max(proven + self.own.validity);
-        self.own.lost_at = self.own.lost_at.max(self.until);
         self.renew_from = self.renew_from.filter(|at| proven < *at);
         self.retry.succeeded();
         let third = self.own.validity / 3;
@@ -326,10 +320,10 @@ impl SessionStore<Nodes> for Connection {
     fn new(_: &mut Context) -> Self {
         Self {
             is_open: false,
-            up: false,
+            down_since: None,
             owner: 0,
             validity: Duration::ZERO,
-            lost_at: Instant::ZERO,
+            prove_by: Instant::ZERO,
             nodes: BTreeMap::new(),
             checking: Vec::new(),
             next_check: 0,
@@ -343,20 +337,19 @@ impl SessionStore<Nodes> for Connection {
     }
 
     fn is_up(session: &Session) -> bool {
-        session.own.up && session.state == State::Alive
+        session.own.down_since.is_none() && session.state == State::Alive
     }
 
     fn deadline(session: &Session) -> Option<(Instant, &'static str)> {
-        let Self { is_open, up, lost_at, .. } = session.own;
         if session.must_be_quiet() || session.wants_end() {
             return Some((Instant::ZERO, "end of a session"));
         }
         let (at, why) = match session.state {
-            State::Opening if !is_open => (session.retry.deadline(), "session"),
-            State::Alive if session.need() == Need::Proof => {
-                (soonest([session.retry.deadline().filter(|_| up), Some(lost_at)]), "session")
+            State::Opening if !session.own.is_open => (session.retry.deadline(), "session"),
+            State::Alive => {
+                let renews = session.need() == Need::Proof && Self::is_up(session);
+                (soonest([session.retry.deadline().filter(|_| renews), session.lost_at()]), "session")
             }
-            State::Alive => (Some(lost_at).filter(|_| !up), "session"),
             State::Lost(_) => (session.end_at(), "end of a session"),
             State::Opening | State::Checking | State::Ending | State::Over => (None, ""),
         };
@@ -377,7 +370,7 @@ impl SessionStore<Nodes> for Connection {
                 session.own.is_open = true;
                 ctx.out.push_back(LocksOutput::Open { session: session.id, timeout: session.requested });
             }
-            State::Alive if session.must_be_lost(ctx.now) => return session.lose(Loss::Expired),
+            State::Alive if session.lost_at().is_some_and(|at| at <= ctx.now) => return session.lose(Loss::Expired),
             State::Alive if session.need() == Need::Proof && session.retry.is_due(ctx.now) => session.renew(ctx),
             State::Opening | State::Checking | State::Alive | State::Lost(_) | State::Ending | State::Over => {}
         }
@@ -415,7 +408,7 @@ impl SessionStore<Nodes> for Connection {
     fn joined(session: &mut Session, now: Instant, before: Need) {
         let need = session.need();
         if before < need && need == Need::Proof {
-            session.own.lost_at = session.until.max(now + session.own.validity);
+            session.own.prove_by = now + session.own.validity;
         }
     }
 }

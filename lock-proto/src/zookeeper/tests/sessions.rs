@@ -126,6 +126,27 @@ fn waiter_without_connection_keeps_its_place_until_its_session_would_have_ended(
     }
 }
 
+/// Regression: the session was given up when the validity of the hold would have ended.
+#[test]
+fn waiter_keeps_session_whose_hold_was_released_without_connection() {
+    // ZK6
+    let mut w = World::new(2);
+    w.hold(1);
+    let other = w.request(0, &Acquire::new("other"));
+    w.granted(0, other).unwrap();
+    let waiting = w.acquire(0);
+    let queue = w.queue();
+    // Later than this the validity has ended, and the session has not.
+    w.pass(3_000);
+    w.unreachable = true;
+    w.cut(0);
+    w.release(0, other);
+    w.pass(14_000);
+    w.unreachable = false;
+    w.pass(1_000);
+    assert_eq!((w.queue(), w.failure(0, waiting)), (queue, None));
+}
+
 #[test]
 fn predecessor_deleted_while_disconnected_is_noticed() {
     let mut w = World::new(2);
