@@ -8,7 +8,7 @@ use lock_proto::zookeeper::codec::{
     Acl, ConnectResponse, CreateMode, ErrorCode, EventType, KeeperState, MultiOp, MultiResult, Op, Reply as Frame,
     ReplyBody, ReplyHeader, Stat, WatchKind, WatcherEvent, XID_AUTH, XID_EVENT, XID_PING,
 };
-use lock_proto::zookeeper::{Config, Limits, Pipe, PipeConfig, PipeOutput};
+use lock_proto::zookeeper::{Config, Limits, Pipe, PipeConfig, PipeOutput, SessionReport};
 use lock_proto::{CallId, ConnId, Credentials, Fault, Instant, Login, NodeId};
 
 const LIMITS: Limits = Limits { frame: 4096, outgoing: 2048, in_flight: 16 };
@@ -227,12 +227,10 @@ impl World {
                     assert!(Some(generation(conn)) <= self.newest.map(generation), "only what was opened is closed")
                 }
                 PipeOutput::Reply { call, .. } => assert!(self.pending.remove(&call), "every call is answered once"),
-                PipeOutput::Contact(emitted) => assert!(emitted <= self.now, "a request left before its reply"),
-                PipeOutput::Up { .. }
-                | PipeOutput::Down(_)
-                | PipeOutput::Expired
-                | PipeOutput::Ended { .. }
-                | PipeOutput::Event(_) => {}
+                PipeOutput::Session(SessionReport::Contact(emitted)) => {
+                    assert!(emitted <= self.now, "a request left before its reply");
+                }
+                PipeOutput::Session(_) | PipeOutput::Event(_) => {}
             }
         }
         if self.pipe.next_deadline().is_none() {

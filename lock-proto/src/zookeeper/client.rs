@@ -8,7 +8,7 @@ use super::lock::ZooKeeper;
 use super::locks::Locks;
 use super::output::LocksOutput;
 use super::pipe::{Limits, Pipe, PipeConfig, PipeOutput};
-use super::request::Reply;
+use super::request::{Reply, SessionReport};
 use crate::collections::burst;
 use crate::error::ConfigError;
 use crate::fault::Fault;
@@ -153,10 +153,11 @@ impl Client {
                         pipe.quiet(now);
                     }
                 }
-                LocksOutput::End { session } => match self.links.of(session) {
-                    Some(pipe) => pipe.end(now),
-                    None => self.locks.handle_ended(now, session, false),
-                },
+                LocksOutput::End { session } => {
+                    if let Some(pipe) = self.links.of(session) {
+                        pipe.end(now);
+                    }
+                }
                 LocksOutput::Event { lock, event } => self.out.push_back(Output::Event { lock, event }),
                 LocksOutput::Election { query, event } => self.out.push_back(Output::Election { query, event }),
                 LocksOutput::Stopped { unreleased } => {
@@ -183,21 +184,14 @@ impl Client {
                 }
                 PipeOutput::Credentials(conn, request) => self.out.push_back(Output::Credentials { conn, request }),
                 PipeOutput::Disconnect(conn) => self.out.push_back(Output::Disconnect { conn }),
-                PipeOutput::Up { emitted, timeout, session: owner } => {
-                    self.locks.handle_opened(now, session, emitted, timeout, owner);
+                PipeOutput::Session(report) => {
+                    if let SessionReport::Expired | SessionReport::Ended { .. } = report {
+                        self.links.pipes.remove(&session);
+                    }
+                    self.locks.handle_session(now, session, &report);
                 }
-                PipeOutput::Down(cause) => self.locks.handle_down(now, session, &cause),
                 PipeOutput::Reply { call, reply } => self.locks.handle_reply(now, call, &reply),
                 PipeOutput::Event(event) => self.locks.handle_event(now, session, &event),
-                PipeOutput::Contact(emitted) => self.locks.handle_contact(now, session, emitted),
-                PipeOutput::Expired => {
-                    self.links.pipes.remove(&session);
-                    self.locks.handle_expired(now, session);
-                }
-                PipeOutput::Ended { confirmed } => {
-                    self.links.pipes.remove(&session);
-                    self.locks.handle_ended(now, session, confirmed);
-                }
             }
         }
     }

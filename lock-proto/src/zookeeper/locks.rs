@@ -1,16 +1,15 @@
 //! The hub of a ZooKeeper client: typed requests out, typed replies in.
 
-use core::time::Duration;
-
 use super::codec::WatcherEvent;
 use super::config::Config;
-use super::lock::{Context, Lock, Session, ZooKeeper};
+use super::lock::{Context, Lock, ZooKeeper};
 #[cfg(doc)]
 use super::output::LocksOutput;
 use super::path::{Kind, Queue};
+use super::request::SessionReport;
 use crate::error::ConfigError;
 use crate::id::ClientId;
-use crate::lock::{self, Cause, SessionEvent, SessionId, Shared};
+use crate::lock::{self, SessionId, Shared};
 use crate::time::Instant;
 
 /// All locks and elections of one client, as typed requests and replies.
@@ -50,44 +49,11 @@ impl Locks {
         self.settle();
     }
 
-    /// Handles an established session, or one that continues on a new connection. It was requested
-    /// at `emitted`, and is `owner` on the server.
-    pub fn handle_opened(&mut self, now: Instant, session: SessionId, emitted: Instant, timeout: Duration, owner: i64) {
-        self.session_input(now, session, |session, ctx| session.opened(ctx, emitted, timeout, owner));
-    }
-
-    /// Handles a reply of the server, to a ping or any other request of the session that left at
-    /// `emitted`. Report them, at most eight in a tick: a write only proves the session as far as
-    /// the servers have heard of it before.
-    // ZK1
-    pub fn handle_contact(&mut self, now: Instant, session: SessionId, emitted: Instant) {
-        self.session_input(now, session, |session, ctx| session.contacted(ctx, emitted));
-    }
-
-    /// Handles the end of a connection. The session is continued on another one. The replies to its
-    /// requests follow.
-    pub fn handle_down(&mut self, now: Instant, session: SessionId, cause: &Cause) {
-        self.session_input(now, session, |session, ctx| session.disconnected(ctx, cause));
-    }
-
-    /// Handles a session that the server has ended.
-    pub fn handle_expired(&mut self, now: Instant, session: SessionId) {
-        self.session_input(now, session, |session, _| session.expired());
-    }
-
-    /// Handles the end of a session after [`LocksOutput::End`].
-    pub fn handle_ended(&mut self, now: Instant, session: SessionId, confirmed: bool) {
-        self.session_input(now, session, |session, _| session.ended(confirmed));
-    }
-
-    fn session_input(
-        &mut self,
-        now: Instant,
-        session: SessionId,
-        f: impl FnOnce(&mut Session, &mut Context) -> Option<SessionEvent>,
-    ) {
+    /// Handles what the connection of a session reports. After a [`Down`](SessionReport::Down),
+    /// report the replies to its requests.
+    pub fn handle_session(&mut self, now: Instant, session: SessionId, report: &SessionReport) {
         self.handle_timeout(now);
-        self.ctx.session_step(session, f);
+        self.ctx.session_step(session, |session, ctx| session.reported(ctx, report));
         self.settle();
     }
 }

@@ -32,4 +32,4 @@ pub use locks::Locks;
 pub use output::LocksOutput;
 pub use path::{Dialect, Queue};
 pub use pipe::{Limits, Pipe, PipeConfig, PipeOutput};
-pub use request::{Reply, Request};
+pub use request::{Reply, Request, SessionReport};

@@ -31,7 +31,7 @@ pub enum LocksOutput {
         /// The session.
         session: SessionId,
     },
-    /// End this session on the server, and report `handle_ended`.
+    /// End this session on the server, and report [`Ended`](super::SessionReport::Ended).
     End {
         /// The session.
         session: SessionId,

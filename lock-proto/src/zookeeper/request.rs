@@ -1,7 +1,10 @@
-//! Requests of the locks to the server of a session, and their results.
+//! Requests of the locks to the server of a session, their results, and reports of the session.
+
+use core::time::Duration;
 
 use super::codec::{ErrorCode, Op, ReplyBody};
 use crate::lock::{Answer, Cause, ErrorClass, ServerError, SessionId, printable};
+use crate::time::Instant;
 
 /// A request on a session. The server executes the requests of a session in their order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -40,6 +43,36 @@ impl Reply {
             Self::NotSent(cause) => Answer::Unreachable(cause.clone()),
         }
     }
+}
+
+/// What the connection of a session reports.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum SessionReport {
+    /// The session was created, or continues on a new connection, and the login was accepted. All
+    /// watches are gone.
+    Up {
+        /// When it was requested.
+        emitted: Instant,
+        /// The session timeout that the server granted.
+        timeout: Duration,
+        /// The session's id on the server.
+        owner: i64,
+    },
+    /// The connection failed, or could not be opened. The session is continued on another one. The
+    /// replies to all outstanding requests follow.
+    Down(Cause),
+    /// The server replied to a ping or any other request that left at this instant. At most eight
+    /// are reported in a tick: a write only proves the session as far as the servers have heard of
+    /// it before.
+    // ZK1
+    Contact(Instant),
+    /// The server has ended the session, and deleted its nodes. The last report.
+    Expired,
+    /// The session was to end. The last report.
+    Ended {
+        /// The session and its nodes are gone. Otherwise they end with the session's timeout.
+        confirmed: bool,
+    },
 }
 
 /// Classifies an error code. What leaves open whether the request was executed ends the connection.

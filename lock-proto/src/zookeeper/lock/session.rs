@@ -14,7 +14,7 @@ use crate::lock::{self, Answer, Cause, Loss, Need, SessionCall, SessionEvent, Se
 use crate::time::{Instant, soonest};
 use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, MultiResult, Op, ReplyBody};
 use crate::zookeeper::output::LocksOutput;
-use crate::zookeeper::request::{Reply, Request};
+use crate::zookeeper::request::{Reply, Request, SessionReport};
 
 /// The most nodes that one renewal compares. The others are compared by the next ones.
 const MAX_CHECKS: usize = 64;
@@ -90,14 +90,22 @@ impl Session {
         unguarded.then(|| self.until + self.granted.saturating_sub(self.own.validity))
     }
 
+    pub(crate) fn reported(&mut self, ctx: &mut Context, report: &SessionReport) -> Option<SessionEvent> {
+        match report {
+            SessionReport::Up { emitted, timeout, owner } => self.opened(ctx, *emitted, *timeout, *owner),
+            SessionReport::Down(cause) => self.disconnected(ctx, cause),
+            SessionReport::Contact(emitted) => {
+                self.heard(*emitted, ctx.now + ctx.config.store.own.tick / 2);
+                None
+            }
+            SessionReport::Expired if self.is_open() => self.lose(Loss::Gone),
+            SessionReport::Expired => self.ended(false),
+            SessionReport::Ended { confirmed } => self.ended(*confirmed),
+        }
+    }
+
     /// The session was created, or continues on a new connection.
-    pub(crate) fn opened(
-        &mut self,
-        ctx: &mut Context,
-        emitted: Instant,
-        granted: Duration,
-        owner: i64,
-    ) -> Option<SessionEvent> {
+    fn opened(&mut self, ctx: &mut Context, emitted: Instant, granted: Duration, owner: i64) -> Option<SessionEvent> {
         (self.own.down_since, self.own.down) = (None, None);
         (self.own.failures, self.own.refusals) = (0, 0);
         match self.state {
@@ -112,7 +120,7 @@ impl Session {
                 (self.state, self.own.owner, self.granted) = (State::Alive, owner, granted);
                 self.own.validity = validity;
                 // The leader creates it.
-                self.heard(Contact { emitted, known_at: emitted });
+                self.heard(emitted, emitted);
                 self.record(ctx, emitted);
                 Some(SessionEvent::Alive)
             }
@@ -122,7 +130,7 @@ impl Session {
                 }
                 self.adjust(ctx, emitted, granted);
                 // The leader was asked whether it exists.
-                self.heard(Contact { emitted, known_at: emitted });
+                self.heard(emitted, emitted);
                 // The first write on a connection: all requests of earlier ones are decided before it.
                 // ZK6
                 self.renew(ctx);
@@ -144,7 +152,7 @@ impl Session {
     }
 
     /// The connection failed, or could not be opened.
-    pub(crate) fn disconnected(&mut self, ctx: &mut Context, cause: &Cause) -> Option<SessionEvent> {
+    fn disconnected(&mut self, ctx: &mut Context, cause: &Cause) -> Option<SessionEvent> {
         self.own.down_since.get_or_insert(ctx.now);
         let answer = Answer::Unreachable(cause.clone());
         let servers = ctx.config.store.own.servers.len();
@@ -167,16 +175,7 @@ impl Session {
         Some(SessionEvent::Refused(answer))
     }
 
-    /// The server has ended the session.
-    pub(crate) fn expired(&mut self) -> Option<SessionEvent> {
-        if self.is_open() {
-            return self.lose(Loss::Gone);
-        }
-        self.ended(false)
-    }
-
-    /// The session was ended as requested.
-    pub(crate) fn ended(&mut self, confirmed: bool) -> Option<SessionEvent> {
+    fn ended(&mut self, confirmed: bool) -> Option<SessionEvent> {
         if self.state == State::Over {
             return None;
         }
@@ -194,7 +193,7 @@ impl Session {
         // ZK1
         if let Reply::Done(ReplyBody::Multi(results)) = reply {
             if results.contains(&MultiResult::Error(ErrorCode::SESSION_EXPIRED)) {
-                return self.expired();
+                return self.lose(Loss::Gone);
             }
             let counts = self.renewing || self.renew_from.is_some();
             let proven = if counts { self.record(ctx, call.emitted) } else { call.emitted };
@@ -235,15 +234,9 @@ impl Session {
         (!fresh).then_some(SessionEvent::Renewed(proven))
     }
 
-    /// The server replied to a request that left at `emitted`.
-    pub(crate) fn contacted(&mut self, ctx: &Context, emitted: Instant) -> Option<SessionEvent> {
-        self.heard(Contact { emitted, known_at: ctx.now + ctx.config.store.own.tick / 2 });
-        None
-    }
-
-    fn heard(&mut self, contact: Contact) {
+    fn heard(&mut self, emitted: Instant, known_at: Instant) {
         self.own.contacts.truncate(MAX_CONTACTS - 1);
-        self.own.contacts.push_front(contact);
+        self.own.contacts.push_front(Contact { emitted, known_at });
     }
 
     /// A write that left at `emitted` was committed. A session that is renewed by hand only counts

@@ -5,11 +5,10 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::id::{CallId, ConnId};
-use crate::lock::{Backoff, Cause, CredentialsRequest};
-use crate::time::Instant;
+use crate::lock::{Backoff, CredentialsRequest};
 use crate::url::{Login, Target};
 use crate::zookeeper::codec::{MAX_FRAME, WatcherEvent};
-use crate::zookeeper::request::Reply;
+use crate::zookeeper::request::{Reply, SessionReport};
 
 /// Limits on what a server may send, and on what is sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,26 +72,8 @@ pub enum PipeOutput {
     Credentials(ConnId, Box<CredentialsRequest>),
     /// Close this connection, or stop opening it. Nothing needs to be reported.
     Disconnect(ConnId),
-    /// The session was created, or continues on a new connection, and the login was accepted. All
-    /// watches are gone.
-    Up {
-        /// When it was requested.
-        emitted: Instant,
-        /// The session timeout that the server granted.
-        timeout: Duration,
-        /// The session's id on the server.
-        session: i64,
-    },
-    /// The connection failed, or could not be opened. The replies to all outstanding requests
-    /// follow. The pipe tries the next server.
-    Down(Cause),
-    /// The server has ended the session, and deleted its nodes. The pipe has closed.
-    Expired,
-    /// The answer to [`end`](super::Pipe::end). The pipe has closed.
-    Ended {
-        /// The session and its nodes are gone. Otherwise they end with the session's timeout.
-        confirmed: bool,
-    },
+    /// Something about the session has changed.
+    Session(SessionReport),
     /// The reply to a `send`. Each `send` gets exactly one.
     Reply {
         /// The call that it belongs to.
@@ -102,6 +83,4 @@ pub enum PipeOutput {
     },
     /// A watch was triggered.
     Event(WatcherEvent),
-    /// The server replied to a request that left at this instant.
-    Contact(Instant),
 }

@@ -21,7 +21,7 @@ use super::codec::{
     ConnectRequest, ConnectResponse, ErrorCode, MultiResult, Op, OpCode, ReplyBody, ReplyHeader, XID_AUTH, XID_EVENT,
     XID_PING,
 };
-use super::request::{Reply, class, server_error};
+use super::request::{Reply, SessionReport, class, server_error};
 use crate::collections::{Waiting, burst};
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
@@ -187,7 +187,7 @@ impl Pipe {
         }
     }
 
-    /// Ends the session. Answered by [`PipeOutput::Ended`], after a session timeout at the latest.
+    /// Ends the session. Answered by [`SessionReport::Ended`], after a session timeout at the latest.
     pub fn end(&mut self, now: Instant) {
         self.clock(now);
         if !matches!(self.mode, Mode::Live | Mode::Quiet) {
@@ -487,7 +487,7 @@ impl Pipe {
         if let Mode::Ending { .. } = self.mode {
             return self.request_end();
         }
-        self.outputs.push_back(PipeOutput::Up { emitted, timeout: self.granted, session: self.session });
+        self.report(SessionReport::Up { emitted, timeout: self.granted, owner: self.session });
         while let Some((pending, _)) = self.waiting.pop() {
             self.queue(pending);
         }
@@ -558,7 +558,7 @@ impl Pipe {
     fn contacted(&mut self, emitted: Instant) {
         if self.contact + self.config.contact_every <= self.now {
             self.contact = self.now;
-            self.outputs.push_back(PipeOutput::Contact(emitted));
+            self.report(SessionReport::Contact(emitted));
         }
     }
 
@@ -595,12 +595,16 @@ impl Pipe {
             return self.ended(requested);
         }
         self.shut(Mode::Over);
-        self.outputs.push_back(PipeOutput::Expired);
+        self.report(SessionReport::Expired);
+    }
+
+    fn report(&mut self, report: SessionReport) {
+        self.outputs.push_back(PipeOutput::Session(report));
     }
 
     fn ended(&mut self, confirmed: bool) {
         self.shut(Mode::Over);
-        self.outputs.push_back(PipeOutput::Ended { confirmed });
+        self.report(SessionReport::Ended { confirmed });
     }
 
     /// Closes the connection for good. The replies come before the reason.
@@ -630,7 +634,7 @@ impl Pipe {
             Mode::Live | Mode::Ending { .. } => Phase::BackingOff { until: self.now + pause, cause: cause.clone() },
             Mode::Quiet | Mode::Over => Phase::Closed,
         };
-        self.outputs.push_back(PipeOutput::Down(cause.clone()));
+        self.report(SessionReport::Down(cause.clone()));
         self.settle(&cause);
     }
 

@@ -105,7 +105,8 @@ fn session_is_requested_and_continued_with_its_password_and_last_transaction() {
     let request = connect(&mut pipe, 5);
     assert_eq!((request.session_id, request.timeout_ms, request.last_zxid_seen), (0, 15_000, 0));
     accept(&mut pipe, 9, SESSION, 12_000);
-    let up = PipeOutput::Up { emitted: at(5), timeout: Duration::from_secs(12), session: SESSION };
+    let up =
+        PipeOutput::Session(SessionReport::Up { emitted: at(5), timeout: Duration::from_secs(12), owner: SESSION });
     assert!(outputs(&mut pipe).contains(&up));
     pipe.send(at(10), call(1), sync());
     assert_eq!(requests(&mut pipe), [Request { xid: 1, op: sync() }]);
@@ -138,7 +139,7 @@ fn requests_end_unknown_if_the_host_has_seen_them_and_not_sent_otherwise() {
     let replies: Vec<_> = outputs(&mut pipe)
         .into_iter()
         .map(|output| match output {
-            PipeOutput::Down(_) => 'd',
+            PipeOutput::Session(SessionReport::Down(_)) => 'd',
             PipeOutput::Reply { reply: Reply::Unknown(_), .. } => 'u',
             PipeOutput::Reply { reply: Reply::NotSent(_), .. } => 'n',
             other => panic!("{other:?}"),
@@ -157,7 +158,7 @@ fn replies_out_of_order_end_connection() {
     pipe.send(at(2), call(2), sync());
     sent(&mut pipe);
     receive(&mut pipe, 3, &synced(2, 1));
-    let down = PipeOutput::Down(breach(Breach::Unsolicited));
+    let down = PipeOutput::Session(SessionReport::Down(breach(Breach::Unsolicited)));
     assert!(outputs(&mut pipe).contains(&down));
     assert_eq!(pipe.current(), None);
 }
@@ -171,7 +172,7 @@ fn silent_session_is_pinged_and_silent_server_left() {
     pipe.handle_timeout(at(3_000));
     assert_eq!(requests(&mut pipe), [Request { xid: XID_PING, op: Op::Ping }]);
     receive(&mut pipe, 3_001, &Frame::ok(XID_PING, 5, ReplyBody::Empty));
-    assert_eq!(outputs(&mut pipe), [PipeOutput::Contact(at(3_000))]);
+    assert_eq!(outputs(&mut pipe), [PipeOutput::Session(SessionReport::Contact(at(3_000)))]);
     assert_eq!(pipe.next_deadline(), Some(at(5_000)));
     pipe.send(at(4_000), call(1), sync());
     sent(&mut pipe);
@@ -185,14 +186,14 @@ fn silent_session_is_pinged_and_silent_server_left() {
     slow.config.request_timeout = slow.config.ping_after * 2;
     slow.handle_timeout(at(8_000));
     sent(&mut slow);
-    for (ms, contacts) in [(8_100, vec![PipeOutput::Contact(at(6_000))]), (9_900, vec![])] {
+    for (ms, contacts) in [(8_100, vec![PipeOutput::Session(SessionReport::Contact(at(6_000)))]), (9_900, vec![])] {
         receive(&mut slow, ms, &Frame::ok(XID_PING, 5, ReplyBody::Empty));
         assert_eq!(outputs(&mut slow), contacts);
     }
     sent(&mut pipe);
     let first = pipe.current().unwrap().node();
     pipe.handle_timeout(at(7_000));
-    assert!(outputs(&mut pipe).contains(&PipeOutput::Down(Fault::TimedOut.into())));
+    assert!(outputs(&mut pipe).contains(&PipeOutput::Session(SessionReport::Down(Fault::TimedOut.into()))));
     // The other server is tried at once.
     pipe.handle_timeout(pipe.next_deadline().unwrap().min(at(7_000)));
     assert_ne!(pipe.current().unwrap().node(), first);
@@ -227,7 +228,11 @@ fn moved_session_and_unclear_errors_end_connection_with_unknown_outcome() {
         assert!(
             matches!(
                 outputs[..],
-                [PipeOutput::Disconnect(_), PipeOutput::Down(_), PipeOutput::Reply { reply: Reply::Unknown(_), .. }]
+                [
+                    PipeOutput::Disconnect(_),
+                    PipeOutput::Session(SessionReport::Down(_)),
+                    PipeOutput::Reply { reply: Reply::Unknown(_), .. }
+                ]
             ),
             "{code}: {outputs:?}"
         );
@@ -241,7 +246,7 @@ fn expired_session_is_over() {
     pipe.send(at(2), call(1), sync());
     sent(&mut pipe);
     receive(&mut pipe, 3, &Frame::error(1, 1, ErrorCode::SESSION_EXPIRED));
-    assert!(outputs(&mut pipe).contains(&PipeOutput::Expired));
+    assert!(outputs(&mut pipe).contains(&PipeOutput::Session(SessionReport::Expired)));
     pipe.open(at(9));
     assert_eq!((pipe.current(), pipe.next_deadline()), (None, None));
     // Told by the answer to a reconnect.
@@ -253,7 +258,7 @@ fn expired_session_is_over() {
     pipe.handle_timeout(at(900));
     connect(&mut pipe, 900);
     accept(&mut pipe, 901, 0, 0);
-    assert!(outputs(&mut pipe).contains(&PipeOutput::Expired));
+    assert!(outputs(&mut pipe).contains(&PipeOutput::Session(SessionReport::Expired)));
 }
 
 #[test]
@@ -272,7 +277,7 @@ fn quiet_session_neither_pings_nor_reconnects_and_still_ends() {
     accept(&mut pipe, 9_003, SESSION, 15_000);
     assert_eq!(requests(&mut pipe), [Request { xid: 1, op: Op::CloseSession }]);
     receive(&mut pipe, 9_004, &Frame::ok(1, 5, ReplyBody::Empty));
-    assert!(outputs(&mut pipe).contains(&PipeOutput::Ended { confirmed: true }));
+    assert!(outputs(&mut pipe).contains(&PipeOutput::Session(SessionReport::Ended { confirmed: true })));
 }
 
 #[test]
@@ -283,7 +288,7 @@ fn end_that_nobody_confirms_is_given_up_after_session_timeout() {
     sent(&mut pipe);
     while pipe.next_deadline().is_some() {
         pipe.handle_timeout(pipe.next_deadline().unwrap());
-        if outputs(&mut pipe).contains(&PipeOutput::Ended { confirmed: false }) {
+        if outputs(&mut pipe).contains(&PipeOutput::Session(SessionReport::Ended { confirmed: false })) {
             break;
         }
     }
@@ -308,11 +313,14 @@ fn session_is_up_once_login_is_accepted() {
         receive(&mut pipe, 3, &Frame::error(XID_AUTH, 0, code));
         let outputs = outputs(&mut pipe);
         if code == ErrorCode::OK {
-            assert!(matches!(outputs[..], [PipeOutput::Up { .. }]), "{outputs:?}");
+            assert!(matches!(outputs[..], [PipeOutput::Session(SessionReport::Up { .. })]), "{outputs:?}");
             assert_eq!(requests(&mut pipe).len(), 1);
             continue;
         }
-        assert!(matches!(&outputs[1], PipeOutput::Down(cause) if cause.is_refusal()), "{outputs:?}");
+        assert!(
+            matches!(&outputs[1], PipeOutput::Session(SessionReport::Down(cause)) if cause.is_refusal()),
+            "{outputs:?}"
+        );
         // The session exists. To end it needs no login.
         pipe.end(at(4));
         pipe.handle_timeout(at(2_000));
@@ -346,7 +354,10 @@ fn first_rejection_of_credentials_from_host_refuses_nothing() {
         }
     }
     let outputs = outputs(&mut pipe);
-    assert!(matches!(&outputs[1], PipeOutput::Down(cause) if cause.is_refusal()), "{outputs:?}");
+    assert!(
+        matches!(&outputs[1], PipeOutput::Session(SessionReport::Down(cause)) if cause.is_refusal()),
+        "{outputs:?}"
+    );
 }
 
 #[test]
@@ -402,7 +413,10 @@ fn events_arrive_between_replies_and_numbers_skip_negatives() {
     assert_eq!(requests(&mut pipe).iter().map(|request| request.xid).collect::<Vec<_>>(), [i32::MAX, 1]);
     receive(&mut pipe, 4, &synced(i32::MAX, 1));
     receive(&mut pipe, 4, &Frame::ok(1, 1, ReplyBody::Stat(Stat::default())));
-    assert!(outputs(&mut pipe).contains(&PipeOutput::Down(breach(Breach::Malformed))), "a reply of another form");
+    assert!(
+        outputs(&mut pipe).contains(&PipeOutput::Session(SessionReport::Down(breach(Breach::Malformed)))),
+        "a reply of another form"
+    );
 }
 
 #[test]
