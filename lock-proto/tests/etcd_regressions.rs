@@ -8,7 +8,7 @@ mod store;
 use core::mem;
 use core::time::Duration;
 
-use lock_proto::etcd::{Config, Endpoint, Locks, LocksOutput, Request, WatchId};
+use lock_proto::etcd::{Config, Endpoint, Locks, LocksOutput, Request, WatchId, WatchOutput};
 use lock_proto::redis::{Acquire, ErrorClass, Event, Renew, ServerError, Wait};
 use lock_proto::{CallId, ClientId, Instant, LockId};
 use store::Store;
@@ -42,8 +42,10 @@ impl Hub {
             match output {
                 LocksOutput::Send { call, request, .. } => self.sent.push((call, request)),
                 LocksOutput::Event { lock, event } => self.events.push((lock, event)),
-                LocksOutput::Watch { watch, .. } => self.watches.push(watch),
-                LocksOutput::Unwatch { .. } | LocksOutput::Election { .. } | LocksOutput::Stopped { .. } => {}
+                LocksOutput::Store(WatchOutput::Watch { watch, .. }) => self.watches.push(watch),
+                LocksOutput::Store(WatchOutput::Unwatch { .. })
+                | LocksOutput::Election { .. }
+                | LocksOutput::Stopped { .. } => {}
             }
         }
     }

@@ -4,7 +4,7 @@ use super::channel::{Channel, ChannelOutput};
 use super::config::Config;
 use super::lock::Etcd;
 use super::locks::Locks;
-use super::locks_output::LocksOutput;
+use super::locks_output::{LocksOutput, WatchOutput};
 use super::output::Output;
 use super::rpc::{RpcId, RpcReply, Status, StreamId, StreamReceived};
 use super::url::Endpoint;
@@ -56,10 +56,10 @@ impl Transport for Etcd {
             if let Some(output) = client.locks.poll_output() {
                 match output {
                     LocksOutput::Send { call, request, timeout } => client.links.send(now, call, request, timeout),
-                    LocksOutput::Watch { watch, key, end, deletions } => {
+                    LocksOutput::Store(WatchOutput::Watch { watch, key, end, deletions }) => {
                         client.links.watch(now, watch, key, end, deletions);
                     }
-                    LocksOutput::Unwatch { watch } => client.links.unwatch(now, watch),
+                    LocksOutput::Store(WatchOutput::Unwatch { watch }) => client.links.unwatch(now, watch),
                     LocksOutput::Event { lock, event } => client.out.push_back(Output::Event { lock, event }),
                     LocksOutput::Election { query, event } => client.out.push_back(Output::Election { query, event }),
                     LocksOutput::Stopped { unreleased } => {

@@ -1,12 +1,9 @@
 //! Outputs of the hub.
 
-use core::time::Duration;
-
 use bytes::Bytes;
 
 use super::request::Request;
-use crate::id::{CallId, LockId};
-use crate::lock::{ElectionEvent, Event, QueryId};
+use crate::lock::QueueOutput;
 
 /// One watch of the hub. Ids are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,20 +17,12 @@ impl WatchId {
     }
 }
 
-/// Outputs of the hub, in order.
+/// Outputs of the hub.
+pub type LocksOutput = QueueOutput<Request, WatchOutput>;
+
+/// What the hub wants of the watch stream.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum LocksOutput {
-    /// Send this request, and report `handle_reply`. Report `NotSent` if it was not sent within
-    /// `timeout`. If the connection ends before the reply, report `Unknown`.
-    // E13
-    Send {
-        /// The id to return with the reply.
-        call: CallId,
-        /// The request.
-        request: Request,
-        /// How long the request may wait to be sent.
-        timeout: Duration,
-    },
+pub enum WatchOutput {
     /// Watch a key from now on. Report `handle_watching` whenever the watch opens, `handle_changed`
     /// for each change, and `handle_unsubscribed` when it is interrupted. Do not start at an
     /// earlier revision: etcd serves such watches only every 100 ms (`syncWatchersLoop` in
@@ -53,24 +42,5 @@ pub enum LocksOutput {
     Unwatch {
         /// The watch.
         watch: WatchId,
-    },
-    /// Report an event of a lock or a candidacy.
-    Event {
-        /// The lock or candidacy.
-        lock: LockId,
-        /// The event.
-        event: Event,
-    },
-    /// Report an event of a query or an observation.
-    Election {
-        /// The query or observation.
-        query: QueryId,
-        /// The event.
-        event: ElectionEvent,
-    },
-    /// The shutdown has finished.
-    Stopped {
-        /// Keys and leases whose removal was not confirmed. They may remain until their TTL ends.
-        unreleased: u32,
     },
 }

@@ -60,7 +60,7 @@ pub use client::Client;
 pub use config::{Config, MAX_ENDPOINTS, MAX_SESSION_TTL, MIN_SESSION_TTL};
 pub use lock::OwnerKey;
 pub use locks::Locks;
-pub use locks_output::{LocksOutput, WatchId};
+pub use locks_output::{LocksOutput, WatchId, WatchOutput};
 pub use output::Output;
 pub use request::{Ahead, Found, LeaseId, Older, Queue, Refusal, Reply, Request, Seen};
 pub use rpc::{Code, Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};

@@ -21,6 +21,7 @@ mod queries;
 mod queue;
 mod queue_config;
 mod queue_hold;
+mod queue_output;
 mod queued;
 mod registry;
 mod request;
@@ -63,6 +64,7 @@ pub use queue_config::QueueSettings;
 #[doc(hidden)]
 pub use queue_hold::Hold;
 pub(crate) use queue_hold::{Write, Written};
+pub use queue_output::QueueOutput;
 #[doc(hidden)]
 pub use queued::{Bid, Contention, QueueConfig, QueueContext, QueueLock, Queued, Remains, Shared};
 pub use request::{Acquire, Renew, Wait};

@@ -14,6 +14,7 @@ use super::election::{ElectionEvent, Elections, QueryId};
 use super::event::{Failure, Report};
 use super::hub::Locks;
 use super::queue::QueueStore;
+use super::queue_output::QueueOutput;
 use super::queued::{Bid, QueueContext, Queued};
 use super::request::Acquire;
 use super::sessions::{SessionEvent, SessionId};
@@ -64,7 +65,7 @@ impl Asking {
     pub(crate) fn emit<S: QueueStore>(&mut self, ctx: &mut QueueContext<S>, event: ElectionEvent) {
         if self.last_event.as_ref() != Some(&event) {
             self.last_event = Some(event.clone());
-            ctx.out.push_back(S::election_event(self.id, event));
+            ctx.out.push_back(QueueOutput::Election { query: self.id, event });
         }
     }
 

@@ -8,15 +8,12 @@ use core::time::Duration;
 use bytes::Bytes;
 
 use super::answer::Answer;
-use super::election::{ElectionEvent, QueryId};
-use super::event::Event;
 use super::grant::Loss;
 use super::queries::Query;
 use super::queue_hold::Hold;
 use super::queued::{Bid, QueueConfig, QueueContext, QueueLock, Remains};
 use super::sessions::{SessionEvent, SessionId, SessionStore};
 use crate::error::{Invalid, Misuse};
-use crate::id::{CallId, LockId};
 use crate::time::Instant;
 
 /// What is special about a store of the queue family. The value holds its state for one name.
@@ -26,10 +23,10 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
     /// The settings that only this store has.
     type Settings: Clone + Debug + PartialEq + Eq + Hash;
     /// A request to a server.
-    type Request;
+    type Request: Clone + Debug + PartialEq + Eq + Hash;
     /// The reply to a request.
     type Reply;
-    /// An output of the locks.
+    /// An output of the locks that only this store has.
     type Output: Clone + Debug + PartialEq + Eq + Hash;
     /// State that the locks of a client share.
     type Shared: Clone + Debug + Default + PartialEq + Eq + Hash;
@@ -121,14 +118,6 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
     fn election(config: &QueueConfig<Self>, name: &[u8]) -> Result<Self::Key, Misuse> {
         Self::key(config, name)
     }
-    /// Wraps a request to a server.
-    fn request(call: CallId, request: Self::Request, timeout: Duration) -> Self::Output;
-    /// Wraps an event of an acquisition.
-    fn event(lock: LockId, event: Event) -> Self::Output;
-    /// Wraps an event of a query.
-    fn election_event(query: QueryId, event: ElectionEvent) -> Self::Output;
-    /// Wraps the end of the shutdown.
-    fn stopped(unreleased: u32) -> Self::Output;
     /// Returns a request that changes nothing, to check a server.
     fn ping(ctx: &mut QueueContext<Self>) -> Self::Request;
     /// Returns what the reply to it means; [`Answer::Granted`] if the server works.

@@ -21,6 +21,7 @@ use super::lifecycle::{Ended, Lock};
 use super::queries::{Queries, Query};
 use super::queue_config::QueueSettings;
 use super::queue_hold::Hold;
+use super::queue_output::QueueOutput;
 use super::request::{Acquire, Renew};
 use super::sessions::{Session, SessionId, SessionStore, Sessions, pause};
 use super::store::Store;
@@ -138,7 +139,7 @@ impl<S: QueueStore> Store for Queued<S> {
     type Settings = QueueSettings<S::Settings>;
     type Shared = Shared<S>;
     type Request = S::Request;
-    type Output = S::Output;
+    type Output = QueueOutput<S::Request, S::Output>;
 
     fn new() -> Self {
         Self { cleanups: Vec::new(), answer: Answer::Silent, joined: Vec::new(), own: S::default() }
@@ -322,22 +323,22 @@ impl<S: QueueStore> Store for Queued<S> {
         Ok((S::key(config, &request.name)?, bid))
     }
 
-    fn request(call: CallId, request: S::Request, timeout: Duration) -> S::Output {
-        S::request(call, request, timeout)
+    fn request(call: CallId, request: S::Request, timeout: Duration) -> Self::Output {
+        QueueOutput::Send { call, request, timeout }
     }
 
-    fn event(lock: LockId, event: Event) -> S::Output {
-        S::event(lock, event)
+    fn event(lock: LockId, event: Event) -> Self::Output {
+        QueueOutput::Event { lock, event }
     }
 
     fn ping(ctx: &mut QueueContext<S>) -> S::Request {
         S::ping(ctx)
     }
 
-    fn stopped(locks: &mut Locks<Self>, unreleased: u32) -> S::Output {
+    fn stopped(locks: &mut Locks<Self>, unreleased: u32) -> Self::Output {
         locks.drop_locks();
         let sessions = mem::take(&mut locks.ctx.shared.sessions);
-        S::stopped(unreleased + sessions.len() as u32)
+        QueueOutput::Stopped { unreleased: unreleased + sessions.len() as u32 }
     }
 
     fn after_step(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>) {

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::config::Config;
 use super::lock::ZooKeeper;
 use super::locks::Locks;
-use super::output::LocksOutput;
+use super::output::{LocksOutput, SessionOutput};
 use super::pipe::{Limits, Pipe, PipeConfig, PipeOutput};
 use super::request::{Reply, SessionReport};
 use crate::collections::burst;
@@ -41,11 +41,13 @@ impl Links {
         SessionId((conn.generation / GENERATIONS).wrapping_sub(1) as u32)
     }
 
-    /// Returns the pipe of a session, which may have output afterwards.
-    fn of(&mut self, session: SessionId) -> Option<&mut Pipe> {
-        let pipe = self.pipes.get_mut(&session)?;
+    /// Passes input to the pipe of a session, which may have output afterwards. Returns false if
+    /// there is none: the session has ended.
+    fn input(&mut self, session: SessionId, f: impl FnOnce(&mut Pipe)) -> bool {
+        let Some(pipe) = self.pipes.get_mut(&session) else { return false };
+        f(pipe);
         self.active.insert(session);
-        Some(pipe)
+        true
     }
 }
 
@@ -54,21 +56,15 @@ impl Transport for ZooKeeper {
     type HostOutput = Output;
 
     fn connected(links: &mut Links, now: Instant, conn: ConnId) {
-        if let Some(pipe) = links.of(Links::session(conn)) {
-            pipe.handle_connected(now, conn);
-        }
+        links.input(Links::session(conn), |pipe| pipe.handle_connected(now, conn));
     }
 
     fn disconnected(links: &mut Links, now: Instant, conn: ConnId, why: Fault) {
-        if let Some(pipe) = links.of(Links::session(conn)) {
-            pipe.handle_disconnected(now, conn, why);
-        }
+        links.input(Links::session(conn), |pipe| pipe.handle_disconnected(now, conn, why));
     }
 
     fn credentials(links: &mut Links, now: Instant, conn: ConnId, credentials: Option<Credentials>) {
-        if let Some(pipe) = links.of(Links::session(conn)) {
-            pipe.handle_credentials(now, conn, credentials);
-        }
+        links.input(Links::session(conn), |pipe| pipe.handle_credentials(now, conn, credentials));
     }
 
     fn links_timeout(links: &mut Links, now: Instant) {
@@ -140,31 +136,23 @@ impl Client {
         let now = self.now();
         while let Some(output) = self.locks.poll_output() {
             match output {
-                LocksOutput::Open { session, timeout } => self.open(session, timeout),
-                LocksOutput::Send { call, request } => match self.links.of(request.session) {
-                    Some(pipe) => pipe.send(now, call, request.op),
-                    None => {
-                        let reply = Reply::NotSent(Fault::NotNeeded.into());
-                        self.locks.handle_reply(now, call, &reply);
-                    }
-                },
-                LocksOutput::Quiet { session } => {
-                    if let Some(pipe) = self.links.of(session) {
-                        pipe.quiet(now);
+                LocksOutput::Store(SessionOutput::Open { session, timeout }) => self.open(session, timeout),
+                LocksOutput::Send { call, request, .. } => {
+                    if !self.links.input(request.session, |pipe| pipe.send(now, call, request.op)) {
+                        self.locks.handle_reply(now, call, &Reply::NotSent(Fault::NotNeeded.into()));
                     }
                 }
-                LocksOutput::End { session } => {
-                    if let Some(pipe) = self.links.of(session) {
-                        pipe.end(now);
-                    }
+                LocksOutput::Store(SessionOutput::Quiet { session }) => {
+                    self.links.input(session, |pipe| pipe.quiet(now));
+                }
+                LocksOutput::Store(SessionOutput::End { session }) => {
+                    self.links.input(session, |pipe| pipe.end(now));
                 }
                 LocksOutput::Event { lock, event } => self.out.push_back(Output::Event { lock, event }),
                 LocksOutput::Election { query, event } => self.out.push_back(Output::Election { query, event }),
                 LocksOutput::Stopped { unreleased } => {
                     for session in self.links.pipes.keys().copied().collect::<Vec<_>>() {
-                        if let Some(pipe) = self.links.of(session) {
-                            pipe.close(now);
-                        }
+                        self.links.input(session, |pipe| pipe.close(now));
                         self.route_pipe(session);
                     }
                     self.links = Links::default();
@@ -200,9 +188,7 @@ impl Client {
 impl ByteClient for Client {
     fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
         self.input(now, |links, now| {
-            if let Some(pipe) = links.of(Links::session(conn)) {
-                pipe.handle_received(now, conn, bytes);
-            }
+            links.input(Links::session(conn), |pipe| pipe.handle_received(now, conn, bytes));
         });
     }
 

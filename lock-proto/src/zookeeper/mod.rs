@@ -29,7 +29,7 @@ pub use client::Client;
 pub use config::{Config, MAX_SERVERS, MIN_TICKS};
 pub use lock::OwnerNode;
 pub use locks::Locks;
-pub use output::LocksOutput;
+pub use output::{LocksOutput, SessionOutput};
 pub use path::{Dialect, Queue};
 pub use pipe::{Limits, Pipe, PipeConfig, PipeOutput};
 pub use request::{Reply, Request, SessionReport};

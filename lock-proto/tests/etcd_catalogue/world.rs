@@ -11,7 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use lock_proto::etcd::message::KeyValue;
-use lock_proto::etcd::{Config, ElectionEvent, Endpoint, Locks, LocksOutput, QueryId, Reply, Request, WatchId};
+use lock_proto::etcd::{
+    Config, ElectionEvent, Endpoint, Locks, LocksOutput, QueryId, Reply, Request, WatchId, WatchOutput,
+};
 use lock_proto::redis::{Acquire, Cause, ErrorClass, Event, ServerError};
 use lock_proto::{CallId, ClientId, Fault, Instant, LockId};
 
@@ -442,12 +444,12 @@ impl World {
                     known.in_flight.insert(call);
                     self.send(client, call, request, timeout);
                 }
-                LocksOutput::Watch { watch, key, end, .. } => {
+                LocksOutput::Store(WatchOutput::Watch { watch, key, end, .. }) => {
                     known.watches_opened.push(key.clone());
                     assert!(known.watches.insert(watch, Watch { key, end, open: false }).is_none(), "{watch:?} twice");
                     self.plan(LATENCY, client, Scheduled::Open { watch });
                 }
-                LocksOutput::Unwatch { watch } => {
+                LocksOutput::Store(WatchOutput::Unwatch { watch }) => {
                     assert!(known.watches.remove(&watch).is_some(), "{watch:?} is not open");
                 }
                 LocksOutput::Event { lock, event } => {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
-use lock_proto::etcd::{Config, Endpoint, Locks, LocksOutput, QueryId, Request, WatchId};
+use lock_proto::etcd::{Config, Endpoint, Locks, LocksOutput, QueryId, Request, WatchId, WatchOutput};
 use lock_proto::redis::{Acquire, Event, Renew};
 use lock_proto::{CallId, ClientId, Instant, LockId};
 
@@ -136,11 +136,11 @@ impl Process {
                 LocksOutput::Send { call, request, timeout } => {
                     self.requests.push_back(Sent { call, request, until: (clock + timeout).as_nanos() });
                 }
-                LocksOutput::Watch { watch, key, end, .. } => {
+                LocksOutput::Store(WatchOutput::Watch { watch, key, end, .. }) => {
                     let new = self.watches.insert(watch, Watch { key, end, next_change: None });
                     assert!(new.is_none(), "{watch:?} was used before");
                 }
-                LocksOutput::Unwatch { watch } => {
+                LocksOutput::Store(WatchOutput::Unwatch { watch }) => {
                     self.watches.remove(&watch).unwrap_or_else(|| panic!("{watch:?} is not open"));
                 }
                 LocksOutput::Event { lock, event } => self.handle_event(lock, &event, fences),

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use lock_proto::etcd::{Config, Endpoint, Found, Locks, LocksOutput, Reply, Request, Seen, WatchId};
+use lock_proto::etcd::{Config, Endpoint, Found, Locks, LocksOutput, Reply, Request, Seen, WatchId, WatchOutput};
 use lock_proto::redis::{Acquire, Cause, Event};
 use lock_proto::{CallId, ClientId, Fault, Instant, LockId};
 
@@ -229,10 +229,10 @@ impl Client {
             while let Some(output) = self.hub.poll_output() {
                 match output {
                     LocksOutput::Send { call, request, .. } => self.requests.push(Sent { call, request }),
-                    LocksOutput::Watch { watch, key, end, .. } => {
+                    LocksOutput::Store(WatchOutput::Watch { watch, key, end, .. }) => {
                         self.watches.insert(watch, Watch { key, end, next_change: None });
                     }
-                    LocksOutput::Unwatch { watch } => drop(self.watches.remove(&watch)),
+                    LocksOutput::Store(WatchOutput::Unwatch { watch }) => drop(self.watches.remove(&watch)),
                     LocksOutput::Event { lock, event } => self.handle_event(now, lock, &event),
                     LocksOutput::Election { .. } | LocksOutput::Stopped { .. } => {
                         self.broken.get_or_insert_with(|| format!("{output:?} unasked"));

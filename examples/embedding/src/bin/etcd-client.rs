@@ -13,7 +13,7 @@ use etcd_client::{
     Txn, TxnOp, WatchFilterType, WatchOptions,
 };
 use lock_proto::etcd::message::{BY_CREATE, CompareWith, DESCEND, KeyValue, Op, RangeRequest, RequestOp, TxnRequest};
-use lock_proto::etcd::{Code, Config, Locks, LocksOutput, Reply, Request, Rpc, RpcReply, Status, WatchId};
+use lock_proto::etcd::{Code, Config, Locks, LocksOutput, Reply, Request, Rpc, RpcReply, Status, WatchId, WatchOutput};
 use lock_proto::{Acquire, BootClock, CallId, Event, Fault, LockId, Loss, random_identity};
 use prost::Message;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -120,7 +120,7 @@ impl Client {
                         let done = tokio::time::timeout(SILENCE, execute(etcd, &request)).await;
                         let _ = facts.send(Fact::Reply(call, done.unwrap_or(Reply::Unknown(Fault::TimedOut.into()))));
                     })),
-                    LocksOutput::Watch { watch, key, end, deletions } => {
+                    LocksOutput::Store(WatchOutput::Watch { watch, key, end, deletions }) => {
                         let options = match deletions {
                             true => WatchOptions::new().with_filters([WatchFilterType::NoPut]),
                             false => WatchOptions::new(),
@@ -129,7 +129,7 @@ impl Client {
                         let task = tokio::spawn(run_watch(etcd, watch, key.into(), options, facts));
                         self.watches.insert(watch, task);
                     }
-                    LocksOutput::Unwatch { watch } => {
+                    LocksOutput::Store(WatchOutput::Unwatch { watch }) => {
                         if let Some(task) = self.watches.remove(&watch) {
                             task.abort();
                         }

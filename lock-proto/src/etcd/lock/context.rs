@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 
 use super::Etcd;
-use crate::etcd::locks_output::{LocksOutput, WatchId};
+use crate::etcd::locks_output::{LocksOutput, WatchId, WatchOutput};
 use crate::etcd::request::{LeaseId, Queue, Request};
 use crate::id::{CallOwner, NodeId};
 use crate::lock::{self, Loss, SessionId};
@@ -54,7 +54,7 @@ impl Context {
         self.shared.own.watch += 1;
         let watch = WatchId(self.shared.own.watch);
         self.shared.own.watchers.insert(watch, whose);
-        self.out.push_back(LocksOutput::Watch { watch, key, end, deletions });
+        self.out.push_back(LocksOutput::Store(WatchOutput::Watch { watch, key, end, deletions }));
         watch
     }
 
@@ -65,7 +65,7 @@ impl Context {
 
     pub(crate) fn close_watch(&mut self, watch: WatchId) {
         self.shared.own.watchers.remove(&watch);
-        self.out.push_back(LocksOutput::Unwatch { watch });
+        self.out.push_back(LocksOutput::Store(WatchOutput::Unwatch { watch }));
     }
 
     pub(crate) fn lease(&self, session: SessionId) -> Option<LeaseId> {

@@ -27,15 +27,14 @@ use wait_deletes::Contender;
 use watch_cache::CachedWatches;
 
 use super::config::{Config, Settings};
-use super::locks_output::{LocksOutput, WatchId};
+use super::locks_output::{WatchId, WatchOutput};
 use super::message::KeyValue;
 use super::request::{Queue, Refusal, Reply, Request, Seen};
 use crate::error::{Invalid, Misuse};
 use crate::fault::{Breach, Fault};
-use crate::id::{CallId, LockId};
 use crate::lock::{
-    self, Answer, ElectionEvent, ErrorClass, Event, Failure, Loss, MAX_TTL, MIN_TTL, QueryId, QueueStore, Queued,
-    Remains, ServerError, SessionId, State,
+    self, Answer, ErrorClass, Failure, Loss, MAX_TTL, MIN_TTL, QueueStore, Queued, Remains, ServerError, SessionId,
+    State,
 };
 use crate::time::Instant;
 
@@ -69,7 +68,7 @@ impl QueueStore for Keys {
     type Settings = Settings;
     type Request = Request;
     type Reply = Reply;
-    type Output = LocksOutput;
+    type Output = WatchOutput;
     type Shared = Watches;
     type Session = Lease;
     type Enter = Enter;
@@ -161,22 +160,6 @@ impl QueueStore for Keys {
     /// An election shares the queue of the lock with its name.
     fn key(config: &Config, name: &[u8]) -> Result<Queue, Misuse> {
         Ok(Queue::new(&config.prefix, name))
-    }
-
-    fn request(call: CallId, request: Request, timeout: Duration) -> LocksOutput {
-        LocksOutput::Send { call, request, timeout }
-    }
-
-    fn event(lock: LockId, event: Event) -> LocksOutput {
-        LocksOutput::Event { lock, event }
-    }
-
-    fn election_event(query: QueryId, event: ElectionEvent) -> LocksOutput {
-        LocksOutput::Election { query, event }
-    }
-
-    fn stopped(unreleased: u32) -> LocksOutput {
-        LocksOutput::Stopped { unreleased }
     }
 
     /// Any reply shows that the cluster has a quorum and accepts the login.

@@ -24,14 +24,14 @@ use wait::{Contender, Watch};
 
 use super::codec::{EventType, Op, WatcherEvent};
 use super::config::{Config, Settings};
-use super::output::LocksOutput;
+use super::output::SessionOutput;
 use super::path::{Guid, Kind, Queue};
 use super::request::{Reply, Request};
 use crate::error::{Invalid, Misuse};
-use crate::id::{CallId, CallOwner, LockId, NodeId};
+use crate::id::{CallOwner, NodeId};
 use crate::lock::{
-    self, Answer, Bid, ElectionEvent, ErrorClass, Event, Failure, Loss, MAX_TTL, QueryId, QueueStore, Queued, Remains,
-    ServerError, SessionId, printable,
+    self, Answer, Bid, ErrorClass, Failure, Loss, MAX_TTL, QueueStore, Queued, Remains, ServerError, SessionId,
+    printable,
 };
 use crate::time::Instant;
 
@@ -96,7 +96,7 @@ impl QueueStore for Nodes {
     type Settings = Settings;
     type Request = Request;
     type Reply = Reply;
-    type Output = LocksOutput;
+    type Output = SessionOutput;
     type Shared = ();
     type Session = Connection;
     type Enter = Enter;
@@ -172,22 +172,6 @@ impl QueueStore for Nodes {
 
     fn election(config: &Config, name: &[u8]) -> Result<Queue, Misuse> {
         Queue::new(&config.store.own.chroot, &config.prefix, name, Kind::Latch)
-    }
-
-    fn request(call: CallId, request: Request, _: Duration) -> LocksOutput {
-        LocksOutput::Send { call, request }
-    }
-
-    fn event(lock: LockId, event: Event) -> LocksOutput {
-        LocksOutput::Event { lock, event }
-    }
-
-    fn election_event(query: QueryId, event: ElectionEvent) -> LocksOutput {
-        LocksOutput::Election { query, event }
-    }
-
-    fn stopped(unreleased: u32) -> LocksOutput {
-        LocksOutput::Stopped { unreleased }
     }
 
     /// The leader answers a `sync`. It needs no permission.

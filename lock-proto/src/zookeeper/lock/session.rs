@@ -10,10 +10,12 @@ use core::time::Duration;
 use super::{Context, Nodes};
 use crate::id::{CallOwner, NodeId};
 use crate::jitter::jitter;
-use crate::lock::{self, Answer, Cause, Loss, Need, SessionCall, SessionEvent, SessionStore, State, pause, refusal};
+use crate::lock::{
+    self, Answer, Cause, Loss, Need, QueueOutput, SessionCall, SessionEvent, SessionStore, State, pause, refusal,
+};
 use crate::time::{Instant, soonest};
 use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, MultiResult, Op, ReplyBody};
-use crate::zookeeper::output::LocksOutput;
+use crate::zookeeper::output::SessionOutput;
 use crate::zookeeper::request::{Reply, Request, SessionReport};
 
 /// The most nodes that one renewal compares. The others are compared by the next ones.
@@ -170,7 +172,7 @@ impl Session {
     }
 
     fn refuse(&mut self, ctx: &mut Context, answer: Answer) -> Option<SessionEvent> {
-        ctx.out.push_back(LocksOutput::End { session: self.id });
+        ctx.out.push_back(QueueOutput::Store(SessionOutput::End { session: self.id }));
         self.state = State::Ending;
         Some(SessionEvent::Refused(answer))
     }
@@ -356,12 +358,15 @@ impl SessionStore<Nodes> for Connection {
         }
         if session.must_be_quiet() {
             session.own.quiet = true;
-            ctx.out.push_back(LocksOutput::Quiet { session: session.id });
+            ctx.out.push_back(QueueOutput::Store(SessionOutput::Quiet { session: session.id }));
         }
         match session.state {
             State::Opening if !session.own.is_open && session.retry.is_due(ctx.now) => {
                 session.own.is_open = true;
-                ctx.out.push_back(LocksOutput::Open { session: session.id, timeout: session.requested });
+                ctx.out.push_back(QueueOutput::Store(SessionOutput::Open {
+                    session: session.id,
+                    timeout: session.requested,
+                }));
             }
             State::Alive if session.lost_at().is_some_and(|at| at <= ctx.now) => return session.lose(Loss::Expired),
             State::Alive if session.need() == Need::Proof && session.retry.is_due(ctx.now) => session.renew(ctx),
@@ -389,7 +394,7 @@ impl SessionStore<Nodes> for Connection {
             State::Lost(Loss::Gone) => session.state = State::Over,
             State::Opening | State::Checking | State::Alive | State::Lost(_) => {
                 session.state = State::Ending;
-                ctx.out.push_back(LocksOutput::End { session: session.id });
+                ctx.out.push_back(QueueOutput::Store(SessionOutput::End { session: session.id }));
             }
             State::Ending | State::Over => {}
         }

@@ -1,0 +1,44 @@
+//! The outputs of a hub of the queue family.
+
+use core::time::Duration;
+
+use super::election::{ElectionEvent, QueryId};
+use super::event::Event;
+use crate::id::{CallId, LockId};
+
+/// Outputs of a hub, in order. `R` is a request to a server, and `T` what only this store has.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum QueueOutput<R, T> {
+    /// Send this request, and report `handle_reply`. Report `NotSent` if it was not sent within
+    /// `timeout`. If the connection ends before the reply, report `Unknown`.
+    // E13
+    Send {
+        /// The id to return with the reply.
+        call: CallId,
+        /// The request.
+        request: R,
+        /// How long the request may wait to be sent.
+        timeout: Duration,
+    },
+    /// Something that only this store has.
+    Store(T),
+    /// Report an event of a lock or a candidacy.
+    Event {
+        /// The lock or candidacy.
+        lock: LockId,
+        /// The event.
+        event: Event,
+    },
+    /// Report an event of a query or an observation.
+    Election {
+        /// The query or observation.
+        query: QueryId,
+        /// The event.
+        event: ElectionEvent,
+    },
+    /// The shutdown has finished.
+    Stopped {
+        /// Nodes (on etcd keys) and sessions (leases) whose end was not confirmed in time.
+        unreleased: u32,
+    },
+}
