@@ -2,15 +2,16 @@
 //! [`Store`] for all of them.
 
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::vec::Vec;
-use core::fmt::Debug;
+use core::fmt::{Debug, Display};
 use core::hash::Hash;
 use core::mem;
 use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::answer::Answer;
+use super::answer::{Answer, ErrorClass, ServerError, printable};
 use super::client::{Client, Transport};
 use super::config::Config;
 use super::context::Context;
@@ -480,8 +481,15 @@ impl<S: QueueStore> QueueLock<S> {
     /// Fails all waiters because a retry would not help.
     pub(crate) fn fail_refused(&mut self, ctx: &mut QueueContext<S>, answer: Answer) {
         self.store.answer = answer;
-        self.contention = Contention::Idle;
         self.fail_all(ctx, Failure::Refused);
+    }
+
+    /// Fails all waiters because a foreign node occupies the queue.
+    // E2, ZK7
+    pub(crate) fn fail_foreign(&mut self, ctx: &mut QueueContext<S>, node: &dyn Display) {
+        let text = printable(&format!("{node} is in the way, and is not of this lock"), "");
+        self.store.answer = Answer::Rejected(ServerError { class: ErrorClass::KeyInUse, text });
+        self.fail_all(ctx, Failure::KeyInUse);
     }
 
     /// A delete that left at `emitted` may have been executed.

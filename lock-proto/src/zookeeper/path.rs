@@ -51,23 +51,15 @@ impl Guid {
         Self(random & !(0xf << 76) & !(0x3 << 62) | 0x4 << 76 | 0x2 << 62)
     }
 
-    /// Writes it with hyphens, as Java prints a UUID.
-    fn hyphenated(self, name: &mut String) {
-        for (place, digit) in self.digits().enumerate() {
-            if matches!(place, 8 | 12 | 16 | 20) {
+    /// Appends its 32 digits in lower-case hexadecimal, on request with hyphens as Java prints a
+    /// UUID.
+    fn write(self, name: &mut String, hyphens: bool) {
+        for (place, byte) in self.0.to_be_bytes().into_iter().enumerate() {
+            if hyphens && matches!(place, 4 | 6 | 8 | 10) {
                 name.push('-');
             }
-            name.push(digit);
+            name.extend([byte >> 4, byte & 0xf].map(|digit| char::from(b"0123456789abcdef"[usize::from(digit)])));
         }
-    }
-
-    /// Its 32 digits, in lower-case hexadecimal.
-    fn digits(self) -> impl Iterator<Item = char> {
-        self.0
-            .to_be_bytes()
-            .into_iter()
-            .flat_map(|byte| [byte >> 4, byte & 0xf])
-            .map(|digit| char::from(b"0123456789abcdef"[usize::from(digit)]))
     }
 }
 
@@ -113,12 +105,12 @@ impl Queue {
         let mut name = String::with_capacity(OWN_LENGTH);
         match self.kind {
             Kind::Lock(Dialect::Kazoo) => {
-                name.extend(guid.digits());
+                guid.write(&mut name, false);
                 name.push_str("__lock__");
             }
             Kind::Lock(Dialect::Curator) | Kind::Latch => {
                 name.push_str("_c_");
-                guid.hyphenated(&mut name);
+                guid.write(&mut name, true);
                 name.push_str(if self.kind == Kind::Latch { "-latch-" } else { "-lock-" });
             }
         }

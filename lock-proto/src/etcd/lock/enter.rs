@@ -5,7 +5,7 @@ use super::cleanup::CleanupCall;
 use super::session::answer;
 use super::{Contention, Context, Keys, Lock};
 use crate::etcd::request::{Ahead, Found, Older, Refusal, Reply, Request, Seen};
-use crate::lock::{Answer, Blocked, Expiry, Failure, Progress, SessionId, Wait};
+use crate::lock::{Answer, Blocked, Expiry, Progress, SessionId, Wait};
 use crate::time::Instant;
 use bytes::Bytes;
 use core::mem;
@@ -180,7 +180,7 @@ impl Lock {
                     Some(older) if self.key.is_foreign(&older.key) => {
                         self.schedule_key(ctx, session, own.modified);
                         self.contention = Contention::Idle;
-                        self.fail_foreign(ctx, &older.key);
+                        self.fail_foreign(ctx, &format_args!("the key {}", older.key.escape_ascii()));
                     }
                     Some(older) => {
                         let next = Older { key: older.key.clone(), created: older.create_revision };
@@ -201,7 +201,7 @@ impl Lock {
                 self.contention = Contention::Idle;
                 self.resume_cleanup(ctx, session);
                 if self.key.is_foreign(&older.key) {
-                    return self.fail_foreign(ctx, &older.key);
+                    return self.fail_foreign(ctx, &format_args!("the key {}", older.key.escape_ascii()));
                 }
                 self.store.answer = Answer::Taken(Expiry::Unknown);
                 self.end_try(ctx);
@@ -215,14 +215,13 @@ impl Lock {
                 ctx.lost_lease(session);
             }
             Reply::Refused(_) if reply.is_refusal() => {
-                self.store.answer = answer(reply);
                 self.contention = Contention::Idle;
                 match action {
                     Action::Create => self.resume_cleanup(ctx, session),
                     Action::Adopt => self.schedule_look(ctx, session),
                     Action::Search(own) => self.schedule_key(ctx, session, own.modified),
                 }
-                self.fail_all(ctx, Failure::Refused);
+                self.fail_refused(ctx, answer(reply));
             }
             // The outcome is unclear; the next attempt finds out.
             Reply::Done(_) | Reply::Refused(_) | Reply::NotSent(_) | Reply::Unknown(_) => {

@@ -32,10 +32,7 @@ use super::message::KeyValue;
 use super::request::{Queue, Refusal, Reply, Request, Seen};
 use crate::error::{Invalid, Misuse};
 use crate::fault::{Breach, Fault};
-use crate::lock::{
-    self, Answer, ErrorClass, Failure, Loss, MAX_TTL, MIN_TTL, QueueStore, Queued, Remains, ServerError, SessionId,
-    State,
-};
+use crate::lock::{self, Answer, Loss, MAX_TTL, MIN_TTL, QueueStore, Queued, Remains, SessionId, State};
 use crate::time::Instant;
 
 pub use hold::OwnerKey;
@@ -255,13 +252,5 @@ impl Lock {
             Contention::Waiting(contender) => contender.watched(watch).or(own),
             Contention::Idle | Contention::Opening(_) | Contention::Entering(_) => own,
         }
-    }
-
-    /// Fails all waiters because a foreign key occupies the queue.
-    // E2
-    fn fail_foreign(&mut self, ctx: &mut Context, key: &[u8]) {
-        let text = alloc::format!("the key {} is in the way, and is not of this lock", key.escape_ascii());
-        self.store.answer = Answer::Rejected(ServerError { class: ErrorClass::KeyInUse, text: text.into() });
-        self.fail_all(ctx, Failure::KeyInUse);
     }
 }

@@ -17,7 +17,7 @@ use crate::etcd::locks_output::WatchId;
 use crate::etcd::message::KeyValue;
 use crate::etcd::reading::Reading;
 use crate::etcd::request::{Ahead, Found, Older, Reply, Request, Seen};
-use crate::lock::{Answer, Blocked, Expiry, Failure, Progress, SessionId};
+use crate::lock::{Answer, Blocked, Expiry, Progress, SessionId};
 use crate::time::Instant;
 
 /// Polling interval while a watch cannot be opened.
@@ -337,11 +337,7 @@ impl Lock {
                         return self.win(ctx, session, own, *revision, value, Some(own_watch));
                     }
                     Some(older) if self.key.is_foreign(&older.key) => {
-                        contender.close(ctx);
-                        let modified = own.modified;
-                        self.schedule_key(ctx, session, modified);
-                        self.contention = Contention::Idle;
-                        return self.fail_foreign(ctx, &older.key);
+                        return self.fail_foreign(ctx, &format_args!("the key {}", older.key.escape_ascii()));
                     }
                     Some(older) => {
                         let next = Older { key: older.key.clone(), created: older.create_revision };
@@ -376,12 +372,7 @@ impl Lock {
                 self.enter(ctx, session);
             }
             Reply::Refused(_) if reply.is_refusal() => {
-                contender.close(ctx);
-                let modified = contender.own.modified;
-                self.store.answer = answer(reply);
-                self.schedule_key(ctx, session, modified);
-                self.contention = Contention::Idle;
-                self.fail_all(ctx, Failure::Refused);
+                self.fail_refused(ctx, answer(reply));
             }
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 let retry = &mut contender.reading.retry;

@@ -14,13 +14,8 @@ use crate::zookeeper::request::Reply;
 /// What is left to delete.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Target {
-    /// The node of a create in flight.
-    Creating {
-        create: u64,
-        guid: Guid,
-    },
-    /// The node of this name, if the create was executed. The first write on the next connection
-    /// decides that.
+    /// The node of this name, if there is one. The session's requests are executed in their order,
+    /// and the first write on another connection decides those of the former one.
     Search(Guid),
     Node(Box<str>),
 }
@@ -48,71 +43,45 @@ impl lock::Cleanup<Nodes> for Cleanup {
     }
 
     fn answered(lock: &mut Lock, ctx: &mut Context, place: usize, reply: &Reply) {
-        let Some(cleanup) = lock.store.cleanups.get_mut(place) else { return };
+        let mut cleanup = lock.store.cleanups.swap_remove(place);
         let Some((_, emitted)) = cleanup.retry.answered(|_| true) else { return };
         match (&cleanup.target, reply) {
-            (Target::Creating { .. }, Reply::Done(ReplyBody::Created { path, .. })) => {
-                cleanup.target = Target::Node(path.clone());
-            }
-            (Target::Creating { guid, .. }, Reply::Unknown(_)) => cleanup.target = Target::Search(*guid),
-            (Target::Creating { .. }, Reply::Done(_) | Reply::Failed(_) | Reply::NotSent(_)) => {
-                lock.store.cleanups.swap_remove(place);
-                return;
-            }
             (Target::Search(guid), Reply::Done(ReplyBody::Children(names))) => {
                 let own = lock.key.own(*guid);
-                let Some(name) = names.iter().find(|name| name.starts_with(&own)) else {
-                    lock.store.cleanups.swap_remove(place);
-                    return;
-                };
+                let Some(name) = names.iter().find(|name| name.starts_with(&own)) else { return };
                 cleanup.target = Target::Node(lock.key.child(name));
             }
-            (Target::Search(_), Reply::Failed(ErrorCode::NO_NODE)) => {
-                lock.store.cleanups.swap_remove(place);
-                return;
-            }
+            (Target::Search(_), Reply::Failed(ErrorCode::NO_NODE)) => return,
             (Target::Node(path), Reply::Done(_) | Reply::Failed(ErrorCode::NO_NODE)) => {
                 let outcome = if let Reply::Done(_) = reply { Release::Released } else { Release::Expired };
                 lock.store.own.deleted(ctx.now, path);
-                let path = Some(path.clone());
-                lock.store.cleanups.swap_remove(place);
-                return lock.resolve(ctx, outcome, |remains| remains.left == path);
-            }
-            (Target::Node(path), Reply::Unknown(_)) => {
-                let path = Some(path.clone());
-                lock.delete_unknown(emitted, |remains| remains.left == path);
+                return lock.resolve(ctx, outcome, |remains| remains.left.as_ref() == Some(path));
             }
             // The server will not do it for this user. It deletes the node with the session.
-            (Target::Search(_) | Target::Node(_), Reply::Failed(_)) if reply.is_refusal() => {
-                let session = cleanup.session;
-                lock.store.cleanups.swap_remove(place);
-                ctx.shared.sessions.retire(session);
+            (_, Reply::Failed(_)) if reply.is_refusal() => {
+                ctx.shared.sessions.retire(cleanup.session);
                 return;
             }
-            (Target::Search(_) | Target::Node(_), Reply::Done(_) | Reply::Failed(_)) => {
-                return cleanup.retry.failed(ctx.now + ctx.pause(cleanup.retry.tries()));
+            (_, Reply::Done(_) | Reply::Failed(_)) => {
+                cleanup.retry.failed(ctx.now + ctx.pause(cleanup.retry.tries()));
+            }
+            (Target::Node(path), Reply::Unknown(_)) => {
+                lock.delete_unknown(emitted, |remains| remains.left.as_ref() == Some(path));
             }
             // The next connection goes on.
-            (Target::Search(_), Reply::Unknown(_)) | (Target::Search(_) | Target::Node(_), Reply::NotSent(_)) => {}
+            (Target::Search(_), Reply::Unknown(_)) | (_, Reply::NotSent(_)) => {}
         }
-        lock.work(ctx, place);
+        lock.store.cleanups.push(cleanup);
+        lock.work(ctx);
     }
 
     fn timeout(lock: &mut Lock, ctx: &mut Context) {
-        for place in 0..lock.store.cleanups.len() {
-            if lock.store.cleanups[place].retry.is_due(ctx.now) {
-                lock.work(ctx, place);
-            }
-        }
+        lock.work(ctx);
     }
 
     /// The session continues on a new connection, where a write of it came first.
-    fn up(lock: &mut Lock, ctx: &mut Context, session: SessionId) {
-        for place in 0..lock.store.cleanups.len() {
-            if lock.store.cleanups[place].session == session {
-                lock.work(ctx, place);
-            }
-        }
+    fn up(lock: &mut Lock, ctx: &mut Context, _: SessionId) {
+        lock.work(ctx);
     }
 
     /// The nodes of a lost session end with it. The result of a release is that of its end.
@@ -135,37 +104,30 @@ impl lock::Cleanup<Nodes> for Cleanup {
 }
 
 impl Lock {
-    pub(super) fn schedule_delete(&mut self, ctx: &mut Context, session: SessionId, path: Box<str>) {
-        self.schedule(ctx, session, Target::Node(path));
-    }
-
     pub(super) fn schedule(&mut self, ctx: &mut Context, session: SessionId, target: Target) {
         let shared = ctx.session(session).is_some_and(|found| found.shared);
         let in_use = matches!(&self.contention, Contention::Entering(enter) if enter.session == session);
         if ctx.is_lost(session) || !(shared || in_use) {
             return;
         }
-        let mut retry = Retry::new(None);
-        if let Target::Creating { create, .. } = target {
-            retry.sent((create, ctx.now));
-        }
-        self.store.cleanups.push(Cleanup { session, target, retry });
-        self.work(ctx, self.store.cleanups.len() - 1);
+        self.store.cleanups.push(Cleanup { session, target, retry: Retry::new(None) });
+        self.work(ctx);
     }
 
-    /// Sends the next request, unless one is in flight or the session is not established.
-    fn work(&mut self, ctx: &mut Context, place: usize) {
-        let Some(cleanup) = self.store.cleanups.get_mut(place).filter(|cleanup| !cleanup.retry.is_in_flight()) else {
-            return;
-        };
-        cleanup.retry.set_due(None);
-        let op = match &cleanup.target {
-            Target::Creating { .. } => return,
-            Target::Search(_) => self.key.list(),
-            Target::Node(path) => Op::Write(MultiOp::Delete { path: path.clone(), version: ANY_VERSION }),
-        };
-        if let Some(call) = ctx.send(cleanup.session, op) {
-            cleanup.retry.sent((call, ctx.now));
+    /// Sends the requests that are not in flight, except during a pause or without a connection.
+    fn work(&mut self, ctx: &mut Context) {
+        for cleanup in &mut self.store.cleanups {
+            if !cleanup.retry.is_ready(ctx.now) {
+                continue;
+            }
+            let op = match &cleanup.target {
+                Target::Search(_) => self.key.list(),
+                Target::Node(path) => Op::Write(MultiOp::Delete { path: path.clone(), version: ANY_VERSION }),
+            };
+            cleanup.retry.set_due(None);
+            if let Some(call) = ctx.send(cleanup.session, op) {
+                cleanup.retry.sent((call, ctx.now));
+            }
         }
     }
 }

@@ -7,11 +7,8 @@ use core::ops::RangeInclusive;
 
 use super::cleanup::Target;
 use super::wait::Contender;
-use super::{Contention, Context, Lock, Node, Nodes};
-use crate::lock::{
-    Answer, Blocked, ErrorClass, Expiry, Failure, Progress, Queued, Retry, ServerError, SessionId, Store as _,
-    printable,
-};
+use super::{Contention, Context, Lock, Nodes, OwnerNode};
+use crate::lock::{Answer, Blocked, Expiry, Failure, Progress, Retry, SessionId, refusal};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ANY_VERSION, CreateMode, ErrorCode, MultiOp, Op, ReplyBody, Stat};
 use crate::zookeeper::path::{Child, Guid, is_exhausted};
@@ -142,8 +139,9 @@ impl Progress<Nodes> for Enter {
     fn abandon(self, lock: &mut Lock, ctx: &mut Context) {
         let Self { session, guid, step, .. } = self;
         match step {
-            Step::Creating { create, .. } => lock.schedule(ctx, session, Target::Creating { create, guid }),
-            Step::Searching(_) | Step::Verifying { .. } => lock.schedule(ctx, session, Target::Search(guid)),
+            Step::Creating { .. } | Step::Searching(_) | Step::Verifying { .. } => {
+                lock.schedule(ctx, session, Target::Search(guid));
+            }
             Step::Vacating { .. } | Step::Paused(_) => {}
         }
     }
@@ -224,7 +222,10 @@ impl Lock {
                     enter.building = building;
                 }
             }
-            Reply::Failed(_) if reply.is_refusal() => self.fail_refused(ctx, reply.answer()),
+            Reply::Failed(_) if reply.is_refusal() => {
+                self.contention = Contention::Idle;
+                self.fail_refused(ctx, reply.answer());
+            }
             Reply::Done(_) | Reply::Failed(_) => self.pause_entry(ctx),
             Reply::Unknown(_) => {
                 self.store.answer = reply.answer();
@@ -263,29 +264,28 @@ impl Lock {
             && *code != ErrorCode::NODE_EXISTS
             && self.store.answer.is_refusal()
         {
-            Queued::nobody_waits(self, ctx);
             self.fail_refused(ctx, self.store.answer.clone());
         }
     }
 
     /// The node that was created. It must be of the live session.
     // ZK2
-    fn own_node(&self, ctx: &Context, session: SessionId, path: &str, stat: &Stat) -> Option<Node> {
+    fn own_node(&self, ctx: &Context, session: SessionId, path: &str, stat: &Stat) -> Option<OwnerNode> {
         let Child::Contender(sequence) = self.key.classify(self.key.name_of(path)?) else { return None };
         let ours = ctx.session(session).is_some_and(|found| found.own.owner == stat.ephemeral_owner);
-        ours.then(|| Node { path: path.into(), sequence, czxid: stat.czxid, version: stat.version })
+        ours.then(|| OwnerNode { path: path.into(), sequence, czxid: stat.czxid, version: stat.version })
     }
 
     /// Joins the queue with this node, unless it has a number that must not be used. The list of
     /// the queue was requested with the call `list`, or is requested unless the place is known.
-    fn join(&mut self, ctx: &mut Context, session: SessionId, node: Node, list: Option<u64>) {
+    fn join(&mut self, ctx: &mut Context, session: SessionId, node: OwnerNode, list: Option<u64>) {
         if node.czxid >= CZXID_END {
             self.contention = Contention::Idle;
-            self.schedule_delete(ctx, session, node.path);
-            let text = printable("its transaction ids are too large for fencing tokens", "");
-            self.fail_refused(ctx, Answer::Rejected(ServerError { class: ErrorClass::Refused, text }));
+            self.schedule(ctx, session, Target::Node(node.path));
+            let error = refusal("its transaction ids are too large for fencing tokens");
+            self.fail_refused(ctx, Answer::Rejected(error));
         } else if is_exhausted(node.sequence) {
-            self.schedule_delete(ctx, session, node.path);
+            self.schedule(ctx, session, Target::Node(node.path));
             self.step(Step::Vacating { until: ctx.now + ctx.config.store.own.vacate_within, retry: Retry::new(None) });
             self.store.answer = Answer::Taken(Expiry::Unknown);
             self.notify_blocked(ctx, Blocked::Held);
@@ -356,12 +356,11 @@ impl Lock {
 
     /// The server does not tell whether there is a node: it is deleted when it does.
     fn search_failed(&mut self, ctx: &mut Context, session: SessionId, guid: Guid, reply: &Reply) {
-        self.schedule(ctx, session, Target::Search(guid));
         if reply.is_refusal() {
-            self.fail_refused(ctx, reply.answer());
-        } else {
-            self.pause_entry(ctx);
+            return self.fail_refused(ctx, reply.answer());
         }
+        self.schedule(ctx, session, Target::Search(guid));
+        self.pause_entry(ctx);
     }
 
     fn verified(&mut self, ctx: &mut Context, session: SessionId, guid: Guid, path: &str, reply: &Reply) {

@@ -6,14 +6,14 @@ use alloc::boxed::Box;
 use bytes::Bytes;
 
 use super::wait::Watch;
-use super::{Context, Hold, Lock, Node, Nodes};
+use super::{Context, Hold, Lock, Nodes};
 use crate::lock::{Keep, Loss, Written};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ErrorCode, MultiOp, Op, ReplyBody};
 use crate::zookeeper::path::Queue;
 use crate::zookeeper::request::Reply;
 
-/// The node of a holder. Transactions of the application that `check` its path and version are
+/// A node of this client, such as that of a holder. Transactions of the application that `check` its path and version are
 /// executed only while it still holds the lock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -24,6 +24,8 @@ pub struct OwnerNode {
     pub czxid: i64,
     /// The version of its data.
     pub version: i32,
+    /// Its place in the queue.
+    pub(super) sequence: i32,
 }
 
 impl Keep<Nodes> for Watch {
@@ -104,8 +106,7 @@ impl Keep<Nodes> for Watch {
     }
 
     fn owner(_: &Queue, hold: &Hold, _: &Context) -> Option<OwnerNode> {
-        let Node { path, czxid, version, .. } = hold.node.clone();
-        Some(OwnerNode { path, czxid, version })
+        Some(hold.node.clone())
     }
 }
 

@@ -11,10 +11,9 @@ mod tail;
 mod wait;
 
 use alloc::boxed::Box;
-use alloc::format;
 use core::time::Duration;
 
-use cleanup::Cleanup;
+use cleanup::{Cleanup, Target};
 use enter::Enter;
 use query::Query;
 use session::Connection;
@@ -29,10 +28,7 @@ use super::path::{Guid, Kind, Queue};
 use super::request::{Reply, Request};
 use crate::error::{Invalid, Misuse};
 use crate::id::{CallOwner, NodeId};
-use crate::lock::{
-    self, Answer, Bid, ErrorClass, Failure, Loss, MAX_TTL, QueueStore, Queued, Remains, ServerError, SessionId,
-    printable,
-};
+use crate::lock::{self, Answer, Bid, Loss, MAX_TTL, QueueStore, Queued, Remains, SessionId};
 use crate::time::Instant;
 
 pub use hold::OwnerNode;
@@ -51,17 +47,6 @@ pub struct Nodes {
     tail: Option<Box<Tail>>,
     /// The last node followed the tail directly.
     followed: bool,
-}
-
-/// A node of this client.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Node {
-    path: Box<str>,
-    sequence: i32,
-    /// The transaction that created it.
-    czxid: i64,
-    /// The number of changes of its data.
-    version: i32,
 }
 
 impl Context {
@@ -101,7 +86,7 @@ impl QueueStore for Nodes {
     type Session = Connection;
     type Enter = Enter;
     type Contender = Contender;
-    type Node = Node;
+    type Node = OwnerNode;
     type Watch = Watch;
     /// The node of the hold, unless it is gone.
     type Left = Option<Box<str>>;
@@ -143,7 +128,7 @@ impl QueueStore for Nodes {
     /// A session of its own ends with its last user.
     fn clean_up(lock: &mut Lock, ctx: &mut Context, remains: &Remains<Self>) {
         if let (Some(path), Some(true)) = (&remains.left, ctx.session(remains.session).map(|session| session.shared)) {
-            lock.schedule_delete(ctx, remains.session, path.clone());
+            lock.schedule(ctx, remains.session, Target::Node(path.clone()));
         }
     }
 
@@ -203,13 +188,5 @@ impl Lock {
         if self.contention.session() == Some(session) {
             self.contender_watched(ctx, &event.path, changed);
         }
-    }
-
-    /// Fails all waiters because a foreign node occupies the queue.
-    // ZK7
-    fn fail_foreign(&mut self, ctx: &mut Context, name: &str) {
-        let text = printable(&format!("the node {} is in the way, and is not of this lock", self.key.child(name)), "");
-        self.store.answer = Answer::Rejected(ServerError { class: ErrorClass::KeyInUse, text });
-        self.fail_all(ctx, Failure::KeyInUse);
     }
 }

@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use core::time::Duration;
 
 use super::wait::{Ahead, Watch};
-use super::{Node, Nodes};
+use super::{Nodes, OwnerNode};
 use crate::time::Instant;
 
 /// How long it is remembered after the node of the hold was deleted.
@@ -28,7 +28,7 @@ pub(super) struct Tail {
 }
 
 impl Tail {
-    pub(super) fn new(first: &Node, behind: Option<(i32, Box<str>, bool)>) -> Self {
+    pub(super) fn new(first: &OwnerNode, behind: Option<(i32, Box<str>, bool)>) -> Self {
         let newest = behind.as_ref().map_or(first.sequence, |(newest, ..)| *newest);
         let behind = behind.map(|(_, path, is_second)| (path, is_second));
         Self { first: first.path.clone(), czxid: first.czxid, newest, behind, until: None }
@@ -41,7 +41,7 @@ impl Tail {
     /// Returns what is ahead of a new node whose number directly follows. Every create in the queue
     /// takes a number, so there was none in between. If the queue was deleted and created since,
     /// its numbers began anew, and more transactions than numbers lie between the two nodes.
-    fn ahead_of(self, node: &Node) -> Option<Ahead> {
+    fn ahead_of(self, node: &OwnerNode) -> Option<Ahead> {
         let follows = self.until.is_some() && self.newest.checked_add(1) == Some(node.sequence);
         // Two deletions, the create of the queue, and a create for each number up to this one.
         let began_anew = node.czxid.saturating_sub(self.czxid) >= i64::from(node.sequence) + 4;
@@ -59,7 +59,7 @@ impl Nodes {
     }
 
     /// Returns what is ahead of the new node, if that is known. The tail is outdated by it.
-    pub(super) fn ahead_of(&mut self, node: &Node) -> Option<Ahead> {
+    pub(super) fn ahead_of(&mut self, node: &OwnerNode) -> Option<Ahead> {
         let ahead = self.tail.take().and_then(|tail| tail.ahead_of(node));
         self.followed = ahead.is_some();
         ahead

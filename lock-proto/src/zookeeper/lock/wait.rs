@@ -3,9 +3,11 @@
 // ZK3
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
+use super::cleanup::Target;
 use super::tail::Tail;
-use super::{Contention, Context, Lock, Node, Nodes, Session};
+use super::{Contention, Context, Lock, Nodes, OwnerNode, Session};
 use crate::id::CallOwner;
 use crate::lock::{Answer, Blocked, Expiry, Keep as _, Progress, Queued, SessionId, Store as _};
 use crate::time::Instant;
@@ -32,7 +34,7 @@ impl Watch {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contender {
     session: SessionId,
-    node: Node,
+    node: OwnerNode,
     own_watch: Watch,
     ahead: Ahead,
     /// When to read the queue without a report.
@@ -50,23 +52,9 @@ pub(super) enum Ahead {
     First,
 }
 
-/// The newest of some nodes, and how many there are.
-#[derive(Default)]
-struct Newest<'a> {
-    node: Option<(i32, &'a str)>,
-    count: usize,
-}
-
-impl<'a> Newest<'a> {
-    fn add(&mut self, sequence: i32, name: &'a str) {
-        self.node = self.node.max(Some((sequence, name)));
-        self.count += 1;
-    }
-}
-
 impl Contender {
     /// A contender whose place is unknown until the call `list` is answered.
-    pub(super) fn new(ctx: &Context, session: SessionId, node: Node, list: Option<u64>) -> Self {
+    pub(super) fn new(ctx: &Context, session: SessionId, node: OwnerNode, list: Option<u64>) -> Self {
         Self { session, node, own_watch: Watch::None, ahead: Ahead::Unread(list), recheck: ctx.recheck_at() }
     }
 }
@@ -145,7 +133,7 @@ impl Progress<Nodes> for Contender {
             let op = Op::RemoveWatches { path, kind: WatchKind::Data };
             let _not_awaited = ctx.send_for(CallOwner::Nobody, self.session, op);
         }
-        lock.schedule_delete(ctx, self.session, self.node.path);
+        lock.schedule(ctx, self.session, Target::Node(self.node.path));
     }
 }
 
@@ -186,10 +174,7 @@ impl Lock {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         match reply {
             Reply::Done(ReplyBody::Children(names)) => self.judge(ctx, names),
-            Reply::Failed(_) if reply.is_refusal() => {
-                Queued::nobody_waits(self, ctx);
-                self.fail_refused(ctx, reply.answer());
-            }
+            Reply::Failed(_) if reply.is_refusal() => self.fail_refused(ctx, reply.answer()),
             Reply::Failed(ErrorCode::NO_NODE) => self.reenter(ctx),
             Reply::Unknown(_) | Reply::NotSent(_) => contender.ahead = Ahead::Unread(None),
             Reply::Done(_) | Reply::Failed(_) => self.read_queue(ctx),
@@ -199,31 +184,24 @@ impl Lock {
     fn judge(&mut self, ctx: &mut Context, names: &Names) {
         let Contention::Waiting(Contender { node, .. }) = &self.contention else { return };
         let own = self.key.name_of(&node.path);
-        let (mut ahead, mut found, mut behind) = (Newest::default(), false, Newest::default());
+        let mut queue = Vec::new();
         for name in names.iter() {
             match self.key.classify(name) {
-                Child::Contender(sequence) if sequence < node.sequence => ahead.add(sequence, name),
-                Child::Contender(_) if own == Some(name) => found = true,
-                Child::Contender(sequence) => behind.add(sequence, name),
+                Child::Contender(sequence) => queue.push((sequence, name)),
                 Child::Foreign(name) => {
-                    let name = Box::<str>::from(name);
-                    Queued::nobody_waits(self, ctx);
-                    return self.fail_foreign(ctx, &name);
+                    return self.fail_foreign(ctx, &format_args!("the node {}", self.key.child(name)));
                 }
             }
         }
-        match ahead.node {
-            _ if !found => self.reenter(ctx),
-            None => {
-                let behind = behind.node.map(|(number, name)| (number, self.key.child(name), behind.count == 1));
-                self.store.own.tail = Some(Box::new(Tail::new(node, behind)));
-                self.win(ctx);
-            }
-            Some((_, name)) => {
-                let path = self.key.child(name);
-                self.wait_behind(ctx, path, ahead.count == 1);
-            }
+        queue.sort_unstable();
+        let Some(place) = queue.iter().position(|(_, name)| own == Some(*name)) else { return self.reenter(ctx) };
+        if let Some((_, name)) = place.checked_sub(1).and_then(|ahead| queue.get(ahead)) {
+            return self.wait_behind(ctx, self.key.child(name), place == 1);
         }
+        let newest = queue.last().filter(|_| queue.len() > 1);
+        let behind = newest.map(|(number, name)| (*number, self.key.child(name), queue.len() == 2));
+        self.store.own.tail = Some(Box::new(Tail::new(node, behind)));
+        self.win(ctx);
     }
 
     /// Waits behind this node. If it is the first, the own node is watched as well, and before it:
