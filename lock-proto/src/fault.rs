@@ -36,6 +36,10 @@ pub enum Fault {
     /// The host supplied no valid credentials in time.
     #[error("there are no credentials to log in with")]
     NoCredentials,
+    /// The host supplied credentials without a user, nor do the settings name one. ZooKeeper needs
+    /// one.
+    #[error("the credentials have no user: name one in the URL (`user=`), or supply it with them")]
+    NoUser,
     /// The machine closed the connection because it is no longer needed.
     #[error("the connection is no longer needed")]
     NotNeeded,

@@ -33,6 +33,7 @@ pub(super) fn of_connecting(error: &OpenError) -> Fault {
         | Fault::Protocol(_)
         | Fault::Backlog
         | Fault::NoCredentials
+        | Fault::NoUser
         | Fault::NotNeeded) => fault,
     }
 }

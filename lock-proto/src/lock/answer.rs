@@ -90,7 +90,7 @@ impl Cause {
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::Fault(Fault::Tls(fault)) => fault.is_refusal(),
-            Self::Fault(_) => false,
+            Self::Fault(fault) => *fault == Fault::NoUser,
             Self::Server(error) => error.class == ErrorClass::Refused,
         }
     }

@@ -6,7 +6,7 @@ use super::{Context, Nodes};
 use crate::id::CallOwner;
 use crate::lock::{self, Asking, ElectionEvent, Failure, Leader, SessionEvent, SessionId, pause};
 use crate::time::Instant;
-use crate::zookeeper::codec::{ErrorCode, EventType, Op, ReplyBody, Stat};
+use crate::zookeeper::codec::{ErrorCode, EventType, Op, ReplyBody, Stat, WatchKind};
 use crate::zookeeper::path::{Child, Queue};
 use crate::zookeeper::request::Reply;
 
@@ -139,6 +139,18 @@ impl lock::Query<Nodes> for Query {
             SessionEvent::Renewed(_) | SessionEvent::Unrenewed(..) | SessionEvent::Gone(_) => {}
         }
         false
+    }
+
+    /// Removes the watch on the queue, which may never be triggered, unless another observer needs
+    /// it. That on the leader's node ends with the node.
+    fn close(&mut self, ctx: &mut Context) {
+        let shares = |other: &Self| other.observes() && other.queue == self.queue;
+        if let (true, Some(session)) = (self.observes(), self.session)
+            && !ctx.shared.queries.iter().any(|(_, other)| shares(other))
+        {
+            let op = Op::RemoveWatches { path: (*self.queue.path).into(), kind: WatchKind::Any };
+            let _not_awaited = ctx.send_for(CallOwner::Nobody, session, op);
+        }
     }
 }
 

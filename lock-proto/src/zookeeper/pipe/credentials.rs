@@ -22,10 +22,12 @@ impl Pipe {
         let PipeConfig { login, reconnect, .. } = &self.config;
         match self.phase {
             Phase::AwaitingCredentials { until } => {
-                if self.renewal.accept(self.now, credentials, login, *reconnect) {
-                    self.shake_hands(until);
-                } else {
+                if !self.renewal.accept(self.now, credentials, login, *reconnect) {
                     self.fail(Fault::NoCredentials.into(), true);
+                } else if self.auth().is_none() {
+                    self.fail(Fault::NoUser.into(), true);
+                } else {
+                    self.shake_hands(until);
                 }
             }
             Phase::Up { .. } => {

@@ -331,6 +331,21 @@ fn session_is_up_once_login_is_accepted() {
     }
 }
 
+/// Regression: it logged in as nobody, and the server refused each new node with `INVALID_ACL`.
+#[test]
+fn credentials_without_user_are_refused() {
+    let mut pipe = pipe(1);
+    pipe.config.request_credentials = true;
+    pipe.send(at(1), call(1), sync());
+    let conn = pipe.current().unwrap();
+    pipe.handle_connected(at(1), conn);
+    outputs(&mut pipe);
+    pipe.handle_credentials(at(1), conn, Some(Credentials::new("sesame")));
+    let outputs = outputs(&mut pipe);
+    let [_, PipeOutput::Session(SessionReport::Down(cause)), ..] = &outputs[..] else { panic!("{outputs:?}") };
+    assert!(cause.is_refusal() && alloc::format!("{cause}").contains("user"), "{cause}");
+}
+
 #[test]
 fn first_rejection_of_credentials_from_host_refuses_nothing() {
     // N19
@@ -381,7 +396,7 @@ fn ending_session_asks_for_no_credentials() {
     pipe.send(at(1), call(1), sync());
     let conn = pipe.current().unwrap();
     pipe.handle_connected(at(1), conn);
-    pipe.handle_credentials(at(1), conn, Some(Credentials::new("sesame")));
+    pipe.handle_credentials(at(1), conn, Some(Credentials::new("sesame").username("app")));
     sent(&mut pipe);
     accept(&mut pipe, 2, SESSION, 15_000);
     outputs(&mut pipe);

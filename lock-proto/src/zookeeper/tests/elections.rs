@@ -162,6 +162,27 @@ fn observer_gets_another_session_if_no_server_continues_its_own() {
     assert_eq!(seen(&w, query), ["-", "?", "-"]);
 }
 
+/// Regression: the server kept them as long as the session, one for each name.
+#[test]
+fn closed_observers_leave_no_watch_for_queues_without_leader() {
+    // The queue's node is missing, or has no children.
+    for exists in [false, true] {
+        let mut w = World::new(1);
+        if exists {
+            w.server.put("/app", 0);
+            w.server.put("/app/e", 0);
+        }
+        let queries = [observe(&mut w, 0), observe(&mut w, 0)];
+        assert!(!w.server.watches().is_empty());
+        w.clients[0].close_query(w.now, queries[0]);
+        w.run();
+        assert!(!w.server.watches().is_empty(), "the other needs it");
+        w.clients[0].close_query(w.now, queries[1]);
+        w.run();
+        assert!(w.server.watches().is_empty(), "{:?}", w.server.watches());
+    }
+}
+
 #[test]
 fn shutdown_ends_observation() {
     let mut w = World::new(1);

@@ -70,6 +70,10 @@ impl Server {
         self.nodes.keys().filter_map(|path| Some(path.strip_prefix(&start)?.to_string())).collect()
     }
 
+    pub(super) fn watches(&self) -> Vec<&String> {
+        self.conns.values().flat_map(|conn| &conn.watches).collect()
+    }
+
     pub(super) fn count(&self, code: OpCode) -> usize {
         self.log.iter().filter(|(_, own)| *own == code).count()
     }
@@ -183,7 +187,16 @@ impl Server {
         };
         Ok(match op {
             Op::Auth { .. } if self.login_fails => return Err(ErrorCode::AUTH_FAILED),
-            Op::Ping | Op::Auth { .. } | Op::RemoveWatches { .. } => ReplyBody::Empty,
+            Op::Ping | Op::Auth { .. } => ReplyBody::Empty,
+            Op::RemoveWatches { path, kind } => {
+                let watches = &mut self.conns.get_mut(&id).unwrap().watches;
+                let data = kind != WatchKind::Children && watches.remove(&*path);
+                let children = kind != WatchKind::Data && watches.remove(&format!("{path}/"));
+                if !(data || children) {
+                    return Err(ErrorCode::NO_WATCHER);
+                }
+                ReplyBody::Empty
+            }
             Op::CloseSession => {
                 self.expire(session);
                 ReplyBody::Empty
