@@ -97,7 +97,10 @@ impl Progress<Nodes> for Enter {
         match &enter.step {
             Step::Creating { list, emitted, .. } => {
                 let (list, emitted) = (*list, *emitted);
-                lock.create_answered(ctx, session, list, emitted, reply);
+                if let Reply::Done(_) = reply {
+                    ctx.committed(session, emitted);
+                }
+                lock.create_answered(ctx, session, list, reply);
             }
             Step::Searching(_) => lock.search_answered(ctx, session, guid, reply),
             Step::Verifying { path, .. } => {
@@ -192,22 +195,12 @@ impl Lock {
         self.step(Step::Paused(until));
     }
 
-    fn create_answered(
-        &mut self,
-        ctx: &mut Context,
-        session: SessionId,
-        list: Option<u64>,
-        emitted: Instant,
-        reply: &Reply,
-    ) {
+    fn create_answered(&mut self, ctx: &mut Context, session: SessionId, list: Option<u64>, reply: &Reply) {
         match reply {
-            Reply::Done(ReplyBody::Created { path, stat }) => {
-                ctx.committed(session, emitted);
-                match self.own_node(ctx, session, path, stat) {
-                    Some(node) => self.join(ctx, session, node, list),
-                    None => self.search_later(ctx),
-                }
-            }
+            Reply::Done(ReplyBody::Created { path, stat }) => match self.own_node(ctx, session, path, stat) {
+                Some(node) => self.join(ctx, session, node, list),
+                None => self.search_later(ctx),
+            },
             Reply::Failed(ErrorCode::NO_NODE) => {
                 self.store.answer = reply.answer();
                 let building = self.create_queue(ctx, session);

@@ -29,8 +29,6 @@ pub(crate) type Session = lock::Session<Nodes>;
 /// The connection of a session, and the nodes in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Connection {
-    /// It was requested.
-    is_open: bool,
     /// When the connection failed; `None` while it is established, or has never been.
     down_since: Option<Instant>,
     /// The session's id on the server.
@@ -314,7 +312,6 @@ impl Session {
 impl SessionStore<Nodes> for Connection {
     fn new(_: &mut Context) -> Self {
         Self {
-            is_open: false,
             down_since: None,
             owner: 0,
             validity: Duration::ZERO,
@@ -340,13 +337,13 @@ impl SessionStore<Nodes> for Connection {
             return Some((Instant::ZERO, "end of a session"));
         }
         let (at, why) = match session.state {
-            State::Opening if !session.own.is_open => (session.retry.deadline(), "session"),
+            State::Opening => (session.retry.deadline(), "session"),
             State::Alive => {
                 let renews = session.need() == Need::Proof && Self::is_up(session);
                 (soonest([session.retry.deadline().filter(|_| renews), session.lost_at()]), "session")
             }
             State::Lost(_) => (session.end_at(), "end of a session"),
-            State::Opening | State::Checking | State::Ending | State::Over => (None, ""),
+            State::Checking | State::Ending | State::Over => (None, ""),
         };
         at.map(|at| (at, why))
     }
@@ -361,8 +358,8 @@ impl SessionStore<Nodes> for Connection {
             ctx.out.push_back(QueueOutput::Store(SessionOutput::Quiet { session: session.id }));
         }
         match session.state {
-            State::Opening if !session.own.is_open && session.retry.is_due(ctx.now) => {
-                session.own.is_open = true;
+            State::Opening if session.retry.is_due(ctx.now) => {
+                session.retry.set_due(None);
                 ctx.out.push_back(QueueOutput::Store(SessionOutput::Open {
                     session: session.id,
                     timeout: session.requested,
@@ -390,7 +387,8 @@ impl SessionStore<Nodes> for Connection {
 
     fn revoke(session: &mut Session, ctx: &mut Context) {
         match session.state {
-            State::Opening if !session.own.is_open => session.state = State::Over,
+            // It was not requested yet.
+            State::Opening if session.retry.due().is_some() => session.state = State::Over,
             State::Lost(Loss::Gone) => session.state = State::Over,
             State::Opening | State::Checking | State::Alive | State::Lost(_) => {
                 session.state = State::Ending;

@@ -3,7 +3,7 @@
 use alloc::format;
 
 use super::wire::Pending;
-use super::{Mode, Phase, Pipe, PipeConfig, PipeOutput};
+use super::{Mode, Opening, Phase, Pipe, PipeConfig, PipeOutput};
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::lock::Credentials;
@@ -21,7 +21,7 @@ impl Pipe {
         }
         let PipeConfig { login, reconnect, .. } = &self.config;
         match self.phase {
-            Phase::AwaitingCredentials { until } => {
+            Phase::Opening { until, step: Opening::AwaitingCredentials } => {
                 if !self.renewal.accept(self.now, credentials, login, *reconnect) {
                     self.fail(Fault::NoCredentials.into(), true);
                 } else if self.auth().is_none() {
@@ -37,11 +37,7 @@ impl Pipe {
                     self.queue(Pending { call: None, op });
                 }
             }
-            Phase::Closed
-            | Phase::Connecting { .. }
-            | Phase::Handshake { .. }
-            | Phase::LoggingIn { .. }
-            | Phase::BackingOff { .. } => {}
+            Phase::Opening { .. } | Phase::Closed | Phase::BackingOff { .. } => {}
         }
     }
 

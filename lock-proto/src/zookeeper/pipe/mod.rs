@@ -72,27 +72,22 @@ pub struct Pipe {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     Closed,
-    Connecting {
-        until: Instant,
-    },
-    AwaitingCredentials {
-        until: Instant,
-    },
+    Opening { until: Instant, step: Opening },
+    Up { since: Instant },
+    BackingOff { until: Instant, cause: Cause },
+}
+
+/// A step towards an established session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Opening {
+    Connecting,
+    AwaitingCredentials,
     Handshake {
-        until: Instant,
         emitted: Instant,
     },
     /// The session is established, and the reply to the login outstanding.
     LoggingIn {
-        until: Instant,
         emitted: Instant,
-    },
-    Up {
-        since: Instant,
-    },
-    BackingOff {
-        until: Instant,
-        cause: Cause,
     },
 }
 
@@ -156,10 +151,7 @@ impl Pipe {
         self.open(now);
         let pending = Pending { call: Some(call), op };
         match &self.phase {
-            Phase::Connecting { .. }
-            | Phase::AwaitingCredentials { .. }
-            | Phase::Handshake { .. }
-            | Phase::LoggingIn { .. } => {
+            Phase::Opening { .. } => {
                 self.waiting.push(pending, self.now + self.config.request_timeout);
             }
             Phase::Up { .. } => self.queue(pending),
@@ -200,9 +192,8 @@ impl Pipe {
         match self.phase {
             Phase::Up { .. } => self.request_end(),
             Phase::Closed => self.connect(),
-            Phase::AwaitingCredentials { until } => self.shake_hands(until),
-            Phase::Connecting { .. } | Phase::Handshake { .. } | Phase::LoggingIn { .. } | Phase::BackingOff { .. } => {
-            }
+            Phase::Opening { until, step: Opening::AwaitingCredentials } => self.shake_hands(until),
+            Phase::Opening { .. } | Phase::BackingOff { .. } => {}
         }
     }
 
@@ -223,11 +214,7 @@ impl Pipe {
     /// Returns the connection that is open or being opened.
     pub const fn current(&self) -> Option<ConnId> {
         match self.phase {
-            Phase::Connecting { .. }
-            | Phase::AwaitingCredentials { .. }
-            | Phase::Handshake { .. }
-            | Phase::LoggingIn { .. }
-            | Phase::Up { .. } => {
+            Phase::Opening { .. } | Phase::Up { .. } => {
                 let node = NodeId::new(self.server as u16);
                 Some(ConnId { node, role: Role::Commands, generation: self.generation })
             }
@@ -243,12 +230,12 @@ impl Pipe {
     /// The connection is open.
     pub fn handle_connected(&mut self, now: Instant, conn: ConnId) {
         self.clock(now);
-        let Phase::Connecting { until } = self.phase else { return };
+        let Phase::Opening { until, step: Opening::Connecting } = self.phase else { return };
         if self.current() != Some(conn) {
             return;
         }
         if self.requests_credentials() {
-            self.phase = Phase::AwaitingCredentials { until };
+            self.phase = Phase::Opening { until, step: Opening::AwaitingCredentials };
             return self.request_credentials(conn);
         }
         self.shake_hands(until);
@@ -299,10 +286,7 @@ impl Pipe {
         }
         match &self.phase {
             Phase::Closed => {}
-            Phase::Connecting { until }
-            | Phase::AwaitingCredentials { until }
-            | Phase::Handshake { until, .. }
-            | Phase::LoggingIn { until, .. } => {
+            Phase::Opening { until, .. } => {
                 if *until <= self.now {
                     let fault = self.fault_of_timeout();
                     return self.fail(fault.into(), true);
@@ -334,16 +318,12 @@ impl Pipe {
 
     fn fault_of_timeout(&self) -> Fault {
         match self.phase {
-            Phase::Connecting { .. } => {
+            Phase::Opening { step: Opening::Connecting, .. } => {
                 let server = self.config.servers.get(self.server);
                 server.map_or(Fault::TimedOut, |server| server.fault_of_timeout())
             }
-            Phase::AwaitingCredentials { .. } => Fault::NoCredentials,
-            Phase::Closed
-            | Phase::Handshake { .. }
-            | Phase::LoggingIn { .. }
-            | Phase::Up { .. }
-            | Phase::BackingOff { .. } => Fault::TimedOut,
+            Phase::Opening { step: Opening::AwaitingCredentials, .. } => Fault::NoCredentials,
+            Phase::Opening { .. } | Phase::Closed | Phase::Up { .. } | Phase::BackingOff { .. } => Fault::TimedOut,
         }
     }
 
@@ -379,10 +359,7 @@ impl Pipe {
         let ending = if let Mode::Ending { until, .. } = self.mode { Some(until) } else { None };
         let phase = match self.phase {
             Phase::Closed => None,
-            Phase::Connecting { until }
-            | Phase::AwaitingCredentials { until }
-            | Phase::Handshake { until, .. }
-            | Phase::LoggingIn { until, .. } => soonest([self.waiting.earliest(), Some(until)]),
+            Phase::Opening { until, .. } => soonest([self.waiting.earliest(), Some(until)]),
             Phase::Up { .. } => soonest([self.silent_until(), self.renewal_due(), self.ping_due()]),
             Phase::BackingOff { until, .. } => Some(until),
         };
@@ -425,7 +402,8 @@ impl Pipe {
     fn connect(&mut self) {
         self.generation += 1;
         self.wire.clear();
-        self.phase = Phase::Connecting { until: self.now + self.config.connect_timeout * self.patience() };
+        let until = self.now + self.config.connect_timeout * self.patience();
+        self.phase = Phase::Opening { until, step: Opening::Connecting };
         if let (Some(conn), Some(target)) = (self.current(), self.config.servers.get(self.server)) {
             self.outputs.push_back(PipeOutput::Connect(conn, Box::new(target.clone())));
         }
@@ -444,16 +422,14 @@ impl Pipe {
         if let Some(op) = self.auth().filter(|_| !matches!(self.mode, Mode::Ending { .. })) {
             self.wire.queue(Pending { call: None, op });
         }
-        self.phase = Phase::Handshake { until, emitted: self.now };
+        self.phase = Phase::Opening { until, step: Opening::Handshake { emitted: self.now } };
     }
 
     fn handle_frame(&mut self, frame: &[u8]) -> Result<(), Cause> {
         match self.phase {
-            Phase::Handshake { until, emitted } => self.connected(frame, until, emitted),
-            Phase::LoggingIn { .. } | Phase::Up { .. } => self.handle_reply(frame),
-            Phase::Closed | Phase::Connecting { .. } | Phase::AwaitingCredentials { .. } | Phase::BackingOff { .. } => {
-                Err(breach(Breach::Unsolicited))
-            }
+            Phase::Opening { until, step: Opening::Handshake { emitted } } => self.connected(frame, until, emitted),
+            Phase::Opening { step: Opening::LoggingIn { .. }, .. } | Phase::Up { .. } => self.handle_reply(frame),
+            Phase::Opening { .. } | Phase::Closed | Phase::BackingOff { .. } => Err(breach(Breach::Unsolicited)),
         }
     }
 
@@ -475,7 +451,7 @@ impl Pipe {
         if self.wire.is_idle() {
             self.established(emitted);
         } else {
-            self.phase = Phase::LoggingIn { until, emitted };
+            self.phase = Phase::Opening { until, step: Opening::LoggingIn { emitted } };
         }
         Ok(())
     }
@@ -505,7 +481,7 @@ impl Pipe {
                 let expected = self.wire.unnumbered.checked_sub(1);
                 self.wire.unnumbered = expected.ok_or_else(|| breach(Breach::Unsolicited))?;
                 self.check(header.code)?;
-                if let Phase::LoggingIn { emitted, .. } = self.phase {
+                if let Phase::Opening { step: Opening::LoggingIn { emitted }, .. } = self.phase {
                     self.established(emitted);
                 } else if header.xid == XID_PING
                     && let Some(emitted) = self.pinged.take()
@@ -573,7 +549,7 @@ impl Pipe {
             ErrorCode::AUTH_FAILED => {
                 let mut error = server_error(code, "");
                 if self.renewal.reject(self.now, &error, self.config.reconnect) {
-                    if let (Phase::LoggingIn { .. }, Some(conn)) = (&self.phase, self.current()) {
+                    if let (Phase::Opening { .. }, Some(conn)) = (&self.phase, self.current()) {
                         // What waits goes on waiting.
                         // N19
                         self.outputs.push_back(PipeOutput::Disconnect(conn));
