@@ -36,7 +36,7 @@ pub enum Fault {
     /// The host supplied no valid credentials in time.
     #[error("there are no credentials to log in with")]
     NoCredentials,
-    /// The host supplied credentials without a user, nor do the settings name one. ZooKeeper needs
+    /// The host supplied credentials without a user, and the settings name none. ZooKeeper needs
     /// one.
     #[error("the credentials have no user: name one in the URL (`user=`), or supply it with them")]
     NoUser,

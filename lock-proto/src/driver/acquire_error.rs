@@ -188,7 +188,7 @@ impl fmt::Display for AcquireError {
             | AcquireErrorKind::TimedOut(report)
             | AcquireErrorKind::Refused(report) => self.write_report(f, report),
             AcquireErrorKind::KeyInUse(report) => {
-                f.write_str("the key, or the counter of fencing tokens, holds something else: ")?;
+                f.write_str("something that is not of this lock is in the way: ")?;
                 self.write_report(f, report)
             }
             AcquireErrorKind::SequenceExhausted(report) => {

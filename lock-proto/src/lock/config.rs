@@ -116,8 +116,8 @@ impl<T> Config<T> {
         self
     }
 
-    /// How long a client without locks and observers keeps its session (on etcd a lease, on
-    /// ZooKeeper a session). Also how long it then keeps a connection that nothing needs. Both are
+    /// How long a client without locks, on ZooKeeper also without observers, keeps its session (on
+    /// etcd a lease). Also how long it then keeps a connection that nothing needs. Both are
     /// opened again when needed. Default: 5 minutes.
     pub const fn idle_timeout(mut self, timeout: Duration) -> Self {
         self.idle_timeout = timeout;

@@ -204,10 +204,10 @@ impl<S: QueueStore> QueueLock<S> {
         self.offer(ctx);
     }
 
-    /// Watches the node of a long hold, and sends a pending write.
+    /// Sends a pending write, and watches the node of a long hold.
     pub(crate) fn keep(&mut self, ctx: &mut QueueContext<S>) {
-        S::Watch::work(self, ctx);
         self.write(ctx);
+        S::Watch::work(self, ctx);
     }
 
     /// Sends the pending write, or fails a proclaim that has timed out.

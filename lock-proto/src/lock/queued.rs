@@ -487,7 +487,7 @@ impl<S: QueueStore> QueueLock<S> {
     /// Fails all waiters because a foreign node occupies the queue.
     // E2, ZK7
     pub(crate) fn fail_foreign(&mut self, ctx: &mut QueueContext<S>, node: &dyn Display) {
-        let text = printable(&format!("{node} is in the way, and is not of this lock"), "");
+        let text = printable(&format!("not of this lock, and in the way: {node}"), "");
         self.store.answer = Answer::Rejected(ServerError { class: ErrorClass::KeyInUse, text });
         self.fail_all(ctx, Failure::KeyInUse);
     }

@@ -49,8 +49,7 @@ impl Locks {
         self.settle();
     }
 
-    /// Handles what the connection of a session reports. After a [`Down`](SessionReport::Down),
-    /// report the replies to its requests.
+    /// Handles what the connection of a session reports.
     pub fn handle_session(&mut self, now: Instant, session: SessionId, report: &SessionReport) {
         self.handle_timeout(now);
         self.ctx.session_step(session, |session, ctx| session.reported(ctx, report));

@@ -68,7 +68,7 @@ pub enum SessionReport {
     Contact(Instant),
     /// The server has ended the session, and deleted its nodes. The last report.
     Expired,
-    /// The session was to end. The last report.
+    /// The answer to [`SessionOutput::End`](super::SessionOutput::End). The last report.
     Ended {
         /// The session and its nodes are gone. Otherwise they end with the session's timeout.
         confirmed: bool,

@@ -318,6 +318,24 @@ fn key_overwritten_during_put_is_reattached() {
     w.end();
 }
 
+/// The reply comes after the proclaim was given up.
+// E7
+#[test]
+fn key_overwritten_during_put_that_is_given_up_is_reattached() {
+    let mut w = World::new(1);
+    let leads = w.campaign(0, "a", "one");
+    w.run_for(secs(4));
+    w.set_outcome(0, Kind::Put, Outcome::Slow(ms(50), secs(10)));
+    w.verb(0, |hub, now| hub.proclaim(now, leads, "two".into())).unwrap();
+    w.run_for(ms(10));
+    let (key, lease) = (w.queue("a")[0].key.clone(), w.lease(0));
+    w.put_by_hand(core::str::from_utf8(&key).unwrap(), 0);
+    w.run_for(secs(11));
+    assert_eq!((w.queue("a")[0].lease, &*w.queue("a")[0].value), (lease, &b"one"[..]), "{}", w.describe());
+    w.release(0, leads);
+    w.end();
+}
+
 // E1, U2
 #[test]
 fn catalogue_s7_no_lease_is_left_behind() {

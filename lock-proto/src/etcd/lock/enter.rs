@@ -180,7 +180,7 @@ impl Lock {
                     Some(older) if self.key.is_foreign(&older.key) => {
                         self.schedule_key(ctx, session, own.modified);
                         self.contention = Contention::Idle;
-                        self.fail_foreign(ctx, &format_args!("the key {}", older.key.escape_ascii()));
+                        self.fail_foreign_key(ctx, &older.key);
                     }
                     Some(older) => {
                         let next = Older { key: older.key.clone(), created: older.create_revision };
@@ -201,7 +201,7 @@ impl Lock {
                 self.contention = Contention::Idle;
                 self.resume_cleanup(ctx, session);
                 if self.key.is_foreign(&older.key) {
-                    return self.fail_foreign(ctx, &format_args!("the key {}", older.key.escape_ascii()));
+                    return self.fail_foreign_key(ctx, &older.key);
                 }
                 self.store.answer = Answer::Taken(Expiry::Unknown);
                 self.end_try(ctx);

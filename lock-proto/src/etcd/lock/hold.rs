@@ -1,8 +1,6 @@
 //! Maintaining a hold: writes, reads and watches of its key.
 // E6 to E9, H2
 
-use core::mem;
-
 use bytes::Bytes;
 
 use super::session::answer;
@@ -38,21 +36,22 @@ pub struct HoldWatch {
     pub(super) own: Option<Watched>,
     /// Tracks whether the key still exists, in case the watch missed its deletion.
     pub(super) reading: Reading,
-    /// The latest change that was seen while a write was in flight: perhaps that write itself.
-    changed: i64,
+    /// The last change of this client that was confirmed. A later one may be another client's.
+    written: i64,
 }
 
 impl HoldWatch {
-    /// `own` is an open watch on the key, which was read at `revision`.
-    pub(super) const fn new(own: Option<Watched>, revision: i64) -> Self {
-        Self { own, reading: Reading::new(revision, 0), changed: 0 }
+    /// `own` is an open watch on the key, which was created at `created` and read at `revision`.
+    pub(super) const fn new(own: Option<Watched>, revision: i64, created: i64) -> Self {
+        Self { own, reading: Reading::new(revision, 0), written: created }
     }
 }
 
 impl Keep<Keys> for HoldWatch {
     fn work(lock: &mut Lock, ctx: &mut Context) {
-        if let Some(hold) = &mut lock.hold
-            && hold.watch.own.is_none()
+        let Some(hold) = &mut lock.hold else { return };
+        reattach(hold, ctx);
+        if hold.watch.own.is_none()
             && hold.watch_at <= ctx.now
             && let Some(lease) = ctx.lease(hold.session)
         {
@@ -104,16 +103,20 @@ impl Keep<Keys> for HoldWatch {
         if for_watch {
             // Read again if the watch was reopened since.
             reading.known = reading.known.max(reading.min_revision);
-            lock.reattach(ctx, own.modified);
+            lock.key_seen(ctx, own.modified);
             return lock.recheck_key(ctx);
         }
         let Some(write) = &hold.write else { return };
-        hold.node.modified = own.modified;
+        hold.node.modified = hold.node.modified.max(own.modified);
         // If the revision was outdated, or a put ended Unknown, the one just read serves.
         let put = !write.is_looking() && done;
-        let changed = mem::take(&mut hold.watch.changed);
+        if put {
+            hold.watch.written = own.modified;
+        }
         lock.write_answered(ctx, if put { Written::Done(revision) } else { Written::Read });
-        lock.reattach(ctx, changed);
+        if let Some(hold) = &mut lock.hold {
+            reattach(hold, ctx);
+        }
     }
 
     fn owner(queue: &Queue, hold: &Hold, ctx: &Context) -> Option<OwnerKey> {
@@ -152,20 +155,14 @@ impl Lock {
             return self.lose(ctx, Loss::Gone);
         }
         if !gone {
-            self.reattach(ctx, kv.mod_revision);
+            self.key_seen(ctx, kv.mod_revision);
         }
     }
 
-    /// Attaches the key to its lease again if another client wrote it, at `modified`. If a write is
-    /// in flight, its reply shows whether that was this one.
-    fn reattach(&mut self, ctx: &Context, modified: i64) {
+    fn key_seen(&mut self, ctx: &Context, modified: i64) {
         let Some(hold) = &mut self.hold else { return };
-        if hold.write.is_some() {
-            hold.watch.changed = hold.watch.changed.max(modified);
-        } else if modified > hold.node.modified {
-            hold.node.modified = modified;
-            hold.write = Some(Write::new(ctx.now, hold.value.clone()).due(ctx.now + ctx.pause(0)));
-        }
+        hold.node.modified = hold.node.modified.max(modified);
+        reattach(hold, ctx);
     }
 
     fn hold_unanswered(&mut self, ctx: &mut Context, for_watch: bool, reply: &Reply) {
@@ -182,5 +179,13 @@ impl Lock {
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => Written::Failed,
         };
         self.write_answered(ctx, written);
+    }
+}
+
+/// Attaches the key to its lease again if another client wrote it. While a write is pending, its
+/// reply shows whether that was this one.
+fn reattach(hold: &mut Hold, ctx: &Context) {
+    if hold.write.is_none() && hold.node.modified > hold.watch.written {
+        hold.write = Some(Write::new(ctx.now, hold.value.clone()).due(ctx.now + ctx.pause(0)));
     }
 }

@@ -253,4 +253,8 @@ impl Lock {
             Contention::Idle | Contention::Opening(_) | Contention::Entering(_) => own,
         }
     }
+
+    fn fail_foreign_key(&mut self, ctx: &mut Context, key: &[u8]) {
+        self.fail_foreign(ctx, &format_args!("the key \"{}\"", key.escape_ascii()));
+    }
 }

@@ -11,7 +11,7 @@ use crate::jitter::jitter;
 use crate::lock::{self, Answer, Loss, SessionCall, SessionEvent, SessionStore, State, pause, refusal};
 use crate::time::Instant;
 
-/// How often the revocation of a lease is repeated at least before the lease is left to expire.
+/// The least number of attempts to revoke a lease before it is left to expire.
 const MIN_REVOKES: u32 = 8;
 
 pub(crate) type Session = lock::Session<Keys>;

@@ -337,7 +337,7 @@ impl Lock {
                         return self.win(ctx, session, own, *revision, value, Some(own_watch));
                     }
                     Some(older) if self.key.is_foreign(&older.key) => {
-                        return self.fail_foreign(ctx, &format_args!("the key {}", older.key.escape_ascii()));
+                        return self.fail_foreign_key(ctx, &older.key);
                     }
                     Some(older) => {
                         let next = Older { key: older.key.clone(), created: older.create_revision };
@@ -391,7 +391,7 @@ impl Lock {
         value: Bytes,
         watch: Option<Watched>,
     ) {
-        let watch = HoldWatch::new(watch.filter(|own| ctx.has_watch(own.id)), revision);
+        let watch = HoldWatch::new(watch.filter(|own| ctx.has_watch(own.id)), revision, own.created);
         self.take(ctx, session, own, revision, value, watch);
     }
 }

@@ -52,7 +52,7 @@ impl Lock {
         let single_try = head.wait == Wait::Try;
         if single_try || self.store.backoff_until.take().is_none_or(|until| until <= ctx.now) {
             if !single_try && self.awaits_own_release(ctx) {
-                // The node may be silent: then the head polls as if it had woken somebody.
+                // The node may be silent: then the head makes its attempt after a polling interval.
                 self.contention = Contention::Releasing { until: ctx.now + ctx.config.store.poll.every };
                 return;
             }

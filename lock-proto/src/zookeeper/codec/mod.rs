@@ -1,7 +1,7 @@
 //! The client protocol of ZooKeeper in both directions: requests, replies, watch events, frames.
 //!
 //! Records and numbers are those of [`zookeeper.jute`], `ZooDefs.OpCode` and `KeeperException.Code`
-//! (ZooKeeper 3.5 and later). Only what a lock needs is here. Every decoder is bounded: it
+//! (ZooKeeper 3.5.1 and later). Only what a lock needs is here. Every decoder is bounded: it
 //! allocates no more than a small multiple of the bytes that it was given.
 //!
 //! [`zookeeper.jute`]: https://github.com/apache/zookeeper/blob/master/zookeeper-jute/src/main/resources/zookeeper.jute

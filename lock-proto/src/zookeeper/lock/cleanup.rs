@@ -14,6 +14,11 @@ use crate::zookeeper::request::Reply;
 /// What is left to delete.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Target {
+    /// The node of this create, which is in flight.
+    Creating {
+        create: u64,
+        guid: Guid,
+    },
     /// The node of this name, if there is one. The session's requests are executed in their order,
     /// and the first write on another connection decides those of the former one.
     Search(Guid),
@@ -46,6 +51,11 @@ impl lock::Cleanup<Nodes> for Cleanup {
         let mut cleanup = lock.store.cleanups.swap_remove(place);
         let Some((_, emitted)) = cleanup.retry.answered(|_| true) else { return };
         match (&cleanup.target, reply) {
+            (Target::Creating { .. }, Reply::Done(ReplyBody::Created { path, .. })) => {
+                cleanup.target = Target::Node(path.clone());
+            }
+            (Target::Creating { guid, .. }, Reply::Unknown(_)) => cleanup.target = Target::Search(*guid),
+            (Target::Creating { .. }, Reply::Done(_) | Reply::Failed(_) | Reply::NotSent(_)) => return,
             (Target::Search(guid), Reply::Done(ReplyBody::Children(names))) => {
                 let own = lock.key.own(*guid);
                 let Some(name) = names.iter().find(|name| name.starts_with(&own)) else { return };
@@ -110,7 +120,11 @@ impl Lock {
         if ctx.is_lost(session) || !(shared || in_use) {
             return;
         }
-        self.store.cleanups.push(Cleanup { session, target, retry: Retry::new(None) });
+        let mut retry = Retry::new(None);
+        if let Target::Creating { create, .. } = target {
+            retry.sent((create, ctx.now));
+        }
+        self.store.cleanups.push(Cleanup { session, target, retry });
         self.work(ctx);
     }
 
@@ -121,6 +135,7 @@ impl Lock {
                 continue;
             }
             let op = match &cleanup.target {
+                Target::Creating { .. } => continue,
                 Target::Search(_) => self.key.list(),
                 Target::Node(path) => Op::Write(MultiOp::Delete { path: path.clone(), version: ANY_VERSION }),
             };

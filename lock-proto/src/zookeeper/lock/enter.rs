@@ -30,6 +30,8 @@ pub struct Enter {
     step: Step,
     /// The calls that create the nodes above the queue's, and last that one.
     building: Option<RangeInclusive<u64>>,
+    /// The last refusal of these. Harmless for a node that exists.
+    refusal: Option<Answer>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -142,9 +144,8 @@ impl Progress<Nodes> for Enter {
     fn abandon(self, lock: &mut Lock, ctx: &mut Context) {
         let Self { session, guid, step, .. } = self;
         match step {
-            Step::Creating { .. } | Step::Searching(_) | Step::Verifying { .. } => {
-                lock.schedule(ctx, session, Target::Search(guid));
-            }
+            Step::Creating { create, .. } => lock.schedule(ctx, session, Target::Creating { create, guid }),
+            Step::Searching(_) | Step::Verifying { .. } => lock.schedule(ctx, session, Target::Search(guid)),
             Step::Vacating { .. } | Step::Paused(_) => {}
         }
     }
@@ -174,7 +175,7 @@ impl Lock {
         };
         let list = if self.store.own.may_follow() { None } else { ctx.send(session, self.key.list()) };
         let step = Step::Creating { create, list, emitted: ctx.now };
-        self.contention = Contention::Entering(Enter { session, guid, step, building: None });
+        self.contention = Contention::Entering(Enter { session, guid, step, building: None, refusal: None });
     }
 
     fn unreachable(&mut self, ctx: &mut Context, answer: Answer) {
@@ -236,8 +237,8 @@ impl Lock {
     fn create_queue(&self, ctx: &mut Context, session: SessionId) -> Option<RangeInclusive<u64>> {
         let mut calls: Option<RangeInclusive<u64>> = None;
         for path in self.key.ancestors() {
-            let mode = CreateMode::Container;
-            let create = MultiOp::Create { path: path.into(), data: "".into(), acl: ctx.config.acl(), mode };
+            let (acl, mode) = (ctx.config.acl(), CreateMode::Container);
+            let create = MultiOp::Create { path: path.into(), data: "".into(), acl, mode };
             let call = ctx.send(session, Op::Write(create))?;
             calls = Some(calls.map_or(call, |calls| *calls.start())..=call);
         }
@@ -246,18 +247,17 @@ impl Lock {
 
     /// A refusal counts if the queue's node was not created. It is harmless for a node that exists.
     fn queue_created(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) {
+        let Contention::Entering(Enter { building, refusal, .. }) = &mut self.contention else { return };
         if reply.is_refusal() {
-            self.store.answer = reply.answer();
+            *refusal = Some(reply.answer());
         }
-        let Contention::Entering(Enter { building, .. }) = &mut self.contention else { return };
         if building.take_if(|calls| *calls.end() == serial).is_none() {
             return;
         }
-        if let Reply::Failed(code) = reply
+        if let (Some(refusal), Reply::Failed(code)) = (refusal.take(), reply)
             && *code != ErrorCode::NODE_EXISTS
-            && self.store.answer.is_refusal()
         {
-            self.fail_refused(ctx, self.store.answer.clone());
+            self.fail_refused(ctx, refusal);
         }
     }
 

@@ -13,8 +13,9 @@ use crate::zookeeper::codec::{ErrorCode, MultiOp, Op, ReplyBody};
 use crate::zookeeper::path::Queue;
 use crate::zookeeper::request::Reply;
 
-/// A node of this client, such as that of a holder. Transactions of the application that `check` its path and version are
-/// executed only while it still holds the lock.
+/// The node of a holder. A transaction of the application that `check`s its path and version is
+/// executed only while the lock is held.
+// Contenders use it as well.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct OwnerNode {

@@ -21,7 +21,7 @@ pub(super) use session::Session;
 use tail::Tail;
 use wait::{Contender, Watch};
 
-use super::codec::{EventType, Op, WatcherEvent};
+use super::codec::{EventType, Op, WatchKind, WatcherEvent};
 use super::config::{Config, Settings};
 use super::output::SessionOutput;
 use super::path::{Guid, Kind, Queue};
@@ -62,6 +62,11 @@ impl Context {
         }
         let timeout = self.config.request_timeout;
         Some(self.call(owner, NodeId(0), Request { session, op }, timeout))
+    }
+
+    /// Removes a watch on the server. The reply does not matter.
+    fn unwatch(&mut self, session: SessionId, path: Box<str>, kind: WatchKind) {
+        self.send_for(CallOwner::Nobody, session, Op::RemoveWatches { path, kind });
     }
 
     /// A write of this session that left at `emitted` was committed.

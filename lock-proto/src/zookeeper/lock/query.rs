@@ -21,6 +21,8 @@ pub struct Query {
     is_behind: bool,
     /// The node of the leader.
     first: Option<Box<str>>,
+    /// A watch on the queue was requested, and has not been triggered.
+    watches_queue: bool,
     due: Option<Instant>,
     tries: u32,
 }
@@ -39,7 +41,7 @@ enum Asked {
 impl lock::Query<Nodes> for Query {
     fn new(asking: Asking, queue: Queue) -> Self {
         let (session, call, first, due) = (None, None, None, None);
-        Self { asking, queue, session, call, is_behind: false, first, due, tries: 0 }
+        Self { asking, queue, session, call, is_behind: false, first, watches_queue: false, due, tries: 0 }
     }
 
     fn asking(&self) -> &Asking {
@@ -144,12 +146,12 @@ impl lock::Query<Nodes> for Query {
     /// Removes the watch on the queue, which may never be triggered, unless another observer needs
     /// it. That on the leader's node ends with the node.
     fn close(&mut self, ctx: &mut Context) {
-        let shares = |other: &Self| other.observes() && other.queue == self.queue;
-        if let (true, Some(session)) = (self.observes(), self.session)
+        let shares = |other: &Self| other.watches_queue && other.queue == self.queue;
+        if self.watches_queue
+            && let Some(session) = self.session
             && !ctx.shared.queries.iter().any(|(_, other)| shares(other))
         {
-            let op = Op::RemoveWatches { path: (*self.queue.path).into(), kind: WatchKind::Any };
-            let _not_awaited = ctx.send_for(CallOwner::Nobody, session, op);
+            ctx.unwatch(session, (*self.queue.path).into(), WatchKind::Any);
         }
     }
 }
@@ -181,6 +183,7 @@ impl Query {
             Asked::Queue => Op::Exists { path, watch: true },
             Asked::Leader(path) => Op::GetData { path: path.clone(), watch: self.observes() },
         };
+        self.watches_queue |= matches!(asked, Asked::List { watch: true } | Asked::Queue);
         let session = ctx.shared_session();
         (self.session, self.due) = (Some(session), None);
         self.call = ctx.send_for(CallOwner::Query(self.asking.id.slot), session, op).map(|call| (call, asked));
@@ -192,7 +195,9 @@ impl Query {
         }
     }
 
+    /// The watches end with the connection.
     fn disconnected(&mut self, ctx: &mut Context) {
+        self.watches_queue = false;
         if self.observes() {
             self.asking.emit(ctx, ElectionEvent::Disconnected);
         }
@@ -220,6 +225,7 @@ impl Query {
             EventType::Created | EventType::Deleted | EventType::DataChanged | EventType::ChildrenChanged => true,
             EventType::None | EventType::DataWatchRemoved | EventType::ChildWatchRemoved => false,
         };
+        self.watches_queue &= *self.queue.path != *path;
         if changed && self.observes() && (*self.queue.path == *path || self.first.as_deref() == Some(path)) {
             self.read(ctx);
         }

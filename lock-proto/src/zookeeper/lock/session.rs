@@ -29,7 +29,7 @@ pub(crate) type Session = lock::Session<Nodes>;
 /// The connection of a session, and the nodes in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Connection {
-    /// When the connection failed; `None` while it is established, or has never been.
+    /// Since when there is no connection; `None` until an attempt has failed.
     down_since: Option<Instant>,
     /// The session's id on the server.
     pub(super) owner: i64,

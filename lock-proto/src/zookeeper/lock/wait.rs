@@ -8,7 +8,6 @@ use alloc::vec::Vec;
 use super::cleanup::Target;
 use super::tail::Tail;
 use super::{Contention, Context, Lock, Nodes, OwnerNode, Session};
-use crate::id::CallOwner;
 use crate::lock::{Answer, Blocked, Expiry, Keep as _, Progress, Queued, SessionId, Store as _};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ErrorCode, Names, Op, ReplyBody, WatchKind};
@@ -130,8 +129,7 @@ impl Progress<Nodes> for Contender {
         if let Ahead::Behind { path, watch: Watch::Open | Watch::Requested(_), .. } = self.ahead
             && !ctx.shared.queries.iter().any(|(_, query)| query.watches(&path))
         {
-            let op = Op::RemoveWatches { path, kind: WatchKind::Data };
-            let _not_awaited = ctx.send_for(CallOwner::Nobody, self.session, op);
+            ctx.unwatch(self.session, path, WatchKind::Data);
         }
         lock.schedule(ctx, self.session, Target::Node(self.node.path));
     }

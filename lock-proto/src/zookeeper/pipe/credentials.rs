@@ -56,7 +56,7 @@ impl Pipe {
 
     /// Returns when to request credentials for an open connection again.
     pub(super) fn renewal_due(&self) -> Option<Instant> {
-        self.renewal.due().filter(|_| self.requests_credentials() && self.mode == Mode::Live)
+        self.renewal.due().filter(|_| self.mode == Mode::Live)
     }
 
     /// Returns the login of this connection.

@@ -72,7 +72,7 @@ pub enum PipeOutput {
     Credentials(ConnId, Box<CredentialsRequest>),
     /// Close this connection, or stop opening it. Nothing needs to be reported.
     Disconnect(ConnId),
-    /// Something about the session has changed.
+    /// A report of the session.
     Session(SessionReport),
     /// The reply to a `send`. Each `send` gets exactly one.
     Reply {

@@ -183,6 +183,20 @@ fn closed_observers_leave_no_watch_for_queues_without_leader() {
     }
 }
 
+/// Found by `zk_ops` (1c49dc89): each removed a watch that it had not set.
+#[test]
+fn observers_closed_before_reply_remove_no_watch() {
+    let mut w = World::new(1);
+    w.hold(0);
+    let before = w.server.count(OpCode::GetChildren);
+    for _ in 0..2 {
+        let query = w.clients[0].observe(w.now, b"e").unwrap();
+        w.clients[0].close_query(w.now, query);
+    }
+    w.run();
+    assert_eq!((w.server.count(OpCode::GetChildren) - before, w.server.count(OpCode::RemoveWatches)), (2, 0));
+}
+
 #[test]
 fn shutdown_ends_observation() {
     let mut w = World::new(1);

@@ -171,6 +171,27 @@ fn abandoned_create_without_reply_is_cleaned_up_after_a_write() {
     }
 }
 
+/// The user may create and delete in the queue but not read it, or do nothing there. In both cases
+/// the client knows what is left, and its session lives on.
+#[test]
+fn abandoned_create_needs_no_list_of_the_queue() {
+    // ZK6
+    for forbidden in [OpCode::GetChildren, OpCode::Create] {
+        let mut w = World::new(1);
+        w.hold(0);
+        w.server.put("/app/b", 0);
+        w.server.refused = Some((forbidden, ErrorCode::NO_AUTH));
+        let lock = w.clients[0].acquire(w.now, &Acquire::new("b")).unwrap();
+        w.clients[0].abandon(w.now, lock);
+        w.run();
+        assert!(w.server.children("/app/b").is_empty(), "{forbidden:?}");
+        w.server.refused = None;
+        let next = w.request(0, &Acquire::new("c"));
+        w.granted(0, next).unwrap();
+        assert_eq!(w.server.sessions.len(), 1, "{forbidden:?}");
+    }
+}
+
 #[test]
 fn foreign_nodes_are_reported() {
     // ZK7
