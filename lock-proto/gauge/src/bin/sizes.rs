@@ -3,11 +3,13 @@
 //! Memory is counted by the allocator, stack by valgrind, which runs this program again with `run
 //! NAME`.
 
+use core::time::Duration;
 use std::process::{Command, ExitCode};
 
 use allocation_counter::measure;
 use lock_gauge::rig::Rig;
 use lock_gauge::{etcd, quorum, redis, zookeeper};
+use lock_proto::Machine as _;
 
 /// Locks of which the average is taken.
 const LOCKS: i64 = 1_000;
@@ -53,7 +55,14 @@ fn memory<R: Rig>() -> [i64; 4] {
     let rig = rig.as_mut().expect("a client");
     let mut locks = Vec::with_capacity(LOCKS as usize);
     let held = measure(|| locks.extend((0..LOCKS).map(|n| rig.hold(&format!("invoice:{n:08}"))))).bytes_current;
-    let released = held + measure(|| locks.drain(..).for_each(|lock| rig.release(lock))).bytes_current;
+    let release_all = || {
+        locks.drain(..).for_each(|lock| rig.release(lock));
+        // A client of ZooKeeper remembers the end of each queue for a second.
+        rig.pass(Duration::from_secs(1));
+        let (client, now) = rig.client();
+        client.handle_timeout(now);
+    };
+    let released = held + measure(release_all).bytes_current;
     let _holder = rig.hold("invoice:00000000");
     let waiters = measure(|| (0..LOCKS).for_each(|_| rig.wait("invoice:00000000"))).bytes_current;
     [client, held / LOCKS, waiters / LOCKS, released / LOCKS]
