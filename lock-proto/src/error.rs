@@ -20,8 +20,8 @@ pub enum Misuse {
     /// The client is shutting down and takes no new locks.
     #[error("the client is shutting down")]
     ShuttingDown,
-    /// The client has reached its configured number of locks, counting those that are waited for, or
-    /// of queries.
+    /// The client has reached its configured number of locks, counting those that are waited for,
+    /// or of queries.
     #[error("the client has reached its limit of {limit} (`max_locks`)")]
     TooMany {
         /// The configured limit.

@@ -75,7 +75,7 @@
 //!    etcd::Client     the hub and its channel: RPCs in, RPCs out      bring your own HTTP/2
 //!    etcd::Locks      the hub: many locks and elections, typed calls  bring your own etcd client
 //!    etcd::Channel    one connection: login, calls, streams, failover
-//!    zookeeper::Client, Locks, Pipe    as for Redis: bytes at the client and the pipe, requests at the hub
+//!    zookeeper::Client, Locks, Pipe    as for Redis: the hub exchanges requests, the others bytes
 //! ```
 //!
 //! # The contract

@@ -4,8 +4,8 @@ use lock_proto::driver::{self, Client, ConnectError, Settings};
 
 use crate::host::Smol;
 
-/// Returns a client of the servers that a URL names, such as `redis://host`. [`Settings::parse`] has
-/// all forms of URLs.
+/// Returns a client of the servers that a URL names, such as `redis://host`. [`Settings::parse`]
+/// has all forms of URLs.
 ///
 /// The client connects with its first request, and tries for as long as that request waits.
 /// [`Client::ping`] connects at once and reports what is wrong.
@@ -36,8 +36,8 @@ where
 ///
 /// # Errors
 ///
-/// A setting is out of range, certificates cannot be used, TLS is not compiled in, or the system has
-/// no random numbers.
+/// A setting is out of range, certificates cannot be used, TLS is not compiled in, or the system
+/// has no random numbers.
 pub fn connect_with(settings: impl Into<Settings>) -> Result<Client, ConnectError> {
     let (client, driver) = driver::connect(Smol::new(), settings)?;
     // The driver ends once the last handle is dropped.

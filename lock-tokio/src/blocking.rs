@@ -59,8 +59,8 @@ where
 ///
 /// # Errors
 ///
-/// A setting is out of range, certificates cannot be used, TLS is not compiled in, or the system has
-/// no random numbers, no thread or no sockets for the driver.
+/// A setting is out of range, certificates cannot be used, TLS is not compiled in, or the system
+/// has no random numbers, no thread or no sockets for the driver.
 pub fn connect_with(settings: impl Into<Settings>) -> Result<Client, ConnectError> {
     let (client, driver) = driver::connect(Tokio::new(), settings)?;
     let runtime = Builder::new_current_thread().enable_all().build().map_err(ConnectError::Thread)?;

@@ -11,8 +11,8 @@ use tokio::runtime::Handle;
 
 use crate::host::Tokio;
 
-/// Returns a client of the servers that a URL names, such as `redis://host`. [`Settings::parse`] has
-/// all forms of URLs.
+/// Returns a client of the servers that a URL names, such as `redis://host`. [`Settings::parse`]
+/// has all forms of URLs.
 ///
 /// The client connects with its first request, and tries for as long as that request waits.
 /// [`Client::ping`] connects at once and reports what is wrong.
@@ -43,8 +43,8 @@ where
 ///
 /// # Errors
 ///
-/// A setting is out of range, certificates cannot be used, TLS is not compiled in, the system has no
-/// random numbers, or the caller is not inside a tokio runtime with I/O and timers.
+/// A setting is out of range, certificates cannot be used, TLS is not compiled in, the system has
+/// no random numbers, or the caller is not inside a tokio runtime with I/O and timers.
 ///
 /// tokio reports missing I/O or timers only by a panic. This function catches it, but the panic
 /// hook runs, and with `panic = "abort"` the process ends.

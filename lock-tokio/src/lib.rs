@@ -56,7 +56,8 @@
 //! The client connects with its first request. [`Client::ping`] connects at once, and reports a wrong
 //! password or an unreachable server.
 //!
-//! What a lock guarantees, on each store: see [`lock_proto::driver`](lock_proto::driver#guarantees).
+//! What a lock guarantees, on each store: see
+//! [`lock_proto::driver`](lock_proto::driver#guarantees).
 //!
 //! # Features
 //!

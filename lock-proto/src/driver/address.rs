@@ -144,13 +144,7 @@ impl<R> Routes<R> {
 
 impl<R> fmt::Debug for Routes<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(&self.routes).finish()
-    }
-}
-
-impl<R> fmt::Debug for Route<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Route").field("target", &self.target).field("last", &self.last).finish_non_exhaustive()
+        f.debug_map().entries(self.routes.iter().map(|(node, route)| (node, &route.target))).finish()
     }
 }
 

@@ -180,8 +180,8 @@ impl<H: Host> Unpin for Driver<H> {}
 ///
 /// # Errors
 ///
-/// A setting is out of range, certificates cannot be used, TLS is not compiled in, or the system has
-/// no random numbers.
+/// A setting is out of range, certificates cannot be used, TLS is not compiled in, or the system
+/// has no random numbers.
 pub fn connect<H: Host>(host: H, settings: impl Into<Settings>) -> Result<(Client, Driver<H>), ConnectError> {
     let (id, seed) = random_identity().map_err(ConnectError::Entropy)?;
     with_identity(host, settings.into(), id, seed)

@@ -38,7 +38,8 @@ impl Client {
     /// The lock of this name, 1 to 512 bytes. The key in the store is the client's prefix followed
     /// by the name, byte for byte; on ZooKeeper it is a path below the chroot.
     ///
-    /// Sends nothing before [`Lock::acquire`] is awaited. The methods of [`Lock`] name the defaults.
+    /// Sends nothing before [`Lock::acquire`] is awaited. The methods of [`Lock`] name the
+    /// defaults.
     pub fn lock(&self, name: impl AsRef<[u8]>) -> Lock {
         Lock::new(&self.owner, "lock", name.as_ref())
     }

@@ -64,8 +64,8 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// Resolves to an [`AcquireError`] if the candidate was not elected. What it left on the servers
-    /// is removed in the background.
+    /// Resolves to an [`AcquireError`] if the candidate was not elected. What it left on the
+    /// servers is removed in the background.
     ///
     /// # Cancel safety
     ///

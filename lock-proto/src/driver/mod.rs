@@ -17,8 +17,8 @@
 //!
 //! Most people want `lock-tokio` or `lock-smol`, which bring a `Host` and spawn the driver. To port
 //! it to another executor, implement [`Host`], call [`connect`], and have the executor poll the
-//! [`Driver`]. `docs/porting.md` of the repository has an example, and `examples/port-template` is a
-//! port to start from.
+//! [`Driver`]. `docs/porting.md` of the repository has an example, and `examples/port-template` is
+//! a port to start from.
 //!
 //! ```
 //! use lock_proto::driver::{self, Client, ConnectError, Driver, Host, Settings};

@@ -103,8 +103,8 @@ pub struct ResignHandle {
 }
 
 impl ResignHandle {
-    /// Raises the [`StopSignal`]. Later calls do nothing. Does not wait: the leader resigns when the
-    /// work has completed, or a TTL later.
+    /// Raises the [`StopSignal`]. Later calls do nothing. Does not wait: the leader resigns when
+    /// the work has completed, or a TTL later.
     pub fn resign(&self) {
         self.signal.raise();
     }

@@ -33,7 +33,8 @@ pub trait Elections {
     ///
     /// # Errors
     ///
-    /// [`Misuse`] if the name is invalid, too many queries are open, or the client is shutting down.
+    /// [`Misuse`] if the name is invalid, too many queries are open, or the client is shutting
+    /// down.
     fn leader(&mut self, now: Instant, name: &[u8]) -> Result<QueryId, Misuse>;
 
     /// Observes the leader until the query is closed. The last event says why the observation

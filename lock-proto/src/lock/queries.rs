@@ -180,7 +180,8 @@ impl<S: QueueStore> Locks<Queued<S>> {
     ///
     /// # Errors
     ///
-    /// [`Misuse`] if the name is invalid, too many queries are open, or the client is shutting down.
+    /// [`Misuse`] if the name is invalid, too many queries are open, or the client is shutting
+    /// down.
     pub fn leader(&mut self, now: Instant, name: &[u8]) -> Result<QueryId, Misuse> {
         self.query(now, name, false)
     }

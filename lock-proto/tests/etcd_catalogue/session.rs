@@ -298,18 +298,24 @@ fn key_overwritten_before_watch_opens_is_reattached() {
     }
 }
 
-/// The watch reports the write before the reply to an earlier put arrives.
-// E6
-#[test]
-fn key_overwritten_during_put_is_reattached() {
+/// A leader's key is overwritten by hand 10 ms after the put of a proclaim, which ends like this.
+fn overwritten_during_put(outcome: Outcome) -> (World, LockId, i64) {
     let mut w = World::new(1);
     let leads = w.campaign(0, "a", "one");
     w.run_for(secs(4));
-    w.set_outcome(0, Kind::Put, Outcome::Slow(LATENCY, ms(100)));
+    w.set_outcome(0, Kind::Put, outcome);
     w.verb(0, |hub, now| hub.proclaim(now, leads, "two".into())).unwrap();
     w.run_for(ms(10));
     let (key, lease) = (w.queue("a")[0].key.clone(), w.lease(0));
     w.put_by_hand(core::str::from_utf8(&key).unwrap(), 0);
+    (w, leads, lease)
+}
+
+/// The watch reports the write before the reply to an earlier put arrives.
+// E6
+#[test]
+fn key_overwritten_during_put_is_reattached() {
+    let (mut w, leads, lease) = overwritten_during_put(Outcome::Slow(LATENCY, ms(100)));
     w.run_for(ms(300));
     assert_eq!((w.queue("a")[0].lease, &*w.queue("a")[0].value), (lease, &b"two"[..]), "{}", w.describe());
     let (puts, looks) = (w.count(0, Kind::Put), w.count(0, Kind::Look));
@@ -322,14 +328,7 @@ fn key_overwritten_during_put_is_reattached() {
 // E7
 #[test]
 fn key_overwritten_during_put_that_is_given_up_is_reattached() {
-    let mut w = World::new(1);
-    let leads = w.campaign(0, "a", "one");
-    w.run_for(secs(4));
-    w.set_outcome(0, Kind::Put, Outcome::Slow(ms(50), secs(10)));
-    w.verb(0, |hub, now| hub.proclaim(now, leads, "two".into())).unwrap();
-    w.run_for(ms(10));
-    let (key, lease) = (w.queue("a")[0].key.clone(), w.lease(0));
-    w.put_by_hand(core::str::from_utf8(&key).unwrap(), 0);
+    let (mut w, leads, lease) = overwritten_during_put(Outcome::Slow(ms(50), secs(10)));
     w.run_for(secs(11));
     assert_eq!((w.queue("a")[0].lease, &*w.queue("a")[0].value), (lease, &b"one"[..]), "{}", w.describe());
     w.release(0, leads);

@@ -82,8 +82,8 @@ impl Session {
         self.retry.failed(ctx.now + pause.min(limit));
     }
 
-    /// Returns true if the lease has ended by itself, or has no keys because it was never confirmed.
-    /// The last keep-alive left before `until`, so its TTL ends within another one.
+    /// Returns true if the lease has ended by itself, or has no keys because it was never
+    /// confirmed. The last keep-alive left before `until`, so its TTL ends within another one.
     fn may_give_up(&self, now: Instant) -> bool {
         self.retry.tries() >= MIN_REVOKES && self.until + self.granted <= now
     }

@@ -101,7 +101,8 @@ fn expired_token_causes_one_login_and_requests_are_resent() {
     }
 }
 
-/// An operator changes several users or roles, and each change makes the tokens from before invalid.
+/// An operator changes several users or roles, and each change makes the tokens from before
+/// invalid.
 #[test]
 fn second_change_of_users_is_no_refusal() {
     // E9
