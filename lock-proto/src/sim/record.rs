@@ -58,6 +58,12 @@ impl Record {
         self.events.iter().rev().find_map(end_of_validity)
     }
 
+    /// Returns when the application was last told that it holds the lock.
+    pub(super) fn confirmed(&self) -> Option<Instant> {
+        let mut told = self.events.iter().zip(&self.times).rev();
+        told.find(|(event, _)| end_of_validity(event).is_some()).map(|(_, at)| *at)
+    }
+
     pub(super) fn escaped_name(&self) -> String {
         format!("{}", self.name.escape_ascii())
     }

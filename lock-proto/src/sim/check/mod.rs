@@ -46,6 +46,8 @@ struct Content {
     value: Vec<u8>,
     /// Expiry by the clock of its store.
     expires: Option<u64>,
+    /// When it was last seen missing.
+    missing: Option<Instant>,
 }
 
 /// Watches a world and reports violated rules.

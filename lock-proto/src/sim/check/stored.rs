@@ -19,6 +19,7 @@ impl Checker {
         let Some((value, expires)) = content else {
             if let Some(seen) = stored.get_mut(key) {
                 seen.exists = false;
+                seen.missing = Some(now);
             }
             return;
         };
@@ -86,9 +87,15 @@ impl Checker {
 
     /// Forgets what was seen on a node, because something other than a client changed its data.
     pub fn forget_stored(&mut self, node: usize) {
-        if let Some(stored) = self.stored.get_mut(node) {
-            stored.clear();
+        for seen in self.stored.get_mut(node).into_iter().flat_map(BTreeMap::values_mut) {
+            seen.exists = false;
         }
+    }
+
+    /// Returns when this key, which a client has created on a node, was last seen missing there.
+    #[must_use]
+    pub fn missing_at(&self, node: usize, key: &[u8]) -> Option<Instant> {
+        self.stored.get(node)?.get(key)?.missing
     }
 
     /// Returns the position of `value` in the order in which values appeared under `key`, as seen

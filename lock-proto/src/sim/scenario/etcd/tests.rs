@@ -105,3 +105,12 @@ fn late_reply_to_login_costs_no_connection() {
     let outcome = Plan::from_seed(Scenario::named("etcd-credentials").unwrap(), 257).run();
     assert!(outcome.violations.is_empty(), "{outcome}");
 }
+
+/// Regression of the checker: a waiter missed the deletion of the key before its own, and its watch
+/// reported the next deletion of the same key, which another waiter waited for.
+#[test]
+fn waiters_for_two_creations_of_one_key_may_wake_together() {
+    // E4
+    let outcome = Plan::from_seed(Scenario::named("etcd-lost-events").unwrap(), 5_118).run();
+    assert!(outcome.violations.is_empty(), "{outcome}");
+}

@@ -174,6 +174,15 @@ fn promoted_replica_has_wall_clock_of_primary() {
     assert!(outcome.violations.is_empty(), "{outcome}");
 }
 
+/// Regression of the checker: a server answered that a key was gone, and got its earlier data back
+/// before the client reported the loss.
+#[test]
+fn key_may_return_after_it_was_reported_gone() {
+    // S3
+    let outcome = Plan::from_seed(Scenario::named("redis-bursts").unwrap(), 5_071).run();
+    assert!(outcome.violations.iter().all(|found| found.rule != Rule::TrueLoss), "{outcome}");
+}
+
 #[test]
 fn panic_is_reported_as_violation() {
     let mut plan = Plan::from_seed(&scenario::scenarios()[0], 1);

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::resource::overwritten;
 use super::tap::queue_of;
-use super::wire::{Wire, collect_own_reads, ends};
+use super::wire::{Look, Wire, collect_looks, ends};
 use super::{Etcd, EtcdClient};
 use crate::etcd::{Output, Rpc};
 use crate::fault::Fault;
@@ -289,8 +289,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
             Wire::Call { .. } | Wire::Open { .. } | Wire::Send { .. } | Wire::Close { .. } => {}
         }
         if !deleted.is_empty() {
-            let read_keys = self.pump_calls(client);
-            self.check_woken(client, &deleted, &read_keys);
+            let looks = self.pump_calls(client);
+            self.check_woken(client, &deleted, &looks);
         }
     }
 
@@ -307,13 +307,18 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
     }
 
-    /// Checks that one release triggers one waiter: at most one client reads its own key after the
-    /// deletion of another's.
-    fn check_woken(&mut self, client: usize, deleted: &[(Bytes, i64)], read_keys: &[Bytes]) {
+    /// Checks that one release triggers one waiter: at most one client looks at its queue after the
+    /// deletion of another's key.
+    fn check_woken(&mut self, client: usize, deleted: &[(Bytes, i64)], looks: &[Look]) {
         for (key, revision) in deleted {
             let prefix = queue_of(key);
-            let reacts = read_keys.iter().any(|own| own.starts_with(prefix) && own != key);
-            if !reacts {
+            let created = self.store.queue_log.creation(key, *revision);
+            // A client that missed an earlier deletion of this key waits for that one.
+            let earlier = |(next, of): &(Bytes, i64)| next == key && created.is_some_and(|created| *of < created);
+            let reacts = |look: &Look| {
+                look.own_key.starts_with(prefix) && look.own_key != *key && !look.next.as_ref().is_some_and(earlier)
+            };
+            if !looks.iter().any(reacts) {
                 continue;
             }
             let woken = self.store.woken.entry((key.clone(), *revision)).or_default();
@@ -344,24 +349,24 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
     }
 
-    /// Carries out all outputs of a machine. Returns the client's own keys that it read.
-    pub(super) fn pump_calls(&mut self, client: usize) -> Vec<Bytes> {
-        let mut read_keys = Vec::new();
+    /// Carries out all outputs of a machine. Returns the client's looks at its queues.
+    pub(super) fn pump_calls(&mut self, client: usize) -> Vec<Look> {
+        let mut looks = Vec::new();
         while let Some(output) = self.clients[client].machine.poll_output() {
             if let Output::Call { request: Rpc::Txn(txn), .. } = &output {
-                let before = read_keys.len();
-                collect_own_reads(txn, &mut read_keys);
-                for key in &read_keys[before..] {
-                    self.clients[client].reasons.requested(queue_of(key), self.cause);
+                let before = looks.len();
+                collect_looks(txn, &mut looks);
+                for look in &looks[before..] {
+                    self.clients[client].reasons.requested(queue_of(&look.own_key), self.cause);
                 }
             }
             self.carry_out(client, output);
             if !self.count_round(client) {
-                return read_keys;
+                return looks;
             }
         }
         self.clients[client].update_deadline();
-        read_keys
+        looks
     }
 
     fn carry_out(&mut self, client: usize, output: Output) {

@@ -46,6 +46,12 @@ impl QueueLog {
         }
     }
 
+    /// Returns the revision at which a key was created that was deleted at `deleted`.
+    pub(super) fn creation(&self, key: &Bytes, deleted: i64) -> Option<i64> {
+        let mut lifetimes = self.lifetimes.get(key)?.iter();
+        lifetimes.find(|lifetime| lifetime.deleted == Some(deleted)).map(|lifetime| lifetime.created)
+    }
+
     /// Returns true if the key was not deleted since it was created.
     pub(super) fn exists(&self, owner: &OwnerKey) -> bool {
         let last = self.lifetimes.get(&owner.key).and_then(|lifetimes| lifetimes.last());

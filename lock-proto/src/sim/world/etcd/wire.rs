@@ -44,13 +44,27 @@ impl Wire {
     }
 }
 
-/// Collects the client's own keys that a transaction reads first, including nested transactions. A
-/// waiter that checks its queue does so.
-pub(super) fn collect_own_reads(txn: &TxnRequest, keys: &mut Vec<Bytes>) {
+/// A look at a queue by one of its waiters.
+#[derive(Debug)]
+pub(super) struct Look {
+    pub(super) own_key: Bytes,
+    /// The key that it waits for, and that key's creation.
+    pub(super) next: Option<(Bytes, i64)>,
+}
+
+/// Collects the looks of a transaction and of those nested in it. A waiter that looks at its queue
+/// reads its own key first.
+pub(super) fn collect_looks(txn: &TxnRequest, looks: &mut Vec<Look>) {
     for (i, op) in txn.success.iter().enumerate() {
         match &op.request {
-            Some(Op::Range(own)) if i == 0 => keys.push(own.key.clone()),
-            Some(Op::Txn(inner)) => collect_own_reads(inner, keys),
+            Some(Op::Range(own)) if i == 0 => {
+                let next = txn.compare.first().and_then(|compare| match compare.with {
+                    Some(CompareWith::CreateRevision(created)) => Some((compare.key.clone(), created)),
+                    _ => None,
+                });
+                looks.push(Look { own_key: own.key.clone(), next });
+            }
+            Some(Op::Txn(inner)) => collect_looks(inner, looks),
             Some(Op::Range(_) | Op::Put(_) | Op::Delete(_)) | None => {}
         }
     }

@@ -208,8 +208,11 @@ impl<C: RedisClient> Servers for Redis<C> {
     fn is_stored(w: &World<C>, client: usize, lock: LockId) -> bool {
         let record = w.clients[client].records.get(&lock).filter(|_| w.hosts.len() == 1);
         let stored = |record: &Record| {
-            let node = w.node(w.store.resolve(client, 0));
-            node.string(w.now, &record.name).is_some_and(|(value, _)| has_token(record, value))
+            let index = w.store.resolve(client, 0);
+            // A restored server has the key again that it reported as gone.
+            let missing = w.checker.missing_at(index, &record.name);
+            missing <= record.confirmed()
+                && w.node(index).string(w.now, &record.name).is_some_and(|(value, _)| has_token(record, value))
         };
         record.is_some_and(stored)
     }
