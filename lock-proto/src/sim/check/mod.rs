@@ -42,12 +42,36 @@ const TAKES_PER_SCRIPT: u64 = 16;
 /// The last content seen under a key. A deleted key keeps its entry, because it usually returns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Content {
-    exists: bool,
+    presence: Presence,
     value: Vec<u8>,
     /// Expiry by the clock of its store.
     expires: Option<u64>,
     /// When it was last seen missing.
     missing: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Presence {
+    #[default]
+    Missing,
+    There,
+    /// It was there before something other than a client changed the data of the node.
+    Doubtful,
+}
+
+/// The positions at which a value first and last appeared in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Minted {
+    first: u64,
+    last: u64,
+    /// The wall clock of the node, in µs, when its data was last changed before `last`.
+    changed: u64,
+}
+
+impl Minted {
+    const fn is_at(&self, position: u64) -> bool {
+        self.first == position || self.last == position
+    }
 }
 
 /// Watches a world and reports violated rules.
@@ -56,6 +80,8 @@ pub struct Checker {
     clients: Vec<Client>,
     locks: BTreeMap<Arc<[u8]>, Lock>,
     stored: Vec<BTreeMap<Vec<u8>, Content>>,
+    /// When something other than a client changed the data of each node, by its wall clock, in µs.
+    changed: Vec<u64>,
     /// Total µs by which the clock of each node was set back.
     set_back: Vec<u64>,
     serial: u64,
@@ -82,8 +108,8 @@ struct Lock {
     holders: Vec<(usize, LockId)>,
     /// The lowest and highest fencing token for each position in the order of the store.
     fences: BTreeMap<u64, (u64, u64)>,
-    /// The positions at which values first and last appeared in the store.
-    minted: BTreeMap<Vec<u8>, (u64, u64)>,
+    /// The values that appeared in the store.
+    minted: BTreeMap<Vec<u8>, Minted>,
     order: u64,
     /// The value that appeared last, and its position.
     last: Option<(Vec<u8>, u64)>,
@@ -97,11 +123,9 @@ impl Lock {
     /// Returns true if there is a value at position `position` and no other one was seen since.
     fn is_alone_since(&self, position: u64) -> bool {
         let Some((last, at)) = &self.last else { return false };
-        let newest_other = match self.minted.get(last) {
-            Some((own, _)) if *own == position => self.before_last,
-            Some(_) | None => *at,
-        };
-        newest_other < position && self.minted.values().any(|(own, _)| *own == position)
+        let is_own = |value: &Minted| value.is_at(position);
+        let newest_other = if self.minted.get(last).is_some_and(is_own) { self.before_last } else { *at };
+        newest_other < position && self.minted.values().any(is_own)
     }
 }
 

@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use core::time::Duration;
 
-use super::{Checker, Permit, Rule, TAKES_PER_SCRIPT};
+use super::{Checker, Minted, Permit, Presence, Rule, TAKES_PER_SCRIPT};
 use crate::id::LockId;
 use crate::time::Instant;
 
@@ -18,7 +18,7 @@ impl Checker {
         let stored = &mut self.stored[node];
         let Some((value, expires)) = content else {
             if let Some(seen) = stored.get_mut(key) {
-                seen.exists = false;
+                seen.presence = Presence::Missing;
                 seen.missing = Some(now);
             }
             return;
@@ -28,13 +28,14 @@ impl Checker {
             None => stored.entry(key.to_vec()).or_default(),
         };
         let before = core::mem::replace(&mut seen.expires, expires);
-        if !seen.exists || seen.value != value {
-            seen.exists = true;
+        let presence = core::mem::replace(&mut seen.presence, Presence::There);
+        if presence == Presence::Missing || seen.value != value {
             seen.value.clear();
             seen.value.extend_from_slice(value);
-            return self.minted(key, value);
+            let changed = self.changed.get(node).copied().unwrap_or(0);
+            return self.minted(key, value, changed);
         }
-        if before.is_some_and(|before| expires.is_some_and(|new| new < before)) {
+        if presence == Presence::There && before.is_some_and(|before| expires.is_some_and(|new| new < before)) {
             let text = format!("the TTL of {} on node {node} was shortened", key.escape_ascii());
             self.report(now, Rule::ShortenedKey, text);
         }
@@ -49,7 +50,7 @@ impl Checker {
         content: Option<(&[u8], Option<u64>)>,
         clock: u64,
     ) -> Option<&[u8]> {
-        let seen = self.stored.get(node)?.get(key).filter(|seen| seen.exists)?;
+        let seen = self.stored.get(node)?.get(key).filter(|seen| seen.presence == Presence::There)?;
         let same = content.is_some_and(|(value, _)| seen.value == value);
         let expired = seen.expires.is_some_and(|at| at <= clock);
         (!same && !expired).then_some(&*seen.value)
@@ -57,7 +58,7 @@ impl Checker {
 
     /// A process that is not a client creates the key of a free lock on the only node.
     pub fn foreign_key_created(&mut self, now: Instant, key: &[u8]) {
-        self.minted(key, b"");
+        self.minted(key, b"", 0);
         if let Some((client, id, _)) = self.locks.get(key).and_then(|lock| self.valid_holder(lock, now, None)) {
             let text = format!("a stranger found {} free, and client {client} {id} holds it", key.escape_ascii());
             self.report(now, Rule::MutualExclusion, text);
@@ -85,10 +86,17 @@ impl Checker {
         }
     }
 
-    /// Forgets what was seen on a node, because something other than a client changed its data.
-    pub fn forget_stored(&mut self, node: usize) {
+    /// Something other than a client changed the data of a node. `clock` is the node's clock, in µs
+    /// since the Unix epoch.
+    pub fn data_changed(&mut self, node: usize, clock: u64) {
+        if self.changed.len() <= node {
+            self.changed.resize(node + 1, 0);
+        }
+        self.changed[node] = clock;
         for seen in self.stored.get_mut(node).into_iter().flat_map(BTreeMap::values_mut) {
-            seen.exists = false;
+            if seen.presence == Presence::There {
+                seen.presence = Presence::Doubtful;
+            }
         }
     }
 
@@ -98,27 +106,32 @@ impl Checker {
         self.stored.get(node)?.get(key)?.missing
     }
 
-    /// Returns the position of `value` in the order in which values appeared under `key`, as seen
-    /// by [`stored`](Self::stored).
+    /// Returns the position of a grant in the order in which values appeared under `key`, as seen by
+    /// [`stored`](Self::stored). If restored data has made `value` appear again, the fencing token,
+    /// which is a time, tells which appearance it belongs to.
     #[must_use]
-    pub fn order(&self, key: &[u8], value: &[u8]) -> Option<u64> {
-        self.locks.get(key)?.minted.get(value).map(|(first, _)| *first)
+    pub fn order(&self, key: &[u8], value: &[u8], fence: Option<u64>) -> Option<u64> {
+        let Minted { first, last, changed } = *self.locks.get(key)?.minted.get(value)?;
+        Some(if fence.is_some_and(|fence| fence >= changed) { last } else { first })
     }
 
     /// Like [`order`](Self::order), for the last time that the value appeared. A lock that uses one
     /// value for several attempts is ordered by it.
     #[must_use]
     pub fn latest_order(&self, key: &[u8], value: &[u8]) -> Option<u64> {
-        self.locks.get(key)?.minted.get(value).map(|(_, last)| *last)
+        self.locks.get(key)?.minted.get(value).map(|minted| minted.last)
     }
 
-    fn minted(&mut self, key: &[u8], value: &[u8]) {
+    fn minted(&mut self, key: &[u8], value: &[u8], changed: u64) {
         // Ignore names that were never requested.
         let Some(lock) = self.locks.get_mut(key) else { return };
         lock.order += 1;
         match lock.minted.get_mut(value) {
-            Some((_, last)) => *last = lock.order,
-            None => drop(lock.minted.insert(value.to_vec(), (lock.order, lock.order))),
+            Some(minted) => (minted.last, minted.changed) = (lock.order, changed),
+            None => {
+                let minted = Minted { first: lock.order, last: lock.order, changed };
+                lock.minted.insert(value.to_vec(), minted);
+            }
         }
         match &mut lock.last {
             Some((last, position)) if last == value => *position = lock.order,

@@ -203,16 +203,34 @@ fn shortened_key_ttl_is_found() {
     assert_eq!(rules(&mut c), []);
     c.stored(at(0), 0, b"a", Some((b"y", Some(109))));
     assert_eq!(rules(&mut c), [Rule::ShortenedKey]);
-    c.forget_stored(0);
+    c.data_changed(0, 0);
     c.stored(at(0), 0, b"a", Some((b"y", Some(1))));
     assert_eq!(rules(&mut c), []);
+}
+
+/// Restored data makes an earlier value appear again. A change that keeps a value does not.
+#[test]
+fn grant_after_restore_is_newer() {
+    let mut c = Checker::new();
+    c.requested(at(0), 0, A, b"a", None);
+    let store = |c: &mut Checker, value: &str| c.stored(at(0), 0, b"a", Some((value.as_bytes(), None)));
+    store(&mut c, "one");
+    c.data_changed(0, 10);
+    store(&mut c, "one");
+    c.data_changed(0, 20);
+    store(&mut c, "two");
+    c.data_changed(0, 30);
+    store(&mut c, "one");
+    let order = |value: &str, fence| c.order(b"a", value.as_bytes(), Some(fence));
+    assert!(order("one", 29) < order("two", 25) && order("two", 25) < order("one", 30));
+    assert_eq!((order("one", 9), order("one", 29)), (Some(1), Some(1)));
 }
 
 /// Granted with the value `one`, the first under its key.
 fn first_of_all(c: &mut Checker) {
     c.requested(at(0), 0, A, b"a", None);
     c.stored(at(0), 0, b"a", Some((b"one", None)));
-    let order = c.order(b"a", b"one");
+    let order = c.order(b"a", b"one", None);
     c.notified(at(0), 0, A, &grant(None), Some(at(100)), order);
     c.claimed(0, A);
 }
@@ -267,8 +285,8 @@ fn store_order_is_order_of_first_appearance() {
     for value in [b"one", b"two", b"one"] {
         c.stored(at(0), 0, b"a", Some((value, None)));
     }
-    assert!(c.order(b"a", b"one") < c.order(b"a", b"two"));
-    assert_eq!(c.order(b"a", b"six"), None);
+    assert!(c.order(b"a", b"one", None) < c.order(b"a", b"two", None));
+    assert_eq!(c.order(b"a", b"six", None), None);
 }
 
 #[test]

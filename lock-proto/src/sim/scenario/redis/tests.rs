@@ -183,6 +183,15 @@ fn key_may_return_after_it_was_reported_gone() {
     assert!(outcome.violations.iter().all(|found| found.rule != Rule::TrueLoss), "{outcome}");
 }
 
+/// Regression of the checker: a restored server had an older value again, and its holder handed the
+/// lock over. That grant is newer than one of the value in between.
+#[test]
+fn hand_over_after_restore_is_new_grant() {
+    // A9
+    let outcome = Plan::from_seed(Scenario::named("redis-bursts").unwrap(), 10_410).run();
+    assert!(outcome.violations.iter().all(|found| found.rule != Rule::FenceGrows), "{outcome}");
+}
+
 #[test]
 fn panic_is_reported_as_violation() {
     let mut plan = Plan::from_seed(&scenario::scenarios()[0], 1);

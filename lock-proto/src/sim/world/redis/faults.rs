@@ -72,7 +72,7 @@ impl<C: RedisClient> World<Redis<C>> {
         }
         self.store.nodes[node].update_deadline();
         self.set_host(node, State::Running);
-        self.checker.forget_stored(node);
+        self.data_changed(node);
         self.update_model();
     }
 
@@ -186,10 +186,15 @@ impl<C: RedisClient> World<Redis<C>> {
         self.note_fault();
         self.annotate(Some(Lane::Node(node)), || what.into());
         let done = change(&mut self.store.nodes[node].node, self.now);
-        self.checker.forget_stored(node);
+        self.data_changed(node);
         self.update_model();
         self.pump_node(node);
         done
+    }
+
+    fn data_changed(&mut self, node: usize) {
+        let clock = self.store.nodes[node].node.unix_micros(self.now);
+        self.checker.data_changed(node, clock);
     }
 
     /// Ends all partitions.

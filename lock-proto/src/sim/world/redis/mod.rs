@@ -201,7 +201,7 @@ impl<C: RedisClient> Servers for Redis<C> {
         if C::ONE_TOKEN {
             return w.checker.latest_order(name, token.as_bytes());
         }
-        w.checker.order(name, token.as_bytes())
+        w.checker.order(name, token.as_bytes(), grant.fence.map(|fence| fence.get()))
     }
 
     /// On a quorum, a late write may have repaired a key that the client counts as gone.
