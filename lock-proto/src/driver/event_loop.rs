@@ -12,7 +12,8 @@ use super::host::Host;
 use super::shared::{Batch, Shared};
 use crate::time::{Instant, soonest};
 
-/// Longest sleep while a lock is held, because a timer may stand still during a suspend.
+/// Longest sleep while a lock is held. A timer may stand still during a suspend, so a longer one
+/// that was set before may be late, and is not reused.
 // requirement T4
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// Iterations in one poll, before the driver yields to other tasks.
@@ -52,8 +53,7 @@ pub(super) struct EventLoop<H: Host, L: Links<H>> {
     host: H,
     shared: Arc<Shared<L::Engine>>,
     links: L,
-    /// The timer, and its deadline.
-    sleep: Option<(Instant, H::Sleep)>,
+    timer: Option<Timer<H::Sleep>>,
     batch: Batch,
     /// A handle has called, and other tasks were let through first to add their requests.
     gathered: bool,
@@ -61,6 +61,13 @@ pub(super) struct EventLoop<H: Host, L: Links<H>> {
     in_flight: usize,
     /// Tasks woken since the driver was woken.
     woken: usize,
+}
+
+struct Timer<S> {
+    until: Instant,
+    /// Set for longer than [`LONGEST_SLEEP`].
+    is_long: bool,
+    sleep: S,
 }
 
 enum Step {
@@ -72,7 +79,7 @@ enum Step {
 
 impl<H: Host, L: Links<H>> EventLoop<H, L> {
     pub(super) fn new(host: H, shared: Arc<Shared<L::Engine>>, links: L) -> Self {
-        Self { host, shared, links, sleep: None, batch: Batch::default(), gathered: false, in_flight: 0, woken: 0 }
+        Self { host, shared, links, timer: None, batch: Batch::default(), gathered: false, in_flight: 0, woken: 0 }
     }
 
     /// Accepts a handle's call. Returns true to yield first, so that other woken tasks add
@@ -107,7 +114,7 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
         }
         let busy = links.poll(host, shared, batch, cx);
         let of_links = links.next_deadline();
-        let sleep = self.sleep.as_ref().map(|(until, _)| *until);
+        let timer = self.timer.as_ref().filter(|timer| !timer.is_long).map(|timer| timer.until);
         let in_flight = &mut self.in_flight;
         self.shared.drive(&mut self.batch, |core, now| {
             *in_flight = core.engine.machine().in_flight();
@@ -130,28 +137,25 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
                 deadline = Some(deadline.map_or(latest, |deadline| deadline.min(latest)));
             }
             // A timer that fires early costs one look at the clock, less than a new timer.
-            core.armed = match (sleep, deadline) {
-                (Some(armed), Some(deadline)) => armed.min(deadline),
-                (Some(armed), None) => armed,
-                (None, deadline) => deadline.unwrap_or(Instant::MAX),
-            };
-            Step::Idle((core.armed < Instant::MAX).then_some(core.armed))
+            let until = soonest([timer.filter(|until| *until > now), deadline]);
+            core.armed = until.filter(|until| until.since(now) <= LONGEST_SLEEP).unwrap_or(Instant::MAX);
+            Step::Idle(until)
         })
     }
 
     /// Sleeps until then. True if it is time already.
     fn rest(&mut self, until: Option<Instant>, cx: &mut Context<'_>) -> bool {
         let Some(until) = until else { return false };
-        let (_, timer) = match &mut self.sleep {
-            Some(sleep) if sleep.0 <= until => sleep,
+        let timer = match &mut self.timer {
+            Some(timer) if timer.until == until && !timer.is_long => timer,
             place @ (Some(_) | None) => {
-                let timer = self.host.sleep(until.since(self.shared.now()));
-                place.insert((until, timer))
+                let time = until.since(self.shared.now());
+                place.insert(Timer { until, is_long: time > LONGEST_SLEEP, sleep: self.host.sleep(time) })
             }
         };
-        let over = Pin::new(timer).poll(cx).is_ready();
+        let over = Pin::new(&mut timer.sleep).poll(cx).is_ready();
         if over {
-            self.sleep = None;
+            self.timer = None;
         }
         over
     }

@@ -49,7 +49,8 @@ pub(super) struct Core<E: ?Sized = dyn Engine> {
     pub(super) pings: Pings,
     /// When to wake the watchers of a ticket.
     pub(super) alarms: Vec<(Instant, Arc<Ticket>)>,
-    /// When the driver's timer fires.
+    /// When the driver's timer fires. The end of time if there is none, or if it was set for so
+    /// long that a suspend may delay it.
     pub(super) armed: Instant,
     pub(super) waker: Option<Waker>,
     /// A handle has woken the driver, which has not run since.
@@ -234,7 +235,7 @@ impl<E: Engine + ?Sized> Shared<E> {
         let now = self.now();
         let result = work(&mut core, now, &mut batch);
         core.drain(&mut batch);
-        let driver = core.take_driver_waker();
+        let driver = core.take_driver_waker(now);
         drop(core);
         batch.run();
         if let Some(driver) = driver {
@@ -332,16 +333,17 @@ impl<E: Engine + ?Sized> Core<E> {
     }
 
     /// The driver's waker, if it has work and was not woken yet.
-    fn take_driver_waker(&mut self) -> Option<Waker> {
-        if self.driver_woken || !self.needs_driver() {
+    fn take_driver_waker(&mut self, now: Instant) -> Option<Waker> {
+        if self.driver_woken || !self.needs_driver(now) {
             return None;
         }
         self.driver_woken = true;
         self.waker.clone()
     }
 
-    fn needs_driver(&mut self) -> bool {
-        self.engine.needs_driver() || self.next_deadline().is_some_and(|deadline| deadline < self.armed)
+    fn needs_driver(&mut self, now: Instant) -> bool {
+        let late = self.armed <= now;
+        late || self.engine.needs_driver() || self.next_deadline().is_some_and(|deadline| deadline < self.armed)
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {

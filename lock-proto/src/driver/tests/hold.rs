@@ -71,6 +71,34 @@ fn answer_renewal(world: &World, driver: &mut Task<Driver<World>>) {
     assert!(world.carry(false));
 }
 
+/// A timer that was set before a suspend fires late. It must not delay what is due earlier.
+#[test]
+fn lock_is_renewed_after_suspend_before_acquisition() {
+    // requirement T4
+    for suspended in [59, 60, 3_600].map(Duration::from_secs) {
+        let world = World::new();
+        let (client, mut driver, guard) = held(&world, Renew::Auto);
+        let _ = world.wait(&mut driver, guard.release());
+        // No timer is left of the time with a lock.
+        world.run(&mut driver, Duration::from_millis(1_500));
+        world.suspend(suspended);
+        let guard = world.wait(&mut driver, client.lock("b").ttl(TTL).acquire()).unwrap();
+        world.run(&mut driver, 2 * TTL);
+        assert!(guard.is_held(), "suspended for {suspended:?}");
+    }
+}
+
+#[test]
+fn wait_limit_holds_after_suspend() {
+    let world = World::new();
+    let (client, mut driver, _guard) = held(&world, Renew::Auto);
+    world.suspend(Duration::from_millis(1_100));
+    let mut waiting = Box::pin(client.lock("a").wait(Duration::from_millis(100)).acquire());
+    assert!(poll(&mut waiting).is_pending());
+    world.run(&mut driver, Duration::from_millis(150));
+    assert!(poll(&mut waiting).is_ready());
+}
+
 /// Cases L1 and K5: after a pause the loss is reported first, whatever the sockets hold.
 #[test]
 fn pause_past_ttl_reports_loss_before_queued_reply() {

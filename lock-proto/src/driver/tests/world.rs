@@ -31,6 +31,8 @@ pub(super) struct World(Arc<Shared>);
 
 struct Shared {
     now: AtomicU64,
+    /// How long timers have stood still.
+    suspended: AtomicU64,
     inner: Mutex<Inner>,
 }
 
@@ -115,7 +117,7 @@ impl World {
             wires: BTreeMap::new(),
             serial: 0,
         };
-        Self(Arc::new(Shared { now: AtomicU64::new(0), inner: Mutex::new(inner) }))
+        Self(Arc::new(Shared { now: AtomicU64::new(0), suspended: AtomicU64::new(0), inner: Mutex::new(inner) }))
     }
 
     pub(super) fn config() -> Config {
@@ -150,12 +152,25 @@ impl World {
         self.with(|inner| inner.node.exists(now, key))
     }
 
+    /// The clock of timers.
+    fn awake(&self) -> Instant {
+        let suspended = Duration::from_nanos(self.0.suspended.load(Ordering::SeqCst));
+        Instant::ZERO + self.time().since(Instant::ZERO + suspended)
+    }
+
+    /// The clock goes on, and timers stand still.
+    pub(super) fn suspend(&self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap();
+        self.0.now.fetch_add(nanos, Ordering::SeqCst);
+        self.0.suspended.fetch_add(nanos, Ordering::SeqCst);
+    }
+
     /// Time passes, and nothing else happens: the process is stopped.
     pub(super) fn pause(&self, time: Duration) {
         let wakers: Vec<_> = {
             let mut inner = locked(&self.0.inner);
-            let now = self.time() + time;
-            self.0.now.store(now.as_nanos(), Ordering::SeqCst);
+            self.0.now.store((self.time() + time).as_nanos(), Ordering::SeqCst);
+            let now = self.awake();
             let (due, later) = core::mem::take(&mut inner.sleeps).into_iter().partition(|(until, _)| *until <= now);
             inner.sleeps = later;
             let due: Vec<(Instant, Waker)> = due;
@@ -227,12 +242,12 @@ impl World {
         let end = self.time() + time;
         self.settle(driver);
         while self.time() < end {
-            let next = self.with(|inner| {
-                let node = inner.node.next_deadline();
-                inner.sleeps.iter().map(|(until, _)| *until).chain(node).min()
+            let (now, awake) = (self.time(), self.awake());
+            let left = self.with(|inner| {
+                let node = inner.node.next_deadline().map(|at| at.since(now));
+                inner.sleeps.iter().map(|(until, _)| until.since(awake)).chain(node).min()
             });
-            let now = self.time();
-            let step = next.map_or(end, |next| next.min(end)).since(now).max(Duration::from_nanos(1));
+            let step = left.unwrap_or(Duration::MAX).min(end.since(now)).max(Duration::from_nanos(1));
             self.pause(step);
             self.settle(driver);
         }
@@ -322,10 +337,10 @@ impl Host for World {
 
     fn sleep(&self, time: Duration) -> Self::Sleep {
         let world = self.clone();
-        let until = world.time() + time;
+        let until = world.awake() + time;
         world.with(|inner| inner.slept.push(time));
         Box::pin(poll_fn(move |cx| {
-            if world.time() >= until {
+            if world.awake() >= until {
                 return Poll::Ready(());
             }
             world.with(|inner| inner.sleeps.push((until, cx.waker().clone())));
