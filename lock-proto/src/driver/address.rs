@@ -9,7 +9,7 @@ use core::net::{IpAddr, SocketAddr};
 use super::connect::ConnectError;
 use super::settings::HostSettings;
 #[cfg(feature = "tls")]
-use super::tls::{Connector, TlsSettings};
+use super::tls::{Connector, Reads, TlsSettings};
 use crate::fault::Fault;
 use crate::id::NodeId;
 use crate::time::Instant;
@@ -66,6 +66,10 @@ pub(super) struct Route<R> {
     failure: Option<Fault>,
     #[cfg(feature = "tls")]
     pub(super) connector: Option<Connector>,
+    /// Reads of files that took longer than their attempts to connect. Later attempts continue
+    /// them: each read of a file system that hangs keeps a thread.
+    #[cfg(feature = "tls")]
+    pub(super) reads: Vec<Reads>,
 }
 
 /// How a target becomes addresses.
@@ -158,6 +162,8 @@ impl<R> Route<R> {
             failure: None,
             #[cfg(feature = "tls")]
             connector: None,
+            #[cfg(feature = "tls")]
+            reads: Vec::new(),
         }
     }
 

@@ -44,9 +44,9 @@ macro_rules! stores {
         )*
 
         impl StoreSettings {
-            pub(super) fn request_credentials(&mut self) {
+            fn request_credentials(&mut self, on: bool) {
                 match self {
-                    $(#[cfg(feature = $feature)] Self::$name(config) => config.request_credentials = true,)*
+                    $(#[cfg(feature = $feature)] Self::$name(config) => config.request_credentials = on,)*
                     #[allow(unreachable_patterns, reason = "there may be no store")]
                     _ => {}
                 }
@@ -113,10 +113,11 @@ macro_rules! stores {
 
         pub(super) fn with_identity<H: Host>(
             host: H,
-            settings: Settings,
+            mut settings: Settings,
             id: ClientId,
             seed: u64,
         ) -> Result<(Client, Driver<H>), ConnectError> {
+            settings.store.request_credentials(settings.host.credentials.is_some());
             match settings.store {
                 $(
                     #[cfg(feature = $feature)]

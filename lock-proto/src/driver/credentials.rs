@@ -3,11 +3,11 @@
 use alloc::boxed::Box;
 use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
-use core::task::{Context, Poll};
+use core::task::{Context, Poll, Waker};
 use std::path::Path;
 
-use super::host::Host;
-use super::settings::{HostSettings, Supplying};
+use super::host::{Host, Reading};
+use super::settings::{HostSettings, SupplyError, Supplying};
 use crate::id::ConnId;
 use crate::lock::{Credentials, CredentialsRequest};
 use crate::url::Target;
@@ -15,12 +15,32 @@ use crate::url::Target;
 /// Requests under way, at most one for each connection.
 pub(super) struct CredentialRequests {
     settings: HostSettings,
-    open: Vec<(ConnId, Target, Supplying)>,
+    open: Vec<(ConnId, Target, Request)>,
+    /// Reads of files that took longer than their connections. Later requests continue them: each
+    /// read of a file system that hangs keeps a thread.
+    unfinished: Vec<(Box<str>, Reading)>,
+}
+
+enum Request {
+    OfSource(Supplying),
+    OfFile(Box<str>, Reading),
+}
+
+impl Request {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Credentials, SupplyError>> {
+        match self {
+            Self::OfSource(supplying) => supplying.as_mut().poll(cx),
+            Self::OfFile(path, reading) => reading.as_mut().poll(cx).map(|content| {
+                let content = content.map_err(|error| Failed(alloc::format!("{path}: {error}")))?;
+                Ok(Credentials::new(&password(path, content)?))
+            }),
+        }
+    }
 }
 
 impl CredentialRequests {
     pub(super) const fn new(settings: HostSettings) -> Self {
-        Self { settings, open: Vec::new() }
+        Self { settings, open: Vec::new(), unfinished: Vec::new() }
     }
 
     /// Begins a request, in place of an earlier one of this connection.
@@ -30,31 +50,32 @@ impl CredentialRequests {
             tracing::warn!(%conn, server = %request.target, %error, "credentials rejected, requesting others");
         }
         let target = request.target.clone();
-        let supplying = match (&self.settings.credentials, &request.login.password_file) {
-            (Some(source), _) => source(request),
+        let request = match (&self.settings.credentials, &request.login.password_file) {
+            (Some(source), _) => Request::OfSource(source(request)),
             (None, Some(path)) => {
-                let (path, reading) = (path.clone(), host.read_file(Path::new(&**path)));
-                Box::pin(async move {
-                    let content = reading.await.map_err(|error| Failed(alloc::format!("{path}: {error}")))?;
-                    Ok(Credentials::new(&password(&path, content)?))
-                })
+                let earlier = self.unfinished.iter().position(|(of, _)| of == path);
+                let pending = earlier.map(|place| self.unfinished.swap_remove(place).1).and_then(still_pending);
+                Request::OfFile(path.clone(), pending.unwrap_or_else(|| host.read_file(Path::new(&**path))))
             }
-            // The machine asks only if there is one of them.
+            // The driver lets the machine ask only if there is one of them.
             (None, None) => return,
         };
-        self.open.push((conn, target, supplying));
+        self.open.push((conn, target, request));
     }
 
     /// Drops the request of a connection that has ended.
     pub(super) fn cancel(&mut self, conn: ConnId) {
-        self.open.retain(|(id, ..)| *id != conn);
+        let Some(place) = self.open.iter().position(|(id, ..)| *id == conn) else { return };
+        if let (.., Request::OfFile(path, reading)) = self.open.swap_remove(place) {
+            self.unfinished.push((path, reading));
+        }
     }
 
     /// Returns the next answer: `None` in it if there are no credentials.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Option<(ConnId, Option<Credentials>)> {
         for place in 0..self.open.len() {
-            let (conn, target, supplying) = self.open.get_mut(place)?;
-            let Poll::Ready(result) = supplying.as_mut().poll(cx) else { continue };
+            let (conn, target, request) = self.open.get_mut(place)?;
+            let Poll::Ready(result) = request.poll(cx) else { continue };
             if let Err(error) = &result {
                 tracing::warn!(%conn, server = %target, %error, "no credentials");
             }
@@ -67,12 +88,18 @@ impl CredentialRequests {
 
     pub(super) fn clear(&mut self) {
         self.open.clear();
+        self.unfinished.clear();
     }
 
     /// Forgets the requests without dropping them, in a forked process.
     pub(super) fn leak(&mut self) {
-        core::mem::forget(core::mem::take(&mut self.open));
+        core::mem::forget((core::mem::take(&mut self.open), core::mem::take(&mut self.unfinished)));
     }
+}
+
+/// Returns a read that has not finished. A finished one may be outdated.
+fn still_pending(mut reading: Reading) -> Option<Reading> {
+    reading.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending().then_some(reading)
 }
 
 /// The content of a password file. Editors end it with a newline.

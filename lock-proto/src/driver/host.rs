@@ -14,6 +14,9 @@ use futures_io::{AsyncRead, AsyncWrite};
 use super::address::Address;
 use crate::clock::Clock;
 
+/// The future of [`Host::read_file`].
+pub(super) type Reading = Pin<Box<dyn Future<Output = io::Result<Vec<u8>>> + Send>>;
+
 /// What the driver needs of a runtime.
 ///
 /// Only the clock has to be [`Send`], so a runtime of one thread implements it with what it has.
@@ -57,7 +60,8 @@ pub trait Host: 'static {
     fn sleep(&self, time: Duration) -> Self::Sleep;
 
     /// Reads a file. The default blocks the task; a runtime with a thread pool for blocking work
-    /// overrides it. For certificates and passwords in files.
+    /// overrides it. For certificates and passwords in files. If an attempt to connect ends first,
+    /// the next one continues to poll this future: a file system that hangs keeps one thread.
     fn read_file(&self, path: &Path) -> Pin<Box<dyn Future<Output = io::Result<Vec<u8>>> + Send>> {
         Box::pin(ready(std::fs::read(path)))
     }

@@ -90,7 +90,7 @@ impl<H: Host> Race<H> {
         let (address, stream) = ready!(self.poll_connect(host, route, now, cx))?;
         #[cfg(feature = "tls")]
         if let Some(connector) = &route.connector {
-            self.handshake = Some((address, Handshake::new(host, connector, stream)));
+            self.handshake = Some((address, Handshake::new(host, connector, route.reads.pop(), stream)));
             return self.poll_handshake(route, cx);
         }
         Poll::Ready(Ok((address, Stream::Plain(stream))))
@@ -170,7 +170,7 @@ impl<H: Host> Race<H> {
     }
 
     /// Abandons the attempts under way. The next race begins with other addresses, and continues a
-    /// resolution.
+    /// resolution and reads of files.
     pub(super) fn give_up(&mut self, route: &mut Route<H::Resolve>) {
         if self.resolving.is_some() {
             route.resolving = self.resolving.take();
@@ -179,8 +179,9 @@ impl<H: Host> Race<H> {
             route.put_last(address);
         }
         #[cfg(feature = "tls")]
-        if let Some((address, _)) = self.handshake.take() {
+        if let Some((address, handshake)) = self.handshake.take() {
             route.put_last(address);
+            route.reads.extend(handshake.give_up());
         }
     }
 }

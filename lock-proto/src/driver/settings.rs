@@ -12,7 +12,7 @@ use crate::lock::{Credentials, CredentialsRequest};
 
 /// The future of a source of credentials.
 pub(super) type Supplying = Pin<Box<dyn Future<Output = Result<Credentials, SupplyError>> + Send>>;
-type SupplyError = Box<dyn Error + Send + Sync>;
+pub(super) type SupplyError = Box<dyn Error + Send + Sync>;
 type Source = Arc<dyn Fn(CredentialsRequest) -> Supplying + Send + Sync>;
 
 /// All settings of a client: those of its store, and those of the driver.
@@ -90,7 +90,6 @@ impl Settings {
         R: Future<Output = Result<Credentials, Box<dyn Error + Send + Sync>>> + Send + 'static,
     {
         self.host.credentials = Some(Arc::new(move |request| Box::pin(source(request))));
-        self.store.request_credentials();
         self
     }
 

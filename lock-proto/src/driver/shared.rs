@@ -265,10 +265,11 @@ impl<E: Engine + ?Sized> Shared<E> {
 
     /// The driver has ended. `unreleased` is the machine's count, if it stopped in order.
     pub(super) fn close(&self, unreleased: Option<u32>) {
+        let forked = self.is_forked();
         let mut batch = Batch::default();
         let mut core = match self.core.try_lock() {
             // Held by a thread that the child lacks.
-            Err(TryLockError::WouldBlock) if self.is_forked() => return,
+            Err(TryLockError::WouldBlock) if forked => return,
             Err(TryLockError::WouldBlock) => locked(&self.core),
             Err(TryLockError::Poisoned(core)) => core.into_inner(),
             Ok(core) => core,
@@ -276,7 +277,7 @@ impl<E: Engine + ?Sized> Shared<E> {
         let (tickets, alarms) = (core::mem::take(&mut core.tickets), core::mem::take(&mut core.alarms));
         let mut left = 0;
         for ticket in tickets.iter().flatten() {
-            left += u32::from(ticket.close(&mut batch));
+            left += u32::from(ticket.close(forked, &mut batch));
         }
         core.stopping = true;
         core.queries.close(&mut batch);
@@ -289,9 +290,10 @@ impl<E: Engine + ?Sized> Shared<E> {
         self.stopped.notify(usize::MAX);
     }
 
-    /// The result of the shutdown, once the driver has ended.
+    /// The result of the shutdown, once the driver has ended. In a forked child nothing is shut
+    /// down.
     pub(super) fn outcome(&self) -> Option<Shutdown> {
-        locked(&self.core).outcome
+        if self.is_forked() { Some(Shutdown { unreleased: 0 }) } else { locked(&self.core).outcome }
     }
 }
 

@@ -8,7 +8,7 @@ use core::pin::Pin;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use event_listener::EventListener;
 
@@ -227,8 +227,13 @@ impl Ticket {
     }
 
     /// The driver has ended. Returns true if the store may still have a key of this acquisition.
-    pub(super) fn close(self: &Arc<Self>, batch: &mut Batch) -> bool {
-        let mut state = locked(&self.state);
+    pub(super) fn close(self: &Arc<Self>, forked: bool, batch: &mut Batch) -> bool {
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            // Held by a thread that the child lacks, and that waited for this ticket.
+            Err(TryLockError::WouldBlock) if forked => return false,
+            Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => locked(&self.state),
+        };
         self.until.store(0, Ordering::Release);
         let left = match state.stage {
             Stage::Waiting => {
@@ -439,4 +444,16 @@ pub(super) async fn wait_for<T>(event: &event_listener::Event, mut check: impl F
         }
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forked_child_does_not_wait_for_mutex_of_ticket() {
+        let ticket = Ticket::new(LockId { slot: 0, generation: 0 }, b"a"[..].into());
+        let _of_parent = locked(&ticket.state);
+        assert!(!ticket.close(true, &mut Batch::default()));
+    }
 }

@@ -125,7 +125,11 @@ impl<H: Host> Links<H> for Connections<H> {
                         shared.drive(batch, |core, now| core.engine.client.handle_disconnected(now, conn, fault));
                     }
                 },
-                Output::Credentials { conn, request } => self.credentials.begin(host, conn, *request),
+                // The connection may have ended since.
+                Output::Credentials { conn, request } if self.find(conn).is_some() => {
+                    self.credentials.begin(host, conn, *request);
+                }
+                Output::Credentials { .. } => {}
                 Output::Disconnect { conn } => {
                     self.credentials.cancel(conn);
                     let own = self.open.iter_mut().find(|(id, _)| *id == conn);

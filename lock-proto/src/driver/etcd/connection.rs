@@ -238,9 +238,6 @@ impl<H: Host> Connection<H> {
         self.alarm.begin(cx);
         let waker = self.waker.clone();
         let cx = &mut Context::from_waker(&waker);
-        if self.sleeps.next().is_some() {
-            self.sleeps.wake(self.clock.now());
-        }
         let mut more = true;
         for _ in 0..MAX_PASSES {
             more = self.poll_tasks(cx, inputs) | self.poll_stream(host, route, cx);
@@ -251,6 +248,12 @@ impl<H: Host> Connection<H> {
             }
             more |= self.poll_streams(cx, inputs);
             more |= self.alarm.take();
+            if !more && self.sleeps.next().is_some() {
+                // Timers come last: after a pause, the reply to a ping may lie in the socket.
+                // requirements P6 and E13
+                self.sleeps.wake(self.clock.now());
+                more = self.alarm.take();
+            }
             if !more || self.over {
                 break;
             }

@@ -222,6 +222,8 @@ struct Waiting {
     /// By deadline and a unique number.
     wakers: BTreeMap<(Instant, u64), Waker>,
     last: u64,
+    /// Sleeps until then are over.
+    woken: Instant,
 }
 
 impl Sleeps {
@@ -229,9 +231,12 @@ impl Sleeps {
         locked(&self.0).wakers.first_key_value().map(|((until, _), _)| *until)
     }
 
+    /// Ends the sleeps that are due. They do not look at the clock themselves: hyper does so before
+    /// it reads.
     pub(super) fn wake(&self, now: Instant) {
         let due = {
-            let Waiting { wakers, .. } = &mut *locked(&self.0);
+            let Waiting { wakers, woken, .. } = &mut *locked(&self.0);
+            *woken = now;
             let later = wakers.split_off(&(now, u64::MAX));
             core::mem::replace(wakers, later)
         };
@@ -254,17 +259,13 @@ impl<C: Clock> Timers<C> {
         Self { here: clock.now(), there: StdInstant::now(), clock, sleeps }
     }
 
-    pub(super) fn after(&self, time: Duration) -> TimerSleep<C> {
+    pub(super) fn after(&self, time: Duration) -> TimerSleep {
         let number = {
             let mut waiting = locked(&self.sleeps.0);
             waiting.last += 1;
             waiting.last
         };
-        TimerSleep {
-            key: (self.clock.now() + time, number),
-            clock: self.clock.clone(),
-            sleeps: Arc::clone(&self.sleeps),
-        }
+        TimerSleep { key: (self.clock.now() + time, number), sleeps: Arc::clone(&self.sleeps) }
     }
 }
 
@@ -283,27 +284,29 @@ impl<C: Clock> Timer for Timers<C> {
     }
 }
 
-pub(super) struct TimerSleep<C> {
+pub(super) struct TimerSleep {
     key: (Instant, u64),
-    clock: C,
     sleeps: Arc<Sleeps>,
 }
 
-impl<C: Clock> Sleep for TimerSleep<C> {}
+impl Sleep for TimerSleep {}
 
-impl<C: Clock> Future for TimerSleep<C> {
+impl Future for TimerSleep {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.clock.now() >= self.key.0 {
+        let mut waiting = locked(&self.sleeps.0);
+        if waiting.woken >= self.key.0 {
             return Poll::Ready(());
         }
-        let _old = locked(&self.sleeps.0).wakers.insert(self.key, cx.waker().clone());
+        let old = waiting.wakers.insert(self.key, cx.waker().clone());
+        drop(waiting);
+        drop(old);
         Poll::Pending
     }
 }
 
-impl<C> Drop for TimerSleep<C> {
+impl Drop for TimerSleep {
     fn drop(&mut self) {
         let _waker = locked(&self.sleeps.0).wakers.remove(&self.key);
     }

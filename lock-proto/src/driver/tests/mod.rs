@@ -5,6 +5,7 @@
 mod addresses;
 mod cancel;
 mod catalogue;
+mod files;
 mod hold;
 mod world;
 
@@ -421,6 +422,23 @@ fn forked_child_does_not_wait_for_mutex() {
         done.send(())
     });
     assert_eq!(is_done.recv_timeout(Duration::from_secs(20)), Ok(()));
+    drop(of_parent);
+    child.join().unwrap().unwrap();
+}
+
+#[test]
+fn shutdown_that_began_before_fork_ends_in_child() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let _guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
+    let shared = Arc::clone(&client.owner.shared);
+    let mut shutdown = Box::pin(async move { client.shutdown(TTL).await });
+    assert!(poll(&mut shutdown).is_pending());
+    shared.forked.store(true, Ordering::SeqCst);
+    let of_parent = locked(&shared.core);
+    let (done, is_done) = std::sync::mpsc::channel();
+    let child = std::thread::spawn(move || done.send(poll(&mut shutdown)));
+    assert_eq!(is_done.recv_timeout(Duration::from_secs(20)), Ok(Poll::Ready(Shutdown { unreleased: 0 })));
     drop(of_parent);
     child.join().unwrap().unwrap();
 }

@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::io;
+use std::path::Path;
 use std::sync::Mutex;
 
 use futures_io::{AsyncRead, AsyncWrite};
@@ -48,6 +49,9 @@ pub(super) struct Inner {
     /// How long the name server takes to answer, and how often it was asked.
     pub(super) resolver_takes: Duration,
     pub(super) resolutions: usize,
+    /// Files cannot be read before this. Every read that began.
+    pub(super) files_hang_until: Instant,
+    pub(super) files_read: Vec<std::path::PathBuf>,
     /// Every attempt to connect to one, and when.
     pub(super) tried: Vec<(Instant, Address)>,
     /// Attempts that have not been dropped.
@@ -110,6 +114,8 @@ impl World {
             addresses: [(address(1), Answers::Accepts)].into(),
             resolver_takes: Duration::ZERO,
             resolutions: 0,
+            files_hang_until: Instant::ZERO,
+            files_read: Vec::new(),
             tried: Vec::new(),
             opening: 0,
             slept: Vec::new(),
@@ -332,6 +338,20 @@ impl Host for World {
                 Ok(inner.serial)
             })?;
             Ok(Socket { world, id })
+        })
+    }
+
+    fn read_file(&self, path: &Path) -> Boxed<io::Result<Vec<u8>>> {
+        let hang = self.with(|inner| {
+            inner.files_read.push(path.into());
+            inner.files_hang_until.since(self.time())
+        });
+        let (world, path) = (self.clone(), path.to_path_buf());
+        Box::pin(async move {
+            if !hang.is_zero() {
+                world.sleep(hang).await;
+            }
+            std::fs::read(path)
         })
     }
 

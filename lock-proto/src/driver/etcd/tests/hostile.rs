@@ -1,12 +1,19 @@
 //! Servers that do not speak gRPC, or speak it badly, cause a clear error and never a hang or a
 //! panic.
 
+use alloc::sync::Arc;
 use core::net::SocketAddr;
+use core::pin::Pin;
+use core::task::{Context, Waker};
 use core::time::Duration;
 
 use super::kit::*;
 use super::*;
+use crate::driver::backend::with_identity;
+use crate::driver::{Settings, StoreSettings};
+use crate::etcd::Config;
 use crate::fault::Breach;
+use crate::id::ClientId;
 
 /// The status of a call that the server answers with `answer`.
 fn outcome(answer: impl Fn(u32) -> Vec<u8> + Send + Sync + 'static) -> Status {
@@ -242,4 +249,45 @@ fn message_with_too_many_elements_is_rejected_before_decoding() {
         });
         assert!(used.bytes_max < 5 * u64::from(BYTES), "{} bytes for a message of {BYTES}", used.bytes_max);
     }
+}
+
+/// A request for credentials of a connection that has ended was kept for ever.
+#[test]
+fn requests_for_credentials_end_with_their_connections() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (served, connections) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            // Fails if the client is gone.
+            let _ = greet(&mut stream, HELLO);
+            drop(stream);
+            if served.send(()).is_err() {
+                return;
+            }
+        }
+    });
+    let open = Arc::new(());
+    let source = Arc::clone(&open);
+    let url = alloc::format!("etcd://{address}?user=app");
+    let store = StoreSettings::Etcd(Config::parse(&url).unwrap());
+    let settings = Settings::from(store).credentials(move |_| {
+        let open = Arc::clone(&source);
+        async move {
+            core::future::pending::<()>().await;
+            drop(open);
+            Err("never".into())
+        }
+    });
+    let (client, driver) = with_identity(Smol::faster(120), settings, ClientId::from_bits(1), 7).unwrap();
+    let driver = thread::spawn(|| smol::block_on(driver));
+    let mut waiting = client.lock("a").acquire();
+    let _ = Pin::new(&mut waiting).poll(&mut Context::from_waker(Waker::noop()));
+    for _ in 0..20 {
+        connections.recv_timeout(TIMEOUT).unwrap();
+        // This one, the source's, and one for the connection.
+        assert!(Arc::strong_count(&open) <= 3);
+    }
+    drop((waiting, client));
+    driver.join().unwrap();
 }

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::future::poll_fn;
 use core::net::SocketAddr;
 use core::pin::Pin;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Poll;
 use core::time::Duration;
 use std::io::{self, Read as _, Write as _};
@@ -25,26 +26,32 @@ use crate::id::{ConnId, NodeId, Role};
 use crate::time::Instant;
 use crate::url::Secret;
 
-/// Smol, with a clock that may run faster.
+/// Smol, with a clock that may run faster, or be set forward.
 #[derive(Clone)]
 pub(super) struct Smol {
     clock: BootClock,
     speed: u32,
+    skipped_ms: Arc<AtomicU64>,
 }
 
 impl Smol {
     pub(super) fn new() -> Self {
-        Self { clock: BootClock::new(), speed: 1 }
+        Self { clock: BootClock::new(), speed: 1, skipped_ms: Arc::default() }
     }
 
     pub(super) fn faster(speed: u32) -> Self {
         Self { speed, ..Self::new() }
     }
+
+    pub(super) fn skip(&self, ms: u64) {
+        self.skipped_ms.fetch_add(ms, Ordering::Relaxed);
+    }
 }
 
 impl Clock for Smol {
     fn now(&self) -> Instant {
-        Instant::from_nanos(self.clock.now().as_nanos() * u64::from(self.speed))
+        let skipped = Duration::from_millis(self.skipped_ms.load(Ordering::Relaxed));
+        Instant::from_nanos(self.clock.now().as_nanos() * u64::from(self.speed)) + skipped
     }
 }
 
@@ -110,6 +117,16 @@ impl Tried {
     pub(super) async fn connected(&mut self) {
         let input = self.next().await;
         assert!(matches!(input, Input::Connected), "{input:?}");
+    }
+
+    /// Polls the connection once, and returns its inputs.
+    pub(super) async fn poll_once(&mut self) -> Vec<Input> {
+        poll_fn(|cx| {
+            let mut inputs = Vec::new();
+            self.connection.poll(&self.host, &mut self.route, cx, &mut inputs);
+            Poll::Ready(inputs)
+        })
+        .await
     }
 
     /// The next input, if there is one within `limit`.

@@ -7,6 +7,7 @@ pub(super) mod kit;
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::time::Duration;
 use std::io::Write as _;
 use std::net::TcpListener;
 use std::thread;
@@ -22,7 +23,7 @@ use crate::etcd::message::{
 use crate::etcd::{Code, Rpc, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend};
 use crate::fault::Fault;
 use crate::url::Secret;
-use kit::{Frame, Tried};
+use kit::{Frame, Smol, Tried};
 
 fn put(key: &'static str, value: impl Into<Bytes>, lease: i64) -> Rpc {
     let put = PutRequest { key: key.into(), value: value.into(), lease, ..PutRequest::default() };
@@ -112,6 +113,39 @@ fn pings_are_acknowledged_on_idle_connection() {
         assert!(matches!(end, Input::Ended(Fault::Closed)), "{end:?}");
     });
     server.join().unwrap();
+}
+
+/// The process was stopped after a ping, and its reply lies in the socket.
+#[test]
+fn reply_to_ping_in_socket_after_pause_keeps_connection() {
+    // requirements P6 and E13
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (replied, replies) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        kit::greet(&mut stream, kit::HELLO).unwrap();
+        // Fails when the connection ends.
+        while let Ok(frame) = Frame::read(&mut stream) {
+            if frame.kind == kit::PING && frame.flags == 0 {
+                let _ = stream.write_all(&kit::frame(kit::PING, 1, 0, &frame.payload));
+                let _ = replied.send(());
+            }
+        }
+    });
+    smol::block_on(async {
+        let host = Smol::new();
+        let mut tried = Tried::with(&host, address);
+        tried.connected().await;
+        tried.open(StreamKind::Watch);
+        while replies.recv_timeout(Duration::from_millis(5)).is_err() {
+            assert_eq!(tried.poll_once().await.len(), 0);
+            host.skip(100);
+        }
+        host.skip(60_000);
+        let inputs = tried.poll_once().await;
+        assert!(inputs.is_empty(), "{inputs:?}");
+    });
 }
 
 #[test]
@@ -215,7 +249,7 @@ fn nothing_is_reported_after_killed_server_ends_connection() {
         watch_response(&mut tried).await;
         etcd.pause();
         let call = tried.begin(range("a", ""));
-        assert!(tried.within(core::time::Duration::from_millis(100)).await.is_none(), "a stopped server answers");
+        assert!(tried.within(Duration::from_millis(100)).await.is_none(), "a stopped server answers");
         etcd.kill();
         // Replies to calls and stream ends come before the end of the connection or not at all. The
         // machine answers the rest itself.
@@ -228,7 +262,7 @@ fn nothing_is_reported_after_killed_server_ends_connection() {
             }
         };
         assert!(matches!(fault, Fault::Closed | Fault::Reset), "{fault:?}");
-        assert!(tried.within(core::time::Duration::from_millis(20)).await.is_none(), "something after the end");
+        assert!(tried.within(Duration::from_millis(20)).await.is_none(), "something after the end");
         assert_eq!(Tried::to(etcd.address()).ended().await, Fault::Refused);
     });
 }

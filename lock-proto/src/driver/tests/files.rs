@@ -1,0 +1,66 @@
+//! Files that are read again for each connection, and the source of credentials.
+
+use core::sync::atomic::AtomicUsize;
+
+use super::*;
+use crate::lock::Credentials;
+
+const HANG: Duration = Duration::from_secs(30);
+
+/// Locks until long after the file system hangs. Returns how many reads began while it hung, and
+/// how many in all.
+fn reads(world: &World, config: redis::Config) -> (usize, usize) {
+    world.with(|inner| inner.files_hang_until = Instant::ZERO + HANG);
+    let (client, mut driver) = world.client_with(1, config);
+    let mut waiting = client.lock("a").acquire();
+    assert!(poll(&mut waiting).is_pending());
+    world.run(&mut driver, HANG - Duration::from_millis(1));
+    let attempts = world.with(|inner| inner.tried.len());
+    assert!(attempts > 3, "{attempts}");
+    let while_hanging = world.with(|inner| inner.files_read.len());
+    world.run(&mut driver, HANG);
+    (while_hanging, world.with(|inner| inner.files_read.len()))
+}
+
+#[test]
+fn password_file_that_hangs_is_read_once() {
+    // requirement P5
+    let file = std::env::temp_dir().join("lock-proto-no-such-password");
+    let url = alloc::format!("redis://app@node?password_file={}", file.display());
+    let (while_hanging, all) = reads(&World::new(), redis::Config::parse(&url).unwrap());
+    assert_eq!(while_hanging, 1);
+    assert!(all > 3, "{all}");
+}
+
+#[cfg(feature = "tls-ring")]
+#[test]
+fn certificate_file_that_hangs_is_read_once() {
+    // requirement P5
+    let world = World::new();
+    world.with(|inner| inner.silent = true);
+    let authority = lock_testkit::Authority::new();
+    let tls = crate::tls::Tls { ca: Some(authority.ca().to_str().unwrap().into()), ..crate::tls::Tls::default() };
+    let mut node = World::config().nodes()[0].clone();
+    node.target = redis::Target::Tls { host: "node".into(), port: 6379, tls };
+    let (while_hanging, all) = reads(&world, redis::Config::new([node]));
+    assert_eq!(while_hanging, 1);
+    assert!(all > 3, "{all}");
+}
+
+#[test]
+fn source_of_credentials_is_asked_if_store_is_set_later() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let mut settings = Settings::from(World::config()).credentials(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+        async { Ok(Credentials::new("secret")) }
+    });
+    settings.store = StoreSettings::Redis(World::config());
+    let world = World::new();
+    let (client, driver) = with_identity(world.clone(), settings, ClientId::from_bits(1), 7).unwrap();
+    let mut driver = world::Task::new(driver);
+    let mut waiting = client.lock("a").acquire();
+    assert!(poll(&mut waiting).is_pending());
+    world.settle(&mut driver);
+    assert!(asked.load(Ordering::Relaxed) > 0);
+}
