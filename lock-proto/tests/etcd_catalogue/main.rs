@@ -17,6 +17,7 @@ mod hold;
 mod hostile;
 mod long;
 mod pending_cleanup;
+mod own_writes;
 mod queue;
 mod rules;
 mod session;

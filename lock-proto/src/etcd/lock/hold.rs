@@ -41,9 +41,10 @@ pub struct HoldWatch {
 }
 
 impl HoldWatch {
-    /// `own` is an open watch on the key, which was created at `created` and read at `revision`.
-    pub(super) const fn new(own: Option<Watched>, revision: i64, created: i64) -> Self {
-        Self { own, reading: Reading::new(revision, 0), written: created }
+    /// `own` is an open watch on the key, which this client last changed at `written`. It was read
+    /// at `revision`.
+    pub(super) const fn new(own: Option<Watched>, revision: i64, written: i64) -> Self {
+        Self { own, reading: Reading::new(revision, 0), written }
     }
 }
 

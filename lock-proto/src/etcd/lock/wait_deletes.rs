@@ -391,7 +391,7 @@ impl Lock {
         value: Bytes,
         watch: Option<Watched>,
     ) {
-        let watch = HoldWatch::new(watch.filter(|own| ctx.has_watch(own.id)), revision, own.created);
+        let watch = HoldWatch::new(watch.filter(|own| ctx.has_watch(own.id)), revision, own.modified);
         self.take(ctx, session, own, revision, value, watch);
     }
 }
