@@ -240,3 +240,21 @@ fn event_with_impossible_revision_causes_no_read_loop() {
     assert!(!was_granted(&w, 1, lock));
     w.end();
 }
+
+/// A holder takes the impossible revision for another client's write, and writes the key again. The
+/// reply shows the real one.
+#[test]
+fn event_with_impossible_revision_causes_no_write_loop() {
+    // M5, E7
+    let mut w = World::new(1);
+    let lock = w.hold(0, Acquire::new("a"));
+    w.run_for(secs(4));
+    let key = w.queue("a")[0].clone();
+    let watch = w.watch_on(0, &key.key);
+    let event = KeyValue { mod_revision: i64::MAX, ..key };
+    w.verb(0, |hub, now| hub.handle_changed(now, watch, i64::MAX, false, &event));
+    w.run_for(secs(10));
+    assert!(w.count(0, Kind::Put) < 10, "{}", w.count(0, Kind::Put));
+    assert!(w.is_held(0, lock));
+    w.end();
+}

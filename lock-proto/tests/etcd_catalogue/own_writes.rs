@@ -52,3 +52,23 @@ fn adopted_key_is_handed_over_at_once() {
     assert_eq!(w.count(0, Kind::Delete), 0, "{}", w.describe());
     w.end();
 }
+
+/// The cluster is restored from a snapshot in which the key had an earlier last change. A write
+/// guarded by the later one fails, and its reply shows which one counts.
+#[test]
+fn key_restored_with_earlier_change_is_written() {
+    // E6, E7
+    let mut w = World::new(1);
+    let leader = w.campaign(0, "board", "a");
+    w.run_for(ms(10));
+    let restored = w.queue("board")[0].clone();
+    w.verb(0, |hub, now| hub.proclaim(now, leader, "b".into())).unwrap();
+    w.run_for(ms(10));
+    w.store.keys.insert(restored.key.clone(), restored);
+    w.verb(0, |hub, now| hub.proclaim(now, leader, "c".into())).unwrap();
+    w.run_for(ms(10));
+    assert_eq!((w.queue("board")[0].value.clone(), w.count(0, Kind::Put)), ("c".into(), 3));
+    w.run_for(secs(10));
+    assert_eq!((w.is_held(0, leader), w.count(0, Kind::Put)), (true, 3), "{}", w.describe());
+    w.end();
+}

@@ -108,8 +108,10 @@ impl Keep<Keys> for HoldWatch {
             return lock.recheck_key(ctx);
         }
         let Some(write) = &hold.write else { return };
-        hold.node.modified = hold.node.modified.max(own.modified);
-        // If the revision was outdated, or a put ended Unknown, the one just read serves.
+        // If the revision was outdated, or a put ended Unknown, the one just read serves. A put
+        // that failed disproves the known one, which may be too high if the store was restored.
+        let known = if done || write.is_looking() { hold.node.modified } else { 0 };
+        hold.node.modified = own.modified.max(known);
         let put = !write.is_looking() && done;
         if put {
             hold.watch.written = own.modified;
