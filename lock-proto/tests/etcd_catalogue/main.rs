@@ -15,6 +15,7 @@ mod elections;
 mod hand_over;
 mod hold;
 mod hostile;
+mod late_create;
 mod long;
 mod pending_cleanup;
 mod own_writes;

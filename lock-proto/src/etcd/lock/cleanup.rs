@@ -276,10 +276,13 @@ impl Lock {
         self.store.cleanups.retain(|cleanup| cleanup.session != session || cleanup.unsettled);
     }
 
-    /// Resumes a paused cleanup when the key is no longer in use.
+    /// Resumes the cleanup when the key is no longer in use.
     pub(super) fn resume_cleanup(&mut self, ctx: &mut Context, session: SessionId) {
-        if self.store.cleanups.iter().any(|cleanup| cleanup.session == session && cleanup.next == NextStep::Paused) {
-            self.schedule_look(ctx, session);
+        match self.store.cleanups.iter().find(|cleanup| cleanup.session == session).map(|cleanup| cleanup.next) {
+            Some(NextStep::Paused) => self.schedule_look(ctx, session),
+            // A waiter that was to adopt the key has left.
+            Some(_) => self.work(ctx, session),
+            None => {}
         }
     }
 
