@@ -6,6 +6,49 @@ use lock_proto::redis::Acquire;
 use super::*;
 use crate::world::{Kind, Outcome};
 
+/// No other lock uses the lease. It is revoked at once, which refuses a late create.
+#[test]
+fn lease_of_one_lock_ends_with_it_despite_late_create() {
+    // E1, E3
+    let want = || Acquire::new("a").ttl(secs(3_600));
+    let mut w = World::new(1);
+    w.set_outcome(0, Kind::Create, Outcome::Reset);
+    let lock = w.hold(0, want());
+    let _ = release_and_wait(&mut w, 0, lock);
+    w.run_for(secs(1));
+    assert!(w.store.leases.is_empty() && w.watched(0).is_empty(), "{}", w.describe());
+
+    w.set_outcome(0, Kind::Create, Outcome::Late(secs(4)));
+    let lock = w.acquire(0, want());
+    w.run_for(ms(5));
+    w.abandon(0, lock);
+    w.run_for(secs(2));
+    assert!(w.store.leases.is_empty() && w.watched(0).is_empty(), "{}", w.describe());
+    w.run_for(secs(4));
+    assert!(w.queue("a").is_empty(), "{}", w.describe());
+    w.end();
+}
+
+/// The hold was lost, and its guard is not back: the lease lives on. The late key is deleted.
+#[test]
+fn late_key_on_lease_of_unreturned_guard_is_deleted() {
+    // E3, H6
+    let mut w = World::with(1, |config| config.watch_own_after(Duration::ZERO));
+    w.set_outcome(0, Kind::Create, Outcome::Late(secs(8)));
+    let lock = w.acquire(0, Acquire::new("a").ttl(secs(60)));
+    w.expect(secs(2), "it is held", |w| w.is_held(0, lock));
+    w.run_for(secs(1));
+    let key = w.queue("a")[0].key.clone();
+    w.delete_by_hand(&key);
+    w.run_for(secs(7));
+    assert_eq!((lost(&w, 0, lock), w.count(0, Kind::Delete)), (Some(Loss::Gone), 1), "{}", w.describe());
+    assert!(w.queue("a").is_empty() && w.store.leases.len() == 1, "{}", w.describe());
+    w.release(0, lock);
+    w.run_for(ms(10));
+    assert!(w.store.leases.is_empty(), "{}", w.describe());
+    w.end();
+}
+
 /// The late create lands between the delete and the watch of the cleanup. A waiter that would adopt
 /// the key pauses before that, and leaves.
 #[test]

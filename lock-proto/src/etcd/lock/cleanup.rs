@@ -1,7 +1,7 @@
 //! Cleanup: deletes the keys that attempts and holds leave in the store, one cleanup for each
 //! lease. If a create may still be executed, the key is watched for another TTL; if a member is
-//! partitioned, until the lease is revoked. A lost session ends its cleanups, because its keys end
-//! with the lease.
+//! partitioned, or the lease is that of one lock, until it is revoked. A lost session ends its
+//! cleanups, because its keys end with the lease.
 // E3, E6, U1
 
 use super::{Contention, Context, Keys, Lock};
@@ -318,7 +318,7 @@ impl Lock {
     fn seen(&mut self, ctx: &mut Context, session: SessionId, kind: Kind, own: Option<Seen>) {
         let found = ctx.session(session);
         let lost = found.is_none_or(|found| found.is_lost());
-        let until = found.is_some_and(|found| !found.retired).then(|| ctx.now + ctx.ttl(session));
+        let until = found.is_some_and(|found| found.shared && !found.retired).then(|| ctx.now + ctx.ttl(session));
         let cleanup = self.cleanup(session);
         let next = match (own, cleanup.next) {
             (Some(own), _) => NextStep::Delete(own.modified),
@@ -328,7 +328,13 @@ impl Lock {
                 NextStep::Watch { watch, until: None }
             }
             (None, watch @ NextStep::Watch { .. }) => watch,
-            (None, _) if cleanup.unsettled && !lost => NextStep::Watch { watch: None, until },
+            (None, _) if cleanup.unsettled && !lost => {
+                // The lease of one lock ends as soon as that lock does not need it.
+                if until.is_none() {
+                    ctx.retire(session);
+                }
+                NextStep::Watch { watch: None, until }
+            }
             (None, _) => NextStep::Nothing,
         };
         cleanup.set(ctx, next);
