@@ -1,10 +1,24 @@
 //! A create that may be executed late, and the lease that it would use.
 // E1, E3, E5
 
-use lock_proto::redis::Acquire;
+use lock_proto::etcd::{Refusal, Reply};
+use lock_proto::redis::{Acquire, ErrorClass, ServerError};
 
 use super::*;
 use crate::world::{Kind, Outcome};
+
+fn denied() -> Reply {
+    let text = "etcdserver: permission denied".into();
+    Reply::Refused(Refusal::Error(ServerError { class: ErrorClass::Refused, text }))
+}
+
+/// A client whose shared lease is retired: the delete of a key of it was refused. Another lock
+/// still needs the lease.
+fn with_retired_lease(w: &mut World, denied_name: LockId) {
+    w.every(0, Kind::Delete, Some(Outcome::Answer(denied())));
+    w.release(0, denied_name);
+    w.run_for(ms(5));
+}
 
 /// No other lock uses the lease. It is revoked at once, which refuses a late create.
 #[test]
@@ -79,4 +93,47 @@ fn cleanup_goes_on_after_waiter_leaves_in_pause() {
     w.run_for(secs(30));
     assert!(w.queue("a").is_empty(), "{}", w.describe());
     w.end();
+}
+
+/// The key of a waiter on a retired lease is deleted. The next one is created on another lease.
+#[test]
+fn waiter_on_retired_lease_queues_again_on_another() {
+    // E3
+    let mut w = World::new(2);
+    let locks = ["other", "denied"].map(|name| w.hold(0, Acquire::new(name)));
+    let first = w.hold(1, Acquire::new("a"));
+    let second = w.acquire(0, Acquire::new("a"));
+    w.run_for(ms(5));
+    with_retired_lease(&mut w, locks[1]);
+    let own = w.queue("a")[1].clone();
+    w.delete_by_hand(&own.key);
+    w.run_for(ms(10));
+    let line = w.queue("a");
+    assert!(line.len() == 2 && line[1].lease != own.lease, "{}", w.describe());
+    w.every(0, Kind::Delete, None);
+    w.release(1, first);
+    w.expect(ms(10), "it is held", |w| w.is_held(0, second));
+    assert!(w.is_held(0, locks[0]));
+    w.end();
+}
+
+/// The same while the create is repeated. Cleanup deletes the key if the first one made it.
+#[test]
+fn create_is_not_repeated_on_retired_lease() {
+    // E3
+    for outcome in [Outcome::Reset, Outcome::Lost, Outcome::Late(secs(3))] {
+        let mut w = World::new(1);
+        let locks = ["other", "denied"].map(|name| w.hold(0, Acquire::new(name)));
+        let lease = w.lease(0);
+        w.set_outcome(0, Kind::Create, outcome.clone());
+        let lock = w.acquire(0, Acquire::new("a"));
+        with_retired_lease(&mut w, locks[1]);
+        w.every(0, Kind::Delete, None);
+        w.expect(secs(3), "it is held", |w| w.is_held(0, lock));
+        w.run_for(secs(4));
+        let line = w.queue("a");
+        assert!(line.len() == 1 && line[0].lease != lease, "{outcome:?} {}", w.describe());
+        assert!(w.is_held(0, lock) && w.is_held(0, locks[0]));
+        w.end();
+    }
 }

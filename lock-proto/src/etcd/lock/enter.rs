@@ -85,6 +85,10 @@ impl Lock {
             return;
         };
         let (value, alone) = (head.terms.value.clone(), head.wait == Wait::Try);
+        if ctx.session(session).is_some_and(|found| found.retired) {
+            self.resume_cleanup(ctx, session);
+            return self.start(ctx);
+        }
         if self.store.cleanups.iter().any(|cleanup| cleanup.session == session && cleanup.is_busy()) {
             self.contention = Contention::Entering(Enter { session, step: Step::Clearing });
             return;
