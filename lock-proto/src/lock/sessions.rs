@@ -482,7 +482,7 @@ impl<S: QueueStore> QueueContext<S> {
     /// Ends all unused sessions, the shared one included. Returns true once none is left.
     pub(crate) fn drain_sessions(&mut self) -> bool {
         let list = &self.shared.sessions.list;
-        let idle = list.iter().filter(|(_, session)| session.users.is_empty());
+        let idle = list.iter().filter(|(_, session)| session.users.is_empty() && session.state != State::Ending);
         for id in idle.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.session_step(id, Session::revoke);
         }
