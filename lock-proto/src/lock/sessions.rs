@@ -610,8 +610,10 @@ impl<S: QueueStore> Locks<Queued<S>> {
             for slot in users {
                 self.step(slot, |lock, ctx| lock.session_event(ctx, session, &event));
             }
-            for slot in self.ctx.shared.queries.slots() {
-                self.ctx.query_step(slot, |query, ctx| query.session_event(ctx, session, &event));
+            if S::QUERIES_USE_SESSION {
+                for slot in self.ctx.shared.queries.slots() {
+                    self.ctx.query_step(slot, |query, ctx| query.session_event(ctx, session, &event));
+                }
             }
         } else {
             return false;
