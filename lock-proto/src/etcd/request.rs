@@ -224,7 +224,8 @@ pub enum Request {
     KeepAlive {
         /// The lease.
         lease: LeaseId,
-        /// Its TTL. A reply that takes longer than half of it is no longer awaited.
+        /// Its TTL. Without a reply after half of it, but with one to a later call, the stream
+        /// is reopened.
         ttl: Duration,
     },
 }

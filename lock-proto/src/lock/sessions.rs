@@ -212,11 +212,10 @@ impl<S: QueueStore> Session<S> {
 
     /// The last lock has left. The shared session is kept for later ones for some time.
     fn unused(&mut self, ctx: &mut QueueContext<S>) -> Option<SessionEvent> {
-        if self.is_offered() {
-            self.idle_until = ctx.now + ctx.config.idle_timeout;
-        } else {
-            S::Session::revoke(self, ctx);
+        if !self.is_offered() {
+            return self.revoke(ctx);
         }
+        self.idle_until = ctx.now + ctx.config.idle_timeout;
         None
     }
 

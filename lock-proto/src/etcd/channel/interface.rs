@@ -33,7 +33,7 @@ pub struct ChannelConfig {
     /// silent.
     pub request_timeout: Duration,
     /// Silence on the watch stream after which it is probed. Without any message for as long again,
-    /// it is reopened.
+    /// and not before the connection would be given up, it is reopened.
     pub watch_quiet: Duration,
     /// Backoff before reconnecting once all endpoints have failed, and before reopening a stream. A
     /// quarter of the pause is jitter. A connection or stream that lasted for `max` restarts at

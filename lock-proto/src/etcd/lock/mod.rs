@@ -37,6 +37,9 @@ use crate::time::Instant;
 
 pub use hold::OwnerKey;
 
+/// Polling interval of a waiter or observer while a watch cannot be opened.
+const POLL: Duration = Duration::from_secs(1);
+
 /// The etcd store.
 pub(crate) type Etcd = Queued<Keys>;
 pub(crate) type Lock = lock::Lock<Etcd>;

@@ -1,18 +1,13 @@
 //! A query for the leader of an election, or an observation of it.
 // E10
 
-use core::time::Duration;
-
 use super::session::answer;
-use super::{Context, Keys, Watched};
+use super::{Context, Keys, POLL, Watched};
 use crate::etcd::reading::Reading;
 use crate::etcd::request::{Found, Queue, Reply, Request};
 use crate::id::{CallOwner, NodeId};
 use crate::lock::{self, Asking, ElectionEvent, Failure, Leader, pause};
 use crate::time::{Instant, soonest};
-
-/// Polling interval of an observer while its watch cannot be opened.
-const POLL: Duration = Duration::from_secs(1);
 
 /// An open query or observation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

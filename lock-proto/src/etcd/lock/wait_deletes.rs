@@ -12,16 +12,13 @@ use core::time::Duration;
 use super::hold::HoldWatch;
 use super::session::answer;
 use super::watch_cache::{CachedWatches, Earlier};
-use super::{Contention, Context, Keys, Lock, Watched};
+use super::{Contention, Context, Keys, Lock, POLL, Watched};
 use crate::etcd::locks_output::WatchId;
 use crate::etcd::message::KeyValue;
 use crate::etcd::reading::Reading;
 use crate::etcd::request::{Ahead, Found, Older, Reply, Request, Seen};
 use crate::lock::{Answer, Blocked, Expiry, Progress, SessionId};
 use crate::time::Instant;
-
-/// Polling interval while a watch cannot be opened.
-const POLL: Duration = Duration::from_secs(1);
 
 /// How long events of a newly opened watch may be delayed, see [`Contender::opened`].
 const DELAY_LIMIT: Duration = Duration::from_millis(100);
