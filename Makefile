@@ -133,8 +133,7 @@ TIMELINE ?= target/timeline.html
 .PHONY: replay
 replay: ## Play the fuzz input INPUT: as text, and for worlds as a picture in target/timeline.html. FLAW and SHRINK: see fuzz/README.md.
 	@[[ -n "$(INPUT)" ]] || { echo "usage: make replay INPUT=fuzz/artifacts/TARGET/crash-… [FLAW=NAME] [SHRINK=1]" >&2; exit 1; }
-	@export $(if $(FLAW),LOCK_FLAW=$(FLAW)) $(if $(SHRINK),LOCK_SHRINK=1); \
-	shown=$$($(CARGO) run --quiet -p lock-fuzz --bin replay -- "$(INPUT)") || [[ $$? -eq 1 ]]; \
+	@shown=$$($(if $(FLAW),LOCK_FLAW=$(FLAW)) $(if $(SHRINK),LOCK_SHRINK=1) $(CARGO) run --quiet -p lock-fuzz --bin replay -- "$(INPUT)") || [[ $$? -eq 1 ]]; \
 	echo "$$shown"; \
 	draw=$$(sed -n 's/^draw it: cargo //p' <<<"$$shown"); \
 	if [[ -n $$draw ]]; then $(CARGO) $${draw/run /run --quiet } --out $(TIMELINE) | tail -1 || [[ $$? -eq 1 ]]; fi

@@ -60,8 +60,7 @@ pub fn plan(target: &str, data: &[u8]) -> Option<Plan> {
     let scenario = Scenario::named(name).expect("a scenario of that name");
     let mut plan = Plan::from_bytes(scenario, rest);
     plan.model = model;
-    // The model is that of one node.
-    (!model || plan.setup.nodes.len() == 1).then_some(plan)
+    (!model || plan.supports_model()).then_some(plan)
 }
 
 /// Clients of Redis nodes.

@@ -2,6 +2,7 @@
 // S7
 
 use std::path::Path;
+use std::process::Command;
 
 use lock_proto::sim::scenario::Flaw;
 use lock_proto::sim::{Keep, Rule};
@@ -105,6 +106,39 @@ fn corpus_of_redis_model_catches_flawed_clients() {
         });
         assert!(caught, "{name}");
     }
+}
+
+/// The first byte of an input selects the scenario, so an input of one byte makes an empty plan.
+#[test]
+fn command_that_draws_input_of_one_byte_is_complete() {
+    for (target, _) in lock_fuzz::TARGETS {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+        for entry in std::fs::read_dir(folder).expect("the corpus is there") {
+            let file = entry.expect("readable").path();
+            let data = std::fs::read(&file).expect("readable");
+            if data.len() != 1 || lock_fuzz::plan(target, &data).is_none() {
+                continue;
+            }
+            let output = Command::new(env!("CARGO_BIN_EXE_replay")).arg(&file).output().expect("it runs");
+            let text = String::from_utf8_lossy(&output.stdout);
+            let line = text.lines().find(|line| line.starts_with("draw it: ")).expect("a command");
+            // Not an option without its value. The tests of `explore` parse it.
+            assert!(line.ends_with(" --bytes="), "{line}");
+        }
+    }
+}
+
+/// Without variables of its own, the recipe once printed those of the whole environment.
+#[test]
+fn make_replay_prints_no_variables() {
+    let output = Command::new("make")
+        .args(["replay", "INPUT=fuzz/corpus/pipe", "CARGO=true"])
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+        .env("API_TOKEN", "sesame")
+        .output()
+        .expect("make is installed");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && !text.contains("sesame"), "{} bytes of output", text.len());
 }
 
 /// The commands of the guide name what exists: make targets, programs, files and flaws.

@@ -1,5 +1,6 @@
 //! Command line of `explore`.
 
+use core::iter;
 use core::num::NonZero;
 use core::ops::Range;
 use core::time::Duration;
@@ -35,7 +36,7 @@ struct Options {
     #[arg(long, value_name = "HEX", value_parser = read_bytes)]
     bytes: Vec<Bytes>,
 
-    /// Run the naive reference model beside the clients, on one Redis node.
+    /// Run the naive reference model beside the clients, on one Redis node within the bounds.
     #[arg(long)]
     model: bool,
 
@@ -97,6 +98,8 @@ Exit code:
 struct Bytes(Vec<u8>);
 
 const SEEDS: Range<u64> = 0..1_000;
+/// How many runs are looked at for one that the naive model supports.
+const SAMPLE: usize = 100;
 
 /// What the command line requests.
 #[derive(Clone, Debug)]
@@ -107,7 +110,7 @@ pub(super) enum Parsed {
     /// Run many seeds, and write the page to this path.
     Search(Search, Option<PathBuf>),
     /// Run one seed or byte string and draw it.
-    Draw(Draw),
+    Draw(Box<Draw>),
 }
 
 /// What to change in a drawn plan.
@@ -118,20 +121,33 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    pub(super) const fn apply(self, mut plan: Plan) -> Plan {
-        (plan.model, plan.flaw) = (self.model, self.flaw);
+    /// Makes the changes that have an effect on this plan.
+    pub(super) fn apply(self, mut plan: Plan) -> Plan {
+        plan.model = self.model && plan.supports_model();
+        plan.flaw = self.flaw.filter(|flaw| flaw.backend() == plan.scenario.backend);
         plan
+    }
+
+    /// Fails if a change has an effect on none of these plans of a scenario.
+    fn check(self, scenario: &Scenario, mut plans: impl Iterator<Item = Plan>) -> Result<(), Usage> {
+        if let Some(flaw) = self.flaw
+            && flaw.backend() != scenario.backend
+        {
+            return usage(format!("--flaw {flaw} is for another store than that of {}", scenario.name));
+        }
+        if self.model && !plans.any(|plan| plan.supports_model()) {
+            return usage("--model needs a run of one Redis node within the bounds");
+        }
+        Ok(())
     }
 }
 
 /// A single run to draw.
 #[derive(Clone, Debug)]
 pub(super) struct Draw {
-    pub(super) scenario: &'static Scenario,
-    pub(super) origin: Origin,
+    pub(super) plan: Plan,
     /// Shrink the run while it breaks the same rule.
     pub(super) shrink: bool,
-    pub(super) changes: Changes,
     /// The rule to look for, even if the scenario does not promise it; otherwise the first broken
     /// rule.
     pub(super) find: Option<Rule>,
@@ -169,9 +185,18 @@ impl Options {
         if self.shrink || (self.from, self.to) != (None, None) {
             return usage("--shrink, --from and --to are for one run: say which with --seed or --bytes");
         }
-        let scenarios = if name == "all" { scenarios().iter().collect() } else { vec![named(&name)?] };
+        let seeds = self.seeds.unwrap_or(SEEDS);
+        let scenarios = if name == "all" {
+            scenarios().iter().collect()
+        } else {
+            let scenario = named(&name)?;
+            // A scenario whose runs may have one node soon has one.
+            let plans = seeds.clone().take(SAMPLE).map(|seed| Plan::from_seed(scenario, seed));
+            changes.check(scenario, plans)?;
+            vec![scenario]
+        };
         let jobs = self.jobs.unwrap_or_else(|| thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN));
-        let search = Search { scenarios, seeds: self.seeds.unwrap_or(SEEDS), changes, find: self.find, jobs };
+        let search = Search { scenarios, seeds, changes, find: self.find, jobs };
         Ok(Parsed::Search(search, self.out))
     }
 
@@ -185,8 +210,14 @@ impl Options {
             return usage("--from must be before --to");
         }
         let (scenario, find) = (named(name)?, self.find);
+        let plan = match origin {
+            Origin::Seed(seed) => Plan::from_seed(scenario, seed),
+            Origin::Bytes(bytes) => Plan::from_bytes(scenario, &bytes),
+        };
+        changes.check(scenario, iter::once(plan.clone()))?;
         let (shrink, window) = (self.shrink || find.is_some(), (self.from, self.to));
-        Ok(Parsed::Draw(Draw { scenario, origin, shrink, changes, find, window, out: self.out }))
+        let plan = changes.apply(plan);
+        Ok(Parsed::Draw(Box::new(Draw { plan, shrink, find, window, out: self.out })))
     }
 }
 
@@ -264,12 +295,22 @@ mod tests {
         let Ok(Parsed::Draw(draw)) = read(&["--scenario", "redis-wake", "--bytes", "00fF", "--to", "3s"]) else {
             panic!()
         };
-        assert_eq!((draw.origin, draw.shrink), (Origin::Bytes(vec![0, 255]), false));
+        assert_eq!((draw.plan.origin, draw.shrink), (Origin::Bytes(vec![0, 255]), false));
         assert_eq!(draw.window, (None, Some(Duration::from_secs(3))));
         let Ok(Parsed::Draw(draw)) = read(&["--scenario", "redis-wake", "--seed", "9", "--find", "StaleWrite"]) else {
             panic!()
         };
-        assert_eq!((draw.origin, draw.shrink, draw.find), (Origin::Seed(9), true, Some(Rule::StaleWrite)));
+        assert_eq!((draw.plan.origin, draw.shrink, draw.find), (Origin::Seed(9), true, Some(Rule::StaleWrite)));
+    }
+
+    #[test]
+    fn changes_apply_where_they_have_effect() {
+        let line = ["--scenario", "all", "--model", "--flaw", "redis-hides-loss"];
+        let Ok(Parsed::Search(search, _)) = read(&line) else { panic!() };
+        let changed = |name| search.changes.apply(Plan::from_seed(Scenario::named(name).unwrap(), 1));
+        let one = |name| (changed(name).model, changed(name).flaw.is_some());
+        let names = ["redis-calm", "redis-quorum", "redis-beyond", "etcd-calm", "zookeeper-calm"];
+        assert_eq!(names.map(one), [(true, true), (false, true), (false, true), (false, false), (false, false)]);
     }
 
     #[test]
@@ -284,6 +325,12 @@ mod tests {
             (&["--scenario", "all", "--jobs", "0"], "at least 1"),
             (&["--scenario", "all", "--find", "Luck"], "MutualExclusion"),
             (&["--scenario", "all", "--flaw", "none"], "redis-deletes-anything"),
+            (&["--scenario", "etcd-calm", "--flaw", "redis-deletes-anything"], "another store"),
+            (&["--scenario", "redis-calm", "--seed", "1", "--flaw", "etcd-sends-twice"], "another store"),
+            (&["--scenario", "zookeeper-calm", "--flaw", "redis-deletes-anything"], "another store"),
+            (&["--scenario", "etcd-calm", "--model"], "one Redis node"),
+            (&["--scenario", "redis-quorum", "--model"], "one Redis node"),
+            (&["--scenario", "redis-beyond", "--seed", "1", "--model"], "within the bounds"),
             (&["--scenario", "all", "--shrink"], "--seed"),
             (&["--scenario", "redis-wake", "--seed", "-1"], "-1"),
             (&["--scenario", "redis-wake", "--seed", "1", "--bytes", "00"], "one run"),

@@ -110,10 +110,7 @@ fn search_and_draw(search: &Search, out: Option<&Path>) -> u8 {
 }
 
 fn draw_one(draw: &Draw) -> u8 {
-    let mut plan = draw.changes.apply(match &draw.origin {
-        Origin::Seed(seed) => Plan::from_seed(draw.scenario, *seed),
-        Origin::Bytes(bytes) => Plan::from_bytes(draw.scenario, bytes),
-    });
+    let mut plan = draw.plan.clone();
     let (mut outcome, mut trace): (Outcome, Trace) = without_panic_messages(|| plan.run_traced());
     let found = find_violation(plan.clone(), &outcome, draw.find);
     let mut replay_command = replay(&plan, None);
@@ -146,7 +143,7 @@ fn replay(plan: &Plan, found: Option<&Found>) -> String {
     let from = match &plan.origin {
         Origin::Seed(seed) => format!("--seed {seed}"),
         Origin::Bytes(bytes) => {
-            format!("--bytes {}", bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+            format!("--bytes={}", bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
         }
     };
     let shrunk = match found {
@@ -261,6 +258,21 @@ mod tests {
     }
 
     #[test]
+    fn replay_command_of_any_input_is_understood() {
+        let scenario = Scenario::named("redis-calm").unwrap();
+        for plan in
+            [Plan::from_bytes(scenario, &[]), Plan::from_bytes(scenario, &[0, 255]), Plan::from_seed(scenario, 7)]
+        {
+            // `make replay` appends where to draw it.
+            let line = replay(&plan, None) + " --out page.html";
+            let Ok(Parsed::Draw(draw)) = parse(line.split_whitespace().skip(1).map(OsString::from)) else {
+                panic!("{line}")
+            };
+            assert_eq!(draw.plan.origin, plan.origin, "{line}");
+        }
+    }
+
+    #[test]
     fn shrunk_run_violates_same_rule() {
         let (found, _) = search(overpromising(), 2).run(|_| {});
         let found = found.unwrap();
@@ -275,15 +287,7 @@ mod tests {
         let (found, _) = search(overpromising(), 2).run(|_| {});
         let plan = found.unwrap().plan;
         let out = folder.path().join("new").join("page.html");
-        let mut draw = Draw {
-            scenario: plan.scenario,
-            origin: plan.origin,
-            shrink: false,
-            changes: Changes::default(),
-            find: None,
-            window: (None, None),
-            out: Some(out.clone()),
-        };
+        let mut draw = Draw { plan, shrink: false, find: None, window: (None, None), out: Some(out.clone()) };
         assert_eq!(draw_one(&draw), BROKEN);
         let whole = fs::read_to_string(&out).unwrap();
         draw.shrink = true;

@@ -40,9 +40,11 @@ fn run(args: &[String]) -> Result<ExitCode, String> {
         return Ok(ExitCode::SUCCESS);
     };
     if let Ok(name) = env::var("LOCK_FLAW") {
-        plan.flaw = Some(Flaw::named(&name).ok_or_else(|| {
-            let all: Vec<String> = Flaw::all().map(|flaw| flaw.to_string()).collect();
-            format!("LOCK_FLAW={name}: expected one of {}", all.join(", "))
+        let fitting = || Flaw::all().filter(|flaw| flaw.backend() == plan.scenario.backend);
+        let flaw = fitting().find(|flaw| flaw.to_string() == name);
+        plan.flaw = Some(flaw.ok_or_else(|| {
+            let all: Vec<String> = fitting().map(|flaw| flaw.to_string()).collect();
+            format!("LOCK_FLAW={name}: none of the flaws for this store: {}", all.join(", "))
         })?);
     }
     let small = if env::var_os("LOCK_SHRINK").is_some() { shrink(&plan) } else { plan.clone() };
@@ -76,7 +78,7 @@ fn explore(plan: &Plan) -> String {
     let model = if plan.model { " --model" } else { "" };
     let flaw = plan.flaw.map(|flaw| format!(" --flaw {flaw}")).unwrap_or_default();
     let shrink = if env::var_os("LOCK_SHRINK").is_some() { " --shrink" } else { "" };
-    format!("cargo run --bin explore -- --scenario {}{model}{flaw}{shrink} --bytes {hex}", plan.scenario.name)
+    format!("cargo run --bin explore -- --scenario {}{model}{flaw}{shrink} --bytes={hex}", plan.scenario.name)
 }
 
 /// Returns the target in whose folder of `corpus` or `artifacts` the file is.

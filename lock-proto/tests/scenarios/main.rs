@@ -36,11 +36,14 @@ fn chosen() -> Vec<&'static Scenario> {
     }
 }
 
-/// Applies `LOCK_FLAW=NAME`, which plants a flaw in the clients, and `LOCK_MODEL=1`, which runs the
-/// naive model beside them.
+/// Applies `LOCK_FLAW=NAME`, which plants a flaw in the clients of its store, and `LOCK_MODEL=1`,
+/// which runs the naive model beside them.
 fn with_variables(mut plan: Plan) -> Plan {
     if let Ok(name) = std::env::var("LOCK_FLAW") {
-        plan.flaw = Some(Flaw::named(&name).unwrap_or_else(|| panic!("no flaw is called {name}")));
+        let flaw = Flaw::named(&name).unwrap_or_else(|| panic!("no flaw is called {name}"));
+        plan.flaw = Some(flaw).filter(|flaw| flaw.backend() == plan.scenario.backend);
+        let chosen = std::env::var_os("LOCK_SCENARIO").is_some();
+        assert!(plan.flaw.is_some() || !chosen, "{name} is for another store than that of {}", plan.scenario.name);
     }
     plan.model |= std::env::var_os("LOCK_MODEL").is_some();
     plan

@@ -3,7 +3,7 @@
 use alloc::format;
 use core::fmt::{self, Write as _};
 
-use super::{EtcdFlaw, RedisFlaw};
+use super::{Backend, EtcdFlaw, RedisFlaw};
 
 /// A flaw to plant in every client of a plan, see [`Plan::flaw`](super::Plan::flaw).
 ///
@@ -24,6 +24,15 @@ impl Flaw {
     pub fn all() -> impl Iterator<Item = Self> {
         let redis = RedisFlaw::ALL.into_iter().map(Self::Redis);
         redis.chain(EtcdFlaw::ALL.into_iter().map(Self::Etcd))
+    }
+
+    /// Returns the kind of store whose clients it is for. A plan for another one ignores it.
+    #[must_use]
+    pub const fn backend(self) -> Backend {
+        match self {
+            Self::Redis(_) => Backend::Redis,
+            Self::Etcd(_) => Backend::Etcd,
+        }
     }
 
     /// Returns the flaw that is displayed as `name`, such as `redis-deletes-anything`.

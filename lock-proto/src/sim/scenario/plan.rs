@@ -10,7 +10,7 @@ use super::etcd::{EtcdAction, EtcdStore};
 use super::queue::QueueAction;
 use super::redis::{RedisAction, RedisStore};
 use super::zookeeper::{ZookeeperAction, ZookeeperStore};
-use super::{Draft, Flaw, Outcome, Scenario};
+use super::{Bounds, Draft, Flaw, Outcome, Scenario};
 use crate::lock::{Renew, Wait};
 use crate::sim::chance::Chance;
 use crate::sim::check::Rule;
@@ -32,10 +32,11 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// Rules that need not hold with these settings, in addition to the scenario's.
     pub excused: Vec<Rule>,
-    /// A flaw to plant in every client. Drawn plans have none.
+    /// A flaw to plant in every client, if they are of [its store](Flaw::backend). Drawn plans have
+    /// none.
     pub flaw: Option<Flaw>,
-    /// Whether the naive reference model runs beside the clients, see [`Rule::Model`]. Drawn plans
-    /// run without it.
+    /// Whether the naive reference model runs beside the clients, see [`Rule::Model`], if the plan
+    /// [supports](Self::supports_model) it. Drawn plans run without it.
     pub model: bool,
     /// Set if the plan no longer matches its origin.
     pub(super) changed: bool,
@@ -367,6 +368,13 @@ impl Plan {
             )
         };
         self.setup.credentials.is_none() && self.setup.tls.is_none() && self.steps.iter().all(by_application)
+    }
+
+    /// Returns whether [`model`](Self::model) has an effect: on one Redis node, within the bounds.
+    #[must_use]
+    pub fn supports_model(&self) -> bool {
+        let one_node = matches!(self.setup.store, Store::Redis(_)) && self.setup.nodes.len() == 1;
+        one_node && self.scenario.bounds == Bounds::Within
     }
 
     /// Returns the number of steps.

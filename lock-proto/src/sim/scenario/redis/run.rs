@@ -168,7 +168,7 @@ impl<C: RedisClient> PlanServers for Redis<C> {
     fn begin_plan(r: &mut Runner<Self>, plan: &Plan) {
         let (w, store) = (&mut r.w, &r.own.store);
         let ttl = store.ttl;
-        if plan.model && plan.scenario.bounds == Bounds::Within && plan.setup.nodes.len() == 1 {
+        if plan.model && plan.supports_model() {
             w.compare_with_model(plan.is_quiet());
         }
         if plan.scenario.bounds == Bounds::Within && r.own.ours {
