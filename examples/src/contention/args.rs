@@ -8,6 +8,8 @@ use std::path::PathBuf;
 
 use clap::builder::{RangedU64ValueParser, TypedValueParser};
 use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand};
+use lock_proto::driver::StoreSettings;
+use lock_proto::redis::Target;
 
 use super::contender::{Peers, Store};
 use super::job::{Job, Workload};
@@ -195,8 +197,8 @@ pub(super) fn parse(
         runtime: options.runtime,
         peer: options.peer,
     };
-    // Checks the settings only: they are made anew for each client.
-    let _ = job.settings().map_err(|failed| Usage(failed.why))?;
+    // They are made anew for each client.
+    let settings = job.settings().map_err(|failed| Usage(failed.why))?;
     if workload == Workload::Quorum && job.backends.len() < 3 {
         return usage("--workload quorum needs three servers or more: give --backend redis://… several times");
     }
@@ -204,13 +206,13 @@ pub(super) fn parse(
         return usage("--hold is longer than --ttl");
     }
     if let Some(peer) = &job.peer {
-        check_peer(peer, &job, peers)?;
+        check_peer(peer, &job, &settings, peers)?;
     }
     let format = if options.json { Format::Json } else { Format::Table };
     Ok(Parsed::Run(Box::new(job), format))
 }
 
-fn check_peer(name: &str, job: &Job, peers: &dyn Peers) -> Result<(), Usage> {
+fn check_peer(name: &str, job: &Job, settings: &StoreSettings, peers: &dyn Peers) -> Result<(), Usage> {
     let known = peers.list();
     let Some(peer) = known.iter().find(|peer| peer.name == name) else {
         return match known.is_empty() {
@@ -227,18 +229,19 @@ fn check_peer(name: &str, job: &Job, peers: &dyn Peers) -> Result<(), Usage> {
     if let Some(most) = peer.max_clients.filter(|most| job.clients.get() > *most) {
         return usage(format!("--peer {name}: at most --clients {most}"));
     }
-    let is_on = |schemes: &[&str]| {
-        job.backends.iter().any(|url| url.split_once("://").is_some_and(|(scheme, _)| schemes.contains(&scheme)))
-    };
-    let (on_etcd, on_zookeeper) = (is_on(&["etcd", "etcds"]), is_on(&["zk", "zks"]));
-    match peer.store {
-        Store::Etcd if !on_etcd => usage(format!("--peer {name} needs --backend etcd://…")),
-        Store::ZooKeeper if !on_zookeeper => usage(format!("--peer {name} needs --backend zk://…")),
-        Store::Redis { .. } if on_etcd || on_zookeeper => usage(format!("--peer {name} needs --backend redis://…")),
-        Store::Redis { quorum: false } if job.backends.len() > 1 => {
+    let is_plain = |server: &Target| !matches!(server, Target::Tls { .. });
+    match (peer.store, settings) {
+        (Store::Redis { quorum: false }, StoreSettings::Redis(_)) if job.backends.len() > 1 => {
             usage(format!("--peer {name} knows no quorum: give one --backend"))
         }
-        Store::Etcd | Store::ZooKeeper | Store::Redis { .. } => Ok(()),
+        (Store::Redis { .. }, StoreSettings::Redis(_)) => Ok(()),
+        (Store::Redis { .. }, _) => usage(format!("--peer {name} needs --backend redis://…")),
+        (Store::Etcd, StoreSettings::Etcd(config)) if config.endpoints().iter().all(|at| is_plain(&at.target)) => {
+            Ok(())
+        }
+        (Store::Etcd, _) => usage(format!("--peer {name} needs --backend etcd://…, without TLS")),
+        (Store::ZooKeeper, StoreSettings::ZooKeeper(config)) if config.servers().iter().all(is_plain) => Ok(()),
+        (Store::ZooKeeper, _) => usage(format!("--peer {name} needs --backend zk://…, without TLS")),
     }
 }
 
@@ -362,7 +365,11 @@ mod tests {
             ("--workload held --peer single", "held"),
             ("--workload contended --peer single --runtime smol", "tokio"),
             ("--workload contended --peer single --backend etcd://h", "redis://"),
+            ("--workload contended --peer single --backend http://h:2379", "redis://"),
             ("--workload contended --peer watcher", "etcd://"),
+            ("--workload contended --peer watcher --backend etcds://h", "without TLS"),
+            ("--workload contended --peer watcher --backend https://h:2379", "without TLS"),
+            ("--workload contended --peer keeper --backend zks://h", "without TLS"),
             ("--workload contended --peer keeper --backend etcd://h", "zk://"),
             ("--workload contended --peer watcher --backend etcd://h --clients 21", "--clients 20"),
             ("--workload quorum --peer single --backend redis://a --backend redis://b --backend redis://c", "quorum"),
@@ -370,6 +377,9 @@ mod tests {
             let error = read(line, &Three).unwrap_err().to_string();
             assert!(error.contains(word), "{line}: {error}");
         }
-        assert!(matches!(read("--workload contended --peer single", &Three), Ok(Parsed::Run(..))));
+        for line in ["--peer single", "--peer watcher --backend http://h:2379", "--peer keeper --backend zk://h"] {
+            let line = format!("--workload contended {line}");
+            assert!(matches!(read(&line, &Three), Ok(Parsed::Run(..))), "{line}");
+        }
     }
 }

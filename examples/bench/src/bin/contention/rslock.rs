@@ -8,7 +8,9 @@ pub struct Client(LockManager);
 
 impl Client {
     pub async fn open(job: &Job) -> Result<Self, Failed> {
-        let mut manager = LockManager::new(job.backends.clone());
+        // `LockManager::new` panics if the crate `redis` does not know the URL.
+        let clients = job.backends.iter().map(|url| redis::Client::open(url.as_str())).collect::<Result<_, _>>();
+        let mut manager = LockManager::from_clients(clients.map_err(Failed::usage)?);
         // When its tries are used up, rslock starts over. So this wait has no limit.
         manager.set_retry(u32::MAX, job.poll);
         Ok(Self(manager))
