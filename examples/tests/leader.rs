@@ -7,14 +7,13 @@
 mod kit;
 
 use core::time::Duration;
-use std::process::Command;
 
-use kit::{LONG, Tool};
+use kit::{LONG, Tool, WITH_SIGNALS, started_by};
 use lock_testkit::{Authority, Chroot, Etcd, Stopwatch, ZooKeeperPeer, wait_until};
 use rustix::process::Signal;
 
 fn leader(url: &str, args: &[&str]) -> Tool {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_leader"));
+    let mut command = started_by(WITH_SIGNALS, env!("CARGO_BIN_EXE_leader"));
     command.args(["--backend", url]).args(args).env_remove("LOCK_BACKEND");
     Tool::spawn(command)
 }
@@ -101,6 +100,18 @@ fn etcdctl_elect_queues_between_candidates() {
     assert!(etcd.keys().is_empty() && etcd.leases().len() <= 2, "{:?} {:?}", etcd.keys(), etcd.leases());
 }
 
+/// The end of a session, such as the last one of a terminal.
+#[test]
+fn candidate_resigns_on_hangup() {
+    let etcd = Etcd::start();
+    let candidate = candidate(&etcd, "me");
+    candidate.wait_for_out("elected");
+    candidate.signal(Signal::HUP);
+    let ended = candidate.end();
+    assert!(ended.code == 0 && ended.out.ends_with("resigned board\n"), "{ended:?}");
+    assert_clean(&etcd);
+}
+
 #[test]
 fn fence_and_revision_grow_across_leaders() {
     let etcd = Etcd::start();
@@ -180,7 +191,7 @@ fn password_of_environment_is_used_over_tls() {
     let of_root = etcd.tls_url(&format!("{}&user=worker", authority.query()));
     let (_, address) = of_root.split_once('@').expect("the login of root");
     let start = |password: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_leader"));
+        let mut command = started_by(WITH_SIGNALS, env!("CARGO_BIN_EXE_leader"));
         command.args(["--backend", &format!("etcds://{address}"), "--name", "board", "--candidate", "me"]);
         command.env_remove("LOCK_BACKEND").env("LOCK_PASSWORD", password);
         Tool::spawn(command)

@@ -5,6 +5,7 @@ pub mod exit;
 pub mod failed;
 pub(crate) mod name;
 pub mod runtime;
+pub(crate) mod signals;
 
 use core::fmt;
 use core::time::Duration;

@@ -45,8 +45,8 @@ leader [--backend URL] [--ttl TIME]
        leader [--backend URL] --name NAME --observe";
 
 const AFTER_HELP: &str = "\
-Without --name, runs a small election and checks it. A candidate or an observer runs until
-interrupted.
+Without --name, runs a small election and checks it. A candidate or an observer runs until SIGINT,
+SIGTERM or SIGHUP, unless that was ignored at the start, such as SIGHUP under nohup.
 
 A candidate prints `elected NAME key=... rev=... fence=...`. When interrupted it prints
 `resigned NAME`; when it loses the election it prints `lost NAME cause` and campaigns again.

@@ -1,6 +1,8 @@
 //! One candidate or one observer, until interrupted.
 
 use core::fmt;
+use core::future::poll_fn;
+use core::task::Poll;
 
 use lock_proto::driver::{LeadError, Leadership, OwnerKeyExt as _, OwnerNodeExt as _};
 use lock_proto::{ElectionEvent, Fence, Loss, Release};
@@ -10,6 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{log_error, report_failure};
 use crate::cli::name::DisplayName;
+use crate::cli::signals::is_ignored;
 use crate::cli::{exit, print};
 
 /// Campaigns, again after each loss. Returns the exit code.
@@ -119,24 +122,23 @@ impl fmt::Display for Ownership {
     }
 }
 
-/// Signals that request the end.
-struct StopSignals {
-    interrupt: Signal,
-    terminate: Signal,
-}
+/// Signals that request the end, unless they are ignored.
+struct StopSignals(Vec<Signal>);
 
 impl StopSignals {
     /// Returns `None`, after an error message, if signals cannot be handled.
     fn watch() -> Option<Self> {
-        let watch =
-            || Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? });
-        watch().map_err(|error: std::io::Error| log_error(&format_args!("signals cannot be watched: {error}"))).ok()
+        let kinds = [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::terminate()];
+        let watched = kinds.into_iter().filter(|kind| !is_ignored(kind.as_raw_value())).map(signal);
+        let signals: Result<_, std::io::Error> = watched.collect();
+        signals.map(Self).map_err(|error| log_error(&format_args!("signals cannot be watched: {error}"))).ok()
     }
 
     async fn requested(&mut self) {
-        select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
+        poll_fn(|cx| {
+            let raised = self.0.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
+            if raised { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
     }
 }

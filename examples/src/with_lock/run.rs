@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, read_to_string};
+use std::fs::File;
 use std::io::Write as _;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -21,6 +21,7 @@ use super::event::{Held, LockHandle, MainEvent};
 use super::{tasks, threads};
 use crate::cli::failed::Failed;
 use crate::cli::name::DisplayName;
+use crate::cli::signals::is_ignored;
 use crate::cli::{SHUTDOWN_TIMEOUT, exit, print};
 
 /// The longest sleep: system timers may stop while the computer is suspended.
@@ -63,10 +64,7 @@ pub(super) fn print_error(what: &dyn core::fmt::Display) {
 }
 
 fn forward_signals(events: Sender<MainEvent>) -> std::io::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    if !is_hangup_ignored() {
-        signals.add_signal(SIGHUP)?;
-    }
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| !is_ignored(*signal)))?;
     thread::spawn(move || {
         for signal in signals.forever().filter_map(Signal::from_named_raw) {
             if events.send(MainEvent::Signal(signal)).is_err() {
@@ -75,13 +73,6 @@ fn forward_signals(events: Sender<MainEvent>) -> std::io::Result<()> {
         }
     });
     Ok(())
-}
-
-/// Returns true if SIGHUP is ignored, as `nohup` arranges, and where the system does not tell.
-fn is_hangup_ignored() -> bool {
-    let status = read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
-    mask.is_none_or(|mask| mask >> (SIGHUP - 1) & 1 == 1)
 }
 
 /// Returns true if the process group of this process and its command is the foreground group of its

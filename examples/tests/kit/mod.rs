@@ -16,6 +16,19 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 /// Longer than any step takes on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 
+/// Starts the rest of a line with the default reaction to signals, some of which the program that
+/// runs these tests may ignore.
+pub(crate) const WITH_SIGNALS: &[&str] =
+    if cfg!(target_os = "linux") { &["env", "--default-signal=HUP,INT,TERM"] } else { &[] };
+
+/// A program and what starts it, such as `nohup`.
+pub(crate) fn started_by(starter: &[&str], program: &str) -> Command {
+    let mut words = starter.iter().chain([&program]);
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words);
+    command
+}
+
 pub(crate) const fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use lock_testkit::{Redis, wait_until};
 use rustix::process::Signal;
 
-use crate::harness::{LONG, PROGRAM, Quorum, Scratch, Tool, assert_clean, is_alive, run, runtime};
+use crate::harness::{LONG, PROGRAM, Quorum, Scratch, Tool, WITH_SIGNALS, assert_clean, is_alive, run, runtime};
 
 #[test]
 fn exit_code_of_command_is_passed_on() {
@@ -110,18 +110,13 @@ fn hangup_is_handled_unless_ignored() {
     let redis = Redis::start();
     let url = redis.url();
     let start = |starter: &[&str], args: &[&str]| {
-        let line = Tool::command(&[&["--backend", &url, "job"], args].concat(), &[]);
-        let mut command = Command::new(starter[0]);
-        command.args(&starter[1..]).arg(line.get_program()).args(line.get_args()).env_remove("LOCK_BACKEND");
-        Tool::spawn(command)
+        Tool::spawn(Tool::command_by(starter, &[&["--backend", &url, "job"], args].concat(), &[]))
     };
-    // These tests may run under nohup themselves.
-    let usual = ["env", "--default-signal=HUP"];
     let scratch = Scratch::new();
     let script = format!("trap 'exit 35' HUP; echo ready > {}; while :; do sleep 0.02; done", scratch.path("log"));
-    let holder = start(&usual, &["--", "sh", "-c", &script]);
+    let holder = start(WITH_SIGNALS, &["--", "sh", "-c", &script]);
     scratch.line("log");
-    for (starter, code) in [(&usual[..], 129), (&["nohup"], 143)] {
+    for (starter, code) in [(WITH_SIGNALS, 129), (&["env", "--default-signal=TERM", "nohup"], 143)] {
         let waiter = start(starter, &[]);
         waiter.wait_for_err("waiting");
         waiter.signal(Signal::HUP);
@@ -133,6 +128,20 @@ fn hangup_is_handled_unless_ignored() {
     let ended = holder.end();
     assert_eq!(ended.code, 35, "{ended:?}");
     assert_clean(&redis);
+}
+
+/// A shell without job control starts what runs in the background with SIGINT ignored.
+#[cfg(target_os = "linux")]
+#[test]
+fn command_ignores_what_was_ignored() {
+    let redis = Redis::start();
+    for signal in ["INT", "TERM"] {
+        let starter = ["env", &format!("--ignore-signal={signal}")];
+        let script = format!("kill -{signal} $$; exit 7");
+        let args = ["--backend", &redis.url(), "job", "--", "sh", "-c", &script];
+        let ended = Tool::spawn(Tool::command_by(&starter, &args, &[])).end();
+        assert_eq!(ended.code, 7, "{signal}: {ended:?}");
+    }
 }
 
 #[test]

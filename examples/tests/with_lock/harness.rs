@@ -5,7 +5,7 @@ use std::process::Command;
 use lock_proto::redis::{SIGNAL_SUFFIX, WAITING_SUFFIX};
 use lock_testkit::{Redis, wait_until};
 
-pub(crate) use crate::kit::{Ended, LONG, Scratch, Tool, is_alive, ms};
+pub(crate) use crate::kit::{Ended, LONG, Scratch, Tool, WITH_SIGNALS, is_alive, ms, started_by};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_with-lock");
 
@@ -31,7 +31,11 @@ impl Tool {
     }
 
     pub(crate) fn command(args: &[&str], env: &[(&str, &str)]) -> Command {
-        let mut command = Command::new(PROGRAM);
+        Self::command_by(WITH_SIGNALS, args, env)
+    }
+
+    pub(crate) fn command_by(starter: &[&str], args: &[&str], env: &[(&str, &str)]) -> Command {
+        let mut command = started_by(starter, PROGRAM);
         if std::env::var_os("LOCK_RUNTIME").is_some() && !args.contains(&"--runtime") {
             command.args(["--runtime", runtime()]);
         }
