@@ -347,6 +347,21 @@ fn server_with_lost_identity_is_not_trusted() {
     }
 }
 
+/// Each later connection without an identity may lead to a server that has just restarted.
+#[test]
+fn each_reconnect_without_lost_identity_counts_as_restart() {
+    // Q7
+    let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust).quarantine(Duration::from_secs(10)));
+    for (node, run_id) in [(0, "a"), (1, "b"), (2, "c")] {
+        hub.up(0, node, run_id);
+    }
+    hub.up_with(1_000, 2, Some(&Err(refused())));
+    hub.up_with(9_000, 2, Some(&Err(refused())));
+    for (at, recently_restarted) in [(11_001, true), (18_999, true), (19_000, false)] {
+        assert_eq!(hub.answers(at)[2] == Answer::RecentlyRestarted, recently_restarted, "at {at} ms");
+    }
+}
+
 /// The server's clock jumps during a reconnect. The quarantine follows the client's clock.
 #[test]
 fn quarantine_of_known_server_uses_client_clock() {

@@ -34,6 +34,8 @@ pub(crate) struct Node {
     /// verified.
     // Q7
     pub changed: bool,
+    /// A connection to the node had a run id.
+    identified: bool,
     /// The node was connected before.
     connected_before: bool,
     /// Times of the last two changes of the run id.
@@ -63,6 +65,7 @@ impl Node {
         let before = mem::replace(&mut self.run_id, run_id);
         let first = !mem::replace(&mut self.connected_before, true);
         self.changed = !first && (self.run_id.is_none() || self.run_id != before);
+        self.identified |= self.run_id.is_some();
         if !config.is_quorum() {
             return;
         }
@@ -80,8 +83,8 @@ impl Node {
             Some(Err(error)) if config.store.unknown_age == UnknownAge::Refuse => {
                 self.age_refused = Some(error.clone())
             }
-            // Trusted, unless the identity was known before.
-            Some(Err(_)) | None if before.is_none() => {}
+            // Trusted, unless the identity was ever known.
+            Some(Err(_)) | None if !self.identified => {}
             Some(Ok(_) | Err(_)) | None => {
                 self.restarted(now, config.store.quarantine);
                 self.unstable = self.changes[0].is_some_and(|at| now.since(at) <= config.store.quarantine);
