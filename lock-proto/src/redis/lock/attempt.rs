@@ -180,7 +180,11 @@ impl Lock {
                 lost.remains.nodes.insert(node);
             } else if let Some(cleanup) = self.store.cleanups.get_mut(node) {
                 let send = cleanup.late_reply(take.number, reply);
+                if cleanup.is_clear() {
+                    self.releases.iter_mut().for_each(|back| back.store.has_none(node));
+                }
                 self.run_cleanup(ctx, node, send);
+                self.answer_releases(ctx);
             }
             self.late_take_answered(ctx, node);
         }

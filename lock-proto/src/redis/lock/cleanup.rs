@@ -73,8 +73,9 @@ pub(crate) struct Cleanup {
     /// Number that the delete will most likely find.
     number: u64,
     announce: bool,
-    /// The node has no token of this client: the delete only wakes a waiter.
-    only_announces: bool,
+    /// The node confirmed a token, and no delete of it yet. Without one, a delete that fails with
+    /// its connection is not repeated.
+    confirmed: bool,
     retries: u8,
     step: Step,
 }
@@ -125,14 +126,13 @@ impl Cleanup {
     }
 
     pub(crate) fn take_sent(&mut self, take: Take) {
-        self.only_announces = false;
         self.number = self.number.max(take.number);
         self.takes.push(take);
     }
 
     /// Records that the token with this number was granted and has to be deleted.
     pub(crate) fn granted(&mut self, number: u64) {
-        self.only_announces = false;
+        self.confirmed = true;
         self.present = self.present.max(number);
     }
 
@@ -166,24 +166,27 @@ impl Cleanup {
         if (granted && !covered) || matches!(reply, Reply::Unknown(_)) {
             return self.schedule(0, false);
         }
+        if self.step == Step::Stalled {
+            self.connection_failed();
+        }
         let settles = !granted && matches!(self.step, Step::Settling { covers } if self.is_settled(covers));
         if settles { Send::Now } else { Send::No }
     }
 
-    /// Schedules a delete on a node without a token, to wake a waiter. It is not repeated after the
-    /// connection has failed: the other clients then wait elsewhere, and the name may not be used
-    /// again for as long as the node is down.
-    // A7
-    pub(crate) fn schedule_announcement(&mut self, number: u64) -> Send {
-        let only_announces = self.only_announces || self.is_clear();
-        let send = self.schedule(number, true);
-        self.only_announces = only_announces;
-        send
+    /// Schedules a delete, because a retired token may be on the node. If an attempt is in flight,
+    /// its reply says whether there is one.
+    pub(crate) fn schedule(&mut self, number: u64, announce: bool) -> Send {
+        self.confirmed |= self.takes.is_empty();
+        self.schedule_unconfirmed(number, announce)
     }
 
-    /// Schedules a delete, because a retired token may be on the node.
-    pub(crate) fn schedule(&mut self, number: u64, announce: bool) -> Send {
-        self.only_announces = false;
+    /// Schedules a delete on a node without a token, to wake a waiter.
+    // A7
+    pub(crate) fn schedule_announcement(&mut self, number: u64) -> Send {
+        self.schedule_unconfirmed(number, true)
+    }
+
+    fn schedule_unconfirmed(&mut self, number: u64, announce: bool) -> Send {
         self.number = if self.is_clear() { number } else { self.number.max(number) };
         self.announce |= announce;
         self.retries = 0;
@@ -227,6 +230,7 @@ impl Cleanup {
                     return Send::Now;
                 }
                 self.retries = 0;
+                self.confirmed = false;
                 if !self.is_settled(delete.covers) {
                     self.step = Step::Settling { covers: delete.covers };
                     return Send::No;
@@ -244,8 +248,7 @@ impl Cleanup {
                     Step::Clear
                 };
             }
-            Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)) if self.only_announces => *self = Self::default(),
-            Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)) => self.step = Step::Stalled,
+            Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)) => self.connection_failed(),
             // The wake-up keys may be forbidden or elsewhere in a cluster. Delete without them.
             Reply::Rejected(error) if error.class == ErrorClass::Refused && delete.announce => return Send::Now,
             Reply::Rejected(error) | Reply::Unknown(Cause::Server(error)) => {
@@ -264,6 +267,16 @@ impl Cleanup {
             }
         }
         Send::No
+    }
+
+    /// The connection failed during the delete. It is repeated if there is something to delete:
+    /// otherwise each name would be kept for as long as the node is down.
+    fn connection_failed(&mut self) {
+        if self.confirmed || self.may_have_landed() {
+            self.step = Step::Stalled;
+        } else {
+            *self = Self::default();
+        }
     }
 
     pub(crate) fn node_up(&self) -> Send {
@@ -422,6 +435,26 @@ mod tests {
             assert_eq!(answered(&mut cleanup, 10, &found), then, "{found:?}");
             assert!(!cleanup.has_granted());
         }
+    }
+
+    /// A delete in flight did not find the token, and its repetition fails.
+    #[test]
+    fn failed_delete_of_late_grant_is_repeated() {
+        // A4
+        let failed = Reply::NotSent(Cause::Fault(Fault::Closed));
+        let mut cleanup = deleting(&[5]);
+        assert_eq!(late_reply(&mut cleanup, 5, &Reply::Granted { fence: None }), Send::No);
+        assert_eq!(answered(&mut cleanup, 10, &Reply::Absent), Send::Now);
+        cleanup.delete_sent(100, ms(10), 5, false);
+        assert_eq!(answered(&mut cleanup, 20, &failed), Send::No);
+        assert_eq!((cleanup.is_clear(), cleanup.node_up()), (false, Send::Now));
+        // The grant arrives after the failure.
+        let mut cleanup = deleting(&[5]);
+        assert_eq!(answered(&mut cleanup, 10, &failed), Send::No);
+        assert_eq!(late_reply(&mut cleanup, 5, &Reply::Granted { fence: None }), Send::Now);
+        cleanup.delete_sent(100, ms(10), 5, false);
+        assert_eq!(answered(&mut cleanup, 20, &failed), Send::No);
+        assert_eq!((cleanup.is_clear(), cleanup.node_up()), (false, Send::Now));
     }
 
     /// The delete in flight covers older numbers than the one just granted.

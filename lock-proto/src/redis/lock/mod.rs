@@ -40,8 +40,8 @@ use super::validity::Ttl;
 use crate::error::{Invalid, Misuse};
 use crate::id::{CallId, LockId, NodeId};
 use crate::lock::{
-    self, Acquire, Answer, Blocked, DEFAULT_TTL, Ended, ErrorClass, Event, Expiry, Failure, Grant, Loss, Release,
-    Store, Tenure, Terms, check_name,
+    self, Acquire, Answer, Blocked, Cause, DEFAULT_TTL, Ended, ErrorClass, Event, Expiry, Failure, Grant, Loss,
+    Release, Store, Tenure, Terms, check_name,
 };
 use crate::time::Instant;
 
@@ -338,11 +338,14 @@ impl Lock {
                 ctx.shared.wake_refused.insert(node);
             }
             let send = cleanup.answered(ctx.now, delete, reply);
-            let given_up = refused && cleanup.is_clear();
+            let clear = cleanup.is_clear();
+            let not_repeated = matches!(reply, Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)));
             for back in &mut self.releases {
                 back.store.answered(node, delete, reply);
-                if given_up {
+                if clear && refused {
                     back.store.refused(node);
+                } else if clear && not_repeated {
+                    back.store.has_none(node);
                 }
             }
             self.run_cleanup(ctx, node, send);

@@ -83,6 +83,11 @@ impl Releasing {
         self.refused.insert(node);
     }
 
+    /// The node has no token of this client.
+    pub(crate) fn has_none(&mut self, node: NodeId) {
+        self.waiting.remove(node);
+    }
+
     /// Returns the result as soon as it is certain.
     pub(crate) fn outcome(&self, quorum: usize) -> Option<Release> {
         let (mine, waiting) = (self.mine.len(), self.waiting.len());

@@ -112,3 +112,17 @@ fn client_yields_to_woken_waiter_only_once() {
     let (_, request) = hub.one();
     assert!(matches!(request, Request::Take { .. }), "{request:?}");
 }
+
+/// The server cannot be reached: neither the attempt nor the delete of the abandoned wait is sent.
+#[test]
+fn wait_abandoned_on_dead_server_leaves_nothing_behind() {
+    // A4, M8
+    let mut hub = Hub::new(1, |c| c);
+    let id = hub.acquire(0, want());
+    hub.locks.abandon(ms(10), id);
+    hub.drain();
+    let calls = hub.requests();
+    assert_eq!(calls.len(), 2);
+    calls.into_iter().for_each(|(call, _)| hub.reply(500, call, Reply::NotSent(Fault::TimedOut.into())));
+    assert!(hub.locks.is_idle());
+}

@@ -156,6 +156,40 @@ fn release_to_dead_wake_node_leaves_nothing_behind() {
     }
 }
 
+/// A node without power neither accepts nor refuses a connection: the attempt and the delete on it
+/// fail long after the release.
+#[test]
+fn release_during_attempt_on_dead_node_leaves_nothing_behind() {
+    // A4, M8
+    let deleted = || Reply::Deleted { number: 1, awaited: false };
+    for (dead, take_first) in [(0, true), (0, false), (2, true), (2, false)] {
+        for (found, outcome) in [(deleted(), Release::Released), (Reply::Absent, Release::Expired)] {
+            let mut hub = hub();
+            let id = hub.acquire(0, want());
+            let (mut silent, calls): (Vec<_>, Vec<_>) =
+                hub.takes().into_iter().partition(|call| node(call) == NodeId::new(dead));
+            calls.into_iter().for_each(|call| hub.reply(1, call, Reply::Granted { fence: None }));
+            hub.locks.claim(ms(1), id).unwrap();
+            hub.locks.release(ms(10), id).unwrap();
+            hub.drain();
+            for (call, _) in hub.requests() {
+                if node(&call) == NodeId::new(dead) {
+                    silent.push(call);
+                } else {
+                    hub.reply(11, call, found.clone());
+                }
+            }
+            assert_eq!(silent.len(), 2);
+            if !take_first {
+                silent.reverse();
+            }
+            silent.into_iter().for_each(|call| hub.reply(500, call, Reply::NotSent(Fault::TimedOut.into())));
+            assert!(hub.take_events().contains(&Event::Released(outcome)), "node {dead}");
+            assert!(hub.locks.is_idle(), "node {dead}, its take first: {take_first}");
+        }
+    }
+}
+
 /// That node answers the release 20 ms after the others.
 #[test]
 fn acquisition_after_release_waits_for_slow_wake_node() {
