@@ -36,6 +36,29 @@ fn catalogue_p1_no_release_is_missed_between_attempt_and_wait() {
     }
 }
 
+/// A client acquires again at the instant of its release.
+// A7
+#[test]
+fn busy_client_does_not_starve_waiter_of_other_client() {
+    for seed in 0..20 {
+        for hold_for in [0, 1, 5] {
+            let mut w = woken(2, seed).build();
+            let mut lock = hold(&mut w, 0, Acquire::new("a"));
+            let waiter = w.acquire(1, Acquire::new("a"));
+            let end = w.now() + secs(1);
+            while !w.is_held(1, waiter) {
+                assert!(w.now() < end, "seed {seed}, holds of {hold_for} ms\n{}", w.log());
+                if w.is_held(0, lock) {
+                    w.run_for(ms(hold_for));
+                    w.abandon(0, lock);
+                    lock = w.acquire(0, Acquire::new("a"));
+                }
+                w.run_for(us(100));
+            }
+        }
+    }
+}
+
 // A7
 #[test]
 fn catalogue_p2_lost_signal_only_delays_waiter() {

@@ -61,6 +61,10 @@ pub struct Redis {
     /// Yield to the woken waiter until then. Set when a release of this client woke another client.
     // A7
     backoff_until: Option<Instant>,
+    /// The attempt in flight, or the hold that it got, overtook a waiter of another client, which
+    /// the release before it woke.
+    // A7
+    overtook: bool,
 }
 
 /// Progress of the head of the queue towards the lock.
@@ -98,7 +102,13 @@ impl Store for Redis {
     type Output = LocksOutput;
 
     fn new() -> Self {
-        Self { cleanups: Cleanups::default(), subscription: None, answers: Vec::new(), backoff_until: None }
+        Self {
+            cleanups: Cleanups::default(),
+            subscription: None,
+            answers: Vec::new(),
+            backoff_until: None,
+            overtook: false,
+        }
     }
 
     fn refuses(ctx: &Context) -> Option<Failure> {
@@ -350,8 +360,11 @@ impl Lock {
             }
             self.run_cleanup(ctx, node, send);
             self.answer_releases(ctx);
-            if matches!(reply, Reply::Deleted { awaited: true, .. }) {
-                self.yield_to_woken(ctx, delete.emitted);
+            if let Reply::Deleted { awaited, .. } = reply {
+                self.store.overtook = *awaited && matches!(self.contention, Contention::Trying(_));
+                if *awaited {
+                    self.yield_to_woken(ctx, delete.emitted);
+                }
             }
             self.own_release_answered(ctx);
             return;

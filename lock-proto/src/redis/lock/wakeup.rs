@@ -70,11 +70,12 @@ impl Lock {
         }
     }
 
-    /// Returns true if a quorum has answered this client's last release, but not the node that
-    /// wakes waiters. An attempt now would overtake the woken waiter.
+    /// Returns true if the node that wakes waiters has not answered this client's last release. An
+    /// attempt now would overtake the woken waiter. On a single node that costs a round trip, so it
+    /// waits only if its last attempt has overtaken one.
     fn awaits_own_release(&self, ctx: &Context) -> bool {
         let announces = |node| self.store.cleanups.get(node).is_some_and(Cleanup::is_announcing);
-        ctx.config.is_quorum() && self.wake_node(ctx).is_some_and(announces)
+        (ctx.config.is_quorum() || self.store.overtook) && self.wake_node(ctx).is_some_and(announces)
     }
 
     pub(super) fn own_release_answered(&mut self, ctx: &mut Context) {
