@@ -254,6 +254,40 @@ fn failed_extend_does_not_replace_verification() {
     assert_eq!(hub.locks.valid_until(id), Some(until), "a verification lengthens nothing");
 }
 
+/// One node is topped up, another one restarts without its data and is topped up as well.
+#[test]
+fn top_ups_lengthen_no_hold_that_is_renewed_by_hand() {
+    // Q7
+    let mut hub = Hub::new(3, |c| c);
+    for (node, run_id) in [(0, "a"), (1, "b"), (2, "c")] {
+        hub.up(0, node, run_id);
+    }
+    let id = hub.acquire(0, &Acquire::new("x").ttl(Duration::from_secs(9)).renew(Renew::Manual));
+    for (call, _) in hub.requests() {
+        let third = call.node() == NodeId::new(2);
+        hub.reply(0, call, &if third { Reply::NotSent(Cause::Fault(Fault::Unreachable)) } else { GRANTED });
+    }
+    hub.locks.claim(ms(0), id).unwrap();
+    hub.drain();
+    let until = hub.locks.valid_until(id).unwrap();
+    hub.events.clear();
+    let top_up = |hub: &mut Hub, at: u64, node: u16| {
+        hub.at(at);
+        let sent = hub.requests();
+        let [(call, Request::Take { .. })] = sent[..] else { panic!("{sent:?}") };
+        assert_eq!(call.node(), NodeId::new(node));
+        hub.reply(at, call, &GRANTED);
+    };
+    top_up(&mut hub, 3_000, 2);
+    hub.up(4_000, 0, "d");
+    let sent = hub.requests();
+    assert_eq!(names(&sent), ["x"]);
+    hub.reply(4_000, sent[0].0, &Reply::Absent);
+    // A twelfth of the TTL later.
+    top_up(&mut hub, 4_750, 0);
+    assert_eq!((hub.locks.valid_until(id), &hub.events[..]), (Some(until), &[][..]));
+}
+
 /// A node voted and then became another server: its vote does not count, and its grant is released.
 #[test]
 fn vote_before_server_change_does_not_count() {

@@ -331,6 +331,7 @@ impl Hold {
     pub(crate) fn answered(&mut self, ctx: &Context, node: NodeId, call: Call, reply: &Reply) {
         let retry_at = self.ttl().retry_at(ctx.now, ctx.seed, call.serial);
         let needs_fences = self.needs_fences();
+        let known_until = self.keys_until(ctx.quorum());
         let Some(share) = self.shares.get_mut(node.index()) else { return };
         let current = share.call.is_some_and(|current| current.serial == call.serial);
         if current {
@@ -338,17 +339,16 @@ impl Hold {
         }
         // Only requests sent for an extend decide it, not older ones.
         let extend = current && share.extend == Extend::Sent;
-        let verified = current && share.verifying;
         let answer = match reply {
             Reply::Extended | Reply::Granted { .. } => {
                 if needs_fences && let Reply::Granted { fence: Some(minted) } = reply {
                     self.fences = Some(*minted);
                 }
-                let until = match share.until {
-                    // With manual renewal, a verification must not extend the lease.
-                    Some(known) if verified && !extend && self.tenure.waiter.renew == Renew::Manual => known,
-                    Some(_) | None => call.ttl.until(call.emitted, &ctx.config),
-                };
+                let mut until = call.ttl.until(call.emitted, &ctx.config);
+                if self.tenure.waiter.renew == Renew::Manual && !extend {
+                    // Neither a verification nor a top-up may extend the lease.
+                    until = until.min(known_until);
+                }
                 // Never backwards: an older reply does not override a newer one.
                 share.until = Some(share.until.map_or(until, |known| known.max(until)));
                 share.last_error = None;
