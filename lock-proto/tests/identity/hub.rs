@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use lock_proto::redis::{
-    Acquire, Answer, Blocked, Cause, Config, Endpoint, Event, Failure, Locks, LocksOutput, Loss, Renew, Reply, Request,
-    ServerError, ServerInfo, UnknownAge, Wait, Wake,
+    Acquire, Answer, Backoff, Blocked, Cause, Config, Endpoint, Event, Failure, Locks, LocksOutput, Loss, Renew, Reply,
+    Request, ServerError, ServerInfo, UnknownAge, Wait, Wake,
 };
 use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId};
 
@@ -364,6 +364,25 @@ fn three_changes_within_quarantine_are_unstable_identity() {
         hub.reply(40_003, call, &GRANTED);
     }
     assert_eq!(hub.events, [Event::Blocked(Blocked::UnstableIdentity)]);
+}
+
+/// Polling is slow while a quorum is missing, but two of three nodes vote again at a known time.
+#[test]
+fn waiter_attempts_at_end_of_quarantine() {
+    // A6, Q6
+    let slow = Backoff::fixed(Duration::from_secs(60));
+    let mut hub = Hub::new(3, |c| c.quarantine(Duration::from_secs(10)).poll(slow));
+    for (node, run_id) in [(0, "a"), (1, "b"), (2, "c"), (1, "d"), (2, "e")] {
+        hub.up(0, node, run_id);
+    }
+    hub.acquire(1, &Acquire::new("x").ttl(Duration::from_secs(9)));
+    assert_eq!(hub.events, [Event::Blocked(Blocked::RecentlyRestarted)]);
+    hub.requests();
+    hub.at(9_999);
+    assert_eq!(hub.requests(), []);
+    hub.at(10_010);
+    let sent = hub.requests();
+    assert!(matches!(sent[..], [(_, Request::Take { .. }), (_, Request::Take { .. })]), "{sent:?}");
 }
 
 /// A server of unknown identity is trusted only as long as no identity was ever known.

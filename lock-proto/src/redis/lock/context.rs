@@ -121,6 +121,12 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// Returns when the first node in quarantine votes again.
+    // Q6
+    pub(crate) fn quarantine_end(&self, now: Instant) -> Option<Instant> {
+        self.nodes.iter().filter_map(|node| node.quarantined_until).filter(|until| now < *until).min()
+    }
+
     /// Records that a node executed a request. The first ones are all scripts.
     // P2
     pub(crate) fn executed(&mut self, node: NodeId, reply: &Reply) {

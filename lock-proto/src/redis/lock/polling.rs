@@ -53,6 +53,12 @@ impl Lock {
             let spread = jitter(ctx.seed ^ 1, n, EXPIRY_SPREAD.min(every));
             at = at.min(ctx.now + left + Duration::from_millis(1) + spread);
         }
+        if matches!(blocked, Blocked::RecentlyRestarted | Blocked::UnstableIdentity)
+            && let Some(end) = ctx.shared.quarantine_end(ctx.now)
+        {
+            let spread = jitter(ctx.seed ^ 1, n, EXPIRY_SPREAD.min(every));
+            at = at.min(end + spread);
+        }
         let granted = self.store.answers.iter().any(|answer| matches!(answer, Answer::Granted));
         if self.store.answers.len() > 1 && blocked == Blocked::Held && (granted || signalled) {
             // A split vote, or the round overtook the release. Retry after a random delay longer
