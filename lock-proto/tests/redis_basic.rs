@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use core::time::Duration;
-use lock_proto::Machine;
+use lock_proto::{ByteClient, Machine};
 
-use lock_proto::LockId;
-use lock_proto::redis::{Acquire, Backoff, Config, Drift, Event, Failure, Loss, Release, Renew, Wait, Wake};
+use lock_proto::redis::{
+    Acquire, Backoff, Client, Config, Drift, Event, Failure, Loss, Output, Release, Renew, Wait, Wake,
+};
 use lock_proto::sim::{Direction, World};
+use lock_proto::{ClientId, ConnId, Instant, LockId};
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -426,6 +428,37 @@ fn silent_connection_is_pinged_while_lock_is_held_and_closed_once_idle() {
     let lock = w.acquire(0, Acquire::new("a"));
     w.expect(ms(50), "the lock is held again", |w| w.is_held(0, lock));
     assert_eq!(connects(&w), connected + 1, "it was closed, and is open again\n{}", w.log());
+}
+
+/// The login of the connection for wake-ups has ended. That concerns no other connection.
+#[test]
+fn logged_out_wake_connection_leaves_command_connection_alone() {
+    // P5
+    let now = Instant::from_millis(1_000);
+    let config = Config::parse("redis://:secret@127.0.0.1:1").unwrap();
+    let mut client = Client::new(now, config, ClientId::from_bits(1), 2).unwrap();
+    client.acquire(now, &Acquire::new("a")).unwrap();
+    let connect = |client: &mut Client| loop {
+        if let Output::Connect { conn, .. } = client.poll_output().unwrap() {
+            client.handle_connected(now, conn);
+            return conn;
+        }
+    };
+    let answer = |client: &mut Client, conn: ConnId, replies: &str| {
+        let written = client.outgoing(conn).len();
+        client.consume(conn, written);
+        client.handle_received(now, conn, replies.as_bytes());
+    };
+    let commands = connect(&mut client);
+    answer(&mut client, commands, "+OK\r\n");
+    answer(&mut client, commands, "*2\r\n:0\r\n:8000\r\n");
+    let wake = connect(&mut client);
+    answer(&mut client, wake, "+OK\r\n:7\r\n");
+    answer(&mut client, wake, "-NOAUTH Authentication required.\r\n");
+    let outputs: Vec<Output> = core::iter::from_fn(|| client.poll_output()).collect();
+    let left =
+        outputs.iter().filter_map(|output| if let Output::Disconnect { conn } = output { Some(*conn) } else { None });
+    assert_eq!(left.collect::<Vec<_>>(), [wake], "{outputs:?}");
 }
 
 /// The server's host is gone without a word, and the command connection comes up on the next one.

@@ -114,6 +114,11 @@ impl Transport for Redis {
     }
 }
 
+/// Returns true if the error tells that the address leads to another server now, such as a replica.
+fn is_other_server(error: &ServerError) -> bool {
+    error.class == ErrorClass::Reconnect && !asks_for_login(&error.text)
+}
+
 fn connect(pipe: &Pipe, conn: ConnId) -> Output {
     Output::Connect { node: conn.node(), conn, target: Box::new(pipe.config().endpoint.target.clone()) }
 }
@@ -272,7 +277,7 @@ impl Client {
                 PipeOutput::BlockRefused(error) => {
                     // The server has become a replica. A client that only waits learns it from no
                     // other command.
-                    if error.class == ErrorClass::Reconnect {
+                    if is_other_server(&error) {
                         link.commands.leave_server(now, &error);
                     }
                     link.listener.block_refused(now, &error, &mut link.wake, &mut events)
@@ -332,7 +337,6 @@ impl ByteClient for Client {
 
     fn is_wrong_server(&self, conn: ConnId) -> bool {
         let down = self.links.get(conn.node().index()).and_then(|link| link.commands.down_cause());
-        let wrong = |error: &ServerError| error.class == ErrorClass::Reconnect && !asks_for_login(&error.text);
-        matches!(down, Some(Cause::Server(error)) if wrong(error)) && conn.role() == Role::Commands
+        matches!(down, Some(Cause::Server(error)) if is_other_server(error)) && conn.role() == Role::Commands
     }
 }
