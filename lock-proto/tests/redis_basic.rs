@@ -430,6 +430,18 @@ fn silent_connection_is_pinged_while_lock_is_held_and_closed_once_idle() {
     assert_eq!(connects(&w), connected + 1, "it was closed, and is open again\n{}", w.log());
 }
 
+/// The client checks for idleness more often than it pings.
+#[test]
+fn idle_timeout_does_not_shorten_ping_after() {
+    let mut w = World::redis(1).seed(1).config(|config| config.idle_timeout(secs(10)).ping_after(secs(100))).build();
+    let lock = w.acquire(0, Acquire::new("a").ttl(secs(900)));
+    w.expect(ms(50), "the lock is held", |w| w.is_held(0, lock));
+    for (seconds, pings) in [(99, 0), (2, 1), (98, 1), (2, 2)] {
+        w.run_for(secs(seconds));
+        assert_eq!(w.calls(0, "ping"), pings, "{}", w.log());
+    }
+}
+
 /// The login of the connection for wake-ups has ended. That concerns no other connection.
 #[test]
 fn logged_out_wake_connection_leaves_command_connection_alone() {

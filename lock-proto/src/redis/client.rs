@@ -253,7 +253,9 @@ impl Client {
                 }
                 PipeOutput::Idle(silence) => {
                     if self.locks.is_used() {
-                        link.commands.ping(now);
+                        if silence >= self.locks.config().ping_after {
+                            link.commands.ping(now);
+                        }
                     } else if silence >= self.locks.config().idle_timeout {
                         link.commands.close(now);
                     }
