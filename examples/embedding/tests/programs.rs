@@ -124,6 +124,19 @@ fn std_bytes() {
     test(env!("CARGO_BIN_EXE_std-bytes"), Server::Redis(Redis::start()));
 }
 
+/// The machine asks for the content of the file.
+#[test]
+fn std_bytes_reads_password_file() {
+    let redis = Redis::builder().acl("app", "on >sesame ~* &* +@all").start();
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let url = format!("redis://app@{}?password_file={}", redis.address(), file.path().display());
+    for (password, good) in [("sesame\n", true), ("wrong", false)] {
+        std::fs::write(file.path(), password).expect("it is writable");
+        let output = Command::new(env!("CARGO_BIN_EXE_std-bytes")).args([&url, "a", "0"]).output().expect("a program");
+        assert_eq!(output.status.success(), good, "{output:?}");
+    }
+}
+
 #[test]
 fn redis_sync() {
     test(env!("CARGO_BIN_EXE_redis-sync"), Server::Redis(Redis::start()));

@@ -1,7 +1,7 @@
 //! Locks without async: four threads share a counter under a lock.
 //!
 //! `blocking [URL...]`; the default is redis://127.0.0.1:6379. Several Redis servers are a quorum;
-//! etcd:// and TLS work as well.
+//! etcd://, zk:// and TLS work as well.
 
 use core::error::Error;
 use core::sync::atomic::{AtomicU32, Ordering};

@@ -24,7 +24,7 @@ const ROUNDS: u32 = 5;
 #[derive(Debug, Parser)]
 #[command(name = "own-executor", version)]
 struct Options {
-    /// The Redis server or etcd cluster [default: a simulated Redis server]
+    /// The Redis server, etcd cluster or ZooKeeper ensemble [default: a simulated Redis server]
     #[arg(long = "backend", value_name = "URL")]
     url: Option<String>,
 }

@@ -171,6 +171,32 @@ pub(crate) fn parse_backends(urls: &[String]) -> Result<StoreSettings, Usage> {
     })
 }
 
+/// Gives the sessions of a client the TTL of its locks, so that a killed process leaves nothing
+/// behind for longer. etcd counts in whole seconds, and ZooKeeper has a shortest TTL. Returns the TTL
+/// of the locks as well.
+///
+/// # Errors
+///
+/// The store has no such sessions.
+pub(crate) fn with_ttl(settings: StoreSettings, ttl: Duration) -> Result<(StoreSettings, Duration), Usage> {
+    Ok(match settings {
+        StoreSettings::Etcd(config) => {
+            let ttl = Duration::from_secs(ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0)));
+            let config = config.session_ttl(ttl);
+            config.check().map_err(|error| Usage(error.to_string()))?;
+            (StoreSettings::Etcd(config), ttl)
+        }
+        StoreSettings::ZooKeeper(config) => {
+            // Zero is an error.
+            let ttl = if ttl.is_zero() { ttl } else { ttl.max(config.min_ttl()) };
+            let config = config.session_ttl(ttl);
+            config.check().map_err(|error| Usage(error.to_string()))?;
+            (StoreSettings::ZooKeeper(config), ttl)
+        }
+        other @ (StoreSettings::Redis(_) | _) => (other, ttl),
+    })
+}
+
 /// Name of the variable with the default of `--backend`.
 const BACKEND_VARIABLE: &str = "LOCK_BACKEND";
 

@@ -29,16 +29,6 @@ pub(crate) fn usage<T>(text: impl Into<String>) -> Result<T, Usage> {
     Err(Usage(text.into()))
 }
 
-/// Raises a TTL to the shortest of a store, except zero, which is an error.
-pub(crate) fn at_least(ttl: Duration, least: Duration) -> Duration {
-    if ttl.is_zero() { ttl } else { ttl.max(least) }
-}
-
-/// Rounds a TTL up to whole seconds, the unit of etcd leases.
-pub(crate) fn whole_seconds(ttl: Duration) -> Duration {
-    Duration::from_secs(ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0)))
-}
-
 /// Prints one line on stdout and flushes it.
 pub(crate) fn print(what: &dyn fmt::Display) {
     let mut stdout = std::io::stdout().lock();

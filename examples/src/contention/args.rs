@@ -197,8 +197,7 @@ pub(super) fn parse(
         runtime: options.runtime,
         peer: options.peer,
     };
-    // They are made anew for each client.
-    let settings = job.settings().map_err(|failed| Usage(failed.why))?;
+    let (settings, _) = job.settings().map_err(|failed| Usage(failed.why))?;
     if workload == Workload::Quorum && job.backends.len() < 3 {
         return usage("--workload quorum needs three servers or more: give --backend redis://… several times");
     }

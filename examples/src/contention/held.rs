@@ -59,15 +59,15 @@ impl Held {
 }
 
 pub(super) async fn run(job: &Job) -> Result<Held, Failed> {
-    let clients = ours::clients(job)?;
-    let held = hold(job, &clients).await;
+    let (clients, ttl) = ours::clients(job)?;
+    let held = hold(job, &clients, ttl).await;
     // Also after a failure: other locks may be held.
     ours::shut_down(&clients, SHUTDOWN_TIMEOUT).await;
     held
 }
 
-async fn hold(job: &Job, clients: &[Client]) -> Result<Held, Failed> {
-    let (run, ttl): (Arc<str>, _) = (lock_names(job).remove(0).into(), job.lock_ttl()?);
+async fn hold(job: &Job, clients: &[Client], ttl: Duration) -> Result<Held, Failed> {
+    let run: Arc<str> = lock_names(job).remove(0).into();
     for (n, client) in clients.iter().enumerate() {
         ours::warm_up(&client.lock(format!("{run}:first:{n}")).ttl(ttl)).await?;
     }

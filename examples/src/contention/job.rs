@@ -8,9 +8,8 @@ use lock_proto::driver::StoreSettings;
 use lock_proto::redis::{Backoff, DEFAULT_TTL, MAX_TTL, Wake};
 
 use super::Failed;
-use crate::cli::args::parse_backends;
+use crate::cli::args::{parse_backends, with_ttl};
 use crate::cli::runtime::{Runtime, block_on};
-use crate::cli::{at_least, whole_seconds};
 
 /// What the tasks do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -146,18 +145,12 @@ impl Job {
         task / self.per_connection.unwrap_or(self.clients).get()
     }
 
-    /// Returns the TTL of the locks: on ZooKeeper at least the shortest that it allows.
-    pub(super) fn lock_ttl(&self) -> Result<Duration, Failed> {
+    /// Returns the settings of each client, and the TTL of the locks.
+    pub(super) fn settings(&self) -> Result<(StoreSettings, Duration), Failed> {
         let settings = parse_backends(&self.backends).map_err(Failed::usage)?;
-        let least = if let StoreSettings::ZooKeeper(config) = settings { config.min_ttl() } else { Duration::ZERO };
-        Ok(at_least(self.ttl, least))
-    }
-
-    /// Returns the settings of each client.
-    pub(super) fn settings(&self) -> Result<StoreSettings, Failed> {
-        let settings = match parse_backends(&self.backends).map_err(Failed::usage)? {
+        let (settings, ttl) = with_ttl(settings, self.ttl).map_err(Failed::usage)?;
+        let settings = match settings {
             StoreSettings::Redis(config) => {
-                let config = if self.turns { config } else { config.handover_window(Duration::ZERO) };
                 let config = config
                     .poll(Backoff::fixed(self.poll))
                     .wake(self.wake)
@@ -167,20 +160,18 @@ impl Job {
                 config.check().map_err(Failed::usage)?;
                 StoreSettings::Redis(config)
             }
-            StoreSettings::Etcd(config) => {
-                let config = config.session_ttl(whole_seconds(self.ttl));
-                let config = if self.turns { config } else { config.handover_window(Duration::ZERO) };
-                config.check().map_err(Failed::usage)?;
-                StoreSettings::Etcd(config)
-            }
-            StoreSettings::ZooKeeper(config) => {
-                let config = config.session_ttl(self.lock_ttl()?);
-                let config = if self.turns { config } else { config.handover_window(Duration::ZERO) };
-                config.check().map_err(Failed::usage)?;
-                StoreSettings::ZooKeeper(config)
-            }
-            _ => return Err(Failed::usage("--backend: none of redis://, etcd:// and zk://")),
+            other @ (StoreSettings::Etcd(_) | StoreSettings::ZooKeeper(_) | _) => other,
         };
-        Ok(settings)
+        Ok((if self.turns { settings } else { without_turns(settings) }, ttl))
+    }
+}
+
+/// The same settings without hand-overs among the tasks of a client.
+fn without_turns(settings: StoreSettings) -> StoreSettings {
+    match settings {
+        StoreSettings::Redis(config) => StoreSettings::Redis(config.handover_window(Duration::ZERO)),
+        StoreSettings::Etcd(config) => StoreSettings::Etcd(config.handover_window(Duration::ZERO)),
+        StoreSettings::ZooKeeper(config) => StoreSettings::ZooKeeper(config.handover_window(Duration::ZERO)),
+        other => other,
     }
 }

@@ -49,10 +49,13 @@ pub(super) async fn warm_up(lock: &Lock) -> Result<(), Failed> {
     }
 }
 
-/// Creates the clients of a run. Call it on the runtime of the run.
-pub(super) fn clients(job: &Job) -> Result<Vec<Client>, Failed> {
-    let client = |_| job.runtime.client(job.settings()?.into()).map_err(Failed::usage);
-    (0..job.connections()).map(client).collect()
+/// Creates the clients of a run, and returns the TTL of their locks. Call it on the runtime of the
+/// run.
+pub(super) fn clients(job: &Job) -> Result<(Vec<Client>, Duration), Failed> {
+    let (settings, ttl) = job.settings()?;
+    let client = |_| job.runtime.client(settings.clone().into()).map_err(Failed::usage);
+    let clients: Result<_, Failed> = (0..job.connections()).map(client).collect();
+    Ok((clients?, ttl))
 }
 
 /// Shuts the clients down. Returns when the servers are clean, or at the timeout.
@@ -62,8 +65,8 @@ pub(super) async fn shut_down(clients: &[Client], within: Duration) {
 
 pub(super) fn run(job: &Job) -> Result<Outcome, Failed> {
     job.runtime.block_on(async {
-        let clients = clients(job)?;
-        let (names, ttl) = (lock_names(job), job.lock_ttl()?);
+        let (clients, ttl) = clients(job)?;
+        let names = lock_names(job);
         let contenders = names.iter().enumerate().filter_map(|(n, name)| {
             let client = clients.get(job.connection_of(n))?;
             let lock = client.lock(name).ttl(ttl);

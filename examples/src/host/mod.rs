@@ -2,7 +2,7 @@
 //! map of timers.
 //!
 //! The example of `docs/porting.md`: it shows a complete port of the driver (TCP, unix sockets,
-//! Redis and etcd). It passes the same conformance suite as the adapters.
+//! Redis, etcd and ZooKeeper). It passes the same conformance suite as the adapters.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn core::error::Error>> {

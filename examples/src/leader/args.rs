@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStringExt as _;
 use clap::Parser;
 use lock_proto::driver::StoreSettings;
 
-use crate::cli::args::{self, Line, default_backend, parse_backends, time};
-use crate::cli::{Usage, at_least, usage, whole_seconds};
+use crate::cli::args::{self, Line, default_backend, parse_backends, time, with_ttl};
+use crate::cli::{Usage, usage};
 
 /// Elections on etcd or ZooKeeper.
 #[derive(Debug, Parser)]
@@ -117,22 +117,11 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, default: Option<&O
         None => default_backend(default)?.unwrap_or(DEFAULT_BACKEND),
     };
     let ttl = ttl.or_else(|| (role == Role::Demo).then_some(DEMO_TTL));
-    let settings = match parse_backends(&[url.to_owned()])? {
-        StoreSettings::Etcd(config) => {
-            let config = config.session_ttl(whole_seconds(ttl.unwrap_or(DEFAULT_TTL)));
-            config.check().map_err(|error| Usage(error.to_string()))?;
-            StoreSettings::Etcd(config)
-        }
-        StoreSettings::ZooKeeper(config) => {
-            let least = config.min_ttl();
-            let config = config.session_ttl(at_least(ttl.unwrap_or(DEFAULT_TTL), least));
-            config.check().map_err(|error| Usage(error.to_string()))?;
-            StoreSettings::ZooKeeper(config)
-        }
-        StoreSettings::Redis(_) | _ => {
-            return usage("--backend: elections need etcd://host[:port][,host[:port]...] or zk://host[:port]...");
-        }
-    };
+    let settings = parse_backends(&[url.to_owned()])?;
+    if !matches!(settings, StoreSettings::Etcd(_) | StoreSettings::ZooKeeper(_)) {
+        return usage("--backend: elections need etcd://host[:port][,host[:port]...] or zk://host[:port]...");
+    }
+    let (settings, _) = with_ttl(settings, ttl.unwrap_or(DEFAULT_TTL))?;
     Ok(Parsed::Run(Box::new(Args { settings, role })))
 }
 

@@ -11,6 +11,7 @@ use tokio::runtime::Builder;
 use tokio::time::sleep;
 
 use super::{BUYERS, Locking, Outcome, READING, STOCK, Stall, Table, WORKING, stalls};
+use crate::cli::args::with_ttl;
 use crate::cli::failed::Failed;
 
 /// TTL of the locks, unless the store only has longer ones. The shortest that an etcd server with
@@ -27,16 +28,10 @@ const WAIT_TTLS: u32 = 30;
 ///
 /// # Errors
 ///
-/// A buyer did not get the lock: the servers are unreachable or refuse the client.
+/// A buyer did not get the lock: the servers are unreachable or refuse the client. Or the settings are
+/// invalid.
 pub fn run_sale_on(settings: &StoreSettings, name: &str, locking: Locking, stall: Stall) -> Result<Outcome, Failed> {
-    let (settings, ttl) = match settings.clone() {
-        StoreSettings::Etcd(config) => (StoreSettings::Etcd(config.session_ttl(LEAST_TTL)), LEAST_TTL),
-        StoreSettings::ZooKeeper(config) => {
-            let ttl = LEAST_TTL.max(config.min_ttl());
-            (StoreSettings::ZooKeeper(config.session_ttl(ttl)), ttl)
-        }
-        other @ (StoreSettings::Redis(_) | _) => (other, LEAST_TTL),
-    };
+    let (settings, ttl) = with_ttl(settings.clone(), LEAST_TTL).map_err(Failed::usage)?;
     let shop = Shop {
         name,
         ttl,

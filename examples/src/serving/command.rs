@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::line::Way;
+use super::line::Direction;
 use crate::cli::args;
 
 /// A server by its name: `redis0`, `etcd2`.
@@ -17,9 +17,9 @@ pub(super) enum Command {
     List,
     Pause(Server),
     Continue(Server),
-    Cut(Server, Option<Way>),
+    Cut(Server, Option<Direction>),
     Heal(Server),
-    Delay(Server, Option<Way>, Duration),
+    Delay(Server, Option<Direction>, Duration),
     Reset(Server),
     Kill(Server),
     /// With its data or without.
@@ -70,9 +70,9 @@ impl Command {
             ["kill", name] => server(name).map(Self::Kill),
             ["keys", name] => server(name).map(Self::Keys),
             ["cut", name] => Ok(Self::Cut(server(name)?, None)),
-            ["cut", name, to] => Ok(Self::Cut(server(name)?, Some(way(to)?))),
+            ["cut", name, to] => Ok(Self::Cut(server(name)?, Some(direction(to)?))),
             ["delay", name, by] => Ok(Self::Delay(server(name)?, None, time(by)?)),
-            ["delay", name, by, to] => Ok(Self::Delay(server(name)?, Some(way(to)?), time(by)?)),
+            ["delay", name, by, to] => Ok(Self::Delay(server(name)?, Some(direction(to)?), time(by)?)),
             ["start", name] => Ok(Self::Start(server(name)?, true)),
             ["start", name, "empty"] => Ok(Self::Start(server(name)?, false)),
             ["stop-replication", name] => redis(name).map(Self::StopReplication),
@@ -110,10 +110,10 @@ fn etcd(name: &str) -> Result<usize, String> {
     }
 }
 
-fn way(word: &str) -> Result<Way, String> {
+fn direction(word: &str) -> Result<Direction, String> {
     match word {
-        "in" => Ok(Way::ToServer),
-        "out" => Ok(Way::ToClient),
+        "in" => Ok(Direction::ToServer),
+        "out" => Ok(Direction::ToClient),
         _ => Err(format!("{word:?} is no direction: in is to the server, out is to the client")),
     }
 }
@@ -140,7 +140,7 @@ mod tests {
         let second = Duration::from_secs(1);
         for (line, command) in [
             ("pause redis0", Command::Pause(Server::Redis(0))),
-            ("  delay etcd2 1s  out ", Command::Delay(Server::Etcd(2), Some(Way::ToClient), second)),
+            ("  delay etcd2 1s  out ", Command::Delay(Server::Etcd(2), Some(Direction::ToClient), second)),
             ("start redis1 empty", Command::Start(Server::Redis(1), false)),
             ("clock redis1 -1s", Command::Clock(1, second, false)),
         ] {

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 /// What happens to the bytes of a line in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Weather {
+struct LineState {
     cut: bool,
     delay: Duration,
     /// Grows with every reset.
@@ -22,7 +22,7 @@ struct Weather {
 
 /// The direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Direction {
     ToServer,
     ToClient,
 }
@@ -31,7 +31,7 @@ pub(super) enum Way {
 #[derive(Debug)]
 pub(super) struct Line {
     address: SocketAddr,
-    ways: [watch::Sender<Weather>; 2],
+    directions: [watch::Sender<LineState>; 2],
 }
 
 /// Accepts a connection. Retries after an error: too many open files may pass.
@@ -49,44 +49,49 @@ impl Line {
     pub(super) async fn open(port: u16, server: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
         let address = listener.local_addr()?;
-        let ways = [watch::Sender::new(Weather::default()), watch::Sender::new(Weather::default())];
-        let (up, down) = (ways[0].subscribe(), ways[1].subscribe());
+        let directions = [watch::Sender::new(LineState::default()), watch::Sender::new(LineState::default())];
+        let (up, down) = (directions[0].subscribe(), directions[1].subscribe());
         tokio::spawn(async move {
             loop {
                 let client = accept(&listener).await;
                 tokio::spawn(carry(client, server, up.clone(), down.clone()));
             }
         });
-        Ok(Self { address, ways })
+        Ok(Self { address, directions })
     }
 
     pub(super) const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    pub(super) fn cut(&self, way: Option<Way>, cut: bool) {
-        self.change(way, |weather| weather.cut = cut);
+    pub(super) fn cut(&self, direction: Option<Direction>, cut: bool) {
+        self.change(direction, |state| state.cut = cut);
     }
 
-    pub(super) fn delay(&self, way: Option<Way>, delay: Duration) {
-        self.change(way, |weather| weather.delay = delay);
+    pub(super) fn delay(&self, direction: Option<Direction>, delay: Duration) {
+        self.change(direction, |state| state.delay = delay);
     }
 
     /// Closes all connections. What is in flight is lost.
     pub(super) fn reset(&self) {
-        self.change(None, |weather| weather.resets += 1);
+        self.change(None, |state| state.resets += 1);
     }
 
-    fn change(&self, way: Option<Way>, change: impl Fn(&mut Weather)) {
-        for (of, sender) in [Way::ToServer, Way::ToClient].into_iter().zip(&self.ways) {
-            if way.is_none_or(|way| way == of) {
+    fn change(&self, direction: Option<Direction>, change: impl Fn(&mut LineState)) {
+        for (of, sender) in [Direction::ToServer, Direction::ToClient].into_iter().zip(&self.directions) {
+            if direction.is_none_or(|direction| direction == of) {
                 sender.send_modify(&change);
             }
         }
     }
 }
 
-async fn carry(client: TcpStream, address: SocketAddr, up: watch::Receiver<Weather>, down: watch::Receiver<Weather>) {
+async fn carry(
+    client: TcpStream,
+    address: SocketAddr,
+    up: watch::Receiver<LineState>,
+    down: watch::Receiver<LineState>,
+) {
     let _ = client.set_nodelay(true);
     let Ok(server) = TcpStream::connect(address).await else { return };
     let _ = server.set_nodelay(true);
@@ -97,14 +102,14 @@ async fn carry(client: TcpStream, address: SocketAddr, up: watch::Receiver<Weath
         // A client that has sent everything may still wait for replies. The server ends the line.
         () = async { copy(client_in, server_out, up).await; pending().await } => {}
         () = copy(server_in, client_out, down) => {}
-        _ = reset.wait_for(|weather| weather.resets != resets) => {}
+        _ = reset.wait_for(|state| state.resets != resets) => {}
     }
 }
 
 /// Copies bytes: each portion arrives after the delay, and waits while the line is cut.
-async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut weather: watch::Receiver<Weather>) {
+async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut state: watch::Receiver<LineState>) {
     let (sender, mut portions) = mpsc::channel::<(Instant, Vec<u8>)>(64);
-    let delays = weather.clone();
+    let delays = state.clone();
     let read = async move {
         let mut buffer = vec![0; 16 * 1024];
         while let Ok(n @ 1..) = from.read(&mut buffer).await {
@@ -117,7 +122,7 @@ async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut weather: watc
     let write = async move {
         while let Some((due, bytes)) = portions.recv().await {
             sleep_until(due).await;
-            if weather.wait_for(|weather| !weather.cut).await.is_err() || to.write_all(&bytes).await.is_err() {
+            if state.wait_for(|state| !state.cut).await.is_err() || to.write_all(&bytes).await.is_err() {
                 return;
             }
         }

@@ -20,7 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use crate::cli::args::parse_or_exit;
-use crate::cli::exit;
+use crate::cli::{exit, print};
 use command::{Command, Timed};
 use stage::Stage;
 
@@ -94,14 +94,14 @@ async fn serve(args: &Args, plan: Vec<Timed>) -> io::Result<()> {
     let control = TcpListener::bind((Ipv4Addr::LOCALHOST, args.control)).await;
     let control = control.map_err(|error| stage::named(format_args!("--control, port {}", args.control), &error))?;
     let (orders, mut ordered) = mpsc::channel::<Ordered>(16);
-    say(&stage.list());
-    say(&format!("control {}", control.local_addr()?));
-    say("ready");
+    print(&stage.list());
+    print(&format!("control {}", control.local_addr()?));
+    print(&"ready");
     tokio::spawn(follow(plan, orders.clone()));
     tokio::spawn(async move {
         loop {
             let stream = line::accept(&control).await;
-            tokio::spawn(obey(stream, orders.clone()));
+            tokio::spawn(handle_commands(stream, orders.clone()));
         }
     });
     let end = tokio::time::sleep(args.run_for.unwrap_or(Duration::MAX));
@@ -124,18 +124,13 @@ async fn serve(args: &Args, plan: Vec<Timed>) -> io::Result<()> {
     }
 }
 
-fn say(text: &str) {
-    let _ = writeln!(io::stdout(), "{text}");
-    let _ = io::stdout().flush();
-}
-
 /// Carries out a plan, and prints each step.
 async fn follow(plan: Vec<Timed>, orders: mpsc::Sender<Ordered>) {
     let start = tokio::time::Instant::now();
     for Timed { at, text, command } in plan {
         tokio::time::sleep_until(start + at).await;
         let done = order(&orders, command).await;
-        say(&format!("{} {text}: {}", humantime::format_duration(at), shown(&done)));
+        print(&format!("{} {text}: {}", humantime::format_duration(at), shown(&done)));
     }
 }
 
@@ -157,7 +152,7 @@ fn shown(done: &Result<String, String>) -> String {
 
 /// Reads commands from the control port, one a line. Each has a reply that ends with `ok` or is
 /// an error.
-async fn obey(stream: TcpStream, orders: mpsc::Sender<Ordered>) {
+async fn handle_commands(stream: TcpStream, orders: mpsc::Sender<Ordered>) {
     let (input, mut output) = stream.into_split();
     let mut lines = BufReader::new(input).lines();
     while let Ok(Some(line)) = lines.next_line().await {

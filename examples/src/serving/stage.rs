@@ -109,9 +109,9 @@ impl Stage {
                 self.cluster(*member)?.with(|cluster, now| cluster.heal(now, *member));
                 self.line(*server)?.cut(None, false);
             }
-            Command::Cut(server, way) => self.line(*server)?.cut(*way, true),
+            Command::Cut(server, direction) => self.line(*server)?.cut(*direction, true),
             Command::Heal(server) => self.line(*server)?.cut(None, false),
-            Command::Delay(server, way, time) => self.line(*server)?.delay(*way, *time),
+            Command::Delay(server, direction, time) => self.line(*server)?.delay(*direction, *time),
             Command::Reset(server) => self.line(*server)?.reset(),
             Command::Kill(Server::Redis(number)) => self.redis(*number)?.served.kill(),
             Command::Kill(Server::Etcd(member)) => {

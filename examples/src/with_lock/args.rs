@@ -9,9 +9,9 @@ use lock_proto::driver::StoreSettings;
 use lock_proto::redis::{self, Backoff, DEFAULT_TTL, Wait};
 
 use super::child;
-use crate::cli::args::{self, Line, WakeMode, backends_or_default, parse_backends, time};
+use crate::cli::args::{self, Line, WakeMode, backends_or_default, parse_backends, time, with_ttl};
 use crate::cli::runtime::Runtime;
-use crate::cli::{Usage, at_least, usage, whole_seconds};
+use crate::cli::{Usage, usage};
 
 /// Runs a command while holding a distributed lock, as flock(1) does on one machine.
 #[derive(Debug, Parser)]
@@ -182,12 +182,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
         return usage("no command after --");
     }
     let backends = backends_or_default(options.backends, default_backends)?;
-    let settings = parse_backends(&backends)?;
-    let ttl = match settings {
-        StoreSettings::Etcd(_) => whole_seconds(options.ttl),
-        StoreSettings::ZooKeeper(ref config) => at_least(options.ttl, config.min_ttl()),
-        StoreSettings::Redis(_) | _ => options.ttl,
-    };
+    let (settings, ttl) = with_ttl(parse_backends(&backends)?, options.ttl)?;
     let grace = match options.grace {
         Grace::Time(time) => time,
         Grace::Fraction(divisor) => ttl / divisor,
@@ -197,25 +192,13 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
         return usage(format!("--grace must be between 0s and half the TTL ({:?}), it is {grace:?}", ttl / 2));
     }
     let settings = match settings {
-        // The lock has the TTL of the session: a killed process leaves only its lease behind.
-        StoreSettings::Etcd(config) => {
-            let config = config.session_ttl(ttl);
-            config.check().map_err(|error| Usage(error.to_string()))?;
-            StoreSettings::Etcd(config)
-        }
         StoreSettings::Redis(config) => {
             let quarantine = options.quarantine.unwrap_or_else(|| ttl.clamp(DEFAULT_TTL, redis::MAX_TTL));
             let config = config.poll(Backoff::fixed(options.poll)).wake(options.wake.into()).quarantine(quarantine);
             config.check().map_err(|error| Usage(error.to_string()))?;
             StoreSettings::Redis(config)
         }
-        // As on etcd.
-        StoreSettings::ZooKeeper(config) => {
-            let config = config.session_ttl(ttl);
-            config.check().map_err(|error| Usage(error.to_string()))?;
-            StoreSettings::ZooKeeper(config)
-        }
-        _ => return usage("--backend: none of Redis, etcd and ZooKeeper"),
+        other @ (StoreSettings::Etcd(_) | StoreSettings::ZooKeeper(_) | _) => other,
     };
     let (name, runtime) = (options.name.into_vec(), options.runtime.of_tasks());
     Ok(Parsed::Run(Box::new(Args { name, ttl, wait: options.wait, settings, runtime, grace, command })))

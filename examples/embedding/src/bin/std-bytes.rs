@@ -8,11 +8,13 @@ use std::error::Error;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::process::ExitCode;
-use std::thread;
 use std::time::Duration;
+use std::{fs, thread};
 
 use lock_proto::redis::{Acquire, Client, Config, Event, Output, Target};
-use lock_proto::{BootClock, ByteClient as _, ConnId, Fault, LockId, Machine as _, random_identity};
+use lock_proto::{
+    BootClock, ByteClient as _, ConnId, Credentials, CredentialsRequest, Fault, LockId, Machine as _, random_identity,
+};
 
 /// How long connecting may take. Much less than the TTL, because it blocks.
 const CONNECT: Duration = Duration::from_millis(500);
@@ -96,8 +98,12 @@ impl Host {
                     },
                     Output::Disconnect { conn } => drop(self.sockets.remove(&conn)),
                     Output::Event { lock, event } => return Some((lock, event)),
+                    Output::Credentials { conn, request } => {
+                        let credentials = password(&request);
+                        self.client.handle_credentials(self.clock.now(), conn, credentials);
+                    }
                     // None of these was asked for.
-                    Output::Credentials { .. } | Output::Election { .. } | Output::Stopped { .. } => {}
+                    Output::Election { .. } | Output::Stopped { .. } => {}
                 }
             }
             self.carry_bytes();
@@ -158,6 +164,12 @@ fn connect(target: &Target) -> Result<TcpStream, Fault> {
         }
     }
     Err(why)
+}
+
+/// The content of the URL's `password_file`, without the end of its line.
+fn password(request: &CredentialsRequest) -> Option<Credentials> {
+    let text = fs::read_to_string(&**request.login.password_file.as_ref()?).ok()?;
+    Some(Credentials::new(text.trim_end_matches(['\r', '\n'])))
 }
 
 fn fault(error: &io::Error) -> Fault {

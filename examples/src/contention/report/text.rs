@@ -9,7 +9,7 @@ use super::plan::Scenario;
 use crate::contention::outcome::{Outcome, Time};
 
 pub(super) const COLUMNS: [&str; 15] = [
-    "way",
+    "method",
     "locks/s",
     "mean",
     "P50",
