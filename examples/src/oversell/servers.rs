@@ -28,8 +28,8 @@ const WAIT_TTLS: u32 = 30;
 ///
 /// # Errors
 ///
-/// A buyer did not get the lock: the servers are unreachable or refuse the client. Or the settings are
-/// invalid.
+/// The settings are invalid, or a buyer did not get the lock: the servers are unreachable or refuse
+/// the client.
 pub fn run_sale_on(settings: &StoreSettings, name: &str, locking: Locking, stall: Stall) -> Result<Outcome, Failed> {
     let (settings, ttl) = with_ttl(settings.clone(), LEAST_TTL).map_err(Failed::usage)?;
     let shop = Shop {
