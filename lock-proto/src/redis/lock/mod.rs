@@ -348,13 +348,13 @@ impl Lock {
                 ctx.shared.wake_refused.insert(node);
             }
             let send = cleanup.answered(ctx.now, delete, reply);
-            let clear = cleanup.is_clear();
-            let not_repeated = matches!(reply, Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)));
+            let failed = refused || matches!(reply, Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)));
+            let given_up = failed && cleanup.is_clear();
             for back in &mut self.releases {
                 back.store.answered(node, delete, reply);
-                if clear && refused {
+                if given_up && refused {
                     back.store.refused(node);
-                } else if clear && not_repeated {
+                } else if given_up {
                     back.store.has_none(node);
                 }
             }

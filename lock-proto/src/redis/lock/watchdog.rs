@@ -331,7 +331,9 @@ impl Hold {
     pub(crate) fn answered(&mut self, ctx: &Context, node: NodeId, call: Call, reply: &Reply) {
         let retry_at = self.ttl().retry_at(ctx.now, ctx.seed, call.serial);
         let needs_fences = self.needs_fences();
-        let known_until = self.keys_until(ctx.quorum());
+        // With manual renewal, neither a verification nor a top-up may extend the lease.
+        let at_most =
+            if self.tenure.waiter.renew == Renew::Manual { self.keys_until(ctx.quorum()) } else { Instant::MAX };
         let Some(share) = self.shares.get_mut(node.index()) else { return };
         let current = share.call.is_some_and(|current| current.serial == call.serial);
         if current {
@@ -345,9 +347,8 @@ impl Hold {
                     self.fences = Some(*minted);
                 }
                 let mut until = call.ttl.until(call.emitted, &ctx.config);
-                if self.tenure.waiter.renew == Renew::Manual && !extend {
-                    // Neither a verification nor a top-up may extend the lease.
-                    until = until.min(known_until);
+                if !extend {
+                    until = until.min(at_most);
                 }
                 // Never backwards: an older reply does not override a newer one.
                 share.until = Some(share.until.map_or(until, |known| known.max(until)));
