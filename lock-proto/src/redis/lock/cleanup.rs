@@ -173,10 +173,10 @@ impl Cleanup {
         if settles { Send::Now } else { Send::No }
     }
 
-    /// Schedules a delete, because a retired token may be on the node. If the attempt with this
-    /// number is in flight, its reply says whether the token is there.
+    /// Schedules a delete, because a retired token may be on the node. If an attempt is in flight,
+    /// its reply says whether there is one: no later request has been answered either.
     pub(crate) fn schedule(&mut self, number: u64, announce: bool) -> Send {
-        self.confirmed |= self.takes.iter().all(|take| take.number != number);
+        self.confirmed |= self.takes.is_empty();
         self.schedule_unconfirmed(number, announce)
     }
 
