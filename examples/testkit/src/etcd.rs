@@ -1,7 +1,6 @@
 //! A private etcd server or cluster.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -10,7 +9,8 @@ use std::{env, fs, process, thread};
 use tempfile::TempDir;
 
 use crate::authority::{ServerTls, SigningKey};
-use crate::process::{Process, free_port, tail};
+use crate::memory;
+use crate::process::{Process, free_port, program_of, tail};
 use crate::{TIMEOUT, wait_until};
 
 /// Attempts with other ports: other processes may take ports between finding and using them.
@@ -165,11 +165,6 @@ impl Etcd {
     }
 
     fn new(name: String, spec: EtcdBuilder) -> Self {
-        let mut dir = tempfile::Builder::new();
-        dir.prefix("lock-testkit-");
-        // etcd syncs each write, which is free in memory.
-        let memory = Path::new("/dev/shm");
-        let dir = if memory.is_dir() { dir.tempdir_in(memory).or_else(|_| dir.tempdir()) } else { dir.tempdir() };
         Self {
             process: Process::default(),
             name,
@@ -178,7 +173,7 @@ impl Etcd {
             peer_port: free_port(),
             peers: String::new(),
             joins: false,
-            dir: dir.expect("a temporary directory"),
+            dir: memory::folder(),
             spec,
         }
     }
@@ -588,7 +583,7 @@ impl EtcdCluster {
 }
 
 fn etcdctl_command(endpoints: &str, auth: bool, args: &[&str]) -> Command {
-    let mut command = Command::new(env::var_os("ETCDCTL").unwrap_or_else(|| "etcdctl".into()));
+    let mut command = Command::new(program_of("ETCDCTL", "etcdctl"));
     for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ETCDCTL_")) {
         command.env_remove(name);
     }

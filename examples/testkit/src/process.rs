@@ -14,6 +14,13 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::spawn::spawn;
 
+/// Returns the program that servers are started with: the one named by the environment variable
+/// `variable`, or else `program` from the path.
+#[must_use]
+pub fn program_of(variable: &str, program: &str) -> OsString {
+    env::var_os(variable).unwrap_or_else(|| program.into())
+}
+
 /// A process that may be running. Killed on drop.
 #[derive(Debug, Default)]
 pub(crate) struct Process {
@@ -21,14 +28,13 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts the program named by the environment variable `variable`, or else `program` from the
-    /// path.
+    /// Starts the program that [`program_of`] returns.
     ///
     /// # Panics
     ///
     /// If it is not installed: a missing server is a failed test.
     pub(crate) fn start(&mut self, variable: &str, program: &str, package: &str, args: impl FnOnce(&mut Command)) {
-        let program = env::var_os(variable).unwrap_or_else(|| OsString::from(program));
+        let program = program_of(variable, program);
         let mut command = Command::new(&program);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         args(&mut command);

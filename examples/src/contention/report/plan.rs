@@ -1,9 +1,10 @@
 use core::num::NonZeroUsize;
 use core::time::Duration;
+use std::ffi::OsStr;
 use std::process::Command;
 
 use lock_proto::redis::Wake;
-use lock_testkit::{Etcd, Redis, ZooKeeper};
+use lock_testkit::{Etcd, Redis, ZooKeeper, program_of};
 
 use crate::contention::contender::{Peers, Store};
 use crate::contention::job::{Job, Workload};
@@ -24,15 +25,10 @@ pub(super) struct Servers {
 
 impl Servers {
     pub(super) fn programs() -> Result<[(&'static str, String); 3], Failed> {
-        let version = |program: &str| {
-            let output = Command::new(program).arg("--version").output();
-            let output = output.map_err(|error| {
-                Failed::unreachable(format_args!("{program} cannot be run ({error}): `make servers` installs it"))
-            })?;
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            Ok(text.lines().next().unwrap_or_default().to_owned())
-        };
-        Ok([("Redis", version("redis-server")?), ("etcd", version("etcd")?), ("Java", version("java")?)])
+        let redis = version(&program_of("REDIS_SERVER", "redis-server"))?;
+        let etcd = version(&program_of("ETCD", "etcd"))?;
+        let java = version(&program_of("JAVA", "java"))?;
+        Ok([("Redis", redis), ("etcd", etcd), ("Java", java)])
     }
 
     pub(super) fn start() -> Self {
@@ -54,6 +50,15 @@ impl Servers {
             Deployment::ZooKeeper => vec![self.zookeeper.url()],
         }
     }
+}
+
+fn version(program: &OsStr) -> Result<String, Failed> {
+    let output = Command::new(program).arg("--version").output().map_err(|error| {
+        let program = program.display();
+        Failed::unreachable(format_args!("{program} cannot be run ({error}): `make servers` installs it"))
+    })?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

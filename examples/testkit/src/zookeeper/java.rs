@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
+use crate::process::program_of;
+
 /// Where Debian's packages put the jar files.
 const JARS: &str = "/usr/share/java";
 /// The server and the client. The manifests name what they need; Netty's own ones are incomplete.
@@ -49,7 +51,7 @@ pub(super) fn java(folder: &Path, class: &str) -> Command {
     let mut path = OsString::from(folder);
     path.push(":");
     path.push(class_path());
-    let mut command = Command::new(env::var_os("JAVA").unwrap_or_else(|| PROGRAM.into()));
+    let mut command = Command::new(program_of("JAVA", PROGRAM));
     command.args(QUICK).arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=off").arg("-cp").arg(path).arg(class);
     command
 }
@@ -72,7 +74,7 @@ pub(super) fn javac(source: &Path) -> PathBuf {
     }
     fs::create_dir_all(&folder).expect("a folder under target");
     let unfinished = tempfile::tempdir_in(&folder).expect("a temporary directory");
-    let mut command = Command::new(env::var_os("JAVAC").unwrap_or_else(|| "javac".into()));
+    let mut command = Command::new(program_of("JAVAC", "javac"));
     command.args(["-J-XX:TieredStopAtLevel=1", "-proc:none", "-d"]).arg(unfinished.path());
     let output = command.arg("-cp").arg(class_path()).arg(source).output().unwrap_or_else(|e| {
         panic!("javac does not run: {e}. Run `make servers`, or install the package default-jdk-headless")

@@ -11,7 +11,7 @@ mod snapshot;
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
@@ -19,6 +19,7 @@ use std::{fs, thread};
 use tempfile::TempDir;
 
 use crate::TIMEOUT;
+use crate::memory;
 use crate::process::{Process, free_port, tail};
 
 pub use builder::ZooKeeperBuilder;
@@ -75,11 +76,6 @@ impl ZooKeeper {
     }
 
     fn new(spec: ZooKeeperBuilder) -> Self {
-        let mut dir = tempfile::Builder::new();
-        dir.prefix("lock-testkit-");
-        // ZooKeeper syncs each write, which is free in memory.
-        let memory = Path::new("/dev/shm");
-        let dir = if memory.is_dir() { dir.tempdir_in(memory).or_else(|_| dir.tempdir()) } else { dir.tempdir() };
         Self {
             process: Process::default(),
             port: free_port(),
@@ -87,7 +83,7 @@ impl ZooKeeper {
             quorum_port: free_port(),
             election_port: free_port(),
             members: Vec::new(),
-            dir: dir.expect("a temporary directory"),
+            dir: memory::folder(),
             spec,
             admin: Mutex::default(),
         }
