@@ -172,8 +172,8 @@ pub(crate) fn parse_backends(urls: &[String]) -> Result<StoreSettings, Usage> {
 }
 
 /// Gives the sessions of a client the TTL of its locks, so that a killed process leaves nothing
-/// behind for longer. etcd counts in whole seconds, and ZooKeeper has a shortest TTL. Returns the TTL
-/// of the locks as well.
+/// behind for longer. etcd counts in whole seconds, and ZooKeeper has a shortest TTL. Returns the
+/// TTL of the locks as well.
 ///
 /// # Errors
 ///

@@ -134,8 +134,8 @@ impl<T> Config<T> {
     }
 
     /// Whether the client requests credentials from its host for each connection, instead of the
-    /// password in its settings. Default: false. The driver sets this itself: to true if its settings
-    /// have a source of credentials.
+    /// password in its settings. Default: false. The driver sets this itself: to true if its
+    /// settings have a source of credentials.
     pub const fn request_credentials(mut self, on: bool) -> Self {
         self.request_credentials = on;
         self

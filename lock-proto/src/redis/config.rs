@@ -122,9 +122,9 @@ impl Config {
     }
 
     /// Polling interval of a waiter. Default: 50 ms. While the server can wake waiters, they poll
-    /// ten times slower, and up to forty times as they keep waiting, see [`Wake::Notify`]. They also
-    /// poll ten times slower while too few nodes can be reached or vote: a new connection, or the
-    /// end of a quarantine, causes an attempt anyway.
+    /// ten times slower, and up to forty times as they keep waiting, see [`Wake::Notify`]. They
+    /// also poll ten times slower while too few nodes can be reached or vote: a new connection, or
+    /// the end of a quarantine, causes an attempt anyway.
     pub const fn poll(mut self, poll: Backoff) -> Self {
         self.store.poll = poll;
         self

@@ -106,9 +106,9 @@ impl Checker {
         self.stored.get(node)?.get(key)?.missing
     }
 
-    /// Returns the position of a grant in the order in which values appeared under `key`, as seen by
-    /// [`stored`](Self::stored). If restored data has made `value` appear again, the fencing token,
-    /// which is a time, tells which appearance it belongs to.
+    /// Returns the position of a grant in the order in which values appeared under `key`, as seen
+    /// by [`stored`](Self::stored). If restored data has made `value` appear again, the fencing
+    /// token, which is a time, tells which appearance it belongs to.
     #[must_use]
     pub fn order(&self, key: &[u8], value: &[u8], fence: Option<u64>) -> Option<u64> {
         let Minted { first, last, changed } = *self.locks.get(key)?.minted.get(value)?;
