@@ -5,34 +5,38 @@ use std::{fs, process};
 
 use tempfile::{Builder, TempDir};
 
-/// What the names begin with, followed by the process that made the folder.
 const PREFIX: &str = "lock-testkit-";
 
 /// Creates a folder, in memory if the system has a file system there. Deletes those of processes
 /// that were killed: otherwise their memory would be occupied until the next boot.
 pub(crate) fn folder() -> TempDir {
     let mut dir = Builder::new();
-    let prefix = format!("{PREFIX}{}-", process::id());
-    dir.prefix(&prefix);
     let memory = Path::new("/dev/shm");
-    let dir = if memory.is_dir() {
-        delete_abandoned(memory);
-        dir.tempdir_in(memory).or_else(|_| dir.tempdir())
-    } else {
-        dir.tempdir()
+    let dir = match pid_namespace().filter(|_| memory.is_dir()) {
+        Some(namespace) => {
+            delete_abandoned(memory, &namespace);
+            let prefix = format!("{PREFIX}{namespace}-{}-", process::id());
+            dir.prefix(&prefix).tempdir_in(memory).or_else(|_| Builder::new().prefix(PREFIX).tempdir())
+        }
+        None => dir.prefix(PREFIX).tempdir(),
     };
     dir.expect("a temporary directory")
 }
 
-fn delete_abandoned(memory: &Path) {
-    let runs = |pid: u32| Path::new("/proc").join(pid.to_string()).exists();
-    if !runs(process::id()) {
-        return;
-    }
+/// Returns the number of the namespace in which the numbers of processes are unique. Containers
+/// may share the memory and not the processes.
+fn pid_namespace() -> Option<String> {
+    let link = fs::read_link("/proc/self/ns/pid").ok()?;
+    let number: String = link.to_str()?.chars().filter(char::is_ascii_digit).collect();
+    (!number.is_empty()).then_some(number)
+}
+
+fn delete_abandoned(memory: &Path, namespace: &str) {
+    let own = format!("{PREFIX}{namespace}-");
     for entry in fs::read_dir(memory).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split_once('-')?.0.parse().ok());
-        if pid.is_some_and(|pid| !runs(pid)) {
+        let maker = name.to_str().and_then(|name| name.strip_prefix(&own)?.split_once('-')?.0.parse::<u32>().ok());
+        if maker.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
             // Fails if it is another user's, or another process was faster.
             let _ = fs::remove_dir_all(entry.path());
         }
@@ -43,16 +47,19 @@ fn delete_abandoned(memory: &Path) {
 mod tests {
     use super::*;
 
+    #[cfg(target_os = "linux")]
     #[test]
     fn folders_of_killed_processes_are_deleted() {
         let memory = tempfile::tempdir().expect("a temporary directory");
         // The greatest number of a process is 2^22.
-        let names = [format!("{PREFIX}{}-a", process::id()), format!("{PREFIX}4194305-b"), format!("{PREFIX}x")];
-        for name in &names {
-            fs::create_dir_all(memory.path().join(name).join("member")).expect("it is writable");
+        let names = [format!("{PREFIX}7-{}-a", process::id()), format!("{PREFIX}7-4194305-b")];
+        let others = [format!("{PREFIX}8-4194305-c"), format!("{PREFIX}d")];
+        let folders: Vec<_> = names.iter().chain(&others).map(|name| memory.path().join(name)).collect();
+        for folder in &folders {
+            fs::create_dir_all(folder.join("member")).expect("it is writable");
         }
-        delete_abandoned(memory.path());
-        let left = names.map(|name| memory.path().join(name).exists());
-        assert_eq!(left, [true, !Path::new("/proc/self").exists(), true]);
+        delete_abandoned(memory.path(), "7");
+        assert_eq!(folders.iter().map(|folder| folder.exists()).collect::<Vec<_>>(), [true, false, true, true]);
+        assert!(pid_namespace().is_some());
     }
 }
