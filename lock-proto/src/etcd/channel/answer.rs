@@ -7,7 +7,7 @@ use crate::etcd::rpc::{RpcReply, Status};
 use crate::etcd::status::Meaning;
 use crate::fault::{Breach, Fault};
 use crate::id::CallId;
-use crate::lock::Cause;
+use crate::lock::{Cause, ErrorClass};
 
 impl Channel {
     pub(super) fn reply(&mut self, call: CallId, reply: Reply) {
@@ -73,7 +73,13 @@ impl Channel {
             }
             (Sent::Single(sent), Meaning::Refused(refusal)) => self.reply(sent.call.call, Reply::Refused(refusal)),
             (Sent::Single(sent), meaning @ (Meaning::LogIn(_) | Meaning::LoginNotNeeded)) => {
-                self.reply(sent.call.call, Reply::Refused(Refusal::Error(meaning.error(status))));
+                let expired = matches!(meaning, Meaning::LogIn(_)) && self.login.may_have_expired(self.now, sent.login);
+                let mut error = meaning.error(status);
+                if expired {
+                    // Another attempt logs in again.
+                    error.class = ErrorClass::Transient;
+                }
+                self.reply(sent.call.call, Reply::Refused(Refusal::Error(error)));
             }
         }
         if let Some(error) = elsewhere {

@@ -2,6 +2,7 @@
 //! their last use there, and a restarted member knows none. So each connection starts with a login.
 
 use alloc::string::ToString as _;
+use core::time::Duration;
 
 use super::{Channel, ChannelConfig, ChannelOutput, Phase};
 use crate::etcd::message::AuthenticateRequest;
@@ -15,18 +16,29 @@ use crate::lock::{Credentials, ErrorClass, ServerError};
 use crate::time::Instant;
 use crate::url::{Login, Secret};
 
+/// A younger token has not expired. The server decides about the TTL; its default is five minutes.
+const SHORTEST_TTL: Duration = Duration::from_secs(1);
+
 /// The current token and the number of its login.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Session {
     pub(super) token: Option<Secret>,
     /// Number of logins, including those that found authentication disabled. Only grows.
     pub(super) count: u64,
+    /// When the last one was answered.
+    at: Instant,
 }
 
 impl Session {
-    fn done(&mut self, token: Option<&str>) {
+    fn done(&mut self, now: Instant, token: Option<&str>) {
         self.token = token.map(Secret::new);
         self.count += 1;
+        self.at = now;
+    }
+
+    /// Returns true if the token of this login may have expired.
+    pub(super) fn may_have_expired(&self, now: Instant, login: u64) -> bool {
+        login != self.count || now.since(self.at) >= SHORTEST_TTL
     }
 }
 
@@ -56,7 +68,7 @@ impl Channel {
         } else if self.config.logs_in() {
             self.log_in(until, false);
         } else {
-            self.login.done(None);
+            self.login.done(self.now, None);
             self.up();
         }
     }
@@ -136,7 +148,7 @@ impl Channel {
     pub(super) fn logged_in(&mut self, result: Result<RpcReply, Status>, open: bool) {
         let status = match result {
             Ok(RpcReply::Authenticate(answer)) if !answer.token.is_empty() => {
-                self.login.done(Some(&answer.token));
+                self.login.done(self.now, Some(&answer.token));
                 self.renewal.confirm();
                 return self.up();
             }
@@ -146,7 +158,7 @@ impl Channel {
         let meaning = Meaning::of(&status);
         match meaning {
             Meaning::LoginNotNeeded => {
-                self.login.done(None);
+                self.login.done(self.now, None);
                 self.up();
             }
             Meaning::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused => {

@@ -169,6 +169,30 @@ fn request_fails_after_token_is_rejected_twice() {
     );
 }
 
+/// On a slow server or machine, the next token may expire as well before the request is executed.
+#[test]
+fn token_that_expires_twice_is_no_refusal() {
+    // E9
+    for (later, refused) in [(SECOND, false), (SECOND - Duration::from_millis(1), true)] {
+        let config = ChannelConfig { login: Login::new("app", "pw"), request_timeout: 3 * SECOND, ..config(1) };
+        let mut rig = Rig::with(config);
+        rig.send_for(grant(1), 3 * SECOND);
+        rig.connected();
+        for _ in 0..2 {
+            let rpc = login(&mut rig);
+            rig.answer(rpc, token("t"));
+            let rpc = call_with(&mut rig, Some("t"));
+            rig.pass(later);
+            rig.fail(rpc, Code::Unauthenticated, "etcdserver: invalid auth token");
+        }
+        let outputs = rig.all();
+        let [ChannelOutput::Reply { reply: reply @ Reply::Refused(_), .. }] = &outputs[..] else {
+            panic!("{outputs:?}")
+        };
+        assert_eq!(reply.is_refusal(), refused, "{later:?}");
+    }
+}
+
 #[test]
 fn missing_token_error_is_refusal_without_configured_user() {
     let (mut rig, _) = Rig::up(1);
