@@ -9,6 +9,8 @@ use std::{fmt, fs};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
 
+use crate::folder;
+
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A certificate authority. Its files live in a temporary folder, as long as it and its servers.
@@ -70,7 +72,7 @@ impl Authority {
         params.distinguished_name.push(DnType::CommonName, name);
         let key = KeyPair::generate().expect("a key");
         let issuer = CertifiedIssuer::self_signed(params, key).expect("a certificate");
-        let dir = tempfile::Builder::new().prefix("lock-testkit-").tempdir().expect("a temporary directory");
+        let dir = folder::temporary();
         fs::write(dir.path().join("ca.pem"), issuer.pem()).expect("a file in a temporary directory");
         Self { issuer, dir: Arc::new(dir) }
     }
@@ -128,7 +130,7 @@ impl Authority {
 
 impl SigningKey {
     pub(crate) fn new() -> Self {
-        let dir = tempfile::Builder::new().prefix("lock-testkit-").tempdir().expect("a temporary directory");
+        let dir = folder::temporary();
         let (key, files) = (KeyPair::generate().expect("a key"), Self { dir: Arc::new(dir) });
         fs::write(files.public(), key.public_key_pem()).expect("a file in a temporary directory");
         fs::write(files.private(), key.serialize_pem()).expect("a file in a temporary directory");

@@ -9,7 +9,7 @@ use std::{env, fs, process, thread};
 use tempfile::TempDir;
 
 use crate::authority::{ServerTls, SigningKey};
-use crate::memory;
+use crate::folder;
 use crate::process::{Process, free_port, program_of, tail};
 use crate::{TIMEOUT, wait_until};
 
@@ -173,7 +173,7 @@ impl Etcd {
             peer_port: free_port(),
             peers: String::new(),
             joins: false,
-            dir: memory::folder(),
+            dir: folder::in_memory(),
             spec,
         }
     }

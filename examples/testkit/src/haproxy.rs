@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use crate::TIMEOUT;
 use crate::authority::ServerTls;
+use crate::folder;
 use crate::process::{Process, free_port};
 
 /// Attempts with other ports: another process may take a port between finding and using it.
@@ -34,7 +35,7 @@ impl Haproxy {
     /// If `haproxy` is not installed or does not start.
     #[must_use]
     pub fn start(tls: &ServerTls, server: SocketAddr, idle: Duration) -> Self {
-        let dir = tempfile::Builder::new().prefix("lock-testkit-").tempdir().expect("a temporary directory");
+        let dir = folder::temporary();
         let mut haproxy = Self { process: Process::default(), port: 0, dir };
         let [cert, key] = [&tls.pair.cert, &tls.pair.key].map(|path| fs::read_to_string(path).expect("a certificate"));
         fs::write(haproxy.path("pair.pem"), cert + &key).expect("a file in a temporary directory");

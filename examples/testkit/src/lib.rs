@@ -22,9 +22,9 @@
 mod authority;
 mod dead_address;
 mod etcd;
+mod folder;
 mod haproxy;
 mod http;
-mod memory;
 mod monitor;
 mod process;
 mod proxy;

@@ -9,6 +9,7 @@ use std::{fs, io, thread};
 use tempfile::TempDir;
 
 use crate::authority::ServerTls;
+use crate::folder;
 use crate::monitor::Monitor;
 use crate::process::{Process, free_port, tail};
 use crate::resp::{Connection, Value};
@@ -77,7 +78,7 @@ impl RedisBuilder {
     /// If `redis-server` is not installed or does not start.
     #[must_use]
     pub fn start(self) -> Redis {
-        let dir = tempfile::Builder::new().prefix("lock-testkit-").tempdir().expect("a temporary directory");
+        let dir = folder::temporary();
         let mut redis = Redis { process: Process::default(), port: 0, tls_port: 0, dir, spec: self };
         for _ in 0..MAX_PORT_ATTEMPTS {
             redis.port = free_port();

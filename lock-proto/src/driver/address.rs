@@ -7,9 +7,11 @@ use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
 use super::connect::ConnectError;
+#[cfg(feature = "tls")]
+use super::reads::Reads;
 use super::settings::HostSettings;
 #[cfg(feature = "tls")]
-use super::tls::{Connector, Reads, TlsSettings};
+use super::tls::{Connector, TlsSettings};
 use crate::fault::Fault;
 use crate::id::NodeId;
 use crate::time::Instant;
@@ -66,10 +68,9 @@ pub(super) struct Route<R> {
     failure: Option<Fault>,
     #[cfg(feature = "tls")]
     pub(super) connector: Option<Connector>,
-    /// Reads of files that took longer than their attempts to connect. Later attempts continue
-    /// them: each read of a file system that hangs keeps a thread.
+    /// Of the files of the connector.
     #[cfg(feature = "tls")]
-    pub(super) reads: Vec<Reads>,
+    pub(super) reads: Reads,
 }
 
 /// How a target becomes addresses.
@@ -163,7 +164,7 @@ impl<R> Route<R> {
             #[cfg(feature = "tls")]
             connector: None,
             #[cfg(feature = "tls")]
-            reads: Vec::new(),
+            reads: Reads::new(),
         }
     }
 

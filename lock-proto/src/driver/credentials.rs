@@ -3,10 +3,10 @@
 use alloc::boxed::Box;
 use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
-use core::task::{Context, Poll, Waker};
-use std::path::Path;
+use core::task::{Context, Poll};
 
 use super::host::{Host, Reading};
+use super::reads::Reads;
 use super::settings::{HostSettings, SupplyError, Supplying};
 use crate::id::ConnId;
 use crate::lock::{Credentials, CredentialsRequest};
@@ -16,9 +16,7 @@ use crate::url::Target;
 pub(super) struct CredentialRequests {
     settings: HostSettings,
     open: Vec<(ConnId, Target, Request)>,
-    /// Reads of files that took longer than their connections. Later requests continue them: each
-    /// read of a file system that hangs keeps a thread.
-    unfinished: Vec<(Box<str>, Reading)>,
+    reads: Reads,
 }
 
 enum Request {
@@ -40,7 +38,7 @@ impl Request {
 
 impl CredentialRequests {
     pub(super) const fn new(settings: HostSettings) -> Self {
-        Self { settings, open: Vec::new(), unfinished: Vec::new() }
+        Self { settings, open: Vec::new(), reads: Reads::new() }
     }
 
     /// Begins a request, in place of an earlier one of this connection.
@@ -53,9 +51,8 @@ impl CredentialRequests {
         let request = match (&self.settings.credentials, &request.login.password_file) {
             (Some(source), _) => Request::OfSource(source(request)),
             (None, Some(path)) => {
-                let earlier = self.unfinished.iter().position(|(of, _)| of == path);
-                let pending = earlier.map(|place| self.unfinished.swap_remove(place).1).and_then(still_pending);
-                Request::OfFile(path.clone(), pending.unwrap_or_else(|| host.read_file(Path::new(&**path))))
+                let (path, reading) = self.reads.read(host, path);
+                Request::OfFile(path, reading)
             }
             // The driver lets the machine ask only if there is one of them.
             (None, None) => return,
@@ -67,7 +64,7 @@ impl CredentialRequests {
     pub(super) fn cancel(&mut self, conn: ConnId) {
         let Some(place) = self.open.iter().position(|(id, ..)| *id == conn) else { return };
         if let (.., Request::OfFile(path, reading)) = self.open.swap_remove(place) {
-            self.unfinished.push((path, reading));
+            self.reads.keep([(path, reading)]);
         }
     }
 
@@ -88,18 +85,13 @@ impl CredentialRequests {
 
     pub(super) fn clear(&mut self) {
         self.open.clear();
-        self.unfinished.clear();
+        self.reads = Reads::new();
     }
 
     /// Forgets the requests without dropping them, in a forked process.
     pub(super) fn leak(&mut self) {
-        core::mem::forget((core::mem::take(&mut self.open), core::mem::take(&mut self.unfinished)));
+        core::mem::forget((core::mem::take(&mut self.open), core::mem::take(&mut self.reads)));
     }
-}
-
-/// Returns a read that has not finished. A finished one may be outdated.
-fn still_pending(mut reading: Reading) -> Option<Reading> {
-    reading.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending().then_some(reading)
 }
 
 /// The content of a password file. Editors end it with a newline.

@@ -61,7 +61,7 @@ pub trait Host: 'static {
 
     /// Reads a file. The default blocks the task; a runtime with a thread pool for blocking work
     /// overrides it. For certificates and passwords in files. If an attempt to connect ends first,
-    /// the next one continues to poll this future: a file system that hangs keeps one thread.
+    /// the next one continues to poll this future, so a file system that hangs occupies one thread.
     fn read_file(&self, path: &Path) -> Pin<Box<dyn Future<Output = io::Result<Vec<u8>>> + Send>> {
         Box::pin(ready(std::fs::read(path)))
     }

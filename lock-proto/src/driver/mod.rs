@@ -73,6 +73,7 @@ mod owner;
 mod ping;
 mod query;
 mod race;
+mod reads;
 #[cfg(feature = "redis")]
 mod redis;
 mod resign;

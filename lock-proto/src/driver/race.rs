@@ -90,7 +90,7 @@ impl<H: Host> Race<H> {
         let (address, stream) = ready!(self.poll_connect(host, route, now, cx))?;
         #[cfg(feature = "tls")]
         if let Some(connector) = &route.connector {
-            self.handshake = Some((address, Handshake::new(host, connector, route.reads.pop(), stream)));
+            self.handshake = Some((address, Handshake::new(host, connector, &mut route.reads, stream)));
             return self.poll_handshake(route, cx);
         }
         Poll::Ready(Ok((address, Stream::Plain(stream))))
@@ -181,7 +181,7 @@ impl<H: Host> Race<H> {
         #[cfg(feature = "tls")]
         if let Some((address, handshake)) = self.handshake.take() {
             route.put_last(address);
-            route.reads.extend(handshake.give_up());
+            handshake.give_up(&mut route.reads);
         }
     }
 }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::future::poll_fn;
 use core::task::{Poll, Waker};
 use core::time::Duration;
-use std::sync::{Mutex, TryLockError};
+use std::sync::Mutex;
 
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
@@ -18,7 +18,7 @@ use super::outcome::Shutdown;
 use super::ping::Pings;
 use super::query::Queries;
 use super::slot::Slot;
-use super::ticket::{Extension, Ticket, locked};
+use super::ticket::{Extension, Ticket, locked, locked_if_possible};
 use crate::clock::Clock;
 use crate::error::Misuse;
 use crate::id::{ClientId, LockId};
@@ -267,13 +267,7 @@ impl<E: Engine + ?Sized> Shared<E> {
     pub(super) fn close(&self, unreleased: Option<u32>) {
         let forked = self.is_forked();
         let mut batch = Batch::default();
-        let mut core = match self.core.try_lock() {
-            // Held by a thread that the child lacks.
-            Err(TryLockError::WouldBlock) if forked => return,
-            Err(TryLockError::WouldBlock) => locked(&self.core),
-            Err(TryLockError::Poisoned(core)) => core.into_inner(),
-            Ok(core) => core,
-        };
+        let Some(mut core) = locked_if_possible(&self.core, forked) else { return };
         let (tickets, alarms) = (core::mem::take(&mut core.tickets), core::mem::take(&mut core.alarms));
         let mut left = 0;
         for ticket in tickets.iter().flatten() {

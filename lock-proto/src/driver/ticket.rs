@@ -228,12 +228,7 @@ impl Ticket {
 
     /// The driver has ended. Returns true if the store may still have a key of this acquisition.
     pub(super) fn close(self: &Arc<Self>, forked: bool, batch: &mut Batch) -> bool {
-        let mut state = match self.state.try_lock() {
-            Ok(state) => state,
-            // Held by a thread that the child lacks, and that waited for this ticket.
-            Err(TryLockError::WouldBlock) if forked => return false,
-            Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => locked(&self.state),
-        };
+        let Some(mut state) = locked_if_possible(&self.state, forked) else { return false };
         self.until.store(0, Ordering::Release);
         let left = match state.stage {
             Stage::Waiting => {
@@ -415,6 +410,16 @@ impl State {
 /// Locks a mutex. No panic can leave the state under it inconsistent.
 pub(super) fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As [`locked`]. `None` in a forked child if a thread that the child lacks holds the mutex.
+pub(super) fn locked_if_possible<T: ?Sized>(mutex: &Mutex<T>, forked: bool) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Err(TryLockError::WouldBlock) if forked => None,
+        Err(TryLockError::WouldBlock) => Some(locked(mutex)),
+        Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+        Ok(guard) => Some(guard),
+    }
 }
 
 /// Stores the waker. Returns the old one, which must be dropped without the mutex.

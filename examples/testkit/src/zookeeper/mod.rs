@@ -19,7 +19,7 @@ use std::{fs, thread};
 use tempfile::TempDir;
 
 use crate::TIMEOUT;
-use crate::memory;
+use crate::folder;
 use crate::process::{Process, free_port, tail};
 
 pub use builder::ZooKeeperBuilder;
@@ -83,7 +83,7 @@ impl ZooKeeper {
             quorum_port: free_port(),
             election_port: free_port(),
             members: Vec::new(),
-            dir: memory::folder(),
+            dir: folder::in_memory(),
             spec,
             admin: Mutex::default(),
         }

@@ -169,10 +169,7 @@ fn driver_sleeps_while_handshake_lasts() {
     leads_to(&world, &[Answers::Accepts, Answers::Accepts]);
     world.with(|inner| inner.silent = true);
     let authority = lock_testkit::Authority::new();
-    let tls = crate::tls::Tls { ca: Some(authority.ca().to_str().unwrap().into()), ..crate::tls::Tls::default() };
-    let mut node = World::config().nodes()[0].clone();
-    node.target = redis::Target::Tls { host: "node".into(), port: 6379, tls };
-    let (client, mut driver) = world.client_with(1, redis::Config::new([node]));
+    let (client, mut driver) = world.client_with(1, World::tls_config(&authority));
     let mut waiting = client.lock("a").acquire();
     assert!(poll(&mut waiting).is_pending());
     // `settle` fails if the driver never rests.

@@ -39,10 +39,7 @@ fn certificate_file_that_hangs_is_read_once() {
     let world = World::new();
     world.with(|inner| inner.silent = true);
     let authority = lock_testkit::Authority::new();
-    let tls = crate::tls::Tls { ca: Some(authority.ca().to_str().unwrap().into()), ..crate::tls::Tls::default() };
-    let mut node = World::config().nodes()[0].clone();
-    node.target = redis::Target::Tls { host: "node".into(), port: 6379, tls };
-    let (while_hanging, all) = reads(&world, redis::Config::new([node]));
+    let (while_hanging, all) = reads(&world, World::tls_config(&authority));
     assert_eq!(while_hanging, 1);
     assert!(all > 3, "{all}");
 }

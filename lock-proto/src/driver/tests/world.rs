@@ -136,6 +136,15 @@ impl World {
         }])
     }
 
+    /// The same server, with TLS. Its name and the authority are all that the client knows.
+    #[cfg(feature = "tls-ring")]
+    pub(super) fn tls_config(authority: &lock_testkit::Authority) -> Config {
+        let tls = crate::tls::Tls { ca: Some(authority.ca().to_str().unwrap().into()), ..crate::tls::Tls::default() };
+        let mut node = Self::config().nodes()[0].clone();
+        node.target = Target::Tls { host: "node".into(), port: 6379, tls };
+        Config::new([node])
+    }
+
     pub(super) fn client(&self) -> (Client, Task<Driver<Self>>) {
         self.client_with(1, Self::config())
     }

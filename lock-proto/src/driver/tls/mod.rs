@@ -18,5 +18,5 @@ pub(super) use connector::TlsSettings;
 pub use error::TlsError;
 pub use session::{Plaintext, Session};
 
-pub(super) use handshake::{Handshake, Reads};
+pub(super) use handshake::Handshake;
 pub(super) use stream::TlsStream;

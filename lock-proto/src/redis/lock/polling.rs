@@ -7,7 +7,7 @@ use super::context::Context;
 use super::redlock::Round;
 use crate::jitter::{doubled, jitter};
 use crate::lock::{Answer, Blocked, Expiry};
-use crate::time::Instant;
+use crate::time::{Instant, soonest};
 use core::time::Duration;
 
 /// Range over which waiters for the same expiry are spread.
@@ -48,16 +48,13 @@ impl Lock {
             every = doubled(every, self.tries.saturating_sub(2), most);
         }
         let mut at = ctx.now + every.saturating_sub(jitter(ctx.seed, n, every / 4));
-        if let Some(left) = round.expires_in(ctx.quorum()) {
-            // A key expires only after its last millisecond. The jitter keeps waiters apart.
-            let spread = jitter(ctx.seed ^ 1, n, EXPIRY_SPREAD.min(every));
-            at = at.min(ctx.now + left + Duration::from_millis(1) + spread);
-        }
-        if matches!(blocked, Blocked::RecentlyRestarted | Blocked::UnstableIdentity)
-            && let Some(end) = ctx.shared.quarantine_end(ctx.now)
-        {
-            let spread = jitter(ctx.seed ^ 1, n, EXPIRY_SPREAD.min(every));
-            at = at.min(end + spread);
+        // A key expires only after its last millisecond.
+        let expiry = round.expires_in(ctx.quorum()).map(|left| ctx.now + left + Duration::from_millis(1));
+        let is_quarantined = matches!(blocked, Blocked::RecentlyRestarted | Blocked::UnstableIdentity);
+        let vote = if is_quarantined { ctx.shared.quarantine_end(ctx.now) } else { None };
+        if let Some(end) = soonest([expiry, vote]) {
+            // The jitter keeps waiters apart.
+            at = at.min(end + jitter(ctx.seed ^ 1, n, EXPIRY_SPREAD.min(every)));
         }
         let granted = self.store.answers.iter().any(|answer| matches!(answer, Answer::Granted));
         if self.store.answers.len() > 1 && blocked == Blocked::Held && (granted || signalled) {

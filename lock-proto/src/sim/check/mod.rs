@@ -74,16 +74,22 @@ impl Minted {
     }
 }
 
+/// What is known of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Node {
+    stored: BTreeMap<Vec<u8>, Content>,
+    /// When something other than a client changed the data, by the wall clock, in µs.
+    changed: u64,
+    /// Total µs by which the clock was set back.
+    set_back: u64,
+}
+
 /// Watches a world and reports violated rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checker {
     clients: Vec<Client>,
     locks: BTreeMap<Arc<[u8]>, Lock>,
-    stored: Vec<BTreeMap<Vec<u8>, Content>>,
-    /// When something other than a client changed the data of each node, by its wall clock, in µs.
-    changed: Vec<u64>,
-    /// Total µs by which the clock of each node was set back.
-    set_back: Vec<u64>,
+    nodes: Vec<Node>,
     serial: u64,
     grants: u64,
     overlaps: u64,

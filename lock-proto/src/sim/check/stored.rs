@@ -1,10 +1,9 @@
 //! Rules about stored keys and about writes to the protected resource.
 
-use alloc::collections::BTreeMap;
 use alloc::format;
 use core::time::Duration;
 
-use super::{Checker, Minted, Permit, Presence, Rule, TAKES_PER_SCRIPT};
+use super::{Checker, Minted, Node, Permit, Presence, Rule, TAKES_PER_SCRIPT};
 use crate::id::LockId;
 use crate::time::Instant;
 
@@ -12,10 +11,7 @@ impl Checker {
     /// Reports the content of `key` on a node: its value, and its expiry by the node's clock. Call
     /// this whenever it may have changed.
     pub fn stored(&mut self, now: Instant, node: usize, key: &[u8], content: Option<(&[u8], Option<u64>)>) {
-        if self.stored.len() <= node {
-            self.stored.resize_with(node + 1, BTreeMap::new);
-        }
-        let stored = &mut self.stored[node];
+        let Node { stored, changed, .. } = self.node(node);
         let Some((value, expires)) = content else {
             if let Some(seen) = stored.get_mut(key) {
                 seen.presence = Presence::Missing;
@@ -32,7 +28,7 @@ impl Checker {
         if presence == Presence::Missing || seen.value != value {
             seen.value.clear();
             seen.value.extend_from_slice(value);
-            let changed = self.changed.get(node).copied().unwrap_or(0);
+            let changed = *changed;
             return self.minted(key, value, changed);
         }
         if presence == Presence::There && before.is_some_and(|before| expires.is_some_and(|new| new < before)) {
@@ -50,7 +46,7 @@ impl Checker {
         content: Option<(&[u8], Option<u64>)>,
         clock: u64,
     ) -> Option<&[u8]> {
-        let seen = self.stored.get(node)?.get(key).filter(|seen| seen.presence == Presence::There)?;
+        let seen = self.nodes.get(node)?.stored.get(key).filter(|seen| seen.presence == Presence::There)?;
         let same = content.is_some_and(|(value, _)| seen.value == value);
         let expired = seen.expires.is_some_and(|at| at <= clock);
         (!same && !expired).then_some(&*seen.value)
@@ -67,18 +63,16 @@ impl Checker {
 
     /// The clock of a node was set back.
     pub fn clock_set_back(&mut self, node: usize, by: Duration) {
-        if self.set_back.len() <= node {
-            self.set_back.resize(node + 1, 0);
-        }
         let by = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
-        self.set_back[node] = self.set_back[node].saturating_add(by);
+        let node = self.node(node);
+        node.set_back = node.set_back.saturating_add(by);
     }
 
     /// Reports the fencing counter of a node and the node's clock, both in µs since the Unix epoch.
     /// Call this whenever the counter may have changed.
     pub fn counter_stored(&mut self, now: Instant, node: usize, counter: u64, clock: u64) {
         // A9
-        let set_back = self.set_back.get(node).copied().unwrap_or(0);
+        let set_back = self.nodes.get(node).map_or(0, |node| node.set_back);
         if counter > clock.saturating_add(set_back).saturating_add(TAKES_PER_SCRIPT) {
             let text =
                 format!("the fence counter of node {node} is {} µs ahead of the clock", counter.saturating_sub(clock));
@@ -86,14 +80,12 @@ impl Checker {
         }
     }
 
-    /// Something other than a client changed the data of a node. `clock` is the node's clock, in µs
-    /// since the Unix epoch.
+    /// Something other than a client changed the data of a node. `clock` is the node's clock, in
+    /// µs since the Unix epoch.
     pub fn data_changed(&mut self, node: usize, clock: u64) {
-        if self.changed.len() <= node {
-            self.changed.resize(node + 1, 0);
-        }
-        self.changed[node] = clock;
-        for seen in self.stored.get_mut(node).into_iter().flat_map(BTreeMap::values_mut) {
+        let node = self.node(node);
+        node.changed = clock;
+        for seen in node.stored.values_mut() {
             if seen.presence == Presence::There {
                 seen.presence = Presence::Doubtful;
             }
@@ -103,7 +95,7 @@ impl Checker {
     /// Returns when this key, which a client has created on a node, was last seen missing there.
     #[must_use]
     pub fn missing_at(&self, node: usize, key: &[u8]) -> Option<Instant> {
-        self.stored.get(node)?.get(key)?.missing
+        self.nodes.get(node)?.stored.get(key)?.missing
     }
 
     /// Returns the position of a grant in the order in which values appeared under `key`, as seen
@@ -120,6 +112,13 @@ impl Checker {
     #[must_use]
     pub fn latest_order(&self, key: &[u8], value: &[u8]) -> Option<u64> {
         self.locks.get(key)?.minted.get(value).map(|minted| minted.last)
+    }
+
+    fn node(&mut self, index: usize) -> &mut Node {
+        if self.nodes.len() <= index {
+            self.nodes.resize_with(index + 1, Node::default);
+        }
+        &mut self.nodes[index]
     }
 
     fn minted(&mut self, key: &[u8], value: &[u8], changed: u64) {

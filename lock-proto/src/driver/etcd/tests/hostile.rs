@@ -254,18 +254,11 @@ fn message_with_too_many_elements_is_rejected_before_decoding() {
 /// A request for credentials of a connection that has ended was kept for ever.
 #[test]
 fn requests_for_credentials_end_with_their_connections() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
     let (served, connections) = std::sync::mpsc::channel();
-    thread::spawn(move || {
-        while let Ok((mut stream, _)) = listener.accept() {
-            // Fails if the client is gone.
-            let _ = greet(&mut stream, HELLO);
-            drop(stream);
-            if served.send(()).is_err() {
-                return;
-            }
-        }
+    let address = listen(move |mut stream| {
+        greet(&mut stream, HELLO)?;
+        drop(stream);
+        served.send(()).map_err(io::Error::other)
     });
     let open = Arc::new(());
     let source = Arc::clone(&open);

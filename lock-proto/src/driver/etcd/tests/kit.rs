@@ -225,15 +225,20 @@ impl Tried {
 
 /// A server that sends `greeting` on each connection, then answers each request.
 pub(super) fn server(greeting: &'static [u8], answer: impl Fn(u32) -> Vec<u8> + Send + Sync + 'static) -> SocketAddr {
+    listen(move |stream| serve(stream, greeting, &answer))
+}
+
+/// A server that runs `serve` for each connection.
+pub(super) fn listen(serve: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let answer = Arc::new(answer);
+    let serve = Arc::new(serve);
     thread::spawn(move || {
         while let Ok((stream, _)) = listener.accept() {
-            let answer = Arc::clone(&answer);
+            let serve = Arc::clone(&serve);
             thread::spawn(move || {
                 // Fails when the connection ends.
-                let _ = serve(stream, greeting, &*answer);
+                let _ = serve(stream);
             });
         }
     });

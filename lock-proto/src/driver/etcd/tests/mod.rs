@@ -8,7 +8,7 @@ pub(super) mod kit;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::net::TcpListener;
 use std::thread;
 
@@ -119,17 +119,14 @@ fn pings_are_acknowledged_on_idle_connection() {
 #[test]
 fn reply_to_ping_in_socket_after_pause_keeps_connection() {
     // requirements P6 and E13
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
     let (replied, replies) = std::sync::mpsc::channel();
-    thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        kit::greet(&mut stream, kit::HELLO).unwrap();
-        // Fails when the connection ends.
-        while let Ok(frame) = Frame::read(&mut stream) {
+    let address = kit::listen(move |mut stream| {
+        kit::greet(&mut stream, kit::HELLO)?;
+        loop {
+            let frame = Frame::read(&mut stream)?;
             if frame.kind == kit::PING && frame.flags == 0 {
-                let _ = stream.write_all(&kit::frame(kit::PING, 1, 0, &frame.payload));
-                let _ = replied.send(());
+                stream.write_all(&kit::frame(kit::PING, 1, 0, &frame.payload))?;
+                replied.send(()).map_err(io::Error::other)?;
             }
         }
     });

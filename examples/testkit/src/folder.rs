@@ -1,4 +1,4 @@
-//! Folders of servers in memory, where syncing each write costs nothing.
+//! Temporary folders. Those of servers that sync each write are in memory, where that costs nothing.
 
 use std::path::Path;
 use std::{fs, process};
@@ -7,20 +7,24 @@ use tempfile::{Builder, TempDir};
 
 const PREFIX: &str = "lock-testkit-";
 
+/// Creates a temporary folder.
+///
+/// # Panics
+///
+/// If the system has no place for it.
+pub(crate) fn temporary() -> TempDir {
+    Builder::new().prefix(PREFIX).tempdir().expect("a temporary directory")
+}
+
 /// Creates a folder, in memory if the system has a file system there. Deletes those of processes
-/// that were killed: otherwise their memory would be occupied until the next boot.
-pub(crate) fn folder() -> TempDir {
-    let mut dir = Builder::new();
+/// that were killed: otherwise they would occupy memory until the next boot.
+pub(crate) fn in_memory() -> TempDir {
     let memory = Path::new("/dev/shm");
-    let dir = match pid_namespace().filter(|_| memory.is_dir()) {
-        Some(namespace) => {
-            delete_abandoned(memory, &namespace);
-            let prefix = format!("{PREFIX}{namespace}-{}-", process::id());
-            dir.prefix(&prefix).tempdir_in(memory).or_else(|_| Builder::new().prefix(PREFIX).tempdir())
-        }
-        None => dir.prefix(PREFIX).tempdir(),
-    };
-    dir.expect("a temporary directory")
+    let folder = pid_namespace().filter(|_| memory.is_dir()).and_then(|namespace| {
+        delete_abandoned(memory, &namespace);
+        Builder::new().prefix(&format!("{PREFIX}{namespace}-{}-", process::id())).tempdir_in(memory).ok()
+    });
+    folder.unwrap_or_else(temporary)
 }
 
 /// Returns the number of the namespace in which the numbers of processes are unique. Containers
