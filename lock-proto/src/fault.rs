@@ -62,10 +62,10 @@ pub enum Breach {
     #[error("it speaks HTTP/1; is this the right port?")]
     Http1,
     /// The server speaks the Redis protocol, but HTTP/2 was expected.
-    #[error("it speaks the Redis protocol; is this etcd?")]
+    #[error("it speaks the Redis protocol; is this the right port?")]
     Resp,
     /// The server expects TLS.
-    #[error("it expects TLS; use rediss:// or etcds://")]
+    #[error("it expects TLS; use rediss://, etcds:// or zks://")]
     Tls,
     /// Either side ended the HTTP/2 connection with an error.
     #[error("HTTP/2 error")]

@@ -80,14 +80,15 @@
 //!
 //! # The contract
 //!
-//! Every call that changes a machine takes the current time, `now`, first. There are three kinds of
-//! methods:
+//! There are three kinds of methods. Verbs and facts take the current time, `now`, first.
 //!
 //! * *Verbs* (`acquire`, `claim`, `extend`, `release`, `abandon`, `shutdown`) are what the
 //!   application requests. They fail only with [`Misuse`], and then nothing has changed.
 //! * *Facts* (`handle_*`) report what happened. They cannot fail. Stale, early, late and repeated
 //!   facts are harmless.
 //! * *Drains* (`poll_output`, `outgoing`, `next_deadline`) return what the host has to do next.
+//!
+//! At `next_deadline`, call `expire`, then report what has arrived, and then call `handle_timeout`.
 //!
 //! The requirements that the machines meet are in `docs/spec` of the repository.
 //!

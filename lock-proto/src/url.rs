@@ -183,10 +183,14 @@ pub enum UrlError {
     )]
     Login,
     /// The login has no password.
-    #[error("a login needs a password: user:password@, :password@ or the parameter `password_file`")]
+    #[error(
+        "a login needs a password: user:password@, :password@, or the parameter `password` or `password_file`; if the program supplies it, name the user by the parameter `user`"
+    )]
     NoPassword,
     /// The login lacks the user or the password, and both are required.
-    #[error("a login needs a user and a password: user:password@host, or the parameters `user` and `password_file`")]
+    #[error(
+        "a login needs a user and a password: user:password@host, or the parameter `user` with `password` or `password_file`; if the program supplies the password, `user` alone"
+    )]
     NoUser,
     /// The host is missing.
     #[error("the URL names no host: {expected}")]

@@ -96,7 +96,7 @@ pub use lock_proto::driver::{OwnerNodeError, OwnerNodeExt};
 #[cfg(feature = "etcd")]
 pub use lock_proto::etcd;
 #[cfg(feature = "redis")]
-pub use lock_proto::redis::{self, Config};
+pub use lock_proto::redis;
 #[cfg(feature = "zookeeper")]
 pub use lock_proto::zookeeper;
 pub use lock_proto::{

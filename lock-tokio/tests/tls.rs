@@ -8,7 +8,7 @@ use futures_util::future::{join_all, try_join_all};
 use lock_testkit::{Authority, Etcd, Proxy, Redis, TIMEOUT, Validity};
 use lock_tokio::etcd;
 use lock_tokio::lock_proto::TlsFault;
-use lock_tokio::{Client, Config, ConnectError, Guard, Release, Settings};
+use lock_tokio::{Client, ConnectError, Guard, Release, Settings, redis};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection};
@@ -93,8 +93,15 @@ async fn accepts_only_without_files(url: &str, authority: &Authority, config: &A
         lock_tokio::connect_with(settings)
     };
     lock_once(&connect(url.to_owned()).unwrap()).await;
-    let error = connect(format!("{url}{}", authority.query())).unwrap_err();
-    assert!(matches!(error, ConnectError::Tls(_)) && error.to_string().contains("`tls_config`"), "{error}");
+    let plaintext = if url.starts_with("rediss") { "redis://127.0.0.1" } else { "etcd://127.0.0.1" };
+    for (url, words) in [
+        (format!("{url}{}", authority.query()), "do not go together with `tls_config`"),
+        (format!("{url}#insecure"), "do not go together with `tls_config`"),
+        (plaintext.to_owned(), "`tls_config` needs a URL with TLS"),
+    ] {
+        let error = connect(url).unwrap_err();
+        assert!(matches!(error, ConnectError::Tls(_)) && error.to_string().contains(words), "{error}");
+    }
     // Without either, the authority is not known.
     let error = refusal(url).await;
     assert!(error.contains(&TlsFault::UnknownIssuer.to_string()), "{error}");
@@ -149,7 +156,7 @@ async fn tls_is_never_replaced_by_plaintext() {
     let redis = Redis::builder().tls(authority.server()).start();
     let plain_port = redis.url().replace("redis://", "rediss://");
     // It waits for the end of a command.
-    let config = Config::parse(&format!("{plain_port}?{}", authority.query())).unwrap();
+    let config = redis::Config::parse(&format!("{plain_port}?{}", authority.query())).unwrap();
     let client = lock_tokio::connect_with(config.connect_timeout(Duration::from_millis(200))).unwrap();
     let waiting = client.lock("job").wait(Duration::from_secs(1)).acquire();
     let error = in_time("timeout", waiting).await.unwrap_err();

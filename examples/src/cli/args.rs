@@ -160,15 +160,9 @@ const PASSWORD_VARIABLE: &str = "LOCK_PASSWORD";
 ///
 /// A URL is invalid, or the password not UTF-8. The error shows no password.
 pub(crate) fn parse_backends(urls: &[String]) -> Result<StoreSettings, Usage> {
-    let settings = Settings::parse(urls).map_err(|error| Usage(format!("--backend: {error}")))?.store;
-    let Some(password) = std::env::var_os(PASSWORD_VARIABLE) else { return Ok(settings) };
-    let password = text(PASSWORD_VARIABLE, &password)?;
-    Ok(match settings {
-        StoreSettings::Redis(config) => StoreSettings::Redis(config.default_password(password)),
-        StoreSettings::Etcd(config) => StoreSettings::Etcd(config.default_password(password)),
-        StoreSettings::ZooKeeper(config) => StoreSettings::ZooKeeper(config.default_password(password)),
-        other => other,
-    })
+    let settings = Settings::parse(urls).map_err(|error| Usage(format!("--backend: {error}")))?;
+    let Some(password) = std::env::var_os(PASSWORD_VARIABLE) else { return Ok(settings.store) };
+    Ok(settings.default_password(text(PASSWORD_VARIABLE, &password)?).store)
 }
 
 /// Gives the sessions of a client the TTL of its locks, so that a killed process leaves nothing

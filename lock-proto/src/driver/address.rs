@@ -103,6 +103,12 @@ impl<R> Routes<R> {
         for (index, target) in (0..).zip(targets) {
             routes.set(NodeId::new(index), target)?;
         }
+        #[cfg(feature = "tls")]
+        if routes.tls.config.is_some() && routes.routes.values().all(|route| route.connector.is_none()) {
+            return Err(ConnectError::Tls(
+                "`tls_config` needs a URL with TLS: rediss://, valkeys://, etcds:// or zks://".into(),
+            ));
+        }
         Ok(routes)
     }
 

@@ -44,6 +44,18 @@ macro_rules! stores {
         )*
 
         impl StoreSettings {
+            pub(super) fn prefix(self, prefix: &[u8]) -> Self {
+                match self {
+                    $(#[cfg(feature = $feature)] Self::$name(config) => Self::$name(config.prefix(prefix)),)*
+                }
+            }
+
+            pub(super) fn default_password(self, password: &str) -> Self {
+                match self {
+                    $(#[cfg(feature = $feature)] Self::$name(config) => Self::$name(config.default_password(password)),)*
+                }
+            }
+
             fn request_credentials(&mut self, on: bool) {
                 match self {
                     $(#[cfg(feature = $feature)] Self::$name(config) => config.request_credentials = on,)*

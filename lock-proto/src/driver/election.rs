@@ -17,7 +17,7 @@ use super::name::Name;
 use super::query::Observation;
 use super::resign::StopRequest;
 use crate::error::Misuse;
-use crate::lock::{Blocked, ElectionEvent, Elections, Leader, Loss, QueryId, Report};
+use crate::lock::{Blocked, ElectionEvent, Elections, Leader, Loss, QueryId, Renew, Report};
 use crate::time::Instant;
 
 impl Client {
@@ -47,9 +47,22 @@ impl Election {
         self
     }
 
-    /// Sets how long to wait while another leads. Default: no limit.
+    /// Sets how long to wait while another leads. Zero makes one attempt. Default: no limit.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.lock = self.lock.wait(wait);
+        self
+    }
+
+    /// Waits without limit. This is the default.
+    pub fn wait_forever(mut self) -> Self {
+        self.lock = self.lock.wait_forever();
+        self
+    }
+
+    /// Sets who renews the leadership. Default: [`Renew::Auto`]. With another value it has its own
+    /// session.
+    pub fn renew(mut self, renew: Renew) -> Self {
+        self.lock = self.lock.renew(renew);
         self
     }
 

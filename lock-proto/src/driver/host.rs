@@ -19,7 +19,8 @@ pub(super) type Reading = Pin<Box<dyn Future<Output = io::Result<Vec<u8>>> + Sen
 
 /// What the driver needs of a runtime.
 ///
-/// Only the clock has to be [`Send`], so a runtime of one thread implements it with what it has.
+/// Only the clock and the future of [`read_file`](Self::read_file) have to be [`Send`], and the
+/// clock [`Sync`], so a runtime of one thread implements the rest with what it has.
 /// The driver is `Send` if the host, its streams and its futures are. Executors that move tasks
 /// between threads require that.
 ///
@@ -53,6 +54,9 @@ pub trait Host: 'static {
     /// Connects to one address. Sets `TCP_NODELAY`. Needs no timeout: the driver tries the next
     /// address meanwhile, and drops the future when another attempt was faster, or when it has
     /// taken too long. Called while the driver is polled.
+    ///
+    /// For a kind of address that it does not know, it returns
+    /// [`Unsupported`](io::ErrorKind::Unsupported).
     fn connect(&self, address: &Address) -> Self::Connect;
 
     /// Completes after `time`, or a little later. Completing early does no harm: the driver

@@ -38,7 +38,10 @@ impl Lock {
     /// ZooKeeper needs at least five ticks.
     ///
     /// Default: 10 s on Redis; on etcd and ZooKeeper the TTL of the client's session (10 s, 15 s),
-    /// which all locks without their own TTL share. Does not change who renews.
+    /// which all locks without their own TTL share. There, a lock with another TTL has a lease of
+    /// its own (etcd), or a session and a connection of its own (ZooKeeper), and no local
+    /// hand-over. The setting `session_ttl` changes the TTL of all locks. Does not change who
+    /// renews.
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self

@@ -43,12 +43,13 @@ impl<E: Engine + ?Sized> Core<E> {
 }
 
 impl Client {
-    /// Checks the servers: connects, logs in, and waits for a reply. Takes no lock and writes
-    /// nothing. Not required before other calls, which connect by themselves.
+    /// Checks the servers: connects, logs in, and waits for a reply. Takes no lock and writes no
+    /// key; on ZooKeeper it opens the session that locks then use. Not required before other calls,
+    /// which connect by themselves.
     ///
-    /// A quorum needs a majority of its nodes, etcd a member that reaches a majority. Each server
-    /// has the request timeout to accept the connection. The check does not cover access to the
-    /// keys of locks, nor whether a node of a quorum was restarted recently.
+    /// A quorum needs a majority of its nodes, etcd and ZooKeeper a server that reaches a majority.
+    /// Each server has the request timeout to accept the connection. The check does not cover access
+    /// to the keys of locks, nor whether a node of a quorum was restarted recently.
     ///
     /// # Errors
     ///

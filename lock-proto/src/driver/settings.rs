@@ -73,6 +73,19 @@ impl Settings {
         StoreSettings::parse(urls).map(Self::from)
     }
 
+    /// The prefix of every key, at most 512 bytes. Empty by default.
+    pub fn prefix(mut self, prefix: impl AsRef<[u8]>) -> Self {
+        self.store = self.store.prefix(prefix.as_ref());
+        self
+    }
+
+    /// Sets the password for URLs that name none, such as one from the environment. On etcd and
+    /// ZooKeeper it does nothing without a user.
+    pub fn default_password(mut self, password: &str) -> Self {
+        self.store = self.store.default_password(password);
+        self
+    }
+
     /// Logs in with credentials from this source, such as tokens that expire, in place of the
     /// password of the settings.
     ///
@@ -97,7 +110,8 @@ impl Settings {
     /// Its cryptography and its verifier are used as they are. For etcd, `h2` is added to its
     /// protocols.
     ///
-    /// URLs must then not have the parameters `ca`, `cert` and `key`.
+    /// At least one URL must then be one with TLS, and none may have `ca`, `cert`, `key` or
+    /// `#insecure`.
     // N2
     #[cfg(feature = "tls")]
     pub fn tls_config(mut self, config: Arc<rustls::ClientConfig>) -> Self {

@@ -13,8 +13,6 @@ use crate::url::{Login, UrlError};
 pub const MAX_ENDPOINTS: usize = 15;
 /// Shortest TTL of a session. etcd counts whole seconds.
 pub const MIN_SESSION_TTL: Duration = Duration::from_secs(1);
-/// Longest TTL of a session.
-pub const MAX_SESSION_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// All settings of a client. [`Client::new`](super::Client::new) checks them.
 pub type Config = lock::Config<QueueSettings<Settings>>;
@@ -174,7 +172,7 @@ mod tests {
     use alloc::format;
     use alloc::string::ToString as _;
 
-    use crate::lock::{Backoff, Drift};
+    use crate::lock::{Backoff, Drift, MAX_TTL};
 
     fn config() -> Config {
         Config::parse("etcd://h").unwrap()
@@ -196,7 +194,7 @@ mod tests {
             (Config::parse("etcd://a,b,A:2379").unwrap(), ["node 0 and node 2", "a:2379", "once"]),
             (config().prefix([b'x'; 513]), ["prefix", "512", "513"]),
             (config().session_ttl(ms(999)), ["session_ttl", "1s and 2592000s", "999ms"]),
-            (config().session_ttl(MAX_SESSION_TTL + ms(1)), ["session_ttl", "1s and 2592000s", "2592000.001s"]),
+            (config().session_ttl(MAX_TTL + ms(1)), ["session_ttl", "1s and 2592000s", "2592000.001s"]),
             (config().request_timeout(Duration::ZERO), ["request_timeout", "1ms and 86400s", "0ns"]),
             (config().connect_timeout(Duration::ZERO), ["connect_timeout", "1ms and 86400s", "0ns"]),
             (config().release_within(Duration::ZERO), ["release_within", "1ms and 86400s", "0ns"]),

@@ -57,7 +57,7 @@ mod url;
 pub use crate::lock::{ElectionEvent, Leader, MAX_VALUE, QueryId};
 pub use channel::{Channel, ChannelConfig, ChannelOutput};
 pub use client::Client;
-pub use config::{Config, MAX_ENDPOINTS, MAX_SESSION_TTL, MIN_SESSION_TTL};
+pub use config::{Config, MAX_ENDPOINTS, MIN_SESSION_TTL};
 pub use lock::OwnerKey;
 pub use locks::Locks;
 pub use locks_output::{LocksOutput, WatchId, WatchOutput};

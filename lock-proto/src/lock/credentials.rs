@@ -30,8 +30,9 @@ impl Credentials {
         self
     }
 
-    /// How long they are valid, counted from now. After four fifths of it the client requests new
-    /// ones and logs in with them on the open connection.
+    /// How long they are valid, counted from when the source returns them. A source that caches
+    /// them gives the time that is left. After four fifths of it the client requests new ones and
+    /// logs in with them on the open connection.
     #[must_use]
     pub const fn valid_for(mut self, time: Duration) -> Self {
         self.valid_for = Some(time);

@@ -15,7 +15,7 @@ use crate::time::Instant;
 /// Verbs, timers and queries of a client. The driver and the simulation run any implementation.
 ///
 /// Inputs and outputs depend on the transport: see [`ByteClient`](super::ByteClient) for bytes.
-/// Every method that changes the machine takes the current time first.
+/// Verbs and facts take the current time first.
 pub trait Machine {
     /// Requests a lock. Progress is reported as events for the returned id.
     ///
@@ -60,7 +60,7 @@ pub trait Machine {
     fn shutdown(&mut self, now: Instant, within: Duration);
 
     /// Starts to check the servers, unless a check is in progress: connects, logs in and sends a
-    /// request that changes nothing. Each server has the request timeout to accept the connection.
+    /// request that changes no key. On ZooKeeper it opens the session that locks use. Each server has the request timeout to accept the connection.
     /// [`poll_ping`](Self::poll_ping) returns the result.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ pub struct Request {
 /// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Reply {
-    /// It was executed. A write was committed by a quorum.
+    /// It was executed. A write was committed by a majority of the servers.
     Done(ReplyBody),
     /// It was not executed, and would not be now.
     Failed(ErrorCode),

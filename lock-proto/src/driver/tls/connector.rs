@@ -200,8 +200,9 @@ fn server_name(tls: &Tls, host: &str) -> Result<ServerName<'static>, ConnectErro
 
 fn build(tls: &Tls, files: &Files<'_>, settings: &TlsSettings) -> Result<ClientConfig, ConnectError> {
     let mut config = match &settings.config {
-        Some(_) if files.ca.is_some() || files.identity.is_some() => {
-            return Err(ConnectError::Tls("`ca`, `cert` and `key` do not go together with `tls_config`".into()));
+        Some(_) if files.ca.is_some() || files.identity.is_some() || tls.insecure => {
+            let text = "`ca`, `cert`, `key` and `#insecure` do not go together with `tls_config`";
+            return Err(ConnectError::Tls(text.into()));
         }
         Some(config) => ClientConfig::clone(config),
         None => of_files(tls, files, settings)?,
