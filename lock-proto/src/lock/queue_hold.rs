@@ -215,9 +215,9 @@ impl<S: QueueStore> QueueLock<S> {
         let Some(hold) = &mut self.hold else { return };
         let Some(write) = &mut hold.write else { return };
         if write.proclaim.is_some_and(|until| until <= ctx.now) {
-            // The value may have been written. A later write resolves that first.
-            let in_flight = write.retry.is_in_flight();
-            return self.proclaim_failed(ctx, in_flight);
+            // The value may have been written, and a read finds out.
+            let is_open = write.retry.is_in_flight() || write.look;
+            return self.proclaim_failed(ctx, is_open);
         }
         if !write.retry.is_ready(ctx.now) {
             return;
@@ -230,13 +230,13 @@ impl<S: QueueStore> QueueLock<S> {
         }
     }
 
-    /// Fails a proclaim. `in_flight`: the reply to its write is still needed.
-    fn proclaim_failed(&mut self, ctx: &mut QueueContext<S>, in_flight: bool) {
+    /// Fails a proclaim. `is_open`: what its write has done is still needed.
+    fn proclaim_failed(&mut self, ctx: &mut QueueContext<S>, is_open: bool) {
         let Some(hold) = &mut self.hold else { return };
         let Some(write) = &mut hold.write else { return };
         let waited = ctx.now.since(write.requested_at);
         write.proclaim = None;
-        if !in_flight {
+        if !is_open {
             hold.write = None;
         }
         let id = hold.tenure.id();

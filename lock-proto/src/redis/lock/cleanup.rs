@@ -173,10 +173,11 @@ impl Cleanup {
         if settles { Send::Now } else { Send::No }
     }
 
-    /// Schedules a delete, because a retired token may be on the node. If an attempt is in flight,
-    /// its reply says whether there is one: no later request has been answered either.
+    /// Schedules a delete, because the retired token with this number may be on the node. If its
+    /// attempt is in flight, the reply says whether it is: no later request has been answered
+    /// either.
     pub(crate) fn schedule(&mut self, number: u64, announce: bool) -> Send {
-        self.confirmed |= self.takes.is_empty();
+        self.confirmed |= self.takes.iter().all(|take| take.number != number);
         self.schedule_unconfirmed(number, announce)
     }
 
@@ -541,6 +542,20 @@ mod tests {
         // After a connection loss, the delete waits for the reconnect.
         assert_eq!(answered(&mut cleanup, 500, &Reply::NotSent(Cause::Fault(Fault::Closed))), Send::No);
         assert_eq!((cleanup.deadline(), cleanup.is_stalled(), cleanup.node_up()), (None, true, Send::Now));
+    }
+
+    /// Regression: the token of a lost hold was forgotten if the next waiter's attempt was in flight
+    /// when the guard was returned, and the connection failed.
+    #[test]
+    fn failed_delete_is_repeated_unless_the_attempt_itself_was_in_flight() {
+        // A4, U1
+        for (in_flight, stalled) in [(6, true), (5, false)] {
+            let mut cleanup = deleting(&[in_flight]);
+            let not_sent = Reply::NotSent(Cause::Fault(Fault::Closed));
+            assert_eq!(late_reply(&mut cleanup, in_flight, &not_sent), Send::No);
+            assert_eq!(answered(&mut cleanup, 500, &not_sent), Send::No);
+            assert_eq!((cleanup.is_stalled(), cleanup.is_clear()), (stalled, !stalled));
+        }
     }
 
     #[test]

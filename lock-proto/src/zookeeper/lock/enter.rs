@@ -8,6 +8,7 @@ use core::ops::RangeInclusive;
 use super::cleanup::Target;
 use super::wait::Contender;
 use super::{Contention, Context, Lock, Nodes, OwnerNode};
+use crate::fault::Fault;
 use crate::lock::{Answer, Blocked, Expiry, Failure, Progress, Retry, SessionId, refusal};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ANY_VERSION, CreateMode, ErrorCode, MultiOp, Op, ReplyBody, Stat};
@@ -190,10 +191,12 @@ impl Lock {
         }
     }
 
-    fn pause_entry(&mut self, ctx: &Context) {
+    /// Repeats the attempt after a pause, if it is not the only one.
+    fn pause_entry(&mut self, ctx: &mut Context) {
         let until = ctx.now + ctx.pause(self.tries.saturating_sub(FREE_TRIES));
         self.tries = self.tries.saturating_add(1);
         self.step(Step::Paused(until));
+        self.end_try(ctx);
     }
 
     fn create_answered(&mut self, ctx: &mut Context, session: SessionId, list: Option<u64>, reply: &Reply) {
@@ -210,7 +213,6 @@ impl Lock {
                     self.enter(ctx, session);
                 } else {
                     self.pause_entry(ctx);
-                    self.end_try(ctx);
                 }
                 if let Contention::Entering(enter) = &mut self.contention {
                     enter.building = building;
@@ -220,15 +222,21 @@ impl Lock {
                 self.contention = Contention::Idle;
                 self.fail_refused(ctx, reply.answer());
             }
-            Reply::Done(_) | Reply::Failed(_) => self.pause_entry(ctx),
+            Reply::Done(_) | Reply::Failed(_) => {
+                self.store.answer = reply.answer();
+                self.pause_entry(ctx);
+            }
             Reply::Unknown(_) => {
                 self.store.answer = reply.answer();
                 self.search_later(ctx);
                 self.end_try(ctx);
             }
-            Reply::NotSent(_) => {
+            Reply::NotSent(cause) => {
                 self.contention = Contention::Opening(session);
-                self.unreachable(ctx, reply.answer());
+                // If the session has ended, the attempt goes on in the next one.
+                if *cause != Fault::NotNeeded.into() {
+                    self.unreachable(ctx, reply.answer());
+                }
             }
         }
     }
@@ -352,6 +360,7 @@ impl Lock {
         if reply.is_refusal() {
             return self.fail_refused(ctx, reply.answer());
         }
+        self.store.answer = reply.answer();
         self.schedule(ctx, session, Target::Search(guid));
         self.pause_entry(ctx);
     }

@@ -21,8 +21,8 @@ use crate::zookeeper::request::{Reply, Request, SessionReport};
 /// The most nodes that one renewal compares. The others are compared by the next ones.
 const MAX_CHECKS: usize = 64;
 
-/// The most contacts that are remembered: those of one and a half ticks, and more at rest.
-const MAX_CONTACTS: usize = 12;
+/// The most contacts that are remembered: those of eight ticks, for writes that take long.
+const MAX_CONTACTS: usize = 64;
 
 pub(crate) type Session = lock::Session<Nodes>;
 
@@ -222,7 +222,7 @@ impl Session {
     /// A write of a lock that left at `emitted` was committed, which renews the session. While there
     /// are holds, it only counts if more than a third of the validity is over: all of them are then
     /// notified, and that happens rarely.
-    pub(super) fn wrote(&mut self, ctx: &Context, emitted: Instant) -> Option<SessionEvent> {
+    pub(super) fn wrote(&mut self, ctx: &mut Context, emitted: Instant) -> Option<SessionEvent> {
         if self.state != State::Alive || !self.renewing || emitted + self.own.validity <= self.until {
             return None;
         }
@@ -231,6 +231,9 @@ impl Session {
             return None;
         }
         let proven = self.record(ctx, emitted);
+        if self.renew_from.is_some() {
+            self.renew_in_time(ctx);
+        }
         (!fresh).then_some(SessionEvent::Renewed(proven))
     }
 

@@ -175,7 +175,11 @@ impl Lock {
             Reply::Failed(_) if reply.is_refusal() => self.fail_refused(ctx, reply.answer()),
             Reply::Failed(ErrorCode::NO_NODE) => self.reenter(ctx),
             Reply::Unknown(_) | Reply::NotSent(_) => contender.ahead = Ahead::Unread(None),
-            Reply::Done(_) | Reply::Failed(_) => self.read_queue(ctx),
+            Reply::Done(_) | Reply::Failed(_) => {
+                contender.ahead = Ahead::Unread(None);
+                contender.recheck = ctx.now + ctx.pause(self.tries);
+                self.tries = self.tries.saturating_add(1);
+            }
         }
     }
 

@@ -144,7 +144,8 @@ impl Pipe {
         }
     }
 
-    /// Sends a request, behind all earlier ones. While the connection is being opened it waits, at
+    /// Sends a request, behind all earlier ones, except that the hub's renewals of the session
+    /// overtake what has not left. While the connection is being opened it waits, at
     /// most for the request timeout. During the pause after a failure, the reply is
     /// [`Reply::NotSent`] at once.
     pub fn send(&mut self, now: Instant, call: CallId, op: Op) {
@@ -612,17 +613,26 @@ impl Pipe {
             Mode::Quiet | Mode::Over => Phase::Closed,
         };
         self.report(SessionReport::Down(cause.clone()));
-        self.settle(&cause);
+        self.settle_sent(&cause);
+        // Otherwise what waits goes on waiting, for the next server.
+        if !pause.is_zero() || !matches!(self.phase, Phase::BackingOff { .. }) {
+            self.settle(&cause);
+        }
     }
 
-    /// Answers everything outstanding. No other place does.
+    /// Answers everything outstanding.
     // M8
     fn settle(&mut self, cause: &Cause) {
-        while let Some((call, seen)) = self.wire.pop_unanswered() {
-            self.answer_unsent(call, seen, cause);
-        }
+        self.settle_sent(cause);
         while let Some((pending, _)) = self.waiting.pop() {
             self.answer_unsent(pending.call, false, cause);
+        }
+    }
+
+    /// Answers what was given to the connection.
+    fn settle_sent(&mut self, cause: &Cause) {
+        while let Some((call, seen)) = self.wire.pop_unanswered() {
+            self.answer_unsent(call, seen, cause);
         }
         self.wire.clear();
     }

@@ -4,9 +4,12 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::*;
+use crate::id::CallOwner;
 use crate::lock::Credentials;
 use crate::url::Login;
-use crate::zookeeper::codec::{EventType, KeeperState, Reply as Frame, Request, Stat, WatcherEvent};
+use crate::zookeeper::codec::{
+    ANY_VERSION, EventType, KeeperState, MultiOp, Reply as Frame, Request, Stat, WatcherEvent,
+};
 use crate::zookeeper::url::parse_server;
 
 const SESSION: i64 = 0x100;
@@ -240,6 +243,41 @@ fn moved_session_and_unclear_errors_end_connection_with_unknown_outcome() {
 }
 
 #[test]
+fn session_that_is_not_the_requested_one_ends_connection() {
+    let response = |session_id, timeout_ms, read_only| ConnectResponse {
+        timeout_ms,
+        session_id,
+        password: vec![9; 16].into(),
+        read_only,
+    };
+    for (known, response, ends) in [
+        (false, response(SESSION, 15_000, false), false),
+        (false, response(0, 15_000, false), true),
+        (false, response(SESSION, 0, false), true),
+        (false, response(SESSION, 15_000, true), true),
+        (true, response(SESSION, 15_000, false), false),
+        (true, response(SESSION + 1, 15_000, false), true),
+    ] {
+        let mut pipe = pipe(1);
+        if known {
+            up(&mut pipe, 1);
+            let conn = pipe.current().unwrap();
+            pipe.handle_disconnected(at(2), conn, Fault::Reset);
+        }
+        connect(&mut pipe, 900);
+        outputs(&mut pipe);
+        let mut bytes = Vec::new();
+        response.encode(&mut bytes);
+        let conn = pipe.current().unwrap();
+        pipe.handle_received(at(901), conn, &bytes);
+        let got = outputs(&mut pipe);
+        let down = got.iter().any(|output| matches!(output, PipeOutput::Session(SessionReport::Down(_))));
+        let up = got.iter().any(|output| matches!(output, PipeOutput::Session(SessionReport::Up { .. })));
+        assert_eq!((down, up), (ends, !ends), "{response:?}: {got:?}");
+    }
+}
+
+#[test]
 fn expired_session_is_over() {
     let mut pipe = pipe(1);
     up(&mut pipe, 1);
@@ -450,4 +488,22 @@ fn input_of_old_connections_is_dropped() {
     pipe.consume(old, 3);
     assert_eq!(pipe, before);
     assert!(!pipe.has_outgoing(old));
+}
+
+/// Regression: behind a burst of requests it came too late, and the session was lost.
+#[test]
+fn renewal_overtakes_requests_that_have_not_left() {
+    // ZK1
+    let mut pipe = pipe(1);
+    pipe.config.limits.in_flight = 2;
+    up(&mut pipe, 5);
+    for n in 0..5 {
+        pipe.send(at(5), call(n), sync());
+    }
+    assert_eq!(requests(&mut pipe).len(), 2);
+    let renewal = Op::Multi(vec![MultiOp::Check { path: "/".into(), version: ANY_VERSION }]);
+    let of_session = CallId { owner: CallOwner::Session(0), ..call(9) };
+    pipe.send(at(6), of_session, renewal.clone());
+    receive(&mut pipe, 6, &synced(1, 1));
+    assert_eq!(requests(&mut pipe), [Request { xid: 3, op: renewal }]);
 }

@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::Limits;
-use crate::id::CallId;
+use crate::id::{CallId, CallOwner};
 use crate::time::Instant;
 use crate::zookeeper::codec::{Frames, Op, OpCode, Request};
 
@@ -51,8 +51,14 @@ impl Wire {
         *self = Self { xid: self.xid, ..Self::default() };
     }
 
+    /// The requests of the session itself go first: behind a burst of others, its renewals would
+    /// come too late.
+    // ZK1
     pub(super) fn queue(&mut self, pending: Pending) {
-        self.queue.push_back(pending);
+        match pending.call.map(|call| call.owner) {
+            Some(CallOwner::Session(_)) => self.queue.push_front(pending),
+            Some(_) | None => self.queue.push_back(pending),
+        }
     }
 
     /// Appends a frame that has no number.

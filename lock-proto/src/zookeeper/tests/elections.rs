@@ -146,6 +146,43 @@ fn proclamation_without_reply_fails_in_time() {
 }
 
 #[test]
+fn refusals_of_queries_and_proclamations_have_the_words_of_the_server() {
+    let mut w = World::new(1);
+    let leader = campaign(&mut w, 0, "a");
+    w.granted(0, leader).unwrap();
+    w.server.refused = Some((OpCode::SetData, ErrorCode::NO_AUTH));
+    w.clients[0].proclaim(w.now, leader, "a2".into()).unwrap();
+    w.run();
+    let Some(Event::ProclaimFailed(report)) = w.last(0, leader) else { panic!("{:?}", w.events) };
+    assert!(alloc::format!("{report}").contains("NO_AUTH"), "{report}");
+    for code in [OpCode::GetChildren, OpCode::GetData] {
+        w.server.refused = Some((code, ErrorCode::NO_AUTH));
+        let query = observe(&mut w, 0);
+        assert!(matches!(&seen(&w, query)[..], [only] if only.contains("NO_AUTH")), "{:?}", seen(&w, query));
+    }
+}
+
+/// Regression: a transaction with the outdated version failed, although the leader led.
+#[test]
+fn proclamation_that_was_given_up_leaves_the_true_version() {
+    // E7
+    let mut w = World::new(1);
+    let leader = campaign(&mut w, 0, "a");
+    w.granted(0, leader).unwrap();
+    w.server.mute = Some((OpCode::SetData, true));
+    w.clients[0].proclaim(w.now, leader, "a2".into()).unwrap();
+    w.pass(1_900);
+    w.server.mute = None;
+    w.unreachable = true;
+    w.cut(0);
+    w.pass(100);
+    assert!(w.of_lock(0, leader).iter().any(|event| matches!(event, Event::ProclaimFailed(_))));
+    w.unreachable = false;
+    w.pass(500);
+    assert_eq!(w.clients[0].owner(leader).unwrap().version, 1);
+}
+
+#[test]
 fn observer_gets_another_session_if_no_server_continues_its_own() {
     // ZK6
     let mut w = World::new(1);

@@ -119,6 +119,62 @@ fn queue_that_must_not_be_created_is_a_refusal() {
 }
 
 #[test]
+fn node_that_must_not_be_created_is_a_refusal() {
+    let mut w = World::new(1);
+    w.put_queue();
+    w.server.closed = Some(LOCK);
+    let lock = w.acquire(0);
+    let Some(Failure::Refused(report)) = w.failure(0, lock) else { panic!("{:?}", w.events) };
+    assert!(alloc::format!("{report}").contains("NO_AUTH"), "{report}");
+}
+
+#[test]
+fn node_whose_transaction_makes_no_token_is_deleted_and_refused() {
+    // ZK4
+    let mut w = World::new(1);
+    w.put_queue();
+    w.server.zxid = (1 << 47) - 2;
+    w.hold(0);
+    let mut w = World::new(1);
+    w.put_queue();
+    w.server.zxid = (1 << 47) - 1;
+    let lock = w.acquire(0);
+    let Some(Failure::Refused(report)) = w.failure(0, lock) else { panic!("{:?}", w.events) };
+    assert!(alloc::format!("{report}").contains("too large for fencing tokens"), "{report}");
+    assert!(w.queue().is_empty());
+}
+
+#[test]
+fn each_head_is_told_that_no_server_is_reachable() {
+    let mut w = World::new(1);
+    w.unreachable = true;
+    for name in ["l", "another"] {
+        let lock = w.request(0, &Acquire::new(name));
+        assert_eq!(w.of_lock(0, lock), [&Event::Blocked(Blocked::Unreachable)], "{name}");
+    }
+    let once = w.request(0, &Acquire::new("third").wait(Wait::Try));
+    let Some(Failure::TimedOut(report)) = w.failure(0, once) else { panic!("{:?}", w.events) };
+    assert!(matches!(report.nodes[..], [Answer::Unreachable(_)]), "{report}");
+}
+
+#[test]
+fn single_attempt_without_reply_fails_and_leaves_nothing() {
+    // U1, ZK2
+    for executed in [true, false] {
+        let mut w = World::new(1);
+        w.put_queue();
+        w.server.mute = Some((OpCode::Create, executed));
+        let lock = w.request(0, &Acquire::new("l").wait(Wait::Try));
+        w.server.mute = None;
+        w.cut(0);
+        w.run();
+        assert!(matches!(w.failure(0, lock), Some(Failure::TimedOut(_))), "{:?}", w.events);
+        w.pass(1_000);
+        assert!(w.queue().is_empty(), "executed: {executed}");
+    }
+}
+
+#[test]
 fn node_that_cannot_be_read_is_deleted_later() {
     // ZK2, U1
     let (mut w, lock) = World::with_unanswered_create(true);
@@ -387,6 +443,25 @@ fn entry_that_fails_is_repeated_after_a_pause() {
     w.server.refused = None;
     w.pass(2_000);
     w.granted(0, lock).unwrap();
+}
+
+/// Such replies come only from a server that is not to be trusted.
+#[test]
+fn error_that_proves_nothing_ends_single_attempt_and_is_retried_after_pause() {
+    for code in [OpCode::Create, OpCode::GetChildren] {
+        let mut w = World::new(1);
+        w.put_queue();
+        w.server.refused = Some((code, ErrorCode::NOT_EMPTY));
+        let lock = w.acquire(0);
+        let sent = w.server.log.len();
+        w.pass(10_000);
+        assert!((3..100).contains(&(w.server.log.len() - sent)), "{code:?}: {}", w.server.log.len() - sent);
+        w.clients[0].abandon(w.now, lock);
+        w.run();
+        let once = w.request(0, &Acquire::new("l").wait(Wait::Try));
+        w.pass(5_000);
+        assert!(code != OpCode::Create || matches!(w.failure(0, once), Some(Failure::TimedOut(_))), "{:?}", w.events);
+    }
 }
 
 #[test]

@@ -19,8 +19,8 @@ use crate::error::Misuse;
 use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, LockId};
 use crate::lock::{
-    Acquire, ByteClient as _, ElectionEvent, Elections as _, Event, Failure, Fence, Loss, Machine as _, Output,
-    QueryId, Release, Renew, Wait,
+    Acquire, Answer, Blocked, ByteClient as _, ElectionEvent, Elections as _, Event, Failure, Fence, Loss,
+    Machine as _, Output, QueryId, Release, Renew, Wait,
 };
 use crate::time::Instant;
 
@@ -60,6 +60,12 @@ impl World {
             stopped: None,
             unreachable: false,
         }
+    }
+
+    /// The queue's node is there.
+    fn put_queue(&mut self) {
+        let (lock, _) = self.hold(0);
+        self.release(0, lock);
     }
 
     /// A client waits for the reply to a create, which was executed or not.

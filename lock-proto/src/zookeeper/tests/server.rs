@@ -15,7 +15,7 @@ type Data = (bytes::Bytes, Stat);
 #[derive(Default)]
 pub(super) struct Server {
     pub(super) nodes: BTreeMap<String, Data>,
-    zxid: i64,
+    pub(super) zxid: i64,
     last_session: i64,
     pub(super) sessions: BTreeSet<i64>,
     conns: BTreeMap<ConnId, Conn>,

@@ -1,6 +1,8 @@
 //! Sessions: validity, loss, reconnects, ends.
 
 use super::*;
+use crate::zookeeper::codec::{MultiOp, MultiResult, Op, ReplyBody, Stat};
+use crate::zookeeper::{Locks, LocksOutput, Reply, Request, SessionOutput, SessionReport};
 
 /// The session's validity after a write: 15 s less two ticks and the drift.
 const VALID_MS: u64 = 15_000 - 6_000 - 152;
@@ -456,6 +458,50 @@ fn write_after_pause_proves_no_more_than_the_leader_has_heard() {
     assert_eq!(w.lost(0, lock), None);
 }
 
+/// Regression: the contacts that it counts from were forgotten, and no write proved anything.
+#[test]
+fn write_that_takes_two_ticks_proves_the_session() {
+    // ZK1
+    let mut now = Instant::from_millis(1_000);
+    let eighth = Duration::from_millis(3_000 / 8);
+    let mut locks = Locks::new(now, Config::parse("zk://h").unwrap(), ClientId::from_bits(1), 7).unwrap();
+    let lock = locks.acquire(now, &Acquire::new("l")).unwrap();
+    let Some(LocksOutput::Store(SessionOutput::Open { session, timeout })) = locks.poll_output() else { panic!() };
+    locks.handle_session(now, session, &SessionReport::Up { emitted: now, timeout, owner: 1 });
+    let mut calls = Vec::new();
+    while let Some(output) = locks.poll_output() {
+        if let LocksOutput::Send { call, request, .. } = output {
+            calls.push((call, request.op));
+        }
+    }
+    let [(create, Op::Write(MultiOp::Create { path, .. })), (list, Op::GetChildren { .. })] = &calls[..] else {
+        panic!("{calls:?}")
+    };
+    let path: alloc::boxed::Box<str> = alloc::format!("{path}0000000000").into();
+    let stat = Stat { czxid: 9, ephemeral_owner: 1, ..Stat::default() };
+    let names = core::iter::once(path.rsplit_once('/').unwrap().1).collect();
+    locks.handle_reply(now, *create, &Reply::Done(ReplyBody::Created { path, stat }));
+    locks.handle_reply(now, *list, &Reply::Done(ReplyBody::Children(names)));
+    locks.claim(now, lock).unwrap();
+    let renewal = loop {
+        match locks.poll_output() {
+            Some(LocksOutput::Send { call, request: Request { op: Op::Multi(_), .. }, .. }) => break call,
+            Some(_) => {}
+            None => {
+                now = locks.next_deadline().unwrap();
+                locks.handle_timeout(now);
+            }
+        }
+    };
+    let before = locks.valid_until(lock);
+    for _ in 0..14 {
+        now = now + eighth;
+        locks.handle_session(now, session, &SessionReport::Contact(now));
+    }
+    locks.handle_reply(now, renewal, &Reply::Done(ReplyBody::Multi([MultiResult::Checked].into())));
+    assert!(locks.valid_until(lock) > before, "{:?} {before:?}", locks.valid_until(lock));
+}
+
 #[test]
 fn write_that_the_session_fails_proves_nothing() {
     // ZK1
@@ -487,6 +533,29 @@ fn short_waits_do_not_keep_session_that_cannot_continue() {
         granted |= w.granted(0, lock).is_some();
     }
     assert!(granted, "{:?}", w.events);
+}
+
+/// Regression: the session of a single attempt had expired, and the attempt failed.
+#[test]
+fn single_attempt_on_expired_session_uses_the_next_one() {
+    let mut w = World::new(1);
+    let (lock, _) = w.hold(0);
+    w.release(0, lock);
+    w.server.expire(1);
+    let second = w.request(0, &Acquire::new("l").wait(Wait::Try));
+    assert!(w.granted(0, second).is_some(), "{:?}", w.events);
+}
+
+/// Regression: a ping failed if the first server that the client tried was down.
+#[test]
+fn dead_server_fails_no_ping_while_another_is_up() {
+    // P5
+    let mut w = World::with(6, |_| Config::parse("zk://dead,h/app").unwrap());
+    for client in 0..6 {
+        w.clients[client].ping(w.now).unwrap();
+    }
+    w.pass(100);
+    assert!(w.clients.iter_mut().all(|client| client.poll_ping() == Some(Ok(()))));
 }
 
 /// Regression: a single attempt failed if the first server that the client tried was down.

@@ -174,6 +174,17 @@ fn promoted_replica_has_wall_clock_of_primary() {
     assert!(outcome.violations.is_empty(), "{outcome}");
 }
 
+/// Regression: the key of a lost hold stayed if its guard was returned without a connection, during
+/// the attempt of the next waiter. The release was reported as expired.
+#[test]
+fn lost_hold_is_deleted_after_the_reconnect_although_another_attempt_waits() {
+    // A4, U1
+    let mut plan = Plan::from_seed(Scenario::named("redis-together").unwrap(), 57);
+    plan.model = true;
+    let outcome = plan.run();
+    assert!(outcome.violations.is_empty(), "{outcome}");
+}
+
 /// Regression of the checker: a server answered that a key was gone, and got its earlier data back
 /// before the client reported the loss.
 #[test]
