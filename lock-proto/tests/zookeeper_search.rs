@@ -44,6 +44,16 @@ struct World {
     deletions: u8,
     /// What is sent arrives at once. Histories can then be longer.
     instant: bool,
+    flaw: Option<Flaw>,
+}
+
+/// What the search must find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flaw {
+    /// The fence is the number of the queue's first node, which begins anew with the queue.
+    NumbersAsFences,
+    /// A client that waits believes that it holds the lock.
+    HoldsWhileWaiting,
 }
 
 #[derive(Clone, Debug)]
@@ -92,6 +102,7 @@ struct State {
     fence: u64,
     reached: u64,
     violation: Option<String>,
+    flaw: Option<Flaw>,
 }
 
 const SOMETIMES: [&str; 6] = [
@@ -202,7 +213,10 @@ impl State {
                     self.violation = Some(format!("client {client} cannot claim what was offered"));
                 }
                 self.clients[client].held = true;
-                let fence = grant.fence.map_or(0, |fence| fence.get());
+                let fence = match self.flaw {
+                    Some(Flaw::NumbersAsFences) => self.first_number() + 1,
+                    _ => grant.fence.map_or(0, |fence| fence.get()),
+                };
                 if fence <= self.fence {
                     self.violation = Some(format!("the fence went from {} to {fence}", self.fence));
                 }
@@ -211,7 +225,10 @@ impl State {
                     self.reach(1);
                 }
             }
-            Event::Blocked(_) => self.reach(0),
+            Event::Blocked(_) => {
+                self.reach(0);
+                self.clients[client].held = self.flaw == Some(Flaw::HoldsWhileWaiting);
+            }
             Event::Lost(_) => {
                 self.clients[client].held = false;
                 self.reach(4);
@@ -219,6 +236,12 @@ impl State {
             event if event.is_last() => (self.clients[client].lock, self.clients[client].held) = (None, false),
             _ => {}
         }
+    }
+
+    fn first_number(&self) -> u64 {
+        let nodes = self.ensemble.nodes();
+        let number = |(path, _): &(String, _)| path.rsplit_once('-')?.1.parse().ok();
+        nodes.iter().filter_map(number).min().unwrap()
     }
 
     fn pump_server(&mut self) {
@@ -298,6 +321,7 @@ impl Model for World {
             fence: 0,
             reached: 0,
             violation: None,
+            flaw: None,
         };
         // Both have sessions, and the queue exists.
         (0..2).for_each(|client| state.cycle(client));
@@ -307,6 +331,9 @@ impl Model for World {
             (0..2).for_each(|_| state.cycle(0));
         }
         state.reached = 0;
+        if self.flaw.is_some() {
+            (state.flaw, state.fence) = (self.flaw, 0);
+        }
         vec![state]
     }
 
@@ -421,6 +448,8 @@ impl Model for World {
         state.ensemble.hash(canon);
         state.clients.hash(canon);
         (state.breaks, state.expiries, state.deletions).hash(canon);
+        // The transaction that created the node, which is an id, and the count of hand-overs.
+        (state.fence >> 16, state.fence as u16).hash(canon);
     }
 
     fn check(&self, state: &State) -> Result<(), String> {
@@ -429,7 +458,7 @@ impl Model for World {
         }
         let holds = |client: &Process| {
             let until = client.lock.filter(|_| client.held).and_then(|lock| client.machine.valid_until(lock));
-            until.is_some_and(|until| until > state.now)
+            until.is_some_and(|until| until > state.now) || client.held && state.flaw == Some(Flaw::HoldsWhileWaiting)
         };
         if state.clients.iter().all(holds) { Err("two clients hold the lock".into()) } else { Ok(()) }
     }
@@ -462,7 +491,7 @@ fn explore(name: &str, world: World, depth: usize, floor: usize, reached: u64) {
 }
 
 /// The bytes of two clients in flight, without faults.
-const CALM: World = World { acquisitions: 1, breaks: 0, expiries: 0, deletions: 0, instant: false };
+const CALM: World = World { acquisitions: 1, breaks: 0, expiries: 0, deletions: 0, instant: false, flaw: None };
 
 #[test]
 fn two_clients_without_faults() {
@@ -488,4 +517,19 @@ fn queue_that_is_deleted_and_created() {
     // S6, ZK10
     let world = World { acquisitions: 3, deletions: 1, instant: true, ..CALM };
     explore("numbers", world, 10, 20_000, 0b100011);
+}
+
+/// What would be wrong is found.
+#[test]
+fn planted_flaws_are_found() {
+    // S4
+    let world = World { acquisitions: 3, deletions: 1, instant: true, ..CALM };
+    let flaws = [
+        (Flaw::NumbersAsFences, 4, "the fence went from 3 to 1"),
+        (Flaw::HoldsWhileWaiting, 2, "two clients hold the lock"),
+    ];
+    for (flaw, steps, rule) in flaws {
+        let found = Search::new().depth(steps).run(&World { flaw: Some(flaw), ..world }).counterexample.unwrap();
+        assert_eq!((found.actions.len(), found.rule.as_str()), (steps, rule), "{flaw:?}: {found}");
+    }
 }

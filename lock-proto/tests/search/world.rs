@@ -42,10 +42,10 @@ pub(crate) struct World {
     pub(crate) prompt: bool,
     /// A client that checked its guard before a pause acts on the result after it.
     pub(crate) acts_on_memory: bool,
-    /// One in this many states is run to its end; 0 for none.
+    /// The state after one in this many steps is run to its end; 0 for none.
     pub(crate) settle_every: u64,
     pub(crate) settled: Cell<u64>,
-    pub(crate) visited: Cell<u64>,
+    pub(crate) steps: Cell<u64>,
 }
 
 impl World {
@@ -63,7 +63,7 @@ impl World {
             acts_on_memory: false,
             settle_every: 0,
             settled: Cell::new(0),
-            visited: Cell::new(0),
+            steps: Cell::new(0),
         }
     }
 }
@@ -245,8 +245,8 @@ impl Model for World {
                 return Err("a key lives on, and nobody is there".into());
             }
         }
-        self.visited.set(self.visited.get() + 1);
-        if self.settle_every > 0 && self.visited.get().is_multiple_of(self.settle_every) {
+        self.steps.set(self.steps.get() + 1);
+        if self.settle_every > 0 && self.steps.get().is_multiple_of(self.settle_every) {
             self.settled.set(self.settled.get() + 1);
             state.clone().settle(self).map_err(|rule| format!("once everything works again: {rule}"))?;
         }

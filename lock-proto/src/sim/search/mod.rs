@@ -96,10 +96,15 @@ pub trait Model {
         Canon::new()
     }
 
-    /// Hashes what distinguishes `state`. States with equal fingerprints count as the same state.
+    /// Hashes what distinguishes `state`. States with equal fingerprints count as the same state,
+    /// and the search continues only from the first of them.
+    ///
+    /// So hash all that affects a later step or a later [`check`](Self::check). What only records
+    /// that a rule is broken already need not be hashed: the search ends there.
     fn hash_state(&self, state: &Self::State, canon: &mut Canon);
 
-    /// Checks the invariants, which must hold in every state.
+    /// Checks the invariants, which must hold in every state. Called after every step, also if it
+    /// leads to a state that was seen.
     ///
     /// # Errors
     ///
@@ -275,9 +280,10 @@ impl<'a, M: Model> Run<'a, M> {
             self.predecessors.push((START, None));
             let fingerprint = self.fingerprint(&start);
             self.seen.entry(fingerprint).or_insert(place);
-            if let Err(rule) = self.arrive(place, start) {
+            if let Err(rule) = self.model.check(&start) {
                 return Some(self.counterexample(place, rule));
             }
+            self.arrive(place, start);
         }
         let mut actions = Vec::new();
         while !self.next.is_empty() {
@@ -294,20 +300,23 @@ impl<'a, M: Model> Run<'a, M> {
                 for action in actions.drain(..) {
                     self.transitions += 1;
                     let next = self.model.step(&state, &action);
+                    let place = self.predecessors.len() as u32;
+                    // Before the look-up: a step may break a rule and lead to a state that was seen.
+                    if let Err(rule) = self.model.check(&next) {
+                        self.predecessors.push((from, Some(action)));
+                        return Some(self.counterexample(place, rule));
+                    }
                     let fingerprint = self.fingerprint(&next);
                     if self.predecessors.len() >= limits.states {
                         self.full = true;
                         return None;
                     }
-                    let place = self.predecessors.len() as u32;
                     match self.seen.entry(fingerprint) {
                         Entry::Occupied(_) => continue,
                         Entry::Vacant(new) => new.insert(place),
                     };
                     self.predecessors.push((from, Some(action)));
-                    if let Err(rule) = self.arrive(place, next) {
-                        return Some(self.counterexample(place, rule));
-                    }
+                    self.arrive(place, next);
                 }
             }
         }
@@ -320,14 +329,12 @@ impl<'a, M: Model> Run<'a, M> {
         self.canon.fingerprint()
     }
 
-    fn arrive(&mut self, place: u32, state: M::State) -> Result<(), String> {
-        self.model.check(&state)?;
+    fn arrive(&mut self, place: u32, state: M::State) {
         let reached = self.model.reached(&state);
         for (bit, count) in self.reached.iter_mut().enumerate() {
             *count += reached >> bit & 1;
         }
         self.next.push((place, state));
-        Ok(())
     }
 
     fn counterexample(&self, place: u32, rule: String) -> Counterexample<M::Action> {
@@ -345,5 +352,50 @@ impl<'a, M: Model> Run<'a, M> {
             }
         }
         Counterexample { rule, actions, trace }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use core::hash::Hash as _;
+
+    use super::*;
+
+    /// Two steps lead from 0 to 1. The second of them breaks a rule, which is not hashed.
+    struct TwoWays;
+
+    impl Model for TwoWays {
+        type State = (u8, bool);
+        type Action = bool;
+
+        fn initial_states(&self) -> Vec<(u8, bool)> {
+            [(0, false)].into()
+        }
+
+        fn actions(&self, state: &(u8, bool), actions: &mut Vec<bool>) {
+            if state.0 == 0 {
+                actions.extend([false, true]);
+            }
+        }
+
+        fn step(&self, _: &(u8, bool), breaks: &bool) -> (u8, bool) {
+            (1, *breaks)
+        }
+
+        fn hash_state(&self, state: &(u8, bool), canon: &mut Canon) {
+            state.0.hash(canon);
+        }
+
+        fn check(&self, state: &(u8, bool)) -> Result<(), String> {
+            if state.1 { Err("a rule".into()) } else { Ok(()) }
+        }
+    }
+
+    #[test]
+    fn violation_on_way_to_seen_state_is_found() {
+        // S6
+        let found = Search::new().run(&TwoWays).counterexample.unwrap();
+        assert_eq!((found.rule.as_str(), &found.actions[..]), ("a rule", &[true][..]));
     }
 }
