@@ -24,6 +24,7 @@ use core::time::Duration;
 use bytes::Bytes;
 
 use super::World as AnyWorld;
+use super::handover::Woken;
 use super::process::Process;
 use super::store::{Servers, Store};
 use crate::etcd::{Client, Config, OwnerKey, Queue, RpcId, StreamId};
@@ -106,7 +107,7 @@ pub struct Etcd<C = Client> {
     resource: Resource,
     proclaimed: Proclaimed,
     /// Clients that reacted to the deletion of a key.
-    woken: BTreeMap<(Bytes, i64), Vec<usize>>,
+    woken: Woken<(Bytes, i64)>,
     recorded_state: Recorded,
     clients: PhantomData<C>,
 }
@@ -186,7 +187,7 @@ impl<C: EtcdClient> Servers for Etcd<C> {
             queue_log: QueueLog::default(),
             resource: Resource::default(),
             proclaimed: Proclaimed::new(),
-            woken: BTreeMap::new(),
+            woken: Woken::default(),
             recorded_state: Recorded::default(),
             clients: PhantomData,
         }

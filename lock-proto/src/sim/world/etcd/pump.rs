@@ -321,18 +321,10 @@ impl<C: EtcdClient> World<Etcd<C>> {
             if !looks.iter().any(reacts) {
                 continue;
             }
-            let woken = self.store.woken.entry((key.clone(), *revision)).or_default();
-            if !woken.contains(&client) {
-                woken.push(client);
-            }
-            if woken.len() > 1 {
+            if let Some(woken) = self.store.woken.record((key.clone(), *revision), client) {
                 let text = format!("clients {woken:?} react to the end of {}", key.escape_ascii());
                 self.report(Rule::OneWoken, text);
             }
-        }
-        // Old deletions are no longer delivered.
-        while self.store.woken.len() > 1_000 {
-            self.store.woken.pop_first();
         }
     }
 

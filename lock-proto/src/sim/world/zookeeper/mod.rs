@@ -19,7 +19,7 @@ use core::marker::PhantomData;
 use core::time::Duration;
 
 use super::bytes::{ByteServers, Chore, Write};
-use super::handover::Cause;
+use super::handover::{Cause, Woken};
 use super::process::Process;
 use super::store::{Servers, Store};
 use super::{IDLE_TIMEOUT, World as AnyWorld};
@@ -84,7 +84,7 @@ pub struct Zookeeper<C = Client> {
     delayed: VecDeque<(Instant, u64, Packet<Vec<u8>>)>,
     queue_log: QueueLog,
     /// Clients that reacted to the deletion of a node, by its path.
-    woken: BTreeMap<Box<str>, BTreeSet<usize>>,
+    woken: Woken<Box<str>>,
     clients: PhantomData<C>,
 }
 
@@ -152,7 +152,7 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
             ensemble,
             delayed: VecDeque::new(),
             queue_log: QueueLog::default(),
-            woken: BTreeMap::new(),
+            woken: Woken::default(),
             clients: PhantomData,
         }
     }

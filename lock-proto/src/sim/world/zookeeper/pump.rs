@@ -250,16 +250,10 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
             if !reacts || !contends || self.store.queue_log.last_owner(path).is_none_or(is_own) {
                 continue;
             }
-            let woken = self.store.woken.entry(path.clone()).or_default();
-            woken.insert(client);
-            if woken.len() > 1 {
+            if let Some(woken) = self.store.woken.record(path.clone(), client) {
                 let text = format!("clients {woken:?} react to the end of {path}");
                 self.report(Rule::OneWoken, text);
             }
-        }
-        // Old deletions are no longer delivered.
-        while self.store.woken.len() > 1_000 {
-            self.store.woken.pop_first();
         }
     }
 }
