@@ -221,7 +221,7 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
         let Event::Granted(grant) = event else { return None };
         let record = w.clients[client].records.get(&lock)?;
         // Nothing proves a grant beyond the bounds, when the node is gone.
-        w.proof(client, record).ok().flatten().or_else(|| created(grant)).map(i64::unsigned_abs)
+        w.proof(client, record, grant).ok().flatten().or_else(|| created(grant)).map(i64::unsigned_abs)
     }
 
     // ZK1
@@ -239,11 +239,9 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
     }
 
     fn after_event(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {
-        if !matches!(event, Event::Granted(_)) {
-            return;
-        }
+        let Event::Granted(grant) = event else { return };
         let Some(record) = w.clients[client].records.get(&lock) else { return };
-        if let Err(text) = w.proof(client, record) {
+        if let Err(text) = w.proof(client, record, grant) {
             w.report(Rule::Fifo, format!("client {client} {lock} {text}"));
         }
         w.write_while_held(client, lock);
@@ -283,9 +281,9 @@ fn created(grant: &Grant) -> Option<i64> {
 
 impl<C: ZookeeperClient> World<C> {
     /// Returns what proves that a client leads the queue of a lock.
-    fn proof(&self, client: usize, record: &Record) -> Result<Option<i64>, String> {
+    fn proof(&self, client: usize, record: &Record, grant: &Grant) -> Result<Option<i64>, String> {
         let queue = format!("/{}", core::str::from_utf8(&record.name).unwrap_or_default());
         let own = &self.clients[client].own.sessions;
-        self.store.queue_log.proves(&queue, record.requested, |session| own.contains(&session))
+        self.store.queue_log.proves(&queue, record.requested, created(grant), |session| own.contains(&session))
     }
 }

@@ -41,8 +41,8 @@ struct Queued {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct QueueLog {
     nodes: BTreeMap<Arc<str>, Queued>,
-    /// Until when the nodes of sessions were first, by queue.
-    led: BTreeMap<Arc<str>, BTreeMap<i64, Instant>>,
+    /// Sessions of the nodes that were first, and until when, by queue and creating transaction.
+    led: BTreeMap<Arc<str>, BTreeMap<i64, (i64, Instant)>>,
     /// The sessions of all nodes so far.
     owners: BTreeMap<Arc<str>, i64>,
 }
@@ -71,8 +71,8 @@ impl QueueLog {
     }
 
     fn note_first(&mut self, now: Instant, queue: &str) {
-        if let Some(session) = self.first(queue).map(|(_, node)| node.session) {
-            self.led.entry(queue.into()).or_default().insert(session, now);
+        if let Some((czxid, session)) = self.first(queue).map(|(_, node)| (node.czxid, node.session)) {
+            self.led.entry(queue.into()).or_default().insert(czxid, (session, now));
         }
     }
 
@@ -82,21 +82,24 @@ impl QueueLog {
 
     /// Returns the transaction that created the node by which one of these sessions leads a queue,
     /// if it is known: the node may have been deleted between the acquisition's request and the
-    /// grant.
+    /// grant. `created` is the transaction that the grant names.
     pub(super) fn proves(
         &self,
         queue: &str,
         requested: Instant,
+        created: Option<i64>,
         is_own: impl Fn(i64) -> bool,
     ) -> Result<Option<i64>, String> {
+        let is_granted = |czxid, session| is_own(session) && created.is_none_or(|created| created == czxid);
         let first = self.first(queue);
-        if let Some((_, node)) = first.filter(|(_, node)| is_own(node.session)) {
+        if let Some((_, node)) = first.filter(|(_, node)| is_granted(node.czxid, node.session)) {
             return Ok(Some(node.czxid));
         }
         // At their end, numbers order nothing.
         // ZK5
         let mut numbers = self.nodes.iter().filter(|(path, _)| queue_of(path) == queue).map(|(_, node)| node.number);
-        let since = |(session, until): (&i64, &Instant)| is_own(*session) && *until >= requested;
+        let since =
+            |(czxid, (session, until)): (&i64, &(i64, Instant))| is_granted(*czxid, *session) && *until >= requested;
         let led = self.led.get(queue).is_some_and(|led| led.iter().any(since));
         match first {
             _ if led || numbers.any(is_exhausted) => Ok(None),
@@ -149,14 +152,24 @@ mod tests {
         change(3, "/a/2-lock-0000000001", Some(8));
         change(4, "/a/x", Some(9));
         change(5, "/b/2-lock-0000000001", Some(9));
-        assert_eq!(log.proves("/a", at(2), |session| session == 7), Ok(Some(2)));
-        assert!(log.proves("/a", at(2), |session| session == 8).unwrap_err().contains("1-lock-0000000000 was first"));
+        assert_eq!(log.proves("/a", at(2), None, |session| session == 7), Ok(Some(2)));
+        assert!(
+            log.proves("/a", at(2), None, |session| session == 8).unwrap_err().contains("1-lock-0000000000 was first")
+        );
         assert_eq!(log.last_owner("/a/2-lock-0000000001"), Some(8));
         log.record(at(6), &NodeChange { zxid: 6, path: "/a/1-lock-0000000000".into(), created: None });
-        assert_eq!(log.proves("/a", at(3), |session| session == 8), Ok(Some(3)));
+        assert_eq!(log.proves("/a", at(3), None, |session| session == 8), Ok(Some(3)));
         // It was first until just now. A later request has no part in that.
-        assert_eq!(log.proves("/a", at(6), |session| session == 7), Ok(None));
-        assert!(log.proves("/a", at(7), |session| session == 7).unwrap_err().contains("2-lock-0000000001 was first"));
-        assert!(log.proves("/c", at(2), |_| true).unwrap_err().contains("empty"));
+        assert_eq!(log.proves("/a", at(6), None, |session| session == 7), Ok(None));
+        assert!(
+            log.proves("/a", at(7), None, |session| session == 7).unwrap_err().contains("2-lock-0000000001 was first")
+        );
+        assert!(log.proves("/c", at(2), None, |_| true).unwrap_err().contains("empty"));
+        // Another node of the client was first since its request.
+        log.record(at(7), &NodeChange { zxid: 7, path: "/a/1-lock-0000000002".into(), created: Some(7) });
+        assert_eq!(log.proves("/a", at(3), Some(2), |session| session == 7), Ok(None));
+        assert!(log.proves("/a", at(3), Some(7), |session| session == 7).is_err());
+        assert_eq!(log.proves("/a", at(3), Some(3), |session| session == 8), Ok(Some(3)));
+        assert!(log.proves("/a", at(3), Some(2), |session| session == 8).is_err());
     }
 }
