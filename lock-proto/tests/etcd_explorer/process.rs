@@ -7,7 +7,7 @@ use lock_proto::etcd::{Config, Endpoint, Locks, LocksOutput, QueryId, Request, W
 use lock_proto::redis::{Acquire, Event, Renew};
 use lock_proto::{CallId, ClientId, Instant, LockId};
 
-use crate::Rng;
+use crate::seeds::Rng;
 use crate::store::Change;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use lock_proto::etcd::{Reply, Request};
 use lock_proto::redis::Cause;
 use lock_proto::{Fault, LockId};
 
-use crate::Rng;
 use crate::process::{Acquisition, Fences, Process, State, draw_request, name};
+use crate::seeds::Rng;
 use crate::store::Store;
 
 const MS: u64 = 1_000_000;
@@ -68,7 +68,7 @@ impl World {
 
     pub(crate) fn chaos(&mut self) {
         for _ in 0..STEPS {
-            let p = self.rng.below(self.processes.len() as u64) as usize;
+            let p = self.rng.index(self.processes.len());
             match self.rng.below(100) {
                 // Mostly no faults; otherwise no client would hold a lock that could be lost.
                 0..22 => self.serve(p),
@@ -172,7 +172,7 @@ impl World {
             return;
         }
         // Calls are concurrent: any of them may be first.
-        let place = self.rng.below(process.requests.len() as u64) as usize;
+        let place = self.rng.index(process.requests.len());
         let sent = process.requests.remove(place).unwrap();
         let reply = self.store.execute(self.now, &sent.request);
         process.replies.push_back((sent.call, reply.clone()));
@@ -184,7 +184,7 @@ impl World {
         if process.paused || process.replies.is_empty() {
             return;
         }
-        let place = self.rng.below(process.replies.len() as u64) as usize;
+        let place = self.rng.index(process.replies.len());
         let (call, reply) = process.replies.remove(place).unwrap();
         process.hub.handle_reply(process.clock(self.now), call, &reply);
     }
@@ -251,7 +251,7 @@ impl World {
 
     fn tamper(&mut self) {
         let keys: Vec<Bytes> = self.store.keys.keys().cloned().collect();
-        if let Some(key) = keys.get(self.rng.below(keys.len().max(1) as u64) as usize) {
+        if let Some(key) = keys.get(self.rng.index(keys.len().max(1))) {
             self.log_event(&("by hand", key));
             self.store.delete(key);
         }
@@ -261,7 +261,7 @@ impl World {
         // A holder learns of it only by an event, so mutual exclusion is not guaranteed.
         if self.by_hand {
             let leases: Vec<i64> = self.store.leases.keys().copied().collect();
-            if let Some(lease) = leases.get(self.rng.below(leases.len().max(1) as u64) as usize) {
+            if let Some(lease) = leases.get(self.rng.index(leases.len().max(1))) {
                 self.log_event(&("revoked by hand", lease));
                 self.store.revoke(*lease);
             }
@@ -332,7 +332,7 @@ impl World {
         }
         let clock = process.clock(self.now);
         let any: Vec<LockId> = process.acquisitions.keys().copied().collect();
-        let one = any.get(self.rng.below(any.len().max(1) as u64) as usize).copied();
+        let one = any.get(self.rng.index(any.len().max(1))).copied();
         let verb = self.rng.below(9);
         if self.log {
             println!("{:>12}us p{} verb {verb} of {one:?}", self.now / 1_000, process.id);

@@ -5,41 +5,19 @@
 //! phase everything works again and every guard is released. Then nothing may be left: no key,
 //! waiter, timer or state.
 //!
-//! `LOCK_SEEDS=100000` explores more; `LOCK_SEED=17` runs one seed and prints its events.
+//! `LOCK_SEEDS=100000` explores more, `LOCK_FIRST=5000` sets the first seed, and `LOCK_SEED=17`
+//! runs one seed and prints its events.
 // S2, S3
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
 mod node;
 mod process;
+#[path = "../common/seeds.rs"]
+mod seeds;
 mod world;
 
+use seeds::run_seeds;
 use world::World;
-
-/// SplitMix64.
-#[derive(Clone, Debug)]
-pub(crate) struct Rng(u64);
-
-impl Rng {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    pub(crate) fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-}
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap())
-}
 
 fn run(seed: u64, log: bool) {
     let nodes = [1, 3, 5, 1, 3][(seed % 5) as usize];
@@ -51,19 +29,5 @@ fn run(seed: u64, log: bool) {
 #[test]
 fn invariants_hold_under_faults_and_nothing_is_left_after() {
     // S2
-    if let Some(seed) = number("LOCK_SEED") {
-        return run(seed, true);
-    }
-    let first = number("LOCK_FIRST").unwrap_or(0);
-    let mut failed = Vec::new();
-    for seed in first..first + number("LOCK_SEEDS").unwrap_or(100) {
-        if std::panic::catch_unwind(|| run(seed, false)).is_err() {
-            println!("run it again by LOCK_SEED={seed}");
-            failed.push(seed);
-            if failed.len() >= 10 {
-                break;
-            }
-        }
-    }
-    assert!(failed.is_empty(), "failed seeds: {failed:?}");
+    run_seeds(100, run);
 }

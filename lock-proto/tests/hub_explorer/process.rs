@@ -9,6 +9,8 @@ use lock_proto::redis::{
 };
 use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId};
 
+use crate::seeds::Rng;
+
 pub(crate) const MAX_TTL: u64 = 3_000;
 /// Request timeout in ns. It ends the connection.
 const ANSWERED_WITHIN: u64 = 500_000_000;
@@ -195,13 +197,7 @@ impl Process {
 
     fn handle_event(&mut self, now: u64, id: LockId, event: &Event, fences: &mut BTreeMap<u8, u64>) {
         assert!(!self.ended.contains(&id), "{id} has ended and receives {event:?}");
-        // An acquisition that fails within `acquire` reports it before its id is known.
-        let known = self.acquisitions.entry(id).or_insert(Acquisition {
-            name: u8::MAX,
-            state: State::Waiting,
-            token: None,
-            since: now,
-        });
+        let known = self.acquisitions.get_mut(&id).unwrap_or_else(|| panic!("{id} is unknown: {event:?}"));
         let old = known.state;
         let stopping = self.stopping;
         known.state = match (old, event) {
@@ -279,16 +275,16 @@ impl Process {
     }
 }
 
-pub(crate) fn draw_request(rng: &mut crate::Rng, name: u8) -> Acquire {
-    let ttl = [1_000, 2_000, MAX_TTL][rng.below(3)];
+pub(crate) fn draw_request(rng: &mut Rng, name: u8) -> Acquire {
+    let ttl = [1_000, 2_000, MAX_TTL][rng.index(3)];
     let wait = match rng.below(6) {
         0 => Wait::Try,
-        1 => Wait::For(Duration::from_millis(rng.below(3_000) as u64)),
+        1 => Wait::For(Duration::from_millis(rng.below(3_000))),
         _ => Wait::Forever,
     };
     let renew = match rng.below(5) {
         0 => Renew::Manual,
-        1 => Renew::AtMost(Duration::from_millis(1 + rng.below(4_000) as u64)),
+        1 => Renew::AtMost(Duration::from_millis(1 + rng.below(4_000))),
         _ => Renew::Auto,
     };
     Acquire::new([b'a' + name]).ttl(Duration::from_millis(ttl)).wait(wait).renew(renew)

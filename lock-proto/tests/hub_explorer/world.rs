@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use lock_proto::redis::{Cause, Key, Reply, Wake};
 use lock_proto::{Fault, Instant};
 
-use crate::Rng;
 use crate::node::Node;
 use crate::process::{Acquisition, Input, Process, Sent, State, draw_request, server_info};
+use crate::seeds::Rng;
 
 const MS: u64 = 1_000_000;
 /// Nodes started before this time are past any quarantine.
@@ -52,8 +52,8 @@ impl World {
     fn new_process(&mut self) -> Process {
         self.next_id += 1;
         let (id, wake, nodes, log) = (self.next_id, self.wake, self.nodes.len(), self.log);
-        let block = [1, 2, 64][self.rng.below(3)];
-        let turn = Duration::from_millis([0, 20, 100, 1_000][self.rng.below(4)]);
+        let block = [1, 2, 64][self.rng.index(3)];
+        let turn = Duration::from_millis([0, 20, 100, 1_000][self.rng.index(4)]);
         let change = |config: lock_proto::redis::Config| config.wake(wake).fence_block(block).handover_window(turn);
         let mut process = Process::new(self.now, id, nodes, change, log);
         for n in 0..nodes {
@@ -80,8 +80,8 @@ impl World {
 
     pub(crate) fn chaos(&mut self) {
         for _ in 0..STEPS {
-            let p = self.rng.below(self.processes.len());
-            let n = self.rng.below(self.nodes.len());
+            let p = self.rng.index(self.processes.len());
+            let n = self.rng.index(self.nodes.len());
             match self.rng.below(120) {
                 // Mostly no faults; otherwise no client would hold a lock that could be lost.
                 100..120 => {
@@ -89,8 +89,8 @@ impl World {
                     self.claim_offers(p);
                 }
                 0..22 => self.advance_to_next(),
-                22..26 => self.now += self.rng.below(20 * MS as usize) as u64,
-                26..27 => self.now += self.rng.below(3_000) as u64 * MS,
+                22..26 => self.now += self.rng.below(20 * MS),
+                26..27 => self.now += self.rng.below(3_000) * MS,
                 27..37 => self.flush(p, n),
                 37..52 => self.execute(p, n),
                 52..66 => self.deliver(p, n),
@@ -209,7 +209,7 @@ impl World {
             return;
         }
         self.log_event(&("broken", p, n));
-        let retry_at = self.now + self.rng.below(300) as u64 * MS;
+        let retry_at = self.now + self.rng.below(300) * MS;
         let lands = self.rng.one_in(2);
         let process = &mut self.processes[p];
         let conn = core::mem::take(&mut process.conns[n]);
@@ -264,7 +264,7 @@ impl World {
         if count == 0 {
             return;
         }
-        let g = self.rng.below(count);
+        let g = self.rng.index(count);
         let (client, request) = {
             let (client, left) = &mut self.nodes[n].late_requests[g];
             (*client, left.pop_front())
@@ -319,7 +319,7 @@ impl World {
     }
 
     fn call_in_the_past(&mut self, p: usize) {
-        let now = self.now - self.rng.below(5_000) as u64 * MS;
+        let now = self.now - self.rng.below(5_000) * MS;
         if !self.processes[p].paused {
             self.processes[p].hub.handle_timeout(Instant::from_nanos(now));
         }
@@ -339,7 +339,7 @@ impl World {
             }
             return process.acquire(now, name, &request);
         }
-        let (&id, known) = process.acquisitions.iter().nth(self.rng.below(count)).unwrap();
+        let (&id, known) = process.acquisitions.iter().nth(self.rng.index(count)).unwrap();
         let state = known.state;
         if self.log {
             println!("{:>12}us {p} verb on {id} {state:?}", now / 1_000);
@@ -358,7 +358,7 @@ impl World {
         if !self.processes[p].paused {
             let process = &mut self.processes[p];
             process.stopping = true;
-            process.hub.shutdown(Instant::from_nanos(self.now), Duration::from_millis(self.rng.below(6_000) as u64));
+            process.hub.shutdown(Instant::from_nanos(self.now), Duration::from_millis(self.rng.below(6_000)));
         }
     }
 
