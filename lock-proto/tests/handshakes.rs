@@ -1,4 +1,4 @@
-//! TLS handshakes that fail, hang or take long, in simulated worlds of all stores.
+//! TLS handshakes that fail, hang or take long, in simulated worlds of Redis and etcd.
 //!
 //! The machines see no TLS: only when a connection is open, and why it is not.
 #![cfg(feature = "sim")]
