@@ -7,8 +7,8 @@ SHELL := /bin/bash
 CARGO ?= cargo
 # How long `make fuzz` attacks each target, in seconds.
 FUZZ_SECONDS ?= 60
-# The longest input that it makes, in bytes. Short ones make many runs; the runs of 400 bytes take etcd's worlds five times as long, and reach further.
-FUZZ_LENGTH ?= 64
+# The longest input that it makes, in bytes; empty for that of the target's corpus. Shorter ones make more runs, which reach less far.
+FUZZ_LENGTH ?=
 
 FIRMWARE := --manifest-path lock-proto/firmware/Cargo.toml
 BENCH := --manifest-path examples/bench/Cargo.toml
@@ -112,17 +112,9 @@ corpus: ## Replay what fuzzing has found so far.
 	$(CARGO) test -p lock-fuzz
 
 .PHONY: fuzz
-fuzz: ## Attack the machines for FUZZ_SECONDS (60) a target, with FUZZ_LENGTH (64) bytes at most. Needs a nightly toolchain and cargo-fuzz.
+fuzz: ## Attack the machines for FUZZ_SECONDS (60) a target, with FUZZ_LENGTH bytes at most. Needs a nightly toolchain and cargo-fuzz.
 	@$(HAS_FUZZ) || { echo "needs: rustup toolchain install nightly && cargo install cargo-fuzz" >&2; exit 1; }
-	@# What is found goes to fuzz/artifacts (crashes) and a scratch folder (inputs); the committed corpora stay as they are.
-	@# Flags: see fuzz/README.md.
-	for target in $$($(CARGO) +nightly fuzz list); do \
-		mkdir -p fuzz/scratch/$$target; \
-		case $$target in url|quorum_ops) entropic=1;; *) entropic=0;; esac; \
-		dict=; if [ -f fuzz/$$target.dict ]; then dict=-dict=fuzz/$$target.dict; fi; \
-		$(CARGO) +nightly fuzz run --sanitizer none --no-trace-compares "$$target" fuzz/scratch/$$target fuzz/corpus/$$target -- \
-			$$dict -max_len=$(FUZZ_LENGTH) -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -entropic=$$entropic -print_final_stats=1; \
-	done
+	for target in $$($(CARGO) +nightly fuzz list); do CARGO=$(CARGO) .ci/fuzz "$$target" $(FUZZ_SECONDS) $(FUZZ_LENGTH); done
 
 # A file in a folder of fuzz/corpus or fuzz/artifacts; FLAW=redis-deletes-anything plants a flaw, SHRINK=1 makes the run smaller first.
 INPUT ?=
