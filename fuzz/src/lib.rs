@@ -12,7 +12,7 @@ mod zk_pipe;
 pub use pipe::pipe;
 pub use tls::tls;
 pub use url::url;
-pub use worlds::{election_ops, etcd_ops, plan, play, quorum_ops, redis_model, redis_ops, zk_ops};
+pub use worlds::{election_ops, etcd_ops, plan, play, plays_worlds, quorum_ops, redis_model, redis_ops, zk_ops};
 pub use zk_pipe::zk_pipe;
 
 /// Defines the program of a fuzz target. Without cargo-fuzz it is empty, so that stable Rust builds

@@ -210,7 +210,9 @@ impl World {
     }
 
     fn receive(&mut self, bytes: &[u8], step: usize) {
-        if bytes.contains(&b'-') {
+        // An error is a line that begins so. The bytes may begin a line.
+        let mut pairs = [b'\n'].iter().chain(bytes).zip(bytes);
+        if pairs.any(|(before, byte)| *before == b'\n' && matches!(byte, b'-' | b'!')) {
             self.written.clear();
         }
         for part in bytes.chunks(step.max(1)) {
@@ -221,7 +223,6 @@ impl World {
     fn write(&mut self, most: usize) {
         let Some(conn) = self.conn() else { return };
         let bytes = self.pipe.outgoing(conn);
-        assert!(bytes.len() <= LIMITS.outgoing + ONE_COMMAND, "{} bytes wait for the socket", bytes.len());
         let n = bytes.len().min(most);
         self.written.extend_from_slice(&bytes[..n]);
         self.pipe.consume(conn, n);
@@ -264,6 +265,8 @@ impl World {
                 PipeOutput::Idle(_) => self.pipe.ping(self.now),
             }
         }
+        let waiting = self.newest.map_or(0, |conn| self.pipe.outgoing(conn).len());
+        assert!(waiting <= LIMITS.outgoing + ONE_COMMAND, "{waiting} bytes wait for the socket");
         if self.pipe.next_deadline().is_none() {
             assert!(self.pending.is_empty(), "nothing is due, but {:?} wait", self.pending.keys());
         }

@@ -42,19 +42,32 @@ const REDIS_MODEL: [&str; 8] = [
     "redis-stale",
 ];
 
+/// Returns the scenarios of a target that plays worlds.
+fn scenarios(target: &str) -> Option<&'static [&'static str]> {
+    match target {
+        "redis_ops" => Some(&REDIS),
+        "quorum_ops" => Some(&QUORUM),
+        "etcd_ops" => Some(&ETCD),
+        "election_ops" => Some(&ELECTION),
+        "zk_ops" => Some(&ZOOKEEPER),
+        "redis_model" => Some(&REDIS_MODEL),
+        _ => None,
+    }
+}
+
+/// Returns whether a target plays worlds, so that [`plan`] returns its runs.
+#[must_use]
+pub fn plays_worlds(target: &str) -> bool {
+    scenarios(target).is_some()
+}
+
 /// Returns the run of a target on these bytes, or `None` if the target plays no worlds or the bytes
-/// make none. The first byte selects the scenario, and [`Plan::from_bytes`] draws from the rest.
+/// make no run: none, or `redis_model`'s if they draw several nodes. The first byte selects the
+/// scenario, and [`Plan::from_bytes`] draws from the rest.
 #[must_use]
 pub fn plan(target: &str, data: &[u8]) -> Option<Plan> {
-    let (names, model): (&[&str], _) = match target {
-        "redis_ops" => (&REDIS, false),
-        "quorum_ops" => (&QUORUM, false),
-        "etcd_ops" => (&ETCD, false),
-        "election_ops" => (&ELECTION, false),
-        "zk_ops" => (&ZOOKEEPER, false),
-        "redis_model" => (&REDIS_MODEL, true),
-        _ => return None,
-    };
+    let names = scenarios(target)?;
+    let model = target == "redis_model";
     let (first, rest) = data.split_first()?;
     let name = names[usize::from(*first) % names.len()];
     let scenario = Scenario::named(name).expect("a scenario of that name");

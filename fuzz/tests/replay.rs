@@ -18,6 +18,8 @@ fn replay(target: &str, run: fn(&[u8]), at_least: usize, cuts: usize) {
         // If a test fails, the harness shows the last line.
         println!("{}", file.display());
         let data = std::fs::read(&file).expect("readable");
+        let makes_run = !lock_fuzz::plays_worlds(target) || lock_fuzz::plan(target, &data).is_some();
+        assert!(makes_run, "{} makes no run", file.display());
         run(&data);
         for end in 0..data.len().min(cuts) {
             run(&data[..end]);
@@ -126,6 +128,16 @@ fn command_that_draws_input_of_one_byte_is_complete() {
             assert!(line.ends_with(" --bytes="), "{line}");
         }
     }
+}
+
+#[test]
+fn input_that_makes_no_run_is_named() {
+    let shown = |target| {
+        let output = Command::new(env!("CARGO_BIN_EXE_replay")).args([target, "/dev/null"]).output().expect("it runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(shown("redis_model").ends_with("makes no run\n"));
+    assert!(shown("pipe").ends_with("nothing is broken\n"));
 }
 
 /// Without variables of its own, the recipe once printed those of the whole environment.

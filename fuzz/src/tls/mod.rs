@@ -411,7 +411,6 @@ impl Pair {
         }
     }
 
-    /// The network ceases to interfere.
     /// The session refuses more than [`KEY_UPDATES`] without data in between.
     fn update_keys(&mut self) {
         self.key_updates += 1;
@@ -420,6 +419,7 @@ impl Pair {
         let _ = self.server.tls.refresh_traffic_keys();
     }
 
+    /// The network ceases to interfere.
     fn finish(&mut self, history: &mut History) {
         self.pump(history);
         self.check();
