@@ -62,6 +62,7 @@ mod engine;
 mod etcd;
 mod event_loop;
 mod fault;
+mod foreign;
 mod guard;
 mod host;
 mod lock;

@@ -13,6 +13,7 @@ use tracing::level_filters::LevelFilter;
 
 use super::acquire_error::{AcquireErrorKind, Servers};
 use super::engine::{Engine, Notification};
+use super::foreign::{foreign, foreign_for_each};
 use super::name::Name;
 use super::outcome::Shutdown;
 use super::ping::Pings;
@@ -83,6 +84,28 @@ enum Note {
     FenceAhead { ms: u32 },
 }
 
+impl Note {
+    fn log(&self, lock: &Name<'_>) {
+        match self {
+            Self::Blocked(reason) if blocked_level(*reason) == Level::DEBUG => {
+                tracing::debug!(%lock, %reason, "waiting")
+            }
+            Self::Blocked(reason) => tracing::warn!(%lock, %reason, "waiting"),
+            Self::AtRisk { valid_until } => {
+                tracing::warn!(%lock, %valid_until, "lock at risk: renewals are not confirmed");
+            }
+            Self::Lost(loss) => tracing::warn!(%lock, cause = %loss, "lock lost"),
+            Self::FenceAhead { ms } => {
+                tracing::warn!(
+                    %lock,
+                    ahead_ms = ms,
+                    "the fence counter is ahead of the server's clock, which was set back"
+                );
+            }
+        }
+    }
+}
+
 /// The level at which a reason for waiting is logged. A held lock is an everyday reason.
 const fn blocked_level(why: Blocked) -> Level {
     match why {
@@ -123,36 +146,20 @@ impl Batch {
         if self.is_quiet() {
             return self.wake_some(most);
         }
-        for (ticket, note) in self.notes.drain(..) {
-            match note {
-                Note::Blocked(reason) if blocked_level(reason) == Level::DEBUG => {
-                    tracing::debug!(lock = %Name(&ticket.name), %reason, "waiting");
-                }
-                Note::Blocked(reason) => tracing::warn!(lock = %Name(&ticket.name), %reason, "waiting"),
-                Note::AtRisk { valid_until } => {
-                    tracing::warn!(lock = %Name(&ticket.name), %valid_until, "lock at risk: renewals are not confirmed");
-                }
-                Note::Lost(loss) => {
-                    tracing::warn!(lock = %Name(&ticket.name), cause = %loss, "lock lost");
-                    ticket.extended.notify(usize::MAX);
-                }
-                Note::FenceAhead { ms } => {
-                    tracing::warn!(
-                        lock = %Name(&ticket.name),
-                        ahead_ms = ms,
-                        "the fence counter is ahead of the server's clock, which was set back"
-                    );
-                }
+        foreign_for_each(self.notes.drain(..), |(ticket, note)| {
+            foreign(|| note.log(&Name(&ticket.name)));
+            if matches!(note, Note::Lost(_)) {
+                ticket.extended.notify(usize::MAX);
             }
             ticket.changed.notify(usize::MAX);
-        }
-        for ticket in self.changed.drain(..) {
+        });
+        foreign_for_each(self.changed.drain(..), |ticket| {
             ticket.changed.notify(usize::MAX);
-        }
-        for ticket in self.extended.drain(..) {
+        });
+        foreign_for_each(self.extended.drain(..), |ticket| {
             ticket.extended.notify(usize::MAX);
-        }
-        self.ended.clear();
+        });
+        foreign_for_each(self.ended.drain(..), drop);
         self.wake_some(most)
     }
 
@@ -162,11 +169,7 @@ impl Batch {
     }
 
     fn wake_some(&mut self, most: usize) -> bool {
-        if self.wakers.len() <= most {
-            self.wakers.drain(..).for_each(Waker::wake);
-        } else {
-            self.wakers.drain(..most).for_each(Waker::wake);
-        }
+        foreign_for_each(self.wakers.drain(..most.min(self.wakers.len())), Waker::wake);
         !self.wakers.is_empty()
     }
 }
@@ -279,7 +282,7 @@ impl<E: Engine + ?Sized> Shared<E> {
         let waker = core.waker.take();
         core.outcome.get_or_insert_with(|| Shutdown { unreleased: unreleased.unwrap_or(left) });
         drop(core);
-        drop((tickets, alarms, waker));
+        foreign(|| drop((tickets, alarms, waker)));
         batch.run();
         self.stopped.notify(usize::MAX);
     }

@@ -12,6 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use event_listener::EventListener;
 
+use super::foreign::Container;
 use super::shared::Batch;
 use crate::id::LockId;
 use crate::lock::{Blocked, Event, Failure, Fence, Grant, Loss, Release, Report};
@@ -433,6 +434,7 @@ fn watch(slot: &mut Option<Waker>, cx: &Context<'_>) -> Option<Waker> {
 /// Waits until `check` returns a value. Calls it at every poll, because it may read a clock.
 pub(super) async fn wait_for<T>(event: &event_listener::Event, mut check: impl FnMut() -> Option<T>) -> T {
     let mut listener: Option<EventListener> = None;
+    let mut container = Container::default();
     poll_fn(move |cx| {
         loop {
             if let Some(found) = check() {
@@ -441,10 +443,12 @@ pub(super) async fn wait_for<T>(event: &event_listener::Event, mut check: impl F
             match &mut listener {
                 // Then check again, so that no notification is missed.
                 None => listener = Some(event.listen()),
-                Some(listening) => match Pin::new(listening).poll(cx) {
-                    Poll::Ready(()) => listener = None,
-                    Poll::Pending => return Poll::Pending,
-                },
+                Some(listening) => {
+                    match Pin::new(listening).poll(&mut Context::from_waker(container.contain(cx.waker()))) {
+                        Poll::Ready(()) => listener = None,
+                        Poll::Pending => return Poll::Pending,
+                    }
+                }
             }
         }
     })

@@ -7,6 +7,7 @@ mod cancel;
 mod catalogue;
 mod files;
 mod hold;
+mod panics;
 mod world;
 
 use alloc::boxed::Box;

@@ -1,0 +1,127 @@
+//! Wakers and log subscribers that panic.
+
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::with_default;
+use tracing::{Event, Metadata, Subscriber};
+
+use super::world::Wakes;
+use super::*;
+
+/// A waker of a runtime that refuses to be woken.
+struct Panicking;
+
+impl Wake for Panicking {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker");
+    }
+}
+
+/// A subscriber whose output is a dead pipe.
+struct DeadPipe;
+
+impl Subscriber for DeadPipe {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn event(&self, _: &Event<'_>) {
+        panic!("a log subscriber");
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+fn poll_with<F: Future>(future: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(waker))
+}
+
+fn hold(world: &World, driver: &mut world::Task<Driver<World>>, client: &Client, name: &str) -> Guard {
+    world.wait(driver, client.lock(name).ttl(TTL).acquire()).unwrap()
+}
+
+#[test]
+fn panicking_waker_leaves_no_other_task_asleep() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let mut first = client.lock("first").acquire();
+    let mut others: Vec<_> = (0..20u8).map(|n| (client.lock([n]).acquire(), Arc::<Wakes>::default())).collect();
+    assert!(poll_with(pin!(&mut first), &Arc::new(Panicking).into()).is_pending());
+    for (acquiring, woken) in &mut others {
+        assert!(poll_with(pin!(acquiring), &Arc::clone(woken).into()).is_pending());
+    }
+    world.settle(&mut driver);
+    assert_eq!(others.iter().filter(|(_, woken)| woken.count() > 0).count(), 20);
+    assert!(matches!(poll(&mut first), Poll::Ready(Ok(_))), "it was granted all the same");
+}
+
+#[test]
+fn panicking_waker_of_watcher_leaves_others_notified() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let guard = hold(&world, &mut driver, &client, "a");
+    let observer = guard.observer();
+    let woken = Arc::<Wakes>::default();
+    {
+        let (mut risk, mut lost) = (pin!(observer.at_risk()), pin!(observer.lost()));
+        assert!(poll_with(risk.as_mut(), &Arc::new(Panicking).into()).is_pending());
+        assert!(poll_with(lost.as_mut(), &Arc::clone(&woken).into()).is_pending());
+        drop(guard);
+        assert_eq!(woken.count(), 1);
+        assert!(poll_with(lost, Waker::noop()).is_ready());
+    }
+    // The list of watchers is intact.
+    let guard = hold(&world, &mut driver, &client, "b");
+    let observer = guard.observer();
+    let mut lost = pin!(guard.lost());
+    {
+        let mut first = pin!(observer.lost());
+        assert!(poll_with(first.as_mut(), &Arc::new(Panicking).into()).is_pending());
+        observer.ticket.changed.notify(usize::MAX);
+    }
+    assert!(poll_with(lost.as_mut(), &Arc::clone(&woken).into()).is_pending());
+    driver.kill();
+    assert_eq!(woken.count(), 2);
+    assert_eq!(poll_with(lost, Waker::noop()), Poll::Ready(Loss::ShutDown));
+}
+
+#[test]
+fn panicking_subscriber_hides_no_loss() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let guard = hold(&world, &mut driver, &client, "a");
+    let other = hold(&world, &mut driver, &client, "b");
+    let woken = Arc::<Wakes>::default();
+    let mut lost = pin!(guard.lost());
+    assert!(poll_with(lost.as_mut(), &Arc::clone(&woken).into()).is_pending());
+    let now = world.time();
+    assert!(world.with(|inner| inner.node.remove(now, "a")));
+    with_default(DeadPipe, || world.run(&mut driver, TTL / 2));
+    assert!(woken.count() > 0, "its task sleeps on");
+    assert_eq!(poll_with(lost, Waker::noop()), Poll::Ready(Loss::Gone));
+    assert!(!driver.is_done() && other.is_held());
+}
+
+/// A second panic, in a destructor, would abort the process.
+#[test]
+fn driver_dropped_by_panic_reports_losses_to_panicking_subscriber() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let guards = ["a", "b"].map(|name| hold(&world, &mut driver, &client, name));
+    let unwound = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        with_default(DeadPipe, || {
+            let _dropped = driver;
+            panic!("another future of the task");
+        });
+    }));
+    assert!(unwound.is_err());
+    for guard in &guards {
+        assert_eq!(poll(&mut Box::pin(guard.lost())), Poll::Ready(Loss::ShutDown));
+    }
+}
