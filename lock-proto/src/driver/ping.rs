@@ -22,10 +22,10 @@ impl Pings {
         self.0.is_empty()
     }
 
-    pub(super) fn notify(&mut self, result: &Result<(), Failure>, batch: &mut Batch) {
+    pub(super) fn notify(&mut self, result: &Result<(), Failure>, forked: bool, batch: &mut Batch) {
         // The futures have clones of the slots, or were dropped and left no waker.
         for slot in self.0.drain(..) {
-            slot.notify(result.clone(), true, batch);
+            slot.notify(result.clone(), true, forked, batch);
         }
     }
 }

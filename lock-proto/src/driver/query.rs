@@ -40,25 +40,25 @@ pub(super) struct Queries(BTreeMap<QueryId, Arc<Slot<ElectionEvent>>>);
 impl Queries {
     pub(super) fn notify(&self, query: QueryId, event: ElectionEvent, batch: &mut Batch) {
         if let Some(slot) = self.0.get(&query) {
-            notify(slot, event, batch);
+            notify(slot, event, false, batch);
         }
     }
 
     /// The driver has ended.
-    pub(super) fn close(&mut self, batch: &mut Batch) {
+    pub(super) fn close(&mut self, forked: bool, batch: &mut Batch) {
         // The handles have clones, so no user code is dropped here.
         for slot in core::mem::take(&mut self.0).into_values() {
-            notify(&slot, ElectionEvent::Failed(Failure::ShuttingDown), batch);
+            notify(&slot, ElectionEvent::Failed(Failure::ShuttingDown), forked, batch);
         }
     }
 }
 
-fn notify(slot: &Slot<ElectionEvent>, event: ElectionEvent, batch: &mut Batch) {
+fn notify(slot: &Slot<ElectionEvent>, event: ElectionEvent, forked: bool, batch: &mut Batch) {
     let is_last = match event {
         ElectionEvent::Failed(_) => true,
         ElectionEvent::Leader(_) | ElectionEvent::NoLeader | ElectionEvent::Disconnected => false,
     };
-    slot.notify(event, is_last, batch);
+    slot.notify(event, is_last, forked, batch);
 }
 
 /// Observation of an election. Ends when dropped.

@@ -277,8 +277,8 @@ impl<E: Engine + ?Sized> Shared<E> {
             left += u32::from(ticket.close(forked, &mut batch));
         }
         core.stopping = true;
-        core.queries.close(&mut batch);
-        core.pings.notify(&Err(Failure::ShuttingDown), &mut batch);
+        core.queries.close(forked, &mut batch);
+        core.pings.notify(&Err(Failure::ShuttingDown), forked, &mut batch);
         let waker = core.waker.take();
         core.outcome.get_or_insert_with(|| Shutdown { unreleased: unreleased.unwrap_or(left) });
         drop(core);
@@ -310,7 +310,7 @@ impl<E: Engine + ?Sized> Core<E> {
         if !self.pings.is_empty()
             && let Some(result) = self.engine.machine_mut().poll_ping()
         {
-            self.pings.notify(&result, batch);
+            self.pings.notify(&result, false, batch);
         }
     }
 

@@ -4,7 +4,7 @@ use core::task::{Context, Poll, Waker};
 use std::sync::Mutex;
 
 use super::shared::Batch;
-use super::ticket::locked;
+use super::ticket::{locked, locked_if_possible};
 
 pub(super) struct Slot<T>(Mutex<State<T>>);
 
@@ -22,9 +22,10 @@ impl<T> Default for Slot<T> {
 }
 
 impl<T> Slot<T> {
-    /// Delivers a value, unless the last one was delivered before.
-    pub(super) fn notify(&self, value: T, is_last: bool, batch: &mut Batch) {
-        let mut state = locked(&self.0);
+    /// Delivers a value, unless the last one was delivered before, or a thread that a forked child
+    /// lacks holds the mutex.
+    pub(super) fn notify(&self, value: T, is_last: bool, forked: bool, batch: &mut Batch) {
+        let Some(mut state) = locked_if_possible(&self.0, forked) else { return };
         if state.ended {
             return;
         }
@@ -47,5 +48,17 @@ impl<T> Slot<T> {
         drop(state);
         drop(old);
         Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forked_child_does_not_wait_for_mutex_of_slot() {
+        let slot = Slot::default();
+        let _of_parent = locked(&slot.0);
+        slot.notify(1, true, true, &mut Batch::default());
     }
 }

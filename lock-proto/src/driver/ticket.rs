@@ -8,7 +8,7 @@ use core::pin::Pin;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use event_listener::EventListener;
 
@@ -25,6 +25,8 @@ pub(super) struct Ticket {
     /// End of validity in nanoseconds, 0 once it is over. Read without the mutex. A reader that
     /// finds it in the past sets it to 0, and nothing raises it again.
     until: AtomicU64,
+    /// The terms of the grant, once granted. Read without the mutex, in a forked child too.
+    terms: OnceLock<Terms>,
     state: Mutex<State>,
     /// Notified of loss, risk and end.
     pub(super) changed: event_listener::Event,
@@ -34,7 +36,6 @@ pub(super) struct Ticket {
 
 struct State {
     stage: Stage,
-    terms: Terms,
     /// Why it was lost. Kept after the release.
     loss: Option<Loss>,
     blocked: Option<Blocked>,
@@ -116,9 +117,9 @@ impl Ticket {
             lock,
             name,
             until: AtomicU64::new(0),
+            terms: OnceLock::new(),
             state: Mutex::new(State {
                 stage: Stage::Waiting,
-                terms: Terms::default(),
                 loss: None,
                 blocked: None,
                 at_risk: false,
@@ -144,7 +145,7 @@ impl Ticket {
             }
             Event::Granted(grant) => {
                 state.stage = Stage::Offered { valid_until: grant.valid_until };
-                state.terms = Terms::of(&grant);
+                self.terms.get_or_init(|| Terms::of(&grant));
                 batch.wakers.extend(state.waker.take());
                 false
             }
@@ -322,7 +323,7 @@ impl Ticket {
 
     /// The terms of the grant. Zeros before it.
     pub(super) fn terms(&self) -> Terms {
-        locked(&self.state).terms
+        self.terms.get().copied().unwrap_or_default()
     }
 
     pub(super) fn blocked(&self) -> Option<Blocked> {
@@ -459,10 +460,32 @@ pub(super) async fn wait_for<T>(event: &event_listener::Event, mut check: impl F
 mod tests {
     use super::*;
 
+    fn granted() -> Arc<Ticket> {
+        let ticket = Ticket::new(LockId { slot: 0, generation: 0 }, b"a"[..].into());
+        let terms = Terms { number: 1, fence: 2, ..Terms::default() };
+        assert!(ticket.terms.set(terms).is_ok());
+        ticket.hold(Instant::from_millis(1));
+        ticket
+    }
+
     #[test]
     fn forked_child_does_not_wait_for_mutex_of_ticket() {
-        let ticket = Ticket::new(LockId { slot: 0, generation: 0 }, b"a"[..].into());
+        let ticket = granted();
         let _of_parent = locked(&ticket.state);
         assert!(!ticket.close(true, &mut Batch::default()));
+        assert_eq!(ticket.terms().fence(), Some(Fence(2)));
+    }
+
+    /// The parent's thread panicked under the mutex before the fork.
+    #[test]
+    fn forked_child_closes_poisoned_ticket() {
+        let ticket = granted();
+        let poisoned = std::panic::catch_unwind(|| {
+            let _held = locked(&ticket.state);
+            panic!("under the mutex");
+        });
+        assert!(poisoned.is_err() && ticket.state.is_poisoned());
+        assert!(ticket.close(true, &mut Batch::default()), "the key may be there");
+        assert_eq!(ticket.hold_state(Instant::ZERO), HoldState::Lost(Loss::ShutDown));
     }
 }
