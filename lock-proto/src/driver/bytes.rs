@@ -14,7 +14,7 @@ use std::io;
 use futures_io::{AsyncRead, AsyncWrite};
 
 use super::acquire_error::Servers;
-use super::address::Routes;
+use super::address::{Route, Routes};
 use super::client::Client;
 use super::connect::ConnectError;
 use super::credentials::CredentialRequests;
@@ -26,6 +26,7 @@ use super::race::Race;
 use super::settings::HostSettings;
 use super::shared::{Batch, Shared};
 use super::stream::Stream;
+use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, NodeId, Role};
 use crate::lock::{ByteClient, Machine, Output};
 use crate::time::Instant;
@@ -143,8 +144,6 @@ enum State<H: Host> {
         /// The server has sent something.
         received: bool,
     },
-    /// Closed, and the machine knows.
-    Closed,
 }
 
 impl<H: Host, C: ByteClient + Send + 'static> Links<H> for Sockets<H, C> {
@@ -214,17 +213,31 @@ impl<H: Host, C: ByteClient + Send + 'static> Links<H> for Sockets<H, C> {
             shared.drive(batch, |core, now| core.engine.client.handle_credentials(now, conn, credentials));
             busy = true;
         }
-        for place in 0..self.conns.len() {
-            busy |= self.poll_conn(place, host, shared, batch, cx);
-        }
-        self.conns.retain(|conn| !matches!(conn.state, State::Closed));
+        let Self { routes, credentials, conns, buffer, .. } = self;
+        conns.retain_mut(|conn| {
+            let Some(route) = routes.get_mut(conn.id.node()) else { return false };
+            let ended = match conn.poll(host, route, shared, batch, buffer, cx) {
+                Ok(more) => {
+                    busy |= more;
+                    return true;
+                }
+                Err(fault) => fault,
+            };
+            busy = true;
+            credentials.cancel(conn.id);
+            shared.drive(batch, |core, now| {
+                core.engine.open.retain(|own| own.conn != conn.id);
+                core.engine.client.handle_disconnected(now, conn.id, ended);
+            });
+            false
+        });
         busy
     }
 
     fn next_deadline(&self) -> Option<Instant> {
         let deadlines = self.conns.iter().filter_map(|conn| match &conn.state {
             State::Opening(race) => race.next_deadline(),
-            State::Open { .. } | State::Closed => None,
+            State::Open { .. } => None,
         });
         deadlines.min()
     }
@@ -240,27 +253,25 @@ impl<H: Host, C: ByteClient + Send + 'static> Links<H> for Sockets<H, C> {
     }
 }
 
-impl<H: Host, C: ByteClient + Send + 'static> Sockets<H, C> {
-    /// Makes progress on one connection. True if there is more to do.
-    fn poll_conn(
+impl<H: Host> Conn<H> {
+    /// Makes progress. True if there is more to do. An error is the end of the connection.
+    fn poll<C: ByteClient + Send + 'static>(
         &mut self,
-        place: usize,
         host: &H,
+        route: &mut Route<H::Resolve>,
         shared: &Shared<ByteEngine<C>>,
         batch: &mut Batch,
+        buffer: &mut [u8],
         cx: &mut Context<'_>,
-    ) -> bool {
-        let Some(conn) = self.conns.get_mut(place) else { return false };
-        let id = conn.id;
-        let Some(route) = self.routes.get_mut(id.node()) else { return false };
-        let ended = match &mut conn.state {
-            State::Closed => return false,
+    ) -> Result<bool, Fault> {
+        let id = self.id;
+        match &mut self.state {
             State::Opening(race) => match race.poll(host, route, shared.now(), cx) {
-                Poll::Pending => return false,
+                Poll::Pending => Ok(false),
                 Poll::Ready(Ok((address, stream))) => {
                     // A server with TLS has sent its part of the handshake.
                     let received = stream.is_tls();
-                    conn.state = State::Open { stream, unflushed: false, received };
+                    self.state = State::Open { stream, unflushed: false, received };
                     let wake = id.role() == Role::Wake;
                     tracing::info!(conn = %id, server = %route.target, %address, wake, "connected");
                     route.record_outcome(None);
@@ -271,7 +282,7 @@ impl<H: Host, C: ByteClient + Send + 'static> Sockets<H, C> {
                         core.engine.open.push(OpenConn { conn: id, blocked: false });
                         core.engine.client.handle_connected(now, id);
                     });
-                    return true;
+                    Ok(true)
                 }
                 Poll::Ready(Err(error)) => {
                     let fault = fault::of_connecting(&error);
@@ -280,29 +291,19 @@ impl<H: Host, C: ByteClient + Send + 'static> Sockets<H, C> {
                     } else {
                         tracing::debug!(conn = %id, server = %route.target, %error, "still cannot connect");
                     }
-                    fault
+                    Err(fault)
                 }
             },
             State::Open { stream, unflushed, received } => {
-                match read(shared, batch, &mut self.buffer, id, stream, received, cx)
-                    .and_then(|more| write(shared, batch, &mut self.buffer, id, stream, unflushed, cx).map(|()| more))
-                {
-                    Ok(more) => return more,
-                    Err(error) => {
-                        let fault = fault::of_stream(&error, *received);
-                        tracing::warn!(conn = %id, server = %route.target, %fault, "connection lost");
-                        fault
-                    }
-                }
+                let result = read(shared, batch, buffer, id, stream, received, cx)
+                    .and_then(|more| write(shared, batch, buffer, id, stream, unflushed, cx).map(|()| more));
+                result.map_err(|error| {
+                    let fault = fault::of_stream(&error, *received);
+                    tracing::warn!(conn = %id, server = %route.target, %fault, "connection lost");
+                    fault
+                })
             }
-        };
-        conn.state = State::Closed;
-        self.credentials.cancel(id);
-        shared.drive(batch, |core, now| {
-            core.engine.open.retain(|own| own.conn != id);
-            core.engine.client.handle_disconnected(now, id, ended);
-        });
-        true
+        }
     }
 }
 

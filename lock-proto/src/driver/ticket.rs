@@ -201,15 +201,9 @@ impl Ticket {
                 self.until.store(0, Ordering::Release);
                 // The loss is the answer to pending extensions.
                 state.extensions = Vec::new();
-                if matches!(state.stage, Stage::Held) {
-                    state.loss = Some(loss);
-                    if !state.returned {
-                        batch.lost(self, loss);
-                    }
-                } else {
-                    // It was never claimed, so it was never held.
-                    state.stage = Stage::Withdrawn;
-                    batch.wakers.extend(state.waker.take());
+                state.loss = Some(loss);
+                if !state.returned {
+                    batch.lost(self, loss);
                 }
                 false
             }
