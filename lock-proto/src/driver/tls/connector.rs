@@ -9,6 +9,7 @@ use core::hash::{BuildHasher as _, Hash, Hasher};
 use std::hash::RandomState;
 use std::io;
 
+use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{Resumption, WantsClientCert};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
@@ -27,10 +28,12 @@ use crate::tls::{Tls, TlsFault};
 /// when the content of a file has changed.
 // N6
 pub struct Connector {
-    tls: Tls,
+    pub(super) tls: Tls,
     server_name: ServerName<'static>,
     settings: TlsSettings,
     config: Arc<ClientConfig>,
+    /// Trusts the platform's authorities. Made at most once, as it reads all of them.
+    pub(super) platform: Option<Arc<dyn ServerCertVerifier>>,
     /// Hash of what the files contained.
     loaded: u64,
     hasher: RandomState,
@@ -63,9 +66,18 @@ impl Connector {
         let server_name = server_name(tls, host)?;
         let hasher = RandomState::new();
         let files = Files::read(tls, |path| std::fs::read(path));
-        let config = build(tls, &files, settings)?.into();
-        let loaded = hasher.hash_one(&files);
-        Ok(Self { tls: tls.clone(), server_name, settings: settings.clone(), config, loaded, hasher, rejected: None })
+        let mut platform = None;
+        let config = build(tls, &files, settings, &mut platform)?.into();
+        Ok(Self {
+            tls: tls.clone(),
+            server_name,
+            settings: settings.clone(),
+            config,
+            platform,
+            loaded: hasher.hash_one(&files),
+            hasher,
+            rejected: None,
+        })
     }
 
     /// The same for another server. Reads no files, so that it may run on the driver's task.
@@ -80,6 +92,7 @@ impl Connector {
             server_name: server_name(&self.tls, host)?,
             settings: self.settings.clone(),
             config: config.into(),
+            platform: self.platform.clone(),
             loaded: self.loaded,
             hasher: self.hasher.clone(),
             rejected: self.rejected,
@@ -106,7 +119,7 @@ impl Connector {
         if hash == self.loaded || Some(hash) == self.rejected {
             return;
         }
-        match build(&self.tls, &files, &self.settings) {
+        match build(&self.tls, &files, &self.settings, &mut self.platform) {
             Ok(config) => {
                 tracing::info!(server = ?self.server_name, "certificates have changed");
                 (self.config, self.loaded, self.rejected) = (config.into(), hash, None);
@@ -198,14 +211,19 @@ fn server_name(tls: &Tls, host: &str) -> Result<ServerName<'static>, ConnectErro
         .map_err(|_| ConnectError::Tls(format!("`{name}` is no name that a certificate can have").into()))
 }
 
-fn build(tls: &Tls, files: &Files<'_>, settings: &TlsSettings) -> Result<ClientConfig, ConnectError> {
+fn build(
+    tls: &Tls,
+    files: &Files<'_>,
+    settings: &TlsSettings,
+    platform: &mut Option<Arc<dyn ServerCertVerifier>>,
+) -> Result<ClientConfig, ConnectError> {
     let mut config = match &settings.config {
         Some(_) if files.ca.is_some() || files.identity.is_some() || tls.insecure => {
             let text = "`ca`, `cert`, `key` and `#insecure` do not go together with `tls_config`";
             return Err(ConnectError::Tls(text.into()));
         }
         Some(config) => ClientConfig::clone(config),
-        None => of_files(tls, files, settings)?,
+        None => of_files(tls, files, settings, platform)?,
     };
     if settings.http2 && !config.alpn_protocols.iter().any(|name| name == b"h2") {
         config.alpn_protocols.push(b"h2".to_vec());
@@ -213,7 +231,12 @@ fn build(tls: &Tls, files: &Files<'_>, settings: &TlsSettings) -> Result<ClientC
     Ok(config)
 }
 
-fn of_files(tls: &Tls, files: &Files<'_>, settings: &TlsSettings) -> Result<ClientConfig, ConnectError> {
+fn of_files(
+    tls: &Tls,
+    files: &Files<'_>,
+    settings: &TlsSettings,
+    platform: &mut Option<Arc<dyn ServerCertVerifier>>,
+) -> Result<ClientConfig, ConnectError> {
     let builder = match &files.ca {
         _ if tls.insecure && settings.allow_insecure => new_builder(|builder, provider| {
             Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAny(provider))))
@@ -228,7 +251,11 @@ fn of_files(tls: &Tls, files: &Files<'_>, settings: &TlsSettings) -> Result<Clie
             }
             new_builder(|builder, _| Ok(builder.with_root_certificates(roots)))?
         }
-        None => new_builder(|builder, _| trust_platform(builder))?,
+        None => new_builder(|builder, provider| {
+            let verifier = platform.take().map_or_else(|| platform_verifier(provider), Ok)?;
+            let verifier = Arc::clone(platform.insert(verifier));
+            Ok(builder.dangerous().with_custom_certificate_verifier(verifier))
+        })?,
     };
     let Some((cert, key)) = &files.identity else { return Ok(builder.with_no_client_auth()) };
     let chain = cert.certificates()?;
@@ -259,13 +286,13 @@ fn provider() -> Option<CryptoProvider> {
 }
 
 #[cfg(feature = "tls-platform-roots")]
-fn trust_platform(builder: Builder) -> Result<Trusting, ConnectError> {
-    use rustls_platform_verifier::BuilderVerifierExt as _;
-    builder.with_platform_verifier().map_err(|error| ConnectError::Tls(error.to_string().into()))
+fn platform_verifier(provider: Arc<CryptoProvider>) -> Result<Arc<dyn ServerCertVerifier>, ConnectError> {
+    let verifier = rustls_platform_verifier::Verifier::new(provider);
+    Ok(Arc::new(verifier.map_err(|error| ConnectError::Tls(error.to_string().into()))?))
 }
 
 #[cfg(not(feature = "tls-platform-roots"))]
-fn trust_platform(_: Builder) -> Result<Trusting, ConnectError> {
+fn platform_verifier(_: Arc<CryptoProvider>) -> Result<Arc<dyn ServerCertVerifier>, ConnectError> {
     Err(ConnectError::Tls(
         "no authority to trust: name a file with `ca=`, or turn on the feature `tls-platform-roots`".into(),
     ))

@@ -14,6 +14,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, HandshakeKind, RootCertStore, ServerConfig, ServerConnection};
 
+use super::insecure::AcceptAny;
 use super::session::Plaintext;
 use super::{Connector, Session, TlsError, TlsSettings};
 use crate::tls::{Tls, TlsFault};
@@ -138,6 +139,24 @@ fn sessions_are_resumed_until_a_file_changes() {
     longer.extend_from_slice(b"# a comment\n");
     connector.refresh(vec![Ok(longer)]);
     assert_eq!(kind(&connector), HandshakeKind::Full);
+}
+
+/// Reading the platform's authorities takes long, and may fail.
+#[test]
+fn changed_client_certificate_does_not_read_platform_again() {
+    // N6
+    let rig = Rig::new();
+    let pair = rig.authority.issue("client", &["client.example"], Validity::Current);
+    let mut connector = rig.connector();
+    // As if the platform had been read, and trusted the server.
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    connector.platform = Some(Arc::new(AcceptAny(provider)));
+    connector.tls.ca = None;
+    connector.tls.identity = Some(["cert", "key"].map(Into::into).into());
+    connector.refresh(vec![std::fs::read(&pair.cert), std::fs::read(&pair.key)]);
+    assert!(handshake(&mut rig.server(), &mut connector.session().unwrap()).is_ok());
+    let other = connector.for_host("other.example").unwrap();
+    assert!(handshake(&mut rig.server(), &mut other.session().unwrap()).is_ok(), "trusted under any name");
 }
 
 /// The server's bytes are cut, flipped and replayed at every place. No panic, no verified session,
