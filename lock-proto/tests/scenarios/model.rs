@@ -1,16 +1,13 @@
 //! The naive reference model runs beside the clients.
 // S13
 
-use lock_proto::sim::scenario::{Bounds, Flaw};
+use lock_proto::sim::scenario::Flaw;
 use lock_proto::sim::{Keep, Outcome, Plan, Rule, Scenario};
 
-/// Seeds per scenario in a plain `cargo test`.
-const SEEDS: u64 = 25;
-
-/// Runs the `n`th plan of a scenario once more, beside the model, unless there were enough.
+/// Runs a plan once more, beside the model.
 // S13
-pub(crate) fn compare(n: u64, plan: &Plan, alone: &Outcome) {
-    if plan.model || plan.scenario.bounds != Bounds::Within || n >= crate::number("LOCK_SEEDS").unwrap_or(SEEDS) {
+pub(crate) fn compare(plan: &Plan, alone: &Outcome) {
+    if plan.model || !plan.supports_model() {
         return;
     }
     let mut plan = plan.clone();
