@@ -7,7 +7,8 @@
 //!
 //! ```no_run
 //! use lock_examples::std_net::Client;
-//! use lock_proto::redis::{Acquire, Config};
+//! use lock_proto::redis::Config;
+//! use lock_proto::Acquire;
 //! use std::time::Duration;
 //!
 //! let client = Client::start(Config::parse("redis://127.0.0.1")?)?;
@@ -25,15 +26,16 @@ mod tests;
 
 use core::fmt;
 use core::time::Duration;
-use lock_proto::ByteClient;
-use lock_proto::Machine;
+use lock_proto::{
+    Acquire, ByteClient, ConnId, Credentials, CredentialsRequest, Event, Failure, Fault, Grant, Instant, LockId, Loss,
+    Machine, Misuse, Release,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use lock_proto::driver::{BootClock, ConnectError};
-use lock_proto::redis::{self, Acquire, Config, Event, Failure, Grant, Loss, Output, Release};
-use lock_proto::{ConnId, Credentials, CredentialsRequest, Fault, Instant, LockId, Misuse};
+use lock_proto::redis::{self, Config, Output};
 
 use certificates::Certificates;
 use socket::{Reader, Socket};
@@ -367,7 +369,7 @@ impl Shared {
     }
 
     /// Reader thread of a connection: connects, starts the writer, and reads until the end.
-    fn serve(self: Arc<Self>, conn: ConnId, target: &redis::Target) {
+    fn serve(self: Arc<Self>, conn: ConnId, target: &lock_proto::Target) {
         let fault = match self.connect(conn, target) {
             Ok(reader) => self.read(conn, reader),
             Err(fault) => fault,
@@ -380,7 +382,7 @@ impl Shared {
         });
     }
 
-    fn connect(self: &Arc<Self>, conn: ConnId, target: &redis::Target) -> Result<Reader, Fault> {
+    fn connect(self: &Arc<Self>, conn: ConnId, target: &lock_proto::Target) -> Result<Reader, Fault> {
         let session = self.certificates.session(target)?;
         let socket = Arc::new(Socket::open(target, session).map_err(|error| socket::fault(&error, true))?);
         // The machine may have given up this connection meanwhile. From now on that closes the

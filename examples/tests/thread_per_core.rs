@@ -7,13 +7,12 @@ use core::net::SocketAddr;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use core::time::Duration;
-use std::io;
 use std::rc::Rc;
-use std::thread;
+use std::{io, thread};
 
 use futures_io::{AsyncRead, AsyncWrite};
+use lock_proto::Release;
 use lock_proto::driver::{Address, BootClock, Host, Settings, connect};
-use lock_proto::redis::Release;
 use lock_testkit::{Etcd, Redis, TIMEOUT};
 use smol::net::TcpStream;
 

@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lock_proto::redis::{
-    Backoff, Cause, Endpoint, Identity, Key, Limits, Pipe, PipeConfig, PipeOutput, Reply, Request, Retired,
-};
-use lock_proto::{CallId, ClientId, ConnId, Credentials, Fault, Instant, NodeId, Role};
+use lock_proto::redis::{Endpoint, Identity, Key, Limits, Pipe, PipeConfig, PipeOutput, Reply, Request, Retired};
+use lock_proto::{Backoff, CallId, Cause, ClientId, ConnId, Credentials, Fault, Instant, NodeId, Role};
 
 const URLS: [&str; 7] = [
     "redis://h",

@@ -1,6 +1,7 @@
 //! Server URLs.
 
-use lock_proto::redis::{Endpoint, Secret};
+use lock_proto::Secret;
+use lock_proto::redis::Endpoint;
 
 /// Parses `data` as a URL. An accepted URL is displayed as an equivalent URL without the password,
 /// and a rejected one gives an error message.

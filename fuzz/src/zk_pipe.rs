@@ -3,13 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lock_proto::redis::Backoff;
 use lock_proto::zookeeper::codec::{
     Acl, ConnectResponse, CreateMode, ErrorCode, EventType, KeeperState, MultiOp, MultiResult, Op, Reply as Frame,
     ReplyBody, ReplyHeader, Stat, WatchKind, WatcherEvent, XID_AUTH, XID_EVENT, XID_PING,
 };
 use lock_proto::zookeeper::{Config, Limits, Pipe, PipeConfig, PipeOutput, SessionReport};
-use lock_proto::{CallId, ConnId, Credentials, Fault, Instant, Login, NodeId};
+use lock_proto::{Backoff, CallId, ConnId, Credentials, Fault, Instant, Login, NodeId};
 
 const LIMITS: Limits = Limits { frame: 4096, outgoing: 2048, in_flight: 16 };
 

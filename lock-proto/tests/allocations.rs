@@ -4,11 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use core::time::Duration;
-use lock_proto::ByteClient;
-use lock_proto::Machine;
+use lock_proto::{Acquire, ByteClient, ClientId, ConnId, Instant, Machine};
 
-use lock_proto::redis::{Acquire, Client, Config, Endpoint, Output};
-use lock_proto::{ClientId, ConnId, Instant};
+use lock_proto::redis::{Client, Config, Endpoint, Output};
 
 const LOCKS: usize = 100;
 

@@ -5,14 +5,14 @@
 use core::fmt::Debug;
 use core::hash::Hash;
 use core::time::Duration;
-use lock_proto::ByteClient;
-use lock_proto::Machine;
+use lock_proto::{
+    Acquire, ByteClient, ClientId, ConnId, Event, Fault, Instant, LockId, Loss, Machine, Misuse, NodeId, Wait,
+};
 
 use lock_proto::redis::{
-    Acquire, Client, Config, Endpoint, Event, FenceBlock, Form, Identity, Key, Locks, LocksOutput, Loss, Output, Pipe,
-    Reply, Request, Retired, Wait, Wake,
+    Client, Config, Endpoint, FenceBlock, Form, Identity, Key, Locks, LocksOutput, Output, Pipe, Reply, Request,
+    Retired, Wake,
 };
-use lock_proto::{ClientId, ConnId, Fault, Instant, LockId, Misuse, NodeId};
 
 fn ms(n: u64) -> Instant {
     Instant::from_millis(1_000_000 + n)

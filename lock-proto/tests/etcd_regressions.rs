@@ -9,8 +9,7 @@ use core::mem;
 use core::time::Duration;
 
 use lock_proto::etcd::{Config, Endpoint, Locks, LocksOutput, Request, WatchId, WatchOutput};
-use lock_proto::redis::{Acquire, ErrorClass, Event, Renew, ServerError, Wait};
-use lock_proto::{CallId, ClientId, Instant, LockId};
+use lock_proto::{Acquire, CallId, ClientId, ErrorClass, Event, Instant, LockId, Renew, ServerError, Wait};
 use store::Store;
 
 const NOW: Instant = Instant::from_millis(1_000);
@@ -106,7 +105,7 @@ fn waiter_behind_try_with_adopted_key_contends_after_it() {
     let Request::Create { queue, lease, value, .. } = create.clone() else { panic!("{create:?}") };
     hub.store
         .execute(NOW.as_nanos(), &Request::Create { queue, lease, value, alone: false, expects: None, long: false });
-    let lost = lock_proto::redis::Cause::Fault(lock_proto::Fault::Reset);
+    let lost = lock_proto::Cause::Fault(lock_proto::Fault::Reset);
     hub.locks.handle_reply(NOW, call, &lock_proto::etcd::Reply::Unknown(lost));
     hub.drain();
     assert!(hub.events.iter().any(|(id, event)| *id == stale && matches!(event, Event::Failed(_))));
@@ -116,9 +115,7 @@ fn waiter_behind_try_with_adopted_key_contends_after_it() {
     assert!(hub.events.iter().any(|(id, event)| *id == tries && matches!(event, Event::Failed(_))));
     hub.store.delete(&"name/7".into());
     assert!(
-        hub.events
-            .iter()
-            .any(|(id, event)| *id == waits && matches!(event, Event::Blocked(lock_proto::redis::Blocked::Held))),
+        hub.events.iter().any(|(id, event)| *id == waits && matches!(event, Event::Blocked(lock_proto::Blocked::Held))),
         "the waiter is in the queue: {:?}",
         hub.events
     );
@@ -353,7 +350,7 @@ fn release_is_answered_when_next_attempt_creates_key() {
     let (call, request) = hub.sent.remove(0);
     assert!(matches!(request, Request::Delete { .. }));
     hub.store.execute(NOW.as_nanos(), &request);
-    let lost = lock_proto::redis::Cause::Fault(lock_proto::Fault::Reset);
+    let lost = lock_proto::Cause::Fault(lock_proto::Fault::Reset);
     hub.locks.handle_reply(NOW, call, &lock_proto::etcd::Reply::Unknown(lost));
     let next = hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
     hub.serve();
@@ -396,7 +393,7 @@ fn failed_read_is_not_repeated_before_backoff_ends() {
     hub.drain();
     let (call, request) = hub.sent.remove(0);
     assert!(matches!(request, Request::Look { .. }), "{request:?}");
-    let lost = lock_proto::redis::Cause::Fault(lock_proto::Fault::Reset);
+    let lost = lock_proto::Cause::Fault(lock_proto::Fault::Reset);
     hub.locks.handle_reply(NOW, call, &lock_proto::etcd::Reply::NotSent(lost));
     hub.locks.handle_watching(NOW, hub.watches[1], hub.store.revision + 1);
     hub.drain();

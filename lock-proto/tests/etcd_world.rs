@@ -7,12 +7,11 @@
 
 use core::time::Duration;
 
-use lock_proto::LockId;
 use lock_proto::etcd::ElectionEvent;
-use lock_proto::redis::{Acquire, Event, Release};
 use lock_proto::sim::Direction;
 use lock_proto::sim::etcd::World;
 use lock_proto::sim::trace::{Delivery, Lane, Point, State, Trace, What};
+use lock_proto::{Acquire, Event, LockId, Release};
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)

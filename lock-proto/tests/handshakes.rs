@@ -6,10 +6,9 @@
 
 use core::time::Duration;
 
-use lock_proto::TlsFault;
-use lock_proto::redis::{Acquire, Event, Failure, Release};
 use lock_proto::sim::world::Handshake;
 use lock_proto::sim::{World, etcd};
+use lock_proto::{Acquire, Event, Failure, Release, TlsFault};
 
 const BROKEN: [Handshake; 8] = [
     Handshake::Fails(TlsFault::Expired),

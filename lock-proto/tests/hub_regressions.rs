@@ -11,10 +11,12 @@ mod refused;
 use core::time::Duration;
 
 use lock_proto::redis::{
-    Acquire, Blocked, Cause, Config, Endpoint, Event, Expiry, Failure, FenceBlock, Key, Locks, LocksOutput, Loss,
-    Release, Renew, Reply, Request, ServerError, ServerInfo, UnknownAge, Wait, Wake,
+    Config, Endpoint, FenceBlock, Key, Locks, LocksOutput, Reply, Request, ServerInfo, UnknownAge, Wake,
 };
-use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId};
+use lock_proto::{
+    Acquire, Blocked, CallId, Cause, ClientId, Event, Expiry, Failure, Fault, Instant, LockId, Loss, NodeId, Release,
+    Renew, ServerError, Wait,
+};
 
 fn ms(n: u64) -> Instant {
     Instant::from_millis(1_000_000 + n)

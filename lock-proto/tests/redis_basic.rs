@@ -3,13 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use core::time::Duration;
-use lock_proto::{ByteClient, Machine};
-
-use lock_proto::redis::{
-    Acquire, Backoff, Client, Config, Drift, Event, Failure, Loss, Output, Release, Renew, Wait, Wake,
+use lock_proto::{
+    Acquire, Backoff, ByteClient, ClientId, ConnId, Drift, Event, Failure, Instant, LockId, Loss, Machine, Release,
+    Renew, Wait,
 };
+
+use lock_proto::redis::{Client, Config, Output, Wake};
 use lock_proto::sim::{Direction, World};
-use lock_proto::{ClientId, ConnId, Instant, LockId};
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)

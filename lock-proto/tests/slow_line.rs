@@ -4,9 +4,8 @@
 
 use core::time::Duration;
 
-use lock_proto::LockId;
-use lock_proto::redis::{Acquire, Event, Wait};
 use lock_proto::sim::{Direction, World};
+use lock_proto::{Acquire, Event, LockId, Wait};
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)

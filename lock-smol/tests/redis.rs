@@ -5,8 +5,8 @@
 use core::time::Duration;
 use std::thread;
 
-use lock_smol::Smol;
-use lock_smol::redis::{Config, Loss};
+use lock_smol::redis::Config;
+use lock_smol::{Loss, Smol};
 use lock_testkit::{Redis, TIMEOUT, wait_until};
 
 fn gone(redis: &Redis, key: &str) -> bool {

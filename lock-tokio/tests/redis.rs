@@ -9,8 +9,8 @@ use std::thread;
 
 use lock_testkit::{Redis, TIMEOUT, wait_until};
 use lock_tokio::lock_proto::driver;
-use lock_tokio::redis::{Config, Loss};
-use lock_tokio::{ConnectError, Tokio};
+use lock_tokio::redis::Config;
+use lock_tokio::{ConnectError, Loss, Tokio};
 use tokio::runtime::{Builder, Runtime};
 
 fn single() -> Runtime {

@@ -9,8 +9,7 @@ use std::thread;
 use std::time::Instant;
 
 use lock_proto::driver::{AcquireErrorKind, Client, LeadError, ProclaimError};
-use lock_proto::redis::{Answer, Blocked, Cause, Loss, Release, Renew};
-use lock_proto::{Breach, ElectionEvent, Fault, Leader};
+use lock_proto::{Answer, Blocked, Breach, Cause, ElectionEvent, Fault, Leader, Loss, Release, Renew};
 use lock_testkit::TIMEOUT;
 
 use crate::kit::{LONG, MS, SLACK};

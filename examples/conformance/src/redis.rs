@@ -12,7 +12,8 @@ use std::time::Instant;
 use lock_proto::driver::{
     AcquireErrorKind, Client, ExtendError, Guard, Host as _, OwnerKeyError, OwnerKeyExt as _, Shutdown,
 };
-use lock_proto::redis::{Answer, Config, Endpoint, Loss, Protocol, Release, Renew, Target};
+use lock_proto::redis::{Config, Endpoint, Protocol};
+use lock_proto::{Answer, Loss, Release, Renew, Target};
 use lock_testkit::{Redis, TIMEOUT, Value};
 
 pub use crate::addresses::{host_name_is_resolved_by_system_resolver, replica_at_first_address_is_skipped};

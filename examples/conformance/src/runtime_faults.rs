@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Instant as StdInstant;
 
 use lock_proto::driver::{self, AcquireErrorKind, Guard};
-use lock_proto::redis::{Loss, Release};
+use lock_proto::{Loss, Release};
 use lock_testkit::{TIMEOUT, wait_until};
 
 use crate::server::ServerSettings as _;

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Instant;
 
 use lock_proto::driver::AcquireErrorKind;
-use lock_proto::redis::{Loss, Release};
+use lock_proto::{Loss, Release};
 use lock_testkit::TIMEOUT;
 
 pub use crate::addresses::dead_first_address_does_not_block_connect;

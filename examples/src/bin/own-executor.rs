@@ -13,8 +13,8 @@ use clap::Parser;
 use lock_examples::cli::args::run_example;
 use lock_examples::host::Executor;
 use lock_examples::serve::Served;
+use lock_proto::Release;
 use lock_proto::driver::{self, AcquireError, Host as _, Settings};
-use lock_proto::redis::Release;
 use lock_proto::sim::redis::NodeConfig;
 
 const TASKS: u32 = 4;

@@ -13,7 +13,8 @@ use std::thread;
 use clap::Parser;
 use lock_examples::cli::args::run_example;
 use lock_examples::std_net::Client;
-use lock_proto::redis::{Acquire, Config, Wait};
+use lock_proto::redis::Config;
+use lock_proto::{Acquire, Wait};
 
 const THREADS: u32 = 4;
 const ROUNDS: u32 = 25;

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use clap::builder::{RangedU64ValueParser, TypedValueParser};
 use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand};
+use lock_proto::Target;
 use lock_proto::driver::StoreSettings;
-use lock_proto::redis::Target;
 
 use super::contender::{Peers, Store};
 use super::job::{Job, Workload};

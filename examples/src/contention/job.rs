@@ -5,7 +5,8 @@ use core::time::Duration;
 
 use clap::ValueEnum;
 use lock_proto::driver::StoreSettings;
-use lock_proto::redis::{Backoff, DEFAULT_TTL, MAX_TTL, Wake};
+use lock_proto::redis::Wake;
+use lock_proto::{Backoff, DEFAULT_TTL, MAX_TTL};
 
 use super::Failed;
 use crate::cli::args::{parse_backends, with_ttl};

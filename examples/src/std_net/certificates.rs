@@ -5,8 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 use lock_proto::driver::ConnectError;
 use lock_proto::driver::tls::{Connector, Session};
-use lock_proto::redis::{Config, Target};
-use lock_proto::{Fault, TlsFault};
+use lock_proto::redis::Config;
+use lock_proto::{Fault, Target, TlsFault};
 
 /// One connector for each server, so that later connections resume sessions of earlier ones.
 pub(super) struct Certificates {

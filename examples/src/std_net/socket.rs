@@ -10,8 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use lock_proto::driver::tls::{Plaintext, Session, TlsError};
-use lock_proto::redis::Target;
-use lock_proto::{Fault, TlsFault};
+use lock_proto::{Fault, Target, TlsFault};
 
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// Size of the buffer for bytes of a TLS server: a record and its overhead.

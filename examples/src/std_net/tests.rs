@@ -10,8 +10,7 @@ use std::sync::mpsc::channel;
 use std::time::Instant;
 use std::{fs, thread};
 
-use lock_proto::TlsFault;
-use lock_proto::redis::Wait;
+use lock_proto::{TlsFault, Wait};
 use lock_testkit::{Authority, Proxy, Redis, TIMEOUT, Validity, wait_until};
 
 use super::*;

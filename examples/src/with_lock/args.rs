@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt as _;
 
 use clap::{Parser, ValueEnum};
 use lock_proto::driver::StoreSettings;
-use lock_proto::redis::{self, Backoff, DEFAULT_TTL, Wait};
+use lock_proto::{Backoff, DEFAULT_TTL, Wait};
 
 use super::child;
 use crate::cli::args::{self, Line, WakeMode, backends_or_default, parse_backends, time, with_ttl};
@@ -193,7 +193,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
     }
     let settings = match settings {
         StoreSettings::Redis(config) => {
-            let quarantine = options.quarantine.unwrap_or_else(|| ttl.clamp(DEFAULT_TTL, redis::MAX_TTL));
+            let quarantine = options.quarantine.unwrap_or_else(|| ttl.clamp(DEFAULT_TTL, lock_proto::MAX_TTL));
             let config = config.poll(Backoff::fixed(options.poll)).wake(options.wake.into()).quarantine(quarantine);
             config.check().map_err(|error| Usage(error.to_string()))?;
             StoreSettings::Redis(config)

@@ -22,7 +22,7 @@ fn defaults_match_contract() {
     assert_eq!((args.ttl, args.wait), (Duration::from_secs(10), Wait::Forever));
     assert_eq!(args.command, None);
     assert_eq!(args.grace, Duration::from_secs(10) / 3);
-    let config = redis::Config::parse("redis://127.0.0.1:6379").unwrap();
+    let config = lock_proto::redis::Config::parse("redis://127.0.0.1:6379").unwrap();
     let config = config.poll(Backoff::fixed(Duration::from_millis(50))).wake(Wake::Notify);
     assert_eq!((args.runtime, args.settings), (Some(Runtime::Tokio), StoreSettings::Redis(config)));
 }

@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 
 use lock_proto::driver::{Acquiring, Client, Guard, OwnerKeyExt as _};
 use lock_proto::etcd::OwnerKey;
-use lock_proto::redis::{Blocked, Fence, Loss, Release, Wait};
+use lock_proto::{Blocked, Fence, Loss, Release, Wait};
 use rustix::process::Signal;
 
 use super::args::Args;

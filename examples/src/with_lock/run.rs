@@ -7,9 +7,8 @@ use std::io::Write as _;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use lock_proto::Instant;
 use lock_proto::driver::BootClock;
-use lock_proto::redis::{Blocked, Loss, Release};
+use lock_proto::{Blocked, Instant, Loss, Release};
 use rustix::process::{Signal, getpgrp};
 use rustix::termios::tcgetpgrp;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

@@ -1,11 +1,9 @@
 //! A client of five Redis nodes, which send predefined replies.
 
 use core::time::Duration;
-use lock_proto::ByteClient;
-use lock_proto::Machine;
+use lock_proto::{Acquire, ByteClient, ClientId, ConnId, Event, Instant, LockId, Machine};
 
-use lock_proto::redis::{Acquire, Client, Config, Endpoint, Event, Output};
-use lock_proto::{ClientId, ConnId, Instant, LockId};
+use lock_proto::redis::{Client, Config, Endpoint, Output};
 
 use crate::rig::{self, Rig as _};
 

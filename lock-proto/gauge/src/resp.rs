@@ -3,9 +3,9 @@
 use core::time::Duration;
 
 use lock_proto::redis::{
-    Backoff, Endpoint, Identity, Key, Limits, Pipe, PipeConfig, PipeOutput, Protocol, Reply, Request, Retired,
+    Endpoint, Identity, Key, Limits, Pipe, PipeConfig, PipeOutput, Protocol, Reply, Request, Retired,
 };
-use lock_proto::{CallId, ClientId, ConnId, Instant, NodeId, Role};
+use lock_proto::{Backoff, CallId, ClientId, ConnId, Instant, NodeId, Role};
 
 /// Number of commands in flight.
 pub const BATCH: usize = 100;

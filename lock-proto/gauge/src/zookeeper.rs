@@ -3,13 +3,12 @@
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
-use lock_proto::redis::{Acquire, Event};
 use lock_proto::zookeeper::codec::{
     ConnectRequest, ConnectResponse, CreateMode, ErrorCode, Frames, MultiOp, MultiResult, Op, Reply, ReplyBody,
     ReplyHeader, Request, Stat,
 };
 use lock_proto::zookeeper::{Client, Config, Output};
-use lock_proto::{ByteClient, ClientId, ConnId, Instant, LockId, Machine};
+use lock_proto::{Acquire, ByteClient, ClientId, ConnId, Event, Instant, LockId, Machine};
 
 use crate::rig::{self, Rig as _};
 

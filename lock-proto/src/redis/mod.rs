@@ -20,11 +20,7 @@ mod url;
 mod validity;
 mod verify;
 
-pub use crate::lock::{
-    Acquire, Answer, Backoff, Blocked, Cause, DEFAULT_TTL, Drift, ErrorClass, Event, Expiry, Failure, Fence, Grant,
-    Loss, MAX_NAME, MAX_TTL, MIN_TTL, Output, Release, Renew, Report, ServerError, Token, Wait,
-};
-pub use crate::url::{Secret, Target, UrlError};
+pub use crate::lock::Output;
 pub use client::Client;
 pub use config::{Config, MAX_FENCE_BLOCK, UnknownAge, Wake};
 pub use locks::Locks;

@@ -11,9 +11,8 @@
 //! ```
 //! use core::time::Duration;
 //! use lock_proto::redis::step::{Context, Lock, Ttl, Waiter};
-//! use lock_proto::redis::{Config, Event, Key, LocksOutput};
-//! use lock_proto::redis::{Release, Renew, Reply, Request, Wait};
-//! use lock_proto::{ClientId, Instant, LockId, NodeId};
+//! use lock_proto::redis::{Config, Key, LocksOutput, Reply, Request};
+//! use lock_proto::{ClientId, Event, Instant, LockId, NodeId, Release, Renew, Wait};
 //!
 //! let start = Instant::from_millis(1_000);
 //! let config = Config::parse("redis://127.0.0.1:6379")?.fencing(false);

@@ -45,7 +45,7 @@
 //!
 //! ```
 //! use core::time::Duration;
-//! use lock_proto::redis::{Acquire, Event, Release};
+//! use lock_proto::{Acquire, Event, Release};
 //! use lock_proto::sim::World;
 //!
 //! let mut w = World::redis(1).clients(2).seed(7).build();

@@ -1,9 +1,9 @@
 //! Cases A: acquiring a lock.
 
-use lock_proto::Machine;
-use lock_proto::Misuse;
-use lock_proto::redis::{Acquire, Answer, Blocked, Drift, Event, Expiry, Failure, Loss, Release, Renew, Wait};
 use lock_proto::sim::{Direction, World};
+use lock_proto::{
+    Acquire, Answer, Blocked, Drift, Event, Expiry, Failure, Loss, Machine, Misuse, Release, Renew, Wait,
+};
 
 use super::*;
 

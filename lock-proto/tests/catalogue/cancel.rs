@@ -1,10 +1,8 @@
 //! Cases C: cancellation while requests are in flight.
 
-use lock_proto::Machine;
-use lock_proto::Misuse;
-use lock_proto::redis::{Acquire, Release, Wait};
 use lock_proto::sim::redis::Condition;
 use lock_proto::sim::{Direction, World};
+use lock_proto::{Acquire, Machine, Misuse, Release, Wait};
 
 use super::*;
 

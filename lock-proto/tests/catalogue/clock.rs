@@ -1,9 +1,7 @@
 //! Cases K: clocks and pauses.
 
-use lock_proto::Machine;
-use lock_proto::redis::{Acquire, Event, Loss, Release, Renew};
 use lock_proto::sim::{Direction, World};
-use lock_proto::{Instant, Misuse};
+use lock_proto::{Acquire, Event, Instant, Loss, Machine, Misuse, Release, Renew};
 
 use super::*;
 

@@ -1,8 +1,7 @@
 //! Cases L: notification of a lost lock.
 
-use lock_proto::Machine;
-use lock_proto::redis::{Acquire, Event, Loss, Release, Renew};
 use lock_proto::sim::{Direction, World};
+use lock_proto::{Acquire, Event, Loss, Machine, Release, Renew};
 
 use super::*;
 

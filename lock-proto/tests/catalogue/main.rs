@@ -19,9 +19,8 @@ mod wake;
 
 use core::time::Duration;
 
-use lock_proto::LockId;
-use lock_proto::redis::{Acquire, Blocked, Event, Failure, Loss, Release};
 use lock_proto::sim::World;
+use lock_proto::{Acquire, Blocked, Event, Failure, LockId, Loss, Release};
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)

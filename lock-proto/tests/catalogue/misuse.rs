@@ -1,10 +1,8 @@
 //! Cases X: interfaces that invite mistakes.
 
-use lock_proto::Machine;
+use lock_proto::{Acquire, Event, Machine, Misuse, Release, Renew};
 use std::collections::BTreeSet;
 
-use lock_proto::Misuse;
-use lock_proto::redis::{Acquire, Event, Release, Renew};
 use lock_proto::sim::World;
 
 use super::*;

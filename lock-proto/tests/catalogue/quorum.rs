@@ -1,12 +1,11 @@
 //! Cases Q: several nodes.
 
-use lock_proto::Machine;
-use lock_proto::redis::{
-    Acquire, Answer, Client, Config, Endpoint, Failure, Protocol, Release, Renew, Target, Wait, script,
-};
+use lock_proto::redis::{Client, Config, Endpoint, Protocol, script};
 use lock_proto::sim::redis::NodeConfig;
 use lock_proto::sim::{Direction, World};
-use lock_proto::{ClientId, ConfigError, Instant, Invalid, Misuse};
+use lock_proto::{
+    Acquire, Answer, ClientId, ConfigError, Failure, Instant, Invalid, Machine, Misuse, Release, Renew, Target, Wait,
+};
 
 use super::*;
 

@@ -1,8 +1,8 @@
 //! Cases U: releasing a lock.
 
-use lock_proto::redis::{Acquire, Blocked, Event, Loss, Release, Renew};
 use lock_proto::sim::redis::Condition;
 use lock_proto::sim::{Direction, World};
+use lock_proto::{Acquire, Blocked, Event, Loss, Release, Renew};
 
 use super::*;
 

@@ -1,10 +1,8 @@
 //! Cases R: renewal and extension.
 
-use lock_proto::Machine;
-use lock_proto::redis::{Acquire, Drift, Event, Loss, MIN_TTL, Release, Renew};
 use lock_proto::sim::redis::Condition;
 use lock_proto::sim::{Direction, World};
-use lock_proto::{Invalid, Misuse};
+use lock_proto::{Acquire, Drift, Event, Invalid, Loss, MIN_TTL, Machine, Misuse, Release, Renew};
 
 use super::*;
 

@@ -1,9 +1,9 @@
 //! Cases F and O: failovers, restarts and error reports.
 
-use lock_proto::redis::{Acquire, Answer, Expiry, Failure, Loss, Release, Wait};
-use lock_proto::redis::{Protocol, Secret};
+use lock_proto::redis::Protocol;
 use lock_proto::sim::World;
 use lock_proto::sim::redis::{Condition, Slots, User};
+use lock_proto::{Acquire, Answer, Expiry, Failure, Loss, Release, Secret, Wait};
 
 use super::*;
 

@@ -1,8 +1,9 @@
 //! Cases P: wake-up of waiters.
 
-use lock_proto::redis::{Acquire, Backoff, Release, Wake};
+use lock_proto::redis::Wake;
 use lock_proto::sim::redis::User;
 use lock_proto::sim::{Builder, Direction, World};
+use lock_proto::{Acquire, Backoff, Release};
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Cases A, C and U: acquiring, cancelling and releasing while replies are lost.
 
-use lock_proto::redis::{Acquire, Wait};
+use lock_proto::{Acquire, Wait};
 
 use super::*;
 use crate::world::{Kind, Outcome};

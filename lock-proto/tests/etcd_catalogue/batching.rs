@@ -1,14 +1,12 @@
 //! Batched requests of whole clients (`etcd::Client`) on a simulated cluster. Cases with a network
 //! are in `tests/etcd_world.rs`.
 
-use lock_proto::Machine;
+use lock_proto::{Acquire, ClientId, ConnId, Fault, Fence, Instant, Machine};
 use std::collections::{BTreeMap, BTreeSet};
 
 use lock_proto::etcd::message::WatchRequestUnion;
 use lock_proto::etcd::{Client, Endpoint, Output, RpcId, StreamId, StreamSend};
-use lock_proto::redis::{Acquire, Fence};
 use lock_proto::sim::etcd::{Cluster, ClusterConfig, ClusterOutput, Condition, User};
-use lock_proto::{ClientId, ConnId, Fault, Instant};
 
 use super::*;
 

@@ -2,8 +2,7 @@
 // E1, E3, E4, E5, E9, T2, U1
 
 use lock_proto::etcd::{Found, Refusal, Reply};
-use lock_proto::redis::Acquire;
-use lock_proto::{Drift, Invalid, Misuse};
+use lock_proto::{Acquire, Drift, Invalid, Misuse};
 
 use super::*;
 use crate::world::{Kind, LATENCY, Outcome};

@@ -3,9 +3,9 @@
 
 use std::collections::VecDeque;
 
+use lock_proto::Acquire;
 use lock_proto::etcd::Config;
 use lock_proto::etcd::message::KeyValue;
-use lock_proto::redis::Acquire;
 
 use super::*;
 use crate::world::{Kind, Outcome};

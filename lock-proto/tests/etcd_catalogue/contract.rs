@@ -6,8 +6,7 @@ use core::hash::Hash;
 use std::collections::BTreeSet;
 
 use lock_proto::etcd::{ElectionEvent, Found, Locks, LocksOutput, Refusal, Reply};
-use lock_proto::redis::{Acquire, ErrorClass, Renew, ServerError, Wait};
-use lock_proto::{ClientId, Instant, Invalid, Misuse};
+use lock_proto::{Acquire, ClientId, ErrorClass, Instant, Invalid, Misuse, Renew, ServerError, Wait};
 
 use super::*;
 use crate::world::{Kind, Outcome, config};
@@ -153,7 +152,7 @@ fn unsent_create_needs_no_cleanup_but_unknown_does() {
     for (not_sent, cleanups) in [(true, 0), (false, 1)] {
         let mut w = World::new(1);
         warm(&mut w, 0);
-        let cause = lock_proto::redis::Cause::Fault(lock_proto::Fault::Reset);
+        let cause = lock_proto::Cause::Fault(lock_proto::Fault::Reset);
         let reply = if not_sent { Reply::NotSent(cause) } else { Reply::Unknown(cause) };
         w.set_outcome(0, Kind::Create, Outcome::Answer(reply));
         let attempt = w.acquire(0, Acquire::new("a").wait(Wait::Try));

@@ -1,8 +1,7 @@
 //! Cases E: elections.
 
-use lock_proto::Fault;
 use lock_proto::etcd::{ElectionEvent, Leader, MAX_VALUE, Reply};
-use lock_proto::redis::{Acquire, Cause, Wait};
+use lock_proto::{Acquire, Cause, Fault, Wait};
 
 use super::*;
 use crate::world::{Kind, Outcome};

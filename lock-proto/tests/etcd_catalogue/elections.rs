@@ -1,9 +1,8 @@
 //! Requirements of elections.
 // E10
 
-use lock_proto::Misuse;
 use lock_proto::etcd::{ElectionEvent, Refusal, Reply};
-use lock_proto::redis::{Acquire, ErrorClass, ServerError};
+use lock_proto::{Acquire, ErrorClass, Misuse, ServerError};
 
 use super::*;
 use crate::election::leader;

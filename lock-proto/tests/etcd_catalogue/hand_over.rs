@@ -1,7 +1,7 @@
 //! Requirements of holds and local hand-over.
 // E7, E8, E9, A8, H2 to H6, U1
 
-use lock_proto::redis::{Acquire, Renew, Wait};
+use lock_proto::{Acquire, Renew, Wait};
 
 use super::*;
 use crate::world::{Kind, Outcome};
@@ -493,7 +493,7 @@ fn unclaimed_grant_is_withdrawn() {
 #[test]
 fn no_request_is_sent_after_loss_until_guard_is_released() {
     // H6
-    let mut w = World::with(1, |config| config.drift(lock_proto::redis::Drift { divisor: 10, margin: secs(1) }));
+    let mut w = World::with(1, |config| config.drift(lock_proto::Drift { divisor: 10, margin: secs(1) }));
     let lock = w.hold(0, Acquire::new("a"));
     w.every(0, Kind::KeepAlive, Some(Outcome::Lost));
     w.expect(secs(9), "the loss", |w| lost(w, 0, lock).is_some());

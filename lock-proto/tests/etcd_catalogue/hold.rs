@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use lock_proto::Instant;
 use lock_proto::etcd::Locks;
-use lock_proto::redis::{Acquire, Grant};
+use lock_proto::{Acquire, Grant, Instant};
 
 use super::*;
 use crate::world::{Kind, LATENCY, Outcome};

@@ -7,8 +7,7 @@ use lock_proto::etcd::message::{
     ResponseOp, TxnResponse,
 };
 use lock_proto::etcd::{Found, LeaseId, Queue, Refusal, Reply, Request, RpcReply, Seen, WatchId};
-use lock_proto::redis::{Acquire, Cause, ErrorClass, ServerError};
-use lock_proto::{CallId, NodeId};
+use lock_proto::{Acquire, CallId, Cause, ErrorClass, NodeId, ServerError};
 
 use super::*;
 use crate::world::{Kind, Outcome};

@@ -2,7 +2,7 @@
 // E1, E3, E5
 
 use lock_proto::etcd::{Refusal, Reply};
-use lock_proto::redis::{Acquire, ErrorClass, ServerError};
+use lock_proto::{Acquire, ErrorClass, ServerError};
 
 use super::*;
 use crate::world::{Kind, Outcome};

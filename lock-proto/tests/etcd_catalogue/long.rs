@@ -115,11 +115,11 @@ fn unexpected_predecessor_does_not_break_order() {
             line.pop_back();
         } else {
             let newcomer = w.add(world::config());
-            between = Some((newcomer, w.acquire(newcomer, lock_proto::redis::Acquire::new("a"))));
+            between = Some((newcomer, w.acquire(newcomer, lock_proto::Acquire::new("a"))));
         }
         w.run_for(ms(10));
         line.extend(between);
-        line.push_back((client, w.acquire(client, lock_proto::redis::Acquire::new("a"))));
+        line.push_back((client, w.acquire(client, lock_proto::Acquire::new("a"))));
         w.run_for(ms(10));
         while let Some((client, lock)) = line.pop_front() {
             w.expect(ms(20), "it gets the lock", |w| w.is_held(client, lock));

@@ -28,8 +28,7 @@ mod world;
 
 use core::time::Duration;
 
-use lock_proto::LockId;
-use lock_proto::redis::{Blocked, Event, Failure, Loss, Release};
+use lock_proto::{Blocked, Event, Failure, LockId, Loss, Release};
 use world::World;
 
 const fn ms(n: u64) -> Duration {
@@ -43,7 +42,7 @@ const fn secs(n: u64) -> Duration {
 /// Creates the session, so that later requests need no lease.
 #[track_caller]
 fn warm(w: &mut World, client: usize) {
-    let lock = w.hold(client, lock_proto::redis::Acquire::new("warm-up"));
+    let lock = w.hold(client, lock_proto::Acquire::new("warm-up"));
     let _ = release_and_wait(w, client, lock);
     w.clients[client].requests.retain(|(_, request)| world::Kind::of(request) == world::Kind::Grant);
 }

@@ -1,7 +1,7 @@
 //! The last change of a holder's key: which one the client takes for its own.
 // E6, E7
 
-use lock_proto::redis::Acquire;
+use lock_proto::Acquire;
 
 use super::*;
 use crate::world::{Kind, Outcome};

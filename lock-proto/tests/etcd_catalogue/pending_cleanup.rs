@@ -1,9 +1,8 @@
 //! Cleanup under one lease while another is in use, and what a shutdown waits for.
 // E1, E3, E6, E7, H6, U1, U2
 
-use lock_proto::Fault;
 use lock_proto::etcd::{Refusal, Reply, Request};
-use lock_proto::redis::{Acquire, Answer, Cause, ErrorClass, Renew, ServerError, Wait};
+use lock_proto::{Acquire, Answer, Cause, ErrorClass, Fault, Renew, ServerError, Wait};
 
 use super::*;
 use crate::world::{Kind, LATENCY, Outcome};

@@ -1,7 +1,7 @@
 //! Cases M: the queue of a lock, and its watches.
 
 use lock_proto::etcd::{Refusal, Reply};
-use lock_proto::redis::{Acquire, ErrorClass, ServerError, Wait};
+use lock_proto::{Acquire, ErrorClass, ServerError, Wait};
 
 use super::*;
 use crate::world::{Kind, Outcome};

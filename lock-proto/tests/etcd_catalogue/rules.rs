@@ -1,10 +1,9 @@
 //! Requirements of sessions, keys and the queue.
 // E1 to E6, A5, T1
 
-use lock_proto::Fault;
 use lock_proto::etcd::message::{COMPARE_MOD, Op};
 use lock_proto::etcd::{LeaseId, Queue, Refusal, Reply, Request, Rpc};
-use lock_proto::redis::{Acquire, Answer, Cause, Drift, ErrorClass, Renew, ServerError, Wait};
+use lock_proto::{Acquire, Answer, Cause, Drift, ErrorClass, Fault, Renew, ServerError, Wait};
 
 use super::*;
 use crate::world::{Kind, Outcome};

@@ -1,8 +1,7 @@
 //! Cases S: the session, i.e. a lease with keep-alives.
 
 use lock_proto::etcd::{ElectionEvent, Found, Refusal, Reply, Request};
-use lock_proto::redis::{Acquire, ErrorClass, Loss, Renew, ServerError, Wait};
-use lock_proto::{Fault, Instant};
+use lock_proto::{Acquire, ErrorClass, Fault, Instant, Loss, Renew, ServerError, Wait};
 
 use super::*;
 use crate::world::{Kind, LATENCY, Outcome};

@@ -14,8 +14,7 @@ use lock_proto::etcd::message::KeyValue;
 use lock_proto::etcd::{
     Config, ElectionEvent, Endpoint, Locks, LocksOutput, QueryId, Reply, Request, WatchId, WatchOutput,
 };
-use lock_proto::redis::{Acquire, Cause, ErrorClass, Event, ServerError};
-use lock_proto::{CallId, ClientId, Fault, Instant, LockId};
+use lock_proto::{Acquire, CallId, Cause, ClientId, ErrorClass, Event, Fault, Instant, LockId, ServerError};
 
 use crate::store::{Change, Store};
 

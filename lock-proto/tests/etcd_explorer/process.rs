@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use lock_proto::etcd::{Config, Endpoint, Locks, LocksOutput, QueryId, Request, WatchId, WatchOutput};
-use lock_proto::redis::{Acquire, Event, Renew};
-use lock_proto::{CallId, ClientId, Instant, LockId};
+use lock_proto::{Acquire, CallId, ClientId, Event, Instant, LockId, Renew};
 
 use crate::seeds::Rng;
 use crate::store::Change;
@@ -204,8 +203,8 @@ impl Process {
 pub(crate) fn draw_request(rng: &mut Rng, name_of: u8) -> Acquire {
     let mut want = Acquire::new(name(name_of));
     match rng.below(10) {
-        0 => want = want.wait(lock_proto::redis::Wait::Try),
-        1..4 => want = want.wait(lock_proto::redis::Wait::For(core::time::Duration::from_millis(rng.below(8_000)))),
+        0 => want = want.wait(lock_proto::Wait::Try),
+        1..4 => want = want.wait(lock_proto::Wait::For(core::time::Duration::from_millis(rng.below(8_000)))),
         _ => {}
     }
     match rng.below(10) {

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use lock_proto::etcd::{Reply, Request};
-use lock_proto::redis::Cause;
-use lock_proto::{Fault, LockId};
+use lock_proto::{Cause, Fault, LockId};
 
 use crate::process::{Acquisition, Fences, Process, State, draw_request, name};
 use crate::seeds::Rng;

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use lock_proto::Expiry;
 use lock_proto::redis::script::SIGNAL_TTL_MS;
-use lock_proto::redis::{Expiry, FenceBlock, Key, Reply, Request};
+use lock_proto::redis::{FenceBlock, Key, Reply, Request};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Value {

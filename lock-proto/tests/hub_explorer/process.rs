@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use core::time::Duration;
-use lock_proto::redis::{
-    Acquire, Cause, Config, Endpoint, Event, Key, Locks, LocksOutput, Loss, Renew, Reply, Request, ServerError,
-    ServerInfo, Wait,
+use lock_proto::redis::{Config, Endpoint, Key, Locks, LocksOutput, Reply, Request, ServerInfo};
+use lock_proto::{
+    Acquire, CallId, Cause, ClientId, Event, Fault, Instant, LockId, Loss, NodeId, Renew, ServerError, Wait,
 };
-use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId};
 
 use crate::seeds::Rng;
 

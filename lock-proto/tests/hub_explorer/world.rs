@@ -3,8 +3,8 @@
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use lock_proto::redis::{Cause, Key, Reply, Wake};
-use lock_proto::{Fault, Instant};
+use lock_proto::redis::{Key, Reply, Wake};
+use lock_proto::{Cause, Fault, Instant};
 
 use crate::node::Node;
 use crate::process::{Acquisition, Input, Process, Sent, State, draw_request, server_info};

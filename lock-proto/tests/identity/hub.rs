@@ -2,11 +2,11 @@
 
 use core::time::Duration;
 
-use lock_proto::redis::{
-    Acquire, Answer, Backoff, Blocked, Cause, Config, Endpoint, Event, Failure, Locks, LocksOutput, Loss, Renew, Reply,
-    Request, ServerError, ServerInfo, UnknownAge, Wait, Wake,
+use lock_proto::redis::{Config, Endpoint, Locks, LocksOutput, Reply, Request, ServerInfo, UnknownAge, Wake};
+use lock_proto::{
+    Acquire, Answer, Backoff, Blocked, CallId, Cause, ClientId, Event, Failure, Fault, Instant, LockId, Loss, NodeId,
+    Renew, ServerError, Wait,
 };
-use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const GRANTED: Reply = Reply::Granted { fence: None };

@@ -2,9 +2,8 @@
 
 use core::time::Duration;
 
-use lock_proto::LockId;
-use lock_proto::redis::{Acquire, Answer, Event, Failure, Loss, Renew, Wait};
 use lock_proto::sim::World;
+use lock_proto::{Acquire, Answer, Event, Failure, LockId, Loss, Renew, Wait};
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)

@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use lock_proto::etcd::{Config, Endpoint, Found, Locks, LocksOutput, Reply, Request, Seen, WatchId, WatchOutput};
-use lock_proto::redis::{Acquire, Cause, Event};
-use lock_proto::{CallId, ClientId, Fault, Instant, LockId};
+use lock_proto::{Acquire, CallId, Cause, ClientId, Event, Fault, Instant, LockId};
 
 use crate::store::Change;
 use crate::{CALLS, EPOCH, HOLD, TTL, WATCHES};

@@ -7,9 +7,10 @@
 use core::time::Duration;
 use std::time::Instant;
 
-use lock_proto::redis::{Backoff, Renew, Wait, Wake};
+use lock_proto::redis::Wake;
 use lock_proto::sim::scenario::{Action, Pace, Step, Store};
 use lock_proto::sim::{Direction, Keep, Plan, Scenario};
+use lock_proto::{Backoff, Renew, Wait};
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)

@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use lock_proto::redis::Drift;
+use lock_proto::Drift;
 
 use crate::breaks;
 use crate::world::{Action, Budget, World};

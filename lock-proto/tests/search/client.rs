@@ -3,10 +3,8 @@
 use core::hash::{Hash, Hasher};
 use std::collections::VecDeque;
 
-use lock_proto::redis::{
-    Acquire, Backoff, Cause, Config, Endpoint, Event, Locks, LocksOutput, Release, Reply, Request, Wake,
-};
-use lock_proto::{CallId, ClientId, Fault, Instant, LockId, NodeId};
+use lock_proto::redis::{Config, Endpoint, Locks, LocksOutput, Reply, Request, Wake};
+use lock_proto::{Acquire, Backoff, CallId, Cause, ClientId, Event, Fault, Instant, LockId, NodeId, Release};
 
 use crate::{ANSWERED_WITHIN, CALLS, EPOCH, FENCES, HOLD, NUMBERS, TTL};
 

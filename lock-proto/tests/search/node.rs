@@ -2,8 +2,8 @@
 
 use core::hash::{Hash, Hasher};
 
-use lock_proto::Instant;
-use lock_proto::redis::{Expiry, FenceBlock, Reply, Request};
+use lock_proto::redis::{FenceBlock, Reply, Request};
+use lock_proto::{Expiry, Instant};
 
 use crate::{EPOCH, FENCES, MS};
 

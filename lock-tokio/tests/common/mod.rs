@@ -8,8 +8,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use lock_testkit::TIMEOUT;
-use lock_tokio::redis::{Blocked, Release, Report};
-use lock_tokio::{AcquireError, Acquiring, Client, Guard};
+use lock_tokio::{AcquireError, Acquiring, Blocked, Client, Guard, Release, Report};
 use tokio::time::{sleep, timeout};
 
 /// A session TTL that does not expire within [`TIMEOUT`].

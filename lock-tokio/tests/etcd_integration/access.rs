@@ -3,10 +3,8 @@
 
 use futures_util::future::join_all;
 use lock_testkit::Etcd;
-use lock_tokio::AcquireError;
-use lock_tokio::Client;
 use lock_tokio::etcd::Config;
-use lock_tokio::redis::Blocked;
+use lock_tokio::{AcquireError, Blocked, Client};
 
 use crate::kit::{
     assert_clean, calls, failure, in_time, ms, release, shut_down, take, wait_for, wait_until_blocked, watches, with,

@@ -5,8 +5,7 @@ use core::task::Poll;
 use core::time::Duration;
 
 use lock_testkit::Etcd;
-use lock_tokio::redis::{Blocked, Loss};
-use lock_tokio::{AcquireErrorKind, Client};
+use lock_tokio::{AcquireErrorKind, Blocked, Client, Loss};
 use tokio::time::sleep;
 
 use crate::kit::{

@@ -6,8 +6,7 @@ use lock_tokio::OwnerKeyExt as _;
 
 use futures_util::{StreamExt as _, stream};
 use lock_testkit::Etcd;
-use lock_tokio::Guard;
-use lock_tokio::redis::Release;
+use lock_tokio::{Guard, Release};
 
 use crate::kit::{
     LONG_TTL, assert_clean, calls, config, in_time, ms, poll_once, release, shut_down, take, wait_for,
@@ -177,7 +176,7 @@ async fn separate_lease_ends_with_its_lock() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bounded_hold_retains_key_until_release_or_expiry() {
     use lock_tokio::Renew;
-    use lock_tokio::redis::{Blocked, Loss};
+    use lock_tokio::{Blocked, Loss};
 
     let etcd = Etcd::start();
     let (client, other) = (with(config(&etcd).session_ttl(LONG_TTL)), with(config(&etcd).session_ttl(LONG_TTL)));

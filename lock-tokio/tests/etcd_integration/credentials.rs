@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex};
 use futures_util::future::join_all;
 use lock_testkit::{Etcd, TIMEOUT};
 use lock_tokio::etcd::Config;
-use lock_tokio::redis::Blocked;
-use lock_tokio::{Client, Credentials, Settings};
+use lock_tokio::{Blocked, Client, Credentials, Settings};
 use tokio::time::Instant;
 
 use crate::kit::{assert_clean, calls, in_time, ms, release, shut_down, take, wait_for, wait_until_blocked, with};

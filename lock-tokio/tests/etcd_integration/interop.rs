@@ -2,9 +2,9 @@
 // E2, E8, E10
 
 use lock_testkit::Etcd;
+use lock_tokio::Blocked;
 use lock_tokio::OwnerKeyExt as _;
 use lock_tokio::etcd::ElectionEvent;
-use lock_tokio::redis::Blocked;
 
 use crate::kit::{Etcdctl, assert_clean, client, in_time, release, shut_down, take, wait_for, wait_until_blocked};
 

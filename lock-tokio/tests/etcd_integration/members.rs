@@ -5,8 +5,7 @@ use core::time::Duration;
 
 use lock_testkit::{Etcd, EtcdCluster, Stopwatch};
 use lock_tokio::etcd::{Config, Endpoint};
-use lock_tokio::redis::{Blocked, Loss};
-use lock_tokio::{Client, Guard};
+use lock_tokio::{Blocked, Client, Guard, Loss};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 

@@ -4,8 +4,7 @@
 use lock_testkit::Etcd;
 use lock_tokio::OwnerKeyExt as _;
 use lock_tokio::etcd::ElectionEvent;
-use lock_tokio::redis::{Blocked, Release};
-use lock_tokio::{AcquireError, AcquireErrorKind};
+use lock_tokio::{AcquireError, AcquireErrorKind, Blocked, Release};
 
 use crate::kit::{
     Etcdctl, assert_clean, client, config, failure, in_time, release, shut_down, take, wait_for, wait_until_blocked,

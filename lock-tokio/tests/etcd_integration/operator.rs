@@ -1,7 +1,7 @@
 //! An operator with `etcdctl` removes leases, keys or history.
 
 use lock_testkit::{Etcd, Stopwatch};
-use lock_tokio::redis::{Blocked, Loss, Release};
+use lock_tokio::{Blocked, Loss, Release};
 
 use crate::kit::{
     LONG_TTL, assert_clean, calls, client, config, in_time, ms, release, shut_down, take, wait_for, wait_until_blocked,

@@ -6,8 +6,8 @@ use std::io::Write as _;
 use std::process::Stdio;
 
 use lock_testkit::Etcd;
+use lock_tokio::Loss;
 use lock_tokio::etcd::OwnerKey;
-use lock_tokio::redis::Loss;
 
 use crate::kit::{LONG_TTL, assert_clean, client, config, in_time, poll_once, release, shut_down, take, with};
 

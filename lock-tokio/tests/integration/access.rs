@@ -1,8 +1,8 @@
 //! Passwords and ACLs: the commands and keys that a client needs, or can do without.
 
 use lock_testkit::Redis;
-use lock_tokio::Client;
-use lock_tokio::redis::{Backoff, Config, Release, Wake};
+use lock_tokio::redis::{Config, Wake};
+use lock_tokio::{Backoff, Client, Release};
 
 use crate::kit::{LONG_TTL, assert_clean, client, endpoint, exists, in_time, ms, release, take, with};
 

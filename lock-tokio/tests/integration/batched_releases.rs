@@ -4,8 +4,8 @@
 use core::time::Duration;
 
 use lock_testkit::Redis;
-use lock_tokio::redis::{Backoff, Release, WAITING_SUFFIX};
-use lock_tokio::{Client, Guard};
+use lock_tokio::redis::WAITING_SUFFIX;
+use lock_tokio::{Backoff, Client, Guard, Release};
 use tokio::task::JoinSet;
 
 use crate::kit::{LONG_TTL, assert_clean, client, config, exists, in_time, put_data, release, take, wait_for, with};

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use lock_testkit::Redis;
-use lock_tokio::redis::{Answer, Backoff, Blocked, ErrorClass};
+use lock_tokio::{Answer, Backoff, Blocked, ErrorClass};
 
 use crate::kit::{
     LONG_TTL, assert_clean, client, config, connections, in_time, is_waiting, ms, named, release, take, timed_out,

@@ -1,8 +1,7 @@
 //! Keys with data that no lock writes.
 
 use lock_testkit::Redis;
-use lock_tokio::AcquireErrorKind;
-use lock_tokio::redis::{Backoff, Blocked, Loss, Release};
+use lock_tokio::{AcquireErrorKind, Backoff, Blocked, Loss, Release};
 
 use crate::kit::{
     LONG_TTL, assert_clean, client, config, exists, in_time, ms, put_data, release, take, tried_in_vain,

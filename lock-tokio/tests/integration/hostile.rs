@@ -5,9 +5,9 @@
 use std::fs;
 
 use lock_testkit::{Redis, Stopwatch};
-use lock_tokio::Client;
 use lock_tokio::lock_proto::{Breach, Fault};
-use lock_tokio::redis::{Answer, Backoff, Blocked, Cause, Config, Loss};
+use lock_tokio::redis::Config;
+use lock_tokio::{Answer, Backoff, Blocked, Cause, Client, Loss};
 use tokio::time::{Instant, sleep};
 
 use crate::kit::{LONG_TTL, assert_clean, endpoint, in_time, ms, release, take, timed_out, wait_until_blocked, with};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 
 use lock_testkit::{Redis, TIMEOUT, Value, wait_until};
-use lock_tokio::redis::{Answer, Backoff, Blocked, Expiry, Loss, Release};
+use lock_tokio::{Answer, Backoff, Blocked, Expiry, Loss, Release};
 use tokio::time::sleep;
 
 use crate::kit::{

@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use lock_testkit::{Redis, Value};
-use lock_tokio::redis::{Config, Endpoint, FENCE_NAME, Report, SIGNAL_SUFFIX, WAITING_SUFFIX};
-use lock_tokio::{AcquireError, Client, Guard};
+use lock_tokio::redis::{Config, Endpoint, FENCE_NAME, SIGNAL_SUFFIX, WAITING_SUFFIX};
+use lock_tokio::{AcquireError, Client, Guard, Report};
 
 pub(crate) use crate::common::{LONG_TTL, failure, in_time, ms, release, timed_out, wait_for, wait_until_blocked};
 

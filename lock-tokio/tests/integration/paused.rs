@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use lock_testkit::Redis;
-use lock_tokio::redis::{Answer, Backoff, Blocked, Release};
+use lock_tokio::{Answer, Backoff, Blocked, Release};
 
 use crate::kit::{
     LONG_TTL, assert_clean, client, config, exists, in_time, ms, release, take, timed_out, wait_for,

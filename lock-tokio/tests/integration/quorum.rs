@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use lock_testkit::Redis;
-use lock_tokio::AcquireErrorKind;
-use lock_tokio::redis::{Answer, Config, Loss, UnknownAge};
+use lock_tokio::redis::{Config, UnknownAge};
+use lock_tokio::{AcquireErrorKind, Answer, Loss};
 use tokio::time::timeout;
 
 use crate::kit::{

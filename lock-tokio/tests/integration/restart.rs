@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use lock_testkit::{Redis, TIMEOUT};
-use lock_tokio::redis::{Answer, Backoff, Blocked, Loss, Release};
+use lock_tokio::{Answer, Backoff, Blocked, Loss, Release};
 use tokio::time::sleep;
 
 use crate::kit::{

@@ -6,8 +6,8 @@ use std::time::Instant;
 use std::{env, thread};
 
 use lock_testkit::{Redis, TIMEOUT};
-use lock_tokio::Client;
-use lock_tokio::redis::{Backoff, Config};
+use lock_tokio::redis::Config;
+use lock_tokio::{Backoff, Client};
 use tokio::time::sleep;
 
 use crate::kit::{LONG_TTL, assert_clean, endpoint, in_time, is_waiting, ms, named, release, take, wait_for, with};

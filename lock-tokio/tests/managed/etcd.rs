@@ -4,9 +4,8 @@
 use core::time::Duration;
 
 use lock_testkit::{Etcd, TIMEOUT};
-use lock_tokio::Client;
 use lock_tokio::etcd::Config;
-use lock_tokio::redis::{Blocked, Release};
+use lock_tokio::{Blocked, Client, Release};
 
 use crate::kit::{in_time, ms, wait_for, wait_until_blocked};
 

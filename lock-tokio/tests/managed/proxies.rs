@@ -4,8 +4,8 @@
 use core::time::Duration;
 
 use lock_testkit::{Authority, Haproxy, Redis, TIMEOUT};
-use lock_tokio::Client;
-use lock_tokio::redis::{Backoff, Blocked, Config};
+use lock_tokio::redis::Config;
+use lock_tokio::{Backoff, Blocked, Client};
 
 use crate::kit::{
     assert_clean, connections, endpoint, exists, in_time, is_waiting, ms, release, take, wait_for, wait_until_blocked,

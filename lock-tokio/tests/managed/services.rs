@@ -4,8 +4,8 @@ use core::time::Duration;
 use std::collections::BTreeSet;
 
 use lock_testkit::{Redis, RedisBuilder, TIMEOUT};
-use lock_tokio::redis::{Backoff, Blocked, Config, UnknownAge};
-use lock_tokio::{AcquireError, Client};
+use lock_tokio::redis::{Config, UnknownAge};
+use lock_tokio::{AcquireError, Backoff, Blocked, Client};
 
 use crate::kit::{assert_clean, endpoint, in_time, is_waiting, ms, release, take, wait_for, wait_until_blocked, with};
 

@@ -4,7 +4,8 @@
 use core::time::Duration;
 
 use lock_testkit::{Proxy, Redis, Tamper, wait_until};
-use lock_tokio::redis::{Backoff, Blocked, Config, SIGNAL_SUFFIX};
+use lock_tokio::redis::{Config, SIGNAL_SUFFIX};
+use lock_tokio::{Backoff, Blocked};
 
 use crate::kit::{LONG_TTL, assert_clean, endpoint, in_time, ms, release, take, wait_until_blocked, with};
 

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use lock_testkit::{Chroot, Proxy, Witness, ZooKeeper, ZooKeeperPeer, wait_until};
-use lock_tokio::redis::Release;
+use lock_tokio::Release;
 use tokio::time::sleep;
 
 use crate::kit::{TTL, assert_clean, in_time, ms};

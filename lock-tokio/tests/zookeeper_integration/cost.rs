@@ -6,7 +6,7 @@ use crate::kit::{
     LONG_TTL, alone, assert_clean, client, config, in_time, poll_once, release, shut_down, take, wait_for,
     wait_until_blocked, with,
 };
-use lock_tokio::redis::Blocked;
+use lock_tokio::Blocked;
 
 fn packets(server: &ZooKeeper) -> u64 {
     server.metric("zk_packets_received") as u64

@@ -3,8 +3,7 @@
 use core::time::Duration;
 use std::time::Instant;
 
-use lock_tokio::Client;
-use lock_tokio::redis::Release;
+use lock_tokio::{Client, Release};
 use tokio::task::JoinSet;
 
 use crate::kit::{alone, assert_clean, config, ms, shut_down, take, wait_for, with};

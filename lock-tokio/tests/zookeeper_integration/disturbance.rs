@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use lock_testkit::{Proxy, Stopwatch};
-use lock_tokio::redis::{Backoff, Blocked, Loss};
+use lock_tokio::{Backoff, Blocked, Loss};
 use tokio::time::sleep;
 
 use crate::kit::{

@@ -3,9 +3,8 @@
 // ZK7
 
 use lock_testkit::{Chroot, ZooKeeperPeer};
-use lock_tokio::Client;
-use lock_tokio::redis::Blocked;
 use lock_tokio::zookeeper::Dialect;
+use lock_tokio::{Blocked, Client};
 
 use crate::kit::{
     TTL, assert_clean, client, config, failure, in_time, ms, release, shut_down, take, wait_for, wait_until_blocked,

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use lock_testkit::{ZooKeeper, ZooKeeperEnsemble};
-use lock_tokio::redis::{Blocked, Loss};
 use lock_tokio::zookeeper::Config;
+use lock_tokio::{Blocked, Loss};
 
 use crate::kit::{TTL, ensemble_config, in_time, ms, release, shut_down, take, wait_for, wait_until_blocked, with};
 

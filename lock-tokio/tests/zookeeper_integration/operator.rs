@@ -1,6 +1,6 @@
 //! Operators who end sessions, delete nodes, and put things where locks are.
 
-use lock_tokio::redis::{Blocked, Loss, Release};
+use lock_tokio::{Blocked, Loss, Release};
 
 use crate::kit::{
     TTL, alone, assert_clean, client, config, in_time, ms, release, session_of_holder, shut_down, take, wait_for,

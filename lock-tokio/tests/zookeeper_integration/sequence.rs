@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use lock_testkit::Mode;
-use lock_tokio::redis::Blocked;
+use lock_tokio::Blocked;
 
 use crate::kit::{
     alone, assert_clean, client, config, failure, in_time, ms, release, shut_down, take, wait_for, wait_until_blocked,

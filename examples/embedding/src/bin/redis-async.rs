@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use lock_proto::redis::{Acquire, Cause, Config, Event, Form, Locks, LocksOutput, Reply, Request, ServerInfo, Value};
-use lock_proto::{BootClock, Breach, CallId, Fault, LockId, NodeId, random_identity};
+use lock_proto::redis::{Config, Form, Locks, LocksOutput, Reply, Request, ServerInfo, Value};
+use lock_proto::{Acquire, BootClock, Breach, CallId, Cause, Event, Fault, LockId, NodeId, random_identity};
 use redis::AsyncConnectionConfig;
 use redis::aio::{ConnectionLike as _, MultiplexedConnection};
 use std::collections::VecDeque;

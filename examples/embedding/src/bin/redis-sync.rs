@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use lock_proto::redis::{Acquire, Cause, Config, Event, Form, Locks, LocksOutput, Reply, Request, ServerInfo, Value};
-use lock_proto::{BootClock, Breach, Fault, Instant, LockId, NodeId, random_identity};
+use lock_proto::redis::{Config, Form, Locks, LocksOutput, Reply, Request, ServerInfo, Value};
+use lock_proto::{Acquire, BootClock, Breach, Cause, Event, Fault, Instant, LockId, NodeId, random_identity};
 use redis::ConnectionLike as _;
 
 /// How long a server may be silent. Much less than the TTL.

@@ -11,10 +11,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 use std::{fs, thread};
 
-use lock_proto::redis::{Acquire, Client, Config, Event, Output, Target};
-use lock_proto::{
-    BootClock, ByteClient as _, ConnId, Credentials, CredentialsRequest, Fault, LockId, Machine as _, random_identity,
-};
+use lock_proto::redis::{Client, Config, Output};
+use lock_proto::{Acquire, BootClock, ByteClient as _, ConnId, Credentials, CredentialsRequest, Event, Fault, LockId, Machine as _, Target, random_identity};
 
 /// How long connecting may take. Much less than the TTL, because it blocks.
 const CONNECT: Duration = Duration::from_millis(500);

@@ -154,7 +154,7 @@ fn wake_connection_uses_command_address() {
 fn ip_address_is_not_resolved() {
     let world = World::new();
     let mut node = World::config().nodes()[0].clone();
-    node.target = redis::Target::Tcp { host: "10.0.0.1".into(), port: 6379 };
+    node.target = crate::url::Target::Tcp { host: "10.0.0.1".into(), port: 6379 };
     // The world knows no such name.
     let (client, mut driver) = world.client_with(1, redis::Config::new([node]));
     drop(world.wait(&mut driver, client.lock("a").acquire()).unwrap());

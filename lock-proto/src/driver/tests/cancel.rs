@@ -130,7 +130,7 @@ fn extend_dropped_at_any_step_keeps_lock_and_leaves_nothing() {
     for count in 0..8 {
         let world = World::new();
         let (client, mut driver) = world.client();
-        let lock = client.lock("a").ttl(TTL).renew(redis::Renew::Manual);
+        let lock = client.lock("a").ttl(TTL).renew(crate::lock::Renew::Manual);
         let guard = world.wait(&mut driver, lock.acquire()).unwrap();
         {
             let mut extending = Box::pin(guard.extend());

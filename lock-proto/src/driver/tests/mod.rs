@@ -449,7 +449,7 @@ fn debug_output_hides_secrets() {
     let world = World::new();
     let mut config = World::config();
     let mut node = config.nodes()[0].clone();
-    node.login.password = Some(redis::Secret::new("hunter2"));
+    node.login.password = Some(crate::url::Secret::new("hunter2"));
     config = redis::Config::new([node]);
     let (client, driver) = with_identity(world, config.into(), ClientId::from_bits(9), 1).unwrap();
     let lock = client.lock("a");

@@ -15,7 +15,10 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::redis::*;
-use crate::{CallId, ClientId, Fault, Instant, LockId, NodeId};
+use crate::{
+    Acquire, Answer, Backoff, Blocked, CallId, Cause, ClientId, ErrorClass, Event, Expiry, Failure, Fault, Fence,
+    Grant, Instant, LockId, Loss, NodeId, Release, Renew, ServerError, Wait,
+};
 
 fn ms(n: u64) -> Instant {
     Instant::from_millis(1_000_000 + n)
@@ -44,7 +47,7 @@ impl Hub {
 
     fn seeded(nodes: usize, seed: u64, change: impl FnOnce(Config) -> Config) -> Self {
         let endpoints = (0..nodes).map(|n| Endpoint {
-            target: Target::Tcp { host: "127.0.0.1".into(), port: 7000 + n as u16 },
+            target: crate::Target::Tcp { host: "127.0.0.1".into(), port: 7000 + n as u16 },
             login: crate::Login::default(),
             database: 0,
             client_name: None,

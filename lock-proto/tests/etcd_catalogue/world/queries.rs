@@ -2,8 +2,7 @@
 
 use lock_proto::etcd::message::KeyValue;
 use lock_proto::etcd::{ElectionEvent, QueryId, Request};
-use lock_proto::redis::{Event, Grant};
-use lock_proto::{Instant, LockId};
+use lock_proto::{Event, Grant, Instant, LockId};
 
 use super::{Kind, World};
 

@@ -57,7 +57,7 @@ pub(in crate::sim) use wire::Wire;
 ///
 /// ```
 /// use core::time::Duration;
-/// use lock_proto::redis::Acquire;
+/// use lock_proto::Acquire;
 /// use lock_proto::sim::etcd::World;
 ///
 /// let mut w = World::cluster(3).clients(2).seed(7).build();
