@@ -49,6 +49,7 @@ pub use proxy::{Proxy, Tamper};
 pub use redis::{Redis, RedisBuilder};
 pub use resp::{Connection, Value};
 pub use server::Server;
+pub use spawn::spawn;
 pub use stopwatch::Stopwatch;
 pub use witness::{Turn, Witness};
 pub use zookeeper::{

@@ -9,8 +9,12 @@ use std::thread;
 type Job = Box<dyn FnOnce() + Send>;
 
 /// Spawns `command`. On Linux the child is killed when this process ends, however it ends.
-/// Elsewhere it is killed when its owner is dropped.
-pub(crate) fn spawn(mut command: Command) -> io::Result<Child> {
+/// Elsewhere, and while this process lives, its owner must kill it.
+///
+/// # Errors
+///
+/// Those of [`Command::spawn`].
+pub fn spawn(mut command: Command) -> io::Result<Child> {
     die_with_parent(&mut command);
     let (answer, child) = channel();
     // The death signal is sent when the *thread* that forked ends, and a test's thread may end

@@ -7,10 +7,10 @@ use core::time::Duration;
 use std::env;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Instant;
 
-use lock_testkit::{Chroot, Proxy, Witness, ZooKeeper, ZooKeeperPeer, wait_until};
+use lock_testkit::{Chroot, Proxy, Witness, ZooKeeper, ZooKeeperPeer, spawn, wait_until};
 use lock_tokio::Release;
 use tokio::time::sleep;
 
@@ -32,6 +32,14 @@ enum Process {
 }
 
 impl Process {
+    /// The exit status, if it has ended by itself.
+    fn ended(&mut self) -> Option<ExitStatus> {
+        match self {
+            Self::Peer(peer) => peer.ended(),
+            Self::Ours(child) => child.try_wait().unwrap(),
+        }
+    }
+
     fn kill(&mut self) {
         match self {
             Self::Peer(peer) => peer.kill(),
@@ -78,6 +86,12 @@ fn three_libraries_take_turns_under_kills_and_cuts() {
     let limit = Duration::from_secs(30) + ms(100) * u32::try_from(turns).unwrap();
     let (mut kills, mut cuts) = (0, 0);
     let all_served = wait_until(limit, || {
+        for (who, process) in processes.iter_mut().enumerate() {
+            // Before it is killed and replaced.
+            if let Some(status) = process.ended() {
+                assert!(status.success() && had(who) >= each, "{} ends after {}: {status}", names[who], had(who));
+            }
+        }
         let now = Instant::now();
         if now >= cut_at {
             proxies[round % 3].cut();
@@ -108,7 +122,8 @@ fn start_ours(url: &str, turns: usize, witness: &Witness) -> Child {
     command.args(["alternation::worker", "--exact", "--ignored", "--nocapture"]);
     command.env("LOCK_WORKER_URL", url).env("LOCK_WORKER_TURNS", turns.to_string());
     command.env("LOCK_WORKER_WITNESS", witness.address().to_string());
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap()
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
+    spawn(command).unwrap()
 }
 
 /// The process of our client, started by the test above.

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
-use std::process::{ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 use std::time::Duration;
@@ -138,6 +138,11 @@ impl ZooKeeperPeer {
     #[must_use]
     pub fn state(&self) -> String {
         self.states.recv_timeout(TIMEOUT).expect("the peer's connection does not change")
+    }
+
+    /// The exit status, if it has ended without being killed. Returned once.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.process.ended()
     }
 
     /// Kills it with SIGKILL. Its session lives on for its timeout.
