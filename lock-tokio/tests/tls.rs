@@ -3,9 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod common;
+
 use core::time::Duration;
 use futures_util::future::{join_all, try_join_all};
-use lock_testkit::{Authority, Etcd, Proxy, Redis, TIMEOUT, Validity};
+use lock_testkit::{Authority, Etcd, Proxy, Redis, Validity};
 use lock_tokio::etcd;
 use lock_tokio::lock_proto::TlsFault;
 use lock_tokio::{Client, ConnectError, Guard, Release, Settings, redis};
@@ -16,11 +18,9 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::{fs, thread};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
-async fn in_time<F: Future>(what: &str, future: F) -> F::Output {
-    timeout(TIMEOUT, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
-}
+use common::in_time;
 
 async fn lock_once(client: &Client) {
     let guard = in_time("acquire", client.lock("job").acquire()).await.unwrap();

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use lock_testkit::{Etcd, EtcdCluster, TIMEOUT, wait_until};
+use lock_testkit::{Etcd, EtcdCluster, TIMEOUT, program_of, wait_until};
 
 #[test]
 fn keys_and_leases_survive_restart() {
@@ -34,7 +34,7 @@ fn users_are_limited_to_their_permissions() {
     let etcd = Etcd::builder().user("worker", "secret", Some("jobs/")).start();
     etcd.put("other", "1");
     let as_worker = |args: &[&str]| {
-        let mut command = Command::new("etcdctl");
+        let mut command = Command::new(program_of("ETCDCTL", "etcdctl"));
         command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", etcd.address())).args(args);
         let output = command.output().expect("etcdctl runs");
         (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())

@@ -3,11 +3,7 @@
 use lock_testkit::{Etcd, EtcdCluster};
 use lock_tokio::etcd::{Config, Endpoint};
 
-use crate::kit::{assert_clean, ms, release, shut_down, take, wait_for, with};
-
-fn calls(member: &Etcd, method: &str) -> u64 {
-    member.metric("grpc_server_started_total", &format!("grpc_method=\"{method}\""))
-}
+use crate::kit::{assert_clean, calls, ms, release, shut_down, take, wait_for, with};
 
 /// Bytes of the requests that the member received, refused ones included.
 fn received(member: &Etcd) -> u64 {

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 
-use lock_testkit::{Etcd, EtcdCluster, TIMEOUT};
+use lock_testkit::{Etcd, EtcdCluster, TIMEOUT, spawn};
 use lock_tokio::Client;
 use lock_tokio::etcd::Config;
 
@@ -53,7 +53,8 @@ pub(crate) struct Etcdctl {
 impl Etcdctl {
     pub(crate) fn start(etcd: &Etcd, args: &[&str]) -> Self {
         let mut command = etcd.etcdctl_command(args);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = spawn(command).unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = channel();
         thread::spawn(move || {

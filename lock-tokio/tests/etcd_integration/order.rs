@@ -72,13 +72,16 @@ async fn hundred_waiters_are_served_in_revision_order() {
 
 /// Waits until no transactions are sent any more.
 async fn wait_for_settled(etcd: &Etcd) -> u64 {
-    loop {
-        let before = calls(etcd, "Txn");
-        sleep(ms(150)).await;
-        if calls(etcd, "Txn") == before {
-            return before;
+    let settle = async {
+        loop {
+            let before = calls(etcd, "Txn");
+            sleep(ms(150)).await;
+            if calls(etcd, "Txn") == before {
+                return before;
+            }
         }
-    }
+    };
+    in_time("no transactions are sent", settle).await
 }
 
 /// Counts transactions. A waiter that is woken reads the queue by a transaction. The only others

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use lock_testkit::Etcd;
+use lock_testkit::{Etcd, program_of, spawn};
 use lock_tokio::etcd::Config;
 
 use crate::kit::{assert_clean, in_time, ms, release, shut_down, take, wait_for, with};
@@ -21,7 +21,7 @@ impl GrpcProxy {
         // Another process may take the port meanwhile: then the next attempt.
         for _ in 0..10 {
             let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-            let mut proxy = Self { process: spawn(etcd, address), address };
+            let mut proxy = Self { process: start(etcd, address), address };
             let mut ended = false;
             wait_for("the proxy listens or ends", || {
                 ended = proxy.process.try_wait().unwrap().is_some();
@@ -36,12 +36,12 @@ impl GrpcProxy {
     }
 }
 
-fn spawn(etcd: &Etcd, address: SocketAddr) -> Child {
-    let program = std::env::var("ETCD").unwrap_or_else(|_| "etcd".into());
-    let mut command = Command::new(program);
+fn start(etcd: &Etcd, address: SocketAddr) -> Child {
+    let mut command = Command::new(program_of("ETCD", "etcd"));
     command.args(["grpc-proxy", "start", "--namespace=team/"]);
     command.arg(format!("--endpoints={}", etcd.address())).arg(format!("--listen-addr={address}"));
-    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    spawn(command).unwrap()
 }
 
 impl Drop for GrpcProxy {

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 use std::{env, thread};
 
-use lock_testkit::{Redis, TIMEOUT};
+use lock_testkit::{Redis, TIMEOUT, spawn};
 use lock_tokio::redis::Config;
 use lock_tokio::{Backoff, Client};
 use tokio::time::sleep;
@@ -143,7 +143,7 @@ impl Process {
         let mut command = Command::new(env::current_exe().unwrap());
         command.args(["--exact", "wake::waiter_process", "--ignored"]).env("LOCK_TEST_WAITER", name);
         command.env("LOCK_TEST_URL", redis.url()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Self(command.spawn().unwrap())
+        Self(spawn(command).unwrap())
     }
 
     fn kill(&mut self) {
