@@ -78,7 +78,8 @@ Environment of the command:
 
 Signals: SIGTERM and SIGHUP are forwarded to the command. So is SIGINT, except in the foreground of
 a terminal, whose Ctrl-C reaches the command anyway. A signal that was ignored at the start stays
-ignored, such as SIGHUP under nohup.
+ignored, such as SIGHUP under nohup. A command that changes its user cannot be signalled, and so not
+ended: use `sudo with-lock ...`, not `with-lock ... -- sudo ...`.
 
 Exit code: that of the command (128+n if signal n ended it, or ended the wait for the lock), or
   64        usage error

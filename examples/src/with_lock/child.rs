@@ -1,4 +1,5 @@
-//! The child process that runs the command. It cannot outlive this process.
+//! The child process that runs the command. On Linux it is killed if this process is, unless it
+//! changes its user, as `sudo` does.
 
 use std::ffi::OsString;
 use std::io;
@@ -20,6 +21,7 @@ use crate::cli::exit;
 /// Internal option by which this program starts itself, binds itself to the life of its parent and
 /// then becomes the command: `--become-command-of=PARENT PROGRAM ARGS...`.
 const BECOME_OPTION: &str = "--become-command-of=";
+const THIS_PROGRAM: &str = "/proc/self/exe";
 
 /// Returns the parent and the command if `args` are those of [`become_command`].
 pub(super) fn requested(args: &[OsString]) -> Option<(i32, CommandLine)> {
@@ -62,7 +64,7 @@ impl Running {
         }
         // A SIGCHLD that is ignored, as the parent may have left it, would hide the exit code.
         signal_hook::flag::register(SIGCHLD, Arc::default())?;
-        let child = prepared.spawn()?;
+        let child = prepared.spawn().map_err(not_spawned)?;
         let pid = Pid::from_child(&child);
         thread::spawn(move || {
             // Leave the zombie until `wait`, so that its PID is not reused while signals may be
@@ -74,10 +76,13 @@ impl Running {
         Ok(Self { child, pid })
     }
 
-    /// Sends a signal.
-    pub fn signal(&self, signal: Signal) {
-        // Fails only if the process has ended, which `CommandEnded` reports.
-        let _ = kill_process(self.pid, signal);
+    /// Sends a signal. A process that has ended needs none; `CommandEnded` reports its end.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process runs as another user.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        sent(kill_process(self.pid, signal))
     }
 
     /// Waits for its end and returns the exit code.
@@ -88,6 +93,18 @@ impl Running {
     pub fn wait(mut self) -> io::Result<u8> {
         self.child.wait().map(code)
     }
+}
+
+fn sent(result: Result<(), Errno>) -> io::Result<()> {
+    match result {
+        Ok(()) | Err(Errno::SRCH) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// On Linux the program that was not started is this one, not the command.
+fn not_spawned(error: io::Error) -> io::Error {
+    if cfg!(target_os = "linux") { io::Error::other(format!("{THIS_PROGRAM}: {error}")) } else { error }
 }
 
 /// Returns the exit code of a command as a shell does.
@@ -108,7 +125,7 @@ pub fn spawn_failure(command: &CommandLine, error: &io::Error) -> (u8, String) {
 
 #[cfg(target_os = "linux")]
 fn prepare((program, args): &CommandLine) -> Command {
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(THIS_PROGRAM);
     command.arg0("with-lock").arg(format!("{BECOME_OPTION}{}", rustix::process::getpid().as_raw_nonzero()));
     command.arg(program).args(args);
     command
@@ -121,7 +138,8 @@ fn prepare((program, args): &CommandLine) -> Command {
     command
 }
 
-/// Executes the command, after arranging that it is killed when `parent` ends. Returns the exit
+/// Executes the command, after arranging that it is killed when `parent` ends. The system revokes
+/// that if the command changes its user. Returns the exit
 /// code if that fails.
 pub fn become_command(parent: i32, command: &CommandLine) -> u8 {
     #[cfg(target_os = "linux")]
@@ -137,4 +155,23 @@ pub fn become_command(parent: i32, command: &CommandLine) -> u8 {
     let (code, message) = spawn_failure(command, &error);
     print_error(&message);
     code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signal_to_ended_command_is_no_error_and_forbidden_one_is() {
+        assert!(sent(Err(Errno::SRCH)).is_ok());
+        assert!(sent(Err(Errno::PERM)).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn missing_proc_is_not_a_missing_command() {
+        let command = ("job".into(), Vec::new());
+        let (code, message) = spawn_failure(&command, &not_spawned(Errno::NOENT.into()));
+        assert!(code == exit::NOT_EXECUTABLE && message.contains("/proc/self/exe"), "{code}: {message}");
+    }
 }

@@ -221,6 +221,15 @@ impl Main {
     fn supervise(&self, running: &Running, hold: &mut Hold) -> bool {
         let mut terminated = false;
         let mut kill_at = None;
+        let mut reported = false;
+        let mut send = |signal| {
+            let sent = running.signal(signal);
+            if let Err(error) = sent
+                && !core::mem::replace(&mut reported, true)
+            {
+                self.print_error(&format_args!("the command cannot be signalled: {error}"));
+            }
+        };
         loop {
             // Check the clock first: after a pause of this process, earlier events are stale.
             // T2
@@ -234,11 +243,11 @@ impl Main {
                 kill_at = Some(now);
             } else if left <= grace && !terminated {
                 self.print_error(&"renewals are failing and the lock expires soon; sending SIGTERM to the command");
-                running.signal(Signal::TERM);
+                send(Signal::TERM);
                 terminated = true;
             }
             if kill_at.is_some_and(|at| at <= now) {
-                running.signal(Signal::KILL);
+                send(Signal::KILL);
             }
             let next = match kill_at {
                 Some(at) if at > now => at.since(now),
@@ -256,7 +265,7 @@ impl Main {
                     hold.lost.get_or_insert(loss);
                     if loss != Loss::Expired && kill_at.is_none() {
                         self.print_error(&format_args!("lost: {loss}; sending SIGTERM to the command"));
-                        running.signal(Signal::TERM);
+                        send(Signal::TERM);
                         terminated = true;
                         kill_at = Some(self.clock.now() + grace);
                     }
@@ -264,7 +273,7 @@ impl Main {
                 Some(MainEvent::Signal(signal)) => {
                     // Ctrl-C of the terminal has reached the command already.
                     if signal != Signal::INT || !is_in_foreground() {
-                        running.signal(signal);
+                        send(signal);
                     }
                 }
                 Some(MainEvent::Blocked(_) | MainEvent::Held(_) | MainEvent::Failed(_) | MainEvent::Stopped(_))

@@ -34,7 +34,7 @@ pub(super) fn start(runtime: Runtime, args: &Args, events: Sender<MainEvent>) ->
         let end = match runtime {
             Runtime::Tokio => match tokio::runtime::Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => block_on(runtime, session),
-                Err(error) => MainEvent::Failed(Failed::usage(format_args!("no tokio runtime: {error}"))),
+                Err(error) => MainEvent::Failed(Failed::unreachable(format_args!("no tokio runtime: {error}"))),
             },
             Runtime::Smol => smol::block_on(session),
             Runtime::AsyncStd => async_std::task::block_on(session),
