@@ -135,14 +135,16 @@ impl Shared {
                 }
             };
             let phase = self.phase.load(Ordering::Relaxed);
-            if busy.swap(true, Ordering::AcqRel) {
+            // Left before `held` drops, if this task is aborted.
+            let section = Section::enter(busy);
+            if section.overlaps {
                 add(&slot.violations, 1);
             }
             if !self.hold.is_zero() && phase != OVER {
                 self.runtime.sleep(self.hold).await;
             }
             let released = Instant::now();
-            busy.store(false, Ordering::Release);
+            drop(section);
             if let Err(error) = contender.release(held).await {
                 self.error(slot, error);
             }
@@ -160,6 +162,25 @@ impl Shared {
 
     fn sum(&self, of: impl Fn(&Slot) -> &AtomicU64) -> u64 {
         self.slots.iter().map(|slot| of(slot).load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// The critical section of a lock. Left when dropped.
+struct Section<'a> {
+    busy: &'a AtomicBool,
+    /// Another task was in it.
+    overlaps: bool,
+}
+
+impl<'a> Section<'a> {
+    fn enter(busy: &'a AtomicBool) -> Self {
+        Self { busy, overlaps: busy.swap(true, Ordering::AcqRel) }
+    }
+}
+
+impl Drop for Section<'_> {
+    fn drop(&mut self) {
+        self.busy.store(false, Ordering::Release);
     }
 }
 
@@ -270,4 +291,50 @@ async fn all_ready(answers: &Receiver<Result<(), Failed>>, tasks: usize) -> Resu
 async fn ready_timeout(runtime: Runtime, tasks: usize) -> Result<(), Failed> {
     runtime.sleep(READY_TIMEOUT).await;
     Err(Failed::unreachable(format_args!("not all of {tasks} clients are connected after {READY_TIMEOUT:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use core::pin::pin;
+    use core::task::{Context, Waker};
+
+    use super::*;
+
+    /// Takes a lock that is always free.
+    struct Free;
+
+    impl Contender for Free {
+        type Held = ();
+
+        async fn ready(&mut self) -> Result<(), Failed> {
+            Ok(())
+        }
+
+        async fn acquire(&mut self) -> Result<(), String> {
+            Ok(())
+        }
+
+        async fn release(&mut self, (): ()) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn successor_of_aborted_holder_is_no_violation() {
+        let mut job = Job::new(Workload::Contended, Vec::new());
+        (job.hold, job.runtime) = (Duration::from_secs(60), Runtime::Smol);
+        let shared = Shared::new(&job).unwrap();
+        let violations = || shared.sum(|slot| &slot.violations);
+        let cx = &mut Context::from_waker(Waker::noop());
+        for task in 0..2 {
+            assert!(pin!(shared.contend(task, &mut Free)).poll(cx).is_pending(), "it holds the lock");
+        }
+        assert_eq!(violations(), 0);
+        let (mut first, mut second) = (Free, Free);
+        let (first, second) = (pin!(shared.contend(0, &mut first)), pin!(shared.contend(1, &mut second)));
+        assert!(first.poll(cx).is_pending() && second.poll(cx).is_pending());
+        assert_eq!(violations(), 1, "two are in the section");
+    }
 }
