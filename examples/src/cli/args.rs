@@ -191,35 +191,37 @@ pub(crate) fn with_ttl(settings: StoreSettings, ttl: Duration) -> Result<(StoreS
     })
 }
 
-/// Name of the variable with the default of `--backend`.
+/// The usual default of `--backend`: a Redis server on this machine.
+pub(crate) const DEFAULT_BACKEND: &str = "redis://127.0.0.1:6379";
+/// Name of the variable with another default.
 const BACKEND_VARIABLE: &str = "LOCK_BACKEND";
-
-/// The value of `LOCK_BACKEND`, unless it is blank.
-///
-/// # Errors
-///
-/// It is not UTF-8.
-pub(crate) fn default_backend(value: Option<&OsStr>) -> Result<Option<&str>, Usage> {
-    let value = value.map(|value| text(BACKEND_VARIABLE, value)).transpose()?;
-    Ok(value.map(str::trim).filter(|list| !list.is_empty()))
-}
 
 /// The value of an environment variable as text.
 fn text<'a>(name: &str, value: &'a OsStr) -> Result<&'a str, Usage> {
     value.to_str().ok_or_else(|| Usage(format!("{name} is not UTF-8; a URL has other bytes as %XX")))
 }
 
-/// The backends that were given, else those of `LOCK_BACKEND`, else a Redis server on this machine.
+/// The backends that were given, else those of `LOCK_BACKEND`, else `default`.
 ///
 /// # Errors
 ///
-/// `LOCK_BACKEND` is not UTF-8.
-pub(crate) fn backends_or_default(given: Vec<String>, environment: Option<&OsStr>) -> Result<Vec<String>, Usage> {
+/// `LOCK_BACKEND` is not UTF-8, or has an invalid URL.
+pub(crate) fn backends_or_default(
+    given: Vec<String>,
+    environment: Option<&OsStr>,
+    default: &str,
+) -> Result<Vec<String>, Usage> {
     if !given.is_empty() {
         return Ok(given);
     }
-    let list = default_backend(environment)?.unwrap_or("redis://127.0.0.1:6379");
-    Ok(list.split_whitespace().map(str::to_owned).collect())
+    let list = environment.map(|list| text(BACKEND_VARIABLE, list)).transpose()?.unwrap_or_default();
+    let urls: Vec<String> = list.split_whitespace().map(str::to_owned).collect();
+    if urls.is_empty() {
+        return Ok(vec![default.to_owned()]);
+    }
+    // Here, as later errors name `--backend`.
+    let _checked = Settings::parse(&urls).map_err(|error| Usage(format!("{BACKEND_VARIABLE}: {error}")))?;
+    Ok(urls)
 }
 
 impl From<clap::Error> for Usage {

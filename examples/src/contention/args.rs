@@ -14,7 +14,7 @@ use lock_proto::driver::StoreSettings;
 use super::contender::{Peers, Store};
 use super::job::{Job, Workload};
 use super::report;
-use crate::cli::args::{Line, WakeMode, backends_or_default, parse_as, switch, time};
+use crate::cli::args::{DEFAULT_BACKEND, Line, WakeMode, backends_or_default, parse_as, switch, time};
 use crate::cli::runtime::Runtime;
 use crate::cli::{Usage, usage};
 
@@ -182,7 +182,7 @@ pub(super) fn parse(
         return usage("--workload is missing: uncontended, contended, quorum or held; or `contention report`");
     };
     let job = Job {
-        backends: backends_or_default(options.backends, default_backends)?,
+        backends: backends_or_default(options.backends, default_backends, DEFAULT_BACKEND)?,
         workload,
         clients: options.clients,
         span: options.seconds,

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use clap::Parser;
 use lock_proto::driver::StoreSettings;
 
-use crate::cli::args::{self, Line, default_backend, parse_backends, time, with_ttl};
+use crate::cli::args::{self, Line, backends_or_default, parse_backends, time, with_ttl};
 use crate::cli::{Usage, usage};
 
 /// Elections on etcd or ZooKeeper.
@@ -112,14 +112,14 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, default: Option<&O
         (Some(_), Some(_), true) => return usage("--candidate and --observe: one at a time"),
         (Some(_), None, false) => return usage("--candidate VALUE or --observe is missing: how to take part"),
     };
-    let url = match backends.first() {
-        Some(url) => url,
-        None => default_backend(default)?.unwrap_or(DEFAULT_BACKEND),
-    };
+    if ttl.is_some() && matches!(role, Role::Observer { .. }) {
+        return usage("--ttl: an observer leads nothing that could expire");
+    }
+    let backends = backends_or_default(backends, default, DEFAULT_BACKEND)?;
     let ttl = ttl.or_else(|| (role == Role::Demo).then_some(DEMO_TTL));
-    let settings = parse_backends(&[url.to_owned()])?;
+    let settings = parse_backends(&backends)?;
     if !matches!(settings, StoreSettings::Etcd(_) | StoreSettings::ZooKeeper(_)) {
-        return usage("--backend: elections need etcd://host[:port][,host[:port]...] or zk://host[:port]...");
+        return usage("elections need etcd://host[:port][,host[:port]...] or zk://host[:port]...");
     }
     let (settings, _) = with_ttl(settings, ttl.unwrap_or(DEFAULT_TTL))?;
     Ok(Parsed::Run(Box::new(Args { settings, role })))
@@ -175,11 +175,20 @@ mod tests {
             (&["--backend", "etcd://a", "--backend", "etcd://b"], "one URL"),
             (&["--backend", "etcd://u:hunter2@a:99999"], "--backend"),
             (&["--ttl", "0"], "session_ttl"),
+            (&["--name", "n", "--observe", "--ttl", "5s"], "--ttl"),
             (&["--ttl", "soon"], "soon"),
             (&["board"], "board"),
         ] {
             let Err(Usage(message)) = read(line, None) else { panic!("{line:?} was understood") };
             assert!(message.contains(part) && !message.contains("hunter2"), "{line:?}: {message}");
+        }
+        for (list, part) in [
+            ("redis://a redis://b redis://c", "elections need"),
+            ("etcd://a etcd://b", "LOCK_BACKEND: "),
+            ("etcd://a:99999", "LOCK_BACKEND: "),
+        ] {
+            let Err(Usage(message)) = read(&[], Some(list)) else { panic!("{list:?} was understood") };
+            assert!(message.contains(part) && !message.contains("--backend"), "{list:?}: {message}");
         }
     }
 }

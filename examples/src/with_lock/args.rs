@@ -9,7 +9,7 @@ use lock_proto::driver::StoreSettings;
 use lock_proto::{Backoff, DEFAULT_TTL, Wait};
 
 use super::child;
-use crate::cli::args::{self, Line, WakeMode, backends_or_default, parse_backends, time, with_ttl};
+use crate::cli::args::{self, DEFAULT_BACKEND, Line, WakeMode, backends_or_default, parse_backends, time, with_ttl};
 use crate::cli::runtime::Runtime;
 use crate::cli::{Usage, usage};
 
@@ -182,7 +182,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
     if command.is_none() && ends_with_dashes {
         return usage("no command after --");
     }
-    let backends = backends_or_default(options.backends, default_backends)?;
+    let backends = backends_or_default(options.backends, default_backends, DEFAULT_BACKEND)?;
     let (settings, ttl) = with_ttl(parse_backends(&backends)?, options.ttl)?;
     let grace = match options.grace {
         Grace::Time(time) => time,

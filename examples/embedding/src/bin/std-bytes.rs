@@ -164,10 +164,11 @@ fn connect(target: &Target) -> Result<TcpStream, Fault> {
     Err(why)
 }
 
-/// The content of the URL's `password_file`, without the end of its line.
+/// The content of the URL's `password_file`, without one newline at its end.
 fn password(request: &CredentialsRequest) -> Option<Credentials> {
     let text = fs::read_to_string(&**request.login.password_file.as_ref()?).ok()?;
-    Some(Credentials::new(text.trim_end_matches(['\r', '\n'])))
+    let password = text.strip_suffix('\n').map_or(&*text, |line| line.strip_suffix('\r').unwrap_or(line));
+    Some(Credentials::new(password))
 }
 
 fn fault(error: &io::Error) -> Fault {
