@@ -12,7 +12,10 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use lock_proto::redis::{Client, Config, Output};
-use lock_proto::{Acquire, BootClock, ByteClient as _, ConnId, Credentials, CredentialsRequest, Event, Fault, LockId, Machine as _, Target, random_identity};
+use lock_proto::{
+    Acquire, BootClock, ByteClient as _, ConnId, Credentials, CredentialsRequest, Event, Fault, LockId, Machine as _,
+    Target, random_identity,
+};
 
 /// How long connecting may take. Much less than the TTL, because it blocks.
 const CONNECT: Duration = Duration::from_millis(500);
