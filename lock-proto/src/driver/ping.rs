@@ -48,8 +48,8 @@ impl Client {
     /// which connect by themselves.
     ///
     /// A quorum needs a majority of its nodes, etcd and ZooKeeper a server that reaches a majority.
-    /// Each server has the request timeout to accept the connection. The check does not cover access
-    /// to the keys of locks, nor whether a node of a quorum was restarted recently.
+    /// Each server has the request timeout to accept the connection. The check does not cover
+    /// access to the keys of locks, nor whether a node of a quorum was restarted recently.
     ///
     /// # Errors
     ///

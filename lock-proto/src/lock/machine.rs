@@ -60,8 +60,9 @@ pub trait Machine {
     fn shutdown(&mut self, now: Instant, within: Duration);
 
     /// Starts to check the servers, unless a check is in progress: connects, logs in and sends a
-    /// request that changes no key. On ZooKeeper it opens the session that locks use. Each server has the request timeout to accept the connection.
-    /// [`poll_ping`](Self::poll_ping) returns the result.
+    /// request that changes no key. On ZooKeeper it opens the session that locks use. Each server
+    /// has the request timeout to accept the connection. [`poll_ping`](Self::poll_ping) returns the
+    /// result.
     ///
     /// # Errors
     ///

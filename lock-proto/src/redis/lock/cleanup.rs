@@ -544,8 +544,8 @@ mod tests {
         assert_eq!((cleanup.deadline(), cleanup.is_stalled(), cleanup.node_up()), (None, true, Send::Now));
     }
 
-    /// Regression: the token of a lost hold was forgotten if the next waiter's attempt was in flight
-    /// when the guard was returned, and the connection failed.
+    /// Regression: the token of a lost hold was forgotten if the next waiter's attempt was in
+    /// flight when the guard was returned, and the connection failed.
     #[test]
     fn failed_delete_is_repeated_unless_the_attempt_itself_was_in_flight() {
         // A4, U1

@@ -301,7 +301,7 @@ impl<'a, M: Model> Run<'a, M> {
                     self.transitions += 1;
                     let next = self.model.step(&state, &action);
                     let place = self.predecessors.len() as u32;
-                    // Before the look-up: a step may break a rule and lead to a state that was seen.
+                    // A step may break a rule and lead to a state that was seen.
                     if let Err(rule) = self.model.check(&next) {
                         self.predecessors.push((from, Some(action)));
                         return Some(self.counterexample(place, rule));

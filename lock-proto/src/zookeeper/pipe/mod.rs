@@ -613,9 +613,10 @@ impl Pipe {
             Mode::Quiet | Mode::Over => Phase::Closed,
         };
         self.report(SessionReport::Down(cause.clone()));
-        self.settle_sent(&cause);
-        // Otherwise what waits goes on waiting, for the next server.
-        if !pause.is_zero() || !matches!(self.phase, Phase::BackingOff { .. }) {
+        if pause.is_zero() && matches!(self.phase, Phase::BackingOff { .. }) {
+            // What waits goes on waiting, for the next server.
+            self.settle_sent(&cause);
+        } else {
             self.settle(&cause);
         }
     }
