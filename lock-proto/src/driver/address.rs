@@ -2,6 +2,8 @@
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
+#[cfg(feature = "tls")]
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -98,7 +100,8 @@ impl<R> Routes<R> {
         let mut routes = Self {
             routes: BTreeMap::new(),
             #[cfg(feature = "tls")]
-            tls: TlsSettings { http2, ..settings.tls.clone() },
+            // The authorities of the platform are read again for each client.
+            tls: TlsSettings { http2, platform: Arc::default(), ..settings.tls.clone() },
         };
         for (index, target) in (0..).zip(targets) {
             routes.set(NodeId::new(index), target)?;

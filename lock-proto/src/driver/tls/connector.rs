@@ -8,6 +8,7 @@ use core::fmt;
 use core::hash::{BuildHasher as _, Hash, Hasher};
 use std::hash::RandomState;
 use std::io;
+use std::sync::OnceLock;
 
 use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{Resumption, WantsClientCert};
@@ -30,10 +31,8 @@ use crate::tls::{Tls, TlsFault};
 pub struct Connector {
     pub(super) tls: Tls,
     server_name: ServerName<'static>,
-    settings: TlsSettings,
+    pub(super) settings: TlsSettings,
     config: Arc<ClientConfig>,
-    /// Trusts the platform's authorities. Made at most once, as it reads all of them.
-    pub(super) platform: Option<Arc<dyn ServerCertVerifier>>,
     /// Hash of what the files contained.
     loaded: u64,
     hasher: RandomState,
@@ -41,7 +40,7 @@ pub struct Connector {
     rejected: Option<u64>,
 }
 
-/// What the user of a client has set in code.
+/// What the user of a client has set in code, and what its connectors share.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct TlsSettings {
     /// Used in place of one that is made from files.
@@ -49,6 +48,18 @@ pub(in super::super) struct TlsSettings {
     pub(in super::super) allow_insecure: bool,
     /// HTTP/2 is negotiated.
     pub(in super::super) http2: bool,
+    /// Trusts the platform's authorities. Made at most once, because it reads all of them.
+    pub(in super::super) platform: Arc<OnceLock<Arc<dyn ServerCertVerifier>>>,
+}
+
+impl TlsSettings {
+    fn platform(&self, provider: Arc<CryptoProvider>) -> Result<Arc<dyn ServerCertVerifier>, ConnectError> {
+        if let Some(verifier) = self.platform.get() {
+            return Ok(Arc::clone(verifier));
+        }
+        let verifier = platform_verifier(provider)?;
+        Ok(Arc::clone(self.platform.get_or_init(|| verifier)))
+    }
 }
 
 impl Connector {
@@ -66,18 +77,9 @@ impl Connector {
         let server_name = server_name(tls, host)?;
         let hasher = RandomState::new();
         let files = Files::read(tls, |path| std::fs::read(path));
-        let mut platform = None;
-        let config = build(tls, &files, settings, &mut platform)?.into();
-        Ok(Self {
-            tls: tls.clone(),
-            server_name,
-            settings: settings.clone(),
-            config,
-            platform,
-            loaded: hasher.hash_one(&files),
-            hasher,
-            rejected: None,
-        })
+        let config = build(tls, &files, settings)?.into();
+        let loaded = hasher.hash_one(&files);
+        Ok(Self { tls: tls.clone(), server_name, settings: settings.clone(), config, loaded, hasher, rejected: None })
     }
 
     /// The same for another server. Reads no files, so that it may run on the driver's task.
@@ -92,7 +94,6 @@ impl Connector {
             server_name: server_name(&self.tls, host)?,
             settings: self.settings.clone(),
             config: config.into(),
-            platform: self.platform.clone(),
             loaded: self.loaded,
             hasher: self.hasher.clone(),
             rejected: self.rejected,
@@ -119,7 +120,7 @@ impl Connector {
         if hash == self.loaded || Some(hash) == self.rejected {
             return;
         }
-        match build(&self.tls, &files, &self.settings, &mut self.platform) {
+        match build(&self.tls, &files, &self.settings) {
             Ok(config) => {
                 tracing::info!(server = ?self.server_name, "certificates have changed");
                 (self.config, self.loaded, self.rejected) = (config.into(), hash, None);
@@ -211,19 +212,14 @@ fn server_name(tls: &Tls, host: &str) -> Result<ServerName<'static>, ConnectErro
         .map_err(|_| ConnectError::Tls(format!("`{name}` is no name that a certificate can have").into()))
 }
 
-fn build(
-    tls: &Tls,
-    files: &Files<'_>,
-    settings: &TlsSettings,
-    platform: &mut Option<Arc<dyn ServerCertVerifier>>,
-) -> Result<ClientConfig, ConnectError> {
+fn build(tls: &Tls, files: &Files<'_>, settings: &TlsSettings) -> Result<ClientConfig, ConnectError> {
     let mut config = match &settings.config {
         Some(_) if files.ca.is_some() || files.identity.is_some() || tls.insecure => {
             let text = "`ca`, `cert`, `key` and `#insecure` do not go together with `tls_config`";
             return Err(ConnectError::Tls(text.into()));
         }
         Some(config) => ClientConfig::clone(config),
-        None => of_files(tls, files, settings, platform)?,
+        None => of_files(tls, files, settings)?,
     };
     if settings.http2 && !config.alpn_protocols.iter().any(|name| name == b"h2") {
         config.alpn_protocols.push(b"h2".to_vec());
@@ -231,12 +227,7 @@ fn build(
     Ok(config)
 }
 
-fn of_files(
-    tls: &Tls,
-    files: &Files<'_>,
-    settings: &TlsSettings,
-    platform: &mut Option<Arc<dyn ServerCertVerifier>>,
-) -> Result<ClientConfig, ConnectError> {
+fn of_files(tls: &Tls, files: &Files<'_>, settings: &TlsSettings) -> Result<ClientConfig, ConnectError> {
     let builder = match &files.ca {
         _ if tls.insecure && settings.allow_insecure => new_builder(|builder, provider| {
             Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAny(provider))))
@@ -252,9 +243,7 @@ fn of_files(
             new_builder(|builder, _| Ok(builder.with_root_certificates(roots)))?
         }
         None => new_builder(|builder, provider| {
-            let verifier = platform.take().map_or_else(|| platform_verifier(provider), Ok)?;
-            let verifier = Arc::clone(platform.insert(verifier));
-            Ok(builder.dangerous().with_custom_certificate_verifier(verifier))
+            Ok(builder.dangerous().with_custom_certificate_verifier(settings.platform(provider)?))
         })?,
     };
     let Some((cert, key)) = &files.identity else { return Ok(builder.with_no_client_auth()) };

@@ -150,7 +150,7 @@ fn changed_client_certificate_does_not_read_platform_again() {
     let mut connector = rig.connector();
     // As if the platform had been read, and trusted the server.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    connector.platform = Some(Arc::new(AcceptAny(provider)));
+    assert!(connector.settings.platform.set(Arc::new(AcceptAny(provider))).is_ok());
     connector.tls.ca = None;
     connector.tls.identity = Some(["cert", "key"].map(Into::into).into());
     connector.refresh(vec![std::fs::read(&pair.cert), std::fs::read(&pair.key)]);
