@@ -191,7 +191,7 @@ impl Lock {
         }
     }
 
-    /// Repeats the attempt after a pause, if it is not the only one.
+    /// Schedules the next attempt after a pause. Ends a single attempt.
     fn pause_entry(&mut self, ctx: &mut Context) {
         let until = ctx.now + ctx.pause(self.tries.saturating_sub(FREE_TRIES));
         self.tries = self.tries.saturating_add(1);

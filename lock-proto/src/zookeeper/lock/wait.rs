@@ -179,6 +179,8 @@ impl Lock {
                 contender.ahead = Ahead::Unread(None);
                 contender.recheck = ctx.now + ctx.pause(self.tries);
                 self.tries = self.tries.saturating_add(1);
+                self.store.answer = reply.answer();
+                self.end_try(ctx);
             }
         }
     }

@@ -62,8 +62,8 @@ impl World {
         }
     }
 
-    /// The queue's node is there.
-    fn put_queue(&mut self) {
+    /// Creates the queue's node, by a lock that is released again.
+    fn make_queue(&mut self) {
         let (lock, _) = self.hold(0);
         self.release(0, lock);
     }
@@ -71,8 +71,7 @@ impl World {
     /// A client waits for the reply to a create, which was executed or not.
     fn with_unanswered_create(executed: bool) -> (Self, LockId) {
         let mut w = Self::new(1);
-        let (lock, _) = w.hold(0);
-        w.release(0, lock);
+        w.make_queue();
         w.server.mute = Some((OpCode::Create, executed));
         let lock = w.acquire(0);
         w.server.mute = None;
