@@ -138,9 +138,8 @@ fn prepare((program, args): &CommandLine) -> Command {
     command
 }
 
-/// Executes the command, after arranging that it is killed when `parent` ends. The system revokes
-/// that if the command changes its user. Returns the exit
-/// code if that fails.
+/// Executes the command, and returns the exit code if that fails. The command is killed when
+/// `parent` ends, unless it changes its user.
 pub fn become_command(parent: i32, command: &CommandLine) -> u8 {
     #[cfg(target_os = "linux")]
     {

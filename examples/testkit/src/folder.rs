@@ -1,4 +1,5 @@
-//! Temporary folders. Those of servers that sync each write are in memory, where that costs nothing.
+//! Temporary folders. A server that syncs each write has its folder in memory, where that costs
+//! nothing.
 
 use std::path::Path;
 use std::{fs, process};

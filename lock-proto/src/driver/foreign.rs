@@ -6,7 +6,8 @@ use core::panic::AssertUnwindSafe;
 use core::task::Waker;
 use std::panic::catch_unwind;
 
-/// Runs foreign code. Its panic, which the hook has reported, keeps nobody else uninformed.
+/// Runs foreign code. A panic ends here, so that all others are still notified. The panic hook has
+/// reported it.
 pub(super) fn foreign(code: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(code));
 }
@@ -18,27 +19,27 @@ pub(super) fn foreign_for_each<I: ExactSizeIterator>(mut items: I, mut code: imp
     }
 }
 
-/// A waker whose panic does not reach the list of an event, which would lose count of its
-/// listeners.
-struct Contained(Waker);
+/// A waker that catches the panics of another one. If a waker panics in
+/// [`Event::notify`](event_listener::Event::notify), the event loses count of its listeners.
+struct CatchingWaker(Waker);
 
-impl Wake for Contained {
+impl Wake for CatchingWaker {
     fn wake(self: Arc<Self>) {
-        // Dropped within, too.
+        // A panic of its drop is caught as well.
         foreign(move || self.0.wake_by_ref());
     }
 }
 
-/// Wraps the waker of a task in one that does not panic, and keeps it for the next poll.
+/// The [`CatchingWaker`] of the last poll, which the next poll uses again.
 #[derive(Default)]
-pub(super) struct Container(Option<(Arc<Contained>, Waker)>);
+pub(super) struct CatchingWakers(Option<(Arc<CatchingWaker>, Waker)>);
 
-impl Container {
-    pub(super) fn contain(&mut self, waker: &Waker) -> &Waker {
-        let known = self.0.take().filter(|(contained, _)| contained.0.will_wake(waker));
-        let (_, wrapped) = self.0.insert(known.unwrap_or_else(|| {
-            let contained = Arc::new(Contained(waker.clone()));
-            (Arc::clone(&contained), contained.into())
+impl CatchingWakers {
+    pub(super) fn wrap(&mut self, waker: &Waker) -> &Waker {
+        let last = self.0.take().filter(|(catching, _)| catching.0.will_wake(waker));
+        let (_, wrapped) = self.0.insert(last.unwrap_or_else(|| {
+            let catching = Arc::new(CatchingWaker(waker.clone()));
+            (Arc::clone(&catching), catching.into())
         }));
         wrapped
     }

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use event_listener::EventListener;
 
-use super::foreign::Container;
+use super::foreign::CatchingWakers;
 use super::shared::Batch;
 use crate::id::LockId;
 use crate::lock::{Blocked, Event, Failure, Fence, Grant, Loss, Release, Report};
@@ -410,11 +410,13 @@ pub(super) fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// As [`locked`]. `None` in a forked child if a thread that the child lacks holds the mutex.
 pub(super) fn locked_if_possible<T: ?Sized>(mutex: &Mutex<T>, forked: bool) -> Option<MutexGuard<'_, T>> {
+    if !forked {
+        return Some(locked(mutex));
+    }
     match mutex.try_lock() {
-        Err(TryLockError::WouldBlock) if forked => None,
-        Err(TryLockError::WouldBlock) => Some(locked(mutex)),
-        Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
         Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }
 
@@ -429,7 +431,7 @@ fn watch(slot: &mut Option<Waker>, cx: &Context<'_>) -> Option<Waker> {
 /// Waits until `check` returns a value. Calls it at every poll, because it may read a clock.
 pub(super) async fn wait_for<T>(event: &event_listener::Event, mut check: impl FnMut() -> Option<T>) -> T {
     let mut listener: Option<EventListener> = None;
-    let mut container = Container::default();
+    let mut wakers = CatchingWakers::default();
     poll_fn(move |cx| {
         loop {
             if let Some(found) = check() {
@@ -438,12 +440,10 @@ pub(super) async fn wait_for<T>(event: &event_listener::Event, mut check: impl F
             match &mut listener {
                 // Then check again, so that no notification is missed.
                 None => listener = Some(event.listen()),
-                Some(listening) => {
-                    match Pin::new(listening).poll(&mut Context::from_waker(container.contain(cx.waker()))) {
-                        Poll::Ready(()) => listener = None,
-                        Poll::Pending => return Poll::Pending,
-                    }
-                }
+                Some(listening) => match Pin::new(listening).poll(&mut Context::from_waker(wakers.wrap(cx.waker()))) {
+                    Poll::Ready(()) => listener = None,
+                    Poll::Pending => return Poll::Pending,
+                },
             }
         }
     })

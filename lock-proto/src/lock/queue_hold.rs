@@ -215,7 +215,7 @@ impl<S: QueueStore> QueueLock<S> {
         let Some(hold) = &mut self.hold else { return };
         let Some(write) = &mut hold.write else { return };
         if write.proclaim.is_some_and(|until| until <= ctx.now) {
-            // The value may have been written, and a read finds out.
+            // The value may have been written. The reply, or a read, decides.
             let is_open = write.retry.is_in_flight() || write.look;
             return self.proclaim_failed(ctx, is_open);
         }
@@ -230,7 +230,7 @@ impl<S: QueueStore> QueueLock<S> {
         }
     }
 
-    /// Fails a proclaim. `is_open`: what its write has done is still needed.
+    /// Fails a proclaim. `is_open`: the outcome of its write is still unknown.
     fn proclaim_failed(&mut self, ctx: &mut QueueContext<S>, is_open: bool) {
         let Some(hold) = &mut self.hold else { return };
         let Some(write) = &mut hold.write else { return };

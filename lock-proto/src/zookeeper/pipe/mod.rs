@@ -144,10 +144,10 @@ impl Pipe {
         }
     }
 
-    /// Sends a request, behind all earlier ones, except that the hub's renewals of the session
-    /// overtake what has not left. While the connection is being opened it waits, at
-    /// most for the request timeout. During the pause after a failure, the reply is
-    /// [`Reply::NotSent`] at once.
+    /// Sends a request, behind all earlier ones. Only the hub's renewals of the session overtake
+    /// requests that have not left. While the connection is being opened the request waits, at most
+    /// for the request timeout. During the pause after a failure, the reply is [`Reply::NotSent`]
+    /// at once.
     pub fn send(&mut self, now: Instant, call: CallId, op: Op) {
         self.open(now);
         let pending = Pending { call: Some(call), op };
@@ -614,7 +614,7 @@ impl Pipe {
         };
         self.report(SessionReport::Down(cause.clone()));
         if pause.is_zero() && matches!(self.phase, Phase::BackingOff { .. }) {
-            // What waits goes on waiting, for the next server.
+            // The next server is tried at once. Requests that wait for a connection wait for it.
             self.settle_sent(&cause);
         } else {
             self.settle(&cause);
@@ -630,7 +630,7 @@ impl Pipe {
         }
     }
 
-    /// Answers what was given to the connection.
+    /// Answers the requests that were given to the connection.
     fn settle_sent(&mut self, cause: &Cause) {
         while let Some((call, seen)) = self.wire.pop_unanswered() {
             self.answer_unsent(call, seen, cause);

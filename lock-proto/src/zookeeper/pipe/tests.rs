@@ -67,7 +67,11 @@ fn receive(pipe: &mut Pipe, now: u64, reply: &Frame) {
 }
 
 fn accept(pipe: &mut Pipe, now: u64, session: i64, timeout_ms: i32) {
-    let response = ConnectResponse { timeout_ms, session_id: session, password: vec![9; 16].into(), read_only: false };
+    respond(pipe, now, session, timeout_ms, false);
+}
+
+fn respond(pipe: &mut Pipe, now: u64, session_id: i64, timeout_ms: i32, read_only: bool) {
+    let response = ConnectResponse { timeout_ms, session_id, password: vec![9; 16].into(), read_only };
     let mut bytes = Vec::new();
     response.encode(&mut bytes);
     let conn = pipe.current().unwrap();
@@ -244,19 +248,13 @@ fn moved_session_and_unclear_errors_end_connection_with_unknown_outcome() {
 
 #[test]
 fn session_that_is_not_the_requested_one_ends_connection() {
-    let response = |session_id, timeout_ms, read_only| ConnectResponse {
-        timeout_ms,
-        session_id,
-        password: vec![9; 16].into(),
-        read_only,
-    };
-    for (known, response, ends) in [
-        (false, response(SESSION, 15_000, false), false),
-        (false, response(0, 15_000, false), true),
-        (false, response(SESSION, 0, false), true),
-        (false, response(SESSION, 15_000, true), true),
-        (true, response(SESSION, 15_000, false), false),
-        (true, response(SESSION + 1, 15_000, false), true),
+    for (known, (session, timeout_ms, read_only), ends) in [
+        (false, (SESSION, 15_000, false), false),
+        (false, (0, 15_000, false), true),
+        (false, (SESSION, 0, false), true),
+        (false, (SESSION, 15_000, true), true),
+        (true, (SESSION, 15_000, false), false),
+        (true, (SESSION + 1, 15_000, false), true),
     ] {
         let mut pipe = pipe(1);
         if known {
@@ -266,14 +264,11 @@ fn session_that_is_not_the_requested_one_ends_connection() {
         }
         connect(&mut pipe, 900);
         outputs(&mut pipe);
-        let mut bytes = Vec::new();
-        response.encode(&mut bytes);
-        let conn = pipe.current().unwrap();
-        pipe.handle_received(at(901), conn, &bytes);
+        respond(&mut pipe, 901, session, timeout_ms, read_only);
         let got = outputs(&mut pipe);
         let down = got.iter().any(|output| matches!(output, PipeOutput::Session(SessionReport::Down(_))));
         let up = got.iter().any(|output| matches!(output, PipeOutput::Session(SessionReport::Up { .. })));
-        assert_eq!((down, up), (ends, !ends), "{response:?}: {got:?}");
+        assert_eq!((down, up), (ends, !ends), "{session} {timeout_ms} {read_only}: {got:?}");
     }
 }
 

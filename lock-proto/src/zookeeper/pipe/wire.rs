@@ -51,8 +51,8 @@ impl Wire {
         *self = Self { xid: self.xid, ..Self::default() };
     }
 
-    /// The requests of the session itself go first: behind a burst of others, its renewals would
-    /// come too late.
+    /// Queues a request. Renewals of the session go first: behind a burst of other requests they
+    /// would arrive too late.
     // ZK1
     pub(super) fn queue(&mut self, pending: Pending) {
         match pending.call.map(|call| call.owner) {
