@@ -26,6 +26,13 @@ async fn hold_and_place_in_queue_survive_server_restart() {
     chroot.server_mut().restart();
     assert!(guard.is_held());
     assert_eq!(chroot.nodes_of("a"), nodes);
+    // The outcome of a release is not awaited for longer than `release_within`.
+    let reconnect = async {
+        while holder.ping().await.is_err() {
+            sleep(ms(20)).await;
+        }
+    };
+    in_time("the holder connects again", reconnect).await;
     release(guard).await;
     let guard = in_time("the next holder", waiting).await.unwrap();
     assert_eq!(chroot.nodes_of("a").len(), 1);
