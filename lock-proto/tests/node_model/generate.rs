@@ -24,11 +24,13 @@ pub(crate) struct Generator {
     pub(crate) channels: bool,
     /// Generate transactions, too.
     pub(crate) transactions: bool,
+    /// The signals of the last command. They would expire during the test.
+    pub(crate) signals: Vec<&'static str>,
 }
 
 impl Generator {
     pub(crate) fn new(seed: u64, conns: usize) -> Self {
-        Self { rng: Rng::new(seed), conns, blocking: true, channels: false, transactions: false }
+        Self { rng: Rng::new(seed), conns, blocking: true, channels: false, transactions: false, signals: Vec::new() }
     }
 
     fn pick<'a>(&mut self, items: &[&'a str]) -> &'a str {
@@ -53,6 +55,7 @@ impl Generator {
     }
 
     pub(crate) fn step(&mut self) -> Step {
+        self.signals.clear();
         let conn = usize::try_from(self.rng.below(self.conns as u64)).unwrap_or(0);
         let (mut args, mut how) = self.command();
         // In a transaction all replies come with that to EXEC.
@@ -255,6 +258,7 @@ impl Generator {
             self.call(&script::RELEASE, &[key], argv)
         } else {
             let (marker, signal) = (self.pick(&["k1", "k2", "marker"]), self.pick(&["k0", "k1", "signal"]));
+            self.signals.push(signal);
             self.call(&script::RELEASE, &[key, marker, signal], argv)
         }
     }
@@ -267,12 +271,14 @@ impl Generator {
         if !self.rng.one_in(3) {
             let names: [&[&str]; 2] = [&["k1", "k2", "marker"], &["k0", "k1", "signal"]];
             keys.extend(names.iter().flat_map(|names| (0..count).map(|_| self.pick(names)).collect::<Vec<_>>()));
+            self.signals.extend(&keys[2 * count..]);
         }
         self.call(&script::RELEASE_MANY, &keys, &tokens.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     fn announce(&mut self) -> Vec<String> {
         let signal = self.pick(&["k1", "k2", "signal"]);
+        self.signals.push(signal);
         self.call(&script::ANNOUNCE, &[signal], &[])
     }
 }

@@ -165,6 +165,11 @@ impl Pair {
                 continue;
             }
             self.step(&step);
+            // The clocks differ, so a signal with its own TTL may expire on one server only.
+            for signal in generator.signals.drain(..) {
+                let args = ["EXPIRE", signal, "1000000"].map(|arg| arg.as_bytes().to_vec()).to_vec();
+                self.step(&Step { conn: step.conn, args, how: Match::Exact });
+            }
         }
         self.release_all();
     }
