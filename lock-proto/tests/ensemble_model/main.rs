@@ -22,7 +22,9 @@ use lock_testkit::ZooKeeper;
 use real::Connection;
 
 const CLIENTS: usize = 3;
-const TIMEOUT_MS: i32 = 30_000;
+/// No session ends during the test, in which hardly any time passes for the model.
+const TIMEOUT_MS: i32 = 600_000;
+const TICK: Duration = Duration::from_millis(TIMEOUT_MS as u64 / 20);
 
 /// The same session on both servers.
 struct Client {
@@ -50,13 +52,13 @@ struct Pair {
 impl Pair {
     fn new(seed: u64) -> Self {
         // Neither deletes a container by itself.
-        let server =
-            ZooKeeper::builder().tick(Duration::from_secs(2)).container_check(Duration::from_secs(3_600)).start();
+        let server = ZooKeeper::builder().tick(TICK).container_check(Duration::from_secs(3_600));
+        let server = server.line("maxSessionTimeout", TIMEOUT_MS.to_string()).start();
         let version = server.ask("srvr").unwrap();
         let is_old = ["3.5.", "3.6.", "3.7.", "3.8."].iter().any(|old| version.contains(&format!("version: {old}")));
         let release = if is_old { Release::V3_8 } else { Release::V3_9 };
         let now = Instant::from_millis(1);
-        let config = EnsembleConfig::new(1, seed).container_interval(None).release(release);
+        let config = EnsembleConfig::new(1, seed).tick(TICK).container_interval(None).release(release);
         let mut pair = Self {
             server,
             model: Ensemble::new(now, config),
