@@ -7,6 +7,8 @@ use super::script::{EXTEND_MANY, RELEASE_MANY, Script, TAKE_FREE};
 /// Maximum number of locks in a command. The server is blocked while it executes one.
 pub(super) const MAX_LOCKS: usize = 16;
 pub(super) const KINDS: usize = 3;
+/// The index of renewals among the kinds.
+pub(super) const RENEWALS: usize = 1;
 /// Reply for a lock for which the server refused a command.
 const REFUSED: &[u8] = b"x";
 /// Reply for a lock that was taken.
@@ -30,7 +32,7 @@ impl Kind {
     pub(super) const fn index(self) -> usize {
         match self {
             Self::Take { .. } => 0,
-            Self::Extend { .. } => 1,
+            Self::Extend { .. } => RENEWALS,
             Self::Release { .. } => 2,
         }
     }

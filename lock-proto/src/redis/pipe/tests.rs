@@ -262,10 +262,10 @@ fn resp3_handshake_uses_hello() {
     rig.receive(conn, format!("={}\r\n{info}\r\n", info.len()).as_bytes());
     let info = ServerInfo { run_id: "ff".into(), uptime: Duration::ZERO };
     assert_eq!(rig.outputs(), [PipeOutput::Up(Hello { client_id: Some(9), server: Some(Ok(info)) })]);
-    let (a, b) = (rig.send(take("a")), rig.send(extend("a")));
-    assert_eq!(rig.commands(conn), ["SET", "EVAL"]);
-    rig.receive(conn, b"_\r\n:1\r\n");
-    assert_eq!(rig.outputs(), [reply(a, Reply::Busy { expires: Expiry::Unknown }), reply(b, Reply::Extended)]);
+    let (a, b) = (rig.send(extend("a")), rig.send(take("b")));
+    assert_eq!(rig.commands(conn), ["EVAL", "SET"]);
+    rig.receive(conn, b":1\r\n_\r\n");
+    assert_eq!(rig.outputs(), [reply(a, Reply::Extended), reply(b, Reply::Busy { expires: Expiry::Unknown })]);
 }
 
 #[test]

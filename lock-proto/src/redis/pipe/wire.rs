@@ -82,7 +82,7 @@ impl ScriptCall {
     }
 }
 
-/// One open connection. Commands go from `queued` (or `resend`) through `outbox` to `flight`. They
+/// One open connection. Commands go from `ahead` or `queued` through `outbox` to `flight`. They
 /// are encoded when the host takes bytes, so the client knows which were never sent.
 // M8
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
@@ -98,8 +98,9 @@ pub(super) struct Wire {
     scanner: Scanner,
     missing: usize,
     flight: VecDeque<Sent>,
-    /// Commands to resend ahead of `queued`: the server had lost a script or refused a batch.
-    resend: VecDeque<Pending>,
+    /// Commands that leave ahead of `queued`: renewals, and those to resend because the server had
+    /// lost a script or refused a batch.
+    ahead: VecDeque<Pending>,
     queued: VecDeque<Pending>,
     /// Requests being collected into one command, by kind, while `queued` is encoded.
     batches: [Vec<Pending>; batch::KINDS],
@@ -112,8 +113,12 @@ pub(super) struct Wire {
 }
 
 impl Wire {
+    /// Queues a command. Behind a burst of attempts, a renewal would come too late. For its own
+    /// lock, at most deletes of earlier tokens are queued: the attempt has been answered.
+    // P4
     pub(super) fn queue(&mut self, pending: Pending) {
-        self.queued.push_back(pending);
+        let renews = matches!(&pending.job, Job::Call { request: Request::Extend { .. }, .. });
+        if renews { &mut self.ahead } else { &mut self.queued }.push_back(pending);
     }
 
     /// Returns true if the next reply belongs to a login.
@@ -142,7 +147,12 @@ impl Wire {
         mut expired: impl FnMut(Job),
     ) -> &[u8] {
         while self.outbox.len() < limits.outgoing && self.flight.len() + self.batched() < limits.in_flight {
-            let queue = if self.resend.is_empty() { &mut self.queued } else { &mut self.resend };
+            let queue = if self.ahead.is_empty() {
+                self.send_batch(identity, batch::RENEWALS);
+                &mut self.queued
+            } else {
+                &mut self.ahead
+            };
             let Some(pending) = burst::pop(queue) else { break };
             if pending.send_by <= now {
                 expired(pending.job);
@@ -156,7 +166,7 @@ impl Wire {
             }
             if let Some(kind) = kind
                 && let Some(requests) = self.batches.get_mut(kind.index())
-                && (!requests.is_empty() || !self.queued.is_empty())
+                && (!requests.is_empty() || self.ahead.len() + self.queued.len() > 0)
             {
                 requests.push(pending);
                 if requests.len() == batch::MAX_LOCKS {
@@ -216,8 +226,15 @@ impl Wire {
         called
     }
 
+    #[inline]
     fn send_batch(&mut self, identity: &Identity, index: usize) {
-        let Some(batch) = self.batches.get_mut(index).filter(|batch| !batch.is_empty()) else { return };
+        if self.batches.get(index).is_some_and(|batch| !batch.is_empty()) {
+            self.encode_batch(identity, index);
+        }
+    }
+
+    fn encode_batch(&mut self, identity: &Identity, index: usize) {
+        let Some(batch) = self.batches.get_mut(index) else { return };
         let mut requests = core::mem::take(batch);
         let start = self.encoded;
         let called = match (&requests[..], requests.first().and_then(Pending::plain)) {
@@ -266,16 +283,16 @@ impl Wire {
     }
 
     pub(super) fn has_outgoing(&self, limits: &Limits) -> bool {
-        !self.outbox.is_empty() || (self.resend.len() + self.queued.len() > 0 && self.flight.len() < limits.in_flight)
+        !self.outbox.is_empty() || (self.ahead.len() + self.queued.len() > 0 && self.flight.len() < limits.in_flight)
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.flight.is_empty() && self.resend.is_empty() && self.queued.is_empty()
+        self.flight.is_empty() && self.ahead.is_empty() && self.queued.is_empty()
     }
 
     /// Returns how long the server may block before it replies to the next command.
     pub(super) fn server_waits(&self) -> Duration {
-        let queued = self.resend.front().or_else(|| self.queued.front());
+        let queued = self.ahead.front().or_else(|| self.queued.front());
         match self.flight.front().map(|sent| &sent.pending).or(queued) {
             Some(Pending { job: Job::Block { timeout, .. }, .. }) => *timeout,
             Some(_) | None => Duration::ZERO,
@@ -408,7 +425,7 @@ impl Wire {
             if let Job::Call { tries, .. } = &mut pending.job {
                 *tries = tries.saturating_add(1);
             }
-            self.resend.push_back(pending);
+            self.ahead.push_back(pending);
         }
         true
     }
@@ -423,7 +440,7 @@ impl Wire {
         if let Some(sent) = burst::pop(&mut self.flight) {
             return Some((sent.pending.job, true));
         }
-        let pending = burst::pop(&mut self.resend).or_else(|| burst::pop(&mut self.queued))?;
+        let pending = burst::pop(&mut self.ahead).or_else(|| burst::pop(&mut self.queued))?;
         Some((pending.job, false))
     }
 }
@@ -432,7 +449,7 @@ impl Wire {
 impl fmt::Debug for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wire")
-            .field("queued", &(self.resend.len() + self.queued.len()))
+            .field("queued", &(self.ahead.len() + self.queued.len()))
             .field("outgoing", &self.outbox.len())
             .field("in_flight", &self.flight.len())
             .field("incoming", &self.inbox.len())

@@ -148,11 +148,11 @@ fn overlong_number_is_malformed_or_exceeds_frame_limit() {
 
 #[test]
 fn replies_are_parsed_however_input_is_split() {
-    let text = b"+OK\r\n$-1\r\n:1\r\n-OOM command not allowed\r\n*2\r\n:0\r\n:250\r\n$2\r\nOK\r\n";
+    let text = b":1\r\n-OOM command not allowed\r\n+OK\r\n$-1\r\n*2\r\n:0\r\n:250\r\n$2\r\nOK\r\n";
     let mut whole: Option<Vec<PipeOutput>> = None;
     for step in [text.len(), 1, 2, 3, 7, 13] {
         let (mut rig, conn) = Rig::up();
-        for request in [take("a"), take("b"), extend("c"), extend("d")] {
+        for request in [extend("a"), extend("b"), take("c"), take("d")] {
             rig.send(request);
         }
         let retired = Retired::default();

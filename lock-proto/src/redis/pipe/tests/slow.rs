@@ -59,8 +59,29 @@ fn take_queued_for_half_its_ttl_is_not_sent() {
     rig.outputs();
     assert_eq!(commands(&rig.written(conn)).len(), 2);
     assert_eq!(rig.outputs(), [reply(late, Reply::NotSent(fault(Fault::TimedOut)))]);
-    rig.receive(conn, b"+OK\r\n:1\r\n");
-    assert_eq!(rig.outputs(), [granted(other), reply(extended, Reply::Extended)]);
+    rig.receive(conn, b":1\r\n+OK\r\n");
+    assert_eq!(rig.outputs(), [reply(extended, Reply::Extended), granted(other)]);
+}
+
+/// Regression: behind a burst of attempts it came too late, and the lock was lost.
+#[test]
+fn renewal_overtakes_requests_that_have_not_left() {
+    // P4
+    let (mut rig, conn) = Rig::up();
+    rig.pipe.config.limits.in_flight = 1;
+    let calls = ["a", "b", "c"].map(|name| rig.send(take(name)));
+    assert_eq!(rig.commands(conn), ["SET"]);
+    let renewals = ["d", "e"].map(|name| rig.send(extend(name)));
+    rig.receive(conn, b"+OK\r\n");
+    assert_eq!(rig.outputs(), [granted(calls[0])]);
+    for renewal in renewals {
+        assert!(rig.commands(conn)[0].starts_with("EVAL"));
+        rig.receive(conn, b":1\r\n");
+        assert_eq!(rig.outputs(), [reply(renewal, Reply::Extended)]);
+    }
+    assert_eq!(rig.commands(conn), ["SET"]);
+    rig.receive(conn, b"+OK\r\n");
+    assert_eq!(rig.outputs(), [granted(calls[1])]);
 }
 
 /// The plaintext port of Redis waits for the end of a command, so the handshake never ends.
