@@ -56,7 +56,7 @@ pub(crate) use lifecycle::Ended;
 pub use lifecycle::Lock;
 pub use machine::Machine;
 #[doc(hidden)]
-pub use queries::{Asking, Queries, Query};
+pub use queries::{Queries, Query, QueryStore};
 #[doc(hidden)]
 pub use queue::{Cleanup, Keep, Progress, QueueStore};
 #[doc(hidden)]

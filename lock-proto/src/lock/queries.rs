@@ -22,100 +22,109 @@ use super::tuning::{check_name, check_value};
 use crate::collections::Slots;
 use crate::error::Misuse;
 use crate::id::LockId;
-use crate::time::Instant;
+use crate::time::{Instant, soonest};
 
-/// A query for the leader of an election, or an observation of it. The methods that return a `bool`
-/// return true if it has ended.
-pub trait Query<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
-    /// Creates a query.
-    fn new(asking: Asking, key: S::Key) -> Self;
-    /// Returns what is common to all stores.
-    fn asking(&self) -> &Asking;
-    /// Returns what is common to all stores, for modification.
-    fn asking_mut(&mut self) -> &mut Asking;
-    /// Starts it.
-    fn start(&mut self, ctx: &mut QueueContext<S>) -> bool;
-    /// Does the work that is due, except for the end of the query.
-    fn work(&mut self, ctx: &mut QueueContext<S>) -> bool;
-    /// Returns when work is due.
-    fn work_at(&self) -> Option<Instant>;
-    /// Handles the reply to a request of this or another query.
-    fn answered(&mut self, ctx: &mut QueueContext<S>, serial: u64, reply: &S::Reply) -> bool;
-    /// Handles an event of a session.
-    fn session_event(&mut self, _: &mut QueueContext<S>, _: SessionId, _: &SessionEvent) -> bool {
-        false
-    }
-    /// It has ended.
-    fn close(&mut self, _: &mut QueueContext<S>) {}
-}
-
-/// What a query and an observation have in common in all stores.
+/// A query for the leader of an election, or an observation of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Asking {
+pub struct Query<S: QueueStore> {
     pub(crate) id: QueryId,
+    pub(crate) queue: S::Key,
     /// Deadline of a query; `None` for an observer.
-    pub(crate) until: Option<Instant>,
+    until: Option<Instant>,
     since: Instant,
     pub(crate) last_event: Option<ElectionEvent>,
     /// The last failure, for reports.
     pub(crate) answer: Answer,
+    pub(crate) own: S::Query,
 }
 
-impl Asking {
-    pub(crate) fn emit<S: QueueStore>(&mut self, ctx: &mut QueueContext<S>, event: ElectionEvent) {
+/// How a store reads the leader. The value is the store's part of a query. The methods that return
+/// a `bool` return true if the query has ended.
+pub trait QueryStore<S: QueueStore>: Clone + Debug + Default + PartialEq + Eq + Hash {
+    /// Reads the leader if that is due, or it may have changed.
+    fn read(query: &mut Query<S>, ctx: &mut QueueContext<S>);
+    /// Returns when a read is due.
+    fn read_at(query: &Query<S>) -> Option<Instant>;
+    /// Handles the reply to a request of this or another query.
+    fn answered(query: &mut Query<S>, ctx: &mut QueueContext<S>, serial: u64, reply: &S::Reply) -> bool;
+    /// Handles an event of a session.
+    fn session_event(_: &mut Query<S>, _: &mut QueueContext<S>, _: SessionId, _: &SessionEvent) -> bool {
+        false
+    }
+    /// It has ended.
+    fn close(query: &Query<S>, ctx: &mut QueueContext<S>);
+}
+
+impl<S: QueueStore> Query<S> {
+    pub(crate) const fn observes(&self) -> bool {
+        self.until.is_none()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        soonest([S::Query::read_at(self), self.until])
+    }
+
+    /// Reads the leader if that is due, or it may have changed.
+    pub(crate) fn read(&mut self, ctx: &mut QueueContext<S>) {
+        S::Query::read(self, ctx);
+    }
+
+    pub(crate) fn emit(&mut self, ctx: &mut QueueContext<S>, event: ElectionEvent) {
         if self.last_event.as_ref() != Some(&event) {
             self.last_event = Some(event.clone());
             ctx.out.push_back(QueueOutput::Election { query: self.id, event });
         }
     }
 
-    pub(crate) fn fail<S: QueueStore>(&mut self, ctx: &mut QueueContext<S>, failure: impl FnOnce(Report) -> Failure) {
+    fn fail(&mut self, ctx: &mut QueueContext<S>, failure: impl FnOnce(Report) -> Failure) {
         let report = Report { waited: ctx.now.since(self.since), nodes: Box::new([self.answer.clone()]) };
         self.emit(ctx, ElectionEvent::Failed(failure(report)));
+    }
+
+    /// An observer learns of a failure that is not final.
+    pub(crate) fn disconnected(&mut self, ctx: &mut QueueContext<S>, answer: Answer) {
+        self.answer = answer;
+        if self.observes() {
+            self.emit(ctx, ElectionEvent::Disconnected);
+        }
+    }
+
+    /// Ends the query, because a retry would not help.
+    pub(crate) fn refused(&mut self, ctx: &mut QueueContext<S>, answer: Answer) -> bool {
+        self.answer = answer;
+        self.fail(ctx, Failure::Refused);
+        true
     }
 }
 
 /// All open queries and observations of a client.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Queries<Q> {
-    list: BTreeMap<u32, Q>,
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Queries<S: QueueStore> {
+    list: BTreeMap<u32, Query<S>>,
     ids: Slots,
 }
 
-impl<Q> Default for Queries<Q> {
-    fn default() -> Self {
-        Self { list: BTreeMap::new(), ids: Slots::default() }
-    }
-}
-
-impl<Q> Queries<Q> {
+impl<S: QueueStore> Queries<S> {
     pub(crate) fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Q)> {
-        self.list.iter().map(|(slot, query)| (*slot, query))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Query<S>> {
+        self.list.values()
     }
 
     pub(crate) fn slots(&self) -> Vec<u32> {
         self.list.keys().copied().collect()
     }
 
-    pub(crate) fn deadline<S: QueueStore<Query = Q>>(&self) -> Option<(Instant, &'static str)>
-    where
-        Q: Query<S>,
-    {
-        self.list.values().filter_map(deadline).min().map(|at| (at, "a query"))
+    pub(crate) fn deadline(&self) -> Option<(Instant, &'static str)> {
+        self.iter().filter_map(Query::deadline).min().map(|at| (at, "a query"))
     }
-}
-
-fn deadline<S: QueueStore, Q: Query<S>>(query: &Q) -> Option<Instant> {
-    [query.work_at(), query.asking().until].into_iter().flatten().min()
 }
 
 impl<S: QueueStore> QueueContext<S> {
     /// Runs one step of a query, and removes the query if `f` returns true.
-    pub(crate) fn query_step(&mut self, slot: u32, f: impl FnOnce(&mut S::Query, &mut Self) -> bool) {
+    pub(crate) fn query_step(&mut self, slot: u32, f: impl FnOnce(&mut Query<S>, &mut Self) -> bool) {
         // Removed from the map during the step, so that `f` can borrow the context.
         let Some(mut query) = self.shared.queries.list.remove(&slot) else { return };
         if !f(&mut query, self) {
@@ -123,21 +132,23 @@ impl<S: QueueStore> QueueContext<S> {
             return;
         }
         self.shared.queries.ids.end(slot);
-        query.close(self);
+        S::Query::close(&query, self);
     }
 
     /// Does the work of queries that is due.
     pub(crate) fn settle_queries(&mut self) {
         let now = self.now;
         let queries = &self.shared.queries;
-        let due = queries.iter().filter(|(_, query)| deadline(*query).is_some_and(|at| at <= now));
-        for slot in due.map(|(slot, _)| slot).collect::<Vec<_>>() {
+        let due = queries.iter().filter(|query| query.deadline().is_some_and(|at| at <= now));
+        for slot in due.map(|query| query.id.slot).collect::<Vec<_>>() {
             self.query_step(slot, |query, ctx| {
-                if query.asking().until.is_some_and(|until| until <= ctx.now) {
-                    query.asking_mut().fail(ctx, Failure::TimedOut);
-                    return true;
+                let is_over = query.until.is_some_and(|until| until <= ctx.now);
+                if is_over {
+                    query.fail(ctx, Failure::TimedOut);
+                } else {
+                    query.read(ctx);
                 }
-                query.work(ctx)
+                is_over
             });
         }
     }
@@ -146,7 +157,7 @@ impl<S: QueueStore> QueueContext<S> {
     pub(crate) fn end_queries(&mut self) {
         for slot in self.shared.queries.slots() {
             self.query_step(slot, |query, ctx| {
-                query.asking_mut().emit(ctx, ElectionEvent::Failed(Failure::ShuttingDown));
+                query.emit(ctx, ElectionEvent::Failed(Failure::ShuttingDown));
                 true
             });
         }
@@ -199,14 +210,18 @@ impl<S: QueueStore> Locks<Queued<S>> {
         self.handle_timeout(now);
         self.admit(self.ctx.shared.queries.ids.len())?;
         check_name(name)?;
-        let key = S::election(&self.ctx.config, name)?;
+        let queue = S::election(&self.ctx.config, name)?;
         let queries = &mut self.ctx.shared.queries;
         let (slot, generation) = queries.ids.take(0);
         let id = QueryId { slot, generation };
-        let until = (!observe).then(|| self.ctx.now + self.ctx.config.release_within);
-        let asking = Asking { id, until, since: self.ctx.now, last_event: None, answer: Answer::Silent };
-        queries.list.insert(slot, S::Query::new(asking, key));
-        self.ctx.query_step(slot, Query::start);
+        let since = self.ctx.now;
+        let until = (!observe).then(|| since + self.ctx.config.release_within);
+        let (last_event, answer, own) = (None, Answer::Silent, S::Query::default());
+        queries.list.insert(slot, Query { id, queue, until, since, last_event, answer, own });
+        self.ctx.query_step(slot, |query, ctx| {
+            query.read(ctx);
+            false
+        });
         Ok(id)
     }
 
@@ -214,7 +229,7 @@ impl<S: QueueStore> Locks<Queued<S>> {
     pub fn close_query(&mut self, now: Instant, id: QueryId) {
         self.handle_timeout(now);
         let query = self.ctx.shared.queries.list.get(&id.slot);
-        if query.is_some_and(|query| query.asking().id == id) {
+        if query.is_some_and(|query| query.id == id) {
             self.ctx.query_step(id.slot, |_, _| true);
         }
     }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::answer::Answer;
 use super::grant::Loss;
-use super::queries::Query;
+use super::queries::QueryStore;
 use super::queue_hold::Hold;
 use super::queued::{Bid, QueueConfig, QueueContext, QueueLock, Remains};
 use super::sessions::{SessionEvent, SessionId, SessionStore};
@@ -46,8 +46,8 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
     type Cleanup: Cleanup<Self>;
     /// The node of a hold, as the application sees it.
     type Owner;
-    /// An open query or observation.
-    type Query: Query<Self>;
+    /// The store's part of a query or observation.
+    type Query: QueryStore<Self>;
 
     /// A write to the node proves ownership, and its revision begins a new series of fencing
     /// tokens.

@@ -19,7 +19,7 @@ use super::event::{Blocked, Event, Failure};
 use super::grant::{Grant, Loss, Release, Token};
 use super::hub::Locks;
 use super::lifecycle::{Ended, Lock};
-use super::queries::{Queries, Query};
+use super::queries::{Queries, QueryStore};
 use super::queue_config::QueueSettings;
 use super::queue_hold::Hold;
 use super::queue_output::QueueOutput;
@@ -71,7 +71,7 @@ pub struct Bid {
 pub struct Shared<S: QueueStore> {
     pub(crate) client: ClientId,
     pub(crate) sessions: Sessions<S>,
-    pub(crate) queries: Queries<S::Query>,
+    pub(crate) queries: Queries<S>,
     /// Number of ids derived from that of the client so far.
     pub(crate) ids: u64,
     pub(crate) own: S::Shared,
@@ -522,7 +522,9 @@ impl<S: QueueStore> Locks<Queued<S>> {
             CallOwner::Session(slot) => {
                 self.ctx.session_step(SessionId(slot), |session, ctx| session.answered(ctx, serial, reply));
             }
-            CallOwner::Query(slot) => self.ctx.query_step(slot, |query, ctx| query.answered(ctx, serial, reply)),
+            CallOwner::Query(slot) => {
+                self.ctx.query_step(slot, |query, ctx| S::Query::answered(query, ctx, serial, reply))
+            }
             CallOwner::Ping => self.pong(call, S::pong(reply)),
             CallOwner::Nobody => {}
         }

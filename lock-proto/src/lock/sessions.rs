@@ -12,7 +12,7 @@ use super::answer::{Answer, ErrorClass, ServerError, printable};
 use super::event::Blocked;
 use super::grant::Loss;
 use super::hub::Locks;
-use super::queries::Query as _;
+use super::queries::QueryStore as _;
 use super::queue::{Cleanup as _, Keep as _, Progress, QueueStore};
 use super::queued::{Contention, QueueContext, QueueLock, Queued};
 use super::retry::Retry;
@@ -611,7 +611,7 @@ impl<S: QueueStore> Locks<Queued<S>> {
             }
             if S::QUERIES_USE_SESSION {
                 for slot in self.ctx.shared.queries.slots() {
-                    self.ctx.query_step(slot, |query, ctx| query.session_event(ctx, session, &event));
+                    self.ctx.query_step(slot, |query, ctx| S::Query::session_event(query, ctx, session, &event));
                 }
             }
         } else {

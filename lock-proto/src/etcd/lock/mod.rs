@@ -21,7 +21,7 @@ use context::Watches;
 pub(crate) use context::{Context, Watched, Watcher};
 use enter::Enter;
 use hold::HoldWatch;
-use query::Query;
+use query::LeaderRead;
 use session::Lease;
 use wait_deletes::Contender;
 use watch_cache::CachedWatches;
@@ -78,7 +78,7 @@ impl QueueStore for Keys {
     type Left = Leftover;
     type Cleanup = Cleanup;
     type Owner = OwnerKey;
-    type Query = Query;
+    type Query = LeaderRead;
 
     // E8
     const WRITE_PROVES: bool = true;

@@ -4,59 +4,57 @@
 use super::session::answer;
 use super::{Context, Keys, POLL, Watched};
 use crate::etcd::reading::Reading;
-use crate::etcd::request::{Found, Queue, Reply, Request};
+use crate::etcd::request::{Found, Reply, Request};
 use crate::id::{CallOwner, NodeId};
-use crate::lock::{self, Asking, ElectionEvent, Failure, Leader, pause};
+use crate::lock::{self, ElectionEvent, Leader, QueryStore};
 use crate::time::{Instant, soonest};
 
-/// An open query or observation.
+pub(crate) type Query = lock::Query<Keys>;
+
+/// What a query or observation reads and watches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Query {
-    asking: Asking,
-    queue: Queue,
+pub struct LeaderRead {
     watch: Option<Watched>,
     reading: Reading,
     /// When an observer rereads without a report: the server may have lost an event.
     recheck: Option<Instant>,
 }
 
-impl lock::Query<Keys> for Query {
-    fn new(asking: Asking, queue: Queue) -> Self {
-        Self { asking, queue, watch: None, reading: Reading::new(0, 1), recheck: None }
+impl Default for LeaderRead {
+    fn default() -> Self {
+        Self { watch: None, reading: Reading::new(0, 1), recheck: None }
     }
+}
 
-    fn asking(&self) -> &Asking {
-        &self.asking
-    }
-
-    fn asking_mut(&mut self) -> &mut Asking {
-        &mut self.asking
-    }
-
-    /// Starts the query. An observer watches all keys of the queue before it reads.
-    fn start(&mut self, ctx: &mut Context) -> bool {
-        if self.asking.until.is_none() {
-            self.watch(ctx);
+impl QueryStore<Keys> for LeaderRead {
+    /// An observer watches all keys of the queue before it reads. A refused watch is requested anew.
+    fn read(query: &mut Query, ctx: &mut Context) {
+        let Self { watch, reading, .. } = &query.own;
+        let polled = reading.retry.due().is_some() && watch.is_some();
+        let ready = reading.retry.is_ready(ctx.now) && (reading.is_behind() || polled);
+        if reading.retry.is_in_flight() || !(ready || query.recheck().is_some_and(|at| at <= ctx.now)) {
+            return;
         }
-        self.read(ctx);
-        false
+        if query.observes() && !watch.is_some_and(|watch| ctx.has_watch(watch.id)) {
+            query.own.watch = Some(Watched { id: ctx.watch_queue(query.id.slot, &query.queue), open: None });
+        }
+        query.own.recheck = query.own.watch.map(|_| ctx.recheck_of(query.id.slot));
+        let request = Request::First { queue: query.queue.clone() };
+        let serial = ctx.call(CallOwner::Query(query.id.slot), NodeId(0), request, ctx.config.request_timeout);
+        query.own.reading.sent(serial, query.own.reading.reported);
     }
 
-    fn work(&mut self, ctx: &mut Context) -> bool {
-        self.read(ctx);
-        false
+    fn read_at(query: &Query) -> Option<Instant> {
+        let retry = &query.own.reading.retry;
+        let recheck = query.recheck().filter(|_| !retry.is_in_flight());
+        soonest([retry.deadline(), recheck])
     }
 
-    fn work_at(&self) -> Option<Instant> {
-        let recheck = self.recheck().filter(|_| !self.reading.retry.is_in_flight());
-        soonest([self.reading.retry.deadline(), recheck])
-    }
-
-    fn answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) -> bool {
-        if !self.reading.answered(serial) {
+    fn answered(query: &mut Query, ctx: &mut Context, serial: u64, reply: &Reply) -> bool {
+        let reading = &mut query.own.reading;
+        if !reading.answered(serial) {
             return false;
         }
-        let reading = &mut self.reading;
         match reply {
             Reply::Done(Found::Queue { revision, older, .. }) => {
                 // Later changes may be newer than the reply, but earlier ones are included. A reply
@@ -65,7 +63,7 @@ impl lock::Query<Keys> for Query {
                 reading.retry.succeeded();
                 // A foreign key does not lead, and no candidate behind it is elected.
                 // E2
-                let event = match older.as_ref().filter(|kv| !self.queue.is_foreign(&kv.key)) {
+                let event = match older.as_ref().filter(|kv| !query.queue.is_foreign(&kv.key)) {
                     None => ElectionEvent::NoLeader,
                     Some(kv) => ElectionEvent::Leader(Leader {
                         key: kv.key.clone(),
@@ -74,100 +72,71 @@ impl lock::Query<Keys> for Query {
                         mod_revision: kv.mod_revision,
                     }),
                 };
-                self.asking.emit(ctx, event);
-                if self.watch.is_some_and(|watch| watch.open.is_none()) {
-                    self.reading.retry.set_due(Some(ctx.now + POLL));
+                query.emit(ctx, event);
+                if query.own.watch.is_some_and(|watch| watch.open.is_none()) {
+                    query.own.reading.retry.set_due(Some(ctx.now + POLL));
                 }
-                if self.reading.is_behind() {
-                    self.reading.retry.set_due(None);
-                    self.read(ctx);
+                if query.own.reading.is_behind() {
+                    query.own.reading.retry.set_due(None);
+                    query.read(ctx);
                 }
-                self.asking.until.is_some()
+                !query.observes()
             }
-            Reply::Refused(_) if reply.is_refusal() => {
-                self.asking.answer = answer(reply);
-                self.asking.fail(ctx, Failure::Refused);
-                true
-            }
+            Reply::Refused(_) if reply.is_refusal() => query.refused(ctx, answer(reply)),
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
-                self.asking.answer = answer(reply);
-                reading.retry.failed(ctx.now + pause(ctx.seed, ctx.now.as_nanos(), reading.retry.tries()));
-                if self.watch.is_some() {
-                    self.asking.emit(ctx, ElectionEvent::Disconnected);
-                }
+                reading.retry.failed(ctx.now + ctx.pause(reading.retry.tries()));
+                query.disconnected(ctx, answer(reply));
                 false
             }
         }
     }
 
-    fn close(&mut self, ctx: &mut Context) {
-        if let Some(watch) = self.watch {
+    fn close(query: &Query, ctx: &mut Context) {
+        if let Some(watch) = query.own.watch {
             ctx.close_watch(watch.id);
         }
     }
 }
 
 impl Query {
-    fn watch(&mut self, ctx: &mut Context) {
-        self.watch = Some(Watched { id: ctx.watch_queue(self.asking.id.slot, &self.queue), open: None });
-    }
-
-    /// Reads the leader if it may have changed.
-    fn read(&mut self, ctx: &mut Context) {
-        let retry = &self.reading.retry;
-        let polled = retry.due().is_some() && self.watch.is_some();
-        let ready = retry.is_ready(ctx.now) && (self.reading.is_behind() || polled);
-        if retry.is_in_flight() || !(ready || self.recheck().is_some_and(|at| at <= ctx.now)) {
-            return;
-        }
-        // A refused watch is requested anew.
-        if self.watch.is_some_and(|watch| !ctx.has_watch(watch.id)) {
-            self.watch(ctx);
-        }
-        self.recheck = self.watch.map(|_| ctx.recheck_of(self.asking.id.slot));
-        let request = Request::First { queue: self.queue.clone() };
-        let serial = ctx.call(CallOwner::Query(self.asking.id.slot), NodeId(0), request, ctx.config.request_timeout);
-        self.reading.sent(serial, self.reading.reported);
-    }
-
     /// Returns the next reread. After a failure, only the backoff applies.
     fn recheck(&self) -> Option<Instant> {
-        self.recheck.filter(|_| self.reading.retry.tries() == 0)
+        self.own.recheck.filter(|_| self.own.reading.retry.tries() == 0)
     }
 
     pub(crate) fn watching(&mut self, ctx: &mut Context, revision: i64) {
-        if let Some(watch) = &mut self.watch {
+        if let Some(watch) = &mut self.own.watch {
             watch.open = Some(revision);
         }
         // The open watch replaces polling, but not the backoff after a failure.
-        if self.reading.retry.tries() == 0 {
-            self.reading.retry.set_due(None);
+        if self.own.reading.retry.tries() == 0 {
+            self.own.reading.retry.set_due(None);
         }
         // After `Disconnected`, report the current leader again.
-        if self.asking.last_event == Some(ElectionEvent::Disconnected) {
-            self.reading.known = 0;
+        if self.last_event == Some(ElectionEvent::Disconnected) {
+            self.own.reading.known = 0;
         }
-        self.reading.report(revision);
+        self.own.reading.report(revision);
         self.read(ctx);
     }
 
     pub(crate) fn changed(&mut self, ctx: &mut Context, revision: i64) {
-        self.reading.report(revision);
+        self.own.reading.report(revision);
         self.read(ctx);
     }
 
     pub(crate) fn watch_refused(&mut self, ctx: &mut Context) {
-        if let Some(watch) = self.watch {
+        if let Some(watch) = self.own.watch {
             ctx.shared.own.watchers.remove(&watch.id);
         }
         self.unsubscribed(ctx);
     }
 
     pub(crate) fn unsubscribed(&mut self, ctx: &mut Context) {
-        if let Some(watch) = &mut self.watch {
+        if let Some(watch) = &mut self.own.watch {
             watch.open = None;
         }
-        self.reading.poll_at(ctx.now + POLL);
-        self.asking.emit(ctx, ElectionEvent::Disconnected);
+        self.own.reading.poll_at(ctx.now + POLL);
+        self.emit(ctx, ElectionEvent::Disconnected);
     }
 }

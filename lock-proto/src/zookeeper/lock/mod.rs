@@ -15,7 +15,7 @@ use core::time::Duration;
 
 use cleanup::{Cleanup, Target};
 use enter::Enter;
-use query::Query;
+use query::LeaderRead;
 use session::Connection;
 pub(super) use session::Session;
 use tail::Tail;
@@ -97,7 +97,7 @@ impl QueueStore for Nodes {
     type Left = Option<Box<str>>;
     type Cleanup = Cleanup;
     type Owner = OwnerNode;
-    type Query = Query;
+    type Query = LeaderRead;
 
     /// Fencing tokens begin with the transaction that created the node.
     // ZK4

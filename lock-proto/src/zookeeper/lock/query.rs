@@ -4,17 +4,17 @@ use alloc::boxed::Box;
 
 use super::{Context, Nodes};
 use crate::id::CallOwner;
-use crate::lock::{self, Asking, ElectionEvent, Failure, Leader, SessionEvent, SessionId, pause};
+use crate::lock::{self, Answer, ElectionEvent, Leader, QueryStore, SessionEvent, SessionId};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ErrorCode, EventType, Op, ReplyBody, Stat, WatchKind};
-use crate::zookeeper::path::{Child, Queue};
+use crate::zookeeper::path::Child;
 use crate::zookeeper::request::Reply;
 
-/// An open query or observation.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Query {
-    asking: Asking,
-    queue: Queue,
+pub(super) type Query = lock::Query<Nodes>;
+
+/// What a query or observation reads and watches.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LeaderRead {
     session: Option<SessionId>,
     call: Option<(u64, Asked)>,
     /// Something changed since the request in flight was made.
@@ -38,105 +38,77 @@ enum Asked {
     Leader(Box<str>),
 }
 
-impl lock::Query<Nodes> for Query {
-    fn new(asking: Asking, queue: Queue) -> Self {
-        let (session, call, first, due) = (None, None, None, None);
-        Self { asking, queue, session, call, is_behind: false, first, watches_queue: false, due, tries: 0 }
-    }
-
-    fn asking(&self) -> &Asking {
-        &self.asking
-    }
-
-    fn asking_mut(&mut self) -> &mut Asking {
-        &mut self.asking
-    }
-
-    fn start(&mut self, ctx: &mut Context) -> bool {
-        self.read(ctx);
-        false
-    }
-
-    fn work(&mut self, ctx: &mut Context) -> bool {
-        if self.work_at().is_some_and(|at| at <= ctx.now) {
-            self.read(ctx);
+impl QueryStore<Nodes> for LeaderRead {
+    /// Reads the queue, or does so behind the request in flight.
+    fn read(query: &mut Query, ctx: &mut Context) {
+        if query.own.call.is_some() {
+            query.own.is_behind = true;
+        } else {
+            query.ask(ctx, Asked::List { watch: false });
         }
-        false
     }
 
-    fn work_at(&self) -> Option<Instant> {
-        self.due.filter(|_| self.call.is_none())
+    fn read_at(query: &Query) -> Option<Instant> {
+        query.own.due.filter(|_| query.own.call.is_none())
     }
 
-    fn answered(&mut self, ctx: &mut Context, serial: u64, reply: &Reply) -> bool {
-        let Some((_, asked)) = self.call.take_if(|(call, _)| *call == serial) else { return false };
+    fn answered(query: &mut Query, ctx: &mut Context, serial: u64, reply: &Reply) -> bool {
+        let Some((_, asked)) = query.own.call.take_if(|(call, _)| *call == serial) else { return false };
         match (asked, reply) {
             (_, Reply::Unknown(_) | Reply::NotSent(_)) => {
-                self.asking.answer = reply.answer();
-                self.disconnected(ctx);
+                query.down(ctx, reply.answer());
                 return false;
             }
-            (_, Reply::Failed(_)) if reply.is_refusal() => {
-                self.asking.answer = reply.answer();
-                self.asking.fail(ctx, Failure::Refused);
-                return true;
-            }
+            (_, Reply::Failed(_)) if reply.is_refusal() => return query.refused(ctx, reply.answer()),
             (Asked::List { watch }, Reply::Done(ReplyBody::Children(names))) => {
-                let contenders = names.iter().filter_map(|name| match self.queue.classify(name) {
+                let contenders = names.iter().filter_map(|name| match query.queue.classify(name) {
                     Child::Contender(sequence) => Some((sequence, name)),
                     Child::Foreign(_) => None,
                 });
                 match contenders.min() {
                     Some((_, name)) => {
-                        let path = self.queue.child(name);
-                        self.ask(ctx, Asked::Leader(path));
+                        let path = query.queue.child(name);
+                        query.ask(ctx, Asked::Leader(path));
                     }
-                    None if self.observes() && !watch => self.ask(ctx, Asked::List { watch: true }),
-                    None => return self.seen(ctx, ElectionEvent::NoLeader, None),
+                    None if query.observes() && !watch => query.ask(ctx, Asked::List { watch: true }),
+                    None => return query.seen(ctx, ElectionEvent::NoLeader, None),
                 }
             }
-            (Asked::List { .. }, Reply::Failed(ErrorCode::NO_NODE)) if self.observes() => self.ask(ctx, Asked::Queue),
+            (Asked::List { .. }, Reply::Failed(ErrorCode::NO_NODE)) if query.observes() => query.ask(ctx, Asked::Queue),
             (Asked::List { .. } | Asked::Queue, Reply::Failed(ErrorCode::NO_NODE)) => {
-                return self.seen(ctx, ElectionEvent::NoLeader, None);
+                return query.seen(ctx, ElectionEvent::NoLeader, None);
             }
             (Asked::Leader(path), Reply::Done(ReplyBody::Data { data, stat })) => {
                 let Stat { czxid, mzxid, .. } = *stat;
                 let (key, value) = (path.as_bytes().to_vec().into(), data.clone());
                 let leader = Leader { key, value, create_revision: czxid, mod_revision: mzxid };
-                return self.seen(ctx, ElectionEvent::Leader(leader), Some(path));
+                return query.seen(ctx, ElectionEvent::Leader(leader), Some(path));
             }
             (Asked::Queue, Reply::Done(_)) | (Asked::Leader(_), Reply::Failed(ErrorCode::NO_NODE)) => {
-                self.is_behind = false;
-                self.read(ctx);
+                query.own.is_behind = false;
+                query.read(ctx);
             }
             (_, Reply::Done(_) | Reply::Failed(_)) => {
-                self.due = Some(ctx.now + pause(ctx.seed, ctx.now.as_nanos(), self.tries));
-                self.tries = self.tries.saturating_add(1);
+                query.own.due = Some(ctx.now + ctx.pause(query.own.tries));
+                query.own.tries = query.own.tries.saturating_add(1);
             }
         }
         false
     }
 
-    fn session_event(&mut self, ctx: &mut Context, session: SessionId, event: &SessionEvent) -> bool {
-        if self.session != Some(session) {
+    fn session_event(query: &mut Query, ctx: &mut Context, session: SessionId, event: &SessionEvent) -> bool {
+        if query.own.session != Some(session) {
             return false;
         }
         match event {
-            SessionEvent::Alive | SessionEvent::Up => self.read(ctx),
-            SessionEvent::Down(answer) => {
-                self.asking.answer = answer.clone();
-                self.disconnected(ctx);
-            }
-            SessionEvent::Refused(answer) => {
-                self.asking.answer = answer.clone();
-                self.asking.fail(ctx, Failure::Refused);
-                return true;
-            }
+            SessionEvent::Alive | SessionEvent::Up => query.read(ctx),
+            SessionEvent::Down(answer) => query.down(ctx, answer.clone()),
+            SessionEvent::Refused(answer) => return query.refused(ctx, answer.clone()),
             // The next request opens another session.
             SessionEvent::Lost(_) | SessionEvent::Ended(_) => {
-                self.call = None;
-                self.disconnected(ctx);
-                self.read(ctx);
+                query.own.call = None;
+                query.down(ctx, query.answer.clone());
+                query.read(ctx);
             }
             SessionEvent::Renewed(_) | SessionEvent::Unrenewed(..) | SessionEvent::Gone(_) => {}
         }
@@ -145,35 +117,22 @@ impl lock::Query<Nodes> for Query {
 
     /// Removes the watch on the queue, which may never be triggered, unless another observer needs
     /// it. That on the leader's node ends with the node.
-    fn close(&mut self, ctx: &mut Context) {
-        let shares = |other: &Self| other.watches_queue && other.queue == self.queue;
-        if self.watches_queue
-            && let Some(session) = self.session
-            && !ctx.shared.queries.iter().any(|(_, other)| shares(other))
+    fn close(query: &Query, ctx: &mut Context) {
+        let shares = |other: &Query| other.own.watches_queue && other.queue == query.queue;
+        if query.own.watches_queue
+            && let Some(session) = query.own.session
+            && !ctx.shared.queries.iter().any(shares)
         {
-            ctx.unwatch(session, (*self.queue.path).into(), WatchKind::Any);
+            ctx.unwatch(session, (*query.queue.path).into(), WatchKind::Any);
         }
     }
 }
 
 impl Query {
-    const fn observes(&self) -> bool {
-        self.asking.until.is_none()
-    }
-
     /// Returns true if the observer needs the watch on this node.
     pub(super) fn watches(&self, path: &str) -> bool {
-        let asks = matches!(&self.call, Some((_, Asked::Leader(asked))) if **asked == *path);
-        self.observes() && (asks || self.first.as_deref() == Some(path))
-    }
-
-    /// Reads the queue, or does so behind the request in flight.
-    fn read(&mut self, ctx: &mut Context) {
-        if self.call.is_some() {
-            self.is_behind = true;
-            return;
-        }
-        self.ask(ctx, Asked::List { watch: false });
+        let asks = matches!(&self.own.call, Some((_, Asked::Leader(asked))) if **asked == *path);
+        self.observes() && (asks || self.own.first.as_deref() == Some(path))
     }
 
     fn ask(&mut self, ctx: &mut Context, asked: Asked) {
@@ -183,38 +142,35 @@ impl Query {
             Asked::Queue => Op::Exists { path, watch: true },
             Asked::Leader(path) => Op::GetData { path: path.clone(), watch: self.observes() },
         };
-        self.watches_queue |= matches!(asked, Asked::List { watch: true } | Asked::Queue);
+        self.own.watches_queue |= matches!(asked, Asked::List { watch: true } | Asked::Queue);
         let session = ctx.shared_session();
-        (self.session, self.due) = (Some(session), None);
-        self.call = ctx.send_for(CallOwner::Query(self.asking.id.slot), session, op).map(|call| (call, asked));
-        if self.call.is_none()
+        (self.own.session, self.own.due) = (Some(session), None);
+        self.own.call = ctx.send_for(CallOwner::Query(self.id.slot), session, op).map(|call| (call, asked));
+        if self.own.call.is_none()
             && let Some(answer) = ctx.session(session).and_then(|found| found.own.down.clone())
         {
-            self.asking.answer = answer;
-            self.disconnected(ctx);
+            self.down(ctx, answer);
         }
     }
 
     /// The watches end with the connection.
-    fn disconnected(&mut self, ctx: &mut Context) {
-        self.watches_queue = false;
-        if self.observes() {
-            self.asking.emit(ctx, ElectionEvent::Disconnected);
-        }
+    fn down(&mut self, ctx: &mut Context, answer: Answer) {
+        self.own.watches_queue = false;
+        self.disconnected(ctx, answer);
     }
 
     /// Reports the state. An observer goes on.
     fn seen(&mut self, ctx: &mut Context, event: ElectionEvent, first: Option<Box<str>>) -> bool {
-        self.asking.emit(ctx, event);
-        self.first = first;
-        self.tries = 0;
+        self.emit(ctx, event);
+        self.own.first = first;
+        self.own.tries = 0;
         if !self.observes() {
             return true;
         }
-        if core::mem::take(&mut self.is_behind) {
+        if core::mem::take(&mut self.own.is_behind) {
             self.read(ctx);
         } else {
-            self.due = Some(ctx.recheck_of(self.asking.id.slot));
+            self.own.due = Some(ctx.recheck_of(self.id.slot));
         }
         false
     }
@@ -225,8 +181,8 @@ impl Query {
             EventType::Created | EventType::Deleted | EventType::DataChanged | EventType::ChildrenChanged => true,
             EventType::None | EventType::DataWatchRemoved | EventType::ChildWatchRemoved => false,
         };
-        self.watches_queue &= *self.queue.path != *path;
-        if changed && self.observes() && (*self.queue.path == *path || self.first.as_deref() == Some(path)) {
+        self.own.watches_queue &= *self.queue.path != *path;
+        if changed && self.observes() && (*self.queue.path == *path || self.own.first.as_deref() == Some(path)) {
             self.read(ctx);
         }
         false

@@ -127,7 +127,7 @@ impl Progress<Nodes> for Contender {
     /// Leaves the queue: the watch on the predecessor goes, unless an observer needs it.
     fn abandon(self, lock: &mut Lock, ctx: &mut Context) {
         if let Ahead::Behind { path, watch: Watch::Open | Watch::Requested(_), .. } = self.ahead
-            && !ctx.shared.queries.iter().any(|(_, query)| query.watches(&path))
+            && !ctx.shared.queries.iter().any(|query| query.watches(&path))
         {
             ctx.unwatch(self.session, path, WatchKind::Data);
         }
