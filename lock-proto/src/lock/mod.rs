@@ -71,7 +71,7 @@ pub use request::{Acquire, Renew, Wait};
 pub(crate) use retry::Retry;
 #[doc(hidden)]
 pub use sessions::{Session, SessionCall, SessionEvent, SessionId, SessionStore, Sessions};
-pub(crate) use sessions::{State, pause, refusal};
+pub(crate) use sessions::{State, refusal, renew_at};
 #[doc(hidden)]
 pub use store::Store;
 pub(crate) use tenure::{Tenure, Terms};

@@ -274,7 +274,7 @@ impl<S: QueueStore> QueueLock<S> {
             Written::Refused if !prepared => return self.fail_prepared(ctx, Failure::Refused),
             Written::Refused | Written::Failed => {
                 write.look = false;
-                write.retry.failed(ctx.now + ctx.pause(write.retry.tries()));
+                ctx.back_off(&mut write.retry);
             }
             Written::NotSent => {}
         }

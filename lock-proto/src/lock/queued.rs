@@ -24,6 +24,7 @@ use super::queue_config::QueueSettings;
 use super::queue_hold::Hold;
 use super::queue_output::QueueOutput;
 use super::request::{Acquire, Renew};
+use super::retry::Retry;
 use super::sessions::{Session, SessionId, SessionStore, Sessions, pause};
 use super::store::Store;
 use super::tenure::{Tenure, Terms};
@@ -404,6 +405,11 @@ impl<S: QueueStore> QueueContext<S> {
     /// Returns true if the session no longer exists on the server.
     pub(crate) fn is_gone(&self, session: SessionId) -> bool {
         self.session(session).is_none_or(Session::is_gone)
+    }
+
+    /// Schedules a failed request again, after a pause.
+    pub(crate) fn back_off<C: Copy>(&self, retry: &mut Retry<C>) {
+        retry.failed(self.now + self.pause(retry.tries()));
     }
 
     /// Returns the backoff after `tries` failures.

@@ -36,6 +36,12 @@ pub(crate) fn pause(seed: u64, n: u64, tries: u32) -> Duration {
     pause + jitter(seed, n, pause / 2)
 }
 
+/// Returns when to renew what was renewed at `emitted`: after a third of its time, less jitter.
+pub(crate) fn renew_at(seed: u64, emitted: Instant, validity: Duration) -> Instant {
+    let third = validity / 3;
+    emitted + (third - jitter(seed, emitted.as_nanos(), third / 10))
+}
+
 /// A session of this client, by its slot. A slot is reused only when no lock depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub(crate) u32);
@@ -149,8 +155,10 @@ pub trait SessionStore<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
         call: SessionCall,
         reply: &S::Reply,
     ) -> Option<SessionEvent>;
+    /// Returns true if a session that is being opened may exist on the server.
+    fn may_exist(session: &Session<S>) -> bool;
     /// Ends the session on the server.
-    fn revoke(session: &mut Session<S>, ctx: &mut QueueContext<S>);
+    fn end(session: &mut Session<S>, ctx: &mut QueueContext<S>);
     /// The shared session was created in this step.
     fn opened(_: &mut Session<S>, _: &mut QueueContext<S>) -> Option<SessionEvent> {
         None
@@ -239,8 +247,24 @@ impl<S: QueueStore> Session<S> {
         S::Session::timeout(self, ctx)
     }
 
-    fn revoke(&mut self, ctx: &mut QueueContext<S>) -> Option<SessionEvent> {
-        S::Session::revoke(self, ctx);
+    /// A renewal that was emitted at this instant is confirmed.
+    pub(crate) fn prolong(&mut self, emitted: Instant, validity: Duration) {
+        self.until = self.until.max(emitted + validity);
+        self.renew_from = self.renew_from.filter(|at| emitted < *at);
+        self.retry.succeeded();
+    }
+
+    /// Ends it on the server, if it may exist there.
+    pub(crate) fn revoke(&mut self, ctx: &mut QueueContext<S>) -> Option<SessionEvent> {
+        match self.state {
+            State::Ending | State::Over => {}
+            State::Lost(Loss::Gone) => self.state = State::Over,
+            State::Opening if !S::Session::may_exist(self) => self.state = State::Over,
+            State::Opening | State::Checking | State::Alive | State::Lost(_) => {
+                self.state = State::Ending;
+                S::Session::end(self, ctx);
+            }
+        }
         None
     }
 
@@ -256,7 +280,7 @@ impl<S: QueueStore> Session<S> {
 }
 
 /// All sessions of a client.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sessions<S: QueueStore> {
     list: BTreeMap<SessionId, Session<S>>,
     free: u32,
@@ -273,23 +297,6 @@ pub struct Sessions<S: QueueStore> {
     events: VecDeque<(SessionId, SessionEvent)>,
     /// Consecutive sessions that the server did not know before it confirmed one.
     unknown: u32,
-}
-
-impl<S: QueueStore> Default for Sessions<S> {
-    fn default() -> Self {
-        Self {
-            list: BTreeMap::new(),
-            free: 0,
-            shared: None,
-            opened: Vec::new(),
-            left: Vec::new(),
-            extend: Vec::new(),
-            deadlines: Deadlines::default(),
-            timers: Vec::new(),
-            events: VecDeque::new(),
-            unknown: 0,
-        }
-    }
 }
 
 impl<S: QueueStore> Sessions<S> {

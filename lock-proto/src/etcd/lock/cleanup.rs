@@ -111,7 +111,7 @@ impl Cleanup {
         if let NextStep::Watch { watch, .. } = &mut self.next {
             *watch = None;
         }
-        self.retry.failed(ctx.now + ctx.pause(self.retry.tries()));
+        ctx.back_off(&mut self.retry);
     }
 }
 
@@ -186,7 +186,7 @@ impl lock::Cleanup<Keys> for Cleanup {
                 if cleanup.refused {
                     ctx.retire(session);
                 }
-                cleanup.retry.failed(ctx.now + ctx.pause(cleanup.retry.tries()));
+                ctx.back_off(&mut cleanup.retry);
                 // A lost lease is revoked once its cleanups end, so one attempt suffices.
                 if ctx.session(session).is_none_or(|found| found.is_lost()) {
                     cleanup.set(ctx, NextStep::Nothing);

@@ -84,7 +84,7 @@ impl QueryStore<Keys> for LeaderRead {
             }
             Reply::Refused(_) if reply.is_refusal() => query.refused(ctx, answer(reply)),
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
-                reading.retry.failed(ctx.now + ctx.pause(reading.retry.tries()));
+                ctx.back_off(&mut reading.retry);
                 query.disconnected(ctx, answer(reply));
                 false
             }

@@ -7,8 +7,7 @@ use core::time::Duration;
 use super::{Context, Keys};
 use crate::etcd::config::Config;
 use crate::etcd::request::{Found, LeaseId, Refusal, Reply, Request};
-use crate::jitter::jitter;
-use crate::lock::{self, Answer, Loss, SessionCall, SessionEvent, SessionStore, State, pause, refusal};
+use crate::lock::{self, Answer, Loss, SessionCall, SessionEvent, SessionStore, State, refusal, renew_at};
 use crate::time::Instant;
 
 /// The least number of attempts to revoke a lease before it is left to expire.
@@ -42,6 +41,10 @@ impl Session {
         config.request_timeout.min(self.granted / 5)
     }
 
+    fn is_granting(&self) -> bool {
+        self.retry.is_in_flight() && self.own.kind == CallKind::Grant
+    }
+
     fn work(&mut self, ctx: &mut Context) {
         if !self.retry.is_due(ctx.now) {
             return;
@@ -67,19 +70,14 @@ impl Session {
     /// Retries once immediately, then backs off.
     fn retry_once(&mut self, ctx: &mut Context) {
         if self.retry.tries() > 0 {
-            return self.back_off(ctx);
+            return ctx.back_off(&mut self.retry);
         }
         self.retry.failed(ctx.now);
         self.work(ctx);
     }
 
-    fn back_off(&mut self, ctx: &Context) {
-        self.back_off_within(ctx, Duration::MAX);
-    }
-
     fn back_off_within(&mut self, ctx: &Context, limit: Duration) {
-        let pause = pause(ctx.seed, ctx.now.as_nanos(), self.retry.tries());
-        self.retry.failed(ctx.now + pause.min(limit));
+        self.retry.failed(ctx.now + ctx.pause(self.retry.tries()).min(limit));
     }
 
     /// Returns true if the lease has ended by itself, or has no keys because it was never
@@ -92,7 +90,7 @@ impl Session {
         match reply {
             Reply::Done(Found::Lease { ttl }) => Some(self.begin(ctx, call.emitted, *ttl)),
             Reply::Done(_) => {
-                self.back_off(ctx);
+                ctx.back_off(&mut self.retry);
                 None
             }
             Reply::Refused(Refusal::LeaseExists) if self.own.may_exist => {
@@ -173,7 +171,7 @@ impl Session {
     fn refuse(&mut self, ctx: &mut Context, answer: Answer) -> SessionEvent {
         self.state = State::Lost(if self.own.may_exist { Loss::Expired } else { Loss::Gone });
         if self.users.is_empty() {
-            Lease::revoke(self, ctx);
+            self.revoke(ctx);
         }
         SessionEvent::Refused(answer)
     }
@@ -184,21 +182,11 @@ impl Session {
         // After a late reply the renewal is due at once. `work` sends what this state requires.
         self.state = State::Alive;
         self.granted = Duration::from_secs(ttl.unsigned_abs());
-        self.until = self.until.max(emitted + ctx.config.drift.validity(self.granted));
-        self.retry.succeeded();
-        self.renew_from = self.renew_from.filter(|at| emitted < *at);
-        let third = self.granted / 3;
+        self.prolong(emitted, ctx.config.drift.validity(self.granted));
         let due = if self.renew_from.is_some() {
             Some(ctx.now)
         } else if self.renewing {
-            Some(
-                emitted
-                    + third.saturating_sub(jitter(
-                        ctx.seed ^ self.own.id.get().unsigned_abs(),
-                        emitted.as_nanos(),
-                        third / 10,
-                    )),
-            )
+            Some(renew_at(ctx.seed ^ self.own.id.get().unsigned_abs(), emitted, self.granted))
         } else {
             None
         };
@@ -222,7 +210,7 @@ impl SessionStore<Keys> for Lease {
         if session.is_alive() && session.until <= ctx.now {
             let event = session.lose(Loss::Expired);
             if session.users.is_empty() {
-                Self::revoke(session, ctx);
+                session.revoke(ctx);
             }
             return event;
         }
@@ -257,7 +245,7 @@ impl SessionStore<Keys> for Lease {
                     Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) if session.may_give_up(ctx.now) => {
                         session.state = State::Over;
                     }
-                    Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => session.back_off(ctx),
+                    Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => ctx.back_off(&mut session.retry),
                 }
                 None
             }
@@ -265,22 +253,17 @@ impl SessionStore<Keys> for Lease {
         }
     }
 
-    fn revoke(session: &mut Session, ctx: &mut Context) {
-        let granting = session.retry.is_in_flight() && session.own.kind == CallKind::Grant;
-        match session.state {
-            State::Opening if !granting && !session.own.may_exist => session.state = State::Over,
-            State::Lost(Loss::Gone) => session.state = State::Over,
-            State::Opening | State::Checking | State::Alive | State::Lost(_) => {
-                session.state = State::Ending;
-                // Wait for the reply to a grant in flight: it could be executed after the revoke.
-                if !granting {
-                    session.retry.forget_call();
-                }
-                session.retry.succeeded();
-                session.work_at(ctx, ctx.now);
-            }
-            State::Ending | State::Over => {}
+    fn may_exist(session: &Session) -> bool {
+        session.is_granting() || session.own.may_exist
+    }
+
+    fn end(session: &mut Session, ctx: &mut Context) {
+        // Wait for the reply to a grant in flight: it could be executed after the revoke.
+        if !session.is_granting() {
+            session.retry.forget_call();
         }
+        session.retry.succeeded();
+        session.work_at(ctx, ctx.now);
     }
 }
 

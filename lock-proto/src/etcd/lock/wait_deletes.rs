@@ -372,8 +372,7 @@ impl Lock {
                 self.fail_refused(ctx, answer(reply));
             }
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
-                let retry = &mut contender.reading.retry;
-                retry.failed(ctx.now + ctx.pause(retry.tries()));
+                ctx.back_off(&mut contender.reading.retry);
             }
         }
     }

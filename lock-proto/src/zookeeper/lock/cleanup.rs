@@ -72,9 +72,7 @@ impl lock::Cleanup<Nodes> for Cleanup {
                 ctx.shared.sessions.retire(cleanup.session);
                 return;
             }
-            (_, Reply::Done(_) | Reply::Failed(_)) => {
-                cleanup.retry.failed(ctx.now + ctx.pause(cleanup.retry.tries()));
-            }
+            (_, Reply::Done(_) | Reply::Failed(_)) => ctx.back_off(&mut cleanup.retry),
             (Target::Node(path), Reply::Unknown(_)) => {
                 lock.delete_unknown(emitted, |remains| remains.left.as_ref() == Some(path));
             }

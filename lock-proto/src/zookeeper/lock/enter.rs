@@ -311,7 +311,7 @@ impl Lock {
         let delete = MultiOp::Delete { path: (*self.key.path).into(), version: ANY_VERSION };
         match ctx.send(*session, Op::Write(delete)) {
             Some(call) => retry.sent(call),
-            None => retry.failed(ctx.now + ctx.pause(retry.tries())),
+            None => ctx.back_off(retry),
         }
     }
 
@@ -322,7 +322,7 @@ impl Lock {
             Reply::Failed(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 if let Contention::Entering(Enter { step: Step::Vacating { retry, .. }, .. }) = &mut self.contention {
                     retry.forget_call();
-                    retry.failed(ctx.now + ctx.pause(retry.tries()));
+                    ctx.back_off(retry);
                 }
                 self.end_try(ctx);
             }

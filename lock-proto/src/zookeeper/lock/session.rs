@@ -5,13 +5,13 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::vec::Vec;
+use core::mem;
 use core::time::Duration;
 
 use super::{Context, Nodes};
 use crate::id::{CallOwner, NodeId};
-use crate::jitter::jitter;
 use crate::lock::{
-    self, Answer, Cause, Loss, Need, QueueOutput, SessionCall, SessionEvent, SessionStore, State, pause, refusal,
+    self, Answer, Cause, Loss, Need, QueueOutput, SessionCall, SessionEvent, SessionStore, State, refusal, renew_at,
 };
 use crate::time::{Instant, soonest};
 use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, MultiResult, Op, ReplyBody};
@@ -27,7 +27,7 @@ const MAX_CONTACTS: usize = 64;
 pub(crate) type Session = lock::Session<Nodes>;
 
 /// The connection of a session, and the nodes in it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Connection {
     /// Since when there is no connection; `None` until an attempt has failed.
     down_since: Option<Instant>,
@@ -133,7 +133,7 @@ impl Session {
                 self.heard(emitted, emitted);
                 // The first write on a connection: all requests of earlier ones are decided before it.
                 // ZK6
-                self.renew(ctx);
+                self.send_renewal(ctx);
                 Some(SessionEvent::Up)
             }
             State::Lost(_) | State::Ending | State::Over => None,
@@ -170,53 +170,13 @@ impl Session {
     }
 
     fn refuse(&mut self, ctx: &mut Context, answer: Answer) -> Option<SessionEvent> {
-        ctx.out.push_back(QueueOutput::Store(SessionOutput::End { session: self.id }));
-        self.state = State::Ending;
+        self.revoke(ctx);
         Some(SessionEvent::Refused(answer))
     }
 
     fn ended(&mut self, confirmed: bool) -> Option<SessionEvent> {
-        if self.state == State::Over {
-            return None;
-        }
-        self.state = State::Over;
-        Some(SessionEvent::Ended(confirmed))
-    }
-
-    /// Handles the reply to a renewal.
-    fn renewal_answered(&mut self, ctx: &mut Context, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
-        if self.state != State::Alive {
-            return None;
-        }
-        // A transaction that fails is committed as well, unless the session failed it. If the
-        // session has moved, the connection ends, and there is no reply.
-        // ZK1
-        if let Reply::Done(ReplyBody::Multi(results)) = reply {
-            if results.contains(&MultiResult::Error(ErrorCode::SESSION_EXPIRED)) {
-                return self.lose(Loss::Gone);
-            }
-            let counts = self.renewing || self.renew_from.is_some();
-            let proven = if counts { self.record(ctx, call.emitted) } else { call.emitted };
-            let checked = core::mem::take(&mut self.own.checking);
-            let failed = results.iter().position(|result| *result == MultiResult::Error(ErrorCode::NO_NODE));
-            if let Some((slot, path)) = failed.and_then(|place| checked.get(place))
-                && self.own.nodes.get(slot) == Some(path)
-            {
-                self.own.nodes.remove(slot);
-                self.renew(ctx);
-                return Some(SessionEvent::Gone(*slot));
-            }
-            if self.renew_from.is_some() {
-                self.renew_in_time(ctx);
-            }
-            return Some(SessionEvent::Renewed(proven));
-        }
-        self.unrenewed(ctx, call, reply)
-    }
-
-    fn unrenewed(&mut self, ctx: &Context, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
-        self.retry.failed(ctx.now + pause(ctx.seed, ctx.now.as_nanos(), self.retry.tries()));
-        Some(SessionEvent::Unrenewed(call.emitted, reply.answer()))
+        let state = mem::replace(&mut self.state, State::Over);
+        (state != State::Over).then_some(SessionEvent::Ended(confirmed))
     }
 
     /// A write of a lock that left at `emitted` was committed, which renews the session. While there
@@ -232,7 +192,7 @@ impl Session {
         }
         let proven = self.record(ctx, emitted);
         if self.renew_from.is_some() {
-            self.renew_in_time(ctx);
+            Connection::renew(self, ctx);
         }
         (!fresh).then_some(SessionEvent::Renewed(proven))
     }
@@ -254,12 +214,8 @@ impl Session {
         let tick = ctx.config.store.own.tick;
         let known = self.own.contacts.iter().find(|contact| contact.known_at <= emitted);
         let proven = known.map_or(Instant::ZERO, |contact| emitted.min(contact.emitted + tick * 7 / 4));
-        self.until = self.until.max(proven + self.own.validity);
-        self.renew_from = self.renew_from.filter(|at| proven < *at);
-        self.retry.succeeded();
-        let third = self.own.validity / 3;
-        let spread = jitter(ctx.seed ^ self.own.owner.unsigned_abs(), emitted.as_nanos(), third / 10);
-        let mut next = emitted + third.saturating_sub(spread);
+        self.prolong(proven, self.own.validity);
+        let mut next = renew_at(ctx.seed ^ self.own.owner.unsigned_abs(), emitted, self.own.validity);
         if proven < emitted {
             self.own.prove_after = emitted + tick * 2 / 3;
             next = next.min(self.own.prove_after);
@@ -278,23 +234,14 @@ impl Session {
     pub(super) fn prove(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
         if !self.retry.is_in_flight() {
             self.renew_from = Some(ctx.now);
-            self.renew_in_time(ctx);
+            Connection::renew(self, ctx);
         }
         None
     }
 
-    /// Renews the session once that proves something new.
-    fn renew_in_time(&mut self, ctx: &mut Context) {
-        if ctx.now < self.own.prove_after {
-            self.retry.set_due(Some(self.own.prove_after));
-        } else {
-            self.renew(ctx);
-        }
-    }
-
     /// Renews the session by a write that a quorum must commit.
     // ZK1
-    fn renew(&mut self, ctx: &mut Context) {
+    fn send_renewal(&mut self, ctx: &mut Context) {
         if !Connection::is_up(self) || self.retry.is_in_flight() {
             return;
         }
@@ -314,21 +261,7 @@ impl Session {
 
 impl SessionStore<Nodes> for Connection {
     fn new(_: &mut Context) -> Self {
-        Self {
-            down_since: None,
-            owner: 0,
-            validity: Duration::ZERO,
-            prove_by: Instant::ZERO,
-            nodes: BTreeMap::new(),
-            checking: Vec::new(),
-            next_check: 0,
-            contacts: VecDeque::new(),
-            prove_after: Instant::ZERO,
-            down: None,
-            failures: 0,
-            refusals: 0,
-            quiet: false,
-        }
+        Self::default()
     }
 
     fn is_up(session: &Session) -> bool {
@@ -353,8 +286,7 @@ impl SessionStore<Nodes> for Connection {
 
     fn timeout(session: &mut Session, ctx: &mut Context) -> Option<SessionEvent> {
         if session.wants_end() || session.end_at().is_some_and(|at| at <= ctx.now) {
-            Self::revoke(session, ctx);
-            return None;
+            return session.revoke(ctx);
         }
         if session.must_be_quiet() {
             session.own.quiet = true;
@@ -369,7 +301,7 @@ impl SessionStore<Nodes> for Connection {
                 }));
             }
             State::Alive if session.lost_at().is_some_and(|at| at <= ctx.now) => return session.lose(Loss::Expired),
-            State::Alive if session.need() == Need::Proof && session.retry.is_due(ctx.now) => session.renew(ctx),
+            State::Alive if session.need() == Need::Proof && session.retry.is_due(ctx.now) => session.send_renewal(ctx),
             State::Opening | State::Checking | State::Alive | State::Lost(_) | State::Ending | State::Over => {}
         }
         None
@@ -380,25 +312,53 @@ impl SessionStore<Nodes> for Connection {
         Self::timeout(session, ctx)
     }
 
+    /// Renews the session once that proves something new.
     fn renew(session: &mut Session, ctx: &mut Context) {
-        session.renew_in_time(ctx);
+        if ctx.now < session.own.prove_after {
+            session.retry.set_due(Some(session.own.prove_after));
+        } else {
+            session.send_renewal(ctx);
+        }
     }
 
     fn answered(session: &mut Session, ctx: &mut Context, call: SessionCall, reply: &Reply) -> Option<SessionEvent> {
-        session.renewal_answered(ctx, call, reply)
+        if session.state != State::Alive {
+            return None;
+        }
+        // A transaction that fails is committed as well, unless the session failed it. If the
+        // session has moved, the connection ends, and there is no reply.
+        // ZK1
+        if let Reply::Done(ReplyBody::Multi(results)) = reply {
+            if results.contains(&MultiResult::Error(ErrorCode::SESSION_EXPIRED)) {
+                return session.lose(Loss::Gone);
+            }
+            let counts = session.renewing || session.renew_from.is_some();
+            let proven = if counts { session.record(ctx, call.emitted) } else { call.emitted };
+            let checked = mem::take(&mut session.own.checking);
+            let failed = results.iter().position(|result| *result == MultiResult::Error(ErrorCode::NO_NODE));
+            if let Some((slot, path)) = failed.and_then(|place| checked.get(place))
+                && session.own.nodes.get(slot) == Some(path)
+            {
+                session.own.nodes.remove(slot);
+                session.send_renewal(ctx);
+                return Some(SessionEvent::Gone(*slot));
+            }
+            if session.renew_from.is_some() {
+                Self::renew(session, ctx);
+            }
+            return Some(SessionEvent::Renewed(proven));
+        }
+        ctx.back_off(&mut session.retry);
+        Some(SessionEvent::Unrenewed(call.emitted, reply.answer()))
     }
 
-    fn revoke(session: &mut Session, ctx: &mut Context) {
-        match session.state {
-            // It was not requested yet.
-            State::Opening if session.retry.due().is_some() => session.state = State::Over,
-            State::Lost(Loss::Gone) => session.state = State::Over,
-            State::Opening | State::Checking | State::Alive | State::Lost(_) => {
-                session.state = State::Ending;
-                ctx.out.push_back(QueueOutput::Store(SessionOutput::End { session: session.id }));
-            }
-            State::Ending | State::Over => {}
-        }
+    fn may_exist(session: &Session) -> bool {
+        // It was requested.
+        session.retry.due().is_none()
+    }
+
+    fn end(session: &mut Session, ctx: &mut Context) {
+        ctx.out.push_back(QueueOutput::Store(SessionOutput::End { session: session.id }));
     }
 
     /// Until its locks need a proof, the session is kept by pings, which prove nothing. It is then
