@@ -18,15 +18,16 @@ pub(crate) struct Grammar {
     pub(crate) allowed: [&'static str; 2],
 }
 
-/// Parses a URL. `server` parses a server, `path` checks the path, and `own` reads a parameter of
-/// the store, or returns false for any other.
+/// Parses a URL. `server` parses a server, `with_tls` sets its TLS, `path` checks the path, and
+/// `own` reads a parameter of the store, or returns false for any other.
 pub(crate) fn parse<T>(
     url: &str,
     grammar: &Grammar,
     server: impl Fn(&str) -> Result<T, UrlError>,
+    with_tls: impl Fn(T, Tls) -> T,
     path: impl FnOnce(&str) -> Result<(), UrlError>,
     mut own: impl FnMut(&str, &str) -> Result<bool, UrlError>,
-) -> Result<(Vec<T>, Login, Option<Tls>), UrlError> {
+) -> Result<(Vec<T>, Login), UrlError> {
     let (scheme, rest) = parse_scheme(url, grammar.expected)?;
     let Some(tls) = grammar.schemes.iter().position(|schemes| schemes.contains(&scheme.as_str())) else {
         return Err(UrlError::Scheme { given: shown(&scheme), expected: grammar.expected });
@@ -42,7 +43,7 @@ pub(crate) fn parse<T>(
     let (rest, insecure) = split_fragment(rest)?;
     let (path_text, query) = rest.split_once('?').unwrap_or((rest, ""));
     // First, because a password with a raw `?` would be parsed as parameters.
-    let servers = places.split(',').map(server).collect::<Result<Vec<_>, _>>()?;
+    let mut servers = places.split(',').map(server).collect::<Result<Vec<_>, _>>()?;
     path(path_text)?;
     let mut parameters = Parameters::default();
     for parameter in query.split('&').filter(|_| !query.is_empty()) {
@@ -57,5 +58,8 @@ pub(crate) fn parse<T>(
     if empty || (login.username.is_none() && login != Login::default()) {
         return Err(UrlError::NoUser);
     }
-    Ok((servers, login, tls))
+    if let Some(tls) = tls {
+        servers = servers.into_iter().map(|server| with_tls(server, tls.clone())).collect();
+    }
+    Ok((servers, login))
 }

@@ -120,11 +120,7 @@ pub(super) type Parsed = (Vec<Endpoint>, Login);
 /// writes its URLs. With TLS the scheme is `etcds` or `https`.
 pub(super) fn parse(url: &str) -> Result<Parsed, UrlError> {
     let path = |text: &str| if matches!(text, "" | "/") { Ok(()) } else { Err(UrlError::Path) };
-    let (mut endpoints, login, tls) = cluster_url::parse(url, &GRAMMAR, Endpoint::parse, path, |_, _| Ok(false))?;
-    if let Some(tls) = tls {
-        endpoints = endpoints.into_iter().map(|endpoint| endpoint.with_tls(tls.clone())).collect();
-    }
-    Ok((endpoints, login))
+    cluster_url::parse(url, &GRAMMAR, Endpoint::parse, Endpoint::with_tls, path, |_, _| Ok(false))
 }
 
 #[cfg(test)]

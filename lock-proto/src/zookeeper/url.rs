@@ -51,10 +51,7 @@ pub(super) fn parse(url: &str) -> Result<Parsed, UrlError> {
         let twice = tick.replace(Duration::from_millis(ms.into())).is_some();
         if twice { Err(UrlError::Twice { name: TICK }) } else { Ok(true) }
     };
-    let (mut servers, login, tls) = cluster_url::parse(url, &GRAMMAR, parse_server, path, own)?;
-    if let Some(tls) = tls {
-        servers = servers.into_iter().map(|server| server.with_tls(tls.clone())).collect();
-    }
+    let (servers, login) = cluster_url::parse(url, &GRAMMAR, parse_server, Target::with_tls, path, own)?;
     Ok(Parsed { servers, login, chroot, tick })
 }
 
