@@ -74,13 +74,19 @@ pub struct Shared<S: QueueStore> {
     pub(crate) sessions: Sessions<S>,
     pub(crate) queries: Queries<S>,
     /// Number of ids derived from that of the client so far.
-    pub(crate) ids: u64,
+    ids: u64,
     pub(crate) own: S::Shared,
 }
 
 impl<S: QueueStore> Shared<S> {
     pub(crate) fn new(client: ClientId) -> Self {
         Self { client, sessions: Sessions::default(), queries: Queries::default(), ids: 0, own: S::Shared::default() }
+    }
+
+    /// Returns the number of the next id that is derived from that of the client.
+    pub(crate) const fn next_id(&mut self) -> u64 {
+        self.ids += 1;
+        self.ids
     }
 }
 

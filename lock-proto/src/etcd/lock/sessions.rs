@@ -13,8 +13,7 @@ impl Context {
     /// Returns an unused lease id: a hash of the client's random id and a counter.
     // E1
     pub(crate) fn fresh_lease(&mut self) -> LeaseId {
-        self.shared.ids += 1;
-        fresh(self.shared.client, self.shared.ids)
+        fresh(self.shared.client, self.shared.next_id())
     }
 
     /// Sends a request of a session, and returns the serial of its call.

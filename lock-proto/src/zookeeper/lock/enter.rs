@@ -101,7 +101,8 @@ impl Progress<Nodes> for Enter {
             Step::Creating { list, emitted, .. } => {
                 let (list, emitted) = (*list, *emitted);
                 if let Reply::Done(_) = reply {
-                    ctx.committed(session, emitted);
+                    // ZK1
+                    ctx.session_step(session, |session, ctx| session.wrote(ctx, emitted));
                 }
                 lock.create_answered(ctx, session, list, reply);
             }
@@ -160,7 +161,7 @@ impl Lock {
             self.contention = Contention::Idle;
             return;
         };
-        let guid = ctx.fresh_guid();
+        let guid = Guid::new(ctx.shared.client, ctx.shared.next_id());
         let create = MultiOp::Create {
             path: self.key.child(&self.key.own(guid)),
             data: value,

@@ -24,7 +24,7 @@ use wait::{Contender, Watch};
 use super::codec::{EventType, Op, WatchKind, WatcherEvent};
 use super::config::{Config, Settings};
 use super::output::SessionOutput;
-use super::path::{Guid, Kind, Queue};
+use super::path::{Kind, Queue};
 use super::request::{Reply, Request};
 use crate::error::{Invalid, Misuse};
 use crate::id::{CallOwner, NodeId};
@@ -67,17 +67,6 @@ impl Context {
     /// Removes a watch on the server. The reply does not matter.
     fn unwatch(&mut self, session: SessionId, path: Box<str>, kind: WatchKind) {
         self.send_for(CallOwner::Nobody, session, Op::RemoveWatches { path, kind });
-    }
-
-    /// A write of this session that left at `emitted` was committed.
-    // ZK1
-    fn committed(&mut self, session: SessionId, emitted: Instant) {
-        self.session_step(session, |session, ctx| session.wrote(ctx, emitted));
-    }
-
-    fn fresh_guid(&mut self) -> Guid {
-        self.shared.ids += 1;
-        Guid::new(self.shared.client, self.shared.ids)
     }
 }
 
