@@ -490,6 +490,16 @@ impl<S: QueueStore> QueueLock<S> {
         self.contention.session().into_iter().chain(held).chain(self.lost.iter().map(|lost| lost.remains.session))
     }
 
+    /// The head cannot reach the servers for now. Ends a single attempt.
+    pub(crate) fn unreachable(&mut self, ctx: &mut QueueContext<S>, answer: Answer) {
+        // What is known of the holder remains for reports.
+        if !matches!((&self.contention, &self.store.answer), (Contention::Waiting(_), Answer::Taken(_))) {
+            self.store.answer = answer;
+        }
+        self.notify_blocked(ctx, Blocked::Unreachable);
+        self.end_try(ctx);
+    }
+
     /// Fails all waiters because a retry would not help.
     pub(crate) fn fail_refused(&mut self, ctx: &mut QueueContext<S>, answer: Answer) {
         self.store.answer = answer;

@@ -577,14 +577,7 @@ impl<S: QueueStore> QueueLock<S> {
                 self.start(ctx);
             }
             (SessionEvent::Refused(answer), _) => self.fail_refused(ctx, answer.clone()),
-            (SessionEvent::Down(answer), contention) => {
-                // What is known of the holder remains for reports.
-                if !matches!((contention, &self.store.answer), (Contention::Waiting(_), Answer::Taken(_))) {
-                    self.store.answer = answer.clone();
-                }
-                self.notify_blocked(ctx, Blocked::Unreachable);
-                self.end_try(ctx);
-            }
+            (SessionEvent::Down(answer), _) => self.unreachable(ctx, answer.clone()),
             (SessionEvent::Alive | SessionEvent::Up, Contention::Opening(_)) => S::enter(self, ctx, session),
             (SessionEvent::Up, Contention::Entering(_)) => S::Enter::up(self, ctx),
             (SessionEvent::Up, Contention::Waiting(_)) => {

@@ -180,12 +180,6 @@ impl Lock {
         self.contention = Contention::Entering(Enter { session, guid, step, building: None, refusal: None });
     }
 
-    fn unreachable(&mut self, ctx: &mut Context, answer: Answer) {
-        self.store.answer = answer;
-        self.notify_blocked(ctx, Blocked::Unreachable);
-        self.end_try(ctx);
-    }
-
     fn step(&mut self, step: Step) {
         if let Contention::Entering(enter) = &mut self.contention {
             enter.step = step;
