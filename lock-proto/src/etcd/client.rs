@@ -11,12 +11,12 @@ use super::url::Endpoint;
 use crate::error::ConfigError;
 use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, NodeId};
-use crate::lock::{self, Credentials, Elections, Transport};
+use crate::lock::{self, Credentials, Transport};
 use crate::time::Instant;
 
 /// All locks and elections of one client, and its connection to the cluster.
 ///
-/// Its methods are those of [`Machine`](crate::Machine) and [`Elections`]. The host carries out the
+/// Its methods are those of [`Machine`](crate::Machine) and [`Elections`](crate::Elections). The host carries out the
 /// outputs of [`poll_output`](Self::poll_output), and reports the results.
 pub type Client = lock::Client<Etcd>;
 
@@ -44,10 +44,6 @@ impl Transport for Etcd {
 
     fn links_deadline(channel: &Channel) -> Option<(Instant, &'static str)> {
         channel.next_deadline_reason()
-    }
-
-    fn elections(client: &mut Client) -> Option<&mut dyn Elections> {
-        Some(client)
     }
 
     fn route(client: &mut Client) {

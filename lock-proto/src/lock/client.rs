@@ -49,13 +49,6 @@ pub trait Transport: Sized {
     fn route(client: &mut Client<Self>)
     where
         Self: Store;
-    /// Returns the elections, if the store has them.
-    fn elections(_: &mut Client<Self>) -> Option<&mut dyn Elections>
-    where
-        Self: Store,
-    {
-        None
-    }
 }
 
 /// All locks of one client and its connections, without any I/O.

@@ -15,6 +15,7 @@ use super::answer::{Answer, ErrorClass, ServerError, printable};
 use super::client::{Client, Transport};
 use super::config::Config;
 use super::context::Context;
+use super::election::Elections;
 use super::event::{Blocked, Event, Failure};
 use super::grant::{Grant, Loss, Release, Token};
 use super::hub::Locks;
@@ -373,6 +374,13 @@ impl<S: QueueStore> Store for Queued<S> {
 
     fn shared_deadline(shared: &Shared<S>) -> Option<(Instant, &'static str)> {
         [shared.sessions.first_deadline(), shared.queries.deadline()].into_iter().flatten().min()
+    }
+
+    fn elections(client: &mut Client<Self>) -> Option<&mut dyn Elections>
+    where
+        Self: Transport,
+    {
+        Some(client)
     }
 
     fn shutting_down(locks: &mut Locks<Self>) {

@@ -6,8 +6,10 @@ use core::hash::Hash;
 use core::time::Duration;
 
 use super::answer::Answer;
+use super::client::{Client, Transport};
 use super::config::Config;
 use super::context::Context;
+use super::election::Elections;
 use super::event::{Event, Failure};
 use super::grant::{Grant, Loss, Release};
 use super::hub::Locks;
@@ -148,6 +150,13 @@ pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
     fn settle_last(_: &mut Locks<Self>) {}
     /// Returns the next deadline of the shared state and its reason.
     fn shared_deadline(_: &Self::Shared) -> Option<(Instant, &'static str)> {
+        None
+    }
+    /// Returns the elections, if the store has them.
+    fn elections(_: &mut Client<Self>) -> Option<&mut dyn Elections>
+    where
+        Self: Transport,
+    {
         None
     }
     /// Called when a shutdown begins, after every lock was notified.

@@ -14,14 +14,14 @@ use crate::error::ConfigError;
 use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, NodeId};
 use crate::jitter::mix;
-use crate::lock::{self, ByteClient, Credentials, Elections, Output, SessionId, Transport};
+use crate::lock::{self, ByteClient, Credentials, Output, SessionId, Transport};
 use crate::time::Instant;
 use crate::url::Target;
 
 /// A client of a ZooKeeper ensemble. It performs no I/O.
 ///
 /// See [`Machine`](crate::Machine) for its operations, [`ByteClient`] for its bytes, and
-/// [`Elections`] for elections.
+/// [`Elections`](crate::Elections) for elections.
 pub type Client = lock::Client<ZooKeeper>;
 
 /// The generations of a session's connections are this times its number, plus a count. The numbers
@@ -82,10 +82,6 @@ impl Transport for ZooKeeper {
 
     fn in_flight(links: &Links) -> usize {
         links.pipes.values().map(Pipe::in_flight).sum()
-    }
-
-    fn elections(client: &mut Client) -> Option<&mut dyn Elections> {
-        Some(client)
     }
 
     fn route(client: &mut Client) {
