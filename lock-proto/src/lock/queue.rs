@@ -90,13 +90,10 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
 
     /// Does the due work of the state for one name.
     fn timeout(_: &mut QueueLock<Self>, _: &mut QueueContext<Self>) {}
-    /// Returns the next deadline of the state for one name, and its reason.
+    /// Returns the next deadline of the state for one name, and its reason. Without one, the state
+    /// can be dropped.
     fn deadline(&self) -> Option<(Instant, &'static str)> {
         None
-    }
-    /// Returns true if the state for one name can be dropped.
-    fn is_over(&self) -> bool {
-        true
     }
     /// Prepares the lock for the shutdown of the client.
     fn shutdown(_: &mut QueueLock<Self>, _: &mut QueueContext<Self>) {}

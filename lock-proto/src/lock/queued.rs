@@ -312,7 +312,7 @@ impl<S: QueueStore> Store for Queued<S> {
     }
 
     fn is_over(&self) -> bool {
-        self.cleanups.is_empty() && self.own.is_over()
+        self.cleanups.is_empty() && self.own.deadline().is_none()
     }
 
     fn terms_of(config: &QueueConfig<S>, request: &Acquire) -> Result<(S::Key, Bid), Misuse> {

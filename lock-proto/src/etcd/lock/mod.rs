@@ -134,10 +134,6 @@ impl QueueStore for Keys {
         self.watch_cache.as_ref().map(|cached| (cached.until, "cached watches"))
     }
 
-    fn is_over(&self) -> bool {
-        self.watch_cache.is_none()
-    }
-
     fn shutdown(lock: &mut Lock, ctx: &mut Context) {
         lock.close_cached_watches(ctx);
     }

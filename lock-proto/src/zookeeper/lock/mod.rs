@@ -127,15 +127,11 @@ impl QueueStore for Nodes {
     }
 
     fn timeout(lock: &mut Lock, ctx: &mut Context) {
-        lock.store.own.tail.take_if(|tail| tail.until().is_some_and(|at| at <= ctx.now));
+        lock.store.own.tail.take_if(|tail| tail.until.is_some_and(|at| at <= ctx.now));
     }
 
     fn deadline(&self) -> Option<(Instant, &'static str)> {
-        self.tail.as_ref().and_then(|tail| tail.until()).map(|at| (at, "end of a queue"))
-    }
-
-    fn is_over(&self) -> bool {
-        self.deadline().is_none()
+        self.tail.as_ref().and_then(|tail| tail.until).map(|at| (at, "end of a queue"))
     }
 
     fn check_ttl(config: &Config, ttl: Duration) -> Result<Duration, Invalid> {

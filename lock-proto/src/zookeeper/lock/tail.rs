@@ -24,7 +24,7 @@ pub(super) struct Tail {
     /// The newest node, unless it is that of the hold, and whether it is the second one.
     behind: Option<(Box<str>, bool)>,
     /// Set once the node of the hold is deleted: when to forget all this.
-    until: Option<Instant>,
+    pub(super) until: Option<Instant>,
 }
 
 impl Tail {
@@ -32,10 +32,6 @@ impl Tail {
         let newest = behind.as_ref().map_or(first.sequence, |(newest, ..)| *newest);
         let behind = behind.map(|(_, path, is_second)| (path, is_second));
         Self { first: first.path.clone(), czxid: first.czxid, newest, behind, until: None }
-    }
-
-    pub(super) const fn until(&self) -> Option<Instant> {
-        self.until
     }
 
     /// Returns what is ahead of a new node whose number directly follows. Every create in the queue
