@@ -95,19 +95,11 @@ impl lock::Cleanup<Nodes> for Cleanup {
     /// The nodes of a lost session end with it. The result of a release is that of its end.
     fn lost(lock: &mut Lock, ctx: &mut Context, session: SessionId, event: &SessionEvent) {
         lock.store.cleanups.retain(|cleanup| cleanup.session != session);
-        let outcome = match event {
-            SessionEvent::Ended(true) => Release::Released,
-            SessionEvent::Ended(false) | SessionEvent::Lost(Loss::Gone) => Release::Expired,
-            SessionEvent::Lost(_)
-            | SessionEvent::Refused(_)
-            | SessionEvent::Alive
-            | SessionEvent::Up
-            | SessionEvent::Down(_)
-            | SessionEvent::Renewed(_)
-            | SessionEvent::Unrenewed(..)
-            | SessionEvent::Gone(_) => return,
-        };
-        lock.resolve(ctx, outcome, |remains| remains.session == session);
+        if let SessionEvent::Ended(_) | SessionEvent::Lost(Loss::Gone) = event {
+            let confirmed = *event == SessionEvent::Ended(true);
+            let outcome = if confirmed { Release::Released } else { Release::Expired };
+            lock.resolve(ctx, outcome, |remains| remains.session == session);
+        }
     }
 }
 

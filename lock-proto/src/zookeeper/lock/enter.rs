@@ -93,7 +93,7 @@ impl Progress<Nodes> for Enter {
 
     fn answered(lock: &mut Lock, ctx: &mut Context, serial: u64, reply: &Reply) {
         let Contention::Entering(enter) = &mut lock.contention else { return };
-        let (session, guid) = (enter.session, enter.guid);
+        let session = enter.session;
         if enter.builds(serial) {
             return lock.queue_created(ctx, serial, reply);
         }
@@ -106,10 +106,10 @@ impl Progress<Nodes> for Enter {
                 }
                 lock.create_answered(ctx, session, list, reply);
             }
-            Step::Searching(_) => lock.search_answered(ctx, session, guid, reply),
+            Step::Searching(_) => lock.search_answered(ctx, None, reply),
             Step::Verifying { path, .. } => {
                 let path = path.clone();
-                lock.verified(ctx, session, guid, &path, reply);
+                lock.search_answered(ctx, Some(&path), reply);
             }
             Step::Vacating { .. } => lock.vacated(ctx, session, reply),
             Step::Paused(_) => {}
@@ -331,9 +331,11 @@ impl Lock {
         Enter::up(self, ctx);
     }
 
-    fn search_answered(&mut self, ctx: &mut Context, session: SessionId, guid: Guid, reply: &Reply) {
-        match reply {
-            Reply::Done(ReplyBody::Children(names)) => {
+    /// Handles the list of the queue, or the state of the node at this path.
+    fn search_answered(&mut self, ctx: &mut Context, path: Option<&str>, reply: &Reply) {
+        let Contention::Entering(Enter { session, guid, .. }) = self.contention else { return };
+        match (reply, path) {
+            (Reply::Done(ReplyBody::Children(names)), None) => {
                 let own = self.key.own(guid);
                 let Some(name) = names.iter().find(|name| name.starts_with(&own)) else {
                     return self.enter(ctx, session);
@@ -344,32 +346,20 @@ impl Lock {
                     None => self.search_later(ctx),
                 }
             }
-            Reply::Failed(ErrorCode::NO_NODE) => self.enter(ctx, session),
-            Reply::Done(_) | Reply::Failed(_) => self.search_failed(ctx, session, guid, reply),
-            Reply::Unknown(_) | Reply::NotSent(_) => self.search_later(ctx),
-        }
-    }
-
-    /// The server does not tell whether there is a node: it is deleted when it does.
-    fn search_failed(&mut self, ctx: &mut Context, session: SessionId, guid: Guid, reply: &Reply) {
-        if reply.is_refusal() {
-            return self.fail_refused(ctx, reply.answer());
-        }
-        self.store.answer = reply.answer();
-        self.schedule(ctx, session, Target::Search(guid));
-        self.pause_entry(ctx);
-    }
-
-    fn verified(&mut self, ctx: &mut Context, session: SessionId, guid: Guid, path: &str, reply: &Reply) {
-        match reply {
-            Reply::Done(ReplyBody::Data { stat, .. }) => match self.own_node(ctx, session, path, stat) {
+            (Reply::Done(ReplyBody::Data { stat, .. }), Some(path)) => match self.own_node(ctx, session, path, stat) {
                 Some(node) => self.join(ctx, session, node, None),
                 // A server that is not to be trusted.
                 None => self.pause_entry(ctx),
             },
-            Reply::Failed(ErrorCode::NO_NODE) => self.enter(ctx, session),
-            Reply::Done(_) | Reply::Failed(_) => self.search_failed(ctx, session, guid, reply),
-            Reply::Unknown(_) | Reply::NotSent(_) => self.search_later(ctx),
+            (Reply::Failed(ErrorCode::NO_NODE), _) => self.enter(ctx, session),
+            (Reply::Failed(_), _) if reply.is_refusal() => self.fail_refused(ctx, reply.answer()),
+            // The server does not tell whether there is a node: it is deleted when it does.
+            (Reply::Done(_) | Reply::Failed(_), _) => {
+                self.store.answer = reply.answer();
+                self.schedule(ctx, session, Target::Search(guid));
+                self.pause_entry(ctx);
+            }
+            (Reply::Unknown(_) | Reply::NotSent(_), _) => self.search_later(ctx),
         }
     }
 }

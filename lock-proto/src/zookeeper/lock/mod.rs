@@ -163,15 +163,10 @@ impl QueueStore for Nodes {
 impl Lock {
     /// Handles a triggered watch on a child of the queue.
     pub(crate) fn watched(&mut self, ctx: &mut Context, session: SessionId, event: &WatcherEvent) {
-        let changed = match event.kind {
-            EventType::Deleted => false,
-            EventType::DataChanged => true,
-            EventType::None
-            | EventType::Created
-            | EventType::ChildrenChanged
-            | EventType::DataWatchRemoved
-            | EventType::ChildWatchRemoved => return,
-        };
+        let changed = event.kind == EventType::DataChanged;
+        if !changed && event.kind != EventType::Deleted {
+            return;
+        }
         if self.hold.as_ref().is_some_and(|hold| hold.session == session && hold.node.path == event.path) {
             return self.own_node_changed(ctx, changed);
         }

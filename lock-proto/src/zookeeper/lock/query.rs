@@ -177,10 +177,7 @@ impl Query {
 
     /// Handles a triggered watch.
     pub(crate) fn watched(&mut self, ctx: &mut Context, path: &str, kind: EventType) -> bool {
-        let changed = match kind {
-            EventType::Created | EventType::Deleted | EventType::DataChanged | EventType::ChildrenChanged => true,
-            EventType::None | EventType::DataWatchRemoved | EventType::ChildWatchRemoved => false,
-        };
+        let changed = !matches!(kind, EventType::None | EventType::DataWatchRemoved | EventType::ChildWatchRemoved);
         self.own.watches_queue &= *self.queue.path != *path;
         if changed && self.observes() && (*self.queue.path == *path || self.own.first.as_deref() == Some(path)) {
             self.read(ctx);

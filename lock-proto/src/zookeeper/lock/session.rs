@@ -108,6 +108,8 @@ impl Session {
     fn opened(&mut self, ctx: &mut Context, emitted: Instant, granted: Duration, owner: i64) -> Option<SessionEvent> {
         (self.own.down_since, self.own.down) = (None, None);
         (self.own.failures, self.own.refusals) = (0, 0);
+        // The leader has created it, or was asked whether it exists.
+        self.heard(emitted, emitted);
         match self.state {
             State::Opening => {
                 let validity = match ctx.config.check_session(granted) {
@@ -119,8 +121,6 @@ impl Session {
                 };
                 (self.state, self.own.owner, self.granted) = (State::Alive, owner, granted);
                 self.own.validity = validity;
-                // The leader creates it.
-                self.heard(emitted, emitted);
                 self.record(ctx, emitted);
                 Some(SessionEvent::Alive)
             }
@@ -129,8 +129,6 @@ impl Session {
                     return self.lose(Loss::Expired);
                 }
                 self.adjust(ctx, emitted, granted);
-                // The leader was asked whether it exists.
-                self.heard(emitted, emitted);
                 // The first write on a connection: all requests of earlier ones are decided before it.
                 // ZK6
                 self.send_renewal(ctx);

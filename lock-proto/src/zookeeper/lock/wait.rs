@@ -27,6 +27,10 @@ impl Watch {
     pub(super) fn request(ctx: &mut Context, session: SessionId, path: &str) -> Self {
         ctx.send(session, Op::GetData { path: path.into(), watch: true }).map_or(Self::None, Self::Requested)
     }
+
+    pub(super) const fn answered(reply: &Reply) -> Self {
+        if let Reply::Done(ReplyBody::Data { .. }) = reply { Self::Open } else { Self::None }
+    }
 }
 
 /// A contender that waits behind another node.
@@ -86,18 +90,15 @@ impl Progress<Nodes> for Contender {
     fn answered(lock: &mut Lock, ctx: &mut Context, serial: u64, reply: &Reply) {
         let Contention::Waiting(contender) = &mut lock.contention else { return };
         if contender.own_watch.awaits(serial) {
-            contender.own_watch = Watch::None;
-            match reply {
-                Reply::Done(ReplyBody::Data { .. }) => contender.own_watch = Watch::Open,
-                Reply::Failed(ErrorCode::NO_NODE) => return lock.reenter(ctx),
-                Reply::Done(_) | Reply::Failed(_) | Reply::Unknown(_) | Reply::NotSent(_) => {}
-            }
-            return lock.take_turn(ctx);
+            contender.own_watch = Watch::answered(reply);
+            return match reply {
+                Reply::Failed(ErrorCode::NO_NODE) => lock.reenter(ctx),
+                Reply::Done(_) | Reply::Failed(_) | Reply::Unknown(_) | Reply::NotSent(_) => lock.take_turn(ctx),
+            };
         }
         let Ahead::Behind { watch, .. } = &mut contender.ahead else { return lock.list_answered(ctx, reply) };
-        *watch = Watch::None;
+        *watch = Watch::answered(reply);
         match reply {
-            Reply::Done(ReplyBody::Data { .. }) => *watch = Watch::Open,
             Reply::Failed(ErrorCode::NO_NODE) => lock.predecessor_gone(ctx),
             // The predecessor is another user's.
             Reply::Failed(_) if reply.is_refusal() => lock.list_answered(ctx, reply),
