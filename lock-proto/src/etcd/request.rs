@@ -20,7 +20,7 @@ use super::message::{
 use super::rpc::{Rpc, RpcReply, Status};
 use super::status::Meaning;
 use crate::fault::{Breach, Fault};
-use crate::lock::{Cause, ErrorClass, ServerError};
+use crate::lock::{self, Answer, Cause, Rejection, ServerError};
 
 /// The id of a lease: a positive number, chosen by the client.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -275,27 +275,8 @@ pub enum Found {
     Revoked,
 }
 
-/// The outcome of a request.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Reply {
-    /// Executed, with this result.
-    Done(Found),
-    /// The server refused the request, so it was not executed.
-    Refused(Refusal),
-    /// The request may have been executed, or may still be.
-    // M8
-    Unknown(Cause),
-    /// The request was never sent.
-    NotSent(Cause),
-}
-
-impl Reply {
-    /// Returns true if the server refused the request, and would again.
-    pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self, Self::Refused(Refusal::Error(error)) if error.class == ErrorClass::Refused)
-    }
-}
+/// The result of a request.
+pub type Reply = lock::Reply<Found, Refusal>;
 
 /// Why a server refused a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -307,6 +288,15 @@ pub enum Refusal {
     LeaseExists,
     /// Any other reason: see its class.
     Error(ServerError),
+}
+
+impl Rejection for Refusal {
+    fn answer(&self) -> Answer {
+        match self {
+            Self::LeaseNotFound | Self::LeaseExists => Answer::Silent,
+            Self::Error(error) => Answer::Rejected(error.clone()),
+        }
+    }
 }
 
 impl Request {

@@ -24,6 +24,7 @@ mod queue_hold;
 mod queue_output;
 mod queued;
 mod registry;
+mod reply;
 mod request;
 mod retry;
 mod sessions;
@@ -67,6 +68,9 @@ pub(crate) use queue_hold::{Write, Written};
 pub use queue_output::QueueOutput;
 #[doc(hidden)]
 pub use queued::{Bid, Contention, QueueConfig, QueueContext, QueueLock, Queued, Remains, Shared};
+#[doc(hidden)]
+pub use reply::Rejection;
+pub use reply::Reply;
 pub use request::{Acquire, Renew, Wait};
 pub(crate) use retry::Retry;
 #[doc(hidden)]

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::codec::{ErrorCode, Op, ReplyBody};
-use crate::lock::{Answer, Cause, ErrorClass, ServerError, SessionId, printable};
+use crate::lock::{self, Answer, Cause, ErrorClass, Rejection, ServerError, SessionId, printable};
 use crate::time::Instant;
 
 /// A request on a session. The server executes the requests of a session in their order.
@@ -15,33 +15,12 @@ pub struct Request {
     pub op: Op,
 }
 
-/// The result of a request.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Reply {
-    /// It was executed. A write was committed by a majority of the servers.
-    Done(ReplyBody),
-    /// It was not executed, and would not be now.
-    Failed(ErrorCode),
-    /// It may be executed, also later. A write on the next connection of the session decides.
-    Unknown(Cause),
-    /// Not a byte of it has left.
-    NotSent(Cause),
-}
+/// The result of a request. If it is unknown, a write on the next connection of the session decides.
+pub type Reply = lock::Reply<ReplyBody, ErrorCode>;
 
-impl Reply {
-    /// Returns true if the server refused the request, and would again.
-    pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self, Self::Failed(code) if class(*code) == ErrorClass::Refused)
-    }
-
-    /// Returns the result for a report.
-    pub(crate) fn answer(&self) -> Answer {
-        match self {
-            Self::Done(_) => Answer::Granted,
-            Self::Failed(code) => Answer::Rejected(server_error(*code, "")),
-            Self::Unknown(cause) => Answer::Unknown(cause.clone()),
-            Self::NotSent(cause) => Answer::Unreachable(cause.clone()),
-        }
+impl Rejection for ErrorCode {
+    fn answer(&self) -> Answer {
+        Answer::Rejected(server_error(*self, ""))
     }
 }
 

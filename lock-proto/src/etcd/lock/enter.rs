@@ -2,7 +2,6 @@
 // E3, E6
 
 use super::cleanup::CleanupCall;
-use super::session::answer;
 use super::{Contention, Context, Keys, Lock};
 use crate::etcd::request::{Ahead, Found, Older, Refusal, Reply, Request, Seen};
 use crate::lock::{Answer, Blocked, Expiry, Progress, SessionId, Wait};
@@ -225,7 +224,7 @@ impl Lock {
                     Action::Adopt => self.schedule_look(ctx, session),
                     Action::Search(own) => self.schedule_key(ctx, session, own.modified),
                 }
-                self.fail_refused(ctx, answer(reply));
+                self.fail_refused(ctx, reply.answer());
             }
             // The outcome is unclear; the next attempt finds out.
             Reply::Done(_) | Reply::Refused(_) | Reply::NotSent(_) | Reply::Unknown(_) => {
@@ -234,7 +233,7 @@ impl Lock {
                     self.schedule_unsettled(ctx, session);
                 }
                 if !matches!(reply, Reply::Done(_)) {
-                    self.store.answer = answer(reply);
+                    self.store.answer = reply.answer();
                 }
                 let until = ctx.now + ctx.pause(self.tries);
                 self.tries = self.tries.saturating_add(1);

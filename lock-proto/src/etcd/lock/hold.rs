@@ -3,7 +3,6 @@
 
 use bytes::Bytes;
 
-use super::session::answer;
 use super::{Context, Hold, Keys, Lock, Watched};
 use crate::etcd::message::KeyValue;
 use crate::etcd::reading::Reading;
@@ -170,7 +169,7 @@ impl Lock {
 
     fn hold_unanswered(&mut self, ctx: &mut Context, for_watch: bool, reply: &Reply) {
         let Some(hold) = &mut self.hold else { return };
-        self.store.answer = answer(reply);
+        self.store.answer = reply.answer();
         let Some(write) = hold.write.as_ref().filter(|_| !for_watch) else {
             // A long pause: the server may be overloaded by many holders.
             hold.watch.reading.retry.set_due(Some(ctx.now + ctx.pause(4)));

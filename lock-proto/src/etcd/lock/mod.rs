@@ -173,7 +173,7 @@ impl QueueStore for Keys {
                 Answer::Unknown(Fault::Protocol(Breach::WrongReply).into())
             }
             Reply::Done(_) | Reply::Refused(Refusal::Error(_)) | Reply::Unknown(_) | Reply::NotSent(_) => {
-                session::answer(reply)
+                reply.answer()
             }
         }
     }

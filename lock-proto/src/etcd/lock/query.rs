@@ -1,7 +1,6 @@
 //! A query for the leader of an election, or an observation of it.
 // E10
 
-use super::session::answer;
 use super::{Context, Keys, POLL, Watched};
 use crate::etcd::reading::Reading;
 use crate::etcd::request::{Found, Reply, Request};
@@ -82,10 +81,10 @@ impl QueryStore<Keys> for LeaderRead {
                 }
                 !query.observes()
             }
-            Reply::Refused(_) if reply.is_refusal() => query.refused(ctx, answer(reply)),
+            Reply::Refused(_) if reply.is_refusal() => query.refused(ctx, reply.answer()),
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 ctx.back_off(&mut reading.retry);
-                query.disconnected(ctx, answer(reply));
+                query.disconnected(ctx, reply.answer());
                 false
             }
         }

@@ -128,7 +128,7 @@ impl Session {
             }
             Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 self.keep_alive_again(ctx, call.emitted);
-                Some(SessionEvent::Unrenewed(call.emitted, answer(reply)))
+                Some(SessionEvent::Unrenewed(call.emitted, reply.answer()))
             }
         }
     }
@@ -158,7 +158,7 @@ impl Session {
 
     /// The lease was not granted, or could not be checked.
     fn open_failed(&mut self, ctx: &mut Context, reply: &Reply) -> SessionEvent {
-        let answer = answer(reply);
+        let answer = reply.answer();
         if reply.is_refusal() {
             return self.refuse(ctx, answer);
         }
@@ -264,15 +264,5 @@ impl SessionStore<Keys> for Lease {
         }
         session.retry.succeeded();
         session.work_at(ctx, ctx.now);
-    }
-}
-
-pub(crate) fn answer(reply: &Reply) -> Answer {
-    match reply {
-        Reply::Done(_) => Answer::Granted,
-        Reply::Refused(Refusal::Error(error)) => Answer::Rejected(error.clone()),
-        Reply::Refused(Refusal::LeaseNotFound | Refusal::LeaseExists) => Answer::Silent,
-        Reply::Unknown(cause) => Answer::Unknown(cause.clone()),
-        Reply::NotSent(cause) => Answer::Unreachable(cause.clone()),
     }
 }

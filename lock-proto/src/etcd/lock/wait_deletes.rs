@@ -10,7 +10,6 @@ use core::mem;
 use core::time::Duration;
 
 use super::hold::HoldWatch;
-use super::session::answer;
 use super::watch_cache::{CachedWatches, Earlier};
 use super::{Contention, Context, Keys, Lock, POLL, Watched};
 use crate::etcd::locks_output::WatchId;
@@ -369,7 +368,7 @@ impl Lock {
                 self.enter(ctx, session);
             }
             Reply::Refused(_) if reply.is_refusal() => {
-                self.fail_refused(ctx, answer(reply));
+                self.fail_refused(ctx, reply.answer());
             }
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 ctx.back_off(&mut contender.reading.retry);

@@ -55,24 +55,24 @@ impl lock::Cleanup<Nodes> for Cleanup {
                 cleanup.target = Target::Node(path.clone());
             }
             (Target::Creating { guid, .. }, Reply::Unknown(_)) => cleanup.target = Target::Search(*guid),
-            (Target::Creating { .. }, Reply::Done(_) | Reply::Failed(_) | Reply::NotSent(_)) => return,
+            (Target::Creating { .. }, Reply::Done(_) | Reply::Refused(_) | Reply::NotSent(_)) => return,
             (Target::Search(guid), Reply::Done(ReplyBody::Children(names))) => {
                 let own = lock.key.own(*guid);
                 let Some(name) = names.iter().find(|name| name.starts_with(&own)) else { return };
                 cleanup.target = Target::Node(lock.key.child(name));
             }
-            (Target::Search(_), Reply::Failed(ErrorCode::NO_NODE)) => return,
-            (Target::Node(path), Reply::Done(_) | Reply::Failed(ErrorCode::NO_NODE)) => {
+            (Target::Search(_), Reply::Refused(ErrorCode::NO_NODE)) => return,
+            (Target::Node(path), Reply::Done(_) | Reply::Refused(ErrorCode::NO_NODE)) => {
                 let outcome = if let Reply::Done(_) = reply { Release::Released } else { Release::Expired };
                 lock.store.own.deleted(ctx.now, path);
                 return lock.resolve(ctx, outcome, |remains| remains.left.as_ref() == Some(path));
             }
             // The server will not do it for this user. It deletes the node with the session.
-            (_, Reply::Failed(_)) if reply.is_refusal() => {
+            (_, Reply::Refused(_)) if reply.is_refusal() => {
                 ctx.shared.sessions.retire(cleanup.session);
                 return;
             }
-            (_, Reply::Done(_) | Reply::Failed(_)) => ctx.back_off(&mut cleanup.retry),
+            (_, Reply::Done(_) | Reply::Refused(_)) => ctx.back_off(&mut cleanup.retry),
             (Target::Node(path), Reply::Unknown(_)) => {
                 lock.delete_unknown(emitted, |remains| remains.left.as_ref() == Some(path));
             }

@@ -200,7 +200,7 @@ impl Lock {
                 Some(node) => self.join(ctx, session, node, list),
                 None => self.search_later(ctx),
             },
-            Reply::Failed(ErrorCode::NO_NODE) => {
+            Reply::Refused(ErrorCode::NO_NODE) => {
                 self.store.answer = reply.answer();
                 let building = self.create_queue(ctx, session);
                 if self.tries < FREE_TRIES {
@@ -213,11 +213,11 @@ impl Lock {
                     enter.building = building;
                 }
             }
-            Reply::Failed(_) if reply.is_refusal() => {
+            Reply::Refused(_) if reply.is_refusal() => {
                 self.contention = Contention::Idle;
                 self.fail_refused(ctx, reply.answer());
             }
-            Reply::Done(_) | Reply::Failed(_) => {
+            Reply::Done(_) | Reply::Refused(_) => {
                 self.store.answer = reply.answer();
                 self.pause_entry(ctx);
             }
@@ -257,7 +257,7 @@ impl Lock {
         if building.take_if(|calls| *calls.end() == serial).is_none() {
             return;
         }
-        if let (Some(refusal), Reply::Failed(code)) = (refusal.take(), reply)
+        if let (Some(refusal), Reply::Refused(code)) = (refusal.take(), reply)
             && *code != ErrorCode::NODE_EXISTS
         {
             self.fail_refused(ctx, refusal);
@@ -312,9 +312,9 @@ impl Lock {
 
     fn vacated(&mut self, ctx: &mut Context, session: SessionId, reply: &Reply) {
         match reply {
-            Reply::Done(_) | Reply::Failed(ErrorCode::NO_NODE) => self.enter(ctx, session),
-            Reply::Failed(_) if reply.is_refusal() => self.fail_refused(ctx, reply.answer()),
-            Reply::Failed(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
+            Reply::Done(_) | Reply::Refused(ErrorCode::NO_NODE) => self.enter(ctx, session),
+            Reply::Refused(_) if reply.is_refusal() => self.fail_refused(ctx, reply.answer()),
+            Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 if let Contention::Entering(Enter { step: Step::Vacating { retry, .. }, .. }) = &mut self.contention {
                     retry.forget_call();
                     ctx.back_off(retry);
@@ -351,10 +351,10 @@ impl Lock {
                 // A server that is not to be trusted.
                 None => self.pause_entry(ctx),
             },
-            (Reply::Failed(ErrorCode::NO_NODE), _) => self.enter(ctx, session),
-            (Reply::Failed(_), _) if reply.is_refusal() => self.fail_refused(ctx, reply.answer()),
+            (Reply::Refused(ErrorCode::NO_NODE), _) => self.enter(ctx, session),
+            (Reply::Refused(_), _) if reply.is_refusal() => self.fail_refused(ctx, reply.answer()),
             // The server does not tell whether there is a node: it is deleted when it does.
-            (Reply::Done(_) | Reply::Failed(_), _) => {
+            (Reply::Done(_) | Reply::Refused(_), _) => {
                 self.store.answer = reply.answer();
                 self.schedule(ctx, session, Target::Search(guid));
                 self.pause_entry(ctx);

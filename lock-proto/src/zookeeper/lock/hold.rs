@@ -58,7 +58,7 @@ impl Keep<Nodes> for Watch {
 
     fn answered(lock: &mut Lock, ctx: &mut Context, serial: u64, reply: &Reply) {
         let Some(hold) = &mut lock.hold else { return };
-        if let Reply::Failed(ErrorCode::NO_NODE) = reply {
+        if let Reply::Refused(ErrorCode::NO_NODE) = reply {
             return lock.lose(ctx, Loss::Gone);
         }
         if hold.watch.awaits(serial) {
@@ -71,7 +71,7 @@ impl Keep<Nodes> for Watch {
                         hold.node.version = stat.version;
                     }
                 }
-                Reply::Done(_) | Reply::Failed(_) => hold.watch_at = ctx.now + ctx.config.store.recheck,
+                Reply::Done(_) | Reply::Refused(_) => hold.watch_at = ctx.now + ctx.config.store.recheck,
                 Reply::Unknown(_) | Reply::NotSent(_) => {}
             }
             return;
@@ -85,9 +85,9 @@ impl Keep<Nodes> for Watch {
                 hold.node.version = stat.version;
                 Written::Done(stat.mzxid)
             }
-            Reply::Failed(ErrorCode::BAD_VERSION) => Written::Outdated,
-            Reply::Failed(_) if reply.is_refusal() => Written::Refused,
-            Reply::Done(_) | Reply::Failed(_) => Written::Failed,
+            Reply::Refused(ErrorCode::BAD_VERSION) => Written::Outdated,
+            Reply::Refused(_) if reply.is_refusal() => Written::Refused,
+            Reply::Done(_) | Reply::Refused(_) => Written::Failed,
             Reply::Unknown(_) => Written::Unknown,
             Reply::NotSent(_) => Written::NotSent,
         };

@@ -59,7 +59,7 @@ impl QueryStore<Nodes> for LeaderRead {
                 query.down(ctx, reply.answer());
                 return false;
             }
-            (_, Reply::Failed(_)) if reply.is_refusal() => return query.refused(ctx, reply.answer()),
+            (_, Reply::Refused(_)) if reply.is_refusal() => return query.refused(ctx, reply.answer()),
             (Asked::List { watch }, Reply::Done(ReplyBody::Children(names))) => {
                 let contenders = names.iter().filter_map(|name| match query.queue.classify(name) {
                     Child::Contender(sequence) => Some((sequence, name)),
@@ -74,8 +74,10 @@ impl QueryStore<Nodes> for LeaderRead {
                     None => return query.seen(ctx, ElectionEvent::NoLeader, None),
                 }
             }
-            (Asked::List { .. }, Reply::Failed(ErrorCode::NO_NODE)) if query.observes() => query.ask(ctx, Asked::Queue),
-            (Asked::List { .. } | Asked::Queue, Reply::Failed(ErrorCode::NO_NODE)) => {
+            (Asked::List { .. }, Reply::Refused(ErrorCode::NO_NODE)) if query.observes() => {
+                query.ask(ctx, Asked::Queue)
+            }
+            (Asked::List { .. } | Asked::Queue, Reply::Refused(ErrorCode::NO_NODE)) => {
                 return query.seen(ctx, ElectionEvent::NoLeader, None);
             }
             (Asked::Leader(path), Reply::Done(ReplyBody::Data { data, stat })) => {
@@ -84,11 +86,11 @@ impl QueryStore<Nodes> for LeaderRead {
                 let leader = Leader { key, value, create_revision: czxid, mod_revision: mzxid };
                 return query.seen(ctx, ElectionEvent::Leader(leader), Some(path));
             }
-            (Asked::Queue, Reply::Done(_)) | (Asked::Leader(_), Reply::Failed(ErrorCode::NO_NODE)) => {
+            (Asked::Queue, Reply::Done(_)) | (Asked::Leader(_), Reply::Refused(ErrorCode::NO_NODE)) => {
                 query.own.is_behind = false;
                 query.read(ctx);
             }
-            (_, Reply::Done(_) | Reply::Failed(_)) => {
+            (_, Reply::Done(_) | Reply::Refused(_)) => {
                 query.own.due = Some(ctx.now + ctx.pause(query.own.tries));
                 query.own.tries = query.own.tries.saturating_add(1);
             }

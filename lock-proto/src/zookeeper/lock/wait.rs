@@ -92,17 +92,17 @@ impl Progress<Nodes> for Contender {
         if contender.own_watch.awaits(serial) {
             contender.own_watch = Watch::answered(reply);
             return match reply {
-                Reply::Failed(ErrorCode::NO_NODE) => lock.reenter(ctx),
-                Reply::Done(_) | Reply::Failed(_) | Reply::Unknown(_) | Reply::NotSent(_) => lock.take_turn(ctx),
+                Reply::Refused(ErrorCode::NO_NODE) => lock.reenter(ctx),
+                Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => lock.take_turn(ctx),
             };
         }
         let Ahead::Behind { watch, .. } = &mut contender.ahead else { return lock.list_answered(ctx, reply) };
         *watch = Watch::answered(reply);
         match reply {
-            Reply::Failed(ErrorCode::NO_NODE) => lock.predecessor_gone(ctx),
+            Reply::Refused(ErrorCode::NO_NODE) => lock.predecessor_gone(ctx),
             // The predecessor is another user's.
-            Reply::Failed(_) if reply.is_refusal() => lock.list_answered(ctx, reply),
-            Reply::Done(_) | Reply::Failed(_) | Reply::Unknown(_) | Reply::NotSent(_) => {}
+            Reply::Refused(_) if reply.is_refusal() => lock.list_answered(ctx, reply),
+            Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {}
         }
     }
 
@@ -173,10 +173,10 @@ impl Lock {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         match reply {
             Reply::Done(ReplyBody::Children(names)) => self.judge(ctx, names),
-            Reply::Failed(_) if reply.is_refusal() => self.fail_refused(ctx, reply.answer()),
-            Reply::Failed(ErrorCode::NO_NODE) => self.reenter(ctx),
+            Reply::Refused(_) if reply.is_refusal() => self.fail_refused(ctx, reply.answer()),
+            Reply::Refused(ErrorCode::NO_NODE) => self.reenter(ctx),
             Reply::Unknown(_) | Reply::NotSent(_) => contender.ahead = Ahead::Unread(None),
-            Reply::Done(_) | Reply::Failed(_) => {
+            Reply::Done(_) | Reply::Refused(_) => {
                 contender.ahead = Ahead::Unread(None);
                 contender.recheck = ctx.now + ctx.pause(self.tries);
                 self.tries = self.tries.saturating_add(1);

@@ -514,7 +514,7 @@ impl Pipe {
         }
         let reply = match header.code {
             ErrorCode::OK => Reply::Done(ReplyBody::decode(sent.code, body).map_err(breach)?),
-            code => Reply::Failed(code),
+            code => Reply::Refused(code),
         };
         // Servers of version 3.5 report it inside of a transaction, and keep the connection.
         if let Reply::Done(ReplyBody::Multi(results)) = &reply
