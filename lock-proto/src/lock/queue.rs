@@ -135,7 +135,7 @@ pub trait Progress<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
     fn deadline(&self) -> Option<Instant>;
     /// Handles the reply to its call.
     fn answered(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>, serial: u64, reply: &S::Reply);
-    /// Does the work that is due.
+    /// Does the work that is due at the deadline.
     fn timeout(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>);
     /// The session continues on a new connection: all watches are gone.
     fn up(_: &mut QueueLock<S>, _: &mut QueueContext<S>) {}

@@ -275,10 +275,11 @@ impl<S: QueueStore> Store for Queued<S> {
     }
 
     fn timeout(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>) {
+        let is_due = Self::contention_deadline(&lock.contention).is_some_and(|(at, _)| at <= ctx.now);
         match &lock.contention {
-            Contention::Entering(_) => S::Enter::timeout(lock, ctx),
-            Contention::Waiting(_) => S::Contender::timeout(lock, ctx),
-            Contention::Idle | Contention::Opening(_) => {}
+            Contention::Entering(_) if is_due => S::Enter::timeout(lock, ctx),
+            Contention::Waiting(_) if is_due => S::Contender::timeout(lock, ctx),
+            Contention::Idle | Contention::Opening(_) | Contention::Entering(_) | Contention::Waiting(_) => {}
         }
         S::Cleanup::timeout(lock, ctx);
         S::timeout(lock, ctx);

@@ -102,18 +102,15 @@ impl Queue {
 
     /// Returns the start of the name of a node of ours.
     pub(crate) fn own(&self, guid: Guid) -> String {
+        let (start, hyphens, end) = match self.kind {
+            Kind::Lock(Dialect::Curator) => ("_c_", true, "-lock-"),
+            Kind::Lock(Dialect::Kazoo) => ("", false, "__lock__"),
+            Kind::Latch => ("_c_", true, "-latch-"),
+        };
         let mut name = String::with_capacity(OWN_LENGTH);
-        match self.kind {
-            Kind::Lock(Dialect::Kazoo) => {
-                guid.write(&mut name, false);
-                name.push_str("__lock__");
-            }
-            Kind::Lock(Dialect::Curator) | Kind::Latch => {
-                name.push_str("_c_");
-                guid.write(&mut name, true);
-                name.push_str(if self.kind == Kind::Latch { "-latch-" } else { "-lock-" });
-            }
-        }
+        name.push_str(start);
+        guid.write(&mut name, hyphens);
+        name.push_str(end);
         name
     }
 

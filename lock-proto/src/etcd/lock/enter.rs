@@ -58,7 +58,9 @@ impl Progress<Keys> for Enter {
     }
 
     fn timeout(lock: &mut Lock, ctx: &mut Context) {
-        lock.enter_due(ctx);
+        if let Contention::Entering(Self { session, .. }) = lock.contention {
+            lock.enter(ctx, session);
+        }
     }
 
     fn abandon(self, lock: &mut Lock, ctx: &mut Context) {
@@ -138,14 +140,6 @@ impl Lock {
     pub(super) fn enter_cleared(&mut self, ctx: &mut Context, session: SessionId) {
         if let Contention::Entering(Enter { session: own, step: Step::Clearing }) = &self.contention
             && *own == session
-        {
-            self.enter(ctx, session);
-        }
-    }
-
-    pub(super) fn enter_due(&mut self, ctx: &mut Context) {
-        if let Contention::Entering(Enter { session, step: Step::Paused(until) }) = self.contention
-            && until <= ctx.now
         {
             self.enter(ctx, session);
         }

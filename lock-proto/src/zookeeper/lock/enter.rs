@@ -97,9 +97,8 @@ impl Progress<Nodes> for Enter {
         if enter.builds(serial) {
             return lock.queue_created(ctx, serial, reply);
         }
-        match &enter.step {
+        match enter.step.clone() {
             Step::Creating { list, emitted, .. } => {
-                let (list, emitted) = (*list, *emitted);
                 if let Reply::Done(_) = reply {
                     // ZK1
                     ctx.session_step(session, |session, ctx| session.wrote(ctx, emitted));
@@ -107,10 +106,7 @@ impl Progress<Nodes> for Enter {
                 lock.create_answered(ctx, session, list, reply);
             }
             Step::Searching(_) => lock.search_answered(ctx, None, reply),
-            Step::Verifying { path, .. } => {
-                let path = path.clone();
-                lock.search_answered(ctx, Some(&path), reply);
-            }
+            Step::Verifying { path, .. } => lock.search_answered(ctx, Some(&path), reply),
             Step::Vacating { .. } => lock.vacated(ctx, session, reply),
             Step::Paused(_) => {}
         }
@@ -118,9 +114,6 @@ impl Progress<Nodes> for Enter {
 
     fn timeout(lock: &mut Lock, ctx: &mut Context) {
         let Contention::Entering(enter) = &lock.contention else { return };
-        if enter.deadline().is_none_or(|at| at > ctx.now) {
-            return;
-        }
         let Step::Vacating { until, .. } = enter.step else {
             let session = enter.session;
             return lock.enter(ctx, session);

@@ -108,10 +108,8 @@ impl Progress<Nodes> for Contender {
 
     fn timeout(lock: &mut Lock, ctx: &mut Context) {
         let Contention::Waiting(contender) = &mut lock.contention else { return };
-        if contender.deadline().is_some_and(|at| at <= ctx.now) {
-            contender.recheck = ctx.recheck_at();
-            lock.read_queue(ctx);
-        }
+        contender.recheck = ctx.recheck_at();
+        lock.read_queue(ctx);
     }
 
     fn up(lock: &mut Lock, ctx: &mut Context) {
