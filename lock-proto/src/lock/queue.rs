@@ -185,8 +185,6 @@ pub trait Cleanup<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
     fn answered(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>, place: usize, reply: &S::Reply);
     /// Does the work of cleanups that is due.
     fn timeout(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>);
-    /// The session continues on a new connection.
-    fn up(_: &mut QueueLock<S>, _: &mut QueueContext<S>, _: SessionId) {}
     /// The session is lost or has ended, and its nodes end with it.
     fn lost(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>, session: SessionId, event: &SessionEvent);
 }

@@ -547,7 +547,8 @@ impl<S: QueueStore> QueueLock<S> {
             self.contention_event(ctx, session, event);
         }
         if *event == SessionEvent::Up {
-            S::Cleanup::up(self, ctx, session);
+            // Cleanups that found no connection go on. A write of the session came first on this one.
+            S::Cleanup::timeout(self, ctx);
         }
     }
 

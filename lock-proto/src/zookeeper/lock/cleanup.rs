@@ -87,11 +87,6 @@ impl lock::Cleanup<Nodes> for Cleanup {
         lock.work(ctx);
     }
 
-    /// The session continues on a new connection, where a write of it came first.
-    fn up(lock: &mut Lock, ctx: &mut Context, _: SessionId) {
-        lock.work(ctx);
-    }
-
     /// The nodes of a lost session end with it. The result of a release is that of its end.
     fn lost(lock: &mut Lock, ctx: &mut Context, session: SessionId, event: &SessionEvent) {
         lock.store.cleanups.retain(|cleanup| cleanup.session != session);

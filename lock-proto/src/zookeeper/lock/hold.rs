@@ -110,14 +110,3 @@ impl Keep<Nodes> for Watch {
         Some(hold.node.clone())
     }
 }
-
-impl Lock {
-    /// The watch on the node was triggered.
-    pub(super) fn own_node_changed(&mut self, ctx: &mut Context, changed: bool) {
-        let Some(hold) = &mut self.hold else { return };
-        if !changed {
-            return self.lose(ctx, Loss::Gone);
-        }
-        hold.watch = Watch::request(ctx, hold.session, &hold.node.path);
-    }
-}

@@ -167,8 +167,13 @@ impl Lock {
         if !changed && event.kind != EventType::Deleted {
             return;
         }
-        if self.hold.as_ref().is_some_and(|hold| hold.session == session && hold.node.path == event.path) {
-            return self.own_node_changed(ctx, changed);
+        let own = |hold: &&mut Hold| hold.session == session && hold.node.path == event.path;
+        if let Some(hold) = self.hold.as_mut().filter(own) {
+            if !changed {
+                return self.lose(ctx, Loss::Gone);
+            }
+            hold.watch = Watch::request(ctx, session, &event.path);
+            return;
         }
         if self.contention.session() == Some(session) {
             self.contender_watched(ctx, &event.path, changed);
