@@ -17,8 +17,6 @@ pub(super) type Query = lock::Query<Nodes>;
 pub struct LeaderRead {
     session: Option<SessionId>,
     call: Option<(u64, Asked)>,
-    /// Something changed since the request in flight was made.
-    is_behind: bool,
     /// The node of the leader.
     first: Option<Box<str>>,
     /// A watch on the queue was requested, and has not been triggered.
@@ -39,11 +37,10 @@ enum Asked {
 }
 
 impl QueryStore<Nodes> for LeaderRead {
-    /// Reads the queue, or does so behind the request in flight.
+    /// Reads the queue, unless a request is in flight: a server sends no reply from before a change
+    /// behind the report of it.
     fn read(query: &mut Query, ctx: &mut Context) {
-        if query.own.call.is_some() {
-            query.own.is_behind = true;
-        } else {
+        if query.own.call.is_none() {
             query.ask(ctx, Asked::List { watch: false });
         }
     }
@@ -86,10 +83,7 @@ impl QueryStore<Nodes> for LeaderRead {
                 let leader = Leader { key, value, create_revision: czxid, mod_revision: mzxid };
                 return query.seen(ctx, ElectionEvent::Leader(leader), Some(path));
             }
-            (Asked::Queue, Reply::Done(_)) | (Asked::Leader(_), Reply::Refused(ErrorCode::NO_NODE)) => {
-                query.own.is_behind = false;
-                query.read(ctx);
-            }
+            (Asked::Queue, Reply::Done(_)) | (Asked::Leader(_), Reply::Refused(ErrorCode::NO_NODE)) => query.read(ctx),
             (_, Reply::Done(_) | Reply::Refused(_)) => {
                 query.own.due = Some(ctx.now + ctx.pause(query.own.tries));
                 query.own.tries = query.own.tries.saturating_add(1);
@@ -169,11 +163,7 @@ impl Query {
         if !self.observes() {
             return true;
         }
-        if core::mem::take(&mut self.own.is_behind) {
-            self.read(ctx);
-        } else {
-            self.own.due = Some(ctx.recheck_of(self.id.slot));
-        }
+        self.own.due = Some(ctx.recheck_of(self.id.slot));
         false
     }
 

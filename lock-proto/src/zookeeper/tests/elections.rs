@@ -199,6 +199,117 @@ fn observer_gets_another_session_if_no_server_continues_its_own() {
     assert_eq!(seen(&w, query), ["-", "?", "-"]);
 }
 
+#[test]
+fn observer_of_expired_session_goes_on_in_next_one() {
+    // ZK6
+    let mut w = World::new(1);
+    let query = observe(&mut w, 0);
+    w.server.expire(1);
+    w.cut(0);
+    w.pass(1_000);
+    assert_eq!(seen(&w, query), ["-", "?", "-"]);
+}
+
+#[test]
+fn observer_learns_at_once_that_servers_are_unreachable() {
+    let mut w = World::new(1);
+    w.unreachable = true;
+    let first = observe(&mut w, 0);
+    assert_eq!(seen(&w, first), ["?"]);
+    let second = observe(&mut w, 0);
+    assert_eq!(seen(&w, second), ["?"]);
+}
+
+/// The leader leaves after the list of the queue was answered.
+#[test]
+fn leader_that_leaves_during_read_is_not_reported() {
+    let mut w = World::new(3);
+    let first = campaign(&mut w, 0, "a");
+    w.granted(0, first).unwrap();
+    campaign(&mut w, 1, "b");
+    w.hold(2);
+    let query = w.clients[2].observe(w.now, b"e").unwrap();
+    w.outputs(2);
+    w.bytes(2);
+    w.outputs(2);
+    w.release(0, first);
+    assert_eq!(seen(&w, query), ["b"]);
+}
+
+#[test]
+fn reply_that_proves_nothing_is_read_again_after_growing_pauses() {
+    let mut w = World::new(1);
+    w.hold(0);
+    w.server.refused = Some((OpCode::GetChildren, ErrorCode::BAD_VERSION));
+    let query = observe(&mut w, 0);
+    for _ in 0..2 {
+        w.server.refused = Some((OpCode::GetChildren, ErrorCode::BAD_VERSION));
+        let before = w.server.count(OpCode::GetChildren);
+        w.server.put("/app/e", 0);
+        w.pass(1_000);
+        // After 20, 40, 80, 160, 320 and 640 ms at the earliest.
+        let reads = w.server.count(OpCode::GetChildren) - before;
+        assert!((4..7).contains(&reads), "{reads}");
+        w.server.refused = None;
+        w.pass(2_000);
+        assert_eq!(seen(&w, query), ["-"]);
+        w.server.put("/app/e/x", 0);
+        w.server.remove("/app/e/x");
+    }
+}
+
+/// The server sends no event.
+#[test]
+fn observer_rereads_from_time_to_time() {
+    let mut w = World::new(2);
+    let leader = campaign(&mut w, 0, "a");
+    w.granted(0, leader).unwrap();
+    let query = observe(&mut w, 1);
+    w.server.nodes.retain(|path, _| !path.contains("-latch-"));
+    w.pass(60_000);
+    assert_eq!(seen(&w, query), ["a", "-"]);
+}
+
+#[test]
+fn observer_reads_for_events_of_its_election_only() {
+    let mut w = World::new(2);
+    let (lock, _) = w.hold(0);
+    let waiter = w.acquire(1);
+    let query = observe(&mut w, 1);
+    let before = w.server.count(OpCode::GetChildren);
+    w.release(0, lock);
+    w.granted(1, waiter).unwrap();
+    assert_eq!(w.server.count(OpCode::GetChildren), before);
+    // The watch on the queue is triggered, and there is none to remove.
+    campaign(&mut w, 0, "a");
+    assert_eq!(seen(&w, query), ["-", "a"]);
+    w.clients[1].close_query(w.now, query);
+    w.run();
+    assert_eq!(w.server.count(OpCode::RemoveWatches), 0);
+}
+
+#[test]
+fn query_for_leader_sets_no_watch_and_ends() {
+    let mut w = World::new(2);
+    let ask = |w: &mut World| {
+        let query = w.clients[1].leader(w.now, b"e").unwrap();
+        w.pass(3_000);
+        seen(w, query)
+    };
+    assert_eq!(ask(&mut w), ["-"]);
+    w.server.put("/app/e", 0);
+    assert_eq!(ask(&mut w), ["-"]);
+    assert!(w.server.watches().is_empty());
+    assert_eq!([OpCode::Exists, OpCode::RemoveWatches].map(|code| w.server.count(code)), [0, 0]);
+    let leader = campaign(&mut w, 0, "a");
+    w.granted(0, leader).unwrap();
+    // It watches its node.
+    w.pass(3_000);
+    let before = w.server.watches().len();
+    assert_eq!(ask(&mut w), ["a"]);
+    assert_eq!(w.server.watches().len(), before);
+}
+
 /// Regression: the server kept them as long as the session, one for each name.
 #[test]
 fn closed_observers_leave_no_watch_for_queues_without_leader() {
