@@ -487,3 +487,38 @@ fn invalid_names_and_short_ttls_are_refused() {
     let error = w.clients[0].campaign(w.now, &Acquire::new("e"), long.into()).unwrap_err();
     assert!(alloc::format!("{error}").contains("1000000"), "{error}");
 }
+
+/// A transaction of the application checks the version.
+#[test]
+fn holder_learns_version_that_another_client_has_written() {
+    // H2
+    let mut w = World::new(1);
+    let (lock, _) = w.hold(0);
+    w.pass(3_000);
+    let path = w.clients[0].owner(lock).unwrap().path;
+    for version in [1, 2] {
+        w.server.touch(&path);
+        w.run();
+        assert_eq!(w.clients[0].owner(lock).unwrap().version, version);
+    }
+}
+
+#[test]
+fn holder_watches_its_node_again_after_reconnect_and_after_error() {
+    // H2, ZK6
+    let mut w = World::new(1);
+    w.hold(0);
+    w.pass(3_000);
+    assert_eq!(w.server.watches().len(), 1);
+    w.cut(0);
+    assert_eq!(w.server.watches().len(), 0);
+    w.pass(100);
+    assert_eq!(w.server.watches().len(), 1);
+    w.server.refused = Some((OpCode::GetData, ErrorCode::BAD_VERSION));
+    w.cut(0);
+    w.pass(100);
+    w.server.refused = None;
+    assert_eq!(w.server.watches().len(), 0);
+    w.pass(60_000);
+    assert_eq!(w.server.watches().len(), 1);
+}

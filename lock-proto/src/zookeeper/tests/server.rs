@@ -104,6 +104,13 @@ impl Server {
         self.parent_changed(path);
     }
 
+    /// Another client writes the node.
+    pub(super) fn touch(&mut self, path: &str) {
+        self.zxid += 1;
+        self.nodes.get_mut(path).unwrap().1.version += 1;
+        self.trigger(path, EventType::DataChanged);
+    }
+
     fn parent_changed(&mut self, path: &str) {
         let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent).to_string();
         self.trigger(&format!("{parent}/"), EventType::ChildrenChanged);
