@@ -16,8 +16,8 @@ use crate::time::Instant;
 
 /// All locks and elections of one client, and its connection to the cluster.
 ///
-/// Its methods are those of [`Machine`](crate::Machine) and [`Elections`](crate::Elections). The host carries out the
-/// outputs of [`poll_output`](Self::poll_output), and reports the results.
+/// Its methods are those of [`Machine`](crate::Machine) and [`Elections`](crate::Elections). The
+/// host carries out the outputs of [`poll_output`](Self::poll_output), and reports the results.
 pub type Client = lock::Client<Etcd>;
 
 impl Transport for Etcd {

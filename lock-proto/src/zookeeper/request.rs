@@ -15,7 +15,7 @@ pub struct Request {
     pub op: Op,
 }
 
-/// The result of a request. If it is unknown, a write on the next connection of the session decides.
+/// The result of a request. A write on the next connection of the session decides an unknown one.
 pub type Reply = lock::Reply<ReplyBody, ErrorCode>;
 
 impl Rejection for ErrorCode {
