@@ -36,6 +36,12 @@ enum Asked {
     Leader(Box<str>),
 }
 
+impl Asked {
+    const fn watches_queue(&self) -> bool {
+        matches!(self, Self::List { watch: true } | Self::Queue)
+    }
+}
+
 impl QueryStore<Nodes> for LeaderRead {
     /// Reads the queue, unless a request is in flight: a server sends no reply from before a change
     /// behind the report of it.
@@ -138,7 +144,7 @@ impl Query {
             Asked::Queue => Op::Exists { path, watch: true },
             Asked::Leader(path) => Op::GetData { path: path.clone(), watch: self.observes() },
         };
-        self.own.watches_queue |= matches!(asked, Asked::List { watch: true } | Asked::Queue);
+        self.own.watches_queue |= asked.watches_queue();
         let session = ctx.shared_session();
         (self.own.session, self.own.due) = (Some(session), None);
         self.own.call = ctx.send_for(CallOwner::Query(self.id.slot), session, op).map(|call| (call, asked));
@@ -170,7 +176,9 @@ impl Query {
     /// Handles a triggered watch.
     pub(crate) fn watched(&mut self, ctx: &mut Context, path: &str, kind: EventType) -> bool {
         let changed = !matches!(kind, EventType::None | EventType::DataWatchRemoved | EventType::ChildWatchRemoved);
-        self.own.watches_queue &= *self.queue.path != *path;
+        // The report of an earlier watch does not end one whose request is in flight.
+        let is_new = self.own.call.as_ref().is_some_and(|(_, asked)| asked.watches_queue());
+        self.own.watches_queue &= is_new || *self.queue.path != *path;
         if changed && self.observes() && (*self.queue.path == *path || self.own.first.as_deref() == Some(path)) {
             self.read(ctx);
         }

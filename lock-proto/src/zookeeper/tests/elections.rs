@@ -345,6 +345,28 @@ fn observers_closed_before_reply_remove_no_watch() {
     assert_eq!((w.server.count(OpCode::GetChildren) - before, w.server.count(OpCode::RemoveWatches)), (2, 0));
 }
 
+/// Regression: an earlier watch was triggered while the observer's own was requested, and the
+/// observer forgot that it had one.
+#[test]
+fn closed_observer_leaves_no_watch_that_it_set_behind_a_report() {
+    let mut w = World::new(1);
+    w.server.put("/app", 0);
+    w.server.put("/app/e", 0);
+    let first = observe(&mut w, 0);
+    let second = w.clients[0].observe(w.now, b"e").unwrap();
+    // The list was empty, and is requested again with a watch.
+    w.outputs(0);
+    w.bytes(0);
+    w.clients[0].close_query(w.now, first);
+    w.server.put("/app/e/x", 0);
+    w.server.remove("/app/e/x");
+    w.run();
+    assert!(!w.server.watches().is_empty());
+    w.clients[0].close_query(w.now, second);
+    w.run();
+    assert!(w.server.watches().is_empty(), "{:?}", w.server.watches());
+}
+
 #[test]
 fn shutdown_ends_observation() {
     let mut w = World::new(1);
