@@ -547,7 +547,7 @@ impl<S: QueueStore> QueueLock<S> {
             self.contention_event(ctx, session, event);
         }
         if *event == SessionEvent::Up {
-            // Cleanups that found no connection go on. A write of the session came first on this one.
+            // Cleanups that had no connection go on. A write of the session came first.
             S::Cleanup::timeout(self, ctx);
         }
     }

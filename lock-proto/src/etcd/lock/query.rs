@@ -26,7 +26,7 @@ impl Default for LeaderRead {
 }
 
 impl QueryStore<Keys> for LeaderRead {
-    /// An observer watches all keys of the queue before it reads. A refused watch is requested anew.
+    /// An observer watches all keys of the queue before it reads, and again if that was refused.
     fn read(query: &mut Query, ctx: &mut Context) {
         let Self { watch, reading, .. } = &query.own;
         let polled = reading.retry.due().is_some() && watch.is_some();

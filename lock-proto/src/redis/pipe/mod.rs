@@ -213,7 +213,7 @@ impl Pipe {
     /// its reply, however late, or the end of the connection. The connection ends when nothing
     /// arrives for [`PipeConfig::request_timeout`], whether the server stopped reading or replying.
     ///
-    /// An extend overtakes all requests that have not left: send it once its lock was granted.
+    /// An extend overtakes all requests that have not left. Send it once its lock has been granted.
     ///
     /// The reply is [`Reply::NotSent`]:
     ///

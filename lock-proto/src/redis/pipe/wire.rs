@@ -113,8 +113,8 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Queues a command. Behind a burst of attempts, a renewal would come too late. For its own
-    /// lock, at most deletes of earlier tokens are queued: the attempt has been answered.
+    /// Queues a command. Behind a burst of attempts, a renewal would come too late. The only
+    /// requests for its own lock that it can overtake are deletes of earlier tokens.
     // P4
     pub(super) fn queue(&mut self, pending: Pending) {
         let renews = matches!(&pending.job, Job::Call { request: Request::Extend { .. }, .. });
@@ -164,9 +164,10 @@ impl Wire {
                     self.send_batch(identity, index);
                 }
             }
+            let is_last = self.waiting() == 0;
             if let Some(kind) = kind
                 && let Some(requests) = self.batches.get_mut(kind.index())
-                && (!requests.is_empty() || self.ahead.len() + self.queued.len() > 0)
+                && !(requests.is_empty() && is_last)
             {
                 requests.push(pending);
                 if requests.len() == batch::MAX_LOCKS {
@@ -182,6 +183,10 @@ impl Wire {
             self.send_batch(identity, index);
         }
         &self.outbox
+    }
+
+    fn waiting(&self) -> usize {
+        self.ahead.len() + self.queued.len()
     }
 
     fn batched(&self) -> usize {
@@ -283,11 +288,11 @@ impl Wire {
     }
 
     pub(super) fn has_outgoing(&self, limits: &Limits) -> bool {
-        !self.outbox.is_empty() || (self.ahead.len() + self.queued.len() > 0 && self.flight.len() < limits.in_flight)
+        !self.outbox.is_empty() || (self.waiting() > 0 && self.flight.len() < limits.in_flight)
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.flight.is_empty() && self.ahead.is_empty() && self.queued.is_empty()
+        self.flight.is_empty() && self.waiting() == 0
     }
 
     /// Returns how long the server may block before it replies to the next command.
@@ -449,7 +454,7 @@ impl Wire {
 impl fmt::Debug for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wire")
-            .field("queued", &(self.ahead.len() + self.queued.len()))
+            .field("queued", &self.waiting())
             .field("outgoing", &self.outbox.len())
             .field("in_flight", &self.flight.len())
             .field("incoming", &self.inbox.len())

@@ -43,8 +43,8 @@ impl Asked {
 }
 
 impl QueryStore<Nodes> for LeaderRead {
-    /// Reads the queue, unless a request is in flight: a server sends no reply from before a change
-    /// behind the report of it.
+    /// Reads the queue, unless a request is in flight. A reply that follows the report of a change
+    /// shows that change.
     fn read(query: &mut Query, ctx: &mut Context) {
         if query.own.call.is_none() {
             query.ask(ctx, Asked::List { watch: false });
