@@ -97,13 +97,10 @@ impl Keep<Nodes> for Watch {
         lock.write_answered(ctx, written);
     }
 
-    fn up(lock: &mut Lock, ctx: &mut Context) {
-        let Some(hold) = &mut lock.hold else { return };
-        if hold.watch == Self::Open {
-            // The node was watched before.
-            hold.watch_at = ctx.now;
+    fn up(lock: &mut Lock, _: &mut Context) {
+        if let Some(hold) = &mut lock.hold {
+            hold.watch = Self::None;
         }
-        hold.watch = Self::None;
     }
 
     fn owner(_: &Queue, hold: &Hold, _: &Context) -> Option<OwnerNode> {

@@ -143,9 +143,7 @@ impl Session {
     // T3
     fn adjust(&mut self, ctx: &Context, emitted: Instant, granted: Duration) {
         let validity = ctx.config.validity(granted);
-        if validity < self.own.validity {
-            self.until = self.until.min(emitted + validity);
-        }
+        self.until = self.until.min(emitted + validity);
         (self.granted, self.own.validity, self.own.prove_by) = (granted, validity, emitted + validity);
     }
 

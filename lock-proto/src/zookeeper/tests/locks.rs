@@ -373,6 +373,28 @@ fn renewal_finds_deleted_node_without_its_watch() {
     assert_eq!(w.lost(0, lock), Some(Loss::Gone));
 }
 
+/// A renewal compares at most 64 nodes. The nodes are deleted without a report of their watches.
+#[test]
+fn renewals_compare_all_nodes_in_turn() {
+    let mut w = World::new(1);
+    let name = |n: usize| alloc::format!("l{n:02}");
+    let held = |w: &mut World, n| {
+        let lock = w.request(0, &Acquire::new(name(n)));
+        w.granted(0, lock).unwrap();
+        lock
+    };
+    let locks: Vec<LockId> = (0..66).map(|n| held(&mut w, n)).collect();
+    w.pass(3_000);
+    assert_eq!(w.server.watches().len(), 66);
+    for n in [65, 0] {
+        let node = w.clients[0].owner(locks[n]).unwrap().path;
+        w.server.nodes.remove(&*node).unwrap();
+    }
+    w.pass(10_000);
+    let lost: Vec<usize> = (0..66).filter(|n| w.lost(0, locks[*n]).is_some()).collect();
+    assert_eq!(lost, [0, 65]);
+}
+
 #[test]
 fn local_waiter_takes_over_node_with_next_fence() {
     // A8

@@ -179,6 +179,8 @@ fn session_without_connection_is_lost_in_time_and_next_lock_has_another() {
     w.pass(1_000);
     assert_eq!((w.server.sessions.len(), w.queue().len()), (2, 2), "the old node still stands");
     assert!(w.granted(0, second).is_none());
+    w.pass(10_000);
+    assert_eq!(w.queue().len(), 2, "for as long as the guard is out");
     // H6
     w.release(0, lock);
     w.pass(100);
@@ -253,6 +255,14 @@ fn extend_is_answered_by_write_and_moves_validity() {
     w.clients[0].extend(now, lock).unwrap();
     w.run();
     assert_eq!((w.last(0, lock), ms_until(&w, now, lock)), (Some(&Event::Extended), VALID_MS));
+    // One renewal at a time.
+    w.server.mute = Some((OpCode::Multi, false));
+    let sent = w.server.count(OpCode::Multi);
+    for _ in 0..3 {
+        w.clients[0].extend(now, lock).unwrap();
+        w.run();
+    }
+    assert_eq!(w.server.count(OpCode::Multi), sent + 1);
 }
 
 #[test]
@@ -645,6 +655,18 @@ fn past_sessions_use_no_memory() {
         sizes.push(alloc::format!("{:?}", w.clients[0]).len());
     }
     assert!(sizes[99] < sizes[1] + 100, "{sizes:?}");
+}
+
+#[test]
+fn long_session_uses_no_more_memory_than_short_one() {
+    let mut w = World::new(1);
+    w.hold(0);
+    let mut size = |ms| {
+        w.pass(ms);
+        alloc::format!("{:?}", w.clients[0]).len()
+    };
+    let (hours, days) = (size(4 * 3_600_000), size(20 * 3_600_000));
+    assert!(days < hours + 100, "{hours} {days}");
 }
 
 #[test]
