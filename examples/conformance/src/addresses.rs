@@ -1,6 +1,8 @@
 //! Host names with several addresses, some of which do not work.
 
+use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
+use std::net::TcpListener;
 use std::time::Instant as StdInstant;
 
 use lock_proto::driver::Settings;
@@ -16,22 +18,32 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The first address does not respond, so the second is tried concurrently.
 pub async fn dead_first_address_does_not_block_connect<R: Runtime>(kit: Kit<R>, server: Server) {
     let dead = DeadAddress::new();
-    let settings: Settings = match &server {
-        Server::Redis(_) => {
-            Config::new([Endpoint::parse("redis://name.test").unwrap()]).connect_timeout(CONNECT_TIMEOUT).into()
-        }
-        Server::Etcd(_) => etcd::Config::parse("etcd://name.test").unwrap().connect_timeout(CONNECT_TIMEOUT).into(),
-        Server::ZooKeeper(chroot) => {
-            let url = chroot.url().replace(&chroot.server().address().to_string(), "name.test");
-            zookeeper::Config::parse(&url).unwrap().connect_timeout(CONNECT_TIMEOUT).into()
-        }
-    };
-    let client = kit.resolving_to(vec![dead.address(), server.address()], settings);
     let since = StdInstant::now();
-    let guard = kit.take(&client, "a").await;
+    take_behind(&kit, &server, dead.address(), CONNECT_TIMEOUT).await;
     let took = since.elapsed();
     assert!(took < CONNECT_TIMEOUT / 2, "{took:?}");
-    kit.release(guard).await;
+}
+
+/// The server at the first address accepts connections and never replies.
+pub async fn silent_first_address_is_tried_last<R: Runtime>(kit: Kit<R>, server: Server) {
+    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    take_behind(&kit, &server, silent.local_addr().unwrap(), Duration::from_millis(500)).await;
+}
+
+/// Takes a lock on a server at the second address of its name.
+async fn take_behind<R: Runtime>(kit: &Kit<R>, server: &Server, first: SocketAddr, connect_timeout: Duration) {
+    let settings: Settings = match server {
+        Server::Redis(_) => {
+            Config::new([Endpoint::parse("redis://name.test").unwrap()]).connect_timeout(connect_timeout).into()
+        }
+        Server::Etcd(_) => etcd::Config::parse("etcd://name.test").unwrap().connect_timeout(connect_timeout).into(),
+        Server::ZooKeeper(chroot) => {
+            let url = chroot.url().replace(&chroot.server().address().to_string(), "name.test");
+            zookeeper::Config::parse(&url).unwrap().connect_timeout(connect_timeout).into()
+        }
+    };
+    let client = kit.resolving_to(vec![first, server.address()], settings);
+    kit.release(kit.take(&client, "a").await).await;
 }
 
 /// The first address is a read-only replica, so the other one is preferred.

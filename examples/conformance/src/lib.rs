@@ -167,7 +167,8 @@ macro_rules! suite {
                 hold_expires_within_ttl_while_server_is_paused leader_resigns_after_work_ends_or_time_limit);
     };
     (@shared $runtime:ty, $server:ident) => {
-        $crate::suite!(@on $runtime, shared, $server: dead_first_address_does_not_block_connect);
+        $crate::suite!(@on $runtime, shared, $server:
+                dead_first_address_does_not_block_connect silent_first_address_is_tried_last);
         $crate::suite!(@encrypted $runtime, $server);
     };
     (@encrypted $runtime:ty, $server:ident) => {

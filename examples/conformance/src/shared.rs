@@ -11,7 +11,7 @@ use lock_proto::driver::AcquireErrorKind;
 use lock_proto::{Loss, Release};
 use lock_testkit::TIMEOUT;
 
-pub use crate::addresses::dead_first_address_does_not_block_connect;
+pub use crate::addresses::{dead_first_address_does_not_block_connect, silent_first_address_is_tried_last};
 use crate::kit::{SLACK, join_all};
 use crate::server::ServerSettings as _;
 use crate::{Kit, Runtime, Server};

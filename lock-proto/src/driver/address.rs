@@ -61,10 +61,10 @@ pub(super) struct Route<R> {
     /// A resolution that took longer than its attempt to connect, and when it began. The next
     /// attempt continues it, or a slow resolver would never get to its answer.
     pub(super) resolving: Option<(Instant, R)>,
-    /// Addresses to try last: connecting failed or was abandoned, or the server there refuses
-    /// writes.
+    /// Addresses to try last: connecting failed or was abandoned, or the server there did not reply
+    /// or refuses writes.
     last: Vec<Address>,
-    /// The address of the command connection.
+    /// The address of the command connection, or of that of etcd.
     pub(super) current: Option<Address>,
     /// Why the last attempt to connect failed.
     failure: Option<Fault>,
@@ -216,7 +216,7 @@ impl<R> Route<R> {
         self.last.push(address);
     }
 
-    /// Tries the address of the command connection last: the server there refuses writes.
+    /// Tries the current address last.
     pub(super) fn avoid_current(&mut self) {
         if let Some(address) = self.current.take() {
             self.put_last(address);

@@ -141,7 +141,7 @@ enum State<H: Host> {
     Open {
         stream: Stream<H::Stream>,
         unflushed: bool,
-        /// The server has sent something.
+        /// The server has replied.
         received: bool,
     },
 }
@@ -187,10 +187,8 @@ impl<H: Host, C: ByteClient + Send + 'static> Links<H> for Sockets<H, C> {
                 Output::Disconnect { conn } => {
                     self.credentials.cancel(conn);
                     let route = self.routes.get_mut(conn.node());
-                    if let (Some(own), Some(route)) = (self.conns.iter_mut().find(|own| own.id == conn), route)
-                        && let State::Opening(race) = &mut own.state
-                    {
-                        race.give_up(route);
+                    if let (Some(own), Some(route)) = (self.conns.iter_mut().find(|own| own.id == conn), route) {
+                        own.give_up(route);
                     }
                     self.conns.retain(|own| own.id != conn);
                     shared.drive(batch, |core, _| core.engine.open.retain(|own| own.conn != conn));
@@ -224,6 +222,7 @@ impl<H: Host, C: ByteClient + Send + 'static> Links<H> for Sockets<H, C> {
                 Err(fault) => fault,
             };
             busy = true;
+            conn.give_up(route);
             credentials.cancel(conn.id);
             shared.drive(batch, |core, now| {
                 core.engine.open.retain(|own| own.conn != conn.id);
@@ -254,6 +253,16 @@ impl<H: Host, C: ByteClient + Send + 'static> Links<H> for Sockets<H, C> {
 }
 
 impl<H: Host> Conn<H> {
+    /// It ends. An address whose server has not replied comes last in the next attempt.
+    // requirement P5
+    fn give_up(&mut self, route: &mut Route<H::Resolve>) {
+        match &mut self.state {
+            State::Opening(race) => race.give_up(route),
+            State::Open { received: false, .. } if self.id.role() == Role::Commands => route.avoid_current(),
+            State::Open { .. } => {}
+        }
+    }
+
     /// Makes progress. True if there is more to do. An error is the end of the connection.
     fn poll<C: ByteClient + Send + 'static>(
         &mut self,
@@ -269,9 +278,7 @@ impl<H: Host> Conn<H> {
             State::Opening(race) => match race.poll(host, route, shared.now(), cx) {
                 Poll::Pending => Ok(false),
                 Poll::Ready(Ok((address, stream))) => {
-                    // A server with TLS has sent its part of the handshake.
-                    let received = stream.is_tls();
-                    self.state = State::Open { stream, unflushed: false, received };
+                    self.state = State::Open { stream, unflushed: false, received: false };
                     let wake = id.role() == Role::Wake;
                     tracing::info!(conn = %id, server = %route.target, %address, wake, "connected");
                     route.record_outcome(None);
@@ -298,7 +305,8 @@ impl<H: Host> Conn<H> {
                 let result = read(shared, batch, buffer, id, stream, received, cx)
                     .and_then(|more| write(shared, batch, buffer, id, stream, unflushed, cx).map(|()| more));
                 result.map_err(|error| {
-                    let fault = fault::of_stream(&error, *received);
+                    // A server with TLS has sent its part of the handshake.
+                    let fault = fault::of_stream(&error, *received || stream.is_tls());
                     tracing::warn!(conn = %id, server = %route.target, %fault, "connection lost");
                     fault
                 })

@@ -35,7 +35,7 @@ pub enum ConnectError {
     #[error("no runtime to spawn the driver on: call this inside one")]
     NoRuntime,
     /// The system gave no thread, or no sockets and timers, for the driver of a blocking client.
-    #[error("no thread for the driver")]
+    #[error("no thread, sockets or timers for the driver")]
     Thread(#[source] io::Error),
     /// The runtime lacks sockets or timers.
     #[error("the runtime has no I/O or no timers: build it with `enable_all`")]

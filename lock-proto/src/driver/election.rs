@@ -86,7 +86,7 @@ impl Election {
     /// background.
     pub fn campaign(&self, value: impl Into<Bytes>) -> Campaigning {
         let mut standing = Acquiring::new(&self.lock);
-        standing.value = Some(value.into());
+        standing.value = Some(copied(value));
         Campaigning(standing)
     }
 
@@ -138,6 +138,11 @@ impl Election {
         });
         query.unwrap_or(Err(AcquireErrorKind::Forked)).map_err(|kind| self.lock.error(kind))
     }
+}
+
+/// A copy, as the machine must not drop a value with an owner, which may be a guard.
+fn copied(value: impl Into<Bytes>) -> Bytes {
+    Bytes::copy_from_slice(&value.into())
 }
 
 impl fmt::Debug for Election {
@@ -207,7 +212,7 @@ impl Leadership {
     pub async fn proclaim(&mut self, value: impl Into<Bytes>) -> Result<i64, ProclaimError> {
         let hold: &Hold = &self.guard.hold;
         let ticket = &hold.ticket;
-        let value = value.into();
+        let value = copied(value);
         let result = hold.owner.shared.verb(|core, now, batch| {
             // An overdue answer to an earlier proclamation must not be taken for this one's.
             core.expire_timers(now, batch);

@@ -7,9 +7,9 @@ use core::task::Waker;
 use std::panic::catch_unwind;
 
 /// Runs foreign code. A panic ends here, so that all others are still notified. The panic hook has
-/// reported it.
-pub(super) fn foreign(code: impl FnOnce()) {
-    let _ = catch_unwind(AssertUnwindSafe(code));
+/// reported it. Returns false after a panic.
+pub(super) fn foreign(code: impl FnOnce()) -> bool {
+    catch_unwind(AssertUnwindSafe(code)).is_ok()
 }
 
 /// As [`foreign`], for each item.

@@ -130,8 +130,8 @@ pub struct Acquiring {
     lock: Lock,
     /// The value that a candidate proclaims.
     pub(super) value: Option<bytes::Bytes>,
-    /// The end of the wait, counted from the first poll.
-    deadline: Option<Instant>,
+    /// The first poll, from which the wait counts.
+    since: Option<Instant>,
     ticket: Option<Arc<Ticket>>,
     on_blocked: Option<Box<dyn FnMut(Blocked) + Send>>,
     /// The reason for waiting that `on_blocked` knows.
@@ -140,7 +140,7 @@ pub struct Acquiring {
 
 impl Acquiring {
     pub(super) fn new(lock: &Lock) -> Self {
-        Self { lock: lock.clone(), value: None, deadline: None, ticket: None, on_blocked: None, reported: None }
+        Self { lock: lock.clone(), value: None, since: None, ticket: None, on_blocked: None, reported: None }
     }
 
     /// Why the acquisition is still waiting, if known.
@@ -176,10 +176,11 @@ impl Acquiring {
         let Lock { owner, name, ttl, wait, renew, .. } = &self.lock;
         let request = Acquire { name: Arc::clone(name), ttl: *ttl, wait: Wait::Forever, renew: *renew };
         let value = self.value.clone();
-        let deadline = &mut self.deadline;
+        let since = &mut self.since;
         let ticket = owner.shared.verb(|core, now, batch| {
+            let since = *since.get_or_insert(now);
             let wait = match *wait {
-                Wait::For(limit) => Wait::For(deadline.get_or_insert(now + limit).since(now)),
+                Wait::For(limit) => Wait::For((since + limit).since(now)),
                 Wait::Try => Wait::Try,
                 Wait::Forever => Wait::Forever,
             };
@@ -249,7 +250,11 @@ impl Acquiring {
                     }
                 }
                 Progress::Withdrawn => {}
-                Progress::Failed(failure) => {
+                Progress::Failed(mut failure) => {
+                    if let (Some(report), Some(since)) = (failure.report_mut(), this.since) {
+                        // The machine counts anew after a withdrawn offer.
+                        report.waited = this.lock.owner.shared.now().since(since);
+                    }
                     this.ticket = None;
                     let kind = AcquireErrorKind::from(failure);
                     let kind = if this.lock.wait == Wait::Try { kind.once() } else { kind };

@@ -8,10 +8,8 @@ use super::acquire_error::AcquireErrorKind;
 use super::engine::Engine;
 use super::shared::{Batch, Core, Owner};
 use super::slot::Slot;
-use super::ticket::Ticket;
 use crate::error::Misuse;
 use crate::lock::{ElectionEvent, Elections, Failure, QueryId};
-use crate::time::Instant;
 
 impl<E: Engine + ?Sized> Core<E> {
     /// Calls the machine, if its store has elections.
@@ -23,13 +21,6 @@ impl<E: Engine + ?Sized> Core<E> {
             return Err(AcquireErrorKind::ShutDown);
         }
         Ok(f(self.engine.machine_mut().elections().ok_or(AcquireErrorKind::NoElections)?)?)
-    }
-
-    /// Wakes the watchers of the ticket at that time.
-    pub(super) fn add_alarm(&mut self, at: Instant, ticket: &Arc<Ticket>) {
-        if !self.is_closed() {
-            self.alarms.push((at, Arc::clone(ticket)));
-        }
     }
 }
 

@@ -28,15 +28,13 @@ impl StopRequest {
 }
 
 impl Observer {
-    pub(super) fn now(&self) -> Instant {
-        self.shared.now()
-    }
-
     /// Wakes the watchers of this hold now, and again a TTL after `requested`.
     pub(super) fn wake_watchers(&self, requested: Instant) {
-        self.shared.verb(|core, _, batch| {
-            batch.changed.push(Arc::clone(&self.ticket));
-            core.add_alarm(requested + self.ticket.terms().ttl, &self.ticket);
+        self.shared.verb(|core, now, batch| {
+            if self.ticket.is_held(now) {
+                batch.changed.push(Arc::clone(&self.ticket));
+                core.alarms.push((requested + self.ticket.terms().ttl, Arc::clone(&self.ticket)));
+            }
         });
     }
 }
@@ -140,7 +138,7 @@ impl StopSignal {
     }
 
     fn raise(&self) {
-        let now = self.observer.now();
+        let now = self.observer.shared.now();
         // 0 means never.
         let nanos = now.as_nanos().max(1);
         if self.stop.made_at.compare_exchange(0, nanos, Ordering::AcqRel, Ordering::Acquire).is_ok() {

@@ -241,8 +241,11 @@ impl<E: Engine + ?Sized> Shared<E> {
         let driver = core.take_driver_waker(now);
         drop(core);
         batch.run();
-        if let Some(driver) = driver {
-            driver.wake();
+        if let Some(driver) = driver
+            && !foreign(|| driver.wake())
+        {
+            // The next call tries again.
+            locked(&self.core).driver_woken = false;
         }
         Some(result)
     }
@@ -417,7 +420,7 @@ impl<E: Engine + ?Sized> Core<E> {
     }
 
     pub(super) fn release(&mut self, now: Instant, ticket: &Arc<Ticket>, batch: &mut Batch) {
-        ticket.return_guard(batch);
+        self.return_guard(now, ticket, batch);
         let released = !self.is_closed() && self.engine.machine_mut().release(now, ticket.lock).is_ok();
         // A shutdown has released it already, and its result follows.
         if !released && self.own_slot(ticket).is_none() {
@@ -426,11 +429,16 @@ impl<E: Engine + ?Sized> Core<E> {
     }
 
     pub(super) fn abandon(&mut self, now: Instant, ticket: &Arc<Ticket>, batch: &mut Batch) {
-        ticket.return_guard(batch);
+        self.return_guard(now, ticket, batch);
         self.forget(ticket, batch);
         if !self.is_closed() {
             self.engine.machine_mut().abandon(now, ticket.lock);
         }
+    }
+
+    fn return_guard(&mut self, now: Instant, ticket: &Arc<Ticket>, batch: &mut Batch) {
+        ticket.return_guard(now, batch);
+        self.alarms.retain(|(_, own)| own.lock != ticket.lock);
     }
 
     fn forget(&mut self, ticket: &Ticket, batch: &mut Batch) {

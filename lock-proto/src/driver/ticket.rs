@@ -166,7 +166,7 @@ impl Ticket {
                     *until = valid_until;
                 }
                 // It has ended by the clock, and `is_held` has said so: the driver was late.
-                if !moved && matches!(state.stage, Stage::Held) && !state.returned && state.loss.is_none() {
+                if !moved && state.is_unreported() {
                     state.loss = Some(Loss::Expired);
                     batch.lost(self, Loss::Expired);
                 }
@@ -271,8 +271,14 @@ impl Ticket {
     }
 
     /// The guard was released or dropped.
-    pub(super) fn return_guard(self: &Arc<Self>, batch: &mut Batch) {
-        locked(&self.state).returned = true;
+    pub(super) fn return_guard(self: &Arc<Self>, now: Instant, batch: &mut Batch) {
+        let mut state = locked(&self.state);
+        if !self.is_held(now) && state.is_unreported() {
+            state.loss = Some(Loss::Expired);
+            batch.lost(self, Loss::Expired);
+        }
+        state.returned = true;
+        drop(state);
         self.until.store(0, Ordering::Release);
         // Observers register first and read `until` then, without the mutex. One of the two sides
         // must see the other.
@@ -357,8 +363,7 @@ impl Ticket {
         let state = locked(&self.state);
         match state.loss {
             Some(loss) => HoldState::Lost(loss),
-            // Expired by the clock, but the machine has not reported the loss yet.
-            None if matches!(state.stage, Stage::Held) && !state.returned => HoldState::Lost(Loss::Expired),
+            None if state.is_unreported() => HoldState::Lost(Loss::Expired),
             None => HoldState::Returned,
         }
     }
@@ -389,6 +394,12 @@ impl Ticket {
 }
 
 impl State {
+    /// Returns true if the machine has not reported the end of this hold. Once its validity is over,
+    /// it is lost by the clock.
+    const fn is_unreported(&self) -> bool {
+        matches!(self.stage, Stage::Held) && !self.returned && self.loss.is_none()
+    }
+
     /// The machine answers in the order of the calls.
     fn answer_extension(&mut self, answer: Result<(), Report>) {
         if !self.extensions.is_empty() {

@@ -113,6 +113,19 @@ pub enum Failure {
     ShuttingDown,
 }
 
+impl Failure {
+    #[cfg(feature = "driver")]
+    pub(crate) const fn report_mut(&mut self) -> Option<&mut Report> {
+        match self {
+            Self::TimedOut(report)
+            | Self::KeyInUse(report)
+            | Self::Refused(report)
+            | Self::SequenceExhausted(report) => Some(report),
+            Self::EqualNodes(..) | Self::ShuttingDown => None,
+        }
+    }
+}
+
 /// The last reply of each node, and the length of the wait.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

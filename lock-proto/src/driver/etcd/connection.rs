@@ -193,10 +193,13 @@ impl<H: Host> Connection<H> {
         self.up
     }
 
-    /// Abandons the attempt to connect.
+    /// It ends. An address whose server has not spoken HTTP/2 comes last in the next attempt.
+    // requirement P5
     pub(super) fn give_up(&mut self, route: &mut Route<H::Resolve>) {
-        if let State::Opening(race) = &mut self.state {
-            race.give_up(route);
+        match &mut self.state {
+            State::Opening(race) => race.give_up(route),
+            State::Open(_) if !self.up => route.avoid_current(),
+            State::Open(_) | State::Ended => {}
         }
     }
 
@@ -266,6 +269,7 @@ impl<H: Host> Connection<H> {
         if self.over {
             let why = self.conn_state.fault().unwrap_or(Fault::Closed);
             inputs.push(Input::Ended(why));
+            self.give_up(route);
             self.peer = None;
             self.state = State::Ended;
             self.streams.clear();
@@ -294,6 +298,7 @@ impl<H: Host> Connection<H> {
                     tracing::debug!(server = %route.target, %address, "TCP connection open");
                     self.conn_state.open(stream.is_tls());
                     self.state = State::Open(stream);
+                    route.current = Some(address);
                     self.begin();
                 }
                 Poll::Ready(Err(error)) => {

@@ -114,6 +114,19 @@ fn resolution_begins_anew_after_30_seconds() {
     }
 }
 
+/// Regression: it was tried first at each attempt, for ever.
+#[test]
+fn address_that_accepts_and_does_not_reply_comes_last() {
+    for answers in [Answers::Silence, Answers::HangsUp] {
+        let world = World::new();
+        leads_to(&world, &[answers, Answers::Accepts]);
+        let (client, mut driver) = world.client();
+        drop(world.wait(&mut driver, client.lock("a").wait(ms(5_000)).acquire()).unwrap());
+        let order: Vec<_> = tried(&world).into_iter().map(|(_, address)| address).collect();
+        assert_eq!(order, [1, 2].map(tcp));
+    }
+}
+
 /// It answers `READONLY`, so it is not the one: the others come first at the next attempt.
 #[test]
 fn replica_address_comes_last() {

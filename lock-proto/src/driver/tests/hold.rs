@@ -43,6 +43,44 @@ fn validity_expires_by_clock_without_driver() {
     assert_eq!(poll(&mut Box::pin(observer.lost())), Poll::Ready(Some(Loss::Expired)));
 }
 
+/// Regression: the observer saw a release, and nothing was logged.
+#[test]
+fn guard_dropped_after_end_by_clock_was_lost() {
+    // T2
+    for releases in [false, true] {
+        let world = World::new();
+        let (_client, _driver, guard) = held(&world, Renew::Auto);
+        let observer = guard.observer();
+        world.pause(guard.remaining());
+        if releases {
+            drop(guard.release());
+        } else {
+            drop(guard);
+        }
+        assert_eq!(poll(&mut Box::pin(observer.lost())), Poll::Ready(Some(Loss::Expired)));
+    }
+}
+
+/// Regression: a leader that was asked to stop was remembered for a TTL after its release.
+#[test]
+fn released_holds_leave_no_alarms() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    for n in 0..4 {
+        let guard = world.wait(&mut driver, client.lock("a").ttl(60 * TTL).acquire()).unwrap();
+        let observer = guard.observer();
+        observer.wake_watchers(world.time());
+        assert_eq!(client.owner.shared.verb(|core, _, _| core.alarms.len()), Some(1));
+        if n % 2 == 0 {
+            drop(guard);
+        } else {
+            assert_eq!(world.wait(&mut driver, guard.release()), Release::Released);
+        }
+        observer.wake_watchers(world.time());
+        assert_eq!(client.owner.shared.verb(|core, _, _| core.alarms.len()), Some(0));
+    }
+}
+
 /// The driver reads the clock before the end and handles the renewal after it. The machine goes on,
 /// so only the ticket can report the end.
 #[test]
@@ -303,6 +341,7 @@ fn wait_limit_holds_after_withdrawn_grant() {
     assert!(matches!(error.kind(), AcquireErrorKind::TimedOut(_)), "{error:?}");
     let waited = world.time().since(Instant::ZERO);
     assert!(waited >= TTL && waited < TTL + Duration::from_millis(100), "{waited:?}");
+    assert_eq!(error.report().map(|report| report.waited), Some(waited), "all of it, also before the withdrawal");
 }
 
 /// The process is stopped for longer than the limit and the TTL, and the driver has not run since.

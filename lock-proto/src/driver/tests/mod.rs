@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::panic::AssertUnwindSafe;
 use core::pin::{Pin, pin};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::io;
@@ -425,6 +425,15 @@ fn forked_child_does_not_wait_for_mutex() {
     assert_eq!(is_done.recv_timeout(Duration::from_secs(20)), Ok(()));
     drop(of_parent);
     child.join().unwrap().unwrap();
+}
+
+/// A value whose owner drops a guard would lock the client's mutex while the machine drops it.
+#[test]
+fn value_of_candidate_is_copied() {
+    let owner: Arc<[u8]> = b"value"[..].into();
+    let (client, _driver) = World::new().client();
+    let _campaign = client.election("e").campaign(::bytes::Bytes::from_owner(Arc::clone(&owner)));
+    assert_eq!(Arc::strong_count(&owner), 1);
 }
 
 #[test]

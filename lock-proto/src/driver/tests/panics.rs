@@ -16,6 +16,16 @@ impl Wake for Panicking {
     }
 }
 
+/// A waker that panics once.
+#[derive(Default)]
+struct PanicsOnce(AtomicUsize);
+
+impl Wake for PanicsOnce {
+    fn wake(self: Arc<Self>) {
+        assert!(self.0.fetch_add(1, Ordering::SeqCst) > 0, "a waker");
+    }
+}
+
 /// A subscriber whose output is a dead pipe.
 struct DeadPipe;
 
@@ -59,6 +69,18 @@ fn panicking_waker_leaves_no_other_task_asleep() {
     world.settle(&mut driver);
     assert_eq!(others.iter().filter(|(_, woken)| woken.count() > 0).count(), 20);
     assert!(matches!(poll(&mut first), Poll::Ready(Ok(_))), "it was granted all the same");
+}
+
+/// Regression: no later call woke the driver.
+#[test]
+fn driver_is_woken_again_after_panic_of_its_waker() {
+    let world = World::new();
+    let (client, driver) = with_identity(world.clone(), World::config().into(), ClientId::from_bits(1), 7).unwrap();
+    let (waker, mut driver) = (Arc::<PanicsOnce>::default(), pin!(driver));
+    assert!(poll_with(driver.as_mut(), &Arc::clone(&waker).into()).is_pending());
+    let mut waiting = ["a", "b", "c"].map(|name| client.lock(name).acquire());
+    assert!(waiting.iter_mut().all(|waiting| poll(waiting).is_pending()));
+    assert_eq!(waker.0.load(Ordering::SeqCst), 2);
 }
 
 #[test]

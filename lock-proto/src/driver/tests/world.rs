@@ -64,13 +64,17 @@ pub(super) struct Inner {
 }
 
 /// Result of an attempt to connect.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answers {
     Accepts,
     AcceptsAfter(Duration),
     Refuses,
     /// As a host that is gone.
     Nothing,
+    /// It accepts, and never replies, as a process that is stopped.
+    Silence,
+    /// It accepts, and closes the connection, as a proxy without a server behind it.
+    HangsUp,
 }
 
 /// The nth address of the server.
@@ -91,6 +95,8 @@ impl Drop for Begun {
 struct Wire {
     to_node: Vec<u8>,
     to_client: Vec<u8>,
+    /// The server does not read it.
+    ignored: bool,
     hung_up: bool,
     closed: bool,
     reader: Option<Waker>,
@@ -206,7 +212,7 @@ impl World {
                 node.handle_timeout(now);
             }
             for (&id, wire) in wires.iter_mut() {
-                if to_node && !*silent && !wire.to_node.is_empty() {
+                if to_node && !*silent && !wire.ignored && !wire.to_node.is_empty() {
                     moved = true;
                     node.handle_received(now, id, &core::mem::take(&mut wire.to_node));
                     wakers.extend(wire.writer.take());
@@ -331,7 +337,7 @@ impl Host for World {
                 inner.addresses.iter().find(of).map_or(Answers::Refuses, |(_, answers)| *answers)
             });
             match answers {
-                Answers::Accepts => {}
+                Answers::Accepts | Answers::Silence | Answers::HangsUp => {}
                 Answers::AcceptsAfter(time) => world.sleep(time).await,
                 Answers::Refuses => return Err(io::ErrorKind::ConnectionRefused.into()),
                 Answers::Nothing => core::future::pending().await,
@@ -343,7 +349,9 @@ impl Host for World {
                 }
                 inner.serial += 1;
                 inner.node.handle_connected(now, inner.serial);
-                inner.wires.insert(inner.serial, Wire::default());
+                let [silence, hangs_up] = [Answers::Silence, Answers::HangsUp].map(|answer| answers == answer);
+                let wire = Wire { ignored: silence || hangs_up, closed: hangs_up, ..Wire::default() };
+                inner.wires.insert(inner.serial, wire);
                 Ok(inner.serial)
             })?;
             Ok(Socket { world, id })
