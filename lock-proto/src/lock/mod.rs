@@ -16,6 +16,8 @@ mod grant;
 mod hub;
 mod lifecycle;
 mod machine;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+mod patience;
 mod ping;
 mod queries;
 mod queue;
@@ -56,6 +58,8 @@ pub use hub::Locks;
 pub(crate) use lifecycle::Ended;
 pub use lifecycle::Lock;
 pub use machine::Machine;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+pub(crate) use patience::Patience;
 #[doc(hidden)]
 pub use queries::{Queries, Query, QueryStore};
 #[doc(hidden)]

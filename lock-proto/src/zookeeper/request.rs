@@ -61,7 +61,8 @@ pub(crate) const fn class(code: ErrorCode) -> ErrorClass {
         | ErrorCode::NODE_EXISTS
         | ErrorCode::BAD_VERSION
         | ErrorCode::NOT_EMPTY
-        | ErrorCode::NO_WATCHER => ErrorClass::Transient,
+        | ErrorCode::NO_WATCHER
+        | ErrorCode::THROTTLED_OP => ErrorClass::Transient,
         ErrorCode::SESSION_MOVED | ErrorCode::NOT_READ_ONLY | ErrorCode::SESSION_EXPIRED => ErrorClass::Reconnect,
         ErrorCode::UNIMPLEMENTED
         | ErrorCode::BAD_ARGUMENTS

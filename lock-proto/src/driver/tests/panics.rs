@@ -74,8 +74,7 @@ fn panicking_waker_leaves_no_other_task_asleep() {
 /// Regression: no later call woke the driver.
 #[test]
 fn driver_is_woken_again_after_panic_of_its_waker() {
-    let world = World::new();
-    let (client, driver) = with_identity(world.clone(), World::config().into(), ClientId::from_bits(1), 7).unwrap();
+    let (client, driver) = with_identity(World::new(), World::config().into(), ClientId::from_bits(1), 7).unwrap();
     let (waker, mut driver) = (Arc::<PanicsOnce>::default(), pin!(driver));
     assert!(poll_with(driver.as_mut(), &Arc::clone(&waker).into()).is_pending());
     let mut waiting = ["a", "b", "c"].map(|name| client.lock(name).acquire());

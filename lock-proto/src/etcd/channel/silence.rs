@@ -7,13 +7,8 @@ use bytes::Bytes;
 use super::Channel;
 use crate::etcd::message::RangeRequest;
 use crate::etcd::rpc::Rpc;
+use crate::lock::Patience;
 use crate::time::Instant;
-
-/// How often the allowed silence may double. etcd itself abandons a request after seven seconds.
-const MAX_DOUBLINGS: u32 = 3;
-
-/// The allowed silence is at least this multiple of the slowest recent reply.
-const SLOW_FACTOR: u32 = 4;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Silence {
@@ -24,10 +19,7 @@ pub(super) struct Silence {
     /// A probe was answered before an earlier keep-alive: their replies are late although the server
     /// is fast.
     late_keep_alives: bool,
-    /// How many connections in a row ended because of silence.
-    connections: u32,
-    /// The longest recent wait for anything to arrive. Decays with each arrival.
-    slowest: Duration,
+    patience: Patience,
 }
 
 /// A read of a single key. Any reply shows that the connection works, even a refusal.
@@ -46,7 +38,7 @@ impl Silence {
     }
 
     pub(super) const fn connection_was_silent(&mut self) {
-        self.connections = self.connections.saturating_add(1);
+        self.patience.connection_was_silent();
     }
 
     pub(super) const fn stopped(&mut self) {
@@ -59,13 +51,8 @@ impl Channel {
     // E13
     pub(super) fn note_arrival(&mut self) {
         let Some(since) = self.silence.since else { return };
-        let silent = self.now.since(since);
-        if silent < self.config.request_timeout {
-            self.silence.connections = 0;
-        }
-        if !(self.silence.only_keep_alives && self.silence.late_keep_alives) {
-            self.silence.slowest = silent.max(self.silence.slowest - self.silence.slowest / 8);
-        }
+        let is_typical = !(self.silence.only_keep_alives && self.silence.late_keep_alives);
+        self.silence.patience.arrived(self.now.since(since), self.config.request_timeout, is_typical);
         self.silence.since = Some(self.now);
     }
 
@@ -79,18 +66,10 @@ impl Channel {
         self.idle_since = if idle { self.idle_since.or(Some(self.now)) } else { None };
     }
 
-    /// How long the connection may stay silent while a reply is outstanding. Slow servers get more
-    /// time, because resending requests on a new connection would add to their load.
+    /// How long the connection may stay silent while a reply is outstanding.
     // E13
     pub(super) fn longest_silence(&self) -> Duration {
-        let timeout = self.config.request_timeout;
-        let slow = SLOW_FACTOR * self.silence.slowest;
-        if self.silence.connections == 0 && slow <= timeout {
-            return timeout;
-        }
-        let rounds = self.silence.connections / self.members.count();
-        let max = timeout * (1 << MAX_DOUBLINGS);
-        (timeout * (1 << rounds.min(MAX_DOUBLINGS))).max(slow).min(max)
+        self.silence.patience.longest_silence(self.config.request_timeout, self.members.count())
     }
 
     /// When to drop the connection unless something arrives first, or to send a probe, because only

@@ -5,7 +5,7 @@
 use alloc::boxed::Box;
 
 use super::{Contention, Context, Lock, Nodes};
-use crate::lock::{self, Loss, Release, Retry, SessionEvent, SessionId};
+use crate::lock::{self, Loss, Queued, Release, Retry, SessionEvent, SessionId, Store as _};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, Op, ReplyBody};
 use crate::zookeeper::path::Guid;
@@ -67,9 +67,14 @@ impl lock::Cleanup<Nodes> for Cleanup {
                 lock.store.own.deleted(ctx.now, path);
                 return lock.resolve(ctx, outcome, |remains| remains.left.as_ref() == Some(path));
             }
-            // The server will not do it for this user. It deletes the node with the session.
+            // The server will not do it for this user. It deletes the node with the session, which
+            // must not wait behind that node.
             (_, Reply::Refused(_)) if reply.is_refusal() => {
                 ctx.shared.sessions.retire(cleanup.session);
+                if lock.contention.session() == Some(cleanup.session) {
+                    Queued::nobody_waits(lock, ctx);
+                    lock.start(ctx);
+                }
                 return;
             }
             (_, Reply::Done(_) | Reply::Refused(_)) => ctx.back_off(&mut cleanup.retry),
@@ -90,11 +95,20 @@ impl lock::Cleanup<Nodes> for Cleanup {
     /// The nodes of a lost session end with it. The result of a release is that of its end.
     fn lost(lock: &mut Lock, ctx: &mut Context, session: SessionId, event: &SessionEvent) {
         lock.store.cleanups.retain(|cleanup| cleanup.session != session);
-        if let SessionEvent::Ended(_) | SessionEvent::Lost(Loss::Gone) = event {
-            let confirmed = *event == SessionEvent::Ended(true);
-            let outcome = if confirmed { Release::Released } else { Release::Expired };
-            lock.resolve(ctx, outcome, |remains| remains.session == session);
-        }
+        let outcome = match event {
+            SessionEvent::Ended(true) => Release::Released,
+            SessionEvent::Ended(false) => Release::Unknown,
+            SessionEvent::Lost(Loss::Gone) => Release::Expired,
+            SessionEvent::Alive
+            | SessionEvent::Up
+            | SessionEvent::Down(_)
+            | SessionEvent::Refused(_)
+            | SessionEvent::Renewed(_)
+            | SessionEvent::Unrenewed(..)
+            | SessionEvent::Gone(_)
+            | SessionEvent::Lost(_) => return,
+        };
+        lock.resolve(ctx, outcome, |remains| remains.session == session);
     }
 }
 

@@ -99,8 +99,8 @@ impl Session {
                 None
             }
             SessionReport::Expired if self.is_open() => self.lose(Loss::Gone),
-            SessionReport::Expired => self.ended(false),
-            SessionReport::Ended { confirmed } => self.ended(*confirmed),
+            SessionReport::Expired => self.ended(SessionEvent::Lost(Loss::Gone)),
+            SessionReport::Ended { confirmed } => self.ended(SessionEvent::Ended(*confirmed)),
         }
     }
 
@@ -170,9 +170,9 @@ impl Session {
         Some(SessionEvent::Refused(answer))
     }
 
-    fn ended(&mut self, confirmed: bool) -> Option<SessionEvent> {
+    fn ended(&mut self, event: SessionEvent) -> Option<SessionEvent> {
         let state = mem::replace(&mut self.state, State::Over);
-        (state != State::Over).then_some(SessionEvent::Ended(confirmed))
+        (state != State::Over).then_some(event)
     }
 
     /// A write of a lock that left at `emitted` was committed, which renews the session. While there
@@ -342,7 +342,7 @@ impl SessionStore<Nodes> for Connection {
             if session.renew_from.is_some() {
                 Self::renew(session, ctx);
             }
-            return Some(SessionEvent::Renewed(proven));
+            return counts.then_some(SessionEvent::Renewed(proven));
         }
         ctx.back_off(&mut session.retry);
         Some(SessionEvent::Unrenewed(call.emitted, reply.answer()))

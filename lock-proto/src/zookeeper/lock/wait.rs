@@ -100,9 +100,9 @@ impl Progress<Nodes> for Contender {
         *watch = Watch::answered(reply);
         match reply {
             Reply::Refused(ErrorCode::NO_NODE) => lock.predecessor_gone(ctx),
-            // The predecessor is another user's.
-            Reply::Refused(_) if reply.is_refusal() => lock.list_answered(ctx, reply),
-            Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {}
+            // The predecessor may be another user's.
+            Reply::Refused(_) => lock.list_answered(ctx, reply),
+            Reply::Done(_) | Reply::Unknown(_) | Reply::NotSent(_) => {}
         }
     }
 
@@ -145,12 +145,7 @@ impl Lock {
     /// Reads the queue, from scratch.
     pub(super) fn read_queue(&mut self, ctx: &mut Context) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
-        let list = ctx.send(contender.session, self.key.list());
-        if list.is_none() {
-            // After a reconnect, no watch is left.
-            contender.own_watch = Watch::None;
-        }
-        contender.ahead = Ahead::Unread(list);
+        contender.ahead = Ahead::Unread(ctx.send(contender.session, self.key.list()));
     }
 
     /// Takes a place that is known without a list of the queue. A single attempt lists it if

@@ -26,11 +26,8 @@ use crate::collections::{Waiting, burst};
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
 use crate::jitter::mix;
-use crate::lock::{Cause, ErrorClass, Failures, Renewal};
+use crate::lock::{Cause, ErrorClass, Failures, Patience, Renewal};
 use crate::time::{Instant, soonest};
-
-/// The longest that the patience with silent servers grows, as a multiple of the request timeout.
-const MAX_PATIENCE: u32 = 8;
 
 /// The connection of one session to one of the servers, without any I/O: bytes in, bytes out.
 ///
@@ -48,8 +45,7 @@ pub struct Pipe {
     /// The place of the server in use, or of the next one to try.
     server: usize,
     backoff: Failures,
-    /// Consecutive connections on which nothing arrived in time.
-    silent: u32,
+    patience: Patience,
     /// The session; 0 if there is none yet.
     session: i64,
     password: Bytes,
@@ -119,7 +115,7 @@ impl Pipe {
             generation: config.generation,
             server: mix(seed, 0) as usize % config.servers.len().max(1),
             backoff: Failures::default(),
-            silent: 0,
+            patience: Patience::default(),
             session: 0,
             password: Bytes::from_static(&[0; 16]),
             granted: config.timeout,
@@ -156,14 +152,8 @@ impl Pipe {
                 self.waiting.push(pending, self.now + self.config.request_timeout);
             }
             Phase::Up { .. } => self.queue(pending),
-            Phase::BackingOff { cause, .. } => {
-                let reply = Reply::NotSent(cause.clone());
-                self.outputs.push_back(PipeOutput::Reply { call, reply });
-            }
-            Phase::Closed => {
-                let reply = Reply::NotSent(Fault::NotNeeded.into());
-                self.outputs.push_back(PipeOutput::Reply { call, reply });
-            }
+            Phase::BackingOff { cause, .. } => self.answer_unsent(Some(call), false, &cause.clone()),
+            Phase::Closed => self.answer_unsent(Some(call), false, &Fault::NotNeeded.into()),
         }
     }
 
@@ -174,6 +164,7 @@ impl Pipe {
             return;
         }
         self.mode = Mode::Quiet;
+        self.wire.drop_pings();
         if !matches!(self.phase, Phase::Up { .. }) {
             // To establish it would renew it.
             self.shut(Mode::Quiet);
@@ -249,6 +240,10 @@ impl Pipe {
         if self.current() != Some(conn) {
             return;
         }
+        if matches!(self.phase, Phase::Up { .. }) && !self.wire.is_idle() {
+            let silence = self.now.since(self.last_received);
+            self.patience.arrived(silence, self.config.request_timeout, true);
+        }
         self.last_received = self.now;
         // Taken out, so that the frames can be handled while they are borrowed.
         let mut frames = mem::take(&mut self.wire.frames);
@@ -259,7 +254,6 @@ impl Pipe {
                 Ok(None) => break,
                 Err(breach) => return self.fail(Fault::Protocol(breach).into(), true),
             };
-            self.silent = 0;
             if let Err(cause) = self.handle_frame(frame) {
                 return self.fail(cause, true);
             }
@@ -389,22 +383,20 @@ impl Pipe {
         (self.mode == Mode::Live).then(|| self.last_sent + self.config.ping_after)
     }
 
-    /// How much longer than usual the pipe waits, since all servers were silent.
+    /// Returns when the connection ends if nothing arrives.
     // E13
-    fn patience(&self) -> u32 {
-        let rounds = self.silent / self.config.servers.len().max(1) as u32;
-        1_u32.checked_shl(rounds).unwrap_or(MAX_PATIENCE).min(MAX_PATIENCE)
+    fn silent_until(&self) -> Option<Instant> {
+        (!self.wire.is_idle()).then(|| self.last_received + self.longest_silence(self.config.request_timeout))
     }
 
-    /// Returns when the connection ends if nothing arrives.
-    fn silent_until(&self) -> Option<Instant> {
-        (!self.wire.is_idle()).then(|| self.last_received + self.config.request_timeout * self.patience())
+    fn longest_silence(&self, timeout: Duration) -> Duration {
+        self.patience.longest_silence(timeout, self.config.servers.len() as u32)
     }
 
     fn connect(&mut self) {
         self.generation += 1;
         self.wire.clear();
-        let until = self.now + self.config.connect_timeout * self.patience();
+        let until = self.now + self.longest_silence(self.config.connect_timeout);
         self.phase = Phase::Opening { until, step: Opening::Connecting };
         if let (Some(conn), Some(target)) = (self.current(), self.config.servers.get(self.server)) {
             self.outputs.push_back(PipeOutput::Connect(conn, Box::new(target.clone())));
@@ -498,22 +490,19 @@ impl Pipe {
         let sent = sent.ok_or_else(|| breach(Breach::Unsolicited))?;
         self.last_zxid = self.last_zxid.max(header.zxid);
         self.contacted(sent.emitted);
-        if header.code != ErrorCode::OK {
-            match class(header.code) {
-                _ if header.code == ErrorCode::SESSION_EXPIRED => {
-                    // Neither this request nor one behind it was executed.
-                    while let Some((call, _)) = self.wire.pop_unanswered() {
-                        self.answer_unsent(call, false, &Fault::NotNeeded.into());
-                    }
-                    self.expired();
-                    return Ok(());
-                }
-                ErrorClass::Unclear | ErrorClass::Reconnect => return Err(server_error(header.code, "").into()),
-                ErrorClass::Transient | ErrorClass::Refused | ErrorClass::KeyInUse => {}
-            }
-        }
         let reply = match header.code {
             ErrorCode::OK => Reply::Done(ReplyBody::decode(sent.code, body).map_err(breach)?),
+            ErrorCode::SESSION_EXPIRED => {
+                // Neither this request nor one behind it was executed.
+                while let Some((call, _)) = self.wire.pop_unanswered() {
+                    self.answer_unsent(call, false, &Fault::NotNeeded.into());
+                }
+                self.expired();
+                return Ok(());
+            }
+            code if matches!(class(code), ErrorClass::Unclear | ErrorClass::Reconnect) => {
+                return Err(server_error(code, "").into());
+            }
             code => Reply::Refused(code),
         };
         // Servers of version 3.5 report it inside of a transaction, and keep the connection.
@@ -568,9 +557,9 @@ impl Pipe {
 
     /// The server has ended the session.
     fn expired(&mut self) {
-        if let Mode::Ending { requested, .. } = self.mode {
+        if let Mode::Ending { requested: true, .. } = self.mode {
             // An earlier request may have ended it.
-            return self.ended(requested);
+            return self.ended(true);
         }
         self.shut(Mode::Over);
         self.report(SessionReport::Expired);
@@ -602,7 +591,7 @@ impl Pipe {
         }
         let lasted = if let Phase::Up { since } = self.phase { self.now.since(since) } else { Duration::ZERO };
         if cause == Cause::Fault(Fault::TimedOut) {
-            self.silent = self.silent.saturating_add(1);
+            self.patience.connection_was_silent();
         }
         let servers = self.config.servers.len().max(1);
         self.server = (self.server + 1) % servers;

@@ -223,6 +223,44 @@ fn patience_grows_after_all_servers_were_silent() {
     assert_eq!(waited, [2_000, 2_000, 4_000, 4_000, 8_000]);
 }
 
+/// Regression: the reply to the handshake ended the patience. So writes that take longer than the
+/// request timeout were never answered.
+#[test]
+fn slow_writes_get_more_time_on_next_connection() {
+    // E13
+    let mut pipe = pipe(1);
+    up(&mut pipe, 0);
+    let mut write = |from: u64, takes: u64| {
+        pipe.send(at(from), call(1), sync());
+        sent(&mut pipe);
+        let until = pipe.silent_until().unwrap();
+        if until > at(from + takes) {
+            let xid = pipe.wire.first().unwrap().xid;
+            receive(&mut pipe, from + takes, &synced(xid, 1));
+        } else {
+            pipe.handle_timeout(until);
+            pipe.handle_timeout(pipe.next_deadline().unwrap().max(until + Duration::from_secs(1)));
+            connect(&mut pipe, from + 4_000);
+            accept(&mut pipe, from + 4_000, SESSION, 15_000);
+        }
+        outputs(&mut pipe);
+        until.since(at(from)).as_millis()
+    };
+    assert_eq!([write(0, 1_800), write(5_000, 1_800)], [1_000, 2_000]);
+    // The next ones get four times as much.
+    assert_eq!(write(8_000, 10), 4 * 1_800);
+}
+
+#[test]
+fn pings_that_have_not_left_are_not_sent_by_lost_session() {
+    // H6
+    let mut pipe = pipe(1);
+    up(&mut pipe, 0);
+    pipe.handle_timeout(at(2_000));
+    pipe.quiet(at(2_000));
+    assert!(sent(&mut pipe).is_empty());
+}
+
 #[test]
 fn moved_session_and_unclear_errors_end_connection_with_unknown_outcome() {
     for code in [ErrorCode::SESSION_MOVED, ErrorCode::CONNECTION_LOSS, ErrorCode::SYSTEM_ERROR, ErrorCode(-999)] {

@@ -61,6 +61,11 @@ impl Wire {
         }
     }
 
+    /// Removes the pings that have not been encoded.
+    pub(super) fn drop_pings(&mut self) {
+        self.queue.retain(|pending| pending.op != Op::Ping);
+    }
+
     /// Appends a frame that has no number.
     pub(super) fn encode(&mut self, encode: impl FnOnce(&mut Vec<u8>)) {
         encode(&mut self.out);

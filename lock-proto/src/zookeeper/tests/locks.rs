@@ -292,6 +292,34 @@ fn predecessor_of_another_user_is_a_refusal() {
     assert_eq!(w.queue().len(), 1);
 }
 
+/// Regression: only the reread of the queue after 30 s did.
+#[test]
+fn waiter_watches_predecessor_after_overload() {
+    let mut w = World::new(2);
+    let (lock, _) = w.hold(0);
+    w.server.refused = Some((OpCode::GetData, ErrorCode::THROTTLED_OP));
+    let second = w.acquire(1);
+    w.server.refused = None;
+    w.pass(1_000);
+    w.release(0, lock);
+    w.granted(1, second).unwrap();
+    assert_eq!(w.server.count(OpCode::Multi), 0, "the connection goes on");
+}
+
+/// Regression: it waited behind its own node.
+#[test]
+fn local_waiter_gets_lock_whose_delete_is_refused() {
+    // ZK6
+    let mut w = World::new(1);
+    let (lock, _) = w.hold(0);
+    let second = w.acquire(0);
+    w.server.refused = Some((OpCode::Delete, ErrorCode::NO_AUTH));
+    w.pass(1_000);
+    w.release(0, lock);
+    w.pass(1_000);
+    w.granted(0, second).unwrap();
+}
+
 #[test]
 fn queue_whose_numbers_are_used_up_is_created_anew() {
     // ZK5

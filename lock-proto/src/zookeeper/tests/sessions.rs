@@ -241,6 +241,7 @@ fn reconnect_does_not_extend_lock_that_is_renewed_by_hand() {
     w.cut(0);
     w.pass(999);
     assert_eq!((w.lost(0, lock), w.of_client(0).len()), (None, 1));
+    assert!(!w.of_lock(0, lock).iter().any(|event| matches!(event, Event::Renewed { .. })));
     w.pass(1);
     assert_eq!(w.lost(0, lock), Some(Loss::Expired));
 }
@@ -258,10 +259,8 @@ fn extend_is_answered_by_write_and_moves_validity() {
     // One renewal at a time.
     w.server.mute = Some((OpCode::Multi, false));
     let sent = w.server.count(OpCode::Multi);
-    for _ in 0..3 {
-        w.clients[0].extend(now, lock).unwrap();
-        w.run();
-    }
+    (0..3).for_each(|_| w.clients[0].extend(now, lock).unwrap());
+    w.run();
     assert_eq!(w.server.count(OpCode::Multi), sent + 1);
 }
 
@@ -640,6 +639,22 @@ fn delete_that_is_refused_ends_the_session_instead() {
     w.release(0, other);
     w.pass(100);
     assert_eq!((w.released(0, other), w.queue().len()), (Some(Release::Released), 0));
+}
+
+/// Regression: the result was that the lock had expired.
+#[test]
+fn end_of_session_without_reply_leaves_release_unknown() {
+    // U1
+    let mut w = World::with(1, |config| config.tick(Duration::from_millis(100)));
+    w.server.granted_ms = 500;
+    let lock = w.request(0, &Acquire::new("l").renew(Renew::Manual));
+    w.granted(0, lock).unwrap();
+    w.server.mute = Some((OpCode::CloseSession, true));
+    w.release(0, lock);
+    w.unreachable = true;
+    w.cut(0);
+    w.pass(1_000);
+    assert_eq!(w.released(0, lock), Some(Release::Unknown));
 }
 
 /// Locks with their own sessions, one after the other, leave nothing behind in the client.
