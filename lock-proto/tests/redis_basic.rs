@@ -442,6 +442,27 @@ fn idle_timeout_does_not_shorten_ping_after() {
     }
 }
 
+/// Regression: the connection was closed instead, and the name kept for ever.
+#[test]
+fn last_check_of_attempt_without_reply_precedes_close_of_idle_connection() {
+    // A4
+    let mut w = World::redis(1).seed(1).config(|config| config.idle_timeout(secs(10))).build();
+    w.acquire_for(0, Acquire::new("a"), ms(1));
+    w.run_for(secs(1));
+    w.cut(0, 0, Direction::ToClient);
+    w.acquire(0, Acquire::new("a").wait(Wait::Try));
+    w.run_for(secs(3));
+    w.heal(0, 0);
+    w.run_for(secs(2));
+    // Both are due when it goes on.
+    w.pause_client(0);
+    w.run_for(secs(60));
+    w.resume_client(0);
+    w.run_for(secs(2));
+    w.shutdown(0, secs(5));
+    w.expect(ms(50), "nothing is left to delete", |w| w.stopped(0) == Some(0));
+}
+
 /// The login of the connection for wake-ups has ended. That concerns no other connection.
 #[test]
 fn logged_out_wake_connection_leaves_command_connection_alone() {

@@ -256,7 +256,7 @@ impl Client {
                         if silence >= self.locks.config().ping_after {
                             link.commands.ping(now);
                         }
-                    } else if silence >= self.locks.config().idle_timeout {
+                    } else if silence >= self.locks.config().idle_timeout && link.commands.is_unused() {
                         link.commands.close(now);
                     }
                 }

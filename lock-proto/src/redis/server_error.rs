@@ -56,7 +56,7 @@ const PHRASES: &[(&str, ErrorClass)] = &[
 pub(crate) const NO_CLUSTER: &str = " (Redis Cluster is not supported)";
 
 /// Hint appended where a server forbids or does not know the commands that run scripts.
-const NEEDS_SCRIPTS: &str = " (locks are Lua scripts: allow EVAL and EVALSHA)";
+const NEEDS_SCRIPTS: &str = " (locks are Lua scripts: allow EVAL and EVALSHA; a Sentinel runs none)";
 
 /// Returns true if an error names a command that runs scripts. Servers quote it differently.
 fn names_script_command(text: &str) -> bool {
@@ -245,7 +245,11 @@ mod tests {
         ] {
             let error = ServerError::classify(text);
             assert_eq!(error.class, ErrorClass::Refused, "{text}");
-            assert!(error.text.ends_with(" (locks are Lua scripts: allow EVAL and EVALSHA)"), "{}", error.text);
+            assert!(
+                error.text.ends_with(" (locks are Lua scripts: allow EVAL and EVALSHA; a Sentinel runs none)"),
+                "{}",
+                error.text
+            );
         }
         for text in ["NOPERM this user has no permissions to run the 'info' command", "ERR wrong arguments for 'eval'"]
         {

@@ -28,7 +28,8 @@ pub struct Limits {
     pub elements: usize,
     /// Consecutive push messages without a reply (RESP3).
     pub pushes: u32,
-    /// Encoded bytes that wait for the socket. May be exceeded by one command, and by one batch.
+    /// Encoded bytes that wait for the socket. May be exceeded by one command, and by a batch
+    /// of each kind.
     pub outgoing: usize,
     /// Encoded requests without a reply. Further requests wait in the client, so that a slow server
     /// is not overloaded.

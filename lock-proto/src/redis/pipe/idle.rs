@@ -23,6 +23,11 @@ impl Pipe {
         }
     }
 
+    /// Returns true if no command is queued and no reply is expected.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.wire.is_idle()
+    }
+
     /// Nothing needs the connection. If it has failed, it is not reopened before `open` or `send`.
     // P7
     pub const fn rest(&mut self) {

@@ -104,11 +104,11 @@ pub enum PipeOutput {
 /// The connection of one client to one server, without any I/O: bytes in, bytes out.
 ///
 /// A failed connection is reopened after a pause, until [`close`](Self::close) or
-/// [`rest`](Self::rest). Commands are pipelined as fast as the socket takes them. Commands for one
-/// lock keep the order of the verbs;
-/// similar requests for several locks share one command. Each request gets exactly one reply, in
-/// the order of sending, when the server replies or the connection fails. During the pause, a
-/// request gets [`Reply::NotSent`] at once.
+/// [`rest`](Self::rest). Commands are pipelined as fast as the socket takes them. Requests for one
+/// lock leave in the order of the verbs, except that renewals overtake the deletes of earlier
+/// tokens; similar requests for several locks share one command. Each request gets exactly one
+/// reply, when the server replies, the connection fails, or it has waited for too long. During the
+/// pause, a request gets [`Reply::NotSent`] at once.
 ///
 /// A slow reply does not end the connection. Each request stays in flight until its reply. At most
 /// [`Limits::in_flight`] requests are in flight; the others wait in the client.

@@ -1,7 +1,7 @@
 //! One open connection: its buffers, its command queue, and the scripts sent on it.
 
 use alloc::borrow::Cow;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::vec::Vec;
 use core::fmt;
@@ -24,6 +24,9 @@ use crate::url::Login;
 
 /// Bytes read at once while a frame is incomplete. Small, as bytes beyond its end are rescanned.
 const CHUNK: usize = 256;
+
+/// How late an idle server ends a `BLPOP`: with the default `hz` of 10, it looks every 100 ms.
+const BLOCK_SLACK: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Job {
@@ -102,13 +105,12 @@ pub(super) struct Wire {
     /// lost a script or refused a batch.
     ahead: VecDeque<Pending>,
     queued: VecDeque<Pending>,
-    /// Requests being collected into one command, by kind, while `queued` is encoded.
+    /// Requests being collected into one command, by kind, while they are encoded.
     batches: [Vec<Pending>; batch::KINDS],
     /// Where the last `EVAL` of each script started.
     evals: [Option<u64>; script::ALL.len()],
     /// The server has refused a batch because of its size.
     batching_disabled: bool,
-    latest: LatestCommands,
     pushes: u32,
 }
 
@@ -281,9 +283,6 @@ impl Wire {
     fn note_sent(&mut self, pending: Pending, start: u64, script: Option<ScriptCall>, calls: u8) {
         let end = self.consumed + self.outbox.len() as u64;
         self.encoded = end;
-        if let Job::Call { request, .. } = &pending.job {
-            self.latest.sent(request.key(), start);
-        }
         self.flight.push_back(Sent { pending, start, end, script, calls });
     }
 
@@ -299,7 +298,7 @@ impl Wire {
     pub(super) fn server_waits(&self) -> Duration {
         let queued = self.ahead.front().or_else(|| self.queued.front());
         match self.flight.front().map(|sent| &sent.pending).or(queued) {
-            Some(Pending { job: Job::Block { timeout, .. }, .. }) => *timeout,
+            Some(Pending { job: Job::Block { timeout, .. }, .. }) => *timeout + BLOCK_SLACK,
             Some(_) | None => Duration::ZERO,
         }
     }
@@ -395,9 +394,7 @@ impl Wire {
 
     /// Removes the first command in flight, which was answered.
     pub(super) fn done(&mut self) {
-        if let Some(sent) = burst::pop(&mut self.flight) {
-            self.latest.answered(sent.start);
-        }
+        burst::pop(&mut self.flight);
     }
 
     /// Records that the server lacks the script of the first command in flight. Returns true if the
@@ -420,10 +417,12 @@ impl Wire {
     /// same lock was already encoded.
     pub(super) fn resend_first(&mut self) -> bool {
         let Some(sent) = self.flight.front() else { return false };
-        let start = sent.start;
         let Job::Call { request, .. } = &sent.pending.job else { return false };
-        self.latest.answered(start);
-        if self.latest.any(request.key(), start, &self.flight, self.encoded) {
+        let is_later = |later: &Sent| {
+            let key = if let Job::Call { request, .. } = &later.pending.job { Some(request.key()) } else { None };
+            later.start > sent.start && key == Some(request.key())
+        };
+        if self.flight.iter().any(is_later) {
             return false;
         }
         if let Some(Sent { mut pending, .. }) = burst::pop(&mut self.flight) {
@@ -462,39 +461,6 @@ impl fmt::Debug for Wire {
     }
 }
 
-/// Start of the latest command for each lock in flight. Built only when a script is missing.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct LatestCommands {
-    last: BTreeMap<Key, u64>,
-    until: u64,
-}
-
-impl LatestCommands {
-    fn any(&mut self, key: &Key, start: u64, flight: &VecDeque<Sent>, encoded: u64) -> bool {
-        if self.last.is_empty() {
-            self.until = encoded;
-            for sent in flight.iter() {
-                if let Job::Call { request, .. } = &sent.pending.job {
-                    self.last.insert(request.key().clone(), sent.start);
-                }
-            }
-        }
-        self.last.get(key).is_some_and(|last| *last > start)
-    }
-
-    fn sent(&mut self, key: &Key, start: u64) {
-        if !self.last.is_empty() {
-            self.last.insert(key.clone(), start);
-        }
-    }
-
-    fn answered(&mut self, start: u64) {
-        if start >= self.until {
-            self.last.clear();
-        }
-    }
-}
-
 /// Encodes a command as an array of bulk strings. redis-protocol's encoder zeroes the buffer and
 /// counts digits by a floating-point logarithm, which more than doubles the cost of a renewal. It
 /// can also fail and leave a half-written command.
@@ -523,35 +489,4 @@ const fn digit(n: usize) -> u8 {
 
 pub(super) fn breach(breach: Breach) -> Cause {
     Fault::Protocol(breach).into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::id::{CallId, NodeId};
-
-    /// The map takes memory for every lock, so it is kept for one flight only. It must last that
-    /// long, because each lookup would scan the flight otherwise.
-    #[test]
-    fn latest_commands_are_dropped_once_flight_is_answered() {
-        // P1
-        let [a, b, c] = [b"a", b"b", b"c"].map(|name| Key::new(b"", name));
-        let mut flight = VecDeque::new();
-        for (serial, key) in [&a, &b, &a].into_iter().enumerate() {
-            let request = Request::Extend { key: key.clone(), number: 1, ttl_ms: 1, fence_block: 0 };
-            let job = Job::Call { call: CallId::new(NodeId::new(0), serial as u64), request, tries: 0 };
-            let (pending, start) = (Pending { job, send_by: Instant::MAX }, 10 * serial as u64);
-            flight.push_back(Sent { pending, start, end: start + 10, script: None, calls: 1 });
-        }
-        let mut latest = LatestCommands::default();
-        assert!(latest.any(&a, 0, &flight, 30));
-        assert!(!latest.any(&b, 10, &flight, 30) && !latest.any(&c, 0, &flight, 30));
-        latest.sent(&c, 30);
-        for start in [0, 10, 20] {
-            latest.answered(start);
-            assert!(latest.any(&c, 20, &VecDeque::new(), 40), "{start}");
-        }
-        latest.answered(30);
-        assert_eq!(latest.last, BTreeMap::new());
-    }
 }

@@ -133,24 +133,6 @@ fn resends_to_server_without_scripts_are_bounded() {
 }
 
 #[test]
-fn many_missing_scripts_are_resent_in_linear_time() {
-    assert_linear(10_000, |count| {
-        let (mut rig, conn) = known();
-        rig.pipe.config.limits.in_flight = count;
-        let names: Vec<String> = (0..count).map(|n| format!("lock {n:05}")).collect();
-        for name in &names {
-            rig.send(extend(name));
-        }
-        rig.written(conn);
-        rig.receive(conn, &NOSCRIPT.repeat(count));
-        assert_eq!(rig.outputs(), []);
-        assert_eq!(commands(&rig.written(conn)).iter().filter(|args| args[0] == "EVAL").count(), 1);
-        rig.receive(conn, &b":1\r\n".repeat(count));
-        assert_eq!(rig.outputs().len(), count);
-    });
-}
-
-#[test]
 fn noscript_reply_to_set_or_eval_is_not_retried() {
     let (mut rig, conn) = known();
     let plain = rig.send(take("a"));
