@@ -119,7 +119,6 @@ impl Progress<Nodes> for Enter {
             return lock.enter(ctx, session);
         };
         if until <= ctx.now {
-            lock.contention = Contention::Idle;
             return lock.fail_all(ctx, Failure::SequenceExhausted);
         }
         lock.vacate(ctx);

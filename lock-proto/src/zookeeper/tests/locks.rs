@@ -30,7 +30,7 @@ fn hand_over_costs_one_event_and_no_request() {
     let mut w = World::new(2);
     let (first, fence) = w.hold(0);
     let second = w.acquire(1);
-    assert!(w.granted(1, second).is_none());
+    assert_eq!(w.of_lock(1, second), [&Event::Blocked(Blocked::Held)]);
     let before = w.server.log.len();
     w.release(0, first);
     let after = w.granted(1, second).unwrap();
@@ -126,6 +126,7 @@ fn node_that_must_not_be_created_is_a_refusal() {
     let lock = w.acquire(0);
     let Some(Failure::Refused(report)) = w.failure(0, lock) else { panic!("{:?}", w.events) };
     assert!(alloc::format!("{report}").contains("NO_AUTH"), "{report}");
+    w.idles_out();
 }
 
 #[test]
@@ -142,6 +143,7 @@ fn node_whose_transaction_makes_no_token_is_deleted_and_refused() {
     let Some(Failure::Refused(report)) = w.failure(0, lock) else { panic!("{:?}", w.events) };
     assert!(alloc::format!("{report}").contains("too large for fencing tokens"), "{report}");
     assert!(w.queue().is_empty());
+    w.idles_out();
 }
 
 #[test]
@@ -190,6 +192,7 @@ fn executed_create_without_reply_is_found_and_used() {
     // ZK2
     let (mut w, lock) = World::with_unanswered_create(true);
     w.cut(0);
+    assert_eq!(w.of_lock(0, lock), [&Event::Blocked(Blocked::Unreachable)]);
     w.pass(1_000);
     w.granted(0, lock).unwrap_or_else(|| panic!("{:?} {:?}", w.events, w.server.log));
     assert_eq!(w.queue().len(), 1, "no second node");
@@ -328,7 +331,7 @@ fn queue_whose_numbers_are_used_up_is_created_anew() {
     w.server.next_number = Some(i32::MAX - 10);
     let second = w.acquire(1);
     w.pass(500);
-    assert!(w.granted(1, second).is_none());
+    assert_eq!(w.of_lock(1, second), [&Event::Blocked(Blocked::Held)]);
     assert_eq!(w.queue().len(), 1, "it has left the queue");
     w.release(0, first);
     w.pass(2_000);
@@ -349,6 +352,8 @@ fn queue_that_never_empties_is_reported_as_exhausted() {
     assert_eq!(w.failure(1, second), None);
     w.pass(3_000);
     assert!(matches!(w.failure(1, second), Some(Failure::SequenceExhausted(_))), "{:?}", w.events);
+    w.clients.remove(0);
+    w.idles_out();
 }
 
 #[test]
@@ -370,6 +375,39 @@ fn deleted_node_of_holder_is_lost_and_that_of_waiter_requeued() {
     w.granted(1, second).unwrap();
     w.release(0, first);
     assert_eq!(w.released(0, first), Some(Release::Expired));
+}
+
+/// A watch lasts for one event.
+#[test]
+fn waiter_watches_nodes_again_that_were_written() {
+    let mut w = World::new(2);
+    let (first, _) = w.hold(0);
+    let second = w.acquire(1);
+    let nodes = w.queue().into_iter().map(|name| alloc::format!("{LOCK}/{name}")).collect::<Vec<_>>();
+    nodes.iter().for_each(|node| w.server.touch(node));
+    w.run();
+    let watched = w.server.watches();
+    assert!(nodes.iter().all(|node| watched.contains(&node)), "{watched:?}");
+    w.release(0, first);
+    w.granted(1, second).unwrap();
+}
+
+/// The server loses the report of a deletion.
+#[test]
+fn waiter_rereads_queue_after_30_seconds() {
+    // ZK3
+    let mut w = World::new(2);
+    w.hold(0);
+    let second = w.acquire(1);
+    let held = w.queue().into_iter().find(|name| name.ends_with('0')).unwrap();
+    w.server.nodes.remove(&alloc::format!("{LOCK}/{held}")).unwrap();
+    w.pass(20_000);
+    let granted = (20..31).find(|_| {
+        let granted = w.granted(1, second).is_some();
+        w.pass(1_000);
+        granted
+    });
+    assert!(granted.is_some_and(|seconds| seconds > 20), "{granted:?} {:?}", w.events);
 }
 
 #[test]

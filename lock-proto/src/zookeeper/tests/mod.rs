@@ -233,6 +233,12 @@ impl World {
         }
     }
 
+    /// Nothing is left that would keep the session of the only client.
+    fn idles_out(&mut self) {
+        self.pass(6 * 60_000);
+        assert_eq!(self.clients[0].next_deadline(), None);
+    }
+
     fn queue(&self) -> Vec<String> {
         self.server.children(LOCK)
     }
