@@ -31,7 +31,7 @@ test unit embedding: export RUST_TEST_THREADS ?= 8
 # Some tests block a thread of async-std's executor, which all tests of a program share.
 test unit: export ASYNC_STD_THREAD_COUNT ?= 8
 .PHONY: test
-test: servers lint unit doc no-std embedding bench-check fuzz-short ## Check everything but examples/bench. CI runs this. Installs the servers it needs if they are missing.
+test: servers lint unit doc no-std embedding bench-check fuzz-short ## Check everything but examples/bench, the firmware and examples/own-lock/fuzz. CI runs this. Installs the servers it needs if they are missing.
 	@echo "make test: all passed"
 
 # The server, and the peers of the tests: Curator, which is compiled against, and kazoo.

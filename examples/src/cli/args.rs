@@ -151,7 +151,8 @@ impl From<WakeMode> for Wake {
     }
 }
 
-/// Variable with the password for URLs that name none, so that it is on no command line.
+/// Variable with the password for URLs that name none, so that it is on no command line. Empty is
+/// none.
 const PASSWORD_VARIABLE: &str = "LOCK_PASSWORD";
 
 /// The settings for these URLs, with the password of the environment.
@@ -161,7 +162,8 @@ const PASSWORD_VARIABLE: &str = "LOCK_PASSWORD";
 /// A URL is invalid, or the password not UTF-8. The error shows no password.
 pub(crate) fn parse_backends(urls: &[String]) -> Result<StoreSettings, Usage> {
     let settings = Settings::parse(urls).map_err(|error| Usage(format!("--backend: {error}")))?;
-    let Some(password) = std::env::var_os(PASSWORD_VARIABLE) else { return Ok(settings.store) };
+    let password = std::env::var_os(PASSWORD_VARIABLE).filter(|password| !password.is_empty());
+    let Some(password) = password else { return Ok(settings.store) };
     Ok(settings.default_password(text(PASSWORD_VARIABLE, &password)?).store)
 }
 

@@ -216,7 +216,7 @@ fn check_peer(name: &str, job: &Job, settings: &StoreSettings, peers: &dyn Peers
     let Some(peer) = known.iter().find(|peer| peer.name == name) else {
         return match known.is_empty() {
             true => usage(format!("--peer {name}: {HOW_TO_GET_PEERS}")),
-            false => usage(format!("--peer: {name:?} is none of {}", names_of(peers))),
+            false => usage(format!("--peer: unknown peer {name:?}; there are {}", names_of(peers))),
         };
     };
     if job.workload == Workload::Held {

@@ -222,7 +222,7 @@ impl Options {
 }
 
 fn named(name: &str) -> Result<&'static Scenario, Usage> {
-    Scenario::named(name).ok_or_else(|| Usage(format!("--scenario: {name:?} is none: --list shows what there is")))
+    Scenario::named(name).ok_or_else(|| Usage(format!("--scenario: unknown scenario {name:?}; see --list")))
 }
 
 fn read_seeds(text: &str) -> Result<Range<u64>, String> {

@@ -113,7 +113,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, default: Option<&O
         (Some(_), None, false) => return usage("--candidate VALUE or --observe is missing: how to take part"),
     };
     if ttl.is_some() && matches!(role, Role::Observer { .. }) {
-        return usage("--ttl: an observer leads nothing that could expire");
+        return usage("--ttl is for candidates: an observer has no leadership");
     }
     let backends = backends_or_default(backends, default, DEFAULT_BACKEND)?;
     let ttl = ttl.or_else(|| (role == Role::Demo).then_some(DEMO_TTL));

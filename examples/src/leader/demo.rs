@@ -18,7 +18,7 @@ use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 use crate::transcript::Transcript;
 
 const CANDIDATES: [&str; 3] = ["alice", "bob", "carol"];
-/// Longer than any step takes, including the expiry of a lease.
+/// Longer than any step takes, beside the expiry of a session.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const TERM: Duration = Duration::from_millis(500);
 
@@ -26,7 +26,8 @@ const TERM: Duration = Duration::from_millis(500);
 pub(super) type Broken = Box<dyn core::error::Error + Send + Sync>;
 
 pub(super) async fn run_demo(client: &Client, settings: &StoreSettings) -> u8 {
-    let name = format!("leader-example-{}", process::id());
+    let number = getrandom::u64().unwrap_or_else(|_| u64::from(process::id()));
+    let name = format!("leader-example-{number:016x}");
     let members = members(settings);
     match client.election(&name).leader().await {
         Ok(_) => {}
@@ -56,7 +57,7 @@ pub(super) async fn run_demo(client: &Client, settings: &StoreSettings) -> u8 {
 
 async fn run(transcript: &Transcript, client: &Client, settings: &StoreSettings, name: &str) -> Result<(), Broken> {
     let election = client.election(name);
-    let mut watcher = Watcher { transcript, observation: election.observe()? };
+    let mut watcher = Watcher { transcript, observation: election.observe()?, timeout: TIMEOUT };
     watcher.wait_for(None).await?;
 
     transcript.section("Three candidates campaign, each with its own client and session");
@@ -70,7 +71,7 @@ async fn run(transcript: &Transcript, client: &Client, settings: &StoreSettings,
         let index = candidates.iter().position(|(value, _)| *value == candidate);
         index.map(|index| candidates.swap_remove(index).1).ok_or("an unknown candidate was elected")
     };
-    let mut reports = Reports { transcript, receiver, queued: Vec::new() };
+    let mut reports = Reports { transcript, receiver, queued: Vec::new(), timeout: TIMEOUT };
 
     let first = reports.next_term(&mut watcher).await?;
     reports.await_resignation(&first).await?;
@@ -80,6 +81,7 @@ async fn run(transcript: &Transcript, client: &Client, settings: &StoreSettings,
     let second = reports.next_term(&mut watcher).await?;
     let victim = take(second.candidate)?;
     let remaining = second.observer.remaining();
+    (reports.timeout, watcher.timeout) = (TIMEOUT + 2 * remaining, TIMEOUT + 2 * remaining);
     task::spawn_blocking(|| victim.kill()).await?;
     let killed = Instant::now();
     transcript.log(&format!("{} is killed; its leadership was valid for another {remaining:.1?}", second.candidate));
@@ -117,6 +119,7 @@ struct Reports<'a> {
     transcript: &'a Transcript,
     receiver: UnboundedReceiver<Report>,
     queued: Vec<Report>,
+    timeout: Duration,
 }
 
 impl Reports<'_> {
@@ -127,7 +130,7 @@ impl Reports<'_> {
             {
                 return Ok(self.queued.remove(index));
             }
-            let report = time::timeout(TIMEOUT, self.receiver.recv()).await?.ok_or("all candidates are gone")?;
+            let report = time::timeout(self.timeout, self.receiver.recv()).await?.ok_or("all candidates are gone")?;
             match report.progress {
                 Progress::Failed(error) => return Err(format!("{}: {error}", report.candidate).into()),
                 Progress::Elected(_) | Progress::Working { .. } | Progress::Finished { .. } | Progress::Resigned(_) => {
@@ -176,13 +179,14 @@ async fn join(candidate: Candidate) -> Result<(), Broken> {
 struct Watcher<'a> {
     transcript: &'a Transcript,
     observation: Observation,
+    timeout: Duration,
 }
 
 impl Watcher<'_> {
     /// Waits until the observer sees this value, or no leader for `None`.
     async fn wait_for(&mut self, expected: Option<&str>) -> Result<(), Broken> {
         loop {
-            let event = time::timeout(TIMEOUT, self.observation.next()).await?;
+            let event = time::timeout(self.timeout, self.observation.next()).await?;
             let seen = match event.ok_or("the observation has ended")? {
                 ElectionEvent::Leader(leader) => Some(leader.value),
                 ElectionEvent::NoLeader => None,

@@ -8,8 +8,8 @@ use lock_proto::driver::StoreSettings;
 
 use super::{BUYERS, Locking, Outcome, STOCK, Stall, TTL, run_sale, run_sale_on};
 use crate::cli::args::{parse_backends, parse_or_exit};
-use crate::cli::exit;
 use crate::cli::failed::Failed;
+use crate::cli::{exit, print};
 
 /// Shows how a naive lock sells more than there is.
 #[derive(Debug, Parser)]
@@ -33,15 +33,15 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
         Err(code) => return code,
     };
     if backends.is_empty() {
-        println!(
+        print(&format_args!(
             "{BUYERS} buyers, {STOCK} items in stock, a lock with a TTL of {TTL:?} around `read the stock, work, write one less`."
-        );
-        println!("Every fourth buyer stalls for longer than the TTL. Items oversold (seed {seed}):\n");
+        ));
+        print(&format_args!("Every fourth buyer stalls for longer than the TTL. Items oversold (seed {seed}):\n"));
         let rows = Locking::ALL.map(|locking| (locking, Stall::ALL.map(|stall| run_sale(locking, stall, seed))));
         return print_table(&rows);
     }
-    println!("{BUYERS} buyers, each a client of its own, {STOCK} items in stock.");
-    println!("Every fourth buyer stalls for longer than the TTL. Items oversold:\n");
+    print(&format_args!("{BUYERS} buyers, each a client of its own, {STOCK} items in stock."));
+    print(&"Every fourth buyer stalls for longer than the TTL. Items oversold:\n");
     match sell_on(&backends) {
         Ok(rows) => print_table(&rows),
         Err(Failed { code, why }) => {
@@ -58,8 +58,9 @@ fn sell_on(backends: &[String]) -> Result<Vec<Row>, Failed> {
     let settings = parse_backends(backends).map_err(Failed::usage)?;
     let has_fences = !matches!(&settings, StoreSettings::Redis(config) if config.is_quorum());
     let lockings = if has_fences { &[Locking::Ours, Locking::Fenced][..] } else { &[Locking::Ours] };
+    let run = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
     let sell = |locking: Locking, stall: Stall| {
-        run_sale_on(&settings, &format!("oversell:{locking:?}:{stall:?}"), locking, stall)
+        run_sale_on(&settings, &format!("oversell:{run:016x}:{locking:?}:{stall:?}"), locking, stall)
     };
     thread::scope(|scope| {
         let sell = &sell;
@@ -79,28 +80,23 @@ fn sell_on(backends: &[String]) -> Result<Vec<Row>, Failed> {
 }
 
 fn print_table(rows: &[Row]) -> u8 {
-    print!("{:24}", "");
-    for stall in Stall::ALL {
-        print!("{stall:>22}");
-    }
-    println!();
+    let stalls: String = Stall::ALL.iter().map(|stall| format!("{stall:>22}")).collect();
+    print(&format_args!("{:24}{stalls}", ""));
     let mut as_promised = true;
     for (locking, outcomes) in rows {
-        print!("{locking:24}");
-        for (stall, outcome) in Stall::ALL.into_iter().zip(outcomes) {
-            print!("{:>22}", outcome.oversold());
-            as_promised &= outcome.is_as_promised(*locking, stall);
-        }
-        println!();
+        let oversold: String = outcomes.iter().map(|outcome| format!("{:>22}", outcome.oversold())).collect();
+        print(&format_args!("{locking:24}{oversold}"));
+        as_promised &=
+            Stall::ALL.into_iter().zip(outcomes).all(|(stall, outcome)| outcome.is_as_promised(*locking, stall));
     }
-    println!(
-        "\nA renewed lock tolerates a slow service. A process that was stopped finds out first that its lock is lost.\n\
-         No lock can help between the last check and the write; only a table that rejects old fencing tokens can."
+    print(
+        &"\nA renewed lock tolerates a slow service. A process that was stopped finds out first that its lock is lost.\n\
+          No lock can help between the last check and the write; only a table that rejects old fencing tokens can.",
     );
     if as_promised {
         exit::SUCCESS
     } else {
-        println!("\nThis is not the expected result, see the table.");
+        print(&"\nThis is not the expected result, see the table.");
         1
     }
 }

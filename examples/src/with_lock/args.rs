@@ -77,9 +77,9 @@ Environment of the command:
   ETCD_LOCK_KEY, ETCD_LOCK_REV   etcd: the key of the lock and its revision, as in etcdctl lock
 
 Signals: SIGTERM and SIGHUP are forwarded to the command. So is SIGINT, except in the foreground of
-a terminal, whose Ctrl-C reaches the command anyway. A signal that was ignored at the start stays
-ignored, such as SIGHUP under nohup. A command that changes its user cannot be signalled, and so not
-ended: use `sudo with-lock ...`, not `with-lock ... -- sudo ...`.
+a terminal, whose Ctrl-C reaches the command anyway. SIGHUP, SIGINT and SIGTERM stay ignored if they
+were at the start, such as SIGHUP under nohup. A command that changes its user cannot be signalled,
+and so not ended: use `sudo with-lock ...`, not `with-lock ... -- sudo ...`.
 
 Exit code: that of the command (128+n if signal n ended it, or ended the wait for the lock), or
   64        usage error

@@ -258,7 +258,11 @@ impl Main {
             };
             match self.next(next.max(Duration::from_millis(1))) {
                 Some(MainEvent::CommandEnded) => {
+                    let known = hold.lost;
                     hold.check();
+                    if let (None, Some(loss)) = (known, hold.lost) {
+                        self.print_error(&format_args!("lost: {loss}"));
+                    }
                     return terminated;
                 }
                 Some(MainEvent::Lost(loss)) => {

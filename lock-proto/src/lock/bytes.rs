@@ -92,7 +92,8 @@ pub enum Output {
     },
     /// The shutdown is complete, and every connection is closed.
     Stopped {
-        /// Locks whose deletes were not confirmed in time. Their keys may exist until the TTL ends.
+        /// Locks whose deletes, and sessions whose ends, were not confirmed in time. Their keys may
+        /// exist until the TTL ends.
         unreleased: u32,
     },
 }

@@ -100,9 +100,9 @@ impl Embedded {
     fn run_outputs(&mut self) {
         while let Some(output) = self.machine.poll_output() {
             match output {
-                // Only for settings with a source of credentials.
+                // Only for a URL with a password file.
                 Output::Credentials { conn, .. } => {
-                    self.machine.handle_disconnected(self.clock.now(), conn, Fault::Unreachable);
+                    self.machine.handle_credentials(self.clock.now(), conn, None);
                 }
                 Output::Connect { conn, endpoint, .. } => {
                     // For TLS and unix sockets, give the endpoint another connector.

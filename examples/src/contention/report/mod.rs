@@ -21,7 +21,7 @@ use plan::{Cell, Method, Plan, Servers};
 use super::contender::Peers;
 use super::outcome::Outcome;
 use super::{Failed, process};
-use crate::cli::print;
+use crate::cli::{exit, print};
 
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
@@ -78,6 +78,10 @@ pub(super) fn run(settings: &Wanted, args: &[OsString], peers: &dyn Peers) -> Re
         let path = path.display().to_string();
         move |error: io::Error| Failed::usage(format_args!("--out: {path}: {error}"))
     };
+    let not_written = |path: &Path| {
+        let path = path.display().to_string();
+        move |error: io::Error| Failed { code: exit::NOT_WRITTEN, why: format!("{path}: {error}") }
+    };
     fs::create_dir_all(&settings.out).map_err(at(&settings.out))?;
     let servers = Servers::programs()?;
     process::raise_limits();
@@ -104,7 +108,7 @@ pub(super) fn run(settings: &Wanted, args: &[OsString], peers: &dyn Peers) -> Re
     let report = Report { plan, cells, facts };
     for (name, text) in [("report.html", page::html(&report)), ("report.md", text::markdown(&report))] {
         let path = settings.out.join(name);
-        fs::write(&path, text).map_err(at(&path))?;
+        fs::write(&path, text).map_err(not_written(&path))?;
         print(&path.display());
     }
     match report.cells.iter().find_map(|cell| cell.outcome.as_ref().err()) {

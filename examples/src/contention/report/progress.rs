@@ -1,5 +1,7 @@
 //! Progress of the report: a bar on a terminal, lines elsewhere.
 
+use std::io::{self, Write as _};
+
 use indicatif::{ProgressBar, ProgressStyle};
 
 pub(super) struct Progress {
@@ -29,7 +31,7 @@ impl Progress {
 
     fn show(&self, what: &str) {
         if self.bar.is_hidden() {
-            eprintln!("{}/{} {what}", self.started, self.all);
+            let _ = writeln!(io::stderr(), "{}/{} {what}", self.started, self.all);
         } else {
             self.bar.set_position(self.started as u64);
             self.bar.set_message(what.to_owned());
