@@ -162,6 +162,45 @@ fn observer_reads_again_when_change_overtakes_read() {
     assert!(hub.sent.is_empty(), "and then knows");
 }
 
+/// The cluster was restored from a backup: its revisions are smaller than those seen before.
+#[test]
+fn observer_sees_leaders_of_restored_cluster() {
+    let mut hub = Hub::new();
+    hub.store.revision += 100;
+    hub.locks.observe(NOW, b"board").unwrap();
+    hub.drain();
+    let [watch] = *hub.watches else { panic!("{:?}", hub.watches) };
+    hub.locks.handle_watching(NOW, watch, hub.store.revision);
+    hub.serve();
+    hub.store.revision -= 90;
+    hub.locks.handle_unsubscribed(NOW, watch);
+    hub.locks.handle_watching(NOW, watch, hub.store.revision);
+    hub.serve();
+    hub.occupy("board/7");
+    let kv = hub.store.keys[&b"board/7"[..]].clone();
+    hub.locks.handle_changed(NOW, watch, hub.store.revision, false, &kv);
+    assert!(matches!(hub.serve_one(), Request::First { .. }), "it reads");
+}
+
+/// `etcd grpc-proxy` may attribute an event to another watch.
+#[test]
+fn event_of_another_key_is_no_loss() {
+    let mut hub = Hub::new();
+    let holds = hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
+    hub.serve();
+    hub.locks.claim(NOW, holds).unwrap();
+    let at = NOW + Duration::from_secs(5);
+    hub.locks.handle_timeout(at);
+    hub.serve();
+    let [watch] = *hub.watches else { panic!("{:?}", hub.watches) };
+    hub.locks.handle_watching(at, watch, hub.store.revision);
+    hub.serve();
+    let other = lock_proto::etcd::message::KeyValue { key: "other/7".into(), ..Default::default() };
+    hub.locks.handle_changed(at, watch, hub.store.revision + 9, true, &other);
+    hub.drain();
+    assert!(!hub.events.iter().any(|(_, event)| matches!(event, Event::Lost(_))), "{:?}", hub.events);
+}
+
 /// Found by measurement: a watch from the current revision may start in the past if a write happens
 /// at the same moment. etcd then reports events up to 100 ms late. The next watch shows whether
 /// there was a write; only then does the client poll the queue.

@@ -13,7 +13,7 @@ const SLOW_FACTOR: u32 = 4;
 /// resending requests on a new connection would add to their load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Patience {
-    /// How many connections in a row ended because of silence.
+    /// How many connections ended because of silence since all requests were last answered.
     connections: u32,
     /// The longest recent wait for anything to arrive. Decays with each arrival.
     slowest: Duration,
@@ -24,15 +24,15 @@ impl Patience {
         self.connections = self.connections.saturating_add(1);
     }
 
-    /// Something arrived after this silence, during which a reply was expected. `is_typical` is
-    /// false if it says nothing about other replies.
-    pub(crate) fn arrived(&mut self, silence: Duration, timeout: Duration, is_typical: bool) {
-        if silence < timeout {
-            self.connections = 0;
-        }
-        if is_typical {
-            self.slowest = silence.max(self.slowest - self.slowest / 8);
-        }
+    /// Something arrived after this silence, during which a reply was expected.
+    pub(crate) fn arrived(&mut self, silence: Duration) {
+        self.slowest = silence.max(self.slowest - self.slowest / 8);
+    }
+
+    /// The last reply that was expected has arrived. Earlier arrivals do not count: a server may
+    /// answer reads at once while its writes take long.
+    pub(crate) const fn all_answered(&mut self) {
+        self.connections = 0;
     }
 
     /// Returns how long a connection to one of `servers` may be silent, by default `timeout`.
@@ -58,14 +58,13 @@ mod tests {
             limit
         });
         assert_eq!(limits, [1, 1, 2, 2, 4, 4, 8, 8, 8, 8]);
-        // A late reply does not show that the usual time suffices.
-        patience.arrived(ms(1_500), second, true);
+        patience.arrived(ms(1_500));
         assert_eq!(patience.longest_silence(second, 2), ms(8_000));
-        patience.arrived(ms(10), second, true);
-        assert_eq!(patience.longest_silence(second, 2), ms(4 * (1_500 - 187)) - ms(2));
-        patience.arrived(ms(900), second, false);
-        assert!(patience.longest_silence(second, 2) > ms(5_000));
-        (0..50).for_each(|_| patience.arrived(ms(10), second, true));
+        patience.all_answered();
+        assert_eq!(patience.longest_silence(second, 2), ms(6_000), "four times the last reply");
+        patience.arrived(ms(10));
+        assert_eq!(patience.longest_silence(second, 2), ms(5_250));
+        (0..50).for_each(|_| patience.arrived(ms(10)));
         assert_eq!(patience.longest_silence(second, 2), second);
     }
 }

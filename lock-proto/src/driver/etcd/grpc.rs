@@ -188,7 +188,11 @@ impl Service<http::Request<Body>> for Carrier {
                 let status = head.status;
                 let kind = kind.map_or_else(|| String::from("none"), |kind| kind.as_bytes().escape_ascii().to_string());
                 let words = format!("the server does not speak gRPC here: HTTP status {status}, content type {kind}");
-                return Err(tonic::Status::internal(words));
+                // As gRPC maps them: another endpoint may be up.
+                return Err(match status.as_u16() {
+                    429 | 502 | 503 | 504 => tonic::Status::unavailable(words),
+                    _ => tonic::Status::internal(words),
+                });
             }
             note_status(&mut head.headers, &status_sent);
             Ok(http::Response::from_parts(head, Answer { body, status_sent }))

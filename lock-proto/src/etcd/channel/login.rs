@@ -73,7 +73,10 @@ impl Channel {
         }
     }
 
+    /// A login is a write, so it may take as long as one.
+    // E13
     fn log_in(&mut self, until: Instant, open: bool) {
+        let until = until.max(self.now + self.longest_silence());
         if let Some(rpc) = self.call_without_token(request(self.renewal.login())) {
             self.phase = Phase::LoggingIn { until, rpc, open };
         }

@@ -350,11 +350,12 @@ impl Channel {
                 let current = self.members.current();
                 self.drop_connection(current.map_or(Fault::TimedOut, |now| now.target.fault_of_timeout()).into());
             }
-            Phase::Connecting { until } | Phase::Verifying { until, .. } | Phase::LoggingIn { until, .. } => {
-                if until <= now {
-                    self.drop_connection(Fault::TimedOut.into());
-                }
+            Phase::LoggingIn { until, .. } if until <= now => {
+                self.silence.connection_was_silent();
+                self.drop_connection(Fault::TimedOut.into());
             }
+            Phase::Verifying { until, .. } if until <= now => self.drop_connection(Fault::TimedOut.into()),
+            Phase::Connecting { .. } | Phase::Verifying { .. } | Phase::LoggingIn { .. } => {}
             Phase::BackingOff { until } => {
                 if until <= now {
                     self.phase = Phase::Closed;

@@ -51,8 +51,9 @@ impl Channel {
     // E13
     pub(super) fn note_arrival(&mut self) {
         let Some(since) = self.silence.since else { return };
-        let is_typical = !(self.silence.only_keep_alives && self.silence.late_keep_alives);
-        self.silence.patience.arrived(self.now.since(since), self.config.request_timeout, is_typical);
+        if !(self.silence.only_keep_alives && self.silence.late_keep_alives) {
+            self.silence.patience.arrived(self.now.since(since));
+        }
         self.silence.since = Some(self.now);
     }
 
@@ -60,6 +61,9 @@ impl Channel {
     pub(super) fn update_silence(&mut self) {
         let calls = self.calls.any_in_flight() || self.watches.any_in_flight() || self.own.is_some();
         let outstanding = calls || self.keep_alives.any_in_flight();
+        if !calls && self.silence.since == Some(self.now) {
+            self.silence.patience.all_answered();
+        }
         self.silence.since = if outstanding { self.silence.since.or(Some(self.now)) } else { None };
         self.silence.only_keep_alives = outstanding && !calls;
         let idle = !outstanding && !self.watches.any();

@@ -1,7 +1,9 @@
 //! The watch stream. A single stream carries all watches.
 //!
 //! The code relies on this behaviour, tried on etcd 3.4.23 and read in
-//! `server/etcdserver/api/v3rpc/watch.go`: a client may choose the id of a watch. Creations are
+//! `server/etcdserver/api/v3rpc/watch.go`: a client may choose the id of a watch. `etcd grpc-proxy`
+//! ignores it, and counts the creations on a stream from 0 (etcd issue 12819). So does the client:
+//! etcd takes 0 as a request for the next number, which is 0 on a new stream. Creations are
 //! answered in order; a refused one with `created` and `canceled`, and the id -1. A cancellation is
 //! answered with `canceled`. The header of a `created` has the revision after which every change is
 //! reported.
@@ -96,8 +98,8 @@ pub(super) struct Watches {
     /// Unanswered creations, oldest first, including those of removed watches.
     unanswered: BTreeSet<i64>,
     commands: VecDeque<Command>,
-    /// Last id given to a watch. Ids are never reused.
-    wire: i64,
+    /// The id of the next watch on this stream.
+    next_wire: i64,
     /// The stream stays closed until then.
     pause: Option<Instant>,
     backoff: Failures,
@@ -163,6 +165,7 @@ impl Watches {
 
     pub(super) fn opened(&mut self, now: Instant, id: StreamId, login: u64) {
         self.stream = Some(Open { id, login, since: now, last_message: now, oldest_unanswered: now });
+        self.next_wire = 0;
     }
 
     pub(super) fn received(
@@ -178,7 +181,7 @@ impl Watches {
         let mut wire = message.watch_id;
         if (message.created || message.canceled) && !self.unanswered.remove(&wire) {
             // A failed creation has no id. It belongs to the oldest unanswered request.
-            if message.created && message.canceled && wire <= 0 {
+            if message.created && message.canceled && wire < 0 {
                 let Some(oldest) = self.unanswered.pop_first() else { return Verdict::Fine };
                 wire = oldest;
             }
@@ -208,7 +211,7 @@ impl Watches {
                 return Verdict::Fine;
             }
             watch.backoff.failed(lasted, config.reconnect);
-            let until = now + watch.backoff.pause(0, config.reconnect, self.seed, wire as u64);
+            let until = now + watch.backoff.pause(0, config.reconnect, self.seed, now.as_nanos() ^ wire as u64);
             watch.state = State::Pausing { until };
             self.pausing.insert((until, id));
         } else if message.created
@@ -245,7 +248,7 @@ impl Watches {
         self.unanswered.clear();
         self.commands.clear();
         self.backoff.failed(now.since(stream.since), config.reconnect);
-        self.pause = Some(now + self.backoff.pause(0, config.reconnect, self.seed, self.wire as u64));
+        self.pause = Some(now + self.backoff.pause(0, config.reconnect, self.seed, now.as_nanos()));
     }
 
     /// Cleans up after the connection has ended. Reconnecting has its own backoff.
@@ -315,7 +318,7 @@ impl Watches {
                 let id = self.to_create.pop_first()?;
                 let watch = self.watches.get_mut(&id)?;
                 let spec = watch.spec.clone();
-                watch.state = State::Creating { wire: self.wire + 1 };
+                watch.state = State::Creating { wire: self.next_wire };
                 let (wire, create) = self.create(now, spec);
                 self.wires.insert(wire, id);
                 create
@@ -325,11 +328,12 @@ impl Watches {
     }
 
     fn create(&mut self, now: Instant, spec: WatchSpec) -> (i64, WatchRequestUnion) {
-        self.wire += 1;
+        let wire = self.next_wire;
+        self.next_wire += 1;
         if let Some(stream) = self.stream.as_mut().filter(|_| self.unanswered.is_empty()) {
             stream.oldest_unanswered = now;
         }
-        self.unanswered.insert(self.wire);
+        self.unanswered.insert(wire);
         let request = WatchCreateRequest {
             key: spec.key,
             range_end: spec.end,
@@ -339,10 +343,10 @@ impl Watches {
             progress_notify: false,
             filters: if spec.deletions { vec![NO_PUT] } else { Vec::new() },
             prev_kv: false,
-            watch_id: self.wire,
+            watch_id: wire,
             fragment: true,
         };
-        (self.wire, WatchRequestUnion::Create(request))
+        (wire, WatchRequestUnion::Create(request))
     }
 
     pub(super) fn stream(&self) -> Option<StreamId> {

@@ -111,11 +111,13 @@ impl Query {
         if self.own.reading.retry.tries() == 0 {
             self.own.reading.retry.set_due(None);
         }
-        // After `Disconnected`, report the current leader again.
-        if self.last_event == Some(ElectionEvent::Disconnected) {
-            self.own.reading.known = 0;
+        let reading = &mut self.own.reading;
+        // After `Disconnected`, report the current leader again. A cluster that was restored counts
+        // from an earlier revision.
+        if self.last_event == Some(ElectionEvent::Disconnected) || revision < reading.known {
+            reading.known = 0;
         }
-        self.own.reading.report(revision);
+        (reading.reported, reading.min_revision) = (revision, reading.min_revision.min(revision));
         self.read(ctx);
     }
 

@@ -240,9 +240,9 @@ impl Pipe {
         if self.current() != Some(conn) {
             return;
         }
-        if matches!(self.phase, Phase::Up { .. }) && !self.wire.is_idle() {
-            let silence = self.now.since(self.last_received);
-            self.patience.arrived(silence, self.config.request_timeout, true);
+        let is_expected = matches!(self.phase, Phase::Up { .. }) && !self.wire.is_idle();
+        if is_expected {
+            self.patience.arrived(self.now.since(self.last_received));
         }
         self.last_received = self.now;
         // Taken out, so that the frames can be handled while they are borrowed.
@@ -260,6 +260,9 @@ impl Pipe {
         }
         if self.current() == Some(conn) {
             self.wire.frames = frames;
+            if is_expected && self.wire.is_idle() {
+                self.patience.all_answered();
+            }
         }
     }
 

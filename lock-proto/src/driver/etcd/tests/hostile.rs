@@ -134,10 +134,11 @@ fn non_grpc_reply_is_internal_or_unavailable() {
     assert_eq!(status.code, Code::Internal);
     assert!(status.message.contains("404") && status.message.contains("text/html"), "{status:?}");
     // Nor does the reply of a proxy.
-    for http in ["401", "403", "429", "502"] {
+    for http in ["401", "403", "429", "502", "503", "504"] {
         for kind in ["application/grpc", "text/plain"] {
             let status = outcome(move |id| headers(id, END_STREAM, &[(":status", http), ("content-type", kind)]));
             assert!(matches!(status.code, Code::Unavailable | Code::Internal), "{http} {kind}: {status:?}");
+            assert!(http < "429" || status.code == Code::Unavailable, "another endpoint may be up: {status:?}");
         }
     }
 }

@@ -123,7 +123,7 @@ fn events_of_unknown_watches_are_dropped() {
     for n in 0..100_000 {
         let watch_id = match n % 4 {
             0 => -1,
-            1 => 0,
+            1 => -2,
             2 => i64::MIN,
             _ => wire + 1 + n,
         };

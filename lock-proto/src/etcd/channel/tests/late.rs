@@ -77,6 +77,30 @@ fn silence_limit_doubles_after_all_endpoints_were_silent() {
     }
 }
 
+/// Regression: a watch that was opened again at once ended the patience. So writes that take longer
+/// than the request timeout were never answered.
+#[test]
+fn fast_watch_does_not_shorten_silence_limit_of_slow_writes() {
+    // E13
+    let mut rig = Rig::new(1);
+    rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
+    for allowed in [1, 2, 4, 8, 8] {
+        let call = rig.send_for(grant(1), 30 * SECOND);
+        let connecting = |output: &ChannelOutput| matches!(output, ChannelOutput::Do(Output::Connect { .. }));
+        while !rig.all().iter().any(connecting) {
+            rig.until_due();
+        }
+        rig.channel.handle_connected(rig.now, rig.channel.current().unwrap());
+        let stream = rig.stream(StreamKind::Watch);
+        let wire = watch::creation(&mut rig, stream);
+        rig.call();
+        rig.receive_watch(stream, watch::open(wire, 5));
+        assert_eq!(rig.channel.longest_silence(), allowed * SECOND);
+        rig.pass(allowed * SECOND);
+        assert!(rig.all().contains(&unknown(call, Fault::TimedOut)));
+    }
+}
+
 /// The allowed silence is four times the slowest reply, and shrinks once the server is fast again.
 #[test]
 fn silence_limit_follows_slowest_reply() {
