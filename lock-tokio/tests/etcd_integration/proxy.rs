@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
+use lock_proto::Loss;
 use lock_testkit::{Etcd, program_of, spawn};
 use lock_tokio::etcd::Config;
 
@@ -79,4 +80,30 @@ async fn locks_work_through_grpc_proxy_with_namespace() {
     shut_down(first).await;
     shut_down(second).await;
     assert_clean(&etcd).await;
+}
+
+/// Regression: the proxy numbers the watches of a stream by itself, so reports reached another lock.
+// E5, E9
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_reach_their_own_lock_through_grpc_proxy() {
+    let etcd = Etcd::start();
+    let proxy = GrpcProxy::start(&etcd).await;
+    let config = || Config::parse(&format!("etcd://{}", proxy.address)).unwrap().session_ttl(ms(3_000));
+    let (first, second) = (with(config()), with(config()));
+    let held = take(&first, "held").await;
+    let other = take(&second, "other").await;
+    let watchers = || etcd.metric("etcd_debugging_mvcc_watcher_total", "");
+    wait_for("both holders watch their keys", || watchers() == 2).await;
+    let waiting = tokio::spawn(first.lock("other").acquire());
+    wait_for("the waiter watches its key and the one ahead", || watchers() >= 3).await;
+    release(other).await;
+    let other = in_time("the hand-over", waiting).await.unwrap().unwrap();
+    assert!(held.is_held() && other.is_held());
+    let key = etcd.keys().into_iter().find(|key| key.starts_with("team/held/")).unwrap();
+    etcd.delete(&key);
+    assert_eq!(in_time("the loss", held.lost()).await, Loss::Gone);
+    assert!(other.is_held());
+    release(other).await;
+    shut_down(first).await;
+    shut_down(second).await;
 }
