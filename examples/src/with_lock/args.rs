@@ -30,8 +30,8 @@ struct Options {
     /// etcd://[user:password@]host[:port][,host[:port]...] with the members of a cluster, or
     /// zk://[user:password@]host[:port][,host[:port]...][/chroot], with ?tick_ms=MS if tickTime of
     /// the servers is more than 3 s. With TLS rediss://, etcds:// and zks://, and the parameters
-    /// ?ca=FILE&cert=FILE&key=FILE. A password may also
-    /// be in $LOCK_PASSWORD, with ?user=NAME for the user, or in a file: ?password_file=FILE
+    /// ?ca=FILE&cert=FILE&key=FILE. A password may also be in a file, ?password_file=FILE, or in
+    /// $LOCK_PASSWORD, which the command inherits, with ?user=NAME for the user
     /// [default: $LOCK_BACKEND (separated by blanks), else redis://127.0.0.1:6379]
     #[arg(long = "backend", value_name = "URL")]
     backends: Vec<String>,
@@ -80,6 +80,8 @@ Signals: SIGTERM and SIGHUP are forwarded to the command. So is SIGINT, except i
 a terminal, whose Ctrl-C reaches the command anyway. SIGHUP, SIGINT and SIGTERM stay ignored if they
 were at the start, such as SIGHUP under nohup. A command that changes its user cannot be signalled,
 and so not ended: use `sudo with-lock ...`, not `with-lock ... -- sudo ...`.
+
+If no server answers at the end, it waits up to 4 s for the release.
 
 Exit code: that of the command (128+n if signal n ended it, or ended the wait for the lock), or
   64        usage error

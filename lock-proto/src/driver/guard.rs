@@ -145,6 +145,9 @@ impl Guard {
     /// that has ended. It cannot be stopped between two polls: let it await often, and let the
     /// resource check the [fencing token](Self::fence).
     ///
+    /// The output follows the release, which takes up to the setting `release_within` (2 s) if no
+    /// server answers. To act on a loss at once, await [`Observer::lost`] in another task.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future drops `work` and releases the lock in the background.

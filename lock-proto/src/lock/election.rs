@@ -82,7 +82,9 @@ pub enum ElectionEvent {
     /// candidate, such as one of the election `name/other`, because no candidate can be elected
     /// behind it.
     NoLeader,
-    /// The server is currently unreachable, so the last report may be out of date.
+    /// The server is currently unreachable, so the last report may be out of date. Emitted once the
+    /// connection has ended. On etcd a silent one ends after `ping_after` and `ping_timeout` (13 s),
+    /// on ZooKeeper after two thirds of a tick and the request timeout (4 s).
     Disconnected,
     /// The query failed, or the observation cannot continue. Last event.
     Failed(Failure),

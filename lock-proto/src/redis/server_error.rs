@@ -58,6 +58,9 @@ pub(crate) const NO_CLUSTER: &str = " (Redis Cluster is not supported)";
 /// Hint appended where a server forbids or does not know the commands that run scripts.
 const NEEDS_SCRIPTS: &str = " (locks are Lua scripts: allow EVAL and EVALSHA; a Sentinel runs none)";
 
+/// Hint appended where the user lacks access to a key.
+const NEEDS_KEYS: &str = " (beside its own keys, a lock uses lock-proto:fence, after the prefix)";
+
 /// Returns true if an error names a command that runs scripts. Servers quote it differently.
 fn names_script_command(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
@@ -109,6 +112,7 @@ impl ServerError {
         let hint = match code {
             "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" => NO_CLUSTER,
             "NOPERM" | "ERR" if class == ErrorClass::Refused && names_script_command(text) => NEEDS_SCRIPTS,
+            "NOPERM" if text.contains("one of the keys") => NEEDS_KEYS,
             _ => "",
         };
         Self { class, text: printable(text, hint) }
