@@ -100,9 +100,13 @@ impl Stage {
             Command::List => return Ok(self.list()),
             Command::Pause(Server::Redis(number)) => self.redis(*number)?.served.pause(),
             Command::Continue(Server::Redis(number)) => self.redis(*number)?.served.resume(),
-            // A stopped member hears neither its clients nor the others.
+            // A stopped member hears neither its clients nor the others. A single one that lost its
+            // quorum would be elected anew, and renew all leases.
             Command::Pause(server @ Server::Etcd(member)) => {
-                self.cluster(*member)?.with(|cluster, now| cluster.isolate(now, *member));
+                let cluster = self.cluster(*member)?;
+                if self.members.len() > 1 {
+                    cluster.with(|cluster, now| cluster.isolate(now, *member));
+                }
                 self.line(*server)?.cut(None, true);
             }
             Command::Continue(server @ Server::Etcd(member)) => {
