@@ -1,6 +1,6 @@
 //! Rewrites requests and replies between a Redis client and the world.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
@@ -10,7 +10,8 @@ use crate::error::ConfigError;
 use crate::id::{ClientId, ConnId, LockId, NodeId, Role};
 use crate::lock::ByteClient;
 use crate::lock::{Event, Release};
-use crate::redis::{CLIENT_PART, Client, Config, Output, script};
+use crate::redis::script::{self, Script};
+use crate::redis::{CLIENT_PART, Client, Config, Output};
 use crate::sim::redis::input::{self, Limits, Parsed};
 use crate::sim::scenario::flawed::Flawed;
 use crate::sim::world::redis::RedisClient;
@@ -41,11 +42,14 @@ pub enum RedisFlaw {
     MixesConnections,
     /// Every release is reported as successful, whatever the server replied.
     HidesLoss,
+    /// After a delete has been answered, none looks for a key until the next attempt. Attempts that
+    /// arrive late stay.
+    DeletesOnce,
 }
 
 impl RedisFlaw {
     /// Every flaw.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::SameToken,
         Self::RenewsForEver,
         Self::DeletesAnything,
@@ -55,6 +59,7 @@ impl RedisFlaw {
         Self::SendsTwice,
         Self::MixesConnections,
         Self::HidesLoss,
+        Self::DeletesOnce,
     ];
 }
 
@@ -68,6 +73,8 @@ pub(super) struct Rewriter {
     run_ids: BTreeMap<NodeId, String>,
     /// Released locks that the client still holds.
     ended: Vec<LockId>,
+    /// Keys with an answered delete and no attempt since.
+    deleted: BTreeSet<Vec<u8>>,
     /// The latest connections that it requested.
     current: BTreeMap<(NodeId, Role), ConnId>,
 }
@@ -83,21 +90,24 @@ struct Wire {
     pending: VecDeque<Request>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Request {
     Take,
     /// A copy that the client does not know of.
     TakeAgain,
     Wait,
+    /// A delete of this key.
+    Release(Vec<u8>),
     Other,
 }
 
 impl Request {
     fn of(args: &[&[u8]]) -> Self {
-        let is_take = |code: &[u8]| code == script::TAKE.sha1.as_bytes() || code == script::TAKE.source.as_bytes();
+        let calls = |script: &Script, code: &[u8]| code == script.sha1.as_bytes() || code == script.source.as_bytes();
         match args {
             [b"SET", ..] => Self::Take,
-            [_, code, ..] if is_take(code) => Self::Take,
+            [_, code, ..] if calls(&script::TAKE, code) => Self::Take,
+            [_, code, _, key, ..] if calls(&script::RELEASE, code) => Self::Release(key.to_vec()),
             [b"BLPOP", ..] => Self::Wait,
             _ => Self::Other,
         }
@@ -115,6 +125,7 @@ pub(super) fn clients(
             wires: BTreeMap::new(),
             run_ids: BTreeMap::new(),
             ended: Vec::new(),
+            deleted: BTreeSet::new(),
             current: BTreeMap::new(),
         };
         assert_eq!(rewriter.mark.len(), CLIENT_PART);
@@ -125,12 +136,19 @@ pub(super) fn clients(
 }
 
 impl Rewriter {
-    fn request(&self, args: &[&[u8]]) -> Vec<Vec<u8>> {
-        let releases = args
-            .get(1)
-            .is_some_and(|code| *code == script::RELEASE.sha1.as_bytes() || *code == script::RELEASE.source.as_bytes());
-        if self.flaw == RedisFlaw::DeletesAnything && releases {
-            return Vec::from([b"DEL".to_vec(), args[3].to_vec()]);
+    fn request(&mut self, kind: &Request, args: &[&[u8]]) -> Vec<Vec<u8>> {
+        match kind {
+            Request::Release(key) if self.flaw == RedisFlaw::DeletesAnything => {
+                return Vec::from([b"DEL".to_vec(), key.clone()]);
+            }
+            Request::Release(key) if self.flaw == RedisFlaw::DeletesOnce && self.deleted.contains(key) => {
+                // Compares with a token that no attempt has.
+                let is_token = |arg: &&[u8]| arg.starts_with(&self.mark);
+                let before = args.iter().take_while(|arg| !is_token(arg)).map(|arg| arg.to_vec());
+                return before.chain([[&self.mark[..], b"0"].concat()]).collect();
+            }
+            Request::Take => self.deleted.retain(|key| !args.contains(&&key[..])),
+            Request::Release(_) | Request::TakeAgain | Request::Wait | Request::Other => {}
         }
         let rewrite = |arg: &&[u8]| {
             let is_token = self.flaw == RedisFlaw::SameToken && arg.starts_with(&self.mark);
@@ -161,25 +179,36 @@ impl Rewriter {
             | RedisFlaw::ForgetsHints
             | RedisFlaw::SendsTwice
             | RedisFlaw::MixesConnections
-            | RedisFlaw::HidesLoss => run_id.clone(),
+            | RedisFlaw::HidesLoss
+            | RedisFlaw::DeletesOnce => run_id.clone(),
         };
         text.replace(&run_id, &shown).into_bytes()
     }
 
     fn answer(&mut self, conn: ConnId, reply: &[u8]) -> Vec<u8> {
-        let requests = self.wires.get_mut(&conn).and_then(|wire| wire.pending.pop_front());
+        let request = self.wires.get_mut(&conn).and_then(|wire| wire.pending.pop_front());
         let is_trying = || self.wires.values().any(|wire| wire.pending.contains(&Request::Take));
-        match requests {
+        match request {
             Some(Request::TakeAgain) => Vec::new(),
             Some(Request::Wait) if self.flaw == RedisFlaw::ForgetsHints && reply.starts_with(b"*2") && is_trying() => {
                 b"*-1\r\n".to_vec()
+            }
+            Some(Request::Release(key)) => {
+                if !reply.starts_with(b"-") {
+                    self.deleted.insert(key);
+                }
+                reply.to_vec()
             }
             Some(Request::Take | Request::Wait | Request::Other) | None => self.reply(conn.node(), reply),
         }
     }
 }
 
-impl RedisClient for Flawed<Client, Rewriter> {}
+impl RedisClient for Flawed<Client, Rewriter> {
+    fn has_work(&self) -> bool {
+        self.client.has_work()
+    }
+}
 
 impl ByteClient for Flawed<Client, Rewriter> {
     fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
@@ -244,7 +273,7 @@ impl ByteClient for Flawed<Client, Rewriter> {
             let mut args = Vec::new();
             let Parsed::Request { len } = input::parse(&sent[at..], limits, &mut args) else { break };
             let kind = Request::of(&args);
-            let args = self.flaw.request(&args);
+            let args = self.flaw.request(&kind, &args);
             let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
             for arg in args {
                 bytes.extend(format!("${}\r\n", arg.len()).into_bytes());
@@ -252,8 +281,9 @@ impl ByteClient for Flawed<Client, Rewriter> {
                 bytes.extend(b"\r\n");
             }
             rewritten.extend_from_slice(&bytes);
+            let repeats = self.flaw.flaw == RedisFlaw::SendsTwice && kind == Request::Take;
             requests.push(kind);
-            if self.flaw.flaw == RedisFlaw::SendsTwice && kind == Request::Take {
+            if repeats {
                 rewritten.extend(bytes);
                 requests.push(Request::TakeAgain);
             }

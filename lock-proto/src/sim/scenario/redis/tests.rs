@@ -121,6 +121,21 @@ fn counting_replies_of_replaced_connection_is_caught() {
     caught("redis-stale", Flaw::MixesConnections, &[Rule::MutualExclusion]);
 }
 
+/// An attempt may arrive after the delete that covered it, and after the next use of its name.
+#[test]
+fn forgetting_second_look_for_late_attempts_is_caught() {
+    // S4, A4
+    caught("redis-late", Flaw::DeletesOnce, &[Rule::Ghost]);
+    // The key is gone after a TTL, often before an idle connection is closed.
+    let is_ghost = |seed: &u64| {
+        let plan = Plan::from_seed(Scenario::named("redis-late").unwrap(), *seed);
+        let outcome = plan.run_redis(Keep::Nothing, clients(Flaw::DeletesOnce));
+        outcome.violations.iter().any(|found| found.rule == Rule::Ghost)
+    };
+    let count = (0..40).filter(is_ghost).count();
+    assert!(count >= 8, "{count}");
+}
+
 /// Regression: a stale signal ended a wait. The next wait was to be cancelled before the server had
 /// begun it, and the cancel was never repeated. A release then woke nobody for five seconds.
 #[test]

@@ -2,7 +2,7 @@
 
 use core::fmt::Debug;
 
-use crate::lock::ByteClient;
+use crate::lock::{ByteClient, Machine as _};
 use crate::redis::{Client, FENCE_NAME, RESERVED};
 use crate::sim::check::Rule;
 
@@ -19,6 +19,12 @@ pub trait RedisClient: ByteClient + Clone + Debug {
     /// Rules that these clients do not promise. A violation is collected and does not panic.
     const EXCUSED: &'static [Rule] = &[];
 
+    /// Returns true if the client may yet delete a key of its own. By default, it has a deadline or
+    /// requests in flight.
+    fn has_work(&self) -> bool {
+        self.next_deadline().is_some() || self.in_flight() > 0
+    }
+
     /// Returns true if this key may exist when no lock is held or waited for. `expires`: it has a
     /// TTL. By default these are the side keys of [`Client`].
     fn may_leave(&self, key: &[u8], expires: bool) -> bool {
@@ -28,4 +34,9 @@ pub trait RedisClient: ByteClient + Clone + Debug {
     }
 }
 
-impl RedisClient for Client {}
+impl RedisClient for Client {
+    // An open connection has a deadline, too, so the hub is asked.
+    fn has_work(&self) -> bool {
+        !self.locks.is_idle() || self.in_flight() > 0
+    }
+}

@@ -246,7 +246,7 @@ impl<C: RedisClient> ByteServers for Redis<C> {
     }
 
     fn pumped(w: &mut World<C>, client: usize) {
-        if w.clients[client].deadline().is_none() {
+        if !w.clients[client].machine.has_work() {
             (0..w.hosts.len()).for_each(|node| w.check_leftover_keys(node));
         }
     }

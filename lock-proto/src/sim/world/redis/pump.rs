@@ -189,10 +189,8 @@ impl<C: RedisClient> World<Redis<C>> {
 }
 
 fn is_idle_owner<C: RedisClient>(process: &Process<Redis<C>>, value: &[u8]) -> bool {
-    let is_idle = process.state == State::Running && process.stopped.is_none() && process.deadline().is_none();
-    // A lock that does not promise to be tidy may wait for its delete without a timer.
-    let waits = C::EXCUSED.contains(&Rule::Ghost) && process.machine.in_flight() > 0;
-    is_idle && !waits && value.starts_with(&process.own.token_prefix)
+    let is_idle = process.state == State::Running && process.stopped.is_none() && !process.machine.has_work();
+    is_idle && value.starts_with(&process.own.token_prefix)
 }
 
 impl<C: RedisClient> World<Redis<C>> {
