@@ -45,11 +45,13 @@ pub enum RedisFlaw {
     /// After a delete has been answered, none looks for a key until the next attempt. Attempts that
     /// arrive late stay.
     DeletesOnce,
+    /// The connection that waits for wake-ups stays open after the last wait.
+    KeepsWakeConnection,
 }
 
 impl RedisFlaw {
     /// Every flaw.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::SameToken,
         Self::RenewsForEver,
         Self::DeletesAnything,
@@ -60,6 +62,7 @@ impl RedisFlaw {
         Self::MixesConnections,
         Self::HidesLoss,
         Self::DeletesOnce,
+        Self::KeepsWakeConnection,
     ];
 }
 
@@ -180,7 +183,8 @@ impl Rewriter {
             | RedisFlaw::SendsTwice
             | RedisFlaw::MixesConnections
             | RedisFlaw::HidesLoss
-            | RedisFlaw::DeletesOnce => run_id.clone(),
+            | RedisFlaw::DeletesOnce
+            | RedisFlaw::KeepsWakeConnection => run_id.clone(),
         };
         text.replace(&run_id, &shown).into_bytes()
     }
@@ -205,6 +209,8 @@ impl Rewriter {
 }
 
 impl RedisClient for Flawed<Client, Rewriter> {
+    const CLOSES_IDLE: bool = Client::CLOSES_IDLE;
+
     fn has_work(&self) -> bool {
         self.client.has_work()
     }
@@ -239,7 +245,9 @@ impl ByteClient for Flawed<Client, Rewriter> {
             }
             // The application gets no further events of it.
             let is_over = matches!(&output, Output::Event { lock, .. } if self.flaw.ended.contains(lock));
-            if is_over {
+            let stays_open = self.flaw.flaw == RedisFlaw::KeepsWakeConnection
+                && matches!(&output, Output::Disconnect { conn } if conn.role() == Role::Wake);
+            if is_over || stays_open {
                 continue;
             }
             return Some(match output {

@@ -136,6 +136,13 @@ fn forgetting_second_look_for_late_attempts_is_caught() {
     assert!(count >= 8, "{count}");
 }
 
+#[test]
+fn wake_up_connection_left_open_is_caught() {
+    // S4, A7
+    let plan = caught("redis-wake", Flaw::KeepsWakeConnection, &[Rule::Leftover]);
+    assert!(plan.len() <= 3, "{plan}");
+}
+
 /// Regression: a stale signal ended a wait. The next wait was to be cancelled before the server had
 /// begun it, and the cancel was never repeated. A release then woke nobody for five seconds.
 #[test]

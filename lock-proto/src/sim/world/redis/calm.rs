@@ -41,7 +41,8 @@ impl<C: RedisClient> World<Redis<C>> {
     ///
     /// After [`calm`](Self::calm) and [`wind_down`](Self::wind_down) every waiter must be served
     /// within `served`, and everything must settle within `rest`. After another `lifetimes`, only
-    /// the fence counter, which has no TTL, may be left.
+    /// the fence counter, which has no TTL, may be left. If clients close idle connections, none is
+    /// open.
     pub fn finish(&mut self, served: Duration, rest: Duration, lifetimes: Duration) {
         self.calm();
         self.wind_down();
@@ -61,6 +62,10 @@ impl<C: RedisClient> World<Redis<C>> {
             }
             if self.store.nodes[node].node.blocked_count() > 0 {
                 self.report(Rule::Leftover, format!("somebody still waits on node {node}"));
+            }
+            let connections = self.store.nodes[node].node.connection_count();
+            if C::CLOSES_IDLE && connections > 0 {
+                self.report(Rule::Leftover, format!("{connections} connections to node {node} stay open"));
             }
         }
     }

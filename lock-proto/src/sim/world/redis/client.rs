@@ -16,6 +16,10 @@ pub trait RedisClient: ByteClient + Clone + Debug {
     /// time that its token appeared in the store, otherwise by the first.
     const ONE_TOKEN: bool = false;
 
+    /// Whether a client without locks closes its connections after a while. Then one that is open
+    /// at the end of a run violates [`Rule::Leftover`].
+    const CLOSES_IDLE: bool = false;
+
     /// Rules that these clients do not promise. A violation is collected and does not panic.
     const EXCUSED: &'static [Rule] = &[];
 
@@ -35,6 +39,8 @@ pub trait RedisClient: ByteClient + Clone + Debug {
 }
 
 impl RedisClient for Client {
+    const CLOSES_IDLE: bool = true;
+
     // An open connection has a deadline, too, so the hub is asked.
     fn has_work(&self) -> bool {
         !self.locks.is_idle() || self.in_flight() > 0
