@@ -185,10 +185,10 @@ impl OwnLock for Listening {
                 cx.send_alone(0, RENEW, &["PUBLISH", cx.name(), "free"]);
                 cx.send_alone(0, FENCE, &["EXEC"]);
             }
+            (WATCHED | FENCE, Err(Lost) | Ok(Reply::Error(_))) => cx.released(Release::Unknown),
             (WATCHED, Ok(_)) => cx.released(Release::Expired),
             (FENCE, Ok(Reply::Array(_))) => cx.released(Release::Released),
             (FENCE, Ok(_)) => cx.released(Release::Expired),
-            (WATCHED | FENCE, Err(Lost)) => cx.released(Release::Unknown),
             _ => {}
         }
     }

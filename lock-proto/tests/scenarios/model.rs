@@ -42,5 +42,5 @@ fn model_catches_flawed_clients() {
     caught("redis-pauses", "redis-deletes-anything");
     caught("redis-pauses", "redis-same-token");
     caught("redis-contention", "redis-renews-for-ever");
-    assert!(caught("redis-pauses", "redis-hides-loss"), "only the model compares the outcomes of releases");
+    assert!(caught("redis-pauses", "redis-hides-loss"), "only the model compares what a release found");
 }

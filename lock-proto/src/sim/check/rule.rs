@@ -21,7 +21,7 @@ pub enum Rule {
     /// Waiters, holders and releasing clients learn of an end in time.
     Notified,
     /// On a single store, a loss to another client is reported only if there was one, and that of
-    /// the key only if it is gone.
+    /// the key only if it is gone. A release is reported as done only if most nodes lack the key.
     TrueLoss,
     /// Every acquisition receives a legal sequence of events, with one end.
     OneOutcome,
@@ -89,7 +89,7 @@ impl Rule {
             Self::FenceAhead => "the fence counter does not run ahead of the clock",
             Self::StaleWrite => "no stale write is accepted",
             Self::Notified => "every end is reported in time",
-            Self::TrueLoss => "no loss is reported falsely",
+            Self::TrueLoss => "no loss or release is reported falsely",
             Self::OneOutcome => "one outcome per acquisition",
             Self::ShortenedKey => "no key's TTL is shortened",
             Self::Fifo => "first come, first served",

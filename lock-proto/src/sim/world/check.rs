@@ -175,7 +175,7 @@ mod tests {
     use core::time::Duration;
 
     use super::MAX_VIOLATIONS;
-    use crate::lock::{Acquire, Event, Loss, Machine as _, Renew};
+    use crate::lock::{Acquire, Event, Loss, Machine as _, Release, Renew};
     use crate::sim::check::Stage;
     use crate::sim::world::{World, store::Servers};
     use crate::sim::{Rule, etcd, zookeeper};
@@ -196,21 +196,29 @@ mod tests {
         check(etcd::World::cluster(1).build());
     }
 
-    fn report_gone<S: Servers>(mut w: World<S>) {
+    fn report_gone<S: Servers>(mut w: World<S>, event: &Event) {
         w.expect_violation();
         let lock = w.acquire(0, Acquire::new("a"));
         w.expect(Duration::from_secs(5), "held", |w| w.is_held(0, lock));
-        w.deliver_event(0, lock, Event::Lost(Loss::Gone));
+        w.deliver_event(0, lock, event.clone());
         let found: Vec<_> = w.violations().iter().map(|found| found.rule).collect();
         assert!(found.contains(&Rule::TrueLoss), "{found:?}");
     }
 
     #[test]
     fn key_that_is_reported_gone_must_be_gone() {
-        // S3
-        report_gone(crate::sim::World::redis(1).build());
-        report_gone(etcd::World::cluster(1).build());
-        report_gone(zookeeper::World::zookeeper(1).build());
+        // S3, U1
+        let gone = [Event::Lost(Loss::Gone), Event::Released(Release::Released), Event::Released(Release::Expired)];
+        for event in &gone {
+            report_gone(crate::sim::World::redis(1).build(), event);
+            report_gone(etcd::World::cluster(1).build(), event);
+        }
+        for event in &gone[1..] {
+            report_gone(crate::sim::World::redis(3).build(), event);
+        }
+        for event in &gone[..2] {
+            report_gone(zookeeper::World::zookeeper(1).build(), event);
+        }
     }
 
     /// The client deletes the key, or ends the session, of a hold that the application has yet to

@@ -9,7 +9,7 @@ use super::World;
 use super::process::Input;
 use super::store::Servers;
 use crate::id::LockId;
-use crate::lock::{Event, Loss, Machine as _};
+use crate::lock::{Event, Loss, Machine as _, Release};
 use crate::time::Instant;
 
 impl<S: Servers> World<S> {
@@ -24,10 +24,7 @@ impl<S: Servers> World<S> {
         self.checker.notified(self.now, client, lock, &event, until, order);
         self.check_extend(client, lock, &event);
         self.check_kept(client, lock, &event);
-        if matches!(event, Event::Lost(Loss::Gone)) && S::is_stored(self, client, lock) {
-            let text = format!("client {client} {lock} reports that its key is gone, and it exists");
-            self.checker.report(self.now, Rule::TrueLoss, text);
-        }
+        self.check_gone(client, lock, &event);
         self.record_event(client, lock, &event, until);
         self.check();
         let Some(record) = self.clients[client].records.get_mut(&lock) else { return };
@@ -44,6 +41,25 @@ impl<S: Servers> World<S> {
             }
         }
         S::after_event(self, client, lock, &event);
+    }
+
+    /// Checks that a key is gone when its loss or release says so.
+    fn check_gone(&mut self, client: usize, lock: LockId, event: &Event) {
+        let ended = matches!(event, Event::Lost(Loss::Gone));
+        let released = matches!(event, Event::Released(Release::Released | Release::Expired));
+        // A released lock may have been handed over within the client.
+        let is_gone = ended || (released && !self.has_rival(client, lock));
+        if is_gone && S::is_stored(self, client, lock, event) {
+            let text = format!("client {client} {lock} reports that its key is gone, and it exists: {event:?}");
+            self.checker.report(self.now, Rule::TrueLoss, text);
+        }
+    }
+
+    /// Returns whether the client has another live acquisition of the lock.
+    fn has_rival(&self, client: usize, lock: LockId) -> bool {
+        let records = &self.clients[client].records;
+        let name = |lock: &LockId| records.get(lock).map(|record| &record.name);
+        self.checker.live(client).any(|(other, _)| other != lock && name(&other) == name(&lock))
     }
 
     fn check_kept(&mut self, client: usize, lock: LockId, event: &Event) {

@@ -90,9 +90,10 @@ pub(crate) trait Servers: Store + Sized {
     fn lock(name: &[u8]) -> Vec<u8>;
     /// Returns the position of a grant in the store's order, if known.
     fn order(w: &World<Self>, client: usize, lock: LockId, event: &Event) -> Option<u64>;
-    /// Returns whether the store has the key or node of this hold, and had it all the time since
-    /// the hold was last confirmed.
-    fn is_stored(w: &World<Self>, client: usize, lock: LockId) -> bool;
+    /// Returns whether this event, which says that the key or node of a hold is gone, is wrong: it
+    /// has been there since the hold was last confirmed. On a quorum, a client may report a loss if
+    /// it cannot prove that most nodes have the key.
+    fn is_stored(w: &World<Self>, client: usize, lock: LockId, event: &Event) -> bool;
     /// Called after an event was delivered to a client and checked.
     fn after_event(w: &mut World<Self>, client: usize, lock: LockId, event: &Event);
     /// A leader is about to proclaim this value.

@@ -258,7 +258,7 @@ impl<C: EtcdClient> Servers for Etcd<C> {
         Some(owner.revision.unsigned_abs())
     }
 
-    fn is_stored(w: &World<C>, client: usize, lock: LockId) -> bool {
+    fn is_stored(w: &World<C>, client: usize, lock: LockId, _: &Event) -> bool {
         w.clients[client].own.owners.get(&lock).is_some_and(|owner| w.store.queue_log.exists(owner))
     }
 

@@ -31,7 +31,6 @@ use crate::redis::{CLIENT_PART, Client, Config, Identity};
 use crate::sim::check::Rule;
 use crate::sim::journal::Keep;
 use crate::sim::network::Packet;
-use crate::sim::record::Record;
 use crate::sim::redis::{Node, NodeConfig};
 use crate::sim::rng::Rng;
 use crate::time::Instant;
@@ -204,17 +203,21 @@ impl<C: RedisClient> Servers for Redis<C> {
         w.checker.order(name, token.as_bytes(), grant.fence.map(|fence| fence.get()))
     }
 
-    /// On a quorum, a late write may have repaired a key that the client counts as gone.
-    fn is_stored(w: &World<C>, client: usize, lock: LockId) -> bool {
-        let record = w.clients[client].records.get(&lock).filter(|_| w.hosts.len() == 1);
-        let stored = |record: &Record| {
-            let index = w.store.resolve(client, 0);
-            // A restored server has the key again that it reported as gone.
-            let missing = w.checker.missing_at(index, &record.name);
-            missing <= record.confirmed()
-                && w.node(index).string(w.now, &record.name).is_some_and(|(value, _)| has_token(record, value))
+    fn is_stored(w: &World<C>, client: usize, lock: LockId, event: &Event) -> bool {
+        let Some(record) = w.clients[client].records.get(&lock) else { return false };
+        // The replies of some nodes of a quorum may have been lost.
+        if w.hosts.len() > 1 && matches!(event, Event::Lost(_)) {
+            return false;
+        }
+        // Two names may lead to one server.
+        let nodes: BTreeSet<usize> = (0..w.hosts.len()).map(|node| w.store.resolve(client, node)).collect();
+        let stored = |node: &usize| {
+            // A late write may have repaired the key. A restored server has the key again that it
+            // reported as gone.
+            w.checker.missing_at(*node, &record.name) <= record.confirmed()
+                && w.node(*node).string(w.now, &record.name).is_some_and(|(value, _)| has_token(record, value))
         };
-        record.is_some_and(stored)
+        nodes.iter().filter(|node| stored(node)).count() > w.hosts.len() / 2
     }
 
     fn after_event(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {
