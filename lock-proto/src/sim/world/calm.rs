@@ -19,13 +19,12 @@ const FINAL_HOLD: Duration = Duration::from_millis(10);
 
 impl<S: Servers> World<S> {
     /// Ends every fault: partitions heal, paused processes resume, dead servers restart with their
-    /// data, nothing is refused, and latency and service time are back to their initial values.
-    /// Dead clients stay dead.
+    /// data, nothing is refused, and latencies are back to their initial values. Dead clients stay
+    /// dead.
     pub fn calm(&mut self) {
         self.note("calm");
         self.recorder.calm(self.now);
         self.network.reset_latencies();
-        self.service = Duration::ZERO;
         self.repair_handshakes();
         self.repair_source();
         S::calm(self);
@@ -109,5 +108,33 @@ impl<S: Servers> World<S> {
 
     pub(super) fn timers(&self) -> Vec<Option<(crate::Instant, &'static str)>> {
         self.clients.iter().map(|process| process.machine.next_deadline_reason()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use crate::lock::Acquire;
+    use crate::sim::world::store::Servers;
+    use crate::sim::world::{Builder, World};
+    use crate::sim::{etcd, zookeeper};
+
+    fn stay_busy<S: Servers>(builder: Builder<S>) {
+        const BUSY: Duration = Duration::from_millis(50);
+        let mut w = builder.service(BUSY).build();
+        w.calm();
+        let began = w.now();
+        let lock = w.acquire(0, Acquire::new("a"));
+        w.expect(Duration::from_secs(20), "held", |w: &World<S>| w.is_held(0, lock));
+        assert!(w.now().since(began) > BUSY);
+    }
+
+    #[test]
+    fn servers_take_as_long_for_a_command_after_the_faults() {
+        // S2
+        stay_busy(crate::sim::World::redis(1));
+        stay_busy(etcd::World::cluster(1));
+        stay_busy(zookeeper::World::zookeeper(1));
     }
 }

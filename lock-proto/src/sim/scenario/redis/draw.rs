@@ -178,6 +178,10 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
     // Drawn last, so that the rest of the run does not depend on it.
     if recipe.service > 0 && chance.one_in(3) {
         setup.service = Duration::from_micros(chance.below(recipe.service));
+        // A busy node's reply must be in time for the round.
+        if let Store::Redis(store) = &mut setup.store {
+            store.round = (store.round + setup.service * 2).min(ttl / 8);
+        }
     }
     if recipe.tls == Tls::Sometimes {
         tls::sometimes(chance, &mut setup, &mut steps);
