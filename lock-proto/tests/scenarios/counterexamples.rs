@@ -130,7 +130,9 @@ fn clock_jump_after_empty_restart_misleads_new_client() {
 #[test]
 fn drift_suspend_data_loss_and_eviction_give_two_holders() {
     // S4
-    for name in ["redis-drift-beyond", "redis-suspended", "redis-forgetful", "redis-eviction"] {
+    let redis = ["redis-drift-beyond", "redis-suspended", "redis-forgetful", "redis-eviction"];
+    let others = ["etcd-drift-beyond", "etcd-suspended", "zookeeper-drift-beyond", "zookeeper-suspended"];
+    for name in redis.into_iter().chain(others) {
         search(name, Rule::MutualExclusion, |_| {});
     }
 }
