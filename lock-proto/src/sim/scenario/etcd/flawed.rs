@@ -30,17 +30,20 @@ pub enum EtcdFlaw {
     WritesAnyRevision,
     /// Data from a replaced connection counts as the reply to a request of the same kind.
     MixesConnections,
+    /// A deletion that is older than what the client has read since counts as a new one.
+    TakesOldDeletions,
 }
 
 impl EtcdFlaw {
     /// Every flaw.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::SkipsOwnKey,
         Self::DeletesAnyRevision,
         Self::ForgetsDeletion,
         Self::SendsTwice,
         Self::WritesAnyRevision,
         Self::MixesConnections,
+        Self::TakesOldDeletions,
     ];
 }
 
@@ -55,6 +58,8 @@ pub(super) struct Rewriter {
     pending: BTreeMap<RpcId, &'static str>,
     again: Option<Output>,
     copies: BTreeSet<RpcId>,
+    /// The latest revision that a transaction has shown.
+    latest: i64,
 }
 
 pub(super) fn clients(
@@ -70,6 +75,7 @@ pub(super) fn clients(
             pending: BTreeMap::new(),
             again: None,
             copies: BTreeSet::new(),
+            latest: 0,
         };
         Ok(Flawed::new(Client::new(now, config, id, seed)?, rewriter))
     }
@@ -141,7 +147,8 @@ impl Rewriter {
                 | EtcdFlaw::ForgetsDeletion
                 | EtcdFlaw::SendsTwice
                 | EtcdFlaw::WritesAnyRevision
-                | EtcdFlaw::MixesConnections,
+                | EtcdFlaw::MixesConnections
+                | EtcdFlaw::TakesOldDeletions,
                 Rpc::Txn(_)
                 | Rpc::Range(_)
                 | Rpc::Grant(_)
@@ -155,6 +162,7 @@ impl Rewriter {
     fn reply(&mut self, rpc: RpcId, reply: &mut Result<RpcReply, Status>) {
         let (look, create) = (self.looks.remove(&rpc), self.creates.remove(&rpc));
         let Ok(RpcReply::Txn(txn)) = reply else { return };
+        self.latest = self.latest.max(txn.header.map_or(0, |header| header.revision));
         if let (Some(key), Some(header), true) = (create, txn.header, txn.succeeded) {
             let (create_revision, mod_revision) = (header.revision, header.revision);
             self.seen.insert(key.clone(), KeyValue { key, create_revision, mod_revision, ..KeyValue::default() });
@@ -191,6 +199,14 @@ impl EtcdClient for Flawed<Client, Rewriter> {
             && !self.flaw.looks.is_empty()
         {
             response.events.retain(|event| event.kind != DELETED);
+        }
+        if let StreamReceived::Watch(response) = &mut message
+            && self.flaw.flaw == EtcdFlaw::TakesOldDeletions
+        {
+            let latest = self.flaw.latest;
+            let deleted = response.events.iter_mut().filter(|event| event.kind == DELETED);
+            let old = deleted.filter_map(|event| event.kv.as_mut()).filter(|kv| kv.mod_revision <= latest);
+            old.for_each(|kv| kv.mod_revision = latest + 1);
         }
         self.client.handle_message(now, stream, message);
     }

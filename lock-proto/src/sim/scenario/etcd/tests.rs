@@ -70,7 +70,14 @@ fn leader_overwriting_replaced_key_is_caught() {
 #[test]
 fn counting_replies_of_replaced_connection_is_caught() {
     // S4
-    caught("etcd-stale", Flaw::MixesConnections, Rule::Fifo);
+    caught("etcd-stale", Flaw::MixesConnections, Rule::Twice);
+}
+
+/// The client waits for a change that its reads never show.
+#[test]
+fn taking_old_deletion_for_new_one_is_caught() {
+    // S4, E4
+    caught("etcd-calm", Flaw::TakesOldDeletions, Rule::Prompt);
 }
 
 /// On a calm network, hand-overs between processes are caused by notifications.

@@ -66,8 +66,9 @@ impl<C: EtcdClient> Builder<Etcd<C>> {
     }
 
     /// Sets the longest extra delay of a call, and that of its reply. Calls run concurrently in a
-    /// member: one in four is executed late, even if its client has hung up. One reply in four is
-    /// sent late, so that later replies and events of watches overtake it. Default: 2 ms.
+    /// member: one in four is executed late, even if its client has hung up. One reply or message of
+    /// a watch stream in four is sent late (events by 100 ms at most), so that others overtake it.
+    /// Default: 2 ms.
     pub const fn late(mut self, late: Duration) -> Self {
         self.setup.late = late;
         self

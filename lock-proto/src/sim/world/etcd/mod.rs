@@ -87,12 +87,12 @@ pub struct Etcd<C = Client> {
     members: Vec<Member>,
     /// Calls that a member has received but not yet executed, by time and connection.
     delayed_calls: BTreeMap<(Instant, u64), (u64, Wire)>,
-    /// Replies that a member has yet to send, by time.
+    /// Replies and messages that a member has yet to send, by time.
     delayed_replies: BTreeMap<(Instant, u64), (u64, Wire)>,
     /// When a client's kernel gives up a closed connection with undelivered data.
     lingering: BTreeMap<(Instant, u64), u64>,
     linger: Duration,
-    /// Longest delay of a call on its member, and of its reply.
+    /// Longest delay of a call on its member, of its reply, and of a message.
     late: Duration,
     /// Connections that end after their last call is executed.
     hung_up: BTreeSet<u64>,

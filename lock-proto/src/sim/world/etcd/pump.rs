@@ -11,7 +11,7 @@ use super::resource::overwritten;
 use super::tap::queue_of;
 use super::wire::{Look, Wire, collect_looks, ends};
 use super::{Etcd, EtcdClient};
-use crate::etcd::{Output, Rpc};
+use crate::etcd::{Output, Rpc, StreamReceived};
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
 use crate::sim::check::{Rule, Stage};
@@ -22,6 +22,9 @@ use crate::sim::trace::State;
 use crate::sim::world::World;
 use crate::time::Instant;
 use crate::url::Secret;
+
+/// How often etcd serves watches whose reader is slow.
+const LATE_EVENT: Duration = Duration::from_millis(100);
 
 impl<C: EtcdClient> World<Etcd<C>> {
     /// Returns when a member next executes a call or a kernel gives up a connection.
@@ -196,21 +199,13 @@ impl<C: EtcdClient> World<Etcd<C>> {
             let link = output.conn();
             match output {
                 ClusterOutput::Reply { rpc, reply, .. } => {
-                    // The replies and the streams of a connection are in no order.
-                    let wire = Wire::Reply { rpc, reply };
-                    if !self.store.late.is_zero() && self.rng.one_in(4) {
-                        let at = self.now + self.rng.duration(&(Duration::ZERO..self.store.late));
-                        let number = self.next_number();
-                        self.store.delayed_replies.insert((at, number), (link, wire));
-                    } else {
-                        self.send_to_client(link, Packet::Data(wire));
-                    }
+                    self.answer(link, Wire::Reply { rpc, reply });
                 }
                 ClusterOutput::Message { stream, message, .. } => {
-                    self.send_to_client(link, Packet::Data(Wire::Message { stream, message }));
+                    self.answer(link, Wire::Message { stream, message });
                 }
                 ClusterOutput::Ended { stream, status, .. } => {
-                    self.send_to_client(link, Packet::Data(Wire::Ended { stream, status }));
+                    self.answer(link, Wire::Ended { stream, status });
                 }
                 ClusterOutput::Dropped { .. } => {
                     let why = if self.rng.one_in(2) { Fault::Closed } else { Fault::Reset };
@@ -224,6 +219,33 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.store.cluster_due = self.store.cluster.next_deadline();
         self.record_changes();
         self.record_cluster();
+    }
+
+    /// Sends what a member answers. One reply or message of a watch stream in four is late: an event
+    /// may arrive after the reply to a younger read. The messages of one stream keep their order.
+    fn answer(&mut self, link: u64, wire: Wire) {
+        let stream = wire.answered_stream();
+        let same = |earlier: &Wire| stream.is_some() && earlier.answered_stream() == stream;
+        let earlier = self.store.delayed_replies.iter().rfind(|(_, (_, wire))| same(wire)).map(|((at, _), _)| *at);
+        let late = match &wire {
+            Wire::Reply { .. } => self.store.late,
+            Wire::Message { message: StreamReceived::Watch(_), .. } => self.store.late.min(LATE_EVENT),
+            Wire::Message { message: StreamReceived::KeepAlive(_), .. }
+            | Wire::Ended { .. }
+            | Wire::Call { .. }
+            | Wire::Open { .. }
+            | Wire::Send { .. }
+            | Wire::Close { .. } => Duration::ZERO,
+        };
+        let late = (!late.is_zero() && self.rng.one_in(4)).then(|| self.rng.duration(&(Duration::ZERO..late)));
+        let own = late.map(|late| self.now + late);
+        match own.max(earlier) {
+            Some(at) => {
+                let number = self.next_number();
+                self.store.delayed_replies.insert((at, number), (link, wire));
+            }
+            None => self.send_to_client(link, Packet::Data(wire)),
+        }
     }
 
     /// Records changes. Must run before a compaction drops them.

@@ -27,6 +27,14 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
+    /// Returns the stream on which a member sends this.
+    pub(super) const fn answered_stream(&self) -> Option<u64> {
+        match self {
+            Self::Message { stream, .. } | Self::Ended { stream, .. } => Some(*stream),
+            Self::Call { .. } | Self::Open { .. } | Self::Send { .. } | Self::Close { .. } | Self::Reply { .. } => None,
+        }
+    }
+
     /// Returns the deleted keys that this message reports, with their revisions.
     pub(super) fn deletions(&self) -> impl Iterator<Item = (&Bytes, i64)> {
         let events = match self {
