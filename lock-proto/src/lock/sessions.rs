@@ -16,6 +16,7 @@ use super::queries::QueryStore as _;
 use super::queue::{Cleanup as _, Keep as _, Progress, QueueStore};
 use super::queued::{Contention, QueueContext, QueueLock, Queued};
 use super::retry::Retry;
+use super::store::Store as _;
 use super::users::{Need, Users};
 use crate::collections::Deadlines;
 use crate::jitter::{doubled, jitter};
@@ -110,6 +111,8 @@ pub enum SessionEvent {
     Unrenewed(Instant, Answer),
     /// The node of the lock in this slot does not exist.
     Gone(u32),
+    /// It should end soon: waiters need another one.
+    Leave,
     /// It is lost.
     Lost(Loss),
     /// It has ended, with its nodes. True if the server confirmed it.
@@ -128,6 +131,7 @@ impl SessionEvent {
             | Self::Refused(_)
             | Self::Unrenewed(..)
             | Self::Gone(_)
+            | Self::Leave
             | Self::Lost(_)
             | Self::Ended(_) => None,
         }
@@ -385,6 +389,13 @@ impl<S: QueueStore> Sessions<S> {
         true
     }
 
+    /// Retires a session that can only end as a whole, and moves its waiters to another one.
+    pub(crate) fn leave(&mut self, id: SessionId) {
+        if self.retire(id) {
+            self.emit(id, SessionEvent::Leave);
+        }
+    }
+
     pub(crate) fn stop_renewing(&mut self, id: SessionId) {
         if let Some(session) = self.list.get_mut(&id) {
             session.renewing = false;
@@ -564,7 +575,11 @@ impl<S: QueueStore> QueueLock<S> {
                 // The server may have granted a shorter session.
                 self.watch(ctx);
             }
-            SessionEvent::Alive | SessionEvent::Down(_) | SessionEvent::Refused(_) | SessionEvent::Gone(_) => {}
+            SessionEvent::Alive
+            | SessionEvent::Down(_)
+            | SessionEvent::Refused(_)
+            | SessionEvent::Gone(_)
+            | SessionEvent::Leave => {}
         }
     }
 
@@ -575,6 +590,10 @@ impl<S: QueueStore> QueueLock<S> {
                 if let Contention::Waiting(contender) = contention {
                     contender.close(ctx);
                 }
+                self.start(ctx);
+            }
+            (SessionEvent::Leave, _) => {
+                Queued::nobody_waits(self, ctx);
                 self.start(ctx);
             }
             (SessionEvent::Refused(answer), _) => self.fail_refused(ctx, answer.clone()),

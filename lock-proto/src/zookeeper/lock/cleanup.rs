@@ -5,7 +5,7 @@
 use alloc::boxed::Box;
 
 use super::{Contention, Context, Lock, Nodes};
-use crate::lock::{self, Loss, Queued, Release, Retry, SessionEvent, SessionId, Store as _};
+use crate::lock::{self, Loss, Release, Retry, SessionEvent, SessionId};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, Op, ReplyBody};
 use crate::zookeeper::path::Guid;
@@ -67,16 +67,9 @@ impl lock::Cleanup<Nodes> for Cleanup {
                 lock.store.own.deleted(ctx.now, path);
                 return lock.resolve(ctx, outcome, |remains| remains.left.as_ref() == Some(path));
             }
-            // The server will not do it for this user. It deletes the node with the session, which
-            // must not wait behind that node.
-            (_, Reply::Refused(_)) if reply.is_refusal() => {
-                ctx.shared.sessions.retire(cleanup.session);
-                if lock.contention.session() == Some(cleanup.session) {
-                    Queued::nobody_waits(lock, ctx);
-                    lock.start(ctx);
-                }
-                return;
-            }
+            // The server will not do it for this user. It deletes the node with the session, in which
+            // nobody must wait: behind that node, or behind one that another client cannot delete.
+            (_, Reply::Refused(_)) if reply.is_refusal() => return ctx.shared.sessions.leave(cleanup.session),
             (_, Reply::Done(_) | Reply::Refused(_)) => ctx.back_off(&mut cleanup.retry),
             (Target::Node(path), Reply::Unknown(_)) => {
                 lock.delete_unknown(emitted, |remains| remains.left.as_ref() == Some(path));
@@ -106,6 +99,7 @@ impl lock::Cleanup<Nodes> for Cleanup {
             | SessionEvent::Renewed(_)
             | SessionEvent::Unrenewed(..)
             | SessionEvent::Gone(_)
+            | SessionEvent::Leave
             | SessionEvent::Lost(_) => return,
         };
         lock.resolve(ctx, outcome, |remains| remains.session == session);

@@ -112,7 +112,7 @@ impl QueryStore<Nodes> for LeaderRead {
                 query.down(ctx, query.answer.clone());
                 query.read(ctx);
             }
-            SessionEvent::Renewed(_) | SessionEvent::Unrenewed(..) | SessionEvent::Gone(_) => {}
+            SessionEvent::Renewed(_) | SessionEvent::Unrenewed(..) | SessionEvent::Gone(_) | SessionEvent::Leave => {}
         }
         false
     }

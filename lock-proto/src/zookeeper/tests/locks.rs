@@ -323,6 +323,25 @@ fn local_waiter_gets_lock_whose_delete_is_refused() {
     w.granted(0, second).unwrap();
 }
 
+/// Regression: each client waited behind the node that the other could not delete, in a session
+/// whose end would have deleted it. Found by `zookeeper-refusals`.
+#[test]
+fn clients_do_not_wait_for_ever_behind_nodes_that_neither_can_delete() {
+    // ZK6
+    let mut w = World::new(2);
+    let names = ["b", "c"];
+    let held = [0, 1].map(|i| w.request(i, &Acquire::new(names[i])));
+    (0..2).for_each(|i| _ = w.granted(i, held[i]).unwrap());
+    let waiting = [0, 1].map(|i| w.request(i, &Acquire::new(names[1 - i])));
+    w.server.refused = Some((OpCode::Delete, ErrorCode::NO_AUTH));
+    w.pass(1_000);
+    (0..2).for_each(|i| w.release(i, held[i]));
+    w.granted(1, waiting[1]).unwrap();
+    w.release(1, waiting[1]);
+    w.pass(1_000);
+    w.granted(0, waiting[0]).unwrap();
+}
+
 #[test]
 fn queue_whose_numbers_are_used_up_is_created_anew() {
     // ZK5
