@@ -5,12 +5,15 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::Ensemble;
 use super::member::{Submit, Wish};
 use super::session::LEADER;
 use super::txn::{Change, Kind, Txn};
+use super::{Condition, Ensemble};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ANY_VERSION, Acl, CreateMode, MultiOp, Stat};
+
+/// The session of other programs, which may do anything.
+pub(super) const OTHER: i64 = 1;
 
 /// A committed change: a node was created or deleted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -39,6 +42,16 @@ impl Ensemble {
         self.members[member].lag = lag;
     }
 
+    /// Begins or ends a condition.
+    pub fn set(&mut self, now: Instant, condition: Condition, on: bool) {
+        self.advance(now);
+        if on {
+            self.conditions.insert(condition);
+        } else {
+            self.conditions.remove(&condition);
+        }
+    }
+
     /// Creates a persistent node, and those above it. Does nothing without a leader.
     pub fn create(&mut self, now: Instant, path: &str, data: &[u8]) {
         self.advance(now);
@@ -57,7 +70,6 @@ impl Ensemble {
 
     /// Another program changes something, on a session of its own that the leader always knows.
     fn by_hand(&mut self, op: MultiOp) {
-        const OTHER: i64 = 1;
         let Some(leader) = self.leader() else { return };
         let Some(leading) = self.members[leader].leading_mut() else { return };
         leading.sessions.track(self.now, OTHER, 0);

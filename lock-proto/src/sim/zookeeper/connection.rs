@@ -83,4 +83,6 @@ pub(super) enum What {
     CloseSession,
     /// It is answered when all before it are.
     Read(Op),
+    /// It is rejected then.
+    Throttled,
 }

@@ -61,7 +61,7 @@ mod tree;
 mod txn;
 mod watch;
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use super::rng::Rng;
@@ -73,6 +73,18 @@ use member::{Link, Member};
 pub use super::world::zookeeper::{Builder, World, ZookeeperClient};
 pub use admin::{NodeChange, OpenSession};
 pub use config::{EnsembleConfig, Release};
+
+/// A state in which an ensemble rejects requests of clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Condition {
+    /// Requests wait for long, and every other one is rejected with `THROTTLEDOP` in place of its
+    /// execution, as with the property `zookeeper.throttledOpWaitTime`. Pings and the ends of
+    /// sessions are executed.
+    Throttled,
+    /// No client may delete nodes. Sessions still end, and their nodes with them.
+    NoDelete,
+}
 
 /// An output of an [`Ensemble`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -123,6 +135,7 @@ pub struct Ensemble {
     next_link: u64,
     /// A leader that stepped down by hand.
     avoided: Option<usize>,
+    conditions: BTreeSet<Condition>,
     connections: BTreeMap<u64, Connection>,
     seen: VecDeque<(u64, Seen)>,
     changes: VecDeque<NodeChange>,
@@ -144,6 +157,7 @@ impl Ensemble {
             links: BTreeMap::new(),
             next_link: 0,
             avoided: None,
+            conditions: BTreeSet::new(),
             connections: BTreeMap::new(),
             seen: VecDeque::new(),
             changes: VecDeque::new(),

@@ -32,6 +32,7 @@ pub(super) struct Origin<'a> {
     pub(super) session: i64,
     pub(super) zxid: i64,
     pub(super) identities: &'a [Identity],
+    pub(super) may_delete: bool,
 }
 
 /// The greatest version is followed by the least one, and -1 is left out: it means any.
@@ -117,6 +118,9 @@ impl Outstanding {
                 let (parent_path, _) = split(path).filter(|_| **path != *"/").ok_or(ErrorCode::BAD_ARGUMENTS)?;
                 let mut parent = self.record(tree, parent_path)?;
                 check(&parent.acl, DELETE, origin.identities)?;
+                if !origin.may_delete {
+                    return Err(ErrorCode::NO_AUTH);
+                }
                 let node = self.record(tree, path)?;
                 checked_version(node.version, *version)?;
                 if node.children > 0 {

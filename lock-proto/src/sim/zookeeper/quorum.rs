@@ -6,13 +6,14 @@ use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
 
-use super::Ensemble;
+use super::admin::OTHER;
 use super::member::{Down, Leading, Link, Proposal, Role, Submit, Up, Wish, pop_front_if};
 use super::prep::{Origin, Outstanding};
 use super::session::LEADER;
 use super::tree::{Applied, CONTAINER};
 use super::txn::{Change, Kind, Txn};
 use super::watch::Triggered;
+use super::{Condition, Ensemble};
 use crate::time::Instant;
 
 /// How long the leader keeps a container that never had children.
@@ -52,13 +53,14 @@ impl Ensemble {
     /// The leader turns a request into a transaction, and proposes it.
     pub(super) fn propose(&mut self, leader: usize, submit: Submit) {
         let time = self.millis();
+        let may_delete = submit.session == OTHER || !self.conditions.contains(&Condition::NoDelete);
         let server = &mut self.members[leader];
         let (tree, Role::Leading(leading)) = (&server.tree, &mut server.role) else { return };
         let Submit { session, xid, wish, identities, owner } = submit;
         leading.zxid += 1;
         let Leading { zxid, outstanding, sessions, .. } = leading;
         let zxid = *zxid;
-        let origin = Origin { session, zxid, identities: &identities };
+        let origin = Origin { session, zxid, identities: &identities, may_delete };
         let kind = match wish {
             Wish::Write(op) => Kind::Change(match sessions.check(session, owner) {
                 Ok(()) => outstanding.change(tree, origin, &op),

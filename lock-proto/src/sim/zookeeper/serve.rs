@@ -10,7 +10,7 @@ use super::member::{Role, Submit, Up, Wish, pop_front_if};
 use super::session::LEADER;
 use super::tree::Applied;
 use super::watch::Triggered;
-use super::{Ensemble, EnsembleOutput, Release, Seen};
+use super::{Condition, Ensemble, EnsembleOutput, Release, Seen};
 use crate::sim::rng::Rng;
 use crate::time::millis_up;
 use crate::zookeeper::codec::{
@@ -144,6 +144,9 @@ impl Ensemble {
         }
         self.touch(member, session);
         let write = |what| Waiting { conn, xid, what };
+        if self.is_throttled(&op) {
+            return self.answer_in_turn(member, session.id, write(What::Throttled));
+        }
         match op {
             Op::Write(MultiOp::Create { mode: CreateMode::Container, .. }) if !self.config.containers => {
                 self.reply(conn, xid, Err(ErrorCode::UNIMPLEMENTED));
@@ -167,10 +170,22 @@ impl Ensemble {
             | Op::Sync { .. }
             | Op::RemoveWatches { .. }
             | Op::Auth { .. }
-            | Op::Ping => match self.members[member].waiting.get_mut(&session.id) {
-                Some(waiting) => waiting.push_back(write(What::Read(op))),
-                None => self.read(conn, xid, &op),
-            },
+            | Op::Ping => self.answer_in_turn(member, session.id, write(What::Read(op))),
+        }
+    }
+
+    /// A throttled server rejects some of the requests for which `Request.isThrottlable` holds.
+    fn is_throttled(&mut self, op: &Op) -> bool {
+        self.conditions.contains(&Condition::Throttled)
+            && !matches!(op, Op::Ping | Op::CloseSession)
+            && self.rng.one_in(2)
+    }
+
+    /// Answers a request that needs no commit, once all earlier ones of its session are answered.
+    fn answer_in_turn(&mut self, member: usize, session: i64, waiting: Waiting) {
+        match self.members[member].waiting.get_mut(&session) {
+            Some(queue) => queue.push_back(waiting),
+            None => self.answer(waiting.conn, waiting.xid, waiting.what, &Applied::Done),
         }
     }
 
@@ -257,16 +272,16 @@ impl Ensemble {
             }
             (What::Sync { path }, _) => self.reply(conn, xid, Ok(ReplyBody::Synced { path })),
             (What::Read(op), _) => self.read(conn, xid, &op),
+            (What::Throttled, _) => self.reply(conn, xid, Err(ErrorCode::THROTTLED_OP)),
         }
     }
 
-    /// Answers the reads of a session up to its next write.
+    /// Answers the requests of a session up to the next one that needs a commit.
     fn drain(&mut self, member: usize, session: i64) {
         while let Some(queue) = self.members[member].waiting.get_mut(&session) {
-            let Some(next) = pop_front_if(queue, |next| matches!(next.what, What::Read(_))) else { break };
-            if let What::Read(op) = next.what {
-                self.read(next.conn, next.xid, &op);
-            }
+            let needs_none = |next: &Waiting| matches!(next.what, What::Read(_) | What::Throttled);
+            let Some(Waiting { conn, xid, what }) = pop_front_if(queue, needs_none) else { break };
+            self.answer(conn, xid, what, &Applied::Done);
         }
         self.members[member].waiting.retain(|_, queue| !queue.is_empty());
     }

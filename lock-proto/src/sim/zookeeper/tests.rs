@@ -9,6 +9,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::Condition;
 use crate::zookeeper::codec::{Acl, CreateMode, ErrorCode, EventType, MultiOp, MultiResult, Op, ReplyBody, WatchKind};
 use kit::{Kit, check, create, delete, exists, get, list, ms, set};
 
@@ -294,6 +295,41 @@ fn servers_without_containers_say_so_and_close_the_connection() {
     let c = kit.client(0);
     assert_eq!(kit.fails(c, create("/c", CreateMode::Container)), ErrorCode::UNIMPLEMENTED);
     assert!(kit.is_closed(c));
+}
+
+/// `RequestThrottler` marks requests that waited for long, and `FinalRequestProcessor` rejects them.
+#[test]
+fn throttled_requests_are_rejected_in_order_and_not_executed() {
+    for members in [1, 3] {
+        let mut kit = Kit::new(members);
+        let c = kit.client(0);
+        kit.stat(c, create("/q", CreateMode::Persistent));
+        kit.ensemble.set(kit.now, Condition::Throttled, true);
+        let ops: Vec<Op> = (0..40).map(|i| create(&alloc::format!("/q/{i}"), CreateMode::Persistent)).collect();
+        let xids: Vec<i32> = ops.into_iter().map(|op| kit.send(c, op)).collect();
+        kit.ok(c, Op::Ping);
+        assert!(kit.order(c)[1..].starts_with(&xids));
+        let codes = xids.iter().map(|xid| kit.reply(c, *xid).header.code).collect::<Vec<_>>();
+        let done = codes.iter().filter(|code| **code == ErrorCode::OK).count();
+        assert!(codes.iter().all(|code| [ErrorCode::OK, ErrorCode::THROTTLED_OP].contains(code)) && done < 40);
+        kit.ensemble.set(kit.now, Condition::Throttled, false);
+        assert_eq!(kit.names(c, "/q").len(), done);
+    }
+}
+
+#[test]
+fn nodes_that_nobody_may_delete_end_with_their_session() {
+    let mut kit = Kit::new(3);
+    let c = kit.client(1);
+    kit.stat(c, create("/a", CreateMode::Ephemeral));
+    kit.stat(c, create("/b", CreateMode::Ephemeral));
+    kit.ensemble.set(kit.now, Condition::NoDelete, true);
+    assert_eq!(kit.fails(c, delete("/a", -1)), ErrorCode::NO_AUTH);
+    kit.ensemble.delete(kit.now, "/a");
+    kit.run(ms(10));
+    assert_eq!(kit.fails(c, exists("/a", false)), ErrorCode::NO_NODE, "other programs may");
+    kit.ok(c, Op::CloseSession);
+    assert!(kit.ensemble.nodes().is_empty());
 }
 
 #[test]

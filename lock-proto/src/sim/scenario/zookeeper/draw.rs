@@ -8,7 +8,7 @@ use super::super::queue::QueueAction;
 use super::super::{Action, Draft, EtcdAction, Step, Store};
 use super::{ZookeeperAction, ZookeeperStore};
 use crate::sim::chance::Chance;
-use crate::sim::zookeeper::Release;
+use crate::sim::zookeeper::{Condition, Release};
 
 /// A kind of fault that etcd does not have. It begins at a random time and ends after a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub(super) enum Fault {
     Isolate,
     AddForeign,
     SetSequence,
+    /// Servers refuse requests.
+    Refuse,
 }
 
 pub(super) struct Servers {
@@ -90,6 +92,11 @@ fn add(chance: &mut Chance, fault: Fault, members: usize, at: Duration, steps: &
             let before = i32::try_from(chance.below(4)).unwrap_or(0);
             let next = chance.pick(&[i32::MAX - (1 << 16), i32::MAX, i32::MIN + 5]).saturating_sub(before);
             push(at, Action::Zookeeper(ZookeeperAction::SetSequence { name, next }));
+        }
+        Fault::Refuse => {
+            let condition = chance.pick(&[Condition::Throttled, Condition::NoDelete]);
+            push(at, Action::Zookeeper(ZookeeperAction::Condition { condition, on: true }));
+            push(at + after, Action::Zookeeper(ZookeeperAction::Condition { condition, on: false }));
         }
     }
 }

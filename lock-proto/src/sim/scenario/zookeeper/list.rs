@@ -208,6 +208,12 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
             &[(KillMember, 4), (Reset, 6), (Burst, 4), (PauseClient, 3), (Campaign, 3), (Observe, 3), (CutAll, 2)];
         draft(chance, &Mix { kinds, ..PLAIN }, &Servers { login: true, ..SERVERS })
     }),
+    within_bounds("zookeeper-refusals", "servers are overloaded, or refuse to delete nodes", |chance| {
+        use Kind::{Burst, Campaign, Cancel, KillClient, Observe, Reset};
+        let kinds = &[(Cancel, 8), (Burst, 8), (Campaign, 4), (Observe, 3), (Reset, 4), (KillClient, 1)];
+        let servers = Servers { faults: &[(Fault::Refuse, 6)], ..SERVERS };
+        draft(chance, &Mix { kinds, ..PLAIN }, &servers)
+    }),
     within_bounds(
         "zookeeper-tls",
         "certificates break for a while: handshakes fail, are cut, or take long, while connections break",
@@ -249,8 +255,11 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
             (Slow, 3),
         ];
         let late = chance.one_in(4);
-        let servers =
-            Servers { faults: &[(Fault::Delay, 3), (Fault::AddForeign, 1)], login: chance.one_in(3), ..SERVERS };
+        let servers = Servers {
+            faults: &[(Fault::Delay, 3), (Fault::AddForeign, 1), (Fault::Refuse, 1)],
+            login: chance.one_in(3),
+            ..SERVERS
+        };
         draft(chance, &Mix { kinds, late, service: 5_000, tls: Tls::Sometimes, ..PLAIN }, &servers)
     }),
 ];

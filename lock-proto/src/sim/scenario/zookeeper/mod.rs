@@ -7,7 +7,7 @@ mod run;
 use core::fmt;
 use core::time::Duration;
 
-use crate::sim::zookeeper::Release;
+use crate::sim::zookeeper::{Condition, Release};
 
 pub(super) use list::SCENARIOS;
 
@@ -61,6 +61,13 @@ pub enum ZookeeperAction {
         /// The next number.
         next: i32,
     },
+    /// Servers begin or cease to refuse requests.
+    Condition {
+        /// The condition.
+        condition: Condition,
+        /// Whether it begins.
+        on: bool,
+    },
 }
 
 impl fmt::Display for ZookeeperAction {
@@ -69,6 +76,9 @@ impl fmt::Display for ZookeeperAction {
             Self::Delay { member, lag } => write!(f, "member {member} is {lag:?} behind the leader"),
             Self::AddForeign { name } => write!(f, "a foreign node joins the queue of {name}"),
             Self::SetSequence { name, next } => write!(f, "the next number of {name} is {next}"),
+            Self::Condition { condition, on } => {
+                write!(f, "{condition:?} {}", if *on { "begins" } else { "is over" })
+            }
         }
     }
 }

@@ -138,6 +138,7 @@ impl<C: ZookeeperClient> PlanServers for Zookeeper<C> {
                 let path = format!("/{name}/{}", FOREIGN.replace("N", &format!("{}", r.own.foreign)));
                 w.on_ensemble("a foreign node joins a queue", |ensemble, now| ensemble.create(now, &path, b""));
             }
+            Action::Zookeeper(ZookeeperAction::Condition { condition, on }) => w.set_condition(*condition, *on),
             // Numbers never go back.
             Action::Zookeeper(ZookeeperAction::SetSequence { name, next }) if r.own.exhausted.insert(name) => {
                 let path = format!("/{name}");

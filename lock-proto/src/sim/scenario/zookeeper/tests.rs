@@ -70,6 +70,23 @@ fn recognising_own_node_by_guid_alone_is_caught() {
     caught("zookeeper-everything", Flaw::RecognisesByGuid, Rule::FenceGrows);
 }
 
+/// A node that the server does not delete stays until its session ends.
+#[test]
+fn taking_refused_deletion_for_done_is_caught() {
+    // S4, ZK6
+    caught("zookeeper-refusals", Flaw::IgnoresRefusals, Rule::Liveness);
+}
+
+/// Regression: each of two clients waited behind the node that the other could not delete.
+#[test]
+fn waiters_leave_sessions_whose_nodes_cannot_be_deleted() {
+    // ZK6
+    for seed in [91, 421, 422, 759, 962] {
+        let outcome = Plan::from_seed(Scenario::named("zookeeper-refusals").unwrap(), seed).run();
+        assert!(outcome.violations.is_empty(), "{outcome}");
+    }
+}
+
 #[test]
 fn resending_unanswered_create_is_caught() {
     // S9

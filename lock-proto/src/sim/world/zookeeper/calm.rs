@@ -10,9 +10,11 @@ use super::{Zookeeper, ZookeeperClient};
 use crate::sim::check::Rule;
 use crate::sim::trace::State;
 use crate::sim::world::World;
+use crate::sim::zookeeper::Condition;
 
 impl<C: ZookeeperClient> World<Zookeeper<C>> {
-    /// Restarts and reconnects all members, which then follow the leader without delay.
+    /// Restarts and reconnects all members, which then follow the leader without delay, and refuse
+    /// nothing.
     pub(super) fn calm_members(&mut self) {
         for member in 0..self.hosts.len() {
             match self.hosts[member].state {
@@ -22,6 +24,9 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
             }
             self.rejoin_member(member);
             self.delay_member(member, Duration::ZERO);
+        }
+        for condition in [Condition::Throttled, Condition::NoDelete] {
+            self.set_condition(condition, false);
         }
         self.healed(|_, _| true);
     }

@@ -11,7 +11,7 @@ use crate::sim::network::Packet;
 use crate::sim::trace::{Lane, State};
 use crate::sim::world::World;
 use crate::sim::world::process::Input;
-use crate::sim::zookeeper::Ensemble;
+use crate::sim::zookeeper::{Condition, Ensemble};
 use crate::time::Instant;
 
 /// Extra requests allowed after a fault.
@@ -78,6 +78,12 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         self.on_member(member, &format!("is {lag:?} behind"), |ensemble, now, member| {
             ensemble.set_lag(now, member, lag);
         });
+    }
+
+    /// Begins or ends a condition in which requests are refused.
+    pub fn set_condition(&mut self, condition: Condition, on: bool) {
+        let what = format!("{condition:?} {}", if on { "begins" } else { "is over" });
+        self.on_ensemble(&what, |ensemble, now| ensemble.set(now, condition, on));
     }
 
     /// Moves the leadership to another member.
