@@ -39,11 +39,18 @@ impl Cluster {
         let forwarded = is_proposal(&request) && !self.has_noticed(member);
         let until = self.now + self.config.request_timeout;
         let call = Pending { member, conn, rpc, token, request, until, forwarded };
-        if self.has_leader(member) {
+        if self.has_leader(member) || self.reads_own_state(&call) {
             self.answer(&call);
         } else {
             self.pending.push_back(call);
         }
+    }
+
+    /// Returns true if a member answers from what it has applied, whoever leads. What it has not
+    /// applied must still be in the history, or the old state is lost.
+    fn reads_own_state(&self, call: &Pending) -> bool {
+        matches!(&call.request, Rpc::Range(range) if range.serializable)
+            && self.members[call.member].applied >= self.store.compacted()
     }
 
     pub(super) fn answer(&mut self, call: &Pending) {
@@ -134,8 +141,15 @@ impl Cluster {
 
     fn range(&self, member: usize, token: Option<&str>, range: &RangeRequest) -> Result<RangeResponse, Refusal> {
         self.caller(member, token)?.may_read(&Span::new(&range.key, &range.range_end))?;
+        let applied = self.members[member].applied;
+        if range.revision > applied {
+            return Err(Refusal::FUTURE_REVISION);
+        }
         self.store.check_revision(range.revision)?;
-        Ok(RangeResponse { header: self.header(member), ..txn::read(&self.store, range, &[]) })
+        // Only a serializable read may find its member behind.
+        let at = if range.revision <= 0 && applied < self.store.revision() { applied } else { range.revision };
+        let found = txn::read(&self.store, &RangeRequest { revision: at, ..range.clone() }, &[]);
+        Ok(RangeResponse { header: self.header_of(member, applied), ..found })
     }
 
     fn txn(&mut self, member: usize, token: Option<&str>, request: &TxnRequest) -> Result<TxnResponse, Refusal> {

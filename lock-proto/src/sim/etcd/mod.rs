@@ -58,7 +58,8 @@
 //! nothing until it is back, and its streams end when it has had no leader for a while. Not
 //! simulated: the log itself (a write that was acknowledged is never lost), a replaced leader that
 //! still confirms keep-alives (before 3.4.31 and 3.5.13, etcd issue 15247), learners,
-//! reconfiguration, and other services than KV, Lease and Watch, which are complete.
+//! reconfiguration, serializable transactions, which wait for a leader like others, and other
+//! services than KV, Lease and Watch.
 
 mod admin;
 mod calls;

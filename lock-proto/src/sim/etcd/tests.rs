@@ -130,6 +130,41 @@ fn members_share_one_store() {
     assert_eq!((header.revision, header.member_id), (2, b.cluster.members[2].id));
 }
 
+/// `EtcdServer.Range` asks the leader for the current index unless the request is serializable.
+#[test]
+fn isolated_member_answers_serializable_reads_from_its_own_state() {
+    let mut b = Bench::three();
+    let read = |key: &'static str, revision, serializable| {
+        Rpc::Range(RangeRequest { key: key.into(), revision, serializable, ..RangeRequest::default() })
+    };
+    let found = |outputs: &[ClusterOutput]| match outputs {
+        [ClusterOutput::Reply { reply: Ok(RpcReply::Range(found)), .. }] => {
+            Some((found.header.unwrap().revision, found.kvs.len()))
+        }
+        _ => None,
+    };
+    b.put(0, "k", 0);
+    b.cluster.isolate(b.now, 2);
+    let delete = Op::Delete(DeleteRangeRequest { key: "k".into(), ..DeleteRangeRequest::default() });
+    let delete = vec![RequestOp { request: Some(delete) }];
+    b.call(0, &Rpc::Txn(TxnRequest { success: delete, ..TxnRequest::default() }));
+    b.put(0, "l", 0);
+    b.outputs();
+    b.call(2, &read("k", 0, false));
+    assert_eq!(b.outputs(), []);
+    b.call(2, &read("k", 0, true));
+    assert_eq!(found(&b.outputs()), Some((2, 1)), "the key was deleted at revision 3");
+    b.call(2, &read("l", 0, true));
+    assert_eq!(found(&b.outputs()), Some((2, 0)), "it was created at revision 4");
+    b.call(2, &read("k", 3, true));
+    let future = "etcdserver: mvcc: required revision is a future revision";
+    assert!(matches!(&replies(&b.outputs())[..], [(_, Some((Code::OutOfRange, text)))] if *text == future));
+    b.cluster.heal(b.now, 2);
+    b.outputs();
+    b.call(2, &read("k", 0, true));
+    assert_eq!(found(&b.outputs()), Some((4, 0)));
+}
+
 #[test]
 fn isolated_member_ends_streams_and_times_out_calls() {
     let mut b = Bench::three();
