@@ -26,7 +26,7 @@ use super::queue_hold::Hold;
 use super::queue_output::QueueOutput;
 use super::request::{Acquire, Renew};
 use super::retry::Retry;
-use super::sessions::{Session, SessionId, SessionStore, Sessions, pause};
+use super::sessions::{Session, SessionId, SessionStore, Sessions, State, pause};
 use super::store::Store;
 use super::tenure::{Tenure, Terms};
 use super::tuning::check_name;
@@ -265,8 +265,12 @@ impl<S: QueueStore> Store for Queued<S> {
 
     fn releasing(_: &QueueLock<S>, ctx: &QueueContext<S>, ended: &Ended<Self>) -> Releasing<S> {
         let remains = ended.remains.clone();
-        let gone = remains.left == S::Left::default() || ctx.is_gone(remains.session);
-        let outcome = gone.then_some(Release::Expired);
+        let outcome = match ctx.session(remains.session).map(|session| session.state) {
+            _ if remains.left == S::Left::default() => Some(Release::Expired),
+            Some(State::Over { confirmed: false }) => Some(Release::Unknown),
+            Some(State::Over { .. } | State::Lost(Loss::Gone)) | None => Some(Release::Expired),
+            Some(State::Opening | State::Checking | State::Alive | State::Lost(_) | State::Ending) => None,
+        };
         Releasing { remains, valid_until: ended.valid_until, maybe_deleted: false, outcome }
     }
 

@@ -84,7 +84,10 @@ pub(crate) enum State {
     // H6
     Lost(Loss),
     Ending,
-    Over,
+    /// It has ended. If that is not confirmed, by its time only.
+    Over {
+        confirmed: bool,
+    },
 }
 
 /// A request of a session in flight.
@@ -184,7 +187,7 @@ impl<S: QueueStore> Session<S> {
 
     /// Returns true if the server has ended it, and its nodes with it.
     pub(crate) const fn is_gone(&self) -> bool {
-        matches!(self.state, State::Lost(Loss::Gone) | State::Over)
+        matches!(self.state, State::Lost(Loss::Gone) | State::Over { .. })
     }
 
     /// Returns what its locks need.
@@ -261,9 +264,9 @@ impl<S: QueueStore> Session<S> {
     /// Ends it on the server, if it may exist there.
     pub(crate) fn revoke(&mut self, ctx: &mut QueueContext<S>) -> Option<SessionEvent> {
         match self.state {
-            State::Ending | State::Over => {}
-            State::Lost(Loss::Gone) => self.state = State::Over,
-            State::Opening if !S::Session::may_exist(self) => self.state = State::Over,
+            State::Ending | State::Over { .. } => {}
+            State::Lost(Loss::Gone) => self.state = State::Over { confirmed: true },
+            State::Opening if !S::Session::may_exist(self) => self.state = State::Over { confirmed: true },
             State::Opening | State::Checking | State::Alive | State::Lost(_) => {
                 self.state = State::Ending;
                 S::Session::end(self, ctx);

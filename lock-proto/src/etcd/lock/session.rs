@@ -54,7 +54,7 @@ impl Session {
             State::Opening => (CallKind::Grant, Request::Grant { lease, ttl: self.requested.as_secs() as i64 }),
             State::Checking | State::Alive => (CallKind::KeepAlive, Request::KeepAlive { lease, ttl: self.granted }),
             State::Ending => (CallKind::Revoke, Request::Revoke { lease }),
-            State::Lost(_) | State::Over => return,
+            State::Lost(_) | State::Over { .. } => return,
         };
         let serial = ctx.send_for(self.id, request, self.request_timeout(&ctx.config));
         self.retry.sent(SessionCall { serial, emitted: ctx.now });
@@ -232,7 +232,7 @@ impl SessionStore<Keys> for Lease {
                 if landed || session.own.may_exist {
                     session.work_at(ctx, ctx.now);
                 } else {
-                    session.state = State::Over;
+                    session.state = State::Over { confirmed: true };
                 }
                 None
             }
@@ -240,10 +240,12 @@ impl SessionStore<Keys> for Lease {
             (CallKind::Revoke, State::Ending) => {
                 match reply {
                     // If the server refuses for good, the lease expires by itself.
-                    Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => session.state = State::Over,
-                    Reply::Refused(_) if reply.is_refusal() => session.state = State::Over,
+                    Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => {
+                        session.state = State::Over { confirmed: true }
+                    }
+                    Reply::Refused(_) if reply.is_refusal() => session.state = State::Over { confirmed: true },
                     Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) if session.may_give_up(ctx.now) => {
-                        session.state = State::Over;
+                        session.state = State::Over { confirmed: true };
                     }
                     Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => ctx.back_off(&mut session.retry),
                 }

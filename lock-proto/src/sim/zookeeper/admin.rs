@@ -167,13 +167,6 @@ impl Ensemble {
         self.connections.get(&conn)?.session().map(|session| session.id)
     }
 
-    /// Returns true if a member has logged the end of this session, which is not yet committed. The
-    /// leader no longer knows the session then.
-    pub(in crate::sim) fn has_logged_end(&self, session: i64) -> bool {
-        let ends = |txn: &Arc<Txn>| txn.session == session && matches!(txn.kind, Kind::CloseSession { .. });
-        self.members.iter().any(|member| member.log.iter().any(ends))
-    }
-
     /// Returns the next committed change, in the order of the transactions. Recorded only with
     /// [`monitor`](super::EnsembleConfig::monitor).
     pub fn poll_change(&mut self) -> Option<NodeChange> {

@@ -134,7 +134,7 @@ impl Session {
                 self.send_renewal(ctx);
                 Some(SessionEvent::Up)
             }
-            State::Lost(_) | State::Ending | State::Over => None,
+            State::Lost(_) | State::Ending | State::Over { .. } => None,
         }
     }
 
@@ -171,8 +171,9 @@ impl Session {
     }
 
     fn ended(&mut self, event: SessionEvent) -> Option<SessionEvent> {
-        let state = mem::replace(&mut self.state, State::Over);
-        (state != State::Over).then_some(event)
+        let over = State::Over { confirmed: event != SessionEvent::Ended(false) };
+        let before = mem::replace(&mut self.state, over);
+        (!matches!(before, State::Over { .. })).then_some(event)
     }
 
     /// A write of a lock that left at `emitted` was committed, which renews the session. While there
@@ -275,7 +276,7 @@ impl SessionStore<Nodes> for Connection {
                 (soonest([session.retry.deadline().filter(|_| renews), session.lost_at()]), "session")
             }
             State::Lost(_) => (session.end_at(), "end of a session"),
-            State::Checking | State::Ending | State::Over => (None, ""),
+            State::Checking | State::Ending | State::Over { .. } => (None, ""),
         };
         at.map(|at| (at, why))
     }
@@ -298,7 +299,7 @@ impl SessionStore<Nodes> for Connection {
             }
             State::Alive if session.lost_at().is_some_and(|at| at <= ctx.now) => return session.lose(Loss::Expired),
             State::Alive if session.need() == Need::Proof && session.retry.is_due(ctx.now) => session.send_renewal(ctx),
-            State::Opening | State::Checking | State::Alive | State::Lost(_) | State::Ending | State::Over => {}
+            State::Opening | State::Checking | State::Alive | State::Lost(_) | State::Ending | State::Over { .. } => {}
         }
         None
     }

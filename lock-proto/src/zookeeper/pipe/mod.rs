@@ -561,8 +561,8 @@ impl Pipe {
     /// The server has ended the session.
     fn expired(&mut self) {
         if let Mode::Ending { requested: true, .. } = self.mode {
-            // An earlier request may have ended it.
-            return self.ended(true);
+            // A leader refuses a session whose end it has proposed. That may not be committed.
+            return self.ended(false);
         }
         self.shut(Mode::Over);
         self.report(SessionReport::Expired);

@@ -342,6 +342,35 @@ fn clients_do_not_wait_for_ever_behind_nodes_that_neither_can_delete() {
     w.granted(0, waiting[0]).unwrap();
 }
 
+/// Regression: `zookeeper-failover` seed 266. Without a majority the servers do not end it.
+#[test]
+fn release_after_session_ended_by_its_time_only_is_unknown() {
+    // U1
+    let mut w = World::new(1);
+    let lock = w.request(0, &Acquire::new("l").renew(Renew::Manual));
+    w.granted(0, lock).unwrap();
+    w.unreachable = true;
+    w.cut(0);
+    w.pass(60_000);
+    assert_eq!(w.lost(0, lock), Some(Loss::Expired));
+    w.release(0, lock);
+    assert_eq!(w.released(0, lock), Some(Release::Unknown));
+}
+
+/// Regression: `zookeeper-behind` seed 92. A leader refuses the session before its end is committed.
+#[test]
+fn expiry_of_session_that_is_being_ended_confirms_no_release() {
+    // U1
+    let mut w = World::new(1);
+    let lock = w.request(0, &Acquire::new("l").renew(Renew::Manual));
+    w.granted(0, lock).unwrap();
+    w.server.mute = Some((OpCode::CloseSession, true));
+    w.release(0, lock);
+    w.cut(0);
+    w.pass(1_000);
+    assert_eq!(w.released(0, lock), Some(Release::Unknown));
+}
+
 #[test]
 fn queue_whose_numbers_are_used_up_is_created_anew() {
     // ZK5

@@ -24,7 +24,7 @@ use super::process::Process;
 use super::store::{Servers, Store};
 use super::{IDLE_TIMEOUT, World as AnyWorld};
 use crate::id::{ClientId, ConnId, LockId};
-use crate::lock::{ByteClient, Event, Grant, Release};
+use crate::lock::{ByteClient, Event, Grant};
 use crate::sim::check::Rule;
 use crate::sim::journal::Keep;
 use crate::sim::network::Packet;
@@ -230,14 +230,9 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
         grant.map_or(ttl, |grant| grant.ttl.min(ttl)).saturating_sub(own.tick * 2 + own.tick / 10)
     }
 
-    fn is_stored(w: &World<C>, client: usize, lock: LockId, event: &Event) -> bool {
-        // A session is given up by its time while no server answers.
-        if matches!(event, Event::Released(Release::Expired)) {
-            return false;
-        }
+    fn is_stored(w: &World<C>, client: usize, lock: LockId, _: &Event) -> bool {
         let grant = w.clients[client].records.get(&lock).and_then(|record| record.grant);
-        // The leader reports the end of a session before it is committed.
-        let mut stored = w.store.queue_log.created(|_, session| !w.store.ensemble.has_logged_end(session));
+        let mut stored = w.store.queue_log.created(|_, _| true);
         grant.as_ref().and_then(created).is_some_and(|czxid| stored.any(|known| known == czxid))
     }
 
