@@ -64,7 +64,7 @@ pub(super) struct Route<R> {
     /// Addresses to try last: connecting failed or was abandoned, or the server there did not reply
     /// or refuses writes.
     last: Vec<Address>,
-    /// The address of the command connection, or of that of etcd.
+    /// The address of the command connection (on etcd, of the only one).
     pub(super) current: Option<Address>,
     /// Why the last attempt to connect failed.
     failure: Option<Fault>,
