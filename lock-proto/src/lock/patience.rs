@@ -13,7 +13,7 @@ const SLOW_FACTOR: u32 = 4;
 /// resending requests on a new connection would add to their load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Patience {
-    /// How many connections ended because of silence since all requests were last answered.
+    /// How many connections in a row ended because of silence.
     connections: u32,
     /// The longest recent wait for anything to arrive. Decays with each arrival.
     slowest: Duration,
@@ -24,15 +24,19 @@ impl Patience {
         self.connections = self.connections.saturating_add(1);
     }
 
-    /// Something arrived after this silence, during which a reply was expected.
-    pub(crate) fn arrived(&mut self, silence: Duration) {
-        self.slowest = silence.max(self.slowest - self.slowest / 8);
+    /// Something arrived after this silence, during which a reply was expected. More than the
+    /// greatest limit does not count: the process may have been stopped.
+    pub(crate) fn arrived(&mut self, silence: Duration, timeout: Duration) {
+        let most = timeout * (1 << MAX_DOUBLINGS) / SLOW_FACTOR;
+        self.slowest = silence.min(most).max(self.slowest - self.slowest / 8);
     }
 
-    /// The last reply that was expected has arrived. Earlier arrivals do not count: a server may
-    /// answer reads at once while its writes take long.
-    pub(crate) const fn all_answered(&mut self) {
-        self.connections = 0;
+    /// Something arrived on a connection of this age. Before it has lasted as long as a silence may,
+    /// that proves nothing: a server may answer reads at once while its writes take long.
+    pub(crate) fn lasts(&mut self, age: Duration, timeout: Duration, servers: u32) {
+        if age >= self.longest_silence(timeout, servers) {
+            self.connections = 0;
+        }
     }
 
     /// Returns how long a connection to one of `servers` may be silent, by default `timeout`.
@@ -58,13 +62,17 @@ mod tests {
             limit
         });
         assert_eq!(limits, [1, 1, 2, 2, 4, 4, 8, 8, 8, 8]);
-        patience.arrived(ms(1_500));
+        patience.arrived(ms(1_500), second);
+        patience.lasts(ms(7_999), second, 2);
         assert_eq!(patience.longest_silence(second, 2), ms(8_000));
-        patience.all_answered();
+        patience.lasts(ms(8_000), second, 2);
         assert_eq!(patience.longest_silence(second, 2), ms(6_000), "four times the last reply");
-        patience.arrived(ms(10));
+        patience.arrived(ms(10), second);
         assert_eq!(patience.longest_silence(second, 2), ms(5_250));
-        (0..50).for_each(|_| patience.arrived(ms(10)));
-        assert_eq!(patience.longest_silence(second, 2), second);
+        patience.arrived(ms(3_600_000), second);
+        for _ in 0..20 {
+            patience.arrived(ms(10), second);
+        }
+        assert_eq!(patience.longest_silence(second, 2), second, "an hour's pause is forgotten soon");
     }
 }

@@ -52,8 +52,10 @@ impl Channel {
     pub(super) fn note_arrival(&mut self) {
         let Some(since) = self.silence.since else { return };
         if !(self.silence.only_keep_alives && self.silence.late_keep_alives) {
-            self.silence.patience.arrived(self.now.since(since));
+            self.silence.patience.arrived(self.now.since(since), self.config.request_timeout);
         }
+        let age = self.now.since(self.opened_at);
+        self.silence.patience.lasts(age, self.config.request_timeout, self.members.count());
         self.silence.since = Some(self.now);
     }
 
@@ -61,9 +63,6 @@ impl Channel {
     pub(super) fn update_silence(&mut self) {
         let calls = self.calls.any_in_flight() || self.watches.any_in_flight() || self.own.is_some();
         let outstanding = calls || self.keep_alives.any_in_flight();
-        if !calls && self.silence.since == Some(self.now) {
-            self.silence.patience.all_answered();
-        }
         self.silence.since = if outstanding { self.silence.since.or(Some(self.now)) } else { None };
         self.silence.only_keep_alives = outstanding && !calls;
         let idle = !outstanding && !self.watches.any();

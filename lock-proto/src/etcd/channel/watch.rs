@@ -184,6 +184,9 @@ impl Watches {
             if message.created && message.canceled && wire < 0 {
                 let Some(oldest) = self.unanswered.pop_first() else { return Verdict::Fine };
                 wire = oldest;
+            } else if message.created {
+                // The proxy counts no refused creation, so its numbers have shifted.
+                return Verdict::Broken;
             }
         }
         let Some(id) = self.wires.get(&wire).copied() else { return Verdict::Fine };

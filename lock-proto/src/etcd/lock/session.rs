@@ -239,13 +239,14 @@ impl SessionStore<Keys> for Lease {
             (CallKind::KeepAlive, State::Alive | State::Checking) => session.keep_alive_answered(ctx, call, reply),
             (CallKind::Revoke, State::Ending) => {
                 match reply {
-                    // If the server refuses for good, the lease expires by itself.
                     Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => {
-                        session.state = State::Over { confirmed: true }
-                    }
-                    Reply::Refused(_) if reply.is_refusal() => session.state = State::Over { confirmed: true },
-                    Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) if session.may_give_up(ctx.now) => {
                         session.state = State::Over { confirmed: true };
+                    }
+                    // If the server refuses for good, the lease expires by itself.
+                    Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_)
+                        if reply.is_refusal() || session.may_give_up(ctx.now) =>
+                    {
+                        session.state = State::Over { confirmed: false };
                     }
                     Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => ctx.back_off(&mut session.retry),
                 }

@@ -240,9 +240,12 @@ impl Pipe {
         if self.current() != Some(conn) {
             return;
         }
-        let is_expected = matches!(self.phase, Phase::Up { .. }) && !self.wire.is_idle();
-        if is_expected {
-            self.patience.arrived(self.now.since(self.last_received));
+        if let Phase::Up { since } = self.phase
+            && !self.wire.is_idle()
+        {
+            let (timeout, servers) = (self.config.request_timeout, self.config.servers.len() as u32);
+            self.patience.arrived(self.now.since(self.last_received), timeout);
+            self.patience.lasts(self.now.since(since), timeout, servers);
         }
         self.last_received = self.now;
         // Taken out, so that the frames can be handled while they are borrowed.
@@ -260,9 +263,6 @@ impl Pipe {
         }
         if self.current() == Some(conn) {
             self.wire.frames = frames;
-            if is_expected && self.wire.is_idle() {
-                self.patience.all_answered();
-            }
         }
     }
 

@@ -128,7 +128,7 @@ fn events_of_unknown_watches_are_dropped() {
             _ => wire + 1 + n,
         };
         let events = alloc::vec![crate::etcd::message::WatchEvent { kind: 7, kv: None, prev_kv: None }];
-        let (created, canceled) = (n % 3 == 0, n % 5 == 0);
+        let (created, canceled) = (n % 15 == 0 && watch_id < 0, n % 5 == 0);
         rig.receive_watch(stream, WatchResponse { watch_id, created, canceled, events, ..WatchResponse::default() });
     }
     assert_eq!(rig.channel, before);
