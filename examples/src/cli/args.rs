@@ -151,8 +151,8 @@ impl From<WakeMode> for Wake {
     }
 }
 
-/// Variable with the password for URLs that name none, so that it is on no command line. Empty is
-/// none.
+/// Variable with the password for URLs that name none, so that it is on no command line. An empty
+/// value counts as unset.
 const PASSWORD_VARIABLE: &str = "LOCK_PASSWORD";
 
 /// The settings for these URLs, with the password of the environment.

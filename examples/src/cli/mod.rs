@@ -29,6 +29,12 @@ pub(crate) fn usage<T>(text: impl Into<String>) -> Result<T, Usage> {
     Err(Usage(text.into()))
 }
 
+/// Returns a number for names that only this run uses. Without entropy it is unique among running
+/// processes.
+pub(crate) fn run_number() -> u64 {
+    getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()))
+}
+
 /// Prints one line on stdout and flushes it.
 pub(crate) fn print(what: &dyn fmt::Display) {
     let mut stdout = std::io::stdout().lock();

@@ -19,6 +19,7 @@ use super::counters::{Servers, Sets};
 use super::job::{Job, Workload};
 use super::outcome::{Outcome, jain};
 use super::{Failed, process};
+use crate::cli::run_number;
 use crate::cli::runtime::Runtime;
 
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -40,8 +41,7 @@ const OVER: u8 = 3;
 /// Returns a new lock name for each task.
 #[must_use]
 pub fn lock_names(job: &Job) -> Vec<String> {
-    // Without entropy, the names are unique among running processes.
-    let run = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
+    let run = run_number();
     let name = |task: usize| match job.workload {
         Workload::Contended => format!("contention:{run:016x}"),
         Workload::Uncontended | Workload::Quorum | Workload::Held => format!("contention:{run:016x}:{task}"),

@@ -2,7 +2,6 @@
 //! checks.
 
 use core::time::Duration;
-use std::process;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,7 +13,7 @@ use tokio::{task, time};
 
 use super::candidate::{Candidate, Progress, Report, Resource};
 use super::{log_error, members, report_failure};
-use crate::cli::{SHUTDOWN_TIMEOUT, exit};
+use crate::cli::{SHUTDOWN_TIMEOUT, exit, run_number};
 use crate::transcript::Transcript;
 
 const CANDIDATES: [&str; 3] = ["alice", "bob", "carol"];
@@ -26,8 +25,7 @@ const TERM: Duration = Duration::from_millis(500);
 pub(super) type Broken = Box<dyn core::error::Error + Send + Sync>;
 
 pub(super) async fn run_demo(client: &Client, settings: &StoreSettings) -> u8 {
-    let number = getrandom::u64().unwrap_or_else(|_| u64::from(process::id()));
-    let name = format!("leader-example-{number:016x}");
+    let name = format!("leader-example-{:016x}", run_number());
     let members = members(settings);
     match client.election(&name).leader().await {
         Ok(_) => {}
@@ -81,7 +79,8 @@ async fn run(transcript: &Transcript, client: &Client, settings: &StoreSettings,
     let second = reports.next_term(&mut watcher).await?;
     let victim = take(second.candidate)?;
     let remaining = second.observer.remaining();
-    (reports.timeout, watcher.timeout) = (TIMEOUT + 2 * remaining, TIMEOUT + 2 * remaining);
+    let timeout = TIMEOUT + 2 * remaining;
+    (reports.timeout, watcher.timeout) = (timeout, timeout);
     task::spawn_blocking(|| victim.kill()).await?;
     let killed = Instant::now();
     transcript.log(&format!("{} is killed; its leadership was valid for another {remaining:.1?}", second.candidate));

@@ -9,7 +9,7 @@ use lock_proto::driver::StoreSettings;
 use super::{BUYERS, Locking, Outcome, STOCK, Stall, TTL, run_sale, run_sale_on};
 use crate::cli::args::{parse_backends, parse_or_exit};
 use crate::cli::failed::Failed;
-use crate::cli::{exit, print};
+use crate::cli::{exit, print, run_number};
 
 /// Shows how a naive lock sells more than there is.
 #[derive(Debug, Parser)]
@@ -58,7 +58,7 @@ fn sell_on(backends: &[String]) -> Result<Vec<Row>, Failed> {
     let settings = parse_backends(backends).map_err(Failed::usage)?;
     let has_fences = !matches!(&settings, StoreSettings::Redis(config) if config.is_quorum());
     let lockings = if has_fences { &[Locking::Ours, Locking::Fenced][..] } else { &[Locking::Ours] };
-    let run = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
+    let run = run_number();
     let sell = |locking: Locking, stall: Stall| {
         run_sale_on(&settings, &format!("oversell:{run:016x}:{locking:?}:{stall:?}"), locking, stall)
     };

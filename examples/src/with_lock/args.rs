@@ -81,7 +81,7 @@ a terminal, whose Ctrl-C reaches the command anyway. SIGHUP, SIGINT and SIGTERM 
 were at the start, such as SIGHUP under nohup. A command that changes its user cannot be signalled,
 and so not ended: use `sudo with-lock ...`, not `with-lock ... -- sudo ...`.
 
-If no server answers at the end, it waits up to 4 s for the release.
+If no server answers, with-lock waits up to 4 s for the release before it exits.
 
 Exit code: that of the command (128+n if signal n ended it, or ended the wait for the lock), or
   64        usage error

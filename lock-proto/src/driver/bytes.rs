@@ -307,7 +307,7 @@ impl<H: Host> Conn<H> {
                 result.map_err(|error| {
                     // A server with TLS has sent its part of the handshake.
                     let fault = fault::of_stream(&error, *received || stream.is_tls());
-                    // A ZooKeeper closes the connection of a session that has ended.
+                    // ZooKeeper closes the connection of a session that has ended.
                     let is_over = |duty: &Output| matches!(duty, Output::Disconnect { conn } if *conn == id);
                     if shared.drive(batch, |core, _| core.engine.duties.iter().any(is_over)) {
                         tracing::debug!(conn = %id, server = %route.target, %fault, "connection closed by the server");

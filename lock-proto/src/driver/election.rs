@@ -140,7 +140,7 @@ impl Election {
     }
 }
 
-/// A copy, as the machine must not drop a value with an owner, which may be a guard.
+/// Copies the value. The machine must not drop a value whose owner may be a guard.
 fn copied(value: impl Into<Bytes>) -> Bytes {
     Bytes::copy_from_slice(&value.into())
 }

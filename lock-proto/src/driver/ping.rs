@@ -49,8 +49,9 @@ impl Client {
     ///
     /// A quorum needs a majority of its nodes, etcd and ZooKeeper a server that reaches a majority.
     /// Each server has the request timeout to accept the connection. The check does not cover
-    /// access to the keys of locks, nor whether a node of a quorum was restarted recently. ZooKeeper
-    /// accepts any `digest` login: a wrong password shows at the first lock, as `NO_AUTH`.
+    /// access to the keys of locks, nor whether a node of a quorum was restarted recently.
+    /// ZooKeeper accepts any `digest` login: the first lock fails with `NO_AUTH` if the password is
+    /// wrong.
     ///
     /// # Errors
     ///

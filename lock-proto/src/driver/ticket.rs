@@ -394,8 +394,8 @@ impl Ticket {
 }
 
 impl State {
-    /// Returns true if the machine has not reported the end of this hold. Once its validity is over,
-    /// it is lost by the clock.
+    /// Returns true if the machine has not reported the end of this hold. Once its validity is
+    /// over, it is lost by the clock.
     const fn is_unreported(&self) -> bool {
         matches!(self.stage, Stage::Held) && !self.returned && self.loss.is_none()
     }

@@ -83,8 +83,8 @@ pub enum ElectionEvent {
     /// behind it.
     NoLeader,
     /// The server is currently unreachable, so the last report may be out of date. Emitted once the
-    /// connection has ended. On etcd a silent one ends after `ping_after` and `ping_timeout` (13 s),
-    /// on ZooKeeper after two thirds of a tick and the request timeout (4 s).
+    /// connection has ended. A silent connection ends after `ping_after` and `ping_timeout` (13 s)
+    /// on etcd, and after two thirds of a tick and the request timeout (4 s) on ZooKeeper.
     Disconnected,
     /// The query failed, or the observation cannot continue. Last event.
     Failed(Failure),

@@ -31,8 +31,8 @@ impl Patience {
         self.slowest = silence.min(most).max(self.slowest - self.slowest / 8);
     }
 
-    /// Something arrived on a connection of this age. Before it has lasted as long as a silence may,
-    /// that proves nothing: a server may answer reads at once while its writes take long.
+    /// Something arrived on a connection of this age. On one that is younger than the limit, an
+    /// arrival proves nothing: a server may answer reads at once while its writes take long.
     pub(crate) fn lasts(&mut self, age: Duration, timeout: Duration, servers: u32) {
         if age >= self.longest_silence(timeout, servers) {
             self.connections = 0;

@@ -84,7 +84,7 @@ pub(crate) enum State {
     // H6
     Lost(Loss),
     Ending,
-    /// It has ended. If that is not confirmed, by its time only.
+    /// It has ended: a server has confirmed that, or only its time has passed.
     Over {
         confirmed: bool,
     },
@@ -114,7 +114,7 @@ pub enum SessionEvent {
     Unrenewed(Instant, Answer),
     /// The node of the lock in this slot does not exist.
     Gone(u32),
-    /// It should end soon: waiters need another one.
+    /// It gets no new locks, and its waiters queue again in another one.
     Leave,
     /// It is lost.
     Lost(Loss),

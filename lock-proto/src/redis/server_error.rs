@@ -59,7 +59,7 @@ pub(crate) const NO_CLUSTER: &str = " (Redis Cluster is not supported)";
 const NEEDS_SCRIPTS: &str = " (locks are Lua scripts: allow EVAL and EVALSHA; a Sentinel runs none)";
 
 /// Hint appended where the user lacks access to a key.
-const NEEDS_KEYS: &str = " (beside its own keys, a lock uses lock-proto:fence, after the prefix)";
+const NEEDS_KEYS: &str = " (besides its own keys, a lock uses lock-proto:fence, after the prefix)";
 
 /// Returns true if an error names a command that runs scripts. Servers quote it differently.
 fn names_script_command(text: &str) -> bool {

@@ -154,7 +154,7 @@ impl Lock {
     pub(super) fn own_key_changed(&mut self, ctx: &mut Context, revision: i64, kv: &KeyValue, gone: bool) {
         let Some(hold) = &self.hold else { return };
         if ctx.lease(hold.session).is_none_or(|lease| self.key.key(lease) != kv.key) {
-            // A proxy counts watches by itself.
+            // `etcd grpc-proxy` may report a change that belongs to another watch.
             return;
         }
         if gone && revision > hold.node.created {
