@@ -388,6 +388,20 @@ fn long_lived_watch_resets_backoff() {
     assert!(pause <= 10 * MS, "{pause:?}");
 }
 
+#[test]
+fn creation_with_unknown_id_opens_no_watch_and_reopens_stream() {
+    // E5
+    for id in [7, -1] {
+        let mut rig = Rig::new(1);
+        rig.watch(1);
+        rig.connected();
+        let stream = rig.stream(StreamKind::Watch);
+        creation(&mut rig, stream);
+        rig.receive_watch(stream, open(id, 5));
+        assert_eq!(rig.all(), [ChannelOutput::Do(Output::Close { stream })], "{id}");
+    }
+}
+
 /// The id -1 means the oldest creation only with both `created` and `canceled`.
 #[test]
 fn response_with_unknown_id_opens_no_watch() {
