@@ -32,8 +32,9 @@ pub struct ChannelConfig {
     /// most eight times this value if replies are slow, and doubles after all endpoints were
     /// silent.
     pub request_timeout: Duration,
-    /// Silence on the watch stream after which it is probed. Without any message for as long again,
-    /// and not before the connection would be given up, it is reopened.
+    /// Silence on the watch stream after which it is probed. It is reopened after as long again
+    /// without any message, counted from the reply to a later call, and not before the connection
+    /// would be given up.
     pub watch_quiet: Duration,
     /// Backoff before reconnecting once all endpoints have failed, and before reopening a stream. A
     /// quarter of the pause is jitter. A connection or stream that lasted for `max` restarts at

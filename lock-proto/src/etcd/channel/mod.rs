@@ -287,6 +287,7 @@ impl Channel {
         if self.keep_alives.any_in_flight() && self.keep_alives.is_stuck(self.now, rpc.serial) {
             self.close_keep_alive_stream();
         }
+        self.watches.call_answered(self.now, rpc.serial);
         self.update_silence();
     }
 
@@ -397,7 +398,7 @@ impl Channel {
                 Step::Send(stream, message) => Output::Send { stream, message: StreamSend::KeepAlive(message) },
             });
         }
-        if let Some(step) = self.watches.step(self.now) {
+        if let Some(step) = self.watches.step(self.serial) {
             return Some(match step {
                 Step::Open => {
                     let stream = self.new_stream(conn, StreamKind::Watch);

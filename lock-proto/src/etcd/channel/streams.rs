@@ -81,13 +81,14 @@ impl KeepAlives {
         (self.opened, self.login) = (now, login);
     }
 
-    /// Removes the call that this reply answers. `None` if nothing was requested.
-    pub(super) fn answered(&mut self, response: &LeaseKeepAliveResponse) -> Option<CallId> {
+    /// Removes the call that this reply answers, and returns it with the last serial number before
+    /// it was sent. `None` if nothing was requested.
+    pub(super) fn answered(&mut self, response: &LeaseKeepAliveResponse) -> Option<(CallId, u64)> {
         let lease = u64::try_from(response.id).ok().filter(|id| *id > 0).map(LeaseId::from_bits)?;
         let first = *self.by_lease.range((lease, 0)..=(lease, u64::MAX)).next()?;
         self.by_lease.remove(&first);
         self.backoff = Failures::default();
-        self.in_flight.take(first.1).map(|(request, _)| request.call)
+        self.in_flight.take(first.1).map(|(request, _)| (request.call, request.sent_after))
     }
 
     /// Records the end of the stream. The caller answers its requests by `pop_in_flight`.
@@ -203,8 +204,9 @@ impl Channel {
     }
 
     pub(super) fn handle_keep_alive(&mut self, response: &LeaseKeepAliveResponse) {
-        if let Some(call) = self.keep_alives.answered(response) {
+        if let Some((call, sent_after)) = self.keep_alives.answered(response) {
             self.reply(call, Reply::Done(Found::Lease { ttl: response.ttl }));
+            self.watches.call_answered(self.now, sent_after + 1);
         }
     }
 

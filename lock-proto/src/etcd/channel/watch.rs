@@ -82,8 +82,10 @@ struct Open {
     login: u64,
     since: Instant,
     last_message: Instant,
-    /// When the oldest unanswered creation was sent.
-    oldest_unanswered: Instant,
+    /// The last serial number before the oldest unanswered creation was sent.
+    sent_after: u64,
+    /// When a later call was answered, unless something has arrived on the stream since.
+    overtaken: Option<Instant>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -164,7 +166,7 @@ impl Watches {
     }
 
     pub(super) fn opened(&mut self, now: Instant, id: StreamId, login: u64) {
-        self.stream = Some(Open { id, login, since: now, last_message: now, oldest_unanswered: now });
+        self.stream = Some(Open { id, login, since: now, last_message: now, sent_after: id.serial, overtaken: None });
         self.next_wire = 0;
     }
 
@@ -176,7 +178,7 @@ impl Watches {
         out: &mut VecDeque<ChannelOutput>,
     ) -> Verdict {
         let Some(stream) = &mut self.stream else { return Verdict::Fine };
-        stream.last_message = now;
+        (stream.last_message, stream.overtaken) = (now, None);
         let login = stream.login;
         let mut wire = message.watch_id;
         if (message.created || message.canceled) && !self.unanswered.remove(&wire) {
@@ -293,7 +295,7 @@ impl Watches {
             // Reuse a watched range, because its permission is proven.
             self.commands.push_back(Command::Probe(watch.spec.clone()));
         }
-        self.silent_until(config, silence).is_some_and(|until| until <= now)
+        self.overdue_at(config, silence).is_some_and(|at| at <= now)
     }
 
     pub(super) fn is_ready(&self) -> bool {
@@ -305,7 +307,7 @@ impl Watches {
         }
     }
 
-    pub(super) fn step(&mut self, now: Instant) -> Option<Step<WatchRequest>> {
+    pub(super) fn step(&mut self, serial: u64) -> Option<Step<WatchRequest>> {
         if !self.is_ready() {
             return None;
         }
@@ -313,7 +315,7 @@ impl Watches {
         let request = match self.commands.pop_front() {
             Some(Command::Cancel(wire)) => WatchRequestUnion::Cancel(WatchCancelRequest { watch_id: wire }),
             Some(Command::Probe(spec)) => {
-                let (wire, create) = self.create(now, spec);
+                let (wire, create) = self.create(serial, spec);
                 self.commands.push_front(Command::Cancel(wire));
                 create
             }
@@ -322,7 +324,7 @@ impl Watches {
                 let watch = self.watches.get_mut(&id)?;
                 let spec = watch.spec.clone();
                 watch.state = State::Creating { wire: self.next_wire };
-                let (wire, create) = self.create(now, spec);
+                let (wire, create) = self.create(serial, spec);
                 self.wires.insert(wire, id);
                 create
             }
@@ -330,11 +332,11 @@ impl Watches {
         Some(Step::Send(stream.id, WatchRequest { request: Some(request) }))
     }
 
-    fn create(&mut self, now: Instant, spec: WatchSpec) -> (i64, WatchRequestUnion) {
+    fn create(&mut self, serial: u64, spec: WatchSpec) -> (i64, WatchRequestUnion) {
         let wire = self.next_wire;
         self.next_wire += 1;
         if let Some(stream) = self.stream.as_mut().filter(|_| self.unanswered.is_empty()) {
-            stream.oldest_unanswered = now;
+            (stream.sent_after, stream.overtaken) = (serial, None);
         }
         self.unanswered.insert(wire);
         let request = WatchCreateRequest {
@@ -371,19 +373,28 @@ impl Watches {
 
     pub(super) fn deadline(&self, config: &ChannelConfig, silence: Duration) -> Option<Instant> {
         let pausing = self.pausing.first().map(|(until, _)| *until);
-        [self.pause, pausing, self.silent_until(config, silence), self.probe_at(config)].into_iter().flatten().min()
+        [self.pause, pausing, self.overdue_at(config, silence), self.probe_at(config)].into_iter().flatten().min()
     }
 
     pub(super) fn any_in_flight(&self) -> bool {
         !self.unanswered.is_empty()
     }
 
-    /// When the stream is reopened unless something arrives first. Not earlier than the connection,
-    /// whose limit is `silence`.
+    /// The call `serial` was answered.
+    pub(super) fn call_answered(&mut self, now: Instant, serial: u64) {
+        if !self.unanswered.is_empty()
+            && let Some(stream) = self.stream.as_mut().filter(|stream| serial > stream.sent_after)
+        {
+            stream.overtaken.get_or_insert(now);
+        }
+    }
+
+    /// When the stream is reopened unless something arrives on it first. Not earlier than the
+    /// connection, whose limit is `silence`. While nothing at all is answered, that limit decides.
     // E13
-    fn silent_until(&self, config: &ChannelConfig, silence: Duration) -> Option<Instant> {
-        let stream = self.stream.filter(|_| self.any_in_flight())?;
-        Some(stream.last_message.max(stream.oldest_unanswered) + config.watch_quiet.max(silence))
+    fn overdue_at(&self, config: &ChannelConfig, silence: Duration) -> Option<Instant> {
+        let overtaken = self.stream.filter(|_| self.any_in_flight())?.overtaken?;
+        Some(overtaken + config.watch_quiet.max(silence))
     }
 
     /// When to probe the stream. `None` if it has no watches, or a reply is outstanding anyway.

@@ -129,7 +129,7 @@ fn hung_watch_stream_is_closed_but_connection_stays() {
     rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
     let stream = rig.stream(StreamKind::Watch);
     assert_eq!(rig.requests().len(), 1, "the creation");
-    for _ in 0..20 {
+    for _ in 0..21 {
         rig.answered_after(490 * MS);
     }
     rig.send(grant(1));
@@ -154,5 +154,37 @@ fn watch_stream_timeout_follows_connection_silence_limit() {
     for _ in 0..3 {
         rig.answered_after(990 * MS);
     }
+    assert_eq!(rig.channel.current(), Some(conn));
+}
+
+/// While the whole connection is silent, its limit decides. Closing the watch stream before would
+/// discard the replies that prove that the connection works. (Scenario `etcd-slow`, seed 1273.)
+#[test]
+fn watch_stream_stays_open_while_connection_is_silent() {
+    // E13
+    let (mut rig, conn) = Rig::up_with(ChannelConfig { watch_quiet: SECOND, ..config(1) });
+    rig.answered_after(900 * MS);
+    let early = rig.send(grant(1));
+    let rpc = rig.call();
+    rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
+    let stream = rig.stream(StreamKind::Watch);
+    assert_eq!(rig.requests().len(), 1, "the creation");
+    rig.pass(SECOND);
+    rig.answer(rpc, granted(1));
+    assert_eq!(rig.all(), [ChannelOutput::Reply { call: early, reply: LEASE }]);
+    // The creation is overdue after four seconds, the connection after five.
+    let late = rig.send(grant(1));
+    let rpc = rig.call();
+    rig.pass(3_900 * MS);
+    assert_eq!(rig.all(), []);
+    // This reply took so long that the limit is eight seconds.
+    rig.answer(rpc, granted(1));
+    assert_eq!(rig.all(), [ChannelOutput::Reply { call: late, reply: LEASE }]);
+    rig.answered_after(4 * SECOND);
+    rig.send(grant(1));
+    rig.call();
+    rig.pass(4 * SECOND);
+    let outputs = rig.all();
+    assert!(outputs.contains(&ChannelOutput::Do(Output::Close { stream })), "{outputs:?}");
     assert_eq!(rig.channel.current(), Some(conn));
 }
