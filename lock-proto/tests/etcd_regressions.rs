@@ -9,7 +9,7 @@ use core::mem;
 use core::time::Duration;
 
 use lock_proto::etcd::{Config, Endpoint, Locks, LocksOutput, Request, WatchId, WatchOutput};
-use lock_proto::{Acquire, CallId, ClientId, ErrorClass, Event, Instant, LockId, Renew, ServerError, Wait};
+use lock_proto::{Acquire, CallId, ClientId, ErrorClass, Event, Instant, LockId, Loss, Renew, ServerError, Wait};
 use store::Store;
 
 const NOW: Instant = Instant::from_millis(1_000);
@@ -180,6 +180,53 @@ fn observer_sees_leaders_of_restored_cluster() {
     let kv = hub.store.keys[&b"board/7"[..]].clone();
     hub.locks.handle_changed(NOW, watch, hub.store.revision, false, &kv);
     assert!(matches!(hub.serve_one(), Request::First { .. }), "it reads");
+}
+
+/// The snapshot has the shared lease, but not the key: both clients held the lock for ever.
+#[test]
+fn holder_without_key_in_restored_cluster_loses_lock() {
+    // E9
+    let mut hub = Hub::new();
+    hub.store.revision += 100;
+    let holds = hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
+    hub.serve();
+    hub.locks.claim(NOW, holds).unwrap();
+    let at = NOW + Duration::from_secs(5);
+    hub.locks.handle_timeout(at);
+    hub.serve();
+    let [watch] = *hub.watches else { panic!("{:?}", hub.watches) };
+    hub.locks.handle_watching(at, watch, hub.store.revision);
+    hub.serve();
+    hub.locks.handle_unsubscribed(at, watch);
+    hub.store.revision -= 90;
+    hub.store.keys.clear();
+    hub.locks.handle_watching(at, watch, hub.store.revision);
+    hub.serve();
+    assert!(hub.events.contains(&(holds, Event::Lost(Loss::Gone))), "{:?}", hub.events);
+}
+
+/// The waiter waited for the next recheck.
+#[test]
+fn waiter_without_key_in_restored_cluster_enters_again() {
+    // E4
+    let mut hub = Hub::new();
+    hub.store.revision += 100;
+    hub.waiter();
+    let [older, own] = *hub.watches else { panic!("{:?}", hub.watches) };
+    for watch in [older, own] {
+        hub.locks.handle_watching(NOW, watch, hub.store.revision);
+    }
+    hub.serve();
+    for watch in [older, own] {
+        hub.locks.handle_unsubscribed(NOW, watch);
+    }
+    hub.store.revision -= 90;
+    hub.store.keys.retain(|key, _| key == "name/7");
+    for watch in [older, own] {
+        hub.locks.handle_watching(NOW, watch, hub.store.revision);
+    }
+    hub.serve();
+    assert_eq!(hub.store.keys.len(), 2, "{:?}", hub.store.keys);
 }
 
 /// `etcd grpc-proxy` may attribute an event to another watch.

@@ -21,6 +21,14 @@ impl Reading {
         Self { known, reported, min_revision: 0, retry: Retry::new(None) }
     }
 
+    /// A watch opened at `revision`. If the state is known as of a later one, it may be that of a
+    /// cluster that was restored to an earlier one, and must be read again.
+    pub(super) fn opened_at(&mut self, revision: i64) {
+        if revision < self.known {
+            self.known = 0;
+        }
+    }
+
     pub(super) fn report(&mut self, revision: i64) {
         self.reported = self.reported.max(revision);
     }

@@ -73,7 +73,9 @@ impl Channel {
             }
             (Sent::Single(sent), Meaning::Refused(refusal)) => self.reply(sent.call.call, Reply::Refused(refusal)),
             (Sent::Single(sent), meaning @ (Meaning::LogIn(_) | Meaning::LoginNotNeeded)) => {
-                let expired = matches!(meaning, Meaning::LogIn(_)) && self.login.may_have_expired(self.now, sent.login);
+                let expired = self.config.logs_in()
+                    && matches!(meaning, Meaning::LogIn(_))
+                    && self.login.may_have_expired(self.now, sent.login);
                 let mut error = meaning.error(status);
                 if expired {
                     // Another attempt logs in again.

@@ -198,7 +198,7 @@ impl Channel {
     /// Closes the connection until the next `send` or `watch`.
     ///
     /// Requests in flight are answered with [`Fault::NotNeeded`] as `Unknown`, all others as
-    /// `NotSent`. Watches end without notice.
+    /// `NotSent`. Open watches end with `Unsubscribed`.
     pub fn close(&mut self, now: Instant) {
         self.advance(now);
         self.disconnect();
@@ -332,7 +332,7 @@ impl Channel {
             self.keep_alives.pause = None;
         }
         let silence = self.longest_silence();
-        if self.watches.timeout(now, &self.config, silence) {
+        if self.watches.timeout(now, &self.config, silence) && !self.is_silent() {
             self.close_watch_stream();
         }
         match self.phase {

@@ -178,9 +178,14 @@ impl Channel {
                 }
             }
         }
+        self.leave_if_streams_fail(Fault::Closed);
+    }
+
+    // E9
+    fn leave_if_streams_fail(&mut self, fault: Fault) {
         let failures = self.watches.failures().max(self.keep_alives.backoff.failures);
         if failures >= STREAM_TRIES && self.members.count() > 1 {
-            self.drop_connection(Fault::Closed.into());
+            self.drop_connection(fault.into());
         }
     }
 
@@ -194,8 +199,12 @@ impl Channel {
         }
     }
 
+    /// Closes a stream without replies. Another member may renew in time.
     #[cold]
     pub(super) fn close_keep_alive_stream(&mut self) {
+        if self.members.count() > 1 {
+            return self.drop_connection(Fault::TimedOut.into());
+        }
         if let Some(stream) = self.keep_alives.stream {
             self.out.push_back(ChannelOutput::Do(Output::Close { stream }));
         }
@@ -230,5 +239,6 @@ impl Channel {
         }
         self.watches.lost(self.now, &self.config, &mut self.out);
         self.update_silence();
+        self.leave_if_streams_fail(Fault::TimedOut);
     }
 }

@@ -252,7 +252,8 @@ impl Watches {
         self.wires.clear();
         self.unanswered.clear();
         self.commands.clear();
-        self.backoff.failed(now.since(stream.since), config.reconnect);
+        // A stream without messages has not worked.
+        self.backoff.failed(stream.last_message.since(stream.since), config.reconnect);
         self.pause = Some(now + self.backoff.pause(0, config.reconnect, self.seed, now.as_nanos()));
     }
 

@@ -188,9 +188,14 @@ impl Lock {
         if let Some(place) = self.store.cleanups.iter().position(|cleanup| cleanup.watches(watch)) {
             return self.read_cleanup(ctx, place);
         }
+        if let Some(hold) = &mut self.hold
+            && hold.watch.own.is_some_and(|own| own.id == watch)
+        {
+            hold.watch.reading.opened_at(revision);
+        }
         self.recheck_key(ctx);
         if let Contention::Waiting(contender) = &mut self.contention {
-            contender.opened(ctx.now, watch);
+            contender.opened(ctx.now, watch, revision);
             self.look(ctx);
         }
     }

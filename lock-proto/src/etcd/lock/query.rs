@@ -112,9 +112,9 @@ impl Query {
             self.own.reading.retry.set_due(None);
         }
         let reading = &mut self.own.reading;
-        // After `Disconnected`, report the current leader again. A cluster that was restored counts
-        // from an earlier revision.
-        if self.last_event == Some(ElectionEvent::Disconnected) || revision < reading.known {
+        reading.opened_at(revision);
+        // After `Disconnected`, report the current leader again.
+        if self.last_event == Some(ElectionEvent::Disconnected) {
             reading.known = 0;
         }
         (reading.reported, reading.min_revision) = (revision, reading.min_revision.min(revision));
@@ -130,14 +130,19 @@ impl Query {
         if let Some(watch) = self.own.watch {
             ctx.shared.own.watchers.remove(&watch.id);
         }
-        self.unsubscribed(ctx);
+        // The server can be reached. If it also refuses reads, the next one shows it.
+        self.poll_without_watch(ctx);
     }
 
     pub(crate) fn unsubscribed(&mut self, ctx: &mut Context) {
+        self.poll_without_watch(ctx);
+        self.emit(ctx, ElectionEvent::Disconnected);
+    }
+
+    fn poll_without_watch(&mut self, ctx: &Context) {
         if let Some(watch) = &mut self.own.watch {
             watch.open = None;
         }
         self.own.reading.poll_at(ctx.now + POLL);
-        self.emit(ctx, ElectionEvent::Disconnected);
     }
 }

@@ -125,7 +125,8 @@ impl Contender {
     /// requested next, opens at the same revision, no write came in between. Otherwise the queue is
     /// reread a few times.
     // E5
-    pub(super) fn opened(&mut self, now: Instant, watch: WatchId) {
+    pub(super) fn opened(&mut self, now: Instant, watch: WatchId, revision: i64) {
+        self.reading.opened_at(revision);
         let older = self.older_watch.and_then(|older| older.open);
         if self.delayed_since.is_none() && self.reading.retry.tries() == 0 && !self.lacks_watch() {
             self.reading.retry.set_due(None);

@@ -140,6 +140,40 @@ fn hung_watch_stream_is_closed_but_connection_stays() {
     assert_eq!(rig.channel.current(), Some(conn));
 }
 
+/// The connection works, but its watch streams do not.
+#[test]
+fn member_without_messages_on_watch_streams_is_left() {
+    // E9
+    let (mut rig, conn) = Rig::up(2);
+    rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
+    let closes = (1..=4).find(|_| {
+        rig.stream(StreamKind::Watch);
+        assert_eq!(rig.requests().len(), 1, "the creation");
+        for _ in 0..21 {
+            rig.answered_after(490 * MS);
+        }
+        rig.pass(200 * MS);
+        let left = rig.channel.current() != Some(conn);
+        rig.all();
+        rig.pass(SECOND);
+        left
+    });
+    assert_eq!(closes, Some(4));
+}
+
+/// A silent connection ends when it should, although the watch stream is overdue as well.
+#[test]
+fn overdue_watch_stream_does_not_prolong_silence() {
+    // E13
+    let (mut rig, conn) = Rig::up_with(ChannelConfig { watch_quiet: SECOND, ..config(1) });
+    rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
+    rig.stream(StreamKind::Watch);
+    assert_eq!(rig.requests().len(), 1, "the creation");
+    rig.answered_after(10 * MS);
+    rig.pass(SECOND);
+    assert_eq!(rig.channel.poll_output(), Some(disconnect(conn)));
+}
+
 /// A slow server is slow on the watch stream too. (Scenario `etcd-slow`, seed 328.)
 #[test]
 fn watch_stream_timeout_follows_connection_silence_limit() {

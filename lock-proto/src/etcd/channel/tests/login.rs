@@ -195,7 +195,9 @@ fn token_that_expires_twice_is_no_refusal() {
 
 #[test]
 fn missing_token_error_is_refusal_without_configured_user() {
+    // E9
     let (mut rig, _) = Rig::up(1);
+    rig.pass(10 * SECOND);
     rig.send(grant(2));
     let rpc = rig.call();
     rig.fail(rpc, Code::InvalidArgument, "etcdserver: user name is empty");

@@ -142,6 +142,28 @@ fn stuck_keep_alive_stream_is_reopened_but_connection_stays() {
     assert_eq!((rig.all(), rig.channel.current()), (vec![lives(next, 10)], Some(conn)));
 }
 
+/// The member was kept for ever, although each lock on it was lost.
+#[test]
+fn member_without_replies_to_keep_alives_is_left() {
+    // E9
+    let (mut rig, conn) = Rig::up(2);
+    let call = keep_alive(&mut rig, 1);
+    let stream = rig.stream(StreamKind::KeepAlive);
+    sent(&mut rig, stream, 1);
+    for _ in 0..8 {
+        rig.answered_after(620 * MS);
+    }
+    rig.pass(40 * MS);
+    let last = rig.send(grant(1));
+    let rpc = rig.call();
+    rig.answer(rpc, granted(1));
+    let reply = ChannelOutput::Reply { call: last, reply: LEASE };
+    let outputs = rig.notifications();
+    assert_eq!(outputs, [reply, disconnect(conn), unknown(call, Fault::TimedOut)]);
+    keep_alive(&mut rig, 1);
+    assert!(rig.connected().node() != conn.node());
+}
+
 #[test]
 fn stuck_keep_alive_is_noticed_behind_one_of_longer_ttl() {
     // E13
