@@ -5,6 +5,7 @@
 mod kit;
 
 use core::iter;
+use core::time::Duration;
 use std::process::{Command, Output};
 use std::thread;
 
@@ -105,12 +106,35 @@ fn own_executor_counts_without_loss() {
 
 #[test]
 fn own_executor_ends_when_no_lock_is_acquired() {
-    let redis = Redis::builder().password("secret").start();
+    let redis = Redis::builder().acl("app", "on >s3cret +@all ~elsewhere").start();
     let mut command = Command::new(env!("CARGO_BIN_EXE_own-executor"));
-    command.args(["--backend", &format!("redis://127.0.0.1:{}", redis.port())]);
+    command.args(["--backend", &redis.url_with("app", "s3cret")]);
     let ended = Tool::spawn(command).end();
     assert_eq!(ended.code, 1, "{ended:?}");
     for task in 1..=4 {
         assert!(ended.err.contains(&format!("task {task}: ")), "{ended:?}");
+    }
+}
+
+/// They were silent for up to a minute, or for ever.
+#[test]
+fn dead_server_is_named_at_once() {
+    for (program, args, code) in [
+        (env!("CARGO_BIN_EXE_own-executor"), &[][..], 1),
+        (env!("CARGO_BIN_EXE_oversell"), &[], 69),
+        (env!("CARGO_BIN_EXE_contention"), &["--workload", "contended"], 69),
+        (env!("CARGO_BIN_EXE_contention"), &["--workload", "held"], 69),
+    ] {
+        for scheme in ["redis", "etcd", "zk"] {
+            let mut command = Command::new(program);
+            command.args(args).args(["--backend", &format!("{scheme}://127.0.0.1:1")]);
+            let ended = Tool::spawn(command).end();
+            assert_eq!(ended.code, code, "{scheme}: {ended:?}");
+            assert!(ended.took < Duration::from_secs(8), "{scheme}: {ended:?}");
+            for part in ["127.0.0.1:1 is unreachable", "refused the connection", "--backend"] {
+                assert!(ended.err.contains(part), "no {part:?}, {scheme}: {ended:?}");
+            }
+            assert_eq!(ended.err.lines().count(), 1, "{ended:?}");
+        }
     }
 }

@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use clap::Parser;
 use lock_examples::cli::args::run_example;
+use lock_examples::cli::failed::check_servers;
 use lock_examples::host::Executor;
 use lock_examples::serve::Served;
 use lock_proto::Release;
@@ -42,6 +43,7 @@ fn run(url: Option<String>) -> Result<(), Box<dyn Error>> {
     let host = executor.host();
     let (client, driver) = driver::connect(host.clone(), Settings::parse([&url])?)?;
     executor.spawn(driver);
+    executor.block_on(check_servers(&client)).map_err(|failed| failed.why)?;
 
     // Read and written in two steps, which only the lock keeps atomic.
     let (counter, ended) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));

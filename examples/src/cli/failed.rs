@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use lock_proto::driver::AcquireError;
+use lock_proto::driver::{AcquireError, Client};
 
 use super::exit;
 
@@ -31,6 +31,21 @@ impl Failed {
     pub fn usage(why: impl fmt::Display) -> Self {
         Self { code: exit::USAGE, why: why.to_string() }
     }
+}
+
+/// Checks that the servers answer and accept the login: without that, a program that waits for
+/// locks is silent for long.
+///
+/// # Errors
+///
+/// Names the servers, what is wrong with each, and what to do.
+pub async fn check_servers(client: &Client) -> Result<(), Failed> {
+    let Err(error) = client.ping().await else { return Ok(()) };
+    let Failed { code, mut why } = Failed::acquiring(&error);
+    if error.is_unreachable() {
+        why.push_str("; does the server run, and is the URL of --backend right?");
+    }
+    Err(Failed { code, why })
 }
 
 impl fmt::Display for Failed {

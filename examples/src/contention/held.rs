@@ -59,7 +59,7 @@ impl Held {
 }
 
 pub(super) async fn run(job: &Job) -> Result<Held, Failed> {
-    let (clients, ttl) = ours::clients(job)?;
+    let (clients, ttl) = ours::clients(job).await?;
     let held = hold(job, &clients, ttl).await;
     // Also after a failure: other locks may be held.
     ours::shut_down(&clients, SHUTDOWN_TIMEOUT).await;

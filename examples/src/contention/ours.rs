@@ -12,6 +12,7 @@ use super::job::Job;
 use super::measure::{lock_names, measure};
 use super::outcome::Outcome;
 use crate::cli::SHUTDOWN_TIMEOUT;
+use crate::cli::failed::check_servers;
 
 /// Exceeds the time for which a quorum excludes servers that were just started.
 pub(super) const FIRST_REPLY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -50,12 +51,15 @@ pub(super) async fn warm_up(lock: &Lock) -> Result<(), Failed> {
 }
 
 /// Creates the clients of a run, and returns the TTL of their locks. Call it on the runtime of the
-/// run.
-pub(super) fn clients(job: &Job) -> Result<(Vec<Client>, Duration), Failed> {
+/// run. Fails at once if no server answers.
+pub(super) async fn clients(job: &Job) -> Result<(Vec<Client>, Duration), Failed> {
     let (settings, ttl) = job.settings()?;
     let client = |_| job.runtime.client(settings.clone().into()).map_err(Failed::usage);
-    let clients: Result<_, Failed> = (0..job.connections()).map(client).collect();
-    Ok((clients?, ttl))
+    let clients = (0..job.connections()).map(client).collect::<Result<Vec<_>, Failed>>()?;
+    if let Some(first) = clients.first() {
+        check_servers(first).await?;
+    }
+    Ok((clients, ttl))
 }
 
 /// Shuts the clients down. Returns when the servers are clean, or at the timeout.
@@ -65,7 +69,7 @@ pub(super) async fn shut_down(clients: &[Client], within: Duration) {
 
 pub(super) fn run(job: &Job) -> Result<Outcome, Failed> {
     job.runtime.block_on(async {
-        let (clients, ttl) = clients(job)?;
+        let (clients, ttl) = clients(job).await?;
         let names = lock_names(job);
         let contenders = names.iter().enumerate().filter_map(|(n, name)| {
             let client = clients.get(job.connection_of(n))?;

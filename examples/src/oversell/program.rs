@@ -8,8 +8,9 @@ use lock_proto::driver::StoreSettings;
 
 use super::{BUYERS, Locking, Outcome, STOCK, Stall, TTL, run_sale, run_sale_on};
 use crate::cli::args::{parse_backends, parse_or_exit};
-use crate::cli::failed::Failed;
-use crate::cli::{exit, print, run_number};
+use crate::cli::failed::{Failed, check_servers};
+use crate::cli::runtime::Runtime;
+use crate::cli::{SHUTDOWN_TIMEOUT, exit, print, run_number};
 
 /// Shows how a naive lock sells more than there is.
 #[derive(Debug, Parser)]
@@ -58,6 +59,13 @@ fn sell_on(backends: &[String]) -> Result<Vec<Row>, Failed> {
     let settings = parse_backends(backends).map_err(Failed::usage)?;
     let has_fences = !matches!(&settings, StoreSettings::Redis(config) if config.is_quorum());
     let lockings = if has_fences { &[Locking::Ours, Locking::Fenced][..] } else { &[Locking::Ours] };
+    // The buyers would wait for the servers until their turn should have come.
+    Runtime::Tokio.block_on(async {
+        let client = Runtime::Tokio.client(settings.clone().into()).map_err(Failed::usage)?;
+        let answer = check_servers(&client).await;
+        client.shutdown(SHUTDOWN_TIMEOUT).await;
+        answer
+    })??;
     let run = run_number();
     let sell = |locking: Locking, stall: Stall| {
         run_sale_on(&settings, &format!("oversell:{run:016x}:{locking:?}:{stall:?}"), locking, stall)
