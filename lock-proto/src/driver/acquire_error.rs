@@ -7,6 +7,7 @@ use core::time::Duration;
 
 use super::name::Name;
 use crate::error::Misuse;
+use crate::fault::Fault;
 use crate::id::NodeId;
 use crate::lock::{Answer, Cause, Expiry, Failure, Report};
 
@@ -29,6 +30,8 @@ struct Inner {
     name: Arc<[u8]>,
     servers: Servers,
     kind: AcquireErrorKind,
+    /// The password file that was not read, and why.
+    unread_file: Option<Arc<str>>,
 }
 
 /// What went wrong in an [`AcquireError`].
@@ -68,8 +71,14 @@ pub enum AcquireErrorKind {
 }
 
 impl AcquireError {
-    pub(super) fn new(kind: AcquireErrorKind, what: &'static str, name: &Arc<[u8]>, servers: &Servers) -> Self {
-        Self(Box::new(Inner { what, name: Arc::clone(name), servers: Arc::clone(servers), kind }))
+    pub(super) fn new(
+        kind: AcquireErrorKind,
+        what: &'static str,
+        name: &Arc<[u8]>,
+        servers: &Servers,
+        unread_file: Option<Arc<str>>,
+    ) -> Self {
+        Self(Box::new(Inner { what, name: Arc::clone(name), servers: Arc::clone(servers), kind, unread_file }))
     }
 
     /// What went wrong.
@@ -89,20 +98,7 @@ impl AcquireError {
     /// [`Misuse`](AcquireErrorKind::Misuse) and [`ShutDown`](AcquireErrorKind::ShutDown).
     #[must_use]
     pub fn report(&self) -> Option<&Report> {
-        match &self.0.kind {
-            AcquireErrorKind::Busy(report)
-            | AcquireErrorKind::Unreachable(report)
-            | AcquireErrorKind::TimedOut(report)
-            | AcquireErrorKind::KeyInUse(report)
-            | AcquireErrorKind::SequenceExhausted(report)
-            | AcquireErrorKind::Refused(report) => Some(report),
-            AcquireErrorKind::EqualNodes(..)
-            | AcquireErrorKind::Misuse(_)
-            | AcquireErrorKind::Withdrawn
-            | AcquireErrorKind::ShutDown
-            | AcquireErrorKind::Forked
-            | AcquireErrorKind::NoElections => None,
-        }
+        self.0.kind.report()
     }
 
     /// Returns true if another holder or waiter had the lock: after a single attempt, or when the
@@ -147,7 +143,11 @@ impl AcquireError {
                 (server, _) => write_answer(f, server, answer)?,
             }
         }
-        write!(f, " (waited {:?})", rounded(report.waited))
+        write!(f, " (waited {:?})", rounded(report.waited))?;
+        if let Some(why) = &self.0.unread_file {
+            write!(f, "; password file {why}")?;
+        }
+        Ok(())
     }
 }
 
@@ -244,6 +244,29 @@ impl From<Failure> for AcquireErrorKind {
 }
 
 impl AcquireErrorKind {
+    fn report(&self) -> Option<&Report> {
+        match self {
+            Self::Busy(report)
+            | Self::Unreachable(report)
+            | Self::TimedOut(report)
+            | Self::KeyInUse(report)
+            | Self::SequenceExhausted(report)
+            | Self::Refused(report) => Some(report),
+            Self::EqualNodes(..)
+            | Self::Misuse(_)
+            | Self::Withdrawn
+            | Self::ShutDown
+            | Self::Forked
+            | Self::NoElections => None,
+        }
+    }
+
+    /// Returns true if a server could not be asked for want of a password.
+    pub(super) fn lacks_credentials(&self) -> bool {
+        let lacks = |answer: &Answer| matches!(answer, Answer::Unreachable(cause) | Answer::Unknown(cause) if *cause == Cause::Fault(Fault::NoCredentials));
+        self.report().is_some_and(|report| report.nodes.iter().any(lacks))
+    }
+
     /// Converts the error of a single attempt, which has no wait that could end.
     pub(super) fn once(self) -> Self {
         let Self::TimedOut(report) = self else { return self };
@@ -256,13 +279,12 @@ mod tests {
     use alloc::string::ToString as _;
 
     use super::*;
-    use crate::fault::Fault;
     use crate::lock::{ErrorClass, ServerError};
     use crate::tls::TlsFault;
 
     fn error(kind: AcquireErrorKind) -> AcquireError {
         let servers = ["redis://a:1", "redis://b:2"].map(Box::from);
-        AcquireError::new(kind, "lock", &Arc::from(*b"job"), &Arc::from(servers))
+        AcquireError::new(kind, "lock", &Arc::from(*b"job"), &Arc::from(servers), None)
     }
 
     #[test]

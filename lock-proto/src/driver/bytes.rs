@@ -57,7 +57,7 @@ pub(super) fn start<H: Host, C: ByteClient + Send + 'static>(
     let sockets = Sockets {
         alone_at_once,
         routes,
-        credentials: CredentialRequests::new(settings),
+        credentials: CredentialRequests::new(settings, shared.unread_file.clone()),
         conns: Vec::new(),
         duties: Vec::new(),
         buffer: vec![0; BUFFER].into(),

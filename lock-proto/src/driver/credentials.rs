@@ -2,19 +2,52 @@
 
 use alloc::boxed::Box;
 use alloc::string::{String, ToString as _};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::task::{Context, Poll};
+use std::sync::Mutex;
 
 use super::host::{Host, Reading};
 use super::reads::Reads;
 use super::settings::{HostSettings, SupplyError, Supplying};
-use crate::id::ConnId;
+use super::ticket::locked;
+use crate::id::{ConnId, NodeId};
 use crate::lock::{Credentials, CredentialsRequest};
 use crate::url::Target;
+
+/// A password file that was not read. The handles name it in errors.
+#[derive(Clone, Default)]
+pub(super) struct UnreadFile(Arc<Mutex<Option<Unread>>>);
+
+struct Unread {
+    node: NodeId,
+    /// The path, and why it was not read.
+    why: Arc<str>,
+}
+
+impl UnreadFile {
+    pub(super) fn get(&self) -> Option<Arc<str>> {
+        locked(&self.0).as_ref().map(|unread| Arc::clone(&unread.why))
+    }
+
+    /// A read begins. Until it ends, an earlier reason stands.
+    fn begin(&self, node: NodeId, path: &str) {
+        locked(&self.0).get_or_insert_with(|| Unread { node, why: alloc::format!("{path}: not read yet").into() });
+    }
+
+    fn end(&self, node: NodeId, result: &Result<Credentials, SupplyError>) {
+        let mut unread = locked(&self.0);
+        match result {
+            Err(error) => *unread = Some(Unread { node, why: error.to_string().into() }),
+            Ok(_) => drop(unread.take_if(|unread| unread.node == node)),
+        }
+    }
+}
 
 /// Requests under way, at most one for each connection.
 pub(super) struct CredentialRequests {
     settings: HostSettings,
+    unread: UnreadFile,
     open: Vec<(ConnId, Target, Request)>,
     reads: Reads,
 }
@@ -37,8 +70,8 @@ impl Request {
 }
 
 impl CredentialRequests {
-    pub(super) const fn new(settings: HostSettings) -> Self {
-        Self { settings, open: Vec::new(), reads: Reads::new() }
+    pub(super) const fn new(settings: HostSettings, unread: UnreadFile) -> Self {
+        Self { settings, unread, open: Vec::new(), reads: Reads::new() }
     }
 
     /// Begins a request, in place of an earlier one of this connection.
@@ -51,6 +84,7 @@ impl CredentialRequests {
         let request = match (&self.settings.credentials, &request.login.password_file) {
             (Some(source), _) => Request::OfSource(source(request)),
             (None, Some(path)) => {
+                self.unread.begin(conn.node(), path);
                 let (path, reading) = self.reads.read(host, path);
                 Request::OfFile(path, reading)
             }
@@ -73,6 +107,9 @@ impl CredentialRequests {
         for place in 0..self.open.len() {
             let (conn, target, request) = self.open.get_mut(place)?;
             let Poll::Ready(result) = request.poll(cx) else { continue };
+            if matches!(request, Request::OfFile(..)) {
+                self.unread.end(conn.node(), &result);
+            }
             if let Err(error) = &result {
                 tracing::warn!(%conn, server = %target, %error, "no credentials");
             }

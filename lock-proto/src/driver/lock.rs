@@ -109,7 +109,7 @@ impl Lock {
     }
 
     pub(super) fn error(&self, kind: AcquireErrorKind) -> AcquireError {
-        AcquireError::new(kind, self.what, &self.name, &self.owner.shared.servers)
+        self.owner.shared.error(kind, self.what, &self.name)
     }
 }
 

@@ -64,7 +64,7 @@ impl Client {
     /// Cancel safe.
     pub async fn ping(&self) -> Result<(), AcquireError> {
         let shared = &self.owner.shared;
-        let error = |kind| AcquireError::new(kind, "ping", &Arc::default(), &shared.servers);
+        let error = |kind| shared.error(kind, "ping", &Arc::default());
         let slot =
             shared.verb(|core, now, _| core.ping(now)).unwrap_or(Err(AcquireErrorKind::Forked)).map_err(error)?;
         let result = shared.next(&slot).await.ok_or(AcquireErrorKind::Forked).map_err(error)?;

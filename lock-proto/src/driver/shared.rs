@@ -11,7 +11,8 @@ use std::sync::Mutex;
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
 
-use super::acquire_error::{AcquireErrorKind, Servers};
+use super::acquire_error::{AcquireError, AcquireErrorKind, Servers};
+use super::credentials::UnreadFile;
 use super::engine::{Engine, Notification};
 use super::foreign::{foreign, foreign_for_each};
 use super::name::Name;
@@ -37,6 +38,7 @@ pub(super) struct Shared<E: ?Sized = dyn Engine> {
     #[cfg(test)]
     pub(super) forked: core::sync::atomic::AtomicBool,
     pub(super) servers: Servers,
+    pub(super) unread_file: UnreadFile,
     clock: Box<dyn Fn() -> Instant + Send + Sync>,
     /// The driver has ended.
     pub(super) stopped: event_listener::Event,
@@ -197,6 +199,7 @@ impl<E: Engine> Shared<E> {
             #[cfg(test)]
             forked: false.into(),
             servers,
+            unread_file: UnreadFile::default(),
             clock: Box::new(move || clock.now()),
             stopped: event_listener::Event::new(),
             core: Mutex::new(core),
@@ -207,6 +210,11 @@ impl<E: Engine> Shared<E> {
 impl<E: Engine + ?Sized> Shared<E> {
     pub(super) fn now(&self) -> Instant {
         (self.clock)()
+    }
+
+    pub(super) fn error(&self, kind: AcquireErrorKind, what: &'static str, name: &Arc<[u8]>) -> AcquireError {
+        let unread_file = if kind.lacks_credentials() { self.unread_file.get() } else { None };
+        AcquireError::new(kind, what, name, &self.servers, unread_file)
     }
 
     /// Returns true in a forked process. Takes no mutex: a thread that the child lacks may hold it.

@@ -36,7 +36,7 @@ pub(super) fn start<H: Host>(
     let connections = Connections {
         pings,
         routes,
-        credentials: CredentialRequests::new(settings),
+        credentials: CredentialRequests::new(settings, shared.unread_file.clone()),
         open: Vec::new(),
         commands: Vec::new(),
         inputs: Vec::new(),

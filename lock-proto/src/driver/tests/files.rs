@@ -1,5 +1,6 @@
 //! Files that are read again for each connection, and the source of credentials.
 
+use alloc::string::ToString as _;
 use core::sync::atomic::AtomicUsize;
 
 use super::*;
@@ -30,6 +31,27 @@ fn password_file_that_hangs_is_read_once() {
     let (while_hanging, all) = reads(&World::new(), redis::Config::parse(&url).unwrap());
     assert_eq!(while_hanging, 1);
     assert!(all > 3, "{all}");
+}
+
+/// The error said only that there are no credentials.
+#[test]
+fn error_names_password_file_and_reason() {
+    // requirement N19
+    let file = std::env::temp_dir().join("lock-proto-no-such-password");
+    let url = alloc::format!("redis://app@node?password_file={}", file.display());
+    let world = World::new();
+    let (client, mut driver) = world.client_with(1, redis::Config::parse(&url).unwrap());
+    let mut waiting = client.lock("a").wait(Duration::from_secs(1)).acquire();
+    let mut ping = Box::pin(client.ping());
+    assert!(poll(&mut waiting).is_pending() && poll(&mut ping).is_pending());
+    world.run(&mut driver, Duration::from_secs(3));
+    let (Poll::Ready(Err(of_lock)), Poll::Ready(Err(of_ping))) = (poll(&mut waiting), poll(&mut ping)) else {
+        panic!()
+    };
+    for error in [of_lock.to_string(), of_ping.to_string()] {
+        let expected = alloc::format!("password file {}: ", file.display());
+        assert!(error.contains("no credentials") && error.contains(&expected), "{error}");
+    }
 }
 
 #[cfg(feature = "tls-ring")]
