@@ -64,10 +64,17 @@ pub(crate) fn parse_as<T: FromArgMatches>(
 
 fn rejected(command: &Command, error: clap::Error) -> Usage {
     let takes_command = command.get_positionals().any(Arg::is_last_set);
-    let is_extra_word = error.kind() == ErrorKind::UnknownArgument
-        && matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(word)) if !word.starts_with('-'));
+    let is_option = |word: &ContextValue| matches!(word, ContextValue::String(word) if word.starts_with('-'));
+    let hint = match (error.kind(), error.get(ContextKind::InvalidArg).map(is_option)) {
+        _ if !takes_command || error.get(ContextKind::SuggestedArg).is_some() => "",
+        (ErrorKind::UnknownArgument, Some(false)) => "; the command comes after `--`",
+        // After `--` it would be the command.
+        (ErrorKind::UnknownArgument, Some(true)) | (ErrorKind::MissingRequiredArgument, _) => {
+            "; <NAME> comes before `--`, which begins the command, and cannot begin with a dash"
+        }
+        _ => "",
+    };
     let Usage(message) = error.into();
-    let hint = if takes_command && is_extra_word { "; the command comes after `--`" } else { "" };
     Usage(message + hint)
 }
 

@@ -17,7 +17,8 @@ use crate::cli::{Usage, usage};
 #[derive(Debug, Parser)]
 #[command(name = "with-lock", version, after_help = AFTER_HELP)]
 struct Options {
-    /// Name of the lock.
+    /// Name of the lock. It cannot begin with a dash: what begins with one is an option, and what
+    /// follows -- is the command.
     name: OsString,
 
     /// Command to run while holding the lock, and its arguments; without it, holds the lock until

@@ -111,6 +111,8 @@ fn usage_error_names_cause() {
         (&["--grace", "9s", "job"], "9s"),
         (&["--grace", "ttl/0", "job"], "ttl/0"),
         (&[], "<NAME>"),
+        (&["-job", "--", "ls"], "cannot begin with a dash"),
+        (&["--", "-job"], "<NAME> comes before `--`"),
         (&["job", "ls"], "'ls' found; the command comes after `--`"),
         (&["job", "--"], "no command"),
         (&["--frobnicate", "job"], "frobnicate"),
