@@ -132,8 +132,39 @@ fn fence_and_revision_grow_across_leaders() {
     assert_clean(&etcd);
 }
 
+/// The observer printed another revision than the leader, so the lines could not be matched.
+#[test]
+fn observer_prints_revision_of_leader() {
+    let (etcd, chroot) = (Etcd::start(), Chroot::new());
+    for url in [etcd.url(), chroot.url()] {
+        let tool = |args: &[&str]| leader(&url, &[&["--name", "board"], args].concat());
+        let watching = tool(&["--observe"]);
+        watching.wait_for_out("nobody board\n");
+        let first = tool(&["--candidate", "the first"]);
+        first.wait_for_out("elected board");
+        // Its key is created long before it is elected.
+        let second = tool(&["--candidate", "the second"]);
+        second.wait_for_err("waiting");
+        assert_eq!(first.terminate().code, 0);
+        second.wait_for_out("fence=");
+        watching.wait_for_out("value=the second\n");
+        let seen = watching.out();
+        let seen = seen.lines().find(|line| line.contains("the second")).unwrap();
+        for name in ["key=", "rev="] {
+            assert_eq!(word(seen, name), word(&second.out(), name), "{name} {url}");
+        }
+        assert_eq!(second.terminate().code, 0);
+        assert_eq!(watching.terminate().code, 0);
+    }
+    assert_clean(&etcd);
+}
+
+fn word(line: &str, name: &str) -> String {
+    line.split_whitespace().find_map(|word| word.strip_prefix(name)).unwrap().to_owned()
+}
+
 fn field(line: &str, name: &str) -> u64 {
-    line.split_whitespace().find_map(|word| word.strip_prefix(name)).unwrap().parse().unwrap()
+    word(line, name).parse().unwrap()
 }
 
 #[test]
@@ -215,6 +246,8 @@ fn errors_map_to_exit_codes() {
         ] {
             let ended = leader(&url, &[&["--name", name], part].concat()).end();
             assert_eq!(ended.code, 77, "{url} {name} {part:?}: {ended:?}");
+            let names = format!("election \"{name}\": etcd://{} ", etcd.address());
+            assert!(ended.err.contains(&names), "{ended:?}");
             assert!(!ended.err.contains("secret") && !ended.err.contains("wrong@"), "a password is shown: {ended:?}");
         }
     }

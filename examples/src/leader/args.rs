@@ -51,7 +51,8 @@ SIGTERM or SIGHUP, unless that was ignored at the start, such as SIGHUP under no
 A candidate prints `elected NAME key=... rev=... fence=...`. When interrupted it prints
 `resigned NAME`; when it loses the election it prints `lost NAME cause` and campaigns again.
 An observer prints `leader NAME key=... rev=... value=...`, `nobody NAME`, and
-`disconnected NAME` while the server is unreachable.
+`disconnected NAME` while the server is unreachable. In both, rev is the revision of etcd, or the
+transaction of ZooKeeper, that created the key.
 
 Exit code: 0, or
   1   the small election did not go as promised

@@ -65,7 +65,8 @@ pub(super) async fn campaign(client: &Client, name: &[u8], value: &[u8]) -> u8 {
 pub(super) async fn observe(client: &Client, name: &[u8]) -> u8 {
     let Some(mut stop) = StopSignals::watch() else { return exit::NOT_EXECUTABLE };
     let shown = DisplayName(name);
-    let mut observation = match client.election(name).observe() {
+    let election = client.election(name);
+    let mut observation = match election.observe() {
         Ok(observation) => observation,
         Err(error) => return report_failure(&error),
     };
@@ -78,15 +79,12 @@ pub(super) async fn observe(client: &Client, name: &[u8]) -> u8 {
             Some(ElectionEvent::Leader(leader)) => print(&format_args!(
                 "leader {shown} key={} rev={} value={}",
                 DisplayName(&leader.key),
-                leader.mod_revision,
+                leader.create_revision,
                 DisplayName(&leader.value)
             )),
             Some(ElectionEvent::NoLeader) => print(&format_args!("nobody {shown}")),
             Some(ElectionEvent::Disconnected) => print(&format_args!("disconnected {shown}")),
-            Some(ElectionEvent::Failed(failure)) => {
-                log_error(&format_args!("{shown}: {failure}"));
-                return exit::of_failure(&failure.into());
-            }
+            Some(ElectionEvent::Failed(failure)) => return report_failure(&election.error(failure)),
             // Later versions may add more.
             Some(_) => {}
             None => return exit::UNREACHABLE,
@@ -94,16 +92,16 @@ pub(super) async fn observe(client: &Client, name: &[u8]) -> u8 {
     }
 }
 
-/// The key and revision of a leadership; `-` if it is already lost.
+/// The key and revision of a leadership, as an observer sees them; `-` if it is already lost.
 struct Ownership {
-    /// The key on etcd, or the path on ZooKeeper, and the revision or transaction.
+    /// The key on etcd, or the path on ZooKeeper, and the revision or transaction that created it.
     owner: Option<(Vec<u8>, i64)>,
     fence: Option<Fence>,
 }
 
 impl Ownership {
     fn of(leadership: &Leadership) -> Self {
-        let on_etcd = leadership.owner_key().map(|owner| (owner.key.to_vec(), owner.revision));
+        let on_etcd = leadership.owner_key().map(|owner| (owner.key.to_vec(), owner.create_revision));
         let on_zookeeper = || leadership.owner_node().map(|node| (node.path.as_bytes().to_vec(), node.czxid));
         Self { owner: on_etcd.or_else(on_zookeeper), fence: leadership.fence() }
     }

@@ -17,7 +17,7 @@ use super::name::Name;
 use super::query::Observation;
 use super::resign::StopRequest;
 use crate::error::Misuse;
-use crate::lock::{Blocked, ElectionEvent, Elections, Leader, Loss, QueryId, Renew, Report};
+use crate::lock::{Blocked, ElectionEvent, Elections, Failure, Leader, Loss, QueryId, Renew, Report};
 use crate::time::Instant;
 
 impl Client {
@@ -125,6 +125,13 @@ impl Election {
     /// observation reports errors of the servers.
     pub fn observe(&self) -> Result<Observation, AcquireError> {
         self.query(|elections, now, name| elections.observe(now, name))
+    }
+
+    /// The [failure](ElectionEvent::Failed) of an observation, as an error that names the election
+    /// and its servers.
+    #[must_use]
+    pub fn error(&self, failure: Failure) -> AcquireError {
+        self.lock.error(failure.into())
     }
 
     fn query(
