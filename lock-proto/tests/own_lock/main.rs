@@ -305,6 +305,12 @@ impl OwnLock for Compared {
 }
 
 #[test]
+#[should_panic(expected = "a small world needs a node")]
+fn small_world_without_nodes_is_refused() {
+    let _ = SmallWorld::new(Naive).nodes(0);
+}
+
+#[test]
 fn search_finds_blind_delete_and_nothing_in_its_repair() {
     // S12
     let naive = SmallWorld::new(Naive).ttl(Duration::from_millis(40)).acquires(2);

@@ -174,7 +174,12 @@ impl<L: Verbs<T> + Hash, T: Small<L>> SmallWorld<L, T> {
     }
 
     /// Sets the number of nodes.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
     pub const fn nodes(mut self, count: usize) -> Self {
+        assert!(count > 0, "a small world needs a node");
         self.nodes = count;
         self
     }
