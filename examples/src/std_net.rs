@@ -384,7 +384,7 @@ impl Shared {
 
     fn connect(self: &Arc<Self>, conn: ConnId, target: &lock_proto::Target) -> Result<Reader, Fault> {
         let session = self.certificates.session(target)?;
-        let socket = Arc::new(Socket::open(target, session).map_err(|error| socket::fault(&error, true))?);
+        let socket = Arc::new(Socket::open(target, session)?);
         // The machine may have given up this connection meanwhile. From now on that closes the
         // socket, which ends the handshake.
         let mut state = self.locked();

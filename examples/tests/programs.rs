@@ -116,6 +116,15 @@ fn own_executor_ends_when_no_lock_is_acquired() {
     }
 }
 
+#[test]
+fn std_net_names_server_that_cannot_be_resolved() {
+    // Too long for a label of DNS: no resolver is asked.
+    let host = "a".repeat(64);
+    let output = run(env!("CARGO_BIN_EXE_std-net"), &[&format!("redis://app:s3cret@{host}")]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains(&host) && text.contains("cannot be resolved") && !text.contains("s3cret"), "{output:?}");
+}
+
 /// They were silent for up to a minute, or for ever.
 #[test]
 fn dead_server_is_named_at_once() {

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::thread;
 
 use clap::Parser;
+use lock_examples::cli;
 use lock_examples::cli::args::run_example;
 use lock_tokio::{AcquireError, Release, blocking};
 
@@ -54,8 +55,8 @@ fn run(urls: &[String]) -> Result<(), Box<dyn Error>> {
     })
     .into_iter()
     .try_for_each(|result| -> Result<(), Box<dyn Error>> { Ok(result??) })?;
-    client.shutdown_blocking(Duration::from_secs(1));
+    let end = client.shutdown_blocking(Duration::from_secs(1));
     let (counted, expected) = (counter.into_inner(), THREADS * ROUNDS);
     println!("{THREADS} threads counted to {counted} of {expected} under one lock");
-    if counted == expected { Ok(()) } else { Err("counts were lost".into()) }
+    Ok(cli::check_count(counted, expected, end.unreleased)?)
 }

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 
 use clap::Parser;
+use lock_examples::cli;
 use lock_examples::cli::args::run_example;
 use lock_examples::cli::failed::check_servers;
 use lock_examples::host::Executor;
@@ -78,5 +79,5 @@ fn run(url: Option<String>) -> Result<(), Box<dyn Error>> {
     });
     let (counted, expected) = (counter.get(), TASKS * ROUNDS);
     println!("{TASKS} tasks on one thread counted to {counted} of {expected}; {} locks left behind", end.unreleased);
-    if counted == expected && end.unreleased == 0 { Ok(()) } else { Err("counts were lost".into()) }
+    Ok(cli::check_count(counted, expected, end.unreleased)?)
 }

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use std::thread;
 
 use clap::Parser;
+use lock_examples::cli;
 use lock_examples::cli::args::run_example;
 use lock_examples::std_net::Client;
 use lock_proto::redis::Config;
@@ -33,7 +34,10 @@ fn main() -> ExitCode {
 }
 
 fn run(url: &str) -> Result<(), Box<dyn Error>> {
-    let client = Client::start(Config::parse(url)?)?;
+    let config = Config::parse(url)?;
+    // Without the password.
+    let server = config.nodes().first().map(ToString::to_string).unwrap_or_default();
+    let client = Client::start(config)?;
 
     // Read and written in two steps, which only the lock keeps atomic.
     let counter = AtomicU32::new(0);
@@ -41,7 +45,7 @@ fn run(url: &str) -> Result<(), Box<dyn Error>> {
         let work = || {
             for _ in 0..ROUNDS {
                 let request = Acquire::new("std-net-example").wait(Wait::For(Duration::from_secs(5)));
-                let lock = client.lock(request).map_err(|error| error.to_string())?;
+                let lock = client.lock(request).map_err(|error| format!("{server}: {error}"))?;
                 let seen = counter.load(Ordering::Relaxed);
                 thread::yield_now();
                 if lock.is_held() {
@@ -63,5 +67,5 @@ fn run(url: &str) -> Result<(), Box<dyn Error>> {
     }
     let (counted, expected) = (counter.into_inner(), THREADS * ROUNDS);
     println!("{THREADS} threads counted to {counted} of {expected} under one lock; {unreleased} locks left behind");
-    if counted == expected { Ok(()) } else { Err("counts were lost".into()) }
+    Ok(cli::check_count(counted, expected, unreleased)?)
 }

@@ -35,6 +35,25 @@ pub(crate) fn run_number() -> u64 {
     getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()))
 }
 
+/// The result of a program that counts under a lock.
+///
+/// # Errors
+///
+/// Counts are missing, or locks were left behind: says what may have happened.
+pub fn check_count(counted: u32, expected: u32, unreleased: u32) -> Result<(), String> {
+    if counted < expected {
+        let missing = expected - counted;
+        return Err(format!(
+            "{missing} counts are missing: a lock was not acquired, or was lost before the count was written; \
+             was the server stopped, restarted or slow?"
+        ));
+    }
+    match unreleased {
+        0 => Ok(()),
+        _ => Err(format!("the server did not confirm {unreleased} releases; these locks expire at their TTL")),
+    }
+}
+
 /// Prints one line on stdout and flushes it.
 pub(crate) fn print(what: &dyn fmt::Display) {
     let mut stdout = std::io::stdout().lock();

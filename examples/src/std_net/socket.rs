@@ -31,18 +31,20 @@ enum Stream {
 
 impl Socket {
     /// Connects, and begins the session. [`Reader::verify`] must follow.
-    pub(super) fn open(target: &Target, session: Option<Session>) -> io::Result<Self> {
+    pub(super) fn open(target: &Target, session: Option<Session>) -> Result<Self, Fault> {
+        let failed = |error: io::Error| fault(&error, true);
         let stream = match (target, &session) {
             (Target::Tcp { host, port }, None) | (Target::Tls { host, port, .. }, Some(_)) => {
-                let stream = race((&**host, *port).to_socket_addrs()?.collect())?;
-                stream.set_nodelay(true)?;
+                let addresses = (&**host, *port).to_socket_addrs().map_err(|_| Fault::Unresolved)?;
+                let stream = race(addresses.collect()).map_err(failed)?;
+                stream.set_nodelay(true).map_err(failed)?;
                 Stream::Tcp(stream)
             }
-            (Target::Unix { path }, None) => Stream::Unix(UnixStream::connect(&**path)?),
+            (Target::Unix { path }, None) => Stream::Unix(UnixStream::connect(&**path).map_err(failed)?),
             // Never TLS without a session.
             // N4
             (Target::Tcp { .. } | Target::Tls { .. } | Target::Unix { .. } | _, _) => {
-                return Err(ErrorKind::Unsupported.into());
+                return Err(failed(ErrorKind::Unsupported.into()));
             }
         };
         Ok(Self { stream, tls: session.map(Mutex::new) })

@@ -14,7 +14,7 @@ use etcd_client::{
 };
 use lock_proto::etcd::message::{BY_CREATE, CompareWith, DESCEND, KeyValue, Op, RangeRequest, RequestOp, TxnRequest};
 use lock_proto::etcd::{Code, Config, Locks, LocksOutput, Reply, Request, Rpc, RpcReply, Status, WatchId, WatchOutput};
-use lock_proto::{Acquire, BootClock, CallId, Event, Fault, LockId, Loss, random_identity};
+use lock_proto::{Acquire, BootClock, CallId, ErrorClass, Event, Fault, LockId, Loss, ServerError, random_identity};
 use prost::Message;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
@@ -73,6 +73,7 @@ enum Fact {
     Watching(WatchId, i64),
     Changed(WatchId, i64, bool, KeyValue),
     Unsubscribed(WatchId),
+    WatchRefused(WatchId, ServerError),
 }
 
 struct Client {
@@ -149,13 +150,14 @@ impl Client {
                     self.locks.handle_changed(now, watch, revision, deleted, &kv);
                 }
                 Ok(Some(Fact::Unsubscribed(watch))) => self.locks.handle_unsubscribed(now, watch),
+                Ok(Some(Fact::WatchRefused(watch, error))) => self.locks.handle_watch_refused(now, watch, &error),
                 Ok(None) | Err(_) => self.locks.handle_timeout(now),
             }
         }
     }
 }
 
-/// Watches a key for as long as it is not aborted.
+/// Watches a key until this is aborted, or the server refuses it.
 async fn run_watch(
     mut etcd: etcd_client::Client,
     watch: WatchId,
@@ -168,6 +170,12 @@ async fn run_watch(
             while let Ok(Some(response)) = stream.message().await {
                 let revision = response.header().map_or(0, etcd_client::ResponseHeader::revision);
                 if response.canceled() {
+                    let reason = response.cancel_reason();
+                    if reason.contains("permission denied") {
+                        let error = ServerError { class: ErrorClass::Refused, text: reason.into() };
+                        let _ = facts.send(Fact::WatchRefused(watch, error));
+                        return;
+                    }
                     break;
                 }
                 if response.created() {
