@@ -169,13 +169,12 @@ async fn run_watch(
         if let Ok(mut stream) = etcd.watch(key.clone(), Some(options.clone())).await {
             while let Ok(Some(response)) = stream.message().await {
                 let revision = response.header().map_or(0, etcd_client::ResponseHeader::revision);
+                if response.created() && response.canceled() {
+                    let error = ServerError { class: ErrorClass::Refused, text: response.cancel_reason().into() };
+                    let _ = facts.send(Fact::WatchRefused(watch, error));
+                    return;
+                }
                 if response.canceled() {
-                    let reason = response.cancel_reason();
-                    if reason.contains("permission denied") {
-                        let error = ServerError { class: ErrorClass::Refused, text: reason.into() };
-                        let _ = facts.send(Fact::WatchRefused(watch, error));
-                        return;
-                    }
                     break;
                 }
                 if response.created() {
