@@ -4,6 +4,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::mem;
 
 use super::cleanup::Target;
 use super::tail::Tail;
@@ -39,6 +40,8 @@ pub struct Contender {
     session: SessionId,
     node: OwnerNode,
     own_watch: Watch,
+    /// The call that reads the queue.
+    list: Option<u64>,
     ahead: Ahead,
     /// When to read the queue without a report.
     recheck: Instant,
@@ -47,8 +50,8 @@ pub struct Contender {
 /// What is known of the nodes ahead.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Ahead {
-    /// The queue must be read, or is being read by this call.
-    Unread(Option<u64>),
+    /// The queue must be read.
+    Unread,
     /// The next older node, and whether it was the first one at the last reading.
     Behind { path: Box<str>, is_first: bool, watch: Watch },
     /// None is left. The session must prove that it is alive.
@@ -58,7 +61,16 @@ pub(super) enum Ahead {
 impl Contender {
     /// A contender whose place is unknown until the call `list` is answered.
     pub(super) fn new(ctx: &Context, session: SessionId, node: OwnerNode, list: Option<u64>) -> Self {
-        Self { session, node, own_watch: Watch::None, ahead: Ahead::Unread(list), recheck: ctx.recheck_at() }
+        Self { session, node, own_watch: Watch::None, list, ahead: Ahead::Unread, recheck: ctx.recheck_at() }
+    }
+
+    /// Removes the watch on the predecessor, unless an observer needs it.
+    fn unwatch(self, ctx: &mut Context) {
+        if let Ahead::Behind { path, watch: Watch::Open | Watch::Requested(_), .. } = self.ahead
+            && !ctx.shared.queries.iter().any(|query| query.watches(&path))
+        {
+            ctx.unwatch(self.session, path, WatchKind::Data);
+        }
     }
 }
 
@@ -72,19 +84,12 @@ impl Progress<Nodes> for Contender {
     }
 
     fn awaits(&self, serial: u64) -> bool {
-        let ahead = match &self.ahead {
-            Ahead::Unread(call) => *call == Some(serial),
-            Ahead::Behind { watch, .. } => watch.awaits(serial),
-            Ahead::First => false,
-        };
-        ahead || self.own_watch.awaits(serial)
+        let ahead = matches!(&self.ahead, Ahead::Behind { watch, .. } if watch.awaits(serial));
+        ahead || self.list == Some(serial) || self.own_watch.awaits(serial)
     }
 
     fn deadline(&self) -> Option<Instant> {
-        match &self.ahead {
-            Ahead::Unread(Some(_)) | Ahead::First => None,
-            Ahead::Unread(None) | Ahead::Behind { .. } => Some(self.recheck),
-        }
+        (self.list.is_none() && self.ahead != Ahead::First).then_some(self.recheck)
     }
 
     fn answered(lock: &mut Lock, ctx: &mut Context, serial: u64, reply: &Reply) {
@@ -96,7 +101,10 @@ impl Progress<Nodes> for Contender {
                 Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => lock.take_turn(ctx),
             };
         }
-        let Ahead::Behind { watch, .. } = &mut contender.ahead else { return lock.list_answered(ctx, reply) };
+        if contender.list.take_if(|call| *call == serial).is_some() {
+            return lock.list_answered(ctx, reply);
+        }
+        let Ahead::Behind { watch, .. } = &mut contender.ahead else { return };
         *watch = Watch::answered(reply);
         match reply {
             Reply::Refused(ErrorCode::NO_NODE) => lock.predecessor_gone(ctx),
@@ -109,7 +117,7 @@ impl Progress<Nodes> for Contender {
     fn timeout(lock: &mut Lock, ctx: &mut Context) {
         let Contention::Waiting(contender) = &mut lock.contention else { return };
         contender.recheck = ctx.recheck_at();
-        lock.read_queue(ctx);
+        contender.list = ctx.send(contender.session, lock.key.list());
     }
 
     fn up(lock: &mut Lock, ctx: &mut Context) {
@@ -123,29 +131,28 @@ impl Progress<Nodes> for Contender {
         lock.take_turn(ctx);
     }
 
-    /// Leaves the queue: the watch on the predecessor goes, unless an observer needs it.
     fn abandon(self, lock: &mut Lock, ctx: &mut Context) {
-        if let Ahead::Behind { path, watch: Watch::Open | Watch::Requested(_), .. } = self.ahead
-            && !ctx.shared.queries.iter().any(|query| query.watches(&path))
-        {
-            ctx.unwatch(self.session, path, WatchKind::Data);
-        }
-        lock.schedule(ctx, self.session, Target::Node(self.node.path));
+        let (session, path) = (self.session, self.node.path.clone());
+        self.unwatch(ctx);
+        lock.schedule(ctx, session, Target::Node(path));
     }
 }
 
 impl Lock {
     /// The node or its queue was deleted: enters again, at the end.
     fn reenter(&mut self, ctx: &mut Context) {
-        if let Some(session) = self.contention.session() {
+        if let Contention::Waiting(contender) = mem::take(&mut self.contention) {
+            let session = contender.session;
+            contender.unwatch(ctx);
             self.enter(ctx, session);
         }
     }
 
-    /// Reads the queue, from scratch.
+    /// Reads the queue. The place in it is unknown until then.
     pub(super) fn read_queue(&mut self, ctx: &mut Context) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
-        contender.ahead = Ahead::Unread(ctx.send(contender.session, self.key.list()));
+        contender.ahead = Ahead::Unread;
+        contender.list = ctx.send(contender.session, self.key.list());
     }
 
     /// Takes a place that is known without a list of the queue. A single attempt lists it if
@@ -157,7 +164,7 @@ impl Lock {
             Some(Ahead::Behind { path, is_first, .. }) if !self.waiters.head_tries_once() => {
                 self.wait_behind(ctx, path, is_first);
             }
-            Some(Ahead::Behind { .. } | Ahead::Unread(_)) | None => self.read_queue(ctx),
+            Some(Ahead::Behind { .. } | Ahead::Unread) | None => self.read_queue(ctx),
         }
     }
 
@@ -168,9 +175,9 @@ impl Lock {
             Reply::Done(ReplyBody::Children(names)) => self.judge(ctx, names),
             Reply::Refused(_) if reply.is_refusal() => self.fail_refused(ctx, reply.answer()),
             Reply::Refused(ErrorCode::NO_NODE) => self.reenter(ctx),
-            Reply::Unknown(_) | Reply::NotSent(_) => contender.ahead = Ahead::Unread(None),
+            // The next connection goes on.
+            Reply::Unknown(_) | Reply::NotSent(_) => {}
             Reply::Done(_) | Reply::Refused(_) => {
-                contender.ahead = Ahead::Unread(None);
                 contender.recheck = ctx.now + ctx.pause(self.tries);
                 self.tries = self.tries.saturating_add(1);
                 self.store.answer = reply.answer();
@@ -261,7 +268,7 @@ impl Lock {
         match (&contender.ahead, contender.own_watch) {
             (Ahead::First, Watch::Open) => self.win(ctx),
             (Ahead::First, Watch::None) => self.read_queue(ctx),
-            (Ahead::Unread(_) | Ahead::Behind { .. } | Ahead::First, _) => {}
+            (Ahead::Unread | Ahead::Behind { .. } | Ahead::First, _) => {}
         }
     }
 

@@ -73,6 +73,26 @@ fn abandoned_waiter_removes_its_node_and_its_watch() {
     assert_eq!((w.queue().len(), w.server.count(OpCode::RemoveWatches)), (1, 1));
 }
 
+/// Regression: the watch stayed until the holder's node was deleted.
+#[test]
+fn waiter_that_leaves_during_reread_removes_its_watch() {
+    // ZK3
+    let mut w = World::new(2);
+    w.hold(0);
+    let second = w.acquire(1);
+    w.now = loop {
+        let (at, why) = w.clients[1].next_deadline_reason().unwrap();
+        if why == "reread of the queue" {
+            break at;
+        }
+        w.pass(at.since(w.now).as_millis() as u64 + 1);
+    };
+    w.clients[1].handle_timeout(w.now);
+    w.clients[1].abandon(w.now, second);
+    w.run();
+    assert_eq!((w.queue().len(), w.server.count(OpCode::RemoveWatches)), (1, 1));
+}
+
 #[test]
 fn try_finds_lock_held_and_leaves_nothing() {
     let mut w = World::new(2);
