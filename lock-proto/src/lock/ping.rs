@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use super::answer::Answer;
+use super::context::Context;
 use super::event::{Failure, Report};
 use super::hub::Locks;
 use super::store::Store;
@@ -38,11 +39,7 @@ impl<S: Store> Locks<S> {
         }
         if !matches!(self.ping, Ping::Waiting { .. }) {
             let (started, servers) = (self.ctx.now, S::servers(&self.ctx));
-            let mut call = |node| {
-                let request = S::ping(&mut self.ctx);
-                self.ctx.call(CallOwner::Ping, NodeId::new(node), request, self.ctx.config.request_timeout)
-            };
-            let serials = (0..servers).map(&mut call).collect();
+            let serials = (0..servers).map(|node| self.ctx.ping(NodeId::new(node))).collect();
             let answers = alloc::vec![Answer::Silent; usize::from(servers)];
             self.ping = Ping::Waiting { started, serials, answers };
         }
@@ -80,11 +77,27 @@ impl<S: Store> Locks<S> {
         }
     }
 
+    /// Repeats the request of this call.
+    pub(crate) fn ping_again(&mut self, call: CallId) {
+        if let Ping::Waiting { serials, .. } = &mut self.ping
+            && let Some(serial) = serials.iter_mut().find(|serial| **serial == call.serial)
+        {
+            *serial = self.ctx.ping(call.node);
+        }
+    }
+
     /// The client is shutting down.
     pub(crate) fn end_ping(&mut self) {
         if matches!(self.ping, Ping::Waiting { .. }) {
             self.ping = Ping::Done(Err(Failure::ShuttingDown));
         }
+    }
+}
+
+impl<S: Store> Context<S> {
+    fn ping(&mut self, node: NodeId) -> u64 {
+        let request = S::ping(self);
+        self.call(CallOwner::Ping, node, request, self.config.request_timeout)
     }
 }
 

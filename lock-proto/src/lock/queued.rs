@@ -33,6 +33,7 @@ use super::tuning::check_name;
 use super::users::Need;
 use super::waiters::Waiter;
 use crate::error::{Invalid, Misuse};
+use crate::fault::Fault;
 use crate::id::{CallId, CallOwner, ClientId, LockId};
 use crate::jitter::jitter;
 use crate::time::{Instant, nanos};
@@ -560,6 +561,8 @@ impl<S: QueueStore> Locks<Queued<S>> {
             CallOwner::Query(slot) => {
                 self.ctx.query_step(slot, |query, ctx| S::Query::answered(query, ctx, serial, reply))
             }
+            // The session has ended, and the check goes on in the next one.
+            CallOwner::Ping if S::pong(reply) == Answer::Unreachable(Fault::NotNeeded.into()) => self.ping_again(call),
             CallOwner::Ping => self.pong(call, S::pong(reply)),
             CallOwner::Nobody => {}
         }

@@ -135,7 +135,10 @@ impl Client {
                 LocksOutput::Store(SessionOutput::Open { session, timeout }) => self.open(session, timeout),
                 LocksOutput::Send { call, request, .. } => {
                     if !self.links.input(request.session, |pipe| pipe.send(now, call, request.op)) {
-                        self.locks.handle_reply(now, call, &Reply::NotSent(Fault::NotNeeded.into()));
+                        // It has ended, or is opened after a pause.
+                        let ended = self.locks.ctx.is_lost(request.session);
+                        let fault = if ended { Fault::NotNeeded } else { Fault::Transport };
+                        self.locks.handle_reply(now, call, &Reply::NotSent(fault.into()));
                     }
                 }
                 LocksOutput::Store(SessionOutput::Quiet { session }) => {

@@ -1,6 +1,7 @@
 //! Tests of the whole client in simulated bytes.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "tests")]
 
+mod client;
 mod elections;
 mod locks;
 mod server;

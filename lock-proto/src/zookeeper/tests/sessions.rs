@@ -367,81 +367,6 @@ fn lock_on_session_kept_by_pings_is_proven_by_its_create() {
     assert_eq!((w.lost(0, lock), ms_until(&w, now, lock)), (None, VALID_MS));
 }
 
-#[test]
-fn shutdown_releases_and_ends_session() {
-    // U2
-    let mut w = World::new(2);
-    let (lock, _) = w.hold(0);
-    let second = w.acquire(1);
-    w.clients[1].shutdown(w.now, Duration::from_secs(2));
-    w.run();
-    assert!(matches!(w.failure(1, second), Some(Failure::ShuttingDown)));
-    assert_eq!(w.stopped.take(), Some(0));
-    w.clients[0].shutdown(w.now, Duration::from_secs(2));
-    w.run();
-    assert_eq!(w.lost(0, lock), Some(Loss::ShutDown));
-    assert_eq!((w.stopped, w.server.sessions.len(), w.queue().len()), (Some(0), 0, 0));
-    assert!(w.conns.is_empty());
-}
-
-#[test]
-fn shutdown_without_server_ends_in_time() {
-    let mut w = World::new(1);
-    w.hold(0);
-    w.unreachable = true;
-    w.cut(0);
-    w.clients[0].shutdown(w.now, Duration::from_secs(2));
-    w.pass(2_000);
-    assert_eq!(w.stopped, Some(2), "the node and the session");
-}
-
-/// The client is suspended while it connects and shuts down: both time out in the same moment.
-/// Found by the fuzz target `zk_ops`.
-#[test]
-fn shutdown_that_ends_late_closes_every_connection() {
-    // U2
-    let mut w = World::new(1);
-    w.hold(0);
-    w.cut(0);
-    let client = &mut w.clients[0];
-    let mut open = Vec::new();
-    while open.is_empty() {
-        client.handle_timeout(client.next_deadline().unwrap());
-        while let Some(output) = client.poll_output() {
-            if let Output::Connect { conn, .. } = output {
-                open.push(conn);
-            }
-        }
-    }
-    client.shutdown(client.now(), Duration::from_millis(300));
-    client.handle_timeout(client.now() + Duration::from_secs(60));
-    let mut stopped = false;
-    while let Some(output) = client.poll_output() {
-        match output {
-            Output::Connect { conn, .. } => open.push(conn),
-            Output::Disconnect { conn } => open.retain(|other| *other != conn),
-            Output::Stopped { .. } => stopped = true,
-            Output::Event { .. } | Output::Election { .. } | Output::Credentials { .. } => {}
-        }
-    }
-    assert!(stopped && open.is_empty(), "{open:?}");
-}
-
-#[test]
-fn ping_is_answered_and_unreachable_server_reported() {
-    let mut w = World::new(1);
-    w.clients[0].ping(w.now).unwrap();
-    w.run();
-    assert_eq!(w.clients[0].poll_ping(), Some(Ok(())));
-    let mut w = World::new(1);
-    w.unreachable = true;
-    w.clients[0].ping(w.now).unwrap();
-    w.run();
-    assert!(matches!(w.clients[0].poll_ping(), Some(Err(Failure::TimedOut(_)))));
-    let lock = w.request(0, &Acquire::new("l").wait(Wait::Try));
-    assert!(matches!(w.failure(0, lock), Some(Failure::TimedOut(report)) if !report.is_busy()), "{:?}", w.events);
-}
-
 /// The process is stopped, and the server that it is connected to has not told its leader of the
 /// session since. The write that follows is executed all the same.
 #[test]
@@ -553,18 +478,6 @@ fn single_attempt_on_expired_session_uses_the_next_one() {
     w.server.expire(1);
     let second = w.request(0, &Acquire::new("l").wait(Wait::Try));
     assert!(w.granted(0, second).is_some(), "{:?}", w.events);
-}
-
-/// Regression: a ping failed if the first server that the client tried was down.
-#[test]
-fn dead_server_fails_no_ping_while_another_is_up() {
-    // P5
-    let mut w = World::with(6, |_| Config::parse("zk://dead,h/app").unwrap());
-    for client in 0..6 {
-        w.clients[client].ping(w.now).unwrap();
-    }
-    w.pass(100);
-    assert!(w.clients.iter_mut().all(|client| client.poll_ping() == Some(Ok(()))));
 }
 
 /// Regression: a single attempt failed if the first server that the client tried was down.

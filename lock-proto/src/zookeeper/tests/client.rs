@@ -1,0 +1,117 @@
+//! Shutdown of a client, and checks of its servers.
+
+use super::*;
+
+#[test]
+fn shutdown_releases_and_ends_session() {
+    // U2
+    let mut w = World::new(2);
+    let (lock, _) = w.hold(0);
+    let second = w.acquire(1);
+    w.clients[1].shutdown(w.now, Duration::from_secs(2));
+    w.run();
+    assert!(matches!(w.failure(1, second), Some(Failure::ShuttingDown)));
+    assert_eq!(w.stopped.take(), Some(0));
+    w.clients[0].shutdown(w.now, Duration::from_secs(2));
+    w.run();
+    assert_eq!(w.lost(0, lock), Some(Loss::ShutDown));
+    assert_eq!((w.stopped, w.server.sessions.len(), w.queue().len()), (Some(0), 0, 0));
+    assert!(w.conns.is_empty());
+}
+
+#[test]
+fn shutdown_without_server_ends_in_time() {
+    let mut w = World::new(1);
+    w.hold(0);
+    w.unreachable = true;
+    w.cut(0);
+    w.clients[0].shutdown(w.now, Duration::from_secs(2));
+    w.pass(2_000);
+    assert_eq!(w.stopped, Some(2), "the node and the session");
+}
+
+/// The client is suspended while it connects and shuts down: both time out in the same moment.
+/// Found by the fuzz target `zk_ops`.
+#[test]
+fn shutdown_that_ends_late_closes_every_connection() {
+    // U2
+    let mut w = World::new(1);
+    w.hold(0);
+    w.cut(0);
+    let client = &mut w.clients[0];
+    let mut open = Vec::new();
+    while open.is_empty() {
+        client.handle_timeout(client.next_deadline().unwrap());
+        while let Some(output) = client.poll_output() {
+            if let Output::Connect { conn, .. } = output {
+                open.push(conn);
+            }
+        }
+    }
+    client.shutdown(client.now(), Duration::from_millis(300));
+    client.handle_timeout(client.now() + Duration::from_secs(60));
+    let mut stopped = false;
+    while let Some(output) = client.poll_output() {
+        match output {
+            Output::Connect { conn, .. } => open.push(conn),
+            Output::Disconnect { conn } => open.retain(|other| *other != conn),
+            Output::Stopped { .. } => stopped = true,
+            Output::Event { .. } | Output::Election { .. } | Output::Credentials { .. } => {}
+        }
+    }
+    assert!(stopped && open.is_empty(), "{open:?}");
+}
+
+#[test]
+fn ping_is_answered_and_unreachable_server_reported() {
+    let mut w = World::new(1);
+    w.clients[0].ping(w.now).unwrap();
+    w.run();
+    assert_eq!(w.clients[0].poll_ping(), Some(Ok(())));
+    let mut w = World::new(1);
+    w.unreachable = true;
+    w.clients[0].ping(w.now).unwrap();
+    w.run();
+    assert!(matches!(w.clients[0].poll_ping(), Some(Err(Failure::TimedOut(_)))));
+    let lock = w.request(0, &Acquire::new("l").wait(Wait::Try));
+    assert!(matches!(w.failure(0, lock), Some(Failure::TimedOut(report)) if !report.is_busy()), "{:?}", w.events);
+}
+
+/// Regression: the ping failed, and the next one succeeded.
+#[test]
+fn ping_on_expired_session_opens_the_next_one() {
+    fn ping(w: &mut World) -> Option<Result<(), Failure>> {
+        w.clients[0].ping(w.now).unwrap();
+        w.run();
+        w.clients[0].poll_ping()
+    }
+    // The server says so on the connection, or refuses to continue the session on another one.
+    for cut in [false, true] {
+        let mut w = World::new(1);
+        assert_eq!(ping(&mut w), Some(Ok(())));
+        w.server.expire(1);
+        if cut {
+            w.cut(0);
+            w.now = w.clients[0].next_deadline().unwrap();
+            w.clients[0].handle_timeout(w.now);
+        }
+        assert_eq!((ping(&mut w), w.server.sessions.contains(&2)), (Some(Ok(())), true), "{cut}");
+        // After several such sessions the client pauses first. The check does not wait for that.
+        w.server.expire(2);
+        assert!(matches!(ping(&mut w), Some(Err(Failure::TimedOut(_)))));
+        w.pass(100);
+        assert_eq!(ping(&mut w), Some(Ok(())));
+    }
+}
+
+/// Regression: a ping failed if the first server that the client tried was down.
+#[test]
+fn dead_server_fails_no_ping_while_another_is_up() {
+    // P5
+    let mut w = World::with(6, |_| Config::parse("zk://dead,h/app").unwrap());
+    for client in 0..6 {
+        w.clients[client].ping(w.now).unwrap();
+    }
+    w.pass(100);
+    assert!(w.clients.iter_mut().all(|client| client.poll_ping() == Some(Ok(()))));
+}
