@@ -353,7 +353,7 @@ impl<S: QueueStore> Store for Queued<S> {
     fn stopped(locks: &mut Locks<Self>, unreleased: u32) -> Self::Output {
         locks.drop_locks();
         let sessions = mem::take(&mut locks.ctx.shared.sessions);
-        QueueOutput::Stopped { unreleased: unreleased + sessions.len() as u32 }
+        QueueOutput::Stopped { unreleased: unreleased + sessions.unended() }
     }
 
     fn after_step(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>) {
@@ -390,6 +390,7 @@ impl<S: QueueStore> Store for Queued<S> {
     }
 
     fn shutting_down(locks: &mut Locks<Self>) {
+        locks.ctx.shared.sessions.unconfirmed = 0;
         locks.ctx.end_queries();
     }
 

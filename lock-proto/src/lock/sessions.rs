@@ -304,6 +304,8 @@ pub struct Sessions<S: QueueStore> {
     events: VecDeque<(SessionId, SessionEvent)>,
     /// Consecutive sessions that the server did not know before it confirmed one.
     unknown: u32,
+    /// Sessions that have ended since the shutdown began, without a confirmation.
+    pub(crate) unconfirmed: u32,
 }
 
 impl<S: QueueStore> Sessions<S> {
@@ -406,8 +408,9 @@ impl<S: QueueStore> Sessions<S> {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.list.len()
+    /// Returns the number of sessions that may exist on the server.
+    pub(crate) fn unended(&self) -> u32 {
+        self.list.len() as u32 + self.unconfirmed
     }
 
     /// Updates the deadline after a step, and removes a session that is gone and unused.
@@ -418,6 +421,7 @@ impl<S: QueueStore> Sessions<S> {
         }
         let timer = session.timer;
         if session.users.is_empty() && session.is_gone() {
+            self.unconfirmed += u32::from(session.state == State::Over { confirmed: false });
             self.list.remove(&id);
             self.deadlines.set(timer, None);
             self.timers[timer as usize] = None;

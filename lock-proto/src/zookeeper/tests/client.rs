@@ -30,6 +30,21 @@ fn shutdown_without_server_ends_in_time() {
     assert_eq!(w.stopped, Some(2), "the node and the session");
 }
 
+/// Regression: it was reported as complete.
+#[test]
+fn shutdown_counts_session_whose_end_is_not_confirmed() {
+    // U2
+    let mut w = World::new(1);
+    let (lock, _) = w.hold(0);
+    w.release(0, lock);
+    w.server.mute = Some((OpCode::CloseSession, false));
+    w.clients[0].shutdown(w.now, Duration::from_secs(60));
+    w.unreachable = true;
+    w.cut(0);
+    w.pass(60_000);
+    assert_eq!(w.stopped, Some(1));
+}
+
 /// The client is suspended while it connects and shuts down: both time out in the same moment.
 /// Found by the fuzz target `zk_ops`.
 #[test]
