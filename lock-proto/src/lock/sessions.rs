@@ -303,7 +303,7 @@ pub struct Sessions<S: QueueStore> {
     timers: Vec<Option<SessionId>>,
     events: VecDeque<(SessionId, SessionEvent)>,
     /// Consecutive sessions that the server did not know before it confirmed one.
-    unknown: u32,
+    pub(crate) unknown: u32,
     /// Sessions that have ended since the shutdown began, without a confirmation.
     pub(crate) unconfirmed: u32,
 }

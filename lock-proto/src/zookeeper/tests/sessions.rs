@@ -367,6 +367,18 @@ fn lock_on_session_kept_by_pings_is_proven_by_its_create() {
     assert_eq!((w.lost(0, lock), ms_until(&w, now, lock)), (None, VALID_MS));
 }
 
+/// Regression: locks that were held too briefly for a renewal did not count, and after some expired
+/// sessions in days, each one cost a pause.
+#[test]
+fn expired_sessions_that_had_locks_cause_no_pause() {
+    let mut w = World::new(1);
+    for session in 1..=8 {
+        let (lock, _) = w.hold(0);
+        w.release(0, lock);
+        w.server.expire(session);
+    }
+}
+
 /// The process is stopped, and the server that it is connected to has not told its leader of the
 /// session since. The write that follows is executed all the same.
 #[test]
