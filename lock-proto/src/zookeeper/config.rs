@@ -39,7 +39,7 @@ impl Config {
         Self::of(servers.into_iter().collect(), Login::default(), "".into())
     }
 
-    fn of(servers: Vec<Target>, login: Login, chroot: Box<str>) -> Self {
+    pub(super) fn of(servers: Vec<Target>, login: Login, chroot: Box<str>) -> Self {
         let (tick, vacate_within) = (Duration::from_secs(3), Duration::from_secs(10));
         let own = Settings { servers, chroot, dialect: Dialect::default(), tick, vacate_within };
         let timeout = Duration::from_secs(2);
@@ -67,9 +67,7 @@ impl Config {
     ///
     /// [`UrlError`] names what is wrong and what is allowed instead.
     pub fn parse(url: &str) -> Result<Self, UrlError> {
-        let url::Parsed { servers, login, chroot, tick } = url::parse(url)?;
-        let config = Self::of(servers, login, chroot);
-        Ok(if let Some(tick) = tick { config.tick(tick) } else { config })
+        url::parse(url)
     }
 
     /// Sets the names of the nodes. All clients of a lock must use the same. Default: those of

@@ -6,7 +6,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 
-use super::codec::Op;
+use super::codec::{Names, Op};
 use crate::error::{Invalid, Misuse};
 use crate::id::ClientId;
 use crate::jitter::mix;
@@ -100,16 +100,21 @@ impl Queue {
         Ok(Self { path: format!("{chroot}/{name}").into(), kind })
     }
 
+    /// Returns what is before and behind the UUID in the names of nodes of ours.
+    const fn affixes(&self) -> (&'static str, &'static str) {
+        match self.kind {
+            Kind::Lock(Dialect::Curator) => ("_c_", "-lock-"),
+            Kind::Lock(Dialect::Kazoo) => ("", "__lock__"),
+            Kind::Latch => ("_c_", "-latch-"),
+        }
+    }
+
     /// Returns the start of the name of a node of ours.
     pub(crate) fn own(&self, guid: Guid) -> String {
-        let (start, hyphens, end) = match self.kind {
-            Kind::Lock(Dialect::Curator) => ("_c_", true, "-lock-"),
-            Kind::Lock(Dialect::Kazoo) => ("", false, "__lock__"),
-            Kind::Latch => ("_c_", true, "-latch-"),
-        };
+        let (start, end) = self.affixes();
         let mut name = String::with_capacity(OWN_LENGTH);
         name.push_str(start);
-        guid.write(&mut name, hyphens);
+        guid.write(&mut name, end.starts_with('-'));
         name.push_str(end);
         name
     }
@@ -117,6 +122,12 @@ impl Queue {
     /// Lists the contenders.
     pub(crate) fn list(&self) -> Op {
         Op::GetChildren { path: (*self.path).into(), watch: false }
+    }
+
+    /// Returns the path of the node of ours with this mark, if it is among these children.
+    pub(crate) fn find(&self, names: &Names, guid: Guid) -> Option<Box<str>> {
+        let own = self.own(guid);
+        names.iter().find(|name| name.starts_with(&own)).map(|name| self.child(name))
     }
 
     /// Returns the path of a child.
@@ -137,11 +148,7 @@ impl Queue {
 
     /// Tells what a child is.
     pub(crate) fn classify<'a>(&self, name: &'a str) -> Child<'a> {
-        let marker = match self.kind {
-            Kind::Lock(Dialect::Curator) => "lock-",
-            Kind::Lock(Dialect::Kazoo) => "__lock__",
-            Kind::Latch => "latch-",
-        };
+        let marker = self.affixes().1.trim_start_matches('-');
         let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
         let start = name.get(..name.len() - digits).unwrap_or_default();
         let start = [Some(start), start.strip_suffix('-')].into_iter().flatten().find(|start| start.ends_with(marker));

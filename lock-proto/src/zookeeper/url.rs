@@ -1,12 +1,12 @@
 //! `zk://` URLs: the servers of an ensemble, the login, and the chroot.
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::config::Config;
 use super::path::is_path;
 use crate::cluster_url::{self, Grammar};
-use crate::url::{Login, Target, UrlError, decoded, digits, parse_host, shown};
+use crate::url::{Target, UrlError, decoded, digits, parse_host, shown};
 
 const DEFAULT_PORT: u16 = 2181;
 const TICK: &str = "tick_ms";
@@ -20,22 +20,13 @@ const GRAMMAR: Grammar = Grammar {
     ],
 };
 
-/// The parts of a URL.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Parsed {
-    pub(super) servers: Vec<Target>,
-    pub(super) login: Login,
-    pub(super) chroot: Box<str>,
-    pub(super) tick: Option<Duration>,
-}
-
 /// Parses `host` or `host:port`.
 pub(super) fn parse_server(place: &str) -> Result<Target, UrlError> {
     parse_host(place, DEFAULT_PORT, "zk://host, zk://host1:2181,host2:2181")
 }
 
 /// Parses `zk://[user:password@]host[:port][,host[:port]…][/chroot][?parameters]`, with TLS `zks`.
-pub(super) fn parse(url: &str) -> Result<Parsed, UrlError> {
+pub(super) fn parse(url: &str) -> Result<Config, UrlError> {
     let (mut chroot, mut tick) = (Box::<str>::default(), None);
     let path = |text: &str| {
         let path = decoded(text, "chroot")?;
@@ -52,7 +43,8 @@ pub(super) fn parse(url: &str) -> Result<Parsed, UrlError> {
         if twice { Err(UrlError::Twice { name: TICK }) } else { Ok(true) }
     };
     let (servers, login) = cluster_url::parse(url, &GRAMMAR, parse_server, Target::with_tls, path, own)?;
-    Ok(Parsed { servers, login, chroot, tick })
+    let config = Config::of(servers, login, chroot);
+    Ok(if let Some(tick) = tick { config.tick(tick) } else { config })
 }
 
 #[cfg(test)]
@@ -62,30 +54,31 @@ mod tests {
     use alloc::string::ToString as _;
 
     use super::*;
+    use crate::url::Login;
 
-    fn servers(url: &str) -> Vec<alloc::string::String> {
-        parse(url).unwrap().servers.iter().map(|server| server.to_string()).collect()
+    fn servers(url: &str) -> alloc::vec::Vec<alloc::string::String> {
+        parse(url).unwrap().servers().iter().map(|server| server.to_string()).collect()
     }
 
     #[test]
     fn servers_login_chroot_and_tick_are_parsed() {
         assert_eq!(servers("zk://a"), ["a:2181"]);
         assert_eq!(servers("ZK://a:1,B,[::1]:3/app"), ["a:1", "b:2181", "[::1]:3"]);
-        let parsed = parse("zk://app:s%2Fe@a,b/x/%C3%A4/?tick_ms=500").unwrap();
-        assert_eq!((&*parsed.chroot, parsed.tick), ("/x/ä", Some(Duration::from_millis(500))));
+        let parsed = parse("zk://app:s%2Fe@a,b/x/%C3%A4/?tick_ms=500").unwrap().store;
+        assert_eq!((&*parsed.own.chroot, parsed.own.tick), ("/x/ä", Duration::from_millis(500)));
         assert_eq!(parsed.login, Login::new("app", "s/e"));
         for url in ["zk://a", "zk://a/", "zk://a//"] {
-            assert_eq!(&*parse(url).unwrap().chroot, "", "{url}");
+            assert_eq!(&*parse(url).unwrap().store.own.chroot, "", "{url}");
         }
     }
 
     #[test]
     fn tls_has_parameters_of_other_stores() {
         let parsed = parse("zks://a:2281,b?ca=/ca.pem&server_name=zoo").unwrap();
-        for server in &parsed.servers {
+        for server in parsed.servers() {
             assert!(matches!(server, Target::Tls { tls, .. } if tls.ca.as_deref() == Some("/ca.pem")));
         }
-        assert!(matches!(&parse("zks://a#insecure").unwrap().servers[0], Target::Tls { tls, .. } if tls.insecure));
+        assert!(matches!(&parse("zks://a#insecure").unwrap().servers()[0], Target::Tls { tls, .. } if tls.insecure));
     }
 
     #[test]

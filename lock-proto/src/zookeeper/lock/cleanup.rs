@@ -57,9 +57,8 @@ impl lock::Cleanup<Nodes> for Cleanup {
             (Target::Creating { guid, .. }, Reply::Unknown(_)) => cleanup.target = Target::Search(*guid),
             (Target::Creating { .. }, Reply::Done(_) | Reply::Refused(_) | Reply::NotSent(_)) => return,
             (Target::Search(guid), Reply::Done(ReplyBody::Children(names))) => {
-                let own = lock.key.own(*guid);
-                let Some(name) = names.iter().find(|name| name.starts_with(&own)) else { return };
-                cleanup.target = Target::Node(lock.key.child(name));
+                let Some(path) = lock.key.find(names, *guid) else { return };
+                cleanup.target = Target::Node(path);
             }
             (Target::Search(_), Reply::Refused(ErrorCode::NO_NODE)) => return,
             (Target::Node(path), Reply::Done(_) | Reply::Refused(ErrorCode::NO_NODE)) => {
@@ -88,19 +87,12 @@ impl lock::Cleanup<Nodes> for Cleanup {
     /// The nodes of a lost session end with it. The result of a release is that of its end.
     fn lost(lock: &mut Lock, ctx: &mut Context, session: SessionId, event: &SessionEvent) {
         lock.store.cleanups.retain(|cleanup| cleanup.session != session);
-        let outcome = match event {
-            SessionEvent::Ended(true) => Release::Released,
-            SessionEvent::Ended(false) => Release::Unknown,
-            SessionEvent::Lost(Loss::Gone) => Release::Expired,
-            SessionEvent::Alive
-            | SessionEvent::Up
-            | SessionEvent::Down(_)
-            | SessionEvent::Refused(_)
-            | SessionEvent::Renewed(_)
-            | SessionEvent::Unrenewed(..)
-            | SessionEvent::Gone(_)
-            | SessionEvent::Leave
-            | SessionEvent::Lost(_) => return,
+        let outcome = if let SessionEvent::Ended(confirmed) = event {
+            if *confirmed { Release::Released } else { Release::Unknown }
+        } else if *event == SessionEvent::Lost(Loss::Gone) {
+            Release::Expired
+        } else {
+            return;
         };
         lock.resolve(ctx, outcome, |remains| remains.session == session);
     }

@@ -328,11 +328,7 @@ impl Lock {
         let Contention::Entering(Enter { session, guid, .. }) = self.contention else { return };
         match (reply, path) {
             (Reply::Done(ReplyBody::Children(names)), None) => {
-                let own = self.key.own(guid);
-                let Some(name) = names.iter().find(|name| name.starts_with(&own)) else {
-                    return self.enter(ctx, session);
-                };
-                let path = self.key.child(name);
+                let Some(path) = self.key.find(names, guid) else { return self.enter(ctx, session) };
                 match ctx.send(session, Op::GetData { path: path.clone(), watch: false }) {
                     Some(call) => self.step(Step::Verifying { call, path }),
                     None => self.search_later(ctx),
