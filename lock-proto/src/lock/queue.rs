@@ -100,8 +100,6 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
 
     // --- sessions ---
 
-    /// Called after every step of a lock. Updates the shared state.
-    fn settle(_: &mut QueueContext<Self>) {}
     /// Called when all locks have been dropped.
     fn locks_dropped(_: &mut QueueContext<Self>) {}
 

@@ -362,7 +362,6 @@ impl<S: QueueStore> Store for Queued<S> {
 
     fn settle_step(ctx: &mut QueueContext<S>) {
         ctx.settle_sessions();
-        S::settle(ctx);
     }
 
     fn is_unsettled(ctx: &QueueContext<S>) -> bool {

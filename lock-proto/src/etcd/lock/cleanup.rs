@@ -184,7 +184,7 @@ impl lock::Cleanup<Keys> for Cleanup {
                 // no lock needs it.
                 // E3
                 if cleanup.refused {
-                    ctx.retire(session);
+                    ctx.shared.sessions.retire(session);
                 }
                 ctx.back_off(&mut cleanup.retry);
                 // A lost lease is revoked once its cleanups end, so one attempt suffices.
@@ -324,14 +324,14 @@ impl Lock {
             (Some(own), _) => NextStep::Delete(own.modified),
             // A late create is unlikely by now, but no time is long enough to exclude it.
             (None, NextStep::Watch { until: Some(until), watch }) if until <= ctx.now => {
-                ctx.retire(session);
+                ctx.shared.sessions.retire(session);
                 NextStep::Watch { watch, until: None }
             }
             (None, watch @ NextStep::Watch { .. }) => watch,
             (None, _) if cleanup.unsettled && !lost => {
                 // The lease of one lock ends as soon as that lock does not need it.
                 if until.is_none() {
-                    ctx.retire(session);
+                    ctx.shared.sessions.retire(session);
                 }
                 NextStep::Watch { watch: None, until }
             }

@@ -1,7 +1,6 @@
 //! State that the locks of a client share.
 
 use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
 
 use bytes::Bytes;
 
@@ -22,8 +21,6 @@ pub(crate) enum Watcher {
 /// Watches of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Watches {
-    /// Retired sessions, which are lost once no lock needs them.
-    pub(crate) retired: Vec<SessionId>,
     pub(crate) watchers: BTreeMap<WatchId, Watcher>,
     pub(crate) watch: u64,
 }

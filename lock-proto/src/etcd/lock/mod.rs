@@ -138,10 +138,6 @@ impl QueueStore for Keys {
         lock.close_cached_watches(ctx);
     }
 
-    fn settle(ctx: &mut Context) {
-        ctx.end_retired();
-    }
-
     fn locks_dropped(ctx: &mut Context) {
         ctx.shared.own.watchers.clear();
     }

@@ -41,6 +41,12 @@ impl Session {
         config.request_timeout.min(self.granted / 5)
     }
 
+    /// Returns true if it is retired, and its remaining users only watch.
+    // E3
+    fn is_unused(&self) -> bool {
+        self.retired && self.is_open() && !self.is_needed()
+    }
+
     fn is_granting(&self) -> bool {
         self.retry.is_in_flight() && self.own.kind == CallKind::Grant
     }
@@ -201,13 +207,16 @@ impl SessionStore<Keys> for Lease {
     }
 
     fn deadline(session: &Session) -> Option<(Instant, &'static str)> {
+        if session.is_unused() {
+            return Some((Instant::ZERO, "end of a lease"));
+        }
         let expiry = session.is_alive().then_some((session.until, "end of a lease"));
         let due = session.retry.deadline().map(|at| (at, "lease"));
         [expiry, due].into_iter().flatten().min()
     }
 
     fn timeout(session: &mut Session, ctx: &mut Context) -> Option<SessionEvent> {
-        if session.is_alive() && session.until <= ctx.now {
+        if session.is_unused() || (session.is_alive() && session.until <= ctx.now) {
             let event = session.lose(Loss::Expired);
             if session.users.is_empty() {
                 session.revoke(ctx);

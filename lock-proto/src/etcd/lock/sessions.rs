@@ -7,7 +7,7 @@ use super::Context;
 use crate::etcd::request::{LeaseId, Request};
 use crate::id::{CallOwner, ClientId, NodeId};
 use crate::jitter::mix;
-use crate::lock::{Loss, SessionId};
+use crate::lock::SessionId;
 
 impl Context {
     /// Returns an unused lease id: a hash of the client's random id and a counter.
@@ -19,28 +19,6 @@ impl Context {
     /// Sends a request of a session, and returns the serial of its call.
     pub(crate) fn send_for(&mut self, session: SessionId, request: Request, timeout: Duration) -> u64 {
         self.call(CallOwner::Session(session.0), NodeId(0), request, timeout)
-    }
-
-    /// Retires a session whose create may still be executed. Its lease gets no new keys.
-    // E3
-    pub(crate) fn retire(&mut self, id: SessionId) {
-        if self.shared.sessions.retire(id) {
-            self.shared.own.retired.push(id);
-        }
-    }
-
-    /// Loses retired sessions that no lock needs.
-    pub(crate) fn end_retired(&mut self) {
-        let mut place = 0;
-        while let Some(id) = self.shared.own.retired.get(place).copied() {
-            if self.session(id).is_some_and(|session| session.is_needed()) {
-                place += 1;
-            } else {
-                self.shared.own.retired.swap_remove(place);
-                // The remaining users only watch. The last one to leave revokes the lease.
-                self.shared.sessions.lose(id, Loss::Expired);
-            }
-        }
     }
 }
 
