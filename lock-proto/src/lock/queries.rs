@@ -222,6 +222,7 @@ impl<S: QueueStore> Locks<Queued<S>> {
             query.read(ctx);
             false
         });
+        self.settle();
         Ok(id)
     }
 

@@ -122,25 +122,6 @@ pub enum SessionEvent {
     Ended(bool),
 }
 
-impl SessionEvent {
-    /// Returns whether it shows that the server knows the session, or that it does not.
-    const fn is_known(&self) -> Option<bool> {
-        match self {
-            Self::Lost(Loss::Gone) => Some(false),
-            Self::Renewed(_) => Some(true),
-            Self::Alive
-            | Self::Up
-            | Self::Down(_)
-            | Self::Refused(_)
-            | Self::Unrenewed(..)
-            | Self::Gone(_)
-            | Self::Leave
-            | Self::Lost(_)
-            | Self::Ended(_) => None,
-        }
-    }
-}
-
 /// How a store opens, renews and ends a session. The value is the store's part of one.
 pub trait SessionStore<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
     /// Creates the store's part of a session.
@@ -166,10 +147,6 @@ pub trait SessionStore<S: QueueStore>: Clone + Debug + PartialEq + Eq + Hash {
     fn may_exist(session: &Session<S>) -> bool;
     /// Ends the session on the server.
     fn end(session: &mut Session<S>, ctx: &mut QueueContext<S>);
-    /// The shared session was created in this step.
-    fn opened(_: &mut Session<S>, _: &mut QueueContext<S>) -> Option<SessionEvent> {
-        None
-    }
     /// A lock has joined, or needs more or less than before. `before` is what all locks needed.
     fn joined(_: &mut Session<S>, _now: Instant, _before: Need) {}
 }
@@ -375,10 +352,10 @@ impl<S: QueueStore> Sessions<S> {
     }
 
     fn emit(&mut self, id: SessionId, event: SessionEvent) {
-        match event.is_known() {
-            Some(true) => self.unknown = 0,
-            Some(false) => self.unknown = self.unknown.saturating_add(1),
-            None => {}
+        if let SessionEvent::Renewed(_) = event {
+            self.unknown = 0;
+        } else if event == SessionEvent::Lost(Loss::Gone) {
+            self.unknown = self.unknown.saturating_add(1);
         }
         self.events.push_back((id, event));
     }
@@ -470,7 +447,6 @@ impl<S: QueueStore> QueueContext<S> {
         sessions.deadlines.set(timer, Some(due));
         if shared {
             sessions.shared = Some(id);
-            self.session_step(id, S::Session::opened);
         } else {
             sessions.opened.push(id);
         }

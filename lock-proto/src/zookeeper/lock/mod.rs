@@ -28,7 +28,7 @@ use super::path::{Kind, Queue};
 use super::request::{Reply, Request};
 use crate::error::{Invalid, Misuse};
 use crate::id::{CallOwner, NodeId};
-use crate::lock::{self, Answer, Bid, Loss, MAX_TTL, QueueStore, Queued, Remains, SessionId};
+use crate::lock::{self, Answer, Bid, Loss, MAX_TTL, QueueStore, Queued, Remains, SessionId, SessionStore as _};
 use crate::time::Instant;
 
 pub use hold::OwnerNode;
@@ -152,6 +152,8 @@ impl QueueStore for Nodes {
     /// The leader answers a `sync`. It needs no permission.
     fn ping(ctx: &mut Context) -> Request {
         let session = ctx.shared_session();
+        // Opens a new one before the request.
+        ctx.session_step(session, Connection::timeout);
         Request { session, op: Op::Sync { path: "/".into() } }
     }
 

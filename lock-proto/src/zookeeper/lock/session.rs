@@ -304,11 +304,6 @@ impl SessionStore<Nodes> for Connection {
         None
     }
 
-    /// Without a lock, such as that of a ping, nothing else would.
-    fn opened(session: &mut Session, ctx: &mut Context) -> Option<SessionEvent> {
-        Self::timeout(session, ctx)
-    }
-
     /// Renews the session once that proves something new.
     fn renew(session: &mut Session, ctx: &mut Context) {
         if ctx.now < session.own.prove_after {
