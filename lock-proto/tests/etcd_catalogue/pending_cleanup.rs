@@ -433,6 +433,19 @@ fn shutdown_completes_pending_cleanup() {
     w.end();
 }
 
+/// Regression: the shutdown was reported as complete, and the lease remained until its TTL ended.
+#[test]
+fn shutdown_counts_lease_whose_end_is_refused() {
+    // U2
+    let mut w = World::new(1);
+    let lock = w.hold(0, Acquire::new("a"));
+    w.release(0, lock);
+    w.set_outcome(0, Kind::Revoke, Outcome::Answer(denied()));
+    w.shut_down(0, secs(30));
+    w.run_for(secs(1));
+    assert_eq!((w.clients[0].stopped, w.store.leases.len()), (Some(1), 1), "{}", w.describe());
+}
+
 /// A pending release is answered before the client stops, if only with `Unknown`.
 #[test]
 fn shutdown_timeout_settles_pending_releases() {
