@@ -20,7 +20,7 @@ pub type Reply = lock::Reply<ReplyBody, ErrorCode>;
 
 impl Rejection for ErrorCode {
     fn answer(&self) -> Answer {
-        Answer::Rejected(server_error(*self, ""))
+        Answer::Rejected(server_error(*self))
     }
 }
 
@@ -78,6 +78,6 @@ pub(crate) const fn class(code: ErrorCode) -> ErrorClass {
     }
 }
 
-pub(crate) fn server_error(code: ErrorCode, hint: &str) -> ServerError {
-    ServerError { class: class(code), text: printable(&alloc::format!("{code}"), hint) }
+pub(crate) fn server_error(code: ErrorCode) -> ServerError {
+    ServerError { class: class(code), text: printable(&alloc::format!("{code}"), "") }
 }

@@ -434,7 +434,7 @@ impl Pipe {
         let response = ConnectResponse::decode(frame).map_err(breach)?;
         if response.session_id == 0 || response.timeout_ms <= 0 {
             if self.session == 0 {
-                return Err(server_error(ErrorCode::SESSION_EXPIRED, "").into());
+                return Err(server_error(ErrorCode::SESSION_EXPIRED).into());
             }
             self.expired();
             return Ok(());
@@ -504,7 +504,7 @@ impl Pipe {
                 return Ok(());
             }
             code if matches!(class(code), ErrorClass::Unclear | ErrorClass::Reconnect) => {
-                return Err(server_error(code, "").into());
+                return Err(server_error(code).into());
             }
             code => Reply::Refused(code),
         };
@@ -512,7 +512,7 @@ impl Pipe {
         if let Reply::Done(ReplyBody::Multi(results)) = &reply
             && results.contains(&MultiResult::Error(ErrorCode::SESSION_MOVED))
         {
-            return Err(server_error(ErrorCode::SESSION_MOVED, "").into());
+            return Err(server_error(ErrorCode::SESSION_MOVED).into());
         }
         self.wire.done();
         if sent.code == OpCode::CloseSession {
@@ -541,7 +541,7 @@ impl Pipe {
                 Ok(())
             }
             ErrorCode::AUTH_FAILED => {
-                let mut error = server_error(code, "");
+                let mut error = server_error(code);
                 if self.renewal.reject(self.now, &error, self.config.reconnect) {
                     if let (Phase::Opening { .. }, Some(conn)) = (&self.phase, self.current()) {
                         // What waits goes on waiting.
@@ -554,7 +554,7 @@ impl Pipe {
                 }
                 Err(error.into())
             }
-            code => Err(server_error(code, "").into()),
+            code => Err(server_error(code).into()),
         }
     }
 
