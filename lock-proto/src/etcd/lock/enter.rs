@@ -103,9 +103,7 @@ impl Lock {
         let long = long.unwrap_or(false);
         self.pause_cleanup(ctx, session);
         let request = Request::Create { queue: self.key.clone(), lease, value: value.clone(), alone, expects, long };
-        let serial = ctx.send(session, request);
-        self.contention =
-            Contention::Entering(Enter { session, step: Step::InFlight { serial, action: Action::Create, value } });
+        self.attempt(ctx, session, request, Action::Create, value);
     }
 
     pub(super) fn adopt(&mut self, ctx: &mut Context, session: SessionId, own: Seen) {
@@ -121,20 +119,19 @@ impl Lock {
             modified: own.modified,
             before: own.created,
         };
-        let serial = ctx.send(session, request);
-        self.contention =
-            Contention::Entering(Enter { session, step: Step::InFlight { serial, action: Action::Adopt, value } });
+        self.attempt(ctx, session, request, Action::Adopt, value);
     }
 
     /// Reads the predecessor of a key that was created behind others.
     fn search(&mut self, ctx: &mut Context, session: SessionId, own: Seen, value: Bytes) {
         let Some(lease) = ctx.lease(session) else { return };
         let request = Request::Look { queue: self.key.clone(), lease, before: Some(own.created), ahead: None };
-        let serial = ctx.send(session, request);
-        self.contention = Contention::Entering(Enter {
-            session,
-            step: Step::InFlight { serial, action: Action::Search(own), value },
-        });
+        self.attempt(ctx, session, request, Action::Search(own), value);
+    }
+
+    fn attempt(&mut self, ctx: &mut Context, session: SessionId, request: Request, action: Action, value: Bytes) {
+        let step = Step::InFlight { serial: ctx.send(session, request), action, value };
+        self.contention = Contention::Entering(Enter { session, step });
     }
 
     pub(super) fn enter_cleared(&mut self, ctx: &mut Context, session: SessionId) {
