@@ -98,11 +98,6 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
     /// Prepares the lock for the shutdown of the client.
     fn shutdown(_: &mut QueueLock<Self>, _: &mut QueueContext<Self>) {}
 
-    // --- sessions ---
-
-    /// Called when all locks have been dropped.
-    fn locks_dropped(_: &mut QueueContext<Self>) {}
-
     // --- the client ---
 
     /// Checks the TTL of a lock, and rounds it as the server does.

@@ -592,7 +592,6 @@ impl<S: QueueStore> Locks<Queued<S>> {
                 self.ctx.leave_session(*session, slot);
             }
         }
-        S::locks_dropped(&mut self.ctx);
     }
 }
 

@@ -138,10 +138,6 @@ impl QueueStore for Keys {
         lock.close_cached_watches(ctx);
     }
 
-    fn locks_dropped(ctx: &mut Context) {
-        ctx.shared.own.watchers.clear();
-    }
-
     fn check_ttl(config: &Config, ttl: Duration) -> Result<Duration, Invalid> {
         if !(MIN_TTL..=MAX_TTL).contains(&ttl) {
             return Err(Invalid::Ttl { given: ttl, min: MIN_TTL, max: MAX_TTL });
