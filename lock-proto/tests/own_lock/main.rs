@@ -126,11 +126,14 @@ impl OwnLock for Careful {
             (RENEW, _) => self.renew_later(cx),
             (_, Ok(Reply::Int(1))) => cx.released(Release::Released),
             (_, Ok(reply)) if !reply.is_error() => cx.released(Release::Expired),
-            _ => self.release(cx),
+            _ => cx.after(RETRY, FREE),
         }
     }
 
-    fn handle_timeout(&mut self, cx: &mut Context<'_>, _: u64) {
+    fn handle_timeout(&mut self, cx: &mut Context<'_>, timer: u64) {
+        if timer == FREE {
+            return self.release(cx);
+        }
         let ttl = cx.ttl().as_millis().to_string();
         cx.send(0, RENEW, &["EVAL", COMPARE_AND_EXPIRE, "1", cx.name(), cx.token(), &ttl]);
     }

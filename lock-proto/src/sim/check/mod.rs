@@ -30,10 +30,11 @@ pub use acquisition::Stage;
 pub(super) use fault_free::TAKE;
 pub use rule::{Rule, Violation};
 
-/// Leaky bucket for requests from one client to one node: burst size and drain rate per second.
-/// Each acquisition, and each call of [`Checker::allow`], adds to the allowance.
-const BURST: u64 = 500;
-const PER_SECOND: u64 = 500;
+/// Leaky bucket for requests from one client to one node: burst size, and drain rate per second for
+/// the client itself and for each of its acquisitions that is not over. A retry after each round
+/// trip is faster. Each acquisition, and each call of [`Checker::allow`], adds to the allowance.
+const BURST: u64 = 200;
+const PER_SECOND: u64 = 50;
 const PER_ACQUISITION: u64 = 50;
 
 /// The most locks that one script takes, each with its own fencing token.
@@ -337,7 +338,8 @@ impl Checker {
             state.buckets.resize(node + 1, (0, now));
         }
         let (level, since) = &mut state.buckets[node];
-        let drained = nanos(now.since(*since)).saturating_mul(PER_SECOND);
+        let rate = PER_SECOND * (1 + state.live.len() as u64);
+        let drained = nanos(now.since(*since)).saturating_mul(rate);
         (*level, *since) = (level.saturating_sub(drained) + ONE, now);
         if *level > BURST * ONE {
             *level = 0;

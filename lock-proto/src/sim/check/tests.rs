@@ -304,11 +304,16 @@ fn overtaking_waiter_of_same_client_is_found() {
 fn excessive_request_rate_is_found() {
     let mut c = Checker::new();
     for i in 0..5_000 {
+        c.count_request(at(i * 20), 0, 0);
+    }
+    c.requested(at(100_000), 0, A, b"a", None);
+    for i in 10_000..15_000 {
         c.count_request(at(i * 10), 0, 0);
     }
     assert_eq!(rules(&mut c), []);
-    for _ in 0..600 {
-        c.count_request(at(50_000), 0, 0);
+    // Every round trip.
+    for i in 0..500 {
+        c.count_request(at(150_000 + i * 5), 0, 0);
     }
     assert_eq!(rules(&mut c), [Rule::Bounded]);
 }

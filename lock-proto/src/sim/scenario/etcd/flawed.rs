@@ -1,6 +1,6 @@
 //! Rewrites calls and replies between an etcd client and the world.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 
 use bytes::Bytes;
 
@@ -32,11 +32,13 @@ pub enum EtcdFlaw {
     MixesConnections,
     /// A deletion that is older than what the client has read since counts as a new one.
     TakesOldDeletions,
+    /// A waiter looks for its predecessor again as soon as it has the reply.
+    LooksWithoutEnd,
 }
 
 impl EtcdFlaw {
     /// Every flaw.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::SkipsOwnKey,
         Self::DeletesAnyRevision,
         Self::ForgetsDeletion,
@@ -44,6 +46,7 @@ impl EtcdFlaw {
         Self::WritesAnyRevision,
         Self::MixesConnections,
         Self::TakesOldDeletions,
+        Self::LooksWithoutEnd,
     ];
 }
 
@@ -57,7 +60,8 @@ pub(super) struct Rewriter {
     current: Option<ConnId>,
     pending: BTreeMap<RpcId, &'static str>,
     again: Option<Output>,
-    copies: BTreeSet<RpcId>,
+    /// Copies of requests that look for a predecessor, by their ids.
+    repeats: BTreeMap<RpcId, Output>,
     /// The latest revision that a transaction has shown.
     latest: i64,
 }
@@ -74,7 +78,7 @@ pub(super) fn clients(
             current: None,
             pending: BTreeMap::new(),
             again: None,
-            copies: BTreeSet::new(),
+            repeats: BTreeMap::new(),
             latest: 0,
         };
         Ok(Flawed::new(Client::new(now, config, id, seed)?, rewriter))
@@ -126,6 +130,17 @@ fn looked_for(txn: &TxnRequest) -> Option<Bytes> {
     Some(own.key.clone())
 }
 
+fn shows_predecessor(reply: &Result<RpcReply, Status>) -> bool {
+    let Ok(RpcReply::Txn(txn)) = reply else { return false };
+    let second = txn.responses.get(1).and_then(|second| second.response.as_ref());
+    matches!(second, Some(OpResponse::Range(found)) if !found.kvs.is_empty())
+}
+
+/// Returns the id of a copy that the client does not know of.
+const fn copy_of(rpc: RpcId) -> RpcId {
+    RpcId::new(rpc.conn(), rpc.serial | 1 << 60)
+}
+
 fn created(txn: &TxnRequest) -> Option<Bytes> {
     let first = txn.success.first().and_then(|op| op.request.as_ref())?;
     if let Op::Put(put) = first { Some(put.key.clone()) } else { None }
@@ -148,7 +163,8 @@ impl Rewriter {
                 | EtcdFlaw::SendsTwice
                 | EtcdFlaw::WritesAnyRevision
                 | EtcdFlaw::MixesConnections
-                | EtcdFlaw::TakesOldDeletions,
+                | EtcdFlaw::TakesOldDeletions
+                | EtcdFlaw::LooksWithoutEnd,
                 Rpc::Txn(_)
                 | Rpc::Range(_)
                 | Rpc::Grant(_)
@@ -180,7 +196,10 @@ impl Rewriter {
 
 impl EtcdClient for Flawed<Client, Rewriter> {
     fn handle_reply(&mut self, now: Instant, rpc: RpcId, mut reply: Result<RpcReply, Status>) {
-        if self.flaw.copies.remove(&rpc) {
+        if self.flaw.flaw == EtcdFlaw::LooksWithoutEnd && shows_predecessor(&reply) {
+            self.flaw.again = self.flaw.repeats.get(&copy_of(rpc)).cloned();
+        }
+        if rpc == copy_of(rpc) {
             return;
         }
         let mut rpc = rpc;
@@ -227,10 +246,13 @@ impl EtcdClient for Flawed<Client, Rewriter> {
         if let Output::Call { rpc, request, token } = &mut output {
             self.flaw.call(*rpc, request);
             self.flaw.pending.insert(*rpc, request.path());
-            if self.flaw.flaw == EtcdFlaw::SendsTwice && matches!(request, Rpc::Txn(_)) {
-                let copy = RpcId::new(rpc.conn(), rpc.serial | 1 << 60);
-                self.flaw.copies.insert(copy);
-                self.flaw.again = Some(Output::Call { rpc: copy, request: request.clone(), token: token.clone() });
+            let copy = Output::Call { rpc: copy_of(*rpc), request: request.clone(), token: token.clone() };
+            match (self.flaw.flaw, request) {
+                (EtcdFlaw::SendsTwice, Rpc::Txn(_)) => self.flaw.again = Some(copy),
+                (EtcdFlaw::LooksWithoutEnd, Rpc::Txn(txn)) if looked_for(txn).is_some() => {
+                    self.flaw.repeats.insert(copy_of(*rpc), copy);
+                }
+                _ => {}
             }
         }
         Some(output)

@@ -73,6 +73,12 @@ fn counting_replies_of_replaced_connection_is_caught() {
     caught("etcd-stale", Flaw::MixesConnections, Rule::Twice);
 }
 
+#[test]
+fn looking_for_predecessor_without_end_is_caught() {
+    // S3, S4
+    caught("etcd-contention", Flaw::LooksWithoutEnd, Rule::Bounded);
+}
+
 /// The client waits for a change that its reads never show.
 #[test]
 fn taking_old_deletion_for_new_one_is_caught() {

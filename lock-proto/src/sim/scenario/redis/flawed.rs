@@ -47,11 +47,13 @@ pub enum RedisFlaw {
     DeletesOnce,
     /// The connection that waits for wake-ups stays open after the last wait.
     KeepsWakeConnection,
+    /// A refused attempt is sent again without a pause.
+    RetriesAtOnce,
 }
 
 impl RedisFlaw {
     /// Every flaw.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::SameToken,
         Self::RenewsForEver,
         Self::DeletesAnything,
@@ -63,6 +65,7 @@ impl RedisFlaw {
         Self::HidesLoss,
         Self::DeletesOnce,
         Self::KeepsWakeConnection,
+        Self::RetriesAtOnce,
     ];
 }
 
@@ -95,7 +98,8 @@ struct Wire {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Request {
-    Take,
+    /// An attempt, as it was sent.
+    Take(Vec<u8>),
     /// A copy that the client does not know of.
     TakeAgain,
     Wait,
@@ -105,16 +109,21 @@ enum Request {
 }
 
 impl Request {
-    fn of(args: &[&[u8]]) -> Self {
+    fn of(args: &[&[u8]], sent: &[u8]) -> Self {
         let calls = |script: &Script, code: &[u8]| code == script.sha1.as_bytes() || code == script.source.as_bytes();
         match args {
-            [b"SET", ..] => Self::Take,
-            [_, code, ..] if calls(&script::TAKE, code) => Self::Take,
+            [b"SET", ..] => Self::Take(sent.to_vec()),
+            [_, code, ..] if calls(&script::TAKE, code) => Self::Take(sent.to_vec()),
             [_, code, _, key, ..] if calls(&script::RELEASE, code) => Self::Release(key.to_vec()),
             [b"BLPOP", ..] => Self::Wait,
             _ => Self::Other,
         }
     }
+}
+
+/// Whether an attempt found the lock held.
+fn is_refusal(reply: &[u8]) -> bool {
+    reply == b"$-1\r\n" || reply.starts_with(b"*2\r\n:0\r\n")
 }
 
 pub(super) fn clients(
@@ -150,7 +159,7 @@ impl Rewriter {
                 let before = args.iter().take_while(|arg| !is_token(arg)).map(|arg| arg.to_vec());
                 return before.chain([[&self.mark[..], b"0"].concat()]).collect();
             }
-            Request::Take => self.deleted.retain(|key| !args.contains(&&key[..])),
+            Request::Take(_) => self.deleted.retain(|key| !args.contains(&&key[..])),
             Request::Release(_) | Request::TakeAgain | Request::Wait | Request::Other => {}
         }
         let rewrite = |arg: &&[u8]| {
@@ -184,16 +193,24 @@ impl Rewriter {
             | RedisFlaw::MixesConnections
             | RedisFlaw::HidesLoss
             | RedisFlaw::DeletesOnce
-            | RedisFlaw::KeepsWakeConnection => run_id.clone(),
+            | RedisFlaw::KeepsWakeConnection
+            | RedisFlaw::RetriesAtOnce => run_id.clone(),
         };
         text.replace(&run_id, &shown).into_bytes()
     }
 
     fn answer(&mut self, conn: ConnId, reply: &[u8]) -> Vec<u8> {
         let request = self.wires.get_mut(&conn).and_then(|wire| wire.pending.pop_front());
-        let is_trying = || self.wires.values().any(|wire| wire.pending.contains(&Request::Take));
+        let is_trying =
+            || self.wires.values().any(|wire| wire.pending.iter().any(|one| matches!(one, Request::Take(_))));
         match request {
             Some(Request::TakeAgain) => Vec::new(),
+            Some(Request::Take(sent)) if self.flaw == RedisFlaw::RetriesAtOnce && is_refusal(reply) => {
+                let wire = self.wires.entry(conn).or_default();
+                wire.rewritten.extend_from_slice(&sent);
+                wire.pending.push_back(Request::Take(sent));
+                Vec::new()
+            }
             Some(Request::Wait) if self.flaw == RedisFlaw::ForgetsHints && reply.starts_with(b"*2") && is_trying() => {
                 b"*-1\r\n".to_vec()
             }
@@ -203,7 +220,7 @@ impl Rewriter {
                 }
                 reply.to_vec()
             }
-            Some(Request::Take | Request::Wait | Request::Other) | None => self.reply(conn.node(), reply),
+            Some(Request::Take(_) | Request::Wait | Request::Other) | None => self.reply(conn.node(), reply),
         }
     }
 }
@@ -280,7 +297,7 @@ impl ByteClient for Flawed<Client, Rewriter> {
         loop {
             let mut args = Vec::new();
             let Parsed::Request { len } = input::parse(&sent[at..], limits, &mut args) else { break };
-            let kind = Request::of(&args);
+            let kind = Request::of(&args, &sent[at..at + len]);
             let args = self.flaw.request(&kind, &args);
             let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
             for arg in args {
@@ -289,7 +306,7 @@ impl ByteClient for Flawed<Client, Rewriter> {
                 bytes.extend(b"\r\n");
             }
             rewritten.extend_from_slice(&bytes);
-            let repeats = self.flaw.flaw == RedisFlaw::SendsTwice && kind == Request::Take;
+            let repeats = self.flaw.flaw == RedisFlaw::SendsTwice && matches!(kind, Request::Take(_));
             requests.push(kind);
             if repeats {
                 rewritten.extend(bytes);

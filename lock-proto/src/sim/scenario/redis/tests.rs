@@ -143,6 +143,13 @@ fn wake_up_connection_left_open_is_caught() {
     assert!(plan.len() <= 3, "{plan}");
 }
 
+#[test]
+fn retrying_without_pause_is_caught() {
+    // S3, S4
+    let plan = caught("redis-contention", Flaw::RetriesAtOnce, &[Rule::Bounded]);
+    assert!(plan.len() <= 3, "{plan}");
+}
+
 /// Regression: a stale signal ended a wait. The next wait was to be cancelled before the server had
 /// begun it, and the cancel was never repeated. A release then woke nobody for five seconds.
 #[test]
