@@ -166,6 +166,17 @@ impl Node {
         self.unblocked.push_back(conn);
     }
 
+    /// Ends the waits that are over, and goes on with what their clients have sent.
+    pub(super) fn time_out(&mut self) {
+        let wall = self.wall_ms();
+        while let Some((_, conn)) = self.timeouts.first().copied().filter(|(until, _)| wall > *until) {
+            let blocked = self.connections.get(&conn).and_then(|connection| connection.blocked.as_ref());
+            let Some(reply) = blocked.map(|blocked| self.timeout_reply(blocked)) else { break };
+            self.unblock(conn, &reply);
+        }
+        self.resume_unblocked();
+    }
+
     pub(super) fn timeout_reply(&self, blocked: &Blocked) -> Reply {
         match blocked.cause {
             Cause::Keys { .. } => Reply::NilArray,

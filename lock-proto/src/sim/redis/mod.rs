@@ -86,6 +86,9 @@ pub use users::User;
 const COMMAND_TAKES: Duration = Duration::from_micros(1);
 /// Limit on the keys that count towards the duration of a script.
 const MOST_KEYS: u32 = 64;
+/// How often an idle server looks for waits that are over, in ms: the default `hz` is 10. A busy one
+/// looks after each request.
+const CRON: u64 = 100;
 
 /// A state in which a server rejects commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -215,7 +218,7 @@ impl Node {
             connection.input.extend_from_slice(bytes);
             self.read(conn);
         }
-        self.resume_unblocked();
+        self.time_out();
     }
 
     /// The client has disconnected. Its requests have been executed, unless it was blocked.
@@ -229,12 +232,7 @@ impl Node {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.advance(now);
         let wall = self.wall_ms();
-        while let Some((_, conn)) = self.timeouts.first().copied().filter(|(until, _)| wall > *until) {
-            let blocked = self.connections.get(&conn).and_then(|connection| connection.blocked.as_ref());
-            let Some(reply) = blocked.map(|blocked| self.timeout_reply(blocked)) else { break };
-            self.unblock(conn, &reply);
-        }
-        self.resume_unblocked();
+        self.time_out();
         while let Some(conn) = self.ended_login() {
             self.close(conn);
         }
@@ -271,9 +269,10 @@ impl Node {
     /// Returns the time of the next call of [`handle_timeout`](Self::handle_timeout).
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let timeout = self.timeouts.first().map(|(until, _)| *until);
-        let until = timeout.into_iter().chain(self.next_collection()).min();
-        let until = until.map(|until| self.wall.when(until.saturating_add(1).saturating_mul(1_000_000)));
+        let timeout = self.timeouts.first().map(|(until, _)| (until / CRON + 1).saturating_mul(CRON));
+        let collection = self.next_collection().map(|until| until.saturating_add(1));
+        let until = timeout.into_iter().chain(collection).min();
+        let until = until.map(|until| self.wall.when(until.saturating_mul(1_000_000)));
         until.into_iter().chain(self.next_login_end()).min().map(|at| at.max(self.now))
     }
 

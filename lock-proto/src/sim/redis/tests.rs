@@ -75,12 +75,23 @@ fn blocking_wait_times_out_and_next_command_runs() {
     node.handle_received(at(0), 1, b"BLPOP a 0.25\r\nPING\r\n");
     assert_eq!(output(&mut node, 1), "");
     let deadline = node.next_deadline().unwrap();
-    assert_eq!(deadline, at(251), "the first millisecond after the timeout");
-    node.handle_timeout(deadline.back(Duration::from_nanos(1)));
+    assert_eq!(deadline, at(300), "the next tick after the timeout");
+    node.handle_timeout(at(250));
     assert_eq!(output(&mut node, 1), "");
     node.handle_timeout(deadline);
     assert_eq!(output(&mut node, 1), "*-1\r\n+PONG\r\n");
     assert_eq!(node.next_deadline(), None);
+}
+
+/// An idle server looks every 100 ms.
+#[test]
+fn request_of_another_client_ends_wait_that_is_over() {
+    let mut node = node(NodeConfig::new(1));
+    node.handle_received(at(0), 1, b"BLPOP a 0.25\r\n");
+    for (now, answer) in [(250, ""), (251, "*-1\r\n")] {
+        request(&mut node, now, 2, "PING");
+        assert_eq!(output(&mut node, 1), answer);
+    }
 }
 
 #[test]
