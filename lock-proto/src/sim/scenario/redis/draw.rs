@@ -8,7 +8,7 @@ use core::time::Duration;
 use super::{CONNECT_TIME, RedisAction, RedisStore};
 use crate::lock::Backoff;
 use crate::lock::{Renew, Wait};
-use crate::redis::{MAX_FENCE_BLOCK, Wake};
+use crate::redis::{MAX_FENCE_BLOCK, Protocol, Wake};
 use crate::sim::chance::Chance;
 use crate::sim::check::Rule;
 use crate::sim::direction::Direction;
@@ -129,6 +129,7 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
         login: recipe.login,
         preconnect: recipe.preconnect,
         login_limit: None,
+        protocol: Protocol::Resp2,
     };
     let mut excused = Vec::new();
     if !store.fencing || nodes > 1 {
@@ -185,6 +186,12 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
     }
     if recipe.tls == Tls::Sometimes {
         tls::sometimes(chance, &mut setup, &mut steps);
+    }
+    if (recipe.tls == Tls::Sometimes || recipe.credentials)
+        && chance.one_in(8)
+        && let Store::Redis(store) = &mut setup.store
+    {
+        store.protocol = Protocol::Resp3;
     }
     // A client does not clean up a request that arrives later than a TTL after it was given up. Nor
     // does it reach data on a server its address no longer leads to, or on a promoted replica.

@@ -123,7 +123,7 @@ impl Request {
 
 /// Whether an attempt found the lock held.
 fn is_refusal(reply: &[u8]) -> bool {
-    reply == b"$-1\r\n" || reply.starts_with(b"*2\r\n:0\r\n")
+    reply == b"$-1\r\n" || reply == b"_\r\n" || reply.starts_with(b"*2\r\n:0\r\n")
 }
 
 pub(super) fn clients(

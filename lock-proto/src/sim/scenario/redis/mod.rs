@@ -10,7 +10,7 @@ use core::time::Duration;
 use super::tls::Tls;
 use super::{Backend, Bounds, Scenario};
 use crate::lock::Backoff;
-use crate::redis::Wake;
+use crate::redis::{Protocol, Wake};
 use crate::sim::check::Rule;
 use crate::sim::redis::Condition;
 use draw::{Kind, Recipe};
@@ -42,6 +42,8 @@ pub struct RedisStore {
     pub preconnect: bool,
     /// How long after its last login a node closes a connection.
     pub login_limit: Option<Duration>,
+    /// The version of the protocol that clients ask for.
+    pub protocol: Protocol,
 }
 
 /// Time for the clients to connect.

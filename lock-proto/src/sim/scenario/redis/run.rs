@@ -50,8 +50,8 @@ impl Plan {
     }
 
     /// Runs the plan with a lock of your own. It must keep the rules of the plan that concern any
-    /// lock; the others are in [`Outcome::excused`]: the order of waiters, tidiness after failures,
-    /// and without fencing tokens stale writes.
+    /// lock; the others are in [`Outcome::excused`]: the order of waiters, how they are woken,
+    /// tidiness after failures, shortened TTLs, and without fencing tokens stale writes.
     ///
     /// # Panics
     ///
@@ -142,6 +142,7 @@ fn build(plan: &Plan) -> Builder {
     }
     for (i, pace) in setup.nodes.iter().enumerate() {
         builder = builder.node(i, |config| config.drift_ppm(pace.drift_ppm));
+        builder = builder.endpoint(i, |at| at.protocol = store.protocol);
         if obtains {
             // A password that the source does not supply.
             builder = builder.node(i, |config| config.password(PASSWORD).login_limit(store.login_limit));

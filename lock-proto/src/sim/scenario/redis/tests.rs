@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use alloc::string::ToString as _;
+use alloc::vec::Vec;
 
 use super::*;
 use crate::sim::redis::FIXED_BLOCKS;
-use crate::sim::scenario::Plan;
+use crate::sim::scenario::{Plan, Store};
 use crate::sim::{Keep, scenario};
 use flawed::{RedisFlaw as Flaw, clients};
 
@@ -251,4 +252,19 @@ fn failing_plan_shrinks_to_required_steps() {
     assert!(small.setup.clients.len() < plan.setup.clients.len().max(3), "{small}");
     // A plan that does not fail is returned unchanged.
     assert_eq!(plan.shrink(|_| false).len(), plan.len());
+}
+
+/// One run in eight of some scenarios speaks RESP3, and breaks nothing.
+#[test]
+fn some_runs_speak_resp3() {
+    // S1
+    for name in ["redis-everything", "redis-quorum", "redis-credentials"] {
+        let plans = (0..40).map(|seed| Plan::from_seed(Scenario::named(name).unwrap(), seed));
+        let speaks =
+            |plan: &Plan| matches!(&plan.setup.store, Store::Redis(store) if store.protocol == Protocol::Resp3);
+        let plans: Vec<Plan> = plans.filter(speaks).collect();
+        assert!((2..12).contains(&plans.len()), "{name}: {}", plans.len());
+        let outcome = plans[0].run_keeping(Keep::Lines(usize::MAX));
+        assert!(outcome.log.contains("HELLO 3") && outcome.violations.is_empty() && outcome.grants > 0, "{outcome}");
+    }
 }
