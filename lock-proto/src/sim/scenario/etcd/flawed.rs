@@ -6,7 +6,9 @@ use bytes::Bytes;
 
 use crate::error::{ConfigError, Misuse};
 use crate::etcd::message::{COMPARE_MOD, DELETED, KeyValue, Op, OpResponse, TxnRequest};
-use crate::etcd::{Client, Config, Output, OwnerKey, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived};
+use crate::etcd::{
+    Client, Config, Output, OwnerKey, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived, StreamSend,
+};
 use crate::id::{ClientId, ConnId, LockId};
 use crate::sim::etcd::EtcdClient;
 use crate::sim::scenario::flawed::Flawed;
@@ -34,11 +36,15 @@ pub enum EtcdFlaw {
     TakesOldDeletions,
     /// A waiter looks for its predecessor again as soon as it has the reply.
     LooksWithoutEnd,
+    /// Every waiter takes the oldest key for its predecessor.
+    WatchesOldest,
+    /// Leases are not kept alive.
+    NeverRenews,
 }
 
 impl EtcdFlaw {
     /// Every flaw.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::SkipsOwnKey,
         Self::DeletesAnyRevision,
         Self::ForgetsDeletion,
@@ -47,6 +53,8 @@ impl EtcdFlaw {
         Self::MixesConnections,
         Self::TakesOldDeletions,
         Self::LooksWithoutEnd,
+        Self::WatchesOldest,
+        Self::NeverRenews,
     ];
 }
 
@@ -151,7 +159,7 @@ impl Rewriter {
         match (self.flaw, request) {
             (EtcdFlaw::DeletesAnyRevision, Rpc::Txn(txn)) => delete_anything(txn),
             (EtcdFlaw::WritesAnyRevision, Rpc::Txn(txn)) => write_anything(txn),
-            (EtcdFlaw::SkipsOwnKey | EtcdFlaw::ForgetsDeletion, Rpc::Txn(txn)) => {
+            (EtcdFlaw::SkipsOwnKey | EtcdFlaw::ForgetsDeletion | EtcdFlaw::WatchesOldest, Rpc::Txn(txn)) => {
                 self.looks.extend(looked_for(txn).map(|own| (rpc, own)));
                 self.creates.extend(created(txn).map(|own| (rpc, own)));
             }
@@ -164,7 +172,9 @@ impl Rewriter {
                 | EtcdFlaw::WritesAnyRevision
                 | EtcdFlaw::MixesConnections
                 | EtcdFlaw::TakesOldDeletions
-                | EtcdFlaw::LooksWithoutEnd,
+                | EtcdFlaw::LooksWithoutEnd
+                | EtcdFlaw::WatchesOldest
+                | EtcdFlaw::NeverRenews,
                 Rpc::Txn(_)
                 | Rpc::Range(_)
                 | Rpc::Grant(_)
@@ -179,6 +189,13 @@ impl Rewriter {
         let (look, create) = (self.looks.remove(&rpc), self.creates.remove(&rpc));
         let Ok(RpcReply::Txn(txn)) = reply else { return };
         self.latest = self.latest.max(txn.header.map_or(0, |header| header.revision));
+        if let (EtcdFlaw::WatchesOldest, Some(own)) = (self.flaw, &create)
+            && let Some(OpResponse::Range(queue)) = txn.responses.get_mut(1).and_then(|queue| queue.response.as_mut())
+        {
+            let oldest = queue.kvs.iter().map(|kv| kv.create_revision).min();
+            queue.kvs.retain(|kv| kv.key == *own || Some(kv.create_revision) == oldest);
+            queue.count = queue.kvs.len() as i64;
+        }
         if let (Some(key), Some(header), true) = (create, txn.header, txn.succeeded) {
             let (create_revision, mod_revision) = (header.revision, header.revision);
             self.seen.insert(key.clone(), KeyValue { key, create_revision, mod_revision, ..KeyValue::default() });
@@ -239,6 +256,11 @@ impl EtcdClient for Flawed<Client, Rewriter> {
             return Some(again);
         }
         let mut output = self.client.poll_output()?;
+        while self.flaw.flaw == EtcdFlaw::NeverRenews
+            && matches!(&output, Output::Send { message: StreamSend::KeepAlive(_), .. })
+        {
+            output = self.client.poll_output()?;
+        }
         if let Output::Connect { conn, .. } = &output {
             self.flaw.current = Some(*conn);
             self.flaw.pending.clear();

@@ -79,6 +79,18 @@ fn looking_for_predecessor_without_end_is_caught() {
     caught("etcd-contention", Flaw::LooksWithoutEnd, Rule::Bounded);
 }
 
+#[test]
+fn waiters_for_oldest_key_are_caught() {
+    // S3, S4
+    caught("etcd-contention", Flaw::WatchesOldest, Rule::OneWoken);
+}
+
+#[test]
+fn letting_leases_expire_is_caught() {
+    // S4, S11
+    caught("etcd-credentials", Flaw::NeverRenews, Rule::Kept);
+}
+
 /// The client waits for a change that its reads never show.
 #[test]
 fn taking_old_deletion_for_new_one_is_caught() {

@@ -49,11 +49,13 @@ pub enum RedisFlaw {
     KeepsWakeConnection,
     /// A refused attempt is sent again without a pause.
     RetriesAtOnce,
+    /// A request for credentials does not say that the server rejected the last ones.
+    HidesRejections,
 }
 
 impl RedisFlaw {
     /// Every flaw.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::SameToken,
         Self::RenewsForEver,
         Self::DeletesAnything,
@@ -66,6 +68,7 @@ impl RedisFlaw {
         Self::DeletesOnce,
         Self::KeepsWakeConnection,
         Self::RetriesAtOnce,
+        Self::HidesRejections,
     ];
 }
 
@@ -194,7 +197,8 @@ impl Rewriter {
             | RedisFlaw::HidesLoss
             | RedisFlaw::DeletesOnce
             | RedisFlaw::KeepsWakeConnection
-            | RedisFlaw::RetriesAtOnce => run_id.clone(),
+            | RedisFlaw::RetriesAtOnce
+            | RedisFlaw::HidesRejections => run_id.clone(),
         };
         text.replace(&run_id, &shown).into_bytes()
     }
@@ -270,6 +274,10 @@ impl ByteClient for Flawed<Client, Rewriter> {
             return Some(match output {
                 Output::Event { lock, event: Event::Released(_) } if self.flaw.flaw == RedisFlaw::HidesLoss => {
                     Output::Event { lock, event: Event::Released(Release::Released) }
+                }
+                Output::Credentials { conn, mut request } if self.flaw.flaw == RedisFlaw::HidesRejections => {
+                    request.rejected = None;
+                    Output::Credentials { conn, request }
                 }
                 output @ (Output::Connect { .. }
                 | Output::Credentials { .. }

@@ -151,6 +151,12 @@ fn retrying_without_pause_is_caught() {
     assert!(plan.len() <= 3, "{plan}");
 }
 
+#[test]
+fn hiding_rejection_of_credentials_is_caught() {
+    // S4, S11
+    caught("redis-credentials", Flaw::HidesRejections, &[Rule::Credentials]);
+}
+
 /// Regression: a stale signal ended a wait. The next wait was to be cancelled before the server had
 /// begun it, and the cancel was never repeated. A release then woke nobody for five seconds.
 #[test]
