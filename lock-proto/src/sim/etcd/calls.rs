@@ -201,7 +201,8 @@ impl Cluster {
             return Err(Refusal::AUTH_FAILED);
         }
         let token = format!("{:016x}.{}", self.rng.next(), self.logins.len() + 1);
-        let until = self.now + self.config.token_ttl;
+        let (now, until) = (self.now, self.now + self.config.token_ttl);
+        self.logins.retain(|_, login| login.expires.values().any(|at| now < *at));
         let expires = (0..self.members.len()).filter(|member| self.members[*member].up).map(|member| (member, until));
         let (user, password) = (request.name.clone(), request.password.clone());
         self.logins.insert(token.clone(), Login { user, password, expires: expires.collect() });

@@ -441,6 +441,18 @@ fn token_ttl_is_extended_per_member_and_lost_on_restart() {
     assert_eq!(ask(&mut b, 0), invalid, "tokens are not on the disk");
 }
 
+/// Regression: a cluster that was served for long remembered every token.
+#[test]
+fn expired_tokens_are_forgotten() {
+    let config = ClusterConfig::new(2, 1).user(User::new("app", "pw").read_write("k")).token_ttl(SECOND * 10);
+    let mut b = Bench::new(config);
+    for _ in 0..100 {
+        b.call(0, &Rpc::Authenticate(AuthenticateRequest { name: "app".into(), password: "pw".into() }));
+        b.pass(SECOND);
+    }
+    assert!((5..15).contains(&b.cluster.logins.len()), "{}", b.cluster.logins.len());
+}
+
 #[test]
 fn tokens_end_with_their_password() {
     // S11
