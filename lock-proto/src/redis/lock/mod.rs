@@ -221,9 +221,12 @@ impl Store for Redis {
         lock.schedule_all(ctx, ended.remains.nodes, ended.remains.number);
     }
 
-    /// Backs off for one wake-up round trip, so that other processes can take the lock.
+    /// Backs off for one wake-up round trip, so that other processes can take the lock. The
+    /// acquisition may have taken longer, such as to open the connection.
     fn handover_window_ended(lock: &mut Lock, ctx: &mut Context, hold: &Hold) {
-        lock.contention = Contention::Paused { until: ctx.now + ctx.config.store.handover_pause + hold.round_trip };
+        let store = &ctx.config.store;
+        let pause = store.handover_pause + hold.round_trip.min(store.poll.every);
+        lock.contention = Contention::Paused { until: ctx.now + pause };
     }
 
     fn releasing(lock: &Lock, ctx: &Context, ended: &Ended<Self>) -> Releasing {

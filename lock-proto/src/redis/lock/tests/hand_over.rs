@@ -71,3 +71,24 @@ fn unclaimed_offer_is_not_renewed_in_place_of_earlier_holder() {
     hub.at(6_003);
     assert!(matches!(hub.one().1, Request::Extend { .. }), "after the claim it is");
 }
+
+/// Regression: the client stayed away for as long as the acquisition had taken.
+#[test]
+fn client_stays_away_after_window_for_poll_interval_at_most() {
+    // A8
+    let mut hub = Hub::new(1, |c| c);
+    let first = hub.acquire(0, want());
+    hub.acquire(1, want());
+    hub.acquire(2, want());
+    let (take, _) = hub.one();
+    hub.reply(3_000, take, Reply::Granted { fence: fences(100) });
+    hub.locks.claim(ms(3_000), first).unwrap();
+    hub.locks.release(ms(3_200), first).unwrap();
+    hub.drain();
+    let release = hub.requests().into_iter().find(|(_, request)| matches!(request, Request::Release { .. })).unwrap();
+    hub.reply(3_201, release.0, Reply::Deleted { number: 1, awaited: false });
+    hub.at(3_204);
+    assert_eq!(hub.takes(), []);
+    hub.at(3_200 + 5 + 50);
+    assert_eq!(hub.takes().len(), 1);
+}
