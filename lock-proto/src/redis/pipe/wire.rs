@@ -95,7 +95,7 @@ pub(super) struct Wire {
     /// Bytes encoded and bytes taken by the host since the connection was opened.
     encoded: u64,
     consumed: u64,
-    /// Where the last login ends.
+    /// Where the last command with credentials ends.
     login_end: u64,
     inbox: Vec<u8>,
     scanner: Scanner,
@@ -132,10 +132,12 @@ impl Wire {
         let start = self.encoded;
         step.with_args(at, login, |args| encode(&mut self.outbox, args));
         self.note_sent(Pending { job: Job::Login(step), send_by: Instant::MAX }, start, None, 1);
-        self.login_end = self.encoded;
+        if matches!(step, Step::Hello | Step::Auth) {
+            self.login_end = self.encoded;
+        }
     }
 
-    /// Returns true if the socket has not taken the last login yet.
+    /// Returns true if the socket has not taken the last credentials yet.
     pub(super) const fn has_unsent_login(&self) -> bool {
         self.consumed < self.login_end
     }

@@ -232,3 +232,20 @@ fn login_that_socket_does_not_take_before_it_expires_ends_connection() {
     rig.pass(100 * MS);
     assert!(rig.pipe.is_up());
 }
+
+/// Regression: the question counted as a login, which the socket had to take before the earlier
+/// credentials expired.
+#[test]
+fn server_info_is_no_login_that_expires() {
+    // N19
+    let (mut rig, conn) = up();
+    rig.pass(Duration::from_secs(8));
+    requested(&mut rig, conn);
+    supply(&mut rig, conn, None);
+    rig.pass(Duration::from_secs(3));
+    rig.outputs();
+    rig.pipe.request_server_info(rig.now);
+    assert!(rig.pipe.next_deadline() > Some(rig.now));
+    rig.pass(Duration::ZERO);
+    assert!(rig.pipe.is_up());
+}
