@@ -112,7 +112,7 @@ impl ServerError {
         let hint = match code {
             "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" => NO_CLUSTER,
             "NOPERM" | "ERR" if class == ErrorClass::Refused && names_script_command(text) => NEEDS_SCRIPTS,
-            "NOPERM" if text.contains("one of the keys") => NEEDS_KEYS,
+            "NOPERM" if ["one of the keys", "to access a key"].iter().any(|part| text.contains(part)) => NEEDS_KEYS,
             _ => "",
         };
         Self { class, text: printable(text, hint) }
@@ -234,6 +234,20 @@ mod tests {
         let long = ServerError::classify(&format!("CROSSSLOT {}", "x".repeat(500)));
         assert_eq!(long.text.len(), MAX_TEXT);
         assert!(long.text.ends_with("(Redis Cluster is not supported)"));
+    }
+
+    #[test]
+    fn forbidden_keys_are_named_with_what_is_needed() {
+        // P2
+        for text in [
+            "NOPERM this user has no permissions to access one of the keys used as arguments",
+            // Since 7.2, and Valkey.
+            "NOPERM No permissions to access a key",
+        ] {
+            let error = ServerError::classify(text);
+            assert_eq!(error.class, ErrorClass::Refused, "{text}");
+            assert!(error.text.ends_with(NEEDS_KEYS), "{}", error.text);
+        }
     }
 
     /// Managed services forbid scripts by a permission, or by a name that is unknown.
