@@ -139,7 +139,7 @@ impl World {
             role: if how & 0x40 == 0 { Role::Commands } else { Role::Wake },
             server_info: how & 0x80 != 0,
             request_credentials: false,
-            idle_check: Some(Duration::from_millis(70)),
+            idle_checks: Some([Duration::from_millis(70), Duration::from_millis(100)]),
             connect_timeout: Duration::from_millis(300),
             request_timeout: Duration::from_millis(100),
             reconnect: Backoff::exponential(Duration::from_millis(10), Duration::from_millis(100)),

@@ -430,16 +430,34 @@ fn silent_connection_is_pinged_while_lock_is_held_and_closed_once_idle() {
     assert_eq!(connects(&w), connected + 1, "it was closed, and is open again\n{}", w.log());
 }
 
-/// The client checks for idleness more often than it pings.
+/// The client checks for idleness more often than it pings. Regression: with 70 s, it pinged only
+/// after 140 s.
 #[test]
-fn idle_timeout_does_not_shorten_ping_after() {
-    let mut w = World::redis(1).seed(1).config(|config| config.idle_timeout(secs(10)).ping_after(secs(100))).build();
-    let lock = w.acquire(0, Acquire::new("a").ttl(secs(900)));
-    w.expect(ms(50), "the lock is held", |w| w.is_held(0, lock));
-    for (seconds, pings) in [(99, 0), (2, 1), (98, 1), (2, 2)] {
-        w.run_for(secs(seconds));
-        assert_eq!(w.calls(0, "ping"), pings, "{}", w.log());
+fn idle_timeout_neither_shortens_nor_prolongs_ping_after() {
+    for idle in [10, 70] {
+        let config = move |config: Config| config.idle_timeout(secs(idle)).ping_after(secs(100));
+        let mut w = World::redis(1).seed(1).config(config).build();
+        let lock = w.acquire(0, Acquire::new("a").ttl(secs(900)));
+        w.expect(ms(50), "the lock is held", |w| w.is_held(0, lock));
+        for (seconds, pings) in [(99, 0), (2, 1), (98, 1), (2, 2)] {
+            w.run_for(secs(seconds));
+            assert_eq!(w.calls(0, "ping"), pings, "{idle}: {}", w.log());
+        }
     }
+}
+
+/// Regression: with pings after 70 s, the connection was closed only after 140 s.
+#[test]
+fn ping_after_does_not_prolong_idle_timeout() {
+    let config = |config: Config| config.idle_timeout(secs(100)).ping_after(secs(70));
+    let mut w = World::redis(1).seed(1).config(config).build();
+    let lock = w.acquire(0, Acquire::new("a"));
+    w.expect(ms(50), "the lock is held", |w| w.is_held(0, lock));
+    w.release(0, lock);
+    w.run_for(secs(99));
+    assert_eq!(w.log().matches("disconnect").count(), 0, "{}", w.log());
+    w.run_for(secs(2));
+    assert_eq!(w.log().matches("disconnect").count(), 1, "{}", w.log());
 }
 
 /// Regression: the connection was closed instead, and the name kept for ever.

@@ -30,7 +30,7 @@ impl Rig {
             role: Role::Commands,
             server_info: false,
             request_credentials: false,
-            idle_check: None,
+            idle_checks: None,
             connect_timeout: Duration::from_secs(1),
             request_timeout: Duration::from_secs(1),
             reconnect: Backoff::fixed(Duration::from_secs(1)),

@@ -145,7 +145,7 @@ impl Client {
                 role,
                 server_info: config.is_quorum() && role == Role::Commands,
                 request_credentials: config.request_credentials,
-                idle_check: (role == Role::Commands).then_some(config.ping_after.min(config.idle_timeout)),
+                idle_checks: (role == Role::Commands).then_some([config.ping_after, config.idle_timeout]),
                 connect_timeout: config.connect_timeout,
                 request_timeout: config.request_timeout,
                 reconnect: config.reconnect,

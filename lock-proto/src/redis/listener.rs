@@ -242,7 +242,7 @@ mod tests {
                     role,
                     server_info: false,
                     request_credentials: false,
-                    idle_check: None,
+                    idle_checks: None,
                     connect_timeout: ms(2_000),
                     request_timeout: ms(500),
                     reconnect: Backoff::default(),

@@ -2,7 +2,7 @@
 
 use super::wire::Job;
 use super::{Phase, Pipe, PipeOutput};
-use crate::time::Instant;
+use crate::time::{Instant, soonest};
 
 impl Pipe {
     /// Returns when to report that the connection is idle. A login on the open connection does not
@@ -10,8 +10,10 @@ impl Pipe {
     // P7
     pub(super) fn idle_due(&self) -> Option<Instant> {
         let Phase::Up { idle_checked, .. } = self.phase else { return None };
-        let check = self.config.idle_check.filter(|_| self.wire.is_idle())?;
-        Some(self.last_used.max(idle_checked) + check)
+        let checks = self.config.idle_checks.filter(|_| self.wire.is_idle())?;
+        let [first, second] = checks.map(|silence| Some(self.last_used + silence).filter(|at| *at > idle_checked));
+        let again = checks.into_iter().min().map(|pause| self.last_used.max(idle_checked) + pause);
+        soonest([first, second, again])
     }
 
     pub(super) fn check_idle(&mut self) {

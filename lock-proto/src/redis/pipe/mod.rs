@@ -47,9 +47,9 @@ pub struct PipeConfig {
     pub server_info: bool,
     /// Whether the host supplies the login.
     pub request_credentials: bool,
-    /// How long an open connection may be silent without requests before
-    /// [`PipeOutput::Idle`]. `None` for ever.
-    pub idle_check: Option<Duration>,
+    /// Silences of an open connection without requests, each of which is reported by
+    /// [`PipeOutput::Idle`]. `None` for no reports.
+    pub idle_checks: Option<[Duration; 2]>,
     /// How long connecting and the handshake may take together.
     pub connect_timeout: Duration,
     /// The connection ends when requests are outstanding and nothing has arrived for this long.
@@ -80,8 +80,8 @@ pub enum PipeOutput {
     /// The connection failed, or could not be opened. The pipe reopens it after a pause. The
     /// replies to all outstanding requests follow; a `block` has ended.
     Down(Cause),
-    /// Nothing has arrived for this long, and nothing is outstanding. Repeated while that lasts.
-    /// The pipe itself neither pings nor closes.
+    /// Nothing has arrived for this long, and nothing is outstanding. Repeated while that lasts,
+    /// after the shorter of [`PipeConfig::idle_checks`]. The pipe itself neither pings nor closes.
     Idle(Duration),
     /// The reply to a `send`. Each `send` gets exactly one.
     Reply {

@@ -53,7 +53,7 @@ impl Rig {
             role,
             server_info,
             request_credentials: false,
-            idle_check: None,
+            idle_checks: None,
             connect_timeout: Duration::from_secs(2),
             request_timeout: TIMEOUT,
             reconnect: Backoff::exponential(10 * MS, Duration::from_secs(1)),

@@ -195,7 +195,7 @@ fn login_of_settings_is_not_sent_if_host_supplies_it() {
 fn new_logins_do_not_keep_idle_connection_in_use() {
     // N19, P7
     let (mut rig, conn) = up();
-    rig.pipe.config.idle_check = Some(Duration::from_secs(20));
+    rig.pipe.config.idle_checks = Some([Duration::from_secs(20); 2]);
     for login in ["t2", "t3"] {
         rig.pass(Duration::from_secs(8));
         requested(&mut rig, conn);
