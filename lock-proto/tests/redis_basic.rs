@@ -460,6 +460,24 @@ fn ping_after_does_not_prolong_idle_timeout() {
     assert_eq!(w.log().matches("disconnect").count(), 1, "{}", w.log());
 }
 
+/// Regression: it gave a connection 2 s to be opened.
+#[test]
+fn ping_waits_for_request_timeout() {
+    let start = Instant::from_millis(1_000);
+    let config = Config::parse("redis://127.0.0.1:1").unwrap().request_timeout(secs(5)).connect_timeout(secs(5));
+    let mut client = Client::new(start, config, ClientId::from_bits(1), 2).unwrap();
+    client.ping(start).unwrap();
+    let Some(Output::Connect { conn, .. }) = client.poll_output() else { panic!("no connection") };
+    let late = start + ms(4_999);
+    client.handle_timeout(late);
+    assert_eq!(client.poll_ping(), None);
+    client.handle_connected(late, conn);
+    let written = client.outgoing(conn).len();
+    client.consume(conn, written);
+    client.handle_received(late, conn, b":0\r\n");
+    assert_eq!(client.poll_ping(), Some(Ok(())));
+}
+
 /// Regression: the connection was closed instead, and the name kept for ever.
 #[test]
 fn last_check_of_attempt_without_reply_precedes_close_of_idle_connection() {

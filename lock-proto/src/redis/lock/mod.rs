@@ -41,7 +41,7 @@ use crate::error::{Invalid, Misuse};
 use crate::id::{CallId, LockId, NodeId};
 use crate::lock::{
     self, Acquire, Answer, Blocked, Cause, DEFAULT_TTL, Ended, ErrorClass, Event, Expiry, Failure, Grant, Loss,
-    Release, Store, Tenure, Terms, check_name,
+    MAX_TTL, Release, Store, Tenure, Terms, check_name,
 };
 use crate::time::Instant;
 
@@ -310,10 +310,11 @@ impl Store for Redis {
     }
 
     /// An extend of a token that does not exist changes nothing, and needs the same permissions as
-    /// a lock: to run scripts, and to read the fence counter.
+    /// a lock: to run scripts, and to read the fence counter. The TTL does not limit how long it
+    /// may wait for the connection.
     fn ping(ctx: &mut Context) -> Request {
         let key = Key::new(&ctx.config.prefix, FENCE_NAME.as_bytes());
-        Request::Extend { key, number: 0, ttl_ms: DEFAULT_TTL.as_millis() as u64, fence_block: 0 }
+        Request::Extend { key, number: 0, ttl_ms: MAX_TTL.as_millis() as u64, fence_block: 0 }
     }
 
     fn stopped(_: &mut lock::Locks<Self>, unreleased: u32) -> LocksOutput {
