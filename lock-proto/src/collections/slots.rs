@@ -9,6 +9,8 @@ const NO_OWNER: u32 = u32::MAX;
 pub(crate) struct Slots {
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// Number of ids that have not ended.
+    live: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,11 +21,12 @@ struct Slot {
 
 impl Slots {
     pub(crate) const fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.live
     }
 
     /// Allocates an id for `owner`, and returns its slot and generation.
     pub(crate) fn take(&mut self, owner: u32) -> (u32, u32) {
+        self.live += 1;
         if let Some(slot) = self.free.pop() {
             let found = &mut self.slots[slot as usize];
             found.owner = owner;
@@ -42,6 +45,7 @@ impl Slots {
     pub(crate) fn end(&mut self, slot: u32) {
         let Some(found) = self.slots.get_mut(slot as usize).filter(|found| found.owner != NO_OWNER) else { return };
         found.owner = NO_OWNER;
+        self.live -= 1;
         // A slot with no generations left is retired, so that no id is ever reused.
         if let Some(next) = found.generation.checked_add(1) {
             found.generation = next;
@@ -67,5 +71,18 @@ mod tests {
         assert_eq!((second.0, slots.owner(second.0, second.1)), (first.0, Some(8)));
         assert_ne!(first, second);
         assert_eq!(slots.owner(first.0, first.1), None);
+    }
+
+    /// Regression: it counted as used for ever.
+    #[test]
+    fn slot_without_generations_is_retired_and_unused() {
+        // M6
+        let mut slots = Slots::default();
+        let first = slots.take(7);
+        slots.slots[first.0 as usize].generation = u32::MAX;
+        slots.end(first.0);
+        assert_eq!((slots.len(), slots.owner(first.0, u32::MAX)), (0, None));
+        assert_ne!(slots.take(8).0, first.0);
+        assert_eq!(slots.len(), 1);
     }
 }
