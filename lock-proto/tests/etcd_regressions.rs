@@ -72,6 +72,29 @@ impl Hub {
         self.store.keys.insert(kv.key.clone(), kv);
     }
 
+    fn leader(&mut self) -> LockId {
+        let leader = self.locks.campaign(NOW, &Acquire::new("board"), "a".into()).unwrap();
+        self.serve();
+        self.locks.claim(NOW, leader).unwrap();
+        leader
+    }
+
+    fn proclaim(&mut self, at: Instant, leader: LockId, value: &'static str) {
+        self.locks.proclaim(at, leader, value.into()).unwrap();
+        self.drain();
+    }
+
+    fn timeout(&mut self, at: Instant) {
+        self.locks.handle_timeout(at);
+        self.drain();
+    }
+
+    /// How long each proclaim that failed had waited, in milliseconds.
+    fn failed_proclaims(&self) -> Vec<u128> {
+        let waited = |event: &Event| if let Event::ProclaimFailed(report) = event { Some(report.waited) } else { None };
+        self.events.iter().filter_map(|(_, event)| Some(waited(event)?.as_millis())).collect()
+    }
+
     /// Starts a waiter behind a foreign key.
     fn waiter(&mut self) -> LockId {
         self.occupy("name/7");
@@ -125,19 +148,39 @@ fn waiter_behind_try_with_adopted_key_contends_after_it() {
 #[test]
 fn proclamation_during_pending_put_is_written_after_it() {
     let mut hub = Hub::new();
-    let leader = hub.locks.campaign(NOW, &Acquire::new("board"), "a".into()).unwrap();
-    hub.serve();
-    hub.locks.claim(NOW, leader).unwrap();
-    hub.locks.proclaim(NOW, leader, "b".into()).unwrap();
-    hub.drain();
-    hub.locks.proclaim(NOW, leader, "c".into()).unwrap();
-    hub.drain();
+    let leader = hub.leader();
+    hub.proclaim(NOW, leader, "b");
+    hub.proclaim(NOW, leader, "c");
     assert_eq!(hub.sent.len(), 1, "the second one waits for the answer to the first");
     hub.serve();
     let values: Vec<_> = hub.store.keys.values().map(|kv| kv.value.clone()).collect();
     assert_eq!(values, ["c"]);
     let events = hub.events.iter().filter(|(_, event)| matches!(event, Event::Proclaimed { .. })).count();
     assert_eq!(events, 1, "one answer, when the last value stands");
+}
+
+/// Regression: the read was not sent, its time stayed in the past, and debug builds panicked.
+#[test]
+fn proclamation_that_fails_while_its_read_is_due_is_read() {
+    // M5
+    let mut hub = Hub::new();
+    let leader = hub.leader();
+    hub.proclaim(NOW, leader, "b");
+    for _ in 0..2 {
+        let (call, put) = hub.sent.pop().unwrap();
+        assert!(matches!(put, Request::Put { .. }), "{put:?}");
+        let lost = lock_proto::Cause::Fault(lock_proto::Fault::Reset);
+        hub.locks.handle_reply(NOW, call, &lock_proto::etcd::Reply::Unknown(lost));
+        hub.drain();
+        if let [(_, Request::Look { .. })] = hub.sent[..] {
+            hub.serve_one();
+        }
+    }
+    assert!(hub.sent.is_empty(), "the second read waits: {:?}", hub.sent);
+    hub.timeout(NOW + Duration::from_secs(3));
+    assert_eq!(hub.failed_proclaims(), [3_000]);
+    let looks = hub.sent.iter().filter(|(_, request)| matches!(request, Request::Look { .. })).count();
+    assert_eq!(looks, 1, "{:?}", hub.sent);
 }
 
 /// Found by the `leader` play: a change during an older read was never read.

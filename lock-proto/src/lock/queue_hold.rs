@@ -214,16 +214,14 @@ impl<S: QueueStore> QueueLock<S> {
 
     /// Sends the pending write, or fails a proclaim that has timed out.
     fn write(&mut self, ctx: &mut QueueContext<S>) {
-        let Some(hold) = &mut self.hold else { return };
-        let Some(write) = &mut hold.write else { return };
-        if write.proclaim.is_some_and(|until| until <= ctx.now) {
+        let write = self.hold.as_ref().and_then(|hold| hold.write.as_ref());
+        if let Some(write) = write.filter(|write| write.proclaim.is_some_and(|until| until <= ctx.now)) {
             // The value may have been written. The reply, or a read, decides.
             let is_open = write.retry.is_in_flight() || write.look;
-            return self.proclaim_failed(ctx, is_open);
+            self.proclaim_failed(ctx, is_open);
         }
-        if !write.retry.is_ready(ctx.now) {
-            return;
-        }
+        let Some(hold) = &mut self.hold else { return };
+        let Some(write) = hold.write.as_ref().filter(|write| write.retry.is_ready(ctx.now)) else { return };
         let value = (!write.look).then(|| write.value.clone());
         let sent = S::Watch::write(&self.key, ctx, hold, value);
         if let (Some(call), Some(write)) = (sent, &mut hold.write) {
