@@ -183,6 +183,24 @@ fn proclamation_that_fails_while_its_read_is_due_is_read() {
     assert_eq!(looks, 1, "{:?}", hub.sent);
 }
 
+/// Regression: the reply to the put that it had replaced caused its first put.
+#[test]
+fn proclamation_that_failed_before_its_put_is_never_written() {
+    let mut hub = Hub::new();
+    let leader = hub.leader();
+    hub.proclaim(NOW, leader, "b");
+    hub.proclaim(NOW + Duration::from_millis(100), leader, "c");
+    hub.timeout(NOW + Duration::from_millis(2_100));
+    assert_eq!(hub.failed_proclaims(), [2_100]);
+    let puts = |hub: &Hub| hub.sent.iter().filter(|(_, request)| matches!(request, Request::Put { .. })).count();
+    assert_eq!(puts(&hub), 1);
+    let (call, put) = hub.sent.remove(0);
+    let reply = hub.store.execute(NOW.as_nanos(), &put);
+    hub.locks.handle_reply(NOW + Duration::from_secs(3), call, &reply);
+    hub.drain();
+    assert_eq!(puts(&hub), 0, "{:?}", hub.sent);
+}
+
 /// Found by the `leader` play: a change during an older read was never read.
 #[test]
 fn observer_reads_again_when_change_overtakes_read() {

@@ -260,6 +260,10 @@ impl<S: QueueStore> QueueLock<S> {
                 if hold.value == write.value {
                     return self.written(ctx, revision);
                 }
+                if prepared && write.proclaim.is_none() {
+                    // The proclaim that replaced it has failed meanwhile.
+                    hold.write = None;
+                }
             }
             Written::Read => write.look = false,
             Written::Outdated => write.look = true,
