@@ -201,6 +201,19 @@ fn proclamation_that_failed_before_its_put_is_never_written() {
     assert_eq!(puts(&hub), 0, "{:?}", hub.sent);
 }
 
+/// Regression: it counted from the request of one that had failed before.
+#[test]
+fn proclamation_reports_only_its_own_wait() {
+    let mut hub = Hub::new();
+    let leader = hub.leader();
+    let at = |secs| NOW + Duration::from_secs(secs);
+    hub.proclaim(NOW, leader, "b");
+    hub.timeout(at(2));
+    hub.proclaim(at(3), leader, "c");
+    hub.timeout(at(5));
+    assert_eq!(hub.failed_proclaims(), [2_000, 2_000]);
+}
+
 /// Found by the `leader` play: a change during an older read was never read.
 #[test]
 fn observer_reads_again_when_change_overtakes_read() {

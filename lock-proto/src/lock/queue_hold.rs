@@ -140,6 +140,9 @@ impl<S: QueueStore> QueueLock<S> {
         let hold = self.held_by(id)?;
         // A second proclaim replaces the first, and its result counts for both.
         let write = hold.write.get_or_insert_with(|| Write::new(ctx.now, Bytes::new()));
+        if write.proclaim.is_none() {
+            write.requested_at = ctx.now;
+        }
         write.value = value;
         write.proclaim = Some(until);
         self.write(ctx);
