@@ -30,17 +30,7 @@ impl Wake for CatchingWaker {
     }
 }
 
-/// The [`CatchingWaker`] of the last poll, which the next poll uses again.
-#[derive(Default)]
-pub(super) struct CatchingWakers(Option<(Arc<CatchingWaker>, Waker)>);
-
-impl CatchingWakers {
-    pub(super) fn wrap(&mut self, waker: &Waker) -> &Waker {
-        let last = self.0.take().filter(|(catching, _)| catching.0.will_wake(waker));
-        let (_, wrapped) = self.0.insert(last.unwrap_or_else(|| {
-            let catching = Arc::new(CatchingWaker(waker.clone()));
-            (Arc::clone(&catching), catching.into())
-        }));
-        wrapped
-    }
+/// A waker that wakes this one and catches its panics.
+pub(super) fn catching(waker: &Waker) -> Waker {
+    Arc::new(CatchingWaker(waker.clone())).into()
 }

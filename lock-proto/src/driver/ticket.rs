@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use event_listener::EventListener;
 
-use super::foreign::CatchingWakers;
+use super::foreign::catching;
 use super::shared::Batch;
 use crate::id::LockId;
 use crate::lock::{Blocked, Event, Failure, Fence, Grant, Loss, Release, Report};
@@ -439,20 +439,37 @@ fn watch(slot: &mut Option<Waker>, cx: &Context<'_>) -> Option<Waker> {
     }
 }
 
+/// What one task listens with. While the event is locked it drops its clone of a waker. That must
+/// not be the last clone, as the task may own a guard: the listener is dropped before the waker.
+struct Listening {
+    listener: EventListener,
+    /// The task's waker.
+    waker: Waker,
+    /// The waker that the listener has.
+    catching: Waker,
+}
+
 /// Waits until `check` returns a value. Calls it at every poll, because it may read a clock.
 pub(super) async fn wait_for<T>(event: &event_listener::Event, mut check: impl FnMut() -> Option<T>) -> T {
-    let mut listener: Option<EventListener> = None;
-    let mut wakers = CatchingWakers::default();
+    let mut listening: Option<Listening> = None;
     poll_fn(move |cx| {
+        // A listener that gets another waker would drop the last clone of the old one.
+        if listening.as_ref().is_some_and(|own| !own.waker.will_wake(cx.waker())) {
+            listening = None;
+        }
         loop {
             if let Some(found) = check() {
                 return Poll::Ready(found);
             }
-            match &mut listener {
+            match &mut listening {
                 // Then check again, so that no notification is missed.
-                None => listener = Some(event.listen()),
-                Some(listening) => match Pin::new(listening).poll(&mut Context::from_waker(wakers.wrap(cx.waker()))) {
-                    Poll::Ready(()) => listener = None,
+                None => {
+                    let waker = cx.waker();
+                    listening =
+                        Some(Listening { listener: event.listen(), waker: waker.clone(), catching: catching(waker) });
+                }
+                Some(own) => match Pin::new(&mut own.listener).poll(&mut Context::from_waker(&own.catching)) {
+                    Poll::Ready(()) => listening = None,
                     Poll::Pending => return Poll::Pending,
                 },
             }

@@ -316,6 +316,28 @@ fn waker_may_own_guard() {
     driver.kill();
 }
 
+/// Regression: the list of watchers was locked while the waker was dropped, and the guard with it.
+#[test]
+fn replaced_waker_of_watcher_may_own_watched_guard() {
+    let (done, is_done) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let world = World::new();
+        let (client, mut driver) = world.client();
+        let guard = world.wait(&mut driver, client.lock("a").acquire()).unwrap();
+        let observer = guard.observer();
+        let mut lost = pin!(observer.lost());
+        let owning = Waker::from(Arc::new(Owning(Mutex::new(Some(guard)))));
+        assert!(lost.as_mut().poll(&mut Context::from_waker(&owning)).is_pending());
+        drop(owning);
+        assert_eq!(lost.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(None));
+        world.settle(&mut driver);
+        assert!(!world.has_key("a"));
+        done.send(())
+    });
+    assert_eq!(is_done.recv_timeout(Duration::from_secs(20)), Ok(()), "it hangs");
+    thread.join().unwrap().unwrap();
+}
+
 /// A host whose clock fails once, under the driver's mutex.
 #[derive(Clone)]
 struct Faulty(World, Arc<AtomicBool>);
