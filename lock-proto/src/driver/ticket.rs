@@ -467,6 +467,8 @@ pub(super) async fn wait_for<T>(event: &event_listener::Event, mut check: impl F
                     let waker = cx.waker();
                     listening =
                         Some(Listening { listener: event.listen(), waker: waker.clone(), catching: catching(waker) });
+                    // The counterpart of the fence in `return_guard`; `listen` has none.
+                    fence(Ordering::SeqCst);
                 }
                 Some(own) => match Pin::new(&mut own.listener).poll(&mut Context::from_waker(&own.catching)) {
                     Poll::Ready(()) => listening = None,
