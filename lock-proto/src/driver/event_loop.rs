@@ -8,6 +8,7 @@ use core::task::{Context, Poll};
 use core::time::Duration;
 
 use super::engine::Engine;
+use super::foreign::foreign;
 use super::host::Host;
 use super::shared::{Batch, Shared};
 use crate::time::{Instant, soonest};
@@ -207,13 +208,16 @@ impl<H: Host, L: Links<H>> fmt::Debug for EventLoop<H, L> {
 
 impl<H: Host, L: Links<H>> Drop for EventLoop<H, L> {
     fn drop(&mut self) {
-        if self.shared.is_forked() {
+        let forked = self.shared.is_forked();
+        if forked {
             self.links.leak();
-        } else {
-            self.links.clear();
         }
         // There is no later iteration: wake everybody now.
         self.batch.run();
         self.shared.close(None);
+        // Sockets and the source of credentials are foreign code.
+        if !forked {
+            foreign(|| self.links.clear());
+        }
     }
 }

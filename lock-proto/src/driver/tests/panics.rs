@@ -1,4 +1,4 @@
-//! Wakers and log subscribers that panic.
+//! Wakers, log subscribers and sources of credentials that panic.
 
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::with_default;
@@ -145,4 +145,39 @@ fn driver_dropped_by_panic_reports_losses_to_panicking_subscriber() {
     for guard in &guards {
         assert_eq!(poll(&mut Box::pin(guard.lost())), Poll::Ready(Loss::ShutDown));
     }
+}
+
+/// Regression: nobody was told of the end.
+#[test]
+fn panic_while_connections_are_dropped_leaves_nobody_asleep() {
+    struct Fails;
+
+    impl Drop for Fails {
+        fn drop(&mut self) {
+            panic!("a source of credentials");
+        }
+    }
+
+    let world = World::new();
+    let settings = Settings::from(World::config()).credentials(|_| {
+        let fails = Fails;
+        async move {
+            let _fails = fails;
+            core::future::pending().await
+        }
+    });
+    let (client, driver) = with_identity(world.clone(), settings, ClientId::from_bits(1), 7).unwrap();
+    let mut driver = world::Task::new(driver);
+    let mut waiting = client.lock("a").acquire();
+    let woken = Arc::<Wakes>::default();
+    assert!(poll_with(pin!(&mut waiting), &Arc::clone(&woken).into()).is_pending());
+    world.settle(&mut driver);
+    let before = woken.count();
+    let _ = std::panic::catch_unwind(AssertUnwindSafe(|| driver.kill()));
+    assert!(woken.count() > before, "its task sleeps on");
+    let answer = poll(&mut waiting);
+    assert!(
+        matches!(&answer, Poll::Ready(Err(error)) if matches!(error.kind(), AcquireErrorKind::ShutDown)),
+        "{answer:?}"
+    );
 }
