@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::task::{Context, Poll};
 use std::sync::Mutex;
 
+use super::foreign::{foreign, foreign_value};
 use super::host::{Host, Reading};
 use super::reads::Reads;
 use super::settings::{HostSettings, SupplyError, Supplying};
@@ -60,7 +61,9 @@ enum Request {
 impl Request {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Credentials, SupplyError>> {
         match self {
-            Self::OfSource(supplying) => supplying.as_mut().poll(cx),
+            Self::OfSource(supplying) => {
+                foreign_value(|| supplying.as_mut().poll(cx)).unwrap_or_else(|| Poll::Ready(Err(panicked())))
+            }
             Self::OfFile(path, reading) => reading.as_mut().poll(cx).map(|content| {
                 let content = content.map_err(|error| Failed(alloc::format!("{path}: {error}")))?;
                 Ok(Credentials::new(&password(path, content)?))
@@ -82,7 +85,10 @@ impl CredentialRequests {
         }
         let target = request.target.clone();
         let request = match (&self.settings.credentials, &request.login.password_file) {
-            (Some(source), _) => Request::OfSource(source(request)),
+            (Some(source), _) => {
+                let supplying = foreign_value(|| source(request));
+                Request::OfSource(supplying.unwrap_or_else(|| Box::pin(async { Err(panicked()) })))
+            }
             (None, Some(path)) => {
                 self.unread.begin(conn.node(), path);
                 let (path, reading) = self.reads.read(host, path);
@@ -97,8 +103,11 @@ impl CredentialRequests {
     /// Drops the request of a connection that has ended.
     pub(super) fn cancel(&mut self, conn: ConnId) {
         let Some(place) = self.open.iter().position(|(id, ..)| *id == conn) else { return };
-        if let (.., Request::OfFile(path, reading)) = self.open.swap_remove(place) {
-            self.reads.keep([(path, reading)]);
+        match self.open.swap_remove(place) {
+            (.., Request::OfFile(path, reading)) => self.reads.keep([(path, reading)]),
+            (.., Request::OfSource(supplying)) => {
+                foreign(|| drop(supplying));
+            }
         }
     }
 
@@ -114,7 +123,8 @@ impl CredentialRequests {
                 tracing::warn!(%conn, server = %target, %error, "no credentials");
             }
             let answer = (*conn, result.ok());
-            drop(self.open.swap_remove(place));
+            let answered = self.open.swap_remove(place);
+            foreign(|| drop(answered));
             return Some(answer);
         }
         None
@@ -129,6 +139,10 @@ impl CredentialRequests {
     pub(super) fn leak(&mut self) {
         core::mem::forget((core::mem::take(&mut self.open), core::mem::take(&mut self.reads)));
     }
+}
+
+fn panicked() -> SupplyError {
+    Failed("the source of credentials panicked".to_string()).into()
 }
 
 /// The content of a password file. Editors end it with a newline.

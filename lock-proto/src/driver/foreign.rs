@@ -9,7 +9,12 @@ use std::panic::catch_unwind;
 /// Runs foreign code. A panic ends here, so that all others are still notified. The panic hook has
 /// reported it. Returns false after a panic.
 pub(super) fn foreign(code: impl FnOnce()) -> bool {
-    catch_unwind(AssertUnwindSafe(code)).is_ok()
+    foreign_value(code).is_some()
+}
+
+/// As [`foreign`], with the code's value. `None` after a panic.
+pub(super) fn foreign_value<T>(code: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(code)).ok()
 }
 
 /// As [`foreign`], for each item.

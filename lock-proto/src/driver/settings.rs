@@ -93,7 +93,7 @@ impl Settings {
     /// credentials are valid. It then logs in on the open connection. If the server rejects
     /// credentials, the next [request](CredentialsRequest) says so: do not answer that one from a
     /// cache. An error is logged, so it must not contain a secret. The driver asks again after a
-    /// pause; an open connection stays.
+    /// pause; an open connection stays. A panic counts as an error.
     ///
     /// The driver's task runs the future, and drops it when the connection ends. The future must
     /// not block.

@@ -6,6 +6,8 @@ use tracing::{Event, Metadata, Subscriber};
 
 use super::world::Wakes;
 use super::*;
+use crate::lock::Credentials;
+use crate::sim::redis::{Node, NodeConfig};
 
 /// A waker of a runtime that refuses to be woken.
 struct Panicking;
@@ -180,4 +182,31 @@ fn panic_while_connections_are_dropped_leaves_nobody_asleep() {
         matches!(&answer, Poll::Ready(Err(error)) if matches!(error.kind(), AcquireErrorKind::ShutDown)),
         "{answer:?}"
     );
+}
+
+/// Regression: the panic ended the client.
+#[test]
+fn panicking_source_of_credentials_is_asked_again() {
+    // requirement N19
+    for in_future in [false, true] {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let settings = Settings::from(World::config()).credentials(move |_| {
+            let panics = count.fetch_add(1, Ordering::SeqCst) == 1;
+            assert!(!panics || in_future, "a source of credentials");
+            async move {
+                assert!(!panics, "the future of a source");
+                Ok(Credentials::new("secret").valid_for(Duration::from_secs(60)))
+            }
+        });
+        let world = World::new();
+        world.with(|inner| inner.node = Node::new(Instant::ZERO, NodeConfig::new(1).password("secret")));
+        let (client, driver) = with_identity(world.clone(), settings, ClientId::from_bits(1), 7).unwrap();
+        let mut driver = world::Task::new(driver);
+        let guard = hold(&world, &mut driver, &client, "a");
+        world.run(&mut driver, Duration::from_secs(120));
+        assert!(asked.load(Ordering::SeqCst) > 2, "{} times", asked.load(Ordering::SeqCst));
+        assert!(guard.is_held() && !driver.is_done());
+        assert_eq!(world.with(|inner| inner.tried.len()), 1, "the connection stays");
+    }
 }
