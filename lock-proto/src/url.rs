@@ -265,10 +265,22 @@ pub enum UrlError {
     /// The URL of a unix socket has no path.
     #[error("the URL names no unix socket: redis+unix:///path/of.sock")]
     NoPath,
+    /// The path of the unix socket is too long for the address of a socket.
+    #[error(
+        "the path of a unix socket must have at most {MAX_SOCKET_PATH} bytes, as the system allows no more; it has {len}"
+    )]
+    SocketPath {
+        /// Its length.
+        len: usize,
+    },
 }
 
 /// The largest database number. Servers read it as a signed 32-bit integer.
 pub(crate) const MAX_DATABASE: u32 = i32::MAX as u32;
+
+/// The longest path of a unix socket, in bytes: that of Linux, without the NUL at its end. Other
+/// systems have less.
+pub(crate) const MAX_SOCKET_PATH: usize = 107;
 
 /// The longest client name, in bytes. Servers have no limit.
 pub(crate) const MAX_CLIENT_NAME: usize = 256;

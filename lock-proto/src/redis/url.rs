@@ -8,8 +8,8 @@ use core::str::FromStr;
 
 use crate::parameters::{Parameters, shown_parameters};
 use crate::url::{
-    Encoded, Login, MAX_CLIENT_NAME, MAX_DATABASE, Target, UrlError, decoded, digits, parse_host, parse_login,
-    parse_scheme, shown, split_fragment,
+    Encoded, Login, MAX_CLIENT_NAME, MAX_DATABASE, MAX_SOCKET_PATH, Target, UrlError, decoded, digits, parse_host,
+    parse_login, parse_scheme, shown, split_fragment,
 };
 
 /// Address and login of one server.
@@ -204,8 +204,12 @@ fn parse_socket(place: &str, path: &str) -> Result<Target, UrlError> {
         return Err(UrlError::UnixHost);
     }
     let path = decoded(path, "path")?;
-    // The authority ends at a slash, so a non-empty path starts with one.
-    if path.len() < 2 { Err(UrlError::NoPath) } else { Ok(Target::Unix { path }) }
+    match path.len() {
+        // The authority ends at a slash, so a non-empty path starts with one.
+        0..2 => Err(UrlError::NoPath),
+        2..=MAX_SOCKET_PATH => Ok(Target::Unix { path }),
+        len => Err(UrlError::SocketPath { len }),
+    }
 }
 
 fn parse_database(text: &str) -> Result<u32, UrlError> {

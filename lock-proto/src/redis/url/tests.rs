@@ -91,6 +91,16 @@ fn unix_urls_are_parsed() {
     assert_eq!(parse("unix:///run/@r").target, Target::Unix { path: "/run/@r".into() });
 }
 
+/// Regression: no connection is possible, and the server counted as unreachable.
+#[test]
+fn path_of_unix_socket_fits_its_address() {
+    // An `ä` has two bytes, and three times as many in the URL.
+    let url = |bytes: usize| format!("redis+unix:///%C3%A4{}", "a".repeat(bytes - 3));
+    assert!(Endpoint::parse(&url(107)).is_ok());
+    let error = Endpoint::parse(&url(108)).unwrap_err().to_string();
+    assert!(error.contains("107 bytes") && error.contains("108"), "{error}");
+}
+
 #[test]
 fn errors_name_problem_and_allowed_values() {
     for (url, wrong, allowed) in [
