@@ -55,6 +55,10 @@ impl Host for Compio {
 /// # Errors
 ///
 /// The settings are out of range.
+///
+/// # Panics
+///
+/// Called outside a runtime of compio.
 pub fn connect(settings: impl Into<Settings>) -> Result<Client, ConnectError> {
     let (client, driver) = driver::connect(Compio::default(), settings)?;
     compio::runtime::spawn(driver).detach();

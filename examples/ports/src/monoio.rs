@@ -62,6 +62,10 @@ impl Host for Monoio {
 /// # Errors
 ///
 /// The settings are out of range.
+///
+/// # Panics
+///
+/// Called outside a runtime of monoio.
 pub fn connect(settings: impl Into<Settings>) -> Result<Client, ConnectError> {
     let (client, driver) = driver::connect(Monoio::default(), settings)?;
     drop(monoio::spawn(driver));

@@ -23,7 +23,7 @@ impl Pings {
     }
 
     pub(super) fn notify(&mut self, result: &Result<(), Failure>, forked: bool, batch: &mut Batch) {
-        // The futures have clones of the slots, or were dropped and left no waker.
+        // No waker is dropped under the mutex: the batch takes also those of dropped futures.
         for slot in self.0.drain(..) {
             slot.notify(result.clone(), true, forked, batch);
         }
