@@ -116,10 +116,11 @@ impl Client {
             ping_after: config.ping_interval(),
             contact_every: config.store.own.tick / 8,
             connect_timeout: config.connect_timeout,
-            request_timeout: config.request_timeout,
+            // The renewal follows after a third. Enough must remain for the next server.
+            request_timeout: config.request_timeout.min(config.validity(timeout) / 2),
             reconnect: config.reconnect,
             limits: Limits::default(),
-            generation: number * GENERATIONS,
+            generation: number.wrapping_mul(GENERATIONS),
         };
         let mut pipe = Pipe::new(pipe_config, mix(self.locks.ctx.seed, number));
         pipe.open(now);

@@ -27,7 +27,7 @@ use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
 use crate::jitter::mix;
 use crate::lock::{Cause, ErrorClass, Failures, Patience, Renewal};
-use crate::time::{Instant, soonest};
+use crate::time::{Instant, millis_up, soonest};
 
 /// The connection of one session to one of the servers, without any I/O: bytes in, bytes out.
 ///
@@ -376,7 +376,7 @@ impl Pipe {
         self.wire.queue(pending);
     }
 
-    /// When the next ping is due: a tick after the last request.
+    /// When the next ping is due: less than a tick after the last request.
     // ZK1
     fn ping_due(&self) -> Option<Instant> {
         (self.mode == Mode::Live).then(|| self.last_sent + self.config.ping_after)
@@ -406,7 +406,7 @@ impl Pipe {
     fn shake_hands(&mut self, until: Instant) {
         let request = ConnectRequest {
             last_zxid_seen: self.last_zxid,
-            timeout_ms: i32::try_from(self.config.timeout.as_millis()).unwrap_or(i32::MAX),
+            timeout_ms: i32::try_from(millis_up(self.config.timeout)).unwrap_or(i32::MAX),
             session_id: self.session,
             password: self.password.clone(),
             read_only: false,
@@ -491,24 +491,26 @@ impl Pipe {
         self.contacted(sent.emitted);
         let reply = match header.code {
             ErrorCode::OK => Reply::Done(ReplyBody::decode(sent.code, body).map_err(breach)?),
-            ErrorCode::SESSION_EXPIRED => {
-                // Neither this request nor one behind it was executed.
-                while let Some((call, _)) = self.wire.pop_unanswered() {
-                    self.answer_unsent(call, false, &Fault::NotNeeded.into());
-                }
-                self.expired();
-                return Ok(());
-            }
-            code if matches!(class(code), ErrorClass::Unclear | ErrorClass::Reconnect) => {
-                return Err(server_error(code).into());
-            }
             code => Reply::Refused(code),
         };
-        // Servers of version 3.5 report it inside of a transaction, and keep the connection.
-        if let Reply::Done(ReplyBody::Multi(results)) = &reply
-            && results.contains(&MultiResult::Error(ErrorCode::SESSION_MOVED))
-        {
-            return Err(server_error(ErrorCode::SESSION_MOVED).into());
+        // Servers of version 3.5 report errors of the session inside of a transaction.
+        let error = match &reply {
+            Reply::Done(ReplyBody::Multi(results)) => [ErrorCode::SESSION_EXPIRED, ErrorCode::SESSION_MOVED]
+                .into_iter()
+                .find(|code| results.contains(&MultiResult::Error(*code))),
+            Reply::Refused(code) => Some(*code),
+            Reply::Done(_) | Reply::Unknown(_) | Reply::NotSent(_) => None,
+        };
+        if error == Some(ErrorCode::SESSION_EXPIRED) {
+            // Neither this request nor one behind it was executed.
+            while let Some((call, _)) = self.wire.pop_unanswered() {
+                self.answer_unsent(call, false, &Fault::NotNeeded.into());
+            }
+            self.expired();
+            return Ok(());
+        }
+        if let Some(code) = error.filter(|code| matches!(class(*code), ErrorClass::Unclear | ErrorClass::Reconnect)) {
+            return Err(server_error(code).into());
         }
         self.wire.done();
         if sent.code == OpCode::CloseSession {

@@ -130,3 +130,26 @@ fn dead_server_fails_no_ping_while_another_is_up() {
     w.pass(100);
     assert!(w.clients.iter_mut().all(|client| client.poll_ping() == Some(Ok(()))));
 }
+
+/// Regression: the client waited for the silent server until the lock was lost.
+#[test]
+fn lock_with_short_ticks_survives_silent_server() {
+    // ZK6
+    for ticks in ["?tick_ms=50", "?tick_ms=500", ""] {
+        let url = alloc::format!("zk://a,b,c/app{ticks}");
+        let mut w = World::with(1, |_| Config::parse(&url).unwrap());
+        w.server.granted_ms = 0;
+        let (lock, _) = w.hold(0);
+        w.silence();
+        w.pass(20_000);
+        assert_eq!(w.lost(0, lock), None, "{ticks}");
+    }
+}
+
+/// Regression: the session that was requested was too short for the client's own check.
+#[test]
+fn tick_of_fractions_of_a_millisecond_is_rounded_up() {
+    let mut w = World::with(1, |config| config.tick(Duration::from_secs(1) / 3));
+    w.server.granted_ms = 0;
+    w.hold(0);
+}

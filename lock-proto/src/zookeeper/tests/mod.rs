@@ -38,6 +38,8 @@ struct World {
     stopped: Option<u32>,
     /// No connection can be opened.
     unreachable: bool,
+    /// Nothing travels on these connections.
+    silent: Vec<(usize, ConnId)>,
 }
 
 impl World {
@@ -60,6 +62,7 @@ impl World {
             elections: Vec::new(),
             stopped: None,
             unreachable: false,
+            silent: Vec::new(),
         }
     }
 
@@ -130,6 +133,9 @@ impl World {
     fn bytes(&mut self, client: usize) -> bool {
         let mut busy = false;
         for conn in self.of_client(client) {
+            if self.silent.contains(&(client, conn)) {
+                continue;
+            }
             let sent = self.clients[client].outgoing(conn).to_vec();
             self.clients[client].consume(conn, sent.len());
             self.server.receive(Self::of(client, conn), &sent);
@@ -144,6 +150,11 @@ impl World {
 
     fn of_client(&self, client: usize) -> Vec<ConnId> {
         self.conns.keys().filter(|(own, _)| *own == client).map(|(_, conn)| *conn).collect()
+    }
+
+    /// Makes the servers of all connections fall silent.
+    fn silence(&mut self) {
+        self.silent = self.conns.keys().copied().collect();
     }
 
     /// Cuts the connections of a client.

@@ -21,6 +21,7 @@ pub(super) struct Server {
     conns: BTreeMap<ConnId, Conn>,
     /// The number that the next sequential node gets, instead of the count.
     pub(super) next_number: Option<i32>,
+    /// The session timeout that is granted; 0 for the requested one.
     pub(super) granted_ms: i32,
     /// Nobody may create nodes directly below this one.
     pub(super) closed: Option<&'static str>,
@@ -153,7 +154,8 @@ impl Server {
                 }
                 session => session,
             };
-            let (session_id, timeout_ms) = if known { (session_id, self.granted_ms) } else { (0, 0) };
+            let granted = if self.granted_ms == 0 { request.timeout_ms } else { self.granted_ms };
+            let (session_id, timeout_ms) = if known { (session_id, granted) } else { (0, 0) };
             if known {
                 self.sessions.insert(session_id);
             }

@@ -455,7 +455,7 @@ fn write_that_the_session_fails_proves_nothing() {
     let (lock, _) = w.hold(0);
     w.server.failed_multi = Some(ErrorCode::SESSION_EXPIRED);
     w.pass(VALID_MS / 2);
-    assert_eq!(w.lost(0, lock), Some(Loss::Gone));
+    assert_eq!((w.lost(0, lock), w.conns.len()), (Some(Loss::Gone), 0));
     let mut w = World::new(1);
     let (lock, _) = w.hold(0);
     w.server.failed_multi = Some(ErrorCode::SESSION_MOVED);
