@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::io;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Wake;
 
@@ -25,11 +25,11 @@ use crate::LocalBoxFuture;
 pub struct Runtime {
     reactor: Rc<Reactor>,
     spawner: Cell<Option<Spawner>>,
-    /// The tasks, so that they can be dropped: embassy keeps its tasks for ever.
-    tasks: RefCell<Vec<Task>>,
+    /// The tasks, so that they can be dropped: embassy keeps unfinished tasks for ever.
+    tasks: RefCell<Vec<Weak<Task>>>,
 }
 
-type Task = Rc<RefCell<Option<LocalBoxFuture<()>>>>;
+type Task = RefCell<Option<LocalBoxFuture<()>>>;
 
 impl Runtime {
     /// Creates a runtime without tasks.
@@ -93,12 +93,19 @@ impl Runtime {
     ///
     /// Called elsewhere.
     pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
-        let task: Task = Rc::new(RefCell::new(Some(Box::pin(task))));
-        self.tasks.borrow_mut().push(Rc::clone(&task));
+        let task: Rc<Task> = Rc::new(RefCell::new(Some(Box::pin(task))));
+        let mut tasks = self.tasks.borrow_mut();
+        tasks.retain(|task| task.strong_count() > 0);
+        tasks.push(Rc::downgrade(&task));
+        drop(tasks);
         let signal = Arc::clone(&self.reactor.signal);
+        let mut waker = None;
         self.start(poll_fn(move |cx| {
-            let waker = Waker::from(Arc::new(TaskWaker { task: cx.waker().clone(), signal: Arc::clone(&signal) }));
-            let poll = |task: &mut LocalBoxFuture<()>| task.as_mut().poll(&mut Context::from_waker(&waker));
+            // One for all polls, so that the reactor recognizes it.
+            let waker = &*waker.get_or_insert_with(|| {
+                Waker::from(Arc::new(TaskWaker { task: cx.waker().clone(), signal: Arc::clone(&signal) }))
+            });
+            let poll = |task: &mut LocalBoxFuture<()>| task.as_mut().poll(&mut Context::from_waker(waker));
             task.borrow_mut().as_mut().map_or(Poll::Ready(()), poll)
         }));
     }
@@ -112,7 +119,7 @@ impl Runtime {
 
 impl Drop for Runtime {
     fn drop(&mut self) {
-        self.tasks.take().iter().for_each(|task| drop(task.take()));
+        self.tasks.take().iter().filter_map(Weak::upgrade).for_each(|task| drop(task.take()));
     }
 }
 
@@ -204,7 +211,10 @@ impl<S: Source> Registered<S> {
     ) -> Poll<io::Result<T>> {
         match attempt(&mut self.socket) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.reactor.sockets.borrow_mut().push(cx.waker().clone());
+                let mut waiting = self.reactor.sockets.borrow_mut();
+                if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+                    waiting.push(cx.waker().clone());
+                }
                 Poll::Pending
             }
             done => Poll::Ready(done),
@@ -246,5 +256,38 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         let _waker = self.reactor.timers.borrow_mut().remove(&(self.at, self.id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use std::io::Read as _;
+
+    use mio::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn socket_keeps_one_waker_of_task_and_runtime_no_ended_task() {
+        let runtime = Runtime::new().unwrap();
+        let polls = Rc::new(Cell::new(0));
+        let (socket, _peer) = UnixStream::pair().unwrap();
+        let mut socket = Registered::new(Rc::clone(&runtime.reactor), socket).unwrap();
+        runtime.block_on(async {
+            let of_task = Rc::clone(&polls);
+            runtime.spawn(poll_fn(move |cx| {
+                assert!(socket.attempt(cx, |socket| socket.read(&mut [0])).is_pending());
+                cx.waker().wake_by_ref();
+                of_task.set(of_task.get() + 1);
+                if of_task.get() < 8 { Poll::Pending } else { Poll::Ready(()) }
+            }));
+            poll_fn(|_| if polls.get() < 8 { Poll::Pending } else { Poll::Ready(()) }).await;
+            assert_eq!(runtime.reactor.sockets.borrow().len(), 1);
+            assert_eq!(Rc::strong_count(&polls), 1, "the task was dropped");
+            runtime.spawn(async {});
+            assert_eq!(runtime.tasks.borrow().len(), 1);
+        });
     }
 }
