@@ -331,6 +331,25 @@ fn confirmation_stays_with_server_after_redirect() {
     assert!(before == end && end < ms(9_001), "{before} was the end, and now {end}");
 }
 
+/// The address led to the server of another node, and back. The release was not sent to it, and
+/// called complete while a quorum had the key. (Scenario `redis-names`, seed 283.)
+#[test]
+fn release_reaches_server_after_redirect() {
+    // Q6
+    let mut hub = Hub::new(3, |c| c);
+    for (node, run_id) in [(0, "a"), (1, "b"), (2, "c")] {
+        hub.up(0, node, run_id);
+    }
+    let lock = hub.held(1, &Acquire::new("x").ttl(Duration::from_secs(9)));
+    hub.up(10, 0, "b");
+    hub.up(20, 0, "a");
+    hub.requests();
+    hub.locks.release(ms(30), lock).unwrap();
+    hub.drain();
+    let sent = hub.requests();
+    assert_eq!(sent.iter().map(|(call, _)| call.node().index()).collect::<Vec<_>>(), [0, 1, 2]);
+}
+
 #[test]
 fn three_changes_within_quarantine_are_unstable_identity() {
     // Q7

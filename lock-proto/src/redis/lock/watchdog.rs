@@ -30,6 +30,9 @@ pub(crate) struct Share {
     /// The node must confirm that it has the token. Any renewal does it.
     // Q7
     verifying: bool,
+    /// An earlier server at this address may have the token, and the address may lead there again.
+    // Q6
+    pub(crate) elsewhere: bool,
 }
 
 /// Progress of an extend on one node.
@@ -141,6 +144,7 @@ impl Hold {
                 server: NodeId::new(index as u16),
                 call: None,
                 verifying: false,
+                elsewhere: false,
                 last_error: match vote {
                     Vote::No(answer) => Some(Box::new(LastError { answer: answer.clone(), retry_at: None })),
                     Vote::Deferred | Vote::Pending { .. } | Vote::Yes { .. } => None,
@@ -463,6 +467,7 @@ impl Hold {
         let Some(known) = ctx.shared.nodes.get(node.index()).filter(|known| known.changed) else { return };
         let others = ctx.shared.nodes.iter().filter(|other| other.run_id.is_some() && other.run_id == known.run_id);
         if let Some(share) = self.shares.get_mut(node.index()).filter(|_| others.count() > 1) {
+            share.elsewhere |= share.until.is_some();
             share.discard();
         }
     }
