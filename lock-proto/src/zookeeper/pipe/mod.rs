@@ -97,6 +97,7 @@ enum Mode {
     /// Ends it, until the server has ended it in any case.
     Ending {
         until: Instant,
+        requested: bool,
     },
     Over,
 }
@@ -180,7 +181,7 @@ impl Pipe {
         if self.session == 0 {
             return self.ended(true);
         }
-        self.mode = Mode::Ending { until: self.now + self.granted };
+        self.mode = Mode::Ending { until: self.now + self.granted, requested: false };
         match self.phase {
             Phase::Up { .. } => self.request_end(),
             Phase::Closed => self.connect(),
@@ -190,7 +191,10 @@ impl Pipe {
     }
 
     fn request_end(&mut self) {
-        self.queue(Pending { call: None, op: Op::CloseSession });
+        if let Mode::Ending { requested, .. } = &mut self.mode {
+            *requested = true;
+            self.queue(Pending { call: None, op: Op::CloseSession });
+        }
     }
 
     /// Closes the connection at once, without ending the session. Outstanding requests are
@@ -558,9 +562,8 @@ impl Pipe {
 
     /// The server has ended the session.
     fn expired(&mut self) {
-        if let Mode::Ending { .. } = self.mode {
-            // A leader refuses a session whose end it has proposed, on request or because its time
-            // has passed. That may not be committed.
+        if let Mode::Ending { requested: true, .. } = self.mode {
+            // A leader refuses a session whose end it has proposed. That may not be committed.
             return self.ended(false);
         }
         self.shut(Mode::Over);

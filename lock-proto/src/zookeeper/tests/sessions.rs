@@ -582,25 +582,6 @@ fn end_of_session_without_reply_leaves_release_unknown() {
     assert_eq!(w.released(0, lock), Some(Release::Unknown));
 }
 
-/// Regression: `zookeeper-followers` seed 968. The result was that the lock had expired. A leader
-/// without a majority refuses a session that it has ended by itself.
-#[test]
-fn expiry_of_lost_session_confirms_no_release() {
-    // U1
-    let mut w = World::new(1);
-    let lock = w.request(0, &Acquire::new("l").renew(Renew::Manual));
-    w.granted(0, lock).unwrap();
-    w.unreachable = true;
-    w.cut(0);
-    w.pass(VALID_MS);
-    assert_eq!(w.lost(0, lock), Some(Loss::Expired));
-    w.unreachable = false;
-    w.server.expire(1);
-    w.release(0, lock);
-    w.pass(1_000);
-    assert_eq!(w.released(0, lock), Some(Release::Unknown));
-}
-
 /// Locks with their own sessions, one after the other, leave nothing behind in the client.
 #[test]
 fn past_sessions_use_no_memory() {
