@@ -147,3 +147,13 @@ fn dead_server_is_named_at_once() {
         }
     }
 }
+
+#[test]
+fn password_file_that_cannot_be_read_is_no_dead_server() {
+    let redis = Redis::start();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oversell"));
+    command.args(["--backend", &format!("redis://app@127.0.0.1:{}?password_file=/missing", redis.port())]);
+    let ended = Tool::spawn(command).end();
+    assert_eq!(ended.code, 69, "{ended:?}");
+    assert!(ended.err.contains("password file /missing: ") && !ended.err.contains("does the server run"), "{ended:?}");
+}

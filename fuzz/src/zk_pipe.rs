@@ -93,6 +93,7 @@ impl World {
             contact_every: Duration::from_millis(40),
             connect_timeout: Duration::from_millis(300),
             request_timeout: Duration::from_millis(100),
+            max_silence: Duration::from_millis(80),
             reconnect: Backoff::exponential(Duration::from_millis(10), Duration::from_millis(100)),
             limits: LIMITS,
             generation: 0,

@@ -55,7 +55,7 @@ fn run(urls: &[String]) -> Result<(), Box<dyn Error>> {
     })
     .into_iter()
     .try_for_each(|result| -> Result<(), Box<dyn Error>> { Ok(result??) })?;
-    let end = client.shutdown_blocking(Duration::from_secs(1));
+    let end = client.shutdown_blocking(Duration::from_secs(10));
     let (counted, expected) = (counter.into_inner(), THREADS * ROUNDS);
     println!("{THREADS} threads counted to {counted} of {expected} under one lock");
     Ok(cli::check_count(counted, expected, end.unreleased)?)

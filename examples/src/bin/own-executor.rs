@@ -75,7 +75,7 @@ fn run(url: Option<String>) -> Result<(), Box<dyn Error>> {
         while ended.get() < TASKS {
             host.sleep(Duration::from_millis(10)).await;
         }
-        client.shutdown(Duration::from_secs(1)).await
+        client.shutdown(Duration::from_secs(10)).await
     });
     let (counted, expected) = (counter.get(), TASKS * ROUNDS);
     println!("{TASKS} tasks on one thread counted to {counted} of {expected}; {} locks left behind", end.unreleased);

@@ -61,7 +61,7 @@ fn run(url: &str) -> Result<(), Box<dyn Error>> {
             .map(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".to_owned())))
             .collect()
     });
-    let unreleased = client.shutdown(Duration::from_secs(1));
+    let unreleased = client.shutdown(Duration::from_secs(10));
     for result in results {
         result?;
     }

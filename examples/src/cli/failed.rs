@@ -3,6 +3,7 @@
 use core::fmt;
 
 use lock_proto::driver::{AcquireError, Client};
+use lock_proto::{Answer, Fault};
 
 use super::exit;
 
@@ -38,11 +39,13 @@ impl Failed {
 ///
 /// # Errors
 ///
-/// Names the servers, what is wrong with each, and what to do.
+/// Names the servers, and what is wrong with each.
 pub async fn check_servers(client: &Client) -> Result<(), Failed> {
     let Err(error) = client.ping().await else { return Ok(()) };
     let Failed { code, mut why } = Failed::acquiring(&error);
-    if error.is_unreachable() {
+    let unread = Answer::Unreachable(Fault::NoCredentials.into());
+    let lacks_credentials = error.report().is_some_and(|report| report.nodes.contains(&unread));
+    if error.is_unreachable() && !lacks_credentials {
         why.push_str("; does the server run, and is the URL of --backend right?");
     }
     Err(Failed { code, why })

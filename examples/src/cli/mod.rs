@@ -50,7 +50,7 @@ pub fn check_count(counted: u32, expected: u32, unreleased: u32) -> Result<(), S
     }
     match unreleased {
         0 => Ok(()),
-        _ => Err(format!("the server did not confirm {unreleased} releases; these locks expire at their TTL")),
+        _ => Err(format!("{unreleased} locks or sessions were not ended in time; their keys expire at their TTL")),
     }
 }
 

@@ -11,7 +11,7 @@ use super::foreign::{foreign, foreign_value};
 use super::host::{Host, Reading};
 use super::reads::Reads;
 use super::settings::{HostSettings, SupplyError, Supplying};
-use super::ticket::locked;
+use super::ticket::{locked, locked_if_possible};
 use crate::id::{ConnId, NodeId};
 use crate::lock::{Credentials, CredentialsRequest};
 use crate::url::Target;
@@ -27,8 +27,8 @@ struct Unread {
 }
 
 impl UnreadFile {
-    pub(super) fn get(&self) -> Option<Arc<str>> {
-        locked(&self.0).as_ref().map(|unread| Arc::clone(&unread.why))
+    pub(super) fn get(&self, forked: bool) -> Option<Arc<str>> {
+        locked_if_possible(&self.0, forked)?.as_ref().map(|unread| Arc::clone(&unread.why))
     }
 
     /// A read begins. Until it ends, an earlier reason stands.

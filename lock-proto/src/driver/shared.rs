@@ -213,7 +213,7 @@ impl<E: Engine + ?Sized> Shared<E> {
     }
 
     pub(super) fn error(&self, kind: AcquireErrorKind, what: &'static str, name: &Arc<[u8]>) -> AcquireError {
-        let unread_file = if kind.lacks_credentials() { self.unread_file.get() } else { None };
+        let unread_file = if kind.lacks_credentials() { self.unread_file.get(self.is_forked()) } else { None };
         AcquireError::new(kind, what, name, &self.servers, unread_file)
     }
 

@@ -165,7 +165,7 @@ impl<S: QueueStore> QueueLock<S> {
         self.store.answer = Answer::Silent;
         self.blocked = None;
         self.tries = 0;
-        // The server knows the session, in which it has just created a node.
+        // The server knows the session, in which it has created this node.
         ctx.shared.sessions.unknown = 0;
         let third = S::validity(&ctx.config, ctx.ttl(session)) / 3;
         self.hold = Some(Hold {

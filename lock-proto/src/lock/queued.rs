@@ -561,7 +561,7 @@ impl<S: QueueStore> Locks<Queued<S>> {
             CallOwner::Query(slot) => {
                 self.ctx.query_step(slot, |query, ctx| S::Query::answered(query, ctx, serial, reply))
             }
-            // The session has ended, and the check goes on in the next one.
+            // On ZooKeeper the session has ended, and the check goes on in the next one.
             CallOwner::Ping if S::pong(reply) == Answer::Unreachable(Fault::NotNeeded.into()) => self.ping_again(call),
             CallOwner::Ping => self.pong(call, S::pong(reply)),
             CallOwner::Nobody => {}

@@ -116,8 +116,9 @@ impl Client {
             ping_after: config.ping_interval(),
             contact_every: config.store.own.tick / 8,
             connect_timeout: config.connect_timeout,
+            request_timeout: config.request_timeout,
             // The renewal follows after a third. Enough must remain for the next server.
-            request_timeout: config.request_timeout.min(config.validity(timeout) / 2),
+            max_silence: config.validity(timeout) / 2,
             reconnect: config.reconnect,
             limits: Limits::default(),
             generation: number.wrapping_mul(GENERATIONS),

@@ -150,7 +150,10 @@ impl Client {
                     self.locks.handle_changed(now, watch, revision, deleted, &kv);
                 }
                 Ok(Some(Fact::Unsubscribed(watch))) => self.locks.handle_unsubscribed(now, watch),
-                Ok(Some(Fact::WatchRefused(watch, error))) => self.locks.handle_watch_refused(now, watch, &error),
+                Ok(Some(Fact::WatchRefused(watch, error))) => {
+                    self.watches.remove(&watch);
+                    self.locks.handle_watch_refused(now, watch, &error);
+                }
                 Ok(None) | Err(_) => self.locks.handle_timeout(now),
             }
         }

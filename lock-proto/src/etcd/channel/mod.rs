@@ -285,7 +285,7 @@ impl Channel {
             self.answered(sent, result);
         }
         if self.keep_alives.any_in_flight() && self.keep_alives.is_stuck(self.now, rpc.serial) {
-            self.close_keep_alive_stream();
+            self.keep_alives_stuck();
         }
         self.watches.call_answered(self.now, rpc.serial);
         self.update_silence();
@@ -334,6 +334,7 @@ impl Channel {
         let silence = self.longest_silence();
         if self.watches.timeout(now, &self.config, silence) && !self.is_silent() {
             self.close_watch_stream();
+            self.leave_if_streams_fail(Fault::TimedOut);
         }
         match self.phase {
             Phase::Up if self.renewal_due().is_some_and(|due| due <= now) => self.request_credentials(),

@@ -182,7 +182,7 @@ impl Channel {
     }
 
     // E9
-    fn leave_if_streams_fail(&mut self, fault: Fault) {
+    pub(super) fn leave_if_streams_fail(&mut self, fault: Fault) {
         let failures = self.watches.failures().max(self.keep_alives.backoff.failures);
         if failures >= STREAM_TRIES && self.members.count() > 1 {
             self.drop_connection(fault.into());
@@ -199,9 +199,10 @@ impl Channel {
         }
     }
 
-    /// Closes a stream without replies. Another member may renew in time.
+    /// Leaves a member that does not answer keep-alives, since another may renew in time. The only
+    /// one gets another stream.
     #[cold]
-    pub(super) fn close_keep_alive_stream(&mut self) {
+    pub(super) fn keep_alives_stuck(&mut self) {
         if self.members.count() > 1 {
             return self.drop_connection(Fault::TimedOut.into());
         }
@@ -239,6 +240,5 @@ impl Channel {
         }
         self.watches.lost(self.now, &self.config, &mut self.out);
         self.update_silence();
-        self.leave_if_streams_fail(Fault::TimedOut);
     }
 }

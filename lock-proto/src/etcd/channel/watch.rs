@@ -252,8 +252,9 @@ impl Watches {
         self.wires.clear();
         self.unanswered.clear();
         self.commands.clear();
-        // A stream without messages has not worked.
-        self.backoff.failed(stream.last_message.since(stream.since), config.reconnect);
+        // A stream with an overdue reply has not worked since its last message.
+        let end = if stream.overtaken.is_some() { stream.last_message } else { now };
+        self.backoff.failed(end.since(stream.since), config.reconnect);
         self.pause = Some(now + self.backoff.pause(0, config.reconnect, self.seed, now.as_nanos()));
     }
 

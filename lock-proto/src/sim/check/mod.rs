@@ -32,7 +32,8 @@ pub use rule::{Rule, Violation};
 
 /// Leaky bucket for requests from one client to one node: burst size, and drain rate per second for
 /// the client itself and for each of its acquisitions that is not over. A retry after each round
-/// trip is faster. Each acquisition, and each call of [`Checker::allow`], adds to the allowance.
+/// trip is faster if that takes less than 20 ms, divided by one plus the acquisitions. Each
+/// acquisition, and each call of [`Checker::allow`], adds to the allowance.
 const BURST: u64 = 200;
 const PER_SECOND: u64 = 50;
 const PER_ACQUISITION: u64 = 50;

@@ -50,10 +50,13 @@ pub struct PipeConfig {
     pub contact_every: Duration,
     /// How long connecting and the handshake may take together.
     pub connect_timeout: Duration,
-    /// The connection ends when replies are expected and nothing has arrived for this long, or for
-    /// four times as long as recent replies took. Where all servers were silent for so long, the
-    /// time doubles until a connection has lasted that long. At most eight times this value.
+    /// How long a request may wait for the connection. The connection ends when replies are
+    /// expected and nothing has arrived for this long, or for four times as long as recent replies
+    /// took. Where all servers were silent for so long, the time doubles until a connection has
+    /// lasted that long. At most eight times this value.
     pub request_timeout: Duration,
+    /// Limits the time that takes the place of `request_timeout` for a silent connection.
+    pub max_silence: Duration,
     /// The pause before the first server is tried again after all have failed.
     pub reconnect: Backoff,
     /// Limits on what the server may send.

@@ -243,7 +243,7 @@ impl Pipe {
         if let Phase::Up { since } = self.phase
             && !self.wire.is_idle()
         {
-            let (timeout, servers) = (self.config.request_timeout, self.config.servers.len() as u32);
+            let (timeout, servers) = (self.silence(), self.config.servers.len() as u32);
             self.patience.arrived(self.now.since(self.last_received), timeout);
             self.patience.lasts(self.now.since(since), timeout, servers);
         }
@@ -389,7 +389,11 @@ impl Pipe {
     /// Returns when the connection ends if nothing arrives.
     // E13
     fn silent_until(&self) -> Option<Instant> {
-        (!self.wire.is_idle()).then(|| self.last_received + self.longest_silence(self.config.request_timeout))
+        (!self.wire.is_idle()).then(|| self.last_received + self.longest_silence(self.silence()))
+    }
+
+    fn silence(&self) -> Duration {
+        self.config.request_timeout.min(self.config.max_silence)
     }
 
     fn longest_silence(&self, timeout: Duration) -> Duration {

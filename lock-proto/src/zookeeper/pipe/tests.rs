@@ -29,6 +29,7 @@ fn pipe(servers: usize) -> Pipe {
         contact_every: ms(1_500),
         connect_timeout: ms(2_000),
         request_timeout: ms(1_000),
+        max_silence: ms(4_000),
         reconnect: crate::lock::Backoff::fixed(ms(100)),
         limits: Limits::default(),
         generation: 0,

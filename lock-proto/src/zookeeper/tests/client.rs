@@ -146,6 +146,22 @@ fn lock_with_short_ticks_survives_silent_server() {
     }
 }
 
+/// The limit of silence is no limit for connecting.
+#[test]
+fn ping_with_short_ticks_waits_for_request_timeout() {
+    // ZK6
+    let mut w = World::with(1, |_| Config::parse("zk://h/app?tick_ms=500").unwrap());
+    w.clients[0].ping(w.now).unwrap();
+    let Some(Output::Connect { conn, .. }) = w.clients[0].poll_output() else { panic!("no connection") };
+    w.now = w.now + Duration::from_millis(1_500);
+    w.clients[0].handle_timeout(w.now);
+    w.server.connect(World::of(0, conn));
+    w.conns.insert((0, conn), ());
+    w.clients[0].handle_connected(w.now, conn);
+    w.run();
+    assert_eq!(w.clients[0].poll_ping(), Some(Ok(())));
+}
+
 /// Regression: the session that was requested was too short for the client's own check.
 #[test]
 fn tick_of_fractions_of_a_millisecond_is_rounded_up() {

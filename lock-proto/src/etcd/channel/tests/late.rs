@@ -161,6 +161,23 @@ fn member_without_messages_on_watch_streams_is_left() {
     assert_eq!(closes, Some(4));
 }
 
+/// A proxy may end streams that are idle.
+#[test]
+fn member_whose_idle_watch_streams_end_is_kept() {
+    // E9
+    let (mut rig, conn) = Rig::up_with(ChannelConfig { watch_quiet: 120 * SECOND, ..config(2) });
+    rig.channel.watch(rig.now, WatchId::new(1), "k".into(), Bytes::new(), false);
+    for _ in 0..5 {
+        let stream = rig.stream(StreamKind::Watch);
+        watch::created(&mut rig, stream, 5);
+        rig.pass(60 * SECOND);
+        rig.end(stream, Code::Internal, "RST_STREAM");
+        rig.pass(SECOND);
+        rig.notifications();
+        assert_eq!(rig.channel.current(), Some(conn));
+    }
+}
+
 /// A silent connection ends when it should, although the watch stream is overdue as well.
 #[test]
 fn overdue_watch_stream_does_not_prolong_silence() {

@@ -45,7 +45,8 @@ pub trait OwnLock: Clone + Debug {
         }
     }
 
-    /// The application wants a full TTL from now. By default this fails.
+    /// The application wants a full TTL from now, less at most a tenth for drift. By default this
+    /// fails.
     fn extend(&mut self, cx: &mut Context<'_>) {
         cx.extend_failed();
     }
