@@ -135,7 +135,7 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
     fn own(_: ClientId, config: &Config) -> Own {
         Own {
             pending_flush: None,
-            silence: config.request_timeout,
+            silence: config.request_timeout.min(config.validity(config.min_ttl()) / 2),
             recheck: config.store.recheck,
             tick: config.store.own.tick,
             taps: BTreeMap::new(),
