@@ -84,7 +84,8 @@ struct Open {
     last_message: Instant,
     /// The last serial number before the oldest unanswered creation was sent.
     sent_after: u64,
-    /// When a later call was answered, unless something has arrived on the stream since.
+    /// When a later call was answered while creations were not, unless something has arrived on the
+    /// stream since.
     overtaken: Option<Instant>,
 }
 
@@ -338,7 +339,7 @@ impl Watches {
         let wire = self.next_wire;
         self.next_wire += 1;
         if let Some(stream) = self.stream.as_mut().filter(|_| self.unanswered.is_empty()) {
-            (stream.sent_after, stream.overtaken) = (serial, None);
+            stream.sent_after = serial;
         }
         self.unanswered.insert(wire);
         let request = WatchCreateRequest {
@@ -395,8 +396,7 @@ impl Watches {
     /// connection, whose limit is `silence`. While nothing at all is answered, that limit decides.
     // E13
     fn overdue_at(&self, config: &ChannelConfig, silence: Duration) -> Option<Instant> {
-        let overtaken = self.stream.filter(|_| self.any_in_flight())?.overtaken?;
-        Some(overtaken + config.watch_quiet.max(silence))
+        Some(self.stream?.overtaken? + config.watch_quiet.max(silence))
     }
 
     /// When to probe the stream. `None` if it has no watches, or a reply is outstanding anyway.
