@@ -95,6 +95,20 @@ impl Hub {
         self.events.iter().filter_map(|(_, event)| Some(waited(event)?.as_millis())).collect()
     }
 
+    /// Takes a lock, and holds it until the watch on its key is open.
+    fn watched_hold(&mut self) -> (LockId, Instant, WatchId) {
+        let holds = self.locks.acquire(NOW, &Acquire::new("name")).unwrap();
+        self.serve();
+        self.locks.claim(NOW, holds).unwrap();
+        let at = NOW + Duration::from_secs(5);
+        self.locks.handle_timeout(at);
+        self.serve();
+        let [watch] = *self.watches else { panic!("{:?}", self.watches) };
+        self.locks.handle_watching(at, watch, self.store.revision);
+        self.serve();
+        (holds, at, watch)
+    }
+
     /// Starts a waiter behind a foreign key.
     fn waiter(&mut self) -> LockId {
         self.occupy("name/7");
@@ -262,15 +276,7 @@ fn holder_without_key_in_restored_cluster_loses_lock() {
     // E9
     let mut hub = Hub::new();
     hub.store.revision += 100;
-    let holds = hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
-    hub.serve();
-    hub.locks.claim(NOW, holds).unwrap();
-    let at = NOW + Duration::from_secs(5);
-    hub.locks.handle_timeout(at);
-    hub.serve();
-    let [watch] = *hub.watches else { panic!("{:?}", hub.watches) };
-    hub.locks.handle_watching(at, watch, hub.store.revision);
-    hub.serve();
+    let (holds, at, watch) = hub.watched_hold();
     hub.locks.handle_unsubscribed(at, watch);
     hub.store.revision -= 90;
     hub.store.keys.clear();
@@ -307,15 +313,7 @@ fn waiter_without_key_in_restored_cluster_enters_again() {
 #[test]
 fn event_of_another_key_is_no_loss() {
     let mut hub = Hub::new();
-    let holds = hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
-    hub.serve();
-    hub.locks.claim(NOW, holds).unwrap();
-    let at = NOW + Duration::from_secs(5);
-    hub.locks.handle_timeout(at);
-    hub.serve();
-    let [watch] = *hub.watches else { panic!("{:?}", hub.watches) };
-    hub.locks.handle_watching(at, watch, hub.store.revision);
-    hub.serve();
+    let (_, at, watch) = hub.watched_hold();
     let other = lock_proto::etcd::message::KeyValue { key: "other/7".into(), ..Default::default() };
     hub.locks.handle_changed(at, watch, hub.store.revision + 9, true, &other);
     hub.drain();

@@ -86,8 +86,8 @@ pub use users::User;
 const COMMAND_TAKES: Duration = Duration::from_micros(1);
 /// Limit on the keys that count towards the duration of a script.
 const MOST_KEYS: u32 = 64;
-/// How often an idle server looks for waits that are over, in ms: the default `hz` is 10. A busy one
-/// looks after each request.
+/// The interval in ms at which an idle server ends waits that are over: the default `hz` is 10. A
+/// busy server ends them after each request.
 const CRON: u64 = 100;
 
 /// A state in which a server rejects commands.

@@ -111,6 +111,22 @@ fn late_keep_alives_close_nothing() {
     assert_eq!((rig.channel.next_deadline(), rig.channel.current()), (Some(rig.now + SECOND), Some(conn)));
 }
 
+/// Half of a TTL of ten seconds passes, while the server answers calls.
+fn pass_half_of_ttl(rig: &mut Rig) {
+    for _ in 0..8 {
+        rig.answered_after(620 * MS);
+    }
+    rig.pass(40 * MS);
+}
+
+/// Sends a call, which is answered at once. Returns the reply.
+fn answer_call(rig: &mut Rig) -> ChannelOutput {
+    let call = rig.send(grant(1));
+    let rpc = rig.call();
+    rig.answer(rpc, granted(1));
+    ChannelOutput::Reply { call, reply: LEASE }
+}
+
 /// After half of the TTL.
 #[test]
 fn stuck_keep_alive_stream_is_reopened_but_connection_stays() {
@@ -121,18 +137,12 @@ fn stuck_keep_alive_stream_is_reopened_but_connection_stays() {
     let call = keep_alive(&mut rig, 1);
     let stream = rig.stream(StreamKind::KeepAlive);
     sent(&mut rig, stream, 1);
-    for _ in 0..8 {
-        rig.answered_after(620 * MS);
-    }
-    rig.pass(40 * MS);
+    pass_half_of_ttl(&mut rig);
     // The reply to an earlier call shows nothing.
     rig.answer(earlier, granted(1));
     assert_eq!(rig.all(), [ChannelOutput::Reply { call: before, reply: LEASE }]);
-    let last = rig.send(grant(1));
-    let rpc = rig.call();
-    rig.answer(rpc, granted(1));
+    let reply = answer_call(&mut rig);
     let close = ChannelOutput::Do(Output::Close { stream });
-    let reply = ChannelOutput::Reply { call: last, reply: LEASE };
     assert_eq!(rig.all(), [reply, close, unknown(call, Fault::TimedOut)]);
     let next = keep_alive(&mut rig, 1);
     rig.until_due();
@@ -150,14 +160,8 @@ fn member_without_replies_to_keep_alives_is_left() {
     let call = keep_alive(&mut rig, 1);
     let stream = rig.stream(StreamKind::KeepAlive);
     sent(&mut rig, stream, 1);
-    for _ in 0..8 {
-        rig.answered_after(620 * MS);
-    }
-    rig.pass(40 * MS);
-    let last = rig.send(grant(1));
-    let rpc = rig.call();
-    rig.answer(rpc, granted(1));
-    let reply = ChannelOutput::Reply { call: last, reply: LEASE };
+    pass_half_of_ttl(&mut rig);
+    let reply = answer_call(&mut rig);
     let outputs = rig.notifications();
     assert_eq!(outputs, [reply, disconnect(conn), unknown(call, Fault::TimedOut)]);
     keep_alive(&mut rig, 1);
@@ -173,15 +177,9 @@ fn stuck_keep_alive_is_noticed_behind_one_of_longer_ttl() {
     let stream = rig.stream(StreamKind::KeepAlive);
     sent(&mut rig, stream, 2);
     sent(&mut rig, stream, 1);
-    for _ in 0..8 {
-        rig.answered_after(620 * MS);
-    }
-    rig.pass(40 * MS);
-    let last = rig.send(grant(1));
-    let rpc = rig.call();
-    rig.answer(rpc, granted(1));
+    pass_half_of_ttl(&mut rig);
+    let reply = answer_call(&mut rig);
     let close = ChannelOutput::Do(Output::Close { stream });
-    let reply = ChannelOutput::Reply { call: last, reply: LEASE };
     assert_eq!(rig.all(), [reply, close, unknown(long, Fault::TimedOut), unknown(short, Fault::TimedOut)]);
 }
 
