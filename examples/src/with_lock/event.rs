@@ -4,7 +4,7 @@ use core::fmt;
 use core::time::Duration;
 use std::sync::mpsc::Sender;
 
-use lock_proto::driver::{Acquiring, Client, Guard, OwnerKeyExt as _};
+use lock_proto::driver::{AcquireError, AcquireErrorKind, Acquiring, Client, Guard, OwnerKeyExt as _, Shutdown};
 use lock_proto::etcd::OwnerKey;
 use lock_proto::{Blocked, Fence, Loss, Release, Wait};
 use rustix::process::Signal;
@@ -23,13 +23,24 @@ pub enum MainEvent {
     Lost(Loss),
     /// The lock was not acquired. No event follows.
     Failed(Failed),
-    /// Reply to [`LockHandle::stop`]: the result of the release, or `None` if no lock was held. No
-    /// event follows.
+    /// Reply to [`LockHandle::stop`]: the result of the release. Without a held lock it is `None`, or
+    /// [`Release::Unknown`] if the wait may have left something on the servers. No event follows.
     Stopped(Option<Release>),
     /// This process received a signal.
     Signal(Signal),
     /// The command has ended.
     CommandEnded,
+}
+
+impl MainEvent {
+    /// The last event, after the shutdown of the client.
+    pub(super) fn last(end: Result<Option<Release>, AcquireError>, shutdown: Shutdown) -> Self {
+        match end {
+            Ok(Some(release)) => Self::Stopped(Some(release)),
+            Err(error) if *error.kind() != AcquireErrorKind::ShutDown => Self::Failed(Failed::acquiring(&error)),
+            Ok(None) | Err(_) => Self::Stopped((shutdown.unreleased > 0).then_some(Release::Unknown)),
+        }
+    }
 }
 
 /// A held lock.

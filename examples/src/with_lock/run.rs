@@ -27,6 +27,10 @@ use crate::cli::{SHUTDOWN_TIMEOUT, exit, print};
 // T4
 const MAX_SLEEP: Duration = Duration::from_secs(1);
 
+/// Signals this soon after the first are one request to stop. systemd can send SIGHUP right after
+/// SIGTERM (`SendSIGHUP=`).
+const SAME_STOP: Duration = Duration::from_secs(1);
+
 /// Runs the tool and returns its exit code. Call it on the main thread, see [`Running::start`].
 pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&OsStr>) -> u8 {
     let args = match parse(args, default_backends) {
@@ -126,7 +130,11 @@ impl Main {
                 }
                 Some(MainEvent::Failed(failed)) => return Err(report_failure(&failed)),
                 Some(MainEvent::Signal(signal)) => {
-                    self.stop_and_wait(true);
+                    if self.stop_and_wait(true) == Some(Release::Unknown) {
+                        self.print_error(
+                            &"the end of the wait is unconfirmed; what it left on the server ends with its TTL",
+                        );
+                    }
                     return Err(exit::by_signal(signal.as_raw()));
                 }
                 Some(MainEvent::Stopped(_) | MainEvent::Lost(_) | MainEvent::CommandEnded) | None => {}
@@ -294,29 +302,35 @@ impl Main {
     /// Releases the lock, which is held as far as is known. Reports a release that is unconfirmed.
     fn release(&self, signalled: bool) -> Option<Release> {
         let release = self.stop_and_wait(signalled);
-        if matches!(release, Some(Release::Unknown) | None) {
+        if release == Some(Release::Unknown) {
             self.print_error(&"the release is unconfirmed; the lock ends with its TTL");
         }
         release
     }
 
-    /// Releases the lock or stops waiting for it. Waits for the reply, with a limit, and no longer
-    /// than until the second signal; `signalled` is whether the first one is the reason to stop.
-    /// Must be called once, because there is one reply.
-    fn stop_and_wait(&self, mut signalled: bool) -> Option<Release> {
+    /// Releases the lock or stops waiting for it, and waits for the reply: for a limited time, and
+    /// until a second signal. `signalled`: a first one is the reason to stop. Returns `None` if no
+    /// lock was held. Call it once, because there is one reply.
+    fn stop_and_wait(&self, signalled: bool) -> Option<Release> {
         self.handle.stop();
+        let start = self.clock.now();
         // The release and the shutdown have their own timeouts.
-        let end = self.clock.now() + SHUTDOWN_TIMEOUT * 4;
+        let end = start + SHUTDOWN_TIMEOUT * 4;
+        let mut first = signalled.then_some(start);
         loop {
-            let left = end.since(self.clock.now());
-            match self.next(left) {
+            let now = self.clock.now();
+            match self.next(end.since(now)) {
                 Some(MainEvent::Stopped(release)) => return release,
                 Some(MainEvent::Failed(_)) => return None,
-                Some(MainEvent::Signal(_)) if signalled => return None,
                 // Ctrl-C may end the command before this process learns of the signal.
-                Some(MainEvent::Signal(_)) => signalled = true,
+                Some(MainEvent::Signal(_)) => {
+                    let now = self.clock.now();
+                    if now > *first.get_or_insert(now) + SAME_STOP {
+                        return Some(Release::Unknown);
+                    }
+                }
                 Some(MainEvent::Blocked(_) | MainEvent::Held(_) | MainEvent::Lost(_) | MainEvent::CommandEnded) => {}
-                None if left.is_zero() => return None,
+                None if now >= end => return Some(Release::Unknown),
                 None => {}
             }
         }

@@ -61,14 +61,13 @@ async fn acquire_and_hold(
         let _ = stop.recv().await;
         None
     };
-    let final_event = match or(waiting, stopped).await {
-        Some(Ok(guard)) => MainEvent::Stopped(Some(hold_until_stopped(guard, events, stop).await)),
-        Some(Err(error)) => MainEvent::Failed(Failed::acquiring(&error)),
-        None => MainEvent::Stopped(None),
+    let end = match or(waiting, stopped).await {
+        Some(Ok(guard)) => Ok(Some(hold_until_stopped(guard, events, stop).await)),
+        Some(Err(error)) => Err(error),
+        None => Ok(None),
     };
     // Clean up the servers before the process ends.
-    client.shutdown(SHUTDOWN_TIMEOUT).await;
-    final_event
+    MainEvent::last(end, client.shutdown(SHUTDOWN_TIMEOUT).await)
 }
 
 async fn hold_until_stopped(guard: Guard, events: &Sender<MainEvent>, stop: &Receiver<()>) -> Release {

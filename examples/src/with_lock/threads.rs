@@ -31,11 +31,8 @@ pub(super) fn start(args: &Args, events: Sender<MainEvent>) -> Result<Box<dyn Lo
     thread::spawn(move || {
         let end = acquire_and_hold(acquiring, &is_held, &events, &stopped);
         // Clean up the servers before the process ends.
-        client.shutdown_blocking(SHUTDOWN_TIMEOUT);
-        let _ = events.send(match end {
-            Ok(release) => MainEvent::Stopped(Some(release)),
-            Err(error) => MainEvent::Failed(Failed::acquiring(&error)),
-        });
+        let shutdown = client.shutdown_blocking(SHUTDOWN_TIMEOUT);
+        let _ = events.send(MainEvent::last(end.map(Some), shutdown));
     });
     Ok(Box::new(handle))
 }

@@ -7,6 +7,7 @@ use lock_testkit::{Redis, wait_until};
 use rustix::process::Signal;
 
 use crate::harness::{LONG, PROGRAM, Quorum, Scratch, Tool, WITH_SIGNALS, assert_clean, is_alive, run, runtime};
+use crate::kit::ms;
 
 #[test]
 fn exit_code_of_command_is_passed_on() {
@@ -127,6 +128,24 @@ fn hangup_is_handled_unless_ignored() {
     holder.signal(Signal::HUP);
     let ended = holder.end();
     assert_eq!(ended.code, 35, "{ended:?}");
+    assert_clean(&redis);
+}
+
+/// systemd can send SIGHUP right after SIGTERM.
+#[cfg(target_os = "linux")]
+#[test]
+fn signals_sent_together_do_not_abandon_release() {
+    let redis = Redis::start();
+    let args = ["--backend", &redis.url(), "--runtime", runtime(), "--ttl", "60s", "job"];
+    let mut tool = Tool::spawn(Tool::command_by(WITH_SIGNALS, &args, &[]));
+    tool.wait_for_out("held job");
+    redis.pause();
+    tool.signal(Signal::TERM);
+    tool.signal(Signal::HUP);
+    assert!(!wait_until(ms(300), || tool.has_ended()), "the release was abandoned: {}", tool.err());
+    redis.resume();
+    let ended = tool.end();
+    assert_eq!((ended.code, &*ended.err), (0, ""), "{ended:?}");
     assert_clean(&redis);
 }
 

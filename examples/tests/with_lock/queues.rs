@@ -46,6 +46,7 @@ on_both! {
     loss_found_only_at_release_is_reported;
     killing: holder_and_waiter_survive_server_restart server_outage_terminates_at_grace_and_kills_at_expiry
     busy_and_unreachable_have_distinct_exit_codes unlimited_wait_continues_until_server_starts
+    unconfirmed_end_of_wait_is_reported
 }
 
 fn on(server: &Server, args: &[&str]) -> Tool {
@@ -109,6 +110,23 @@ fn terminated_waiter_leaves_nothing_behind(server: &Server) {
     assert_only_holder(server);
     assert_eq!(holder.terminate().code, 0);
     assert_clean(server);
+}
+
+fn unconfirmed_end_of_wait_is_reported(mut server: Server) {
+    let holder = on(&server, &["--ttl", "60s", "job"]);
+    holder.wait_for_out("held job");
+    let waiters = RUNTIMES.map(|runtime| {
+        let waiter = on(&server, &["--ttl", "60s", "--runtime", runtime, "job"]);
+        waiter.wait_for_err("held by another client");
+        (runtime, waiter)
+    });
+    server.kill();
+    for (runtime, waiter) in waiters {
+        let ended = waiter.terminate();
+        assert_eq!(ended.code, 128 + 15, "{runtime}: {ended:?}");
+        let line = "with-lock: job: the end of the wait is unconfirmed; what it left on the server ends with its TTL\n";
+        assert!(ended.err.ends_with(line), "{runtime}: {ended:?}");
+    }
 }
 
 fn holder_and_waiter_survive_server_restart(mut server: Server) {
