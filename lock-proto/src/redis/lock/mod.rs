@@ -58,6 +58,8 @@ pub struct Redis {
     subscription: Option<Subscription>,
     /// The nodes' last replies to an attempt; empty before the first.
     answers: Vec<Answer>,
+    /// Split votes in a row. A holder that lacks a node makes every vote look split.
+    split_votes: u32,
     /// Yield to the woken waiter until then. Set when a release of this client woke another client.
     // A7
     backoff_until: Option<Instant>,
@@ -106,6 +108,7 @@ impl Store for Redis {
             cleanups: Cleanups::default(),
             subscription: None,
             answers: Vec::new(),
+            split_votes: 0,
             backoff_until: None,
             overtook: false,
         }

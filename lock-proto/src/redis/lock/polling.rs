@@ -33,7 +33,7 @@ impl Lock {
     }
 
     /// `signalled`: the lost round was started by a wake-up.
-    pub(super) fn next_attempt(&self, ctx: &Context, round: &Round, blocked: Blocked, signalled: bool) -> Instant {
+    pub(super) fn next_attempt(&mut self, ctx: &Context, round: &Round, blocked: Blocked, signalled: bool) -> Instant {
         let n = ctx.number;
         let poll = ctx.config.store.poll;
         let mut every = doubled(poll.every, self.tries.saturating_sub(1), poll.max);
@@ -56,13 +56,18 @@ impl Lock {
             // The jitter keeps waiters apart.
             at = at.min(end + jitter(ctx.seed ^ 1, n, EXPIRY_SPREAD.min(every)));
         }
+        let contested = ctx.config.is_quorum() && blocked == Blocked::Held;
         let granted = self.store.answers.iter().any(|answer| matches!(answer, Answer::Granted));
-        if self.store.answers.len() > 1 && blocked == Blocked::Held && (granted || signalled) {
+        let split = contested && granted && !signalled;
+        self.store.split_votes = if split { self.store.split_votes.saturating_add(1) } else { 0 };
+        if contested && (split || signalled) {
             // A split vote, or the round overtook the release. Retry after a random delay longer
-            // than a round; the waiter that was woken goes first.
+            // than a round; the waiter that was woken goes first. While the holder lacks a node,
+            // each vote looks split, so the delay grows.
             // Q2
             let took = ctx.now.since(round.started);
-            let spread = if signalled { took } else { took * 2 + poll.every / 2 };
+            let base = took * 2 + poll.every / 2;
+            let spread = if signalled { took } else { doubled(base, self.store.split_votes - 1, every.max(base)) };
             at = at.min(ctx.now + took + jitter(ctx.seed ^ 2, n, spread));
         }
         at

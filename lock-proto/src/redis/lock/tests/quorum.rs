@@ -256,3 +256,31 @@ fn signal_during_won_attempt_is_passed_on() {
     let sent = hub.requests();
     assert!(matches!(&sent[..], [(call, Request::Announce { .. })] if node(call) == WAKE), "{sent:?}");
 }
+
+/// The holder lacks a node, which grants each attempt of the waiter.
+#[test]
+fn repeated_split_votes_are_retried_less_and_less_often() {
+    // Q2
+    let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust).poll(Backoff::exponential(for_ms(10), for_ms(300))));
+    hub.acquire(0, want());
+    let mut attempts = Vec::new();
+    let mut now = ms(0);
+    while now < ms(10_000) {
+        for (call, request) in hub.requests() {
+            let reply = match request {
+                Request::Take { .. } if call.node() == NodeId::new(0) => Reply::Granted { fence: None },
+                Request::Take { .. } => Reply::Busy { expires: Expiry::In(for_ms(60_000)) },
+                _ => Reply::Deleted { number: 1, awaited: false },
+            };
+            if matches!(request, Request::Take { .. }) && call.node() == NodeId::new(0) {
+                attempts.push(now);
+            }
+            hub.locks.handle_reply(now, call, &reply);
+        }
+        hub.drain();
+        now = hub.locks.next_deadline().unwrap();
+        hub.locks.handle_timeout(now);
+        hub.drain();
+    }
+    assert!((20..200).contains(&attempts.len()), "{} attempts in 10 s", attempts.len());
+}
