@@ -94,7 +94,7 @@ impl Note {
             }
             Self::Blocked(reason) => tracing::warn!(%lock, %reason, "waiting"),
             Self::AtRisk { valid_until } => {
-                tracing::warn!(%lock, %valid_until, "lock at risk: renewals are not confirmed");
+                tracing::warn!(%lock, %valid_until, "lock at risk: its validity ends soon");
             }
             Self::Lost(loss) => tracing::warn!(%lock, cause = %loss, "lock lost"),
             Self::FenceAhead { ms } => {

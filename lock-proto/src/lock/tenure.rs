@@ -53,8 +53,9 @@ pub struct Terms {
 }
 
 impl Terms {
-    fn warn_at(&self, until: Instant) -> Instant {
-        until.before(self.at_risk.map_or_else(|| self.ttl / 4, |before| nanos(before).min(self.ttl / 2)))
+    /// Returns when the holder is warned. The end of a maximal hold time is no risk.
+    fn warn_at(&self) -> Instant {
+        self.until.before(self.at_risk.map_or_else(|| self.ttl / 4, |before| nanos(before).min(self.ttl / 2)))
     }
 }
 
@@ -130,12 +131,11 @@ impl<T> Tenure<T> {
             Phase::Preparing if self.waiter.deadline().is_some_and(|end| end <= now) => Due::TimedOut,
             Phase::Offered if self.claim_by(terms.ttl) <= now => Due::Withdraw,
             Phase::Held if !self.warned => {
-                let until = self.valid_until(terms.until);
-                if terms.warn_at(until) > now {
+                if terms.warn_at() > now {
                     return Due::Nothing;
                 }
                 self.warned = true;
-                Due::Warn(until)
+                Due::Warn(self.valid_until(terms.until))
             }
             Phase::Preparing | Phase::Offered | Phase::Held => Due::Nothing,
         }
@@ -148,7 +148,7 @@ impl<T> Tenure<T> {
             Phase::Preparing => self.waiter.deadline().map_or(until, |end| until.min(end)),
             Phase::Offered => until.min(self.claim_by(terms.ttl)),
             Phase::Held if self.warned => until,
-            Phase::Held => until.min(terms.warn_at(until)),
+            Phase::Held => until.min(terms.warn_at()),
         }
     }
 }
@@ -217,5 +217,10 @@ mod tests {
         tenure.offer(at(100));
         assert_eq!((tenure.is_over(at(399)), tenure.is_over(at(400))), (false, true));
         assert_eq!((tenure.valid_until(at(1_200)), tenure.valid_until(at(200))), (at(400), at(200)));
+        // Its end is no risk.
+        tenure.phase = Phase::Held;
+        assert_eq!((tenure.due(at(399), &terms()), tenure.deadline(&terms())), (Due::Nothing, at(400)));
+        let expiring = Terms { until: at(450), ..terms() };
+        assert_eq!(tenure.due(at(200), &expiring), Due::Warn(at(400)));
     }
 }
