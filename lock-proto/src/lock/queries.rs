@@ -19,7 +19,7 @@ use super::queued::{Bid, QueueContext, Queued};
 use super::request::Acquire;
 use super::sessions::{SessionEvent, SessionId};
 use super::tuning::{check_name, check_value};
-use crate::collections::Slots;
+use crate::collections::{Deadlines, Slots};
 use crate::error::Misuse;
 use crate::id::LockId;
 use crate::time::{Instant, soonest};
@@ -102,6 +102,7 @@ impl<S: QueueStore> Query<S> {
 pub struct Queries<S: QueueStore> {
     list: BTreeMap<u32, Query<S>>,
     ids: Slots,
+    deadlines: Deadlines,
 }
 
 impl<S: QueueStore> Queries<S> {
@@ -118,7 +119,21 @@ impl<S: QueueStore> Queries<S> {
     }
 
     pub(crate) fn deadline(&self) -> Option<(Instant, &'static str)> {
-        self.iter().filter_map(Query::deadline).min().map(|at| (at, "a query"))
+        self.deadlines.first().map(|(at, _)| (at, "a query"))
+    }
+
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.deadlines.first().is_some_and(|(at, _)| at <= now)
+    }
+
+    /// Removes the deadlines that are due. Returns the slots of their queries.
+    fn take_due(&mut self, now: Instant) -> Vec<u32> {
+        let mut due = Vec::new();
+        while let Some((_, slot)) = self.deadlines.first().filter(|(at, _)| *at <= now) {
+            self.deadlines.set(slot, None);
+            due.push(slot);
+        }
+        due
     }
 }
 
@@ -127,20 +142,20 @@ impl<S: QueueStore> QueueContext<S> {
     pub(crate) fn query_step(&mut self, slot: u32, f: impl FnOnce(&mut Query<S>, &mut Self) -> bool) {
         // Removed from the map during the step, so that `f` can borrow the context.
         let Some(mut query) = self.shared.queries.list.remove(&slot) else { return };
-        if !f(&mut query, self) {
-            self.shared.queries.list.insert(slot, query);
+        let is_over = f(&mut query, self);
+        let queries = &mut self.shared.queries;
+        queries.deadlines.set(slot, query.deadline().filter(|_| !is_over));
+        if !is_over {
+            queries.list.insert(slot, query);
             return;
         }
-        self.shared.queries.ids.end(slot);
+        queries.ids.end(slot);
         S::Query::close(&query, self);
     }
 
     /// Does the work of queries that is due.
     pub(crate) fn settle_queries(&mut self) {
-        let now = self.now;
-        let queries = &self.shared.queries;
-        let due = queries.iter().filter(|query| query.deadline().is_some_and(|at| at <= now));
-        for slot in due.map(|query| query.id.slot).collect::<Vec<_>>() {
+        for slot in self.shared.queries.take_due(self.now) {
             self.query_step(slot, |query, ctx| {
                 let is_over = query.until.is_some_and(|until| until <= ctx.now);
                 if is_over {

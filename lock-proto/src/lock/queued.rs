@@ -365,7 +365,7 @@ impl<S: QueueStore> Store for Queued<S> {
     }
 
     fn is_unsettled(ctx: &QueueContext<S>) -> bool {
-        ctx.shared.sessions.is_unsettled(ctx.now) || !ctx.shared.queries.is_empty()
+        ctx.shared.sessions.is_unsettled(ctx.now) || ctx.shared.queries.is_due(ctx.now)
     }
 
     /// Processes sessions before the locks that depend on them.
