@@ -391,7 +391,11 @@ impl<S: Store> Lock<S> {
             Phase::Preparing => self.waiters.push_front(S::tenure(&hold).waiter.clone()),
         }
         S::lost(self, ctx, &ended, guarded);
-        S::contend(self, ctx);
+        // A single attempt is not repeated.
+        // A5
+        if !self.end_try(ctx) {
+            S::contend(self, ctx);
+        }
     }
 
     /// Handles a returned guard, also of a lost hold. `answer`: report the outcome.

@@ -276,7 +276,10 @@ impl<S: QueueStore> QueueLock<S> {
                 let pause = write.retry.tries().checked_sub(1).map(|tries| ctx.pause(tries));
                 write.retry.failed(ctx.now + pause.unwrap_or_default());
             }
-            Written::Refused if write.proclaim.is_some() => return self.proclaim_failed(ctx, false),
+            // Not if the refused value is that of an earlier proclaim.
+            Written::Refused if write.proclaim.is_some() && write.sent == write.value => {
+                return self.proclaim_failed(ctx, false);
+            }
             // The value that the next holder needs cannot be stored.
             Written::Refused if !prepared => return self.fail_prepared(ctx, Failure::Refused),
             Written::Refused | Written::Failed => {

@@ -1,8 +1,8 @@
 //! Requirements of elections.
 // E10
 
-use lock_proto::etcd::{ElectionEvent, Refusal, Reply};
-use lock_proto::{Acquire, ErrorClass, Misuse, ServerError};
+use lock_proto::etcd::ElectionEvent;
+use lock_proto::{Acquire, Misuse};
 
 use super::*;
 use crate::election::leader;
@@ -80,6 +80,22 @@ fn unconfirmed_proclamation_fails_and_leader_stays() {
 }
 
 #[test]
+fn refusal_of_replaced_value_does_not_fail_next_proclaim() {
+    // E10
+    let mut w = World::new(1);
+    let lock = w.campaign(0, "a", "one");
+    w.run_for(ms(10));
+    w.set_outcome(0, Kind::Put, Outcome::Answer(denied()));
+    w.verb(0, |hub, now| hub.proclaim(now, lock, "two".into())).unwrap();
+    w.verb(0, |hub, now| hub.proclaim(now, lock, "three".into())).unwrap();
+    w.expect(secs(2), "the answer", |w| proclaimed(w, 0, lock).is_some());
+    assert!(!w.events(0, lock).iter().any(|e| matches!(e, Event::ProclaimFailed(_))), "{}", w.describe());
+    assert_eq!(&w.queue("a")[0].value[..], b"three");
+    w.release(0, lock);
+    w.end();
+}
+
+#[test]
 fn only_leader_can_proclaim() {
     // E10
     let mut w = World::new(2);
@@ -141,9 +157,7 @@ fn leader_query_gets_exactly_one_reply() {
         w.election_events(1, unanswered)
     );
     w.heal(1);
-    let class = ErrorClass::Refused;
-    let refusal = Refusal::Error(ServerError { class, text: "etcdserver: permission denied".into() });
-    w.set_outcome(1, Kind::First, Outcome::Answer(Reply::Refused(refusal)));
+    w.set_outcome(1, Kind::First, Outcome::Answer(denied()));
     let refused = w.verb(1, |hub, now| hub.observe(now, b"a")).unwrap();
     w.run_for(ms(10));
     assert!(

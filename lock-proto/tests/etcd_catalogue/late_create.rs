@@ -1,16 +1,10 @@
 //! A create that may be executed late, and the lease that it would use.
 // E1, E3, E5
 
-use lock_proto::etcd::{Refusal, Reply};
-use lock_proto::{Acquire, ErrorClass, ServerError};
+use lock_proto::Acquire;
 
 use super::*;
 use crate::world::{Kind, Outcome};
-
-fn denied() -> Reply {
-    let text = "etcdserver: permission denied".into();
-    Reply::Refused(Refusal::Error(ServerError { class: ErrorClass::Refused, text }))
-}
 
 /// A client whose shared lease is retired: the delete of a key of it was refused. Another lock
 /// still needs the lease.

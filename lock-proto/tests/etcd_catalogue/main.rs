@@ -28,7 +28,8 @@ mod world;
 
 use core::time::Duration;
 
-use lock_proto::{Blocked, Event, Failure, LockId, Loss, Release};
+use lock_proto::etcd::{Refusal, Reply};
+use lock_proto::{Blocked, ErrorClass, Event, Failure, LockId, Loss, Release, ServerError};
 use world::World;
 
 const fn ms(n: u64) -> Duration {
@@ -37,6 +38,11 @@ const fn ms(n: u64) -> Duration {
 
 const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
+}
+
+fn denied() -> Reply {
+    let text = "etcdserver: permission denied".into();
+    Reply::Refused(Refusal::Error(ServerError { class: ErrorClass::Refused, text }))
 }
 
 /// Creates the session, so that later requests need no lease.

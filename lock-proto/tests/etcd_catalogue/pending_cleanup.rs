@@ -15,11 +15,6 @@ fn busy() -> Reply {
     Reply::Refused(Refusal::Error(ServerError { class: ErrorClass::Transient, text: "too many requests".into() }))
 }
 
-fn denied() -> Reply {
-    let text = "etcdserver: permission denied".into();
-    Reply::Refused(Refusal::Error(ServerError { class: ErrorClass::Refused, text }))
-}
-
 /// A client with a pending cleanup under its shared lease: a cancelled create arrives late. After
 /// two seconds the client watches the key.
 pub(super) fn with_a_watched_cleanup(clients: usize, late: Duration) -> World {

@@ -295,6 +295,18 @@ fn try_makes_at_most_one_attempt() {
     w.end();
 }
 
+#[test]
+fn try_is_not_repeated_after_loss_of_its_session() {
+    // A5
+    let mut w = World::new(1);
+    w.every(0, Kind::KeepAlive, Some(Outcome::Lost));
+    let attempt = w.acquire(0, Acquire::new("a").wait(Wait::Try).renew(Renew::Manual));
+    w.expect(secs(60), "the end of the attempt", |w| failure(w, 0, attempt).is_some());
+    assert_eq!(w.count(0, Kind::Create), 1, "{}", w.describe());
+    w.every(0, Kind::KeepAlive, None);
+    w.end();
+}
+
 /// A waiter watches its own key and its predecessor. If that one leaves without having held the
 /// lock, it watches the one before.
 #[test]
