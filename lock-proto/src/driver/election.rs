@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::acquire_error::{AcquireError, AcquireErrorKind};
 use super::client::Client;
-use super::guard::{Guard, Hold, Releasing, loss};
+use super::guard::{Guard, Hold, Releasing};
 use super::lock::{Acquiring, Lock};
 use super::name::Name;
 use super::query::Observation;
@@ -230,7 +230,7 @@ impl Leadership {
             Some(Ok(before)) => before,
             None => return Err(ProclaimError::Lost(Loss::ShutDown)),
             Some(Err(error)) => {
-                return Err(match (loss(ticket, hold.now()), error) {
+                return Err(match (hold.loss(), error) {
                     (Some(loss), _) => ProclaimError::Lost(loss),
                     (None, AcquireErrorKind::Misuse(misuse)) => ProclaimError::Misuse(misuse),
                     (None, _) => ProclaimError::Misuse(Misuse::NotHeld(ticket.lock)),

@@ -104,8 +104,7 @@ impl Guard {
     ///
     /// Cancel safe.
     pub async fn lost(&self) -> Loss {
-        let Hold { owner, ticket, .. } = &self.hold;
-        wait_for(&ticket.changed, || loss(ticket, owner.shared.now())).await
+        wait_for(&self.hold.ticket.changed, || self.hold.loss()).await
     }
 
     /// Extends the lock to a full TTL from now on. Needed with
@@ -131,7 +130,7 @@ impl Guard {
             Some(Ok(extension)) => extension,
             None => return Err(ExtendError::Lost(Loss::ShutDown)),
             Some(Err(misuse)) => {
-                return Err(loss(ticket, owner.shared.now()).map_or(ExtendError::Misuse(misuse), ExtendError::Lost));
+                return Err(self.hold.loss().map_or(ExtendError::Misuse(misuse), ExtendError::Lost));
             }
         };
         let answer = self.hold.answer(|| locked(&extension).take()).await;
@@ -152,7 +151,7 @@ impl Guard {
     ///
     /// Dropping the future drops `work` and releases the lock in the background.
     pub async fn protect<F: Future>(self, work: F) -> Protected<F::Output> {
-        let output = self.hold.run(work, |now| loss(&self.hold.ticket, now)).await;
+        let output = self.hold.run(work, || self.hold.loss()).await;
         Protected { output, release: self.release().await }
     }
 
@@ -247,11 +246,19 @@ impl Hold {
         self.owner.shared.now()
     }
 
+    /// Returns why the lock was lost, if it was.
+    pub(super) fn loss(&self) -> Option<Loss> {
+        match self.ticket.hold_state(self.now(), self.owner.shared.is_forked()) {
+            HoldState::Lost(loss) => Some(loss),
+            HoldState::Held | HoldState::Returned => None,
+        }
+    }
+
     /// Runs `work` until it completes, or until `end` returns a reason to stop. Calls `end` before
     /// each poll of `work` and when the hold has changed.
-    pub(super) async fn run<F: Future, E>(&self, work: F, end: impl Fn(Instant) -> Option<E>) -> Result<F::Output, E> {
+    pub(super) async fn run<F: Future, E>(&self, work: F, end: impl Fn() -> Option<E>) -> Result<F::Output, E> {
         let mut work = pin!(work);
-        let mut ended = pin!(wait_for(&self.ticket.changed, || end(self.now())));
+        let mut ended = pin!(wait_for(&self.ticket.changed, &end));
         poll_fn(|cx| match ended.as_mut().poll(cx) {
             Poll::Ready(end) => Poll::Ready(Err(end)),
             Poll::Pending => work.as_mut().poll(cx).map(Ok),
@@ -261,7 +268,7 @@ impl Hold {
 
     /// Waits for the answer to an extension or a proclamation, or for the loss of the lock.
     pub(super) async fn answer<T>(&self, mut answer: impl FnMut() -> Option<T>) -> Result<T, Loss> {
-        wait_for(&self.ticket.extended, || match loss(&self.ticket, self.now()) {
+        wait_for(&self.ticket.extended, || match self.loss() {
             Some(loss) => Some(Err(loss)),
             None => answer().map(Ok),
         })
@@ -274,12 +281,5 @@ impl Drop for Hold {
         if !self.returned {
             self.owner.shared.verb(|core, now, batch| core.abandon(now, &self.ticket, batch));
         }
-    }
-}
-
-pub(super) fn loss(ticket: &Ticket, now: Instant) -> Option<Loss> {
-    match ticket.hold_state(now) {
-        HoldState::Lost(loss) => Some(loss),
-        HoldState::Held | HoldState::Returned => None,
     }
 }

@@ -146,7 +146,7 @@ impl Acquiring {
     /// Why the acquisition is still waiting, if known.
     #[must_use]
     pub fn blocked(&self) -> Option<Blocked> {
-        self.ticket.as_ref()?.blocked()
+        self.ticket.as_ref()?.blocked(self.lock.owner.shared.is_forked())
     }
 
     /// Calls `f` whenever the reason for waiting changes, from within the poll of this future.
@@ -165,7 +165,7 @@ impl Acquiring {
 
     fn report_blocked(&mut self) {
         let Some(f) = &mut self.on_blocked else { return };
-        let why = self.ticket.as_ref().and_then(|ticket| ticket.blocked());
+        let why = self.ticket.as_ref().and_then(|ticket| ticket.blocked(false));
         if why != self.reported {
             self.reported = why;
             why.map(f);

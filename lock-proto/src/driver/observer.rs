@@ -42,7 +42,7 @@ impl Observer {
     ///
     /// Cancel safe.
     pub async fn lost(&self) -> Option<Loss> {
-        wait_for(&self.ticket.changed, || match self.ticket.hold_state(self.shared.now()) {
+        wait_for(&self.ticket.changed, || match self.ticket.hold_state(self.shared.now(), self.shared.is_forked()) {
             HoldState::Held => None,
             HoldState::Lost(loss) => Some(Some(loss)),
             HoldState::Returned => Some(None),
@@ -62,7 +62,7 @@ impl Observer {
 
     /// Returns true if renewals fail and the end of validity is near, or the hold has ended.
     pub(super) fn is_at_risk(&self) -> bool {
-        self.ticket.is_at_risk() || !self.is_held()
+        self.ticket.is_at_risk(self.shared.is_forked()) || !self.is_held()
     }
 
     /// Waits for a condition, checked whenever the hold changes.

@@ -2,7 +2,7 @@
 
 use core::any::Any;
 
-use super::guard::{Guard, Hold, loss};
+use super::guard::{Guard, Hold};
 use super::shared::Core;
 use crate::lock::{Client, Loss, QueueStore, Queued, Transport};
 
@@ -48,6 +48,6 @@ impl Guard {
             let Some(client) = core.machine(of) else { return Ok(None) };
             client.owner_guard(now, ticket.lock).map(Some).map_err(|_| Loss::ShutDown)
         });
-        loss(ticket, owner.shared.now()).map_or(node.unwrap_or(Err(Loss::ShutDown)), Err)
+        self.hold.loss().map_or(node.unwrap_or(Err(Loss::ShutDown)), Err)
     }
 }

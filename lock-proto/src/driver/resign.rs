@@ -6,7 +6,6 @@ use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::election::Leadership;
-use super::guard::loss;
 use super::observer::Observer;
 use crate::lock::{Loss, Release};
 use crate::time::Instant;
@@ -57,9 +56,9 @@ impl Leadership {
         let ttl = self.guard.ttl();
         let hold = &self.guard.hold;
         let output = hold
-            .run(work, |now| {
-                let late = || self.stop.since().is_some_and(|requested| now >= requested + ttl);
-                loss(&hold.ticket, now).map(LeadError::Lost).or_else(|| late().then_some(LeadError::Late))
+            .run(work, || {
+                let late = || self.stop.since().is_some_and(|requested| hold.now() >= requested + ttl);
+                hold.loss().map(LeadError::Lost).or_else(|| late().then_some(LeadError::Late))
             })
             .await;
         LeadershipEnd { output, release: self.resign().await }

@@ -326,8 +326,8 @@ impl Ticket {
         self.terms.get().copied().unwrap_or_default()
     }
 
-    pub(super) fn blocked(&self) -> Option<Blocked> {
-        locked(&self.state).blocked
+    pub(super) fn blocked(&self, forked: bool) -> Option<Blocked> {
+        locked_if_possible(&self.state, forked)?.blocked
     }
 
     pub(super) fn valid_until(&self) -> Instant {
@@ -356,11 +356,11 @@ impl Ticket {
         }
     }
 
-    pub(super) fn hold_state(&self, now: Instant) -> HoldState {
+    pub(super) fn hold_state(&self, now: Instant, forked: bool) -> HoldState {
         if self.is_held(now) {
             return HoldState::Held;
         }
-        let state = locked(&self.state);
+        let Some(state) = locked_if_possible(&self.state, forked) else { return HoldState::Lost(Loss::ShutDown) };
         match state.loss {
             Some(loss) => HoldState::Lost(loss),
             None if state.is_unreported() => HoldState::Lost(Loss::Expired),
@@ -368,8 +368,8 @@ impl Ticket {
         }
     }
 
-    pub(super) fn is_at_risk(&self) -> bool {
-        locked(&self.state).at_risk
+    pub(super) fn is_at_risk(&self, forked: bool) -> bool {
+        locked_if_possible(&self.state, forked).is_some_and(|state| state.at_risk)
     }
 
     /// Adds an extension that was requested from the machine.
@@ -498,6 +498,9 @@ mod tests {
         let _of_parent = locked(&ticket.state);
         assert!(!ticket.close(true, &mut Batch::default()));
         assert_eq!(ticket.terms().fence(), Some(Fence(2)));
+        assert_eq!(ticket.blocked(true), None);
+        assert!(!ticket.is_at_risk(true));
+        assert_eq!(ticket.hold_state(Instant::from_millis(1), true), HoldState::Lost(Loss::ShutDown));
     }
 
     /// The parent's thread panicked under the mutex before the fork.
@@ -510,6 +513,6 @@ mod tests {
         });
         assert!(poisoned.is_err() && ticket.state.is_poisoned());
         assert!(ticket.close(true, &mut Batch::default()), "the key may be there");
-        assert_eq!(ticket.hold_state(Instant::ZERO), HoldState::Lost(Loss::ShutDown));
+        assert_eq!(ticket.hold_state(Instant::ZERO, false), HoldState::Lost(Loss::ShutDown));
     }
 }

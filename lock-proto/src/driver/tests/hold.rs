@@ -95,7 +95,7 @@ fn renewal_after_end_by_clock_reports_loss() {
     assert!(!ticket.apply(Event::Renewed { valid_until: ms(20) }, &mut batch));
     batch.run();
     assert!(poll(&mut lost).is_ready(), "woken");
-    assert!(matches!(ticket.hold_state(ms(11)), HoldState::Lost(Loss::Expired)));
+    assert!(matches!(ticket.hold_state(ms(11), false), HoldState::Lost(Loss::Expired)));
 }
 
 /// The renewal leaves, and its answer lies in the socket.
