@@ -8,7 +8,7 @@ mod kit;
 
 use core::time::Duration;
 
-use kit::{LONG, Tool, WITH_SIGNALS, started_by};
+use kit::{LONG, Tool, WITH_SIGNALS, ms, started_by};
 use lock_testkit::{Authority, Chroot, Etcd, Stopwatch, ZooKeeperPeer, wait_until};
 use rustix::process::Signal;
 
@@ -180,6 +180,18 @@ fn candidate_reports_loss_and_campaigns_again() {
     let words: Vec<&str> = ended.out.lines().filter_map(|line| line.split(' ').next()).collect();
     assert_eq!(words, ["elected", "lost", "elected", "resigned"], "each election has one end");
     assert_clean(&etcd);
+}
+
+/// It was reported after the wait for a reply to the resignation, up to two seconds late.
+#[test]
+fn candidate_reports_loss_at_the_end_of_its_validity() {
+    let mut etcd = Etcd::start();
+    let tool = candidate(&etcd, "me");
+    tool.wait_for_out("elected board");
+    etcd.kill();
+    let killed = Stopwatch::start();
+    tool.wait_for_out("lost board expired\n");
+    killed.assert_within(ms(2_600), "no server answers");
 }
 
 #[test]

@@ -7,8 +7,8 @@ use core::task::Poll;
 use lock_proto::driver::{LeadError, Leadership, OwnerKeyExt as _, OwnerNodeExt as _};
 use lock_proto::{ElectionEvent, Fence, Loss, Release};
 use lock_tokio::Client;
-use tokio::select;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::{join, select};
 
 use super::{log_error, report_failure};
 use crate::cli::name::DisplayName;
@@ -35,26 +35,28 @@ pub(super) async fn campaign(client: &Client, name: &[u8], value: &[u8]) -> u8 {
             () = stop.requested() => return 0,
         };
         print(&format_args!("elected {shown} {}", Ownership::of(&leadership)));
+        let observer = leadership.observer();
+        let report_loss = |loss| print(&format_args!("lost {shown} {}", exit::loss_name(loss)));
+        // At once: the resignation may take a while.
+        let lost = async { observer.lost().await.inspect(|&loss| report_loss(loss)) };
         // There is no work to wind down, so wait for the end.
-        let end = leadership.lead(|_| stop.requested()).await;
-        let lost = match (end.output, end.release) {
-            (Err(LeadError::Lost(loss)), _) => loss,
+        let (lost, end) = join!(lost, leadership.lead(|_| stop.requested()));
+        match (end.output, end.release) {
+            _ if lost.is_some() => {}
+            (Err(LeadError::Lost(loss)), _) => report_loss(loss),
             // The leadership had already ended, as the release showed.
-            (Ok(()), Release::Expired) => Loss::Gone,
-            (Ok(()), Release::Taken) => Loss::Taken,
-            (Ok(()), Release::Unknown) => {
-                log_error(&format_args!(
-                    "{shown}: the server did not confirm the resignation; the leadership ends with the session"
-                ));
+            (Ok(()), Release::Expired) => report_loss(Loss::Gone),
+            (Ok(()), Release::Taken) => report_loss(Loss::Taken),
+            (Ok(()) | Err(_), release) => {
+                if release == Release::Unknown {
+                    log_error(&format_args!(
+                        "{shown}: the server did not confirm the resignation; the leadership ends with the session"
+                    ));
+                }
                 print(&format_args!("resigned {shown}"));
                 return 0;
             }
-            (Ok(()) | Err(_), _) => {
-                print(&format_args!("resigned {shown}"));
-                return 0;
-            }
-        };
-        print(&format_args!("lost {shown} {}", exit::loss_name(lost)));
+        }
         if end.output.is_ok() {
             return 0;
         }

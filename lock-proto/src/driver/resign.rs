@@ -47,6 +47,9 @@ impl Leadership {
     /// [`ResignHandle`], `work` has one TTL to complete; then it is dropped. If the
     /// leadership is lost, it is dropped at once.
     ///
+    /// The output follows the resignation, which takes up to the setting `release_within` (2 s) if
+    /// no server answers. To act on a loss at once, await [`Observer::lost`] in another task.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future drops `work` and resigns in the background.
