@@ -4,6 +4,7 @@ use core::fmt;
 use core::time::Duration;
 use std::sync::mpsc::Sender;
 
+use futures_util::FutureExt as _;
 use lock_proto::driver::{AcquireError, AcquireErrorKind, Acquiring, Client, Guard, OwnerKeyExt as _, Shutdown};
 use lock_proto::etcd::OwnerKey;
 use lock_proto::{Blocked, Fence, Loss, Release, Wait};
@@ -53,15 +54,18 @@ pub struct Held {
     pub owner: Option<OwnerKey>,
     /// The TTL of the key.
     pub ttl: Duration,
-    /// Returns how long the lock is certainly held from now on; `None` once it is lost. Reads the
-    /// clock when called.
-    pub remaining: Box<dyn Fn() -> Option<Duration> + Send>,
+    /// Returns how long the lock is certainly held from now on, or how it was lost. Reads the clock
+    /// when called.
+    pub remaining: Box<dyn Fn() -> Result<Duration, Loss> + Send>,
 }
 
 impl Held {
     pub(super) fn of(guard: &Guard) -> Self {
         let observer = guard.observer();
-        let remaining = Box::new(move || Some(observer.remaining()).filter(|left| !left.is_zero()));
+        let remaining = Box::new(move || match observer.remaining() {
+            Duration::ZERO => Err(observer.lost().now_or_never().flatten().unwrap_or(Loss::Expired)),
+            left => Ok(left),
+        });
         let (token, owner) = (guard.token().to_string(), guard.owner_key());
         Self { token, fence: guard.fence(), owner, ttl: guard.ttl(), remaining }
     }

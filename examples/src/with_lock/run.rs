@@ -104,8 +104,7 @@ impl Main {
             Ok(held) => held,
             Err(code) => return code,
         };
-        let valid_until = self.clock.now();
-        let mut hold = Hold { valid_until, longest: Duration::ZERO, held, clock: self.clock, lost: None };
+        let mut hold = Hold::new(held, self.clock);
         match &self.args.command {
             None => self.hold_until_signal(&mut hold),
             Some(command) => self.run_command(command, &mut hold),
@@ -187,6 +186,14 @@ impl Main {
 
     /// Runs the command, no longer than the lock is held.
     fn run_command(&self, command: &CommandLine, hold: &mut Hold) -> u8 {
+        // After a pause of this process, another client may hold the lock.
+        // T2
+        hold.check();
+        if let Some(loss) = hold.lost {
+            self.print_error(&format_args!("lost: {loss}; the command was not started"));
+            self.stop_and_wait(false);
+            return exit::LOST;
+        }
         let Held { token, fence, owner, .. } = &hold.held;
         // `None` removes variables inherited from an outer lock.
         let env = [
@@ -349,6 +356,10 @@ struct Hold {
 }
 
 impl Hold {
+    fn new(held: Held, clock: BootClock) -> Self {
+        Self { valid_until: clock.now(), longest: Duration::ZERO, held, clock, lost: None }
+    }
+
     /// Checks the lock and the clock. Returns how long the lock is certainly held from now on. At
     /// the end of its validity the lock counts as lost, even without an event.
     fn check(&mut self) -> Duration {
@@ -356,10 +367,12 @@ impl Hold {
             return Duration::ZERO;
         }
         let now = self.clock.now();
-        if let Some(left) = (self.held.remaining)() {
-            self.valid_until = now + left;
-        } else if self.valid_until <= now {
-            self.lost = Some(Loss::Expired);
+        match (self.held.remaining)() {
+            Ok(left) => self.valid_until = now + left,
+            // Lost before the first check. Later, a loss within the validity comes as an event.
+            Err(loss) if self.longest.is_zero() => self.lost = Some(loss),
+            Err(_) if self.valid_until <= now => self.lost = Some(Loss::Expired),
+            Err(_) => {}
         }
         let left = self.valid_until.since(now);
         self.longest = self.longest.max(left);
@@ -380,6 +393,38 @@ impl Hold {
             Some(Release::Expired) if early => Some(Loss::Gone),
             Some(Release::Taken) if early => Some(Loss::Taken),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    struct FakeHandle(Sender<MainEvent>);
+
+    impl LockHandle for FakeHandle {
+        fn stop(&self) {
+            self.0.send(MainEvent::Stopped(Some(Release::Expired))).unwrap();
+        }
+    }
+
+    /// The process may pause between the acquisition and the start.
+    #[test]
+    fn command_is_not_started_without_the_lock() {
+        let Ok(Parsed::Run(args)) = parse(["job"].map(OsString::from), None) else { panic!() };
+        let (sender, events) = channel();
+        let handle = Box::new(FakeHandle(sender.clone()));
+        let main = Main { args: *args, handle, events, sender, clock: BootClock::new() };
+        for lost in [Loss::Expired, Loss::Gone] {
+            let remaining = Box::new(move || Err(lost));
+            let held = Held { token: String::new(), fence: None, owner: None, ttl: Duration::MAX, remaining };
+            let mut hold = Hold::new(held, main.clock);
+            // An attempt to start it would fail.
+            assert_eq!(main.run_command(&("\0".into(), Vec::new()), &mut hold), exit::LOST);
+            assert_eq!(hold.lost, Some(lost));
         }
     }
 }
