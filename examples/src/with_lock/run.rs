@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use lock_proto::driver::BootClock;
-use lock_proto::{Blocked, Instant, Loss, Release};
+use lock_proto::{Instant, Loss, Release};
 use rustix::process::{Signal, getpgrp};
 use rustix::termios::tcgetpgrp;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -117,16 +117,10 @@ impl Main {
 
     /// Waits for the lock. Fails with the exit code.
     fn wait(&self) -> Result<Held, u8> {
-        let mut reported: Vec<Blocked> = Vec::new();
         loop {
             match self.next(MAX_SLEEP) {
                 Some(MainEvent::Held(held)) => return Ok(held),
-                Some(MainEvent::Blocked(why)) => {
-                    if !reported.contains(&why) {
-                        self.print_error(&format_args!("waiting: {why}"));
-                        reported.push(why);
-                    }
-                }
+                Some(MainEvent::Blocked(why)) => self.print_error(&format_args!("waiting: {why}")),
                 Some(MainEvent::Failed(failed)) => return Err(report_failure(&failed)),
                 Some(MainEvent::Signal(signal)) => {
                     if self.stop_and_wait(true) == Some(Release::Unknown) {

@@ -250,6 +250,7 @@ fn unlimited_wait_continues_until_server_starts(mut server: Server) {
     let tools = RUNTIMES.map(|runtime| {
         let tool = on(&server, &["--runtime", runtime, "job", "--", "true"]);
         tool.wait_for_err("too few servers answer");
+        tool.wait_for_err("refused the connection");
         tool
     });
     server.restart();

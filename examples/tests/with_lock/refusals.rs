@@ -5,7 +5,7 @@ use std::process::Command;
 
 use lock_testkit::Redis;
 
-use crate::harness::{FENCE_KEY, LONG, PROGRAM, Scratch, Tool, assert_clean, run, runtime};
+use crate::harness::{FENCE_KEY, LONG, PROGRAM, RUNTIMES, Scratch, Tool, assert_clean, run, runtime};
 
 #[test]
 fn busy_and_unreachable_have_distinct_exit_codes() {
@@ -42,10 +42,15 @@ fn wait_ends_while_reading_a_file_blocks() {
 fn unlimited_wait_continues_until_server_starts() {
     let mut redis = Redis::start();
     redis.kill();
-    let tool = Tool::on(&redis, &["job", "--", "true"]);
-    tool.wait_for_err("too few servers answer");
+    let tools = RUNTIMES.map(|runtime| Tool::on(&redis, &["--runtime", runtime, "job", "--", "true"]));
+    for tool in &tools {
+        tool.wait_for_err("too few servers answer");
+        tool.wait_for_err("refused the connection");
+    }
     redis.restart();
-    assert_eq!(tool.end().code, 0);
+    for tool in tools {
+        assert_eq!(tool.end().code, 0);
+    }
 }
 
 #[test]
