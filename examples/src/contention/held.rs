@@ -69,7 +69,7 @@ pub(super) async fn run(job: &Job) -> Result<Held, Failed> {
 async fn hold(job: &Job, clients: &[Client], ttl: Duration) -> Result<Held, Failed> {
     let run: Arc<str> = lock_names(job).remove(0).into();
     for (n, client) in clients.iter().enumerate() {
-        ours::warm_up(&client.lock(format!("{run}:first:{n}")).ttl(ttl)).await?;
+        ours::warm_up(&client.lock(format!("{run}:first:{n}")).ttl(ttl).wait(job.ready_within())).await?;
     }
     let before = process::resident();
     let (start, tasks, locks) = (Instant::now(), job.clients.get(), job.locks.get());

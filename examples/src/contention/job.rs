@@ -146,6 +146,16 @@ impl Job {
         task / self.per_connection.unwrap_or(self.clients).get()
     }
 
+    /// For how long a quorum excludes a server that was just started.
+    fn quarantine(&self) -> Duration {
+        self.ttl.clamp(DEFAULT_TTL, MAX_TTL)
+    }
+
+    /// Limit for the first lock of a task.
+    pub(super) fn ready_within(&self) -> Duration {
+        self.quarantine() + Duration::from_secs(10)
+    }
+
     /// Returns the settings of each client, and the TTL of the locks.
     pub(super) fn settings(&self) -> Result<(StoreSettings, Duration), Failed> {
         let settings = parse_backends(&self.backends).map_err(Failed::usage)?;
@@ -157,7 +167,7 @@ impl Job {
                     .wake(self.wake)
                     // Ignored by a quorum, which has no fencing tokens.
                     .fencing(self.fence)
-                    .quarantine(self.ttl.clamp(DEFAULT_TTL, MAX_TTL));
+                    .quarantine(self.quarantine());
                 config.check().map_err(Failed::usage)?;
                 StoreSettings::Redis(config)
             }
@@ -174,5 +184,18 @@ fn without_turns(settings: StoreSettings) -> StoreSettings {
         StoreSettings::Etcd(config) => StoreSettings::Etcd(config.handover_window(Duration::ZERO)),
         StoreSettings::ZooKeeper(config) => StoreSettings::ZooKeeper(config.handover_window(Duration::ZERO)),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_lock_may_wait_for_quarantine() {
+        for ttl in [1, 30, 600].map(Duration::from_secs) {
+            let job = Job { ttl, ..Job::new(Workload::Quorum, Vec::new()) };
+            assert!(job.ready_within() > ttl.max(DEFAULT_TTL), "{ttl:?}");
+        }
     }
 }

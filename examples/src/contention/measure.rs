@@ -22,7 +22,6 @@ use super::{Failed, process};
 use crate::cli::run_number;
 use crate::cli::runtime::Runtime;
 
-const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Warm-up; at most a quarter of the span.
 const WARM_UP: Duration = Duration::from_millis(300);
 /// How long waiters may continue after the window.
@@ -221,7 +220,7 @@ pub async fn measure<C: Contender>(job: &Job, contenders: Vec<C>) -> Result<Outc
     }
     drop((ready, started, done));
     let abort_all = || handles.iter().for_each(AbortHandle::abort);
-    if let Err(failed) = or(all_ready(&ready_results, tasks), ready_timeout(job.runtime, tasks)).await {
+    if let Err(failed) = or(all_ready(&ready_results, tasks), ready_timeout(job, tasks)).await {
         abort_all();
         return Err(failed);
     }
@@ -288,9 +287,10 @@ async fn all_ready(answers: &Receiver<Result<(), Failed>>, tasks: usize) -> Resu
     Ok(())
 }
 
-async fn ready_timeout(runtime: Runtime, tasks: usize) -> Result<(), Failed> {
-    runtime.sleep(READY_TIMEOUT).await;
-    Err(Failed::unreachable(format_args!("not all of {tasks} clients are connected after {READY_TIMEOUT:?}")))
+async fn ready_timeout(job: &Job, tasks: usize) -> Result<(), Failed> {
+    let limit = job.ready_within() + Duration::from_secs(10);
+    job.runtime.sleep(limit).await;
+    Err(Failed::unreachable(format_args!("not all of {tasks} clients are connected after {limit:?}")))
 }
 
 #[cfg(test)]

@@ -14,9 +14,6 @@ use super::outcome::Outcome;
 use crate::cli::SHUTDOWN_TIMEOUT;
 use crate::cli::failed::check_servers;
 
-/// Exceeds the time for which a quorum excludes servers that were just started.
-pub(super) const FIRST_REPLY_TIMEOUT: Duration = Duration::from_secs(20);
-
 struct Task {
     lock: Lock,
     /// A lock for this task only, which is granted once the client is connected.
@@ -41,7 +38,7 @@ impl Contender for Task {
 }
 
 pub(super) async fn warm_up(lock: &Lock) -> Result<(), Failed> {
-    match lock.clone().wait(FIRST_REPLY_TIMEOUT).acquire().await {
+    match lock.acquire().await {
         Ok(guard) => {
             let _ = guard.release().await;
             Ok(())
@@ -73,8 +70,8 @@ pub(super) fn run(job: &Job) -> Result<Outcome, Failed> {
         let names = lock_names(job);
         let contenders = names.iter().enumerate().filter_map(|(n, name)| {
             let client = clients.get(job.connection_of(n))?;
-            let lock = client.lock(name).ttl(ttl);
-            Some(Task { lock, first: client.lock(format!("{name}:first:{n}")).ttl(ttl) })
+            let first = client.lock(format!("{name}:first:{n}")).ttl(ttl).wait(job.ready_within());
+            Some(Task { lock: client.lock(name).ttl(ttl), first })
         });
         let outcome = measure(job, contenders.collect()).await;
         shut_down(&clients, SHUTDOWN_TIMEOUT).await;
