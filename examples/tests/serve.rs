@@ -45,8 +45,12 @@ impl Serve {
 
     /// Sends a command to the control port, and returns the reply up to `ok` or an error.
     fn control(&self, command: &str) -> String {
+        self.control_bytes(format!("{command}\n").as_bytes())
+    }
+
+    fn control_bytes(&self, command: &[u8]) -> String {
         let mut stream = TcpStream::connect(self.place("control")).expect("the control port");
-        stream.write_all(format!("{command}\n").as_bytes()).expect("a command");
+        stream.write_all(command).expect("a command");
         let mut replies = BufReader::new(stream);
         let mut text = String::new();
         loop {
@@ -146,6 +150,18 @@ fn redis_cli_uses_simulated_server_through_faults() {
         let error = serve.control(what);
         assert!(error.starts_with("error: ") && error.contains(word), "{error}");
     }
+    let error = serve.control_bytes(b"\xff\n");
+    assert!(error.starts_with("error: "), "{error}");
+}
+
+/// The program could end before the reply was sent.
+#[test]
+fn quit_has_a_reply() {
+    for _ in 0..20 {
+        let mut serve = Serve::start(&[]);
+        assert_eq!(serve.control("quit"), "");
+        assert_eq!(serve.child.wait().expect("its end").code(), Some(0));
+    }
 }
 
 #[test]
@@ -233,11 +249,12 @@ fn etcdctl_uses_simulated_cluster() {
 fn plan_is_carried_out_and_printed() {
     let folder = tempfile::tempdir().expect("a folder");
     let plan = folder.path().join("plan");
-    std::fs::write(&plan, "# what happens\n100ms pause redis0\n\n300ms continue redis0\n").expect("a plan");
+    std::fs::write(&plan, "# what happens\n100ms pause redis0\n\n300ms continue redis0\n400ms quit\n").expect("a plan");
     let mut serve = Serve::start(&["--plan", plan.to_str().expect("a path")]);
     assert_eq!(read_line(&mut serve.output), "100ms pause redis0: ok");
     assert_eq!(read_line(&mut serve.output), "300ms continue redis0: ok");
-    assert_eq!(serve.redis_cli("redis0", &["PING"]), "PONG");
+    assert_eq!(read_line(&mut serve.output), "400ms quit: ok");
+    assert_eq!(serve.child.wait().expect("its end").code(), Some(0));
 
     std::fs::write(&plan, "1s pause redis0\nsoon kill redis0\n").expect("a plan");
     let wrong = run(Command::new(env!("CARGO_BIN_EXE_serve")).args(["--plan", plan.to_str().expect("a path")]));

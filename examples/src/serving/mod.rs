@@ -9,6 +9,7 @@ pub mod scripts;
 mod stage;
 
 use core::net::Ipv4Addr;
+use core::pin::pin;
 use core::time::Duration;
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -86,8 +87,11 @@ fn read_plan(path: &std::path::Path) -> Result<Vec<Timed>, String> {
     parsed.collect()
 }
 
+/// The result of a command.
+type Done = Result<String, String>;
+
 /// A command and where its result goes.
-type Ordered = (Command, tokio::sync::oneshot::Sender<Result<String, String>>);
+type Ordered = (Command, tokio::sync::oneshot::Sender<Done>);
 
 async fn serve(args: &Args, plan: Vec<Timed>) -> io::Result<()> {
     let mut stage = Stage::start(args.redis, args.redis_port, args.etcd, args.etcd_port).await?;
@@ -104,14 +108,14 @@ async fn serve(args: &Args, plan: Vec<Timed>) -> io::Result<()> {
             tokio::spawn(handle_commands(stream, orders.clone()));
         }
     });
-    let end = tokio::time::sleep(args.run_for.unwrap_or(Duration::MAX));
-    tokio::pin!(end);
+    let mut end = pin!(tokio::time::sleep(args.run_for.unwrap_or(Duration::MAX)));
+    // Made once: a signal during a command would reach no receiver.
+    let mut interrupted = pin!(tokio::signal::ctrl_c());
     loop {
         tokio::select! {
             order = ordered.recv() => {
                 let Some((command, result)) = order else { return Ok(()) };
                 if matches!(command, Command::Quit) {
-                    let _ = result.send(Ok(String::new()));
                     return Ok(());
                 }
                 // Stopping a server waits for its threads.
@@ -119,7 +123,7 @@ async fn serve(args: &Args, plan: Vec<Timed>) -> io::Result<()> {
                 let _ = result.send(done);
             }
             () = &mut end => return Ok(()),
-            _ = tokio::signal::ctrl_c() => return Ok(()),
+            _ = &mut interrupted => return Ok(()),
         }
     }
 }
@@ -129,12 +133,18 @@ async fn follow(plan: Vec<Timed>, orders: mpsc::Sender<Ordered>) {
     let start = tokio::time::Instant::now();
     for Timed { at, text, command } in plan {
         tokio::time::sleep_until(start + at).await;
-        let done = order(&orders, command).await;
-        print(&format!("{} {text}: {}", humantime::format_duration(at), shown(&done)));
+        let report = |done: &Done| print(&format!("{} {text}: {}", humantime::format_duration(at), shown(done)));
+        if matches!(command, Command::Quit) {
+            // First, as the program ends with it.
+            report(&Ok(String::new()));
+            let _ = order(&orders, command).await;
+            return;
+        }
+        report(&order(&orders, command).await);
     }
 }
 
-async fn order(orders: &mpsc::Sender<Ordered>, command: Command) -> Result<String, String> {
+async fn order(orders: &mpsc::Sender<Ordered>, command: Command) -> Done {
     let (sender, result) = tokio::sync::oneshot::channel();
     if orders.send((command, sender)).await.is_err() {
         return Err("the servers have stopped".into());
@@ -142,7 +152,7 @@ async fn order(orders: &mpsc::Sender<Ordered>, command: Command) -> Result<Strin
     result.await.unwrap_or_else(|_| Err("the servers have stopped".into()))
 }
 
-fn shown(done: &Result<String, String>) -> String {
+fn shown(done: &Done) -> String {
     match done {
         Ok(text) if text.is_empty() => "ok".into(),
         Ok(text) => format!("{text}\nok"),
@@ -154,12 +164,19 @@ fn shown(done: &Result<String, String>) -> String {
 /// an error.
 async fn handle_commands(stream: TcpStream, orders: mpsc::Sender<Ordered>) {
     let (input, mut output) = stream.into_split();
-    let mut lines = BufReader::new(input).lines();
-    while let Ok(Some(line)) = lines.next_line().await {
-        if line.trim().is_empty() {
+    let mut lines = BufReader::new(input).split(b'\n');
+    while let Ok(Some(line)) = lines.next_segment().await {
+        if line.trim_ascii().is_empty() {
             continue;
         }
-        let done = match Command::parse(&line) {
+        let command = str::from_utf8(&line).map_err(|error| error.to_string()).and_then(Command::parse);
+        if command == Ok(Command::Quit) {
+            // The reply comes first, as the program ends with the command.
+            let _ = output.write_all(b"ok\n").await;
+            let _ = order(&orders, Command::Quit).await;
+            return;
+        }
+        let done = match command {
             Ok(command) => order(&orders, command).await,
             Err(error) => Err(error),
         };
