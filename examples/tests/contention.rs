@@ -189,7 +189,10 @@ fn usage_errors_exit_with_64() {
         assert!(ended.err.contains(word), "{ended:?}");
     }
     let help = contention(&["--help"]).end();
-    assert!(help.code == 0 && help.out.contains("contention report"), "{help:?}");
+    assert_eq!(help.code, 0, "{help:?}");
+    for part in ["contention report", "69  a server does not reply, or cannot be started", "74  the report"] {
+        assert!(help.out.contains(part), "{part}: {help:?}");
+    }
 }
 
 #[test]

@@ -132,7 +132,8 @@ Durations are written like 500ms, 10s or 1m30s. docs/benchmarks.md explains the 
 Exit code: 0, or
   64  usage error
   65  the key is in use by something else
-  69  a server does not reply
+  69  a server does not reply, or cannot be started
+  74  the report could not be written
   77  a server rejected the login or denied permission";
 
 /// What to say of peers in a build without them.

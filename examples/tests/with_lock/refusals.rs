@@ -118,7 +118,10 @@ fn usage_error_is_one_line_naming_cause() {
         assert_eq!(ended.err.lines().count(), 1, "{ended:?}");
     }
     let ended = Tool::start(&["--help"]).end();
-    assert!(ended.code == 0 && ended.out.contains("--backend"), "{ended:?}");
+    assert_eq!(ended.code, 0, "{ended:?}");
+    for part in ["--backend", "prints `held NAME fence=N ttl=MS`", "A second signal", "released after a signal"] {
+        assert!(ended.out.contains(part), "{part}: {ended:?}");
+    }
 }
 
 #[test]
