@@ -114,7 +114,8 @@ corpus: ## Replay what fuzzing has found so far.
 .PHONY: fuzz
 fuzz: ## Attack the machines for FUZZ_SECONDS (60) a target, with FUZZ_LENGTH bytes at most. Needs a nightly toolchain and cargo-fuzz.
 	@$(HAS_FUZZ) || { echo "needs: rustup toolchain install nightly && cargo install cargo-fuzz" >&2; exit 1; }
-	for target in $$($(CARGO) +nightly fuzz list); do CARGO=$(CARGO) .ci/fuzz "$$target" $(FUZZ_SECONDS) $(FUZZ_LENGTH); done
+	targets=$$($(CARGO) +nightly fuzz list); \
+	for target in $$targets; do CARGO=$(CARGO) .ci/fuzz "$$target" $(FUZZ_SECONDS) $(FUZZ_LENGTH); done
 
 # A file in a folder of fuzz/corpus or fuzz/artifacts; FLAW=redis-deletes-anything plants a flaw, SHRINK=1 makes the run smaller first.
 INPUT ?=
