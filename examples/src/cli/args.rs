@@ -4,12 +4,13 @@
 //! `--version`, `--completions SHELL` and `--man`, which print to stdout.
 
 use core::error::Error;
+use core::num::NonZeroUsize;
 use core::time::Duration;
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches, ValueEnum, value_parser};
 use clap_complete::Shell;
@@ -133,6 +134,11 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     const LONGEST: usize = 20;
     let parsed = (text.len() <= LONGEST).then(|| humantime::parse_duration(text).ok()).flatten();
     parsed.ok_or_else(|| "expected a duration such as 500ms, 10s or 1m30s".to_owned())
+}
+
+/// Parses a whole number from 1 to `max`.
+pub(crate) fn count(max: u64) -> impl TypedValueParser<Value = NonZeroUsize> {
+    RangedU64ValueParser::<usize>::new().range(1..=max).try_map(NonZeroUsize::try_from)
 }
 
 /// Parses `on` or `off`.

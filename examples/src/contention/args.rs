@@ -6,7 +6,6 @@ use core::time::Duration;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use clap::builder::{RangedU64ValueParser, TypedValueParser};
 use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand};
 use lock_proto::Target;
 use lock_proto::driver::StoreSettings;
@@ -14,7 +13,7 @@ use lock_proto::driver::StoreSettings;
 use super::contender::{Peers, Store};
 use super::job::{Job, Workload};
 use super::report;
-use crate::cli::args::{DEFAULT_BACKEND, Line, WakeMode, backends_or_default, parse_as, switch, time};
+use crate::cli::args::{DEFAULT_BACKEND, Line, WakeMode, backends_or_default, count, parse_as, switch, time};
 use crate::cli::runtime::Runtime;
 use crate::cli::{Usage, usage};
 
@@ -253,11 +252,6 @@ fn help_of_peer(peers: &dyn Peers) -> String {
     let names = names_of(peers);
     let names = if names.is_empty() { "none in this build, see docs/benchmarks.md" } else { &names };
     format!("Measure another library instead of this one: {names}")
-}
-
-/// Parses a whole number from 1 to `max`.
-fn count(max: u64) -> impl TypedValueParser<Value = NonZeroUsize> {
-    RangedU64ValueParser::<usize>::new().range(1..=max).try_map(NonZeroUsize::try_from)
 }
 
 /// Parses a number of seconds, with or without a fraction.
