@@ -15,6 +15,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches, ValueEnum, value_parser};
 use clap_complete::Shell;
 use clap_mangen::Man;
+use lock_proto::ConfigError;
 use lock_proto::driver::{Settings, StoreSettings};
 use lock_proto::redis::Wake;
 
@@ -192,18 +193,30 @@ pub(crate) fn with_ttl(settings: StoreSettings, ttl: Duration) -> Result<(StoreS
         StoreSettings::Etcd(config) => {
             let ttl = Duration::from_secs(ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0)));
             let config = config.session_ttl(ttl);
-            config.check().map_err(|error| Usage(error.to_string()))?;
+            config.check().map_err(invalid_option)?;
             (StoreSettings::Etcd(config), ttl)
         }
         StoreSettings::ZooKeeper(config) => {
             // Zero is an error.
             let ttl = if ttl.is_zero() { ttl } else { ttl.max(config.min_ttl()) };
             let config = config.session_ttl(ttl);
-            config.check().map_err(|error| Usage(error.to_string()))?;
+            config.check().map_err(invalid_option)?;
             (StoreSettings::ZooKeeper(config), ttl)
         }
         other @ (StoreSettings::Redis(_) | _) => (other, ttl),
     })
+}
+
+/// Names the option whose value the library rejects as a setting.
+pub(crate) fn invalid_option(error: ConfigError) -> Usage {
+    let ConfigError::Duration { setting, .. } = error else { return Usage(error.to_string()) };
+    let option = match setting {
+        "session_ttl" => "--ttl: ",
+        "poll.every" => "--poll: ",
+        "quarantine" => "--quarantine: ",
+        _ => "",
+    };
+    Usage(format!("{option}{error}"))
 }
 
 /// The usual default of `--backend`: a Redis server on this machine.

@@ -336,6 +336,8 @@ mod tests {
             ("--workload contended --seconds inf", "--seconds"),
             ("--workload contended --hold 5", "--hold"),
             ("--workload contended --hold 11s", "--ttl"),
+            ("--workload contended --poll 0", "--poll: poll.every"),
+            ("--workload contended --backend etcd://h --ttl 0", "--ttl: session_ttl"),
             ("--workload contended --wake up", "notify, poll"),
             ("--workload contended --turns maybe", "on, off"),
             ("--workload contended --runtime glommio", "tokio, smol, async-std"),

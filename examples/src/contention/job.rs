@@ -9,7 +9,7 @@ use lock_proto::redis::Wake;
 use lock_proto::{Backoff, DEFAULT_TTL, MAX_TTL};
 
 use super::Failed;
-use crate::cli::args::{parse_backends, with_ttl};
+use crate::cli::args::{invalid_option, parse_backends, with_ttl};
 use crate::cli::runtime::{Runtime, block_on};
 
 /// What the tasks do.
@@ -168,7 +168,7 @@ impl Job {
                     // Ignored by a quorum, which has no fencing tokens.
                     .fencing(self.fence)
                     .quarantine(self.quarantine());
-                config.check().map_err(Failed::usage)?;
+                config.check().map_err(invalid_option).map_err(Failed::usage)?;
                 StoreSettings::Redis(config)
             }
             other @ (StoreSettings::Etcd(_) | StoreSettings::ZooKeeper(_) | _) => other,

@@ -175,7 +175,7 @@ mod tests {
             (&["--backend", "redis://a"], "etcd://"),
             (&["--backend", "etcd://a", "--backend", "etcd://b"], "one URL"),
             (&["--backend", "etcd://u:hunter2@a:99999"], "--backend"),
-            (&["--ttl", "0"], "session_ttl"),
+            (&["--ttl", "0"], "--ttl: session_ttl"),
             (&["--name", "n", "--observe", "--ttl", "5s"], "--ttl"),
             (&["--ttl", "soon"], "soon"),
             (&["board"], "board"),

@@ -9,7 +9,9 @@ use lock_proto::driver::StoreSettings;
 use lock_proto::{Backoff, DEFAULT_TTL, Wait};
 
 use super::child;
-use crate::cli::args::{self, DEFAULT_BACKEND, Line, WakeMode, backends_or_default, parse_backends, time, with_ttl};
+use crate::cli::args::{
+    self, DEFAULT_BACKEND, Line, WakeMode, backends_or_default, invalid_option, parse_backends, time, with_ttl,
+};
 use crate::cli::runtime::Runtime;
 use crate::cli::{Usage, usage};
 
@@ -204,7 +206,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
         StoreSettings::Redis(config) => {
             let quarantine = options.quarantine.unwrap_or_else(|| ttl.clamp(DEFAULT_TTL, lock_proto::MAX_TTL));
             let config = config.poll(Backoff::fixed(options.poll)).wake(options.wake.into()).quarantine(quarantine);
-            config.check().map_err(|error| Usage(error.to_string()))?;
+            config.check().map_err(invalid_option)?;
             StoreSettings::Redis(config)
         }
         other @ (StoreSettings::Etcd(_) | StoreSettings::ZooKeeper(_) | _) => other,

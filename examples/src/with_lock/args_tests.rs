@@ -125,13 +125,14 @@ fn usage_error_names_cause() {
         (&["--backend", "ETCD://a,a:2379", "job"], "same server"),
         (&["--backend", "etcds://a?cert=x", "job"], "together"),
         (&["--backend", "etcd://a/b", "job"], "path"),
-        (&["--backend", "etcd://a", "--ttl", "0", "job"], "it is 0ns"),
+        (&["--backend", "etcd://a", "--ttl", "0", "job"], "--ttl: session_ttl must be"),
         (&["--backend", "etcd://a", "--ttl", "1s", "--grace", "600ms", "job"], "600ms"),
         (&["--backend", "zk://a", "--backend", "zk://b", "job"], "one URL"),
         (&["--backend", "zk://a?tick=5", "job"], "tick_ms"),
-        (&["--backend", "zk://a", "--ttl", "0", "job"], "it is 0ns"),
+        (&["--backend", "zk://a", "--ttl", "0", "job"], "--ttl: session_ttl must be"),
         (&["--backend", "mysql://a", "job"], "--backend"),
-        (&["--poll", "0", "job"], "poll.every"),
+        (&["--poll", "0", "job"], "--poll: poll.every must be"),
+        (&["--quarantine", "0", "job"], "--quarantine: quarantine must be"),
     ] {
         match read(line) {
             Err(Usage(message)) => assert!(message.contains(part), "{line:?}: {message}"),
