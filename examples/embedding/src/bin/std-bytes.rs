@@ -171,7 +171,7 @@ fn connect(target: &Target) -> Result<TcpStream, Fault> {
 fn password(request: &CredentialsRequest) -> Option<Credentials> {
     let text = fs::read_to_string(&**request.login.password_file.as_ref()?).ok()?;
     let password = text.strip_suffix('\n').map_or(&*text, |line| line.strip_suffix('\r').unwrap_or(line));
-    Some(Credentials::new(password))
+    (!password.is_empty()).then(|| Credentials::new(password))
 }
 
 fn fault(error: &io::Error) -> Fault {
