@@ -1,4 +1,4 @@
-# Everything this repository does from the command line. `make` alone explains itself.
+# Everything this repository does from the command line. `make` lists the targets.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -21,7 +21,7 @@ help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: ## Play the story: five simulated servers, contenders, a dead server, a stalled holder. Needs nothing installed.
+demo: ## Run the demonstration on five simulated servers: contenders, a dead server, a stalled holder. Needs nothing installed.
 	$(CARGO) run --quiet --bin demo
 
 # A first build gains nothing from incremental compilation.
@@ -112,7 +112,7 @@ corpus: ## Replay what fuzzing has found so far.
 	$(CARGO) test -p lock-fuzz
 
 .PHONY: fuzz
-fuzz: ## Attack the machines for FUZZ_SECONDS (60) a target, with FUZZ_LENGTH bytes at most. Needs a nightly toolchain and cargo-fuzz.
+fuzz: ## Fuzz each target for FUZZ_SECONDS (60), with FUZZ_LENGTH bytes at most. Needs a nightly toolchain and cargo-fuzz.
 	@$(HAS_FUZZ) || { echo "needs: rustup toolchain install nightly && cargo install cargo-fuzz" >&2; exit 1; }
 	targets=$$($(CARGO) +nightly fuzz list); \
 	for target in $$targets; do CARGO=$(CARGO) .ci/fuzz "$$target" $(FUZZ_SECONDS) $(FUZZ_LENGTH); done

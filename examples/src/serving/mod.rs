@@ -47,7 +47,7 @@ struct Args {
     /// A file of commands, each after a time: `2s pause redis0`.
     #[arg(long)]
     plan: Option<PathBuf>,
-    /// Ends after this time.
+    /// Stop after this time.
     #[arg(long, value_parser = command::time)]
     run_for: Option<Duration>,
 }

@@ -83,9 +83,9 @@ Without a command, prints `held NAME fence=N ttl=MS` (fence=- without a token) a
 until SIGINT, SIGTERM or SIGHUP. If it is lost, prints `lost NAME CAUSE`: expired, gone or taken.
 
 Signals: SIGTERM and SIGHUP are forwarded to the command. So is SIGINT, except in the foreground of
-a terminal, whose Ctrl-C reaches the command anyway. SIGHUP, SIGINT and SIGTERM stay ignored if they
-were at the start, such as SIGHUP under nohup. A command that changes its user cannot be signalled,
-and so not ended: use `sudo with-lock ...`, not `with-lock ... -- sudo ...`.
+a terminal, whose Ctrl-C reaches the command anyway. A signal that was ignored at the start stays
+ignored, such as SIGHUP under nohup. A command that changes its user cannot be signalled, and so not
+ended: use `sudo with-lock ...`, not `with-lock ... -- sudo ...`.
 
 If no server answers, with-lock waits up to 4 s for the release before it exits. A second signal,
 more than a second after the first, ends the wait for the release.
