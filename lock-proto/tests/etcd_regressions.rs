@@ -25,7 +25,11 @@ struct Hub {
 impl Hub {
     /// Creates a hub with a granted session.
     fn new() -> Self {
-        let config = Config::new([Endpoint::parse("127.0.0.1:2379").unwrap()]);
+        Self::with_ttl(10)
+    }
+
+    fn with_ttl(secs: u64) -> Self {
+        let config = Config::new([Endpoint::parse("127.0.0.1:2379").unwrap()]).session_ttl(Duration::from_secs(secs));
         let locks = Locks::new(NOW, config, ClientId::from_bits(1), 1).unwrap();
         let mut hub = Self { locks, store: Store::new(), sent: Vec::new(), events: Vec::new(), watches: Vec::new() };
         let first = hub.locks.acquire(NOW, &Acquire::new("other")).unwrap();
@@ -51,11 +55,27 @@ impl Hub {
 
     fn serve_one(&mut self) -> Request {
         self.drain();
-        let (call, request) = self.sent.remove(0);
-        let reply = self.store.execute(NOW.as_nanos(), &request);
-        self.locks.handle_reply(NOW, call, &reply);
+        self.serve_at(NOW, 0)
+    }
+
+    fn serve_at(&mut self, at: Instant, place: usize) -> Request {
+        let (call, request) = self.sent.remove(place);
+        let reply = self.store.execute(at.as_nanos(), &request);
+        self.locks.handle_reply(at, call, &reply);
         self.drain();
         request
+    }
+
+    /// Lets the timers run until `end`. Each request is answered at once, unless it `stays`.
+    fn run_until(&mut self, end: Instant, stays: fn(&Request) -> bool) {
+        let mut now = NOW;
+        while now < end {
+            now = self.locks.next_deadline().map_or(end, |at| at.clamp(now, end));
+            self.timeout(now);
+            while let Some(place) = self.sent.iter().position(|(_, request)| !stays(request)) {
+                self.serve_at(now, place);
+            }
+        }
     }
 
     fn serve(&mut self) {
@@ -428,31 +448,15 @@ fn holder_with_refused_watch_requests_another_and_learns_of_loss() {
     let holds = hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
     hub.serve();
     hub.locks.claim(NOW, holds).unwrap();
-    let mut now = NOW;
-    let mut renew_until = |hub: &mut Hub, end: Instant| {
-        while let Some(at) = hub.locks.next_deadline().filter(|at| *at <= end) {
-            now = now.max(at);
-            hub.locks.handle_timeout(now);
-            hub.drain();
-            while !hub.sent.is_empty() {
-                let (call, request) = hub.sent.remove(0);
-                let reply = hub.store.execute(now.as_nanos(), &request);
-                hub.locks.handle_reply(now, call, &reply);
-                hub.drain();
-            }
-        }
-        hub.locks.handle_timeout(end);
-        hub.drain();
-    };
-    renew_until(&mut hub, NOW + Duration::from_secs(5));
-    let [watch] = *hub.watches else { panic!("{:?}", hub.watches) };
     let at = NOW + Duration::from_secs(5);
+    hub.run_until(at, |_| false);
+    let [watch] = *hub.watches else { panic!("{:?}", hub.watches) };
     hub.locks.handle_watching(at, watch, hub.store.revision);
     let error = ServerError { class: ErrorClass::Refused, text: "authentication failed".into() };
     hub.locks.handle_watch_refused(at, watch, &error);
     let own = hub.store.changes.last().unwrap().kv.key.clone();
     hub.store.delete(&own);
-    renew_until(&mut hub, NOW + Duration::from_secs(40));
+    hub.run_until(NOW + Duration::from_secs(40), |_| false);
     assert!(!hub.events.iter().any(|(_, event)| matches!(event, Event::Lost(_))), "{:?}", hub.events);
     let [_, again] = *hub.watches else { panic!("{:?}", hub.watches) };
     hub.locks.handle_watching(NOW + Duration::from_secs(40), again, hub.store.revision);
@@ -561,4 +565,27 @@ fn failed_read_is_not_repeated_before_backoff_ends() {
     hub.locks.handle_timeout(NOW + Duration::from_millis(50));
     hub.drain();
     assert!(matches!(hub.sent[..], [(_, Request::Look { .. })]), "{:?}", hub.sent);
+}
+
+/// etcd's gRPC proxy replies to a keep-alive when it renews the lease itself: a third of the TTL after
+/// the last reply, rounded up to its ticks of 500 ms. Each keep-alive left a little later before that.
+#[test]
+fn third_of_ttl_is_left_when_grpc_proxy_replies() {
+    // E1
+    for (ttl, period) in [(5, 2_000), (6, 2_500), (10, 3_500), (15, 5_500)] {
+        let mut hub = Hub::with_ttl(ttl);
+        let holds = hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
+        hub.serve();
+        hub.locks.claim(NOW, holds).unwrap();
+        let mut least = Duration::MAX;
+        for n in 1..=100 {
+            let tick = NOW + Duration::from_millis(170 + n * period);
+            hub.run_until(tick, |request| matches!(request, Request::KeepAlive { .. }));
+            least = least.min(hub.locks.valid_until(holds).unwrap().since(tick));
+            while !hub.sent.is_empty() {
+                hub.serve_at(tick, 0);
+            }
+        }
+        assert!(least > Duration::from_secs(ttl) / 3, "TTL {ttl} s: {least:?}");
+    }
 }

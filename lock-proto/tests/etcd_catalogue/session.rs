@@ -384,6 +384,20 @@ fn lease_granted_late_is_renewed() {
     w.end();
 }
 
+/// Each reply takes almost half of the TTL: the next keep-alive cannot wait for a quarter of it.
+// E1
+#[test]
+fn lease_is_kept_alive_by_slow_replies() {
+    let mut w = World::new(1);
+    w.every(0, Kind::KeepAlive, Some(Outcome::Slow(ms(10), ms(4_800))));
+    let lock = w.hold(0, Acquire::new("a"));
+    w.run_for(secs(60));
+    assert!(w.is_held(0, lock), "{}", w.describe());
+    w.every(0, Kind::KeepAlive, None);
+    w.release(0, lock);
+    w.end();
+}
+
 #[test]
 fn catalogue_s8_wait_without_session_times_out() {
     let mut w = World::new(1);

@@ -2,9 +2,9 @@
 
 use core::time::Duration;
 
-use lock_testkit::{Etcd, Stopwatch, wait_until};
+use lock_testkit::{Etcd, GrpcProxy, Stopwatch, wait_until};
 
-use super::{RUNTIMES, assert_clean, on};
+use super::{RUNTIMES, Tool, assert_clean, on};
 use crate::kit::{LONG, ms};
 
 #[test]
@@ -60,4 +60,14 @@ fn lock_expires_while_server_is_paused() {
     etcd.resume();
     assert_eq!(tool.end().code, 76);
     assert!(wait_until(LONG, || etcd.keys().is_empty() && etcd.leases().is_empty()), "left behind");
+}
+
+/// Renewals came later and later, until the grace had begun.
+#[test]
+fn command_keeps_running_behind_grpc_proxy() {
+    let etcd = Etcd::start();
+    let proxy = GrpcProxy::start(&etcd);
+    let ended = Tool::start(&["--backend", &proxy.url(), "--ttl", "5s", "job", "--", "sleep", "15"]).end();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert_clean(&etcd);
 }

@@ -188,11 +188,15 @@ impl Session {
         // After a late reply the renewal is due at once. `work` sends what this state requires.
         self.state = State::Alive;
         self.granted = Duration::from_secs(ttl.unsigned_abs());
-        self.prolong(emitted, ctx.config.drift.validity(self.granted));
+        let validity = ctx.config.drift.validity(self.granted);
+        self.prolong(emitted, validity);
         let due = if self.renew_from.is_some() {
             Some(ctx.now)
         } else if self.renewing {
-            Some(renew_at(ctx.seed ^ self.own.id.get().unsigned_abs(), emitted, self.granted))
+            // etcd's gRPC proxy replies when it renews the lease itself, every third of the TTL: a
+            // keep-alive should arrive shortly before. A slow server has half of the validity.
+            let late = (ctx.now + self.granted / 4).min(emitted + validity / 2);
+            Some(renew_at(ctx.seed ^ self.own.id.get().unsigned_abs(), emitted, self.granted).max(late))
         } else {
             None
         };
