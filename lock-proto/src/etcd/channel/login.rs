@@ -192,7 +192,6 @@ impl Channel {
     fn refuse_all(&mut self, error: ServerError) {
         self.refuse_queued(&error);
         self.backoff.failures = self.backoff.failures.max(self.members.count());
-        self.opened_at = self.now;
         self.drop_connection(error.into());
     }
 

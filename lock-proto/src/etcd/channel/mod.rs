@@ -529,12 +529,8 @@ impl Channel {
     /// Cleans up after a lost connection. Tries the next endpoint, after a pause if all have
     /// failed.
     fn disconnected(&mut self, cause: Cause) {
-        let lasted = match self.phase {
-            Phase::Verifying { .. } | Phase::AwaitingCredentials { .. } | Phase::LoggingIn { .. } | Phase::Up => {
-                self.now.since(self.opened_at)
-            }
-            Phase::Closed | Phase::Connecting { .. } | Phase::BackingOff { .. } => Duration::ZERO,
-        };
+        // Without the silence at its end: a member may accept connections and execute nothing.
+        let lasted = if self.is_up() { self.silence.began(self.now).since(self.opened_at) } else { Duration::ZERO };
         self.backoff.failed(lasted, self.config.reconnect);
         let others = self.members.count() - 1;
         let pause = self.backoff.pause(others, self.config.reconnect, self.seed, self.generation);

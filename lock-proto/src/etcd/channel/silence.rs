@@ -37,6 +37,11 @@ impl Silence {
         self.late_keep_alives |= keep_alives;
     }
 
+    /// Since when nothing has arrived although replies are outstanding, or `now`.
+    pub(super) fn began(&self, now: Instant) -> Instant {
+        self.since.unwrap_or(now)
+    }
+
     pub(super) const fn connection_was_silent(&mut self) {
         self.patience.connection_was_silent();
     }

@@ -100,6 +100,26 @@ fn lower_priority_numbers_are_tried_first() {
     assert_eq!(first, ["a:2379", "b:2379"]);
 }
 
+/// They accept connections, but answer no call or no login. Only the two were tried, for ever.
+#[test]
+fn hung_members_do_not_hide_those_of_higher_priority_number() {
+    // N22, E13
+    for login in [Login::default(), Login::new("app", "pw")] {
+        let endpoints = vec![endpoint("far", 7, 0), endpoint("a", 1, 0), endpoint("b", 1, 0)];
+        let mut rig = Rig::with(ChannelConfig { login, ..with(endpoints) });
+        let mut tried = Vec::new();
+        for _ in 0..3 {
+            rig.send_for(grant(1), 3600 * SECOND);
+            let Some(ChannelOutput::Do(Output::Connect { conn, endpoint, .. })) = rig.all().pop() else { panic!() };
+            tried.push(endpoint.to_string());
+            rig.channel.handle_connected(rig.now, conn);
+            rig.call();
+            rig.until_due();
+        }
+        assert_eq!(tried[2], "far:2379", "{tried:?}");
+    }
+}
+
 /// Only [`Config`](crate::etcd::Config) limits their number.
 #[test]
 fn many_endpoints_are_all_tried() {
