@@ -421,7 +421,6 @@ impl Channel {
     /// A request of the channel itself.
     fn own_request(&mut self, serial: u64) -> Option<Rpc> {
         if self.probe_due() {
-            self.silence.probe_sent();
             self.own = Some((serial, Own::Probe));
             return Some(silence::probe());
         }

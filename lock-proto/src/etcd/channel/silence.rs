@@ -28,11 +28,6 @@ pub(super) fn probe() -> Rpc {
 }
 
 impl Silence {
-    /// The limit counts from the probe on.
-    pub(super) const fn probe_sent(&mut self) {
-        self.since = None;
-    }
-
     pub(super) fn probe_answered(&mut self, keep_alives: bool) {
         self.late_keep_alives |= keep_alives;
     }
@@ -68,7 +63,9 @@ impl Channel {
     pub(super) fn update_silence(&mut self) {
         let calls = self.calls.any_in_flight() || self.watches.any_in_flight() || self.own.is_some();
         let outstanding = calls || self.keep_alives.any_in_flight();
-        self.silence.since = if outstanding { self.silence.since.or(Some(self.now)) } else { None };
+        // The limit counts from the first call, or probe, on.
+        let since = self.silence.since.filter(|_| !(calls && self.silence.only_keep_alives));
+        self.silence.since = if outstanding { since.or(Some(self.now)) } else { None };
         self.silence.only_keep_alives = outstanding && !calls;
         let idle = !outstanding && !self.watches.any();
         self.idle_since = if idle { self.idle_since.or(Some(self.now)) } else { None };

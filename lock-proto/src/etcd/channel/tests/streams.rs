@@ -111,6 +111,19 @@ fn late_keep_alives_close_nothing() {
     assert_eq!((rig.channel.next_deadline(), rig.channel.current()), (Some(rig.now + SECOND), Some(conn)));
 }
 
+/// The time of the keep-alive counted for the call as well.
+#[test]
+fn call_after_late_keep_alive_has_its_own_time() {
+    // E13
+    let (mut rig, conn) = Rig::up(2);
+    keep_alive(&mut rig, 1);
+    let stream = rig.stream(StreamKind::KeepAlive);
+    sent(&mut rig, stream, 1);
+    rig.pass(400 * MS);
+    rig.answered_after(900 * MS);
+    assert_eq!(rig.channel.current(), Some(conn));
+}
+
 /// Half of a TTL of ten seconds passes, while the server answers calls.
 fn pass_half_of_ttl(rig: &mut Rig) {
     for _ in 0..8 {
