@@ -499,6 +499,27 @@ fn key_whose_delete_is_refused_ends_with_its_lease() {
     panic!("the lease is kept alive after {deletes} requests");
 }
 
+/// The lease that all locks share was given up as well.
+#[test]
+fn refused_put_of_released_key_does_not_cost_the_lease() {
+    // E3
+    let mut hub = Hub::new();
+    let leader = hub.leader();
+    hub.proclaim(NOW, leader, "b");
+    hub.locks.release(NOW, leader).unwrap();
+    hub.drain();
+    let (call, put) = hub.sent.remove(0);
+    assert!(matches!(put, Request::Put { .. }), "{put:?}");
+    let error = ServerError { class: ErrorClass::Refused, text: "etcdserver: permission denied".into() };
+    let refused = lock_proto::etcd::Reply::Refused(lock_proto::etcd::Refusal::Error(error));
+    hub.locks.handle_reply(NOW, call, &refused);
+    hub.run_until(NOW + Duration::from_secs(1), |_| false);
+    assert!(hub.store.keys.is_empty(), "{:?}", hub.store.keys);
+    hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
+    hub.drain();
+    assert!(matches!(hub.sent[..], [(_, Request::Create { .. })]), "{:?}", hub.sent);
+}
+
 /// The reply to the delete was lost. The next key of the client shows that it was executed.
 #[test]
 fn release_is_answered_when_next_attempt_creates_key() {

@@ -179,7 +179,7 @@ impl lock::Cleanup<Keys> for Cleanup {
             Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
                 let unknown = matches!(reply, Reply::Unknown(_));
                 cleanup.unsettled |= unknown && call.kind == Kind::Create;
-                cleanup.refused = call.kind != Kind::Create && reply.is_refusal();
+                cleanup.refused = matches!(call.kind, Kind::Look | Kind::Delete) && reply.is_refusal();
                 // The user may lack access for good. The lease gets no other keys, and ends once
                 // no lock needs it.
                 // E3
