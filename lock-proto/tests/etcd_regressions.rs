@@ -129,6 +129,20 @@ impl Hub {
         (holds, at, watch)
     }
 
+    /// Leaves a key of this client: a create that is executed, but whose reply is lost.
+    fn leave_key(&mut self) {
+        let stale = self.locks.acquire(NOW, &Acquire::new("name").wait(Wait::Try)).unwrap();
+        self.drain();
+        let (call, mut create) = self.sent.remove(0);
+        let Request::Create { alone, .. } = &mut create else { panic!("{create:?}") };
+        *alone = false;
+        self.store.execute(NOW.as_nanos(), &create);
+        let lost = lock_proto::Cause::Fault(lock_proto::Fault::Reset);
+        self.locks.handle_reply(NOW, call, &lock_proto::etcd::Reply::Unknown(lost));
+        self.drain();
+        assert!(self.events.iter().any(|(id, event)| *id == stale && matches!(event, Event::Failed(_))));
+    }
+
     /// Starts a waiter behind a foreign key.
     fn waiter(&mut self) -> LockId {
         self.occupy("name/7");
@@ -154,18 +168,8 @@ fn waiter_behind_abandoned_try_contends_after_its_reply() {
 #[test]
 fn waiter_behind_try_with_adopted_key_contends_after_it() {
     let mut hub = Hub::new();
-    // The leftover key: a create that was executed, but whose reply is lost.
-    let stale = hub.locks.acquire(NOW, &Acquire::new("name").wait(Wait::Try)).unwrap();
-    hub.drain();
-    let (call, create) = hub.sent.remove(0);
     hub.occupy("name/7");
-    let Request::Create { queue, lease, value, .. } = create.clone() else { panic!("{create:?}") };
-    hub.store
-        .execute(NOW.as_nanos(), &Request::Create { queue, lease, value, alone: false, expects: None, long: false });
-    let lost = lock_proto::Cause::Fault(lock_proto::Fault::Reset);
-    hub.locks.handle_reply(NOW, call, &lock_proto::etcd::Reply::Unknown(lost));
-    hub.drain();
-    assert!(hub.events.iter().any(|(id, event)| *id == stale && matches!(event, Event::Failed(_))));
+    hub.leave_key();
     let tries = hub.locks.acquire(NOW, &Acquire::new("name").wait(Wait::Try)).unwrap();
     let waits = hub.locks.acquire(NOW, &Acquire::new("name")).unwrap();
     hub.serve();
@@ -176,6 +180,24 @@ fn waiter_behind_try_with_adopted_key_contends_after_it() {
         "the waiter is in the queue: {:?}",
         hub.events
     );
+}
+
+/// The reply was reported as none, and ended the try.
+#[test]
+fn try_whose_leftover_key_changes_meanwhile_goes_on() {
+    let mut hub = Hub::new();
+    hub.leave_key();
+    let tries = hub.locks.acquire(NOW, &Acquire::new("name").wait(Wait::Try)).unwrap();
+    hub.drain();
+    while !matches!(hub.sent[0], (_, Request::Put { .. })) {
+        hub.serve_one();
+    }
+    hub.store.revision += 1;
+    hub.store.keys.values_mut().for_each(|kv| kv.mod_revision = hub.store.revision);
+    hub.serve();
+    hub.run_until(NOW + Duration::from_millis(50), |_| false);
+    let of_try: Vec<_> = hub.events.iter().filter(|(id, _)| *id == tries).map(|(_, event)| event).collect();
+    assert!(matches!(of_try[..], [Event::Granted(_)]), "{of_try:?}");
 }
 
 /// Found in review: the reply to the first put confirmed the second, which was never written.

@@ -223,14 +223,15 @@ impl Lock {
                 if action != Action::Create || matches!(reply, Reply::Unknown(_)) {
                     self.schedule_unsettled(ctx, session);
                 }
-                if !matches!(reply, Reply::Done(_)) {
-                    self.store.answer = reply.answer();
-                }
                 let until = ctx.now + ctx.pause(self.tries);
                 self.tries = self.tries.saturating_add(1);
                 self.contention = Contention::Entering(Enter { session, step: Step::Paused(until) });
-                self.notify_blocked(ctx, Blocked::Unreachable);
-                self.end_try(ctx);
+                // With a reply, the key has changed meanwhile.
+                if !matches!(reply, Reply::Done(_)) {
+                    self.store.answer = reply.answer();
+                    self.notify_blocked(ctx, Blocked::Unreachable);
+                    self.end_try(ctx);
+                }
             }
         }
     }
