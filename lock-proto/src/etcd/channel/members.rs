@@ -101,13 +101,14 @@ impl Members {
 
     /// Applies the last list. Called while there is no connection.
     // N22
-    pub(super) fn update(&mut self) {
+    pub(super) fn update(&mut self, seed: u64) {
         let Some(reported) = self.reported.take() else { return };
         let current = self.current().cloned();
         self.endpoints.truncate(self.configured);
         self.endpoints.extend(reported);
         self.tried.retain(|place| *place < self.configured);
-        self.current = self.endpoints.iter().position(|endpoint| Some(endpoint) == current.as_ref()).unwrap_or(0);
+        let place = self.endpoints.iter().position(|endpoint| Some(endpoint) == current.as_ref());
+        self.current = place.unwrap_or_else(|| first(&self.endpoints, seed));
     }
 
     /// When to request the list.

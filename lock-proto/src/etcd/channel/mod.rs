@@ -498,7 +498,7 @@ impl Channel {
         if self.phase != Phase::Closed || !self.is_needed() {
             return;
         }
-        self.members.update();
+        self.members.update(mix(self.seed, self.generation));
         let Some(endpoint) = self.members.current().cloned().map(Box::new) else { return };
         self.generation += 1;
         self.phase = Phase::Connecting { until: self.now + self.config.connect_timeout };

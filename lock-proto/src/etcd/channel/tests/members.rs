@@ -219,6 +219,26 @@ fn reported_member_must_belong_to_same_cluster() {
     assert_eq!(rig.channel.endpoint(conn.node()).unwrap().to_string(), "h2:2379");
 }
 
+/// It was the first of the settings, whatever its priority.
+#[test]
+fn member_that_is_gone_is_followed_by_lowest_priority_number() {
+    // N22
+    let config = with(vec![endpoint("far", 7, 0), endpoint("near", 1, 0)]);
+    let mut rig = synced(config, list(7, &["http://h3:2379"], &[]));
+    let (conn, to) = connecting(&mut rig);
+    assert_eq!(to, "far:2379", "the connection to the other one has just ended");
+    rig.now = rig.now + EVERY;
+    rig.channel.handle_connected(rig.now, conn);
+    rig.call();
+    let rpc = requested_list(&mut rig);
+    rig.answer(rpc, list(7, &["http://h4:2379"], &[]));
+    // Now it would be the turn of h3.
+    rig.channel.handle_disconnected(rig.now, conn, Fault::Reset);
+    rig.all();
+    rig.send_for(grant(1), 3600 * SECOND);
+    assert_eq!(connecting(&mut rig).1, "near:2379");
+}
+
 #[test]
 fn reported_members_need_tls_like_configured_ones() {
     // N4, N22
