@@ -459,7 +459,7 @@ impl Request {
                     None if !done => return None,
                     Some(Ahead { next, rest: None }) if done => still_there(&mut answers, iter::once(next))?,
                     None | Some(Ahead { rest: None, .. }) => {
-                        let (found, count) = before_own_all(&mut answers, *before)?;
+                        let (found, count) = before_own(&mut answers, *before)?;
                         long = count > LONG;
                         all = found.len() < LISTED;
                         found
@@ -476,7 +476,7 @@ impl Request {
             Self::Put { before, .. } if done => {
                 skip_write(&mut answers)?;
                 own = Some(Seen { created: *before, modified: revision });
-                older = before_own(&mut answers, *before)?;
+                older = before_own(&mut answers, *before)?.0.into_iter().next();
             }
             Self::Delete { .. } if done => {}
             Self::Put { .. } => own = seen(&mut answers, revision)?,
@@ -524,7 +524,7 @@ fn seen(answers: &mut Answers, revision: i64) -> Option<Option<Seen>> {
 
 /// Reads the newest keys created before `before`, newest first, and the length of the queue.
 /// Foreign keys may share a revision: one transaction can create several.
-fn before_own_all(answers: &mut Answers, before: i64) -> Option<(Vec<KeyValue>, i64)> {
+fn before_own(answers: &mut Answers, before: i64) -> Option<(Vec<KeyValue>, i64)> {
     let RangeResponse { kvs: keys, count, .. } = answers.range()?;
     let mut bound = before - 1;
     for kv in &keys {
@@ -548,13 +548,6 @@ fn still_there<'a>(answers: &mut Answers, known: impl Iterator<Item = &'a Older>
         there.extend(kv.filter(|kv| kv.key == older.key && kv.create_revision == older.created));
     }
     Some(there)
-}
-
-/// Reads the newest key created before `before`.
-#[expect(clippy::option_option, reason = "absent, and impossible")]
-fn before_own(answers: &mut Answers, before: i64) -> Option<Option<KeyValue>> {
-    let Some(kv) = answers.range()?.kvs.into_iter().next() else { return Some(None) };
-    (kv.create_revision > 0 && kv.create_revision < before).then_some(Some(kv))
 }
 
 fn unchanged(key: Bytes, modified: i64) -> Compare {
