@@ -164,13 +164,11 @@ impl<C: EtcdClient> PlanServers for Etcd<C> {
             return;
         }
         let (w, store) = (&mut r.w, &r.own.store);
+        w.expect_once();
         if let Some(provider) = &plan.setup.credentials {
-            // A watch that is denied for its token ends the others on its stream, so work is
-            // repeated.
             w.set_provider(provider.clone());
             w.expect_kept();
         } else {
-            w.expect_once();
             let most = (store.request_timeout / 4).saturating_sub(store.late);
             let trips = TRIPS + u32::from(plan.setup.tls.unwrap_or(0));
             // Calls are late, and their replies.

@@ -68,6 +68,14 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
     }
 
+    /// Nobody waits any more for what was sent on this stream.
+    fn note_denied(&mut self, client: usize, stream: StreamId) {
+        let Some(sent) = self.clients[client].own.pending.remove(&stream) else { return };
+        if let Some(link) = self.network.find(client, stream.conn()) {
+            sent.into_iter().for_each(|number| self.checker.reply_received(link, number));
+        }
+    }
+
     pub(super) fn note_received(&mut self, client: usize, wire: &Wire, deleted: &[(Bytes, i64)]) {
         for (key, _) in deleted {
             self.clients[client].reasons.notified(queue_of(key).to_vec());
@@ -91,6 +99,10 @@ impl<C: EtcdClient> World<Etcd<C>> {
                 let Some(stream) = self.store.streams.get(stream).copied() else { return };
                 let answers = match message {
                     StreamReceived::KeepAlive(_) => true,
+                    // The client closes the stream of a watch that was denied for its token.
+                    StreamReceived::Watch(response) if response.created && response.canceled => {
+                        return self.note_denied(client, stream);
+                    }
                     StreamReceived::Watch(response) => response.created,
                 };
                 let pending = &mut self.clients[client].own.pending;
