@@ -58,8 +58,6 @@ pub struct Pipe {
     last_received: Instant,
     /// When bytes last left.
     last_sent: Instant,
-    /// When the ping in flight left; the first one if there are several.
-    pinged: Option<Instant>,
     /// When a contact was last reported.
     contact: Instant,
     outputs: VecDeque<PipeOutput>,
@@ -125,7 +123,6 @@ impl Pipe {
             renewal: Renewal::new(config.login.clone()),
             last_received: Instant::ZERO,
             last_sent: Instant::ZERO,
-            pinged: None,
             contact: Instant::ZERO,
             outputs: VecDeque::new(),
             config,
@@ -303,7 +300,6 @@ impl Pipe {
                 }
                 if self.ping_due().is_some_and(|due| due <= self.now) {
                     self.last_sent = self.now;
-                    self.pinged.get_or_insert(self.now);
                     self.queue(Pending { call: None, op: Op::Ping });
                 }
             }
@@ -459,7 +455,7 @@ impl Pipe {
 
     fn established(&mut self, emitted: Instant) {
         self.phase = Phase::Up { since: self.now };
-        (self.last_received, self.last_sent, self.pinged) = (self.now, self.now, None);
+        (self.last_received, self.last_sent) = (self.now, self.now);
         self.renewal.confirm();
         if let Mode::Ending { .. } = self.mode {
             return self.request_end();
@@ -479,15 +475,13 @@ impl Pipe {
                 return Ok(());
             }
             XID_PING | XID_AUTH => {
-                let expected = self.wire.unnumbered.checked_sub(1);
-                self.wire.unnumbered = expected.ok_or_else(|| breach(Breach::Unsolicited))?;
+                let emitted = self.wire.unnumbered_done(header.xid);
+                let emitted = emitted.ok_or_else(|| breach(Breach::Unsolicited))?;
                 self.check(header.code)?;
-                if let Phase::Opening { step: Opening::LoggingIn { emitted }, .. } = self.phase {
-                    self.established(emitted);
-                } else if header.xid == XID_PING
-                    && let Some(emitted) = self.pinged.take()
-                {
-                    self.contacted(emitted);
+                match self.phase {
+                    Phase::Opening { step: Opening::LoggingIn { emitted }, .. } => self.established(emitted),
+                    Phase::Up { .. } if header.xid == XID_PING => self.contacted(emitted),
+                    Phase::Closed | Phase::Opening { .. } | Phase::Up { .. } | Phase::BackingOff { .. } => {}
                 }
                 return Ok(());
             }

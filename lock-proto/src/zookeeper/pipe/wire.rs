@@ -33,8 +33,9 @@ pub(super) struct Wire {
     sent: VecDeque<Sent>,
     out: Vec<u8>,
     xid: i32,
-    /// Replies to pings and logins that are expected.
-    pub(super) unnumbered: u32,
+    /// Pings and logins without their replies, and when they left. Each reply belongs to the oldest
+    /// one of its kind.
+    unnumbered: VecDeque<(i32, Instant)>,
     pub(super) frames: Frames,
 }
 
@@ -81,7 +82,7 @@ impl Wire {
             if xid > 0 {
                 self.sent.push_back(Sent { xid, code: op.code(), call, emitted: now });
             } else {
-                self.unnumbered += 1;
+                self.unnumbered.push_back((xid, now));
             }
             Request { xid, op }.encode(&mut self.out);
         }
@@ -95,7 +96,7 @@ impl Wire {
     }
 
     fn may_encode(&self, limits: &Limits) -> bool {
-        self.out.len() < limits.outgoing && self.sent.len() < limits.in_flight
+        self.out.len() < limits.outgoing && self.sent.len() + self.unnumbered.len() < limits.in_flight
     }
 
     pub(super) fn has_outgoing(&self, limits: &Limits) -> bool {
@@ -117,9 +118,16 @@ impl Wire {
         self.sent.pop_front();
     }
 
+    /// Takes the oldest ping or login without a reply, and returns when it left.
+    // ZK1
+    pub(super) fn unnumbered_done(&mut self, xid: i32) -> Option<Instant> {
+        let place = self.unnumbered.iter().position(|(sent, _)| *sent == xid)?;
+        self.unnumbered.remove(place).map(|(_, emitted)| emitted)
+    }
+
     /// Returns true if no reply is expected.
     pub(super) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.sent.is_empty() && self.unnumbered == 0
+        self.queue.is_empty() && self.sent.is_empty() && self.unnumbered.is_empty()
     }
 
     pub(super) fn in_flight(&self) -> usize {
