@@ -78,7 +78,7 @@ pub use reply::Reply;
 pub use request::{Acquire, Renew, Wait};
 pub(crate) use retry::Retry;
 #[doc(hidden)]
-pub use sessions::{Session, SessionCall, SessionEvent, SessionId, SessionStore, Sessions};
+pub use sessions::{End, Session, SessionCall, SessionEvent, SessionId, SessionStore, Sessions};
 pub(crate) use sessions::{State, refusal, renew_at};
 #[doc(hidden)]
 pub use store::Store;

@@ -26,7 +26,7 @@ use super::queue_hold::Hold;
 use super::queue_output::QueueOutput;
 use super::request::{Acquire, Renew};
 use super::retry::Retry;
-use super::sessions::{Session, SessionId, SessionStore, Sessions, State, pause};
+use super::sessions::{End, Session, SessionId, SessionStore, Sessions, State, pause};
 use super::store::Store;
 use super::tenure::{Tenure, Terms};
 use super::tuning::check_name;
@@ -268,8 +268,8 @@ impl<S: QueueStore> Store for Queued<S> {
         let remains = ended.remains.clone();
         let outcome = match ctx.session(remains.session).map(|session| session.state) {
             _ if remains.left == S::Left::default() => Some(Release::Expired),
-            Some(State::Over { confirmed: false }) => Some(Release::Unknown),
-            Some(State::Over { .. } | State::Lost(Loss::Gone)) | None => Some(Release::Expired),
+            Some(State::Over(End::Refused | End::Unconfirmed)) => Some(Release::Unknown),
+            Some(State::Over(End::Confirmed) | State::Lost(Loss::Gone)) | None => Some(Release::Expired),
             Some(State::Opening | State::Checking | State::Alive | State::Lost(_) | State::Ending) => None,
         };
         Releasing { remains, valid_until: ended.valid_until, maybe_deleted: false, outcome }
@@ -535,12 +535,13 @@ impl<S: QueueStore> QueueLock<S> {
         }
     }
 
-    /// Resolves the releases of a node that is gone. A delete of ours may have removed it while the
-    /// hold was valid.
+    /// Resolves the releases of a node that is gone, unless the outcome is unknown. A delete of ours
+    /// may have removed it while the hold was valid.
     pub(crate) fn resolve(&mut self, ctx: &mut QueueContext<S>, outcome: Release, of: impl Fn(&Remains<S>) -> bool) {
         let releases = self.releases.iter_mut().map(|release| &mut release.store);
         for release in releases.filter(|release| of(&release.remains)) {
-            release.outcome = Some(if release.maybe_deleted { Release::Released } else { outcome });
+            let deleted = release.maybe_deleted && outcome != Release::Unknown;
+            release.outcome = Some(if deleted { Release::Released } else { outcome });
         }
         self.answer_releases(ctx);
     }

@@ -84,10 +84,19 @@ pub(crate) enum State {
     // H6
     Lost(Loss),
     Ending,
-    /// It has ended: a server has confirmed that, or only its time has passed.
-    Over {
-        confirmed: bool,
-    },
+    Over(End),
+}
+
+/// What is known of the end of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum End {
+    /// A server has confirmed it: its nodes are gone.
+    Confirmed,
+    /// A server refuses it as expired. A leader without a majority does that too: the nodes then
+    /// exist until another leader has ended the session.
+    Refused,
+    /// Only its time has passed.
+    Unconfirmed,
 }
 
 /// A request of a session in flight.
@@ -118,8 +127,8 @@ pub enum SessionEvent {
     Leave,
     /// It is lost.
     Lost(Loss),
-    /// It has ended, with its nodes. True if the server confirmed it.
-    Ended(bool),
+    /// It has ended, with its nodes as far as is known.
+    Ended(End),
 }
 
 /// How a store opens, renews and ends a session. The value is the store's part of one.
@@ -162,9 +171,9 @@ impl<S: QueueStore> Session<S> {
         !self.is_open()
     }
 
-    /// Returns true if the server has ended it, and its nodes with it.
+    /// Returns true if it has ended, and its nodes with it as far as is known.
     pub(crate) const fn is_gone(&self) -> bool {
-        matches!(self.state, State::Lost(Loss::Gone) | State::Over { .. })
+        matches!(self.state, State::Lost(Loss::Gone) | State::Over(_))
     }
 
     /// Returns what its locks need.
@@ -241,9 +250,9 @@ impl<S: QueueStore> Session<S> {
     /// Ends it on the server, if it may exist there.
     pub(crate) fn revoke(&mut self, ctx: &mut QueueContext<S>) -> Option<SessionEvent> {
         match self.state {
-            State::Ending | State::Over { .. } => {}
-            State::Lost(Loss::Gone) => self.state = State::Over { confirmed: true },
-            State::Opening if !S::Session::may_exist(self) => self.state = State::Over { confirmed: true },
+            State::Ending | State::Over(_) => {}
+            State::Lost(Loss::Gone) => self.state = State::Over(End::Confirmed),
+            State::Opening if !S::Session::may_exist(self) => self.state = State::Over(End::Confirmed),
             State::Opening | State::Checking | State::Alive | State::Lost(_) => {
                 self.state = State::Ending;
                 S::Session::end(self, ctx);
@@ -354,7 +363,7 @@ impl<S: QueueStore> Sessions<S> {
     fn emit(&mut self, id: SessionId, event: SessionEvent) {
         if let SessionEvent::Renewed(_) = event {
             self.unknown = 0;
-        } else if event == SessionEvent::Lost(Loss::Gone) {
+        } else if let SessionEvent::Lost(Loss::Gone) | SessionEvent::Ended(End::Refused) = event {
             self.unknown = self.unknown.saturating_add(1);
         }
         self.events.push_back((id, event));
@@ -398,7 +407,7 @@ impl<S: QueueStore> Sessions<S> {
         }
         let timer = session.timer;
         if session.users.is_empty() && session.is_gone() {
-            self.unconfirmed += u32::from(session.state == State::Over { confirmed: false });
+            self.unconfirmed += u32::from(session.state == State::Over(End::Unconfirmed));
             self.list.remove(&id);
             self.deadlines.set(timer, None);
             self.timers[timer as usize] = None;

@@ -24,7 +24,8 @@ pub enum SessionOutput {
         /// The session.
         session: SessionId,
     },
-    /// End this session on the server, and report [`Ended`](super::SessionReport::Ended).
+    /// End this session on the server, and report [`Ended`](super::SessionReport::Ended), or
+    /// [`Expired`](super::SessionReport::Expired) if the server refuses the session.
     End {
         /// The session.
         session: SessionId,

@@ -45,7 +45,8 @@ pub enum SessionReport {
     /// it before.
     // ZK1
     Contact(Instant),
-    /// The server has ended the session, and deleted its nodes. The last report.
+    /// The server refuses the session as expired. It has ended it and deleted its nodes, or it is
+    /// about to: a leader that has proposed the end may not have a majority for it. The last report.
     Expired,
     /// The answer to [`SessionOutput::End`](super::SessionOutput::End). The last report.
     Ended {

@@ -7,7 +7,7 @@ use core::time::Duration;
 use super::{Context, Keys};
 use crate::etcd::config::Config;
 use crate::etcd::request::{Found, LeaseId, Refusal, Reply, Request};
-use crate::lock::{self, Answer, Loss, SessionCall, SessionEvent, SessionStore, State, refusal, renew_at};
+use crate::lock::{self, Answer, End, Loss, SessionCall, SessionEvent, SessionStore, State, refusal, renew_at};
 use crate::time::Instant;
 
 /// The least number of attempts to revoke a lease before it is left to expire.
@@ -60,7 +60,7 @@ impl Session {
             State::Opening => (CallKind::Grant, Request::Grant { lease, ttl: self.requested.as_secs() as i64 }),
             State::Checking | State::Alive => (CallKind::KeepAlive, Request::KeepAlive { lease, ttl: self.granted }),
             State::Ending => (CallKind::Revoke, Request::Revoke { lease }),
-            State::Lost(_) | State::Over { .. } => return,
+            State::Lost(_) | State::Over(_) => return,
         };
         let serial = ctx.send_for(self.id, request, self.request_timeout(&ctx.config));
         self.retry.sent(SessionCall { serial, emitted: ctx.now });
@@ -245,7 +245,7 @@ impl SessionStore<Keys> for Lease {
                 if landed || session.own.may_exist {
                     session.work_at(ctx, ctx.now);
                 } else {
-                    session.state = State::Over { confirmed: true };
+                    session.state = State::Over(End::Confirmed);
                 }
                 None
             }
@@ -253,13 +253,13 @@ impl SessionStore<Keys> for Lease {
             (CallKind::Revoke, State::Ending) => {
                 match reply {
                     Reply::Done(_) | Reply::Refused(Refusal::LeaseNotFound) => {
-                        session.state = State::Over { confirmed: true };
+                        session.state = State::Over(End::Confirmed);
                     }
                     // If the server refuses for good, the lease expires by itself.
                     Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_)
                         if reply.is_refusal() || session.may_give_up(ctx.now) =>
                     {
-                        session.state = State::Over { confirmed: false };
+                        session.state = State::Over(End::Unconfirmed);
                     }
                     Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => ctx.back_off(&mut session.retry),
                 }

@@ -5,7 +5,7 @@
 use alloc::boxed::Box;
 
 use super::{Contention, Context, Lock, Nodes};
-use crate::lock::{self, Loss, Release, Retry, SessionEvent, SessionId};
+use crate::lock::{self, End, Loss, Release, Retry, SessionEvent, SessionId};
 use crate::time::Instant;
 use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, Op, ReplyBody};
 use crate::zookeeper::path::Guid;
@@ -87,8 +87,8 @@ impl lock::Cleanup<Nodes> for Cleanup {
     /// The nodes of a lost session end with it. The result of a release is that of its end.
     fn lost(lock: &mut Lock, ctx: &mut Context, session: SessionId, event: &SessionEvent) {
         lock.store.cleanups.retain(|cleanup| cleanup.session != session);
-        let outcome = if let SessionEvent::Ended(confirmed) = event {
-            if *confirmed { Release::Released } else { Release::Unknown }
+        let outcome = if let SessionEvent::Ended(end) = event {
+            if *end == End::Confirmed { Release::Released } else { Release::Unknown }
         } else if *event == SessionEvent::Lost(Loss::Gone) {
             Release::Expired
         } else {

@@ -11,7 +11,8 @@ use core::time::Duration;
 use super::{Context, Nodes};
 use crate::id::{CallOwner, NodeId};
 use crate::lock::{
-    self, Answer, Cause, Loss, Need, QueueOutput, SessionCall, SessionEvent, SessionStore, State, refusal, renew_at,
+    self, Answer, Cause, End, Loss, Need, QueueOutput, SessionCall, SessionEvent, SessionStore, State, refusal,
+    renew_at,
 };
 use crate::time::{Instant, soonest};
 use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, MultiResult, Op, ReplyBody};
@@ -98,9 +99,13 @@ impl Session {
                 self.heard(*emitted, ctx.now + ctx.config.store.own.tick / 2);
                 None
             }
-            SessionReport::Expired if self.is_open() => self.lose(Loss::Gone),
-            SessionReport::Expired => self.ended(SessionEvent::Lost(Loss::Gone)),
-            SessionReport::Ended { confirmed } => self.ended(SessionEvent::Ended(*confirmed)),
+            // No leader ends it by itself while it is valid.
+            // ZK1
+            SessionReport::Expired if self.is_open() && ctx.now < self.until => self.lose(Loss::Gone),
+            SessionReport::Expired => self.ended(End::Refused),
+            SessionReport::Ended { confirmed } => {
+                self.ended(if *confirmed { End::Confirmed } else { End::Unconfirmed })
+            }
         }
     }
 
@@ -134,7 +139,7 @@ impl Session {
                 self.send_renewal(ctx);
                 Some(SessionEvent::Up)
             }
-            State::Lost(_) | State::Ending | State::Over { .. } => None,
+            State::Lost(_) | State::Ending | State::Over(_) => None,
         }
     }
 
@@ -170,10 +175,9 @@ impl Session {
         Some(SessionEvent::Refused(answer))
     }
 
-    fn ended(&mut self, event: SessionEvent) -> Option<SessionEvent> {
-        let over = State::Over { confirmed: event != SessionEvent::Ended(false) };
-        let before = mem::replace(&mut self.state, over);
-        (!matches!(before, State::Over { .. })).then_some(event)
+    fn ended(&mut self, end: End) -> Option<SessionEvent> {
+        let before = mem::replace(&mut self.state, State::Over(end));
+        (!matches!(before, State::Over(_))).then_some(SessionEvent::Ended(end))
     }
 
     /// A write of a lock that left at `emitted` was committed, which renews the session. While there
@@ -276,7 +280,7 @@ impl SessionStore<Nodes> for Connection {
                 (soonest([session.retry.deadline().filter(|_| renews), session.lost_at()]), "session")
             }
             State::Lost(_) => (session.end_at(), "end of a session"),
-            State::Checking | State::Ending | State::Over { .. } => (None, ""),
+            State::Checking | State::Ending | State::Over(_) => (None, ""),
         };
         at.map(|at| (at, why))
     }
@@ -299,7 +303,7 @@ impl SessionStore<Nodes> for Connection {
             }
             State::Alive if session.lost_at().is_some_and(|at| at <= ctx.now) => return session.lose(Loss::Expired),
             State::Alive if session.need() == Need::Proof && session.retry.is_due(ctx.now) => session.send_renewal(ctx),
-            State::Opening | State::Checking | State::Alive | State::Lost(_) | State::Ending | State::Over { .. } => {}
+            State::Opening | State::Checking | State::Alive | State::Lost(_) | State::Ending | State::Over(_) => {}
         }
         None
     }

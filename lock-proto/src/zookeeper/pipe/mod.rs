@@ -95,7 +95,6 @@ enum Mode {
     /// Ends it, until the server has ended it in any case.
     Ending {
         until: Instant,
-        requested: bool,
     },
     Over,
 }
@@ -168,8 +167,8 @@ impl Pipe {
         }
     }
 
-    /// Ends the session. Answered by [`SessionReport::Ended`], after a session timeout at the
-    /// latest.
+    /// Ends the session. Answered by [`SessionReport::Ended`], or by [`SessionReport::Expired`] if a
+    /// server refuses it, after a session timeout at the latest.
     pub fn end(&mut self, now: Instant) {
         self.clock(now);
         if !matches!(self.mode, Mode::Live | Mode::Quiet) {
@@ -178,7 +177,7 @@ impl Pipe {
         if self.session == 0 {
             return self.ended(true);
         }
-        self.mode = Mode::Ending { until: self.now + self.granted, requested: false };
+        self.mode = Mode::Ending { until: self.now + self.granted };
         match self.phase {
             Phase::Up { .. } => self.request_end(),
             Phase::Closed => self.connect(),
@@ -188,10 +187,7 @@ impl Pipe {
     }
 
     fn request_end(&mut self) {
-        if let Mode::Ending { requested, .. } = &mut self.mode {
-            *requested = true;
-            self.queue(Pending { call: None, op: Op::CloseSession });
-        }
+        self.queue(Pending { call: None, op: Op::CloseSession });
     }
 
     /// Closes the connection at once, without ending the session. Outstanding requests are
@@ -558,12 +554,8 @@ impl Pipe {
         }
     }
 
-    /// The server has ended the session.
+    /// The server refuses the session.
     fn expired(&mut self) {
-        if let Mode::Ending { requested: true, .. } = self.mode {
-            // A leader refuses a session whose end it has proposed. That may not be committed.
-            return self.ended(false);
-        }
         self.shut(Mode::Over);
         self.report(SessionReport::Expired);
     }

@@ -45,6 +45,24 @@ fn shutdown_counts_session_whose_end_is_not_confirmed() {
     assert_eq!(w.stopped, Some(1));
 }
 
+/// A server that refuses a session as expired ends it, now or later. Nothing is left to do.
+#[test]
+fn shutdown_counts_no_session_that_is_refused() {
+    // U2
+    let mut w = World::new(1);
+    let lock = w.request(0, &Acquire::new("l").renew(Renew::Manual));
+    w.granted(0, lock).unwrap();
+    w.unreachable = true;
+    w.cut(0);
+    w.pass(10_000);
+    assert_eq!(w.lost(0, lock), Some(Loss::Expired));
+    w.server.expire(1);
+    w.unreachable = false;
+    w.clients[0].shutdown(w.now, Duration::from_secs(60));
+    w.pass(60_000);
+    assert_eq!(w.stopped, Some(0));
+}
+
 /// The client is suspended while it connects and shuts down: both time out in the same moment.
 /// Found by the fuzz target `zk_ops`.
 #[test]

@@ -582,6 +582,49 @@ fn end_of_session_without_reply_leaves_release_unknown() {
     assert_eq!(w.released(0, lock), Some(Release::Unknown));
 }
 
+/// Regression: `zookeeper-followers` seed 968. The result was that the lock had expired. A leader
+/// without a majority refuses a session that it has ended by itself, after its validity.
+#[test]
+fn expiry_of_lost_session_confirms_no_release() {
+    // U1
+    let mut w = World::new(1);
+    let lock = w.request(0, &Acquire::new("l").renew(Renew::Manual));
+    w.granted(0, lock).unwrap();
+    w.unreachable = true;
+    w.cut(0);
+    w.pass(VALID_MS);
+    assert_eq!(w.lost(0, lock), Some(Loss::Expired));
+    w.unreachable = false;
+    w.server.expire(1);
+    w.release(0, lock);
+    w.pass(1_000);
+    assert_eq!(w.released(0, lock), Some(Release::Unknown));
+}
+
+/// Regression: it was reported as expired, or as released if a delete had been sent.
+#[test]
+fn release_whose_session_is_refused_after_its_validity_is_unknown() {
+    // U1
+    for delete_was_sent in [false, true] {
+        let mut w = World::with(1, |config| config.release_within(Duration::from_secs(60)));
+        let (lock, _) = w.hold(0);
+        w.unreachable = true;
+        if delete_was_sent {
+            w.server.mute = Some((OpCode::Delete, false));
+            w.release(0, lock);
+            w.cut(0);
+        } else {
+            w.cut(0);
+            w.release(0, lock);
+        }
+        w.pass(VALID_MS);
+        w.server.expire(1);
+        w.unreachable = false;
+        w.pass(2_000);
+        assert_eq!(w.released(0, lock), Some(Release::Unknown), "{delete_was_sent}");
+    }
+}
+
 /// Locks with their own sessions, one after the other, leave nothing behind in the client.
 #[test]
 fn past_sessions_use_no_memory() {
