@@ -55,7 +55,8 @@ pub struct PipeConfig {
     /// took. Where all servers were silent for so long, the time doubles until a connection has
     /// lasted that long. At most eight times this value.
     pub request_timeout: Duration,
-    /// Limits the time that takes the place of `request_timeout` for a silent connection.
+    /// Limits the time that takes the place of `request_timeout` for a silent connection, and of
+    /// `connect_timeout` where a session is to be continued.
     pub max_silence: Duration,
     /// The pause before the first server is tried again after all have failed.
     pub reconnect: Backoff,

@@ -28,6 +28,7 @@ use crate::id::{CallId, ConnId, NodeId, Role};
 use crate::jitter::mix;
 use crate::lock::{Cause, ErrorClass, Failures, Patience, Renewal};
 use crate::time::{Instant, millis_up, soonest};
+use crate::tls::TlsFault;
 
 /// The connection of one session to one of the servers, without any I/O: bytes in, bytes out.
 ///
@@ -395,7 +396,9 @@ impl Pipe {
     fn connect(&mut self) {
         self.generation += 1;
         self.wire.clear();
-        let until = self.now + self.longest_silence(self.config.connect_timeout);
+        // A session that is to be continued may end before: the next server needs time as well.
+        let most = if self.session == 0 { Duration::MAX } else { self.config.max_silence };
+        let until = self.now + self.longest_silence(self.config.connect_timeout.min(most));
         self.phase = Phase::Opening { until, step: Opening::Connecting };
         if let (Some(conn), Some(target)) = (self.current(), self.config.servers.get(self.server)) {
             self.outputs.push_back(PipeOutput::Connect(conn, Box::new(target.clone())));
@@ -585,7 +588,7 @@ impl Pipe {
             self.outputs.push_back(PipeOutput::Disconnect(conn));
         }
         let lasted = if let Phase::Up { since } = self.phase { self.now.since(since) } else { Duration::ZERO };
-        if cause == Cause::Fault(Fault::TimedOut) {
+        if let Cause::Fault(Fault::TimedOut | Fault::Tls(TlsFault::TimedOut)) = cause {
             self.patience.connection_was_silent();
         }
         let servers = self.config.servers.len().max(1);

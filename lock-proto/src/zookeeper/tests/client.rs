@@ -164,6 +164,22 @@ fn lock_with_short_ticks_survives_silent_server() {
     }
 }
 
+/// Regression: the client waited as long as for its first connection, and the lock was lost.
+#[test]
+fn lock_with_short_ticks_survives_server_that_answers_no_handshake() {
+    // ZK6
+    let mut w = World::with(1, |_| Config::parse("zk://a,b,c/app?tick_ms=500").unwrap());
+    w.server.granted_ms = 0;
+    let (lock, _) = w.hold(0);
+    w.cut(0);
+    w.clients[0].handle_timeout(w.now);
+    w.outputs(0);
+    assert_eq!(w.conns.len(), 1);
+    w.silence();
+    w.pass(20_000);
+    assert_eq!(w.lost(0, lock), None);
+}
+
 /// Connecting may take longer than the limit on silence.
 #[test]
 fn ping_with_short_ticks_waits_for_request_timeout() {
