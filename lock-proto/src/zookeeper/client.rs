@@ -113,12 +113,10 @@ impl Client {
             login: config.store.login.clone(),
             request_credentials: config.request_credentials,
             timeout,
+            tick: config.store.own.tick,
             ping_after: config.ping_interval(),
-            contact_every: config.store.own.tick / 8,
             connect_timeout: config.connect_timeout,
             request_timeout: config.request_timeout,
-            // The renewal follows after a third. Enough must remain for the next server.
-            max_silence: config.validity(timeout) / 2,
             reconnect: config.reconnect,
             limits: Limits::default(),
             generation: number.wrapping_mul(GENERATIONS),

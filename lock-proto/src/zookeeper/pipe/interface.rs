@@ -43,11 +43,13 @@ pub struct PipeConfig {
     pub request_credentials: bool,
     /// The session timeout to request. The server may grant another one.
     pub timeout: Duration,
-    /// The longest time without a request: then the pipe pings. At most a tick of the servers.
+    /// The tick of the servers. Contacts are reported at most eight times in it. Replies may be
+    /// awaited for at most half of the time by which the granted session is longer than two ticks,
+    /// also while a session is to be continued.
+    pub tick: Duration,
+    /// The longest time without a request: then the pipe pings. At most a tick.
     // ZK1
     pub ping_after: Duration,
-    /// Contacts are reported at most once in this time. An eighth of the servers' tick.
-    pub contact_every: Duration,
     /// How long connecting and the handshake may take together.
     pub connect_timeout: Duration,
     /// How long a request may wait for the connection. The connection ends when replies are
@@ -55,9 +57,6 @@ pub struct PipeConfig {
     /// took. Where all servers were silent for so long, the time doubles until a connection has
     /// lasted that long. At most eight times this value.
     pub request_timeout: Duration,
-    /// Limits the time that takes the place of `request_timeout` for a silent connection, and of
-    /// `connect_timeout` where a session is to be continued.
-    pub max_silence: Duration,
     /// The pause before the first server is tried again after all have failed.
     pub reconnect: Backoff,
     /// Limits on what the server may send.

@@ -386,7 +386,15 @@ impl Pipe {
     }
 
     fn silence(&self) -> Duration {
-        self.config.request_timeout.min(self.config.max_silence)
+        self.config.request_timeout.min(self.max_silence())
+    }
+
+    /// Half of the validity, which a write proves: enough remains for the next server. A session
+    /// that is too short is ended, which takes time as well.
+    // ZK1
+    fn max_silence(&self) -> Duration {
+        let PipeConfig { tick, .. } = self.config;
+        self.granted.saturating_sub(tick * 2).max(tick) / 2
     }
 
     fn longest_silence(&self, timeout: Duration) -> Duration {
@@ -397,7 +405,7 @@ impl Pipe {
         self.generation += 1;
         self.wire.clear();
         // A session that is to be continued may end before: the next server needs time as well.
-        let most = if self.session == 0 { Duration::MAX } else { self.config.max_silence };
+        let most = if self.session == 0 { Duration::MAX } else { self.max_silence() };
         let until = self.now + self.longest_silence(self.config.connect_timeout.min(most));
         self.phase = Phase::Opening { until, step: Opening::Connecting };
         if let (Some(conn), Some(target)) = (self.current(), self.config.servers.get(self.server)) {
@@ -525,7 +533,7 @@ impl Pipe {
     /// A reply shows that the server has heard of the session since `emitted`.
     // ZK1
     fn contacted(&mut self, emitted: Instant) {
-        if self.contact + self.config.contact_every <= self.now {
+        if self.contact + self.config.tick / 8 <= self.now {
             self.contact = self.now;
             self.report(SessionReport::Contact(emitted));
         }

@@ -25,11 +25,10 @@ fn pipe(servers: usize) -> Pipe {
         login: Login::default(),
         request_credentials: false,
         timeout: ms(15_000),
+        tick: ms(3_000),
         ping_after: ms(2_000),
-        contact_every: ms(1_500),
         connect_timeout: ms(2_000),
         request_timeout: ms(1_000),
-        max_silence: ms(4_000),
         reconnect: crate::lock::Backoff::fixed(ms(100)),
         limits: Limits::default(),
         generation: 0,
@@ -182,18 +181,21 @@ fn silent_session_is_pinged_and_silent_server_left() {
     receive(&mut pipe, 3_001, &Frame::ok(XID_PING, 5, ReplyBody::Empty));
     assert_eq!(outputs(&mut pipe), [PipeOutput::Session(SessionReport::Contact(at(3_000)))]);
     assert_eq!(pipe.next_deadline(), Some(at(5_000)));
-    pipe.send(at(4_000), call(1), sync());
+    pipe.send(at(3_200), call(1), sync());
     sent(&mut pipe);
-    receive(&mut pipe, 4_100, &synced(1, 6));
-    assert!(matches!(outputs(&mut pipe)[..], [PipeOutput::Reply { .. }]), "no contact again within half a tick");
-    assert_eq!(pipe.next_deadline(), Some(at(6_000)));
-    pipe.handle_timeout(at(6_000));
+    receive(&mut pipe, 3_375, &synced(1, 6));
+    assert!(
+        matches!(outputs(&mut pipe)[..], [PipeOutput::Reply { .. }]),
+        "no contact again within an eighth of a tick"
+    );
+    assert_eq!(pipe.next_deadline(), Some(at(5_200)));
+    pipe.handle_timeout(at(5_200));
     sent(&mut pipe);
     let first = pipe.current().unwrap().node();
-    pipe.handle_timeout(at(7_000));
+    pipe.handle_timeout(at(6_200));
     assert!(outputs(&mut pipe).contains(&PipeOutput::Session(SessionReport::Down(Fault::TimedOut.into()))));
     // The other server is tried at once.
-    pipe.handle_timeout(pipe.next_deadline().unwrap().min(at(7_000)));
+    pipe.handle_timeout(pipe.next_deadline().unwrap().min(at(6_200)));
     assert_ne!(pipe.current().unwrap().node(), first);
 }
 

@@ -180,6 +180,20 @@ fn lock_with_short_ticks_survives_server_that_answers_no_handshake() {
     assert_eq!(w.lost(0, lock), None);
 }
 
+/// Regression: the limit on silence was half of the validity that had been requested.
+#[test]
+fn lock_survives_silent_server_that_granted_a_shorter_session() {
+    // ZK6
+    let mut w = World::with(1, |_| {
+        let config = Config::parse("zk://a,b/app").unwrap();
+        config.session_ttl(Duration::from_secs(60)).request_timeout(Duration::from_secs(10))
+    });
+    let (lock, _) = w.hold(0);
+    w.silence();
+    w.pass(20_000);
+    assert_eq!(w.lost(0, lock), None);
+}
+
 /// Connecting may take longer than the limit on silence.
 #[test]
 fn ping_with_short_ticks_waits_for_request_timeout() {
