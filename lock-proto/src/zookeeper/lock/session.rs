@@ -328,17 +328,18 @@ impl SessionStore<Nodes> for Connection {
             if results.contains(&MultiResult::Error(ErrorCode::SESSION_EXPIRED)) {
                 return session.lose(Loss::Gone);
             }
-            let counts = session.renewing || session.renew_from.is_some();
-            let proven = if counts { session.record(ctx, call.emitted) } else { call.emitted };
             let checked = mem::take(&mut session.own.checking);
             let failed = results.iter().position(|result| *result == MultiResult::Error(ErrorCode::NO_NODE));
             if let Some((slot, path)) = failed.and_then(|place| checked.get(place))
                 && session.own.nodes.get(slot) == Some(path)
             {
                 session.own.nodes.remove(slot);
+                // The next renewal counts in place of this one, and is told to all holders.
                 session.send_renewal(ctx);
                 return Some(SessionEvent::Gone(*slot));
             }
+            let counts = session.renewing || session.renew_from.is_some();
+            let proven = if counts { session.record(ctx, call.emitted) } else { call.emitted };
             if session.renew_from.is_some() {
                 Self::renew(session, ctx);
             }

@@ -463,6 +463,28 @@ fn write_that_the_session_fails_proves_nothing() {
     assert_eq!(w.lost(0, lock), Some(Loss::Expired));
 }
 
+/// Regression: the end of validity moved, and only the lock whose node was gone was told.
+#[test]
+fn renewal_that_finds_a_node_gone_moves_no_validity_of_others() {
+    // ZK1
+    let mut w = World::new(1);
+    let (lock, _) = w.hold(0);
+    let other = w.request(0, &Acquire::new("other"));
+    w.granted(0, other).unwrap();
+    w.server.remove(&alloc::format!("{LOCK}/{}", w.queue()[0]));
+    while w.lost(0, lock).is_none() {
+        w.now = w.clients[0].next_deadline().unwrap().max(w.now);
+        w.clients[0].handle_timeout(w.now);
+        w.bytes(0);
+        w.outputs(0);
+    }
+    assert_eq!(w.lost(0, lock), Some(Loss::Gone));
+    assert_eq!(told(&w, other), w.clients[0].valid_until(other));
+    w.run();
+    assert!(told(&w, other).unwrap() > w.now + Duration::from_millis(VALID_MS / 3 * 2));
+    assert_eq!(told(&w, other), w.clients[0].valid_until(other));
+}
+
 /// All servers are behind the session's last transaction, for example: they close the connection.
 #[test]
 fn short_waits_do_not_keep_session_that_cannot_continue() {
