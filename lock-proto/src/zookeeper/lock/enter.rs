@@ -114,14 +114,8 @@ impl Progress<Nodes> for Enter {
 
     fn timeout(lock: &mut Lock, ctx: &mut Context) {
         let Contention::Entering(enter) = &lock.contention else { return };
-        let Step::Vacating { until, .. } = enter.step else {
-            let session = enter.session;
-            return lock.enter(ctx, session);
-        };
-        if until <= ctx.now {
-            return lock.fail_all(ctx, Failure::SequenceExhausted);
-        }
-        lock.vacate(ctx);
+        let session = enter.session;
+        if let Step::Vacating { .. } = enter.step { lock.vacate(ctx) } else { lock.enter(ctx, session) }
     }
 
     /// A write of the session comes first, so the outcome of the requests on earlier connections is
@@ -303,14 +297,18 @@ impl Lock {
     }
 
     fn vacated(&mut self, ctx: &mut Context, session: SessionId, reply: &Reply) {
+        let Contention::Entering(Enter { step: Step::Vacating { until, retry }, .. }) = &mut self.contention else {
+            return;
+        };
         match reply {
             Reply::Done(_) | Reply::Refused(ErrorCode::NO_NODE) => self.enter(ctx, session),
+            Reply::Refused(ErrorCode::NOT_EMPTY) if *until <= ctx.now => {
+                self.fail_all(ctx, Failure::SequenceExhausted);
+            }
             Reply::Refused(_) if reply.is_refusal() => self.fail_refused(ctx, reply.answer()),
             Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
-                if let Contention::Entering(Enter { step: Step::Vacating { retry, .. }, .. }) = &mut self.contention {
-                    retry.forget_call();
-                    ctx.back_off(retry);
-                }
+                retry.forget_call();
+                ctx.back_off(retry);
                 self.end_try(ctx);
             }
         }

@@ -424,6 +424,25 @@ fn queue_that_never_empties_is_reported_as_exhausted() {
     w.idles_out();
 }
 
+/// Regression: it was reported although no server could be reached.
+#[test]
+fn only_a_server_says_that_the_queue_never_empties() {
+    // ZK5
+    let mut w = World::new(2);
+    let (first, _) = w.hold(0);
+    w.server.next_number = Some(i32::MIN);
+    let second = w.acquire(1);
+    w.pass(500);
+    w.unreachable = true;
+    w.cut(1);
+    w.pass(12_000);
+    assert_eq!(w.failure(1, second), None);
+    w.unreachable = false;
+    w.pass(5_000);
+    assert!(matches!(w.failure(1, second), Some(Failure::SequenceExhausted(_))), "{:?}", w.events);
+    assert_eq!(w.lost(0, first), None);
+}
+
 #[test]
 fn deleted_node_of_holder_is_lost_and_that_of_waiter_requeued() {
     let mut w = World::new(2);
