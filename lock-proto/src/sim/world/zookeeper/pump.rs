@@ -147,6 +147,10 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
 
     fn note_request(&mut self, client: usize, link: u64, number: u64, request: &Request) {
         self.check_left_alone(client, link, &request.op);
+        if request.op == Op::CloseSession {
+            // Nothing waits for the other replies: the client leaves at the end of the session.
+            self.checker.closed(self.now, link, None, false);
+        }
         let process = &mut self.clients[client];
         process.own.sent += 1;
         let queue = match &request.op {
