@@ -5,7 +5,7 @@ use core::time::Duration;
 use lock_proto::redis::{Config, Endpoint, Locks, LocksOutput, Reply, Request, ServerInfo, UnknownAge, Wake};
 use lock_proto::{
     Acquire, Answer, Backoff, Blocked, CallId, Cause, ClientId, Event, Failure, Fault, Instant, LockId, Loss, NodeId,
-    Renew, ServerError, Wait,
+    Release, Renew, ServerError, Wait,
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -27,6 +27,15 @@ impl Hub {
         let config = change(Config::new((0..nodes).map(url)).wake(Wake::Poll));
         let locks = Locks::new(ms(0), config, ClientId::from_bits(7), 42).unwrap();
         Self { locks, sent: vec![], events: vec![] }
+    }
+
+    /// Three nodes, which lead to the servers a, b and c.
+    fn quorum(change: impl FnOnce(Config) -> Config) -> Self {
+        let mut hub = Self::new(3, change);
+        for (node, run_id) in [(0, "a"), (1, "b"), (2, "c")] {
+            hub.up(0, node, run_id);
+        }
+        hub
     }
 
     fn drain(&mut self) {
@@ -63,6 +72,15 @@ impl Hub {
         core::mem::take(&mut self.sent)
     }
 
+    /// Answers the requests to these nodes. The others get no reply.
+    fn answer(&mut self, at: u64, replies: &[(u16, Reply)]) {
+        for (call, _) in self.requests() {
+            if let Some((_, reply)) = replies.iter().find(|(node, _)| NodeId::new(*node) == call.node()) {
+                self.reply(at, call, reply);
+            }
+        }
+    }
+
     fn acquire(&mut self, at: u64, want: &Acquire) -> LockId {
         let id = self.locks.acquire(ms(at), want).unwrap();
         self.drain();
@@ -88,6 +106,10 @@ impl Hub {
         let [Event::Failed(Failure::TimedOut(report))] = &self.events[..] else { panic!("{:?}", self.events) };
         report.nodes.to_vec()
     }
+}
+
+const fn deleted(number: u64) -> Reply {
+    Reply::Deleted { number, awaited: false }
 }
 
 fn refused() -> ServerError {
@@ -258,10 +280,7 @@ fn failed_extend_does_not_replace_verification() {
 #[test]
 fn top_ups_lengthen_no_hold_that_is_renewed_by_hand() {
     // Q7
-    let mut hub = Hub::new(3, |c| c);
-    for (node, run_id) in [(0, "a"), (1, "b"), (2, "c")] {
-        hub.up(0, node, run_id);
-    }
+    let mut hub = Hub::quorum(|c| c);
     let id = hub.acquire(0, &Acquire::new("x").ttl(Duration::from_secs(9)).renew(Renew::Manual));
     for (call, _) in hub.requests() {
         let third = call.node() == NodeId::new(2);
@@ -292,10 +311,7 @@ fn top_ups_lengthen_no_hold_that_is_renewed_by_hand() {
 #[test]
 fn vote_before_server_change_does_not_count() {
     // Q7
-    let mut hub = Hub::new(3, |c| c);
-    for (node, run_id) in [(0, "a"), (1, "b"), (2, "c")] {
-        hub.up(0, node, run_id);
-    }
+    let mut hub = Hub::quorum(|c| c);
     hub.acquire(1, &Acquire::new("x"));
     let takes = hub.requests();
     hub.reply(2, takes[0].0, &GRANTED);
@@ -311,10 +327,7 @@ fn vote_before_server_change_does_not_count() {
 #[test]
 fn confirmation_stays_with_server_after_redirect() {
     // Q6
-    let mut hub = Hub::new(3, |c| c);
-    for (node, run_id) in [(0, "a"), (1, "b"), (2, "c")] {
-        hub.up(0, node, run_id);
-    }
+    let mut hub = Hub::quorum(|c| c);
     let lock = hub.held(1, &Acquire::new("x").ttl(Duration::from_secs(9)));
     hub.up(10, 0, "b");
     hub.requests();
@@ -331,15 +344,32 @@ fn confirmation_stays_with_server_after_redirect() {
     assert!(before == end && end < ms(9_001), "{before} was the end, and now {end}");
 }
 
+/// Node 0 led to the server of node 1, which renewed for both. Then both left it, and node 1 came
+/// back: the server does not count for node 0 as well.
+#[test]
+fn confirmation_ends_when_last_node_leaves_server() {
+    // Q6
+    let mut hub = Hub::quorum(|c| c);
+    let lock = hub.held(1, &Acquire::new("x").ttl(Duration::from_secs(9)));
+    hub.up(10, 0, "b");
+    hub.at(3_100);
+    hub.answer(3_100, &[(0, GRANTED), (1, GRANTED), (2, broken())]);
+    hub.up(3_200, 1, "c");
+    hub.up(3_250, 0, "a");
+    hub.requests();
+    hub.up(3_300, 1, "b");
+    hub.at(6_200);
+    hub.answer(6_200, &[(1, GRANTED)]);
+    let end = hub.locks.valid_until(lock);
+    assert!(end.is_none_or(|end| end < ms(9_001)), "{end:?}");
+}
+
 /// The address led to the server of another node, and back. The release was not sent to it, and
 /// called complete while a quorum had the key. (Scenario `redis-names`, seed 283.)
 #[test]
 fn release_reaches_server_after_redirect() {
     // Q6
-    let mut hub = Hub::new(3, |c| c);
-    for (node, run_id) in [(0, "a"), (1, "b"), (2, "c")] {
-        hub.up(0, node, run_id);
-    }
+    let mut hub = Hub::quorum(|c| c);
     let lock = hub.held(1, &Acquire::new("x").ttl(Duration::from_secs(9)));
     hub.up(10, 0, "b");
     hub.up(20, 0, "a");
@@ -350,13 +380,39 @@ fn release_reaches_server_after_redirect() {
     assert_eq!(sent.iter().map(|(call, _)| call.node().index()).collect::<Vec<_>>(), [0, 1, 2]);
 }
 
+/// The same, with a top-up in flight at the release. The connection failed with both, and a quorum
+/// had the key when the release was called complete.
+#[test]
+fn release_is_repeated_on_server_after_redirect() {
+    // Q6
+    let mut hub = Hub::quorum(|c| c);
+    let lock = hub.held(1, &Acquire::new("x").ttl(Duration::from_secs(9)));
+    hub.up(10, 0, "b");
+    hub.up(20, 0, "a");
+    hub.at(3_100);
+    let (top_up, renewals): (Vec<_>, _) = hub.requests().into_iter().partition(|(call, _)| call.node().index() == 0);
+    for (call, _) in renewals {
+        hub.reply(3_100, call, &Reply::Extended);
+    }
+    hub.events.clear();
+    hub.locks.release(ms(3_200), lock).unwrap();
+    hub.drain();
+    let not_sent = Reply::NotSent(Cause::Fault(Fault::TimedOut));
+    for (call, request) in top_up {
+        assert!(matches!(request, Request::Take { .. }), "{request:?}");
+        hub.reply(3_200, call, &not_sent);
+    }
+    hub.answer(3_200, &[(0, not_sent), (1, deleted(1))]);
+    assert_eq!(hub.events, []);
+    hub.up(3_300, 0, "a");
+    hub.answer(3_300, &[(0, deleted(1))]);
+    assert_eq!(hub.events, [Event::Released(Release::Released)]);
+}
+
 #[test]
 fn three_changes_within_quarantine_are_unstable_identity() {
     // Q7
-    let mut hub = Hub::new(3, |c| c.quarantine(Duration::from_secs(10)));
-    for (node, run_id) in [(0, "a"), (1, "b"), (2, "c")] {
-        hub.up(0, node, run_id);
-    }
+    let mut hub = Hub::quorum(|c| c.quarantine(Duration::from_secs(10)));
     let loading = Answer::Rejected(ServerError::classify("LOADING later"));
     assert_eq!(hub.answers(1)[2], loading);
     for (at, run_id, answer) in [
@@ -423,10 +479,7 @@ fn server_with_lost_identity_is_not_trusted() {
 #[test]
 fn each_reconnect_without_lost_identity_counts_as_restart() {
     // Q7
-    let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust).quarantine(Duration::from_secs(10)));
-    for (node, run_id) in [(0, "a"), (1, "b"), (2, "c")] {
-        hub.up(0, node, run_id);
-    }
+    let mut hub = Hub::quorum(|c| c.unknown_age(UnknownAge::Trust).quarantine(Duration::from_secs(10)));
     hub.up_with(1_000, 2, Some(&Err(refused())));
     hub.up_with(9_000, 2, Some(&Err(refused())));
     for (at, recently_restarted) in [(11_001, true), (18_999, true), (19_000, false)] {

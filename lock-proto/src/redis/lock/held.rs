@@ -101,8 +101,7 @@ impl Lock {
         let mut nodes = NodeSet::default();
         for (index, share) in hold.shares.iter().enumerate() {
             let node = NodeId::new(index as u16);
-            let granted = share.until.is_some() || share.elsewhere;
-            if granted || self.store.cleanups.get(node).is_some_and(Cleanup::may_have_landed) {
+            if share.until.is_some() || self.store.cleanups.get(node).is_some_and(Cleanup::may_have_landed) {
                 nodes.insert(node);
             }
         }

@@ -388,7 +388,9 @@ impl Lock {
         }
         let below_quorum = self.below_quorum();
         if let Some(hold) = &mut self.hold {
-            hold.node_up(ctx, node);
+            if hold.node_up(ctx, node) {
+                self.store.cleanups.of(node).granted(hold.number);
+            }
             // The hold may have lost its quorum.
             self.expire(ctx);
             return self.watch(ctx);

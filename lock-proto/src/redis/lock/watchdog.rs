@@ -30,9 +30,6 @@ pub(crate) struct Share {
     /// The node must confirm that it has the token. Any renewal does it.
     // Q7
     verifying: bool,
-    /// An earlier server at this address may have the token, and the address may lead there again.
-    // Q6
-    pub(crate) elsewhere: bool,
 }
 
 /// Progress of an extend on one node.
@@ -144,7 +141,6 @@ impl Hold {
                 server: NodeId::new(index as u16),
                 call: None,
                 verifying: false,
-                elsewhere: false,
                 last_error: match vote {
                     Vote::No(answer) => Some(Box::new(LastError { answer: answer.clone(), retry_at: None })),
                     Vote::Deferred | Vote::Pending { .. } | Vote::Yes { .. } => None,
@@ -422,39 +418,43 @@ impl Hold {
     }
 
     /// Handles a new connection to a node. If the node lacks the token, a top-up is due at once.
-    pub(crate) fn node_up(&mut self, ctx: &Context, node: NodeId) {
+    /// Returns true if what the node confirmed was discarded: an earlier server at this address may
+    /// have the token, and the address may lead there again.
+    pub(crate) fn node_up(&mut self, ctx: &Context, node: NodeId) -> bool {
+        let had = self.has(node);
         if self.equal || ctx.shared.duplicates.is_some() {
             self.find_equal(ctx, node);
         }
-        if let Some(share) = self.shares.get_mut(node.index())
-            && share.call.is_none()
+        let Some(share) = self.shares.get_mut(node.index()) else { return false };
+        if share.call.is_none()
             && share.until.is_none()
             && let Some(last_error) = &mut share.last_error
         {
             last_error.retry_at = Some(ctx.now);
         }
+        had && share.until.is_none()
     }
 
-    /// Moves what the node confirmed to another node that still leads to the same server.
+    /// Moves what the node confirmed to another node that still leads to the same server, if any.
     fn move_confirmed(&mut self, node: NodeId) {
         let Some(share) = self.shares.get(node.index()).cloned() else { return };
         let same = |(place, other): &(usize, &mut Share)| *place != node.index() && other.server == share.server;
-        let Some((_, other)) = self.shares.iter_mut().enumerate().find(same) else { return };
-        other.until = other.until.max(share.until);
-        if share.extend == Extend::Done {
-            other.extend = Extend::Done;
+        if let Some((_, other)) = self.shares.iter_mut().enumerate().find(same) {
+            other.until = other.until.max(share.until);
+            if share.extend == Extend::Done {
+                other.extend = Extend::Done;
+            }
         }
         if let Some(share) = self.shares.get_mut(node.index()) {
             share.discard();
         }
     }
 
-    /// Counts nodes that lead to the same server once. Discards confirmations of `node` by a server
-    /// that no node leads to any more.
+    /// Counts nodes that lead to the same server once. What `node` confirmed before its address led
+    /// to another server no longer counts for it: another node may lead to the earlier server.
     // Q6
     fn find_equal(&mut self, ctx: &Context, node: NodeId) {
-        let changed = ctx.shared.nodes.get(node.index()).is_some_and(|known| known.changed);
-        if self.equal && changed {
+        if ctx.shared.nodes.get(node.index()).is_some_and(|known| known.changed) {
             self.move_confirmed(node);
         }
         for (place, share) in self.shares.iter_mut().enumerate() {
@@ -463,12 +463,6 @@ impl Hold {
         self.equal = ctx.shared.duplicates.is_some();
         if self.equal {
             self.last_loss = Some(Loss::EqualNodes);
-        }
-        let Some(known) = ctx.shared.nodes.get(node.index()).filter(|known| known.changed) else { return };
-        let others = ctx.shared.nodes.iter().filter(|other| other.run_id.is_some() && other.run_id == known.run_id);
-        if let Some(share) = self.shares.get_mut(node.index()).filter(|_| others.count() > 1) {
-            share.elsewhere |= share.until.is_some();
-            share.discard();
         }
     }
 
