@@ -154,12 +154,7 @@ impl Locks {
     fn identify(&mut self, node: NodeId, server: Option<&Result<ServerInfo, ServerError>>) {
         let Some(known) = self.ctx.shared.nodes.get_mut(node.index()) else { return };
         known.identify(self.ctx.now, &self.ctx.config, server);
-        self.ctx.shared.duplicates = self.ctx.shared.nodes.iter().enumerate().find_map(|(second, node)| {
-            let run_id = node.run_id.as_ref()?;
-            let first =
-                self.ctx.shared.nodes.iter().take(second).position(|other| other.run_id.as_ref() == Some(run_id))?;
-            Some((NodeId::new(first as u16), NodeId::new(second as u16)))
-        });
+        self.ctx.shared.find_duplicates(node);
     }
 }
 

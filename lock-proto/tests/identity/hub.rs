@@ -409,6 +409,49 @@ fn release_is_repeated_on_server_after_redirect() {
     assert_eq!(hub.events, [Event::Released(Release::Released)]);
 }
 
+/// The delete is repeated while the address leads to the server of another node. That server counts
+/// once, and the repetition does not end the cleanup. (Scenario `redis-names`, seeds 1033 and 1079.)
+#[test]
+fn delete_on_another_nodes_server_does_not_count() {
+    // Q6
+    for (redirected, own) in [(deleted(1), Reply::Absent), (Reply::Absent, deleted(1))] {
+        let mut hub = Hub::quorum(|c| c);
+        let lock = hub.held(1, &Acquire::new("x").ttl(Duration::from_secs(9)));
+        hub.events.clear();
+        hub.locks.release(ms(30), lock).unwrap();
+        hub.drain();
+        hub.answer(30, &[(0, broken()), (1, own)]);
+        hub.up(40, 0, "b");
+        hub.answer(40, &[(0, redirected)]);
+        assert_eq!(hub.events, []);
+        hub.up(50, 0, "a");
+        hub.answer(50, &[(0, deleted(1))]);
+        assert_eq!(hub.events, [Event::Released(Release::Released)]);
+    }
+}
+
+/// Node 1 led to the server of node 0 until the release, and node 0 then to that of node 1.
+#[test]
+fn nodes_that_swapped_servers_are_cleaned_up_when_they_are_back() {
+    // Q6
+    let mut hub = Hub::quorum(|c| c);
+    let lock = hub.held(1, &Acquire::new("x").ttl(Duration::from_secs(9)));
+    hub.up(10, 1, "a");
+    hub.requests();
+    hub.events.clear();
+    hub.locks.release(ms(30), lock).unwrap();
+    hub.drain();
+    hub.answer(30, &[(0, broken()), (1, broken())]);
+    hub.up(40, 0, "b");
+    hub.answer(40, &[(0, deleted(1))]);
+    hub.up(50, 1, "b");
+    hub.answer(50, &[(1, Reply::Absent)]);
+    assert_eq!(hub.events, []);
+    hub.up(60, 0, "a");
+    hub.answer(60, &[(0, deleted(1))]);
+    assert_eq!(hub.events, [Event::Released(Release::Released)]);
+}
+
 #[test]
 fn three_changes_within_quarantine_are_unstable_identity() {
     // Q7

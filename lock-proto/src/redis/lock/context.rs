@@ -30,6 +30,8 @@ pub(crate) struct Node {
     pub runs_scripts: bool,
     /// Identifies the server process. `None` before the first connection, or if unknown.
     pub run_id: Option<Box<str>>,
+    /// The last run id that was no other node's `home`.
+    home: Option<Box<str>>,
     /// The connection may lead to another server process, so earlier confirmations must be
     /// verified.
     // Q7
@@ -121,6 +123,33 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// Looks for two nodes that are the same server, after a new connection to `node`.
+    // Q6
+    pub(crate) fn find_duplicates(&mut self, node: NodeId) {
+        self.duplicates = (0..self.nodes.len()).find_map(|second| {
+            let first = server_of(&self.nodes, second);
+            (first != second).then(|| (NodeId::new(first as u16), NodeId::new(second as u16)))
+        });
+        let elsewhere = self.leads_elsewhere(node);
+        if let Some(known) = self.nodes.get_mut(node.index()).filter(|known| !elsewhere && known.run_id.is_some()) {
+            known.home.clone_from(&known.run_id);
+        }
+    }
+
+    /// Returns true if the node's address has recently changed, and leads to the server of another
+    /// node. Then its replies say nothing about the keys on the node's own server.
+    // Q6
+    pub(crate) fn is_away(&self, now: Instant, node: NodeId) -> bool {
+        let until = self.nodes.get(node.index()).and_then(|known| known.quarantined_until);
+        until.is_some_and(|until| now < until) && self.leads_elsewhere(node)
+    }
+
+    fn leads_elsewhere(&self, node: NodeId) -> bool {
+        let run_id = self.nodes.get(node.index()).and_then(|known| known.run_id.as_ref());
+        let mut others = self.nodes.iter().enumerate().filter(|(place, _)| *place != node.index());
+        run_id.is_some() && others.any(|(_, other)| other.home.as_ref() == run_id)
+    }
+
     /// Returns when the first node in quarantine votes again.
     // Q6
     pub(crate) fn quarantine_end(&self, now: Instant) -> Option<Instant> {

@@ -38,6 +38,7 @@ use super::request::{FENCE_NAME, Key, RESERVED, Reply, Request};
 use super::token::Retired;
 use super::validity::Ttl;
 use crate::error::{Invalid, Misuse};
+use crate::fault::Fault;
 use crate::id::{CallId, LockId, NodeId};
 use crate::lock::{
     self, Acquire, Answer, Blocked, Cause, DEFAULT_TTL, Ended, ErrorClass, Event, Expiry, Failure, Grant, Loss,
@@ -354,11 +355,14 @@ impl Lock {
             if refused && delete.announce {
                 ctx.shared.wake_refused.insert(node);
             }
-            let send = cleanup.answered(ctx.now, delete, reply);
-            let failed = refused || matches!(reply, Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)));
+            // The delete is repeated once the address leads to the node's own server again.
+            let elsewhere = Reply::NotSent(Fault::NotNeeded.into());
+            let found = if ctx.shared.is_away(ctx.now, node) { &elsewhere } else { reply };
+            let send = cleanup.answered(ctx.now, delete, found);
+            let failed = refused || matches!(found, Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)));
             let given_up = failed && cleanup.is_clear();
             for back in &mut self.releases {
-                back.store.answered(node, delete, reply);
+                back.store.answered(node, delete, found);
                 if given_up && refused {
                     back.store.refused(node);
                 } else if given_up {
