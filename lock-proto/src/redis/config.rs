@@ -26,7 +26,7 @@ pub enum Wake {
     Poll,
 }
 
-/// What a quorum does with a node whose uptime it cannot read because `INFO` is forbidden.
+/// What a quorum does with a node whose `INFO` is forbidden, or lacks the run id or the uptime.
 // Q6
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]

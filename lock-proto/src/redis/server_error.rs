@@ -92,6 +92,11 @@ pub(crate) fn refuses_several(text: &str) -> bool {
 const QUOTED_ARGUMENTS: &str = ", with args beginning with";
 
 impl ServerError {
+    /// Returns true if the command was not executed, and may be later.
+    pub(crate) const fn may_pass(&self) -> bool {
+        matches!(self.class, ErrorClass::Transient | ErrorClass::Reconnect)
+    }
+
     /// Classifies an error by its code, the first word of its text.
     ///
     /// The stored text is safe to log: printable, at most 200 bytes, without quoted arguments.

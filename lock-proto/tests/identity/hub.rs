@@ -503,6 +503,23 @@ fn waiter_attempts_at_end_of_quarantine() {
     assert!(matches!(sent[..], [(_, Request::Take { .. }), (_, Request::Take { .. })]), "{sent:?}");
 }
 
+/// The setting decides, also about `INFO` without a run id, as of Dragonfly. An error that may pass is
+/// never trusted.
+#[test]
+fn setting_decides_about_unknown_identity() {
+    // Q6
+    let incomplete = ServerInfo::parse(b"uptime_in_seconds:9\r\n");
+    for (unknown, trusted) in [(incomplete, 3), (Err(refused()), 3), (Err(ServerError::classify("BUSY later")), 0)] {
+        let mut hub = Hub::quorum(|c| c);
+        hub.up_with(1, 2, Some(&unknown));
+        assert_eq!(hub.answers(HOUR.as_millis() as u64)[2], Answer::Rejected(unknown.clone().unwrap_err()));
+        let mut hub = Hub::new(3, |c| c.unknown_age(UnknownAge::Trust));
+        (0..3).for_each(|node| hub.up_with(0, node, Some(&unknown)));
+        hub.acquire(1, &Acquire::new("x"));
+        assert_eq!(hub.requests().len(), trusted, "{unknown:?}");
+    }
+}
+
 /// A server of unknown identity is trusted only as long as no identity was ever known.
 #[test]
 fn server_with_lost_identity_is_not_trusted() {

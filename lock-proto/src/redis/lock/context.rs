@@ -8,7 +8,7 @@ use core::time::Duration;
 use super::Redis;
 use crate::error::ConfigError;
 use crate::id::{CallOwner, ClientId, NodeId};
-use crate::lock::{self, Answer, ErrorClass, ServerError};
+use crate::lock::{self, Answer, ServerError};
 use crate::redis::config::{Config, UnknownAge};
 use crate::redis::output::LocksOutput;
 use crate::redis::pipe::ServerInfo;
@@ -80,24 +80,18 @@ impl Node {
                 self.quarantined_until = config.store.quarantine.checked_sub(uptime).map(|left| now + left);
             }
             Some(Ok(_)) if !self.changed => {}
-            // A transient error says nothing about the identity, so assume a restart.
-            Some(Err(error)) if error.class != ErrorClass::Refused => self.restarted(now, config.store.quarantine),
-            Some(Err(error)) if config.store.unknown_age == UnknownAge::Refuse => {
+            // The next connection may learn the identity.
+            Some(Err(error)) if error.may_pass() || config.store.unknown_age == UnknownAge::Refuse => {
                 self.age_refused = Some(error.clone())
             }
             // Trusted, unless the identity was ever known.
             Some(Err(_)) | None if !self.identified => {}
             Some(Ok(_) | Err(_)) | None => {
-                self.restarted(now, config.store.quarantine);
+                self.quarantined_until = Some(now + config.store.quarantine);
                 self.unstable = self.changes[0].is_some_and(|at| now.since(at) <= config.store.quarantine);
                 self.changes = [self.changes[1], Some(now)];
             }
         }
-    }
-
-    fn restarted(&mut self, now: Instant, quarantine: Duration) {
-        self.quarantined_until = Some(now + quarantine);
-        self.unstable = false;
     }
 }
 

@@ -134,8 +134,15 @@ impl Step {
                 {
                     return Err(cluster("INFO says redis_mode cluster").into());
                 }
-                hello.server = Some(ServerInfo::read(answer));
-                Ok(())
+                match ServerInfo::read(answer) {
+                    // The next connection may learn the server's identity.
+                    // Q6
+                    Err(error) if error.may_pass() => Err(error.into()),
+                    server => {
+                        hello.server = Some(server);
+                        Ok(())
+                    }
+                }
             }
             (_, _) => Err(Fault::Protocol(Breach::WrongReply).into()),
         }
@@ -193,7 +200,10 @@ impl ServerInfo {
         let uptime = field(text, "uptime_in_seconds").and_then(|seconds| seconds.parse().ok());
         match (run_id, uptime) {
             (Some(run_id), Some(uptime)) => Ok(Self { run_id: run_id.into(), uptime: Duration::from_secs(uptime) }),
-            (None, _) | (_, None) => Err(ServerError::classify("INFO server reports no run_id and uptime_in_seconds")),
+            (None, _) | (_, None) => {
+                let text = "INFO server reports no run_id and uptime_in_seconds".into();
+                Err(ServerError { class: ErrorClass::Refused, text })
+            }
         }
     }
 }

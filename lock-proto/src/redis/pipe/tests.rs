@@ -570,28 +570,6 @@ fn logged_out_connection_is_replaced_by_one_that_logs_in() {
     }
 }
 
-/// Without `HELLO`, `INFO` detects cluster mode before any request is sent.
-#[test]
-fn cluster_mode_server_is_refused_before_any_request() {
-    // P2
-    for field in ["redis_mode", "server_mode"] {
-        let mut rig = Rig::with("redis://h", Role::Commands, true);
-        let waiting = rig.send(take("a"));
-        let conn = rig.opened();
-        assert_eq!(rig.commands(conn), ["INFO"]);
-        let info = format!("# Server\r\nrun_id:ff\r\n{field}:cluster\r\nuptime_in_seconds:0\r\n");
-        rig.receive(conn, format!("${}\r\n{info}\r\n", info.len()).as_bytes());
-        let outputs = rig.outputs();
-        let [PipeOutput::Disconnect(_), PipeOutput::Down(cause), answered] = &outputs[..] else {
-            panic!("{outputs:?}")
-        };
-        let Cause::Server(error) = cause else { panic!("{cause}") };
-        assert_eq!(error.class, ErrorClass::Refused);
-        assert_eq!(&*error.text, "INFO says redis_mode cluster (Redis Cluster is not supported)");
-        assert_eq!(*answered, reply(waiting, Reply::NotSent(cause.clone())));
-    }
-}
-
 #[test]
 fn other_refusals_do_not_drop_connection() {
     let (mut rig, conn) = Rig::up();

@@ -260,3 +260,30 @@ fn consuming_more_than_handed_out_is_harmless() {
     rig.receive(conn, b"+OK\r\n");
     assert_eq!(rig.outputs(), [granted(call)]);
 }
+
+/// Without `HELLO`, `INFO` detects cluster mode. A quorum must know its servers, so it waits for one
+/// that is busy.
+#[test]
+fn cluster_mode_and_busy_servers_are_refused_before_any_request() {
+    // P2, Q6
+    let busy = "BUSY Redis is busy running a script.";
+    let cluster = "INFO says redis_mode cluster (Redis Cluster is not supported)";
+    let mode = |field| {
+        let info = format!("# Server\r\nrun_id:ff\r\n{field}:cluster\r\nuptime_in_seconds:0\r\n");
+        format!("${}\r\n{info}\r\n", info.len())
+    };
+    for (answer, class, text) in [
+        (mode("redis_mode"), ErrorClass::Refused, cluster),
+        (mode("server_mode"), ErrorClass::Refused, cluster),
+        (format!("-{busy}\r\n"), ErrorClass::Transient, busy),
+    ] {
+        let mut rig = Rig::with("redis://h", Role::Commands, true);
+        let waiting = rig.send(take("a"));
+        let conn = rig.opened();
+        assert_eq!(rig.commands(conn), ["INFO"]);
+        rig.receive(conn, answer.as_bytes());
+        let why = Cause::Server(ServerError { class, text: text.into() });
+        let down = [PipeOutput::Disconnect(conn), PipeOutput::Down(why.clone()), reply(waiting, Reply::NotSent(why))];
+        assert_eq!(rig.outputs(), down);
+    }
+}
