@@ -10,6 +10,7 @@ use lock_proto::{
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const GRANTED: Reply = Reply::Granted { fence: None };
+const NOT_SENT: Reply = Reply::NotSent(Cause::Fault(Fault::TimedOut));
 
 fn ms(n: u64) -> Instant {
     Instant::from_millis(n)
@@ -122,7 +123,7 @@ fn broken() -> Reply {
 
 fn names(sent: &[(CallId, Request)]) -> Vec<String> {
     let name = |request: &Request| match request {
-        Request::Extend { key, .. } => String::from_utf8_lossy(key.lock()).into_owned(),
+        Request::Extend { key, .. } | Request::Take { key, .. } => String::from_utf8_lossy(key.lock()).into_owned(),
         other => panic!("{other:?}"),
     };
     sent.iter().map(|(_, request)| name(request)).collect()
@@ -202,6 +203,27 @@ fn missed_renewals_are_sent_in_batches_earliest_end_first() {
     hub.reply(40_002, requested[0].0, &Reply::Extended);
     assert_eq!(names(&hub.requests()), ["lock743"]);
     assert!(hub.locks.valid_until(quiet).is_some());
+}
+
+/// A node of a quorum was away while all locks were taken on the others.
+#[test]
+fn missing_keys_are_written_in_batches_earliest_end_first() {
+    // P6
+    for renew in [Renew::Auto, Renew::Manual] {
+        let mut hub = Hub::quorum(|c| c);
+        for n in 0..1_000 {
+            let ttl = Duration::from_millis(10_000 - n);
+            let id = hub.acquire(0, &Acquire::new(format!("lock{n}")).ttl(ttl).renew(renew));
+            hub.answer(0, &[(0, GRANTED), (1, GRANTED), (2, NOT_SENT)]);
+            hub.locks.claim(ms(0), id).unwrap();
+            hub.drain();
+        }
+        hub.up(100, 2, "c");
+        let top_ups = hub.requests();
+        assert_eq!(names(&top_ups), (744..1_000).rev().map(|n| format!("lock{n}")).collect::<Vec<_>>());
+        hub.reply(101, top_ups[0].0, &GRANTED);
+        assert_eq!(names(&hub.requests()), ["lock743"]);
+    }
 }
 
 #[test]
@@ -284,7 +306,7 @@ fn top_ups_lengthen_no_hold_that_is_renewed_by_hand() {
     let id = hub.acquire(0, &Acquire::new("x").ttl(Duration::from_secs(9)).renew(Renew::Manual));
     for (call, _) in hub.requests() {
         let third = call.node() == NodeId::new(2);
-        hub.reply(0, call, &if third { Reply::NotSent(Cause::Fault(Fault::Unreachable)) } else { GRANTED });
+        hub.reply(0, call, &if third { NOT_SENT } else { GRANTED });
     }
     hub.locks.claim(ms(0), id).unwrap();
     hub.drain();
@@ -397,12 +419,11 @@ fn release_is_repeated_on_server_after_redirect() {
     hub.events.clear();
     hub.locks.release(ms(3_200), lock).unwrap();
     hub.drain();
-    let not_sent = Reply::NotSent(Cause::Fault(Fault::TimedOut));
     for (call, request) in top_up {
         assert!(matches!(request, Request::Take { .. }), "{request:?}");
-        hub.reply(3_200, call, &not_sent);
+        hub.reply(3_200, call, &NOT_SENT);
     }
-    hub.answer(3_200, &[(0, not_sent), (1, deleted(1))]);
+    hub.answer(3_200, &[(0, NOT_SENT), (1, deleted(1))]);
     assert_eq!(hub.events, []);
     hub.up(3_300, 0, "a");
     hub.answer(3_300, &[(0, deleted(1))]);

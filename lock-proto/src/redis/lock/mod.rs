@@ -412,9 +412,9 @@ impl Lock {
     }
 
     /// Returns the end of validity if the node must confirm the hold: it may be another server, or
-    /// a renewal failed there.
+    /// a renewal or a top-up failed there.
     pub(crate) fn to_verify(&self, node: NodeId, changed: bool, quorum: usize) -> Option<Instant> {
-        let hold = self.hold.as_ref().filter(|hold| hold.has(node) && (changed || hold.missed_renewal(node)))?;
+        let hold = self.hold.as_ref().filter(|hold| changed && hold.has(node) || hold.missed_renewal(node))?;
         Some(hold.tenure.valid_until(hold.keys_until(quorum)))
     }
 
@@ -423,7 +423,7 @@ impl Lock {
     pub(crate) fn verify(&mut self, ctx: &mut Context, node: NodeId) -> Option<u64> {
         self.expire(ctx);
         if let Some(hold) = &mut self.hold {
-            hold.verify(node);
+            hold.verify(ctx.now, node);
             self.watch(ctx);
         }
         self.hold.as_ref()?.shares.get(node.index())?.call.map(|call| call.serial)

@@ -201,17 +201,23 @@ impl Hold {
         self.shares.get(node.index()).is_some_and(|share| share.until.is_some())
     }
 
-    /// Returns true if the last renewal or verification on this node failed.
+    /// Returns true if the last request to this node failed, unless only a renewal by hand did.
     pub(crate) fn missed_renewal(&self, node: NodeId) -> bool {
         let renews = self.tenure.waiter.renew != Renew::Manual;
-        self.shares.get(node.index()).is_some_and(|share| share.verifying || renews && share.last_error.is_some())
+        self.shares
+            .get(node.index())
+            .is_some_and(|share| share.verifying || share.last_error.is_some() && (renews || share.until.is_none()))
     }
 
-    /// Requests a verification by the node, to be sent once the offer has been claimed.
-    pub(crate) fn verify(&mut self, node: NodeId) {
-        if let Some(share) = self.shares.get_mut(node.index()).filter(|share| share.until.is_some()) {
+    /// Requests a verification by the node, to be sent once the offer has been claimed. If the node
+    /// lacks the token, a top-up does it.
+    pub(crate) fn verify(&mut self, now: Instant, node: NodeId) {
+        let Some(share) = self.shares.get_mut(node.index()) else { return };
+        if share.until.is_some() {
             share.verifying = true;
             share.clear_retry();
+        } else if let Some(last_error) = &mut share.last_error {
+            last_error.retry_at = Some(now);
         }
     }
 
@@ -417,22 +423,14 @@ impl Hold {
         if confirmed { Extended::Done(decided.len()) } else { Extended::Failed(decided) }
     }
 
-    /// Handles a new connection to a node. If the node lacks the token, a top-up is due at once.
-    /// Returns true if what the node confirmed was discarded: an earlier server at this address may
-    /// have the token, and the address may lead there again.
+    /// Handles a new connection to a node. Returns true if what the node confirmed was discarded: an
+    /// earlier server at this address may have the token, and the address may lead there again.
     pub(crate) fn node_up(&mut self, ctx: &Context, node: NodeId) -> bool {
         let had = self.has(node);
         if self.equal || ctx.shared.duplicates.is_some() {
             self.find_equal(ctx, node);
         }
-        let Some(share) = self.shares.get_mut(node.index()) else { return false };
-        if share.call.is_none()
-            && share.until.is_none()
-            && let Some(last_error) = &mut share.last_error
-        {
-            last_error.retry_at = Some(ctx.now);
-        }
-        had && share.until.is_none()
+        had && !self.has(node)
     }
 
     /// Moves what the node confirmed to another node that still leads to the same server, if any.
