@@ -226,6 +226,25 @@ fn missing_keys_are_written_in_batches_earliest_end_first() {
     }
 }
 
+/// Until a node that is down is back, each renewal tries it once.
+#[test]
+fn node_that_is_down_is_tried_with_each_renewal() {
+    // Q3
+    let mut hub = Hub::quorum(|c| c);
+    let id = hub.acquire(0, &Acquire::new("x").ttl(Duration::from_secs(9)));
+    let replies = [(0, GRANTED), (1, GRANTED), (2, NOT_SENT)];
+    hub.answer(0, &replies);
+    hub.locks.claim(ms(0), id).unwrap();
+    hub.drain();
+    let mut nodes = vec![];
+    for at in (0..30_000).step_by(10) {
+        hub.at(at);
+        nodes.extend(hub.sent.iter().map(|(call, _)| call.node().index()));
+        hub.answer(at, &replies);
+    }
+    assert!(nodes.len() > 20 && nodes.chunks(3).all(|renewal| renewal == [0, 1, 2]), "{nodes:?}");
+}
+
 #[test]
 fn reconnect_without_proven_identity_verifies_holds() {
     // Q7

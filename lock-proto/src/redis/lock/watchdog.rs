@@ -383,7 +383,10 @@ impl Hold {
             Reply::Unknown(cause) => Answer::Unknown(cause.clone()),
             Reply::Deleted { .. } | Reply::Announced => Answer::Silent,
         };
-        share.last_error = Some(Box::new(LastError { answer, retry_at: Some(retry_at) }));
+        // A node that lacks the token and cannot be reached is tried with each renewal, and when it is
+        // back.
+        let retry = !matches!(reply, Reply::NotSent(_)) || share.until.is_some_and(|until| ctx.now < until);
+        share.last_error = Some(Box::new(LastError { answer, retry_at: retry.then_some(retry_at) }));
         // A node that lost the key cannot extend it.
         if extend || (share.until.is_none() && share.extend != Extend::No) {
             share.extend = Extend::Failed;
