@@ -284,10 +284,6 @@ impl Cleanup {
         if matches!(self.step, Step::Stalled | Step::Retry { .. }) { Send::Now } else { Send::No }
     }
 
-    pub(crate) fn timeout(&self, now: Instant) -> Send {
-        if self.deadline().is_some_and(|at| at <= now) { Send::Now } else { Send::No }
-    }
-
     pub(crate) const fn deadline(&self) -> Option<Instant> {
         match self.step {
             Step::Retry { at } | Step::Check { at } => Some(at),
@@ -337,7 +333,7 @@ impl Cleanups {
 
     /// Returns the nodes to which a delete is due.
     pub(crate) fn due(&self, now: Instant) -> NodeSet {
-        self.nodes(|cleanup| cleanup.timeout(now) == Send::Now)
+        self.nodes(|cleanup| cleanup.deadline().is_some_and(|at| at <= now))
     }
 
     pub(crate) fn deleting(&self) -> NodeSet {
@@ -485,7 +481,6 @@ mod tests {
         cleanup.delete_sent(100, ms(10), 5, false);
         assert_eq!(answered(&mut cleanup, 20, &Reply::Absent), Send::No);
         assert_eq!((cleanup.deadline(), cleanup.is_only_a_check(), cleanup.is_clear()), (Some(ms(1_020)), true, false));
-        assert_eq!([1_019, 1_020].map(|now| cleanup.timeout(ms(now))), [Send::No, Send::Now]);
         cleanup.delete_sent(100, ms(1_020), 5, false);
         assert_eq!(answered(&mut cleanup, 1_030, &Reply::Absent), Send::No);
         assert!(cleanup.is_clear() && !cleanup.announces() && !cleanup.may_have_landed());
