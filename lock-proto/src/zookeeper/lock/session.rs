@@ -326,7 +326,7 @@ impl SessionStore<Nodes> for Connection {
         // ZK1
         if let Reply::Done(ReplyBody::Multi(results)) = reply {
             if results.contains(&MultiResult::Error(ErrorCode::SESSION_EXPIRED)) {
-                return session.lose(Loss::Gone);
+                return session.reported(ctx, &SessionReport::Expired);
             }
             let checked = mem::take(&mut session.own.checking);
             let failed = results.iter().position(|result| *result == MultiResult::Error(ErrorCode::NO_NODE));
