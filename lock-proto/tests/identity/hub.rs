@@ -226,23 +226,40 @@ fn missing_keys_are_written_in_batches_earliest_end_first() {
     }
 }
 
-/// Until a node that is down is back, each renewal tries it once.
+/// Until a node that is down is back, each renewal tries it once, even if it had the token before.
 #[test]
 fn node_that_is_down_is_tried_with_each_renewal() {
     // Q3
-    let mut hub = Hub::quorum(|c| c);
-    let id = hub.acquire(0, &Acquire::new("x").ttl(Duration::from_secs(9)));
-    let replies = [(0, GRANTED), (1, GRANTED), (2, NOT_SENT)];
-    hub.answer(0, &replies);
-    hub.locks.claim(ms(0), id).unwrap();
-    hub.drain();
-    let mut nodes = vec![];
-    for at in (0..30_000).step_by(10) {
-        hub.at(at);
-        nodes.extend(hub.sent.iter().map(|(call, _)| call.node().index()));
-        hub.answer(at, &replies);
+    for first in [NOT_SENT, GRANTED] {
+        let mut hub = Hub::quorum(|c| c);
+        let id = hub.acquire(0, &Acquire::new("x").ttl(Duration::from_secs(9)));
+        hub.answer(0, &[(0, GRANTED), (1, GRANTED), (2, first.clone())]);
+        hub.locks.claim(ms(0), id).unwrap();
+        hub.drain();
+        let mut nodes = vec![];
+        for at in (0..40_000).step_by(10) {
+            hub.at(at);
+            if first == NOT_SENT || at > 10_000 {
+                nodes.extend(hub.sent.iter().map(|(call, _)| call.node().index()));
+            }
+            hub.answer(at, &[(0, GRANTED), (1, GRANTED), (2, NOT_SENT)]);
+        }
+        assert!(nodes.len() > 20 && nodes.chunks(3).all(|renewal| renewal == [0, 1, 2]), "{first:?}: {nodes:?}");
     }
-    assert!(nodes.len() > 20 && nodes.chunks(3).all(|renewal| renewal == [0, 1, 2]), "{nodes:?}");
+}
+
+/// The node may be another server, and cannot be reached even after the end of its share.
+#[test]
+fn verification_that_is_not_sent_is_repeated_after_a_pause() {
+    // Q7
+    let mut hub = Hub::quorum(|c| c);
+    hub.held(0, &Acquire::new("x").ttl(Duration::from_secs(9)));
+    hub.up(10, 2, "d");
+    for at in (10..20_000).step_by(10) {
+        hub.at(at);
+        hub.answer(at, &[(0, Reply::Extended), (1, Reply::Extended), (2, NOT_SENT)]);
+        assert_eq!(hub.requests(), [], "at {at} ms");
+    }
 }
 
 #[test]

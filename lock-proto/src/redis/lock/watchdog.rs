@@ -385,7 +385,8 @@ impl Hold {
         };
         // A node that lacks the token and cannot be reached is tried with each renewal, and when it is
         // back.
-        let retry = !matches!(reply, Reply::NotSent(_)) || share.until.is_some_and(|until| ctx.now < until);
+        let has = share.verifying || share.until.is_some_and(|until| ctx.now < until);
+        let retry = has || !matches!(reply, Reply::NotSent(_));
         share.last_error = Some(Box::new(LastError { answer, retry_at: retry.then_some(retry_at) }));
         // A node that lost the key cannot extend it.
         if extend || (share.until.is_none() && share.extend != Extend::No) {
