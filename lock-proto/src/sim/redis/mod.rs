@@ -297,6 +297,11 @@ impl Node {
         self.replication.restart(&self.run_id, keep_data);
     }
 
+    /// Makes later run ids differ from those of the server that this copy takes over from.
+    pub(in crate::sim) fn succeed(&mut self, dead: &Self) {
+        self.restarts = self.restarts.max(dead.restarts);
+    }
+
     /// Logs every connection out, as a proxy whose credentials have changed. Users without a
     /// password are logged in only on new connections.
     pub fn log_out(&mut self, now: Instant) {

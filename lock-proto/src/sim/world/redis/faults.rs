@@ -89,7 +89,8 @@ impl<C: RedisClient> World<Redis<C>> {
     /// to [`stop_replication`](Self::stop_replication), or all of them.
     pub fn promote(&mut self, node: usize) {
         self.kill_node(node);
-        if let Some(replica) = self.store.nodes[node].replica.take() {
+        if let Some(mut replica) = self.store.nodes[node].replica.take() {
+            replica.succeed(&self.store.nodes[node].node);
             self.store.nodes[node].node = *replica;
         }
         self.annotate(Some(Lane::Node(node)), || "its replica is promoted".into());
@@ -231,5 +232,27 @@ impl<C: RedisClient> World<Redis<C>> {
             }
             self.deliver_input(client, Input::Disconnected(conn, Fault::Reset));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::BTreeSet;
+    use alloc::string::String;
+
+    use crate::sim::World;
+
+    #[test]
+    fn replica_that_takes_over_has_a_run_id_that_no_client_knows() {
+        // Q7: the replica was cloned before its node restarted.
+        let mut w = World::redis(1).build();
+        let mut seen = BTreeSet::from([String::from(w.node(0).run_id())]);
+        w.stop_replication(0);
+        w.restart_node(0, true);
+        assert!(seen.insert(w.node(0).run_id().into()));
+        w.fail_over(0);
+        assert!(seen.insert(w.node(0).run_id().into()));
+        w.restart_node(0, true);
+        assert!(seen.insert(w.node(0).run_id().into()));
     }
 }
