@@ -76,7 +76,7 @@ impl Generator {
         if self.transactions && self.rng.one_in(3) {
             return self.transaction_command();
         }
-        match self.rng.below(40) {
+        match self.rng.below(44) {
             0..5 => (self.take(), Match::Clock),
             5..8 => (self.extend(), Match::Clock),
             8..11 => (self.release(), Match::Exact),
@@ -169,6 +169,8 @@ impl Generator {
                 7 => (words(&["FLUSHDB", "nonsense"]), Match::Exact),
                 _ => (words(&["FLUSHALL"]), Match::Exact),
             },
+            39 | 40 => (self.take_free(), Match::Clock),
+            41 | 42 => (self.extend_many(), Match::Clock),
             _ => match self.rng.below(4) {
                 0 => (words(&["NONSENSE", &value, key]), Match::Exact),
                 1 => (words(&["GET"]), Match::Exact),
@@ -263,11 +265,34 @@ impl Generator {
         }
     }
 
+    /// Draws several locks, which may coincide, and tokens for them.
+    fn bunch(&mut self) -> (Vec<&'static str>, Vec<String>) {
+        let count = 1 + self.rng.below(4) as usize;
+        let tokens = (0..count).map(|_| self.token()).collect();
+        ((0..count).map(|_| self.key()).collect(), tokens)
+    }
+
+    fn take_free(&mut self) -> Vec<String> {
+        let ((mut keys, mut argv), ttl) = (self.bunch(), self.ttl());
+        // In a transaction the model may take less time than several locks need tokens.
+        let block = if self.transactions { "0" } else { self.pick(&["0", "1", "64"]) };
+        if block != "0" {
+            keys.push(self.pick(&["f", "f", "f", "k0"]));
+        }
+        argv.extend([ttl, block.into()]);
+        self.call(&script::TAKE_FREE, &keys, &argv.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    fn extend_many(&mut self) -> Vec<String> {
+        let ((keys, mut argv), ttl) = (self.bunch(), self.ttl());
+        argv.push(ttl);
+        self.call(&script::EXTEND_MANY, &keys, &argv.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
     /// Draws names that may coincide, of locks and of signals: both servers must do the same.
     fn release_many(&mut self) -> Vec<String> {
-        let count = self.rng.below(4).max(1) as usize;
-        let tokens: Vec<String> = (0..count).map(|_| self.token()).collect();
-        let mut keys: Vec<&str> = (0..count).map(|_| self.key()).collect();
+        let (mut keys, tokens) = self.bunch();
+        let count = keys.len();
         if !self.rng.one_in(3) {
             let names: [&[&str]; 2] = [&["k1", "k2", "marker"], &["k0", "k1", "signal"]];
             keys.extend(names.iter().flat_map(|names| (0..count).map(|_| self.pick(names)).collect::<Vec<_>>()));

@@ -81,7 +81,12 @@ impl Reply {
                     (Some(a), Some(b)) => near(a, b),
                     _ => a == b,
                 };
-                words(a).len() == words(b).len() && words(a).iter().zip(&words(b)).all(same)
+                let (mut a, mut b) = (words(a), words(b));
+                // The second word is the number of tokens that a script has minted for each of several locks.
+                if a.len() > 4 && [&a, &b].iter().all(|words| number(&words[0]).is_some_and(|first| first >= MICROS)) {
+                    (a[1], b[1]) = (Vec::new(), Vec::new());
+                }
+                a.len() == b.len() && a.iter().zip(&b).all(same)
             }
             (Self::Line(a, x), Self::Line(b, y), Match::Kind) => a == b && x.split(' ').next() == y.split(' ').next(),
             (Self::Int(_), Self::Int(_), Match::Kind) | (Self::Bulk(_), Self::Bulk(_), Match::Kind) => true,
@@ -99,11 +104,14 @@ fn minted(items: &[Reply]) -> Option<[&Reply; 2]> {
     }
 }
 
+/// Unix time in microseconds is more.
+const MICROS: i64 = 1_000_000_000_000_000;
+
 /// Compares milliseconds of an expiry or microseconds of a fence, allowing 60 s for a slow machine.
 /// Smaller numbers are seconds.
 fn near(a: i64, b: i64) -> bool {
     let allowed = match a {
-        1_000_000_000_000_000.. => 60_000_000,
+        MICROS.. => 60_000_000,
         100_000_000.. => 60_000,
         _ => 60,
     };

@@ -459,8 +459,17 @@ impl Node {
         let reply = self.run(&mut context, args);
         self.end_effect();
         self.note_changes();
-        // Each command, and each key of a script, takes time, so that no two see the same clock.
-        // A9
+        self.spend_time(args);
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.written = self.replication.offset();
+        }
+        self.answer(conn, &reply);
+        self.serve_waiting();
+    }
+
+    /// Each command, and each key of a script, takes time, so that no two see the same clock.
+    // A9
+    fn spend_time(&mut self, args: &[&[u8]]) {
         let keys = match args {
             [verb, _, keys, ..] if verb.starts_with(b"EVAL") => {
                 number::integer(keys).and_then(|keys| u32::try_from(keys).ok())
@@ -468,11 +477,6 @@ impl Node {
             _ => None,
         };
         self.now = self.now + COMMAND_TAKES * keys.unwrap_or(1).clamp(1, MOST_KEYS);
-        if let Some(connection) = self.connections.get_mut(&conn) {
-            connection.written = self.replication.offset();
-        }
-        self.answer(conn, &reply);
-        self.serve_waiting();
     }
 
     fn answer(&mut self, conn: u64, reply: &Reply) {

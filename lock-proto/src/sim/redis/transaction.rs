@@ -63,6 +63,7 @@ pub(super) fn exec(node: &mut Node, context: &mut Context, _args: &[&[u8]]) -> R
         let args: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
         let mut inner = Context { in_transaction: true, ..context.clone() };
         replies.push(node.run(&mut inner, &args));
+        node.spend_time(&args);
         // A `SELECT` applies to the commands after it.
         (context.db, context.user) = (inner.db, inner.user);
     }
