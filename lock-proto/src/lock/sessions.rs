@@ -290,6 +290,8 @@ pub struct Sessions<S: QueueStore> {
     events: VecDeque<(SessionId, SessionEvent)>,
     /// Consecutive sessions that the server did not know before it confirmed one.
     pub(crate) unknown: u32,
+    /// When the latest session was to be opened.
+    last_due: Instant,
     /// Sessions that have ended since the shutdown began, without a confirmation.
     pub(crate) unconfirmed: u32,
 }
@@ -428,12 +430,14 @@ impl<S: QueueStore> QueueContext<S> {
     /// Opens the session that the locks of the client share, or one for a single lock.
     pub(crate) fn open_session(&mut self, shared: bool, ttl: Duration) -> SessionId {
         // Back off if the server grants sessions and then does not know them.
+        let before = self.shared.sessions.last_due.min(self.now);
         let due = match self.shared.sessions.unknown.checked_sub(2) {
             None => self.now,
-            Some(tries) => self.now + pause(self.seed, self.now.as_nanos(), tries),
+            Some(tries) => self.now.max(before + pause(self.seed, self.now.as_nanos(), tries)),
         };
         let own = S::Session::new(self);
         let sessions = &mut self.shared.sessions;
+        sessions.last_due = due;
         let id = sessions.next_id();
         let timer = sessions.take_timer(id);
         let session = Session {
