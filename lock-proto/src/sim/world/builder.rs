@@ -15,7 +15,7 @@ use super::super::network::Network;
 use super::super::rng::Rng;
 use super::super::trace::Recorder;
 use super::World;
-use super::check::Prompt;
+use super::check::Expected;
 use super::credentials::Logins;
 use super::handover::{Cause, Handovers};
 use super::handshake::Handshake;
@@ -199,7 +199,7 @@ impl<S: Servers> Builder<S> {
             halted: false,
             service: self.service,
             slowest: Duration::ZERO,
-            prompt: Prompt::default(),
+            expected: Expected::default(),
             stale: self.stale,
             cause: Cause::Application,
             handovers: Handovers::default(),

@@ -1,5 +1,6 @@
 //! The end of all faults and of all applications.
 
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -12,10 +13,16 @@ use super::World;
 use super::process::Input;
 use super::store::{Planned, Servers};
 use crate::id::LockId;
-use crate::lock::Machine as _;
+use crate::lock::{Acquire, DEFAULT_TTL, Machine as _};
 
 /// How long an application holds a lock while the world winds down.
 const FINAL_HOLD: Duration = Duration::from_millis(10);
+/// Longer than any pause before a connection or a stream is opened again.
+const RECONNECT: Duration = Duration::from_secs(2);
+/// How often each lock is handed over after the faults, from one client to another.
+const HAND_OVERS: usize = 4;
+/// More than enough for a hand-over.
+const HANDED_OVER: Duration = Duration::from_secs(60);
 
 impl<S: Servers> World<S> {
     /// Ends every fault: partitions heal, paused processes resume, dead servers restart with their
@@ -60,6 +67,55 @@ impl<S: Servers> World<S> {
         self.close_queries();
     }
 
+    /// Requires again what held until the first fault, while two clients hand every lock over. Each
+    /// lock is then held for `kept`, longer than any TTL. Begins once `is_free` returns true and no
+    /// request is in flight. Does nothing if prompt grants were never required.
+    // S8, S9
+    pub(super) fn hand_over_again(&mut self, kept: Duration, is_free: impl Fn(&Self) -> bool) {
+        if !self.expects_prompt() {
+            return;
+        }
+        self.run_for(RECONNECT);
+        self.run_until(kept, |w| w.network.is_quiet() && is_free(w));
+        self.expect_again();
+        let alive = self.alive();
+        let wait = self.longest_trip() * 8 + FINAL_HOLD;
+        for want in self.contended_locks() {
+            for (turn, client) in alive.iter().take(2).copied().cycle().take(HAND_OVERS + 1).enumerate() {
+                let lock = self.acquire_for(client, want.clone(), if turn < HAND_OVERS { wait } else { kept });
+                let done = |w: &Self| w.is_held(client, lock) || w.is_over(client, lock);
+                if !self.run_until(HANDED_OVER, done) {
+                    return self.report(Rule::Liveness, format!("not handed over: {}", self.unfinished()));
+                }
+            }
+        }
+        if !self.run_until(kept + HANDED_OVER, Self::is_idle) {
+            self.report(Rule::Liveness, format!("not released: {}", self.unfinished()));
+        }
+    }
+
+    /// Returns the clients that can acquire locks.
+    pub(super) fn alive(&self) -> Vec<usize> {
+        (0..self.clients.len()).filter(|client| self.is_running(*client) && self.stopped(*client).is_none()).collect()
+    }
+
+    /// Returns requests for the locks that were requested more than once.
+    pub(super) fn contended_locks(&self) -> impl Iterator<Item = Acquire> + use<S> {
+        let mut wanted: BTreeMap<&[u8], (u32, Duration)> = BTreeMap::new();
+        for process in &self.clients {
+            for record in process.records.values() {
+                let name = record.name.strip_prefix(process.machine.prefix()).unwrap_or(&record.name);
+                let (count, ttl) = wanted.entry(name).or_insert((0, Duration::MAX));
+                (*count, *ttl) = (*count + 1, (*ttl).min(record.wanted_ttl));
+            }
+        }
+        let wanted = wanted.into_iter().filter(|(_, (count, _))| *count > 1).map(|(name, (_, ttl))| {
+            let want = Acquire::new(name);
+            if ttl == DEFAULT_TTL { want } else { want.ttl(ttl) }
+        });
+        wanted.collect::<Vec<_>>().into_iter()
+    }
+
     /// Returns whether every acquisition has ended and every shutdown is complete.
     #[must_use]
     pub fn is_idle(&self) -> bool {
@@ -80,9 +136,7 @@ impl<S: Servers> World<S> {
 
     /// Shuts down all clients that live, and checks that they leave nothing behind.
     pub(super) fn shut_clients_down(&mut self, within: Duration) {
-        let alive: Vec<usize> = (0..self.clients.len())
-            .filter(|client| !self.is_dead(*client) && self.clients[*client].stopped.is_none())
-            .collect();
+        let alive = self.alive();
         for client in &alive {
             self.shutdown(*client, within);
         }

@@ -18,8 +18,17 @@ pub(super) fn signed(by: Duration) -> i64 {
     i64::try_from(by.as_nanos()).unwrap_or(i64::MAX)
 }
 
+/// What is expected while nothing fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Prompt {
+pub(super) struct Expected {
+    prompt: Option<Prompt>,
+    pub(super) once: bool,
+    /// The longest round trip at which holds are kept.
+    kept: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Prompt {
     trips: u32,
     slack: Duration,
     most: Duration,
@@ -35,21 +44,25 @@ impl<S: Servers> World<S> {
     /// `trips` round trips plus `slack`. The round trip is the slowest of this world and includes
     /// service time. If it exceeds `most`, nothing is required.
     pub fn expect_prompt(&mut self, trips: u32, slack: Duration, most: Duration) {
-        self.prompt = Prompt { trips, slack, most };
+        self.expected.prompt = Some(Prompt { trips, slack, most });
         self.checker.expect_prompt(Duration::ZERO);
-        self.update_prompt_limit();
+        self.update_limits();
     }
 
     /// Requires, until work is lost with its connection or server, that no client repeats work or
     /// abandons a request that is being answered.
     pub const fn expect_once(&mut self) {
+        self.expected.once = true;
         self.checker.expect_once();
     }
 
-    /// Requires, until the first fault, that no hold is lost that its client renews. Passwords that
-    /// change or expire are no fault as long as the source of credentials works.
-    pub const fn expect_kept(&mut self) {
+    /// Requires, until the first fault, that no hold is lost that its client renews. If the slowest
+    /// round trip exceeds `most`, nothing is required. Passwords that change or expire are no fault
+    /// as long as the source of credentials works.
+    pub fn expect_kept(&mut self, most: Duration) {
+        self.expected.kept = Some(most);
         self.checker.expect_kept();
+        self.update_limits();
     }
 
     /// Returns the violations found so far.
@@ -111,9 +124,41 @@ impl<S: Servers> World<S> {
         self.recorder.finish(self.now)
     }
 
-    fn update_prompt_limit(&mut self) {
-        let Prompt { trips, slack, most } = self.prompt;
-        let trip = self.network.round_trip() + self.slowest;
+    /// Requires no prompt grants any more, not even after the faults: one of them does not end.
+    pub(in crate::sim) const fn forgo_prompt(&mut self) {
+        self.expected.prompt = None;
+        self.checker.waive_prompt();
+    }
+
+    pub(super) const fn expects_prompt(&self) -> bool {
+        self.expected.prompt.is_some()
+    }
+
+    /// Requires again what was required until the first fault. The faults are over.
+    pub(super) fn expect_again(&mut self) {
+        self.slowest = self.service;
+        let Expected { prompt, once, kept } = self.expected;
+        if let Some(Prompt { trips, slack, most }) = prompt {
+            self.expect_prompt(trips, slack, most);
+        }
+        if once {
+            self.expect_once();
+        }
+        if let Some(most) = kept {
+            self.expect_kept(most);
+        }
+    }
+
+    pub(super) fn longest_trip(&self) -> Duration {
+        self.network.round_trip() + self.slowest
+    }
+
+    fn update_limits(&mut self) {
+        let trip = self.longest_trip();
+        if self.expected.kept.is_some_and(|most| trip > most) {
+            self.checker.waive_kept();
+        }
+        let Some(Prompt { trips, slack, most }) = self.expected.prompt else { return };
         if trip > most {
             self.checker.waive_prompt();
         } else if self.checker.is_prompt() {
@@ -124,7 +169,7 @@ impl<S: Servers> World<S> {
     pub(super) fn served(&mut self, after: Duration) {
         if after > self.slowest {
             self.slowest = after;
-            self.update_prompt_limit();
+            self.update_limits();
         }
     }
 

@@ -114,8 +114,10 @@ impl<S: Servers> World<S> {
         self.journal.write(self.now, format_args!("slow c{client} {}{node} {shown} {latency:?}", S::NODE));
         // Slow packets are not lost: the check for repeated work stays on.
         self.checker.waive_prompt();
+        self.checker.waive_kept();
         self.network.slow(client, node, direction, latency);
     }
+
     /// Stalls the current connections between this client and this node in one direction for
     /// `span`, as if packets were lost and retransmitted with backoff. Data in flight arrives late,
     /// even if the client has closed the connection. New connections are not affected.

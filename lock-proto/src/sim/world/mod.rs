@@ -39,7 +39,7 @@ use crate::error::Misuse;
 use crate::id::LockId;
 use crate::lock::{Acquire, Machine as _, Wait};
 use crate::time::Instant;
-use check::Prompt;
+use check::Expected;
 use credentials::Logins;
 use handover::Cause;
 use process::{Host, Process};
@@ -99,7 +99,7 @@ pub struct World<S: Servers> {
     service: Duration,
     /// Longest time from the arrival of a command to its completion.
     slowest: Duration,
-    prompt: Prompt,
+    expected: Expected,
     /// Deliver data of closed connections to the machines.
     stale: bool,
     cause: Cause,

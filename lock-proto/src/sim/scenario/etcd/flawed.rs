@@ -40,11 +40,13 @@ pub enum EtcdFlaw {
     WatchesOldest,
     /// Leases are not kept alive.
     NeverRenews,
+    /// Once a connection was lost, no watch is opened.
+    NeverWatchesAgain,
 }
 
 impl EtcdFlaw {
     /// Every flaw.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::SkipsOwnKey,
         Self::DeletesAnyRevision,
         Self::ForgetsDeletion,
@@ -55,6 +57,7 @@ impl EtcdFlaw {
         Self::LooksWithoutEnd,
         Self::WatchesOldest,
         Self::NeverRenews,
+        Self::NeverWatchesAgain,
     ];
 }
 
@@ -66,6 +69,10 @@ pub(super) struct Rewriter {
     /// Own keys as last seen.
     seen: BTreeMap<Bytes, KeyValue>,
     current: Option<ConnId>,
+    /// The connection that it has closed last.
+    closed: Option<ConnId>,
+    /// A connection was lost.
+    lost: bool,
     pending: BTreeMap<RpcId, &'static str>,
     again: Option<Output>,
     /// Copies of requests that look for a predecessor, by their ids.
@@ -84,6 +91,8 @@ pub(super) fn clients(
             looks: BTreeMap::new(),
             seen: BTreeMap::new(),
             current: None,
+            closed: None,
+            lost: false,
             pending: BTreeMap::new(),
             again: None,
             repeats: BTreeMap::new(),
@@ -174,7 +183,8 @@ impl Rewriter {
                 | EtcdFlaw::TakesOldDeletions
                 | EtcdFlaw::LooksWithoutEnd
                 | EtcdFlaw::WatchesOldest
-                | EtcdFlaw::NeverRenews,
+                | EtcdFlaw::NeverRenews
+                | EtcdFlaw::NeverWatchesAgain,
                 Rpc::Txn(_)
                 | Rpc::Range(_)
                 | Rpc::Grant(_)
@@ -256,12 +266,18 @@ impl EtcdClient for Flawed<Client, Rewriter> {
             return Some(again);
         }
         let mut output = self.client.poll_output()?;
-        while self.flaw.flaw == EtcdFlaw::NeverRenews
-            && matches!(&output, Output::Send { message: StreamSend::KeepAlive(_), .. })
-        {
+        while match (self.flaw.flaw, &output) {
+            (EtcdFlaw::NeverRenews, Output::Send { message: StreamSend::KeepAlive(_), .. }) => true,
+            (EtcdFlaw::NeverWatchesAgain, Output::Send { message: StreamSend::Watch(_), .. }) => self.flaw.lost,
+            _ => false,
+        } {
             output = self.client.poll_output()?;
         }
+        if let Output::Disconnect { conn } = &output {
+            self.flaw.closed = Some(*conn);
+        }
         if let Output::Connect { conn, .. } = &output {
+            self.flaw.lost |= self.flaw.current != self.flaw.closed;
             self.flaw.current = Some(*conn);
             self.flaw.pending.clear();
         }

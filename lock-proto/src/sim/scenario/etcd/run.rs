@@ -167,9 +167,10 @@ impl<C: EtcdClient> PlanServers for Etcd<C> {
         w.expect_once();
         if let Some(provider) = &plan.setup.credentials {
             w.set_provider(provider.clone());
-            w.expect_kept();
+            w.expect_kept(Duration::MAX);
         } else {
             let most = (store.request_timeout / 4).saturating_sub(store.late);
+            w.expect_kept(most);
             let trips = TRIPS + u32::from(plan.setup.tls.unwrap_or(0));
             // Calls are late, and their replies.
             w.expect_prompt(trips, 2 * store.late * TRIPS + LATE_WATCH, most);

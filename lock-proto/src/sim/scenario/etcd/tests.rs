@@ -89,6 +89,14 @@ fn waiters_for_oldest_key_are_caught() {
 fn letting_leases_expire_is_caught() {
     // S4, S11
     caught("etcd-credentials", Flaw::NeverRenews, Rule::Kept);
+    caught("etcd-calm", Flaw::NeverRenews, Rule::Kept);
+}
+
+/// Reads would otherwise hide the flaw: nothing is prompt from the first fault until all faults end.
+#[test]
+fn waiting_without_watches_after_lost_connection_is_caught() {
+    // S4, S8
+    caught("etcd-watches", Flaw::NeverWatchesAgain, Rule::Prompt);
 }
 
 /// The client waits for a change that its reads never show.

@@ -51,11 +51,15 @@ pub enum RedisFlaw {
     RetriesAtOnce,
     /// A request for credentials does not say that the server rejected the last ones.
     HidesRejections,
+    /// Locks are never extended.
+    NeverRenews,
+    /// Once a wake-up connection was lost, none to that node asks for wake-ups.
+    NeverWaitsAgain,
 }
 
 impl RedisFlaw {
     /// Every flaw.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::SameToken,
         Self::RenewsForEver,
         Self::DeletesAnything,
@@ -69,6 +73,8 @@ impl RedisFlaw {
         Self::KeepsWakeConnection,
         Self::RetriesAtOnce,
         Self::HidesRejections,
+        Self::NeverRenews,
+        Self::NeverWaitsAgain,
     ];
 }
 
@@ -86,6 +92,10 @@ pub(super) struct Rewriter {
     deleted: BTreeSet<Vec<u8>>,
     /// The latest connections that it requested.
     current: BTreeMap<(NodeId, Role), ConnId>,
+    /// Connections that it has closed.
+    closed: BTreeSet<ConnId>,
+    /// Nodes to which a wake-up connection was lost.
+    lost: BTreeSet<NodeId>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -106,6 +116,7 @@ enum Request {
     /// A copy that the client does not know of.
     TakeAgain,
     Wait,
+    Extend,
     /// A delete of this key.
     Release(Vec<u8>),
     Other,
@@ -118,6 +129,7 @@ impl Request {
             [b"SET", ..] => Self::Take(sent.to_vec()),
             [_, code, ..] if calls(&script::TAKE, code) => Self::Take(sent.to_vec()),
             [_, code, _, key, ..] if calls(&script::RELEASE, code) => Self::Release(key.to_vec()),
+            [_, code, ..] if calls(&script::EXTEND, code) || calls(&script::EXTEND_MANY, code) => Self::Extend,
             [b"BLPOP", ..] => Self::Wait,
             _ => Self::Other,
         }
@@ -142,6 +154,8 @@ pub(super) fn clients(
             ended: Vec::new(),
             deleted: BTreeSet::new(),
             current: BTreeMap::new(),
+            closed: BTreeSet::new(),
+            lost: BTreeSet::new(),
         };
         assert_eq!(rewriter.mark.len(), CLIENT_PART);
         let mut flawed = Flawed::new(Client::new(now, config, id, seed)?, rewriter);
@@ -163,7 +177,7 @@ impl Rewriter {
                 return before.chain([[&self.mark[..], b"0"].concat()]).collect();
             }
             Request::Take(_) => self.deleted.retain(|key| !args.contains(&&key[..])),
-            Request::Release(_) | Request::TakeAgain | Request::Wait | Request::Other => {}
+            Request::Release(_) | Request::TakeAgain | Request::Wait | Request::Extend | Request::Other => {}
         }
         let rewrite = |arg: &&[u8]| {
             let is_token = self.flaw == RedisFlaw::SameToken && arg.starts_with(&self.mark);
@@ -198,7 +212,9 @@ impl Rewriter {
             | RedisFlaw::DeletesOnce
             | RedisFlaw::KeepsWakeConnection
             | RedisFlaw::RetriesAtOnce
-            | RedisFlaw::HidesRejections => run_id.clone(),
+            | RedisFlaw::HidesRejections
+            | RedisFlaw::NeverRenews
+            | RedisFlaw::NeverWaitsAgain => run_id.clone(),
         };
         text.replace(&run_id, &shown).into_bytes()
     }
@@ -224,7 +240,9 @@ impl Rewriter {
                 }
                 reply.to_vec()
             }
-            Some(Request::Take(_) | Request::Wait | Request::Other) | None => self.reply(conn.node(), reply),
+            Some(Request::Take(_) | Request::Wait | Request::Extend | Request::Other) | None => {
+                self.reply(conn.node(), reply)
+            }
         }
     }
 }
@@ -262,7 +280,13 @@ impl ByteClient for Flawed<Client, Rewriter> {
         loop {
             let output = self.client.poll_output()?;
             if let Output::Connect { node, conn, .. } = &output {
-                self.flaw.current.insert((*node, conn.role()), *conn);
+                let before = self.flaw.current.insert((*node, conn.role()), *conn);
+                if before.is_some_and(|before| !self.flaw.closed.contains(&before)) && conn.role() == Role::Wake {
+                    self.flaw.lost.insert(*node);
+                }
+            }
+            if let Output::Disconnect { conn } = &output {
+                self.flaw.closed.insert(*conn);
             }
             // The application gets no further events of it.
             let is_over = matches!(&output, Output::Event { lock, .. } if self.flaw.ended.contains(lock));
@@ -306,6 +330,12 @@ impl ByteClient for Flawed<Client, Rewriter> {
             let mut args = Vec::new();
             let Parsed::Request { len } = input::parse(&sent[at..], limits, &mut args) else { break };
             let kind = Request::of(&args, &sent[at..at + len]);
+            let renews = kind == Request::Extend && self.flaw.flaw == RedisFlaw::NeverRenews;
+            let waits = kind == Request::Wait && self.flaw.lost.contains(&conn.node());
+            if renews || (waits && self.flaw.flaw == RedisFlaw::NeverWaitsAgain) {
+                at += len;
+                continue;
+            }
             let args = self.flaw.request(&kind, &args);
             let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
             for arg in args {

@@ -180,8 +180,11 @@ impl<C: RedisClient> PlanServers for Redis<C> {
                 // round trips, and the credentials.
                 let reconnected = plan.setup.latency.end * 10 + provider.delay.end + RECONNECT;
                 if reconnected < ttl / 3 {
-                    w.expect_kept();
+                    w.expect_kept(Duration::MAX);
                 }
+            } else {
+                // A fifth of the shortest TTL.
+                w.expect_kept(ttl / 10);
             }
             // On a quorum, the first round would end before its connections are up.
             let quick = store.wake == Wake::Notify && plan.setup.credentials.is_none();

@@ -117,6 +117,19 @@ fn resending_unanswered_attempt_is_caught() {
 }
 
 #[test]
+fn letting_locks_expire_is_caught() {
+    // S4, S11
+    caught("redis-calm", Flaw::NeverRenews, &[Rule::Kept]);
+}
+
+/// Polls would otherwise hide the flaw: nothing is prompt from the first fault until all faults end.
+#[test]
+fn waiting_without_wake_ups_after_lost_connection_is_caught() {
+    // S4, S8
+    caught("redis-wake", Flaw::NeverWaitsAgain, &[Rule::Prompt]);
+}
+
+#[test]
 fn counting_replies_of_replaced_connection_is_caught() {
     // S4
     caught("redis-stale", Flaw::MixesConnections, &[Rule::MutualExclusion]);

@@ -88,6 +88,28 @@ fn waiters_leave_sessions_whose_nodes_cannot_be_deleted() {
 }
 
 #[test]
+fn letting_sessions_expire_is_caught() {
+    // S4, S11
+    caught("zookeeper-calm", Flaw::NeverRenews, Rule::Kept);
+}
+
+/// Reads would otherwise hide the flaw: nothing is prompt from the first fault until all faults end.
+#[test]
+fn waiting_without_watches_after_lost_connection_is_caught() {
+    // S4, S8
+    caught("zookeeper-behind", Flaw::NeverWatchesAgain, Rule::Prompt);
+}
+
+/// Regression: after two sessions that had expired, a client paused before it opened the next one,
+/// even if that was long ago.
+#[test]
+fn sessions_that_expired_long_ago_cause_no_pause() {
+    // S8
+    let outcome = Plan::from_seed(Scenario::named("zookeeper-expiry").unwrap(), 250).run();
+    assert!(outcome.violations.is_empty(), "{outcome}");
+}
+
+#[test]
 fn resending_unanswered_create_is_caught() {
     // S9
     caught("zookeeper-calm", Flaw::SendsTwice, Rule::Twice);

@@ -7,6 +7,7 @@ use core::time::Duration;
 
 use super::{Redis, RedisClient};
 use crate::id::LockId;
+use crate::lock::{Acquire, Wait};
 use crate::sim::check::Rule;
 use crate::sim::redis::Condition;
 use crate::sim::trace::State;
@@ -40,15 +41,19 @@ impl<C: RedisClient> World<Redis<C>> {
     /// Runs the whole second phase and reports every violation.
     ///
     /// After [`calm`](Self::calm) and [`wind_down`](Self::wind_down) every waiter must be served
-    /// within `served`, and everything must settle within `rest`. After another `lifetimes`, only
-    /// the fence counter, which has no TTL, may be left. If clients close idle connections, none is
-    /// open.
+    /// within `served`. If prompt grants were required, locks are then handed over again. Everything
+    /// must settle within `rest`. After another `lifetimes`, only the fence counter, which has no
+    /// TTL, may be left. If clients close idle connections, none is open.
     pub fn finish(&mut self, served: Duration, rest: Duration, lifetimes: Duration) {
         self.calm();
         self.wind_down();
         if !self.run_until(served, Self::is_idle) && !self.halted {
             return self.report(Rule::Liveness, format!("not over after {served:?}: {}", self.unfinished()));
         }
+        if self.hosts.len() > 1 && self.expects_prompt() {
+            self.meet_again(lifetimes);
+        }
+        self.hand_over_again(lifetimes, |w| !w.is_any_locked());
         if !self.run_until(rest, Self::is_quiet) && !self.halted {
             return self.report(Rule::Leftover, format!("no rest after {rest:?}: {:?}", self.timers()));
         }
@@ -68,6 +73,25 @@ impl<C: RedisClient> World<Redis<C>> {
                 self.report(Rule::Leftover, format!("{connections} connections to node {node} stay open"));
             }
         }
+    }
+
+    /// Connects every client to every node of a quorum. A client does not trust a restarted node for
+    /// a while after it has learned of that.
+    // Q7
+    fn meet_again(&mut self, quarantine: Duration) {
+        let Some(ttl) = self.contended_locks().find_map(|want| want.ttl) else { return };
+        for pause in [quarantine, Duration::ZERO] {
+            for client in self.alive() {
+                let want = Acquire::new(format!("meet {client}")).ttl(ttl).wait(Wait::Try);
+                self.acquire_for(client, want, Duration::ZERO);
+            }
+            self.run_for(pause);
+        }
+    }
+
+    /// Returns whether any node has the key of a lock.
+    fn is_any_locked(&self) -> bool {
+        (0..self.hosts.len()).any(|node| self.store.names.iter().any(|name| self.get(node, name).is_some()))
     }
 
     /// Returns whether a node is dead.

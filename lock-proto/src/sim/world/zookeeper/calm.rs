@@ -37,6 +37,8 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
     /// then every contender's node and every watch must be gone, and each client may only keep its
     /// session alive. Then all clients are shut down, and no session, connection or timer may be
     /// left. `ttl` is the longest session timeout.
+    ///
+    /// If prompt grants were required, locks are handed over again before all that is checked.
     pub fn finish(&mut self, ttl: Duration) {
         self.calm();
         self.wind_locks_down();
@@ -46,7 +48,11 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         }
         // The session of a dead client ends.
         let rest = ttl * 3 + Duration::from_secs(30);
-        if !self.run_until(rest, |w| w.ephemerals().is_empty()) {
+        let is_empty = |w: &Self| w.ephemerals().is_empty();
+        if self.run_until(rest, is_empty) {
+            self.hand_over_again(ttl * 2, is_empty);
+        }
+        if !self.run_until(rest, is_empty) {
             return self.report(Rule::Leftover, format!("left after {rest:?}: {}", self.ephemerals().join(", ")));
         }
         self.check_watches();

@@ -31,6 +31,10 @@ pub(super) enum Flaw {
     RecognisesByGuid,
     /// A refused deletion counts as done.
     IgnoresRefusals,
+    /// Sessions are not renewed by writes.
+    NeverRenews,
+    /// Once a connection was lost, no node is watched.
+    NeverWatchesAgain,
 }
 
 #[derive(Clone, Debug)]
@@ -38,6 +42,11 @@ pub(super) struct Rewriter {
     flaw: Flaw,
     same_guid: SameGuid,
     wires: BTreeMap<ConnId, Wire>,
+    current: Option<ConnId>,
+    /// The connection that it has closed last.
+    closed: Option<ConnId>,
+    /// A connection was lost.
+    lost: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -62,7 +71,8 @@ pub(super) fn clients(
     flaw: Flaw,
 ) -> impl Fn(Instant, Config, ClientId, u64) -> Result<Flawed<Client, Rewriter>, ConfigError> + 'static {
     move |now, config, id, seed| {
-        let rewriter = Rewriter { flaw, same_guid: SameGuid::default(), wires: BTreeMap::new() };
+        let (same_guid, wires, current, closed) = (SameGuid::default(), BTreeMap::new(), None, None);
+        let rewriter = Rewriter { flaw, same_guid, wires, current, closed, lost: false };
         Ok(Flawed::new(Client::new(now, config, id, seed)?, rewriter))
     }
 }
@@ -73,7 +83,7 @@ fn push_raw(frame: &[u8], out: &mut Vec<u8>) {
 }
 
 impl Wire {
-    fn send(&mut self, flaw: Flaw, same_guid: &mut SameGuid, mut bytes: &[u8]) {
+    fn send(&mut self, flaw: Flaw, same_guid: &mut SameGuid, lost: bool, mut bytes: &[u8]) {
         while let Ok(Some(frame)) = self.sent.next(&mut bytes, usize::MAX) {
             let request = Request::decode(frame).ok().filter(|_| self.connected);
             self.connected = true;
@@ -83,6 +93,10 @@ impl Wire {
             };
             let xid = request.xid;
             match (flaw, &request.op) {
+                (Flaw::NeverRenews, Op::Multi(_)) => continue,
+                (Flaw::NeverWatchesAgain, Op::GetData { path, watch: true }) if lost => {
+                    request.op = Op::GetData { path: path.clone(), watch: false };
+                }
                 (Flaw::RenewsByPings, Op::Ping) => self.pings.push_back(None),
                 (Flaw::RenewsByPings, Op::Multi(checks)) => {
                     self.pings.push_back(Some((xid, checks.len())));
@@ -159,7 +173,7 @@ impl Wire {
 impl ByteClient for Flawed<Client, Rewriter> {
     fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
         let mut rewritten = Vec::new();
-        let Rewriter { flaw, same_guid, wires } = &mut self.flaw;
+        let Rewriter { flaw, same_guid, wires, .. } = &mut self.flaw;
         wires.entry(conn).or_default().receive(*flaw, same_guid, bytes, &mut rewritten);
         if !rewritten.is_empty() {
             self.client.handle_received(now, conn, &rewritten);
@@ -168,6 +182,13 @@ impl ByteClient for Flawed<Client, Rewriter> {
 
     fn poll_output(&mut self) -> Option<Output> {
         let mut output = self.client.poll_output()?;
+        if let Output::Disconnect { conn } = &output {
+            self.flaw.closed = Some(*conn);
+        }
+        if let Output::Connect { conn, .. } = &output {
+            self.flaw.lost |= self.flaw.current != self.flaw.closed;
+            self.flaw.current = Some(*conn);
+        }
         if let (Flaw::FencesBySequence, Output::Event { lock, event: Event::Granted(grant) }) =
             (self.flaw.flaw, &mut output)
         {
@@ -178,7 +199,7 @@ impl ByteClient for Flawed<Client, Rewriter> {
     }
 
     fn outgoing(&mut self, conn: ConnId) -> &[u8] {
-        let Rewriter { flaw, same_guid, wires } = &mut self.flaw;
+        let Rewriter { flaw, same_guid, wires, lost, .. } = &mut self.flaw;
         let wire = wires.entry(conn).or_default();
         loop {
             let bytes = self.client.outgoing(conn).to_vec();
@@ -186,7 +207,7 @@ impl ByteClient for Flawed<Client, Rewriter> {
                 return &wire.rewritten;
             }
             self.client.consume(conn, bytes.len());
-            wire.send(*flaw, same_guid, &bytes);
+            wire.send(*flaw, same_guid, *lost, &bytes);
         }
     }
 
