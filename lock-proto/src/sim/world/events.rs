@@ -77,6 +77,14 @@ impl<S: Servers> World<S> {
         self.clients[client].stopped = Some(unreleased);
         self.annotate(Some(Lane::Client(client)), || "has stopped".into());
         self.checker.stopped(self.now, client);
+        // Other locks need not be tidy, so their clients do not count what is left.
+        if unreleased == 0
+            && !S::EXCUSED.contains(&Rule::Ghost)
+            && let Some(left) = S::left_of(self, client)
+        {
+            let text = format!("client {client} stopped and left nothing, by its own account, but {left} is there");
+            self.checker.report(self.now, Rule::Leftover, text);
+        }
         self.check();
     }
 

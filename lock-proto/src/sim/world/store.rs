@@ -98,6 +98,8 @@ pub(crate) trait Servers: Store + Sized {
     fn after_event(w: &mut World<Self>, client: usize, lock: LockId, event: &Event);
     /// A leader is about to proclaim this value.
     fn proclaiming(_: &mut World<Self>, _client: usize, _lock: LockId, _value: &Bytes) {}
+    /// Returns a key, lease or session of a client that the servers have, if there is any.
+    fn left_of(w: &World<Self>, client: usize) -> Option<String>;
     /// Returns whether a candidate of this election may have this key.
     fn is_candidate(_name: &[u8], _key: &[u8]) -> bool {
         true

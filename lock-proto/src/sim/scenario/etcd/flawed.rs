@@ -42,11 +42,13 @@ pub enum EtcdFlaw {
     NeverRenews,
     /// Once a connection was lost, no watch is opened.
     NeverWatchesAgain,
+    /// A shutdown is reported to have left nothing, whatever is left.
+    HidesLeftovers,
 }
 
 impl EtcdFlaw {
     /// Every flaw.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::SkipsOwnKey,
         Self::DeletesAnyRevision,
         Self::ForgetsDeletion,
@@ -58,6 +60,7 @@ impl EtcdFlaw {
         Self::WatchesOldest,
         Self::NeverRenews,
         Self::NeverWatchesAgain,
+        Self::HidesLeftovers,
     ];
 }
 
@@ -184,7 +187,8 @@ impl Rewriter {
                 | EtcdFlaw::LooksWithoutEnd
                 | EtcdFlaw::WatchesOldest
                 | EtcdFlaw::NeverRenews
-                | EtcdFlaw::NeverWatchesAgain,
+                | EtcdFlaw::NeverWatchesAgain
+                | EtcdFlaw::HidesLeftovers,
                 Rpc::Txn(_)
                 | Rpc::Range(_)
                 | Rpc::Grant(_)
@@ -272,6 +276,9 @@ impl EtcdClient for Flawed<Client, Rewriter> {
             _ => false,
         } {
             output = self.client.poll_output()?;
+        }
+        if let (EtcdFlaw::HidesLeftovers, Output::Stopped { unreleased }) = (self.flaw.flaw, &mut output) {
+            *unreleased = 0;
         }
         if let Output::Disconnect { conn } = &output {
             self.flaw.closed = Some(*conn);

@@ -99,6 +99,12 @@ fn waiting_without_watches_after_lost_connection_is_caught() {
     caught("etcd-watches", Flaw::NeverWatchesAgain, Rule::Prompt);
 }
 
+#[test]
+fn hiding_what_a_shutdown_leaves_is_caught() {
+    // S4
+    caught("etcd-shutdown", Flaw::HidesLeftovers, Rule::Leftover);
+}
+
 /// The client waits for a change that its reads never show.
 #[test]
 fn taking_old_deletion_for_new_one_is_caught() {

@@ -55,11 +55,13 @@ pub enum RedisFlaw {
     NeverRenews,
     /// Once a wake-up connection was lost, none to that node asks for wake-ups.
     NeverWaitsAgain,
+    /// A shutdown is reported to have left nothing, whatever is left.
+    HidesLeftovers,
 }
 
 impl RedisFlaw {
     /// Every flaw.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::SameToken,
         Self::RenewsForEver,
         Self::DeletesAnything,
@@ -75,6 +77,7 @@ impl RedisFlaw {
         Self::HidesRejections,
         Self::NeverRenews,
         Self::NeverWaitsAgain,
+        Self::HidesLeftovers,
     ];
 }
 
@@ -214,7 +217,8 @@ impl Rewriter {
             | RedisFlaw::RetriesAtOnce
             | RedisFlaw::HidesRejections
             | RedisFlaw::NeverRenews
-            | RedisFlaw::NeverWaitsAgain => run_id.clone(),
+            | RedisFlaw::NeverWaitsAgain
+            | RedisFlaw::HidesLeftovers => run_id.clone(),
         };
         text.replace(&run_id, &shown).into_bytes()
     }
@@ -298,6 +302,9 @@ impl ByteClient for Flawed<Client, Rewriter> {
             return Some(match output {
                 Output::Event { lock, event: Event::Released(_) } if self.flaw.flaw == RedisFlaw::HidesLoss => {
                     Output::Event { lock, event: Event::Released(Release::Released) }
+                }
+                Output::Stopped { .. } if self.flaw.flaw == RedisFlaw::HidesLeftovers => {
+                    Output::Stopped { unreleased: 0 }
                 }
                 Output::Credentials { conn, mut request } if self.flaw.flaw == RedisFlaw::HidesRejections => {
                     request.rejected = None;

@@ -130,6 +130,12 @@ fn waiting_without_wake_ups_after_lost_connection_is_caught() {
 }
 
 #[test]
+fn hiding_what_a_shutdown_leaves_is_caught() {
+    // S4
+    caught("redis-shutdown", Flaw::HidesLeftovers, &[Rule::Leftover]);
+}
+
+#[test]
 fn counting_replies_of_replaced_connection_is_caught() {
     // S4
     caught("redis-stale", Flaw::MixesConnections, &[Rule::MutualExclusion]);

@@ -100,6 +100,12 @@ fn waiting_without_watches_after_lost_connection_is_caught() {
     caught("zookeeper-behind", Flaw::NeverWatchesAgain, Rule::Prompt);
 }
 
+#[test]
+fn hiding_what_a_shutdown_leaves_is_caught() {
+    // S4
+    caught("zookeeper-shutdown", Flaw::HidesLeftovers, Rule::Leftover);
+}
+
 /// Regression: after two sessions that had expired, a client paused before it opened the next one,
 /// even if that was long ago.
 #[test]

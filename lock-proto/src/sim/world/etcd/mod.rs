@@ -17,6 +17,8 @@ mod wire;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::marker::PhantomData;
 use core::time::Duration;
@@ -122,6 +124,8 @@ pub(crate) struct Own {
     sent: u64,
     /// Unanswered requests on each stream, oldest first, by the world's numbers.
     pending: BTreeMap<StreamId, VecDeque<u64>>,
+    /// Leases that it has requested.
+    leases: BTreeSet<i64>,
     /// Leases that the client knows to be granted.
     granted: BTreeSet<i64>,
 }
@@ -162,6 +166,7 @@ impl<C: EtcdClient> Servers for Etcd<C> {
             streams: BTreeMap::new(),
             sent: 0,
             pending: BTreeMap::new(),
+            leases: BTreeSet::new(),
             granted: BTreeSet::new(),
         }
     }
@@ -260,6 +265,12 @@ impl<C: EtcdClient> Servers for Etcd<C> {
 
     fn is_stored(w: &World<C>, client: usize, lock: LockId, _: &Event) -> bool {
         w.clients[client].own.owners.get(&lock).is_some_and(|owner| w.store.queue_log.exists(owner))
+    }
+
+    fn left_of(w: &World<C>, client: usize) -> Option<String> {
+        let own = &w.clients[client].own.leases;
+        let left = w.store.cluster.leases().into_iter().find(|lease| own.contains(&lease.id))?;
+        Some(format!("lease {:x}", left.id))
     }
 
     fn after_event(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {

@@ -19,6 +19,9 @@ pub(super) fn queue_of(key: &[u8]) -> &[u8] {
 
 impl<C: EtcdClient> World<Etcd<C>> {
     pub(super) fn note_call(&mut self, client: usize, conn: ConnId, number: u64, request: &Rpc) {
+        if let Rpc::Grant(grant) = request {
+            self.clients[client].own.leases.insert(grant.id);
+        }
         if !self.checker.checks_requests() {
             return;
         }

@@ -43,7 +43,8 @@ impl<C: RedisClient> World<Redis<C>> {
     /// After [`calm`](Self::calm) and [`wind_down`](Self::wind_down) every waiter must be served
     /// within `served`. If prompt grants were required, locks are then handed over again. Everything
     /// must settle within `rest`. After another `lifetimes`, only the fence counter, which has no
-    /// TTL, may be left. If clients close idle connections, none is open.
+    /// TTL, may be left. If clients close idle connections, none is open. In the end all clients are
+    /// shut down.
     pub fn finish(&mut self, served: Duration, rest: Duration, lifetimes: Duration) {
         self.calm();
         self.wind_down();
@@ -73,6 +74,7 @@ impl<C: RedisClient> World<Redis<C>> {
                 self.report(Rule::Leftover, format!("{connections} connections to node {node} stay open"));
             }
         }
+        self.shut_clients_down(Duration::from_secs(30));
     }
 
     /// Connects every client to every node of a quorum. A client does not trust a restarted node for

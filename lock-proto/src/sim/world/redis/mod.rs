@@ -12,6 +12,7 @@ pub(in crate::sim) mod tap;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
 use alloc::string::String;
 use alloc::string::ToString as _;
 use alloc::sync::Arc;
@@ -218,6 +219,17 @@ impl<C: RedisClient> Servers for Redis<C> {
                 && w.node(*node).string(w.now, &record.name).is_some_and(|(value, _)| has_token(record, value))
         };
         nodes.iter().filter(|node| stored(node)).count() > w.hosts.len() / 2
+    }
+
+    fn left_of(w: &World<C>, client: usize) -> Option<String> {
+        let is_own = |node: usize, name: &[u8]| {
+            let value = w.node(node).string(w.now, name);
+            value.is_some_and(|(value, _)| value.starts_with(&w.clients[client].own.token_prefix))
+        };
+        // On a quorum a lock is released as soon as most nodes lack the key.
+        let nodes = 0..w.hosts.len();
+        let is_left = |name: &&Arc<[u8]>| nodes.clone().filter(|node| is_own(*node, name)).count() > nodes.len() / 2;
+        w.store.names.iter().find(is_left).map(|name| format!("{}", name.escape_ascii()))
     }
 
     fn after_event(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {

@@ -30,7 +30,7 @@ use crate::sim::journal::Keep;
 use crate::sim::network::Packet;
 use crate::sim::record::Record;
 use crate::sim::rng::Rng;
-use crate::sim::zookeeper::Ensemble;
+use crate::sim::zookeeper::{Ensemble, OpenSession};
 use crate::time::Instant;
 use crate::tls::Tls;
 use crate::url::Target;
@@ -234,6 +234,14 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
         let grant = w.clients[client].records.get(&lock).and_then(|record| record.grant);
         let mut stored = w.store.queue_log.created(|_, _| true);
         grant.as_ref().and_then(created).is_some_and(|czxid| stored.any(|known| known == czxid))
+    }
+
+    fn left_of(w: &World<C>, client: usize) -> Option<String> {
+        let own = &w.clients[client].own.sessions;
+        // Without a leader no session ends, although its client knows that its time is over.
+        let is_left = |session: &OpenSession| own.contains(&session.id) && session.expires.is_some();
+        let left = w.store.ensemble.sessions().into_iter().find(is_left)?;
+        Some(format!("session {:x}", left.id))
     }
 
     fn after_event(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {

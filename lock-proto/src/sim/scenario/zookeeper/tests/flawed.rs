@@ -35,6 +35,8 @@ pub(super) enum Flaw {
     NeverRenews,
     /// Once a connection was lost, no node is watched.
     NeverWatchesAgain,
+    /// A shutdown is reported to have left nothing, whatever is left.
+    HidesLeftovers,
 }
 
 #[derive(Clone, Debug)]
@@ -182,6 +184,9 @@ impl ByteClient for Flawed<Client, Rewriter> {
 
     fn poll_output(&mut self) -> Option<Output> {
         let mut output = self.client.poll_output()?;
+        if let (Flaw::HidesLeftovers, Output::Stopped { unreleased }) = (self.flaw.flaw, &mut output) {
+            *unreleased = 0;
+        }
         if let Output::Disconnect { conn } = &output {
             self.flaw.closed = Some(*conn);
         }
