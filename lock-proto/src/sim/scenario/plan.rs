@@ -8,16 +8,17 @@ use core::time::Duration;
 
 use super::etcd::{EtcdAction, EtcdStore};
 use super::queue::QueueAction;
-use super::redis::{RedisAction, RedisStore};
+use super::redis::{RedisAction, RedisStore, loses_track};
 use super::zookeeper::{ZookeeperAction, ZookeeperStore};
 use super::{Bounds, Draft, Flaw, Outcome, Scenario};
 use crate::lock::{Renew, Wait};
 use crate::sim::chance::Chance;
-use crate::sim::check::Rule;
+use crate::sim::check::{Rule, Violation};
 use crate::sim::direction::Direction;
 use crate::sim::journal::Keep;
 use crate::sim::trace::Trace;
 use crate::sim::world::{Handshake, Provider, Source};
+use crate::time::Instant;
 
 /// One run of a [`Scenario`]. Every field may be changed.
 #[derive(Clone, Debug)]
@@ -335,9 +336,22 @@ impl Plan {
     }
 
     pub(super) fn judge(&self, mut outcome: Outcome) -> Outcome {
-        let (broken, excused) = outcome.violations.into_iter().partition(|found| self.promises(found.rule));
+        let broken = |found: &Violation| found.at < self.excused_from(found.rule);
+        let (broken, excused) = outcome.violations.into_iter().partition(broken);
         (outcome.violations, outcome.excused) = (broken, excused);
         outcome
+    }
+
+    /// Returns when the time begins in which this rule need not hold.
+    fn excused_from(&self, rule: Rule) -> Instant {
+        match &self.setup.store {
+            _ if self.promises(rule) => Instant::MAX,
+            Store::Redis(store) if rule == Rule::Ghost && self.scenario.promises(rule) => {
+                let lost = self.steps.iter().find(|step| loses_track(step, store.ttl));
+                lost.map_or(Instant::MAX, |step| Instant::ZERO + step.at)
+            }
+            Store::Redis(_) | Store::Etcd(_) | Store::Zookeeper(_) => Instant::ZERO,
+        }
     }
 
     /// Judges a lock from outside this library: what it does not promise is excused, and without

@@ -193,18 +193,20 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
     {
         store.protocol = Protocol::Resp3;
     }
-    // A client does not clean up a request that arrives later than a TTL after it was given up. Nor
-    // does it reach data on a server its address no longer leads to, or on a promoted replica.
-    let loses_track = |step: &Step| {
-        use RedisAction::{FailOver, Promote, Redirect};
-        let moved = matches!(step.action, Action::Redis(Redirect { .. } | Promote(_) | FailOver(_)));
-        // The shortest TTL is half of the longest.
-        moved || matches!(&step.action, Action::Slow { latency, .. } if latency.end >= ttl / 2)
-    };
-    if steps.iter().any(loses_track) {
+    if steps.iter().any(|step| loses_track(step, ttl)) {
         excused.push(Rule::Ghost);
     }
     Draft { setup, steps, excused }
+}
+
+/// Returns whether clients may leave a key from this step on: they do not clean up a request that
+/// arrives later than a TTL after it was given up. Nor do they reach data on a server their address
+/// no longer leads to, or on a promoted replica. `ttl` is the longest TTL.
+pub(in crate::sim::scenario) fn loses_track(step: &Step, ttl: Duration) -> bool {
+    use RedisAction::{FailOver, Promote, Redirect};
+    let moved = matches!(step.action, Action::Redis(Redirect { .. } | Promote(_) | FailOver(_)));
+    // The shortest TTL is half of the longest.
+    moved || matches!(&step.action, Action::Slow { latency, .. } if latency.end >= ttl / 2)
 }
 
 fn pace(chance: &mut Chance, drift: u64, offset: u64) -> Pace {

@@ -15,6 +15,7 @@ use crate::sim::check::Rule;
 use crate::sim::redis::Condition;
 use draw::{Kind, Recipe};
 
+pub(super) use draw::loses_track;
 pub use flawed::RedisFlaw;
 
 /// Settings of every client that a plan varies.

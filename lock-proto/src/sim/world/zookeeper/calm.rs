@@ -80,15 +80,15 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         self.store.ensemble.watched().find(is_contender)
     }
 
-    /// Checks that an idle client only keeps its session alive: by a ping and a write each tick,
-    /// and a few requests for each connection.
+    /// Checks that an idle client only keeps its session alive: by three pings in two ticks, and a
+    /// few requests for each connection.
     fn check_idle_traffic(&mut self, ttl: Duration) {
         let before: Vec<u64> = self.clients.iter().map(|process| process.own.sent).collect();
         self.run_for(ttl * 4);
         for (client, before) in before.into_iter().enumerate() {
             let sent = self.clients[client].own.sent - before;
-            let ticks = (ttl * 4).as_millis() / 250 + 1;
-            if u128::from(sent) > ticks * 4 + 20 {
+            let ticks = (ttl * 4).as_millis() / self.clients[client].own.tick.as_millis().max(1) + 1;
+            if u128::from(sent) > ticks * 8 / 5 + 20 {
                 self.report(Rule::Bounded, format!("client {client} sent {sent} requests with nothing to do"));
             }
         }
