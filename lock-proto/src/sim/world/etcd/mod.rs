@@ -33,7 +33,7 @@ use crate::etcd::{Client, Config, OwnerKey, Queue, RpcId, StreamId};
 use crate::id::{ClientId, ConnId, LockId};
 use crate::lock::Event;
 use crate::sim::check::Rule;
-use crate::sim::etcd::Cluster;
+use crate::sim::etcd::{Cluster, Lease};
 use crate::sim::journal::Keep;
 use crate::sim::network::Packet;
 use crate::sim::rng::Rng;
@@ -124,10 +124,8 @@ pub(crate) struct Own {
     sent: u64,
     /// Unanswered requests on each stream, oldest first, by the world's numbers.
     pending: BTreeMap<StreamId, VecDeque<u64>>,
-    /// Leases that it has requested.
-    leases: BTreeSet<i64>,
-    /// Leases that the client knows to be granted.
-    granted: BTreeSet<i64>,
+    /// Leases that the client knows to be granted, and how long it knows that they live.
+    granted: BTreeMap<i64, Instant>,
 }
 
 /// The application writes to the protected resource if it believes to hold the lock.
@@ -166,8 +164,7 @@ impl<C: EtcdClient> Servers for Etcd<C> {
             streams: BTreeMap::new(),
             sent: 0,
             pending: BTreeMap::new(),
-            leases: BTreeSet::new(),
-            granted: BTreeSet::new(),
+            granted: BTreeMap::new(),
         }
     }
 
@@ -268,8 +265,10 @@ impl<C: EtcdClient> Servers for Etcd<C> {
     }
 
     fn left_of(w: &World<C>, client: usize) -> Option<String> {
-        let own = &w.clients[client].own.leases;
-        let left = w.store.cluster.leases().into_iter().find(|lease| own.contains(&lease.id))?;
+        // Without a leader no lease ends, although its client knows that its time is over.
+        let own = &w.clients[client].own.granted;
+        let is_left = |lease: &Lease| own.get(&lease.id).is_some_and(|until| w.now < *until);
+        let left = w.store.cluster.leases().into_iter().find(is_left)?;
         Some(format!("lease {:x}", left.id))
     }
 

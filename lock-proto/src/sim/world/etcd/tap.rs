@@ -1,6 +1,7 @@
 //! Requests of a client and their replies, observed from outside.
 
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -19,9 +20,6 @@ pub(super) fn queue_of(key: &[u8]) -> &[u8] {
 
 impl<C: EtcdClient> World<Etcd<C>> {
     pub(super) fn note_call(&mut self, client: usize, conn: ConnId, number: u64, request: &Rpc) {
-        if let Rpc::Grant(grant) = request {
-            self.clients[client].own.leases.insert(grant.id);
-        }
         if !self.checker.checks_requests() {
             return;
         }
@@ -36,7 +34,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
             Rpc::Grant(_) | Rpc::Revoke(_) | Rpc::Authenticate(_) | Rpc::MemberList(_) => false,
         };
         if let Rpc::Grant(grant) = request
-            && self.clients[client].own.granted.contains(&grant.id)
+            && self.clients[client].own.granted.contains_key(&grant.id)
         {
             self.checker.repeated_after_reply(self.now, client, request.path(), &grant.id.to_be_bytes());
         }
@@ -87,7 +85,8 @@ impl<C: EtcdClient> World<Etcd<C>> {
                     self.checker.reply_received(link, *rpc);
                     // Data from a replaced connection is not a reply.
                     if let Ok(RpcReply::Grant(granted)) = reply {
-                        self.clients[client].own.granted.insert(granted.id);
+                        let until = self.now + Duration::from_secs(granted.ttl.unsigned_abs());
+                        self.clients[client].own.granted.insert(granted.id, until);
                     }
                 }
                 return;
@@ -95,7 +94,12 @@ impl<C: EtcdClient> World<Etcd<C>> {
             Wire::Message { stream, message } => {
                 let Some(stream) = self.store.streams.get(stream).copied() else { return };
                 let answers = match message {
-                    StreamReceived::KeepAlive(_) => true,
+                    StreamReceived::KeepAlive(response) => {
+                        if let Some(until) = self.clients[client].own.granted.get_mut(&response.id) {
+                            *until = self.now + Duration::from_secs(response.ttl.unsigned_abs());
+                        }
+                        true
+                    }
                     // The client closes the stream of a watch that was denied for its token.
                     StreamReceived::Watch(response) if response.created && response.canceled => {
                         return self.note_denied(client, stream);
