@@ -34,9 +34,6 @@ pub struct Links {
     pipes: BTreeMap<SessionId, Pipe>,
     /// Those that may have output.
     active: BTreeSet<SessionId>,
-    /// When the others are due.
-    // M7
-    deadlines: BTreeSet<(Instant, SessionId)>,
 }
 
 impl Links {
@@ -48,9 +45,6 @@ impl Links {
     /// there is none: the session has ended.
     fn input(&mut self, session: SessionId, f: impl FnOnce(&mut Pipe)) -> bool {
         let Some(pipe) = self.pipes.get_mut(&session) else { return false };
-        if let Some(at) = pipe.next_deadline() {
-            self.deadlines.remove(&(at, session));
-        }
         f(pipe);
         self.active.insert(session);
         true
@@ -74,15 +68,16 @@ impl Transport for ZooKeeper {
     }
 
     fn links_timeout(links: &mut Links, now: Instant) {
-        while links.deadlines.first().is_some_and(|(at, _)| *at <= now)
-            && let Some((_, session)) = links.deadlines.pop_first()
-        {
-            links.input(session, |pipe| pipe.handle_timeout(now));
+        for (session, pipe) in &mut links.pipes {
+            if pipe.next_deadline().is_some_and(|at| at <= now) {
+                pipe.handle_timeout(now);
+                links.active.insert(*session);
+            }
         }
     }
 
     fn links_deadline(links: &Links) -> Option<(Instant, &'static str)> {
-        links.deadlines.first().map(|(at, _)| (*at, "connection"))
+        links.pipes.values().filter_map(Pipe::next_deadline).min().map(|at| (at, "connection"))
     }
 
     fn in_flight(links: &Links) -> usize {
@@ -185,9 +180,6 @@ impl Client {
                 PipeOutput::Reply { call, reply } => self.locks.handle_reply(now, call, &reply),
                 PipeOutput::Event(event) => self.locks.handle_event(now, session, &event),
             }
-        }
-        if let Some(at) = self.links.pipes.get(&session).and_then(Pipe::next_deadline) {
-            self.links.deadlines.insert((at, session));
         }
     }
 }
