@@ -51,6 +51,12 @@ pub struct Pipe {
     session: i64,
     password: Bytes,
     granted: Duration,
+    /// Half of the validity: enough remains for the next server. Computed once, as `next_deadline`
+    /// needs it.
+    // ZK1
+    max_silence: Duration,
+    /// Contacts are reported this often.
+    contact_every: Duration,
     last_zxid: i64,
     waiting: Waiting<Pending>,
     wire: Wire,
@@ -100,6 +106,11 @@ enum Mode {
     Over,
 }
 
+/// A session that is too short is ended, which takes time as well.
+fn max_silence(granted: Duration, tick: Duration) -> Duration {
+    granted.saturating_sub(tick * 2).max(tick) / 2
+}
+
 impl Pipe {
     /// Creates a closed connection without a session. `seed` chooses the first server, and spreads
     /// the reconnects of many clients; equal seeds give equal runs.
@@ -117,6 +128,8 @@ impl Pipe {
             session: 0,
             password: Bytes::from_static(&[0; 16]),
             granted: config.timeout,
+            max_silence: max_silence(config.timeout, config.tick),
+            contact_every: config.tick / 8,
             last_zxid: 0,
             waiting: Waiting::default(),
             wire: Wire::default(),
@@ -386,15 +399,7 @@ impl Pipe {
     }
 
     fn silence(&self) -> Duration {
-        self.config.request_timeout.min(self.max_silence())
-    }
-
-    /// Half of the validity, which a write proves: enough remains for the next server. A session
-    /// that is too short is ended, which takes time as well.
-    // ZK1
-    fn max_silence(&self) -> Duration {
-        let PipeConfig { tick, .. } = self.config;
-        self.granted.saturating_sub(tick * 2).max(tick) / 2
+        self.config.request_timeout.min(self.max_silence)
     }
 
     fn longest_silence(&self, timeout: Duration) -> Duration {
@@ -405,7 +410,7 @@ impl Pipe {
         self.generation += 1;
         self.wire.clear();
         // A session that is to be continued may end before: the next server needs time as well.
-        let most = if self.session == 0 { Duration::MAX } else { self.max_silence() };
+        let most = if self.session == 0 { Duration::MAX } else { self.max_silence };
         let until = self.now + self.longest_silence(self.config.connect_timeout.min(most));
         self.phase = Phase::Opening { until, step: Opening::Connecting };
         if let (Some(conn), Some(target)) = (self.current(), self.config.servers.get(self.server)) {
@@ -452,6 +457,7 @@ impl Pipe {
         self.session = response.session_id;
         self.password = response.password;
         self.granted = Duration::from_millis(response.timeout_ms.unsigned_abs().into());
+        self.max_silence = max_silence(self.granted, self.config.tick);
         if self.wire.is_idle() {
             self.established(emitted);
         } else {
@@ -533,7 +539,7 @@ impl Pipe {
     /// A reply shows that the server has heard of the session since `emitted`.
     // ZK1
     fn contacted(&mut self, emitted: Instant) {
-        if self.contact + self.config.tick / 8 <= self.now {
+        if self.contact + self.contact_every <= self.now {
             self.contact = self.now;
             self.report(SessionReport::Contact(emitted));
         }
