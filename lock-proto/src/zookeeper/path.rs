@@ -50,6 +50,17 @@ impl Guid {
         let random = half(bits as u64) << 64 | half(!bits as u64);
         Self(random & !(0xf << 76) & !(0x3 << 62) | 0x4 << 76 | 0x2 << 62)
     }
+
+    /// Appends its 32 digits in lower-case hexadecimal, on request with hyphens as Java prints a
+    /// UUID.
+    fn write(self, name: &mut String, hyphens: bool) {
+        for (place, byte) in self.0.to_be_bytes().into_iter().enumerate() {
+            if hyphens && matches!(place, 4 | 6 | 8 | 10) {
+                name.push('-');
+            }
+            name.extend([byte >> 4, byte & 0xf].map(|digit| char::from(b"0123456789abcdef"[usize::from(digit)])));
+        }
+    }
 }
 
 /// A child of a queue.
@@ -60,6 +71,9 @@ pub(crate) enum Child<'a> {
     /// Something else, which clients of another dialect may wait for.
     Foreign(&'a str),
 }
+
+/// The length of the start of a name, at most.
+const OWN_LENGTH: usize = 46;
 
 /// The last numbers of a queue. The server counts on with negative ones, which come first.
 // ZK5
@@ -98,13 +112,11 @@ impl Queue {
     /// Returns the start of the name of a node of ours.
     pub(crate) fn own(&self, guid: Guid) -> String {
         let (start, end) = self.affixes();
-        let digits = format!("{:032x}", guid.0);
-        if !end.starts_with('-') {
-            return format!("{start}{digits}{end}");
-        }
-        // As Java prints a UUID.
-        let [a, b, c, d, e] = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]);
-        format!("{start}{a}-{b}-{c}-{d}-{e}{end}")
+        let mut name = String::with_capacity(OWN_LENGTH);
+        name.push_str(start);
+        guid.write(&mut name, end.starts_with('-'));
+        name.push_str(end);
+        name
     }
 
     /// Lists the contenders.
