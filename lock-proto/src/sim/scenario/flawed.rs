@@ -9,6 +9,27 @@ use crate::id::{ConnId, LockId};
 use crate::lock::{Acquire, Credentials, Drift, Elections, Machine};
 use crate::time::Instant;
 
+/// The connections that a client opens one after the other.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Connections {
+    pub(super) current: Option<ConnId>,
+    /// The connection that the client has closed last.
+    closed: Option<ConnId>,
+    /// A connection was lost: the client opened another one without having closed it.
+    pub(super) lost: bool,
+}
+
+impl Connections {
+    pub(super) fn opened(&mut self, conn: ConnId) {
+        self.lost |= self.current != self.closed;
+        self.current = Some(conn);
+    }
+
+    pub(super) const fn closed(&mut self, conn: ConnId) {
+        self.closed = Some(conn);
+    }
+}
+
 /// A client whose inputs and outputs are modified by a flaw.
 #[derive(Clone, Debug)]
 pub(super) struct Flawed<C, F> {

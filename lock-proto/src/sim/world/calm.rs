@@ -100,7 +100,7 @@ impl<S: Servers> World<S> {
     }
 
     /// Returns requests for the locks that were requested more than once.
-    pub(super) fn contended_locks(&self) -> impl Iterator<Item = Acquire> + use<S> {
+    pub(super) fn contended_locks(&self) -> Vec<Acquire> {
         let mut wanted: BTreeMap<&[u8], (u32, Duration)> = BTreeMap::new();
         for process in &self.clients {
             for record in process.records.values() {
@@ -109,11 +109,11 @@ impl<S: Servers> World<S> {
                 (*count, *ttl) = (*count + 1, (*ttl).min(record.wanted_ttl));
             }
         }
-        let wanted = wanted.into_iter().filter(|(_, (count, _))| *count > 1).map(|(name, (_, ttl))| {
+        let contended = wanted.into_iter().filter(|(_, (count, _))| *count > 1).map(|(name, (_, ttl))| {
             let want = Acquire::new(name);
             if ttl == DEFAULT_TTL { want } else { want.ttl(ttl) }
         });
-        wanted.collect::<Vec<_>>().into_iter()
+        contended.collect()
     }
 
     /// Returns whether every acquisition has ended and every shutdown is complete.

@@ -9,9 +9,9 @@ use crate::etcd::message::{COMPARE_MOD, DELETED, KeyValue, Op, OpResponse, TxnRe
 use crate::etcd::{
     Client, Config, Output, OwnerKey, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived, StreamSend,
 };
-use crate::id::{ClientId, ConnId, LockId};
+use crate::id::{ClientId, LockId};
 use crate::sim::etcd::EtcdClient;
-use crate::sim::scenario::flawed::Flawed;
+use crate::sim::scenario::flawed::{Connections, Flawed};
 use crate::time::Instant;
 
 /// A flaw that can be planted in clients of etcd, see [`Plan::flaw`](crate::sim::Plan::flaw).
@@ -71,11 +71,7 @@ pub(super) struct Rewriter {
     looks: BTreeMap<RpcId, Bytes>,
     /// Own keys as last seen.
     seen: BTreeMap<Bytes, KeyValue>,
-    current: Option<ConnId>,
-    /// The connection that it has closed last.
-    closed: Option<ConnId>,
-    /// A connection was lost.
-    lost: bool,
+    connections: Connections,
     pending: BTreeMap<RpcId, &'static str>,
     again: Option<Output>,
     /// Copies of requests that look for a predecessor, by their ids.
@@ -93,9 +89,7 @@ pub(super) fn clients(
             creates: BTreeMap::new(),
             looks: BTreeMap::new(),
             seen: BTreeMap::new(),
-            current: None,
-            closed: None,
-            lost: false,
+            connections: Connections::default(),
             pending: BTreeMap::new(),
             again: None,
             repeats: BTreeMap::new(),
@@ -234,7 +228,7 @@ impl EtcdClient for Flawed<Client, Rewriter> {
             return;
         }
         let mut rpc = rpc;
-        if self.flaw.flaw == EtcdFlaw::MixesConnections && Some(rpc.conn()) != self.flaw.current {
+        if self.flaw.flaw == EtcdFlaw::MixesConnections && Some(rpc.conn()) != self.flaw.connections.current {
             let same = |known: &&'static str| reply.as_ref().is_ok_and(|reply| path(reply) == *known);
             rpc = self.flaw.pending.iter().find(|(_, known)| same(known)).map_or(rpc, |(other, _)| *other);
         }
@@ -272,7 +266,9 @@ impl EtcdClient for Flawed<Client, Rewriter> {
         let mut output = self.client.poll_output()?;
         while match (self.flaw.flaw, &output) {
             (EtcdFlaw::NeverRenews, Output::Send { message: StreamSend::KeepAlive(_), .. }) => true,
-            (EtcdFlaw::NeverWatchesAgain, Output::Send { message: StreamSend::Watch(_), .. }) => self.flaw.lost,
+            (EtcdFlaw::NeverWatchesAgain, Output::Send { message: StreamSend::Watch(_), .. }) => {
+                self.flaw.connections.lost
+            }
             _ => false,
         } {
             output = self.client.poll_output()?;
@@ -281,11 +277,10 @@ impl EtcdClient for Flawed<Client, Rewriter> {
             *unreleased = 0;
         }
         if let Output::Disconnect { conn } = &output {
-            self.flaw.closed = Some(*conn);
+            self.flaw.connections.closed(*conn);
         }
         if let Output::Connect { conn, .. } = &output {
-            self.flaw.lost |= self.flaw.current != self.flaw.closed;
-            self.flaw.current = Some(*conn);
+            self.flaw.connections.opened(*conn);
             self.flaw.pending.clear();
         }
         if let Output::Call { rpc, request, token } = &mut output {

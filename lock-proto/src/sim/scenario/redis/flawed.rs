@@ -13,7 +13,7 @@ use crate::lock::{Event, Release};
 use crate::redis::script::{self, Script};
 use crate::redis::{CLIENT_PART, Client, Config, Output};
 use crate::sim::redis::input::{self, Limits, Parsed};
-use crate::sim::scenario::flawed::Flawed;
+use crate::sim::scenario::flawed::{Connections, Flawed};
 use crate::sim::world::redis::RedisClient;
 use crate::sim::world::redis::tap::reply_len;
 use crate::time::Instant;
@@ -93,12 +93,7 @@ pub(super) struct Rewriter {
     ended: Vec<LockId>,
     /// Keys with an answered delete and no attempt since.
     deleted: BTreeSet<Vec<u8>>,
-    /// The latest connections that it requested.
-    current: BTreeMap<(NodeId, Role), ConnId>,
-    /// Connections that it has closed.
-    closed: BTreeSet<ConnId>,
-    /// Nodes to which a wake-up connection was lost.
-    lost: BTreeSet<NodeId>,
+    connections: BTreeMap<(NodeId, Role), Connections>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -156,9 +151,7 @@ pub(super) fn clients(
             run_ids: BTreeMap::new(),
             ended: Vec::new(),
             deleted: BTreeSet::new(),
-            current: BTreeMap::new(),
-            closed: BTreeSet::new(),
-            lost: BTreeSet::new(),
+            connections: BTreeMap::new(),
         };
         assert_eq!(rewriter.mark.len(), CLIENT_PART);
         let mut flawed = Flawed::new(Client::new(now, config, id, seed)?, rewriter);
@@ -261,10 +254,9 @@ impl RedisClient for Flawed<Client, Rewriter> {
 
 impl ByteClient for Flawed<Client, Rewriter> {
     fn handle_received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
-        let conn = match self.flaw.current.get(&(conn.node(), conn.role())) {
-            Some(current) if self.flaw.flaw == RedisFlaw::MixesConnections => *current,
-            Some(_) | None => conn,
-        };
+        let current = self.flaw.connections.get(&(conn.node(), conn.role())).and_then(|opened| opened.current);
+        let mixes = self.flaw.flaw == RedisFlaw::MixesConnections;
+        let conn = current.filter(|_| mixes).unwrap_or(conn);
         let mut received = core::mem::take(&mut self.flaw.wires.entry(conn).or_default().received);
         received.extend_from_slice(bytes);
         let (mut at, mut whole) = (0, Vec::new());
@@ -284,13 +276,10 @@ impl ByteClient for Flawed<Client, Rewriter> {
         loop {
             let output = self.client.poll_output()?;
             if let Output::Connect { node, conn, .. } = &output {
-                let before = self.flaw.current.insert((*node, conn.role()), *conn);
-                if before.is_some_and(|before| !self.flaw.closed.contains(&before)) && conn.role() == Role::Wake {
-                    self.flaw.lost.insert(*node);
-                }
+                self.flaw.connections.entry((*node, conn.role())).or_default().opened(*conn);
             }
             if let Output::Disconnect { conn } = &output {
-                self.flaw.closed.insert(*conn);
+                self.flaw.connections.entry((conn.node(), conn.role())).or_default().closed(*conn);
             }
             // The application gets no further events of it.
             let is_over = matches!(&output, Output::Event { lock, .. } if self.flaw.ended.contains(lock));
@@ -338,8 +327,9 @@ impl ByteClient for Flawed<Client, Rewriter> {
             let Parsed::Request { len } = input::parse(&sent[at..], limits, &mut args) else { break };
             let kind = Request::of(&args, &sent[at..at + len]);
             let renews = kind == Request::Extend && self.flaw.flaw == RedisFlaw::NeverRenews;
-            let waits = kind == Request::Wait && self.flaw.lost.contains(&conn.node());
-            if renews || (waits && self.flaw.flaw == RedisFlaw::NeverWaitsAgain) {
+            let lost = self.flaw.connections.get(&(conn.node(), Role::Wake)).is_some_and(|opened| opened.lost);
+            let waits = kind == Request::Wait && self.flaw.flaw == RedisFlaw::NeverWaitsAgain;
+            if renews || (waits && lost) {
                 at += len;
                 continue;
             }

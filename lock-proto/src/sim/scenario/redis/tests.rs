@@ -122,7 +122,8 @@ fn letting_locks_expire_is_caught() {
     caught("redis-calm", Flaw::NeverRenews, &[Rule::Kept]);
 }
 
-/// Polls would otherwise hide the flaw: nothing is prompt from the first fault until all faults end.
+/// Polls would otherwise hide the flaw: nothing is prompt from the first fault until all faults
+/// end.
 #[test]
 fn waiting_without_wake_ups_after_lost_connection_is_caught() {
     // S4, S8

@@ -93,7 +93,8 @@ fn letting_sessions_expire_is_caught() {
     caught("zookeeper-calm", Flaw::NeverRenews, Rule::Kept);
 }
 
-/// Reads would otherwise hide the flaw: nothing is prompt from the first fault until all faults end.
+/// Reads would otherwise hide the flaw: nothing is prompt from the first fault until all faults
+/// end.
 #[test]
 fn waiting_without_watches_after_lost_connection_is_caught() {
     // S4, S8

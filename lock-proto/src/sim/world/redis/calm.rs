@@ -41,10 +41,10 @@ impl<C: RedisClient> World<Redis<C>> {
     /// Runs the whole second phase and reports every violation.
     ///
     /// After [`calm`](Self::calm) and [`wind_down`](Self::wind_down) every waiter must be served
-    /// within `served`. If prompt grants were required, locks are then handed over again. Everything
-    /// must settle within `rest`. After another `lifetimes`, only the fence counter, which has no
-    /// TTL, may be left. If clients close idle connections, none is open. In the end all clients are
-    /// shut down.
+    /// within `served`. If prompt grants were required, locks are then handed over again.
+    /// Everything must settle within `rest`. After another `lifetimes`, only the fence counter,
+    /// which has no TTL, may be left. If clients close idle connections, none is open. In the end
+    /// all clients are shut down.
     pub fn finish(&mut self, served: Duration, rest: Duration, lifetimes: Duration) {
         self.calm();
         self.wind_down();
@@ -77,11 +77,11 @@ impl<C: RedisClient> World<Redis<C>> {
         self.shut_clients_down(Duration::from_secs(30));
     }
 
-    /// Connects every client to every node of a quorum. A client does not trust a restarted node for
-    /// a while after it has learned of that.
+    /// Connects every client to every node of a quorum. A client does not trust a restarted node
+    /// for a while after it has learned of that.
     // Q7
     fn meet_again(&mut self, quarantine: Duration) {
-        let Some(ttl) = self.contended_locks().find_map(|want| want.ttl) else { return };
+        let Some(ttl) = self.contended_locks().iter().find_map(|want| want.ttl) else { return };
         for pause in [quarantine, Duration::ZERO] {
             for client in self.alive() {
                 let want = Acquire::new(format!("meet {client}")).ttl(ttl).wait(Wait::Try);

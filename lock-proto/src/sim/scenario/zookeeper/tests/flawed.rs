@@ -9,7 +9,7 @@ use super::same_guid::SameGuid;
 use crate::error::ConfigError;
 use crate::id::{ClientId, ConnId, LockId};
 use crate::lock::{ByteClient, Event, Fence, Output};
-use crate::sim::scenario::flawed::Flawed;
+use crate::sim::scenario::flawed::{Connections, Flawed};
 use crate::time::Instant;
 use crate::zookeeper::codec::{
     CreateMode, ErrorCode, Frames, MultiOp, MultiResult, Op, Reply, ReplyBody, ReplyHeader, Request, XID_PING,
@@ -44,11 +44,7 @@ pub(super) struct Rewriter {
     flaw: Flaw,
     same_guid: SameGuid,
     wires: BTreeMap<ConnId, Wire>,
-    current: Option<ConnId>,
-    /// The connection that it has closed last.
-    closed: Option<ConnId>,
-    /// A connection was lost.
-    lost: bool,
+    connections: Connections,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -73,8 +69,8 @@ pub(super) fn clients(
     flaw: Flaw,
 ) -> impl Fn(Instant, Config, ClientId, u64) -> Result<Flawed<Client, Rewriter>, ConfigError> + 'static {
     move |now, config, id, seed| {
-        let (same_guid, wires, current, closed) = (SameGuid::default(), BTreeMap::new(), None, None);
-        let rewriter = Rewriter { flaw, same_guid, wires, current, closed, lost: false };
+        let (same_guid, wires, connections) = (SameGuid::default(), BTreeMap::new(), Connections::default());
+        let rewriter = Rewriter { flaw, same_guid, wires, connections };
         Ok(Flawed::new(Client::new(now, config, id, seed)?, rewriter))
     }
 }
@@ -188,11 +184,10 @@ impl ByteClient for Flawed<Client, Rewriter> {
             *unreleased = 0;
         }
         if let Output::Disconnect { conn } = &output {
-            self.flaw.closed = Some(*conn);
+            self.flaw.connections.closed(*conn);
         }
         if let Output::Connect { conn, .. } = &output {
-            self.flaw.lost |= self.flaw.current != self.flaw.closed;
-            self.flaw.current = Some(*conn);
+            self.flaw.connections.opened(*conn);
         }
         if let (Flaw::FencesBySequence, Output::Event { lock, event: Event::Granted(grant) }) =
             (self.flaw.flaw, &mut output)
@@ -204,7 +199,7 @@ impl ByteClient for Flawed<Client, Rewriter> {
     }
 
     fn outgoing(&mut self, conn: ConnId) -> &[u8] {
-        let Rewriter { flaw, same_guid, wires, lost, .. } = &mut self.flaw;
+        let Rewriter { flaw, same_guid, wires, connections } = &mut self.flaw;
         let wire = wires.entry(conn).or_default();
         loop {
             let bytes = self.client.outgoing(conn).to_vec();
@@ -212,7 +207,7 @@ impl ByteClient for Flawed<Client, Rewriter> {
                 return &wire.rewritten;
             }
             self.client.consume(conn, bytes.len());
-            wire.send(*flaw, same_guid, *lost, &bytes);
+            wire.send(*flaw, same_guid, connections.lost, &bytes);
         }
     }
 
