@@ -248,7 +248,7 @@ impl Hold {
 
     /// Returns why the lock was lost, if it was.
     pub(super) fn loss(&self) -> Option<Loss> {
-        match self.ticket.hold_state(self.now(), self.owner.shared.is_forked()) {
+        match self.owner.shared.hold_state(&self.ticket) {
             HoldState::Lost(loss) => Some(loss),
             HoldState::Held | HoldState::Returned => None,
         }

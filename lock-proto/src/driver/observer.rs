@@ -42,7 +42,7 @@ impl Observer {
     ///
     /// Cancel safe.
     pub async fn lost(&self) -> Option<Loss> {
-        wait_for(&self.ticket.changed, || match self.ticket.hold_state(self.shared.now(), self.shared.is_forked()) {
+        wait_for(&self.ticket.changed, || match self.shared.hold_state(&self.ticket) {
             HoldState::Held => None,
             HoldState::Lost(loss) => Some(Some(loss)),
             HoldState::Returned => Some(None),

@@ -20,7 +20,7 @@ use super::outcome::Shutdown;
 use super::ping::Pings;
 use super::query::Queries;
 use super::slot::Slot;
-use super::ticket::{Extension, Ticket, locked, locked_if_possible};
+use super::ticket::{Extension, HoldState, Ticket, locked, locked_if_possible};
 use crate::clock::Clock;
 use crate::error::Misuse;
 use crate::id::{ClientId, LockId};
@@ -215,6 +215,11 @@ impl<E: Engine + ?Sized> Shared<E> {
     pub(super) fn error(&self, kind: AcquireErrorKind, what: &'static str, name: &Arc<[u8]>) -> AcquireError {
         let unread_file = if kind.lacks_credentials() { self.unread_file.get(self.is_forked()) } else { None };
         AcquireError::new(kind, what, name, &self.servers, unread_file)
+    }
+
+    /// Returns whether the lock of this acquisition is held now.
+    pub(super) fn hold_state(&self, ticket: &Ticket) -> HoldState {
+        ticket.hold_state(self.now(), self.is_forked())
     }
 
     /// Returns true in a forked process. Takes no mutex: a thread that the child lacks may hold it.
