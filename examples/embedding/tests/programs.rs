@@ -140,9 +140,9 @@ fn std_bytes_reads_password_file() {
     std::fs::write(file.path(), "\n").expect("it is writable");
     let mut command = Command::new(env!("CARGO_BIN_EXE_std-bytes"));
     let mut child = command.args([&url, "a", "0"]).stderr(Stdio::piped()).spawn().expect("a program");
-    let (mut errors, mut told) = (BufReader::new(child.stderr.take().expect("it is piped")), String::new());
-    errors.read_line(&mut told).expect("text");
-    assert!(told.starts_with("waiting: "), "{told}");
+    let (mut errors, mut line) = (BufReader::new(child.stderr.take().expect("it is piped")), String::new());
+    errors.read_line(&mut line).expect("text");
+    assert!(line.starts_with("waiting: "), "{line}");
     std::fs::write(file.path(), "sesame\n").expect("it is writable");
     assert!(child.wait().expect("its end").success());
 }

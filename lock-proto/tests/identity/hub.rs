@@ -69,6 +69,13 @@ impl Hub {
         self.drain();
     }
 
+    /// Releases the lock. The events that follow are those of the release.
+    fn release(&mut self, at: u64, lock: LockId) {
+        self.events.clear();
+        self.locks.release(ms(at), lock).unwrap();
+        self.drain();
+    }
+
     fn requests(&mut self) -> Vec<(CallId, Request)> {
         core::mem::take(&mut self.sent)
     }
@@ -432,8 +439,7 @@ fn release_reaches_server_after_redirect() {
     hub.up(10, 0, "b");
     hub.up(20, 0, "a");
     hub.requests();
-    hub.locks.release(ms(30), lock).unwrap();
-    hub.drain();
+    hub.release(30, lock);
     let sent = hub.requests();
     assert_eq!(sent.iter().map(|(call, _)| call.node().index()).collect::<Vec<_>>(), [0, 1, 2]);
 }
@@ -452,9 +458,7 @@ fn release_is_repeated_on_server_after_redirect() {
     for (call, _) in renewals {
         hub.reply(3_100, call, &Reply::Extended);
     }
-    hub.events.clear();
-    hub.locks.release(ms(3_200), lock).unwrap();
-    hub.drain();
+    hub.release(3_200, lock);
     for (call, request) in top_up {
         assert!(matches!(request, Request::Take { .. }), "{request:?}");
         hub.reply(3_200, call, &NOT_SENT);
@@ -467,16 +471,15 @@ fn release_is_repeated_on_server_after_redirect() {
 }
 
 /// The delete is repeated while the address leads to the server of another node. That server counts
-/// once, and the repetition does not end the cleanup. (Scenario `redis-names`, seeds 1033 and 1079.)
+/// once, and the repetition does not end the cleanup. (Scenario `redis-names`, seeds 1033 and
+/// 1079.)
 #[test]
 fn delete_on_another_nodes_server_does_not_count() {
     // Q6
     for (redirected, own) in [(deleted(1), Reply::Absent), (Reply::Absent, deleted(1))] {
         let mut hub = Hub::quorum(|c| c);
         let lock = hub.held(1, &Acquire::new("x").ttl(Duration::from_secs(9)));
-        hub.events.clear();
-        hub.locks.release(ms(30), lock).unwrap();
-        hub.drain();
+        hub.release(30, lock);
         hub.answer(30, &[(0, broken()), (1, own)]);
         hub.up(40, 0, "b");
         hub.answer(40, &[(0, redirected)]);
@@ -495,9 +498,7 @@ fn nodes_that_swapped_servers_are_cleaned_up_when_they_are_back() {
     let lock = hub.held(1, &Acquire::new("x").ttl(Duration::from_secs(9)));
     hub.up(10, 1, "a");
     hub.requests();
-    hub.events.clear();
-    hub.locks.release(ms(30), lock).unwrap();
-    hub.drain();
+    hub.release(30, lock);
     hub.answer(30, &[(0, broken()), (1, broken())]);
     hub.up(40, 0, "b");
     hub.answer(40, &[(0, deleted(1))]);
@@ -560,8 +561,8 @@ fn waiter_attempts_at_end_of_quarantine() {
     assert!(matches!(sent[..], [(_, Request::Take { .. }), (_, Request::Take { .. })]), "{sent:?}");
 }
 
-/// The setting decides, also about `INFO` without a run id, as of Dragonfly. An error that may pass is
-/// never trusted.
+/// The setting decides, also about `INFO` without a run id, as of Dragonfly. An error that may pass
+/// is never trusted.
 #[test]
 fn setting_decides_about_unknown_identity() {
     // Q6

@@ -50,12 +50,7 @@ fn shutdown_counts_session_whose_end_is_not_confirmed() {
 fn shutdown_counts_no_session_that_is_refused() {
     // U2
     let mut w = World::new(1);
-    let lock = w.request(0, &Acquire::new("l").renew(Renew::Manual));
-    w.granted(0, lock).unwrap();
-    w.unreachable = true;
-    w.cut(0);
-    w.pass(10_000);
-    assert_eq!(w.lost(0, lock), Some(Loss::Expired));
+    w.expired_hold(10_000);
     w.server.expire(1);
     w.unreachable = false;
     w.clients[0].shutdown(w.now, Duration::from_secs(60));

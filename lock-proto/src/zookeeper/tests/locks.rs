@@ -367,12 +367,7 @@ fn clients_do_not_wait_for_ever_behind_nodes_that_neither_can_delete() {
 fn release_after_session_ended_by_its_time_only_is_unknown() {
     // U1
     let mut w = World::new(1);
-    let lock = w.request(0, &Acquire::new("l").renew(Renew::Manual));
-    w.granted(0, lock).unwrap();
-    w.unreachable = true;
-    w.cut(0);
-    w.pass(60_000);
-    assert_eq!(w.lost(0, lock), Some(Loss::Expired));
+    let lock = w.expired_hold(60_000);
     w.release(0, lock);
     assert_eq!(w.released(0, lock), Some(Release::Unknown));
 }

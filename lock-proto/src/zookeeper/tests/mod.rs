@@ -165,6 +165,17 @@ impl World {
         }
     }
 
+    /// Takes a lock with a session of its own, whose validity ends while no server can be reached.
+    fn expired_hold(&mut self, ms: u64) -> LockId {
+        let lock = self.request(0, &Acquire::new("l").renew(Renew::Manual));
+        self.granted(0, lock).unwrap();
+        self.unreachable = true;
+        self.cut(0);
+        self.pass(ms);
+        assert_eq!(self.lost(0, lock), Some(Loss::Expired));
+        lock
+    }
+
     /// Lets time pass, timer by timer.
     fn pass(&mut self, ms: u64) {
         let end = self.now + Duration::from_millis(ms);

@@ -463,7 +463,7 @@ fn write_that_the_session_fails_proves_nothing() {
     assert_eq!(w.lost(0, lock), Some(Loss::Expired));
 }
 
-/// Regression: the end of validity moved, and only the lock whose node was gone was told.
+/// Regression: the end of validity moved, and only the lock whose node was gone was notified.
 #[test]
 fn renewal_that_finds_a_node_gone_moves_no_validity_of_others() {
     // ZK1
@@ -610,12 +610,7 @@ fn end_of_session_without_reply_leaves_release_unknown() {
 fn expiry_of_lost_session_confirms_no_release() {
     // U1
     let mut w = World::new(1);
-    let lock = w.request(0, &Acquire::new("l").renew(Renew::Manual));
-    w.granted(0, lock).unwrap();
-    w.unreachable = true;
-    w.cut(0);
-    w.pass(VALID_MS);
-    assert_eq!(w.lost(0, lock), Some(Loss::Expired));
+    let lock = w.expired_hold(VALID_MS);
     w.unreachable = false;
     w.server.expire(1);
     w.release(0, lock);
