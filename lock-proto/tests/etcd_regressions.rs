@@ -610,8 +610,9 @@ fn failed_read_is_not_repeated_before_backoff_ends() {
     assert!(matches!(hub.sent[..], [(_, Request::Look { .. })]), "{:?}", hub.sent);
 }
 
-/// etcd's gRPC proxy replies to a keep-alive when it renews the lease itself: a third of the TTL after
-/// the last reply, rounded up to its ticks of 500 ms. Each keep-alive left a little later before that.
+/// etcd's gRPC proxy replies to a keep-alive when it renews the lease itself: a third of the TTL
+/// after the last reply, rounded up to its ticks of 500 ms. Each keep-alive left a little later
+/// before that.
 #[test]
 fn third_of_ttl_is_left_when_grpc_proxy_replies() {
     // E1

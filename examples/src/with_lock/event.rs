@@ -25,8 +25,9 @@ pub enum MainEvent {
     Lost(Loss),
     /// The lock was not acquired. No event follows.
     Failed(Failed),
-    /// Reply to [`LockHandle::stop`]: the result of the release. Without a held lock it is `None`, or
-    /// [`Release::Unknown`] if the wait may have left something on the servers. No event follows.
+    /// Reply to [`LockHandle::stop`]: the result of the release. Without a held lock it is `None`,
+    /// or [`Release::Unknown`] if the wait may have left something on the servers. No event
+    /// follows.
     Stopped(Option<Release>),
     /// This process received a signal.
     Signal(Signal),

@@ -53,8 +53,8 @@ impl<T> Config<QueueSettings<T>> {
     }
 
     /// Sets the age at which a hold starts to watch its own node, to notice a loss that the session
-    /// does not show. Default: a third of the TTL, on ZooKeeper of the validity, so that short holds
-    /// cost no watch.
+    /// does not show. Default: a third of the TTL, on ZooKeeper of the validity, so that short
+    /// holds cost no watch.
     pub const fn watch_own_after(mut self, held: Duration) -> Self {
         self.store.watch_own_after = Some(held);
         self

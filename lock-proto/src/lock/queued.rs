@@ -535,8 +535,8 @@ impl<S: QueueStore> QueueLock<S> {
         }
     }
 
-    /// Resolves the releases of a node that is gone, unless the outcome is unknown. A delete of ours
-    /// may have removed it while the hold was valid.
+    /// Resolves the releases of a node that is gone, unless the outcome is unknown. A delete of
+    /// ours may have removed it while the hold was valid.
     pub(crate) fn resolve(&mut self, ctx: &mut QueueContext<S>, outcome: Release, of: impl Fn(&Remains<S>) -> bool) {
         let releases = self.releases.iter_mut().map(|release| &mut release.store);
         for release in releases.filter(|release| of(&release.remains)) {

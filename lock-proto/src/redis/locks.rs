@@ -65,8 +65,8 @@ impl Locks {
     }
 
     /// Handles a new connection to a node. `server` is the reply to `INFO server`, or the server's
-    /// error. With `None`, a node of a quorum votes whatever `unknown_age` says. With an error that
-    /// may pass, such as `BUSY`, it does not vote on this connection.
+    /// error. With `None`, a node of a quorum votes whatever `unknown_age` says. With a
+    /// temporary error, such as `BUSY`, it does not vote on this connection.
     ///
     /// A quorum needs the node's run id and uptime, a single node the run id only. If a single
     /// node's run id changed or is unknown, the hub verifies each held lock with one extend: a

@@ -92,8 +92,8 @@ pub(crate) fn refuses_several(text: &str) -> bool {
 const QUOTED_ARGUMENTS: &str = ", with args beginning with";
 
 impl ServerError {
-    /// Returns true if the command was not executed, and may be later.
-    pub(crate) const fn may_pass(&self) -> bool {
+    /// Returns true if the server did not execute the command, and may do so later.
+    pub(crate) const fn is_temporary(&self) -> bool {
         matches!(self.class, ErrorClass::Transient | ErrorClass::Reconnect)
     }
 

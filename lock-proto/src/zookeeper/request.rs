@@ -46,7 +46,8 @@ pub enum SessionReport {
     // ZK1
     Contact(Instant),
     /// The server refuses the session as expired. It has ended it and deleted its nodes, or it is
-    /// about to: a leader that has proposed the end may not have a majority for it. The last report.
+    /// about to: a leader that has proposed the end may not have a majority for it. The last
+    /// report.
     Expired,
     /// The answer to [`SessionOutput::End`](super::SessionOutput::End). The last report.
     Ended {

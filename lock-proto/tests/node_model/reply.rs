@@ -82,7 +82,8 @@ impl Reply {
                     _ => a == b,
                 };
                 let (mut a, mut b) = (words(a), words(b));
-                // The second word is the number of tokens that a script has minted for each of several locks.
+                // The second word is the number of tokens that a script has minted for each of
+                // several locks.
                 if a.len() > 4 && [&a, &b].iter().all(|words| number(&words[0]).is_some_and(|first| first >= MICROS)) {
                     (a[1], b[1]) = (Vec::new(), Vec::new());
                 }

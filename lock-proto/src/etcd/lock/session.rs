@@ -185,7 +185,7 @@ impl Session {
     /// Records that the lease is alive for `ttl` seconds from `emitted`, and schedules its renewal.
     // T1
     fn record_alive(&mut self, ctx: &mut Context, emitted: Instant, ttl: i64) {
-        // After a late reply the renewal is due at once. `work` sends what this state requires.
+        // `work` sends what this state requires.
         self.state = State::Alive;
         self.granted = Duration::from_secs(ttl.unsigned_abs());
         let validity = ctx.config.drift.validity(self.granted);

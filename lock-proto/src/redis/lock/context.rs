@@ -30,7 +30,7 @@ pub(crate) struct Node {
     pub runs_scripts: bool,
     /// Identifies the server process. `None` before the first connection, or if unknown.
     pub run_id: Option<Box<str>>,
-    /// The last run id that was no other node's `home`.
+    /// The node's own server, by its run id: the last one that was not another node's `home`.
     home: Option<Box<str>>,
     /// The connection may lead to another server process, so earlier confirmations must be
     /// verified.
@@ -81,7 +81,7 @@ impl Node {
             }
             Some(Ok(_)) if !self.changed => {}
             // The next connection may learn the identity.
-            Some(Err(error)) if error.may_pass() || config.store.unknown_age == UnknownAge::Refuse => {
+            Some(Err(error)) if error.is_temporary() || config.store.unknown_age == UnknownAge::Refuse => {
                 self.age_refused = Some(error.clone())
             }
             // Trusted, unless the identity was ever known.

@@ -383,8 +383,8 @@ impl Hold {
             Reply::Unknown(cause) => Answer::Unknown(cause.clone()),
             Reply::Deleted { .. } | Reply::Announced => Answer::Silent,
         };
-        // A node that lacks the token and cannot be reached is tried with each renewal, and when it is
-        // back.
+        // A node that lacks the token and cannot be reached is tried with each renewal, and when it
+        // is back.
         let has = share.verifying || share.until.is_some_and(|until| ctx.now < until);
         let retry = has || !matches!(reply, Reply::NotSent(_));
         share.last_error = Some(Box::new(LastError { answer, retry_at: retry.then_some(retry_at) }));
@@ -427,8 +427,8 @@ impl Hold {
         if confirmed { Extended::Done(decided.len()) } else { Extended::Failed(decided) }
     }
 
-    /// Handles a new connection to a node. Returns true if what the node confirmed was discarded: an
-    /// earlier server at this address may have the token, and the address may lead there again.
+    /// Handles a new connection to a node. Returns true if what the node confirmed was discarded:
+    /// an earlier server at this address may have the token, and the address may lead there again.
     pub(crate) fn node_up(&mut self, ctx: &Context, node: NodeId) -> bool {
         let had = self.has(node);
         if self.equal || ctx.shared.duplicates.is_some() {

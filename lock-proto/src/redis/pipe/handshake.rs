@@ -137,7 +137,7 @@ impl Step {
                 match ServerInfo::read(answer) {
                     // The next connection may learn the server's identity.
                     // Q6
-                    Err(error) if error.may_pass() => Err(error.into()),
+                    Err(error) if error.is_temporary() => Err(error.into()),
                     server => {
                         hello.server = Some(server);
                         Ok(())

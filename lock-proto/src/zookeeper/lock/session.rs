@@ -334,7 +334,7 @@ impl SessionStore<Nodes> for Connection {
                 && session.own.nodes.get(slot) == Some(path)
             {
                 session.own.nodes.remove(slot);
-                // The next renewal counts in place of this one, and is told to all holders.
+                // The next renewal counts instead of this one, and notifies all holders.
                 session.send_renewal(ctx);
                 return Some(SessionEvent::Gone(*slot));
             }

@@ -181,8 +181,8 @@ impl Pipe {
         }
     }
 
-    /// Ends the session. Answered by [`SessionReport::Ended`], or by [`SessionReport::Expired`] if a
-    /// server refuses it, after a session timeout at the latest.
+    /// Ends the session. Answered by [`SessionReport::Ended`], or by [`SessionReport::Expired`] if
+    /// a server refuses it, after a session timeout at the latest.
     pub fn end(&mut self, now: Instant) {
         self.clock(now);
         if !matches!(self.mode, Mode::Live | Mode::Quiet) {

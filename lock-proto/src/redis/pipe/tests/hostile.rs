@@ -261,8 +261,8 @@ fn consuming_more_than_handed_out_is_harmless() {
     assert_eq!(rig.outputs(), [granted(call)]);
 }
 
-/// Without `HELLO`, `INFO` detects cluster mode. A quorum must know its servers, so it waits for one
-/// that is busy.
+/// Without `HELLO`, `INFO` detects cluster mode. A quorum must know its servers, so it waits for
+/// one that is busy.
 #[test]
 fn cluster_mode_and_busy_servers_are_refused_before_any_request() {
     // P2, Q6
