@@ -40,9 +40,10 @@ pub enum SessionReport {
     /// The connection failed, or could not be opened. The session is continued on another one. The
     /// replies to all outstanding requests follow.
     Down(Cause),
-    /// The server replied to a ping or any other request that left at this instant. At most eight
-    /// are reported in a tick: a write only proves the session as far as the servers have heard of
-    /// it before.
+    /// The server replied to a ping or any other request that left at this instant. Report this at
+    /// least once a tick; of more than eight in a tick, the hub ignores some. Without it, renewals
+    /// prove nothing, and locks are lost: a write only proves the session as far as the servers
+    /// have heard of it before.
     // ZK1
     Contact(Instant),
     /// The server refuses the session as expired. It has ended it and deleted its nodes, or it is

@@ -73,8 +73,11 @@ impl lock::Cleanup<Nodes> for Cleanup {
             (Target::Node(path), Reply::Unknown(_)) => {
                 lock.delete_unknown(emitted, |remains| remains.left.as_ref() == Some(path));
             }
-            // The next connection goes on.
             (Target::Search(_), Reply::Unknown(_)) | (_, Reply::NotSent(_)) => {}
+        }
+        // The next connection goes on, or this one after a pause.
+        if matches!(reply, Reply::Unknown(_) | Reply::NotSent(_)) && ctx.is_up(cleanup.session) {
+            ctx.back_off(&mut cleanup.retry);
         }
         lock.store.cleanups.push(cleanup);
         lock.work(ctx);

@@ -43,9 +43,10 @@ enum Step {
         list: Option<u64>,
         emitted: Instant,
     },
-    /// The outcome of the create is unknown: the queue is listed on the next connection.
+    /// The outcome of the create is unknown: the queue is listed on the next connection, or after a
+    /// pause if the session is up.
     // ZK2
-    Searching(Option<u64>),
+    Searching(Retry<u64>),
     /// The node may be ours; its state is read.
     Verifying {
         call: u64,
@@ -75,9 +76,8 @@ impl Progress<Nodes> for Enter {
     fn awaits(&self, serial: u64) -> bool {
         let own = match &self.step {
             Step::Creating { create, .. } => Some(*create),
-            Step::Searching(call) => *call,
+            Step::Searching(retry) | Step::Vacating { retry, .. } => retry.call(),
             Step::Verifying { call, .. } => Some(*call),
-            Step::Vacating { retry, .. } => retry.call(),
             Step::Paused(_) => None,
         };
         own == Some(serial) || self.builds(serial)
@@ -86,8 +86,8 @@ impl Progress<Nodes> for Enter {
     fn deadline(&self) -> Option<Instant> {
         match &self.step {
             Step::Paused(until) => Some(*until),
-            Step::Vacating { retry, .. } => retry.deadline(),
-            Step::Creating { .. } | Step::Searching(_) | Step::Verifying { .. } => None,
+            Step::Searching(retry) | Step::Vacating { retry, .. } => retry.deadline(),
+            Step::Creating { .. } | Step::Verifying { .. } => None,
         }
     }
 
@@ -115,7 +115,11 @@ impl Progress<Nodes> for Enter {
     fn timeout(lock: &mut Lock, ctx: &mut Context) {
         let Contention::Entering(enter) = &lock.contention else { return };
         let session = enter.session;
-        if let Step::Vacating { .. } = enter.step { lock.vacate(ctx) } else { lock.enter(ctx, session) }
+        match enter.step {
+            Step::Searching(_) => Self::up(lock, ctx),
+            Step::Vacating { .. } => lock.vacate(ctx),
+            Step::Creating { .. } | Step::Verifying { .. } | Step::Paused(_) => lock.enter(ctx, session),
+        }
     }
 
     /// A write of the session comes first, so the outcome of the requests on earlier connections is
@@ -123,8 +127,11 @@ impl Progress<Nodes> for Enter {
     // ZK6
     fn up(lock: &mut Lock, ctx: &mut Context) {
         let Contention::Entering(Self { session, step, .. }) = &mut lock.contention else { return };
-        if let Step::Searching(call) = step {
-            *call = ctx.send(*session, lock.key.list());
+        if let Step::Searching(retry) = step {
+            retry.set_due(None);
+            if let Some(call) = ctx.send(*session, lock.key.list()) {
+                retry.sent(call);
+            }
         }
     }
 
@@ -212,12 +219,18 @@ impl Lock {
                 self.search_later(ctx);
                 self.end_try(ctx);
             }
-            Reply::NotSent(cause) => {
+            // The session has ended. The attempt goes on in the next one.
+            Reply::NotSent(cause) if *cause == Fault::NotNeeded.into() => {
+                self.contention = Contention::Opening(session)
+            }
+            Reply::NotSent(_) if ctx.is_up(session) => {
+                self.store.answer = reply.answer();
+                self.notify_blocked(ctx, Blocked::Unreachable);
+                self.pause_entry(ctx);
+            }
+            Reply::NotSent(_) => {
                 self.contention = Contention::Opening(session);
-                // If the session has ended, the attempt goes on in the next one.
-                if *cause != Fault::NotNeeded.into() {
-                    self.unreachable(ctx, reply.answer());
-                }
+                self.unreachable(ctx, reply.answer());
             }
         }
     }
@@ -314,11 +327,14 @@ impl Lock {
         }
     }
 
-    /// Searches the node by its name once the session is up again.
+    /// Searches the node by its name once the session is up again, or after a pause if it is up.
     fn search_later(&mut self, ctx: &mut Context) {
-        self.step(Step::Searching(None));
+        let Contention::Entering(Enter { step, .. }) = &mut self.contention else { return };
+        let mut retry = if let Step::Searching(retry) = step { *retry } else { Retry::new(None) };
+        retry.forget_call();
+        ctx.back_off(&mut retry);
+        *step = Step::Searching(retry);
         self.notify_blocked(ctx, Blocked::Unreachable);
-        Enter::up(self, ctx);
     }
 
     /// Handles the list of the queue, or the state of the node at this path.

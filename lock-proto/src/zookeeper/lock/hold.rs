@@ -71,8 +71,10 @@ impl Keep<Nodes> for Watch {
                         hold.node.version = stat.version;
                     }
                 }
-                Reply::Done(_) | Reply::Refused(_) => hold.watch_at = ctx.now + ctx.config.store.recheck,
-                Reply::Unknown(_) | Reply::NotSent(_) => {}
+                Reply::Unknown(_) | Reply::NotSent(_) if !ctx.is_up(hold.session) => {}
+                Reply::Done(_) | Reply::Refused(_) | Reply::Unknown(_) | Reply::NotSent(_) => {
+                    hold.watch_at = ctx.now + ctx.config.store.recheck;
+                }
             }
             return;
         }

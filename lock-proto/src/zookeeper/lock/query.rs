@@ -60,7 +60,9 @@ impl QueryStore<Nodes> for LeaderRead {
         match (asked, reply) {
             (_, Reply::Unknown(_) | Reply::NotSent(_)) => {
                 query.down(ctx, reply.answer());
-                return false;
+                if query.own.session.is_some_and(|session| ctx.is_up(session)) {
+                    query.back_off(ctx);
+                }
             }
             (_, Reply::Refused(_)) if reply.is_refusal() => return query.refused(ctx, reply.answer()),
             (Asked::List { watch }, Reply::Done(ReplyBody::Children(names))) => {
@@ -90,10 +92,7 @@ impl QueryStore<Nodes> for LeaderRead {
                 return query.seen(ctx, ElectionEvent::Leader(leader), Some(path));
             }
             (Asked::Queue, Reply::Done(_)) | (Asked::Leader(_), Reply::Refused(ErrorCode::NO_NODE)) => query.read(ctx),
-            (_, Reply::Done(_) | Reply::Refused(_)) => {
-                query.own.due = Some(ctx.now + ctx.pause(query.own.tries));
-                query.own.tries = query.own.tries.saturating_add(1);
-            }
+            (_, Reply::Done(_) | Reply::Refused(_)) => query.back_off(ctx),
         }
         false
     }
@@ -153,6 +152,11 @@ impl Query {
         {
             self.down(ctx, answer);
         }
+    }
+
+    fn back_off(&mut self, ctx: &Context) {
+        self.own.due = Some(ctx.now + ctx.pause(self.own.tries));
+        self.own.tries = self.own.tries.saturating_add(1);
     }
 
     /// The watches end with the connection.

@@ -96,7 +96,12 @@ impl Session {
             SessionReport::Up { emitted, timeout, owner } => self.opened(ctx, *emitted, *timeout, *owner),
             SessionReport::Down(cause) => self.disconnected(ctx, cause),
             SessionReport::Contact(emitted) => {
-                self.heard(*emitted, ctx.now + ctx.config.store.own.tick / 2);
+                let tick = ctx.config.store.own.tick;
+                let known_at = ctx.now + tick / 2;
+                // More than eight in a tick would displace those that a write can prove.
+                if self.own.contacts.front().is_none_or(|newest| newest.known_at + tick / 8 <= known_at) {
+                    self.heard(*emitted, known_at);
+                }
                 None
             }
             // No leader ends it by itself while it is valid.

@@ -3,6 +3,7 @@
 
 mod client;
 mod elections;
+mod hub;
 mod locks;
 mod server;
 mod sessions;
