@@ -56,6 +56,13 @@ impl Answer {
     }
 }
 
+/// Returns true if outstanding replies decide whether refusals leave no majority: so that a wrong
+/// password is reported as such, in whatever order the servers reply. `spare` is how many servers a
+/// majority can do without.
+pub(crate) const fn refusals_are_open(refused: usize, open: usize, spare: usize) -> bool {
+    refused > 0 && refused <= spare && refused + open > spare
+}
+
 /// When a lock held by another client expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[non_exhaustive]

@@ -38,8 +38,8 @@ mod waiters;
 
 #[cfg(test)]
 pub(crate) use answer::MAX_TEXT;
-pub(crate) use answer::printable;
 pub use answer::{Answer, Cause, ErrorClass, Expiry, ServerError};
+pub(crate) use answer::{printable, refusals_are_open};
 pub use backoff::Backoff;
 pub(crate) use backoff::Failures;
 pub use bytes::{ByteClient, Output};

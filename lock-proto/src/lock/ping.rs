@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::answer::Answer;
+use super::answer::{Answer, refusals_are_open};
 use super::context::Context;
 use super::event::{Failure, Report};
 use super::hub::Locks;
@@ -67,10 +67,10 @@ impl<S: Store> Locks<S> {
         let count = |is: fn(&Answer) -> bool| answers.iter().filter(|answer| is(answer)).count();
         let works = count(|answer| *answer == Answer::Granted);
         let silent = count(|answer| *answer == Answer::Silent);
+        let refused = count(is_refusal);
         if works >= quorum {
             self.ping = Ping::Done(Ok(()));
-        } else if works + silent < quorum {
-            let refused = count(is_refusal);
+        } else if works + silent < quorum && !refusals_are_open(refused, silent, answers.len() - quorum) {
             let report = Report::new(self.ctx.now.since(*started), core::mem::take(answers).into_boxed_slice());
             let hopeless = report.nodes.len() - refused < quorum;
             self.ping = Ping::Done(Err(if hopeless { Failure::Refused(report) } else { Failure::TimedOut(report) }));
@@ -163,6 +163,10 @@ mod tests {
         assert_eq!(answered(&[Reply::Absent, Reply::Absent, down()]), [None, Some(Ok(())), None]);
         let failed = answered(&[down(), Reply::Absent, refused()]);
         assert!(matches!(&failed[..], [None, None, Some(Err(Failure::TimedOut(report)))] if report.nodes.len() == 3));
+        let failed = answered(&[down(), refused(), refused()]);
+        assert!(matches!(&failed[..], [None, None, Some(Err(Failure::Refused(_)))]), "{failed:?}");
+        let failed = answered(&[refused(), down(), Reply::Absent]);
+        assert!(matches!(&failed[..], [None, None, Some(Err(Failure::TimedOut(_)))]), "{failed:?}");
         let failed = answered(&[refused(), refused(), Reply::Absent]);
         assert!(matches!(&failed[..], [None, Some(Err(Failure::Refused(_))), None]));
         assert!(matches!(&answered(&[Reply::Announced])[..], [Some(Err(Failure::TimedOut(_)))]), "a wrong reply");

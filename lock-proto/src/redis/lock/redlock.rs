@@ -8,7 +8,7 @@ use super::context::NodeSet;
 use super::per_node::PerNode;
 use crate::fault::{Breach, Fault};
 use crate::id::NodeId;
-use crate::lock::{Answer, Cause, ErrorClass, Expiry};
+use crate::lock::{Answer, Cause, ErrorClass, Expiry, refusals_are_open};
 use crate::redis::request::{FenceBlock, Reply};
 use crate::redis::validity::{Ttl, quorum_until};
 use crate::time::Instant;
@@ -70,10 +70,14 @@ impl Round {
         if until.is_some_and(|until| now < until) {
             return Verdict::Won;
         }
-        if yes + open < quorum || self.deadline <= now || open == 0 {
-            return Verdict::Lost;
-        }
-        Verdict::Open
+        // Q1
+        let decided = yes + open < quorum && !refusals_are_open(self.count(rules_out), open, self.votes.len() - quorum);
+        if decided || self.deadline <= now || open == 0 { Verdict::Lost } else { Verdict::Open }
+    }
+
+    /// Counts the nodes with such a reply.
+    fn count(&self, is: impl Fn(&Answer) -> bool) -> usize {
+        self.votes.iter().filter(|vote| matches!(vote, Vote::No(answer) if is(answer))).count()
     }
 
     /// Returns the attempt in flight on a node.
@@ -102,12 +106,7 @@ impl Round {
 
     /// Returns why no quorum is possible, if too many nodes refuse permanently.
     pub(crate) fn fatal_reason(&self, quorum: usize) -> Option<FatalReason> {
-        let count = |is: fn(&Answer) -> bool| {
-            self.votes.iter().filter(|vote| matches!(vote, Vote::No(answer) if is(answer))).count()
-        };
-        let key_in_use =
-            count(|answer| matches!(answer, Answer::Rejected(error) if error.class == ErrorClass::KeyInUse));
-        let refused = count(Answer::is_refusal);
+        let (key_in_use, refused) = (self.count(is_key_in_use), self.count(Answer::is_refusal));
         if self.votes.len() - key_in_use - refused >= quorum {
             None
         } else if refused >= key_in_use {
@@ -133,6 +132,15 @@ impl Round {
             Vote::No(answer) => answer.clone(),
         })
     }
+}
+
+fn is_key_in_use(answer: &Answer) -> bool {
+    matches!(answer, Answer::Rejected(error) if error.class == ErrorClass::KeyInUse)
+}
+
+/// Returns true if the node cannot grant the lock until somebody intervenes.
+fn rules_out(answer: &Answer) -> bool {
+    is_key_in_use(answer) || answer.is_refusal()
 }
 
 /// Converts the reply to a take for a report.
@@ -219,6 +227,21 @@ mod tests {
         // Two grants, one of which has expired. A third can still win.
         let late = Round { deadline: ms(99), ..round([yes(100), yes(10), PENDING]) };
         assert_eq!(late.verdict(ms(50), 2), Verdict::Open);
+    }
+
+    #[test]
+    fn round_waits_for_replies_that_decide_whether_it_is_fatal() {
+        // Q1
+        let (no, used) = (|| refused(ErrorClass::Refused), || refused(ErrorClass::KeyInUse));
+        for votes in [[SILENT, no(), PENDING], [no(), PENDING, SILENT], [busy(9), PENDING, used()]] {
+            assert_eq!([59, 60].map(|now| round(votes.clone()).verdict(ms(now), 2)), [Verdict::Open, Verdict::Lost]);
+        }
+        for votes in [[no(), used(), PENDING], [SILENT, SILENT, PENDING], [no(), SILENT, busy(9)]] {
+            assert_eq!(round(votes).verdict(ms(1), 2), Verdict::Lost);
+        }
+        // Two of five refuse; the fifth cannot change that a majority does not.
+        let five = round([no(), SILENT, SILENT, PENDING, busy(9)]);
+        assert_eq!(five.verdict(ms(1), 3), Verdict::Lost);
     }
 
     #[test]
