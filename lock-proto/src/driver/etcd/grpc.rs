@@ -183,16 +183,14 @@ impl Service<http::Request<Body>> for Carrier {
         let answer = self.send.send_request(request);
         Box::pin(async move {
             let (mut head, body) = answer.await.map_err(|error| undelivered(&error))?.into_parts();
-            let kind = head.headers.get(CONTENT_TYPE);
-            if !kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
-                let status = head.status;
+            let (kind, status) = (head.headers.get(CONTENT_TYPE), head.status);
+            let is_grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+            if !is_grpc || (!status.is_success() && !head.headers.contains_key("grpc-status")) {
                 let kind = kind.map_or_else(|| String::from("none"), |kind| kind.as_bytes().escape_ascii().to_string());
-                let words = format!("the server does not speak gRPC here: HTTP status {status}, content type {kind}");
-                // As gRPC maps them: another endpoint may be up.
-                return Err(match status.as_u16() {
-                    429 | 502 | 503 | 504 => tonic::Status::unavailable(words),
-                    _ => tonic::Status::internal(words),
-                });
+                // Not a reply of etcd, whatever the status: another endpoint may be up.
+                return Err(tonic::Status::unavailable(format!(
+                    "the server does not speak gRPC here: HTTP status {status}, content type {kind}"
+                )));
             }
             note_status(&mut head.headers, &status_sent);
             Ok(http::Response::from_parts(head, Answer { body, status_sent }))
