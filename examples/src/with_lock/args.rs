@@ -80,15 +80,18 @@ Environment of the command:
   ETCD_LOCK_KEY, ETCD_LOCK_REV   etcd: the key of the lock and its revision, as in etcdctl lock
 
 Without a command, prints `held NAME fence=N ttl=MS` (fence=- without a token) and holds the lock
-until SIGINT, SIGTERM or SIGHUP. If it is lost, prints `lost NAME CAUSE`: expired, gone or taken.
+until SIGINT, SIGTERM or SIGHUP. If it is lost, prints `lost NAME CAUSE` and exits with 76. CAUSE is
+expired, gone, taken, or equal-nodes (a quorum).
 
 Signals: SIGTERM and SIGHUP are forwarded to the command. So is SIGINT, except in the foreground of
 a terminal, whose Ctrl-C reaches the command anyway. A signal that was ignored at the start stays
-ignored, such as SIGHUP under nohup. A command that changes its user cannot be signalled, and so not
-ended: use `sudo with-lock ...`, not `with-lock ... -- sudo ...`.
+ignored, such as SIGHUP under nohup. The command is signalled, but not its descendants: let a shell
+script exec its long work. A command that changes its user cannot be signalled, and so not ended:
+use `sudo with-lock ...`, not `with-lock ... -- sudo ...`.
 
-If no server answers, with-lock waits up to 4 s for the release before it exits. A second signal,
-more than a second after the first, ends the wait for the release.
+If no server answers, with-lock waits up to 4 s for the release before it exits, and reports on
+stderr that the release is unconfirmed. A second signal, more than a second after the first, ends
+the wait for the release.
 
 Exit code: that of the command (128+n if signal n ended it, or ended the wait for the lock), or
   0         without a command: released after a signal
