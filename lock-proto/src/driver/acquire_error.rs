@@ -59,7 +59,7 @@ pub enum AcquireErrorKind {
     /// The request is invalid.
     Misuse(Misuse),
     /// The single attempt was granted, but the future was not polled for a third of the TTL (on
-    /// etcd and ZooKeeper, of the validity), so the lock was released.
+    /// ZooKeeper, of the validity), so the lock was released.
     Withdrawn,
     /// The client is shutting down, or its driver is gone.
     ShutDown,

@@ -83,10 +83,10 @@ impl Lock {
     /// # Cancel safety
     ///
     /// Nothing happens before the first poll. Dropping the future at any point cancels the
-    /// acquisition: requests that were sent are undone in the background, even if their answers
+    /// acquisition: requests that were sent are undone in the background, even if their replies
     /// come later. If a granted lock's future is not polled, the grant is withdrawn after a third
-    /// of the TTL (on etcd and ZooKeeper, of the validity), so a future parked in a `select!`
-    /// blocks nobody. If it is polled again, it queues again, for the rest of its wait.
+    /// of the TTL (on ZooKeeper, of the validity), so a future parked in a `select!` blocks nobody.
+    /// If it is polled again, it queues again, for the rest of its wait.
     pub fn acquire(&self) -> Acquiring {
         Acquiring::new(self)
     }

@@ -91,7 +91,7 @@ impl<T> Config<T> {
     /// How long before the end of validity [`Event::AtRisk`](crate::Event::AtRisk) is emitted, and
     /// `Observer::at_risk` of the driver returns. Times above half of the TTL count as half: a
     /// healthy lock is renewed after a third, and must not be warned about. Default: a quarter of
-    /// the TTL; on etcd and ZooKeeper, of the validity.
+    /// the TTL. On ZooKeeper, both are fractions of the validity.
     pub const fn at_risk(mut self, before: Duration) -> Self {
         self.at_risk = Some(before);
         self

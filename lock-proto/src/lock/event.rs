@@ -16,8 +16,8 @@ pub enum Event {
     /// The acquisition waits, for this reason. Emitted when the reason changes.
     Blocked(Blocked),
     /// The lock is offered: call `claim` to hold it. An offer that is not claimed within a third of
-    /// the TTL (on etcd and ZooKeeper, of the validity) is withdrawn, so that a parked future
-    /// cannot keep the lock.
+    /// the TTL (on ZooKeeper, of the validity) is withdrawn, so that a parked future cannot keep
+    /// the lock.
     // H5
     Granted(Grant),
     /// The offer was withdrawn before it was claimed. Last event.
