@@ -29,12 +29,12 @@ pub trait Clock: Clone + Send + Sync + 'static {
     fn now(&self) -> Instant;
 }
 
-/// A monotonic clock that counts while the machine is suspended, where the system has one.
+/// A monotonic clock that counts while the computer is suspended, where the system has one.
 ///
 /// - Linux and Android: `CLOCK_BOOTTIME`.
-/// - Elsewhere: [`std::time::Instant`]. On Windows it counts through suspend. On macOS and the BSDs
-///   it may stand still: a lock that ended while the machine slept then looks valid after wake-up,
-///   until a renewal is answered. Use fencing there.
+/// - Elsewhere: [`std::time::Instant`]. On Windows it counts through suspend. On macOS, iOS and the
+///   BSDs it may stand still: a lock that ended while the computer slept then looks valid after
+///   wake-up, until a renewal is answered. Use fencing there.
 ///
 /// In a *virtual machine* no clock counts while the host pauses or migrates it, or restores it from
 /// a snapshot. `CLOCK_BOOTTIME` is no exception. Afterwards a lock that has ended looks valid until
