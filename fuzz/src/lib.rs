@@ -1,5 +1,5 @@
 //! The fuzz targets as plain functions, so that tests on stable Rust can replay the corpora. Each
-//! panics if the state machine breaks a promise.
+//! panics if the state machine breaks a rule.
 // S7
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Searches simulated worlds for broken promises and draws them. See `explore --help`.
+//! Searches simulated worlds for broken rules and draws them. See `explore --help`.
 
 use std::env;
 use std::process::ExitCode;

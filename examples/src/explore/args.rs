@@ -16,7 +16,7 @@ use super::search::Search;
 use crate::cli::args::{self, Line, count, time};
 use crate::cli::{Usage, usage};
 
-/// Searches simulated worlds for broken promises, and draws them.
+/// Searches simulated worlds for broken rules, and draws them.
 #[derive(Debug, Parser)]
 #[command(name = "explore", version, override_usage = USAGE, after_help = AFTER_HELP)]
 struct Options {
@@ -82,13 +82,13 @@ explore --scenario NAME|all [--seeds A..B] [--find RULE] [--jobs N] [--out DIR]
        explore --list";
 
 const AFTER_HELP: &str = "\
-The first form runs every seed and stops at the first one that breaks a promise. It shrinks that
+The first form runs every seed and stops at the first one that breaks a rule. It shrinks that
 run while it still fails, prints it with the end of its log, and draws it as an HTML page. The
 second form runs and draws one seed.
 
 Exit code:
   0   nothing is broken, or --find found a run
-  1   a promise is broken
+  1   a rule is broken
   2   --find found nothing
   64  usage error
   74  the page could not be written";

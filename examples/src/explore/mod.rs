@@ -23,7 +23,7 @@ use search::{Found, Search, find_violation};
 
 use crate::cli::{exit, print};
 
-/// Exit code: a promise is broken.
+/// Exit code: a rule is broken.
 const BROKEN: u8 = 1;
 /// Exit code: `--find` found nothing.
 const NOT_FOUND: u8 = 2;

@@ -21,7 +21,7 @@ pub(super) struct Search {
     pub(super) scenarios: Vec<&'static Scenario>,
     pub(super) seeds: Range<u64>,
     pub(super) changes: Changes,
-    /// A rule to look for where the scenario does not promise it, beside broken promises.
+    /// A rule to look for where the scenario does not promise it, beside broken rules.
     pub(super) find: Option<Rule>,
     pub(super) jobs: NonZero<usize>,
 }
@@ -75,7 +75,7 @@ impl Counters {
     }
 }
 
-/// Returns the finding of a run of `plan`: a broken promise, or else the rule to look for.
+/// Returns the finding of a run of `plan`: a broken rule, or else the rule to look for.
 #[must_use]
 pub(super) fn find_violation(plan: Plan, outcome: &Outcome, find: Option<Rule>) -> Option<Found> {
     if let Some(broken) = outcome.violations.first() {
