@@ -154,7 +154,7 @@ stores! {
 }
 
 /// For messages. Includes the stores that are not built in: their own error names the feature.
-const SCHEMES: &str = "redis://, rediss://, valkey://, redis+unix://, etcd://, etcds://, zk:// or zks://";
+const SCHEMES: &str = "redis://, rediss://, valkey://, valkeys://, redis+unix://, etcd://, etcds://, zk:// or zks://";
 
 impl StoreSettings {
     pub(super) fn parse<I>(urls: I) -> Result<Self, ConnectError>
