@@ -341,7 +341,7 @@ impl<S: Store> Lock<S> {
         tenure.offer(ctx.now);
         let id = tenure.id();
         let grant = S::grant(hold, ctx);
-        S::tenure_mut(hold).tell(grant.valid_until);
+        S::tenure_mut(hold).report(grant.valid_until);
         ctx.emit(id, Event::Granted(grant));
         self.watch(ctx);
     }

@@ -59,7 +59,7 @@ pub(crate) struct Write {
 pub(crate) enum Written {
     /// It was executed, at this revision.
     Done(i64),
-    /// The node has the version that was just recorded, and not the new value.
+    /// A read: the node has the version just recorded, but not the new value.
     Read,
     /// The version was outdated.
     Outdated,
@@ -272,7 +272,7 @@ impl<S: QueueStore> QueueLock<S> {
             Written::Outdated => write.look = true,
             Written::Unknown => {
                 write.look = true;
-                // Once at once, then with pauses.
+                // Retry once immediately, then back off.
                 let pause = write.retry.tries().checked_sub(1).map(|tries| ctx.pause(tries));
                 write.retry.failed(ctx.now + pause.unwrap_or_default());
             }
@@ -313,7 +313,7 @@ impl<S: QueueStore> QueueLock<S> {
     pub(crate) fn renewed(&mut self, ctx: &mut QueueContext<S>, emitted: Instant) {
         let Some(hold) = &mut self.hold else { return };
         let valid_until = hold.tenure.valid_until(ctx.until(hold.session));
-        hold.tenure.tell(valid_until);
+        hold.tenure.report(valid_until);
         let answered = hold.extending.take_answered(emitted);
         if answered > 0 && !hold.is_prepared() && hold.write.is_none() {
             return self.offer(ctx);
@@ -333,7 +333,7 @@ impl<S: QueueStore> QueueLock<S> {
     }
 }
 
-/// The times of the extends that are not answered, in order.
+/// The times of the extensions that are not answered, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Extends(Vec<Instant>);
 

@@ -23,8 +23,8 @@ pub struct Tenure<T> {
     pub(crate) waiter: Waiter<T>,
     pub(crate) phase: Phase,
     since: Instant,
-    /// The end of validity that the holder was told.
-    told: Instant,
+    /// The end of validity last reported to the holder.
+    reported: Instant,
     /// The holder was warned that its validity ends soon.
     warned: bool,
 }
@@ -61,7 +61,7 @@ impl Terms {
 
 impl<T> Tenure<T> {
     pub(crate) const fn new(now: Instant, waiter: Waiter<T>) -> Self {
-        Self { waiter, phase: Phase::Preparing, since: now, told: Instant::ZERO, warned: false }
+        Self { waiter, phase: Phase::Preparing, since: now, reported: Instant::ZERO, warned: false }
     }
 
     pub(crate) const fn id(&self) -> LockId {
@@ -82,24 +82,24 @@ impl<T> Tenure<T> {
         self.since
     }
 
-    pub(crate) const fn told(&self) -> Instant {
-        self.told
+    pub(crate) const fn reported(&self) -> Instant {
+        self.reported
     }
 
-    /// Records that the holder is told this end of validity. Rearms the warning.
-    pub(crate) const fn tell(&mut self, valid_until: Instant) {
-        self.told = valid_until;
+    /// Records the end of validity that was reported to the holder. Rearms the warning.
+    pub(crate) const fn report(&mut self, valid_until: Instant) {
+        self.reported = valid_until;
         self.warned = false;
     }
 
-    /// Returns the end of validity if the holder was told a later one.
+    /// Returns the end of validity if a later one was reported to the holder.
     // T3
     pub(crate) fn shortened(&mut self, terms: &Terms) -> Option<Instant> {
         let until = self.valid_until(terms.until);
-        if self.phase == Phase::Preparing || until >= self.told {
+        if self.phase == Phase::Preparing || until >= self.reported {
             return None;
         }
-        self.tell(until);
+        self.report(until);
         Some(until)
     }
 
@@ -204,7 +204,7 @@ mod tests {
             assert_eq!((tenure.deadline(&terms), tenure.due(at(first - 1), &terms)), (at(first), Due::Nothing));
             assert_eq!(tenure.due(at(first), &terms), Due::Warn(at(1_200)));
             assert_eq!((tenure.due(at(first), &terms), tenure.deadline(&terms)), (Due::Nothing, at(1_200)));
-            tenure.tell(at(1_200));
+            tenure.report(at(1_200));
             assert_eq!(tenure.due(at(first), &terms), Due::Warn(at(1_200)));
         }
     }

@@ -60,9 +60,9 @@ impl Lock {
         let Some(hold) = &mut self.hold else { return };
         let until = hold.tenure.valid_until(hold.keys_until(quorum));
         let (id, held) = (hold.tenure.id(), hold.tenure.is_held());
-        let longer = held && until > hold.tenure.told();
+        let longer = held && until > hold.tenure.reported();
         if longer {
-            hold.tenure.tell(until);
+            hold.tenure.report(until);
         }
         match hold.extended(ctx.now, quorum) {
             Extended::Done(_) if !held => return self.offer(ctx),
