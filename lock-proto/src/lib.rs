@@ -105,7 +105,7 @@
 //!   Redis with the feature `redis`, etcd with the feature `grpc`, and ZooKeeper with `zookeeper`.
 //! * `grpc`: gRPC over HTTP/2 for the driver, on any runtime. Implies `driver` and `etcd`.
 //! * `tls-ring`, `tls-aws-lc-rs`: TLS by rustls for the driver, with that cryptography. `tls` is the
-//!   part that both share, and `tls-platform-roots` adds the platform's authorities.
+//!   part that both share, and `tls-platform-roots` adds the platform's trust store.
 //! * `sim`: simulated servers, networks and clocks, to test lock code with. Needs the standard
 //!   library. Implies `redis`, `etcd` and `zookeeper`.
 //!

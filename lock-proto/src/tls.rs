@@ -13,8 +13,8 @@ use alloc::boxed::Box;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Tls {
-    /// File with the certificates of the authorities to trust. Default: those of the platform, if
-    /// the host supports that, as the driver does with feature `tls-platform-roots`.
+    /// File with the CA certificates to trust. Default: the platform's trust store, if the host
+    /// supports that, as the driver does with feature `tls-platform-roots`.
     pub ca: Option<Box<str>>,
     /// Files with the client's certificate chain and its private key.
     pub identity: Option<(Box<str>, Box<str>)>,
@@ -39,7 +39,7 @@ pub enum TlsFault {
     /// The server's certificate is for other names. The log lists them.
     #[error("the server's certificate is for another name; use that name in the URL, or `server_name=`")]
     WrongName,
-    /// No trusted authority has issued the server's certificate.
+    /// No trusted CA has issued the server's certificate.
     #[error("the issuer of the server's certificate is not trusted; name the authority's file with `ca=`")]
     UnknownIssuer,
     /// The server's certificate cannot be used for another reason, such as a revocation.

@@ -67,8 +67,8 @@
 //! * `redis` (default): Redis and Valkey.
 //! * `etcd`: etcd. Brings HTTP/2 and gRPC.
 //! * `zookeeper`: ZooKeeper, by `zk://host1:2181,host2:2181/chroot`.
-//! * `tls`: TLS by rustls, with ring. `tls-aws-lc-rs`: with aws-lc-rs. `tls-platform-roots`: trusts
-//!   the authorities of the platform if a URL names none.
+//! * `tls`: TLS by rustls, with ring. `tls-aws-lc-rs`: with aws-lc-rs. `tls-platform-roots`: uses
+//!   the platform's trust store if a URL names no `ca`.
 //! * `async-std`: the module `async_std`, with the same API for that runtime. It is discontinued
 //!   ([RUSTSEC-2025-0052](https://rustsec.org/advisories/RUSTSEC-2025-0052.html)); its authors
 //!   recommend smol.

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use crate::fault::Fault;
 
-/// The last reply of a node to an acquisition.
+/// A server's last reply to an acquisition, as reported to the application.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Answer {
@@ -14,7 +14,7 @@ pub enum Answer {
     #[error("no answer yet")]
     #[default]
     Silent,
-    /// The node granted the lock.
+    /// The server granted the lock.
     #[error("granted")]
     Granted,
     /// Another client holds it.
@@ -26,21 +26,21 @@ pub enum Answer {
     /// The request was sent, but its outcome is unknown.
     #[error("unknown ({0})")]
     Unknown(Cause),
-    /// The node was started too recently to count in a quorum, or its address now leads to another
-    /// server. It may lack data.
+    /// The server was started too recently to count in a quorum, or its address now leads to
+    /// another one. It may lack data.
     #[error("restarted too recently")]
     RecentlyRestarted,
-    /// The node's address led to a different server three times within a quarantine. A proxy may
+    /// The server's address led to a different one three times within a quarantine. A proxy may
     /// switch servers, or a server may crash repeatedly.
     #[error("a different server at each connection")]
     UnstableIdentity,
-    /// The node refused the request.
+    /// The server refused the request.
     #[error("{0}")]
     Rejected(ServerError),
 }
 
 impl Answer {
-    /// Returns true if the node refused before it could execute anything, and a retry will not
+    /// Returns true if the server refused before it could execute anything, and a retry will not
     /// help.
     pub(crate) fn is_refusal(&self) -> bool {
         match self {

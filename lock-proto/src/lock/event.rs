@@ -35,7 +35,7 @@ pub enum Event {
     /// has one answer, in the order of the calls, unless the lock is lost or released first.
     /// [`Renewed`](Self::Renewed) precedes it.
     Extended,
-    /// The answer to an `extend`: too few nodes confirmed it. The lock stays held until
+    /// The answer to an `extend`: too few servers confirmed it. The lock stays held until
     /// `valid_until`.
     ExtendFailed(Report),
     /// The validity ends soon, and renewals are failing. Finish the work.
@@ -76,7 +76,7 @@ pub enum Blocked {
     /// Another client holds it with a key without expiry, which may never end.
     #[error("held without expiry")]
     HeldWithoutExpiry,
-    /// Too few nodes reply.
+    /// Too few servers reply.
     #[error("too few servers answer")]
     Unreachable,
     /// Too few nodes of a quorum count: others were started too recently.
@@ -126,14 +126,14 @@ impl Failure {
     }
 }
 
-/// The last reply of each node, and the length of the wait.
+/// The last reply of each server, and the length of the wait.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Report {
     /// How long the acquisition waited.
     pub waited: Duration,
-    /// The last reply of each node, in the configured order. Empty if the lock is held or waited
-    /// for in this client, so that no node was asked. If the client yields to a waiter of another
+    /// The last reply of each server, in the configured order. Empty if the lock is held or waited
+    /// for in this client, so that no server was asked. If the client yields to a waiter of another
     /// client that its last release has woken, each reply is [`Taken`](Answer::Taken) without an
     /// expiry.
     pub nodes: Box<[Answer]>,
@@ -146,7 +146,7 @@ impl Report {
         Self { waited, nodes: nodes.into() }
     }
 
-    /// Returns true if the lock was last seen held, on some node or in this client.
+    /// Returns true if the lock was last seen held, on some server or in this client.
     pub fn is_busy(&self) -> bool {
         self.nodes.is_empty() || self.nodes.iter().any(|answer| matches!(answer, Answer::Taken(_)))
     }

@@ -48,7 +48,7 @@ pub(in super::super) struct TlsSettings {
     pub(in super::super) allow_insecure: bool,
     /// HTTP/2 is negotiated.
     pub(in super::super) http2: bool,
-    /// Trusts the platform's authorities. Made at most once, because it reads all of them.
+    /// Uses the platform's trust store. Made at most once, because it reads the whole store.
     pub(in super::super) platform: Arc<OnceLock<Arc<dyn ServerCertVerifier>>>,
 }
 

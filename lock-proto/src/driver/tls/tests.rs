@@ -141,7 +141,7 @@ fn sessions_are_resumed_until_a_file_changes() {
     assert_eq!(kind(&connector), HandshakeKind::Full);
 }
 
-/// Reading the platform's authorities takes long, and may fail.
+/// Reading the platform's trust store takes long, and may fail.
 #[test]
 fn changed_client_certificate_does_not_read_platform_again() {
     // N6
