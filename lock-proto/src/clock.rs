@@ -23,7 +23,7 @@ pub fn random_identity() -> io::Result<(ClientId, u64)> {
 ///
 /// Handles read it on any thread, so it is `Send` and `Sync` even if the rest of a
 /// `Host` is not. Its clones show the same time.
-// requirement T4
+// T4
 pub trait Clock: Clone + Send + Sync + 'static {
     /// The current time.
     fn now(&self) -> Instant;

@@ -155,7 +155,7 @@ pub fn blocked_driver_loses_hold_then_recovers<R: Runtime>(server: Server) {
     });
 }
 
-/// The machine is suspended for an hour. Protected work stops before the loss is reported, and
+/// The computer is suspended for an hour. Protected work stops before the loss is reported, and
 /// waiters for the loss are notified although no timer has fired.
 // T4
 pub fn suspended_machine_loses_hold_on_resume<R: Runtime>(server: Server) {

@@ -63,7 +63,7 @@ pub(crate) struct Controls {
     pub(crate) stopped: Arc<AtomicBool>,
     /// How long the driver blocks its thread, once, in milliseconds.
     pub(crate) nap: Arc<AtomicU64>,
-    /// How long the machine was suspended, in seconds. The clock jumps, and no timer fires.
+    /// How long the computer was suspended, in seconds. The clock jumps, and no timer fires.
     pub(crate) suspended: Arc<AtomicU64>,
 }
 

@@ -39,7 +39,7 @@ struct Options {
     /// redis://[user:password@]host[:port][/database]: once for a single server, three or a larger
     /// odd number of times for a quorum. Or once etcd://host[:port][,host[:port]...] or
     /// zk://host[:port][,host[:port]...][/chroot][?tick_ms=MS] [default:
-    /// $LOCK_BACKEND (separated by blanks), else redis://127.0.0.1:6379]
+    /// $LOCK_BACKEND (separated by spaces), else redis://127.0.0.1:6379]
     #[arg(long = "backend", value_name = "URL")]
     backends: Vec<String>,
 

@@ -35,7 +35,7 @@ struct Options {
     /// the servers is more than 3 s. With TLS rediss://, etcds:// and zks://, and the parameters
     /// ?ca=FILE&cert=FILE&key=FILE. A password may also be in a file, ?password_file=FILE, or in
     /// $LOCK_PASSWORD, which the command inherits, with ?user=NAME for the user
-    /// [default: $LOCK_BACKEND (separated by blanks), else redis://127.0.0.1:6379]
+    /// [default: $LOCK_BACKEND (separated by spaces), else redis://127.0.0.1:6379]
     #[arg(long = "backend", value_name = "URL")]
     backends: Vec<String>,
 

@@ -93,7 +93,7 @@ impl AcquireError {
         &self.0.name
     }
 
-    /// The last answer of each server, and how long the caller waited. If this client itself has
+    /// The last reply of each server, and how long the caller waited. If this client itself has
     /// the lock, no server is in it. `None` for kinds without a report, such as
     /// [`Misuse`](AcquireErrorKind::Misuse) and [`ShutDown`](AcquireErrorKind::ShutDown).
     #[must_use]

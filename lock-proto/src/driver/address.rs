@@ -29,7 +29,7 @@ pub enum Address {
     Unix(Box<str>),
 }
 
-/// The name of a cluster in reports: a URL with all servers, which have TLS or none of them has.
+/// The name of a cluster in reports: one URL with all servers. All of them use TLS, or none does.
 #[cfg(any(feature = "grpc", feature = "zookeeper"))]
 pub(super) fn cluster_name<'a>(
     scheme: &str,
@@ -70,7 +70,7 @@ pub(super) struct Route<R> {
     failure: Option<Fault>,
     #[cfg(feature = "tls")]
     pub(super) connector: Option<Connector>,
-    /// Of the files of the connector.
+    /// Unfinished reads of the connector's files.
     #[cfg(feature = "tls")]
     pub(super) reads: Reads,
 }
@@ -100,7 +100,7 @@ impl<R> Routes<R> {
         let mut routes = Self {
             routes: BTreeMap::new(),
             #[cfg(feature = "tls")]
-            // The authorities of the platform are read again for each client.
+            // The platform's trust store is read again for each client.
             tls: TlsSettings { http2, platform: Arc::default(), ..settings.tls.clone() },
         };
         for (index, target) in (0..).zip(targets) {
@@ -189,7 +189,7 @@ impl<R> Route<R> {
 
     /// Sorts the addresses: the two families alternate, starting with that of the first address
     /// (RFC 8305, section 4). Addresses that failed come last.
-    // requirement P5
+    // P5
     pub(super) fn order(&mut self, found: &[SocketAddr]) -> VecDeque<Address> {
         let begins_with_v6 = found.first().is_some_and(SocketAddr::is_ipv6);
         let (first, second): (Vec<&SocketAddr>, Vec<&SocketAddr>) =

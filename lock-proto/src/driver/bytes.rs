@@ -112,7 +112,7 @@ impl<C: ByteClient + Send + 'static> Engine for ByteEngine<C> {
         }
     }
 
-    /// Also if a socket that takes bytes could be given some.
+    /// Also returns true if a writable socket has bytes to send.
     fn needs_driver(&mut self) -> bool {
         let Self { client, duties, open, .. } = self;
         !duties.is_empty() || open.iter().any(|own| !own.blocked && client.has_outgoing(own.conn))
@@ -177,7 +177,8 @@ impl<H: Host, C: ByteClient + Send + 'static> Links<H> for Sockets<H, C> {
                         }
                     };
                     let opening = match (&route.current, conn.role()) {
-                        // The same server, whatever else the name leads to.
+                        // Connect to the server of the command connection, even if the name leads
+                        // to others too.
                         (Some(address), Role::Wake) => Race::to(address.clone()),
                         (_, Role::Commands) | (None, Role::Wake) => Race::new(host, route),
                     };
@@ -254,7 +255,7 @@ impl<H: Host, C: ByteClient + Send + 'static> Links<H> for Sockets<H, C> {
 
 impl<H: Host> Conn<H> {
     /// It ends. An address whose server has not replied comes last in the next attempt.
-    // requirement P5
+    // P5
     fn give_up(&mut self, route: &mut Route<H::Resolve>) {
         match &mut self.state {
             State::Opening(race) => race.give_up(route),

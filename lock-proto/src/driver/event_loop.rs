@@ -15,7 +15,7 @@ use crate::time::{Instant, soonest};
 
 /// Longest sleep while a lock is held. A timer may stand still during a suspend, so a longer one
 /// that was set before may be late, and is not reused.
-// requirement T4
+// T4
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// Iterations in one poll, before the driver yields to other tasks.
 const ITERATIONS: usize = 16;
@@ -108,7 +108,7 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
     fn step(&mut self, cx: &mut Context<'_>) -> Step {
         let Self { host, shared, batch, links, .. } = self;
         // Time first: input in the sockets must not revive what expired during a pause.
-        // requirement T2
+        // T2
         let due = shared.drive_expiry(batch);
         if links.do_queued(host, shared, batch) {
             return Step::Stopped;
@@ -120,7 +120,7 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
         self.shared.drive(&mut self.batch, |core, now| {
             *in_flight = core.engine.machine().in_flight();
             // A connection is silent only if nothing has arrived.
-            // requirements P6 and E13
+            // P6, E13
             if due {
                 core.engine.machine_mut().handle_timeout(now);
                 return Step::Busy;

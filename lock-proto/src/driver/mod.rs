@@ -47,7 +47,7 @@
 //! On etcd and ZooKeeper there are also [elections](Election). Locks on etcd share one queue with
 //! `etcdctl lock` and the Go concurrency package, those on ZooKeeper with Curator or kazoo.
 
-// requirement D4
+// D4
 mod acquire_error;
 mod address;
 mod backend;

@@ -1,6 +1,6 @@
 //! Opens a connection by racing the addresses of a name (RFC 8305, "happy eyeballs"), so that a
 //! dead address costs a moment and not the whole attempt.
-// requirement P5
+// P5
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

@@ -1,5 +1,5 @@
 //! Reads of files that outlast the attempts to connect that began them.
-// requirement P5
+// P5
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

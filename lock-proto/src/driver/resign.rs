@@ -1,5 +1,5 @@
 //! Resigning in two steps: stop the work, then give up the leadership.
-// requirement E10
+// E10
 
 use alloc::sync::Arc;
 use core::fmt;

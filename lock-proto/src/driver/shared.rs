@@ -31,8 +31,8 @@ use crate::time::Instant;
 /// do not depend on the runtime or the store.
 pub(super) struct Shared<E: ?Sized = dyn Engine> {
     pub(super) id: ClientId,
-    /// Detects the copy in a forked child, which must not act. Reads a counter: asking the system
-    /// for the process cost a tenth of a cycle.
+    /// Detects the copy in a forked child, which must not act. Reads a counter, because `getpid` on
+    /// each call is slower.
     fork: forkguard::Guard,
     /// Pretends a fork.
     #[cfg(test)]

@@ -339,7 +339,7 @@ impl Ticket {
     }
 
     /// Returns true if the lock is held at `now`. Once false, it stays false.
-    // requirements T2 and T3
+    // T2, T3
     pub(super) fn is_held(&self, now: Instant) -> bool {
         let mut until = self.until.load(Ordering::Acquire);
         loop {

@@ -20,7 +20,7 @@ pub(crate) enum Ping {
         started: Instant,
         /// The call to each server.
         serials: Vec<u64>,
-        /// [`Answer::Silent`] until the server answers.
+        /// [`Answer::Silent`] until the server replies.
         answers: Vec<Answer>,
     },
     Done(Result<(), Failure>),
@@ -56,7 +56,7 @@ impl<S: Store> Locks<S> {
         None
     }
 
-    /// Handles a server's answer; [`Answer::Granted`] if it works.
+    /// Handles a server's reply; [`Answer::Granted`] if it works.
     #[cold]
     pub(crate) fn pong(&mut self, call: CallId, answer: Answer) {
         let Ping::Waiting { started, serials, answers } = &mut self.ping else { return };

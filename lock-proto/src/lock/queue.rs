@@ -1,5 +1,6 @@
 //! What the stores of the queue family share. A contender has a node in a queue of the store, which
-//! lives as long as its session. The first one in the queue holds the lock.
+//! lives as long as its session. The first one in the queue holds the lock. A *node* here is an
+//! etcd key or a ZooKeeper node.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -49,14 +50,15 @@ pub trait QueueStore: Clone + Debug + Default + PartialEq + Eq + Hash {
     /// The store's part of a query or observation.
     type Query: QueryStore<Self>;
 
-    /// A write to the node proves ownership, and its revision begins a new series of fencing
-    /// tokens.
+    /// True if ownership is proven by a write to the node, whose revision begins a new series of
+    /// fencing tokens.
     const WRITE_PROVES: bool;
-    /// The end of a session resolves the releases of its nodes.
+    /// True if the end of a session resolves the releases of its nodes.
     const END_RESOLVES: bool;
-    /// A session stays alive without renewals, and they prove that it is.
+    /// True if pings keep a session alive, and renewals are needed only to prove it.
     const RENEWALS_PROVE: bool = false;
-    /// Queries and observations use the shared session, so it does not end while one is open.
+    /// True if queries and observations use the shared session, which then does not end while one
+    /// is open.
     const QUERIES_USE_SESSION: bool = true;
 
     // --- contending ---

@@ -194,7 +194,7 @@ impl<S: QueueStore> Store for Queued<S> {
     }
 
     fn terms(hold: &Hold<S>, ctx: &QueueContext<S>) -> Terms {
-        // The holder is warned and its claim limited by what the TTL leaves.
+        // Warning and claim window are fractions of what the TTL proves (`S::validity`).
         let ttl = nanos(S::validity(&ctx.config, ctx.ttl(hold.session)));
         Terms { until: ctx.until(hold.session), ttl, at_risk: ctx.config.at_risk }
     }

@@ -37,7 +37,7 @@ pub(crate) fn pause(seed: u64, n: u64, tries: u32) -> Duration {
     pause + jitter(seed, n, pause / 2)
 }
 
-/// Returns when to renew what was renewed at `emitted`: after a third of its time, less jitter.
+/// Returns when to send the next renewal: a third of `validity` after `emitted`, less jitter.
 pub(crate) fn renew_at(seed: u64, emitted: Instant, validity: Duration) -> Instant {
     let third = validity / 3;
     emitted + (third - jitter(seed, emitted.as_nanos(), third / 10))
@@ -77,7 +77,8 @@ pub struct Session<S: QueueStore> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum State {
     Opening,
-    /// It exists, but not since when. A renewal decides.
+    /// The session exists on the server, but its remaining time is unknown. A renewal determines
+    /// it.
     Checking,
     Alive,
     /// Lost for its locks. Its nodes stay until the guards are dropped, or it has ended.
@@ -95,7 +96,7 @@ pub enum End {
     /// A server refuses it as expired. A leader without a majority does that too: the nodes then
     /// exist until another leader has ended the session.
     Refused,
-    /// Only its time has passed.
+    /// Its time has passed, but no server has confirmed the end.
     Unconfirmed,
 }
 
@@ -282,7 +283,7 @@ pub struct Sessions<S: QueueStore> {
     opened: Vec<SessionId>,
     /// Sessions that a lock stopped using in this step, with its slot.
     left: Vec<(SessionId, u32)>,
-    /// Extends requested in this step.
+    /// Extensions requested in this step.
     pub(crate) extend: Vec<SessionId>,
     deadlines: Deadlines,
     /// The session of each deadline. Its number would not do: numbers grow for ever.
@@ -467,7 +468,7 @@ impl<S: QueueStore> QueueContext<S> {
     }
 
     /// Called after every step of a lock. Leaves and closes unused sessions, and runs requested
-    /// extends.
+    /// extensions.
     pub(crate) fn settle_sessions(&mut self) {
         for (id, user) in mem::take(&mut self.shared.sessions.left) {
             self.leave_session(id, user);

@@ -6,11 +6,12 @@ use alloc::vec::Vec;
 /// What a lock needs of a session that it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Need {
-    /// Nothing: what it has left may end with the session.
+    /// Nothing: whatever the lock left in the store may end with the session.
     Nothing,
     /// It must stay alive.
     Alive,
-    /// It must be proven to be alive, where that takes more: the lock is held, or is about to be.
+    /// It must be alive, and proven so by a renewal where pings prove nothing: the lock is held, or
+    /// is about to be.
     Proof,
 }
 

@@ -1,4 +1,5 @@
-//! Batches: one command for several locks. A call of a script costs about as much as its work.
+//! Batches: one command for several locks. Calling a script costs a server as much as its work for
+//! one lock.
 // P4
 
 use super::request::{Form, Identity, Key, Request, TokenText, Value};

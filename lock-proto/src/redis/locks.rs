@@ -69,7 +69,7 @@ impl Locks {
     /// temporary error, such as `BUSY`, it does not vote on this connection.
     ///
     /// A quorum needs the node's run id and uptime, a single node the run id only. If a single
-    /// node's run id changed or is unknown, the hub verifies each held lock with one extend: a
+    /// node's run id changed or is unknown, the hub verifies each held lock with one extension: a
     /// bounded number at a time, and first those that expire first.
     // Q6, Q7
     pub fn handle_node_up(&mut self, now: Instant, node: NodeId, server: Option<&Result<ServerInfo, ServerError>>) {
@@ -165,7 +165,7 @@ fn answer_to_ping(reply: &Reply) -> Answer {
     match reply {
         Reply::Rejected(error) if error.text.starts_with("NOPERM") && error.text.contains(" key") => Answer::Granted,
         Reply::Extended | Reply::Absent | Reply::Taken => Answer::Granted,
-        // Not a reply to an extend.
+        // Not a reply to an extension.
         Reply::Granted { .. } | Reply::Busy { .. } => Answer::Unknown(Fault::Protocol(Breach::WrongReply).into()),
         Reply::Rejected(_) | Reply::NotSent(_) | Reply::Unknown(_) | Reply::Deleted { .. } | Reply::Announced => {
             answer_to_take(reply)

@@ -1,7 +1,7 @@
 //! Typed requests and replies, the interface between the hub and a Redis client.
 //!
 //! To use your own Redis client, send the arguments from [`Request::with_args`] and convert the
-//! server's answer with [`Request::read`].
+//! server's reply with [`Request::read`].
 
 use alloc::sync::Arc;
 use bytes::Bytes;
@@ -211,7 +211,7 @@ pub enum Reply {
     Unknown(Cause),
 }
 
-/// A server's answer, in types that every Redis client can produce. The scripts use no others.
+/// A server's reply, in types that every Redis client can produce. The scripts use no others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Value<'a> {
@@ -249,7 +249,7 @@ impl Request {
         }
     }
 
-    /// Returns the TTL that a take or an extend gives to the key.
+    /// Returns the TTL that a take or an extension gives to the key.
     pub(super) const fn ttl(&self) -> Option<Duration> {
         match self {
             Self::Take { ttl_ms, .. } | Self::Extend { ttl_ms, .. } => Some(Duration::from_millis(*ttl_ms)),
@@ -324,7 +324,7 @@ impl Request {
         }
     }
 
-    /// Converts the answer to this request, or returns `None` if it cannot be one.
+    /// Converts the reply to this request, or returns `None` if it cannot be one.
     pub fn read(&self, value: Value<'_>) -> Option<Reply> {
         if let Value::Error(text) = value {
             return Some(self.read_error(text));
@@ -408,7 +408,7 @@ impl TokenText {
     }
 }
 
-/// Formats the three numbers of a [`Retired`], separated by blanks.
+/// Formats the three numbers of a [`Retired`], separated by spaces.
 fn retired_text(retired: Retired) -> Text<62> {
     let mut text = Text::EMPTY;
     for (blank, number) in [("", retired.upto), (" ", retired.after), (" ", retired.last)] {

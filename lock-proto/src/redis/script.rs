@@ -107,7 +107,7 @@ pub const ANNOUNCE: Script = Script {
 ///
 /// `KEYS`: the locks; to announce the releases, their markers and then their signal lists. `ARGV`:
 /// one token per lock. Replies -2 if all tokens were deleted and no lock has waiters. Otherwise
-/// replies `RELEASE`'s results in one string, separated by blanks; `x` is a key of another type. If
+/// replies `RELEASE`'s results in one string, separated by spaces; `x` is a key of another type. If
 /// the server refuses the one `DEL`, nothing was done and the reply is that error.
 // P4
 pub const RELEASE_MANY: Script = Script {
@@ -123,7 +123,7 @@ pub const RELEASE_MANY: Script = Script {
 /// TTL in ms; the maximum number of fencing tokens per lock, 0 for none. If all locks were taken,
 /// replies like [`TAKE`] with four numbers; the fencing tokens of each lock follow those of the
 /// lock before it. If the only lock is held, replies `{0, PTTL of the holder}`. Otherwise replies
-/// one string, separated by blanks: the last three of the four numbers, and a word for each lock.
+/// one string, separated by spaces: the last three of the four numbers, and a word for each lock.
 /// The word is `g` if it was taken, the PTTL of its holder, or `x` if the server refused a command.
 /// If it refused one for the first lock, nothing was taken and the reply is that error.
 ///
@@ -139,7 +139,7 @@ pub const TAKE_FREE: Script = Script {
 /// Extends several locks, like [`EXTEND`] without fencing tokens.
 ///
 /// `KEYS`: the locks. `ARGV`: one token per lock; the TTL in ms. Replies 1 if all were extended.
-/// Otherwise replies one string with the reply of `EXTEND` for each lock, separated by blanks; `x`
+/// Otherwise replies one string with the reply of `EXTEND` for each lock, separated by spaces; `x`
 /// stands for a key of another type or a refused command. If the server refused one for the first
 /// lock, nothing was done and the reply is that error.
 // P4

@@ -38,12 +38,13 @@ pub struct Queue {
     pub(crate) kind: Kind,
 }
 
-/// What marks the nodes of one attempt to create one.
+/// The UUID in the names of the nodes of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Guid(u128);
 
 impl Guid {
-    /// The `number`th one of a client, as a random UUID (RFC 9562, version 4).
+    /// Derives the UUID of attempt `number` from the client id, in the form of a random UUID (RFC
+    /// 9562, version 4).
     pub(crate) fn new(client: ClientId, number: u64) -> Self {
         let bits = client.bits();
         let half = |part: u64| u128::from(mix(mix(part, number) ^ (bits >> 64) as u64, number));

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 /// How long a server may be silent. Much less than the TTL.
 const SILENCE: Duration = Duration::from_millis(500);
-/// The longest sleep: timers may stop while the machine is suspended.
+/// The longest sleep: timers may stop while the computer is suspended.
 const MAX_SLEEP: Duration = Duration::from_secs(1);
 
 #[tokio::main(flavor = "current_thread")]

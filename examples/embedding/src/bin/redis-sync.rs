@@ -14,7 +14,7 @@ use redis::ConnectionLike as _;
 
 /// How long a server may be silent. Much less than the TTL.
 const SILENCE: Duration = Duration::from_millis(500);
-/// One step of the work, and the longest sleep: timers may stop while the machine is suspended.
+/// One step of the work, and the longest sleep: timers may stop while the computer is suspended.
 const STEP: Duration = Duration::from_millis(100);
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {

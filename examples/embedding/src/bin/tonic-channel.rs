@@ -19,7 +19,7 @@ use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
-/// The longest sleep: timers may stop while the machine is suspended.
+/// The longest sleep: timers may stop while the computer is suspended.
 // T4
 const MAX_SLEEP: Duration = Duration::from_secs(1);
 

@@ -194,7 +194,7 @@ impl<H: Host> Connection<H> {
     }
 
     /// It ends. An address whose server has not spoken HTTP/2 comes last in the next attempt.
-    // requirement P5
+    // P5
     pub(super) fn give_up(&mut self, route: &mut Route<H::Resolve>) {
         match &mut self.state {
             State::Opening(race) => race.give_up(route),
@@ -253,7 +253,7 @@ impl<H: Host> Connection<H> {
             more |= self.alarm.take();
             if !more && self.sleeps.next().is_some() {
                 // Timers come last: after a pause, the reply to a ping may lie in the socket.
-                // requirements P6 and E13
+                // P6, E13
                 self.sleeps.wake(self.clock.now());
                 more = self.alarm.take();
             }

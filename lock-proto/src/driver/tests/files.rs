@@ -25,7 +25,7 @@ fn reads(world: &World, config: redis::Config) -> (usize, usize) {
 
 #[test]
 fn password_file_that_hangs_is_read_once() {
-    // requirement P5
+    // P5
     let file = std::env::temp_dir().join("lock-proto-no-such-password");
     let url = alloc::format!("redis://app@node?password_file={}", file.display());
     let (while_hanging, all) = reads(&World::new(), redis::Config::parse(&url).unwrap());
@@ -36,7 +36,7 @@ fn password_file_that_hangs_is_read_once() {
 /// The error said only that there are no credentials.
 #[test]
 fn error_names_password_file_and_reason() {
-    // requirement N19
+    // N19
     let file = std::env::temp_dir().join("lock-proto-no-such-password");
     let url = alloc::format!("redis://app@node?password_file={}", file.display());
     let world = World::new();
@@ -57,7 +57,7 @@ fn error_names_password_file_and_reason() {
 #[cfg(feature = "tls-ring")]
 #[test]
 fn certificate_file_that_hangs_is_read_once() {
-    // requirement P5
+    // P5
     let world = World::new();
     world.with(|inner| inner.silent = true);
     let authority = lock_testkit::Authority::new();

@@ -85,7 +85,7 @@ fn released_holds_leave_no_alarms() {
 /// so only the ticket can report the end.
 #[test]
 fn renewal_after_end_by_clock_reports_loss() {
-    // requirements T2 and T3
+    // T2, T3
     let ms = Instant::from_millis;
     let ticket = Ticket::new(LockId { slot: 0, generation: 0 }, b"a"[..].into());
     ticket.hold(ms(10));
@@ -112,7 +112,7 @@ fn answer_renewal(world: &World, driver: &mut Task<Driver<World>>) {
 /// A timer that was set before a suspend fires late. It must not delay what is due earlier.
 #[test]
 fn lock_is_renewed_after_suspend_before_acquisition() {
-    // requirement T4
+    // T4
     for suspended in [59, 60, 3_600].map(Duration::from_secs) {
         let world = World::new();
         let (client, mut driver, guard) = held(&world, Renew::Auto);
@@ -157,7 +157,7 @@ fn pause_past_ttl_reports_loss_before_queued_reply() {
 /// reply unread.
 #[test]
 fn reply_in_socket_after_pause_renews_lock_on_same_connection() {
-    // requirement P6
+    // P6
     let world = World::new();
     let (_client, mut driver, guard) = held(&world, Renew::Auto);
     answer_renewal(&world, &mut driver);
@@ -265,7 +265,7 @@ fn manual_lock_expires_unless_extended() {
     assert_eq!(world.wait(&mut driver, guard.extend()), Err(ExtendError::Lost(Loss::Expired)));
 }
 
-/// Concurrent extends are answered separately, and not by an earlier renewal.
+/// Concurrent extensions are answered separately, and not by an earlier renewal.
 #[test]
 fn extend_is_not_answered_by_request_in_flight() {
     // H3

@@ -187,7 +187,7 @@ fn panic_while_connections_are_dropped_leaves_nobody_asleep() {
 /// Regression: the panic ended the client.
 #[test]
 fn panicking_source_of_credentials_is_asked_again() {
-    // requirement N19
+    // N19
     for in_future in [false, true] {
         let asked = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&asked);

@@ -16,7 +16,8 @@ use crate::lock::{Credentials, ErrorClass, ServerError};
 use crate::time::Instant;
 use crate::url::{Login, Secret};
 
-/// A younger token has not expired. The server decides about the TTL; its default is five minutes.
+/// A token younger than this cannot have expired. Its TTL is a setting of the server, five minutes
+/// by default.
 const SHORTEST_TTL: Duration = Duration::from_secs(1);
 
 /// The current token and the number of its login.

@@ -35,8 +35,8 @@ pub(super) struct Members {
     due: Instant,
     /// The cluster that reported members.
     cluster: u64,
-    /// Replaces the earlier reported members at the next connection: their places identify them
-    /// while one is open.
+    /// The latest list of members. Takes effect at the next connection: while one is open,
+    /// endpoints are identified by their place.
     // N8
     reported: Option<Vec<Endpoint>>,
 }

@@ -1,7 +1,8 @@
 //! Cleanup: deletes the keys that attempts and holds leave in the store, one cleanup for each
-//! lease. If a create may still be executed, the key is watched for another TTL; if a member is
-//! partitioned, or the lease is that of one lock, until it is revoked. A lost session ends its
-//! cleanups, because its keys end with the lease.
+//! lease. While a create may still be executed late, the deleted key is watched for another TTL,
+//! and from then on until the lease is revoked: a partitioned member may hold a create even longer.
+//! The lease of a single lock is revoked without that wait. A lost session ends its cleanups,
+//! because its keys end with the lease.
 // E3, E6, U1
 
 use super::{Contention, Context, Keys, Lock};
@@ -135,13 +136,14 @@ impl lock::Cleanup<Keys> for Cleanup {
         }
     }
 
-    /// Neither a watch that lasts as long as the lease nor a refused request keeps it alive.
+    /// Returns true if only an open-ended watch or a refused request is left. Neither keeps the
+    /// lease alive.
     fn is_open_ended(&self) -> bool {
         !self.is_busy() && (self.refused || matches!(self.next, NextStep::Watch { until: None, .. }))
     }
 
-    /// Only a watch or a refused request is left. A request that may still be executed needs a
-    /// lease.
+    /// Returns true if a shutdown need not wait: at most a watch or a refused request is left. A
+    /// request in flight may still be executed, and needs a lease.
     fn is_drained(&self) -> bool {
         !self.is_busy() && (self.refused || matches!(self.next, NextStep::Watch { .. } | NextStep::Nothing))
     }

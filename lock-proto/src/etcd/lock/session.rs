@@ -144,7 +144,7 @@ impl Session {
         let wait = self.granted / 12;
         match self.renew_from {
             None => self.retry.set_due(Some(ctx.now + wait)),
-            // An extend requested since then still needs its own keep-alive.
+            // An extension requested since then still needs its own keep-alive.
             Some(at) if emitted < at => self.work_at(ctx, ctx.now),
             Some(_) => self.back_off_within(ctx, wait),
         }

@@ -73,8 +73,8 @@ pub(crate) struct Cleanup {
     /// Number that the delete will most likely find.
     number: u64,
     announce: bool,
-    /// The node confirmed a token, and no delete of it yet. Without one, a delete that fails with
-    /// its connection is not repeated.
+    /// The node has confirmed a token whose delete is not confirmed yet. If false, a delete that
+    /// fails with its connection is not repeated.
     confirmed: bool,
     retries: u8,
     step: Step,
@@ -173,9 +173,9 @@ impl Cleanup {
         if settles { Send::Now } else { Send::No }
     }
 
-    /// Schedules a delete, because the retired token with this number may be on the node. If its
-    /// attempt is in flight, the reply says whether it is: no later request has been answered
-    /// either.
+    /// Schedules a delete, because the retired token with this number may be on the node. While its
+    /// attempt is in flight, nothing has confirmed the token: replies come in order, so no later
+    /// request was answered either. The attempt's reply will decide.
     pub(crate) fn schedule(&mut self, number: u64, announce: bool) -> Send {
         self.confirmed |= self.takes.iter().all(|take| take.number != number);
         self.schedule_unconfirmed(number, announce)

@@ -59,7 +59,8 @@ pub struct Redis {
     subscription: Option<Subscription>,
     /// The nodes' last replies to an attempt; empty before the first.
     answers: Vec<Answer>,
-    /// Split votes in a row. A holder that lacks a node makes every vote look split.
+    /// Consecutive split votes. While the holder lacks a node, every attempt wins that node, so
+    /// each round looks split.
     split_votes: u32,
     /// Yield to the woken waiter until then. Set when a release of this client woke another client.
     // A7
@@ -313,8 +314,8 @@ impl Store for Redis {
         ctx.shared.nodes.len() as u16
     }
 
-    /// An extend of a token that does not exist changes nothing, and needs the same permissions as
-    /// a lock: to run scripts, and to read the fence counter. The TTL does not limit how long it
+    /// An extension of a token that does not exist changes nothing, and needs the same permissions
+    /// as a lock: to run scripts, and to read the fence counter. The TTL does not limit how long it
     /// may wait for the connection.
     fn ping(ctx: &mut Context) -> Request {
         let key = Key::new(&ctx.config.prefix, FENCE_NAME.as_bytes());

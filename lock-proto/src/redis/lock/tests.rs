@@ -408,7 +408,7 @@ fn wait_times_out_on_time_during_extend_for_hand_over() {
     hub.locks.release(ms(50), first).unwrap();
     hub.drain();
     hub.take_events();
-    // The lock is handed over, and the extend has no reply yet.
+    // The lock is handed over, and the extension has no reply yet.
     assert!(matches!(hub.one().1, Request::Extend { .. }));
     assert_eq!(hub.locks.next_deadline(), Some(ms(61)));
     hub.locks.handle_timeout(ms(61));

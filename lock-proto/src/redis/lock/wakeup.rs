@@ -65,7 +65,7 @@ impl Lock {
         self.contention = Contention::Paused { until: ctx.now + ctx.config.store.poll.every };
         self.subscribe(ctx);
         if let Some(subscription) = &mut self.store.subscription {
-            // The scheduled attempt serves as the one after the confirmation.
+            // The attempt scheduled above replaces the one after the confirmation.
             subscription.retried = true;
         }
     }

@@ -27,12 +27,12 @@ pub(crate) struct Share {
     pub(crate) call: Option<Call>,
     /// The last failure, until a request succeeds.
     last_error: Option<Box<LastError>>,
-    /// The node must confirm that it has the token. Any renewal does it.
+    /// The node must confirm that it still has the token. The reply to any renewal does.
     // Q7
     verifying: bool,
 }
 
-/// Progress of an extend on one node.
+/// Progress of an extension on one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 enum Extend {
     /// Not requested, or the node has no key to extend.
@@ -101,10 +101,10 @@ pub struct Hold {
     last_loss: Option<Loss>,
 }
 
-/// Pending extends.
+/// Pending extensions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Extending {
-    /// Request times of the extends, in order.
+    /// Request times of the extensions, in order.
     requested: Vec<Instant>,
     /// How many of them the requests in flight will answer. The rest need new requests.
     current: usize,
@@ -123,9 +123,9 @@ pub(crate) enum Renewal {
 pub(crate) enum Extended {
     /// None pending, or not decided yet.
     Open,
-    /// This many extends succeeded.
+    /// This many extensions succeeded.
     Done(usize),
-    /// The extends requested at these times can no longer get a quorum.
+    /// The extensions requested at these times can no longer get a quorum.
     Failed(Vec<Instant>),
 }
 
@@ -279,7 +279,7 @@ impl Hold {
         }
     }
 
-    /// Marks every node that has the token for an extend, which answers all pending ones.
+    /// Marks every node that has the token for an extension, which answers all pending ones.
     fn begin_extend(&mut self) {
         let Some(extending) = &mut self.extending else { return };
         extending.current = extending.requested.len();
@@ -299,7 +299,7 @@ impl Hold {
             share.clear_retry();
         }
         if share.until.is_some() {
-            // Before the claim, only an extend that the waiter needs is sent.
+            // Before the claim, only an extension that the waiter needs is sent.
             // H5
             let verify = is_held && share.verifying && share.retry_at().is_none();
             let renew = is_held && renews && (renewal || retry);
@@ -345,7 +345,7 @@ impl Hold {
         if current {
             share.call = None;
         }
-        // Only requests sent for an extend decide it, not older ones.
+        // Only requests sent for an extension decide it, not older ones.
         let extend = current && share.extend == Extend::Sent;
         let answer = match reply {
             Reply::Extended | Reply::Granted { .. } => {
@@ -407,7 +407,7 @@ impl Hold {
         nodes
     }
 
-    /// Returns the state of the extends in flight. Once decided, starts those requested later.
+    /// Returns the state of the extensions in flight. Once decided, starts those requested later.
     pub(crate) fn extended(&mut self, now: Instant, quorum: usize) -> Extended {
         if self.extending.is_none() {
             return Extended::Open;

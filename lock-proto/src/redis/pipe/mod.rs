@@ -213,7 +213,8 @@ impl Pipe {
     /// its reply, however late, or the end of the connection. The connection ends when nothing
     /// arrives for [`PipeConfig::request_timeout`], whether the server stopped reading or replying.
     ///
-    /// An extend overtakes all requests that have not left. Send it once its lock has been granted.
+    /// An extension overtakes all requests that have not left. Send it once its lock has been
+    /// granted.
     ///
     /// The reply is [`Reply::NotSent`]:
     ///
@@ -663,7 +664,7 @@ impl Pipe {
             self.outputs.push_back(PipeOutput::Disconnect(conn));
         }
         if self.logs_in_again(&cause) {
-            // What waits goes on waiting.
+            // Queued requests stay queued.
             return self.connect();
         }
         let lasted = if let Phase::Up { since, .. } = self.phase { self.now.since(since) } else { Duration::ZERO };

@@ -52,7 +52,7 @@ impl ConnectRequest {
     }
 }
 
-/// The answer to a [`ConnectRequest`].
+/// The reply to a [`ConnectRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectResponse {
     /// The session timeout in milliseconds, which the server may have changed. 0 if the session has

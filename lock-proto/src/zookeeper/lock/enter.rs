@@ -15,8 +15,8 @@ use crate::zookeeper::codec::{ANY_VERSION, CreateMode, ErrorCode, MultiOp, Op, R
 use crate::zookeeper::path::{Child, Guid, is_exhausted};
 use crate::zookeeper::request::Reply;
 
-/// Fencing tokens of nodes that were created at or after this transaction would not fit: epochs of
-/// 32 768 elections of a leader.
+/// From this transaction id on, a fencing token does not fit into a signed 64-bit number. Reached
+/// after 32 768 elections of a leader.
 // ZK4
 const CZXID_END: i64 = 1 << 47;
 
@@ -29,7 +29,7 @@ pub struct Enter {
     pub(super) session: SessionId,
     guid: Guid,
     step: Step,
-    /// The calls that create the nodes above the queue's, and last that one.
+    /// The calls that create the queue's ancestors and, last, the queue's node.
     building: Option<RangeInclusive<u64>>,
     /// The last refusal of these. Harmless for a node that exists.
     refusal: Option<Answer>,
@@ -235,7 +235,7 @@ impl Lock {
         }
     }
 
-    /// Creates the queue's node and those above it, those that exist notwithstanding.
+    /// Creates the queue's node and those above it. Refusals for nodes that exist are ignored.
     fn create_queue(&self, ctx: &mut Context, session: SessionId) -> Option<RangeInclusive<u64>> {
         let mut calls: Option<RangeInclusive<u64>> = None;
         for path in self.key.ancestors() {

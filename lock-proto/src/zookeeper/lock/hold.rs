@@ -15,7 +15,7 @@ use crate::zookeeper::request::Reply;
 
 /// The node of a holder. A transaction of the application that `check`s its path and version is
 /// executed only while the lock is held.
-// Contenders use it as well.
+// Also describes the node of a contender, before it holds the lock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct OwnerNode {

@@ -57,8 +57,9 @@ pub struct Connection {
     quiet: bool,
 }
 
-/// The server has heard of the session since `emitted`. It tells its leader at least twice a tick,
-/// so a write that left at or after `known_at`, and was committed, shows that the leader knows.
+/// Proof that the server heard of the session at or after `emitted`. Servers report to the leader
+/// at least twice a tick, so a committed write that left at or after `known_at` shows that the
+/// leader knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Contact {
     emitted: Instant,

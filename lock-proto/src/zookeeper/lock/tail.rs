@@ -9,7 +9,7 @@ use super::wait::{Ahead, Watch};
 use super::{Nodes, OwnerNode};
 use crate::time::Instant;
 
-/// How long it is remembered after the node of the hold was deleted.
+/// How long the tail is kept after the node of the hold was deleted.
 const TTL: Duration = Duration::from_secs(1);
 
 /// The end of a queue whose first node was that of a hold.

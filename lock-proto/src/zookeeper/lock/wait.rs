@@ -209,9 +209,9 @@ impl Lock {
         self.win(ctx);
     }
 
-    /// Waits behind this node. If it is the first, the own node is watched as well, and before it:
-    /// a report of the predecessor's deletion then proves that the own node was there. If it is
-    /// not, the queue is read before the lock is taken.
+    /// Waits behind this node. If it is the first, the client also watches its own node, and
+    /// requests that watch first: a report of the predecessor's deletion then proves that its own
+    /// node still existed. Otherwise the queue is read before the lock is taken.
     fn wait_behind(&mut self, ctx: &mut Context, path: Box<str>, is_first: bool) {
         self.store.answer = Answer::Taken(Expiry::Unknown);
         if self.waiters.head_tries_once() {
@@ -230,7 +230,7 @@ impl Lock {
         self.notify_blocked(ctx, Blocked::Held);
     }
 
-    /// Handles a triggered watch on the own node or the predecessor.
+    /// Handles a triggered watch on the client's own node or the predecessor.
     pub(super) fn contender_watched(&mut self, ctx: &mut Context, path: &str, changed: bool) {
         let Contention::Waiting(contender) = &mut self.contention else { return };
         let session = contender.session;
@@ -262,7 +262,7 @@ impl Lock {
         self.read_queue(ctx);
     }
 
-    /// Takes the lock if no older node is left, and the own node is watched.
+    /// Takes the lock if no older node is left, and the client watches its own node.
     fn take_turn(&mut self, ctx: &mut Context) {
         let Contention::Waiting(contender) = &self.contention else { return };
         match (&contender.ahead, contender.own_watch) {

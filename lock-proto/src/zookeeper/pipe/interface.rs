@@ -43,9 +43,9 @@ pub struct PipeConfig {
     pub request_credentials: bool,
     /// The session timeout to request. The server may grant another one.
     pub timeout: Duration,
-    /// The tick of the servers. Contacts are reported at most eight times in it. Replies may be
-    /// awaited for at most half of the time by which the granted session is longer than two ticks,
-    /// also while a session is to be continued.
+    /// The tick of the servers. At most eight contacts are reported per tick. A reply may take at
+    /// most half of what is left of the granted timeout after two ticks, also while a session is
+    /// continued.
     pub tick: Duration,
     /// The longest time without a request: then the pipe pings. At most a tick.
     // ZK1
@@ -61,7 +61,8 @@ pub struct PipeConfig {
     pub reconnect: Backoff,
     /// Limits on what the server may send.
     pub limits: Limits,
-    /// The generation of the first connection. Those of a client's pipes must not overlap.
+    /// The generation number of the first connection's id. The ranges of a client's pipes must not
+    /// overlap.
     pub generation: u64,
 }
 

@@ -176,7 +176,7 @@ impl Pipe {
         self.mode = Mode::Quiet;
         self.wire.drop_pings();
         if !matches!(self.phase, Phase::Up { .. }) {
-            // To establish it would renew it.
+            // Completing the handshake would renew the session.
             self.shut(Mode::Quiet);
         }
     }
@@ -557,7 +557,7 @@ impl Pipe {
                 let mut error = server_error(code);
                 if self.renewal.reject(self.now, &error, self.config.reconnect) {
                     if let (Phase::Opening { .. }, Some(conn)) = (&self.phase, self.current()) {
-                        // What waits goes on waiting.
+                        // Queued requests stay queued.
                         // N19
                         self.outputs.push_back(PipeOutput::Disconnect(conn));
                         self.connect();

@@ -118,7 +118,7 @@ fn pings_are_acknowledged_on_idle_connection() {
 /// The process was stopped after a ping, and its reply lies in the socket.
 #[test]
 fn reply_to_ping_in_socket_after_pause_keeps_connection() {
-    // requirements P6 and E13
+    // P6, E13
     let (replied, replies) = std::sync::mpsc::channel();
     let address = kit::listen(move |mut stream| {
         kit::greet(&mut stream, kit::HELLO)?;

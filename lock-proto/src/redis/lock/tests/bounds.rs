@@ -163,7 +163,7 @@ fn guard_of_lost_hold_does_not_protect_later_tokens() {
     deletes(&mut hub);
 }
 
-/// The extend fails. What is left of the TTL is too short for a waiter with manual renewal.
+/// The extension fails. What is left of the TTL is too short for a waiter with manual renewal.
 #[test]
 fn waiter_contends_again_silently_if_hand_over_extend_fails() {
     // A8
@@ -230,7 +230,7 @@ fn unclaimed_grant_is_not_spread_to_missing_nodes() {
     assert_eq!(hub.requests().len(), 3, "after that it is");
 }
 
-/// A request sent before the extend does not confirm a full TTL from now on.
+/// A request sent before the extension does not confirm a full TTL from now on.
 #[test]
 fn renewal_in_flight_does_not_complete_later_extend() {
     // H3

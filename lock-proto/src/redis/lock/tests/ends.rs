@@ -3,7 +3,7 @@
 use super::*;
 
 /// A late reply to an earlier round arrives while a later one holds the lock on two of three nodes.
-/// Its token is no part of the hold, so the third node gets a take, not an extend.
+/// Its token is no part of the hold, so the third node gets a take, not an extension.
 #[test]
 fn late_grant_of_earlier_round_is_not_part_of_hold() {
     // Q3

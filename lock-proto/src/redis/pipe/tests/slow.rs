@@ -46,7 +46,7 @@ fn number_of_requests_in_flight_is_limited() {
     assert_eq!(rig.outputs(), [0, 1].map(|n| reply(calls[n], Reply::Extended)));
 }
 
-/// A take is not sent after half of its TTL. An extend is.
+/// A take is not sent after half of its TTL. An extension is.
 #[test]
 fn take_queued_for_half_its_ttl_is_not_sent() {
     // P6
