@@ -109,7 +109,8 @@
 //! * `sim`: simulated servers, networks and clocks, to test lock code with. Needs the standard
 //!   library. Implies `redis`, `etcd` and `zookeeper`.
 //!
-//! With the features of stores alone the crate is `no_std` with `alloc`.
+//! With the features of stores alone the crate is `no_std` with `alloc`. Where `target_os` is not
+//! `none`, `redis` needs `RUSTFLAGS="--cfg lock_bare_metal"` for that.
 
 // No std, no unsafe code, no I/O.
 // D1
