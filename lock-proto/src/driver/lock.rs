@@ -125,6 +125,9 @@ impl fmt::Debug for Lock {
 }
 
 /// The future of [`Lock::acquire`] and [`Lock::try_acquire`]. Dropping it cancels the acquisition.
+///
+/// Once it has completed it stays pending, as a fused future does: `select!` in a loop may go on
+/// polling it, and acquires nothing more.
 #[must_use = "futures do nothing unless polled"]
 pub struct Acquiring {
     lock: Lock,
@@ -136,11 +139,13 @@ pub struct Acquiring {
     on_blocked: Option<Box<dyn FnMut(Blocked) + Send>>,
     /// The reason for waiting that `on_blocked` knows.
     reported: Option<Blocked>,
+    completed: bool,
 }
 
 impl Acquiring {
     pub(super) fn new(lock: &Lock) -> Self {
-        Self { lock: lock.clone(), value: None, since: None, ticket: None, on_blocked: None, reported: None }
+        let lock = lock.clone();
+        Self { lock, value: None, since: None, ticket: None, on_blocked: None, reported: None, completed: false }
     }
 
     /// Why the acquisition is still waiting, if known.
@@ -210,6 +215,15 @@ impl Future for Acquiring {
 
 impl Acquiring {
     pub(super) fn poll_guard(&mut self, cx: &Context<'_>) -> Poll<Result<Guard, AcquireError>> {
+        if self.completed {
+            return Poll::Pending;
+        }
+        let result = self.poll_acquisition(cx);
+        self.completed = result.is_ready();
+        result
+    }
+
+    fn poll_acquisition(&mut self, cx: &Context<'_>) -> Poll<Result<Guard, AcquireError>> {
         let this = self;
         if this.lock.owner.shared.is_forked() {
             return Poll::Ready(Err(this.lock.error(AcquireErrorKind::Forked)));

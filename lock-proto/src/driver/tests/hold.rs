@@ -329,6 +329,19 @@ fn unclaimed_grant_is_withdrawn() {
 }
 
 #[test]
+fn completed_acquisition_acquires_nothing_more() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let mut acquiring = client.lock("a").ttl(TTL).acquire();
+    drop(world.wait(&mut driver, &mut acquiring).unwrap());
+    let mut refused = client.lock("").try_acquire();
+    assert!(matches!(poll(&mut refused), Poll::Ready(Err(_))));
+    assert!(poll(&mut acquiring).is_pending() && poll(&mut refused).is_pending());
+    world.settle(&mut driver);
+    assert!(!world.has_key("a") && poll(&mut acquiring).is_pending());
+}
+
+#[test]
 fn wait_limit_holds_after_withdrawn_grant() {
     let world = World::new();
     let (client, mut driver) = world.client();
