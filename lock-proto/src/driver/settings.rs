@@ -74,16 +74,14 @@ impl Settings {
     }
 
     /// The prefix of every key, at most 512 bytes. Empty by default.
-    pub fn prefix(mut self, prefix: impl AsRef<[u8]>) -> Self {
-        self.store = self.store.prefix(prefix.as_ref());
-        self
+    pub fn prefix(self, prefix: impl AsRef<[u8]>) -> Self {
+        Self { store: self.store.prefix(prefix.as_ref()), ..self }
     }
 
     /// Sets the password for URLs that name none, such as one from the environment. On etcd and
     /// ZooKeeper it does nothing without a user.
-    pub fn default_password(mut self, password: &str) -> Self {
-        self.store = self.store.default_password(password);
-        self
+    pub fn default_password(self, password: &str) -> Self {
+        Self { store: self.store.default_password(password), ..self }
     }
 
     /// Logs in with credentials from this source, such as tokens that expire, in place of the
