@@ -26,7 +26,13 @@ pub(super) enum Meaning {
 const ETCD_PREFIX: &str = "etcdserver:";
 
 /// Messages about missing, expired or wrong tokens.
-const TOKEN_ERRORS: &[&str] = &["invalid auth token", "user name is empty"];
+const TOKEN_ERRORS: &[&str] = &["invalid auth token", NO_LOGIN];
+
+/// The message about a request without a token.
+const NO_LOGIN: &str = "user name is empty";
+
+/// Hint appended to it.
+const NEEDS_LOGIN: &str = " (the cluster requires a login)";
 
 /// Messages about a token from before a change of users or roles. The second one is that of early
 /// releases of 3.4 and 3.5 (seen on 3.5.1), which report it with the code for unknown errors. The
@@ -37,7 +43,8 @@ impl Meaning {
     pub(super) fn of(status: &Status) -> Self {
         let message_contains = |words: &str| status.message.contains(words);
         let own = status.message.starts_with(ETCD_PREFIX);
-        let error = |class| ServerError { class, text: printable(&status.message, "") };
+        let hint = if message_contains(NO_LOGIN) { NEEDS_LOGIN } else { "" };
+        let error = |class| ServerError { class, text: printable(&status.message, hint) };
         let refused = |class| Self::Refused(Refusal::Error(error(class)));
         let unknown = |elsewhere| Self::Unknown { error: error(ErrorClass::Unclear), elsewhere };
         match status.code {

@@ -61,6 +61,9 @@ const NEEDS_SCRIPTS: &str = " (locks are Lua scripts: allow EVAL and EVALSHA; a 
 /// Hint appended where the user lacks access to a key.
 const NEEDS_KEYS: &str = " (besides its own keys, a lock uses lock-proto:fence, after the prefix)";
 
+/// Hint appended where the user lacks a command within a script, which the error does not name.
+const NAMED_IN_LOG: &str = " (`ACL LOG` on the server names it)";
+
 /// Returns true if an error names a command that runs scripts. Servers quote it differently.
 fn names_script_command(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
@@ -118,6 +121,7 @@ impl ServerError {
             "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" => NO_CLUSTER,
             "NOPERM" | "ERR" if class == ErrorClass::Refused && names_script_command(text) => NEEDS_SCRIPTS,
             "NOPERM" if ["one of the keys", "to access a key"].iter().any(|part| text.contains(part)) => NEEDS_KEYS,
+            _ if text.contains("executing the script can't run") => NAMED_IN_LOG,
             _ => "",
         };
         Self { class, text: printable(text, hint) }
@@ -239,6 +243,15 @@ mod tests {
         let long = ServerError::classify(&format!("CROSSSLOT {}", "x".repeat(500)));
         assert_eq!(long.text.len(), MAX_TEXT);
         assert!(long.text.ends_with("(Redis Cluster is not supported)"));
+    }
+
+    #[test]
+    fn forbidden_command_in_script_is_named_by_the_servers_log() {
+        // P2
+        for start in ["ERR ", "@user_script: 1: "] {
+            let error = ServerError::classify(&format!("{start}The user executing the script can't run this command"));
+            assert!(error.class == ErrorClass::Refused && error.text.ends_with(NAMED_IN_LOG), "{}", error.text);
+        }
     }
 
     #[test]

@@ -203,7 +203,7 @@ fn missing_token_error_is_refusal_without_configured_user() {
     rig.fail(rpc, Code::InvalidArgument, "etcdserver: user name is empty");
     let outputs = rig.all();
     assert!(matches!(&outputs[..], [ChannelOutput::Reply { reply: Reply::Refused(Refusal::Error(error)), .. }]
-        if error.class == ErrorClass::Refused && &*error.text == "etcdserver: user name is empty"));
+        if error.class == ErrorClass::Refused && &*error.text == "etcdserver: user name is empty (the cluster requires a login)"));
 }
 
 #[test]
