@@ -353,7 +353,7 @@ impl<S: QueueStore> Store for Queued<S> {
     fn stopped(locks: &mut Locks<Self>, unreleased: u32) -> Self::Output {
         locks.drop_locks();
         let sessions = mem::take(&mut locks.ctx.shared.sessions);
-        QueueOutput::Stopped { unreleased: unreleased + sessions.unended() }
+        QueueOutput::Stopped { unreleased: unreleased + sessions.unended(locks.ctx.now) }
     }
 
     fn after_step(lock: &mut QueueLock<S>, ctx: &mut QueueContext<S>) {

@@ -295,6 +295,9 @@ pub struct Sessions<S: QueueStore> {
     last_due: Instant,
     /// Sessions that have ended since the shutdown began, without a confirmation.
     pub(crate) unconfirmed: u32,
+    /// Until then a session may live that ended earlier, without a confirmation: a server may have
+    /// heard of it until that moment.
+    doubtful_until: Instant,
 }
 
 impl<S: QueueStore> Sessions<S> {
@@ -398,8 +401,9 @@ impl<S: QueueStore> Sessions<S> {
     }
 
     /// Returns the number of sessions that may exist on the server.
-    pub(crate) fn unended(&self) -> u32 {
-        self.list.len() as u32 + self.unconfirmed
+    pub(crate) fn unended(&self, now: Instant) -> u32 {
+        let before = self.unconfirmed == 0 && now < self.doubtful_until;
+        self.list.len() as u32 + self.unconfirmed + u32::from(before)
     }
 
     /// Updates the deadline after a step, and removes a session that is gone and unused.
@@ -510,8 +514,12 @@ impl<S: QueueStore> QueueContext<S> {
     ) {
         // Removed from the map during the step, so that `f` can borrow the context.
         let Some(mut session) = self.shared.sessions.list.remove(&id) else { return };
+        let before = session.state;
         let event = f(&mut session, self);
         let sessions = &mut self.shared.sessions;
+        if session.state != before && session.state == State::Over(End::Unconfirmed) {
+            sessions.doubtful_until = sessions.doubtful_until.max(self.now + session.granted);
+        }
         sessions.list.insert(id, session);
         if let Some(event) = event {
             sessions.emit(id, event);

@@ -31,6 +31,8 @@ pub struct NodeChange {
 pub struct OpenSession {
     /// Its id.
     pub id: i64,
+    /// Its timeout.
+    pub timeout: Duration,
     /// When the leader ends it unless the client is heard; `None` if there is no leader.
     pub expires: Option<Instant>,
 }
@@ -134,8 +136,9 @@ impl Ensemble {
     pub fn sessions(&self) -> Vec<OpenSession> {
         let leading = self.leader().and_then(|leader| self.members[leader].leading());
         let expires = |id| leading.and_then(|leading| leading.sessions.expires(id));
-        let ids = self.newest().into_iter().flat_map(|server| server.tree.sessions.keys());
-        ids.map(|id| OpenSession { id: *id, expires: expires(*id) }).collect()
+        let all = self.newest().into_iter().flat_map(|server| &server.tree.sessions);
+        let timeout = |ms: i32| Duration::from_millis(ms.unsigned_abs().into());
+        all.map(|(id, ms)| OpenSession { id: *id, timeout: timeout(*ms), expires: expires(*id) }).collect()
     }
 
     /// Returns the last transaction that a member has applied.

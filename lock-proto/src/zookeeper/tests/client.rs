@@ -45,6 +45,25 @@ fn shutdown_counts_session_whose_end_is_not_confirmed() {
     assert_eq!(w.stopped, Some(1));
 }
 
+#[test]
+fn shutdown_counts_session_that_ended_shortly_before_without_confirmation() {
+    // U2
+    for (ms, left) in [(1_000, 1), (16_000, 0)] {
+        let mut w = World::new(1);
+        let lock = w.request(0, &Acquire::new("l").renew(Renew::Manual));
+        w.granted(0, lock).unwrap();
+        w.server.mute = Some((OpCode::CloseSession, false));
+        w.release(0, lock);
+        w.unreachable = true;
+        w.cut(0);
+        // The client gives up a TTL after its request.
+        w.pass(15_000 + ms);
+        w.clients[0].shutdown(w.now, Duration::from_secs(60));
+        w.run();
+        assert_eq!(w.stopped, Some(left), "{ms}");
+    }
+}
+
 /// A server that refuses a session as expired ends it, now or later. Nothing is left to do.
 #[test]
 fn shutdown_counts_no_session_that_is_refused() {

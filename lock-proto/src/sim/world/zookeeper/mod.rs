@@ -96,8 +96,9 @@ pub(crate) struct Own {
     recheck: Duration,
     tick: Duration,
     taps: BTreeMap<u64, Tap>,
-    /// All sessions that the client has had.
-    sessions: BTreeSet<i64>,
+    /// All sessions that the client has had, and when it last sent something on each, by its clock;
+    /// `None` once a server has refused it as expired.
+    sessions: BTreeMap<i64, Option<Instant>>,
     /// Queues about which it sent a request, since the last watch event.
     asked: BTreeSet<Box<str>>,
     sent: u64,
@@ -139,7 +140,7 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
             recheck: config.store.recheck,
             tick: config.store.own.tick,
             taps: BTreeMap::new(),
-            sessions: BTreeSet::new(),
+            sessions: BTreeMap::new(),
             asked: BTreeSet::new(),
             sent: 0,
         }
@@ -237,9 +238,15 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
     }
 
     fn left_of(w: &World<C>, client: usize) -> Option<String> {
-        let own = &w.clients[client].own.sessions;
-        // Without a leader no session ends, although its client knows that its time is over.
-        let is_left = |session: &OpenSession| own.contains(&session.id) && session.expires.is_some();
+        let process = &w.clients[client];
+        let now = process.local(w.now);
+        // The client knows that the time of a session is over, although a leader that was elected later
+        // gives it more, and none ends it while there is no leader.
+        let may_live = |session: &OpenSession| {
+            let last = process.own.sessions.get(&session.id).copied().flatten();
+            last.is_some_and(|last| now < last + session.timeout)
+        };
+        let is_left = |session: &OpenSession| may_live(session) && session.expires.is_some();
         let left = w.store.ensemble.sessions().into_iter().find(is_left)?;
         Some(format!("session {:x}", left.id))
     }
@@ -290,6 +297,6 @@ impl<C: ZookeeperClient> World<C> {
     fn proof(&self, client: usize, record: &Record, grant: &Grant) -> Result<Option<i64>, String> {
         let queue = format!("/{}", core::str::from_utf8(&record.name).unwrap_or_default());
         let own = &self.clients[client].own.sessions;
-        self.store.queue_log.proves(&queue, record.requested, created(grant), |session| own.contains(&session))
+        self.store.queue_log.proves(&queue, record.requested, created(grant), |session| own.contains_key(&session))
     }
 }

@@ -108,7 +108,14 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
     }
 
     pub(super) fn note_requests(&mut self, client: usize, link: u64, bytes: &[u8]) {
-        for (number, request) in self.clients[client].own.taps.entry(link).or_default().sent(bytes) {
+        let process = &mut self.clients[client];
+        let now = process.local(self.now);
+        let tap = process.own.taps.entry(link).or_default();
+        let requests = tap.sent(bytes);
+        if let Some(Some(last)) = process.own.sessions.get_mut(&tap.session) {
+            *last = now;
+        }
+        for (number, request) in requests {
             self.note_request(client, link, number, &request);
         }
     }
@@ -205,12 +212,17 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         let link = self.network.find(client, conn);
         let own = &mut self.clients[client].own;
         let tap = link.and_then(|link| own.taps.get_mut(&link));
+        let requested = tap.as_ref().map_or(0, |tap| tap.session);
         let mut deleted = Vec::new();
         for received in tap.map(|tap| tap.received(bytes)).unwrap_or_default() {
             match received {
                 Received::Started(response) => {
+                    let process = &mut self.clients[client];
+                    let now = process.local(self.now);
                     if response.session_id != 0 {
-                        self.clients[client].own.sessions.insert(response.session_id);
+                        process.own.sessions.insert(response.session_id, Some(now));
+                    } else if let Some(last) = process.own.sessions.get_mut(&requested) {
+                        *last = None;
                     }
                 }
                 Received::Reply { number } => {
@@ -248,7 +260,7 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
             // Every observer of an election reads who leads now.
             let observes = self.queries(client).next().is_some();
             let reacts = !observes && (granted || self.clients[client].own.asked.contains(queue_of(path)));
-            let is_own = |session| self.clients[client].own.sessions.contains(&session);
+            let is_own = |session| self.clients[client].own.sessions.contains_key(&session);
             // A waiter whose node was deleted by hand learns that by reading the queue.
             let contends = granted || self.store.queue_log.contends(queue_of(path), is_own);
             if !reacts || !contends || self.store.queue_log.last_owner(path).is_none_or(is_own) {

@@ -3,7 +3,9 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::zookeeper::codec::{ConnectResponse, Frames, Op, ReplyBody, ReplyHeader, Request, WatcherEvent, XID_EVENT};
+use crate::zookeeper::codec::{
+    ConnectRequest, ConnectResponse, Frames, Op, ReplyBody, ReplyHeader, Request, WatcherEvent, XID_EVENT,
+};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tap {
@@ -46,9 +48,11 @@ impl Tap {
     /// Returns the requests that are complete now, with their numbers.
     pub(super) fn sent(&mut self, bytes: &[u8]) -> Vec<(u64, Request)> {
         let mut found = Vec::new();
-        // The first frame opens the session.
-        for (_, frame) in self.sent.read(bytes).into_iter().filter(|(first, _)| !first) {
-            if let Ok(request) = Request::decode(&frame) {
+        for (first, frame) in self.sent.read(bytes) {
+            // The first frame opens the session, or continues it.
+            if first {
+                self.session = ConnectRequest::decode(&frame).map_or(0, |request| request.session_id);
+            } else if let Ok(request) = Request::decode(&frame) {
                 self.number += 1;
                 self.pending.push_back((self.number, request.xid));
                 found.push((self.number, request));
