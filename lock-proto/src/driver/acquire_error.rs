@@ -9,7 +9,7 @@ use super::name::Name;
 use crate::error::Misuse;
 use crate::fault::Fault;
 use crate::id::NodeId;
-use crate::lock::{Answer, Cause, Expiry, Failure, Report};
+use crate::lock::{Answer, Cause, Expiry, Failure, MAX_NAME, Report};
 
 /// The servers of a client, without credentials, in the configured order.
 pub(super) type Servers = Arc<[Box<str>]>;
@@ -78,7 +78,8 @@ impl AcquireError {
         servers: &Servers,
         unread_file: Option<Arc<str>>,
     ) -> Self {
-        Self(Box::new(Inner { what, name: Arc::clone(name), servers: Arc::clone(servers), kind, unread_file }))
+        let name = if name.len() > MAX_NAME { Arc::default() } else { Arc::clone(name) };
+        Self(Box::new(Inner { what, name, servers: Arc::clone(servers), kind, unread_file }))
     }
 
     /// What went wrong.
@@ -87,7 +88,8 @@ impl AcquireError {
         &self.0.kind
     }
 
-    /// The name of the lock or the election; empty for a ping.
+    /// The name of the lock or the election; empty for a ping, and if it is longer than a name may
+    /// be.
     #[must_use]
     pub fn name(&self) -> &[u8] {
         &self.0.name
@@ -279,6 +281,7 @@ mod tests {
     use alloc::string::ToString as _;
 
     use super::*;
+    use crate::error::Invalid;
     use crate::lock::{ErrorClass, ServerError};
     use crate::tls::TlsFault;
 
@@ -311,6 +314,15 @@ mod tests {
         }
         let equal = error(AcquireErrorKind::EqualNodes(NodeId::new(0), NodeId::new(1))).to_string();
         assert_eq!(equal, "lock \"job\": redis://a:1 and redis://b:2 are the same server");
+    }
+
+    #[test]
+    fn name_that_is_too_long_is_not_kept() {
+        let misuse = Invalid::NameLength { len: 10_000_000, max: MAX_NAME };
+        let kind = AcquireErrorKind::Misuse(misuse.into());
+        let error = AcquireError::new(kind, "lock", &alloc::vec![b'x'; 10_000_000].into(), &Servers::default(), None);
+        assert_eq!(error.to_string(), "lock: a lock's name must have 1 to 512 bytes, this one has 10000000");
+        assert!(error.name().is_empty() && alloc::format!("{error:?}").len() < 200, "{error:?}");
     }
 
     #[test]
