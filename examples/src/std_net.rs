@@ -34,7 +34,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use lock_proto::driver::{BootClock, ConnectError};
+use lock_proto::driver::{BootClock, ConnectError, read_file};
 use lock_proto::redis::{self, Config, Output};
 
 use certificates::Certificates;
@@ -294,7 +294,7 @@ impl Held {
 
 /// The content of the password file. Editors end it with a newline.
 fn password(request: &CredentialsRequest) -> Option<Credentials> {
-    let text = std::fs::read_to_string(&**request.login.password_file.as_ref()?).ok()?;
+    let text = String::from_utf8(read_file(&**request.login.password_file.as_ref()?).ok()?).ok()?;
     let line = text.strip_suffix('\n').map_or(&*text, |line| line.strip_suffix('\r').unwrap_or(line));
     (!line.is_empty()).then(|| Credentials::new(line))
 }

@@ -99,8 +99,8 @@
 //! * `redis` (default): the machines for Redis and Valkey.
 //! * `etcd`: the machines for etcd.
 //! * `zookeeper`: the machines for ZooKeeper.
-//! * `std`: [`BootClock`](https://docs.rs/lock-proto/latest/lock_proto/struct.BootClock.html) and
-//!   `random_identity`, for programs that embed a machine.
+//! * `std`: [`BootClock`](https://docs.rs/lock-proto/latest/lock_proto/struct.BootClock.html),
+//!   `random_identity` and `read_file`, for programs that embed a machine.
 //! * `driver`: the async driver and its handles, for runtime adapters. Implies `std`. It supports
 //!   Redis with the feature `redis`, etcd with the feature `grpc`, and ZooKeeper with `zookeeper`.
 //! * `grpc`: gRPC over HTTP/2 for the driver, on any runtime. Implies `driver` and `etcd`.
@@ -138,6 +138,8 @@ mod error;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 mod fault;
+#[cfg(feature = "std")]
+mod file;
 mod id;
 mod jitter;
 #[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
@@ -157,6 +159,8 @@ pub mod zookeeper;
 pub use clock::{BootClock, Clock, random_identity};
 pub use error::{ConfigError, Invalid, Misuse};
 pub use fault::{Breach, Fault};
+#[cfg(feature = "std")]
+pub use file::read_file;
 pub use id::{CallId, ClientId, ConnId, LockId, NodeId, Role};
 pub use lock::{
     Acquire, Answer, Backoff, Blocked, ByteClient, Cause, Credentials, CredentialsRequest, DEFAULT_TTL, Drift,

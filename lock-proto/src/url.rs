@@ -92,8 +92,8 @@ pub struct Login {
     pub username: Option<Box<str>>,
     /// The password.
     pub password: Option<Secret>,
-    /// File that contains the password. The host reads it again for each connection, so that it can
-    /// be replaced. A newline at its end does not count.
+    /// File that contains the password: a regular file of at most 1 MiB. The host reads it again
+    /// for each connection, so that it can be replaced. A newline at its end does not count.
     pub password_file: Option<Box<str>>,
 }
 

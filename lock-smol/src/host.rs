@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::io;
 use std::path::Path;
 
-use lock_proto::driver::{Address, BootClock, Host};
+use lock_proto::driver::{Address, BootClock, Host, read_file};
 use smol::Timer;
 
 use crate::stream::Stream;
@@ -56,6 +56,6 @@ impl Host for Smol {
 
     fn read_file(&self, path: &Path) -> BoxFuture<io::Result<Vec<u8>>> {
         let path = path.to_owned();
-        Box::pin(smol::unblock(move || std::fs::read(path)))
+        Box::pin(smol::unblock(move || read_file(path)))
     }
 }

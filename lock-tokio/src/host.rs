@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::io;
 use std::path::Path;
 
-use lock_proto::driver::{Address, BootClock, Host};
+use lock_proto::driver::{Address, BootClock, Host, read_file};
 
 use crate::stream::Stream;
 
@@ -50,6 +50,6 @@ impl Host for Tokio {
 
     fn read_file(&self, path: &Path) -> Pin<Box<dyn Future<Output = io::Result<Vec<u8>>> + Send>> {
         let path = path.to_owned();
-        Box::pin(async move { tokio::task::spawn_blocking(move || std::fs::read(path)).await? })
+        Box::pin(async move { tokio::task::spawn_blocking(move || read_file(path)).await? })
     }
 }

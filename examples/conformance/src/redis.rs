@@ -303,4 +303,10 @@ pub async fn host_reads_files<R: Runtime>(kit: Kit<R>) {
     assert_eq!(host.read_file(file).await.unwrap(), std::fs::read(file).unwrap());
     let error = host.read_file(Path::new("/there/is/none")).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    let folder = lock_testkit::temporary();
+    assert!(host.read_file(folder.path()).await.is_err());
+    let large = folder.path().join("large");
+    std::fs::write(&large, vec![b'x'; 2 << 20]).unwrap();
+    let error = host.read_file(&large).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use lock_proto::driver::ConnectError;
 use lock_proto::driver::tls::{Connector, Session};
 use lock_proto::redis::Config;
-use lock_proto::{Fault, Target, TlsFault};
+use lock_proto::{Fault, Target, TlsFault, read_file};
 
 /// One connector for each server, so that later connections resume sessions of earlier ones.
 pub(super) struct Certificates {
@@ -31,7 +31,7 @@ impl Certificates {
         let Target::Tls { .. } = target else { return Ok(None) };
         let connector = self.connectors.get(target).ok_or(TlsFault::BadSettings)?;
         let mut connector = connector.lock().unwrap_or_else(PoisonError::into_inner);
-        let contents = connector.files().map(std::fs::read).collect();
+        let contents = connector.files().map(read_file).collect();
         connector.refresh(contents);
         connector.session().map(Some).map_err(|error| error.fault().into())
     }

@@ -13,7 +13,7 @@ const PREFIX: &str = "lock-testkit-";
 /// # Panics
 ///
 /// If the system has no place for it.
-pub(crate) fn temporary() -> TempDir {
+pub fn temporary() -> TempDir {
     Builder::new().prefix(PREFIX).tempdir().expect("a temporary directory")
 }
 

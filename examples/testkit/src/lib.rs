@@ -42,6 +42,7 @@ use std::time::{Duration, Instant};
 pub use authority::{Authority, Pair, ServerTls, Validity};
 pub use dead_address::DeadAddress;
 pub use etcd::{Etcd, EtcdBuilder, EtcdCluster};
+pub use folder::temporary;
 pub use grpc_proxy::GrpcProxy;
 pub use haproxy::Haproxy;
 pub use http::get as http_get;

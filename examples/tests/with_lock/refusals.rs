@@ -1,7 +1,9 @@
 //! Exit codes of failed acquisitions.
 
 use core::time::Duration;
-use std::process::Command;
+use std::fs;
+use std::io::Read as _;
+use std::process::{Command, Stdio};
 
 use lock_testkit::Redis;
 
@@ -26,16 +28,50 @@ fn busy_and_unreachable_have_distinct_exit_codes() {
     }
 }
 
-/// The file is a pipe that nobody writes to. A server's name that is not resolved blocks likewise.
+/// Opening the file blocks, as on a file system that hangs: another process has a lease on it, and
+/// the system waits 45 s for that. A server's name that is not resolved blocks likewise.
 #[test]
 fn wait_ends_while_reading_a_file_blocks() {
+    const LEASE: &str = "import fcntl, os, signal, sys
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print('ready', flush=True)
+sys.stdin.read()";
     let (redis, scratch) = (Redis::start(), Scratch::new());
-    let pipe = scratch.path("pipe");
-    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let url = format!("redis://app@{}?password_file={pipe}", redis.address());
+    let file = scratch.path("password");
+    let mut command = Command::new("python3");
+    let mut lease = command.args(["-c", LEASE, &file]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut ready = [0; 6];
+    lease.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    let url = format!("redis://app@{}?password_file={file}", redis.address());
     let ended = Tool::start(&["--backend", &url, "--wait", "300ms", "job", "--", "true"]).end();
     assert_eq!(ended.code, 69, "{ended:?}");
-    assert!(ended.took < LONG, "{ended:?}");
+    assert!(ended.err.contains("not read yet") && ended.took < LONG, "{ended:?}");
+    // The end of its input ends it.
+    drop(lease.stdin.take());
+    lease.wait().unwrap();
+}
+
+#[test]
+fn unusable_password_files_are_named() {
+    let (redis, scratch) = (Redis::start(), Scratch::new());
+    let [pipe, empty, large] = ["pipe", "empty", "large"].map(|name| scratch.path(name));
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    fs::write(&empty, "").unwrap();
+    fs::write(&large, vec![b'x'; 2 << 20]).unwrap();
+    for (file, why) in [
+        (&*pipe, "not a regular file"),
+        ("/dev/zero", "not a regular file"),
+        ("/tmp", "not a regular file"),
+        (&*empty, "no password in it"),
+        (&*large, "larger than 1 MiB"),
+    ] {
+        let url = format!("redis://app@{}?password_file={file}", redis.address());
+        let ended = Tool::start(&["--backend", &url, "--runtime", runtime(), "job", "--", "true"]).end();
+        assert_eq!(ended.code, 69, "{ended:?}");
+        assert!(ended.err.contains(&format!("{file}: {why}")) && ended.took < LONG, "{ended:?}");
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use futures_io::{AsyncRead, AsyncWrite};
 
 use super::address::Address;
 use crate::clock::Clock;
+use crate::file::read_file;
 
 /// The future of [`Host::read_file`].
 pub(super) type Reading = Pin<Box<dyn Future<Output = io::Result<Vec<u8>>> + Send>>;
@@ -63,10 +64,12 @@ pub trait Host: 'static {
     /// compares the clock. Called while the driver is polled.
     fn sleep(&self, time: Duration) -> Self::Sleep;
 
-    /// Reads a file. The default blocks the task; a runtime with a thread pool for blocking work
-    /// overrides it. For certificates and passwords in files. If an attempt to connect ends first,
-    /// the next one continues to poll this future, so a file system that hangs occupies one thread.
+    /// Reads a file, for certificates and passwords in files. The default blocks the task; a
+    /// runtime with a thread pool for blocking work overrides it, and calls
+    /// [`read_file`](super::read_file) there, which refuses large files and pipes. If an attempt to
+    /// connect ends first, the next one continues to poll this future, so a file system that hangs
+    /// occupies one thread.
     fn read_file(&self, path: &Path) -> Pin<Box<dyn Future<Output = io::Result<Vec<u8>>> + Send>> {
-        Box::pin(ready(std::fs::read(path)))
+        Box::pin(ready(read_file(path)))
     }
 }

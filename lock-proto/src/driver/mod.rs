@@ -91,6 +91,7 @@ pub mod tls;
 mod zookeeper;
 
 pub use crate::clock::{BootClock, Clock};
+pub use crate::file::read_file;
 pub use acquire_error::{AcquireError, AcquireErrorKind};
 pub use address::Address;
 pub use backend::{Driver, StoreSettings, connect};

@@ -8,13 +8,13 @@ use std::error::Error;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::process::ExitCode;
+use std::thread;
 use std::time::Duration;
-use std::{fs, thread};
 
 use lock_proto::redis::{Client, Config, Output};
 use lock_proto::{
     Acquire, BootClock, ByteClient as _, ConnId, Credentials, CredentialsRequest, Event, Fault, LockId, Machine as _,
-    Target, random_identity,
+    Target, random_identity, read_file,
 };
 
 /// How long connecting may take. Much less than the TTL, because it blocks.
@@ -169,7 +169,7 @@ fn connect(target: &Target) -> Result<TcpStream, Fault> {
 
 /// The content of the URL's `password_file`, without one newline at its end.
 fn password(request: &CredentialsRequest) -> Option<Credentials> {
-    let text = fs::read_to_string(&**request.login.password_file.as_ref()?).ok()?;
+    let text = String::from_utf8(read_file(&**request.login.password_file.as_ref()?).ok()?).ok()?;
     let password = text.strip_suffix('\n').map_or(&*text, |line| line.strip_suffix('\r').unwrap_or(line));
     (!password.is_empty()).then(|| Credentials::new(password))
 }

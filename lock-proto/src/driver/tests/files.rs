@@ -33,12 +33,27 @@ fn password_file_that_hangs_is_read_once() {
     assert!(all > 3, "{all}");
 }
 
-/// The error said only that there are no credentials.
+/// The error said only that there are no credentials. A device was read without end.
 #[test]
 fn error_names_password_file_and_reason() {
     // N19
-    let file = std::env::temp_dir().join("lock-proto-no-such-password");
-    let url = alloc::format!("redis://app@node?password_file={}", file.display());
+    let folder = lock_testkit::temporary();
+    let file = |name| folder.path().join(name).display().to_string();
+    std::fs::write(file("empty"), "\n").unwrap();
+    std::fs::write(file("large"), alloc::vec![b'x'; 2 << 20]).unwrap();
+    for (file, why) in [
+        (file("none"), ""),
+        (file(""), "not a regular file"),
+        ("/dev/zero".into(), "not a regular file"),
+        (file("empty"), "no password in it"),
+        (file("large"), "larger than 1 MiB"),
+    ] {
+        error_names(&file, why);
+    }
+}
+
+fn error_names(file: &str, why: &str) {
+    let url = alloc::format!("redis://app@node?password_file={file}");
     let world = World::new();
     let (client, mut driver) = world.client_with(1, redis::Config::parse(&url).unwrap());
     let mut waiting = client.lock("a").wait(Duration::from_secs(1)).acquire();
@@ -49,7 +64,7 @@ fn error_names_password_file_and_reason() {
         panic!()
     };
     for error in [of_lock.to_string(), of_ping.to_string()] {
-        let expected = alloc::format!("password file {}: ", file.display());
+        let expected = alloc::format!("password file {file}: {why}");
         assert!(error.contains("no credentials") && error.contains(&expected), "{error}");
     }
 }

@@ -19,7 +19,7 @@ use futures_io::{AsyncRead, AsyncWrite};
 
 use super::super::backend::with_identity;
 use super::super::ticket::locked;
-use super::super::{Address, Client, Clock, Driver, Host};
+use super::super::{Address, Client, Clock, Driver, Host, read_file};
 use crate::id::ClientId;
 use crate::redis::{Config, Endpoint, Protocol};
 use crate::sim::redis::{Node, NodeConfig};
@@ -368,7 +368,7 @@ impl Host for World {
             if !hang.is_zero() {
                 world.sleep(hang).await;
             }
-            std::fs::read(path)
+            read_file(path)
         })
     }
 

@@ -21,6 +21,7 @@ use super::super::connect::ConnectError;
 use super::error::TlsError;
 use super::insecure::AcceptAny;
 use super::session::Session;
+use crate::file::read_file;
 use crate::tls::{Tls, TlsFault};
 
 /// Makes the TLS sessions of one server.
@@ -76,7 +77,7 @@ impl Connector {
     pub(in super::super) fn new(tls: &Tls, host: &str, settings: &TlsSettings) -> Result<Self, ConnectError> {
         let server_name = server_name(tls, host)?;
         let hasher = RandomState::new();
-        let files = Files::read(tls, |path| std::fs::read(path));
+        let files = Files::read(tls, |path| read_file(path));
         let config = build(tls, &files, settings)?.into();
         let loaded = hasher.hash_one(&files);
         Ok(Self { tls: tls.clone(), server_name, settings: settings.clone(), config, loaded, hasher, rejected: None })
