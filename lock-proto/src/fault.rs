@@ -10,7 +10,7 @@ pub enum Fault {
     #[error("the server closed the connection")]
     Closed,
     /// The peer closed or reset a connection without TLS before it sent anything.
-    #[error("the server closed the connection before its first reply; does it expect TLS?")]
+    #[error("the server closed the connection before its first reply; is this the right port, or does it expect TLS?")]
     ClosedEarly,
     /// The name of the server could not be resolved, or it has no address.
     #[error("the server's name cannot be resolved")]
@@ -21,6 +21,13 @@ pub enum Fault {
     /// No process listens at the address.
     #[error("the server refused the connection")]
     Refused,
+    /// There is no unix socket at the path.
+    #[error("there is no such socket")]
+    NoSocket,
+    /// The system does not permit this process to connect, such as to a unix socket of another
+    /// user.
+    #[error("there is no permission to connect to it")]
+    NotPermitted,
     /// The peer or the network reset the connection.
     #[error("the connection was reset")]
     Reset,

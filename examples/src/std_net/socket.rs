@@ -223,7 +223,9 @@ pub(super) fn fault(error: &io::Error, received: bool) -> Fault {
         ErrorKind::ConnectionRefused => Fault::Refused,
         ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe => Fault::Reset,
         ErrorKind::TimedOut | ErrorKind::WouldBlock => Fault::TimedOut,
-        ErrorKind::NotFound | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => Fault::Unreachable,
+        ErrorKind::NotFound => Fault::NoSocket,
+        ErrorKind::PermissionDenied => Fault::NotPermitted,
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => Fault::Unreachable,
         _ => Fault::Transport,
     }
 }

@@ -22,12 +22,14 @@ pub(super) fn of_connecting(error: &OpenError) -> Fault {
     match of_stream(error, true) {
         fault @ Fault::Tls(_) => fault,
         Fault::Transport | Fault::Closed | Fault::ClosedEarly => match error.kind() == ErrorKind::PermissionDenied {
-            true => Fault::Refused,
+            true => Fault::NotPermitted,
             false => Fault::Unreachable,
         },
         fault @ (Fault::Unresolved
         | Fault::Unreachable
         | Fault::Refused
+        | Fault::NoSocket
+        | Fault::NotPermitted
         | Fault::Reset
         | Fault::TimedOut
         | Fault::Protocol(_)
@@ -50,8 +52,9 @@ pub(super) fn of_stream(error: &io::Error, received: bool) -> Fault {
             Fault::ClosedEarly
         }
         ErrorKind::UnexpectedEof => Fault::Closed,
-        // `NotFound`: no such unix socket.
-        ErrorKind::ConnectionRefused | ErrorKind::NotFound => Fault::Refused,
+        ErrorKind::ConnectionRefused => Fault::Refused,
+        // Only paths are not found: names are resolved before.
+        ErrorKind::NotFound => Fault::NoSocket,
         ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe => Fault::Reset,
         ErrorKind::TimedOut => Fault::TimedOut,
         ErrorKind::HostUnreachable
@@ -76,7 +79,8 @@ mod tests {
             (ErrorKind::TimedOut, Fault::TimedOut, Fault::TimedOut),
             (ErrorKind::HostUnreachable, Fault::Unreachable, Fault::Unreachable),
             (ErrorKind::Other, Fault::Unreachable, Fault::Transport),
-            (ErrorKind::PermissionDenied, Fault::Refused, Fault::Transport),
+            (ErrorKind::NotFound, Fault::NoSocket, Fault::NoSocket),
+            (ErrorKind::PermissionDenied, Fault::NotPermitted, Fault::Transport),
         ] {
             let error = io::Error::from(kind);
             let of_stream = of_stream(&error, true);

@@ -89,6 +89,14 @@ async fn unreachable_server_is_named() {
     assert!(error.is_unreachable() && !error.is_refused() && error.to_string().contains(&address), "{error}");
 }
 
+/// It was said to have refused the connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn missing_socket_is_named() {
+    let error = ping(Config::parse("redis+unix:///no/such.sock").unwrap()).await.unwrap_err();
+    assert!(error.is_unreachable() && !error.is_refused(), "{error}");
+    assert!(error.to_string().contains("/no/such.sock is unreachable: there is no such socket"), "{error}");
+}
+
 // Q1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn quorum_needs_majority() {
