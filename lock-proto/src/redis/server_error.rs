@@ -64,6 +64,9 @@ const NEEDS_KEYS: &str = " (besides its own keys, a lock uses lock-proto:fence, 
 /// Hint appended where the user lacks a command within a script, which the error does not name.
 const NAMED_IN_LOG: &str = " (`ACL LOG` on the server names it)";
 
+/// Hint appended where the fence counter is broken, which the scripts do not name.
+const FENCE_KEY: &str = " (its key is lock-proto:fence, after the prefix)";
+
 /// Returns true if an error names a command that runs scripts. Servers quote it differently.
 fn names_script_command(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
@@ -119,6 +122,7 @@ impl ServerError {
         };
         let hint = match code {
             "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" => NO_CLUSTER,
+            "LOCKFENCE" => FENCE_KEY,
             "NOPERM" | "ERR" if class == ErrorClass::Refused && names_script_command(text) => NEEDS_SCRIPTS,
             "NOPERM" if ["one of the keys", "to access a key"].iter().any(|part| text.contains(part)) => NEEDS_KEYS,
             _ if text.contains("executing the script can't run") => NAMED_IN_LOG,
@@ -266,6 +270,13 @@ mod tests {
             assert_eq!(error.class, ErrorClass::Refused, "{text}");
             assert!(error.text.ends_with(NEEDS_KEYS), "{}", error.text);
         }
+    }
+
+    #[test]
+    fn broken_fence_counter_is_named() {
+        let text = "LOCKFENCE the fence counter holds no number, or one that leaves no room to count";
+        let error = ServerError::classify(text);
+        assert_eq!(*error.text, *format!("{text} (its key is lock-proto:fence, after the prefix)"));
     }
 
     /// Managed services forbid scripts by a permission, or by a name that is unknown.
