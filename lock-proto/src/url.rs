@@ -224,6 +224,9 @@ pub enum UrlError {
         "the chroot must be a path of ZooKeeper: no part of it is empty, `.` or `..`, and it has no control characters"
     )]
     Chroot,
+    /// The chroot has a comma: it was given for each server.
+    #[error("the chroot comes once, after the last server: zk://a,b,c/app; a comma in it is written %2C")]
+    ChrootComma,
     /// The tick is not a number of milliseconds.
     #[error("the parameter `tick_ms` must be a number of milliseconds, as `tickTime` of the servers; it is `{given}`")]
     Tick {

@@ -29,6 +29,9 @@ pub(super) fn parse_server(place: &str) -> Result<Target, UrlError> {
 pub(super) fn parse(url: &str) -> Result<Config, UrlError> {
     let (mut chroot, mut tick) = (Box::<str>::default(), None);
     let path = |text: &str| {
+        if text.contains(',') {
+            return Err(UrlError::ChrootComma);
+        }
         let path = decoded(text, "chroot")?;
         chroot = path.trim_end_matches('/').into();
         let is_valid = chroot.is_empty() || is_path(chroot.strip_prefix('/').unwrap_or(&chroot));
@@ -67,6 +70,7 @@ mod tests {
         let parsed = parse("zk://app:s%2Fe@a,b/x/%C3%A4/?tick_ms=500").unwrap().store;
         assert_eq!((&*parsed.own.chroot, parsed.own.tick), ("/x/ä", Duration::from_millis(500)));
         assert_eq!(parsed.login, Login::new("app", "s/e"));
+        assert_eq!(&*parse("zk://a/x%2cy").unwrap().store.own.chroot, "/x,y");
         for url in ["zk://a", "zk://a/", "zk://a//"] {
             assert_eq!(&*parse(url).unwrap().store.own.chroot, "", "{url}");
         }
@@ -89,6 +93,8 @@ mod tests {
             ("zk://a:0", ["port 0", "65535"]),
             ("zk://a/x/../y", ["chroot", "`.`"]),
             ("zk://a/x//y", ["chroot", "empty"]),
+            ("zk://a:2181/app,b:2181/app", ["chroot comes once", "zk://a,b,c/app"]),
+            ("zk://a,b/app,c/app?tick_ms=1", ["chroot comes once", "%2C"]),
             ("zk://a?tick_ms=0", ["tick_ms", "`0`"]),
             ("zk://a?tick_ms=1&tick_ms=2", ["tick_ms", "twice"]),
             ("zk://a?timeout=3", ["timeout", "tick_ms"]),
