@@ -126,7 +126,9 @@ pub enum Loss {
 #[must_use = "the release may have found that the lock was lost"]
 #[non_exhaustive]
 pub enum Release {
-    /// The lock was still held and is released, or handed over to the next waiter of this client.
+    /// The key was still this client's, and is removed or handed over to the next waiter of this
+    /// client. The lock may have been reported as lost before: its validity ends earlier than the
+    /// key.
     Released,
     /// The lock had expired, and no client holds it.
     Expired,
