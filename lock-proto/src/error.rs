@@ -14,9 +14,12 @@ pub enum Misuse {
     /// The id belongs to an acquisition that has ended, or to another client.
     #[error("lock {0} has ended")]
     Stale(LockId),
-    /// The lock is not held at this time, so there is nothing to claim or extend.
+    /// The lock is not held at this time, so there is nothing to extend or release.
     #[error("lock {0} is not held")]
     NotHeld(LockId),
+    /// The lock is not offered at this time, so there is nothing to claim.
+    #[error("lock {0} is not offered: it still waits, or was claimed before")]
+    NotOffered(LockId),
     /// The client is shutting down and takes no new locks.
     #[error("the client is shutting down")]
     ShuttingDown,

@@ -156,7 +156,7 @@ fn failed_verb_changes_nothing_and_unknown_input_is_ignored() {
     let mut locks = hub();
     let id = hold(&mut locks, ms(0), "a");
     let before = locks.clone();
-    assert_eq!(locks.claim(ms(0), id), Err(Misuse::NotHeld(id)));
+    assert_eq!(locks.claim(ms(0), id), Err(Misuse::NotOffered(id)));
     assert!(matches!(locks.acquire(ms(0), &Acquire::new("")), Err(Misuse::Invalid(_))));
     assert!(matches!(locks.acquire(ms(0), &Acquire::new("lock-proto:fence")), Err(Misuse::Invalid(_))));
     assert!(matches!(locks.acquire(ms(0), &Acquire::new([b'x'; 513])), Err(Misuse::Invalid(_))));

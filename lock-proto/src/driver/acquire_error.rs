@@ -227,7 +227,11 @@ impl From<Misuse> for AcquireErrorKind {
     fn from(misuse: Misuse) -> Self {
         match misuse {
             Misuse::ShuttingDown => Self::ShutDown,
-            Misuse::Stale(_) | Misuse::NotHeld(_) | Misuse::TooMany { .. } | Misuse::Invalid(_) => Self::Misuse(misuse),
+            Misuse::Stale(_)
+            | Misuse::NotHeld(_)
+            | Misuse::NotOffered(_)
+            | Misuse::TooMany { .. }
+            | Misuse::Invalid(_) => Self::Misuse(misuse),
         }
     }
 }

@@ -65,7 +65,8 @@ impl<S: Store> Locks<S> {
     ///
     /// # Errors
     ///
-    /// [`Misuse::NotHeld`] or [`Misuse::Stale`] if there is no offer, or it was withdrawn.
+    /// [`Misuse::NotOffered`] or [`Misuse::Stale`] if there is no offer, or it was claimed or
+    /// withdrawn.
     pub fn claim(&mut self, now: Instant, id: LockId) -> Result<(), Misuse> {
         self.verb(now, id, |lock, ctx| lock.claim(ctx, id))
     }

@@ -117,13 +117,13 @@ impl<S: Store> Lock<S> {
     }
 
     /// Returns the hold of this acquisition, if it is in this phase.
-    fn hold_of(&mut self, id: LockId, phase: Phase) -> Result<&mut S::Hold, Misuse> {
+    fn hold_of(&mut self, id: LockId, phase: Phase) -> Option<&mut S::Hold> {
         let of = |hold: &&mut S::Hold| S::tenure(hold).id() == id && S::tenure(hold).phase == phase;
-        self.hold.as_mut().filter(of).ok_or(Misuse::NotHeld(id))
+        self.hold.as_mut().filter(of)
     }
 
     pub(crate) fn held_by(&mut self, id: LockId) -> Result<&mut S::Hold, Misuse> {
-        self.hold_of(id, Phase::Held)
+        self.hold_of(id, Phase::Held).ok_or(Misuse::NotHeld(id))
     }
 
     /// Returns true if the acquisition has the lock, was offered it, or has lost it. Skips the
@@ -160,10 +160,10 @@ impl<S: Store> Lock<S> {
     ///
     /// # Errors
     ///
-    /// [`Misuse::NotHeld`] if the offer no longer stands.
+    /// [`Misuse::NotOffered`] if there is no offer.
     pub fn claim(&mut self, ctx: &mut Context<S>, id: LockId) -> Result<(), Misuse> {
         self.expire(ctx);
-        let hold = self.hold_of(id, Phase::Offered)?;
+        let hold = self.hold_of(id, Phase::Offered).ok_or(Misuse::NotOffered(id))?;
         S::tenure_mut(hold).phase = Phase::Held;
         self.watch(ctx);
         Ok(())

@@ -30,7 +30,8 @@ pub trait Machine {
     ///
     /// # Errors
     ///
-    /// [`Misuse::NotHeld`] or [`Misuse::Stale`] if there is no offer, or it was withdrawn.
+    /// [`Misuse::NotOffered`] or [`Misuse::Stale`] if there is no offer, or it was claimed or
+    /// withdrawn.
     fn claim(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse>;
 
     /// Extends the lock to a full TTL from now. Each call is answered by one

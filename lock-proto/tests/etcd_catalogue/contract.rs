@@ -249,11 +249,11 @@ fn misuse_is_rejected_without_state_change() {
         let not_held = Err(Misuse::NotHeld(lock));
         assert_eq!(w.verb(0, |hub, now| hub.release(now, lock)), not_held);
         assert_eq!(w.verb(0, |hub, now| hub.extend(now, lock)), not_held);
-        assert_eq!(w.verb(0, |hub, now| hub.claim(now, lock)), not_held);
+        assert_eq!(w.verb(0, |hub, now| hub.claim(now, lock)), Err(Misuse::NotOffered(lock)));
         assert_eq!(w.verb(0, |hub, now| hub.owner_guard(now, lock)).map(drop), not_held);
     }
     w.run_for(ms(10));
-    assert_eq!(w.verb(0, |hub, now| hub.claim(now, waiting)), Err(Misuse::NotHeld(waiting)), "claimed already");
+    assert_eq!(w.verb(0, |hub, now| hub.claim(now, waiting)), Err(Misuse::NotOffered(waiting)), "claimed already");
     // A local waiter does not own another's hold.
     assert!(w.verb(0, |hub, _| hub.owner(waiting)).is_some());
     assert_eq!(w.verb(0, |hub, _| hub.owner(behind)), None);

@@ -191,7 +191,7 @@ impl<L: Verbs<T>, T: Transport> Machine for OwnClient<L, T> {
         match &mut self.progress(lock)?.stage {
             Stage::Granted(_, claimed @ false) => *claimed = true,
             Stage::Granted(_, true) | Stage::Waiting(_) | Stage::Lost | Stage::Releasing(_) | Stage::Over => {
-                return Err(Misuse::NotHeld(lock));
+                return Err(Misuse::NotOffered(lock));
             }
         }
         Ok(())
