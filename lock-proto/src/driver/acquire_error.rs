@@ -123,11 +123,12 @@ impl AcquireError {
         matches!(kind, AcquireErrorKind::Unreachable(report) | AcquireErrorKind::TimedOut(report) if !report.is_busy())
     }
 
-    /// Returns true if the servers refuse the request, or the key holds something that is not a
-    /// lock: a retry will not help.
+    /// Returns true if the servers refuse the request, the key holds something that is not a lock,
+    /// or two nodes of the quorum are the same server: a retry will not help.
     #[must_use]
     pub fn is_refused(&self) -> bool {
-        matches!(self.0.kind, AcquireErrorKind::Refused(_) | AcquireErrorKind::KeyInUse(_))
+        use AcquireErrorKind as Kind;
+        matches!(self.0.kind, Kind::Refused(_) | Kind::KeyInUse(_) | Kind::EqualNodes(..))
     }
 
     fn server(&self, node: usize) -> &str {
@@ -339,6 +340,7 @@ mod tests {
             (AcquireErrorKind::from(Failure::TimedOut(down())).once(), [false, false, true, false]),
             (AcquireErrorKind::from(Failure::TimedOut(down())), [false, true, true, false]),
             (AcquireErrorKind::from(Failure::Refused(down())).once(), [false, false, false, true]),
+            (AcquireErrorKind::EqualNodes(NodeId::new(0), NodeId::new(2)), [false, false, false, true]),
             (AcquireErrorKind::ShutDown, [false; 4]),
         ] {
             let error = error(kind);

@@ -56,8 +56,8 @@ impl Client {
     /// # Errors
     ///
     /// [`AcquireError::is_refused`] if a retry will not help: a wrong password, a certificate that
-    /// is not trusted, scripts forbidden. [`AcquireError::is_unreachable`] otherwise. The message
-    /// names each server.
+    /// is not trusted, scripts forbidden, two nodes of a quorum that are known to be the same
+    /// server. [`AcquireError::is_unreachable`] otherwise. The message names each server.
     ///
     /// # Cancel safety
     ///

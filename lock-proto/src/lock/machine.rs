@@ -77,7 +77,8 @@ pub trait Machine {
     /// taken as far as connections and logins are concerned. Poll after each input while a check is
     /// in progress.
     ///
-    /// The failure is [`Failure::Refused`] if a retry will not help, such as for a wrong password.
+    /// The failure is [`Failure::Refused`] if a retry will not help, such as for a wrong password,
+    /// and [`Failure::EqualNodes`] if two nodes turned out to be the same server.
     fn poll_ping(&mut self) -> Option<Result<(), Failure>> {
         None
     }

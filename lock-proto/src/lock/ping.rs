@@ -63,6 +63,10 @@ impl<S: Store> Locks<S> {
         let node = call.node.index();
         let Some(known) = answers.get_mut(node).filter(|_| serials.get(node) == Some(&call.serial)) else { return };
         *known = answer;
+        if let Some(failure) = S::refuses(&self.ctx) {
+            self.ping = Ping::Done(Err(failure));
+            return;
+        }
         let quorum = answers.len() / 2 + 1;
         let count = |is: fn(&Answer) -> bool| answers.iter().filter(|answer| is(answer)).count();
         let works = count(|answer| *answer == Answer::Granted);
@@ -114,7 +118,7 @@ mod tests {
     use crate::fault::Fault;
     use crate::id::ClientId;
     use crate::lock::{ErrorClass, ServerError};
-    use crate::redis::{Config, Endpoint, Locks, LocksOutput, Reply, Request};
+    use crate::redis::{Config, Endpoint, Locks, LocksOutput, Reply, Request, ServerInfo};
     use core::time::Duration;
 
     const NOW: Instant = Instant::from_millis(5);
@@ -170,6 +174,22 @@ mod tests {
         let failed = answered(&[refused(), refused(), Reply::Absent]);
         assert!(matches!(&failed[..], [None, Some(Err(Failure::Refused(_))), None]));
         assert!(matches!(&answered(&[Reply::Announced])[..], [Some(Err(Failure::TimedOut(_)))]), "a wrong reply");
+    }
+
+    /// The check succeeded, and each acquisition failed.
+    #[test]
+    fn equal_nodes_fail_ping() {
+        // Q6
+        let mut locks = locks(3);
+        locks.ping(NOW).unwrap();
+        let server = Ok(ServerInfo { run_id: "same".into(), uptime: Duration::from_secs(99) });
+        for node in [0, 2] {
+            locks.handle_node_up(NOW, NodeId::new(node), Some(&server));
+        }
+        for call in sent(&mut locks) {
+            locks.handle_reply(NOW, call, &Reply::Absent);
+        }
+        assert!(matches!(locks.poll_ping(), Some(Err(Failure::EqualNodes(..)))));
     }
 
     #[test]

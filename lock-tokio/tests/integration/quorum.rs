@@ -202,7 +202,9 @@ async fn server_under_two_names_is_refused() {
     assert!(error.to_string().contains("same server"), "{error}");
     // Later acquisitions fail as well, and nothing is left.
     let again = in_time("a refusal", client.lock("b").acquire()).await.unwrap_err();
-    assert!(matches!(again.kind(), AcquireErrorKind::EqualNodes(..)), "{again}");
+    assert!(matches!(again.kind(), AcquireErrorKind::EqualNodes(..)) && again.is_refused(), "{again}");
+    let ping = in_time("a refusal", client.ping()).await.unwrap_err();
+    assert!(matches!(ping.kind(), AcquireErrorKind::EqualNodes(..)), "{ping}");
     for redis in &servers {
         assert_clean(redis).await;
     }
