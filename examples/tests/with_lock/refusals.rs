@@ -47,7 +47,7 @@ sys.stdin.read()";
     let url = format!("redis://app@{}?password_file={file}", redis.address());
     let ended = Tool::start(&["--backend", &url, "--wait", "300ms", "job", "--", "true"]).end();
     assert_eq!(ended.code, 69, "{ended:?}");
-    assert!(ended.err.contains("not read yet") && ended.took < LONG, "{ended:?}");
+    assert!(ended.err.contains("has not answered") && ended.took < LONG, "{ended:?}");
     // The end of its input ends it.
     drop(lease.stdin.take());
     lease.wait().unwrap();
@@ -68,7 +68,8 @@ fn unusable_password_files_are_named() {
         (&*large, "larger than 1 MiB"),
     ] {
         let url = format!("redis://app@{}?password_file={file}", redis.address());
-        let ended = Tool::start(&["--backend", &url, "--runtime", runtime(), "job", "--", "true"]).end();
+        let ended =
+            Tool::start(&["--backend", &url, "--runtime", runtime(), "--wait", "300ms", "job", "--", "true"]).end();
         assert_eq!(ended.code, 69, "{ended:?}");
         assert!(ended.err.contains(&format!("{file}: {why}")) && ended.took < LONG, "{ended:?}");
     }
@@ -187,7 +188,7 @@ fn backend_is_read_from_environment() {
 fn password_is_read_from_environment_or_file() {
     let redis = Redis::builder().password("pw").unix_socket().acl("app", "on >s3cret ~* &* +@all").start();
     let file = redis.socket().with_file_name("password");
-    std::fs::write(&file, "s3cret\n").unwrap();
+    fs::write(&file, "s3cret\n").unwrap();
     let (address, shown) = (redis.address(), file.display());
     let runtime = runtime();
     for (url, password, code) in [
