@@ -67,6 +67,8 @@ pub(super) fn of_stream(error: &io::Error, received: bool) -> Fault {
 
 #[cfg(test)]
 mod tests {
+    use alloc::string::ToString as _;
+
     use super::*;
 
     #[test]
@@ -89,5 +91,8 @@ mod tests {
         for kind in [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset] {
             assert_eq!(of_stream(&kind.into(), false), Fault::ClosedEarly, "{kind:?}");
         }
+        // Not only TLS: etcd and ZooKeeper close a connection that speaks RESP.
+        let early = Fault::ClosedEarly.to_string();
+        assert!(early.contains("right port") && early.contains("expect TLS"), "{early}");
     }
 }
