@@ -127,7 +127,12 @@ impl fmt::Display for ConnId {
             Role::Commands => "c",
             Role::Wake => "w",
         };
-        write!(f, "{}{}.{}", role, self.node.0, self.generation)
+        let (node, count) = (self.node.0, self.generation & u64::from(u32::MAX));
+        match self.generation >> 32 {
+            0 => write!(f, "{role}{node}.{count}"),
+            // Of a session of ZooKeeper.
+            session => write!(f, "{role}{node}.{session}.{count}"),
+        }
     }
 }
 
@@ -176,5 +181,19 @@ impl CallId {
 impl fmt::Display for CallId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "call {}", self.serial)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString as _;
+
+    use super::*;
+
+    #[test]
+    fn connection_of_session_shows_its_number() {
+        for (generation, expected) in [(7, "c2.7"), ((1 << 32) + 1, "c2.1.1"), ((3 << 32) + 12, "c2.3.12")] {
+            assert_eq!(ConnId::new(NodeId::new(2), Role::Commands, generation).to_string(), expected);
+        }
     }
 }
