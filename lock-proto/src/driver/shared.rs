@@ -81,7 +81,7 @@ pub(super) struct Batch {
 
 enum Note {
     Blocked(Blocked),
-    AtRisk { valid_until: Instant },
+    AtRisk { remaining: Duration },
     Lost(Loss),
     FenceAhead { ms: u32 },
 }
@@ -93,8 +93,8 @@ impl Note {
                 tracing::debug!(%lock, %reason, "waiting")
             }
             Self::Blocked(reason) => tracing::warn!(%lock, %reason, "waiting"),
-            Self::AtRisk { valid_until } => {
-                tracing::warn!(%lock, %valid_until, "lock at risk: its validity ends soon");
+            Self::AtRisk { remaining } => {
+                tracing::warn!(%lock, ?remaining, "lock at risk: its validity ends soon");
             }
             Self::Lost(loss) => tracing::warn!(%lock, cause = %loss, "lock lost"),
             Self::FenceAhead { ms } => {
@@ -126,8 +126,10 @@ impl Batch {
         }
     }
 
-    pub(super) fn at_risk(&mut self, ticket: &Arc<Ticket>, valid_until: Instant) {
-        self.notes.push((Arc::clone(ticket), Note::AtRisk { valid_until }));
+    pub(super) fn at_risk(&mut self, ticket: &Arc<Ticket>, remaining: Duration) {
+        // Whole milliseconds are easier to read.
+        let remaining = Duration::from_millis(u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX));
+        self.notes.push((Arc::clone(ticket), Note::AtRisk { remaining }));
     }
 
     pub(super) fn lost(&mut self, ticket: &Arc<Ticket>, loss: Loss) {
@@ -250,7 +252,7 @@ impl<E: Engine + ?Sized> Shared<E> {
         // Read under the mutex, so that the machine sees time in order.
         let now = self.now();
         let result = work(&mut core, now, &mut batch);
-        core.drain(&mut batch);
+        core.drain(now, &mut batch);
         let driver = core.take_driver_waker(now);
         drop(core);
         batch.run();
@@ -268,7 +270,7 @@ impl<E: Engine + ?Sized> Shared<E> {
         let mut core = locked(&self.core);
         let now = self.now();
         let result = work(&mut core, now);
-        core.drain(batch);
+        core.drain(now, batch);
         result
     }
 
@@ -278,7 +280,7 @@ impl<E: Engine + ?Sized> Shared<E> {
         let mut core = locked(&self.core);
         let now = self.now();
         let due = core.expire_due(now, batch);
-        core.drain(batch);
+        core.drain(now, batch);
         due
     }
 
@@ -316,10 +318,10 @@ impl<E: Engine + ?Sized> Core<E> {
     }
 
     /// Delivers the machine's events to their tickets.
-    pub(super) fn drain(&mut self, batch: &mut Batch) {
+    pub(super) fn drain(&mut self, now: Instant, batch: &mut Batch) {
         while let Some(notification) = self.engine.poll_notification() {
             match notification {
-                Notification::Lock(lock, event) => self.notify(lock, event, batch),
+                Notification::Lock(lock, event) => self.notify(now, lock, event, batch),
                 Notification::Election(query, event) => self.queries.notify(query, event, batch),
             }
         }
@@ -330,7 +332,7 @@ impl<E: Engine + ?Sized> Core<E> {
         }
     }
 
-    fn notify(&mut self, lock: LockId, event: Event, batch: &mut Batch) {
+    fn notify(&mut self, now: Instant, lock: LockId, event: Event, batch: &mut Batch) {
         let Some(slot) = self.tickets.get_mut(lock.slot as usize) else { return };
         let Some(ticket) = slot.as_ref().filter(|ticket| ticket.lock == lock) else { return };
         if let Event::Granted(grant) = &event
@@ -342,7 +344,7 @@ impl<E: Engine + ?Sized> Core<E> {
                 batch.notes.push((Arc::clone(ticket), Note::FenceAhead { ms: grant.fence_ahead_ms }));
             }
         }
-        if ticket.apply(event, batch) {
+        if ticket.apply(now, event, batch) {
             batch.ended.extend(slot.take());
         }
     }
@@ -378,7 +380,7 @@ impl<E: Engine + ?Sized> Core<E> {
     /// them.
     pub(super) fn expire_timers(&mut self, now: Instant, batch: &mut Batch) {
         self.engine.machine_mut().expire(now);
-        self.drain(batch);
+        self.drain(now, batch);
     }
 
     /// Begins an acquisition or a candidacy.

@@ -134,7 +134,7 @@ impl Ticket {
     }
 
     /// Applies an event of the machine. True for the last event of the acquisition.
-    pub(super) fn apply(self: &Arc<Self>, event: Event, batch: &mut Batch) -> bool {
+    pub(super) fn apply(self: &Arc<Self>, now: Instant, event: Event, batch: &mut Batch) -> bool {
         let mut state = locked(&self.state);
         match event {
             Event::Blocked(why) => {
@@ -194,7 +194,7 @@ impl Ticket {
             }
             Event::AtRisk { valid_until } => {
                 state.at_risk = true;
-                batch.at_risk(self, valid_until);
+                batch.at_risk(self, valid_until.since(now));
                 false
             }
             Event::Lost(loss) => {
