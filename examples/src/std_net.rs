@@ -334,7 +334,7 @@ impl Shared {
                         shared.with_state(|state, now| state.machine.handle_credentials(now, conn, credentials));
                     });
                 }
-                Output::Disconnect { conn } => {
+                Output::Disconnect { conn, .. } => {
                     if let Some(Some(socket)) = state.sockets.remove(&conn) {
                         socket.close();
                     }

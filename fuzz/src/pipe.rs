@@ -244,7 +244,7 @@ impl World {
                         Some(credentials).filter(|_| !self.serial.is_multiple_of(3)),
                     );
                 }
-                PipeOutput::Disconnect(conn) => assert!(Some(conn) <= self.newest, "only what was opened is closed"),
+                PipeOutput::Disconnect(conn, _) => assert!(Some(conn) <= self.newest, "only what was opened is closed"),
                 PipeOutput::Reply { call, reply } => {
                     let token = self.pending.remove(&call).expect("every call is answered once");
                     if let (Reply::NotSent(cause), Some(token)) = (reply, token) {

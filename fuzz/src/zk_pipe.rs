@@ -220,7 +220,7 @@ impl World {
                     let credentials = credentials.filter(|_| !self.serial.is_multiple_of(3));
                     self.pipe.handle_credentials(self.now, conn, credentials);
                 }
-                PipeOutput::Disconnect(conn) => {
+                PipeOutput::Disconnect(conn, _) => {
                     assert!(Some(generation(conn)) <= self.newest.map(generation), "only what was opened is closed")
                 }
                 PipeOutput::Reply { call, .. } => assert!(self.pending.remove(&call), "every call is answered once"),

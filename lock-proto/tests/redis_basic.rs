@@ -525,9 +525,10 @@ fn logged_out_wake_connection_leaves_command_connection_alone() {
     answer(&mut client, wake, "+OK\r\n:7\r\n");
     answer(&mut client, wake, "-NOAUTH Authentication required.\r\n");
     let outputs: Vec<Output> = core::iter::from_fn(|| client.poll_output()).collect();
-    let left =
-        outputs.iter().filter_map(|output| if let Output::Disconnect { conn } = output { Some(*conn) } else { None });
-    assert_eq!(left.collect::<Vec<_>>(), [wake], "{outputs:?}");
+    let left = outputs.iter().filter_map(|output| {
+        if let Output::Disconnect { conn, why } = output { Some((*conn, why.is_some())) } else { None }
+    });
+    assert_eq!(left.collect::<Vec<_>>(), [(wake, true)], "{outputs:?}");
 }
 
 /// The server's host is gone without a word, and the command connection comes up on the next one.

@@ -141,7 +141,7 @@ impl State {
                         let now = self.now;
                         self.clients[client].machine.handle_connected(now, conn);
                     }
-                    Output::Disconnect { conn } => {
+                    Output::Disconnect { conn, .. } => {
                         for link in self.clients[client].links.iter_mut().filter(|link| link.conn == conn) {
                             (link.open, link.down) = (false, VecDeque::new());
                         }

@@ -9,13 +9,14 @@ use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
 use super::connect::ConnectError;
+use super::fault::OpenError;
 #[cfg(feature = "tls")]
 use super::reads::Reads;
 use super::settings::HostSettings;
 #[cfg(feature = "tls")]
 use super::tls::{Connector, TlsSettings};
-use crate::fault::Fault;
-use crate::id::NodeId;
+use crate::id::{ConnId, NodeId};
+use crate::lock::Cause;
 use crate::time::Instant;
 use crate::url::Target;
 
@@ -67,7 +68,7 @@ pub(super) struct Route<R> {
     /// The address of the command connection (on etcd, of the only one).
     pub(super) current: Option<Address>,
     /// Why the last attempt to connect failed.
-    failure: Option<Fault>,
+    failure: Option<Cause>,
     #[cfg(feature = "tls")]
     pub(super) connector: Option<Connector>,
     /// Unfinished reads of the connector's files.
@@ -205,9 +206,24 @@ impl<R> Route<R> {
         order.into()
     }
 
-    /// Records the outcome of connecting. Returns true if it differs from the last one.
-    pub(super) fn record_outcome(&mut self, failure: Option<Fault>) -> bool {
-        core::mem::replace(&mut self.failure, failure) != failure
+    /// A connection works: the next failure is a warning again.
+    pub(super) fn succeeded(&mut self) {
+        self.failure = None;
+    }
+
+    /// Logs the end of a connection, or of the attempt to open it. The second and later attempts
+    /// that fail for the same reason are logged at level debug. `was_up`: the server has shown
+    /// that it works. `error` says more than `fault`.
+    pub(super) fn log_end(&mut self, conn: ConnId, was_up: bool, fault: Cause, error: Option<&OpenError>) {
+        let (server, error) = (&self.target, error.map(tracing::field::display));
+        if was_up {
+            tracing::warn!(%conn, %server, %fault, "connection lost");
+        } else if self.failure.as_ref() != Some(&fault) {
+            tracing::warn!(%conn, %server, %fault, error, "cannot connect, retrying");
+            self.failure = Some(fault);
+        } else {
+            tracing::debug!(%conn, %server, %fault, error, "still cannot connect");
+        }
     }
 
     /// Tries this address last from now on.

@@ -14,7 +14,7 @@ use std::io;
 use futures_io::{AsyncRead, AsyncWrite};
 
 use super::acquire_error::Servers;
-use super::address::{Route, Routes};
+use super::address::{Address, Route, Routes};
 use super::client::Client;
 use super::connect::ConnectError;
 use super::credentials::CredentialRequests;
@@ -101,7 +101,7 @@ impl<C: ByteClient + Send + 'static> Engine for ByteEngine<C> {
                 | Output::Credentials { .. }
                 | Output::Disconnect { .. }
                 | Output::Stopped { .. }) => {
-                    if let Output::Disconnect { conn } = duty
+                    if let Output::Disconnect { conn, .. } = duty
                         && self.client.is_wrong_server(conn)
                     {
                         self.wrong_servers.push(conn.node());
@@ -139,10 +139,13 @@ struct Conn<H: Host> {
 enum State<H: Host> {
     Opening(Race<H>),
     Open {
+        address: Address,
         stream: Stream<H::Stream>,
         unflushed: bool,
-        /// The server has replied.
+        /// The server has sent something.
         received: bool,
+        /// The server has shown that it works.
+        up: bool,
     },
 }
 
@@ -185,11 +188,14 @@ impl<H: Host, C: ByteClient + Send + 'static> Links<H> for Sockets<H, C> {
                     self.conns.push(Conn { id: conn, state: State::Opening(opening) });
                 }
                 Output::Credentials { conn, request } => self.credentials.begin(host, conn, *request),
-                Output::Disconnect { conn } => {
+                Output::Disconnect { conn, why } => {
                     self.credentials.cancel(conn);
                     let route = self.routes.get_mut(conn.node());
                     if let (Some(own), Some(route)) = (self.conns.iter_mut().find(|own| own.id == conn), route) {
                         own.give_up(route);
+                        if let Some(why) = why {
+                            route.log_end(conn, own.is_up(), why, None);
+                        }
                     }
                     self.conns.retain(|own| own.id != conn);
                     shared.drive(batch, |core, _| core.engine.open.retain(|own| own.conn != conn));
@@ -254,6 +260,10 @@ impl<H: Host, C: ByteClient + Send + 'static> Links<H> for Sockets<H, C> {
 }
 
 impl<H: Host> Conn<H> {
+    const fn is_up(&self) -> bool {
+        matches!(self.state, State::Open { up: true, .. })
+    }
+
     /// It ends. An address whose server has not replied comes last in the next attempt.
     // P5
     fn give_up(&mut self, route: &mut Route<H::Resolve>) {
@@ -279,13 +289,11 @@ impl<H: Host> Conn<H> {
             State::Opening(race) => match race.poll(host, route, shared.now(), cx) {
                 Poll::Pending => Ok(false),
                 Poll::Ready(Ok((address, stream))) => {
-                    self.state = State::Open { stream, unflushed: false, received: false };
-                    let wake = id.role() == Role::Wake;
-                    tracing::info!(conn = %id, server = %route.target, %address, wake, "connected");
-                    route.record_outcome(None);
-                    if !wake {
-                        route.current = Some(address);
+                    tracing::debug!(conn = %id, server = %route.target, %address, "TCP connection open");
+                    if id.role() == Role::Commands {
+                        route.current = Some(address.clone());
                     }
+                    self.state = State::Open { address, stream, unflushed: false, received: false, up: false };
                     shared.drive(batch, |core, now| {
                         core.engine.open.push(OpenConn { conn: id, blocked: false });
                         core.engine.client.handle_connected(now, id);
@@ -294,29 +302,33 @@ impl<H: Host> Conn<H> {
                 }
                 Poll::Ready(Err(error)) => {
                     let fault = fault::of_connecting(&error);
-                    if route.record_outcome(Some(fault)) {
-                        tracing::warn!(conn = %id, server = %route.target, %error, "cannot connect, retrying");
-                    } else {
-                        tracing::debug!(conn = %id, server = %route.target, %error, "still cannot connect");
-                    }
+                    route.log_end(id, false, fault.into(), Some(&error));
                     Err(fault)
                 }
             },
-            State::Open { stream, unflushed, received } => {
+            State::Open { address, stream, unflushed, received, up } => {
                 let result = read(shared, batch, buffer, id, stream, received, cx)
                     .and_then(|more| write(shared, batch, buffer, id, stream, unflushed, cx).map(|()| more));
-                result.map_err(|error| {
-                    // A server with TLS has sent its part of the handshake.
-                    let fault = fault::of_stream(&error, *received || stream.is_tls());
-                    // ZooKeeper closes the connection of a session that has ended.
-                    let is_over = |duty: &Output| matches!(duty, Output::Disconnect { conn } if *conn == id);
-                    if shared.drive(batch, |core, _| core.engine.duties.iter().any(is_over)) {
-                        tracing::debug!(conn = %id, server = %route.target, %fault, "connection closed by the server");
-                    } else {
-                        tracing::warn!(conn = %id, server = %route.target, %fault, "connection lost");
-                    }
-                    fault
-                })
+                if *received && !*up && shared.drive(batch, |core, _| core.engine.client.is_up(id)) {
+                    *up = true;
+                    route.succeeded();
+                    let wake = id.role() == Role::Wake;
+                    tracing::info!(conn = %id, server = %route.target, %address, wake, "connected");
+                }
+                let error = match result {
+                    Ok(more) => return Ok(more),
+                    Err(error) => error,
+                };
+                // The machine ends it, for a reason of its own: the server of another protocol
+                // often closes it as well, and ZooKeeper that of a session that has ended.
+                let is_over = |duty: &Output| matches!(duty, Output::Disconnect { conn, .. } if *conn == id);
+                if shared.drive(batch, |core, _| core.engine.duties.iter().any(is_over)) {
+                    return Ok(true);
+                }
+                // A server with TLS has sent its part of the handshake.
+                let fault = fault::of_stream(&error, *received || stream.is_tls());
+                route.log_end(id, *up, fault.into(), None);
+                Err(fault)
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Carries the machine's requests for credentials to the source in the settings, or to a file.
 
 use alloc::boxed::Box;
-use alloc::string::{String, ToString as _};
+use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::task::{Context, Poll};
@@ -13,7 +14,7 @@ use super::reads::Reads;
 use super::settings::{HostSettings, SupplyError, Supplying};
 use super::ticket::{locked, locked_if_possible};
 use crate::id::{ConnId, NodeId};
-use crate::lock::{Credentials, CredentialsRequest};
+use crate::lock::{Credentials, CredentialsRequest, ServerError};
 use crate::url::Target;
 
 /// A password file that was not read. The handles name it in errors.
@@ -51,6 +52,16 @@ pub(super) struct CredentialRequests {
     unread: UnreadFile,
     open: Vec<(ConnId, Target, Request)>,
     reads: Reads,
+    /// The last trouble with each node, of which repetitions are logged at level debug.
+    trouble: BTreeMap<NodeId, Trouble>,
+}
+
+#[derive(Default)]
+struct Trouble {
+    /// Why there were no credentials.
+    failure: Option<String>,
+    /// Why the server rejected them.
+    rejected: Option<ServerError>,
 }
 
 enum Request {
@@ -74,14 +85,20 @@ impl Request {
 
 impl CredentialRequests {
     pub(super) const fn new(settings: HostSettings, unread: UnreadFile) -> Self {
-        Self { settings, unread, open: Vec::new(), reads: Reads::new() }
+        Self { settings, unread, open: Vec::new(), reads: Reads::new(), trouble: BTreeMap::new() }
     }
 
     /// Begins a request, in place of an earlier one of this connection.
     pub(super) fn begin<H: Host>(&mut self, host: &H, conn: ConnId, request: CredentialsRequest) {
         self.cancel(conn);
+        let rejected = &mut self.trouble.entry(conn.node()).or_default().rejected;
+        let last = core::mem::replace(rejected, request.rejected.clone());
         if let Some(error) = &request.rejected {
-            tracing::warn!(%conn, server = %request.target, %error, "credentials rejected, requesting others");
+            if last == request.rejected {
+                tracing::debug!(%conn, server = %request.target, %error, "credentials rejected again");
+            } else {
+                tracing::warn!(%conn, server = %request.target, %error, "credentials rejected, requesting others");
+            }
         }
         let target = request.target.clone();
         let request = match (&self.settings.credentials, &request.login.password_file) {
@@ -119,8 +136,14 @@ impl CredentialRequests {
             if matches!(request, Request::OfFile(..)) {
                 self.unread.end(conn.node(), &result);
             }
+            let failure = &mut self.trouble.entry(conn.node()).or_default().failure;
+            let last = core::mem::replace(failure, result.as_ref().err().map(ToString::to_string));
             if let Err(error) = &result {
-                tracing::warn!(%conn, server = %target, %error, "no credentials");
+                if last == *failure {
+                    tracing::debug!(%conn, server = %target, %error, "still no credentials");
+                } else {
+                    tracing::warn!(%conn, server = %target, %error, "no credentials");
+                }
             }
             let answer = (*conn, result.ok());
             let answered = self.open.swap_remove(place);

@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 
+use super::answer::Cause;
 use super::credentials::CredentialsRequest;
 use super::election::{ElectionEvent, QueryId};
 use super::event::Event;
@@ -36,6 +37,12 @@ pub trait ByteClient: Machine {
     /// Returns the address of a node; `None` after the last one.
     fn target(&self, _node: NodeId) -> Option<&Target> {
         None
+    }
+
+    /// Returns true if the handshake on this connection has succeeded. The first valid reply then
+    /// shows that the server works.
+    fn is_up(&self, _conn: ConnId) -> bool {
+        true
     }
 
     /// Returns true if this connection is closed because it reached the wrong server, such as a
@@ -76,6 +83,8 @@ pub enum Output {
     Disconnect {
         /// The connection.
         conn: ConnId,
+        /// Why it failed, for a log; `None` if the client no longer needs it.
+        why: Option<Cause>,
     },
     /// Notify the owner of this acquisition.
     Event {

@@ -41,6 +41,13 @@ pub struct Link {
 }
 
 impl Link {
+    const fn pipe(&self, role: Role) -> &Pipe {
+        match role {
+            Role::Commands => &self.commands,
+            Role::Wake => &self.wake,
+        }
+    }
+
     const fn pipe_mut(&mut self, role: Role) -> &mut Pipe {
         match role {
             Role::Commands => &mut self.commands,
@@ -225,7 +232,7 @@ impl Client {
             match output {
                 PipeOutput::Connect(conn) => self.out.push_back(connect(&link.commands, conn)),
                 PipeOutput::Credentials(conn, request) => self.out.push_back(Output::Credentials { conn, request }),
-                PipeOutput::Disconnect(conn) => self.out.push_back(Output::Disconnect { conn }),
+                PipeOutput::Disconnect(conn, why) => self.out.push_back(Output::Disconnect { conn, why }),
                 PipeOutput::Up(hello) => {
                     // The node's name may lead to another server now.
                     // P5
@@ -272,7 +279,7 @@ impl Client {
             match output {
                 PipeOutput::Connect(conn) => self.out.push_back(connect(&link.wake, conn)),
                 PipeOutput::Credentials(conn, request) => self.out.push_back(Output::Credentials { conn, request }),
-                PipeOutput::Disconnect(conn) => self.out.push_back(Output::Disconnect { conn }),
+                PipeOutput::Disconnect(conn, why) => self.out.push_back(Output::Disconnect { conn, why }),
                 PipeOutput::Up(hello) => link.listener.connected(hello.client_id),
                 PipeOutput::Down(_) => link.listener.disconnected(&mut events),
                 PipeOutput::Woken(list) => link.listener.woken(list.as_deref(), &mut events),
@@ -335,6 +342,14 @@ impl ByteClient for Client {
 
     fn target(&self, node: NodeId) -> Option<&Target> {
         self.endpoint(node).map(|endpoint| &endpoint.target)
+    }
+
+    fn is_up(&self, conn: ConnId) -> bool {
+        let link = self.links.get(conn.node().index());
+        link.is_some_and(|link| {
+            let pipe = link.pipe(conn.role());
+            pipe.is_up() && pipe.current() == Some(conn)
+        })
     }
 
     fn is_wrong_server(&self, conn: ConnId) -> bool {

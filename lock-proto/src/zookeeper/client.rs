@@ -170,7 +170,7 @@ impl Client {
                     self.out.push_back(Output::Connect { node: conn.node(), conn, target });
                 }
                 PipeOutput::Credentials(conn, request) => self.out.push_back(Output::Credentials { conn, request }),
-                PipeOutput::Disconnect(conn) => self.out.push_back(Output::Disconnect { conn }),
+                PipeOutput::Disconnect(conn, why) => self.out.push_back(Output::Disconnect { conn, why }),
                 PipeOutput::Session(report) => {
                     if let SessionReport::Expired | SessionReport::Ended { .. } = report {
                         self.links.pipes.remove(&session);
@@ -207,6 +207,11 @@ impl ByteClient for Client {
         if let Some(pipe) = self.links.pipes.get_mut(&Links::session(conn)) {
             pipe.consume(conn, n);
         }
+    }
+
+    fn is_up(&self, conn: ConnId) -> bool {
+        let pipe = self.links.pipes.get(&Links::session(conn));
+        pipe.is_some_and(|pipe| pipe.is_up() && pipe.current() == Some(conn))
     }
 
     fn target(&self, node: NodeId) -> Option<&Target> {

@@ -97,7 +97,7 @@ impl Host {
                         }
                         Err(why) => self.client.handle_disconnected(self.clock.now(), conn, why),
                     },
-                    Output::Disconnect { conn } => drop(self.sockets.remove(&conn)),
+                    Output::Disconnect { conn, .. } => drop(self.sockets.remove(&conn)),
                     Output::Event { lock, event } => return Some((lock, event)),
                     Output::Credentials { conn, request } => {
                         let credentials = password(&request);

@@ -192,20 +192,14 @@ impl<H: Host> Links<H> for Connections<H> {
             for input in inputs.iter() {
                 match input {
                     Input::Connected => {
-                        route.record_outcome(None);
+                        route.succeeded();
                         tracing::info!(%conn, server = %route.target, "connected");
                     }
                     Input::Ended(fault) => {
                         goes_on = false;
                         credentials.cancel(*conn);
-                        let error = connection.connect_error.as_ref().map(tracing::field::display);
-                        if connection.was_up() {
-                            tracing::warn!(%conn, server = %route.target, %fault, "connection lost");
-                        } else if route.record_outcome(Some(*fault)) {
-                            tracing::warn!(%conn, server = %route.target, %fault, error, "cannot connect, retrying");
-                        } else {
-                            tracing::debug!(%conn, server = %route.target, %fault, error, "still cannot connect");
-                        }
+                        let error = connection.connect_error.as_ref();
+                        route.log_end(*conn, connection.was_up(), (*fault).into(), error);
                     }
                     Input::Reply(..) | Input::Message(..) | Input::StreamEnded(..) => {}
                 }

@@ -7,6 +7,7 @@ mod cancel;
 mod catalogue;
 mod files;
 mod hold;
+mod logs;
 mod panics;
 mod world;
 

@@ -75,6 +75,8 @@ pub(super) enum Answers {
     Silence,
     /// It accepts, and closes the connection, as a proxy without a server behind it.
     HangsUp,
+    /// It accepts, answers with HTTP/1, and closes the connection.
+    SpeaksHttp,
 }
 
 /// The nth address of the server.
@@ -337,7 +339,7 @@ impl Host for World {
                 inner.addresses.iter().find(of).map_or(Answers::Refuses, |(_, answers)| *answers)
             });
             match answers {
-                Answers::Accepts | Answers::Silence | Answers::HangsUp => {}
+                Answers::Accepts | Answers::Silence | Answers::HangsUp | Answers::SpeaksHttp => {}
                 Answers::AcceptsAfter(time) => world.sleep(time).await,
                 Answers::Refuses => return Err(io::ErrorKind::ConnectionRefused.into()),
                 Answers::Nothing => core::future::pending().await,
@@ -349,8 +351,15 @@ impl Host for World {
                 }
                 inner.serial += 1;
                 inner.node.handle_connected(now, inner.serial);
-                let [silence, hangs_up] = [Answers::Silence, Answers::HangsUp].map(|answer| answers == answer);
-                let wire = Wire { ignored: silence || hangs_up, closed: hangs_up, ..Wire::default() };
+                let [silence, hangs_up, http] =
+                    [Answers::Silence, Answers::HangsUp, Answers::SpeaksHttp].map(|answer| answers == answer);
+                let to_client = if http { b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec() } else { Vec::new() };
+                let wire = Wire {
+                    to_client,
+                    ignored: silence || hangs_up || http,
+                    closed: hangs_up || http,
+                    ..Wire::default()
+                };
                 inner.wires.insert(inner.serial, wire);
                 Ok(inner.serial)
             })?;

@@ -71,8 +71,9 @@ pub enum PipeOutput {
     Connect(ConnId),
     /// Supply credentials for this connection by `handle_credentials`.
     Credentials(ConnId, Box<CredentialsRequest>),
-    /// Close this connection, or stop opening it. Nothing needs to be reported.
-    Disconnect(ConnId),
+    /// Close this connection, or stop opening it. Nothing needs to be reported. The cause is that
+    /// of a failure, for a log.
+    Disconnect(ConnId, Option<Cause>),
     /// The handshake succeeded.
     Up(Hello),
     /// The answer to [`request_server_info`](Pipe::request_server_info).
@@ -202,7 +203,7 @@ impl Pipe {
     pub fn close(&mut self, now: Instant) {
         self.clock(now);
         if let Some(conn) = self.current() {
-            self.outputs.push_back(PipeOutput::Disconnect(conn));
+            self.outputs.push_back(PipeOutput::Disconnect(conn, None));
         }
         self.phase = Phase::Closed;
         self.backoff = Failures::default();
@@ -661,7 +662,7 @@ impl Pipe {
     /// Ends the connection. It is reopened after a pause.
     fn fail(&mut self, cause: Cause, notify_host: bool) {
         if let Some(conn) = self.current().filter(|_| notify_host) {
-            self.outputs.push_back(PipeOutput::Disconnect(conn));
+            self.outputs.push_back(PipeOutput::Disconnect(conn, Some(cause.clone())));
         }
         if self.logs_in_again(&cause) {
             // Queued requests stay queued.

@@ -303,7 +303,7 @@ fn refused_handshake_fails_pending_requests_and_is_retried() {
         rig.written(conn);
         rig.receive(conn, answers.as_bytes());
         let outputs = rig.outputs();
-        let [PipeOutput::Disconnect(closed), PipeOutput::Down(Cause::Server(error)), answered] = &outputs[..] else {
+        let [PipeOutput::Disconnect(closed, _), PipeOutput::Down(Cause::Server(error)), answered] = &outputs[..] else {
             panic!("{url}: {outputs:?}");
         };
         assert_eq!((*closed, error.class), (conn, ErrorClass::Refused), "{url}");
@@ -367,7 +367,10 @@ fn connecting_is_aborted_after_connect_timeout() {
         rig.pass(1999 * MS);
         assert_eq!(rig.outputs(), []);
         rig.pass(MS);
-        assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), PipeOutput::Down(fault(Fault::TimedOut))]);
+        assert_eq!(
+            rig.outputs(),
+            [PipeOutput::Disconnect(conn, Some(fault(Fault::TimedOut))), PipeOutput::Down(fault(Fault::TimedOut))]
+        );
     }
 }
 
@@ -405,7 +408,7 @@ fn unanswered_request_drops_connection_and_fails_all_in_order() {
     rig.pass(400 * MS);
     let gone = || fault(Fault::TimedOut);
     let expected = [
-        PipeOutput::Disconnect(conn),
+        PipeOutput::Disconnect(conn, Some(gone())),
         PipeOutput::Down(gone()),
         reply(a, Reply::Unknown(gone())),
         reply(b, Reply::Unknown(gone())),
@@ -479,8 +482,11 @@ fn close_fails_all_requests_and_lasts_until_next_request() {
     let b = rig.send(take("b"));
     rig.pipe.close(rig.now);
     let unneeded = || fault(Fault::NotNeeded);
-    let expected =
-        [PipeOutput::Disconnect(conn), reply(a, Reply::Unknown(unneeded())), reply(b, Reply::NotSent(unneeded()))];
+    let expected = [
+        PipeOutput::Disconnect(conn, None),
+        reply(a, Reply::Unknown(unneeded())),
+        reply(b, Reply::NotSent(unneeded())),
+    ];
     assert_eq!(rig.outputs(), expected);
     assert!(rig.pipe.is_closed());
     rig.pass(Duration::from_secs(60));
@@ -531,7 +537,7 @@ fn demoted_master_is_disconnected_after_replies_already_received() {
     let expected = [
         reply(a, Reply::Rejected(error.clone())),
         reply(b, Reply::Rejected(error)),
-        PipeOutput::Disconnect(conn),
+        PipeOutput::Disconnect(conn, Some(server(text))),
         PipeOutput::Down(server(text)),
         reply(c, Reply::Unknown(server(text))),
     ];
@@ -557,7 +563,7 @@ fn logged_out_connection_is_replaced_by_one_that_logs_in() {
             let error = ServerError { class: ErrorClass::Reconnect, ..ServerError::classify(text) };
             let expected = [
                 reply(a, Reply::Rejected(error.clone())),
-                PipeOutput::Disconnect(conn),
+                PipeOutput::Disconnect(conn, Some(error.clone().into())),
                 PipeOutput::Down(error.clone().into()),
                 reply(b, Reply::Unknown(error.into())),
             ];
@@ -588,7 +594,11 @@ fn unsolicited_server_error_is_reported_as_cause() {
     let unsent = rig.send(take("a"));
     rig.receive(conn, b"-ERR max number of clients reached\r\n");
     let why = server("ERR max number of clients reached");
-    let expected = [PipeOutput::Disconnect(conn), PipeOutput::Down(why.clone()), reply(unsent, Reply::NotSent(why))];
+    let expected = [
+        PipeOutput::Disconnect(conn, Some(why.clone())),
+        PipeOutput::Down(why.clone()),
+        reply(unsent, Reply::NotSent(why)),
+    ];
     assert_eq!(rig.outputs(), expected);
 }
 
@@ -621,7 +631,10 @@ fn wake_connection_blocks_and_is_woken() {
     rig.pass(699 * MS);
     assert_eq!(rig.outputs(), [], "the server may be 100 ms late");
     rig.pass(MS);
-    assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), PipeOutput::Down(fault(Fault::TimedOut))]);
+    assert_eq!(
+        rig.outputs(),
+        [PipeOutput::Disconnect(conn, Some(fault(Fault::TimedOut))), PipeOutput::Down(fault(Fault::TimedOut))]
+    );
 }
 
 #[test]
@@ -631,7 +644,7 @@ fn wake_up_reply_must_start_with_list_name() {
     rig.written(conn);
     rig.receive(conn, b"*2\r\n:1\r\n$27\r\na:lock-proto:waiting:signal\r\n");
     let why = fault(Fault::Protocol(Breach::WrongReply));
-    assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), PipeOutput::Down(why)]);
+    assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn, Some(why.clone())), PipeOutput::Down(why)]);
 }
 
 #[test]

@@ -156,7 +156,7 @@ impl Connections {
         self.open.retain(|conn, connection| {
             let stays = stays(connection);
             if !stays {
-                outputs.push_back(Output::Disconnect { conn: *conn });
+                outputs.push_back(Output::Disconnect { conn: *conn, why: None });
             }
             stays
         });
@@ -192,7 +192,7 @@ impl Transport for Connections {
     fn give_up(&mut self, now: Instant) -> Option<ConnId> {
         let late = |connection: &Connection| connection.open_by.is_some_and(|at| at <= now);
         let conn = self.open.iter().find(|(_, connection)| late(connection)).map(|(conn, _)| *conn)?;
-        self.outputs.push_back(Output::Disconnect { conn });
+        self.outputs.push_back(Output::Disconnect { conn, why: None });
         Some(conn)
     }
 

@@ -204,7 +204,7 @@ impl<S: ByteServers> World<S> {
         match output {
             Output::Connect { node, conn, .. } => self.connect(client, node, conn),
             Output::Credentials { conn, request } => self.request_credentials(client, conn, &request),
-            Output::Disconnect { conn } => self.disconnect(client, conn),
+            Output::Disconnect { conn, .. } => self.disconnect(client, conn),
             Output::Event { lock, event } => self.deliver_event(client, lock, event),
             Output::Election { query, event } => self.deliver_election_event(client, query, event),
             Output::Stopped { unreleased } => self.has_stopped(client, unreleased),

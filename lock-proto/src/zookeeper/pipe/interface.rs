@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::id::{CallId, ConnId};
-use crate::lock::{Backoff, CredentialsRequest};
+use crate::lock::{Backoff, Cause, CredentialsRequest};
 use crate::url::{Login, Target};
 use crate::zookeeper::codec::{MAX_FRAME, WatcherEvent};
 use crate::zookeeper::request::{Reply, SessionReport};
@@ -74,8 +74,9 @@ pub enum PipeOutput {
     Connect(ConnId, Box<Target>),
     /// Supply credentials for this connection by `handle_credentials`.
     Credentials(ConnId, Box<CredentialsRequest>),
-    /// Close this connection, or stop opening it. Nothing needs to be reported.
-    Disconnect(ConnId),
+    /// Close this connection, or stop opening it. Nothing needs to be reported. The cause is that
+    /// of a failure, for a log.
+    Disconnect(ConnId, Option<Cause>),
     /// A report of the session.
     Session(SessionReport),
     /// The reply to a `send`. Each `send` gets exactly one.

@@ -222,6 +222,11 @@ impl Pipe {
         }
     }
 
+    /// Returns true if the session is established on the current connection.
+    pub const fn is_up(&self) -> bool {
+        matches!(self.phase, Phase::Up { .. })
+    }
+
     /// Returns the number of requests in flight.
     pub fn in_flight(&self) -> usize {
         self.wire.in_flight()
@@ -559,7 +564,7 @@ impl Pipe {
                     if let (Phase::Opening { .. }, Some(conn)) = (&self.phase, self.current()) {
                         // Queued requests stay queued.
                         // N19
-                        self.outputs.push_back(PipeOutput::Disconnect(conn));
+                        self.outputs.push_back(PipeOutput::Disconnect(conn, Some(error.into())));
                         self.connect();
                         return Ok(());
                     }
@@ -589,7 +594,7 @@ impl Pipe {
     /// Closes the connection for good. The replies come before the reason.
     fn shut(&mut self, mode: Mode) {
         if let Some(conn) = self.current() {
-            self.outputs.push_back(PipeOutput::Disconnect(conn));
+            self.outputs.push_back(PipeOutput::Disconnect(conn, None));
         }
         self.phase = Phase::Closed;
         self.mode = mode;
@@ -599,7 +604,7 @@ impl Pipe {
     /// Ends the connection. Another server is tried next, after a pause if all have failed.
     fn fail(&mut self, cause: Cause, notify_host: bool) {
         if let Some(conn) = self.current().filter(|_| notify_host) {
-            self.outputs.push_back(PipeOutput::Disconnect(conn));
+            self.outputs.push_back(PipeOutput::Disconnect(conn, Some(cause.clone())));
         }
         let lasted = if let Phase::Up { since } = self.phase { self.now.since(since) } else { Duration::ZERO };
         if let Cause::Fault(Fault::TimedOut | Fault::Tls(TlsFault::TimedOut)) = cause {

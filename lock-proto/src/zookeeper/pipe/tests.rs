@@ -309,7 +309,7 @@ fn moved_session_and_unclear_errors_end_connection_with_unknown_outcome() {
             matches!(
                 outputs[..],
                 [
-                    PipeOutput::Disconnect(_),
+                    PipeOutput::Disconnect(..),
                     PipeOutput::Session(SessionReport::Down(_)),
                     PipeOutput::Reply { reply: Reply::Unknown(_), .. }
                 ]

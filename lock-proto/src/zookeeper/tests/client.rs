@@ -101,12 +101,40 @@ fn shutdown_that_ends_late_closes_every_connection() {
     while let Some(output) = client.poll_output() {
         match output {
             Output::Connect { conn, .. } => open.push(conn),
-            Output::Disconnect { conn } => open.retain(|other| *other != conn),
+            Output::Disconnect { conn, .. } => open.retain(|other| *other != conn),
             Output::Stopped { .. } => stopped = true,
             Output::Event { .. } | Output::Election { .. } | Output::Credentials { .. } => {}
         }
     }
     assert!(stopped && open.is_empty(), "{open:?}");
+}
+
+/// The host logs both.
+#[test]
+fn output_tells_why_connection_failed_and_client_which_one_works() {
+    let mut w = World::new(1);
+    w.hold(0);
+    let (_, conn) = *w.conns.keys().next().unwrap();
+    let client = &mut w.clients[0];
+    assert!(client.is_up(conn));
+    client.handle_received(w.now, conn, b"HTTP/1.1 400 Bad Request");
+    assert!(!client.is_up(conn));
+    let why = Some(Fault::Protocol(Breach::Http1).into());
+    assert_eq!(client.poll_output(), Some(Output::Disconnect { conn, why }));
+    let next = loop {
+        client.handle_timeout(client.next_deadline().unwrap());
+        if let Some(Output::Connect { conn, .. }) = client.poll_output() {
+            break conn;
+        }
+    };
+    client.handle_connected(client.now(), next);
+    assert!(!client.is_up(next), "the server has not answered");
+    client.shutdown(client.now(), Duration::ZERO);
+    client.handle_timeout(client.now());
+    assert!(
+        core::iter::from_fn(|| client.poll_output())
+            .any(|output| output == Output::Disconnect { conn: next, why: None })
+    );
 }
 
 #[test]

@@ -18,7 +18,7 @@ use self::server::Server;
 use super::codec::{ErrorCode, OpCode};
 use super::{Client, Config};
 use crate::error::Misuse;
-use crate::fault::Fault;
+use crate::fault::{Breach, Fault};
 use crate::id::{ClientId, ConnId, LockId};
 use crate::lock::{
     Acquire, Answer, Blocked, ByteClient as _, ElectionEvent, Elections as _, Event, Failure, Fence, Loss,
@@ -111,7 +111,7 @@ impl World {
                     self.conns.insert((client, conn), ());
                     self.clients[client].handle_connected(self.now, conn);
                 }
-                Output::Disconnect { conn } => self.closed(client, conn),
+                Output::Disconnect { conn, .. } => self.closed(client, conn),
                 Output::Event { lock, event } => self.events.push((client, lock, event)),
                 Output::Election { query, event } => self.elections.push((query, event)),
                 Output::Stopped { unreleased } => self.stopped = Some(unreleased),

@@ -73,8 +73,8 @@ fn missing_or_expired_credentials_end_attempt_with_cause_of_their_own() {
         let conn = rig.opened();
         requested(&mut rig, conn);
         answer(&mut rig, conn);
-        let down = PipeOutput::Down(Fault::NoCredentials.into());
-        assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), down]);
+        let why = fault(Fault::NoCredentials);
+        assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn, Some(why.clone())), PipeOutput::Down(why)]);
         assert_eq!(auth(&mut rig, conn), Vec::<Vec<String>>::new());
         // An answer that comes too late is dropped.
         supply(&mut rig, conn, Some(Credentials::new("late")));
@@ -93,7 +93,10 @@ fn login_that_expires_before_server_replies_ends_attempt() {
     supply(&mut rig, conn, Some(Credentials::new("t1").valid_for(50 * MS)));
     assert_eq!(rig.pipe.next_deadline(), Some(rig.now + 50 * MS));
     rig.pass(50 * MS);
-    assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), PipeOutput::Down(Fault::TimedOut.into())]);
+    assert_eq!(
+        rig.outputs(),
+        [PipeOutput::Disconnect(conn, Some(Fault::TimedOut.into())), PipeOutput::Down(Fault::TimedOut.into())]
+    );
 }
 
 #[test]
@@ -153,7 +156,9 @@ fn rejected_login_is_part_of_next_request() {
     rig.receive(conn, b"-WRONGPASS invalid\r\n");
     // The password may have changed: what waits is not answered.
     let call = rig.send(extend("a"));
-    let [PipeOutput::Disconnect(old), PipeOutput::Connect(conn)] = rig.outputs()[..] else { panic!("not at once") };
+    let [PipeOutput::Disconnect(old, Some(_)), PipeOutput::Connect(conn)] = rig.outputs()[..] else {
+        panic!("not at once")
+    };
     assert_ne!(old, conn);
     rig.pipe.handle_connected(rig.now, conn);
     assert!(requested(&mut rig, conn).rejected.is_some());
@@ -221,7 +226,7 @@ fn login_that_socket_does_not_take_before_it_expires_ends_connection() {
     rig.pipe.consume(conn, len - 1);
     rig.pass(100 * MS);
     let outputs = rig.outputs();
-    assert!(outputs.contains(&PipeOutput::Disconnect(conn)), "{outputs:?}");
+    assert!(outputs.contains(&PipeOutput::Disconnect(conn, Some(fault(Fault::TimedOut)))), "{outputs:?}");
     assert_eq!(rig.pipe.outgoing(conn), b"");
     // Once it has left, the reply may come later.
     let (mut rig, conn) = up();

@@ -19,7 +19,8 @@ fn with_request(url: &str) -> (Rig, ConnId, CallId) {
 /// Asserts that this breach drops the connection, and that a new connection works.
 fn dropped(mut rig: Rig, conn: ConnId, call: CallId, breach: Breach) {
     let why = || fault(Fault::Protocol(breach));
-    let expected = [PipeOutput::Disconnect(conn), PipeOutput::Down(why()), reply(call, Reply::Unknown(why()))];
+    let expected =
+        [PipeOutput::Disconnect(conn, Some(why())), PipeOutput::Down(why()), reply(call, Reply::Unknown(why()))];
     assert_eq!(rig.outputs(), expected);
     rig.receive(conn, b"+OK\r\n");
     assert_eq!(rig.outputs(), [], "a dropped connection has no output");
@@ -87,11 +88,11 @@ fn unsolicited_reply_drops_connection() {
         let (mut rig, conn) = Rig::up();
         rig.receive(conn, frame);
         let why = fault(Fault::Protocol(Breach::Unsolicited));
-        assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), PipeOutput::Down(why)]);
+        assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn, Some(why.clone())), PipeOutput::Down(why)]);
     }
     let (mut rig, conn, _) = with_request("redis://h");
     rig.receive(conn, b"+OK\r\n+OK\r\n");
-    assert!(matches!(rig.outputs()[..], [PipeOutput::Reply { .. }, PipeOutput::Disconnect(_), PipeOutput::Down(_)]));
+    assert!(matches!(rig.outputs()[..], [PipeOutput::Reply { .. }, PipeOutput::Disconnect(..), PipeOutput::Down(_)]));
 }
 
 #[test]
@@ -111,7 +112,7 @@ fn bytes_before_connect_drop_connection() {
     let Some(PipeOutput::Connect(conn)) = rig.pipe.poll_output() else { panic!() };
     rig.receive(conn, b"+OK\r\n");
     let why = fault(Fault::Protocol(Breach::Unsolicited));
-    assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), PipeOutput::Down(why)]);
+    assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn, Some(why.clone())), PipeOutput::Down(why)]);
 }
 
 #[test]
@@ -121,7 +122,8 @@ fn half_reply_times_out_and_next_connection_starts_clean() {
     rig.receive(conn, b"$2\r\nO");
     rig.pass(TIMEOUT);
     let why = || fault(Fault::TimedOut);
-    let expected = [PipeOutput::Disconnect(conn), PipeOutput::Down(why()), reply(call, Reply::Unknown(why()))];
+    let expected =
+        [PipeOutput::Disconnect(conn, Some(why())), PipeOutput::Down(why()), reply(call, Reply::Unknown(why()))];
     assert_eq!(rig.outputs(), expected);
     // The second half arrives late. The new connection starts clean.
     let new = rig.reopened();
@@ -181,7 +183,8 @@ fn reply_of_wrong_type_drops_connection() {
         let (mut rig, conn, call) = with_request("redis://h");
         rig.receive(conn, frame);
         let why = || fault(Fault::Protocol(Breach::WrongReply));
-        let expected = [reply(call, Reply::Unknown(why())), PipeOutput::Disconnect(conn), PipeOutput::Down(why())];
+        let expected =
+            [reply(call, Reply::Unknown(why())), PipeOutput::Disconnect(conn, Some(why())), PipeOutput::Down(why())];
         assert_eq!(rig.outputs(), expected, "{}", frame.escape_ascii());
     }
 }
@@ -201,7 +204,7 @@ fn handshake_reply_of_wrong_type_drops_connection() {
         rig.written(conn);
         rig.receive(conn, frame);
         let why = fault(Fault::Protocol(Breach::WrongReply));
-        assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), PipeOutput::Down(why)], "{url}");
+        assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn, Some(why.clone())), PipeOutput::Down(why)], "{url}");
     }
 }
 
@@ -283,7 +286,11 @@ fn cluster_mode_and_busy_servers_are_refused_before_any_request() {
         assert_eq!(rig.commands(conn), ["INFO"]);
         rig.receive(conn, answer.as_bytes());
         let why = Cause::Server(ServerError { class, text: text.into() });
-        let down = [PipeOutput::Disconnect(conn), PipeOutput::Down(why.clone()), reply(waiting, Reply::NotSent(why))];
+        let down = [
+            PipeOutput::Disconnect(conn, Some(why.clone())),
+            PipeOutput::Down(why.clone()),
+            reply(waiting, Reply::NotSent(why)),
+        ];
         assert_eq!(rig.outputs(), down);
     }
 }

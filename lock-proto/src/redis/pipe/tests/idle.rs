@@ -42,7 +42,10 @@ fn ping_finds_dead_connection_and_any_reply_is_life() {
     rig.pipe.ping(rig.now);
     rig.written(conn);
     rig.pass(TIMEOUT);
-    assert_eq!(rig.outputs(), [PipeOutput::Disconnect(conn), PipeOutput::Down(Fault::TimedOut.into())]);
+    assert_eq!(
+        rig.outputs(),
+        [PipeOutput::Disconnect(conn, Some(Fault::TimedOut.into())), PipeOutput::Down(Fault::TimedOut.into())]
+    );
     // Not while it is being opened again.
     rig.pipe.ping(rig.now);
     assert_eq!(rig.outputs(), []);

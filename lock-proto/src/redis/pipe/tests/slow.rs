@@ -28,7 +28,7 @@ fn connection_times_out_on_silence_not_on_slow_reply() {
     rig.send(take("c"));
     assert_eq!(rig.pipe.next_deadline(), Some(rig.now + TIMEOUT));
     rig.pass(TIMEOUT);
-    assert_eq!(rig.outputs()[0], PipeOutput::Disconnect(conn));
+    assert_eq!(rig.outputs()[0], PipeOutput::Disconnect(conn, Some(fault(Fault::TimedOut))));
 }
 
 #[test]

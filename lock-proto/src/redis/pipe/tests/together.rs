@@ -374,8 +374,11 @@ fn invalid_batch_reply_leaves_outcome_unknown_and_disconnects() {
         let wrong = breach(Breach::WrongReply);
         assert_eq!((*call, cause), (calls[1], &wrong), "{answer:?}");
         assert!(matches!(first, PipeOutput::Reply { call, .. } if *call == calls[0]), "{answer:?}: {first:?}");
-        let expected =
-            [PipeOutput::Disconnect(conn), PipeOutput::Down(wrong.clone()), reply(behind, Reply::Unknown(wrong))];
+        let expected = [
+            PipeOutput::Disconnect(conn, Some(wrong.clone())),
+            PipeOutput::Down(wrong.clone()),
+            reply(behind, Reply::Unknown(wrong)),
+        ];
         assert_eq!(rest, expected, "{answer:?}");
     }
 }
@@ -407,7 +410,7 @@ fn invalid_entry_in_batch_reply_drops_connection() {
     let expected = [
         reply(calls[0], Reply::Unknown(wrong.clone())),
         deleted(calls[1]),
-        PipeOutput::Disconnect(conn),
+        PipeOutput::Disconnect(conn, Some(wrong.clone())),
         PipeOutput::Down(wrong),
     ];
     assert_eq!(rig.outputs(), expected);

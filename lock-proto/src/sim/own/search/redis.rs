@@ -43,7 +43,7 @@ impl<L: OwnLock> Small<L> for Connections {
         if let Some(output) = client.poll_output() {
             return Some(match output {
                 Output::Connect { conn, .. } => Wish::Connect(conn),
-                Output::Disconnect { conn } => Wish::Disconnect(conn),
+                Output::Disconnect { conn, .. } => Wish::Disconnect(conn),
                 Output::Event { lock, event } => Wish::Event(lock, event),
                 Output::Election { .. } | Output::Credentials { .. } | Output::Stopped { .. } => Wish::Nothing,
             });

@@ -278,13 +278,13 @@ impl ByteClient for Flawed<Client, Rewriter> {
             if let Output::Connect { node, conn, .. } = &output {
                 self.flaw.connections.entry((*node, conn.role())).or_default().opened(*conn);
             }
-            if let Output::Disconnect { conn } = &output {
+            if let Output::Disconnect { conn, .. } = &output {
                 self.flaw.connections.entry((conn.node(), conn.role())).or_default().closed(*conn);
             }
             // The application gets no further events of it.
             let is_over = matches!(&output, Output::Event { lock, .. } if self.flaw.ended.contains(lock));
             let stays_open = self.flaw.flaw == RedisFlaw::KeepsWakeConnection
-                && matches!(&output, Output::Disconnect { conn } if conn.role() == Role::Wake);
+                && matches!(&output, Output::Disconnect { conn, .. } if conn.role() == Role::Wake);
             if is_over || stays_open {
                 continue;
             }

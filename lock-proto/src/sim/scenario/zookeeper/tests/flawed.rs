@@ -183,7 +183,7 @@ impl ByteClient for Flawed<Client, Rewriter> {
         if let (Flaw::HidesLeftovers, Output::Stopped { unreleased }) = (self.flaw.flaw, &mut output) {
             *unreleased = 0;
         }
-        if let Output::Disconnect { conn } = &output {
+        if let Output::Disconnect { conn, .. } = &output {
             self.flaw.connections.closed(*conn);
         }
         if let Output::Connect { conn, .. } = &output {
