@@ -3,11 +3,12 @@
 use alloc::format;
 use alloc::string::{String, ToString as _};
 use core::fmt::Debug;
+use std::sync::OnceLock;
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::with_default;
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
 use super::world::{Answers, Task, address};
 use super::*;
@@ -53,6 +54,10 @@ impl Subscriber for Log {
 impl Log {
     /// Runs the driver for a while. Returns the lines.
     fn of(world: &World, driver: &mut Task<Driver<World>>, time: Duration) -> Vec<(Level, String)> {
+        // Of a single subscriber, `tracing` asks only the thread that reaches a line first. That
+        // may be another test, which has none: the line would then be off for all.
+        static OTHERS: OnceLock<[Dispatch; 2]> = OnceLock::new();
+        OTHERS.get_or_init(|| [(); 2].map(|()| Dispatch::new(Self::default())));
         let log = Self::default();
         with_default(log.clone(), || world.run(driver, time));
         core::mem::take(&mut locked(&log.0))
