@@ -73,7 +73,7 @@ pub enum Invalid {
     },
     /// The TTL is shorter than the servers' clock allows.
     #[error(
-        "on ZooKeeper a TTL must have at least {least:?}, five ticks of the servers (setting `tick`, {tick:?}), this one has {given:?}"
+        "on ZooKeeper a TTL must have at least {least:?}, five ticks of the servers ({tick:?}; `tick_ms` in the URL, in a program `Config::tick`), this one has {given:?}"
     )]
     TtlUnderTicks {
         /// The requested value.

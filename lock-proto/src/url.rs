@@ -216,8 +216,8 @@ pub enum UrlError {
         /// The text in its place.
         given: Box<str>,
     },
-    /// A cluster's URL has a path.
-    #[error("the URL of a cluster has no path: a prefix for all names is a setting, `Config::prefix`")]
+    /// The URL of an etcd cluster has a path.
+    #[error("the URL of an etcd cluster has no path: put the prefix into the names (in a program: `Config::prefix`)")]
     Path,
     /// The chroot is not a valid path.
     #[error(

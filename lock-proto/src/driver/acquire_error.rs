@@ -1,6 +1,7 @@
 //! The error of an acquisition.
 
 use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
 use core::time::Duration;
@@ -154,7 +155,26 @@ impl AcquireError {
     }
 }
 
-fn write_answer(f: &mut fmt::Formatter<'_>, server: &str, answer: &Answer) -> fmt::Result {
+/// What went wrong on each server, for a log; `None` if nothing did.
+pub(super) fn describe_failures(servers: &Servers, answers: &[Answer]) -> Option<String> {
+    let failed = |answer: &Answer| match answer {
+        Answer::Silent | Answer::Granted | Answer::Taken(_) => false,
+        Answer::Unreachable(_)
+        | Answer::Unknown(_)
+        | Answer::RecentlyRestarted
+        | Answer::UnstableIdentity
+        | Answer::Rejected(_) => true,
+    };
+    let mut text = String::new();
+    for (server, answer) in servers.iter().zip(answers).filter(|(_, answer)| failed(answer)) {
+        text.push_str(if text.is_empty() { "" } else { "; " });
+        // A string takes everything.
+        let _ = write_answer(&mut text, server, answer);
+    }
+    (!text.is_empty()).then_some(text)
+}
+
+fn write_answer(f: &mut dyn fmt::Write, server: &str, answer: &Answer) -> fmt::Result {
     match answer {
         Answer::Silent => write!(f, "{server} has not answered"),
         Answer::Granted => write!(f, "{server} granted it"),

@@ -1,6 +1,7 @@
 //! State shared by the driver and all handles: the machine, and one ticket per acquisition.
 
 use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::poll_fn;
@@ -9,9 +10,10 @@ use core::time::Duration;
 use std::sync::Mutex;
 
 use tracing::Level;
+use tracing::field::display;
 use tracing::level_filters::LevelFilter;
 
-use super::acquire_error::{AcquireError, AcquireErrorKind, Servers};
+use super::acquire_error::{AcquireError, AcquireErrorKind, Servers, describe_failures};
 use super::credentials::UnreadFile;
 use super::engine::{Engine, Notification};
 use super::foreign::{foreign, foreign_for_each};
@@ -24,7 +26,7 @@ use super::ticket::{Extension, HoldState, Ticket, locked, locked_if_possible};
 use crate::clock::Clock;
 use crate::error::Misuse;
 use crate::id::{ClientId, LockId};
-use crate::lock::{Blocked, Event, Failure, Loss};
+use crate::lock::{Answer, Blocked, Event, Failure, Loss};
 use crate::time::Instant;
 
 /// Shared by the driver and every handle. The handles have a `Shared<dyn Engine>`, so their types
@@ -64,6 +66,7 @@ pub(super) struct Core<E: ?Sized = dyn Engine> {
     fence_ahead: bool,
     /// A grant had a longer TTL than was requested.
     ttl_raised: bool,
+    servers: Servers,
     pub(super) engine: E,
 }
 
@@ -80,8 +83,9 @@ pub(super) struct Batch {
 }
 
 enum Note {
-    Blocked(Blocked),
-    AtRisk { remaining: Duration },
+    Blocked(Blocked, Option<String>),
+    AtRisk { remaining: Duration, failures: Option<String> },
+    NotReleased { failures: Option<String> },
     Lost(Loss),
     FenceAhead { ms: u32 },
 }
@@ -89,12 +93,18 @@ enum Note {
 impl Note {
     fn log(&self, lock: &Name<'_>) {
         match self {
-            Self::Blocked(reason) if blocked_level(*reason) == Level::DEBUG => {
+            Self::Blocked(reason, _) if blocked_level(*reason) == Level::DEBUG => {
                 tracing::debug!(%lock, %reason, "waiting")
             }
-            Self::Blocked(reason) => tracing::warn!(%lock, %reason, "waiting"),
-            Self::AtRisk { remaining } => {
-                tracing::warn!(%lock, ?remaining, "lock at risk: its validity ends soon");
+            Self::Blocked(reason, failures) => {
+                tracing::warn!(%lock, %reason, failures = failures.as_ref().map(display), "waiting");
+            }
+            Self::AtRisk { remaining, failures } => {
+                let failures = failures.as_ref().map(display);
+                tracing::warn!(%lock, ?remaining, failures, "lock at risk: its validity ends soon");
+            }
+            Self::NotReleased { failures } => {
+                tracing::warn!(%lock, failures = failures.as_ref().map(display), "the release is unconfirmed");
             }
             Self::Lost(loss) => tracing::warn!(%lock, cause = %loss, "lock lost"),
             Self::FenceAhead { ms } => {
@@ -119,19 +129,6 @@ const fn blocked_level(why: Blocked) -> Level {
 }
 
 impl Batch {
-    /// Logs why an acquisition waits.
-    pub(super) fn blocked(&mut self, ticket: &Arc<Ticket>, why: Blocked) {
-        if blocked_level(why) <= LevelFilter::current() {
-            self.notes.push((Arc::clone(ticket), Note::Blocked(why)));
-        }
-    }
-
-    pub(super) fn at_risk(&mut self, ticket: &Arc<Ticket>, remaining: Duration) {
-        // Whole milliseconds are easier to read.
-        let remaining = Duration::from_millis(u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX));
-        self.notes.push((Arc::clone(ticket), Note::AtRisk { remaining }));
-    }
-
     pub(super) fn lost(&mut self, ticket: &Arc<Ticket>, loss: Loss) {
         self.notes.push((Arc::clone(ticket), Note::Lost(loss)));
     }
@@ -192,6 +189,7 @@ impl<E: Engine> Shared<E> {
             outcome: None,
             fence_ahead: false,
             ttl_raised: false,
+            servers: Arc::clone(&servers),
             engine,
         };
         Arc::new(Self {
@@ -335,16 +333,39 @@ impl<E: Engine + ?Sized> Core<E> {
     fn notify(&mut self, now: Instant, lock: LockId, event: Event, batch: &mut Batch) {
         let Some(slot) = self.tickets.get_mut(lock.slot as usize) else { return };
         let Some(ticket) = slot.as_ref().filter(|ticket| ticket.lock == lock) else { return };
-        if let Event::Granted(grant) = &event
-            && (grant.fence_ahead_ms > 0) != self.fence_ahead
-        {
-            // Logged once, and not with every grant until the clock has caught up.
-            self.fence_ahead = grant.fence_ahead_ms > 0;
-            if self.fence_ahead {
-                batch.notes.push((Arc::clone(ticket), Note::FenceAhead { ms: grant.fence_ahead_ms }));
+        let failures = |answers: &[Answer]| match Level::WARN <= LevelFilter::current() {
+            true => describe_failures(&self.servers, answers),
+            false => None,
+        };
+        let note = match &event {
+            Event::Granted(grant) if (grant.fence_ahead_ms > 0) != self.fence_ahead => {
+                // Logged once, and not with every grant until the clock has caught up.
+                self.fence_ahead = grant.fence_ahead_ms > 0;
+                self.fence_ahead.then_some(Note::FenceAhead { ms: grant.fence_ahead_ms })
             }
-        }
-        if ticket.apply(now, event, batch) {
+            Event::Blocked(why) if blocked_level(*why) <= LevelFilter::current() => {
+                Some(Note::Blocked(*why, failures(&self.engine.machine().answers(lock))))
+            }
+            Event::AtRisk { valid_until } => {
+                // Whole milliseconds are easier to read.
+                let remaining = Duration::from_millis(valid_until.since(now).as_millis() as u64);
+                Some(Note::AtRisk { remaining, failures: failures(&self.engine.machine().answers(lock)) })
+            }
+            Event::NotReleased(report) => Some(Note::NotReleased { failures: failures(&report.nodes) }),
+            Event::Granted(_)
+            | Event::Blocked(_)
+            | Event::Withdrawn
+            | Event::Failed(_)
+            | Event::Renewed { .. }
+            | Event::Extended
+            | Event::ExtendFailed(_)
+            | Event::Lost(_)
+            | Event::Released(_)
+            | Event::Proclaimed { .. }
+            | Event::ProclaimFailed(_) => None,
+        };
+        batch.notes.extend(note.map(|note| (Arc::clone(ticket), note)));
+        if ticket.apply(event, batch) {
             batch.ended.extend(slot.take());
         }
     }

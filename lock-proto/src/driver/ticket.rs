@@ -134,12 +134,11 @@ impl Ticket {
     }
 
     /// Applies an event of the machine. True for the last event of the acquisition.
-    pub(super) fn apply(self: &Arc<Self>, now: Instant, event: Event, batch: &mut Batch) -> bool {
+    pub(super) fn apply(self: &Arc<Self>, event: Event, batch: &mut Batch) -> bool {
         let mut state = locked(&self.state);
         match event {
             Event::Blocked(why) => {
                 state.blocked = Some(why);
-                batch.blocked(self, why);
                 batch.wakers.extend(state.waker.take());
                 false
             }
@@ -192,11 +191,11 @@ impl Ticket {
                 self.notify_answered(batch);
                 false
             }
-            Event::AtRisk { valid_until } => {
+            Event::AtRisk { .. } => {
                 state.at_risk = true;
-                batch.at_risk(self, valid_until.since(now));
                 false
             }
+            Event::NotReleased(_) => false,
             Event::Lost(loss) => {
                 self.until.store(0, Ordering::Release);
                 // The loss is the answer to pending extensions.

@@ -1,10 +1,12 @@
 //! A complete client, independent of the store: the hub of its locks, and its connections.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::fmt::Debug;
 use core::hash::Hash;
 use core::time::Duration;
 
+use super::answer::Answer;
 use super::config::Config;
 use super::credentials::Credentials;
 use super::election::Elections;
@@ -172,6 +174,10 @@ impl<S: Store + Transport> Machine for Client<S> {
 
     fn valid_until(&self, lock: LockId) -> Option<Instant> {
         self.locks.valid_until(lock)
+    }
+
+    fn answers(&self, lock: LockId) -> Box<[Answer]> {
+        self.locks.answers(lock)
     }
 
     fn holds_any(&self) -> bool {

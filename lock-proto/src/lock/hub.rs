@@ -1,7 +1,9 @@
 //! The locks of one client, independent of the store: verbs, timers, and the shutdown.
 
+use alloc::boxed::Box;
 use core::time::Duration;
 
+use super::answer::Answer;
 use super::config::Config;
 use super::context::Context;
 use super::lifecycle::Lock;
@@ -234,6 +236,11 @@ impl<S: Store> Locks<S> {
     /// clock.
     pub fn valid_until(&self, id: LockId) -> Option<Instant> {
         self.locks.of(id)?.valid_until(id, &self.ctx)
+    }
+
+    /// Returns the last reply of each server: see [`Machine::answers`](super::Machine::answers).
+    pub fn answers(&self, id: LockId) -> Box<[Answer]> {
+        self.locks.of(id).map_or_else(Box::default, |lock| S::answers(lock, &self.ctx))
     }
 
     /// Returns the number of held locks.

@@ -237,7 +237,7 @@ impl<S: Store> Lock<S> {
     /// Answers the remaining releases at the end of a shutdown.
     pub fn stop(&mut self, ctx: &mut Context<S>) {
         for release in self.releases.drain(..) {
-            ctx.end(release.id, Event::Released(Release::Unknown));
+            release.end_unknown(ctx);
         }
     }
 
@@ -454,9 +454,24 @@ impl<S: Store> Lock<S> {
         self.releases.retain(|release| {
             let outcome = S::released(&release.store, ctx);
             let timed_out = || (release.until <= now).then_some(Release::Unknown);
-            let Some(outcome) = outcome.or_else(timed_out) else { return true };
-            ctx.end(release.id, Event::Released(outcome));
+            match outcome.or_else(timed_out) {
+                None => return true,
+                Some(Release::Unknown) => release.end_unknown(ctx),
+                Some(outcome) => ctx.end(release.id, Event::Released(outcome)),
+            }
             false
         });
+    }
+}
+
+impl<S: Store> PendingRelease<S> {
+    #[cold]
+    fn end_unknown(&self, ctx: &mut Context<S>) {
+        let nodes = S::not_released(&self.store, ctx);
+        if !nodes.is_empty() {
+            let since = self.until.back(ctx.config.release_within);
+            ctx.emit(self.id, Event::NotReleased(Report { waited: ctx.now.since(since), nodes }));
+        }
+        ctx.end(self.id, Event::Released(Release::Unknown));
     }
 }

@@ -1,7 +1,9 @@
 //! The interface common to the clients of all stores.
 
+use alloc::boxed::Box;
 use core::time::Duration;
 
+use super::answer::Answer;
 use super::credentials::Credentials;
 use super::election::Elections;
 use super::event::Failure;
@@ -117,6 +119,12 @@ pub trait Machine {
 
     /// Returns the end of validity of a held lock; `None` if the lock is not held.
     fn valid_until(&self, lock: LockId) -> Option<Instant>;
+
+    /// Returns the last reply of each server to an acquisition, in the configured order: while it
+    /// waits, those to its attempts; while it holds the lock, those to its renewals. For a log.
+    fn answers(&self, _lock: LockId) -> Box<[Answer]> {
+        Box::default()
+    }
 
     /// Returns true if any lock is held. The driver then wakes up about every second: a suspend may
     /// delay its timer, and the holders must be notified.

@@ -268,7 +268,8 @@ impl Client {
                     }
                 }
                 PipeOutput::Down(_) if self.locks.is_idle() => link.commands.rest(),
-                PipeOutput::Down(_) | PipeOutput::Woken(_) | PipeOutput::BlockRefused(_) => {}
+                PipeOutput::Down(Cause::Server(error)) => self.locks.handle_login_refused(node, error),
+                PipeOutput::Down(Cause::Fault(_)) | PipeOutput::Woken(_) | PipeOutput::BlockRefused(_) => {}
             }
         }
         if !link.wake.has_output() && !link.changed {

@@ -89,6 +89,13 @@ impl Locks {
         self.settle();
     }
 
+    /// The server refuses connections to this node. For reports on requests that wait for one.
+    pub fn handle_login_refused(&mut self, node: NodeId, error: ServerError) {
+        if let Some(known) = self.ctx.shared.nodes.get_mut(node.index()) {
+            known.login_refused = Some(error);
+        }
+    }
+
     /// Handles a reply to `INFO server` that arrived after
     /// [`handle_node_up`](Self::handle_node_up). The next connection is compared with it.
     pub fn handle_server(&mut self, now: Instant, node: NodeId, server: &Result<ServerInfo, ServerError>) {

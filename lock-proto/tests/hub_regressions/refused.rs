@@ -1,5 +1,7 @@
 //! Servers that allow access to a lock's own key only.
 
+use lock_proto::{Answer, Report};
+
 use super::*;
 
 fn refused() -> Reply {
@@ -59,8 +61,25 @@ fn permanently_refused_release_is_answered_at_once() {
             hub.reply(round, call, &refused());
         }
     }
-    assert_eq!(hub.take_events(), [Event::Released(Release::Unknown)]);
+    let Reply::Rejected(error) = refused() else { panic!() };
+    let report = Report::new(for_ms(2), [0; 3].map(|_| Answer::Rejected(error.clone())));
+    assert_eq!(hub.take_events(), [Event::NotReleased(report), Event::Released(Release::Unknown)]);
     assert_eq!(hub.requests(), []);
+}
+
+/// A node that confirmed the release and one that has not answered are told apart.
+#[test]
+fn unconfirmed_release_reports_last_reply_of_each_node() {
+    let mut hub = Hub::new(3, |c| c.wake(Wake::Poll));
+    let id = hub.held(0, &want());
+    hub.locks.release(ms(10), id).unwrap();
+    let calls = hub.requests();
+    hub.reply(11, calls[0].0, &Reply::Absent);
+    let lost = Cause::Fault(Fault::Closed);
+    hub.reply(12, calls[1].0, &Reply::NotSent(lost.clone()));
+    hub.at(2_010);
+    let report = Report::new(for_ms(2_000), [Answer::Granted, Answer::Unreachable(lost), Answer::Silent]);
+    assert_eq!(hub.take_events(), [Event::NotReleased(report), Event::Released(Release::Unknown)]);
 }
 
 /// A waiter's attempt also sets a marker. Without permission for it, the waiter omits it and polls.

@@ -92,7 +92,7 @@ fn renewal_after_end_by_clock_reports_loss() {
     let mut lost = ticket.changed.listen();
     assert!(!ticket.is_held(ms(10)));
     let mut batch = Batch::default();
-    assert!(!ticket.apply(ms(10), Event::Renewed { valid_until: ms(20) }, &mut batch));
+    assert!(!ticket.apply(Event::Renewed { valid_until: ms(20) }, &mut batch));
     batch.run();
     assert!(poll(&mut lost).is_ready(), "woken");
     assert!(matches!(ticket.hold_state(ms(11), false), HoldState::Lost(Loss::Expired)));

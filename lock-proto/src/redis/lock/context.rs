@@ -44,6 +44,8 @@ pub(crate) struct Node {
     changes: [Option<Instant>; 2],
     /// The run id changed three times within a quarantine.
     unstable: bool,
+    /// Why the server ended the last connection or refused its login, until the next one is up.
+    pub login_refused: Option<ServerError>,
 }
 
 /// By how much a reported uptime may exceed the true one: it is the difference of two times that
@@ -66,6 +68,7 @@ impl Node {
         let run_id = server.and_then(|server| server.as_ref().ok()).map(|info| info.run_id.clone());
         let before = mem::replace(&mut self.run_id, run_id);
         let first = !mem::replace(&mut self.connected_before, true);
+        self.login_refused = None;
         self.changed = !first && (self.run_id.is_none() || self.run_id != before);
         self.identified |= self.run_id.is_some();
         if !config.is_quorum() {

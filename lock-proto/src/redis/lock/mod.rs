@@ -242,6 +242,19 @@ impl Store for Redis {
         releasing.outcome(ctx.quorum())
     }
 
+    fn not_released(releasing: &Releasing, ctx: &Context) -> Box<[Answer]> {
+        let mut answers = releasing.answers(ctx.shared.nodes.len());
+        for (answer, node) in answers.iter_mut().zip(&ctx.shared.nodes) {
+            // A delete that failed with its connection waits for the next one.
+            if let (Answer::Unreachable(_) | Answer::Unknown(Cause::Fault(_)), Some(error)) =
+                (&*answer, &node.login_refused)
+            {
+                *answer = Answer::Unreachable(error.clone().into());
+            }
+        }
+        answers
+    }
+
     fn timeout(lock: &mut Lock, ctx: &mut Context) {
         lock.store.backoff_until = lock.store.backoff_until.filter(|until| *until > ctx.now);
         match &lock.contention {

@@ -73,7 +73,7 @@ impl Acquisition {
             | (Event::Proclaimed { .. } | Event::ProclaimFailed(_), Held) => Ok(stage),
             (Event::Lost(_), Offered | Held) => Ok(Lost),
             // The hold was over, or nearly so, when it was released; overdue events come first.
-            (Event::AtRisk { .. } | Event::ProclaimFailed(_), Releasing) => Ok(Releasing),
+            (Event::AtRisk { .. } | Event::ProclaimFailed(_) | Event::NotReleased(_), Releasing) => Ok(Releasing),
             (Event::Lost(_), Releasing) if !self.lost => Ok(Releasing),
             (
                 Event::Blocked(_)
@@ -85,6 +85,7 @@ impl Acquisition {
                 | Event::ExtendFailed(_)
                 | Event::AtRisk { .. }
                 | Event::Lost(_)
+                | Event::NotReleased(_)
                 | Event::Released(_)
                 | Event::Proclaimed { .. }
                 | Event::ProclaimFailed(_),

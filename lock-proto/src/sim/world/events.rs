@@ -133,7 +133,11 @@ impl<S: Servers> World<S> {
             Event::ProclaimFailed(why) => {
                 self.annotate(Some(Lane::Client(client)), || format!("has not proclaimed: {why:?}"));
             }
-            Event::Blocked(_) | Event::Extended | Event::ExtendFailed(_) | Event::AtRisk { .. } => {}
+            Event::Blocked(_)
+            | Event::Extended
+            | Event::ExtendFailed(_)
+            | Event::AtRisk { .. }
+            | Event::NotReleased(_) => {}
         }
     }
 }

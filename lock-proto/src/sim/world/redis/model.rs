@@ -341,6 +341,7 @@ impl Model {
             | Event::ExtendFailed(_)
             | Event::AtRisk { .. }
             | Event::Lost(_)
+            | Event::NotReleased(_)
             | Event::Proclaimed { .. }
             | Event::ProclaimFailed(_) => Ok(()),
         }
