@@ -7,15 +7,21 @@
 mod kit;
 
 use core::time::Duration;
+use std::io::{BufRead as _, BufReader};
+use std::process::Command;
 
-use kit::{LONG, Tool, WITH_SIGNALS, ms, started_by};
+use kit::{LONG, Tool, WITH_SIGNALS, full, ms, started_by, unread};
 use lock_testkit::{Authority, Chroot, Etcd, Stopwatch, ZooKeeperPeer, wait_until};
 use rustix::process::Signal;
 
 fn leader(url: &str, args: &[&str]) -> Tool {
+    Tool::spawn(leader_command(url, args))
+}
+
+fn leader_command(url: &str, args: &[&str]) -> Command {
     let mut command = started_by(WITH_SIGNALS, env!("CARGO_BIN_EXE_leader"));
     command.args(["--backend", url]).args(args).env_remove("LOCK_BACKEND");
-    Tool::spawn(command)
+    command
 }
 
 fn candidate(etcd: &Etcd, value: &str) -> Tool {
@@ -323,4 +329,53 @@ fn leader_latch_of_curator_queues_between_candidates() {
     assert_eq!(third.terminate().code, 0);
     assert_eq!(watching.terminate().code, 0);
     assert_eq!(chroot.ephemerals(), Vec::<String>::new());
+}
+
+/// A candidate whose lines nobody can read must not lead.
+#[cfg(target_os = "linux")]
+#[test]
+fn candidate_resigns_and_observer_ends_if_stdout_fails() {
+    let etcd = Etcd::start();
+    for role in [&["--candidate", "me"][..], &["--observe"]] {
+        for stdout in [full, unread] {
+            let command = leader_command(&etcd.url(), &[&["--name", "board"], role].concat());
+            let ended = Tool::spawn_to(command, stdout()).end();
+            assert!(ended.code == 74 && ended.err.contains("stdout"), "{role:?}: {ended:?}");
+            assert_clean(&etcd);
+        }
+    }
+    let ended = Tool::spawn_to(leader_command(&etcd.url(), &["--help"]), full()).end();
+    assert!(ended.code == 74 && ended.err.contains("stdout cannot be written"), "{ended:?}");
+}
+
+#[test]
+fn candidate_resigns_once_nobody_reads_stdout() {
+    let etcd = Etcd::start();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let tool = Tool::spawn_to(leader_command(&etcd.url(), &["--name", "board", "--candidate", "me"]), writer);
+    let mut line = String::new();
+    BufReader::new(reader).read_line(&mut line).unwrap();
+    assert!(line.starts_with("elected board"), "{line}");
+    let ended = tool.end();
+    assert!(ended.code == 74 && ended.err.contains("nobody reads stdout any more"), "{ended:?}");
+    assert_clean(&etcd);
+}
+
+#[test]
+fn reason_is_shown_while_no_server_answers() {
+    let mut etcd = Etcd::builder().user("worker", "s3cret", Some("board/")).start();
+    let wait_for = |url: &str, role: &[&str], reason: &str| {
+        let tool = leader(url, &[&["--name", "board"], role].concat());
+        tool.wait_for_err(reason);
+        assert_eq!(tool.terminate().code, 0);
+    };
+    let unread_file = format!("etcd://worker@{}?password_file=/nonexistent", etcd.address());
+    let roles = [&["--candidate", "me"][..], &["--observe"]];
+    for role in roles {
+        wait_for(&unread_file, role, "/nonexistent: No such file");
+    }
+    etcd.kill();
+    for role in roles {
+        wait_for(&etcd.url(), role, "Connection refused");
+    }
 }

@@ -15,11 +15,12 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches, ValueEnum, value_parser};
 use clap_complete::Shell;
 use clap_mangen::Man;
-use lock_proto::ConfigError;
 use lock_proto::driver::{Settings, StoreSettings};
 use lock_proto::redis::Wake;
+use lock_proto::{ConfigError, UrlError};
 
-use super::{Usage, exit, print};
+use super::output::print_text;
+use super::{Usage, usage};
 
 /// A command line that was understood.
 #[derive(Debug)]
@@ -99,17 +100,15 @@ fn with_common_options(command: Command) -> Command {
 ///
 /// # Errors
 ///
-/// The exit code: 0 if the requested text was printed, `bad_usage` for a usage error.
+/// The exit code: 0 if the requested text was printed, 74 if it could not be written, `bad_usage`
+/// for a usage error.
 pub fn parse_or_exit<T: CommandFactory + FromArgMatches>(
     args: impl IntoIterator<Item = OsString>,
     bad_usage: u8,
 ) -> Result<T, u8> {
     match parse(args) {
         Ok(Line::Run(args)) => Ok(args),
-        Ok(Line::Print(text)) => {
-            print(&text.trim_end());
-            Err(exit::SUCCESS)
-        }
+        Ok(Line::Print(text)) => Err(print_text(T::command().get_name(), &text)),
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "{}: {error}", T::command().get_name());
             Err(bad_usage)
@@ -177,8 +176,24 @@ const PASSWORD_VARIABLE: &str = "LOCK_PASSWORD";
 pub(crate) fn parse_backends(urls: &[String]) -> Result<StoreSettings, Usage> {
     let settings = Settings::parse(urls).map_err(|error| Usage(format!("--backend: {error}")))?;
     let password = std::env::var_os(PASSWORD_VARIABLE).filter(|password| !password.is_empty());
-    let Some(password) = password else { return Ok(settings.store) };
+    let Some(password) = password else { return with_password(settings.store) };
     Ok(settings.default_password(text(PASSWORD_VARIABLE, &password)?).store)
+}
+
+/// Checks that a login of the URL has a password.
+fn with_password(settings: StoreSettings) -> Result<StoreSettings, Usage> {
+    let checked = match &settings {
+        StoreSettings::Redis(config) => config.check(),
+        StoreSettings::Etcd(config) => config.check(),
+        StoreSettings::ZooKeeper(config) => config.check(),
+        _ => Ok(()),
+    };
+    match checked {
+        Err(error @ ConfigError::Url(UrlError::NoPassword | UrlError::NoUser)) => {
+            usage(format!("--backend: {error}, here by the variable {PASSWORD_VARIABLE}"))
+        }
+        Ok(()) | Err(_) => Ok(settings),
+    }
 }
 
 /// Gives the sessions of a client the TTL of its locks, so that a killed process leaves nothing

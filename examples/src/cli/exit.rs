@@ -12,14 +12,14 @@ pub const USAGE: u8 = 64;
 pub const KEY_IN_USE: u8 = 65;
 /// The wait timed out because too few servers replied.
 pub const UNREACHABLE: u8 = 69;
-/// A file could not be written.
+/// A file or stdout could not be written, or nobody reads stdout any more.
 pub const NOT_WRITTEN: u8 = 74;
 /// The wait timed out while another client held the lock.
 pub const BUSY: u8 = 75;
 /// The lock was lost before the command ended, or the command was terminated because the lock was
 /// about to expire.
 pub const LOST: u8 = 76;
-/// The servers rejected the login or denied permission.
+/// A server refused: the login, a permission, the database, or the TTL.
 pub const REFUSED: u8 = 77;
 /// The command could not be executed.
 pub const NOT_EXECUTABLE: u8 = 126;

@@ -3,13 +3,16 @@
 pub mod args;
 pub mod exit;
 pub mod failed;
+pub(crate) mod log;
 pub(crate) mod name;
+pub(crate) mod output;
 pub mod runtime;
 pub(crate) mod signals;
 
 use core::fmt;
 use core::time::Duration;
-use std::io::Write as _;
+
+pub(crate) use output::print;
 
 /// Limit for the cleanup on the servers at the end of a program.
 pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -52,11 +55,4 @@ pub fn check_count(counted: u32, expected: u32, unreleased: u32) -> Result<(), S
         0 => Ok(()),
         _ => Err(format!("{unreleased} locks or sessions were not ended in time; their keys expire at their TTL")),
     }
-}
-
-/// Prints one line on stdout and flushes it.
-pub(crate) fn print(what: &dyn fmt::Display) {
-    let mut stdout = std::io::stdout().lock();
-    let _ = writeln!(stdout, "{what}");
-    let _ = stdout.flush();
 }

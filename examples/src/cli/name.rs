@@ -24,9 +24,30 @@ impl fmt::Display for DisplayName<'_> {
     }
 }
 
+/// Displays a name as [`DisplayName`] does, shortened if it is long.
+#[derive(Clone, Copy)]
+pub(crate) struct ShortName<'a>(pub(crate) &'a [u8]);
+
+impl fmt::Display for ShortName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const LONGEST: usize = 64;
+        let shown = DisplayName(self.0).to_string();
+        match shown.char_indices().nth(LONGEST) {
+            None => f.write_str(&shown),
+            Some((end, _)) => write!(f, "{}… ({} bytes)", &shown[..end], self.0.len()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::DisplayName;
+    use super::{DisplayName, ShortName};
+
+    #[test]
+    fn long_name_is_shortened() {
+        assert_eq!(ShortName(&[b'n'; 64]).to_string(), "n".repeat(64));
+        assert_eq!(ShortName(&"ї".repeat(65).into_bytes()).to_string(), "ї".repeat(64) + "… (130 bytes)");
+    }
 
     #[test]
     fn shown_name_escapes_control_and_invalid_bytes() {

@@ -52,7 +52,7 @@ struct Options {
     seconds: Duration,
 
     /// How long each lock is held.
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "0")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time, default_value = "0")]
     hold: Duration,
 
     /// Workload held: number of locks.
@@ -60,11 +60,11 @@ struct Options {
     locks: NonZeroUsize,
 
     /// TTL of a lock after its last renewal; on ZooKeeper at least five ticks.
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time, default_value = "10s")]
     ttl: Duration,
 
     /// Polling interval while waiting; for Redis.
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "50ms")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time, default_value = "50ms")]
     poll: Duration,
 
     /// notify: wake one waiter on release; poll: rely on polling only; for Redis.

@@ -25,6 +25,7 @@ pub use measure::{lock_names, measure};
 pub use outcome::Outcome;
 
 pub use crate::cli::failed::Failed;
+use crate::cli::output::print_text;
 use crate::cli::print;
 
 /// Runs the tool and returns its exit code. `default_backends` is the value of `LOCK_BACKEND`.
@@ -33,10 +34,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&
     let done = match args::parse(args.iter().cloned(), default_backends, peers) {
         Ok(Parsed::Run(job, format)) => run(&job, peers).map(|text| print(&text.render(format))),
         Ok(Parsed::Report(settings)) => report::run(&settings, &args, peers),
-        Ok(Parsed::Print(text)) => {
-            let _ = write!(std::io::stdout(), "{text}");
-            Ok(())
-        }
+        Ok(Parsed::Print(text)) => return print_text("contention", &text),
         Err(error) => Err(Failed::usage(error)),
     };
     match done {

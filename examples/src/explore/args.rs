@@ -58,11 +58,11 @@ struct Options {
 
     /// Draw the run in detail from this time [default: the first 600 messages, or those around the
     /// finding]
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time)]
     from: Option<Duration>,
 
     /// Draw the run in detail up to this time, like 1s500ms.
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time)]
     to: Option<Duration>,
 
     /// Where to write the page [default: SCENARIO-SEED.html]

@@ -21,6 +21,7 @@ use panic_hook::without_panic_messages;
 use progress::{Progress, rate};
 use search::{Found, Search, find_violation};
 
+use crate::cli::output::print_text;
 use crate::cli::{exit, print};
 
 /// Exit code: a rule is broken.
@@ -33,10 +34,7 @@ const LOG_LINES: usize = 60;
 /// Runs the program and returns its exit code.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     match parse(args) {
-        Ok(Parsed::Print(text)) => {
-            let _ = write!(io::stdout(), "{text}");
-            0
-        }
+        Ok(Parsed::Print(text)) => print_text("explore", &text),
         Ok(Parsed::List) => {
             list();
             0

@@ -35,7 +35,7 @@ struct Options {
 
     /// TTL of the leadership after its last renewal, on etcd rounded up to whole seconds, on
     /// ZooKeeper at least five ticks [default: 10s, without --name 2s]
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time)]
     ttl: Option<Duration>,
 }
 
@@ -54,12 +54,19 @@ An observer prints `leader NAME key=... rev=... value=...`, `nobody NAME`, and
 `disconnected NAME` while the server is unreachable. In both, rev is the revision of etcd, or the
 transaction of ZooKeeper, that created the key.
 
+If a line cannot be written to stdout, or if stdout is a pipe that nobody reads any more, leader says
+so on stderr, resigns and ends.
+
+Warnings of the library are shown on stderr, with the words of the servers. LOCK_LOG=error or off
+shows fewer lines, LOCK_LOG=info, debug or trace more.
+
 Exit code: 0, or
   1   the small election did not go as promised
   64  usage error
   65  the name is in use by something else, or the numbers of its queue are used up
-  69  no server replied
-  77  a server rejected the login or denied permission";
+  69  the small election: no server replied (a candidate or an observer waits without a limit)
+  74  stdout cannot be written, or nobody reads it
+  77  a server refused: the login, a permission, the database, or the TTL (stderr has its words)";
 
 const DEFAULT_TTL: Duration = Duration::from_secs(10);
 const DEFAULT_BACKEND: &str = "etcd://127.0.0.1:2379";

@@ -1,29 +1,33 @@
 //! One candidate or one observer, until interrupted.
 
+use core::cell::Cell;
 use core::fmt;
 use core::future::poll_fn;
+use core::pin::Pin;
 use core::task::Poll;
 
 use lock_proto::driver::{LeadError, Leadership, OwnerKeyExt as _, OwnerNodeExt as _};
 use lock_proto::{ElectionEvent, Fence, Loss, Release};
 use lock_tokio::Client;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 use tokio::{join, select};
 
 use super::{log_error, report_failure};
-use crate::cli::name::DisplayName;
+use crate::cli::exit;
+use crate::cli::name::{DisplayName, ShortName};
+use crate::cli::output::{UNREAD, not_written, on_unread, try_print};
 use crate::cli::signals::is_ignored;
-use crate::cli::{exit, print};
 
 /// Campaigns, again after each loss. Returns the exit code.
 pub(super) async fn campaign(client: &Client, name: &[u8], value: &[u8]) -> u8 {
-    let Some(mut stop) = StopSignals::watch() else { return exit::NOT_EXECUTABLE };
+    let Some(mut stop) = Stop::watch() else { return exit::NOT_EXECUTABLE };
     let election = client.election(name);
-    let shown = DisplayName(name);
+    let (shown, output) = (DisplayName(name), Output::default());
     loop {
         let report = {
             let name = name.to_vec();
-            move |why| log_error(&format_args!("{}: waiting: {why}", DisplayName(&name)))
+            move |why| log_error(&format_args!("{}: waiting: {why}", ShortName(&name)))
         };
         let waiting = election.campaign(value.to_vec()).on_blocked(report);
         let leadership = select! {
@@ -32,65 +36,96 @@ pub(super) async fn campaign(client: &Client, name: &[u8], value: &[u8]) -> u8 {
                 Err(error) => return report_failure(&error),
             },
             // Dropping the campaign withdraws the candidate.
-            () = stop.requested() => return 0,
+            code = stop.requested() => return code,
         };
-        print(&format_args!("elected {shown} {}", Ownership::of(&leadership)));
+        output.print(&format_args!("elected {shown} {}", Ownership::of(&leadership)));
         let observer = leadership.observer();
-        let report_loss = |loss| print(&format_args!("lost {shown} {}", exit::loss_name(loss)));
+        let report_loss = |loss| output.print(&format_args!("lost {shown} {}", exit::loss_name(loss)));
         // At once: the resignation may take a while.
         let lost = async { observer.lost().await.inspect(|&loss| report_loss(loss)) };
         // There is no work to wind down, so wait for the end.
-        let (lost, end) = join!(lost, leadership.lead(|_| stop.requested()));
+        let (output, stop) = (&output, &mut stop);
+        let work = async move { if output.failed() { exit::NOT_WRITTEN } else { stop.requested().await } };
+        let (lost, end) = join!(lost, leadership.lead(|_| work));
         match (end.output, end.release) {
             _ if lost.is_some() => {}
             (Err(LeadError::Lost(loss)), _) => report_loss(loss),
             // The leadership had already ended, as the release showed.
-            (Ok(()), Release::Expired) => report_loss(Loss::Gone),
-            (Ok(()), Release::Taken) => report_loss(Loss::Taken),
-            (Ok(()) | Err(_), release) => {
+            (Ok(_), Release::Expired) => report_loss(Loss::Gone),
+            (Ok(_), Release::Taken) => report_loss(Loss::Taken),
+            (Ok(_) | Err(_), release) => {
                 if release == Release::Unknown {
                     log_error(&format_args!(
-                        "{shown}: the server did not confirm the resignation; the leadership ends with the session"
+                        "{}: the server did not confirm the resignation; the leadership ends with the session",
+                        ShortName(name)
                     ));
                 }
-                print(&format_args!("resigned {shown}"));
-                return 0;
+                output.print(&format_args!("resigned {shown}"));
+                return output.code(end.output.unwrap_or(exit::SUCCESS));
             }
         }
-        if end.output.is_ok() {
-            return 0;
+        if output.failed() || end.output.is_ok() {
+            return output.code(end.output.unwrap_or(exit::SUCCESS));
         }
     }
 }
 
 /// Observes the election. Returns the exit code.
 pub(super) async fn observe(client: &Client, name: &[u8]) -> u8 {
-    let Some(mut stop) = StopSignals::watch() else { return exit::NOT_EXECUTABLE };
-    let shown = DisplayName(name);
+    let Some(mut stop) = Stop::watch() else { return exit::NOT_EXECUTABLE };
+    let (shown, output) = (DisplayName(name), Output::default());
     let election = client.election(name);
     let mut observation = match election.observe() {
         Ok(observation) => observation,
         Err(error) => return report_failure(&error),
     };
-    loop {
+    while !output.failed() {
         let event = select! {
             event = observation.next() => event,
-            () = stop.requested() => return 0,
+            code = stop.requested() => return code,
         };
         match event {
-            Some(ElectionEvent::Leader(leader)) => print(&format_args!(
+            Some(ElectionEvent::Leader(leader)) => output.print(&format_args!(
                 "leader {shown} key={} rev={} value={}",
                 DisplayName(&leader.key),
                 leader.create_revision,
                 DisplayName(&leader.value)
             )),
-            Some(ElectionEvent::NoLeader) => print(&format_args!("nobody {shown}")),
-            Some(ElectionEvent::Disconnected) => print(&format_args!("disconnected {shown}")),
+            Some(ElectionEvent::NoLeader) => output.print(&format_args!("nobody {shown}")),
+            Some(ElectionEvent::Disconnected) => output.print(&format_args!("disconnected {shown}")),
             Some(ElectionEvent::Failed(failure)) => return report_failure(&election.error(failure)),
             // Later versions may add more.
             Some(_) => {}
             None => return exit::UNREACHABLE,
         }
+    }
+    exit::NOT_WRITTEN
+}
+
+/// The lines on stdout, by which others learn who leads.
+#[derive(Default)]
+struct Output {
+    failed: Cell<bool>,
+}
+
+impl Output {
+    /// Prints a line. The first one that cannot be written is an error message.
+    fn print(&self, line: &dyn fmt::Display) {
+        if let Err(error) = try_print(line)
+            && !self.failed.replace(true)
+        {
+            log_error(&not_written(&error));
+        }
+    }
+
+    /// Returns true if a line could not be written.
+    fn failed(&self) -> bool {
+        self.failed.get()
+    }
+
+    /// Returns this exit code, unless a line could not be written.
+    fn code(&self, code: u8) -> u8 {
+        if self.failed() { exit::NOT_WRITTEN } else { code }
     }
 }
 
@@ -122,23 +157,47 @@ impl fmt::Display for Ownership {
     }
 }
 
-/// Signals that request the end, unless they are ignored.
-struct StopSignals(Vec<Signal>);
+/// Requests for the end: signals that are not ignored, and that nobody reads stdout any more.
+struct Stop {
+    signals: Vec<Signal>,
+    unread: Option<oneshot::Receiver<()>>,
+}
 
-impl StopSignals {
+impl Stop {
     /// Returns `None`, after an error message, if signals cannot be handled.
     fn watch() -> Option<Self> {
         let kinds = [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::terminate()];
         let watched = kinds.into_iter().filter(|kind| !is_ignored(kind.as_raw_value())).map(signal);
         let signals: Result<_, std::io::Error> = watched.collect();
-        signals.map(Self).map_err(|error| log_error(&format_args!("signals cannot be watched: {error}"))).ok()
+        let (sender, receiver) = oneshot::channel();
+        on_unread(move || {
+            let _ = sender.send(());
+        });
+        signals
+            .map(|signals| Self { signals, unread: Some(receiver) })
+            .map_err(|error| log_error(&format_args!("signals cannot be watched: {error}")))
+            .ok()
     }
 
-    async fn requested(&mut self) {
+    /// Waits for a request. Returns the exit code.
+    async fn requested(&mut self) -> u8 {
         poll_fn(|cx| {
-            let raised = self.0.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
-            if raised { Poll::Ready(()) } else { Poll::Pending }
+            if self.signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready()) {
+                return Poll::Ready(exit::SUCCESS);
+            }
+            match self.unread.as_mut().map(|unread| Pin::new(unread).poll(cx)) {
+                Some(Poll::Ready(Ok(()))) => {
+                    log_error(&UNREAD);
+                    Poll::Ready(exit::NOT_WRITTEN)
+                }
+                Some(Poll::Ready(Err(_))) => {
+                    // It cannot be watched.
+                    self.unread = None;
+                    Poll::Pending
+                }
+                Some(Poll::Pending) | None => Poll::Pending,
+            }
         })
-        .await;
+        .await
     }
 }

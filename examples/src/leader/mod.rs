@@ -14,6 +14,8 @@ use lock_proto::driver::{AcquireError, StoreSettings};
 
 use args::{Args, Parsed, Role, parse};
 
+use crate::cli::log::show_log;
+use crate::cli::output::print_text;
 use crate::cli::runtime::block_on;
 use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 
@@ -21,15 +23,16 @@ use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 pub fn main(args: impl IntoIterator<Item = OsString>, default: Option<&OsStr>) -> u8 {
     let args = match parse(args, default) {
         Ok(Parsed::Run(args)) => *args,
-        Ok(Parsed::Print(text)) => {
-            let _ = write!(std::io::stdout(), "{text}");
-            return 0;
-        }
+        Ok(Parsed::Print(text)) => return print_text("leader", &text),
         Err(error) => {
             log_error(&error);
             return exit::USAGE;
         }
     };
+    if let Err(error) = show_log("leader") {
+        log_error(&error);
+        return exit::USAGE;
+    }
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => block_on(runtime, run(args)),
         Err(error) => {

@@ -41,15 +41,15 @@ struct Options {
 
     /// TTL of the lock after its last renewal; etcd rounds it up to whole seconds, and on ZooKeeper
     /// it is at least five ticks.
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time, default_value = "10s")]
     ttl: Duration,
 
     /// How long to wait for the lock: forever, 0 for a single attempt, or a duration.
-    #[arg(long, value_name = "TIME", value_parser = read_wait, default_value = "forever")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = read_wait, default_value = "forever")]
     wait: Wait,
 
     /// Polling interval while waiting. Redis only: etcd and ZooKeeper notify the next waiter.
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "50ms")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time, default_value = "50ms")]
     poll: Duration,
 
     /// notify: wake one waiter on release; poll: rely on polling only; for Redis.
@@ -62,12 +62,12 @@ struct Options {
 
     /// Time between SIGTERM and SIGKILL for the command when the lock is lost; at most half the
     /// TTL, and half of the time that the lock is valid.
-    #[arg(long, value_name = "TIME", value_parser = read_grace, default_value = "ttl/3")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = read_grace, default_value = "ttl/3")]
     grace: Grace,
 
     /// Quorum: how long a restarted server does not count; the longest TTL in use
     /// [default: 10s, at least --ttl]
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time)]
     quarantine: Option<Duration>,
 }
 
@@ -89,6 +89,13 @@ ignored, such as SIGHUP under nohup. The command is signalled, but not its desce
 script exec its long work. A command that changes its user cannot be signalled, and so not ended:
 use `sudo with-lock ...`, not `with-lock ... -- sudo ...`.
 
+Without a command stdout is the only interface: if a line cannot be written, or if stdout is a pipe
+that nobody reads any more, with-lock says so on stderr and releases the lock. With one, it prints
+nothing on stdout.
+
+Warnings of the library are shown on stderr, with the words of the servers. LOCK_LOG=error or off
+shows fewer lines, LOCK_LOG=info, debug or trace more.
+
 If no server answers, with-lock waits up to 4 s for the release before it exits, and reports on
 stderr that the release is unconfirmed. A second signal, more than a second after the first, ends
 the wait for the release.
@@ -99,10 +106,12 @@ Exit code: that of the command (128+n if signal n ended it, or ended the wait fo
   65        the name cannot be used: its key is in use by something else, or the numbers of its
             queue are used up
   69        too few servers replied
+  74        without a command: stdout cannot be written, or nobody reads it; with --help, the same
   75        another client holds the lock
   76        the lock was lost before the command ended, or the command was terminated because the
             lock was about to expire (whatever its own exit code)
-  77        a server rejected the login or denied permission
+  77        a server refused: the login, a permission, the database, or the TTL (stderr has its
+            words)
   126, 127  the command could not be run, was not found";
 
 /// The value of `--runtime`.

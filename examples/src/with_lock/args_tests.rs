@@ -132,6 +132,15 @@ fn usage_error_names_cause() {
         (&["--backend", "zk://a", "--ttl", "0", "job"], "--ttl: session_ttl must be"),
         (&["--backend", "mysql://a", "job"], "--backend"),
         (&["--poll", "0", "job"], "--poll: poll.every must be"),
+        (&["--wait", "-1", "job"], "'-1' for '--wait <TIME>': expected a duration"),
+        (&["--ttl", "-5s", "job"], "'-5s' for '--ttl <TIME>': expected a duration"),
+        (&["--poll", "-1", "job"], "'-1' for '--poll <TIME>'"),
+        (&["--grace", "-1s", "job"], "'-1s' for '--grace <TIME>'"),
+        (&["--quarantine", "-1s", "job"], "'-1s' for '--quarantine <TIME>'"),
+        (&["--backend", "redis://a?user=app", "job"], "by the variable LOCK_PASSWORD"),
+        (&["--backend", "etcd://a?user=app", "job"], "by the variable LOCK_PASSWORD"),
+        (&["--backend", "zk://a?user=app", "job"], "by the variable LOCK_PASSWORD"),
+        (&["--backend", "etcd://a/x", "job"], "put the prefix into the names"),
         (&["--quarantine", "0", "job"], "--quarantine: quarantine must be"),
     ] {
         match read(line) {

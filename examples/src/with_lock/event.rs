@@ -1,9 +1,8 @@
 //! Events for the main thread, and its handle to the driver of the lock.
 
+use core::fmt;
 use core::time::Duration;
-use core::{fmt, mem};
 use std::sync::mpsc::Sender;
-use std::thread;
 
 use futures_util::FutureExt as _;
 use lock_proto::driver::{AcquireError, AcquireErrorKind, Acquiring, Client, Guard, OwnerKeyExt as _, Shutdown};
@@ -18,7 +17,7 @@ use crate::cli::failed::Failed;
 #[derive(Debug)]
 pub enum MainEvent {
     /// Still waiting, for this reason.
-    Blocked(String),
+    Blocked(Blocked),
     /// The lock is held.
     Held(Held),
     /// The lock was lost.
@@ -33,6 +32,8 @@ pub enum MainEvent {
     Signal(Signal),
     /// The command has ended.
     CommandEnded,
+    /// Nobody reads stdout any more.
+    Unread,
 }
 
 impl MainEvent {
@@ -81,24 +82,10 @@ pub(super) fn acquiring(client: &Client, args: &Args, events: &Sender<MainEvent>
         Wait::For(limit) => lock.wait(limit).acquire(),
         Wait::Forever | _ => lock.acquire(),
     };
-    let (client, events) = (client.clone(), events.clone());
-    let mut explained = false;
+    let events = events.clone();
     acquiring.on_blocked(move |why| {
-        let _ = events.send(MainEvent::Blocked(why.to_string()));
-        if why == Blocked::Unreachable && !mem::replace(&mut explained, true) {
-            let (client, events) = (client.clone(), events.clone());
-            thread::spawn(move || explain(&client, &events));
-        }
+        let _ = events.send(MainEvent::Blocked(why));
     })
-}
-
-/// Reports why too few servers answer.
-fn explain(client: &Client, events: &Sender<MainEvent>) {
-    if let Err(error) = client.ping_blocking()
-        && *error.kind() != AcquireErrorKind::ShutDown
-    {
-        let _ = events.send(MainEvent::Blocked(error.to_string()));
-    }
 }
 
 impl fmt::Debug for Held {

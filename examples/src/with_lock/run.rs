@@ -19,9 +19,11 @@ use super::child::{self, Running};
 use super::event::{Held, LockHandle, MainEvent};
 use super::{tasks, threads};
 use crate::cli::failed::Failed;
-use crate::cli::name::DisplayName;
+use crate::cli::log::show_log;
+use crate::cli::name::{DisplayName, ShortName};
+use crate::cli::output::{UNREAD, not_written, on_unread, print_text, try_print};
 use crate::cli::signals::is_ignored;
-use crate::cli::{SHUTDOWN_TIMEOUT, exit, print};
+use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 
 /// The longest sleep: system timers may stop while the computer is suspended.
 // T4
@@ -35,16 +37,17 @@ const SAME_STOP: Duration = Duration::from_secs(1);
 pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&OsStr>) -> u8 {
     let args = match parse(args, default_backends) {
         Ok(Parsed::Run(args)) => *args,
-        Ok(Parsed::Print(text)) => {
-            let _ = write!(std::io::stdout(), "{text}");
-            return 0;
-        }
+        Ok(Parsed::Print(text)) => return print_text("with-lock", &text),
         Ok(Parsed::Become { parent, command }) => return child::become_command(parent, &command),
         Err(error) => {
             print_error(&error);
             return exit::USAGE;
         }
     };
+    if let Err(error) = show_log("with-lock") {
+        print_error(&error);
+        return exit::USAGE;
+    }
     let (sender, events) = channel();
     if let Err(error) = forward_signals(sender.clone()) {
         print_error(&format_args!("signals cannot be watched: {error}"));
@@ -100,6 +103,10 @@ struct Main {
 
 impl Main {
     fn run(self) -> u8 {
+        if self.args.command.is_none() {
+            let sender = self.sender.clone();
+            on_unread(move || drop(sender.send(MainEvent::Unread)));
+        }
         let held = match self.wait() {
             Ok(held) => held,
             Err(code) => return code,
@@ -112,7 +119,7 @@ impl Main {
     }
 
     fn print_error(&self, what: &dyn core::fmt::Display) {
-        print_error(&format_args!("{}: {what}", DisplayName(&self.args.name)));
+        print_error(&format_args!("{}: {what}", ShortName(&self.args.name)));
     }
 
     /// Waits for the lock. Fails with the exit code.
@@ -123,23 +130,33 @@ impl Main {
                 Some(MainEvent::Blocked(why)) => self.print_error(&format_args!("waiting: {why}")),
                 Some(MainEvent::Failed(failed)) => return Err(report_failure(&failed)),
                 Some(MainEvent::Signal(signal)) => {
-                    if self.stop_and_wait(true) == Some(Release::Unknown) {
-                        self.print_error(
-                            &"the end of the wait is unconfirmed; what it left on the server ends with its TTL",
-                        );
-                    }
+                    self.end_wait(true);
                     return Err(exit::by_signal(signal.as_raw()));
+                }
+                Some(MainEvent::Unread) => {
+                    self.print_error(&UNREAD);
+                    self.end_wait(false);
+                    return Err(exit::NOT_WRITTEN);
                 }
                 Some(MainEvent::Stopped(_) | MainEvent::Lost(_) | MainEvent::CommandEnded) | None => {}
             }
         }
     }
 
-    /// Holds the lock until a signal or its loss.
+    fn end_wait(&self, signalled: bool) {
+        if self.stop_and_wait(signalled) == Some(Release::Unknown) {
+            self.print_error(&"the end of the wait is unconfirmed; what it left on the server ends with its TTL");
+        }
+    }
+
+    /// Holds the lock until a signal or its loss, or until nobody reads stdout.
     fn hold_until_signal(&self, hold: &mut Hold) -> u8 {
         let name = DisplayName(&self.args.name);
         let fence = hold.held.fence.map_or_else(|| "-".to_owned(), |fence| fence.to_string());
-        print(&format_args!("held {name} fence={fence} ttl={}", hold.held.ttl.as_millis()));
+        let held = try_print(&format_args!("held {name} fence={fence} ttl={}", hold.held.ttl.as_millis()));
+        if let Err(error) = held {
+            return self.end_unread(&not_written(&error));
+        }
         let lost = loop {
             let left = hold.check();
             match self.next(left) {
@@ -150,6 +167,7 @@ impl Main {
                     hold.check();
                     break hold.lost;
                 }
+                Some(MainEvent::Unread) => return self.end_unread(&UNREAD),
                 Some(
                     MainEvent::Blocked(_)
                     | MainEvent::Held(_)
@@ -165,8 +183,11 @@ impl Main {
             }
         };
         let report = |loss| {
-            print(&format_args!("lost {name} {}", exit::loss_name(loss)));
+            let printed = try_print(&format_args!("lost {name} {}", exit::loss_name(loss)));
             self.print_error(&format_args!("lost: {loss}"));
+            if let Err(error) = printed {
+                self.print_error(&not_written(&error));
+            }
             exit::LOST
         };
         if let Some(loss) = lost {
@@ -176,6 +197,13 @@ impl Main {
             return code;
         }
         hold.loss_at_release(self.release(true)).map_or(exit::SUCCESS, report)
+    }
+
+    /// Releases the lock, because nobody learns from stdout that it is held. Returns the exit code.
+    fn end_unread(&self, why: &dyn core::fmt::Display) -> u8 {
+        self.print_error(&format_args!("{why}; releasing the lock"));
+        self.release(false);
+        exit::NOT_WRITTEN
     }
 
     /// Runs the command, no longer than the lock is held.
@@ -289,7 +317,13 @@ impl Main {
                         send(signal);
                     }
                 }
-                Some(MainEvent::Blocked(_) | MainEvent::Held(_) | MainEvent::Failed(_) | MainEvent::Stopped(_))
+                Some(
+                    MainEvent::Blocked(_)
+                    | MainEvent::Held(_)
+                    | MainEvent::Failed(_)
+                    | MainEvent::Stopped(_)
+                    | MainEvent::Unread,
+                )
                 | None => {}
             }
         }
@@ -330,7 +364,13 @@ impl Main {
                         return Some(Release::Unknown);
                     }
                 }
-                Some(MainEvent::Blocked(_) | MainEvent::Held(_) | MainEvent::Lost(_) | MainEvent::CommandEnded) => {}
+                Some(
+                    MainEvent::Blocked(_)
+                    | MainEvent::Held(_)
+                    | MainEvent::Lost(_)
+                    | MainEvent::CommandEnded
+                    | MainEvent::Unread,
+                ) => {}
                 None if now >= end => return Some(Release::Unknown),
                 None => {}
             }

@@ -36,7 +36,8 @@ pub(crate) const fn ms(count: u64) -> Duration {
 /// A running program. Killed when dropped.
 pub(crate) struct Tool {
     child: Child,
-    out: Pipe,
+    /// `None` if the test gave it another stdout.
+    out: Option<Pipe>,
     err: Pipe,
     started: Instant,
 }
@@ -55,8 +56,19 @@ impl Tool {
     }
 
     pub(crate) fn spawn_with(mut command: Command, input: Stdio) -> Self {
-        let mut child = command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let out = Pipe::new(child.stdout.take().unwrap());
+        command.stdin(input);
+        Self::spawn_between(command, Stdio::piped())
+    }
+
+    /// `output` takes its stdout.
+    pub(crate) fn spawn_to(mut command: Command, output: impl Into<Stdio>) -> Self {
+        command.stdin(Stdio::null());
+        Self::spawn_between(command, output)
+    }
+
+    fn spawn_between(mut command: Command, output: impl Into<Stdio>) -> Self {
+        let mut child = command.stdout(output).stderr(Stdio::piped()).spawn().unwrap();
+        let out = child.stdout.take().map(Pipe::new);
         let err = Pipe::new(child.stderr.take().unwrap());
         Self { child, out, err, started: Instant::now() }
     }
@@ -70,7 +82,7 @@ impl Tool {
     }
 
     pub(crate) fn out(&self) -> String {
-        self.out.text()
+        self.out.as_ref().map(Pipe::text).unwrap_or_default()
     }
 
     pub(crate) fn err(&self) -> String {
@@ -150,6 +162,16 @@ impl Pipe {
         let lines = read.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         String::from_utf8_lossy(&read[..if whole { read.len() } else { lines }]).into_owned()
     }
+}
+
+/// A file that takes nothing.
+pub(crate) fn full() -> Stdio {
+    fs::File::options().write(true).open("/dev/full").unwrap().into()
+}
+
+/// A pipe that nobody reads.
+pub(crate) fn unread() -> Stdio {
+    std::io::pipe().unwrap().1.into()
 }
 
 /// A directory for the files that commands write.

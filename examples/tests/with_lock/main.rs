@@ -10,7 +10,10 @@ mod kit;
 mod loss;
 mod queues;
 mod quorum;
+mod reasons;
 mod refusals;
+#[cfg(target_os = "linux")]
+mod stdout;
 #[cfg(target_os = "linux")]
 mod terminal;
 mod tls;
