@@ -73,6 +73,7 @@ fn unconfirmed_release_reports_last_reply_of_each_node() {
     let mut hub = Hub::new(3, |c| c.wake(Wake::Poll));
     let id = hub.held(0, &want());
     hub.locks.release(ms(10), id).unwrap();
+    hub.drain();
     let calls = hub.requests();
     hub.reply(11, calls[0].0, &Reply::Absent);
     let lost = Cause::Fault(Fault::Closed);
