@@ -53,6 +53,22 @@ impl OwnLock for Naive {
     }
 }
 
+/// It only says that it needs several nodes.
+#[derive(Clone, Debug, Hash)]
+struct Quorum;
+
+impl OwnLock for Quorum {
+    const QUORUM: bool = true;
+
+    fn acquire(&mut self, _: &mut Context<'_>) {}
+
+    fn release(&mut self, cx: &mut Context<'_>) {
+        cx.released(Release::Released);
+    }
+
+    fn handle_reply(&mut self, _: &mut Context<'_>, _: Call, _: Result<Reply, Lost>) {}
+}
+
 const COMPARE_AND_DELETE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end
                                   return 0";
 const COMPARE_AND_EXPIRE: &str = "if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
@@ -245,6 +261,40 @@ fn blind_delete_is_found_by_scenario() {
     assert!(found.picture().contains("Broken: one holder at a time"));
     let ours = found.plan.run_redis(Keep::Lines(200), Client::new);
     assert!(ours.violations.is_empty(), "{found}\n{ours}");
+}
+
+/// The text of the panic that this ends with.
+fn panic_of(run: impl FnOnce() -> bool + std::panic::UnwindSafe) -> String {
+    let panic = std::panic::catch_unwind(run).unwrap_err();
+    panic.downcast_ref::<String>().unwrap().clone()
+}
+
+/// Regression: `find` ran nothing and found nothing.
+#[test]
+fn search_that_runs_nothing_panics() {
+    let exclusion = Rule::MutualExclusion;
+    assert_eq!(
+        panic_of(|| find(&Naive, "redis-quorum", 0..10, exclusion).is_none()),
+        "no seed of 0..10 draws redis-quorum with one node; it suits locks with `OwnLock::QUORUM`"
+    );
+    assert_eq!(
+        panic_of(|| find(&Quorum, "redis-promotion", 0..10, exclusion).is_none()),
+        "no seed of 0..10 draws redis-promotion with several nodes; it suits locks without `OwnLock::QUORUM`"
+    );
+    assert_eq!(panic_of(|| find(&Naive, "redis-pauses", 7..7, exclusion).is_none()), "there is no seed in 7..7");
+    assert_eq!(
+        panic_of(|| find(&Naive, "etcd-pauses", 0..10, exclusion).is_none()),
+        "etcd-pauses is a scenario of etcd: use own::etcd::find"
+    );
+    assert_eq!(
+        panic_of(|| find(&Naive, "zookeeper-pauses", 0..10, exclusion).is_none()),
+        "zookeeper-pauses is a scenario of ZooKeeper, and own locks are on Redis or etcd"
+    );
+    let plan = || Plan::from_seed(Scenario::named("etcd-pauses").unwrap(), 0);
+    assert_eq!(
+        panic_of(|| plan().run_own(Keep::Nothing, Naive).fenced),
+        "not a plan for Redis: etcd-pauses is a scenario of Etcd"
+    );
 }
 
 /// Runs of every scenario in which a single node keeps its promises.

@@ -11,7 +11,7 @@ use super::lock::OwnLock;
 use crate::sim::check::Rule;
 use crate::sim::journal::Keep;
 use crate::sim::picture::Picture;
-use crate::sim::scenario::{Outcome, Plan, Scenario};
+use crate::sim::scenario::{Backend, Outcome, Plan, Scenario};
 use crate::sim::trace::Trace;
 
 /// Number of log lines that are printed.
@@ -38,34 +38,56 @@ pub struct Found {
 ///
 /// # Panics
 ///
-/// If there is no scenario of Redis with this name.
+/// If there is no scenario of Redis with this name, or if no plan of these seeds suits the lock.
 pub fn find<L: OwnLock + 'static>(lock: &L, scenario: &str, seeds: Range<u64>, rule: Rule) -> Option<Found> {
+    let scenario = named(scenario, Backend::Redis);
     let suits = |plan: &Plan| (plan.setup.nodes.len() > 1) == L::QUORUM;
-    search(scenario, seeds, rule, suits, |plan, keep, traced| plan.run_own_keeping(keep, traced, lock.clone()))
+    let run = |plan: &Plan, keep, traced| plan.run_own_keeping(keep, traced, lock.clone());
+    let (found, ran) = search(scenario, &seeds, rule, suits, run);
+    let (wanted, other) = if L::QUORUM { ("several nodes", "without") } else { ("one node", "with") };
+    let name = scenario.name;
+    assert!(ran > 0, "no seed of {seeds:?} draws {name} with {wanted}; it suits locks {other} `OwnLock::QUORUM`");
+    found
 }
 
 /// Like [`own::find`](find), for a lock on etcd and a scenario of etcd.
 ///
 /// # Panics
 ///
-/// If there is no scenario of etcd with this name.
+/// If there is no scenario of etcd with this name, or no seed.
 pub fn find_etcd<L: etcd::OwnLock + 'static>(lock: &L, scenario: &str, seeds: Range<u64>, rule: Rule) -> Option<Found> {
-    search(scenario, seeds, rule, |_| true, |plan, keep, traced| plan.run_own_etcd_keeping(keep, traced, lock.clone()))
+    let run = |plan: &Plan, keep, traced| plan.run_own_etcd_keeping(keep, traced, lock.clone());
+    search(named(scenario, Backend::Etcd), &seeds, rule, |_| true, run).0
 }
 
+/// Returns the scenario of this name. Panics unless it is one of this store.
+fn named(name: &str, backend: Backend) -> &'static Scenario {
+    let scenario = Scenario::named(name).unwrap_or_else(|| panic!("there is no scenario {name}"));
+    let instead = match scenario.backend {
+        own if own == backend => return scenario,
+        Backend::Redis => "Redis: use own::find",
+        Backend::Etcd => "etcd: use own::etcd::find",
+        Backend::Zookeeper => "ZooKeeper, and own locks are on Redis or etcd",
+    };
+    panic!("{name} is a scenario of {instead}");
+}
+
+/// Also returns how many plans were run.
 fn search(
-    scenario: &str,
-    seeds: Range<u64>,
+    scenario: &'static Scenario,
+    seeds: &Range<u64>,
     rule: Rule,
     suits: impl Fn(&Plan) -> bool,
     run: impl Fn(&Plan, Keep, bool) -> (Outcome, Trace),
-) -> Option<Found> {
-    let scenario = Scenario::named(scenario).unwrap_or_else(|| panic!("there is no scenario {scenario}"));
+) -> (Option<Found>, usize) {
+    assert!(!seeds.is_empty(), "there is no seed in {seeds:?}");
     let breaks = |plan: &Plan| run(plan, Keep::Nothing, false).0.has(rule);
-    let plan = seeds.map(|seed| Plan::from_seed(scenario, seed)).filter(suits).find(breaks)?;
+    let mut ran = 0;
+    let plans = seeds.clone().map(|seed| Plan::from_seed(scenario, seed)).filter(suits);
+    let Some(plan) = plans.inspect(|_| ran += 1).find(breaks) else { return (None, ran) };
     let plan = plan.shrink(breaks);
     let (outcome, trace) = run(&plan, Keep::Lines(200), true);
-    Some(Found { rule, plan, outcome, trace })
+    (Some(Found { rule, plan, outcome, trace }), ran)
 }
 
 impl Found {

@@ -10,7 +10,7 @@ use super::etcd::{EtcdAction, EtcdStore};
 use super::queue::QueueAction;
 use super::redis::{RedisAction, RedisStore, loses_track};
 use super::zookeeper::{ZookeeperAction, ZookeeperStore};
-use super::{Bounds, Draft, Flaw, Outcome, Scenario};
+use super::{Backend, Bounds, Draft, Flaw, Outcome, Scenario};
 use crate::lock::{Renew, Wait};
 use crate::sim::chance::Chance;
 use crate::sim::check::{Rule, Violation};
@@ -364,6 +364,18 @@ impl Plan {
         outcome.violations = broken;
         outcome.excused.extend(excused);
         outcome
+    }
+
+    /// Panics unless the plan is for this store.
+    #[track_caller]
+    pub(super) fn require(&self, backend: Backend) {
+        let own = match self.setup.store {
+            Store::Redis(_) => Backend::Redis,
+            Store::Etcd(_) => Backend::Etcd,
+            Store::Zookeeper(_) => Backend::Zookeeper,
+        };
+        let name = self.scenario.name;
+        assert!(own == backend, "not a plan for {backend:?}: {name} is a scenario of {own:?}");
     }
 
     /// Returns whether nothing fails in this run: all steps are those of applications, and the

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::super::queue::QueueAction;
 use super::super::run::{PlanServers, Runner, TRIPS};
-use super::super::{Action, Bounds, Flaw, Outcome, Plan, Store};
+use super::super::{Action, Backend, Bounds, Flaw, Outcome, Plan, Store};
 use super::flawed::clients;
 use super::{EtcdAction, EtcdStore};
 use crate::error::ConfigError;
@@ -37,7 +37,7 @@ impl Plan {
         keep: Keep,
         make: impl Fn(Instant, Config, ClientId, u64) -> Result<C, ConfigError> + 'static,
     ) -> Outcome {
-        assert!(matches!(self.setup.store, Store::Etcd(_)), "not a plan for etcd: {self}");
+        self.require(Backend::Etcd);
         self.judge(run_clients(self, true, keep, false, make).0)
     }
 
@@ -59,7 +59,7 @@ impl Plan {
         lock: L,
     ) -> (Outcome, Trace) {
         let plan = self.without_elections();
-        assert!(matches!(plan.setup.store, Store::Etcd(_)), "not a plan for etcd: {self}");
+        self.require(Backend::Etcd);
         let make = move |_, config: Config, id, seed| Ok(OwnClient::of_cluster(&config, id, seed, lock.clone()));
         let (outcome, trace) = run_clients(&plan, false, keep, traced, make);
         (plan.judge_own(outcome, OwnClient::<L>::EXCUSED), trace)

@@ -12,7 +12,7 @@ use crate::redis::{Client, Config, Wake};
 use crate::sim::journal::Keep;
 use crate::sim::own::{OwnClient, OwnLock};
 use crate::sim::scenario::run::{PlanServers, Runner, TRIPS};
-use crate::sim::scenario::{Action, Bounds, Flaw, Outcome, Plan, Store};
+use crate::sim::scenario::{Action, Backend, Bounds, Flaw, Outcome, Plan, Store};
 use crate::sim::trace::Trace;
 use crate::sim::world::redis::{Builder, Redis, RedisClient, World};
 use crate::time::Instant;
@@ -45,7 +45,7 @@ impl Plan {
         make: impl Fn(Instant, Config, ClientId, u64) -> Result<C, ConfigError> + 'static,
     ) -> Outcome {
         // S4
-        assert!(matches!(self.setup.store, Store::Redis(_)), "not a plan for Redis: {self}");
+        self.require(Backend::Redis);
         self.judge(run_clients(self, build(self), true, keep, false, make).0)
     }
 
@@ -77,7 +77,7 @@ impl Plan {
         traced: bool,
         lock: L,
     ) -> (Outcome, Trace) {
-        assert!(matches!(self.setup.store, Store::Redis(_)), "not a plan for Redis: {self}");
+        self.require(Backend::Redis);
         let mut builder =
             lock.scripts().iter().fold(build(self), |builder, (source, run)| builder.script(source, *run));
         if self.setup.credentials.is_some() {

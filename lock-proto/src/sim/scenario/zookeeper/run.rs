@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use super::super::queue::QueueAction;
 use super::super::run::{PlanServers, Runner, TRIPS};
-use super::super::{Action, Bounds, Outcome, Plan, Store};
+use super::super::{Action, Backend, Bounds, Outcome, Plan, Store};
 use super::{ZookeeperAction, ZookeeperStore};
 use crate::error::ConfigError;
 use crate::id::ClientId;
@@ -37,7 +37,7 @@ impl Plan {
         keep: Keep,
         make: impl Fn(Instant, Config, ClientId, u64) -> Result<C, ConfigError> + 'static,
     ) -> Outcome {
-        assert!(matches!(self.setup.store, Store::Zookeeper(_)), "not a plan for ZooKeeper: {self}");
+        self.require(Backend::Zookeeper);
         self.judge(run_clients(self, keep, false, make).0)
     }
 }
