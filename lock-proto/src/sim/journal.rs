@@ -68,6 +68,11 @@ impl Journal {
         }
     }
 
+    /// Returns whether lines are written at all.
+    pub(crate) fn is_on(&self) -> bool {
+        self.keep != Keep::Nothing
+    }
+
     pub(crate) fn text(&self) -> String {
         self.tail(usize::MAX)
     }

@@ -462,8 +462,10 @@ impl Checker {
         if let Some((other, lock, end)) = other.filter(|_| until > now) {
             self.overlaps += 1;
             let text = format!(
-                "two holders of {}: client {other} {lock} until {end} and client {client} {id} until {until}",
-                key.escape_ascii()
+                "two holders of {}: client {other} {lock} {} and client {client} {id} {}",
+                key.escape_ascii(),
+                until_text(end),
+                until_text(until),
             );
             self.report(now, Rule::MutualExclusion, text);
         }
@@ -509,6 +511,12 @@ impl Checker {
         state.live.remove(&id);
         state.over.insert(id);
     }
+}
+
+/// Describes the end of a hold.
+fn until_text(until: Instant) -> String {
+    // More than ten years: no run lasts that long.
+    if until > Instant::from_nanos(1 << 58) { "for ever".into() } else { format!("until {until}") }
 }
 
 /// The credentials of a write.

@@ -425,7 +425,18 @@ impl Plan {
         plan
     }
 
-    /// Returns the command that replays the plan as drawn.
+    /// Returns whether the plan is the one of its seed or bytes, apart from a flaw and the model.
+    pub(super) fn is_as_drawn(&self) -> bool {
+        let drawn = match &self.origin {
+            Origin::Seed(seed) => Self::from_seed(self.scenario, *seed),
+            Origin::Bytes(bytes) => Self::from_bytes(self.scenario, bytes),
+        };
+        (&self.setup, &self.steps, &self.excused) == (&drawn.setup, &drawn.steps, &drawn.excused)
+    }
+
+    /// Returns the command that replays the plan as drawn, with the clients of this library. A run
+    /// of other clients is replayed by the call that ran it, such as
+    /// [`own::find`](crate::sim::own::find) with the seed.
     #[must_use]
     pub fn replay(&self) -> String {
         let name = self.scenario.name;
@@ -438,8 +449,9 @@ impl Plan {
         };
         let flaw = self.flaw.map(|flaw| format!("LOCK_FLAW={flaw} ")).unwrap_or_default();
         let model = if self.model { "LOCK_MODEL=1 " } else { "" };
+        let changed = if self.is_as_drawn() { "" } else { "  # as drawn; then changed" };
         format!(
-            "LOCK_SCENARIO={name} {from} {flaw}{model}cargo test -p lock-proto --features sim --test scenarios -- --nocapture replay"
+            "LOCK_SCENARIO={name} {from} {flaw}{model}cargo test -p lock-proto --features sim --test scenarios -- --nocapture replay{changed}"
         )
     }
 }

@@ -15,7 +15,11 @@ impl fmt::Display for Plan {
             Origin::Seed(seed) => write!(f, "\n  drawn from seed {seed}")?,
             Origin::Bytes(bytes) => write!(f, "\n  drawn from {} bytes", bytes.len())?,
         }
-        f.write_str(if self.changed { ", then shrunk\n" } else { "\n" })?;
+        f.write_str(match (self.changed, self.is_as_drawn()) {
+            (true, _) => ", then shrunk\n",
+            (false, true) => "\n",
+            (false, false) => ", then changed\n",
+        })?;
         writeln!(f, "  packet latency {:?}; world seed {}", self.setup.latency, self.setup.seed)?;
         if !self.setup.service.is_zero() {
             writeln!(f, "  a server takes {:?} for a command", self.setup.service)?;

@@ -205,9 +205,9 @@ impl<A> fmt::Display for Outcome<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { states, transitions, depth, .. } = self;
         write!(f, "{states} states, {transitions} transitions, depth {depth}")?;
-        f.write_str(if self.exhausted { ", nothing left" } else { "" })?;
         match &self.counterexample {
-            None => f.write_str(", no promise broken"),
+            None if self.exhausted => f.write_str(", nothing left, no rule broken"),
+            None => f.write_str(", not exhausted, no rule broken so far"),
             Some(found) => write!(f, ", broken after {} steps: {}", found.actions.len(), found.rule),
         }
     }

@@ -281,7 +281,7 @@ pub(super) const CLOCK_JUMPS: Scenario = beyond_bounds(
 
 pub(super) const TOGETHER: Scenario = within_bounds(
     "redis-together",
-    "clients take and release several locks at once, and hosts gather writes: one command releases many",
+    "clients take and release several locks at once, and hosts gather writes: one command releases many; nodes refuse commands for a while",
     |chance| {
         let rates = &[
             (Kind::Bunch, 20),

@@ -220,7 +220,20 @@ fn plan_text_lists_steps_and_replay_command_names_seed() {
     assert!(text.starts_with("redis-wake: waiters are woken") && text.contains("drawn from seed 3"), "{text}");
     assert_eq!(text.lines().filter(|line| line.contains("s  ")).count(), plan.len(), "{text}");
     assert!(plan.replay().starts_with("LOCK_SCENARIO=redis-wake LOCK_SEED=3 cargo test"), "{}", plan.replay());
-    assert!(plan.without(0..plan.len() - 1).to_string().contains("then shrunk"));
+    let shrunk = plan.without(0..plan.len() - 1);
+    assert!(
+        shrunk.to_string().contains("then shrunk") && shrunk.replay().ends_with("replay  # as drawn; then changed")
+    );
+}
+
+/// Regression: the text of a plan that a caller had changed named the seed alone.
+#[test]
+fn text_of_edited_plan_says_so() {
+    let mut plan = Plan::from_seed(Scenario::named("redis-wake").unwrap(), 3);
+    assert!(!plan.to_string().contains("changed") && plan.replay().ends_with(" replay"));
+    plan.steps.truncate(2);
+    assert!(plan.to_string().contains("drawn from seed 3, then changed\n"), "{plan}");
+    assert!(plan.replay().ends_with("replay  # as drawn; then changed"), "{}", plan.replay());
 }
 
 /// Regression: a clock was set forward, and a replica did not know of it. After its promotion,

@@ -72,7 +72,10 @@ impl<C: EtcdClient> World<Etcd<C>> {
     }
 
     pub(super) fn send_to_client(&mut self, link: u64, packet: Packet<Wire>) {
-        let Some(member) = self.network.links.get(&link).map(|link| link.node) else { return };
+        let Some((member, client)) = self.network.links.get(&link).map(|link| (link.node, link.client)) else { return };
+        if let Packet::Data(Wire::Reply { reply: Err(status), .. }) = &packet {
+            self.journal.write(self.now, format_args!("m{member} to c{client}: {:?}: {}", status.code, status.message));
+        }
         if self.hosts[member].state == State::Paused {
             self.store.members[member].outbox.push_back((link, packet));
         } else {

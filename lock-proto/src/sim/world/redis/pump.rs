@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::label::command;
-use super::tap::{Request, Response};
+use super::tap::{Request, Response, reply_len};
 use super::{Redis, RedisClient};
 use crate::fault::Fault;
 use crate::id::ConnId;
@@ -127,6 +127,7 @@ impl<C: RedisClient> World<Redis<C>> {
             if !bytes.is_empty() {
                 let bytes = bytes.to_vec();
                 server.consume(id, bytes.len());
+                self.log_errors(node, id, &bytes);
                 self.send_bytes(id, Direction::ToClient, bytes);
             }
         }
@@ -138,6 +139,22 @@ impl<C: RedisClient> World<Redis<C>> {
                 link.node_open = false;
                 self.send(id, Direction::ToClient, Packet::Close(Fault::Closed));
             }
+        }
+    }
+
+    /// Logs the error replies among these. A node sends whole replies.
+    fn log_errors(&mut self, node: usize, id: u64, mut bytes: &[u8]) {
+        let Some((client, conn)) = self.network.links.get(&id).map(|link| (link.client, link.conn)) else { return };
+        if !self.journal.is_on() {
+            return;
+        }
+        while let Some(len) = reply_len(bytes) {
+            let (reply, rest) = bytes.split_at(len);
+            if let [b'-', text @ .., b'\r', b'\n'] = reply {
+                let text = String::from_utf8_lossy(text);
+                self.journal.write(self.now, format_args!("n{node} to c{client}/{conn}: -{text}"));
+            }
+            bytes = rest;
         }
     }
 
