@@ -39,8 +39,9 @@ impl OwnLock for Compared {
             (TAKE, Ok(Reply::Ok)) => cx.grant(call.sent + cx.ttl() * 98 / 100, None),
             (TAKE, _) => cx.retry(Duration::from_millis(20)),
             (_, Ok(Reply::Int(1))) => cx.released(Release::Released),
-            (_, Ok(_)) => cx.released(Release::Expired),
-            (_, Err(Lost)) => cx.released(Release::Unknown),
+            (_, Ok(Reply::Int(_))) => cx.released(Release::Expired),
+            // An error, such as `-LOADING`, or no reply.
+            _ => cx.released(Release::Unknown),
         }
     }
 

@@ -48,7 +48,8 @@ impl OwnLock for Leased {
                 self.lease = self.lease.filter(|_| reply.is_ok());
                 cx.retry(Duration::from_millis(100));
             }
-            _ => cx.released(Release::Released),
+            (_, Ok(_)) => cx.released(Release::Released),
+            (_, Err(_)) => cx.released(Release::Unknown),
         }
     }
 }

@@ -16,7 +16,9 @@ pub struct RedLock {
     attempt: u64,
     votes: BTreeSet<usize>,
     young: BTreeSet<usize>,
+    /// How many servers have confirmed the release, and how many have answered or will not.
     freed: usize,
+    answered: usize,
 }
 
 const FREE: u64 = 0;
@@ -35,7 +37,7 @@ impl RedLock {
     }
 
     fn free(&mut self, cx: &mut Context<'_>) {
-        self.freed = 0;
+        (self.freed, self.answered) = (0, 0);
         let value = self.value(cx);
         cx.send_all(FREE, &["EVAL", COMPARE_AND_DELETE, "1", cx.name(), &value]);
     }
@@ -58,10 +60,12 @@ impl OwnLock for RedLock {
 
     fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<Reply, Lost>) {
         match (call.tag, reply) {
-            (FREE, _) => {
-                self.freed += 1;
-                if self.freed == cx.nodes() && !cx.is_waiting() {
-                    cx.released(Release::Released);
+            (FREE, reply) => {
+                self.answered += 1;
+                self.freed += usize::from(matches!(reply, Ok(Reply::Int(_))));
+                if self.answered == cx.nodes() && !cx.is_waiting() {
+                    let is_free = self.freed > cx.nodes() / 2;
+                    cx.released(if is_free { Release::Released } else { Release::Unknown });
                 }
             }
             (UPTIME, Ok(info)) => {

@@ -12,8 +12,10 @@ use crate::time::Instant;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// The name of the lock, with the prefix.
+    /// The key of the lock: its name with the prefix.
     pub(super) name: Arc<[u8]>,
+    /// The name as the application knows it.
+    pub(super) wanted_name: Arc<[u8]>,
     pub(super) requested: Instant,
     pub(super) events: Vec<Event>,
     /// The true time of each of `events`.
@@ -48,9 +50,23 @@ impl Record {
             Renew::AtMost(_) => Duration::ZERO,
         };
         let renewed = want.renew == Renew::Auto;
+        let wanted_name = want.name.clone();
         let wanted_ttl = want.ttl.unwrap_or(DEFAULT_TTL);
         let (events, times, extends) = (Vec::new(), Vec::new(), VecDeque::new());
-        Self { name, requested, events, times, grant: None, wait: want.wait, wanted_ttl, habits, renewed, ttl, extends }
+        Self {
+            name,
+            wanted_name,
+            requested,
+            events,
+            times,
+            grant: None,
+            wait: want.wait,
+            wanted_ttl,
+            habits,
+            renewed,
+            ttl,
+            extends,
+        }
     }
 
     /// Returns the end of validity that the application was told last.

@@ -2,8 +2,8 @@
 
 use core::time::Duration;
 
-use lock_proto::etcd::RpcReply;
 use lock_proto::etcd::message::{DELETED, LeaseGrantRequest, LeaseRevokeRequest};
+use lock_proto::etcd::{Code, RpcReply};
 use lock_proto::sim::own::Call;
 use lock_proto::sim::own::etcd::{Context, Failed, OwnLock, Txn, Watched, find};
 use lock_proto::sim::own::search::SmallWorld;
@@ -37,6 +37,8 @@ enum Flaw {
     DeletesAnything,
     /// The key has no lease.
     NoLease,
+    /// A release says that it has deleted the key, and does nothing.
+    KeepsKey,
 }
 
 const fn leased(flaw: Flaw) -> Leased {
@@ -69,6 +71,9 @@ impl OwnLock for Leased {
     fn release(&mut self, cx: &mut Context<'_>) {
         cx.cancel(RENEW);
         cx.cancel(GONE);
+        if self.flaw == Flaw::KeepsKey {
+            return cx.released(Release::Released);
+        }
         if self.flaw == Flaw::DeletesAnything {
             return cx.call(FREE, Txn::new().delete(cx.name()));
         }
@@ -100,7 +105,8 @@ impl OwnLock for Leased {
             }
             (LEASE | TAKE, _) => cx.retry(RETRY),
             (_, Ok(_)) => cx.released(Release::Released),
-            (_, Err(Failed::Refused(_))) => cx.released(Release::Expired),
+            (_, Err(Failed::Refused(status))) if status.code == Code::NotFound => cx.released(Release::Expired),
+            (_, Err(Failed::Refused(_))) => cx.released(Release::Unknown),
             (_, Err(Failed::Lost)) => self.release(cx),
         }
     }
@@ -174,6 +180,17 @@ fn flaws_are_found_by_scenarios() {
     }
 }
 
+/// Regression: nothing recognised the key of an own lock.
+#[test]
+fn release_that_deletes_nothing_is_found() {
+    for scenario in ["etcd-contention", "etcd-pauses"] {
+        let found = find(&leased(Flaw::KeepsKey), scenario, 0..20, Rule::TrueLoss).unwrap();
+        assert!(found.to_string().contains("reports that its key is gone, and it exists: Released"), "{found}");
+        assert!(found.to_string().ends_with(", Rule::TrueLoss)"), "{found}");
+        assert!(found.to_string().contains("\nagain: etcd::find(&lock, \"etcd-"), "{found}");
+    }
+}
+
 #[test]
 fn story_by_hand_renews_loses_and_fences() {
     let mut w = etcd::World::cluster(3).clients(2).own_lock(leased(Flaw::None)).build();
@@ -237,7 +254,8 @@ impl OwnLock for Polling {
                 self.lease = self.lease.filter(|_| reply.is_ok());
                 cx.retry(cx.ttl() / 2);
             }
-            _ => cx.released(Release::Released),
+            (_, Ok(_)) => cx.released(Release::Released),
+            (_, Err(_)) => cx.released(Release::Unknown),
         }
     }
 }

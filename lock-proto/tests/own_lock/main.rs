@@ -10,8 +10,8 @@ use core::time::Duration;
 use lock_proto::redis::Client;
 use lock_proto::sim::own::search::SmallWorld;
 use lock_proto::sim::own::{Call, Context, Lost, OwnClient, OwnLock, find};
-use lock_proto::sim::redis::{Calls, Reply, ScriptFn};
-use lock_proto::sim::scenario::{Backend, Bounds};
+use lock_proto::sim::redis::{Calls, Condition, Reply, ScriptFn};
+use lock_proto::sim::scenario::{Backend, Bounds, Origin};
 use lock_proto::sim::{Keep, Plan, RedisClient, Rule, Scenario, World, scenarios};
 use lock_proto::{Acquire, Event, Instant, Loss, Release, Wait};
 
@@ -297,6 +297,170 @@ fn search_that_runs_nothing_panics() {
     );
 }
 
+/// Regression: the text named no lock, and [`Plan::replay`] replays the clients of this library.
+#[test]
+fn finding_says_how_to_find_it_again() {
+    let found = find(&Naive, "redis-pauses", 0..100, Rule::MutualExclusion).unwrap();
+    let Origin::Seed(seed) = found.plan.origin else { panic!("{found}") };
+    let again = format!("again: find(&lock, \"redis-pauses\", {seed}..{}, Rule::MutualExclusion)", seed + 1);
+    assert_eq!(found.to_string().lines().last(), Some(&*again), "{found}");
+    let again = find(&Naive, "redis-pauses", seed..seed + 1, Rule::MutualExclusion).unwrap();
+    assert_eq!(again.to_string(), found.to_string());
+}
+
+/// It makes one mistake at its end.
+#[derive(Clone, Debug, Hash)]
+enum Wrong {
+    /// It never says that its release has ended.
+    NeverReleased,
+    /// It extends its TTL and does not say so.
+    NeverExtended,
+    /// It is granted without an end.
+    Endless,
+    /// Its key is not the name of the lock, and it knows that.
+    Prefixed,
+    /// Its key is not the name of the lock, and it says that it is released without a request.
+    PrefixedAndKept,
+}
+
+impl Wrong {
+    fn own_key(&self, cx: &Context<'_>) -> String {
+        self.key(cx.name())
+    }
+}
+
+impl OwnLock for Wrong {
+    fn acquire(&mut self, cx: &mut Context<'_>) {
+        let ttl = cx.ttl().as_millis().to_string();
+        let value = format!("{}/more", cx.token());
+        cx.send(0, TAKE, &["SET", &self.own_key(cx), &value, "NX", "PX", &ttl]);
+    }
+
+    fn release(&mut self, cx: &mut Context<'_>) {
+        if matches!(self, Self::PrefixedAndKept) {
+            return cx.released(Release::Released);
+        }
+        let value = format!("{}/more", cx.token());
+        cx.send(0, FREE, &["EVAL", COMPARE_AND_DELETE, "1", &self.own_key(cx), &value]);
+    }
+
+    fn handle_reply(&mut self, cx: &mut Context<'_>, call: Call, reply: Result<Reply, Lost>) {
+        match (call.tag, reply) {
+            (TAKE, Ok(Reply::Ok)) => cx.grant(Some(until(cx, call)).filter(|_| !matches!(self, Self::Endless)), None),
+            (TAKE, _) => cx.retry(RETRY),
+            (RENEW, _) => cx.grant(until(cx, call), None),
+            _ if matches!(self, Self::NeverReleased) => {}
+            (_, Ok(Reply::Int(1))) => cx.released(Release::Released),
+            (_, Ok(Reply::Int(_))) => cx.released(Release::Expired),
+            _ => cx.released(Release::Unknown),
+        }
+    }
+
+    fn extend(&mut self, cx: &mut Context<'_>) {
+        if !matches!(self, Self::NeverExtended) {
+            return cx.extend_failed();
+        }
+        let ttl = cx.ttl().as_millis().to_string();
+        cx.send(0, RENEW, &["PEXPIRE", &self.own_key(cx), &ttl]);
+        // It renews itself, so the hold goes on.
+        (1..5).for_each(|n| cx.after(cx.ttl() / 2 * n, n.into()));
+    }
+
+    fn handle_timeout(&mut self, cx: &mut Context<'_>, _: u64) {
+        let ttl = cx.ttl().as_millis().to_string();
+        cx.send(0, RENEW, &["PEXPIRE", &self.own_key(cx), &ttl]);
+    }
+
+    fn scripts(&self) -> &'static [(&'static str, ScriptFn)] {
+        &[(COMPARE_AND_DELETE, compare_and_delete)]
+    }
+
+    fn key(&self, name: &str) -> String {
+        if matches!(self, Self::Prefixed | Self::PrefixedAndKept) { format!("lock:{name}") } else { name.into() }
+    }
+}
+
+/// Regression: the world said `Unknown` for the lock, and no rule was broken.
+#[test]
+fn release_that_never_ends_is_reported() {
+    let found = find(&Wrong::NeverReleased, "redis-contention", 0..20, Rule::Notified).unwrap();
+    assert!(found.to_string().contains("never called `released`, and waits for no reply"), "{found}");
+    let silent = SmallWorld::new(Wrong::NeverReleased).ttl(Duration::from_millis(40)).search(20);
+    let rule = silent.counterexample.unwrap().rule;
+    assert!(rule.contains("never called `released`"), "{rule}");
+    // With a server that does not answer, the outcome is unknown.
+    let mut w = World::redis(1).own_lock(Wrong::NeverReleased).build();
+    let second = Duration::from_secs(1);
+    let lock = w.acquire(0, Acquire::new("a"));
+    w.expect(second, "held", |w| w.is_held(0, lock));
+    w.pause_node(0);
+    w.release(0, lock);
+    w.run_for(3 * second);
+    assert_eq!(w.events(0, lock).last(), Some(&Event::Released(Release::Unknown)));
+}
+
+/// Regression: nobody waited for the end of an extension.
+#[test]
+fn extension_that_never_ends_is_reported() {
+    for server_answers in [true, false] {
+        let mut w = World::redis(1).own_lock(Wrong::NeverExtended).build();
+        w.expect_violation();
+        let second = Duration::from_secs(1);
+        let lock = w.acquire(0, Acquire::new("a").ttl(2 * second));
+        w.expect(second, "held", |w| w.is_held(0, lock));
+        if !server_answers {
+            w.pause_node(0);
+        }
+        w.extend(0, lock);
+        w.run_for(3 * second);
+        let found: Vec<_> = w.violations().iter().map(|found| found.rule).collect();
+        assert_eq!(found, if server_answers { vec![Rule::Notified] } else { vec![] }, "{}", w.log());
+    }
+}
+
+/// Regression: with a key that is not the name of the lock, strangers and checkers looked for
+/// another key. A value that is more than the token was not recognised.
+#[test]
+fn key_of_its_own_is_known_to_the_rules() {
+    for seed in 0..30 {
+        let plan = Plan::from_seed(Scenario::named("redis-strangers").unwrap(), seed);
+        if plan.setup.nodes.len() == 1 {
+            let outcome = plan.run_own(Keep::Lines(100), Wrong::Prefixed);
+            assert!(outcome.violations.is_empty(), "{plan}\n{outcome}");
+        }
+    }
+    let found = find(&Wrong::PrefixedAndKept, "redis-contention", 0..20, Rule::TrueLoss).unwrap();
+    assert!(found.to_string().contains("reports that its key is gone, and it exists: Released"), "{found}");
+    let strangers = Plan::from_seed(Scenario::named("redis-strangers").unwrap(), 0);
+    let log = strangers.run_own(Keep::Lines(10_000), Wrong::Prefixed).log;
+    assert!(log.contains("a stranger puts"), "{log}");
+}
+
+#[test]
+fn hold_without_end_is_for_ever() {
+    let found = find(&Wrong::Endless, "redis-pauses", 0..100, Rule::MutualExclusion).unwrap();
+    assert!(found.to_string().lines().any(|line| line.starts_with("BROKEN") && line.contains("for ever")), "{found}");
+}
+
+/// Regression: the log had requests and no replies.
+#[test]
+fn log_has_error_replies() {
+    let mut w = World::redis(1).own_lock(Naive).build();
+    w.set_condition(0, Condition::Loading, true);
+    let _ = w.acquire(0, Acquire::new("a"));
+    w.run_for(Duration::from_millis(20));
+    assert!(w.log().lines().any(|line| line.contains("n0 to c0/c0.1: -LOADING ")), "{}", w.log());
+}
+
+/// Regression: the text was that of a list of structures.
+#[test]
+fn timer_that_is_left_is_named() {
+    let found = find(&Careful { endless: true, ..CAREFUL }, "redis-contention", 0..20, Rule::Leftover).unwrap();
+    let line = found.to_string();
+    let line = line.lines().find(|line| line.starts_with("BROKEN")).unwrap();
+    assert!(line.contains("s: client ") && line.contains(" has a timer at "), "{line}");
+}
+
 /// Runs of every scenario in which a single node keeps its promises.
 fn runs(seeds: u64) -> impl Iterator<Item = Plan> {
     let within = |scenario: &&Scenario| scenario.backend == Backend::Redis && scenario.bounds == Bounds::Within;
@@ -386,12 +550,14 @@ fn search_finds_blind_delete_and_nothing_in_its_repair() {
     let repaired = SmallWorld::new(Compared).ttl(Duration::from_millis(100)).acquires(2).pauses(1).cuts(1);
     let outcome = repaired.search(14);
     println!("{outcome}");
+    assert!(outcome.to_string().ends_with(", not exhausted, no rule broken so far"), "{outcome}");
     assert!(outcome.counterexample.is_none() && outcome.states > 10_000, "{outcome}");
     assert_eq!(outcome.unreached().count(), 0, "{outcome}");
 
     // Without faults nothing is left to try.
     let calm = SmallWorld::new(Compared).search(usize::MAX);
     println!("{calm}");
+    assert!(calm.to_string().ends_with(", nothing left, no rule broken"), "{calm}");
     assert!(calm.exhausted && calm.states > 100, "{calm}");
     let forgets = SmallWorld::new(Compared).restarts(1).search(20);
     assert_eq!(forgets.counterexample.unwrap().rule, "client 0 and client 1 both hold the lock");

@@ -1,6 +1,7 @@
 //! The client that runs own locks.
 
 use alloc::collections::BTreeMap;
+use alloc::format;
 use alloc::string::{String, ToString as _};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -46,6 +47,8 @@ pub struct OwnClient<L, T = Connections> {
     /// Set by a shutdown: when it must have ended.
     stop_by: Option<Instant>,
     stopped: bool,
+    /// Violations of its locks that the world cannot see.
+    found: Vec<(Rule, String)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -76,6 +79,7 @@ impl<L: Verbs<T>, T: Transport> OwnClient<L, T> {
             transport,
             stop_by: None,
             stopped: false,
+            found: Vec::new(),
         }
     }
 
@@ -126,12 +130,32 @@ impl<L: Verbs<T>, T: Transport> OwnClient<L, T> {
                 progress.stage = Stage::Lost;
                 progress.emit(&mut self.transport, id, Event::Lost(Loss::Expired));
             }
+            Stage::Granted(..) if progress.extends.front().is_some_and(|by| *by <= now) => {
+                progress.extends.pop_front();
+                if progress.awaits_reply() {
+                    progress.extends.push_front(now + (info.ttl / 8).max(Duration::from_millis(1)));
+                } else {
+                    let text =
+                        format!("{id} has ended no extension: neither `extended` nor `extend_failed` was called");
+                    self.found.push((Rule::Notified, text));
+                }
+            }
             Stage::Releasing(by) if by <= now => {
+                // Otherwise the outcome may well be unknown.
+                if !progress.awaits_reply() && progress.timers.is_empty() {
+                    let text = format!("{id} never called `released`, and waits for no reply");
+                    self.found.push((Rule::Notified, text));
+                }
                 progress.emit(&mut self.transport, id, Event::Released(Release::Unknown));
                 self.call(now, id, |_, _| {});
             }
             Stage::Waiting(_) | Stage::Granted(..) | Stage::Releasing(_) | Stage::Lost | Stage::Over => {}
         }
+    }
+
+    /// Returns the next violation of a lock that the world cannot see.
+    pub(super) fn next_violation(&mut self) -> Option<(Rule, String)> {
+        if self.found.is_empty() { None } else { Some(self.found.remove(0)) }
     }
 
     fn run_timers(&mut self, now: Instant, id: LockId) {
@@ -198,9 +222,13 @@ impl<L: Verbs<T>, T: Transport> Machine for OwnClient<L, T> {
     }
 
     fn extend(&mut self, now: Instant, lock: LockId) -> Result<(), Misuse> {
-        if !matches!(self.progress(lock)?.stage, Stage::Granted(..)) {
+        let Some(Acquisition { info, progress, .. }) = self.acquisitions.get_mut(&lock) else {
+            return Err(Misuse::Stale(lock));
+        };
+        if !matches!(progress.stage, Stage::Granted(..)) {
             return Err(Misuse::NotHeld(lock));
         }
+        progress.extends.push_back(now + info.ttl);
         self.call(now, lock, L::extend);
         Ok(())
     }
@@ -341,6 +369,14 @@ impl<L: OwnLock> ByteClient for OwnClient<L> {
 impl<L: OwnLock> RedisClient for OwnClient<L> {
     const ONE_TOKEN: bool = true;
     const EXCUSED: &'static [Rule] = &EXCUSED;
+
+    fn key(&self, name: &[u8]) -> Vec<u8> {
+        self.lock.key(&String::from_utf8_lossy(name)).into_bytes()
+    }
+
+    fn poll_violation(&mut self) -> Option<(Rule, String)> {
+        self.next_violation()
+    }
 
     fn may_leave(&self, key: &[u8], expires: bool) -> bool {
         expires || self.lock.keeps(key)

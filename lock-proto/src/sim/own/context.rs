@@ -1,6 +1,6 @@
 //! What an own lock sees and does.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::time::Duration;
@@ -52,6 +52,8 @@ pub(super) struct Progress {
     /// Unanswered commands on shared connections, and on its own ones.
     pub(super) pending: usize,
     pub(super) pending_alone: usize,
+    /// When each extension must have ended that has not.
+    pub(super) extends: VecDeque<Instant>,
     /// It was granted and has not been released, whatever the application knows.
     pub(super) granted: bool,
     /// Granted to nobody: to be released at once.
@@ -65,6 +67,7 @@ impl Progress {
             timers: BTreeMap::new(),
             pending: 0,
             pending_alone: 0,
+            extends: VecDeque::new(),
             granted: false,
             unwanted: false,
         }
@@ -76,10 +79,15 @@ impl Progress {
         self.stage == Stage::Over && !waits && self.timers.is_empty()
     }
 
+    /// A command is unanswered.
+    pub(super) const fn awaits_reply(&self) -> bool {
+        self.pending + self.pending_alone > 0
+    }
+
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let own = match self.stage {
             Stage::Waiting(ends) => ends,
-            Stage::Granted(until, _) => Some(until),
+            Stage::Granted(until, _) => Some(self.extends.front().map_or(until, |by| until.min(*by))),
             Stage::Releasing(by) => Some(by),
             Stage::Lost | Stage::Over => None,
         };
@@ -118,13 +126,15 @@ impl<'a, T: Transport> Context<'a, T> {
         &self.info.request
     }
 
-    /// Returns the name of the lock, as text.
+    /// Returns the name of the lock, as text. See [`OwnLock::key`](super::OwnLock::key) if its key is
+    /// another.
     #[must_use]
     pub fn name(&self) -> &'a str {
         &self.info.name
     }
 
-    /// Returns a value that no other acquisition of any client has.
+    /// Returns a text that no other acquisition of any client has. Put it into the value of the key:
+    /// the rules recognise the key by it.
     #[must_use]
     pub fn token(&self) -> &'a str {
         &self.info.token_text
@@ -191,6 +201,10 @@ impl<'a, T: Transport> Context<'a, T> {
     ///
     /// During a hold it moves the end, as a renewal does. After a loss or a release it does
     /// nothing.
+    ///
+    /// If `until` has passed, as after a late reply, the lock is granted and lost at once. That
+    /// breaks no rule, so a lock whose every grant is over breaks none either: [`retry`](Self::retry)
+    /// instead, or see that holds last.
     pub fn grant(&mut self, until: impl Into<Option<Instant>>, fence: Option<u64>) {
         let until = until.into().unwrap_or(FOREVER);
         match &mut self.progress.stage {
@@ -220,7 +234,9 @@ impl<'a, T: Transport> Context<'a, T> {
         }
     }
 
-    /// The release is done, with this outcome.
+    /// The release is done, with this outcome. A lock that waits for no reply and no timer must have
+    /// called this two seconds after the release, or it violates
+    /// [`Rule::Notified`](crate::sim::Rule::Notified).
     pub fn released(&mut self, outcome: Release) {
         self.progress.granted = false;
         if matches!(self.progress.stage, Stage::Releasing(_)) {
@@ -228,16 +244,18 @@ impl<'a, T: Transport> Context<'a, T> {
         }
     }
 
-    /// An extension was confirmed. Call [`grant`](Self::grant) with the new end first.
+    /// The oldest extension that has not ended was confirmed. Call [`grant`](Self::grant) with the new end first.
     pub fn extended(&mut self) {
         if self.is_held() {
+            self.progress.extends.pop_front();
             self.emit(Event::Extended);
         }
     }
 
-    /// An extension failed.
+    /// The oldest extension that has not ended failed.
     pub fn extend_failed(&mut self) {
         if self.is_held() {
+            self.progress.extends.pop_front();
             self.emit(Event::ExtendFailed(Report::new(Duration::ZERO, [])));
         }
     }

@@ -11,7 +11,7 @@ use super::lock::OwnLock;
 use crate::sim::check::Rule;
 use crate::sim::journal::Keep;
 use crate::sim::picture::Picture;
-use crate::sim::scenario::{Backend, Outcome, Plan, Scenario};
+use crate::sim::scenario::{Backend, Origin, Outcome, Plan, Scenario};
 use crate::sim::trace::Trace;
 
 /// Number of log lines that are printed.
@@ -98,7 +98,8 @@ impl Found {
     }
 }
 
-/// Prints the plan, the log up to the violation, and the violation. Repeated lines are counted.
+/// Prints the plan, the log up to the violation, the violation, and the call that finds it again.
+/// Repeated lines are counted.
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.plan)?;
@@ -122,6 +123,12 @@ impl fmt::Display for Found {
         }
         let found = self.outcome.violations.iter().chain(&self.outcome.excused).find(|found| found.rule == self.rule);
         let found = found.map_or_else(|| format!("{}", self.rule), |found| format!("{found}"));
-        write!(f, "BROKEN {found}")
+        write!(f, "BROKEN {found}")?;
+        if let Origin::Seed(seed) = self.plan.origin {
+            let Scenario { name, backend, .. } = self.plan.scenario;
+            let module = if *backend == Backend::Etcd { "etcd::" } else { "" };
+            write!(f, "\nagain: {module}find(&lock, {name:?}, {seed}..{}, Rule::{})", seed + 1, self.rule)?;
+        }
+        Ok(())
     }
 }

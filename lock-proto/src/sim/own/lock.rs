@@ -1,5 +1,6 @@
 //! What a lock of your own implements.
 
+use alloc::string::String;
 use core::fmt::Debug;
 
 use super::context::Context;
@@ -47,8 +48,17 @@ pub trait OwnLock: Clone + Debug {
 
     /// The application wants a full TTL from now, less at most a tenth for drift. By default this
     /// fails.
+    ///
+    /// Each call must end within a TTL by [`Context::extended`] or [`Context::extend_failed`],
+    /// unless the hold ends before or a reply is missing.
     fn extend(&mut self, cx: &mut Context<'_>) {
         cx.extend_failed();
+    }
+
+    /// Returns the key of the lock of this name, if it is not the name itself. The rules look for it,
+    /// and strangers write under it.
+    fn key(&self, name: &str) -> String {
+        name.into()
     }
 
     /// Returns the scripts that the lock sends by `EVAL`, each with a Rust function that does the

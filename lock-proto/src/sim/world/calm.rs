@@ -104,8 +104,7 @@ impl<S: Servers> World<S> {
         let mut wanted: BTreeMap<&[u8], (u32, Duration)> = BTreeMap::new();
         for process in &self.clients {
             for record in process.records.values() {
-                let name = record.name.strip_prefix(process.machine.prefix()).unwrap_or(&record.name);
-                let (count, ttl) = wanted.entry(name).or_insert((0, Duration::MAX));
+                let (count, ttl) = wanted.entry(&record.wanted_name).or_insert((0, Duration::MAX));
                 (*count, *ttl) = (*count + 1, (*ttl).min(record.wanted_ttl));
             }
         }
@@ -160,8 +159,15 @@ impl<S: Servers> World<S> {
             && S::next_due(self).is_none()
     }
 
-    pub(super) fn timers(&self) -> Vec<Option<(crate::Instant, &'static str)>> {
-        self.clients.iter().map(|process| process.machine.next_deadline_reason()).collect()
+    /// Describes what the clients wait for, by their clocks.
+    pub(super) fn timers(&self) -> String {
+        let waits = self.clients.iter().enumerate().filter_map(|(client, process)| {
+            let (at, why) = process.machine.next_deadline_reason()?;
+            let at = Duration::from_nanos(at.as_nanos()).as_secs_f64();
+            Some(format!("client {client} has {why} at {at:.3}s"))
+        });
+        let waits: Vec<String> = waits.collect();
+        if waits.is_empty() { "no client has a timer".into() } else { waits.join(", ") }
     }
 }
 

@@ -18,6 +18,12 @@ pub(super) fn signed(by: Duration) -> i64 {
     i64::try_from(by.as_nanos()).unwrap_or(i64::MAX)
 }
 
+/// Returns whether a value contains this token, and not one that begins with it.
+pub(super) fn contains(value: &[u8], token: &[u8]) -> bool {
+    let ends = |at: usize| !value.get(at).is_some_and(u8::is_ascii_digit);
+    value.windows(token.len()).enumerate().any(|(at, part)| part == token && ends(at + token.len()))
+}
+
 /// What is expected while nothing fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Expected {

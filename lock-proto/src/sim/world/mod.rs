@@ -276,7 +276,7 @@ impl<S: Servers> World<S> {
     }
 
     fn full_name(&self, client: usize, name: &[u8]) -> Arc<[u8]> {
-        [self.clients[client].machine.prefix(), name].concat().into()
+        S::key(&self.clients[client].machine, name).into()
     }
 
     /// Returns the true time at which the client's clock will have advanced by `by`.

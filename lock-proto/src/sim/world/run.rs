@@ -341,6 +341,9 @@ impl<S: Servers> World<S> {
             return;
         }
         S::pump_client(self, client);
+        while let Some((rule, text)) = S::poll_violation(&mut self.clients[client].machine) {
+            self.report(rule, format!("client {client} {text}"));
+        }
         if self.halted {
             return;
         }

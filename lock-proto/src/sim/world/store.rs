@@ -84,6 +84,14 @@ pub(crate) trait Servers: Store + Sized {
     fn stepped(_: &mut World<Self>) {}
     /// A client requested this lock.
     fn requested(&mut self, _name: &Arc<[u8]>) {}
+    /// Returns the key of a lock of this name.
+    fn key(client: &Self::Client, name: &[u8]) -> Vec<u8> {
+        [client.prefix(), name].concat()
+    }
+    /// Returns what a client has found of itself, and forgets it.
+    fn poll_violation(_: &mut Self::Client) -> Option<(Rule, String)> {
+        None
+    }
     /// Returns how long a connection may be silent before the client may give it up.
     fn silence(w: &World<Self>, client: usize) -> Duration;
     /// Returns the key that `Reasons` uses for this lock.

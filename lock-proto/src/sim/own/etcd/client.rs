@@ -1,5 +1,7 @@
 //! The client that runs own locks on etcd.
 
+use alloc::string::String;
+
 use super::calls::{Calls, Gone, Received};
 use super::context::Context;
 use super::lock::{Failed, OwnLock, Watched};
@@ -78,6 +80,10 @@ impl<L: OwnLock> EtcdClient for OwnClient<L> {
 
     fn poll_output(&mut self) -> Option<Output> {
         self.transport.poll_output()
+    }
+
+    fn poll_violation(&mut self) -> Option<(Rule, String)> {
+        self.next_violation()
     }
 
     fn owner(&self, _: LockId) -> Option<OwnerKey> {

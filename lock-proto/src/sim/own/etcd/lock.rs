@@ -47,6 +47,9 @@ pub trait OwnLock: Clone + Debug {
 
     /// The application wants a full TTL from now, less at most a tenth for drift. By default this
     /// fails.
+    ///
+    /// Each call must end within a TTL by [`Context::extended`] or [`Context::extend_failed`],
+    /// unless the hold ends before or a reply is missing.
     fn extend(&mut self, cx: &mut Context<'_>) {
         cx.extend_failed();
     }

@@ -51,7 +51,8 @@
 //!                 }
 //!                 cx.retry(Duration::from_millis(100));
 //!             }
-//!             _ => cx.released(Release::Released),
+//!             (_, Ok(_)) => cx.released(Release::Released),
+//!             (_, Err(_)) => cx.released(Release::Unknown),
 //!         }
 //!     }
 //! }

@@ -311,6 +311,9 @@ impl<L: Verbs<T>, T: Small<L>> State<L, T> {
                 rests = false;
                 machine.handle_timeout(now);
             }
+            if let Some((_, text)) = machine.next_violation() {
+                self.break_rule(format!("client {client} {text}"));
+            }
             if rests {
                 return;
             }

@@ -245,7 +245,7 @@ fn act_on_nodes<C: RedisClient>(w: &mut World<C>, action: &RedisAction) {
             w.on_node(*node, "wants everybody to log in again", |node, now| node.log_out(now));
         }
         RedisAction::Evict { node, name } => {
-            let key = name.unwrap_or(COUNTER);
+            let key = name.map_or_else(|| COUNTER.as_bytes().to_vec(), |name| w.machine(0).key(name.as_bytes()));
             w.on_node(*node, "evicts a key", |node, now| node.remove(now, key));
         }
         RedisAction::Occupy { node, name, list, key_ttl } => w.occupy(*node, name, *list, *key_ttl),

@@ -106,7 +106,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         self.run_until(ttl + Duration::from_secs(5), |w| w.store.cluster.leases().is_empty());
         if !self.run_until(Duration::from_secs(60), Self::is_quiet) {
             let (timers, cluster) = (self.timers(), self.store.cluster.next_deadline());
-            let text = format!("no rest at the end: timers {timers:?}, the cluster's {cluster:?}");
+            let text = format!("no rest at the end: {timers}, the cluster's timer {cluster:?}");
             self.report(Rule::Leftover, text);
         }
         let (keys, leases) = (self.keys(), self.store.cluster.leases().len());

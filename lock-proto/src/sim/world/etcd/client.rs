@@ -1,5 +1,6 @@
 //! Clients that a world of etcd members can run.
 
+use alloc::string::String;
 use core::fmt::Debug;
 
 use crate::error::Misuse;
@@ -31,6 +32,11 @@ pub trait EtcdClient: Machine + Clone + Debug {
 
     /// Returns the next action for the host.
     fn poll_output(&mut self) -> Option<Output>;
+
+    /// Returns the next violation that the client has found of itself.
+    fn poll_violation(&mut self) -> Option<(Rule, String)> {
+        None
+    }
 
     /// Returns a holder's key and the revision that proves its grant. A grant without one violates
     /// [`Rule::Contract`](crate::sim::Rule::Contract).

@@ -1,13 +1,16 @@
 //! Checks of lock events.
 
 use alloc::format;
+use alloc::string::ToString as _;
 
 use super::{Etcd, EtcdClient, WriteAgain};
-use crate::etcd::Queue;
+use crate::etcd::message::KeyValue;
+use crate::etcd::{LeaseId, OwnerKey, Queue};
 use crate::id::LockId;
-use crate::lock::{Event, Loss};
+use crate::lock::{Event, Loss, Token};
 use crate::sim::check::Rule;
 use crate::sim::world::World;
+use crate::sim::world::check::contains;
 use crate::sim::world::process::Input;
 
 impl<C: EtcdClient> World<Etcd<C>> {
@@ -18,9 +21,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
             self.clients[client].own.owners.remove(&lock);
         }
         let Some(record) = self.clients[client].records.get(&lock) else { return };
-        if !matches!(event, Event::Granted(_)) {
-            return;
-        }
+        let Event::Granted(grant) = event else { return };
         let every = record.habits.write_every;
         if C::PROVES {
             let Some(owner) = self.clients[client].machine.owner(lock) else {
@@ -31,9 +32,21 @@ impl<C: EtcdClient> World<Etcd<C>> {
             if let Err(text) = proven {
                 self.report(Rule::Fifo, text);
             }
+        } else if let Some(owner) = self.key_of(grant.token) {
+            // A key that is written later, by a call whose reply was lost, does not count.
+            self.clients[client].own.owners.insert(lock, owner);
         }
         if let Some(every) = every {
             self.plan(self.now + every, client, Input::Chore(WriteAgain(lock)));
         }
+    }
+
+    /// Returns the key whose value contains this token, if there is one.
+    fn key_of(&self, token: Token) -> Option<OwnerKey> {
+        let token = token.to_string();
+        let kv = self.store.cluster.keys().into_iter().find(|kv| contains(&kv.value, token.as_bytes()))?;
+        let KeyValue { key, create_revision, mod_revision, lease, .. } = kv;
+        let lease = LeaseId::from_bits(lease.cast_unsigned());
+        Some(OwnerKey { key, create_revision, mod_revision, revision: mod_revision, lease })
     }
 }

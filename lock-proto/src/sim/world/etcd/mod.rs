@@ -250,6 +250,10 @@ impl<C: EtcdClient> Servers for Etcd<C> {
         w.clients[client].own.config.request_timeout
     }
 
+    fn poll_violation(client: &mut C) -> Option<(Rule, String)> {
+        client.poll_violation()
+    }
+
     fn lock(name: &[u8]) -> Vec<u8> {
         Queue::new(b"", name).prefix().to_vec()
     }

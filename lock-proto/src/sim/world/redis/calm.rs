@@ -56,7 +56,7 @@ impl<C: RedisClient> World<Redis<C>> {
         }
         self.hand_over_again(lifetimes, |w| !w.is_any_locked());
         if !self.run_until(rest, Self::is_quiet) && !self.halted {
-            return self.report(Rule::Leftover, format!("no rest after {rest:?}: {:?}", self.timers()));
+            return self.report(Rule::Leftover, format!("no rest after {rest:?}: {}", self.timers()));
         }
         self.run_for(lifetimes);
         for node in 0..self.hosts.len() {

@@ -1,5 +1,7 @@
 //! Clients that a world of Redis nodes can run.
 
+use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt::Debug;
 
 use crate::lock::{ByteClient, Machine as _};
@@ -27,6 +29,16 @@ pub trait RedisClient: ByteClient + Clone + Debug {
     /// requests in flight.
     fn has_work(&self) -> bool {
         self.next_deadline().is_some() || self.in_flight() > 0
+    }
+
+    /// Returns the key of the lock of this name. By default the name, with the client's prefix.
+    fn key(&self, name: &[u8]) -> Vec<u8> {
+        [self.prefix(), name].concat()
+    }
+
+    /// Returns the next violation that the client has found of itself.
+    fn poll_violation(&mut self) -> Option<(Rule, String)> {
+        None
     }
 
     /// Returns true if this key may exist when no lock is held or waited for. `expires`: it has a

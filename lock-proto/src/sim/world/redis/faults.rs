@@ -158,7 +158,8 @@ impl<C: RedisClient> World<Redis<C>> {
     /// Creates a foreign key on a running node if there is none of this name: a list, or another
     /// lock made by `SET NX PX`. It expires after `lifetime`.
     pub fn occupy(&mut self, node: usize, name: &str, list: bool, lifetime: Duration) {
-        let key = name.as_bytes();
+        let key = self.clients.first().map(|process| process.machine.key(name.as_bytes()));
+        let key: &[u8] = key.as_deref().unwrap_or(name.as_bytes());
         if self.hosts[node].state != State::Running || self.store.nodes[node].node.exists(self.now, key) {
             return;
         }

@@ -23,6 +23,7 @@ use core::time::Duration;
 use super::IDLE_TIMEOUT;
 use super::World as AnyWorld;
 use super::bytes::{ByteServers, Chore, Write};
+use super::check::contains;
 use super::handover::Cause;
 use super::process::Process;
 use super::store::{Servers, Store};
@@ -189,6 +190,14 @@ impl<C: RedisClient> Servers for Redis<C> {
         w.clients[client].own.request_timeout
     }
 
+    fn key(client: &C, name: &[u8]) -> Vec<u8> {
+        client.key(name)
+    }
+
+    fn poll_violation(client: &mut C) -> Option<(Rule, String)> {
+        client.poll_violation()
+    }
+
     fn lock(name: &[u8]) -> Vec<u8> {
         name.to_vec()
     }
@@ -212,11 +221,17 @@ impl<C: RedisClient> Servers for Redis<C> {
         }
         // Two names may lead to one server.
         let nodes: BTreeSet<usize> = (0..w.hosts.len()).map(|node| w.store.resolve(client, node)).collect();
+        let token = record.grant.as_ref().map(|grant| grant.token.to_string());
+        // The value of another lock may contain more than the token.
+        let is_own = |value: &[u8]| match &token {
+            Some(token) if C::ONE_TOKEN => contains(value, token.as_bytes()),
+            Some(_) | None => has_token(record, value),
+        };
         let stored = |node: &usize| {
             // A late write may have repaired the key. A restored server has the key again that it
             // reported as gone.
             w.checker.missing_at(*node, &record.name) <= record.confirmed()
-                && w.node(*node).string(w.now, &record.name).is_some_and(|(value, _)| has_token(record, value))
+                && w.node(*node).string(w.now, &record.name).is_some_and(|(value, _)| is_own(value))
         };
         nodes.iter().filter(|node| stored(node)).count() > w.hosts.len() / 2
     }

@@ -112,7 +112,7 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         // Empty containers are deleted after a while.
         if !self.run_until(Duration::from_secs(500), Self::is_quiet) {
             let (timers, ensemble) = (self.timers(), self.store.ensemble.next_deadline());
-            let text = format!("no rest at the end: timers {timers:?}, the servers' {ensemble:?}");
+            let text = format!("no rest at the end: {timers}, the servers' {ensemble:?}");
             self.report(Rule::Leftover, text);
         }
     }
