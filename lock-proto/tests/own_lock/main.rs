@@ -264,7 +264,7 @@ fn blind_delete_is_found_by_scenario() {
 }
 
 /// The text of the panic that this ends with.
-fn panic_of(run: impl FnOnce() -> bool + std::panic::UnwindSafe) -> String {
+fn panic_of(run: impl FnOnce() -> bool + core::panic::UnwindSafe) -> String {
     let panic = std::panic::catch_unwind(run).unwrap_err();
     panic.downcast_ref::<String>().unwrap().clone()
 }
