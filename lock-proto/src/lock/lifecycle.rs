@@ -237,7 +237,7 @@ impl<S: Store> Lock<S> {
     /// Answers the remaining releases at the end of a shutdown.
     pub fn stop(&mut self, ctx: &mut Context<S>) {
         for release in self.releases.drain(..) {
-            release.end_unknown(ctx);
+            release.end_unknown(&self.store, ctx);
         }
     }
 
@@ -456,7 +456,7 @@ impl<S: Store> Lock<S> {
             let timed_out = || (release.until <= now).then_some(Release::Unknown);
             match outcome.or_else(timed_out) {
                 None => return true,
-                Some(Release::Unknown) => release.end_unknown(ctx),
+                Some(Release::Unknown) => release.end_unknown(&self.store, ctx),
                 Some(outcome) => ctx.end(release.id, Event::Released(outcome)),
             }
             false
@@ -466,8 +466,8 @@ impl<S: Store> Lock<S> {
 
 impl<S: Store> PendingRelease<S> {
     #[cold]
-    fn end_unknown(&self, ctx: &mut Context<S>) {
-        let nodes = S::not_released(&self.store, ctx);
+    fn end_unknown(&self, store: &S, ctx: &mut Context<S>) {
+        let nodes = store.not_released(&self.store, ctx);
         if !nodes.is_empty() {
             let since = self.until.back(ctx.config.release_within);
             ctx.emit(self.id, Event::NotReleased(Report { waited: ctx.now.since(since), nodes }));

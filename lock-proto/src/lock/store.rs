@@ -101,7 +101,7 @@ pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
     /// Returns the outcome of a release, once it is certain.
     fn released(releasing: &Self::Releasing, ctx: &Context<Self>) -> Option<Release>;
     /// Returns the last reply of each server to an unconfirmed release; empty if none has failed.
-    fn not_released(_: &Self::Releasing, _: &Context<Self>) -> Box<[Answer]> {
+    fn not_released(&self, _: &Self::Releasing, _: &Context<Self>) -> Box<[Answer]> {
         Box::default()
     }
 

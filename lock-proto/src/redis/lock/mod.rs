@@ -57,7 +57,8 @@ pub type Waiter = lock::Waiter<Ttl>;
 pub struct Redis {
     cleanups: Cleanups,
     subscription: Option<Subscription>,
-    /// The nodes' last replies to an attempt; empty before the first.
+    /// The nodes' last replies to an attempt; empty before the first. Without a waiter, how deletes
+    /// have failed.
     answers: Vec<Answer>,
     /// Consecutive split votes. While the holder lacks a node, every attempt wins that node, so
     /// each round looks split.
@@ -242,17 +243,22 @@ impl Store for Redis {
         releasing.outcome(ctx.quorum())
     }
 
-    fn not_released(releasing: &Releasing, ctx: &Context) -> Box<[Answer]> {
-        let mut answers = releasing.answers(ctx.shared.nodes.len());
-        for (answer, node) in answers.iter_mut().zip(&ctx.shared.nodes) {
-            // A delete that failed with its connection waits for the next one.
-            if let (Answer::Unreachable(_) | Answer::Unknown(Cause::Fault(_)), Some(error)) =
-                (&*answer, &node.login_refused)
-            {
-                *answer = Answer::Unreachable(error.clone().into());
+    fn not_released(&self, releasing: &Releasing, ctx: &Context) -> Box<[Answer]> {
+        let answer = |(index, node): (usize, &context::Node)| {
+            if !releasing.awaits(NodeId::new(index as u16)) {
+                return Answer::Granted;
             }
-        }
-        answers
+            match (self.answers.get(index).cloned().unwrap_or_default(), &node.login_refused) {
+                // A delete that failed with its connection waits for the next one.
+                (Answer::Unreachable(_) | Answer::Unknown(Cause::Fault(_)), Some(error)) => {
+                    Answer::Unreachable(error.clone().into())
+                }
+                (answer, _) => answer,
+            }
+        };
+        let answers: Box<[Answer]> = ctx.shared.nodes.iter().enumerate().map(answer).collect();
+        let none_failed = answers.iter().all(|answer| matches!(answer, Answer::Silent | Answer::Granted));
+        if none_failed { Box::default() } else { answers }
     }
 
     fn timeout(lock: &mut Lock, ctx: &mut Context) {
@@ -375,6 +381,9 @@ impl Lock {
             let send = cleanup.answered(ctx.now, delete, found);
             let failed = refused || matches!(found, Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)));
             let given_up = failed && cleanup.is_clear();
+            if let Reply::Rejected(_) | Reply::NotSent(_) | Reply::Unknown(_) = found {
+                self.delete_failed(ctx, node, found);
+            }
             for back in &mut self.releases {
                 back.store.answered(node, delete, found);
                 if given_up && refused {
@@ -395,6 +404,17 @@ impl Lock {
             return;
         }
         self.renewal_answered(ctx, node, serial, reply);
+    }
+
+    /// Records the reply for a report. Waiters have their own.
+    #[cold]
+    fn delete_failed(&mut self, ctx: &Context, node: NodeId, reply: &Reply) {
+        if self.hold.is_none() && self.waiters.is_empty() {
+            self.store.answers.resize(ctx.shared.nodes.len(), Answer::Silent);
+            if let Some(answer) = self.store.answers.get_mut(node.index()) {
+                *answer = answer_to_take(reply);
+            }
+        }
     }
 
     /// Handles a new connection to a node.

@@ -1,15 +1,11 @@
 //! Result of a release, from what its deletes found.
 // U1
 
-use alloc::boxed::Box;
-use alloc::vec::Vec;
-
 use super::Redis;
 use super::cleanup::Delete;
 use super::context::NodeSet;
-use super::redlock::answer_to_take;
 use crate::id::NodeId;
-use crate::lock::{Answer, Ended, Release};
+use crate::lock::{Ended, Release};
 use crate::redis::request::Reply;
 use crate::time::Instant;
 
@@ -33,8 +29,6 @@ pub struct Releasing {
     refused: NodeSet,
     /// Nodes on which a delete emitted during the validity ended `Unknown`.
     maybe: NodeSet,
-    /// The last reply of each node where a delete has failed.
-    failures: Vec<(NodeId, Answer)>,
 }
 
 impl Releasing {
@@ -51,7 +45,6 @@ impl Releasing {
             refused: NodeSet::default(),
             others: remains.others.without(remains.nodes),
             maybe: NodeSet::default(),
-            failures: Vec::new(),
         }
     }
 
@@ -73,35 +66,26 @@ impl Releasing {
                 if delete.emitted < self.valid_until {
                     self.maybe.insert(node);
                 }
-                return self.failed(node, reply);
+                return;
             }
-            Reply::Rejected(_) | Reply::NotSent(_) => return self.failed(node, reply),
-            Reply::Granted { .. } | Reply::Busy { .. } | Reply::Extended | Reply::Announced => return,
+            Reply::Granted { .. }
+            | Reply::Busy { .. }
+            | Reply::Extended
+            | Reply::Announced
+            | Reply::Rejected(_)
+            | Reply::NotSent(_) => return,
         }
         self.waiting.remove(node);
-    }
-
-    #[cold]
-    fn failed(&mut self, node: NodeId, reply: &Reply) {
-        self.failures.retain(|(at, _)| *at != node);
-        self.failures.push((node, answer_to_take(reply)));
-    }
-
-    /// Returns the last reply of each of `nodes` nodes; none if no delete has failed.
-    pub(crate) fn answers(&self, nodes: usize) -> Box<[Answer]> {
-        let nodes = if self.failures.is_empty() { 0 } else { nodes };
-        let answer = |index| {
-            let node = NodeId::new(index as u16);
-            let failed = self.failures.iter().find(|(at, _)| *at == node && self.waiting.contains(node));
-            let other = if self.waiting.contains(node) { Answer::Silent } else { Answer::Granted };
-            failed.map_or(other, |(_, answer)| answer.clone())
-        };
-        (0..nodes).map(answer).collect()
     }
 
     /// The node refuses the delete and gets no further one.
     pub(crate) fn refused(&mut self, node: NodeId) {
         self.refused.insert(node);
+    }
+
+    /// Returns true if the node has not yet reported what the delete found.
+    pub(crate) fn awaits(&self, node: NodeId) -> bool {
+        self.waiting.contains(node)
     }
 
     /// The node has no token of this client.

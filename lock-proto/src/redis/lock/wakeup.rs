@@ -58,6 +58,7 @@ impl Lock {
             }
             return self.start_round(ctx);
         }
+        self.store.answers.clear();
         self.notify_blocked(ctx, Blocked::Held);
         // The head counts as a waiter already, and a release signals it. Its attempt is the safety
         // net.
