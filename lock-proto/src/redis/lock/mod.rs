@@ -57,8 +57,8 @@ pub type Waiter = lock::Waiter<Ttl>;
 pub struct Redis {
     cleanups: Cleanups,
     subscription: Option<Subscription>,
-    /// The nodes' last replies to an attempt; empty before the first. Without a waiter, how deletes
-    /// have failed.
+    /// The nodes' last replies, for reports: to an attempt while there are waiters, and to a delete
+    /// that failed while there are none. Empty before the first.
     answers: Vec<Answer>,
     /// Consecutive split votes. While the holder lacks a node, every attempt wins that node, so
     /// each round looks split.

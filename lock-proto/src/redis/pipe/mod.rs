@@ -214,8 +214,7 @@ impl Pipe {
     /// its reply, however late, or the end of the connection. The connection ends when nothing
     /// arrives for [`PipeConfig::request_timeout`], whether the server stopped reading or replying.
     ///
-    /// An extension overtakes all requests that have not left. Send it once its lock has been
-    /// granted.
+    /// An extension overtakes requests that have not left. Send it once its lock has been granted.
     ///
     /// The reply is [`Reply::NotSent`]:
     ///
