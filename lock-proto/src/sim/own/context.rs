@@ -244,7 +244,8 @@ impl<'a, T: Transport> Context<'a, T> {
         }
     }
 
-    /// The oldest extension that has not ended was confirmed. Call [`grant`](Self::grant) with the new end first.
+    /// The oldest extension that has not ended was confirmed. Call [`grant`](Self::grant) with the
+    /// new end first.
     pub fn extended(&mut self) {
         if self.is_held() {
             self.progress.extends.pop_front();
