@@ -94,6 +94,10 @@ pub enum Role {
     Wake,
 }
 
+/// On ZooKeeper, the generation of a session's connection is this times the number of the session,
+/// plus a count. The numbers of sessions grow.
+pub(crate) const GENERATIONS: u64 = 1 << 32;
+
 /// One connection. A reconnect gets a new id, so late input from an old socket never answers a
 /// request made on the new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -127,10 +131,9 @@ impl fmt::Display for ConnId {
             Role::Commands => "c",
             Role::Wake => "w",
         };
-        let (node, count) = (self.node.0, self.generation & u64::from(u32::MAX));
-        match self.generation >> 32 {
+        let (node, count) = (self.node.0, self.generation % GENERATIONS);
+        match self.generation / GENERATIONS {
             0 => write!(f, "{role}{node}.{count}"),
-            // Of a session of ZooKeeper.
             session => write!(f, "{role}{node}.{session}.{count}"),
         }
     }

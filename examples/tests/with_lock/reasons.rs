@@ -32,6 +32,12 @@ fn refuse(redis: &Redis, commands: &[&[&str]]) {
     }
 }
 
+/// Checks that one line is about `what`, with some of the server's words.
+fn assert_says(err: &str, what: &str, words: &[&str]) {
+    let says = |line: &str| line.contains(what) && words.iter().any(|words| line.contains(words));
+    assert!(err.lines().any(says), "{what} {words:?}: {err}");
+}
+
 #[test]
 fn servers_words_are_shown_when_renewals_fail() {
     for (commands, words) in REFUSALS {
@@ -40,8 +46,7 @@ fn servers_words_are_shown_when_renewals_fail() {
         refuse(&redis, commands);
         let ended = tool.end();
         assert_eq!(ended.code, 76, "{commands:?}: {ended:?}");
-        let of_renewals = |line: &str| line.contains("lock at risk") && words.iter().any(|words| line.contains(words));
-        assert!(ended.err.lines().any(of_renewals), "{commands:?}: {ended:?}");
+        assert_says(&ended.err, "lock at risk", words);
         assert!(!ended.err.contains(URL_PASSWORD), "a password is shown: {ended:?}");
     }
 }
@@ -54,9 +59,7 @@ fn servers_words_are_shown_when_the_release_fails() {
         refuse(&redis, commands);
         let ended = tool.terminate();
         assert_eq!(ended.code, 0, "{commands:?}: {ended:?}");
-        let of_release =
-            |line: &str| line.contains("the release is unconfirmed") && words.iter().any(|words| line.contains(words));
-        assert!(ended.err.lines().any(of_release), "{commands:?}: {ended:?}");
+        assert_says(&ended.err, "the release is unconfirmed", words);
     }
 }
 

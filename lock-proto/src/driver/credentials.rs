@@ -52,12 +52,12 @@ pub(super) struct CredentialRequests {
     unread: UnreadFile,
     open: Vec<(ConnId, Target, Request)>,
     reads: Reads,
-    /// The last trouble with each node, of which repetitions are logged at level debug.
-    trouble: BTreeMap<NodeId, Trouble>,
+    /// The last failures on each node. Repetitions are logged at level debug.
+    last: BTreeMap<NodeId, LastFailures>,
 }
 
 #[derive(Default)]
-struct Trouble {
+struct LastFailures {
     /// Why there were no credentials.
     failure: Option<String>,
     /// Why the server rejected them.
@@ -85,13 +85,13 @@ impl Request {
 
 impl CredentialRequests {
     pub(super) const fn new(settings: HostSettings, unread: UnreadFile) -> Self {
-        Self { settings, unread, open: Vec::new(), reads: Reads::new(), trouble: BTreeMap::new() }
+        Self { settings, unread, open: Vec::new(), reads: Reads::new(), last: BTreeMap::new() }
     }
 
     /// Begins a request, in place of an earlier one of this connection.
     pub(super) fn begin<H: Host>(&mut self, host: &H, conn: ConnId, request: CredentialsRequest) {
         self.cancel(conn);
-        let rejected = &mut self.trouble.entry(conn.node()).or_default().rejected;
+        let rejected = &mut self.last.entry(conn.node()).or_default().rejected;
         let last = core::mem::replace(rejected, request.rejected.clone());
         if let Some(error) = &request.rejected {
             if last == request.rejected {
@@ -136,7 +136,7 @@ impl CredentialRequests {
             if matches!(request, Request::OfFile(..)) {
                 self.unread.end(conn.node(), &result);
             }
-            let failure = &mut self.trouble.entry(conn.node()).or_default().failure;
+            let failure = &mut self.last.entry(conn.node()).or_default().failure;
             let last = core::mem::replace(failure, result.as_ref().err().map(ToString::to_string));
             if let Err(error) = &result {
                 if last == *failure {

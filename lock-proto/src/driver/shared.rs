@@ -333,9 +333,8 @@ impl<E: Engine + ?Sized> Core<E> {
     fn notify(&mut self, now: Instant, lock: LockId, event: Event, batch: &mut Batch) {
         let Some(slot) = self.tickets.get_mut(lock.slot as usize) else { return };
         let Some(ticket) = slot.as_ref().filter(|ticket| ticket.lock == lock) else { return };
-        let failures = |answers: &[Answer]| match Level::WARN <= LevelFilter::current() {
-            true => describe_failures(&self.servers, answers),
-            false => None,
+        let failures = |answers: &[Answer]| {
+            if Level::WARN <= LevelFilter::current() { describe_failures(&self.servers, answers) } else { None }
         };
         let note = match &event {
             Event::Granted(grant) if (grant.fence_ahead_ms > 0) != self.fence_ahead => {

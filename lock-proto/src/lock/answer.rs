@@ -56,10 +56,10 @@ impl Answer {
     }
 }
 
-/// Returns true if outstanding replies decide whether refusals leave no majority: so that a wrong
-/// password is reported as such, in whatever order the servers reply. `spare` is how many servers a
-/// majority can do without.
-pub(crate) const fn refusals_are_open(refused: usize, open: usize, spare: usize) -> bool {
+/// Returns true if outstanding replies decide whether refusals leave no majority. Waiting for them
+/// reports a wrong password as such, in whatever order the servers reply. `spare` is how many
+/// servers a majority can do without.
+pub(crate) const fn refusals_are_undecided(refused: usize, open: usize, spare: usize) -> bool {
     refused > 0 && refused <= spare && refused + open > spare
 }
 

@@ -30,8 +30,8 @@ pub trait ByteClient: Machine {
     /// Returns true if [`outgoing`](Self::outgoing) would return bytes. Encodes nothing.
     fn has_outgoing(&self, conn: ConnId) -> bool;
 
-    /// The socket has taken the first `n` bytes of [`outgoing`](Self::outgoing). A larger `n` counts
-    /// as all of them.
+    /// The socket has taken the first `n` bytes of [`outgoing`](Self::outgoing). A larger `n`
+    /// counts as all of them.
     fn consume(&mut self, conn: ConnId, n: usize);
 
     /// Returns the address of a node; `None` after the last one.

@@ -39,7 +39,7 @@ mod waiters;
 #[cfg(test)]
 pub(crate) use answer::MAX_TEXT;
 pub use answer::{Answer, Cause, ErrorClass, Expiry, ServerError};
-pub(crate) use answer::{printable, refusals_are_open};
+pub(crate) use answer::{printable, refusals_are_undecided};
 pub use backoff::Backoff;
 pub(crate) use backoff::Failures;
 pub use bytes::{ByteClient, Output};

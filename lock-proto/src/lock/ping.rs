@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::answer::{Answer, refusals_are_open};
+use super::answer::{Answer, refusals_are_undecided};
 use super::context::Context;
 use super::event::{Failure, Report};
 use super::hub::Locks;
@@ -74,7 +74,7 @@ impl<S: Store> Locks<S> {
         let refused = count(is_refusal);
         if works >= quorum {
             self.ping = Ping::Done(Ok(()));
-        } else if works + silent < quorum && !refusals_are_open(refused, silent, answers.len() - quorum) {
+        } else if works + silent < quorum && !refusals_are_undecided(refused, silent, answers.len() - quorum) {
             let report = Report::new(self.ctx.now.since(*started), core::mem::take(answers).into_boxed_slice());
             let hopeless = report.nodes.len() - refused < quorum;
             self.ping = Ping::Done(Err(if hopeless { Failure::Refused(report) } else { Failure::TimedOut(report) }));

@@ -12,7 +12,7 @@ use super::request::{Reply, SessionReport};
 use crate::collections::burst;
 use crate::error::ConfigError;
 use crate::fault::Fault;
-use crate::id::{ClientId, ConnId, NodeId};
+use crate::id::{ClientId, ConnId, GENERATIONS, NodeId};
 use crate::jitter::mix;
 use crate::lock::{self, ByteClient, Credentials, Output, SessionId, Transport};
 use crate::time::Instant;
@@ -23,10 +23,6 @@ use crate::url::Target;
 /// See [`Machine`](crate::Machine) for its operations, [`ByteClient`] for its bytes, and
 /// [`Elections`](crate::Elections) for elections.
 pub type Client = lock::Client<ZooKeeper>;
-
-/// The generations of a session's connections are this times its number, plus a count. The numbers
-/// of sessions grow.
-const GENERATIONS: u64 = 1 << 32;
 
 /// The connections: one for each session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

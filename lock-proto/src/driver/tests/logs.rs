@@ -69,8 +69,8 @@ fn count(lines: &[(Level, String)], level: Level, text: &str) -> usize {
     lines.iter().filter(|(own, line)| *own == level && line.contains(text)).count()
 }
 
-/// Waits for a lock of a server that is never usable. Returns the lines of ten seconds, except those
-/// about the wait.
+/// Waits for a lock of a server that is never usable. Returns the lines of ten seconds, except
+/// those about the wait.
 fn waiting(world: &World, settings: impl Into<Settings>) -> Vec<(Level, String)> {
     let (client, driver) = with_identity(world.clone(), settings.into(), ClientId::from_bits(1), 7).unwrap();
     let mut driver = Task::new(driver);

@@ -8,7 +8,7 @@ use super::context::NodeSet;
 use super::per_node::PerNode;
 use crate::fault::{Breach, Fault};
 use crate::id::NodeId;
-use crate::lock::{Answer, Cause, ErrorClass, Expiry, refusals_are_open};
+use crate::lock::{Answer, Cause, ErrorClass, Expiry, refusals_are_undecided};
 use crate::redis::request::{FenceBlock, Reply};
 use crate::redis::validity::{Ttl, quorum_until};
 use crate::time::Instant;
@@ -71,7 +71,8 @@ impl Round {
             return Verdict::Won;
         }
         // Q1
-        let decided = yes + open < quorum && !refusals_are_open(self.count(rules_out), open, self.votes.len() - quorum);
+        let decided =
+            yes + open < quorum && !refusals_are_undecided(self.count(rules_out), open, self.votes.len() - quorum);
         if decided || self.deadline <= now || open == 0 { Verdict::Lost } else { Verdict::Open }
     }
 

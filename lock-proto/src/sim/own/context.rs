@@ -126,15 +126,15 @@ impl<'a, T: Transport> Context<'a, T> {
         &self.info.request
     }
 
-    /// Returns the name of the lock, as text. See [`OwnLock::key`](super::OwnLock::key) if its key is
-    /// another.
+    /// Returns the name of the lock, as text. If its key differs, see
+    /// [`OwnLock::key`](super::OwnLock::key).
     #[must_use]
     pub fn name(&self) -> &'a str {
         &self.info.name
     }
 
-    /// Returns a text that no other acquisition of any client has. Put it into the value of the key:
-    /// the rules recognise the key by it.
+    /// Returns a text that no other acquisition of any client has. Put it into the value of the
+    /// key: the rules recognise the key by it.
     #[must_use]
     pub fn token(&self) -> &'a str {
         &self.info.token_text
@@ -203,8 +203,7 @@ impl<'a, T: Transport> Context<'a, T> {
     /// nothing.
     ///
     /// If `until` has passed, as after a late reply, the lock is granted and lost at once. That
-    /// breaks no rule, so a lock whose every grant is over breaks none either: [`retry`](Self::retry)
-    /// instead, or see that holds last.
+    /// breaks no rule, even if it happens to every grant. Call [`retry`](Self::retry) instead.
     pub fn grant(&mut self, until: impl Into<Option<Instant>>, fence: Option<u64>) {
         let until = until.into().unwrap_or(FOREVER);
         match &mut self.progress.stage {
@@ -234,8 +233,8 @@ impl<'a, T: Transport> Context<'a, T> {
         }
     }
 
-    /// The release is done, with this outcome. A lock that waits for no reply and no timer must have
-    /// called this two seconds after the release, or it violates
+    /// The release is done, with this outcome. Call this within two seconds of the release, unless
+    /// a reply or a timer is outstanding. Otherwise the lock breaks
     /// [`Rule::Notified`](crate::sim::Rule::Notified).
     pub fn released(&mut self, outcome: Release) {
         self.progress.granted = false;

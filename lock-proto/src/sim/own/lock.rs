@@ -55,8 +55,8 @@ pub trait OwnLock: Clone + Debug {
         cx.extend_failed();
     }
 
-    /// Returns the key of the lock of this name, if it is not the name itself. The rules look for it,
-    /// and strangers write under it.
+    /// Returns the key of the lock of this name. Override it if the key is not the name itself. The
+    /// rules look for this key, and strangers write under it.
     fn key(&self, name: &str) -> String {
         name.into()
     }

@@ -240,8 +240,8 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
     fn left_of(w: &World<C>, client: usize) -> Option<String> {
         let process = &w.clients[client];
         let now = process.local(w.now);
-        // The client knows that the time of a session is over, although a leader that was elected later
-        // gives it more, and none ends it while there is no leader.
+        // To the client, the time of a session is over, although a leader that was elected later
+        // gives it more. Without a leader none ends.
         let may_live = |session: &OpenSession| {
             let last = process.own.sessions.get(&session.id).copied().flatten();
             last.is_some_and(|last| now < last + session.timeout)
