@@ -510,6 +510,32 @@ fn nodes_that_swapped_servers_are_cleaned_up_when_they_are_back() {
     assert_eq!(hub.events, [Event::Released(Release::Released)]);
 }
 
+/// Two addresses were swapped when the client first connected. Each node's own server then counted
+/// as that of the other one, and a delete there was repeated on the next connection only: the
+/// cleanup never ended. (Scenario `redis-names`, seed 1100252.)
+#[test]
+fn delete_is_repeated_when_swapped_addresses_have_become_those_of_their_nodes() {
+    // Q6
+    let quarantine = Duration::from_secs(10);
+    let mut hub = Hub::quorum(|c| c.quarantine(quarantine));
+    let lock = hub.held(1, &Acquire::new("x").ttl(Duration::from_secs(9)));
+    hub.release(30, lock);
+    hub.answer(30, &[(0, broken()), (1, broken()), (2, deleted(1))]);
+    for (at, node, server) in [(40, 0, "b"), (50, 1, "a")] {
+        hub.up(at, node, server);
+        hub.answer(at, &[(node, deleted(1))]);
+    }
+    assert_eq!((hub.requests(), &*hub.events), (Vec::new(), &[][..]));
+    let end = 50 + quarantine.as_millis() as u64;
+    hub.at(end);
+    for (node, (call, _)) in hub.requests().into_iter().enumerate() {
+        assert_eq!(call.node().index(), node, "{call:?}");
+        hub.reply(end, call, &Reply::Absent);
+    }
+    hub.locks.shutdown(ms(end), Duration::from_secs(30));
+    assert!(hub.locks.is_stopped());
+}
+
 #[test]
 fn three_changes_within_quarantine_are_unstable_identity() {
     // Q7

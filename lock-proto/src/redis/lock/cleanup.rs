@@ -280,6 +280,17 @@ impl Cleanup {
         }
     }
 
+    /// Another server has executed the delete. It is repeated on the next connection, or from `until`
+    /// on, when the address counts as that of the node.
+    // Q6
+    pub(crate) fn led_elsewhere(&mut self, until: Instant) -> Send {
+        self.connection_failed();
+        if self.is_stalled() {
+            self.step = Step::Retry { at: until };
+        }
+        Send::No
+    }
+
     pub(crate) fn node_up(&self) -> Send {
         if matches!(self.step, Step::Stalled | Step::Retry { .. }) { Send::Now } else { Send::No }
     }

@@ -133,12 +133,12 @@ impl Shared {
         }
     }
 
-    /// Returns true if the node's address has recently changed, and leads to the server of another
-    /// node. Then its replies say nothing about the keys on the node's own server.
+    /// Returns until when the replies of a node say nothing about the keys on its own server: its
+    /// address has recently changed, and leads to the server of another node.
     // Q6
-    pub(crate) fn is_away(&self, now: Instant, node: NodeId) -> bool {
+    pub(crate) fn away_until(&self, now: Instant, node: NodeId) -> Option<Instant> {
         let until = self.nodes.get(node.index()).and_then(|known| known.quarantined_until);
-        until.is_some_and(|until| now < until) && self.leads_elsewhere(node)
+        until.filter(|until| now < *until && self.leads_elsewhere(node))
     }
 
     fn leads_elsewhere(&self, node: NodeId) -> bool {

@@ -375,10 +375,11 @@ impl Lock {
             if refused && delete.announce {
                 ctx.shared.wake_refused.insert(node);
             }
-            // The delete is repeated once the address leads to the node's own server again.
             let elsewhere = Reply::NotSent(Fault::NotNeeded.into());
-            let found = if ctx.shared.is_away(ctx.now, node) { &elsewhere } else { reply };
-            let send = cleanup.answered(ctx.now, delete, found);
+            let (found, send) = match ctx.shared.away_until(ctx.now, node) {
+                Some(until) => (&elsewhere, cleanup.led_elsewhere(until)),
+                None => (reply, cleanup.answered(ctx.now, delete, reply)),
+            };
             let failed = refused || matches!(found, Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)));
             let given_up = failed && cleanup.is_clear();
             if let Reply::Rejected(_) | Reply::NotSent(_) | Reply::Unknown(_) = found {
