@@ -30,6 +30,8 @@ pub(super) struct Record {
     pub(super) ttl: Duration,
     /// For each pending extend, the earliest acceptable end of validity on the client's clock.
     pub(super) extends: VecDeque<Instant>,
+    /// A proclaim has no answer yet.
+    pub(super) proclaims: bool,
 }
 
 /// What the application does automatically.
@@ -66,6 +68,7 @@ impl Record {
             renewed,
             ttl,
             extends,
+            proclaims: false,
         }
     }
 

@@ -31,8 +31,8 @@ pub(super) use fault_free::TAKE;
 pub use rule::{Rule, Violation};
 
 /// Leaky bucket for requests from one client to one node: burst size, and drain rate per second for
-/// the client itself and for each of its acquisitions that is not over. A retry after each round
-/// trip is faster if that takes less than 20 ms, divided by one plus the acquisitions. Each
+/// the client itself and for each of its acquisitions and queries that are not over. A retry after
+/// each round trip is faster if that takes less than 20 ms, divided by one plus their number. Each
 /// acquisition, and each call of [`Checker::allow`], adds to the allowance.
 const BURST: u64 = 200;
 const PER_SECOND: u64 = 50;
@@ -103,6 +103,8 @@ pub struct Checker {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Client {
     live: BTreeMap<LockId, Acquisition>,
+    /// The number of open queries and observations of elections.
+    queries: u64,
     over: BTreeSet<LockId>,
     stop_by: Option<Instant>,
     gone: bool,
@@ -339,7 +341,7 @@ impl Checker {
             state.buckets.resize(node + 1, (0, now));
         }
         let (level, since) = &mut state.buckets[node];
-        let rate = PER_SECOND * (1 + state.live.len() as u64);
+        let rate = PER_SECOND * (1 + state.live.len() as u64 + state.queries);
         let drained = nanos(now.since(*since)).saturating_mul(rate);
         (*level, *since) = (level.saturating_sub(drained) + ONE, now);
         if *level > BURST * ONE {
@@ -347,6 +349,11 @@ impl Checker {
             let text = format!("client {client} sends without end to node {node}");
             self.report(now, Rule::Bounded, text);
         }
+    }
+
+    /// The number of open queries and observations of elections of a client, which all send requests.
+    pub fn queries_open(&mut self, client: usize, count: u64) {
+        self.client(client).queries = count;
     }
 
     /// Allows a client this many additional requests to every node.

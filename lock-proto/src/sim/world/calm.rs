@@ -10,6 +10,7 @@ use super::super::check::{Rule, Stage};
 use super::super::record::Record;
 use super::super::trace::State;
 use super::World;
+use super::elections::Observed;
 use super::process::Input;
 use super::store::{Planned, Servers};
 use crate::id::LockId;
@@ -58,6 +59,37 @@ impl<S: Servers> World<S> {
                 self.plan(self.now + FINAL_HOLD, client, Input::Release(lock));
             }
         }
+    }
+
+    /// Checks that clients answer what their applications have asked: leader queries, extensions and
+    /// proclaims of holders. Call this after the faults, before the holders release.
+    pub(super) fn check_answers(&mut self, within: Duration) {
+        if !self.run_until(within, |w| w.unanswered().next().is_none()) {
+            for text in self.unanswered().collect::<Vec<_>>() {
+                self.report(Rule::Liveness, format!("{text} after {within:?}"));
+            }
+        }
+    }
+
+    fn unanswered(&self) -> impl Iterator<Item = String> {
+        let alive = self.alive().into_iter().filter(|client| !self.checker.is_stopping(*client));
+        alive.flat_map(|client| {
+            let process = &self.clients[client];
+            let held = self.checker.live(client).filter(|(_, stage)| *stage == Stage::Held);
+            let asked = held.filter_map(move |(lock, _)| {
+                let record = process.records.get(&lock)?;
+                let what = match (record.extends.len(), record.proclaims) {
+                    (0, false) => return None,
+                    (0, true) => "a proclaim",
+                    _ => "an extension",
+                };
+                Some(format!("client {client} {lock} ({}) has no answer to {what}", record.escaped_name()))
+            });
+            let queries = process.queries.values().filter_map(Observed::unanswered).map(move |name| {
+                format!("client {client} has no answer to a query for the leader of {}", name.escape_ascii())
+            });
+            asked.chain(queries)
+        })
     }
 
     /// Winds down all applications: held, lost and later granted locks are released, and election

@@ -18,6 +18,9 @@ use crate::id::LockId;
 use crate::lock::{Acquire, ElectionEvent, Elections, Machine, QueryId};
 use crate::time::Instant;
 
+/// Requests with which an observer follows a change.
+const PER_CHANGE: u64 = 4;
+
 /// A query or an observation, and its events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Observed {
@@ -30,6 +33,11 @@ pub(crate) struct Observed {
 impl Observed {
     pub(super) const fn is_open(&self) -> bool {
         !self.over
+    }
+
+    /// Returns the election of a query that has no answer yet.
+    pub(super) fn unanswered(&self) -> Option<&[u8]> {
+        (self.is_open() && !self.observes).then_some(&*self.name)
     }
 }
 
@@ -88,6 +96,9 @@ impl<S: Servers> World<S> {
         self.annotate(Some(Lane::Client(client)), || format!("proclaims {}", value.escape_ascii()));
         S::proclaiming(self, client, lock, &value);
         self.must(client, lock, |machine, now| elect(machine, |elections| elections.proclaim(now, lock, value)));
+        if let Some(record) = self.clients[client].records.get_mut(&lock) {
+            record.proclaims = true;
+        }
         self.pump_client(client);
     }
 
@@ -117,6 +128,7 @@ impl<S: Servers> World<S> {
         self.annotate(Some(Lane::Client(client)), || format!("{annotation} {}", name.escape_ascii()));
         let observed = Observed { name, observes, events: Vec::new(), over: false };
         self.clients[client].queries.insert(query, observed);
+        self.count_queries(client);
         self.pump_client(client);
         query
     }
@@ -127,6 +139,7 @@ impl<S: Servers> World<S> {
         if let Some(observed) = self.clients[client].queries.get_mut(&query) {
             observed.over = true;
         }
+        self.count_queries(client);
         self.call_machine(client, |machine, now| {
             if let Some(elections) = machine.elections() {
                 elections.close_query(now, query);
@@ -145,6 +158,11 @@ impl<S: Servers> World<S> {
         self.clients[client].queries.iter().filter(|(_, observed)| observed.is_open()).map(|(query, _)| *query)
     }
 
+    fn count_queries(&mut self, client: usize) {
+        let count = self.queries(client).count() as u64;
+        self.checker.queries_open(client, count);
+    }
+
     pub(super) fn deliver_election_event(&mut self, client: usize, query: QueryId, event: ElectionEvent) {
         self.journal.write(self.now, format_args!("c{client} {query:?} {event:?}"));
         self.journal.fingerprint.election(self.now, client, &event);
@@ -154,8 +172,12 @@ impl<S: Servers> World<S> {
         };
         // A query has one answer; an observation goes on until it fails.
         observed.over = !observed.observes || matches!(event, ElectionEvent::Failed(_));
+        if observed.events.last() != Some(&event) {
+            self.checker.allow(client, PER_CHANGE);
+        }
         observed.events.push(event.clone());
         let name = observed.name.clone();
+        self.count_queries(client);
         self.record_election_event(client, &name, &event);
         if let ElectionEvent::Leader(leader) = &event
             && !S::is_candidate(&name, &leader.key)

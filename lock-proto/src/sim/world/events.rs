@@ -28,6 +28,7 @@ impl<S: Servers> World<S> {
         self.record_event(client, lock, &event, until);
         self.check();
         let Some(record) = self.clients[client].records.get_mut(&lock) else { return };
+        record.proclaims &= !matches!(event, Event::Proclaimed { .. } | Event::ProclaimFailed(_));
         record.events.push(event.clone());
         record.times.push(self.now);
         if let Event::Granted(grant) = &event {

@@ -5,6 +5,7 @@
 mod flawed;
 mod same_guid;
 
+use alloc::format;
 use core::time::Duration;
 
 use crate::lock::{Acquire, Event, Loss};
@@ -105,6 +106,26 @@ fn waiting_without_watches_after_lost_connection_is_caught() {
 fn hiding_what_a_shutdown_leaves_is_caught() {
     // S4
     caught("zookeeper-shutdown", Flaw::HidesLeftovers, Rule::Leftover);
+}
+
+#[test]
+fn forgetting_what_an_application_has_asked_is_caught() {
+    // S2, S4
+    for (name, flaw, asked) in [
+        ("zookeeper-elections", Flaw::ForgetsQueries, "a query for the leader"),
+        ("zookeeper-elections", Flaw::ForgetsProclaims, "a proclaim"),
+        ("zookeeper-everything", Flaw::ForgetsExtensions, "an extension"),
+    ] {
+        let scenario = Scenario::named(name).unwrap();
+        let is_found = |seed: &u64| {
+            let outcome = Plan::from_seed(scenario, *seed).run_zookeeper(Keep::Nothing, clients(flaw));
+            let unanswered = format!("has no answer to {asked}");
+            outcome.violations.iter().any(|found| found.rule == Rule::Liveness && found.text.contains(&unanswered))
+        };
+        let seed = (0..BUDGET).find(is_found);
+        std::println!("{flaw:?}: seed {seed:?} of {name}");
+        assert!(seed.is_some(), "{flaw:?}");
+    }
 }
 
 /// Regression: after two sessions that had expired, a client paused before it opened the next one,

@@ -49,8 +49,9 @@ impl<C: EtcdClient> World<Etcd<C>> {
     /// If prompt grants were required, locks are handed over again before all that is checked.
     pub fn finish(&mut self, ttl: Duration) {
         self.calm();
-        self.wind_locks_down();
         let served = ttl * 3 + Duration::from_secs(30);
+        self.check_answers(served);
+        self.wind_locks_down();
         if !self.run_until(served, Self::is_idle) {
             return self.report(Rule::Liveness, format!("not over after {served:?}: {}", self.unfinished()));
         }

@@ -47,6 +47,7 @@ impl<C: RedisClient> World<Redis<C>> {
     /// all clients are shut down.
     pub fn finish(&mut self, served: Duration, rest: Duration, lifetimes: Duration) {
         self.calm();
+        self.check_answers(served);
         self.wind_down();
         if !self.run_until(served, Self::is_idle) && !self.halted {
             return self.report(Rule::Liveness, format!("not over after {served:?}: {}", self.unfinished()));

@@ -41,8 +41,9 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
     /// If prompt grants were required, locks are handed over again before all that is checked.
     pub fn finish(&mut self, ttl: Duration) {
         self.calm();
-        self.wind_locks_down();
         let served = ttl * 4 + Duration::from_secs(60);
+        self.check_answers(served);
+        self.wind_locks_down();
         if !self.run_until(served, Self::is_idle) {
             return self.report(Rule::Liveness, format!("not over after {served:?}: {}", self.unfinished()));
         }

@@ -37,6 +37,12 @@ pub(super) enum Flaw {
     NeverWatchesAgain,
     /// A shutdown is reported to have left nothing, whatever is left.
     HidesLeftovers,
+    /// Queries for the leader have no answer.
+    ForgetsQueries,
+    /// Proclaims have no answer.
+    ForgetsProclaims,
+    /// Extensions have no answer.
+    ForgetsExtensions,
 }
 
 #[derive(Clone, Debug)]
@@ -180,6 +186,9 @@ impl ByteClient for Flawed<Client, Rewriter> {
 
     fn poll_output(&mut self) -> Option<Output> {
         let mut output = self.client.poll_output()?;
+        while self.forgets(&output) {
+            output = self.client.poll_output()?;
+        }
         if let (Flaw::HidesLeftovers, Output::Stopped { unreleased }) = (self.flaw.flaw, &mut output) {
             *unreleased = 0;
         }
@@ -224,6 +233,19 @@ impl ByteClient for Flawed<Client, Rewriter> {
 }
 
 impl Flawed<Client, Rewriter> {
+    const fn forgets(&self, output: &Output) -> bool {
+        match self.flaw.flaw {
+            Flaw::ForgetsQueries => matches!(output, Output::Election { .. }),
+            Flaw::ForgetsProclaims => {
+                matches!(output, Output::Event { event: Event::Proclaimed { .. } | Event::ProclaimFailed(_), .. })
+            }
+            Flaw::ForgetsExtensions => {
+                matches!(output, Output::Event { event: Event::Extended | Event::ExtendFailed(_), .. })
+            }
+            _ => false,
+        }
+    }
+
     fn sequence(&self, lock: LockId) -> u64 {
         let path = self.client.owner(lock).map(|owner| owner.path).unwrap_or_default();
         path.get(path.len().saturating_sub(10)..).and_then(|number| number.parse().ok()).unwrap_or_default()
