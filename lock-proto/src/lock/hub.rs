@@ -240,7 +240,7 @@ impl<S: Store> Locks<S> {
 
     /// Returns the last reply of each server: see [`Machine::answers`](super::Machine::answers).
     pub fn answers(&self, id: LockId) -> Box<[Answer]> {
-        self.locks.of(id).map_or_else(Box::default, |lock| S::answers(lock, &self.ctx))
+        self.locks.of(id).map_or_else(Box::default, |lock| S::answers(lock))
     }
 
     /// Returns the number of held locks.

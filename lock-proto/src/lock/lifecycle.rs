@@ -272,7 +272,7 @@ impl<S: Store> Lock<S> {
 
     /// Reports on a failed wait. Lists no servers if the lock is held in this client.
     fn report(&self, ctx: &Context<S>, since: Instant) -> Report {
-        let nodes = if self.hold.is_some() { Box::default() } else { S::answers(self, ctx) };
+        let nodes = if self.hold.is_some() { Box::default() } else { S::answers(self) };
         Report { waited: ctx.now.since(since), nodes }
     }
 
@@ -373,7 +373,7 @@ impl<S: Store> Lock<S> {
         let Some(hold) = &self.hold else { return };
         let tenure = S::tenure(hold);
         let (id, waited) = (tenure.id(), ctx.now.since(tenure.waiter.since));
-        let report = Report { waited, nodes: S::answers(self, ctx) };
+        let report = Report { waited, nodes: S::answers(self) };
         ctx.emit(id, Event::Failed(failure(report)));
         self.return_guard(ctx, id, false);
     }

@@ -181,7 +181,7 @@ impl<S: QueueStore> Store for Queued<S> {
         }
     }
 
-    fn answers(lock: &QueueLock<S>, _: &QueueContext<S>) -> Box<[Answer]> {
+    fn answers(lock: &QueueLock<S>) -> Box<[Answer]> {
         Box::new([lock.store.answer.clone()])
     }
 

@@ -62,7 +62,7 @@ pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
     /// Cancels contention after the last waiter has left.
     fn nobody_waits(lock: &mut Lock<Self>, ctx: &mut Context<Self>);
     /// Returns the last reply of each server, for reports.
-    fn answers(lock: &Lock<Self>, ctx: &Context<Self>) -> Box<[Answer]>;
+    fn answers(lock: &Lock<Self>) -> Box<[Answer]>;
 
     // --- holding ---
 

@@ -41,8 +41,8 @@ use crate::error::{Invalid, Misuse};
 use crate::fault::Fault;
 use crate::id::{CallId, LockId, NodeId};
 use crate::lock::{
-    self, Acquire, Answer, Blocked, Cause, DEFAULT_TTL, Ended, ErrorClass, Event, Expiry, Failure, Grant, Loss,
-    MAX_TTL, Release, Store, Tenure, Terms, check_name,
+    self, Acquire, Answer, Blocked, Cause, DEFAULT_TTL, Ended, ErrorClass, Event, Failure, Grant, Loss, MAX_TTL,
+    Release, Store, Tenure, Terms, check_name,
 };
 use crate::time::Instant;
 
@@ -142,17 +142,10 @@ impl Store for Redis {
         }
     }
 
-    fn answers(lock: &Lock, ctx: &Context) -> Box<[Answer]> {
+    fn answers(lock: &Lock) -> Box<[Answer]> {
         match (&lock.hold, &lock.contention) {
             (Some(hold), _) => hold.report(),
             (None, Contention::Trying(round)) => lock.answers_with(round).into(),
-            // No node was asked, because the last release gave the lock to a waiter of another
-            // client.
-            (None, Contention::Paused { .. })
-                if lock.store.answers.is_empty() && lock.blocked == Some(Blocked::Held) =>
-            {
-                ctx.shared.nodes.iter().map(|_| Answer::Taken(Expiry::Unknown)).collect()
-            }
             (None, Contention::Idle | Contention::Paused { .. } | Contention::Releasing { .. }) => {
                 lock.store.answers.iter().cloned().collect()
             }

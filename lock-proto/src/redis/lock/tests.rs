@@ -357,6 +357,18 @@ fn releaser_that_woke_waiter_queues_behind_it() {
     assert!(matches!(hub.one().1, Request::Take { waiting_ms: 1.., .. }));
 }
 
+/// The woken waiter may have been this client's own, which had given up: the lock is free then. A
+/// short wait ended without an attempt. (Found by fuzzing `redis_model`.)
+#[test]
+fn wait_shorter_than_poll_is_not_over_without_attempt() {
+    // A7
+    let mut hub = Hub::new(1, |c| c.wake(Wake::Notify));
+    hub.wake_other(0, 12, 1);
+    hub.take_events();
+    hub.acquire(12, want().wait(Wait::For(for_ms(50))));
+    assert!(matches!(hub.one().1, Request::Take { .. }));
+}
+
 #[test]
 fn yielding_to_woken_waiter_ends_soon() {
     // A7

@@ -1,11 +1,13 @@
 //! Wake-up of the head of the queue by a release.
 // A7
 
+use alloc::vec;
+
 use super::cleanup::Cleanup;
 use super::context::{Context, NodeSet};
 use super::{Contention, Lock};
 use crate::id::NodeId;
-use crate::lock::{Answer, Blocked, Wait};
+use crate::lock::{Answer, Blocked, Expiry, Wait};
 use crate::redis::config::Wake;
 use crate::redis::request::Request;
 use crate::time::Instant;
@@ -49,21 +51,23 @@ impl Lock {
     /// Starts contention for the head: with an attempt, unless the client yields to another one.
     pub(super) fn begin(&mut self, ctx: &mut Context) {
         let Some(head) = self.waiters.head() else { return };
-        let single_try = head.wait == Wait::Try;
-        if single_try || self.store.backoff_until.take().is_none_or(|until| until <= ctx.now) {
-            if !single_try && self.awaits_own_release(ctx) {
-                // The node may be silent: then the head makes its attempt after a polling interval.
-                self.contention = Contention::Releasing { until: ctx.now + ctx.config.store.poll.every };
+        // The node may be silent, or no waiter be there: the head makes its attempt then. A wait
+        // that ends earlier would end without an attempt.
+        let until = ctx.now + ctx.config.store.poll.every;
+        let at_once = head.wait == Wait::Try || head.deadline().is_some_and(|end| end <= until);
+        if at_once || self.store.backoff_until.take().is_none_or(|until| until <= ctx.now) {
+            if !at_once && self.awaits_own_release(ctx) {
+                self.contention = Contention::Releasing { until };
                 return;
             }
             return self.start_round(ctx);
         }
-        self.store.answers.clear();
+        // The last release gave the lock to a waiter of another client.
+        self.store.answers = vec![Answer::Taken(Expiry::Unknown); ctx.shared.nodes.len()];
         self.notify_blocked(ctx, Blocked::Held);
-        // The head counts as a waiter already, and a release signals it. Its attempt is the safety
-        // net.
+        // The head counts as a waiter already, and a release signals it.
         self.tries = 1;
-        self.contention = Contention::Paused { until: ctx.now + ctx.config.store.poll.every };
+        self.contention = Contention::Paused { until };
         self.subscribe(ctx);
         if let Some(subscription) = &mut self.store.subscription {
             // The attempt scheduled above replaces the one after the confirmation.

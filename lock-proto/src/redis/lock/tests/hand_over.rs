@@ -2,21 +2,24 @@
 
 use super::*;
 
+/// The node has not answered the attempt that follows.
 #[test]
-fn wait_that_ends_while_yielding_reports_another_client() {
+fn wait_that_ends_after_yielding_reports_another_client() {
     // A7
     let mut hub = Hub::new(1, |c| c.wake(Wake::Notify));
     hub.wake_other(0, 11, 1);
     hub.take_events();
-    hub.acquire(12, want().wait(Wait::For(for_ms(3))));
-    hub.at(15);
+    hub.acquire(12, want().wait(Wait::For(for_ms(53))));
+    assert_eq!(hub.requests(), vec![]);
+    hub.at(62);
+    assert!(matches!(hub.one().1, Request::Take { .. }));
+    hub.at(65);
     let events = hub.take_events();
     let [Event::Blocked(Blocked::Held), Event::Failed(Failure::TimedOut(report))] = &events[..] else {
         panic!("{events:?}")
     };
     assert_eq!(report.nodes[..], [Answer::Taken(Expiry::Unknown)]);
     assert!(report.is_busy());
-    assert_eq!(hub.requests(), vec![]);
 }
 
 #[test]
