@@ -242,15 +242,15 @@ impl Acquiring {
                     let Lock { owner, ttl, .. } = &this.lock;
                     let claimed = owner
                         .shared
-                        .verb(|core, now, _| core.claim(now, ticket).then(|| core.first_raised_ttl(ticket, *ttl)));
+                        .verb(|core, now, _| core.claim(now, ticket).then(|| core.first_other_ttl(ticket, *ttl)));
                     let claimed = claimed.ok_or_else(|| this.lock.error(AcquireErrorKind::Forked))?;
-                    if let Some(first_raised_ttl) = claimed {
-                        if first_raised_ttl {
+                    if let Some(other_ttl) = claimed {
+                        if let Some(requested) = other_ttl {
                             tracing::warn!(
                                 lock = %Name(&ticket.name),
-                                requested = ?*ttl,
+                                ?requested,
                                 granted = ?ticket.terms().ttl,
-                                "the store raised the TTL; further raises are not logged"
+                                "the store granted another TTL; this is not logged again"
                             );
                         }
                         tracing::debug!(

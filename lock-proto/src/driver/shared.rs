@@ -64,8 +64,8 @@ pub(super) struct Core<E: ?Sized = dyn Engine> {
     outcome: Option<Shutdown>,
     /// At the last grant the fence counter was ahead of the server's clock.
     fence_ahead: bool,
-    /// A grant had a longer TTL than was requested.
-    ttl_raised: bool,
+    /// A grant had another TTL than was requested.
+    ttl_differed: bool,
     servers: Servers,
     pub(super) engine: E,
 }
@@ -188,7 +188,7 @@ impl<E: Engine> Shared<E> {
             stopping: false,
             outcome: None,
             fence_ahead: false,
-            ttl_raised: false,
+            ttl_differed: false,
             servers: Arc::clone(&servers),
             engine,
         };
@@ -438,11 +438,13 @@ impl<E: Engine + ?Sized> Core<E> {
         true
     }
 
-    /// Returns true for the first grant whose TTL is longer than `requested` by a millisecond or
-    /// more. etcd counts whole seconds, and its server has a minimum.
-    pub(super) fn first_raised_ttl(&mut self, ticket: &Ticket, requested: Option<Duration>) -> bool {
-        let raised = requested.is_some_and(|ttl| ticket.terms().ttl.saturating_sub(ttl).as_millis() > 0);
-        raised && !core::mem::replace(&mut self.ttl_raised, true)
+    /// Returns the requested TTL, or the default one, for the first grant whose TTL differs from it by
+    /// a millisecond or more. etcd counts whole seconds, and its server has a minimum. ZooKeeper has
+    /// a maximum, too.
+    pub(super) fn first_other_ttl(&mut self, ticket: &Ticket, requested: Option<Duration>) -> Option<Duration> {
+        let requested = requested.unwrap_or_else(|| self.engine.machine().default_ttl());
+        let differs = ticket.terms().ttl.abs_diff(requested).as_millis() > 0;
+        (differs && !core::mem::replace(&mut self.ttl_differed, true)).then_some(requested)
     }
 
     pub(super) fn extend(&mut self, now: Instant, ticket: &Ticket) -> Result<Extension, Misuse> {

@@ -188,6 +188,10 @@ impl<S: Store + Transport> Machine for Client<S> {
         S::in_flight(&self.links)
     }
 
+    fn default_ttl(&self) -> Duration {
+        S::default_ttl(self.config())
+    }
+
     fn release_within(&self) -> Duration {
         self.config().release_within
     }

@@ -8,7 +8,7 @@ use super::credentials::Credentials;
 use super::election::Elections;
 use super::event::Failure;
 use super::request::Acquire;
-use super::tuning::Drift;
+use super::tuning::{DEFAULT_TTL, Drift};
 use crate::error::Misuse;
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId};
@@ -133,6 +133,11 @@ pub trait Machine {
     /// Returns the number of requests in flight, or 0 if the client does not count them.
     fn in_flight(&self) -> usize {
         0
+    }
+
+    /// Returns the TTL of acquisitions that name none.
+    fn default_ttl(&self) -> Duration {
+        DEFAULT_TTL
     }
 
     /// Returns how long a release may take.

@@ -338,6 +338,10 @@ impl<S: QueueStore> Store for Queued<S> {
         Ok((S::key(config, &request.name)?, bid))
     }
 
+    fn default_ttl(config: &QueueConfig<S>) -> Duration {
+        config.store.session_ttl
+    }
+
     fn request(call: CallId, request: S::Request, timeout: Duration) -> Self::Output {
         QueueOutput::Send { call, request, timeout }
     }

@@ -16,6 +16,7 @@ use super::hub::Locks;
 use super::lifecycle::{Ended, Lock};
 use super::request::Acquire;
 use super::tenure::{Tenure, Terms};
+use super::tuning::DEFAULT_TTL;
 use super::waiters::Waiter;
 use crate::error::Misuse;
 use crate::id::{CallId, LockId};
@@ -126,6 +127,10 @@ pub trait Store: Clone + Debug + PartialEq + Eq + Hash + Sized {
 
     /// Validates a request and returns its key and terms.
     fn terms_of(config: &Config<Self::Settings>, request: &Acquire) -> Result<(Self::Key, Self::Terms), Misuse>;
+    /// Returns the TTL of requests that name none.
+    fn default_ttl(_: &Config<Self::Settings>) -> Duration {
+        DEFAULT_TTL
+    }
     /// Wraps a request to a server.
     fn request(call: CallId, request: Self::Request, timeout: Duration) -> Self::Output;
     /// Returns the number of servers that requests are sent to.

@@ -34,9 +34,11 @@ fn grace_fits_validity_of_granted_session() {
     let chroot = Chroot::new();
     let url = chroot.url().replace("tick_ms=200", "tick_ms=2000");
     // 60 s are granted, and a third of the TTL are 80 s. Of 10 s, 5.9 s are valid.
-    for args in [&["--ttl", "4m"][..], &["--ttl", "10s", "--grace", "ttl/2"]] {
+    let lowered = "requested=240s granted=60s";
+    for (args, warning) in [(&["--ttl", "4m"][..], lowered), (&["--ttl", "10s", "--grace", "ttl/2"], "")] {
         let ended = Tool::start(&[&["--backend", &url], args, &["job", "--", "sleep", "2"]].concat()).end();
         assert_eq!(ended.code, 0, "{args:?}: {ended:?}");
+        assert!(ended.err.is_empty() == warning.is_empty() && ended.err.contains(warning), "{args:?}: {ended:?}");
     }
     assert_clean(&chroot);
 }

@@ -206,8 +206,11 @@ impl Lock {
                     enter.building = building;
                 }
             }
-            Reply::Refused(_) if reply.is_refusal() => {
+            Reply::Refused(code) if reply.is_refusal() => {
                 self.contention = Contention::Idle;
+                if *code == ErrorCode::NO_CHILDREN_FOR_EPHEMERALS {
+                    return self.fail_foreign(ctx, &format_args!("the ephemeral node {}", self.key.path.clone()));
+                }
                 self.fail_refused(ctx, reply.answer());
             }
             Reply::Done(_) | Reply::Refused(_) => {

@@ -284,6 +284,10 @@ fn foreign_nodes_are_reported() {
         assert!(alloc::format!("{report}").contains(name), "{report}");
         assert_eq!(w.queue(), [name]);
     }
+    let mut w = World::new(1);
+    w.server.refused = Some((OpCode::Create, ErrorCode::NO_CHILDREN_FOR_EPHEMERALS));
+    let lock = w.acquire(0);
+    assert!(matches!(w.failure(0, lock), Some(Failure::KeyInUse(_))), "{:?}", w.events);
 }
 
 #[test]
