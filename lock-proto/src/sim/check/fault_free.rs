@@ -12,11 +12,18 @@ use crate::time::Instant;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FaultFree {
-    /// How long a lock may be free while a client waits for it.
-    prompt: Option<Duration>,
+    prompt: Option<Prompt>,
     once: bool,
     kept: bool,
     pending: Vec<PendingRequest>,
+}
+
+/// How long a lock may be free while a client waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Prompt {
+    within: Duration,
+    /// More for each other lock that the client gets meanwhile.
+    each: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,10 +46,10 @@ pub(super) struct Free {
 }
 
 impl Checker {
-    /// Requires that no client waits longer than `within` for a free lock, until
-    /// [`waive_prompt`](Self::waive_prompt) is called.
-    pub const fn expect_prompt(&mut self, within: Duration) {
-        self.fault_free.prompt = Some(within);
+    /// Requires that no client waits longer than `within` for a free lock, and longer by `each` for
+    /// each other lock that it gets meanwhile, until [`waive_prompt`](Self::waive_prompt) is called.
+    pub const fn expect_prompt(&mut self, within: Duration, each: Duration) {
+        self.fault_free.prompt = Some(Prompt { within, each });
     }
 
     /// Waives promptness: something was lost, stopped, cut, refused or shut down.
@@ -100,13 +107,16 @@ impl Checker {
         // A grant means that no other waiter got the lock in the meantime; judge by the earliest.
         let since = if granted { waiting.fold(own, Instant::min) } else { own };
         let prompt = self.fault_free.prompt;
+        let freed = self.lock(&key).free.since;
+        let others = self.clients[client].taken.iter().filter(|at| **at > freed).count() as u32;
         let state = self.lock(&key);
-        let late = now.since(state.free.since.max(since));
+        let late = now.since(freed.max(since));
         let judged = state.holders.is_empty() && !state.free.lost;
         if granted {
             state.free.lost = false;
         }
-        if let Some(within) = prompt.filter(|within| judged && late > *within) {
+        let within = prompt.map(|prompt| prompt.within + prompt.each * others);
+        if let Some(within) = within.filter(|within| judged && late > *within) {
             let text = format!(
                 "{} was free for {late:?} while client {client} {lock} or another waited; {within:?} are enough",
                 key.escape_ascii()

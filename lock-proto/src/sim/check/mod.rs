@@ -38,6 +38,9 @@ const BURST: u64 = 200;
 const PER_SECOND: u64 = 50;
 const PER_ACQUISITION: u64 = 50;
 
+/// The most grants of a client that are remembered.
+const MAX_TAKEN: usize = 16;
+
 /// The most locks that one script takes, each with its own fencing token.
 const TAKES_PER_SCRIPT: u64 = 16;
 
@@ -103,6 +106,8 @@ pub struct Checker {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Client {
     live: BTreeMap<LockId, Acquisition>,
+    /// The times of its latest grants.
+    taken: VecDeque<Instant>,
     /// The number of open queries and observations of elections.
     queries: u64,
     over: BTreeSet<LockId>,
@@ -424,6 +429,9 @@ impl Checker {
     fn granted(&mut self, now: Instant, client: usize, id: LockId, fence: Option<u64>, order: Option<u64>) {
         self.grants += 1;
         self.allow(client, PER_ACQUISITION);
+        let taken = &mut self.clients[client].taken;
+        taken.truncate(MAX_TAKEN - 1);
+        taken.push_front(now);
         let Some(key) = self.clients[client].live.get(&id).map(|acquisition| acquisition.key.clone()) else { return };
         let lock = self.lock(&key);
         let order = order.unwrap_or_else(|| {

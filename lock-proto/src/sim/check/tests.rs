@@ -342,7 +342,7 @@ fn event_after_end_or_out_of_order_is_found() {
 /// One client releases at 100; another has been waiting since 50.
 fn given_back(within: u64) -> Checker {
     let mut c = Checker::new();
-    c.expect_prompt(Duration::from_millis(within));
+    c.expect_prompt(Duration::from_millis(within), Duration::ZERO);
     take(&mut c, 0, 0, A, b"a", 1_000);
     c.requested(at(50), 1, A, b"a", None);
     c.advance(at(100));

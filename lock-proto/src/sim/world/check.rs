@@ -51,7 +51,7 @@ impl<S: Servers> World<S> {
     /// service time. If it exceeds `most`, nothing is required.
     pub fn expect_prompt(&mut self, trips: u32, slack: Duration, most: Duration) {
         self.expected.prompt = Some(Prompt { trips, slack, most });
-        self.checker.expect_prompt(Duration::ZERO);
+        self.checker.expect_prompt(Duration::ZERO, Duration::ZERO);
         self.update_limits();
     }
 
@@ -168,7 +168,8 @@ impl<S: Servers> World<S> {
         if trip > most {
             self.checker.waive_prompt();
         } else if self.checker.is_prompt() {
-            self.checker.expect_prompt(trip * trips + slack);
+            let each = if S::WAKES_ONE_A_TRIP { trip } else { Duration::ZERO };
+            self.checker.expect_prompt(trip * trips + slack, each);
         }
     }
 

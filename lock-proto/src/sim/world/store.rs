@@ -50,6 +50,9 @@ pub(crate) trait Servers: Store + Sized {
     const LEFT: &str;
     const DIRECTIONS: [&str; 2];
 
+    /// The servers report one release to a client, and the next one after a round trip.
+    const WAKES_ONE_A_TRIP: bool = false;
+
     /// Rules that the clients do not promise.
     const EXCUSED: &[Rule] = &[];
 

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::super::etcd::draw::{Mix, draft as draft_queue};
 use super::super::queue::QueueAction;
-use super::super::{Action, Draft, EtcdAction, Step, Store};
+use super::super::{Action, Draft, EtcdAction, Setup, Step, Store};
 use super::{ZookeeperAction, ZookeeperStore};
 use crate::sim::chance::Chance;
 use crate::sim::zookeeper::{Condition, Release};
@@ -17,6 +17,8 @@ pub(super) enum Fault {
     Delay,
     /// A member is cut off from the others.
     Isolate,
+    /// A client is stopped, and a member is cut off from the others soon after it goes on.
+    PauseAndIsolate,
     AddForeign,
     SetSequence,
     /// Servers refuse requests.
@@ -65,14 +67,14 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix, servers: &Servers) -> Draft 
     for (fault, most) in servers.faults {
         for _ in 0..chance.below(most + 1) {
             let at = chance.duration(&(Duration::ZERO..end));
-            add(chance, *fault, members, at, &mut steps);
+            add(chance, *fault, &setup, at, &mut steps);
         }
     }
     Draft { setup, steps, excused }
 }
 
-fn add(chance: &mut Chance, fault: Fault, members: usize, at: Duration, steps: &mut Vec<Step>) {
-    let member = chance.index(members);
+fn add(chance: &mut Chance, fault: Fault, setup: &Setup, at: Duration, steps: &mut Vec<Step>) {
+    let member = chance.index(setup.nodes.len());
     let name = chance.pick(&LOCKS);
     let bound = chance.pick(&[1_000, 4_000, 10_000]);
     let after = chance.millis(bound);
@@ -86,6 +88,17 @@ fn add(chance: &mut Chance, fault: Fault, members: usize, at: Duration, steps: &
         Fault::Isolate => {
             push(at, Action::Queue(QueueAction::Isolate(member)));
             push(at + after, Action::Queue(QueueAction::Rejoin(member)));
+        }
+        Fault::PauseAndIsolate => {
+            let Store::Zookeeper(store) = &setup.store else { return };
+            // The leader learns within half a tick that the client goes on.
+            let resumed = at + chance.duration(&(store.tick..store.session_ttl));
+            let cut = resumed + chance.duration(&(Duration::ZERO..store.tick));
+            let client = chance.index(setup.clients.len());
+            push(at, Action::PauseClient(client));
+            push(resumed, Action::ResumeClient(client));
+            push(cut, Action::Queue(QueueAction::Isolate(member)));
+            push(cut + after, Action::Queue(QueueAction::Rejoin(member)));
         }
         Fault::AddForeign => push(at, Action::Zookeeper(ZookeeperAction::AddForeign { name })),
         Fault::SetSequence => {

@@ -85,6 +85,14 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
             draft(chance, &Mix { kinds: &[(Isolate, 12), (Reset, 3), (Burst, 2)], ..PLAIN }, &servers)
         },
     ),
+    within_bounds(
+        "zookeeper-wakes",
+        "clients are stopped, and followers are cut off soon after they go on",
+        |chance| {
+            let servers = Servers { faults: &[(Fault::PauseAndIsolate, 8)], sync_limits: &[50, 20, 5], ..THREE };
+            draft(chance, &Mix { kinds: &[(Kind::Reset, 2)], ..PLAIN }, &servers)
+        },
+    ),
     within_bounds("zookeeper-behind", "followers apply what the leader commits much later", |chance| {
         use Kind::{Burst, Campaign, Cancel, Observe, Reset};
         let kinds = &[(Reset, 8), (Cancel, 6), (Burst, 4), (Campaign, 4), (Observe, 3)];

@@ -92,6 +92,8 @@ impl<C: RedisClient> Servers for Redis<C> {
     const SUSPENDED: &str = "suspended with its clock";
     const LEFT: &str = "not released";
     const DIRECTIONS: [&str; 2] = ["ToNode", "ToClient"];
+    /// By `BLPOP`.
+    const WAKES_ONE_A_TRIP: bool = true;
     const EXCUSED: &[Rule] = C::EXCUSED;
 
     fn plain(setup: &mut Setup, _: &mut Rng, tls: bool) -> (usize, Config) {
