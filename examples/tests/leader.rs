@@ -8,9 +8,9 @@ mod kit;
 
 use core::time::Duration;
 use std::io::{BufRead as _, BufReader};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use kit::{LONG, Tool, WITH_SIGNALS, full, ms, started_by, unread};
+use kit::{LONG, Tool, WITH_SIGNALS, full, full_pipe, ms, started_by, unread};
 use lock_testkit::{Authority, Chroot, Etcd, Stopwatch, ZooKeeperPeer, wait_until};
 use rustix::process::Signal;
 
@@ -357,8 +357,65 @@ fn candidate_resigns_once_nobody_reads_stdout() {
     BufReader::new(reader).read_line(&mut line).unwrap();
     assert!(line.starts_with("elected board"), "{line}");
     let ended = tool.end();
-    assert!(ended.code == 74 && ended.err.contains("nobody reads stdout any more"), "{ended:?}");
+    assert_eq!((ended.code, &*ended.err), (74, "leader: nobody reads stdout any more\n"), "one message");
     assert_clean(&etcd);
+}
+
+/// It did not react to signals, and led for ever.
+#[test]
+fn signal_ends_candidate_and_observer_while_stdout_is_full() {
+    let etcd = Etcd::start();
+    for (role, seen) in [(&["--candidate", "me"][..], "value=me\n"), (&["--observe"], "nobody board\n")] {
+        let (_unread, output) = full_pipe();
+        let mut command = leader_command(&etcd.url(), &[&["--name", "board"], role].concat());
+        command.env("LOCK_LOG", "trace");
+        let tool = Tool::spawn_to(command, output);
+        // It handles signals before it connects.
+        tool.wait_for_err("leader: ");
+        let watching = observer(&etcd);
+        watching.wait_for_out(seen);
+        let ended = tool.terminate();
+        // Without a line, if the signal comes before the news.
+        let missing = ended.err.contains("its last lines are lost");
+        assert_eq!(ended.code, if missing { 74 } else { 0 }, "{role:?}: {ended:?}");
+        assert_eq!(watching.terminate().code, 0);
+        assert_clean(&etcd);
+    }
+}
+
+#[test]
+fn candidate_reports_loss_while_stderr_is_full() {
+    let etcd = Etcd::start();
+    let (_unread, errors) = full_pipe();
+    let mut command = leader_command(&etcd.url(), &["--name", "board", "--ttl", "2s", "--candidate", "me"]);
+    command.env("LOCK_LOG", "trace");
+    let tool = Tool::spawn_to_both(command, Stdio::piped(), errors);
+    tool.wait_for_out("elected board");
+    etcd.revoke(&etcd.leases()[0]);
+    tool.wait_for_out("lost board gone\n");
+    assert!(wait_until(LONG, || tool.out().matches("elected board").count() == 2), "{}", tool.out());
+    assert_eq!(tool.terminate().code, 0);
+    assert_clean(&etcd);
+}
+
+#[test]
+fn observer_ends_if_too_many_lines_wait_for_stdout() {
+    let etcd = Etcd::start();
+    let candidate = etcdctl(&etcd, &["elect", "board", "x"]);
+    wait_for_queue(&etcd, 1);
+    let key = etcd.keys_of("board/").remove(0);
+    let (_unread, output) = full_pipe();
+    let mut tool = Tool::spawn_to(leader_command(&etcd.url(), &["--name", "board", "--observe"]), output);
+    // Each takes five bytes in the line.
+    let value = "\x01".repeat(100_000);
+    let is_full = || {
+        etcd.put(&key, &value);
+        tool.has_ended()
+    };
+    assert!(wait_until(LONG, is_full), "{}", tool.err());
+    let ended = tool.end();
+    assert_eq!((ended.code, &*ended.err), (74, "leader: nobody reads stdout: too many lines wait for it\n"));
+    drop(candidate);
 }
 
 #[test]

@@ -12,7 +12,7 @@ pub const USAGE: u8 = 64;
 pub const KEY_IN_USE: u8 = 65;
 /// The wait timed out because too few servers replied.
 pub const UNREACHABLE: u8 = 69;
-/// A file or stdout could not be written, or nobody reads stdout any more.
+/// A file or stdout could not be written, or nobody reads stdout.
 pub const NOT_WRITTEN: u8 = 74;
 /// The wait timed out while another client held the lock.
 pub const BUSY: u8 = 75;

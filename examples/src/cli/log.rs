@@ -10,6 +10,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, layer};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 
+use super::stdio::Stderr;
 use super::{Usage, usage};
 
 /// Variable with the least severe level that is shown.
@@ -28,8 +29,8 @@ pub(crate) fn show_log(tool: &'static str) -> Result<(), Usage> {
             None => return usage(format!("{LEVEL_VARIABLE} must be off, error, warn, info, debug or trace")),
         },
     };
-    // A log that cannot be written is dropped without a message, which would panic.
-    let lines = layer().event_format(Line(tool)).with_writer(std::io::stderr).with_ansi(false);
+    // An event that cannot be formatted is dropped: the message about it would be written at once.
+    let lines = layer().event_format(Line(tool)).with_writer(|| Stderr).with_ansi(false);
     let shown = tracing_subscriber::registry()
         .with(Targets::new().with_target("lock_proto", level))
         .with(lines.log_internal_errors(false));

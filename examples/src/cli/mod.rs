@@ -8,6 +8,7 @@ pub(crate) mod name;
 pub(crate) mod output;
 pub mod runtime;
 pub(crate) mod signals;
+pub(crate) mod stdio;
 
 use core::fmt;
 use core::time::Duration;

@@ -2,10 +2,6 @@
 
 use core::fmt;
 use std::io::{self, Write as _};
-use std::thread;
-
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
 
 use super::exit;
 
@@ -32,22 +28,3 @@ pub(crate) fn print_text(tool: &str, text: &str) -> u8 {
 pub(crate) fn not_written(error: &io::Error) -> String {
     format!("stdout cannot be written: {error}")
 }
-
-/// Calls `closed` on another thread once nobody reads stdout any more, if it is a pipe.
-pub(crate) fn on_unread(closed: impl FnOnce() + Send + 'static) {
-    thread::spawn(move || {
-        let stdout = io::stdout();
-        loop {
-            // Errors and the end are reported without being asked for.
-            let mut watched = [PollFd::new(&stdout, PollFlags::empty())];
-            match poll(&mut watched, None) {
-                Err(Errno::INTR) => {}
-                Ok(_) if watched[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) => return closed(),
-                Ok(_) | Err(_) => return,
-            }
-        }
-    });
-}
-
-/// The message when nobody reads stdout any more.
-pub(crate) const UNREAD: &str = "nobody reads stdout any more";

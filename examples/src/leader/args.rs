@@ -57,6 +57,11 @@ transaction of ZooKeeper, that created the key.
 If a line cannot be written to stdout, or if stdout is a pipe that nobody reads any more, leader says
 so on stderr, resigns and ends.
 
+A stdout or stderr that is open but not read, such as a full pipe or a terminal after Ctrl-S, delays
+nothing: lines wait for it in memory, and for a second each at the end. If they do not fit into
+4 MiB, leader resigns and ends because of stdout; messages on stderr are dropped, and a line counts
+them once stderr is read again.
+
 Warnings of the library are shown on stderr, with the words of the servers. LOCK_LOG=error or off
 shows fewer lines, LOCK_LOG=info, debug or trace more.
 
@@ -65,7 +70,7 @@ Exit code: 0, or
   64  usage error
   65  the name is in use by something else, or the numbers of its queue are used up
   69  the small election: no server replied (a candidate or an observer waits without a limit)
-  74  stdout cannot be written, or nobody reads it
+  74  stdout cannot be written, or nobody reads it, or it was not read up to the end
   77  a server refused: the login, a permission, the database, or the TTL (stderr has its words)";
 
 const DEFAULT_TTL: Duration = Duration::from_secs(10);

@@ -1,6 +1,5 @@
 //! One candidate or one observer, until interrupted.
 
-use core::cell::Cell;
 use core::fmt;
 use core::future::poll_fn;
 use core::pin::Pin;
@@ -13,21 +12,21 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::{join, select};
 
-use super::{log_error, report_failure};
+use super::report_failure;
 use crate::cli::exit;
 use crate::cli::name::{DisplayName, ShortName};
-use crate::cli::output::{UNREAD, not_written, on_unread, try_print};
 use crate::cli::signals::is_ignored;
+use crate::cli::stdio::{on_stdout_failure, print_error, print_line};
 
 /// Campaigns, again after each loss. Returns the exit code.
 pub(super) async fn campaign(client: &Client, name: &[u8], value: &[u8]) -> u8 {
     let Some(mut stop) = Stop::watch() else { return exit::NOT_EXECUTABLE };
     let election = client.election(name);
-    let (shown, output) = (DisplayName(name), Output::default());
+    let shown = DisplayName(name);
     loop {
         let report = {
             let name = name.to_vec();
-            move |why| log_error(&format_args!("{}: waiting: {why}", ShortName(&name)))
+            move |why| print_error(&format_args!("{}: waiting: {why}", ShortName(&name)))
         };
         let waiting = election.campaign(value.to_vec()).on_blocked(report);
         let leadership = select! {
@@ -38,15 +37,13 @@ pub(super) async fn campaign(client: &Client, name: &[u8], value: &[u8]) -> u8 {
             // Dropping the campaign withdraws the candidate.
             code = stop.requested() => return code,
         };
-        output.print(&format_args!("elected {shown} {}", Ownership::of(&leadership)));
+        print_line(&format_args!("elected {shown} {}", Ownership::of(&leadership)));
         let observer = leadership.observer();
-        let report_loss = |loss| output.print(&format_args!("lost {shown} {}", exit::loss_name(loss)));
+        let report_loss = |loss| print_line(&format_args!("lost {shown} {}", exit::loss_name(loss)));
         // At once: the resignation may take a while.
         let lost = async { observer.lost().await.inspect(|&loss| report_loss(loss)) };
         // There is no work to wind down, so wait for the end.
-        let (output, stop) = (&output, &mut stop);
-        let work = async move { if output.failed() { exit::NOT_WRITTEN } else { stop.requested().await } };
-        let (lost, end) = join!(lost, leadership.lead(|_| work));
+        let (lost, end) = join!(lost, leadership.lead(|_| stop.requested()));
         match (end.output, end.release) {
             _ if lost.is_some() => {}
             (Err(LeadError::Lost(loss)), _) => report_loss(loss),
@@ -55,17 +52,17 @@ pub(super) async fn campaign(client: &Client, name: &[u8], value: &[u8]) -> u8 {
             (Ok(_), Release::Taken) => report_loss(Loss::Taken),
             (Ok(_) | Err(_), release) => {
                 if release == Release::Unknown {
-                    log_error(&format_args!(
+                    print_error(&format_args!(
                         "{}: the server did not confirm the resignation; the leadership ends with the session",
                         ShortName(name)
                     ));
                 }
-                output.print(&format_args!("resigned {shown}"));
-                return output.code(end.output.unwrap_or(exit::SUCCESS));
+                print_line(&format_args!("resigned {shown}"));
+                return end.output.unwrap_or(exit::SUCCESS);
             }
         }
-        if output.failed() || end.output.is_ok() {
-            return output.code(end.output.unwrap_or(exit::SUCCESS));
+        if let Ok(code) = end.output {
+            return code;
         }
     }
 }
@@ -73,59 +70,31 @@ pub(super) async fn campaign(client: &Client, name: &[u8], value: &[u8]) -> u8 {
 /// Observes the election. Returns the exit code.
 pub(super) async fn observe(client: &Client, name: &[u8]) -> u8 {
     let Some(mut stop) = Stop::watch() else { return exit::NOT_EXECUTABLE };
-    let (shown, output) = (DisplayName(name), Output::default());
+    let shown = DisplayName(name);
     let election = client.election(name);
     let mut observation = match election.observe() {
         Ok(observation) => observation,
         Err(error) => return report_failure(&error),
     };
-    while !output.failed() {
+    loop {
         let event = select! {
             event = observation.next() => event,
             code = stop.requested() => return code,
         };
         match event {
-            Some(ElectionEvent::Leader(leader)) => output.print(&format_args!(
+            Some(ElectionEvent::Leader(leader)) => print_line(&format_args!(
                 "leader {shown} key={} rev={} value={}",
                 DisplayName(&leader.key),
                 leader.create_revision,
                 DisplayName(&leader.value)
             )),
-            Some(ElectionEvent::NoLeader) => output.print(&format_args!("nobody {shown}")),
-            Some(ElectionEvent::Disconnected) => output.print(&format_args!("disconnected {shown}")),
+            Some(ElectionEvent::NoLeader) => print_line(&format_args!("nobody {shown}")),
+            Some(ElectionEvent::Disconnected) => print_line(&format_args!("disconnected {shown}")),
             Some(ElectionEvent::Failed(failure)) => return report_failure(&election.error(failure)),
             // Later versions may add more.
             Some(_) => {}
             None => return exit::UNREACHABLE,
         }
-    }
-    exit::NOT_WRITTEN
-}
-
-/// The lines on stdout, by which others learn who leads.
-#[derive(Default)]
-struct Output {
-    failed: Cell<bool>,
-}
-
-impl Output {
-    /// Prints a line. The first one that cannot be written is an error message.
-    fn print(&self, line: &dyn fmt::Display) {
-        if let Err(error) = try_print(line)
-            && !self.failed.replace(true)
-        {
-            log_error(&not_written(&error));
-        }
-    }
-
-    /// Returns true if a line could not be written.
-    fn failed(&self) -> bool {
-        self.failed.get()
-    }
-
-    /// Returns this exit code, unless a line could not be written.
-    fn code(&self, code: u8) -> u8 {
-        if self.failed() { exit::NOT_WRITTEN } else { code }
     }
 }
 
@@ -157,10 +126,12 @@ impl fmt::Display for Ownership {
     }
 }
 
-/// Requests for the end: signals that are not ignored, and that nobody reads stdout any more.
+/// Requests for the end: signals that are not ignored, and that stdout has failed.
 struct Stop {
     signals: Vec<Signal>,
-    unread: Option<oneshot::Receiver<()>>,
+    not_written: oneshot::Receiver<()>,
+    /// The exit code once there was a request.
+    code: Option<u8>,
 }
 
 impl Stop {
@@ -169,34 +140,26 @@ impl Stop {
         let kinds = [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::terminate()];
         let watched = kinds.into_iter().filter(|kind| !is_ignored(kind.as_raw_value())).map(signal);
         let signals: Result<_, std::io::Error> = watched.collect();
-        let (sender, receiver) = oneshot::channel();
-        on_unread(move || {
+        let (sender, not_written) = oneshot::channel();
+        on_stdout_failure(move || {
             let _ = sender.send(());
         });
         signals
-            .map(|signals| Self { signals, unread: Some(receiver) })
-            .map_err(|error| log_error(&format_args!("signals cannot be watched: {error}")))
+            .map(|signals| Self { signals, not_written, code: None })
+            .map_err(|error| print_error(&format_args!("signals cannot be watched: {error}")))
             .ok()
     }
 
     /// Waits for a request. Returns the exit code.
     async fn requested(&mut self) -> u8 {
         poll_fn(|cx| {
-            if self.signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready()) {
-                return Poll::Ready(exit::SUCCESS);
+            if self.code.is_none() && self.signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready()) {
+                self.code = Some(exit::SUCCESS);
             }
-            match self.unread.as_mut().map(|unread| Pin::new(unread).poll(cx)) {
-                Some(Poll::Ready(Ok(()))) => {
-                    log_error(&UNREAD);
-                    Poll::Ready(exit::NOT_WRITTEN)
-                }
-                Some(Poll::Ready(Err(_))) => {
-                    // It cannot be watched.
-                    self.unread = None;
-                    Poll::Pending
-                }
-                Some(Poll::Pending) | None => Poll::Pending,
+            if self.code.is_none() && Pin::new(&mut self.not_written).poll(cx).is_ready() {
+                self.code = Some(exit::NOT_WRITTEN);
             }
+            self.code.map_or(Poll::Pending, Poll::Ready)
         })
         .await
     }

@@ -12,7 +12,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::{task, time};
 
 use super::candidate::{Candidate, Progress, Report, Resource};
-use super::{log_error, members, report_failure};
+use super::{members, report_failure};
+use crate::cli::stdio::print_error;
 use crate::cli::{SHUTDOWN_TIMEOUT, exit, run_number};
 use crate::transcript::Transcript;
 
@@ -30,8 +31,8 @@ pub(super) async fn run_demo(client: &Client, settings: &StoreSettings) -> u8 {
     match client.election(&name).leader().await {
         Ok(_) => {}
         Err(error) if error.is_unreachable() => {
-            log_error(&format_args!("no answer from {members}: {error}"));
-            log_error(
+            print_error(&format_args!("no answer from {members}: {error}"));
+            print_error(
                 &"an etcd or a ZooKeeper is needed: start one, `etcd --data-dir $(mktemp -d)`, or name one, \
                   --backend etcd://host:port or zk://host:port",
             );

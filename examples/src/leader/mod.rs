@@ -8,7 +8,6 @@ mod candidate;
 mod demo;
 
 use std::ffi::{OsStr, OsString};
-use std::io::Write as _;
 
 use lock_proto::driver::{AcquireError, StoreSettings};
 
@@ -17,26 +16,31 @@ use args::{Args, Parsed, Role, parse};
 use crate::cli::log::show_log;
 use crate::cli::output::print_text;
 use crate::cli::runtime::block_on;
+use crate::cli::stdio::{print_error, run_tool};
 use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 
 /// Runs the program and returns its exit code.
 pub fn main(args: impl IntoIterator<Item = OsString>, default: Option<&OsStr>) -> u8 {
+    run_tool("leader", || start(args, default))
+}
+
+fn start(args: impl IntoIterator<Item = OsString>, default: Option<&OsStr>) -> u8 {
     let args = match parse(args, default) {
         Ok(Parsed::Run(args)) => *args,
         Ok(Parsed::Print(text)) => return print_text("leader", &text),
         Err(error) => {
-            log_error(&error);
+            print_error(&error);
             return exit::USAGE;
         }
     };
     if let Err(error) = show_log("leader") {
-        log_error(&error);
+        print_error(&error);
         return exit::USAGE;
     }
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => block_on(runtime, run(args)),
         Err(error) => {
-            log_error(&format_args!("no tokio runtime: {error}"));
+            print_error(&format_args!("no tokio runtime: {error}"));
             exit::UNREACHABLE
         }
     }
@@ -46,7 +50,7 @@ async fn run(Args { settings, role }: Args) -> u8 {
     let client = match lock_tokio::connect_with(settings.clone()) {
         Ok(client) => client,
         Err(error) => {
-            log_error(&error);
+            print_error(&error);
             return exit::USAGE;
         }
     };
@@ -70,12 +74,8 @@ fn members(settings: &StoreSettings) -> String {
     members.join(", ")
 }
 
-fn log_error(what: &dyn core::fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "leader: {what}");
-}
-
 /// Prints the error and returns the exit code.
 fn report_failure(error: &AcquireError) -> u8 {
-    log_error(error);
+    print_error(error);
     exit::of_failure(error.kind())
 }

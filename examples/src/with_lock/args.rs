@@ -93,6 +93,10 @@ Without a command stdout is the only interface: if a line cannot be written, or 
 that nobody reads any more, with-lock says so on stderr and releases the lock. With one, it prints
 nothing on stdout.
 
+A stdout or stderr that is open but not read, such as a full pipe or a terminal after Ctrl-S, delays
+nothing: lines wait for it in memory, and for a second each at the end. Messages on stderr that do
+not fit into 4 MiB are dropped; a line counts them once stderr is read again.
+
 Warnings of the library are shown on stderr, with the words of the servers. LOCK_LOG=error or off
 shows fewer lines, LOCK_LOG=info, debug or trace more.
 
@@ -106,7 +110,8 @@ Exit code: that of the command (128+n if signal n ended it, or ended the wait fo
   65        the name cannot be used: its key is in use by something else, or the numbers of its
             queue are used up
   69        too few servers replied
-  74        without a command: stdout cannot be written, or nobody reads it; with --help, the same
+  74        without a command: stdout cannot be written, or nobody reads it, or it was not read up to
+            the end; with --help, it cannot be written
   75        another client holds the lock
   76        the lock was lost before the command ended, or the command was terminated because the
             lock was about to expire (whatever its own exit code)

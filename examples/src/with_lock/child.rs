@@ -15,8 +15,8 @@ use signal_hook::consts::SIGCHLD;
 
 use super::args::CommandLine;
 use super::event::MainEvent;
-use super::run::print_error;
 use crate::cli::exit;
+use crate::cli::stdio::print_error;
 
 /// Internal option by which this program starts itself, binds itself to the life of its parent and
 /// then becomes the command: `--become-command-of=PARENT PROGRAM ARGS...`.

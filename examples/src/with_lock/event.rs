@@ -32,8 +32,8 @@ pub enum MainEvent {
     Signal(Signal),
     /// The command has ended.
     CommandEnded,
-    /// Nobody reads stdout any more.
-    Unread,
+    /// A line cannot be written to stdout, or nobody reads it any more.
+    NotWritten,
 }
 
 impl MainEvent {

@@ -3,7 +3,6 @@
 use core::time::Duration;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::Write as _;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
@@ -21,8 +20,9 @@ use super::{tasks, threads};
 use crate::cli::failed::Failed;
 use crate::cli::log::show_log;
 use crate::cli::name::{DisplayName, ShortName};
-use crate::cli::output::{UNREAD, not_written, on_unread, print_text, try_print};
+use crate::cli::output::print_text;
 use crate::cli::signals::is_ignored;
+use crate::cli::stdio::{on_stdout_failure, print_error, print_line, run_tool};
 use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 
 /// The longest sleep: system timers may stop while the computer is suspended.
@@ -35,6 +35,10 @@ const SAME_STOP: Duration = Duration::from_secs(1);
 
 /// Runs the tool and returns its exit code. Call it on the main thread, see [`Running::start`].
 pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&OsStr>) -> u8 {
+    run_tool("with-lock", || run(args, default_backends))
+}
+
+fn run(args: impl IntoIterator<Item = OsString>, default_backends: Option<&OsStr>) -> u8 {
     let args = match parse(args, default_backends) {
         Ok(Parsed::Run(args)) => *args,
         Ok(Parsed::Print(text)) => return print_text("with-lock", &text),
@@ -62,11 +66,6 @@ pub fn main(args: impl IntoIterator<Item = OsString>, default_backends: Option<&
         Err(failed) => return report_failure(&failed),
     };
     Main { args, handle, events, sender, clock: BootClock::new() }.run()
-}
-
-/// Prints one line on stderr.
-pub(super) fn print_error(what: &dyn core::fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "with-lock: {what}");
 }
 
 fn forward_signals(events: Sender<MainEvent>) -> std::io::Result<()> {
@@ -105,7 +104,7 @@ impl Main {
     fn run(self) -> u8 {
         if self.args.command.is_none() {
             let sender = self.sender.clone();
-            on_unread(move || drop(sender.send(MainEvent::Unread)));
+            on_stdout_failure(move || drop(sender.send(MainEvent::NotWritten)));
         }
         let held = match self.wait() {
             Ok(held) => held,
@@ -133,8 +132,7 @@ impl Main {
                     self.end_wait(true);
                     return Err(exit::by_signal(signal.as_raw()));
                 }
-                Some(MainEvent::Unread) => {
-                    self.print_error(&UNREAD);
+                Some(MainEvent::NotWritten) => {
                     self.end_wait(false);
                     return Err(exit::NOT_WRITTEN);
                 }
@@ -149,14 +147,11 @@ impl Main {
         }
     }
 
-    /// Holds the lock until a signal or its loss, or until nobody reads stdout.
+    /// Holds the lock until a signal or its loss, or until stdout fails.
     fn hold_until_signal(&self, hold: &mut Hold) -> u8 {
         let name = DisplayName(&self.args.name);
         let fence = hold.held.fence.map_or_else(|| "-".to_owned(), |fence| fence.to_string());
-        let held = try_print(&format_args!("held {name} fence={fence} ttl={}", hold.held.ttl.as_millis()));
-        if let Err(error) = held {
-            return self.end_unread(&not_written(&error));
-        }
+        print_line(&format_args!("held {name} fence={fence} ttl={}", hold.held.ttl.as_millis()));
         let lost = loop {
             let left = hold.check();
             match self.next(left) {
@@ -167,7 +162,11 @@ impl Main {
                     hold.check();
                     break hold.lost;
                 }
-                Some(MainEvent::Unread) => return self.end_unread(&UNREAD),
+                Some(MainEvent::NotWritten) => {
+                    // Nobody learns from stdout that it is held.
+                    self.release(false);
+                    return exit::NOT_WRITTEN;
+                }
                 Some(
                     MainEvent::Blocked(_)
                     | MainEvent::Held(_)
@@ -183,11 +182,8 @@ impl Main {
             }
         };
         let report = |loss| {
-            let printed = try_print(&format_args!("lost {name} {}", exit::loss_name(loss)));
+            print_line(&format_args!("lost {name} {}", exit::loss_name(loss)));
             self.print_error(&format_args!("lost: {loss}"));
-            if let Err(error) = printed {
-                self.print_error(&not_written(&error));
-            }
             exit::LOST
         };
         if let Some(loss) = lost {
@@ -197,13 +193,6 @@ impl Main {
             return code;
         }
         hold.loss_at_release(self.release(true)).map_or(exit::SUCCESS, report)
-    }
-
-    /// Releases the lock, because nobody learns from stdout that it is held. Returns the exit code.
-    fn end_unread(&self, why: &dyn core::fmt::Display) -> u8 {
-        self.print_error(&format_args!("{why}; releasing the lock"));
-        self.release(false);
-        exit::NOT_WRITTEN
     }
 
     /// Runs the command, no longer than the lock is held.
@@ -322,7 +311,7 @@ impl Main {
                     | MainEvent::Held(_)
                     | MainEvent::Failed(_)
                     | MainEvent::Stopped(_)
-                    | MainEvent::Unread,
+                    | MainEvent::NotWritten,
                 )
                 | None => {}
             }
@@ -369,7 +358,7 @@ impl Main {
                     | MainEvent::Held(_)
                     | MainEvent::Lost(_)
                     | MainEvent::CommandEnded
-                    | MainEvent::Unread,
+                    | MainEvent::NotWritten,
                 ) => {}
                 None if now >= end => return Some(Release::Unknown),
                 None => {}

@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write as _};
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -36,9 +36,9 @@ pub(crate) const fn ms(count: u64) -> Duration {
 /// A running program. Killed when dropped.
 pub(crate) struct Tool {
     child: Child,
-    /// `None` if the test gave it another stdout.
+    /// `None` if the test gave it another stdout or stderr.
     out: Option<Pipe>,
-    err: Pipe,
+    err: Option<Pipe>,
     started: Instant,
 }
 
@@ -66,10 +66,21 @@ impl Tool {
         Self::spawn_between(command, output)
     }
 
+    /// These take its stdout and stderr.
+    pub(crate) fn spawn_to_both(mut command: Command, output: impl Into<Stdio>, errors: impl Into<Stdio>) -> Self {
+        command.stdin(Stdio::null()).stderr(errors);
+        Self::spawn_streams(command, output)
+    }
+
     fn spawn_between(mut command: Command, output: impl Into<Stdio>) -> Self {
-        let mut child = command.stdout(output).stderr(Stdio::piped()).spawn().unwrap();
+        command.stderr(Stdio::piped());
+        Self::spawn_streams(command, output)
+    }
+
+    fn spawn_streams(mut command: Command, output: impl Into<Stdio>) -> Self {
+        let mut child = command.stdout(output).spawn().unwrap();
         let out = child.stdout.take().map(Pipe::new);
-        let err = Pipe::new(child.stderr.take().unwrap());
+        let err = child.stderr.take().map(Pipe::new);
         Self { child, out, err, started: Instant::now() }
     }
 
@@ -86,7 +97,7 @@ impl Tool {
     }
 
     pub(crate) fn err(&self) -> String {
-        self.err.text()
+        self.err.as_ref().map(Pipe::text).unwrap_or_default()
     }
 
     #[track_caller]
@@ -144,9 +155,20 @@ impl Drop for Tool {
     }
 }
 
+/// A pipe that is full. It is read when the test asks for its text.
+pub(crate) fn full_pipe() -> (Pipe, Stdio) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    ioctl_fionbio(&writer, true).unwrap();
+    for part in [&[b' '; 4096][..], b" "] {
+        while writer.write(part).is_ok() {}
+    }
+    ioctl_fionbio(&writer, false).unwrap();
+    (Pipe::new(reader), writer.into())
+}
+
 /// The output of a program so far. Never reads to the end, because a command that outlives the
 /// program keeps the pipe open.
-struct Pipe(Mutex<(Box<dyn Read + Send>, Vec<u8>)>);
+pub(crate) struct Pipe(Mutex<(Box<dyn Read + Send>, Vec<u8>)>);
 
 impl Pipe {
     fn new(from: impl Read + AsFd + Send + 'static) -> Self {
@@ -155,7 +177,7 @@ impl Pipe {
     }
 
     /// Returns the complete lines.
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let (from, read) = &mut *self.0.lock().unwrap();
         // An error means that no more output is available yet.
         let whole = from.read_to_end(read).is_ok();

@@ -17,5 +17,6 @@ mod stdout;
 #[cfg(target_os = "linux")]
 mod terminal;
 mod tls;
+mod unread;
 mod wire;
 mod zookeeper;
