@@ -11,7 +11,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
 use kit::{LONG, Tool, WITH_SIGNALS, full, full_pipe, ms, started_by, unread};
-use lock_testkit::{Authority, Chroot, Etcd, Stopwatch, ZooKeeperPeer, wait_until};
+use lock_testkit::{Authority, Chroot, Etcd, Server, Stopwatch, ZooKeeperPeer, wait_until};
 use rustix::process::Signal;
 
 fn leader(url: &str, args: &[&str]) -> Tool {
@@ -198,6 +198,27 @@ fn candidate_reports_loss_at_the_end_of_its_validity() {
     let killed = Stopwatch::start();
     tool.wait_for_out("lost board expired\n");
     killed.assert_within(ms(2_600), "no server answers");
+}
+
+/// It exited without a word, two seconds later.
+#[test]
+fn unconfirmed_end_of_campaign_is_reported() {
+    for server in [Server::etcd(), Server::zookeeper()].map(Server::for_killing) {
+        let ttl = format!("{}ms", server.ttl().as_millis());
+        let start = |ttl| leader(&server.url(), &["--name", "board", "--candidate", "me", "--ttl", ttl]);
+        let leading = start("20s");
+        leading.wait_for_out("elected board");
+        let waiting = start(&ttl);
+        waiting.wait_for_err("waiting: held by another client");
+        server.pause();
+        let ended = waiting.terminate();
+        assert_eq!(ended.code, 0, "{ended:?}");
+        let line = "board: the end of the campaign is unconfirmed; what it left on the server ends with its TTL\n";
+        assert!(ended.err.ends_with(line), "{ended:?}");
+        let ended = leading.terminate();
+        assert!(ended.err.contains("the server did not confirm the resignation"), "{ended:?}");
+        assert!(ended.code == 0 && !ended.err.contains("campaign"), "one message: {ended:?}");
+    }
 }
 
 #[test]

@@ -62,6 +62,9 @@ nothing: lines wait for it in memory, and for a second each at the end. If they 
 4 MiB, leader resigns and ends because of stdout; messages on stderr are dropped, and a line counts
 them once stderr is read again.
 
+If no server answers, leader waits up to 4 s for the end of what it left there, and reports on stderr
+that this is unconfirmed.
+
 Warnings of the library are shown on stderr, with the words of the servers. LOCK_LOG=error or off
 shows fewer lines, LOCK_LOG=info, debug or trace more.
 

@@ -13,10 +13,10 @@ use tokio::sync::oneshot;
 use tokio::{join, select};
 
 use super::report_failure;
-use crate::cli::exit;
 use crate::cli::name::{DisplayName, ShortName};
 use crate::cli::signals::is_ignored;
 use crate::cli::stdio::{on_stdout_failure, print_error, print_line};
+use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 
 /// Campaigns, again after each loss. Returns the exit code.
 pub(super) async fn campaign(client: &Client, name: &[u8], value: &[u8]) -> u8 {
@@ -35,7 +35,10 @@ pub(super) async fn campaign(client: &Client, name: &[u8], value: &[u8]) -> u8 {
                 Err(error) => return report_failure(&error),
             },
             // Dropping the campaign withdraws the candidate.
-            code = stop.requested() => return code,
+            code = stop.requested() => {
+                end_campaign(client, name).await;
+                return code;
+            }
         };
         print_line(&format_args!("elected {shown} {}", Ownership::of(&leadership)));
         let observer = leadership.observer();
@@ -62,8 +65,19 @@ pub(super) async fn campaign(client: &Client, name: &[u8], value: &[u8]) -> u8 {
             }
         }
         if let Ok(code) = end.output {
+            end_campaign(client, name).await;
             return code;
         }
+    }
+}
+
+/// Shuts the client down, after a campaign that ended without a leadership.
+async fn end_campaign(client: &Client, name: &[u8]) {
+    if client.shutdown(SHUTDOWN_TIMEOUT).await.unreleased > 0 {
+        print_error(&format_args!(
+            "{}: the end of the campaign is unconfirmed; what it left on the server ends with its TTL",
+            ShortName(name)
+        ));
     }
 }
 

@@ -101,8 +101,8 @@ Warnings of the library are shown on stderr, with the words of the servers. LOCK
 shows fewer lines, LOCK_LOG=info, debug or trace more.
 
 If no server answers, with-lock waits up to 4 s for the release before it exits, and reports on
-stderr that the release is unconfirmed. A second signal, more than a second after the first, ends
-the wait for the release.
+stderr that the release is unconfirmed. A second signal, more than a second after the first and
+after the end of the command, ends the wait for the release.
 
 Exit code: that of the command (128+n if signal n ended it, or ended the wait for the lock), or
   0         without a command: released after a signal

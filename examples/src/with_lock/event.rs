@@ -24,10 +24,8 @@ pub enum MainEvent {
     Lost(Loss),
     /// The lock was not acquired. No event follows.
     Failed(Failed),
-    /// Reply to [`LockHandle::stop`]: the result of the release. Without a held lock it is `None`,
-    /// or [`Release::Unknown`] if the wait may have left something on the servers. No event
-    /// follows.
-    Stopped(Option<Release>),
+    /// Reply to [`LockHandle::stop`]. No event follows.
+    Stopped(Stopped),
     /// This process received a signal.
     Signal(Signal),
     /// The command has ended.
@@ -40,10 +38,31 @@ impl MainEvent {
     /// The last event, after the shutdown of the client.
     pub(super) fn last(end: Result<Option<Release>, AcquireError>, shutdown: Shutdown) -> Self {
         match end {
-            Ok(Some(release)) => Self::Stopped(Some(release)),
+            Ok(release) => Self::Stopped(Stopped::after(release, shutdown)),
             Err(error) if *error.kind() != AcquireErrorKind::ShutDown => Self::Failed(Failed::acquiring(&error)),
-            Ok(None) | Err(_) => Self::Stopped((shutdown.unreleased > 0).then_some(Release::Unknown)),
+            Err(_) => Self::Stopped(Stopped::after(None, shutdown)),
         }
+    }
+}
+
+/// How a hold or a wait ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopped {
+    /// The result of the release; `None` without a held lock.
+    pub release: Option<Release>,
+    /// The lock, or what the wait left, may still exist on the servers.
+    pub unconfirmed: bool,
+}
+
+impl Stopped {
+    fn after(release: Option<Release>, shutdown: Shutdown) -> Self {
+        let unconfirmed = match release {
+            Some(Release::Released | Release::Taken) => false,
+            Some(Release::Unknown) => true,
+            // The client's clock may say so, while the session exists.
+            Some(Release::Expired | _) | None => shutdown.unreleased > 0,
+        };
+        Self { release, unconfirmed }
     }
 }
 

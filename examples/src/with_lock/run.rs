@@ -15,7 +15,7 @@ use signal_hook::iterator::Signals;
 
 use super::args::{Args, CommandLine, Parsed, parse};
 use super::child::{self, Running};
-use super::event::{Held, LockHandle, MainEvent};
+use super::event::{Held, LockHandle, MainEvent, Stopped};
 use super::{tasks, threads};
 use crate::cli::failed::Failed;
 use crate::cli::log::show_log;
@@ -142,7 +142,7 @@ impl Main {
     }
 
     fn end_wait(&self, signalled: bool) {
-        if self.stop_and_wait(signalled) == Some(Release::Unknown) {
+        if self.stop_and_wait(signalled).unconfirmed {
             self.print_error(&"the end of the wait is unconfirmed; what it left on the server ends with its TTL");
         }
     }
@@ -189,7 +189,7 @@ impl Main {
         if let Some(loss) = lost {
             // At once: the release may take a while.
             let code = report(loss);
-            self.stop_and_wait(false);
+            self.release(false);
             return code;
         }
         hold.loss_at_release(self.release(true)).map_or(exit::SUCCESS, report)
@@ -202,7 +202,7 @@ impl Main {
         hold.check();
         if let Some(loss) = hold.lost {
             self.print_error(&format_args!("lost: {loss}; the command was not started"));
-            self.stop_and_wait(false);
+            self.release(false);
             return exit::LOST;
         }
         let Held { token, fence, owner, .. } = &hold.held;
@@ -223,13 +223,13 @@ impl Main {
                 return code;
             }
         };
-        let terminated = self.supervise(&running, hold);
+        let Supervised { terminated, signalled } = self.supervise(&running, hold);
         let code = running.wait().unwrap_or_else(|error| {
             self.print_error(&format_args!("the command's end is not known: {error}"));
             exit::NOT_EXECUTABLE
         });
         let lost_before = hold.lost;
-        let release = if lost_before.is_some() { self.stop_and_wait(false) } else { self.release(false) };
+        let release = self.release(signalled);
         match lost_before.or_else(|| hold.loss_at_release(release)) {
             // The command was terminated, so it must not look finished, whatever its exit code.
             None if terminated => exit::LOST,
@@ -243,9 +243,10 @@ impl Main {
         }
     }
 
-    /// Waits for the end of the command. Returns true if it was terminated because of the lock.
-    fn supervise(&self, running: &Running, hold: &mut Hold) -> bool {
+    /// Waits for the end of the command, and ends it when the lock ends.
+    fn supervise(&self, running: &Running, hold: &mut Hold) -> Supervised {
         let mut terminated = false;
+        let mut signalled = false;
         let mut kill_at = None;
         let mut reported = false;
         let mut send = |signal| {
@@ -289,7 +290,7 @@ impl Main {
                     if let (None, Some(loss)) = (known, hold.lost) {
                         self.print_error(&format_args!("lost: {loss}"));
                     }
-                    return terminated;
+                    return Supervised { terminated, signalled };
                 }
                 Some(MainEvent::Lost(loss)) => {
                     hold.lost.get_or_insert(loss);
@@ -301,6 +302,7 @@ impl Main {
                     }
                 }
                 Some(MainEvent::Signal(signal)) => {
+                    signalled = true;
                     // Ctrl-C of the terminal has reached the command already.
                     if signal != Signal::INT || !is_in_foreground() {
                         send(signal);
@@ -323,19 +325,22 @@ impl Main {
         self.events.recv_timeout(limit.min(MAX_SLEEP)).ok()
     }
 
-    /// Releases the lock, which is held as far as is known. Reports a release that is unconfirmed.
+    /// Releases the lock, even if it is lost: its key may exist. Reports a release that is
+    /// unconfirmed.
     fn release(&self, signalled: bool) -> Option<Release> {
-        let release = self.stop_and_wait(signalled);
-        if release == Some(Release::Unknown) {
+        let Stopped { release, unconfirmed } = self.stop_and_wait(signalled);
+        if unconfirmed {
             self.print_error(&"the release is unconfirmed; the lock ends with its TTL");
         }
         release
     }
 
     /// Releases the lock or stops waiting for it, and waits for the reply: for a limited time, and
-    /// until a second signal. `signalled`: a first one is the reason to stop. Returns `None` if no
-    /// lock was held. Call it once, because there is one reply.
-    fn stop_and_wait(&self, signalled: bool) -> Option<Release> {
+    /// until a second signal. `signalled`: the first one came before. It counts from now on, because
+    /// the signal that ended the command may still be on its way, after others that did not. Call it
+    /// once, because there is one reply.
+    fn stop_and_wait(&self, signalled: bool) -> Stopped {
+        const GIVEN_UP: Stopped = Stopped { release: None, unconfirmed: true };
         self.handle.stop();
         let start = self.clock.now();
         // The release and the shutdown have their own timeouts.
@@ -344,13 +349,13 @@ impl Main {
         loop {
             let now = self.clock.now();
             match self.next(end.since(now)) {
-                Some(MainEvent::Stopped(release)) => return release,
-                Some(MainEvent::Failed(_)) => return None,
+                Some(MainEvent::Stopped(stopped)) => return stopped,
+                Some(MainEvent::Failed(_)) => return Stopped { release: None, unconfirmed: false },
                 // Ctrl-C may end the command before this process learns of the signal.
                 Some(MainEvent::Signal(_)) => {
                     let now = self.clock.now();
                     if now > *first.get_or_insert(now) + SAME_STOP {
-                        return Some(Release::Unknown);
+                        return GIVEN_UP;
                     }
                 }
                 Some(
@@ -360,11 +365,19 @@ impl Main {
                     | MainEvent::CommandEnded
                     | MainEvent::NotWritten,
                 ) => {}
-                None if now >= end => return Some(Release::Unknown),
+                None if now >= end => return GIVEN_UP,
                 None => {}
             }
         }
     }
+}
+
+/// How the command ended.
+struct Supervised {
+    /// It was terminated because of the lock.
+    terminated: bool,
+    /// This process received a signal before.
+    signalled: bool,
 }
 
 /// The held lock, as seen by the main thread.
@@ -430,7 +443,8 @@ mod tests {
 
     impl LockHandle for FakeHandle {
         fn stop(&self) {
-            self.0.send(MainEvent::Stopped(Some(Release::Expired))).unwrap();
+            let stopped = Stopped { release: Some(Release::Expired), unconfirmed: false };
+            self.0.send(MainEvent::Stopped(stopped)).unwrap();
         }
     }
 

@@ -3,7 +3,7 @@
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use lock_testkit::{Redis, wait_until};
+use lock_testkit::{Redis, Stopwatch, wait_until};
 use rustix::process::Signal;
 
 use crate::harness::{LONG, PROGRAM, Quorum, Scratch, Tool, WITH_SIGNALS, assert_clean, is_alive, run, runtime};
@@ -147,6 +147,27 @@ fn signals_sent_together_do_not_abandon_release() {
     let ended = tool.end();
     assert_eq!((ended.code, &*ended.err), (0, ""), "{ended:?}");
     assert_clean(&redis);
+}
+
+/// The one that the command was sent did not count as the first.
+#[test]
+fn second_signal_abandons_release() {
+    let redis = Redis::start();
+    let runtime = runtime();
+    let scratch = Scratch::new();
+    let script = format!("echo $$ > {}; exec sleep 60", scratch.path("pid"));
+    let mut tool = Tool::on(&redis, &["--runtime", runtime, "job", "--", "sh", "-c", &script]);
+    let pid = scratch.line("pid");
+    redis.pause();
+    tool.signal(Signal::TERM);
+    assert!(wait_until(LONG, || !is_alive(&pid)), "{runtime}: the command runs on");
+    assert!(!wait_until(ms(1_300), || tool.has_ended()), "{runtime}: the release was abandoned: {}", tool.err());
+    tool.signal(Signal::TERM);
+    let signalled = Stopwatch::start();
+    let ended = tool.end();
+    signalled.assert_within(ms(1_000), runtime);
+    assert_eq!(ended.code, 128 + 15, "{runtime}: {ended:?}");
+    assert!(ended.err.ends_with("job: the release is unconfirmed; the lock ends with its TTL\n"), "{ended:?}");
 }
 
 /// A shell without job control starts what runs in the background with SIGINT ignored.

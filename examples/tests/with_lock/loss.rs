@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::time::Instant;
 
-use lock_testkit::{Redis, Stopwatch, wait_until};
+use lock_testkit::{Redis, Server, Stopwatch, wait_until};
 use rustix::process::Signal;
 
 use crate::harness::{LONG, RUNTIMES, Scratch, Tool, is_alive, ms, runtime};
@@ -230,6 +230,25 @@ fn loss_found_by_release_after_signal_is_reported_once_and_at_once() {
     reported.assert_within(ms(5_000), format!("{runtime}: nothing is left to wait for"));
     assert_eq!(ended.code, 76, "{runtime}: {ended:?}");
     assert_eq!(ended.err.matches("lost: ").count(), 1, "{runtime}: {ended:?}");
+}
+
+/// etcd and ZooKeeper were silent.
+#[test]
+fn unconfirmed_release_after_loss_is_reported() {
+    for server in [Server::redis(), Server::etcd(), Server::zookeeper()].map(Server::for_killing) {
+        let (url, ttl) = (server.url(), format!("{}ms", server.ttl().as_millis()));
+        let line = ["--backend", &url, "--runtime", runtime(), "--ttl", &ttl, "job"];
+        let tool = Tool::start_with(&line, &[("LOCK_LOG", "off")]);
+        tool.wait_for_out("held job");
+        server.pause();
+        let ended = tool.end();
+        assert!(ended.code == 76 && ended.out.ends_with("lost job expired\n"), "{url}: {ended:?}");
+        let lines: Vec<&str> = ended.err.lines().collect();
+        let [lost, "with-lock: job: the release is unconfirmed; the lock ends with its TTL"] = lines[..] else {
+            panic!("{url}: {ended:?}")
+        };
+        assert!(lost.starts_with("with-lock: job: lost: "), "{url}: {ended:?}");
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn lost_lock_ends_command() {
     let url = redis.url();
     let holders: Vec<_> = RUNTIMES
         .iter()
-        .flat_map(|runtime| [(runtime, "off"), (runtime, "trace")])
+        .flat_map(|runtime| [(runtime, "off"), (runtime, "warn")])
         .map(|(runtime, log)| {
             let (scratch, name) = (Scratch::new(), format!("{runtime}-{log}"));
             let script = ignores_sigterm(&scratch);
