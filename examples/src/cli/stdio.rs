@@ -25,24 +25,28 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 static TOOL: OnceLock<&str> = OnceLock::new();
 static STDOUT: Queue = Queue::new(write_stdout);
 static STDERR: Queue = Queue::new(write_stderr);
-static FAILURE: Mutex<Failure> = Mutex::new(Failure { failed: false, then: None });
+static FAILURE: Mutex<Failure> = Mutex::new(Failure { failed: false, line_lost: false, why: None, then: None });
 
-/// Runs a tool and writes what it printed, for a limited time. Returns its exit code, or that for a
-/// stdout that failed in place of 0.
+/// Runs a tool and writes what it printed, for a limited time. Returns its exit code; if a line for
+/// stdout is lost, that for this in place of 0.
 pub(crate) fn run_tool(name: &'static str, run: impl FnOnce() -> u8) -> u8 {
     let _ = TOOL.set(name);
     let code = run();
     if !STDOUT.flush() {
-        fail(&"nobody reads stdout: its last lines are lost");
+        lose_line("nobody reads stdout: its last lines are lost");
+    }
+    let line_lost = locked(&FAILURE).line_lost;
+    if line_lost && let Some(why) = stdout_failure() {
+        print_error(&why);
     }
     STDERR.flush();
-    if code == exit::SUCCESS && has_failed() { exit::NOT_WRITTEN } else { code }
+    if code == exit::SUCCESS && line_lost { exit::NOT_WRITTEN } else { code }
 }
 
-/// Prints one line on stdout, unless that has failed.
+/// Prints one line on stdout.
 pub(crate) fn print_line(what: &dyn fmt::Display) {
-    if !has_failed() && !STDOUT.push(format!("{what}\n").as_bytes()) {
-        fail(&"nobody reads stdout: too many lines wait for it");
+    if !STDOUT.push(format!("{what}\n").as_bytes()) {
+        lose_line("nobody reads stdout: too many lines wait for it");
     }
 }
 
@@ -52,7 +56,7 @@ pub(crate) fn print_error(what: &dyn fmt::Display) {
 }
 
 /// Calls `then` once if stdout fails: a line cannot be written, too many wait, or it is a pipe that
-/// nobody reads any more. A message is printed before.
+/// nobody reads any more.
 pub(crate) fn on_stdout_failure(then: impl FnOnce() + Send + 'static) {
     locked(&FAILURE).then = Some(Box::new(then));
     thread::spawn(|| {
@@ -62,11 +66,16 @@ pub(crate) fn on_stdout_failure(then: impl FnOnce() + Send + 'static) {
             let mut watched = [PollFd::new(&stdout, PollFlags::empty())];
             match poll(&mut watched, None) {
                 Err(Errno::INTR) => {}
-                Ok(_) if watched[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) => return fail(&UNREAD),
+                Ok(_) if watched[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) => return fail(UNREAD),
                 Ok(_) | Err(_) => return,
             }
         }
     });
+}
+
+/// Returns why stdout has failed, once.
+pub(crate) fn stdout_failure() -> Option<String> {
+    locked(&FAILURE).why.take()
 }
 
 /// stderr for the log. One write is one message.
@@ -89,40 +98,47 @@ fn tool() -> &'static str {
     TOOL.get().copied().unwrap_or_default()
 }
 
-/// Whether stdout has failed.
+/// The first failure of stdout.
 struct Failure {
     failed: bool,
+    /// A line is lost. If the reader is gone, that need not be so.
+    line_lost: bool,
+    /// The message, until somebody takes it.
+    why: Option<String>,
     then: Option<Box<dyn FnOnce() + Send>>,
 }
 
-fn has_failed() -> bool {
-    locked(&FAILURE).failed
-}
-
-/// Reports the first failure of stdout.
-fn fail(why: &dyn fmt::Display) {
+fn fail(why: &str) {
     let mut failure = locked(&FAILURE);
     if replace(&mut failure.failed, true) {
         return;
     }
+    failure.why = Some(why.to_owned());
     let then = failure.then.take();
     drop(failure);
-    print_error(why);
     if let Some(then) = then {
         then();
     }
 }
 
+fn lose_line(why: &str) {
+    locked(&FAILURE).line_lost = true;
+    fail(why);
+}
+
 fn write_stdout(lines: &[u8], _missing: u64) {
-    // After a failure a line would be missing before these.
-    if has_failed() {
+    let mut failure = locked(&FAILURE);
+    // These would come after a line that is lost.
+    if failure.failed {
+        failure.line_lost = true;
         return;
     }
+    drop(failure);
     let mut stdout = io::stdout().lock();
     match stdout.write_all(lines).and_then(|()| stdout.flush()) {
         Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => fail(&UNREAD),
-        Err(error) => fail(&not_written(&error)),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => lose_line(UNREAD),
+        Err(error) => lose_line(&not_written(&error)),
     }
 }
 

@@ -15,7 +15,7 @@ use tokio::{join, select};
 use super::report_failure;
 use crate::cli::name::{DisplayName, ShortName};
 use crate::cli::signals::is_ignored;
-use crate::cli::stdio::{on_stdout_failure, print_error, print_line};
+use crate::cli::stdio::{on_stdout_failure, print_error, print_line, stdout_failure};
 use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 
 /// Campaigns, again after each loss. Returns the exit code.
@@ -171,6 +171,9 @@ impl Stop {
                 self.code = Some(exit::SUCCESS);
             }
             if self.code.is_none() && Pin::new(&mut self.not_written).poll(cx).is_ready() {
+                if let Some(why) = stdout_failure() {
+                    print_error(&why);
+                }
                 self.code = Some(exit::NOT_WRITTEN);
             }
             self.code.map_or(Poll::Pending, Poll::Ready)

@@ -22,7 +22,7 @@ use crate::cli::log::show_log;
 use crate::cli::name::{DisplayName, ShortName};
 use crate::cli::output::print_text;
 use crate::cli::signals::is_ignored;
-use crate::cli::stdio::{on_stdout_failure, print_error, print_line, run_tool};
+use crate::cli::stdio::{on_stdout_failure, print_error, print_line, run_tool, stdout_failure};
 use crate::cli::{SHUTDOWN_TIMEOUT, exit};
 
 /// The longest sleep: system timers may stop while the computer is suspended.
@@ -133,6 +133,9 @@ impl Main {
                     return Err(exit::by_signal(signal.as_raw()));
                 }
                 Some(MainEvent::NotWritten) => {
+                    if let Some(why) = stdout_failure() {
+                        self.print_error(&why);
+                    }
                     self.end_wait(false);
                     return Err(exit::NOT_WRITTEN);
                 }
@@ -164,6 +167,9 @@ impl Main {
                 }
                 Some(MainEvent::NotWritten) => {
                     // Nobody learns from stdout that it is held.
+                    if let Some(why) = stdout_failure() {
+                        self.print_error(&format_args!("{why}; releasing the lock"));
+                    }
                     self.release(false);
                     return exit::NOT_WRITTEN;
                 }

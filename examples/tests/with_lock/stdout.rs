@@ -2,9 +2,10 @@
 
 use std::io::{BufRead as _, BufReader};
 
-use lock_testkit::Redis;
+use lock_testkit::{Redis, wait_until};
+use rustix::process::Signal;
 
-use crate::harness::{Tool, assert_clean};
+use crate::harness::{Tool, assert_clean, ms};
 use crate::kit::{full, unread};
 
 #[test]
@@ -29,7 +30,27 @@ fn lock_is_released_once_nobody_reads_stdout() {
     BufReader::new(reader).read_line(&mut line).unwrap();
     assert!(line.starts_with("held job"), "{line}");
     let ended = tool.end();
-    assert!(ended.code == 74 && ended.err.contains("nobody reads stdout any more"), "{ended:?}");
+    assert!(ended.code == 74 && ended.err.contains("nobody reads stdout any more; releasing the lock"), "{ended:?}");
+    assert_clean(&redis);
+}
+
+/// Ctrl-C ends both sides of a pipe.
+#[test]
+fn reader_that_leaves_during_release_is_no_error() {
+    let redis = Redis::start();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let command = Tool::command(&["--backend", &redis.url(), "--ttl", "60s", "job"], &[("LOCK_LOG", "off")]);
+    let mut tool = Tool::spawn_to(command, writer);
+    let mut reader = BufReader::new(reader);
+    reader.read_line(&mut String::new()).unwrap();
+    redis.pause();
+    tool.signal(Signal::INT);
+    assert!(!wait_until(ms(300), || tool.has_ended()), "{}", tool.err());
+    drop(reader);
+    assert!(!wait_until(ms(300), || tool.has_ended()), "{}", tool.err());
+    redis.resume();
+    let ended = tool.end();
+    assert_eq!((ended.code, &*ended.err), (0, ""), "{ended:?}");
     assert_clean(&redis);
 }
 
