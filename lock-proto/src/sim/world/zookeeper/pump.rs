@@ -188,6 +188,15 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
             | Op::Sync { .. }
             | Op::RemoveWatches { .. } => false,
         };
+        let watches = matches!(
+            request.op,
+            Op::Exists { watch: true, .. } | Op::GetData { watch: true, .. } | Op::GetChildren { watch: true, .. }
+        );
+        let tap = self.clients[client].own.taps.entry(link).or_default();
+        if watches {
+            tap.watch = number;
+        }
+        let last_watch = tap.watch;
         if !self.checker.checks_requests() || idempotent {
             return;
         }
@@ -196,6 +205,10 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
             Op::Write(_) | Op::Auth { .. } | Op::CloseSession | Op::RemoveWatches { .. } => {
                 let mut bytes = Vec::new();
                 Request { xid: 0, op: request.op.clone() }.encode(&mut bytes);
+                if let Op::RemoveWatches { .. } = request.op {
+                    // A removal after another watch was requested is new work.
+                    bytes.extend(last_watch.to_be_bytes());
+                }
                 bytes
             }
             Op::Multi(_)

@@ -14,6 +14,8 @@ pub(super) struct Tap {
     /// Numbers of the requests by this tap, and by the protocol.
     pending: VecDeque<(u64, i32)>,
     number: u64,
+    /// The number of the last request for a watch.
+    pub(super) watch: u64,
     /// The session, once it is known.
     pub(super) session: i64,
 }
