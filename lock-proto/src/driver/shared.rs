@@ -438,9 +438,9 @@ impl<E: Engine + ?Sized> Core<E> {
         true
     }
 
-    /// Returns the requested TTL, or the default one, for the first grant whose TTL differs from it by
-    /// a millisecond or more. etcd counts whole seconds, and its server has a minimum. ZooKeeper has
-    /// a maximum, too.
+    /// Returns the requested TTL, or the default one, for the first grant whose TTL differs from it
+    /// by a millisecond or more. etcd counts whole seconds, and its server has a minimum. ZooKeeper
+    /// has a maximum, too.
     pub(super) fn first_other_ttl(&mut self, ticket: &Ticket, requested: Option<Duration>) -> Option<Duration> {
         let requested = requested.unwrap_or_else(|| self.engine.machine().default_ttl());
         let differs = ticket.terms().ttl.abs_diff(requested).as_millis() > 0;

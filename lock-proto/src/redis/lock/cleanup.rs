@@ -280,8 +280,8 @@ impl Cleanup {
         }
     }
 
-    /// Another server has executed the delete. It is repeated on the next connection, or from `until`
-    /// on, when the address counts as that of the node.
+    /// Another server has executed the delete. It is repeated on the next connection, or at `until`,
+    /// when that server counts as the node's own.
     // Q6
     pub(crate) fn led_elsewhere(&mut self, until: Instant) -> Send {
         self.connection_failed();

@@ -46,8 +46,8 @@ pub(super) struct Free {
 }
 
 impl Checker {
-    /// Requires that no client waits longer than `within` for a free lock, and longer by `each` for
-    /// each other lock that it gets meanwhile, until [`waive_prompt`](Self::waive_prompt) is called.
+    /// Requires that no client waits longer than `within` for a free lock, plus `each` for each
+    /// other lock that it gets meanwhile, until [`waive_prompt`](Self::waive_prompt) is called.
     pub const fn expect_prompt(&mut self, within: Duration, each: Duration) {
         self.fault_free.prompt = Some(Prompt { within, each });
     }

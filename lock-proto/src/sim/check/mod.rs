@@ -356,8 +356,8 @@ impl Checker {
         }
     }
 
-    /// The number of open queries and observations of elections of a client, which all send requests.
-    pub fn queries_open(&mut self, client: usize, count: u64) {
+    /// Sets the number of open queries and observations of elections of a client.
+    pub fn set_open_queries(&mut self, client: usize, count: u64) {
         self.client(client).queries = count;
     }
 

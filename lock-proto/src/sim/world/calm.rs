@@ -61,8 +61,8 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// Checks that clients answer what their applications have asked: leader queries, extensions and
-    /// proclaims of holders. Call this after the faults, before the holders release.
+    /// Checks that clients answer what their applications have asked: queries for a leader,
+    /// extensions and proclaims. Call this after the faults, before the holders release.
     pub(super) fn check_answers(&mut self, within: Duration) {
         if !self.run_until(within, |w| w.unanswered().next().is_none()) {
             for text in self.unanswered().collect::<Vec<_>>() {

@@ -160,7 +160,7 @@ impl<S: Servers> World<S> {
 
     fn count_queries(&mut self, client: usize) {
         let count = self.queries(client).count() as u64;
-        self.checker.queries_open(client, count);
+        self.checker.set_open_queries(client, count);
     }
 
     pub(super) fn deliver_election_event(&mut self, client: usize, query: QueryId, event: ElectionEvent) {
