@@ -242,12 +242,9 @@ impl Cleanup {
                 } else if self.recheck.is_some_and(|at| at <= delete.emitted) {
                     self.recheck = None;
                 }
-                self.step = if let Some(at) = self.recheck {
-                    Step::Check { at }
-                } else {
-                    self.announce = false;
-                    Step::Clear
-                };
+                // It has announced. The deletes of later attempts would wake the client's own waiter.
+                self.announce = false;
+                self.step = self.recheck.map_or(Step::Clear, |at| Step::Check { at });
             }
             Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)) => self.connection_failed(),
             // The wake-up keys may be forbidden or elsewhere in a cluster. Delete without them.
@@ -498,6 +495,23 @@ mod tests {
     }
 
     /// The name is taken and released within that TTL. The check is still made.
+    /// While the check was pending, the delete of each lost attempt announced, too. On a quorum it
+    /// woke the waiter that had made the attempt, which tried again at once. (Scenario `redis-late`,
+    /// seed 1300166.)
+    #[test]
+    fn release_is_announced_once() {
+        // A7
+        let mut cleanup = deleting(&[5]);
+        let _ = late_reply(&mut cleanup, 5, &Reply::Unknown(Fault::TimedOut.into()));
+        assert!(cleanup.announces());
+        let _ = answered(&mut cleanup, 10, &Reply::Absent);
+        cleanup.delete_sent(100, ms(10), 5, true);
+        let _ = answered(&mut cleanup, 20, &Reply::Absent);
+        assert!(cleanup.is_only_a_check());
+        let _ = cleanup.schedule(6, false);
+        assert!(!cleanup.announces());
+    }
+
     #[test]
     fn pending_check_survives_reuse_of_name() {
         // A4
