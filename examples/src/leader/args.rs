@@ -57,13 +57,13 @@ transaction of ZooKeeper, that created the key.
 If a line cannot be written to stdout, or if stdout is a pipe that nobody reads any more, leader says
 so on stderr, resigns and ends.
 
-A stdout or stderr that is open but not read, such as a full pipe or a terminal after Ctrl-S, delays
-nothing: lines wait for it in memory, and for a second each at the end. If they do not fit into
-4 MiB, leader resigns and ends because of stdout; messages on stderr are dropped, and a line counts
-them once stderr is read again.
+leader does not wait for a reader of stdout or stderr, such as a full pipe or a terminal after
+Ctrl-S. It keeps lines in memory, and at the end waits up to a second for each stream. If lines for
+stdout do not fit into 4 MiB, it resigns and ends. It drops messages on stderr that do not fit; a
+line counts them once stderr is read again.
 
-If no server answers, leader waits up to 4 s for the end of what it left there, and reports on stderr
-that this is unconfirmed.
+If no server answers, leader waits up to 4 s for the end of its campaign, and reports on stderr that
+the end is unconfirmed.
 
 Warnings of the library are shown on stderr, with the words of the servers. LOCK_LOG=error or off
 shows fewer lines, LOCK_LOG=info, debug or trace more.

@@ -93,9 +93,9 @@ Without a command stdout is the only interface: if a line cannot be written, or 
 that nobody reads any more, with-lock says so on stderr and releases the lock. With one, it prints
 nothing on stdout.
 
-A stdout or stderr that is open but not read, such as a full pipe or a terminal after Ctrl-S, delays
-nothing: lines wait for it in memory, and for a second each at the end. Messages on stderr that do
-not fit into 4 MiB are dropped; a line counts them once stderr is read again.
+with-lock does not wait for a reader of stdout or stderr, such as a full pipe or a terminal after
+Ctrl-S. It keeps lines in memory, and at the end waits up to a second for each stream. It drops
+messages on stderr that do not fit into 4 MiB; a line counts them once stderr is read again.
 
 Warnings of the library are shown on stderr, with the words of the servers. LOCK_LOG=error or off
 shows fewer lines, LOCK_LOG=info, debug or trace more.

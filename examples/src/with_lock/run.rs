@@ -342,9 +342,9 @@ impl Main {
     }
 
     /// Releases the lock or stops waiting for it, and waits for the reply: for a limited time, and
-    /// until a second signal. `signalled`: the first one came before. It counts from now on,
-    /// because the signal that ended the command may still be on its way, after others that did
-    /// not. Call it once, because there is one reply.
+    /// until a second signal. `signalled`: the first one came before. It counts from now on:
+    /// the signal that ended the command may arrive late, after signals that did not end it. Call
+    /// this once, because there is one reply.
     fn stop_and_wait(&self, signalled: bool) -> Stopped {
         const GIVEN_UP: Stopped = Stopped { release: None, unconfirmed: true };
         self.handle.stop();

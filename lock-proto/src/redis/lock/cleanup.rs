@@ -167,7 +167,7 @@ impl Cleanup {
             return self.schedule(0, false);
         }
         if self.step == Step::Stalled {
-            self.connection_failed();
+            self.repeat(Step::Stalled);
         }
         let settles = !granted && matches!(self.step, Step::Settling { covers } if self.is_settled(covers));
         if settles { Send::Now } else { Send::No }
@@ -242,11 +242,11 @@ impl Cleanup {
                 } else if self.recheck.is_some_and(|at| at <= delete.emitted) {
                     self.recheck = None;
                 }
-                // It has announced. The deletes of later attempts would wake the client's own waiter.
+                // Later deletes would wake the client's own waiter if they announced, too.
                 self.announce = false;
                 self.step = self.recheck.map_or(Step::Clear, |at| Step::Check { at });
             }
-            Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)) => self.connection_failed(),
+            Reply::NotSent(_) | Reply::Unknown(Cause::Fault(_)) => self.repeat(Step::Stalled),
             // The wake-up keys may be forbidden or elsewhere in a cluster. Delete without them.
             Reply::Rejected(error) if error.class == ErrorClass::Refused && delete.announce => return Send::Now,
             Reply::Rejected(error) | Reply::Unknown(Cause::Server(error)) => {
@@ -267,24 +267,21 @@ impl Cleanup {
         Send::No
     }
 
-    /// The connection failed during the delete. It is repeated if there is something to delete:
-    /// otherwise each name would be kept for as long as the node is down.
-    fn connection_failed(&mut self) {
+    /// Repeats the delete, starting with this step, if there is something to delete: otherwise each
+    /// name would be kept for as long as the node is down.
+    fn repeat(&mut self, step: Step) {
         if self.confirmed || self.may_have_landed() {
-            self.step = Step::Stalled;
+            self.step = step;
         } else {
             *self = Self::default();
         }
     }
 
-    /// Another server has executed the delete. It is repeated on the next connection, or at `until`,
-    /// when that server counts as the node's own.
+    /// Another server has executed the delete. It is repeated on the next connection, or at
+    /// `until`, when that server counts as the node's own.
     // Q6
     pub(crate) fn led_elsewhere(&mut self, until: Instant) -> Send {
-        self.connection_failed();
-        if self.is_stalled() {
-            self.step = Step::Retry { at: until };
-        }
+        self.repeat(Step::Retry { at: until });
         Send::No
     }
 
@@ -496,8 +493,8 @@ mod tests {
 
     /// The name is taken and released within that TTL. The check is still made.
     /// While the check was pending, the delete of each lost attempt announced, too. On a quorum it
-    /// woke the waiter that had made the attempt, which tried again at once. (Scenario `redis-late`,
-    /// seed 1300166.)
+    /// woke the waiter that had made the attempt, which tried again at once. (Scenario
+    /// `redis-late`, seed 1300166.)
     #[test]
     fn release_is_announced_once() {
         // A7

@@ -51,13 +51,13 @@ impl Lock {
     /// Starts contention for the head: with an attempt, unless the client yields to another one.
     pub(super) fn begin(&mut self, ctx: &mut Context) {
         let Some(head) = self.waiters.head() else { return };
-        // The node may be silent, or no waiter be there: the head makes its attempt then. A wait
-        // that ends earlier would end without an attempt.
-        let until = ctx.now + ctx.config.store.poll.every;
-        let at_once = head.wait == Wait::Try || head.deadline().is_some_and(|end| end <= until);
+        // The node may be silent, or nobody may be woken. A wait that ends before this attempt would
+        // end without any.
+        let attempt_at = ctx.now + ctx.config.store.poll.every;
+        let at_once = head.wait == Wait::Try || head.deadline().is_some_and(|end| end <= attempt_at);
         if at_once || self.store.backoff_until.take().is_none_or(|until| until <= ctx.now) {
             if !at_once && self.awaits_own_release(ctx) {
-                self.contention = Contention::Releasing { until };
+                self.contention = Contention::Releasing { until: attempt_at };
                 return;
             }
             return self.start_round(ctx);
@@ -67,7 +67,7 @@ impl Lock {
         self.notify_blocked(ctx, Blocked::Held);
         // The head counts as a waiter already, and a release signals it.
         self.tries = 1;
-        self.contention = Contention::Paused { until };
+        self.contention = Contention::Paused { until: attempt_at };
         self.subscribe(ctx);
         if let Some(subscription) = &mut self.store.subscription {
             // The attempt scheduled above replaces the one after the confirmation.

@@ -1,5 +1,6 @@
 //! The end of all faults and of all applications.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
@@ -64,9 +65,18 @@ impl<S: Servers> World<S> {
     /// Checks that clients answer what their applications have asked: queries for a leader,
     /// extensions and proclaims. Call this after the faults, before the holders release.
     pub(super) fn check_answers(&mut self, within: Duration) {
-        if !self.run_until(within, |w| w.unanswered().next().is_none()) {
-            for text in self.unanswered().collect::<Vec<_>>() {
-                self.report(Rule::Liveness, format!("{text} after {within:?}"));
+        self.require_none(within, |w| Box::new(w.unanswered()));
+    }
+
+    /// Reports what is still found after this time.
+    pub(super) fn require_none(
+        &mut self,
+        within: Duration,
+        found: impl Fn(&Self) -> Box<dyn Iterator<Item = String> + '_>,
+    ) {
+        if !self.run_until(within, |w| found(w).next().is_none()) {
+            for text in found(self).collect::<Vec<_>>() {
+                self.report(Rule::Liveness, text);
             }
         }
     }

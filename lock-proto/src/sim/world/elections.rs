@@ -1,5 +1,6 @@
 //! Elections, for stores that have them: candidates, queries and observations.
 
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -210,11 +211,7 @@ impl<S: Servers> World<S> {
 
     /// Checks that every observer learns that nobody leads. Call this once no candidate is left.
     pub(super) fn check_observers(&mut self, within: Duration) {
-        if !self.run_until(within, |w| w.outdated_observers().next().is_none()) {
-            for text in self.outdated_observers().collect::<Vec<_>>() {
-                self.report(Rule::Liveness, text);
-            }
-        }
+        self.require_none(within, |w| Box::new(w.outdated_observers()));
     }
 
     fn outdated_observers(&self) -> impl Iterator<Item = String> {
