@@ -35,9 +35,10 @@ impl fmt::Display for Token {
 /// most 16. Tokens keep growing:
 ///
 /// - if the counter is evicted, or the server restarts without its data, unless its clock is set
-///   back;
+///   back, or the next grant of the lock comes within 31 µs;
 /// - if the server restarts with old data, or a stale replica is promoted, once the clock of the
-///   server that grants next is `fence_block` (a setting) µs past the time of the last grant.
+///   server that grants next is `fence_block` (a setting) and 16 µs past the time of the last
+///   grant.
 ///
 /// They may shrink if the clock was set back and the counter, then ahead of the clock, is lost: see
 /// [`Grant::fence_ahead_ms`].

@@ -120,19 +120,21 @@ pub const RELEASE_MANY: Script = Script {
 /// Takes several locks if they are free. No token of this client may be left under their keys.
 ///
 /// `KEYS`: the locks; the fence counter, to mint fencing tokens. `ARGV`: one token per lock; the
-/// TTL in ms; the maximum number of fencing tokens per lock, 0 for none. If all locks were taken,
-/// replies like [`TAKE`] with four numbers; the fencing tokens of each lock follow those of the
-/// lock before it. If the only lock is held, replies `{0, PTTL of the holder}`. Otherwise replies
-/// one string, separated by spaces: the last three of the four numbers, and a word for each lock.
-/// The word is `g` if it was taken, the PTTL of its holder, or `x` if the server refused a command.
-/// If it refused one for the first lock, nothing was taken and the reply is that error.
+/// TTL in ms; the maximum number of fencing tokens, 0 for none. If all locks were taken, replies
+/// like [`TAKE`] with four numbers; the fencing tokens of each lock follow those of the lock before
+/// it. If the only lock is held, replies `{0, PTTL of the holder}`. Otherwise replies one string,
+/// separated by spaces: the last three of the four numbers, and a word for each lock. The word is
+/// `g` if it was taken, the PTTL of its holder, or `x` if the server refused a command. If it
+/// refused one for the first lock, nothing was taken and the reply is that error.
 ///
-/// All locks share one reading of the clock and one update of the counter.
+/// All locks share one reading of the clock, one update of the counter, and the maximum number of
+/// tokens: otherwise the tokens of the first lock would be older than those of a lock taken alone.
+/// Each lock gets at least one.
 // A1, A9, P4
 pub const TAKE_FREE: Script = Script {
     name: "take-free",
     index: 5,
-    sha1: "5925029f26cc902715711d4cea2a1e75b15e2325",
+    sha1: "4334b5b80500e63f8a47854e22d8e9fc7626a5b5",
     source: include_str!("script/take_free.lua"),
 };
 

@@ -238,8 +238,8 @@ impl Node {
             _ => 0.0,
         };
         let now = part(0) * 1_000_000.0 + part(1);
-        let count = if last > 0.0 { requested.min(((now - last) / locks).floor()).max(1.0) } else { 1.0 };
-        let first = last.max(now - count * locks) + 1.0;
+        let count = if last > 0.0 { (requested.min(now - last) / locks).floor().max(1.0) } else { 1.0 };
+        let first = last.max(now - (count * locks).min(requested)) + 1.0;
         #[cfg(test)]
         let (first, count) = if FIXED_BLOCKS.get() { (last.max(now) + 1.0, requested) } else { (first, count) };
         let next = first + count * locks - 1.0;
