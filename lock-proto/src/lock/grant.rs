@@ -28,6 +28,9 @@ impl fmt::Display for Token {
 /// A fencing token. It grows with every grant of one lock, even if locks are lost. Tokens of
 /// different locks say nothing about the order of their grants.
 ///
+/// On Redis all clients of a lock must use the same prefix: each prefix has its own counter, and
+/// clients that reach one key by two prefixes get tokens in no order.
+///
 /// Pass it to the resource that the lock protects, and let the resource refuse any token smaller
 /// than the largest it has seen.
 ///
