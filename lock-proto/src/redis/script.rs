@@ -49,6 +49,9 @@ impl Script {
 /// Replies `{1, 0}`, or `{1, first fencing token, count, µs by which the counter is ahead}` with
 /// fencing tokens, or `{0, PTTL of the holder}`.
 ///
+/// A server that refuses writes as a replica says so even if there is nothing to write: the key of
+/// a holder is then set with `NX`, which changes nothing. With a marker, `BLPOP` shows it.
+///
 /// If a proxy repeated the command, the key holds this attempt's token and is granted again. The
 /// script sets the marker whatever the reply: a woken client leaves other waiters behind, and the
 /// release that woke it has deleted their marker.
@@ -56,7 +59,7 @@ impl Script {
 pub const TAKE: Script = Script {
     name: "take",
     index: 0,
-    sha1: "91d5c71485f30ffba9083848a2e68746d970762d",
+    sha1: "a08cf65ae3ef82c6fe60cc2f5bd0d5fa00ca3b4f",
     source: include_str!("script/take.lua"),
 };
 
@@ -83,12 +86,13 @@ pub const EXTEND: Script = Script {
 /// value.
 ///
 /// The check for waiters needs no extra command: one `DEL` removes lock and marker, and its count
-/// shows whether the marker existed.
+/// shows whether the marker existed. An absent key is deleted as well: what a replica lacks, its
+/// primary may have.
 // U1, A4, A7
 pub const RELEASE: Script = Script {
     name: "release",
     index: 2,
-    sha1: "06d9f79722561638ecbc26ec7445f4693853eed6",
+    sha1: "1ce7f058e710a5804f56b95a14d517214c338636",
     source: include_str!("script/release.lua"),
 };
 
@@ -113,7 +117,7 @@ pub const ANNOUNCE: Script = Script {
 pub const RELEASE_MANY: Script = Script {
     name: "release-many",
     index: 4,
-    sha1: "8309dca874c87254e0d3a5954ca7c9c8b8e68318",
+    sha1: "12790af9cbc2c7851ef39c0e06d637ef2c31f494",
     source: include_str!("script/release_many.lua"),
 };
 

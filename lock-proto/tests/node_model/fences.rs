@@ -323,3 +323,34 @@ fn release_wakes_waiter_regardless_of_key_value() {
         }
     });
 }
+
+/// A replica answers `READONLY` even where a script has nothing to write: what it knows of other
+/// clients' keys may be the past.
+#[test]
+fn replica_refuses_scripts_that_write_nothing() {
+    // P2
+    let server = RealServer::start();
+    let mut real = RealConnection::open(server.port);
+    let token = format!("{TOKEN}7");
+    let run = |real: &mut RealConnection, script: script::Script, keys: &[&str], args: &[&str]| {
+        let count = keys.len().to_string();
+        real.round_trip(&[&["EVAL", script.source, &count], keys, args].concat())
+    };
+    let all = |real: &mut RealConnection| {
+        [
+            run(real, script::TAKE, &["taken"], &[&token, "0 0 0", "10000"]),
+            run(real, script::RELEASE, &["none"], &[&token]),
+            run(real, script::RELEASE_MANY, &["none", "nothing"], &[&token, &token]),
+        ]
+    };
+    real.round_trip(&["SET", "taken", "another"]);
+    let list = |numbers: [i64; 2]| Reply::List('*', numbers.map(Reply::Int).to_vec());
+    assert_eq!(all(&mut real), [list([0, -1]), Reply::Int(0), Reply::Bulk("0 0".into())]);
+    assert_eq!(real.round_trip(&["GET", "taken"]), Reply::Bulk("another".into()));
+    assert_eq!(real.round_trip(&["PTTL", "taken"]), Reply::Int(-1));
+    // A primary that cannot be reached.
+    real.round_trip(&["REPLICAOF", "127.0.0.1", "1"]);
+    for reply in all(&mut real) {
+        assert!(matches!(&reply, Reply::Line('-', text) if text.contains("READONLY")), "{reply:?}");
+    }
+}
