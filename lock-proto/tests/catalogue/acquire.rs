@@ -170,6 +170,30 @@ fn catalogue_a7_data_key_is_reported_and_left_alone() {
         w.run_for(secs(30));
         assert!((0..nodes).all(|node| w.node(node).exists(w.now(), "a")), "the data is still there");
     }
+    // Once a node has run a script, the first attempt is a plain `SET`, which does not tell what it
+    // found. A wait that has time for no other attempt says it too, also among others.
+    for (nodes, fencing) in [(1, true), (1, false), (3, false)] {
+        let mut w = World::redis(nodes).config(move |c| c.fencing(fencing)).build();
+        warm(&mut w, 0);
+        for node in 0..nodes {
+            command(&mut w, node, &["RPUSH", "a", "x"]);
+        }
+        for wait in [Wait::Try, Wait::For(ms(40))] {
+            let lock = w.acquire(0, Acquire::new("a").wait(wait));
+            w.expect(ms(50), "it has failed", |w| w.is_over(0, lock));
+            assert!(matches!(failure(&w, 0, lock), Some(Failure::KeyInUse(_))), "{nodes}: {:?}", w.events(0, lock));
+            let together = ["b", "a", "c"].map(|name| w.acquire(0, Acquire::new(name).wait(wait)));
+            w.expect(ms(50), "they have ended", |w| {
+                together.iter().all(|lock| w.is_over(0, *lock) || w.is_held(0, *lock))
+            });
+            let [b, a, c] = together;
+            assert!(w.is_held(0, b) && w.is_held(0, c), "{nodes}\n{}", w.log());
+            assert!(matches!(failure(&w, 0, a), Some(Failure::KeyInUse(_))), "{nodes}: {:?}", w.events(0, a));
+            for lock in [b, c] {
+                assert_eq!(release_and_wait(&mut w, 0, lock), Release::Released);
+            }
+        }
+    }
     let mut w = World::redis(1).build();
     let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(3)));
     w.on_node(0, "SET a data", |node, now| node.insert(now, "a", "data", None));

@@ -44,6 +44,8 @@ pub struct Round {
     pub(crate) signalled: bool,
     /// Nodes whose attempt also sets the marker for waiters.
     pub(crate) marked: NodeSet,
+    /// Nodes whose attempt is a plain `SET`, which does not tell what it found under the key.
+    pub(crate) plain: NodeSet,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,6 +191,7 @@ mod tests {
             fence: None,
             signalled: false,
             marked: NodeSet::default(),
+            plain: NodeSet::default(),
         }
     }
 
