@@ -126,10 +126,18 @@ impl Store for Redis {
     }
 
     fn new_head(lock: &mut Lock, ctx: &mut Context, _: &Waiter) {
-        // The new head takes over a round in flight.
-        if !matches!(lock.contention, Contention::Trying(_)) {
-            lock.start_round(ctx);
+        // The new head takes over a round in flight, unless its keys would outlive their holder by
+        // more than the head's TTL.
+        // A8
+        if let Contention::Trying(round) = &lock.contention {
+            if lock.waiters.head().is_none_or(|head| round.ttl <= head.terms) {
+                return;
+            }
+            let round = round.clone();
+            lock.contention = Contention::Idle;
+            lock.end_round(ctx, &round, false);
         }
+        lock.start_round(ctx);
     }
 
     fn nobody_waits(lock: &mut Lock, ctx: &mut Context) {
@@ -191,8 +199,10 @@ impl Store for Redis {
         lock.watch(ctx);
     }
 
-    fn may_hand_over(hold: &Hold, _: &Waiter, ctx: &Context) -> bool {
-        ctx.now < hold.keys_until(ctx.quorum()) && ctx.now < hold.handover_until
+    fn may_hand_over(hold: &Hold, next: &Waiter, ctx: &Context) -> bool {
+        // No request shortens the life of a key: a renewal in flight could follow it.
+        let outlives_next = hold.keys_ttl > next.terms;
+        ctx.now < hold.keys_until(ctx.quorum()) && ctx.now < hold.handover_until && !outlives_next
     }
 
     fn hand_over(lock: &mut Lock, ctx: &mut Context, next: Waiter) {
