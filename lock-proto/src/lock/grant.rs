@@ -134,7 +134,7 @@ pub enum Release {
     /// client. The lock may have been reported as lost before: its validity ends earlier than the
     /// key.
     Released,
-    /// The lock had expired, and no client holds it.
+    /// The lock had expired, and no other client holds it. A later waiter of this client may.
     Expired,
     /// The lock had ended, and another client holds it.
     Taken,

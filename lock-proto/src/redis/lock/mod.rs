@@ -23,7 +23,7 @@ use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
 
-use cleanup::{Cleanup, Cleanups, Send};
+use cleanup::{Cleanup, Cleanups, Delete, Send};
 pub use context::Context;
 use context::{NodeSet, Shared};
 use pending_release::Releasing;
@@ -388,8 +388,12 @@ impl Lock {
             if let Reply::Rejected(_) | Reply::NotSent(_) | Reply::Unknown(_) = found {
                 self.delete_failed(ctx, node, found);
             }
+            // No other client has the key if a later acquisition of this one has.
+            // U1
+            let own = matches!(found, Reply::Taken) && self.has_token_since(node, delete);
+            let seen = if own { &Reply::Absent } else { found };
             for back in &mut self.releases {
-                back.store.answered(node, delete, found);
+                back.store.answered(node, delete, seen);
                 if given_up && refused {
                     back.store.refused(node);
                 } else if given_up {
@@ -408,6 +412,20 @@ impl Lock {
             return;
         }
         self.renewal_answered(ctx, node, serial, reply);
+    }
+
+    /// Returns true if the node has confirmed a token that the delete was not to remove: it is held,
+    /// lost, about to be held, or about to be deleted.
+    fn has_token_since(&self, node: NodeId, delete: Delete) -> bool {
+        let held = self.hold.as_ref().filter(|hold| hold.has(node)).map(|hold| hold.number);
+        let lost = self.lost.iter().map(|lost| lost.remains).filter(|lost| lost.nodes.contains(node));
+        let granted = match &self.contention {
+            Contention::Trying(round) if round.has_granted(node) => Some(round.number),
+            Contention::Trying(_) | Contention::Paused { .. } | Contention::Releasing { .. } | Contention::Idle => None,
+        };
+        let to_delete = self.store.cleanups.get(node).and_then(Cleanup::answered_number);
+        let mut numbers = lost.map(|lost| lost.number).chain(held).chain(granted).chain(to_delete);
+        numbers.any(|number| !delete.may_remove(number))
     }
 
     /// Records the reply for a report. Waiters have their own.

@@ -89,6 +89,11 @@ impl Round {
         Some(Take { serial, number: self.number, emitted: self.started, ttl: self.ttl })
     }
 
+    /// Returns true if a node has granted it.
+    pub(crate) fn has_granted(&self, node: NodeId) -> bool {
+        matches!(self.votes.get(node.index()), Some(Vote::Yes { .. }))
+    }
+
     /// Revokes the grant of a node. Returns false if there was none.
     pub(crate) fn withdraw(&mut self, node: NodeId, answer: Answer) -> bool {
         let Some(vote @ Vote::Yes { .. }) = self.votes.get_mut(node.index()) else { return false };
