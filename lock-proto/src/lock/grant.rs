@@ -117,7 +117,7 @@ pub enum Loss {
     /// The maximal hold time is over, see [`Renew::AtMost`](super::Renew::AtMost).
     #[error("the maximal hold time is over")]
     MaxHold,
-    /// The client was shut down.
+    /// The client was shut down. It has released the lock, whether or not the guard still exists.
     #[error("the client was shut down")]
     ShutDown,
     /// Nodes of the quorum turned out to be the same server, and too few others granted the lock.

@@ -185,7 +185,8 @@ impl<S: Store> Locks<S> {
         if !(drained && S::drain(self)) && until > self.ctx.now {
             return;
         }
-        let unreleased = self.locks.iter().filter(|lock| !lock.is_drained(&self.ctx)).count() as u32;
+        let is_left = |lock: &&Lock<S>| !lock.is_drained(&self.ctx) || !lock.lost.is_empty();
+        let unreleased = self.locks.iter().filter(is_left).count() as u32;
         for slot in self.locks.slots() {
             self.step(slot, Lock::stop);
         }
