@@ -59,11 +59,6 @@ impl<K: Clone + Ord, M> Registry<K, M> {
         }
     }
 
-    /// Returns true if no machine has anything left to do.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.names.is_empty()
-    }
-
     pub(crate) const fn acquisitions(&self) -> usize {
         self.acquisitions.len()
     }

@@ -355,6 +355,11 @@ impl Store for Redis {
 }
 
 impl Lock {
+    /// Returns true if the cleanup needs no connection now.
+    pub(crate) fn may_rest(&self) -> bool {
+        self.store.cleanups.iter().all(|cleanup| cleanup.is_clear() || cleanup.is_only_a_check())
+    }
+
     /// Handles the reply to the call with this serial.
     pub fn reply(&mut self, ctx: &mut Context, node: NodeId, serial: u64, reply: &Reply) {
         self.expire(ctx);
