@@ -47,6 +47,9 @@ impl Client {
     /// Shuts down this client and all its clones: refuses new acquisitions, ends all waits, reports
     /// held locks as lost and releases them. Returns when this is done, or after `within`.
     ///
+    /// The key of a lock that was lost before, and whose guard still exists, is not released: the
+    /// work may be going on. It expires by its TTL at the latest.
+    ///
     /// # Cancel safety
     ///
     /// The shutdown begins at the first poll, and continues if this future is dropped.

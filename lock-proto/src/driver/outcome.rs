@@ -5,7 +5,8 @@
 #[non_exhaustive]
 pub struct Shutdown {
     /// Number of locks that were not released in time, and on etcd and ZooKeeper of sessions that
-    /// were not ended. Their keys expire at their TTL.
+    /// were not ended. Their keys expire at their TTL. Includes locks that were lost before and
+    /// whose guard still exists.
     ///
     /// If the driver was dropped, as with its runtime, releases still to be sent are not counted.
     pub unreleased: u32,

@@ -56,6 +56,10 @@ impl<T> Config<T> {
 
     /// The prefix of every key, at most 512 bytes. Empty by default, so that locks of the same name
     /// exclude each other across clients.
+    ///
+    /// On Redis, use the same prefix in all clients of a lock if you use its fencing tokens: they
+    /// are counted for each prefix. A key that is split in another way, such as `job:` and `1`, or
+    /// nothing and `job:1`, is the same lock with another counter.
     pub fn prefix(mut self, prefix: impl AsRef<[u8]>) -> Self {
         self.prefix = prefix.as_ref().to_vec();
         self

@@ -28,6 +28,9 @@ impl fmt::Display for Token {
 /// A fencing token. It grows with every grant of one lock, even if locks are lost. Tokens of
 /// different locks say nothing about the order of their grants.
 ///
+/// On Redis all clients of a lock must use the same prefix: each prefix has its own counter, and
+/// clients that reach one key by two prefixes get tokens in no order.
+///
 /// Pass it to the resource that the lock protects, and let the resource refuse any token smaller
 /// than the largest it has seen.
 ///
@@ -35,9 +38,10 @@ impl fmt::Display for Token {
 /// most 16. Tokens keep growing:
 ///
 /// - if the counter is evicted, or the server restarts without its data, unless its clock is set
-///   back;
+///   back, or the next grant of the lock comes within 31 µs;
 /// - if the server restarts with old data, or a stale replica is promoted, once the clock of the
-///   server that grants next is `fence_block` (a setting) µs past the time of the last grant.
+///   server that grants next is `fence_block` (a setting) and 16 µs past the time of the last
+///   grant.
 ///
 /// They may shrink if the clock was set back and the counter, then ahead of the clock, is lost: see
 /// [`Grant::fence_ahead_ms`].
@@ -113,7 +117,7 @@ pub enum Loss {
     /// The maximal hold time is over, see [`Renew::AtMost`](super::Renew::AtMost).
     #[error("the maximal hold time is over")]
     MaxHold,
-    /// The client was shut down.
+    /// The client was shut down. It has released the lock, whether or not the guard still exists.
     #[error("the client was shut down")]
     ShutDown,
     /// Nodes of the quorum turned out to be the same server, and too few others granted the lock.
@@ -130,7 +134,7 @@ pub enum Release {
     /// client. The lock may have been reported as lost before: its validity ends earlier than the
     /// key.
     Released,
-    /// The lock had expired, and no client holds it.
+    /// The lock had expired, and no other client holds it. A later waiter of this client may.
     Expired,
     /// The lock had ended, and another client holds it.
     Taken,

@@ -211,8 +211,8 @@ impl<S: Store> Lock<S> {
         }
     }
 
-    /// Fails all waiters and releases the held lock.
-    // U2
+    /// Fails all waiters and releases the held lock. The keys of lost holds are left to their guards.
+    // H6, U2
     pub fn shutdown(&mut self, ctx: &mut Context<S>) {
         self.expire(ctx);
         S::shutdown(self, ctx);
@@ -220,9 +220,6 @@ impl<S: Store> Lock<S> {
             ctx.end(waiter.id, Event::Failed(Failure::ShuttingDown));
         }
         self.nobody_waits(ctx);
-        while let Some(lost) = self.lost.first() {
-            self.return_guard(ctx, lost.id, true);
-        }
         let Some(tenure) = self.hold.as_ref().map(S::tenure) else { return };
         let id = tenure.id();
         if tenure.is_held() {
@@ -234,8 +231,11 @@ impl<S: Store> Lock<S> {
         }
     }
 
-    /// Answers the remaining releases at the end of a shutdown.
+    /// Answers the remaining releases at the end of a shutdown, also of guards that still exist.
     pub fn stop(&mut self, ctx: &mut Context<S>) {
+        for lost in self.lost.drain(..) {
+            ctx.end(lost.id, Event::Released(Release::Unknown));
+        }
         for release in self.releases.drain(..) {
             release.end_unknown(&self.store, ctx);
         }

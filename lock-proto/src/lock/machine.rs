@@ -59,7 +59,8 @@ pub trait Machine {
     fn abandon(&mut self, now: Instant, lock: LockId);
 
     /// Fails all waiters, releases all held locks, and refuses new acquisitions. The last output
-    /// follows when every server has confirmed, or after `within`.
+    /// follows when every server has confirmed, or after `within`. Lost locks that were not
+    /// released are left to their TTL.
     fn shutdown(&mut self, now: Instant, within: Duration);
 
     /// Starts to check the servers, unless a check is in progress: connects, logs in and sends a

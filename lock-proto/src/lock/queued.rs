@@ -592,10 +592,15 @@ impl<S: QueueStore> Locks<Queued<S>> {
 
     /// Drops all locks, and leaves their sessions.
     fn drop_locks(&mut self) {
-        for (slot, lock) in self.locks.clear() {
+        for (slot, mut lock) in self.locks.clear() {
             for (session, _) in &lock.store.joined {
-                self.ctx.leave_session(*session, slot);
+                // The session of a lost hold is left to the guard. Nothing renews it.
+                // H6
+                if lock.lost.iter().all(|lost| lost.remains.session != *session) || !self.ctx.is_lost(*session) {
+                    self.ctx.leave_session(*session, slot);
+                }
             }
+            lock.stop(&mut self.ctx);
         }
     }
 }

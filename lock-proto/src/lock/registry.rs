@@ -20,7 +20,8 @@ pub(crate) struct Registry<K, M> {
     acquisitions: Slots,
     deadlines: Deadlines,
     held: u32,
-    /// During a shutdown, every machine before this slot is drained.
+    /// During a shutdown, every machine before this slot is drained. A guard of a lost hold that is
+    /// returned later gives its machine work.
     drained: usize,
 }
 
@@ -56,11 +57,6 @@ impl<K: Clone + Ord, M> Registry<K, M> {
             debug_assert!(false, "the deadline of slot {slot} was served and did not move");
             self.deadlines.set(slot, Some(now + Duration::from_millis(1)));
         }
-    }
-
-    /// Returns true if no machine has anything left to do.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.names.is_empty()
     }
 
     pub(crate) const fn acquisitions(&self) -> usize {
@@ -131,6 +127,7 @@ impl<K: Clone + Ord, M> Registry<K, M> {
         ended: impl IntoIterator<Item = LockId>,
     ) {
         self.held = self.held + u32::from(is_held) - u32::from(was_held);
+        self.drained = self.drained.min(slot as usize);
         self.deadlines.set(slot, deadline.filter(|_| over.is_none()));
         if let (Some(key), Some(machine)) = (over, self.machines.get_mut(slot as usize)) {
             self.names.remove(&key);
@@ -245,10 +242,12 @@ mod tests {
     #[test]
     fn registry_is_drained_once_every_machine_is_drained() {
         let mut all = Registry::<u8, Toy>::new();
-        let (slot, _) = all.begin(1, Toy::new);
+        let (slot, _) = all.begin(1, |key| Toy { key, left: 4 });
         assert_eq!((all.acquisitions(), all.is_drained(Toy::is_over)), (1, false));
         step(&mut all, slot, None, &[]);
         assert!(all.is_drained(Toy::is_held));
+        step(&mut all, slot, None, &[]);
+        assert!(!all.is_drained(Toy::is_held), "it has got work since");
         assert_eq!(all.clear().len(), 1);
     }
 }

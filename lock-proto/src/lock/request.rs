@@ -38,7 +38,7 @@ pub enum Renew {
     /// The holder is then notified with [`Loss::MaxHold`](super::Loss::MaxHold), and renewal stops.
     /// The key stays until the guard is released or dropped, so that the work can finish before the
     /// next holder begins. A guard that is kept delays the next holder by at most a TTL, when the
-    /// key expires.
+    /// key expires. A shutdown of the client leaves the key to the guard, too.
     ///
     /// On etcd such a lock has its own lease, as one with [`Manual`](Self::Manual) has. That costs
     /// one extra request to acquire and one to release. On ZooKeeper it has its own session and

@@ -497,14 +497,15 @@ impl<S: QueueStore> QueueContext<S> {
         }
     }
 
-    /// Ends all unused sessions, the shared one included. Returns true once none is left.
+    /// Ends all unused sessions, the shared one included. Returns true once none is left but those
+    /// of lost holds, which end by their TTL.
     pub(crate) fn drain_sessions(&mut self) -> bool {
         let list = &self.shared.sessions.list;
         let idle = list.iter().filter(|(_, session)| session.users.is_empty() && session.state != State::Ending);
         for id in idle.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.session_step(id, Session::revoke);
         }
-        self.shared.sessions.list.is_empty()
+        self.shared.sessions.list.values().all(|session| matches!(session.state, State::Lost(_)))
     }
 
     pub(crate) fn session_step(

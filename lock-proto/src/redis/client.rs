@@ -267,7 +267,7 @@ impl Client {
                         link.commands.close(now);
                     }
                 }
-                PipeOutput::Down(_) if self.locks.is_idle() => link.commands.rest(),
+                PipeOutput::Down(_) if self.locks.may_rest() => link.commands.rest(),
                 PipeOutput::Down(Cause::Server(error)) => self.locks.handle_login_refused(node, error),
                 PipeOutput::Down(Cause::Fault(_)) | PipeOutput::Woken(_) | PipeOutput::BlockRefused(_) => {}
             }

@@ -104,9 +104,10 @@ impl Config {
         self
     }
 
-    /// Maximum number of fencing tokens that one script call mints, from 1 to 1 000 (default). Each
-    /// local hand-over uses one. After failover to a stale replica, tokens still grow if its clock
-    /// has advanced by at least as many µs.
+    /// Maximum number of fencing tokens that one script call mints, from 1 to 1 000 (default). A
+    /// call that takes several locks, at most 16, shares them, and mints at least one for each.
+    /// Each local hand-over uses one. After failover to a stale replica, tokens still grow if its
+    /// clock has advanced by at least as many µs, and 16 more.
     pub const fn fence_block(mut self, size: u32) -> Self {
         self.store.fence_block = size;
         self

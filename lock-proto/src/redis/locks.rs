@@ -112,6 +112,13 @@ impl Locks {
         self.locks.held() > 0 && self.ctx.shared.nodes.get(node.index()).is_some_and(|known| known.run_id.is_some())
     }
 
+    /// Returns true if no lock needs a connection before a timer: at most, a node is to be checked
+    /// once more.
+    // A4, P7
+    pub(crate) fn may_rest(&self) -> bool {
+        !self.is_used() && self.locks.iter().all(Lock::may_rest)
+    }
+
     /// The node now reports releases of this lock, as requested by [`LocksOutput::Listen`].
     pub fn handle_subscribed(&mut self, now: Instant, node: NodeId, key: &Key) {
         self.key_step(now, key, |lock, ctx| lock.subscribed(ctx, node));

@@ -49,6 +49,9 @@ impl Script {
 /// Replies `{1, 0}`, or `{1, first fencing token, count, µs by which the counter is ahead}` with
 /// fencing tokens, or `{0, PTTL of the holder}`.
 ///
+/// A server that refuses writes as a replica says so even if there is nothing to write: the key of
+/// a holder is then set with `NX`, which changes nothing. With a marker, `BLPOP` shows it.
+///
 /// If a proxy repeated the command, the key holds this attempt's token and is granted again. The
 /// script sets the marker whatever the reply: a woken client leaves other waiters behind, and the
 /// release that woke it has deleted their marker.
@@ -56,7 +59,7 @@ impl Script {
 pub const TAKE: Script = Script {
     name: "take",
     index: 0,
-    sha1: "91d5c71485f30ffba9083848a2e68746d970762d",
+    sha1: "a08cf65ae3ef82c6fe60cc2f5bd0d5fa00ca3b4f",
     source: include_str!("script/take.lua"),
 };
 
@@ -83,12 +86,13 @@ pub const EXTEND: Script = Script {
 /// value.
 ///
 /// The check for waiters needs no extra command: one `DEL` removes lock and marker, and its count
-/// shows whether the marker existed.
+/// shows whether the marker existed. An absent key is deleted as well: what a replica lacks, its
+/// primary may have.
 // U1, A4, A7
 pub const RELEASE: Script = Script {
     name: "release",
     index: 2,
-    sha1: "06d9f79722561638ecbc26ec7445f4693853eed6",
+    sha1: "1ce7f058e710a5804f56b95a14d517214c338636",
     source: include_str!("script/release.lua"),
 };
 
@@ -113,26 +117,28 @@ pub const ANNOUNCE: Script = Script {
 pub const RELEASE_MANY: Script = Script {
     name: "release-many",
     index: 4,
-    sha1: "8309dca874c87254e0d3a5954ca7c9c8b8e68318",
+    sha1: "12790af9cbc2c7851ef39c0e06d637ef2c31f494",
     source: include_str!("script/release_many.lua"),
 };
 
 /// Takes several locks if they are free. No token of this client may be left under their keys.
 ///
 /// `KEYS`: the locks; the fence counter, to mint fencing tokens. `ARGV`: one token per lock; the
-/// TTL in ms; the maximum number of fencing tokens per lock, 0 for none. If all locks were taken,
-/// replies like [`TAKE`] with four numbers; the fencing tokens of each lock follow those of the
-/// lock before it. If the only lock is held, replies `{0, PTTL of the holder}`. Otherwise replies
-/// one string, separated by spaces: the last three of the four numbers, and a word for each lock.
-/// The word is `g` if it was taken, the PTTL of its holder, or `x` if the server refused a command.
-/// If it refused one for the first lock, nothing was taken and the reply is that error.
+/// TTL in ms; the maximum number of fencing tokens, 0 for none. If all locks were taken, replies
+/// like [`TAKE`] with four numbers; the fencing tokens of each lock follow those of the lock before
+/// it. If the only lock is held, replies `{0, PTTL of the holder}`. Otherwise replies one string,
+/// separated by spaces: the last three of the four numbers, and a word for each lock. The word is
+/// `g` if it was taken, the PTTL of its holder, or `x` if the server refused a command. If it
+/// refused one for the first lock, nothing was taken and the reply is that error.
 ///
-/// All locks share one reading of the clock and one update of the counter.
+/// All locks share one reading of the clock, one update of the counter, and the maximum number of
+/// tokens: otherwise the tokens of the first lock would be older than those of a lock taken alone.
+/// Each lock gets at least one.
 // A1, A9, P4
 pub const TAKE_FREE: Script = Script {
     name: "take-free",
     index: 5,
-    sha1: "5925029f26cc902715711d4cea2a1e75b15e2325",
+    sha1: "4334b5b80500e63f8a47854e22d8e9fc7626a5b5",
     source: include_str!("script/take_free.lua"),
 };
 

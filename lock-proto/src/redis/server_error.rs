@@ -42,6 +42,19 @@ const PHRASES: &[(&str, ErrorClass)] = &[
     ("protocol error: unauthenticated", ErrorClass::Refused),
     ("the user executing the script can't", ErrorClass::Refused),
     ("acl failure in script", ErrorClass::Refused),
+    // A command that a script needs was renamed, or does not exist.
+    ("unknown redis command called from", ErrorClass::Refused),
+    ("unknown command called from", ErrorClass::Refused),
+    ("this redis command is not allowed from script", ErrorClass::Refused),
+    ("this valkey command is not allowed from script", ErrorClass::Refused),
+    // Another language, or another dialect.
+    ("error compiling script", ErrorClass::Refused),
+    // The words of services and proxies for a command that they do not offer.
+    ("command is not available", ErrorClass::Refused),
+    ("unsupported command", ErrorClass::Refused),
+    // An option of a command that the server does not know.
+    ("syntax error", ErrorClass::Refused),
+    ("wrong number of arguments for", ErrorClass::Refused),
     ("invalid password", ErrorClass::Refused),
     ("invalid username-password", ErrorClass::Refused),
     ("operation not permitted", ErrorClass::Refused),
@@ -58,6 +71,9 @@ pub(crate) const NO_CLUSTER: &str = " (Redis Cluster is not supported)";
 /// Hint appended where a server forbids or does not know the commands that run scripts.
 const NEEDS_SCRIPTS: &str = " (locks are Lua scripts: allow EVAL and EVALSHA; a Sentinel runs none)";
 
+/// Hint appended where a command that scripts need was renamed or does not exist.
+const NEEDS_COMMANDS: &str = " (the scripts of a lock need commands that this server hides: see the access rules)";
+
 /// Hint appended where the user lacks access to a key.
 const NEEDS_KEYS: &str = " (besides its own keys, a lock uses lock-proto:fence, after the prefix)";
 
@@ -67,10 +83,39 @@ const NAMED_IN_LOG: &str = " (`ACL LOG` on the server names it)";
 /// Hint appended where the fence counter is broken, which the scripts do not name.
 const FENCE_KEY: &str = " (its key is lock-proto:fence, after the prefix)";
 
-/// Returns true if an error names a command that runs scripts. Servers quote it differently.
-fn names_script_command(text: &str) -> bool {
+/// Words for scripts, and words for what is not there.
+const SCRIPTS: [&str; 4] = ["eval", "evalsha", "lua", "scripting"];
+const MISSING: [&str; 10] = [
+    "unknown",
+    "could not find",
+    "not support",
+    "unsupported",
+    "not allowed",
+    "not available",
+    "not permitted",
+    "not implemented",
+    "disabled",
+    "no permissions",
+];
+
+/// Returns true if an error says that the server runs no scripts, or may not run them for this
+/// user. Servers, services and proxies have different words for it. The error of a running script
+/// must not be passed.
+// P2
+fn runs_no_scripts(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
-    ["'eval'", "'evalsha'", "`eval`", "`evalsha`"].iter().any(|name| text.contains(name))
+    let mut words = text.split(|c: char| !c.is_ascii_alphanumeric());
+    words.any(|word| SCRIPTS.contains(&word))
+        && MISSING.iter().any(|missing| text.contains(missing))
+        && !text.contains("called from")
+}
+
+/// Returns true if an error says that the keys of a command belong to several servers of a cluster.
+/// Servers have the code `CROSSSLOT`, proxies have words.
+fn spans_slots(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    ["same slot", "cross-slot", "cross slot", "non local key in a cluster"].iter().any(|part| text.contains(part))
+        || text.contains("lua script for redis cluster")
 }
 
 /// Returns true if the connection is not, or no longer, logged in. Then a server refuses long
@@ -108,24 +153,32 @@ impl ServerError {
     /// The stored text is safe to log: printable, at most 200 bytes, without quoted arguments.
     #[must_use]
     pub fn classify(text: &str) -> Self {
+        let by_script = text.contains("user_script");
         let text = unwrapped(text);
         let text = text.split(QUOTED_ARGUMENTS).next().unwrap_or_default();
         let (code, rest) = text.split_once(' ').unwrap_or((text, ""));
+        let no_scripts = !by_script && runs_no_scripts(text);
         let class = match CODES.iter().find(|(known, _)| *known == code) {
             Some((_, class)) => *class,
             None => {
                 let phrase = if code == "ERR" { rest } else { text };
                 let starts =
                     |with: &str| phrase.get(..with.len()).is_some_and(|start| start.eq_ignore_ascii_case(with));
-                PHRASES.iter().find(|(phrase, _)| starts(phrase)).map_or(ErrorClass::Unclear, |(_, class)| *class)
+                match PHRASES.iter().find(|(phrase, _)| starts(phrase)) {
+                    Some((_, class)) => *class,
+                    None if no_scripts || spans_slots(text) => ErrorClass::Refused,
+                    None => ErrorClass::Unclear,
+                }
             }
         };
         let hint = match code {
             "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" => NO_CLUSTER,
             "LOCKFENCE" => FENCE_KEY,
-            "NOPERM" | "ERR" if class == ErrorClass::Refused && names_script_command(text) => NEEDS_SCRIPTS,
+            _ if class == ErrorClass::Refused && spans_slots(text) => NO_CLUSTER,
+            _ if class == ErrorClass::Refused && no_scripts => NEEDS_SCRIPTS,
             "NOPERM" if ["one of the keys", "to access a key"].iter().any(|part| text.contains(part)) => NEEDS_KEYS,
             _ if text.contains("executing the script can't run") => NAMED_IN_LOG,
+            _ if text.contains("called from") || text.contains("not allowed from script") => NEEDS_COMMANDS,
             _ => "",
         };
         Self { class, text: printable(text, hint) }
@@ -301,6 +354,83 @@ mod tests {
         for text in ["NOPERM this user has no permissions to run the 'info' command", "ERR wrong arguments for 'eval'"]
         {
             assert_eq!(&*ServerError::classify(text).text, text);
+        }
+    }
+
+    /// The words of servers, services and proxies that run no scripts.
+    #[test]
+    fn every_text_that_says_no_scripts_refuses() {
+        // P2
+        for text in [
+            // Valkey 9.1 without its Lua module.
+            "ERR Could not find scripting engine 'lua'",
+            // A Valkey built without Lua.
+            "ERR Lua scripting disabled",
+            // Garnet without `--lua`.
+            "ERR This instance has Lua scripting support disabled",
+            // Alibaba Cloud, Upstash, Codis, and other proxies.
+            "ERR command eval not support for your account",
+            "ERR command 'EVAL' not support for normal user",
+            "ERR Command is not available: 'EVAL'. See https://upstash.com/docs/redis for details",
+            "ERR handle request, command 'EVAL' is not allowed",
+            "ERR unsupported command `EVALSHA`",
+            "unsupported command 'eval'",
+            "ERR EVAL is not implemented",
+            "ERR unknown command eval",
+        ] {
+            let error = ServerError::classify(text);
+            assert_eq!(error.class, ErrorClass::Refused, "{text}");
+            assert!(error.text.starts_with(text) && error.text.ends_with(NEEDS_SCRIPTS), "{}", error.text);
+        }
+        // These are no refusals of scripts.
+        for text in [
+            "ERR Error running script (call to f_80d1): @user_script:1: Unknown global in Lua",
+            "ERR value is not available",
+            "ERR wrong arguments for 'eval'",
+            "ERR evaluation is not allowed at this interval",
+        ] {
+            assert_eq!(class(text), ErrorClass::Unclear, "{text}");
+        }
+    }
+
+    /// A script needs commands that the server does not have, or hides by other names.
+    #[test]
+    fn missing_commands_of_scripts_refuse() {
+        // P2
+        for text in [
+            "ERR Unknown Redis command called from script script: 0a9f, on @user_script:1.",
+            "@user_script: 1: Unknown Redis command called from Lua script",
+            "ERR This Redis command is not allowed from script script: 0a9f, on @user_script:1.",
+            "@user_script: 1: This Redis command is not allowed from scripts",
+        ] {
+            let error = ServerError::classify(text);
+            assert_eq!(error.class, ErrorClass::Refused, "{text}");
+            assert!(error.text.ends_with(NEEDS_COMMANDS), "{}", error.text);
+        }
+        for text in [
+            "ERR Error compiling script (new function): user_script:1: unexpected symbol",
+            "ERR Command is not available: 'SET'. See https://upstash.com/docs/redis for details",
+            "ERR unsupported command `SET`",
+            "ERR syntax error",
+            "ERR wrong number of arguments for 'set' command",
+        ] {
+            assert_eq!(class(text), ErrorClass::Refused, "{text}");
+        }
+    }
+
+    /// Proxies in front of a cluster have words instead of codes.
+    #[test]
+    fn keys_in_several_slots_refuse() {
+        // P2
+        for text in [
+            "ERR Cross-slot queries are disabled. They can be enabled by using the --enable-cross-slot option",
+            "ERR eval/evalsha command keys must be in same slot",
+            "ERR bad lua script for redis cluster, all the keys should be passed using the KEYS array",
+            "ERR Script attempted to access a non local key in a cluster node script: 0a9f",
+        ] {
+            let error = ServerError::classify(text);
+            assert_eq!(error.class, ErrorClass::Refused, "{text}");
+            assert!(error.text.ends_with(NO_CLUSTER), "{}", error.text);
         }
     }
 

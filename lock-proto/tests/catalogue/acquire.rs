@@ -73,6 +73,37 @@ fn catalogue_a2_every_key_has_ttl() {
     assert!(was_blocked(&w, 0, lock, Blocked::HeldWithoutExpiry), "{:?}", w.events(0, lock));
     w.on_node(0, "DEL a", |node, now| node.remove(now, "a"));
     w.expect(secs(1), "the wait continues and succeeds", |w| w.is_held(0, lock));
+    // A single attempt says it, too.
+    for (nodes, fencing) in [(1, true), (1, false), (3, false)] {
+        let mut w = World::redis(nodes).config(move |c| c.fencing(fencing)).build();
+        warm(&mut w, 0);
+        for node in 0..nodes {
+            w.on_node(node, "SET a somebody", |node, now| node.insert(now, "a", "somebody", None));
+        }
+        let lock = w.acquire(0, Acquire::new("a").wait(Wait::Try));
+        w.expect(ms(50), "it has failed", |w| w.is_over(0, lock));
+        let Some(Failure::TimedOut(report)) = failure(&w, 0, lock) else { panic!("{:?}", w.events(0, lock)) };
+        assert!(report.is_busy(), "{report}");
+        let forever = report.nodes.iter().filter(|node| matches!(node, Answer::Taken(Expiry::Never))).count();
+        assert!(forever > nodes / 2, "{nodes}: {report}");
+    }
+}
+
+/// A waiter with a much longer TTL had the lock before.
+#[test]
+fn dead_holders_lock_is_free_after_its_own_ttl() {
+    // A8
+    for (seed, nodes) in (0..10).map(|seed| (seed, [1, 3][seed as usize % 2])) {
+        let mut w = World::redis(nodes).clients(2).seed(seed).config(|c| c.quarantine(secs(1_000))).build();
+        let long = hold(&mut w, 0, Acquire::new("a").ttl(secs(1_000)));
+        let short = w.acquire(0, Acquire::new("a").ttl(secs(5)));
+        w.release(0, long);
+        w.expect(secs(1), "the second has it", |w| w.is_held(0, short));
+        w.run_for(secs(1));
+        w.kill_client(0);
+        let next = w.acquire(1, Acquire::new("a").ttl(secs(5)));
+        w.expect(ms(5_500), "the key ends", |w| w.is_held(1, next));
+    }
 }
 
 // Q2
@@ -169,6 +200,30 @@ fn catalogue_a7_data_key_is_reported_and_left_alone() {
         assert!(matches!(failure(&w, 0, lock), Some(Failure::KeyInUse(_))), "{:?}", w.events(0, lock));
         w.run_for(secs(30));
         assert!((0..nodes).all(|node| w.node(node).exists(w.now(), "a")), "the data is still there");
+    }
+    // Once a node has run a script, the first attempt is a plain `SET`, which does not tell what it
+    // found. A wait that has time for no other attempt says it too, also among others.
+    for (nodes, fencing) in [(1, true), (1, false), (3, false)] {
+        let mut w = World::redis(nodes).config(move |c| c.fencing(fencing)).build();
+        warm(&mut w, 0);
+        for node in 0..nodes {
+            command(&mut w, node, &["RPUSH", "a", "x"]);
+        }
+        for wait in [Wait::Try, Wait::For(ms(40))] {
+            let lock = w.acquire(0, Acquire::new("a").wait(wait));
+            w.expect(ms(50), "it has failed", |w| w.is_over(0, lock));
+            assert!(matches!(failure(&w, 0, lock), Some(Failure::KeyInUse(_))), "{nodes}: {:?}", w.events(0, lock));
+            let together = ["b", "a", "c"].map(|name| w.acquire(0, Acquire::new(name).wait(wait)));
+            w.expect(ms(50), "they have ended", |w| {
+                together.iter().all(|lock| w.is_over(0, *lock) || w.is_held(0, *lock))
+            });
+            let [b, a, c] = together;
+            assert!(w.is_held(0, b) && w.is_held(0, c), "{nodes}\n{}", w.log());
+            assert!(matches!(failure(&w, 0, a), Some(Failure::KeyInUse(_))), "{nodes}: {:?}", w.events(0, a));
+            for lock in [b, c] {
+                assert_eq!(release_and_wait(&mut w, 0, lock), Release::Released);
+            }
+        }
     }
     let mut w = World::redis(1).build();
     let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(3)));

@@ -2,7 +2,7 @@
 
 use lock_proto::sim::redis::Condition;
 use lock_proto::sim::{Direction, World};
-use lock_proto::{Acquire, Machine, Misuse, Release, Wait};
+use lock_proto::{Acquire, MAX_TTL, Machine, Misuse, Release, Wait};
 
 use super::*;
 
@@ -67,7 +67,9 @@ fn catalogue_c4_take_executed_after_round_is_deleted() {
         // Meanwhile the client gives up every connection to it.
         w.run_for(secs(1 + seed));
         w.resume_node(2);
-        assert_eq!(requests(&w, 0, "take", "a"), 3, "it has landed: seed {seed}\n{}", w.log());
+        // The first two nodes were also asked what they have found (A10).
+        let sent = if leaves { 3 } else { 5 };
+        assert_eq!(requests(&w, 0, "take", "a"), sent, "it has landed: seed {seed}\n{}", w.log());
         w.expect(ms(1_500), "what has landed is deleted", |w| w.get(2, "a").is_none());
         let back = w.run_until(secs(30), |w| w.get(2, "a").is_some());
         assert!(!back, "seed {seed}\n{}", w.log());
@@ -196,4 +198,27 @@ fn catalogue_c10_cleanup_follows_every_fault() {
             assert!(w.is_held(1, next), "{what}, step {step}\n{}", w.log());
         }
     }
+}
+
+/// An attempt ended without a reply, so its node is checked a TTL later. Until then nothing needs
+/// the connection.
+#[test]
+fn client_does_not_reconnect_for_far_check() {
+    // A4, P7
+    let connects = |w: &World| w.log().lines().filter(|line| line.ends_with(" connect")).count();
+    let mut w = World::redis(1).build();
+    warm(&mut w, 0);
+    w.slow(0, 0, Direction::ToClient, ms(50)..ms(51));
+    let lock = w.acquire(0, Acquire::new("a").ttl(MAX_TTL));
+    w.expect(ms(5), "it is executed", |w| w.get(0, "a").is_some());
+    w.abandon(0, lock);
+    w.drop_connections(0, 0);
+    w.slow(0, 0, Direction::ToClient, us(100)..us(200));
+    w.expect(secs(1), "it is deleted", |w| w.get(0, "a").is_none());
+    w.run_for(secs(1));
+    let before = connects(&w);
+    assert!(before >= 2, "{}", w.log());
+    w.kill_node(0);
+    w.run_for(secs(600));
+    assert_eq!(connects(&w), before);
 }

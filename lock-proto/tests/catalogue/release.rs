@@ -180,3 +180,24 @@ fn catalogue_u9_refused_writes_are_not_reported_as_gone_or_taken() {
         }
     }
 }
+
+/// The work of a lost hold goes on during the shutdown.
+// H6, U2
+#[test]
+fn shutdown_leaves_key_to_guard_of_lost_hold() {
+    for (seed, returned) in (0..10).map(|seed| (seed, seed % 2 == 0)) {
+        let mut w = World::redis(1).clients(2).seed(seed).build();
+        let lock = hold(&mut w, 0, Acquire::new("a").ttl(secs(30)).renew(Renew::AtMost(secs(10))));
+        w.expect(secs(11), "the maximal time is over", |w| lost(w, 0, lock) == Some(Loss::MaxHold));
+        let next = w.acquire(1, Acquire::new("a"));
+        if returned {
+            w.release(0, lock);
+        }
+        w.shutdown(0, secs(1));
+        w.expect(secs(1), "it has stopped", |w| w.stopped(0).is_some());
+        assert_eq!(w.stopped(0), Some(u32::from(!returned)), "seed {seed}");
+        w.run_for(secs(5));
+        assert_eq!(w.is_held(1, next), returned, "seed {seed}\n{}", w.log());
+        w.expect(secs(31), "the key has ended", |w| w.is_held(1, next));
+    }
+}

@@ -1,6 +1,6 @@
 //! Cases F and O: failovers, restarts and error reports.
 
-use lock_proto::redis::Protocol;
+use lock_proto::redis::{Protocol, Wake};
 use lock_proto::sim::World;
 use lock_proto::sim::redis::{Condition, Slots, User};
 use lock_proto::{Acquire, Answer, Expiry, Failure, Loss, Release, Secret, Wait};
@@ -204,5 +204,49 @@ fn logged_out_clients_log_in_again() {
         assert!(report.to_string().contains("WRONGPASS"), "{report}");
         let tries = w.calls(0, "auth") - before;
         assert!((10..300).contains(&tries), "{tries} logins in a minute");
+    }
+}
+
+/// A server that runs no scripts could neither renew nor release a lock.
+#[test]
+fn server_without_scripts_refuses_every_lock() {
+    // P2
+    for (nodes, fencing) in [(1, true), (1, false), (3, false)] {
+        for error in [
+            "ERR Could not find scripting engine 'lua'",
+            "ERR This instance has Lua scripting support disabled",
+            "ERR unknown command 'EVAL', with args beginning with: 'return 1' ",
+        ] {
+            let mut builder = World::redis(nodes).config(move |config| config.fencing(fencing));
+            for node in 0..nodes {
+                // The module was unloaded: the cache of scripts is empty.
+                builder = builder.node(node, |config| config.refuse("eval", error));
+            }
+            let mut w = builder.build();
+            let lock = w.acquire(0, Acquire::new("a"));
+            w.expect(secs(1), "it is refused", |w| failure(w, 0, lock).is_some());
+            let Some(Failure::Refused(report)) = failure(&w, 0, lock) else { panic!("{:?}", w.events(0, lock)) };
+            assert!(report.to_string().contains("allow EVAL and EVALSHA"), "{report}");
+            w.run_for(secs(60));
+            let calls: u64 = (0..nodes).map(|node| w.total_calls(node)).sum();
+            assert!(calls < 30, "{nodes} nodes: {calls} commands in a minute");
+            assert!((0..nodes).all(|node| w.keys(node).is_empty()));
+        }
+    }
+}
+
+/// The server has become a replica. A client that only polls for a lock writes nothing while it is
+/// held, and would stay there.
+#[test]
+fn polling_waiter_leaves_replica() {
+    // P2, P5
+    for seed in 0..5 {
+        let mut w = World::redis(1).clients(2).seed(seed).config(|config| config.wake(Wake::Poll)).build();
+        hold(&mut w, 0, Acquire::new("a").ttl(secs(60)));
+        let waiting = w.acquire(1, Acquire::new("a"));
+        w.expect(secs(1), "it waits", |w| was_blocked(w, 1, waiting, Blocked::Held));
+        w.set_condition(0, Condition::ReadOnly, true);
+        w.expect(secs(1), "it looks for another server", |w| was_blocked(w, 1, waiting, Blocked::Unreachable));
+        w.set_condition(0, Condition::ReadOnly, false);
     }
 }

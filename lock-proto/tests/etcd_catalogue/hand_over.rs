@@ -447,6 +447,24 @@ fn key_of_unreleased_bounded_hold_expires() {
     }
 }
 
+/// The guard of a lost hold outlives the shutdown of its client. The lease ends by its TTL.
+#[test]
+fn shutdown_leaves_key_of_lost_hold_to_its_guard() {
+    // H6, U2
+    let mut w = World::new(2);
+    let lock = w.hold(0, Acquire::new("a").renew(Renew::AtMost(secs(5))));
+    let shared = w.hold(0, Acquire::new("shared"));
+    let other = w.acquire(1, Acquire::new("a"));
+    w.expect(secs(6), "the loss", |w| lost(w, 0, lock).is_some());
+    w.shut_down(0, secs(2));
+    w.run_for(ms(10));
+    assert_eq!(w.clients[0].stopped, Some(1), "the lease is left");
+    assert_eq!(released(&w, 0, shared), Some(Release::Released));
+    w.run_for(secs(1));
+    assert!(!w.is_held(1, other), "the work may still be under way");
+    w.expect(ms(10_100), "the next one", |w| w.is_held(1, other));
+}
+
 /// The same for a leader: it has time to stop. A proclamation does not extend its key's TTL.
 #[test]
 fn bounded_leadership_retains_key_until_guard_is_released() {
@@ -545,6 +563,7 @@ fn maximum_hold_time_starts_with_grant() {
     let granted = w.now;
     w.expect(ms(110), "it is over", |w| lost(w, 0, next).is_some());
     assert_eq!((lost(&w, 0, next), w.now.since(granted)), (Some(Loss::MaxHold), ms(100)));
+    let _ = release_and_wait(&mut w, 0, next);
     w.end();
 }
 

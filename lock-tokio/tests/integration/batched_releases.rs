@@ -8,7 +8,9 @@ use lock_tokio::redis::WAITING_SUFFIX;
 use lock_tokio::{Backoff, Client, Guard, Release};
 use tokio::task::JoinSet;
 
-use crate::kit::{LONG_TTL, assert_clean, client, config, exists, in_time, put_data, release, take, wait_for, with};
+use crate::kit::{
+    LONG_TTL, assert_clean, client, config, exists, in_time, put_data, release, scripts_run, take, wait_for, with,
+};
 
 async fn acquire_all(client: &Client, names: impl IntoIterator<Item = impl AsRef<str>>) -> Vec<Guard> {
     let mut guards = Vec::new();
@@ -27,12 +29,7 @@ async fn release_all(redis: &Redis, guards: Vec<Guard>) -> (Vec<Release>, u64) {
     }
     let mut ends = in_time("releases", tasks.join_all()).await;
     ends.sort_unstable_by_key(|(index, _)| *index);
-    let stats = redis.cli(&["INFO", "commandstats"]);
-    let calls = |line: &str| -> Option<u64> {
-        let (name, rest) = line.split_once(":calls=")?;
-        ["cmdstat_eval", "cmdstat_evalsha"].contains(&name).then(|| rest.split(',').next()?.parse().ok())?
-    };
-    (ends.into_iter().map(|(_, end)| end).collect(), stats.lines().filter_map(calls).sum())
+    (ends.into_iter().map(|(_, end)| end).collect(), scripts_run(redis))
 }
 
 #[tokio::test]

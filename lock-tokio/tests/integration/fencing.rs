@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, Mutex};
 
-use lock_testkit::Redis;
+use lock_testkit::{Redis, Value};
 use lock_tokio::Client;
 use lock_tokio::redis::{FENCE_NAME, MAX_FENCE_BLOCK};
+use tokio::task::JoinSet;
 
-use crate::kit::{LONG_TTL, client, config, in_time, ms, release, take, wait_for, with};
+use crate::kit::{LONG_TTL, client, config, in_time, ms, release, scripts_run, take, wait_for, with};
 
 async fn fence(client: &Client, name: &str) -> u64 {
     let guard = take(client, name, LONG_TTL).await;
@@ -154,4 +155,40 @@ async fn fence_grows_after_promotion_of_stale_replica() {
     assert!(counter(&replica) == stale && stale < last, "the replica is not stale: {stale}, {last}");
     let next = fence(&client(&replica), "a").await;
     assert!(next > last, "{next} after {last}");
+}
+
+/// The counter is back at an old value. The lock that was granted last is the first of sixteen that
+/// one command takes, as soon as the clock is a block past that grant.
+// A9
+#[tokio::test]
+async fn fence_grows_in_batch_after_counter_was_set_back() {
+    let redis = Redis::start();
+    let client = client(&redis);
+    for _ in 0..5 {
+        let last = fence(&client, "lock 0").await;
+        redis.cli(&["SET", FENCE_NAME, "5"]);
+        let soon = last + u64::from(MAX_FENCE_BLOCK);
+        // The first token of a grant is up to a block older than the grant.
+        wait_for("the clock is past the last grant", || micros(&redis) > soon + u64::from(MAX_FENCE_BLOCK)).await;
+        redis.cli(&["CONFIG", "RESETSTAT"]);
+        let mut tasks = JoinSet::new();
+        for n in 0..16 {
+            let acquiring = client.lock(format!("lock {n}")).ttl(LONG_TTL).acquire();
+            tasks.spawn(async move { (n, acquiring.await.unwrap()) });
+        }
+        let guards = in_time("sixteen locks", tasks.join_all()).await;
+        assert_eq!(scripts_run(&redis), 1, "one command took all of them");
+        for (n, guard) in guards {
+            let next = guard.fence().unwrap().get();
+            assert!(n > 0 || next > last, "{next} after {last}");
+            release(guard).await;
+        }
+    }
+}
+
+/// The server's clock in µs.
+fn micros(redis: &Redis) -> u64 {
+    let Value::Array(parts) = redis.command(&["TIME"]) else { panic!("no time") };
+    let part = |place: usize| parts[place].to_string().parse::<u64>().unwrap();
+    part(0) * 1_000_000 + part(1)
 }

@@ -53,6 +53,16 @@ pub(crate) fn put_data(redis: &Redis, key: &str) {
     redis.command(&["EVAL", "redis.call('DEL', KEYS[1]) return redis.call('RPUSH', KEYS[1], '1')", "1", key]);
 }
 
+/// The number of scripts that the server has run since `CONFIG RESETSTAT`.
+pub(crate) fn scripts_run(redis: &Redis) -> u64 {
+    let stats = redis.cli(&["INFO", "commandstats"]);
+    let calls = |line: &str| -> Option<u64> {
+        let (name, rest) = line.split_once(":calls=")?;
+        ["cmdstat_eval", "cmdstat_evalsha"].contains(&name).then(|| rest.split(',').next()?.parse().ok())?
+    };
+    stats.lines().filter_map(calls).sum()
+}
+
 pub(crate) fn pttl(redis: &Redis, key: &str) -> i64 {
     let answer = redis.command(&["PTTL", key]);
     let Value::Int(left) = answer else { panic!("{answer}") };

@@ -241,6 +241,19 @@ async fn service_without_scripts_is_refused_by_name() {
     servers.iter().for_each(|redis| assert_eq!(redis.keys(), [""; 0]));
 }
 
+/// A command that the scripts need has another name. A retry would not find it either.
+// P2
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renamed_command_of_scripts_is_refused() {
+    for renamed in ["GET", "SET", "TIME"] {
+        let redis = Redis::builder().arg("rename-command", format!("{renamed} \"\"")).start();
+        let error = refusal(Config::new([endpoint(&redis.url())])).await.to_string();
+        assert!(error.contains("called from script") || error.contains("called from Lua"), "{renamed}: {error}");
+        assert!(error.contains("access rules"), "{renamed}: {error}");
+        assert_eq!(redis.keys(), [""; 0]);
+    }
+}
+
 fn uptime(redis: &Redis) -> u64 {
     let info = redis.cli(&["INFO", "server"]);
     let seconds = info.lines().find_map(|line| line.strip_prefix("uptime_in_seconds:")).unwrap();

@@ -9,9 +9,9 @@ use super::cleanup::{Cleanup, Take};
 use super::context::{Context, NodeSet};
 use super::redlock::{FatalReason, Round, Verdict, Vote, answer_to_take};
 use super::watchdog::{Call, Hold};
-use super::{Contention, Lock};
+use super::{Contention, Lock, Waiter};
 use crate::id::NodeId;
-use crate::lock::{Answer, Blocked, ErrorClass, Failure};
+use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, Wait};
 use crate::redis::config::Wake;
 use crate::redis::request::{Reply, Request};
 use crate::time::millis_up;
@@ -51,7 +51,7 @@ impl Lock {
         }
         let nodes = ctx.shared.nodes.len();
         let fence_block = ctx.fence_block();
-        let mut marked = NodeSet::default();
+        let (mut marked, mut plain) = (NodeSet::default(), NodeSet::default());
         let send_take = |index: usize| {
             let node = NodeId::new(index as u16);
             if let Some(answer) = ctx.excluded(node) {
@@ -70,6 +70,9 @@ impl Lock {
                 marked.insert(node);
             }
             let request = Request::Take { key, number, retired, ttl_ms, fence_block, clean, waiting_ms };
+            if request.script().is_none() {
+                plain.insert(node);
+            }
             Vote::Pending { serial: ctx.send(node, request) }
         };
         let votes = (0..nodes).map(send_take).collect();
@@ -82,6 +85,7 @@ impl Lock {
             fence: None,
             signalled: false,
             marked,
+            plain,
         });
         self.judge(ctx);
     }
@@ -114,6 +118,22 @@ impl Lock {
         }
         round.marked.remove(node);
         ctx.shared.wake_refused.insert(node);
+        self.repeat_take(ctx, node);
+        true
+    }
+
+    /// Follows a plain `SET` that found the key taken by the script, which looks at the key: at
+    /// another type, or at a missing expiry. Otherwise the wait might end without that. Returns
+    /// false if another attempt follows anyway, or if the key was looked at.
+    // A10
+    fn look_at_key(&mut self, ctx: &mut Context, node: NodeId) -> bool {
+        let next_attempt = ctx.now + ctx.config.store.poll.every;
+        let ends = |head: &Waiter| head.wait == Wait::Try || head.deadline().is_some_and(|end| end <= next_attempt);
+        let Contention::Trying(round) = &mut self.contention else { return false };
+        if !round.plain.contains(node) || !self.waiters.head().is_some_and(ends) {
+            return false;
+        }
+        round.plain.remove(node);
         self.repeat_take(ctx, node);
         true
     }
@@ -157,6 +177,10 @@ impl Lock {
         let refused = matches!(reply, Reply::Rejected(error) if error.class == ErrorClass::Refused);
         let of_round = matches!(&self.contention, Contention::Trying(round) if round.number == take.number);
         if refused && of_round && self.try_unmarked(ctx, node) {
+            return;
+        }
+        let untold = matches!(reply, Reply::Busy { expires: Expiry::Unknown });
+        if untold && of_round && self.look_at_key(ctx, node) {
             return;
         }
         if let Contention::Trying(round) = &mut self.contention

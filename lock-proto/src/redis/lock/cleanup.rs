@@ -39,6 +39,13 @@ pub(crate) struct Delete {
     again: bool,
 }
 
+impl Delete {
+    /// Returns false for the number of a later attempt or hold.
+    pub(crate) const fn may_remove(&self, number: u64) -> bool {
+        number <= self.covers
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 enum Step {
     #[default]
@@ -119,6 +126,11 @@ impl Cleanup {
             // Do not look for a live or lost number.
             (if retired.contains(self.number) { self.number } else { 0 }, Some(retired))
         }
+    }
+
+    /// Returns the number that a delete will most likely find, unless its attempt is in flight.
+    pub(crate) fn answered_number(&self) -> Option<u64> {
+        Some(self.number).filter(|number| self.takes.iter().all(|take| take.number != *number))
     }
 
     pub(crate) const fn awaits_take(&self) -> bool {

@@ -24,7 +24,7 @@ pub(crate) struct Node {
     pub quarantined_until: Option<Instant>,
     /// The node does not vote, because its uptime cannot be read.
     pub age_refused: Option<ServerError>,
-    /// The node has run a script. Until then locks are taken by a script too: a server that forbids
+    /// The server has run a script. Until then locks are taken by a script too: a server that forbids
     /// scripts must refuse a lock that could not be renewed or released there.
     // P2
     pub runs_scripts: bool,
@@ -71,6 +71,7 @@ impl Node {
         self.login_refused = None;
         self.changed = !first && (self.run_id.is_none() || self.run_id != before);
         self.identified |= self.run_id.is_some();
+        self.runs_scripts &= !self.changed;
         if !config.is_quorum() {
             return;
         }
@@ -153,7 +154,8 @@ impl Shared {
         self.nodes.iter().filter_map(|node| node.quarantined_until).filter(|until| now < *until).min()
     }
 
-    /// Records that a node executed a request. The first ones are all scripts.
+    /// Records that a node executed a request. The first ones on a server are all scripts, but for
+    /// those that were queued while the connection was being opened.
     // P2
     pub(crate) fn executed(&mut self, node: NodeId, reply: &Reply) {
         let ran = match reply {
@@ -285,6 +287,22 @@ mod tests {
             let mut node = Node::default();
             node.identify(Instant::ZERO, &config, Some(&Ok(ServerInfo::new("1", seconds(uptime)))));
             assert_eq!(node.quarantined_until, until.map(|until| Instant::ZERO + seconds(until)), "{uptime} s");
+        }
+    }
+
+    /// Another server may forbid scripts.
+    #[test]
+    fn new_server_has_not_run_scripts() {
+        // P2
+        let config = Config::new(["redis://a".parse().expect("a URL")]);
+        let server = |id: &str| Ok(ServerInfo::new(id, Duration::from_secs(99)));
+        let mut node = Node { runs_scripts: true, ..Node::default() };
+        for (server, same) in
+            [(Some(server("1")), true), (Some(server("1")), true), (Some(server("2")), false), (None, false)]
+        {
+            node.runs_scripts = true;
+            node.identify(Instant::ZERO, &config, server.as_ref());
+            assert_eq!(node.runs_scripts, same, "{server:?}");
         }
     }
 

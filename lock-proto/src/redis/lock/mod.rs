@@ -23,7 +23,7 @@ use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
 
-use cleanup::{Cleanup, Cleanups, Send};
+use cleanup::{Cleanup, Cleanups, Delete, Send};
 pub use context::Context;
 use context::{NodeSet, Shared};
 use pending_release::Releasing;
@@ -126,10 +126,18 @@ impl Store for Redis {
     }
 
     fn new_head(lock: &mut Lock, ctx: &mut Context, _: &Waiter) {
-        // The new head takes over a round in flight.
-        if !matches!(lock.contention, Contention::Trying(_)) {
-            lock.start_round(ctx);
+        // The new head takes over a round in flight, unless its keys would outlive their holder by
+        // more than the head's TTL.
+        // A8
+        if let Contention::Trying(round) = &lock.contention {
+            if lock.waiters.head().is_none_or(|head| round.ttl <= head.terms) {
+                return;
+            }
+            let round = round.clone();
+            lock.contention = Contention::Idle;
+            lock.end_round(ctx, &round, false);
         }
+        lock.start_round(ctx);
     }
 
     fn nobody_waits(lock: &mut Lock, ctx: &mut Context) {
@@ -191,8 +199,10 @@ impl Store for Redis {
         lock.watch(ctx);
     }
 
-    fn may_hand_over(hold: &Hold, _: &Waiter, ctx: &Context) -> bool {
-        ctx.now < hold.keys_until(ctx.quorum()) && ctx.now < hold.handover_until
+    fn may_hand_over(hold: &Hold, next: &Waiter, ctx: &Context) -> bool {
+        // No request shortens the life of a key: a renewal in flight could follow it.
+        let outlives_next = hold.keys_ttl > next.terms;
+        ctx.now < hold.keys_until(ctx.quorum()) && ctx.now < hold.handover_until && !outlives_next
     }
 
     fn hand_over(lock: &mut Lock, ctx: &mut Context, next: Waiter) {
@@ -345,6 +355,11 @@ impl Store for Redis {
 }
 
 impl Lock {
+    /// Returns true if the cleanup needs no connection now.
+    pub(crate) fn may_rest(&self) -> bool {
+        self.store.cleanups.iter().all(|cleanup| cleanup.is_clear() || cleanup.is_only_a_check())
+    }
+
     /// Handles the reply to the call with this serial.
     pub fn reply(&mut self, ctx: &mut Context, node: NodeId, serial: u64, reply: &Reply) {
         self.expire(ctx);
@@ -378,8 +393,12 @@ impl Lock {
             if let Reply::Rejected(_) | Reply::NotSent(_) | Reply::Unknown(_) = found {
                 self.delete_failed(ctx, node, found);
             }
+            // No other client has the key if a later acquisition of this one has.
+            // U1
+            let own = matches!(found, Reply::Taken) && self.has_token_since(node, delete);
+            let seen = if own { &Reply::Absent } else { found };
             for back in &mut self.releases {
-                back.store.answered(node, delete, found);
+                back.store.answered(node, delete, seen);
                 if given_up && refused {
                     back.store.refused(node);
                 } else if given_up {
@@ -398,6 +417,20 @@ impl Lock {
             return;
         }
         self.renewal_answered(ctx, node, serial, reply);
+    }
+
+    /// Returns true if the node has confirmed a token that the delete was not to remove: it is held,
+    /// lost, about to be held, or about to be deleted.
+    fn has_token_since(&self, node: NodeId, delete: Delete) -> bool {
+        let held = self.hold.as_ref().filter(|hold| hold.has(node)).map(|hold| hold.number);
+        let lost = self.lost.iter().map(|lost| lost.remains).filter(|lost| lost.nodes.contains(node));
+        let granted = match &self.contention {
+            Contention::Trying(round) if round.has_granted(node) => Some(round.number),
+            Contention::Trying(_) | Contention::Paused { .. } | Contention::Releasing { .. } | Contention::Idle => None,
+        };
+        let to_delete = self.store.cleanups.get(node).and_then(Cleanup::answered_number);
+        let mut numbers = lost.map(|lost| lost.number).chain(held).chain(granted).chain(to_delete);
+        numbers.any(|number| !delete.may_remove(number))
     }
 
     /// Records the reply for a report. Waiters have their own.

@@ -44,6 +44,8 @@ pub struct Round {
     pub(crate) signalled: bool,
     /// Nodes whose attempt also sets the marker for waiters.
     pub(crate) marked: NodeSet,
+    /// Nodes whose attempt is a plain `SET`, which does not tell what it found under the key.
+    pub(crate) plain: NodeSet,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +87,11 @@ impl Round {
     pub(crate) fn take(&self, node: NodeId) -> Option<Take> {
         let Vote::Pending { serial } = *self.votes.get(node.index())? else { return None };
         Some(Take { serial, number: self.number, emitted: self.started, ttl: self.ttl })
+    }
+
+    /// Returns true if a node has granted it.
+    pub(crate) fn has_granted(&self, node: NodeId) -> bool {
+        matches!(self.votes.get(node.index()), Some(Vote::Yes { .. }))
     }
 
     /// Revokes the grant of a node. Returns false if there was none.
@@ -189,6 +196,7 @@ mod tests {
             fence: None,
             signalled: false,
             marked: NodeSet::default(),
+            plain: NodeSet::default(),
         }
     }
 

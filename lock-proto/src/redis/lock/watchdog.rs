@@ -86,7 +86,7 @@ pub struct Hold {
     pub(crate) number: u64,
     pub(crate) shares: PerNode<Share>,
     pub(crate) tenure: Tenure<Ttl>,
-    /// The TTL last given to the keys.
+    /// The TTL last given to the keys. It never shrinks: no holder has a shorter one.
     pub(crate) keys_ttl: Ttl,
     /// The holder's fencing token and the next ones; `None` without fencing.
     fences: Option<FenceBlock>,

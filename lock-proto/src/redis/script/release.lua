@@ -16,6 +16,8 @@ elseif mine then
 elseif KEYS[3] then
   e = redis.pcall('DEL', KEYS[2])
 else
+  e = n == 0 and redis.pcall('DEL', KEYS[1])
+  if type(e) == 'table' and string.find(e.err, 'READONLY', 1, true) then return e end
   return n
 end
 if type(e) == 'table' then return e end

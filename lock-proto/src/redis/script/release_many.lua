@@ -24,6 +24,8 @@ for i = 1, n do
     a = -1
   elseif type(call('GET', K[i])) == 'table' then
     a = 'x'
+  else
+    gone[#gone + 1] = K[i]
   end
   if values[n + i] and a ~= 'x' then
     gone[#gone + 1] = K[n + i]

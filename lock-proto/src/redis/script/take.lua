@@ -11,7 +11,11 @@ if v then
   if v ~= ARGV[1] then
     local n = string.sub(v, 1, 33) == string.sub(ARGV[1], 1, 33) and tonumber(string.sub(v, 34))
     local a, b, c = string.match(ARGV[2], '(%d+) (%d+) (%d+)')
-    if not n or not (n <= tonumber(a) or (n > tonumber(b) and n <= tonumber(c))) then return answer(0, p) end
+    if not n or not (n <= tonumber(a) or (n > tonumber(b) and n <= tonumber(c))) then
+      local e = not ARGV[5] and redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', 1)
+      if e and e.err and string.find(e.err, 'READONLY', 1, true) then return e end
+      return answer(0, p)
+    end
   end
 end
 local first, count, ahead = 0, 1

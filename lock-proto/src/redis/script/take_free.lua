@@ -12,8 +12,8 @@ if wanted > 0 then
   if t.err then return t end
   t = t[1] * 1000000 + t[2]
   c = tonumber(c or 0)
-  if c > 0 then count = math.max(1, math.min(math.floor((t - c) / n), wanted)) end
-  first = math.max(c, t - count * n) + 1
+  if c > 0 then count = math.max(1, math.floor(math.min(t - c, wanted) / n)) end
+  first = math.max(c, t - math.min(count * n, wanted)) + 1
   local last = first + count * n - 1
   ahead = math.max(0, last - t)
   local e = call('SET', K[n + 1], string.format('%.0f', last))

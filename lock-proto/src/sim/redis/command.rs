@@ -245,6 +245,9 @@ impl Node {
             Ok(found) => found,
             Err(refused) => return self.break_transaction(context, refused),
         };
+        if let Some(error) = self.config.refused.get(command.name) {
+            return self.break_transaction(context, Reply::Error(error.clone().into()));
+        }
         let words = i32::try_from(args.len()).unwrap_or(i32::MAX);
         if (command.arity > 0 && words != command.arity) || words < -command.arity {
             return self.refuse_call(context, command, wrong_arity(command.name));

@@ -33,6 +33,7 @@ pub struct NodeConfig {
     pub(super) monitor: bool,
     pub(super) cluster: Option<Slots>,
     pub(super) login_limit: Option<Duration>,
+    pub(super) refused: BTreeMap<String, String>,
     pub(super) scripts: OwnScripts,
 }
 
@@ -68,6 +69,7 @@ impl NodeConfig {
             monitor: false,
             cluster: None,
             login_limit: None,
+            refused: BTreeMap::new(),
             scripts: OwnScripts::default(),
         }
     }
@@ -118,6 +120,13 @@ impl NodeConfig {
     /// passwords. Default: never.
     pub const fn login_limit(mut self, limit: Option<Duration>) -> Self {
         self.login_limit = limit;
+        self
+    }
+
+    /// Replies to a command with this error, as a server does that lacks it or hides it: `eval`, or
+    /// `client|id` for one subcommand. The error starts with its code.
+    pub fn refuse(mut self, command: &str, error: &str) -> Self {
+        self.refused.insert(command.to_ascii_lowercase(), error.into());
         self
     }
 

@@ -206,6 +206,9 @@ impl Node {
             if current == token {
                 left = Some(pttl);
             } else if !retired(own_number(current, token), argv)? {
+                if argv.get(4).is_none() {
+                    self.refuse_on_replica(context, &[b"SET", key, token, b"NX", b"PX", b"1"])?;
+                }
                 return Ok(answer(&[0.0, pttl]));
             }
         }
@@ -238,8 +241,8 @@ impl Node {
             _ => 0.0,
         };
         let now = part(0) * 1_000_000.0 + part(1);
-        let count = if last > 0.0 { requested.min(((now - last) / locks).floor()).max(1.0) } else { 1.0 };
-        let first = last.max(now - count * locks) + 1.0;
+        let count = if last > 0.0 { (requested.min(now - last) / locks).floor().max(1.0) } else { 1.0 };
+        let first = last.max(now - (count * locks).min(requested)) + 1.0;
         #[cfg(test)]
         let (first, count) = if FIXED_BLOCKS.get() { (last.max(now) + 1.0, requested) } else { (first, count) };
         let next = first + count * locks - 1.0;
@@ -355,6 +358,9 @@ impl Node {
         let marker = if keys.len() > 2 { Some(arg(keys, 1)?) } else { None };
         let gone: Vec<&[u8]> = mine.then_some(key).into_iter().chain(marker).collect();
         if gone.is_empty() {
+            if found == 0.0 {
+                self.refuse_on_replica(context, &[b"DEL", key])?;
+            }
             return Ok(integer(found));
         }
         let count = self.call(context, &[&[&b"DEL"[..]], &gone[..]].concat())?;
@@ -365,6 +371,14 @@ impl Node {
             self.wake(context, arg(keys, 2)?);
         }
         Ok(integer(found))
+    }
+
+    /// Runs a write that changes nothing. A replica refuses it; other errors are ignored.
+    fn refuse_on_replica(&mut self, context: &mut Context, write: &[&[u8]]) -> Result<(), Stop> {
+        match self.run(context, write) {
+            Reply::Error(text) if text.starts_with("READONLY") => Err(Stop(Reply::Error(text))),
+            _ => Ok(()),
+        }
     }
 
     /// Wakes a waiter. Errors are ignored, like the result of a `pcall`.
@@ -388,7 +402,10 @@ impl Node {
                     if value(count + i).is_some() { "-3" } else { "-2" }
                 }
                 Some(false) if value(i).is_some() => "-1",
-                Some(false) => "0",
+                Some(false) => {
+                    gone.push(arg(keys, i)?);
+                    "0"
+                }
                 None => "x",
             });
             if found.is_some() && value(count + i).is_some() {

@@ -20,6 +20,19 @@ fn shutdown_releases_and_ends_session() {
 }
 
 #[test]
+fn shutdown_leaves_node_of_lost_hold_to_its_guard() {
+    // H6, U2
+    let mut w = World::new(1);
+    let lock = w.request(0, &Acquire::new("l").renew(Renew::AtMost(Duration::from_secs(4))));
+    w.granted(0, lock).unwrap();
+    w.pass(4_000);
+    assert_eq!((w.lost(0, lock), w.queue().len()), (Some(Loss::MaxHold), 1));
+    w.clients[0].shutdown(w.now, Duration::from_secs(2));
+    w.run();
+    assert_eq!((w.stopped, w.queue().len()), (Some(1), 1), "the session is left");
+}
+
+#[test]
 fn shutdown_without_server_ends_in_time() {
     let mut w = World::new(1);
     w.hold(0);
@@ -69,7 +82,8 @@ fn shutdown_counts_session_that_ended_shortly_before_without_confirmation() {
 fn shutdown_counts_no_session_that_is_refused() {
     // U2
     let mut w = World::new(1);
-    w.expired_hold(10_000);
+    let lock = w.expired_hold(10_000);
+    w.release(0, lock);
     w.server.expire(1);
     w.unreachable = false;
     w.clients[0].shutdown(w.now, Duration::from_secs(60));

@@ -126,3 +126,82 @@ fn wait_abandoned_on_dead_server_leaves_nothing_behind() {
     calls.into_iter().for_each(|(call, _)| hub.reply(500, call, Reply::NotSent(Fault::TimedOut.into())));
     assert!(hub.locks.is_idle());
 }
+
+/// The hold was lost before, and its work goes on. The shutdown leaves the key to the guard.
+#[test]
+fn shutdown_leaves_key_of_lost_hold_to_its_guard() {
+    // H6, U2
+    let most = Renew::AtMost(for_ms(1_000));
+    for (renew, end, loss) in [(most, 1_000, Loss::MaxHold), (Renew::Manual, 9_000, Loss::Expired)] {
+        let mut hub = Hub::new(1, |c| c);
+        let id = hub.held(0, want().renew(renew));
+        hub.at(end);
+        assert!(hub.take_events().contains(&Event::Lost(loss)));
+        hub.requests();
+        hub.locks.shutdown(ms(end + 1), for_ms(1_000));
+        hub.drain();
+        assert_eq!(hub.requests(), [], "{loss:?}");
+        assert!(hub.locks.is_stopped(), "it does not wait for the guard");
+        assert_eq!(hub.take_events(), [Event::Released(Release::Unknown)]);
+        assert_eq!(hub.locks.release(ms(end + 2), id), Err(crate::Misuse::Stale(id)));
+    }
+}
+
+/// The guard of a lost hold comes back while the shutdown waits for another lock.
+#[test]
+fn guard_returned_during_shutdown_releases_its_key() {
+    // H6, U2
+    let mut hub = Hub::new(1, |c| c);
+    let lost = hub.held(0, want().renew(Renew::AtMost(for_ms(1_000))));
+    hub.held(0, Acquire::new("b"));
+    hub.at(1_000);
+    hub.requests();
+    hub.locks.shutdown(ms(1_001), for_ms(1_000));
+    hub.drain();
+    let (other, request) = hub.one();
+    assert!(matches!(&request, Request::Release { key, .. } if key.lock() == b"b"), "{request:?}");
+    hub.take_events();
+    hub.locks.release(ms(1_002), lost).unwrap();
+    hub.drain();
+    let (own, request) = hub.one();
+    assert!(matches!(&request, Request::Release { key, .. } if key.lock() == b"a"), "{request:?}");
+    hub.reply(1_003, other, Reply::Deleted { number: 2, awaited: false });
+    assert!(!hub.locks.is_stopped(), "this release has no reply yet");
+    hub.reply(1_004, own, Reply::Deleted { number: 1, awaited: false });
+    assert!(hub.locks.is_stopped());
+    assert_eq!(hub.take_events(), [Event::Released(Release::Released), Event::Released(Release::Released)]);
+}
+
+/// The key expired, and a waiter of the same client took it. That is no other client.
+#[test]
+fn lock_that_own_waiter_took_is_released_as_expired() {
+    // U1
+    let taken = |until: u64| {
+        let mut hub = Hub::new(1, |c| c);
+        let first = hub.held(0, want().renew(Renew::Manual));
+        let second = hub.acquire(1, want());
+        hub.at(9_000);
+        let call = hub.takes()[0];
+        hub.reply(9_001, call, Reply::Granted { fence: fences(200) });
+        hub.locks.claim(ms(9_001), second).unwrap();
+        hub.requests();
+        hub.take_events();
+        hub.locks.release(ms(9_002), first).unwrap();
+        hub.drain();
+        let (delete, request) = hub.one();
+        assert!(matches!(request, Request::Release { number: 1, .. }), "{request:?}");
+        if until > 9_003 {
+            hub.locks.abandon(ms(9_004), second);
+            hub.drain();
+        }
+        hub.reply(until, delete, Reply::Taken);
+        let released = |(id, event): &(LockId, Event)| match event {
+            Event::Released(release) if *id == first => Some(*release),
+            _ => None,
+        };
+        hub.events.iter().find_map(released)
+    };
+    assert_eq!(taken(9_003), Some(Release::Expired));
+    // Its second hold has been given back meanwhile.
+    assert_eq!(taken(9_005), Some(Release::Expired));
+}

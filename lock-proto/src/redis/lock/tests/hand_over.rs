@@ -22,35 +22,84 @@ fn wait_that_ends_after_yielding_reports_another_client() {
     assert!(report.is_busy());
 }
 
+/// Nothing shortens the life of a key, so the next holder would leave it for longer than its TTL.
 #[test]
-fn hand_over_after_shorter_ttl_extends_first() {
+fn lock_is_not_handed_over_to_shorter_ttl() {
     // A8
-    let mut hub = Hub::new(1, |c| c.handover_window(for_ms(60_000)));
+    for (ttl, handed_over) in [(8_999, false), (9_000, true)] {
+        let mut hub = Hub::new(1, |c| c);
+        let first = hub.held(0, want());
+        let second = hub.acquire(1, want().ttl(for_ms(ttl)));
+        hub.take_events();
+        hub.locks.release(ms(50), first).unwrap();
+        hub.drain();
+        if handed_over {
+            assert!(matches!(hub.events[..], [_, (id, Event::Granted(_))] if id == second), "{:?}", hub.events);
+            continue;
+        }
+        assert_eq!(hub.take_events(), []);
+        let (call, request) = hub.one();
+        assert!(matches!(request, Request::Release { number: 1, .. }), "{request:?}");
+        hub.reply(51, call, Reply::Deleted { number: 1, awaited: false });
+        assert_eq!(hub.take_events(), [Event::Released(Release::Released)]);
+        hub.at(110);
+        let (_, request) = hub.one();
+        assert!(matches!(request, Request::Take { number: 2, ttl_ms: 8_999, .. }), "{request:?}");
+    }
+}
+
+/// A waiter with a longer TTL left during the extension that it needed. The server may execute it.
+#[test]
+fn ttl_of_extension_in_flight_counts_for_hand_over() {
+    // A8
+    let mut hub = Hub::new(1, |c| c);
     let first = hub.held(0, want());
-    let second = hub.acquire(1, want().ttl(for_ms(6_000)));
+    let second = hub.acquire(1, want().ttl(for_ms(12_000)));
     hub.acquire(2, want());
-    hub.take_events();
-    hub.locks.release(ms(50), first).unwrap();
+    hub.locks.release(ms(3), first).unwrap();
     hub.drain();
-    hub.locks.claim(ms(50), second).unwrap();
+    let (_, request) = hub.one();
+    assert!(matches!(request, Request::Extend { ttl_ms: 12_000, .. }), "{request:?}");
     hub.take_events();
-    // The renewal gives the key the shorter TTL.
-    let at = 2_100;
-    hub.at(at);
-    let (call, request) = hub.one();
-    assert!(matches!(request, Request::Extend { ttl_ms: 6_000, .. }));
-    hub.reply(at, call, Reply::Extended);
-    hub.take_events();
-    hub.locks.release(ms(at), second).unwrap();
+    hub.locks.abandon(ms(4), second);
     hub.drain();
-    let events = hub.take_events();
-    assert_eq!(events, [Event::Released(Release::Released)]);
-    let (call, request) = hub.one();
-    assert!(matches!(request, Request::Extend { ttl_ms: 9_000, .. }));
-    hub.reply(at + 1, call, Reply::Extended);
-    let events = hub.take_events();
-    let [Event::Granted(grant)] = &events[..] else { panic!("{events:?}") };
-    assert_eq!((grant.ttl, grant.valid_until), (for_ms(9_000), ms(at + 9_000 - 92)));
+    let (_, request) = hub.one();
+    assert!(matches!(request, Request::Release { number: 1, .. }), "{request:?}");
+    assert_eq!(hub.take_events(), []);
+}
+
+/// The attempt in flight was made with the TTL of the waiter before.
+#[test]
+fn attempt_with_longer_ttl_is_not_taken_over() {
+    // A8
+    for nodes in [1, 3] {
+        let mut hub = Hub::new(nodes, |c| c.unknown_age(UnknownAge::Trust));
+        let first = hub.acquire(0, want());
+        let second = hub.acquire(1, want().ttl(for_ms(8_000)));
+        let takes = hub.takes();
+        hub.locks.abandon(ms(2), first);
+        hub.drain();
+        let deletes: Vec<CallId> = hub.requests().into_iter().map(|(call, _)| call).collect();
+        assert_eq!(deletes.len(), nodes);
+        hub.take_events();
+        for call in takes {
+            hub.reply(3, call, Reply::Granted { fence: fences(100) });
+        }
+        assert_eq!(hub.take_events(), [], "{nodes}: the key has the longer TTL");
+        for call in deletes {
+            hub.reply(4, call, Reply::Deleted { number: 1, awaited: false });
+        }
+        let next = hub.requests();
+        let own = |request: &Request| matches!(request, Request::Take { number: 2, ttl_ms: 8_000, .. });
+        assert!(next.len() == nodes && next.iter().all(|(_, request)| own(request)), "{next:?}");
+        for (call, _) in next {
+            hub.reply(5, call, Reply::Granted { fence: fences(200) });
+        }
+        let granted = |(id, event): &(LockId, Event)| {
+            *id == second && matches!(event, Event::Granted(grant) if grant.ttl == for_ms(8_000))
+        };
+        assert!(hub.events.iter().any(granted), "{:?}", hub.events);
+    }
 }
 
 /// The renewal of the earlier holder failed. Its retry is due while the offer is unclaimed.
