@@ -411,10 +411,11 @@ impl Pipe {
         self.wire.queue(pending);
     }
 
-    /// When the next ping is due: less than a tick after the last request.
+    /// When the next ping is due: less than a tick after the last request. A connection that is to
+    /// be replaced would never be idle on a slow network.
     // ZK1
     fn ping_due(&self) -> Option<Instant> {
-        (self.mode == Mode::Live).then(|| self.last_sent + self.config.ping_after)
+        (self.mode == Mode::Live && !self.reopens).then(|| self.last_sent + self.config.ping_after)
     }
 
     /// Returns when the connection ends if nothing arrives.

@@ -586,7 +586,7 @@ fn session_is_continued_on_a_new_connection_once_its_requests_are_answered() {
     pipe.send(at(10), call(1), sync());
     requests(&mut pipe);
     pipe.reopen(at(11));
-    assert_eq!(outputs(&mut pipe), []);
+    assert_eq!((outputs(&mut pipe), pipe.next_deadline()), (vec![], Some(at(1_010))), "no pings, which would go on");
     receive(&mut pipe, 12, &synced(1, 5));
     let out = outputs(&mut pipe);
     let [.., PipeOutput::Reply { .. }, PipeOutput::Disconnect(closed, None), PipeOutput::Connect(new, _)] = &out[..]

@@ -5,6 +5,7 @@ use core::time::Duration;
 use super::MS;
 use crate::lock::Acquire;
 use crate::sim::direction::Direction;
+use crate::sim::scenario::{Plan, Scenario};
 use crate::sim::zookeeper::{EnsembleConfig, World};
 
 const TICK: Duration = Duration::from_millis(100);
@@ -79,6 +80,17 @@ fn leader_that_is_stopped_again_at_once_lets_no_second_holder_in() {
             let second = w.acquire(1, Acquire::new("x"));
             w.expect(5_000 * MS, "the other client holds it", |w| w.is_held(1, second));
         }
+    }
+}
+
+/// Regression: the client pinged on while it waited until its connection was idle, and on a slow
+/// network that never was.
+#[test]
+fn connection_with_pings_under_way_is_replaced() {
+    // ZK1
+    for seed in [19, 535] {
+        let outcome = Plan::from_seed(Scenario::named("zookeeper-revalidate").unwrap(), seed).run();
+        assert!(outcome.violations.is_empty(), "{outcome}");
     }
 }
 
