@@ -233,6 +233,14 @@ pub enum UrlError {
         /// The text in its place.
         given: Box<str>,
     },
+    /// A parameter that is true or false has another value.
+    #[error("the parameter `{name}` must be `true` or `false`; it is `{given}`")]
+    Switch {
+        /// The parameter.
+        name: &'static str,
+        /// The text in its place.
+        given: Box<str>,
+    },
     /// The URL has a fragment.
     #[error("a URL of a server has no fragment: write %23 for the character # itself")]
     Fragment,

@@ -102,7 +102,11 @@ impl Client {
     }
 
     fn open(&mut self, session: SessionId, timeout: core::time::Duration) {
-        let (now, config) = (self.now(), self.locks.config());
+        let now = self.now();
+        if self.links.input(session, |pipe| pipe.reopen(now)) {
+            return;
+        }
+        let config = self.locks.config();
         let number = u64::from(session.0) + 1;
         let pipe_config = PipeConfig {
             servers: config.store.own.servers.clone(),

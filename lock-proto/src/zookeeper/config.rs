@@ -30,6 +30,7 @@ pub struct Settings {
     pub(crate) chroot: Box<str>,
     pub(crate) dialect: Dialect,
     pub(crate) tick: Duration,
+    pub(crate) revalidate: bool,
     pub(crate) vacate_within: Duration,
 }
 
@@ -41,7 +42,7 @@ impl Config {
 
     pub(super) fn of(servers: Vec<Target>, login: Login, chroot: Box<str>) -> Self {
         let (tick, vacate_within) = (Duration::from_secs(3), Duration::from_secs(10));
-        let own = Settings { servers, chroot, dialect: Dialect::default(), tick, vacate_within };
+        let own = Settings { servers, chroot, dialect: Dialect::default(), tick, revalidate: false, vacate_within };
         let timeout = Duration::from_secs(2);
         Self::with(timeout, timeout, QueueSettings::new(login, tick * MIN_TICKS, own))
     }
@@ -51,8 +52,8 @@ impl Config {
     ///
     /// With TLS the scheme is `zks`, and the parameters `ca`, `cert`, `key` and `server_name` may
     /// follow, see [`Tls`](crate::Tls). The login may also be in the parameters `user`, `password`
-    /// and `password_file`, see [`Login`]. `tick_ms` sets the [tick](Self::tick). The default port
-    /// is 2181. IPv6 addresses are written in brackets. Special characters are percent-encoded.
+    /// and `password_file`, see [`Login`]. `tick_ms` sets the [tick](Self::tick), and
+    /// `revalidate=true` is [`revalidate`](Self::revalidate). The default port is 2181. IPv6 addresses are written in brackets. Special characters are percent-encoded.
     /// Anything that is not understood is an error.
     ///
     /// ```
@@ -95,6 +96,17 @@ impl Config {
         self
     }
 
+    /// Sets whether each renewal of a session continues it on a new connection, which the leader of
+    /// the servers must confirm. Default: no. Then a renewal relies on a leader that was stopped to
+    /// run for three quarters of a tick before it is stopped again. With this setting a lock is
+    /// exclusive however often and however long servers are stopped. It costs a connection for each
+    /// third of the validity, on which waiters read their queues again.
+    // ZK1
+    pub const fn revalidate(mut self, always: bool) -> Self {
+        self.store.own.revalidate = always;
+        self
+    }
+
     /// Sets how long to wait for a queue with exhausted sequence numbers to become empty, before
     /// [`Failure::SequenceExhausted`](crate::Failure::SequenceExhausted). Default 10 s.
     // ZK5
@@ -112,6 +124,13 @@ impl Config {
     pub(crate) fn acl(&self) -> Vec<Acl> {
         let user = self.request_credentials || self.store.login != Login::default();
         if user { Acl::creator() } else { Acl::open() }
+    }
+
+    /// Returns within which time a leader that runs hears of a session after its server has: half a
+    /// tick, and a quarter for the work between.
+    // ZK1
+    pub(crate) fn report_within(&self) -> Duration {
+        self.store.own.tick / 4 * 3
     }
 
     /// Returns the longest silence on a connection. Less than a tick, so that a late timer is early

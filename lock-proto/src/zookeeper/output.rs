@@ -11,7 +11,9 @@ pub type LocksOutput = QueueOutput<Request, SessionOutput>;
 /// What the hub wants of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum SessionOutput {
-    /// Open a session with this timeout, and keep it alive.
+    /// Open a session with this timeout, and keep it alive. One that is established is continued on
+    /// a new connection: the leader of the servers then hears of it. Report
+    /// [`Up`](super::SessionReport::Up) in either case.
     Open {
         /// The session.
         session: SessionId,

@@ -41,9 +41,9 @@ pub enum SessionReport {
     /// replies to all outstanding requests follow.
     Down(Cause),
     /// The server replied to a ping or any other request that left at this instant. Report this at
-    /// least once a tick; of more than eight in a tick, the hub ignores some. Without it, renewals
-    /// prove nothing, and locks are lost: a write only proves the session as far as the servers
-    /// have heard of it before.
+    /// least once a tick; of more than eight in a tick, the hub ignores some. Without it, sessions
+    /// are opened again and again: a write only proves the session as far as the servers have heard
+    /// of it before.
     // ZK1
     Contact(Instant),
     /// The server refuses the session as expired. It has ended it and deleted its nodes, or it is

@@ -10,13 +10,14 @@ use crate::url::{Target, UrlError, decoded, digits, parse_host, shown};
 
 const DEFAULT_PORT: u16 = 2181;
 const TICK: &str = "tick_ms";
+const REVALIDATE: &str = "revalidate";
 const GRAMMAR: Grammar = Grammar {
     schemes: [&["zk"], &["zks"]],
     expected: "zk:// or zks://",
     with_tls: "zks://",
     allowed: [
-        "user, password, password_file and tick_ms",
-        "user, password, password_file, tick_ms, ca, cert, key and server_name",
+        "user, password, password_file, tick_ms and revalidate",
+        "user, password, password_file, tick_ms, revalidate, ca, cert, key and server_name",
     ],
 };
 
@@ -27,7 +28,7 @@ pub(super) fn parse_server(place: &str) -> Result<Target, UrlError> {
 
 /// Parses `zk://[user:password@]host[:port][,host[:port]…][/chroot][?parameters]`, with TLS `zks`.
 pub(super) fn parse(url: &str) -> Result<Config, UrlError> {
-    let (mut chroot, mut tick) = (Box::<str>::default(), None);
+    let (mut chroot, mut tick, mut revalidate) = (Box::<str>::default(), None, None);
     let path = |text: &str| {
         if text.contains(',') {
             return Err(UrlError::ChrootComma);
@@ -38,15 +39,25 @@ pub(super) fn parse(url: &str) -> Result<Config, UrlError> {
         if is_valid { Ok(()) } else { Err(UrlError::Chroot) }
     };
     let own = |name: &str, value: &str| {
-        if name != TICK {
-            return Ok(false);
-        }
-        let ms = digits(value).filter(|ms| *ms > 0).ok_or_else(|| UrlError::Tick { given: shown(value) })?;
-        let twice = tick.replace(Duration::from_millis(ms.into())).is_some();
-        if twice { Err(UrlError::Twice { name: TICK }) } else { Ok(true) }
+        let (name, twice) = match name {
+            TICK => {
+                let ms = digits(value).filter(|ms| *ms > 0).ok_or_else(|| UrlError::Tick { given: shown(value) })?;
+                (TICK, tick.replace(Duration::from_millis(ms.into())).is_some())
+            }
+            REVALIDATE => {
+                let always = match value {
+                    "true" => true,
+                    "false" => false,
+                    _ => return Err(UrlError::Switch { name: REVALIDATE, given: shown(value) }),
+                };
+                (REVALIDATE, revalidate.replace(always).is_some())
+            }
+            _ => return Ok(false),
+        };
+        if twice { Err(UrlError::Twice { name }) } else { Ok(true) }
     };
     let (servers, login) = cluster_url::parse(url, &GRAMMAR, parse_server, Target::with_tls, path, own)?;
-    let config = Config::of(servers, login, chroot);
+    let config = Config::of(servers, login, chroot).revalidate(revalidate.unwrap_or(false));
     Ok(if let Some(tick) = tick { config.tick(tick) } else { config })
 }
 
@@ -70,6 +81,8 @@ mod tests {
         let parsed = parse("zk://app:s%2Fe@a,b/x/%C3%A4/?tick_ms=500").unwrap().store;
         assert_eq!((&*parsed.own.chroot, parsed.own.tick), ("/x/ä", Duration::from_millis(500)));
         assert_eq!(parsed.login, Login::new("app", "s/e"));
+        let revalidates = |query: &str| parse(&alloc::format!("zk://a?{query}")).unwrap().store.own.revalidate;
+        assert_eq!(["tick_ms=9", "revalidate=false", "revalidate=true"].map(revalidates), [false, false, true]);
         assert_eq!(&*parse("zk://a/x%2cy").unwrap().store.own.chroot, "/x,y");
         for url in ["zk://a", "zk://a/", "zk://a//"] {
             assert_eq!(&*parse(url).unwrap().store.own.chroot, "", "{url}");
@@ -97,6 +110,8 @@ mod tests {
             ("zk://a,b/app,c/app?tick_ms=1", ["chroot comes once", "%2C"]),
             ("zk://a?tick_ms=0", ["tick_ms", "`0`"]),
             ("zk://a?tick_ms=1&tick_ms=2", ["tick_ms", "twice"]),
+            ("zk://a?revalidate=yes", ["revalidate", "`true` or `false`; it is `yes`"]),
+            ("zk://a?revalidate=true&revalidate=true", ["revalidate", "twice"]),
             ("zk://a?timeout=3", ["timeout", "tick_ms"]),
             ("zk://a?ca=x", ["TLS", "zks://"]),
             ("zk://:secret@a", ["user", "password"]),

@@ -19,3 +19,4 @@ mod kit;
 mod members;
 mod operator;
 mod sequence;
+mod stops;

@@ -1,7 +1,10 @@
 //! Configuration of a simulated ensemble.
 
-use core::ops::Range;
+use alloc::collections::BTreeMap;
+use core::ops::{Range, RangeInclusive};
 use core::time::Duration;
+
+use crate::time::millis_up;
 
 /// A release of the servers, as far as clients see a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,6 +28,9 @@ pub struct EnsembleConfig {
     pub(super) sync_limit: u32,
     pub(super) election: Duration,
     pub(super) hop: Range<Duration>,
+    pub(super) wake: Range<Duration>,
+    /// By member.
+    pub(super) session_timeouts: BTreeMap<usize, RangeInclusive<Duration>>,
     pub(super) epoch: u32,
     pub(super) containers: bool,
     pub(super) container_interval: Option<Duration>,
@@ -44,6 +50,8 @@ impl EnsembleConfig {
             sync_limit: 5,
             election: Duration::from_millis(300),
             hop: Duration::from_micros(50)..Duration::from_micros(300),
+            wake: Duration::ZERO..Duration::from_millis(3),
+            session_timeouts: BTreeMap::new(),
             epoch: 1,
             containers: true,
             container_interval: Some(Duration::from_secs(60)),
@@ -78,6 +86,21 @@ impl EnsembleConfig {
         self
     }
 
+    /// Sets how long after a stop a leader asks its followers which sessions they have heard of, if
+    /// it should have asked before: its threads go on in any order, and what has arrived meanwhile
+    /// is handled first. Default 0 to 3 ms.
+    pub const fn wake(mut self, time: Range<Duration>) -> Self {
+        self.wake = time;
+        self
+    }
+
+    /// Sets the session timeouts that a member grants, as by `minSessionTimeout` and
+    /// `maxSessionTimeout`. Default: 2 to 20 ticks.
+    pub fn session_timeouts(mut self, member: usize, range: RangeInclusive<Duration>) -> Self {
+        self.session_timeouts.insert(member, range);
+        self
+    }
+
     /// Sets the epoch of the first leader: the high half of a zxid, which grows with each leader.
     /// Default 1.
     pub const fn epoch(mut self, epoch: u32) -> Self {
@@ -109,6 +132,16 @@ impl EnsembleConfig {
     pub const fn monitor(mut self, on: bool) -> Self {
         self.monitor = on;
         self
+    }
+
+    /// The session timeout that a member grants, in ms.
+    pub(super) fn granted(&self, member: usize, requested: i32) -> i32 {
+        let ms = |time: Duration| i32::try_from(millis_up(time)).unwrap_or(i32::MAX);
+        let tick = ms(self.tick);
+        match self.session_timeouts.get(&member) {
+            Some(range) => requested.min(ms(*range.end())).max(ms(*range.start())),
+            None => requested.min(tick.saturating_mul(20)).max(tick.saturating_mul(2)),
+        }
     }
 
     /// How long a leader and a follower wait for each other.

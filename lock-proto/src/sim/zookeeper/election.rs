@@ -8,6 +8,7 @@ use super::member::{Down, Leading, Link, Member, Role, Up};
 use super::prep::Outstanding;
 use super::session::Sessions;
 use super::watch::Triggered;
+use crate::sim::rng::Rng;
 use crate::time::Instant;
 
 /// Number of the transaction, in the low half of a zxid. The high half is the epoch.
@@ -36,7 +37,9 @@ impl Ensemble {
 
     /// Ends [`freeze`](Self::freeze).
     pub fn thaw(&mut self, now: Instant, member: usize) {
-        self.change_member(now, member, |server, _| server.frozen = false);
+        // Not drawn from the stream of the other choices, which do not depend on it.
+        let wake = Rng::new(self.config.seed ^ now.as_nanos()).duration(&self.config.wake);
+        self.change_member(now, member, |server, now| (server.frozen, server.awake) = (false, now + wake));
     }
 
     fn change_member(&mut self, now: Instant, member: usize, change: impl FnOnce(&mut Member, Instant)) {
@@ -152,13 +155,17 @@ impl Ensemble {
         self.followers(leader).len() + 1 >= self.majority()
     }
 
-    /// Returns the leader that the connected members follow or could follow.
+    /// Returns the leader that a majority follows, and that the other connected members could
+    /// follow. A leader that knows less than a member that looks for one is deposed.
     fn active_leader(&self) -> Option<usize> {
+        let newest = self.voters().map(|(member, _)| self.members[member].tree.zxid).max().unwrap_or_default();
         let active = |member: &usize| {
             let server = &self.members[*member];
+            let follows = |link: &&Link| link.leader == *member && link.leader_open && link.follower_open;
             server.is_connected()
                 && !server.frozen
-                && server.leading().is_some_and(|leading| leading.gives_up.is_none())
+                && self.links.values().filter(follows).count() + 1 >= self.majority()
+                && server.leading().is_some_and(|leading| leading.gives_up.is_none() && leading.zxid >= newest)
         };
         (0..self.members.len()).filter(active).max_by_key(|member| self.members[*member].leading().map(|l| l.zxid))
     }
@@ -205,8 +212,10 @@ impl Ensemble {
             self.members[leader].tree.apply(&txn, &mut Triggered::default());
             self.record(&txn);
         }
+        // No two leaders have the same epoch.
+        let last = self.members.iter().map(|server| server.logged() >> EPOCH).max().unwrap_or_default();
         let server = &mut self.members[leader];
-        let zxid = ((server.tree.zxid >> EPOCH) + 1) << EPOCH;
+        let zxid = (last + 1) << EPOCH;
         server.tree.zxid = zxid;
         server.role = Role::Leading(Leading {
             zxid,

@@ -20,6 +20,8 @@ pub(super) struct Member {
     pub(super) up: bool,
     /// Its process is stopped, as by `SIGSTOP`.
     pub(super) frozen: bool,
+    /// When its periodic work goes on after a stop.
+    pub(super) awake: Instant,
     /// Cut off from the other members.
     pub(super) isolated: bool,
     /// What comes from the leader is handled this much later.
@@ -77,6 +79,7 @@ impl Member {
         Self {
             up: true,
             frozen: false,
+            awake: Instant::ZERO,
             isolated: false,
             lag: Duration::ZERO,
             tree: Tree::new(zxid),

@@ -12,7 +12,6 @@ use super::tree::Applied;
 use super::watch::Triggered;
 use super::{Condition, Ensemble, EnsembleOutput, Release, Seen};
 use crate::sim::rng::Rng;
-use crate::time::millis_up;
 use crate::zookeeper::codec::{
     ConnectRequest, ConnectResponse, CreateMode, ErrorCode, KeeperState, MultiOp, MultiResult, Op, Reply, ReplyBody,
     ReplyHeader, Request, WatcherEvent, XID_EVENT,
@@ -74,8 +73,7 @@ impl Ensemble {
         if server.is_looking() || request.last_zxid_seen > server.tree.zxid {
             return self.close(conn);
         }
-        let tick = i32::try_from(millis_up(self.config.tick)).unwrap_or(i32::MAX);
-        let timeout = request.timeout_ms.clamp(tick.saturating_mul(2), tick.saturating_mul(20));
+        let timeout = self.config.granted(member, request.timeout_ms);
         if request.session_id == 0 {
             server.sessions += 1;
             let id = (member as i64 + 1) << 56 | i64::from(self.config.epoch) << 24 | i64::from(server.sessions);

@@ -60,11 +60,16 @@ impl Ensemble {
         // The leader asks twice a tick which sessions were heard.
         let asks = match &follower.role {
             Role::Following { touched, .. } if !touched.is_empty() && link.leader_open && leader.runs() => {
-                Some(self.tick_after(link.asks_after, self.config.tick / 2))
+                Some(self.asks_at(link))
             }
             Role::Following { .. } | Role::Looking { .. } | Role::Leading(_) => None,
         };
         [down, up, lost, left, asks].into_iter().flatten()
+    }
+
+    /// Returns when a leader that runs asks which sessions were heard.
+    fn asks_at(&self, link: &Link) -> Instant {
+        self.tick_after(link.asks_after, self.config.tick / 2).max(self.members[link.leader].awake)
     }
 
     /// Returns when a side gives up a connection. Something was last heard at a multiple of half a
@@ -154,7 +159,7 @@ impl Ensemble {
             Role::Following { touched, .. } => !touched.is_empty(),
             Role::Looking { .. } | Role::Leading(_) => false,
         };
-        let due = self.tick_after(link.asks_after, self.config.tick / 2) <= self.now;
+        let due = self.asks_at(link) <= self.now;
         if touched && due && link.leader_open && self.members[link.leader].runs() {
             if let Some(link) = self.links.get_mut(&id) {
                 link.asks_after = self.now;

@@ -97,6 +97,7 @@ impl QueueStore for Nodes {
     const RENEWALS_PROVE: bool = true;
 
     fn enter(lock: &mut Lock, ctx: &mut Context, session: SessionId) {
+        ctx.session_step(session, Session::refresh);
         lock.enter(ctx, session);
     }
 

@@ -34,7 +34,10 @@ pub struct Connection {
     down_since: Option<Instant>,
     /// The session's id on the server.
     pub(super) owner: i64,
-    /// How long a write proves the session.
+    /// The least timeout granted since the session's creation: a new leader gives a session the one
+    /// of its creation, and a server that it has left still reports it with its own.
+    least: Duration,
+    /// How long a proven session is valid.
     validity: Duration,
     /// When a session that must be proven is given up, unless it is proven for longer.
     prove_by: Instant,
@@ -46,6 +49,12 @@ pub struct Connection {
     next_check: u32,
     /// What the server has heard of the session, newest first.
     contacts: VecDeque<Contact>,
+    /// When the last connect request left that was answered: the leader has handled it.
+    connected: Instant,
+    /// When the latest request left of which the leader has heard, by what writes have proven.
+    heard: Instant,
+    /// When the last committed write left.
+    wrote: Instant,
     /// The next write proves nothing new before this.
     prove_after: Instant,
     /// The last failure, while it is not established.
@@ -57,9 +66,8 @@ pub struct Connection {
     quiet: bool,
 }
 
-/// Proof that the server heard of the session at or after `emitted`. Servers report to the leader
-/// at least twice a tick, so a committed write that left at or after `known_at` shows that the
-/// leader knows.
+/// Proof that the server heard of the session at or after `emitted`. A leader that runs has heard of
+/// it by `known_at`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Contact {
     emitted: Instant,
@@ -97,15 +105,16 @@ impl Session {
             SessionReport::Up { emitted, timeout, owner } => self.opened(ctx, *emitted, *timeout, *owner),
             SessionReport::Down(cause) => self.disconnected(ctx, cause),
             SessionReport::Contact(emitted) => {
-                let tick = ctx.config.store.own.tick;
-                let known_at = ctx.now + tick / 2;
+                let known_at = ctx.now + ctx.config.report_within();
                 // More than eight in a tick would displace those that a write can prove.
-                if self.own.contacts.front().is_none_or(|newest| newest.known_at + tick / 8 <= known_at) {
-                    self.heard(*emitted, known_at);
+                let spacing = ctx.config.store.own.tick / 8;
+                if self.own.contacts.front().is_none_or(|newest| newest.known_at + spacing <= known_at) {
+                    self.own.contacts.truncate(MAX_CONTACTS - 1);
+                    self.own.contacts.push_front(Contact { emitted: *emitted, known_at });
                 }
                 None
             }
-            // No leader ends it by itself while it is valid.
+            // Within the bounds no leader ends it by itself while it is valid: somebody else did.
             // ZK1
             SessionReport::Expired if self.is_open() && ctx.now < self.until => self.lose(Loss::Gone),
             SessionReport::Expired => self.ended(End::Refused),
@@ -120,7 +129,7 @@ impl Session {
         (self.own.down_since, self.own.down) = (None, None);
         (self.own.failures, self.own.refusals) = (0, 0);
         // The leader has created it, or was asked whether it exists.
-        self.heard(emitted, emitted);
+        self.own.connected = emitted;
         match self.state {
             State::Opening => {
                 let validity = match ctx.config.check_session(granted) {
@@ -131,7 +140,7 @@ impl Session {
                     }
                 };
                 (self.state, self.own.owner, self.granted) = (State::Alive, owner, granted);
-                self.own.validity = validity;
+                (self.own.least, self.own.validity) = (granted, validity);
                 self.record(ctx, emitted);
                 Some(SessionEvent::Alive)
             }
@@ -142,18 +151,20 @@ impl Session {
                 self.adjust(ctx, emitted, granted);
                 // The first write on a connection: all requests of earlier ones are decided before it.
                 // ZK6
-                self.send_renewal(ctx);
+                self.write(ctx);
                 Some(SessionEvent::Up)
             }
             State::Lost(_) | State::Ending | State::Over(_) => None,
         }
     }
 
-    /// Adopts the timeout that this server granted. If it is shorter than that of the server
-    /// before, the session may end before the last write of the former connection allowed.
-    // T3
+    /// Adopts the timeout that this server granted. If it is shorter than that of the servers
+    /// before, the session may end before the last write of the former connection allowed. A longer
+    /// one does not count.
+    // T3, ZK1
     fn adjust(&mut self, ctx: &Context, emitted: Instant, granted: Duration) {
-        let validity = ctx.config.validity(granted);
+        self.own.least = self.own.least.min(granted);
+        let validity = ctx.config.validity(self.own.least);
         self.until = self.until.min(emitted + validity);
         (self.granted, self.own.validity, self.own.prove_by) = (granted, validity, emitted + validity);
     }
@@ -190,7 +201,8 @@ impl Session {
     /// are holds, it only counts if more than a third of the validity is over: all of them are then
     /// notified, and that happens rarely.
     pub(super) fn wrote(&mut self, ctx: &mut Context, emitted: Instant) -> Option<SessionEvent> {
-        if self.state != State::Alive || !self.renewing || emitted + self.own.validity <= self.until {
+        let counts = self.state == State::Alive && self.renewing && !ctx.config.store.own.revalidate;
+        if !counts || emitted + self.own.validity <= self.until {
             return None;
         }
         let fresh = self.until.since(ctx.now) >= self.own.validity / 3 * 2;
@@ -204,31 +216,76 @@ impl Session {
         (!fresh).then_some(SessionEvent::Renewed(proven))
     }
 
-    fn heard(&mut self, emitted: Instant, known_at: Instant) {
-        self.own.contacts.truncate(MAX_CONTACTS - 1);
-        self.own.contacts.push_front(Contact { emitted, known_at });
-    }
-
     /// A write that left at `emitted` was committed. A session that is renewed by hand only counts
     /// the writes that it was asked for. Returns from when on the validity counts.
     ///
     /// The write itself does not renew the session at the leader: its server tells it later. So the
-    /// validity counts from what the leader had heard then, plus the time that this may be old
-    /// while the client pings. The two ticks by which it ends earlier cover that. More time passes
-    /// between contacts if the process was stopped, or the network.
+    /// validity counts from what the leader has heard, plus the time that this may be old while the
+    /// client pings. The two ticks by which it ends earlier cover that. More time passes between
+    /// contacts if the process was stopped, or the network.
     // ZK1
     fn record(&mut self, ctx: &Context, emitted: Instant) -> Instant {
         let tick = ctx.config.store.own.tick;
-        let known = self.own.contacts.iter().find(|contact| contact.known_at <= emitted);
-        let proven = known.map_or(Instant::ZERO, |contact| emitted.min(contact.emitted + tick * 7 / 4));
+        self.own.heard = self.own.heard.max(self.own.connected);
+        // The leader may have been stopped before the write: it hears of the contacts within the
+        // time for a report, unless it ends the session before. If the write took long, the leader
+        // may have been stopped until it handled the write, and may be stopped again before that.
+        let by = if ctx.now.since(emitted) <= tick / 4 { emitted } else { self.own.wrote };
+        if !ctx.config.store.own.revalidate
+            && ctx.now < self.proven_by_contacts_until(ctx)
+            && let Some(known) = self.own.contacts.iter().find(|contact| contact.known_at <= by)
+        {
+            self.own.heard = self.own.heard.max(known.emitted);
+        }
+        self.own.wrote = emitted;
+        let proven = emitted.min(self.own.heard + tick * 7 / 4);
         self.prolong(proven, self.own.validity);
-        let mut next = renew_at(ctx.seed ^ self.own.owner.unsigned_abs(), emitted, self.own.validity);
+        let next = renew_at(ctx.seed ^ self.own.owner.unsigned_abs(), emitted, self.own.validity);
+        let mut next = next.min(self.proven_by_contacts_until(ctx));
         if proven < emitted {
-            self.own.prove_after = emitted + tick * 2 / 3;
+            self.own.prove_after = ctx.now + ctx.config.report_within();
             next = next.min(self.own.prove_after);
         }
         self.retry.set_due(self.renewing.then_some(next));
         proven
+    }
+
+    /// Returns true if no write can prove that the session lives on: only the leader's answer to a
+    /// connect request can. The leader may have been stopped for so long that it ends the session
+    /// before it hears of any contact.
+    // ZK1
+    fn must_reconnect(&self, ctx: &Context) -> bool {
+        if ctx.config.store.own.revalidate {
+            return self.own.connected <= self.own.heard;
+        }
+        self.proven_by_contacts_until(ctx) <= ctx.now
+    }
+
+    /// Returns until when the leader hears of contacts before it can end the session.
+    // ZK1
+    fn proven_by_contacts_until(&self, ctx: &Context) -> Instant {
+        let Connection { heard, connected, least, .. } = self.own;
+        (heard.max(connected) + least).back(ctx.config.report_within())
+    }
+
+    /// Called before a lock enters the queue. A session that was idle for long continues on a new
+    /// connection first.
+    // ZK1
+    pub(super) fn refresh(&mut self, ctx: &mut Context) -> Option<SessionEvent> {
+        if Connection::is_up(self)
+            && !self.retry.is_in_flight()
+            && !self.proves_hold(ctx.now)
+            && self.must_reconnect(ctx)
+        {
+            self.reconnect(ctx);
+        }
+        None
+    }
+
+    fn reconnect(&mut self, ctx: &mut Context) {
+        self.own.down_since = Some(ctx.now);
+        let timeout = self.requested;
+        ctx.out.push_back(QueueOutput::Store(SessionOutput::Open { session: self.id, timeout }));
     }
 
     /// Returns true if a hold may begin: it is not lost before the first renewal can be answered.
@@ -246,9 +303,18 @@ impl Session {
         None
     }
 
-    /// Renews the session by a write that a quorum must commit.
+    /// Renews the session, on a new connection if the present one cannot prove it.
     // ZK1
     fn send_renewal(&mut self, ctx: &mut Context) {
+        if !Connection::is_up(self) || self.retry.is_in_flight() {
+            return;
+        }
+        if self.must_reconnect(ctx) { self.reconnect(ctx) } else { self.write(ctx) }
+    }
+
+    /// Sends a write that a quorum must commit.
+    // ZK1
+    fn write(&mut self, ctx: &mut Context) {
         if !Connection::is_up(self) || self.retry.is_in_flight() {
             return;
         }
@@ -316,7 +382,7 @@ impl SessionStore<Nodes> for Connection {
 
     /// Renews the session once that proves something new.
     fn renew(session: &mut Session, ctx: &mut Context) {
-        if ctx.now < session.own.prove_after {
+        if ctx.now < session.own.prove_after && !session.must_reconnect(ctx) {
             session.retry.set_due(Some(session.own.prove_after));
         } else {
             session.send_renewal(ctx);
@@ -341,7 +407,7 @@ impl SessionStore<Nodes> for Connection {
             {
                 session.own.nodes.remove(slot);
                 // The next renewal counts instead of this one, and notifies all holders.
-                session.send_renewal(ctx);
+                session.write(ctx);
                 return Some(SessionEvent::Gone(*slot));
             }
             let counts = session.renewing || session.renew_from.is_some();

@@ -60,6 +60,8 @@ pub struct Pipe {
     last_zxid: i64,
     waiting: Waiting<Pending>,
     wire: Wire,
+    /// The connection is replaced once it is idle.
+    reopens: bool,
     renewal: Renewal,
     /// When bytes last arrived, or when the first outstanding request was made if that is later.
     last_received: Instant,
@@ -133,6 +135,7 @@ impl Pipe {
             last_zxid: 0,
             waiting: Waiting::default(),
             wire: Wire::default(),
+            reopens: false,
             renewal: Renewal::new(config.login.clone()),
             last_received: Instant::ZERO,
             last_sent: Instant::ZERO,
@@ -146,6 +149,22 @@ impl Pipe {
     pub fn open(&mut self, now: Instant) {
         self.clock(now);
         if self.phase == Phase::Closed && self.mode == Mode::Live {
+            self.connect();
+        }
+    }
+
+    /// Continues the session on a new connection to the same server, which asks the leader whether
+    /// it exists: once all requests are answered. Does nothing unless the session is established.
+    // ZK1
+    pub fn reopen(&mut self, now: Instant) {
+        self.clock(now);
+        self.reopens = matches!(self.phase, Phase::Up { .. });
+        self.reopen_if_idle();
+    }
+
+    fn reopen_if_idle(&mut self) {
+        if let (true, Mode::Live, Some(conn)) = (self.reopens && self.wire.is_idle(), self.mode, self.current()) {
+            self.outputs.push_back(PipeOutput::Disconnect(conn, None));
             self.connect();
         }
     }
@@ -275,6 +294,7 @@ impl Pipe {
         }
         if self.current() == Some(conn) {
             self.wire.frames = frames;
+            self.reopen_if_idle();
         }
     }
 
@@ -391,10 +411,11 @@ impl Pipe {
         self.wire.queue(pending);
     }
 
-    /// When the next ping is due: less than a tick after the last request.
+    /// When the next ping is due: less than a tick after the last request. A connection that is to
+    /// be replaced would never be idle on a slow network.
     // ZK1
     fn ping_due(&self) -> Option<Instant> {
-        (self.mode == Mode::Live).then(|| self.last_sent + self.config.ping_after)
+        (self.mode == Mode::Live && !self.reopens).then(|| self.last_sent + self.config.ping_after)
     }
 
     /// Returns when the connection ends if nothing arrives.
@@ -413,6 +434,7 @@ impl Pipe {
 
     fn connect(&mut self) {
         self.generation += 1;
+        self.reopens = false;
         self.wire.clear();
         // A session that is to be continued may end before: the next server needs time as well.
         let most = if self.session == 0 { Duration::MAX } else { self.max_silence };

@@ -575,3 +575,33 @@ fn renewal_overtakes_requests_that_have_not_left() {
     receive(&mut pipe, 6, &synced(1, 1));
     assert_eq!(requests(&mut pipe), [Request { xid: 3, op: renewal }]);
 }
+
+/// The leader is to hear of the session, and nothing that is under way may be lost.
+#[test]
+fn session_is_continued_on_a_new_connection_once_its_requests_are_answered() {
+    // ZK1
+    let mut pipe = pipe(2);
+    up(&mut pipe, 0);
+    let old = pipe.current().unwrap();
+    pipe.send(at(10), call(1), sync());
+    requests(&mut pipe);
+    pipe.reopen(at(11));
+    assert_eq!((outputs(&mut pipe), pipe.next_deadline()), (vec![], Some(at(1_010))), "no pings, which would go on");
+    receive(&mut pipe, 12, &synced(1, 5));
+    let out = outputs(&mut pipe);
+    let [.., PipeOutput::Reply { .. }, PipeOutput::Disconnect(closed, None), PipeOutput::Connect(new, _)] = &out[..]
+    else {
+        panic!("{out:?}")
+    };
+    assert_eq!((*closed, new.node()), (old, old.node()), "the same server is as good as another one");
+    assert_eq!(connect(&mut pipe, 13).session_id, SESSION);
+    accept(&mut pipe, 14, SESSION, 15_000);
+    assert!(outputs(&mut pipe).iter().any(|out| matches!(out, PipeOutput::Session(SessionReport::Up { .. }))));
+    assert!(pipe.is_up());
+    // Without a connection there is nothing to do.
+    let conn = pipe.current().unwrap();
+    pipe.handle_disconnected(at(20), conn, Fault::Reset);
+    outputs(&mut pipe);
+    pipe.reopen(at(20));
+    assert_eq!((outputs(&mut pipe), pipe.current()), (vec![], None));
+}

@@ -8,6 +8,7 @@ mod locks;
 mod server;
 mod sessions;
 mod tail;
+mod validity;
 
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString as _};
@@ -41,6 +42,8 @@ struct World {
     unreachable: bool,
     /// Nothing travels on these connections.
     silent: Vec<(usize, ConnId)>,
+    /// Connections that were opened.
+    connects: usize,
 }
 
 impl World {
@@ -64,6 +67,7 @@ impl World {
             stopped: None,
             unreachable: false,
             silent: Vec::new(),
+            connects: 0,
         }
     }
 
@@ -107,6 +111,7 @@ impl World {
                     self.clients[client].handle_disconnected(self.now, conn, Fault::Refused);
                 }
                 Output::Connect { conn, .. } => {
+                    self.connects += 1;
                     self.server.connect(Self::of(client, conn));
                     self.conns.insert((client, conn), ());
                     self.clients[client].handle_connected(self.now, conn);

@@ -1,13 +1,11 @@
 //! Sessions: validity, loss, reconnects, ends.
 
 use super::*;
-use crate::zookeeper::codec::{MultiOp, MultiResult, Op, ReplyBody, Stat};
-use crate::zookeeper::{Locks, LocksOutput, Reply, Request, SessionOutput, SessionReport};
 
 /// The session's validity after a write: 15 s less two ticks and the drift.
-const VALID_MS: u64 = 15_000 - 6_000 - 152;
+pub(super) const VALID_MS: u64 = 15_000 - 6_000 - 152;
 
-fn ms_until(w: &World, from: Instant, lock: LockId) -> u64 {
+pub(super) fn ms_until(w: &World, from: Instant, lock: LockId) -> u64 {
     w.clients[0].valid_until(lock).unwrap().since(from).as_millis() as u64
 }
 
@@ -22,21 +20,6 @@ fn validity_counts_from_writes_less_two_ticks_and_drift() {
     assert_eq!(w.lost(0, lock), None);
     assert!(ms_until(&w, w.now, lock) > VALID_MS / 2);
     assert!(w.server.count(OpCode::Multi) >= 60_000 / (VALID_MS as usize / 3));
-}
-
-#[test]
-fn answered_pings_prove_nothing() {
-    // ZK1
-    let mut w = World::new(1);
-    let (lock, _) = w.hold(0);
-    // As by a server that is cut off from its leader.
-    w.server.mute = Some((OpCode::Multi, false));
-    let pings = w.server.count(OpCode::Ping);
-    w.pass(VALID_MS - 1);
-    assert_eq!(w.lost(0, lock), None);
-    w.pass(1);
-    assert_eq!(w.lost(0, lock), Some(Loss::Expired));
-    assert!(w.server.count(OpCode::Ping) > pings);
 }
 
 #[test]
@@ -56,41 +39,6 @@ fn session_continues_after_reconnect_and_renews_first() {
     // The waiter watches again.
     w.release(0, lock);
     w.granted(1, second).unwrap();
-}
-
-#[test]
-fn only_holder_and_next_waiter_are_renewed() {
-    // ZK1
-    let mut w = World::new(4);
-    let (mut held, _) = w.hold(0);
-    let waiting: Vec<LockId> = (1..4).map(|client| w.acquire(client)).collect();
-    w.pass(60_000);
-    let renewals = |w: &World, session| w.server.log.iter().filter(|entry| **entry == (session, OpCode::Multi)).count();
-    assert!((1..=2).all(|session| renewals(&w, session) >= 60_000 / (VALID_MS as usize / 3)));
-    assert!((3..=4).all(|session| renewals(&w, session) == 0), "pings keep them");
-    for (client, next) in waiting.into_iter().enumerate() {
-        w.release(client, held);
-        w.granted(client + 1, next).unwrap();
-        assert!(w.clients[client + 1].valid_until(next).unwrap().since(w.now).as_millis() as u64 > VALID_MS / 3);
-        held = next;
-    }
-    assert!((3..=4).all(|session| renewals(&w, session) == 1), "each is proven before its turn");
-}
-
-#[test]
-fn creates_of_nodes_renew_the_session_of_one_who_only_waits() {
-    // ZK1
-    let mut w = World::new(3);
-    let mut turns: Vec<LockId> = (0..3).map(|client| w.acquire(client)).collect();
-    for turn in 0..30 {
-        let client = turn % 3;
-        w.granted(client, turns[client]).unwrap();
-        // A session renews after a third of its validity, which is longer than three turns.
-        w.pass(800);
-        w.release(client, turns[client]);
-        turns[client] = w.acquire(client);
-    }
-    assert_eq!(w.server.count(OpCode::Multi), 0);
 }
 
 #[test]
@@ -301,31 +249,12 @@ fn session_shorter_than_five_ticks_is_refused() {
     assert_eq!(w.server.sessions.len(), 0);
 }
 
-fn told(w: &World, lock: LockId) -> Option<Instant> {
+pub(super) fn told(w: &World, lock: LockId) -> Option<Instant> {
     w.of_lock(0, lock).iter().rev().find_map(|event| match event {
         Event::Granted(grant) => Some(grant.valid_until),
         Event::Renewed { valid_until } => Some(*valid_until),
         _ => None,
     })
-}
-
-#[test]
-fn server_that_grants_shorter_session_moves_end_of_validity_back() {
-    // T3, ZK6
-    let mut w = World::with(1, |config| config.session_ttl(Duration::from_secs(30)));
-    w.server.granted_ms = 30_000;
-    let (lock, _) = w.hold(0);
-    w.server.granted_ms = 15_000;
-    w.server.mute = Some((OpCode::Multi, false));
-    w.cut(0);
-    w.pass(1_000);
-    let valid = ms_until(&w, w.now, lock);
-    assert!(valid > VALID_MS - 1_000 && valid <= VALID_MS, "{valid}");
-    assert_eq!(told(&w, lock), w.clients[0].valid_until(lock));
-    w.pass(valid - 1);
-    assert_eq!(w.lost(0, lock), None);
-    w.pass(2);
-    assert_eq!(w.lost(0, lock), Some(Loss::Expired));
 }
 
 #[test]
@@ -355,18 +284,6 @@ fn idle_session_ends_and_next_lock_opens_another() {
     w.hold(0);
 }
 
-#[test]
-fn lock_on_session_kept_by_pings_is_proven_by_its_create() {
-    // ZK1
-    let mut w = World::new(1);
-    let (lock, _) = w.hold(0);
-    w.release(0, lock);
-    w.pass(60_000);
-    let now = w.now;
-    let (lock, _) = w.hold(0);
-    assert_eq!((w.lost(0, lock), ms_until(&w, now, lock)), (None, VALID_MS));
-}
-
 /// Regression: locks that were held too briefly for a renewal did not count, and after some expired
 /// sessions in days, each one cost a pause.
 #[test]
@@ -377,75 +294,6 @@ fn expired_sessions_that_had_locks_cause_no_pause() {
         w.release(0, lock);
         w.server.expire(session);
     }
-}
-
-/// The process is stopped, and the server that it is connected to has not told its leader of the
-/// session since. The write that follows is executed all the same.
-#[test]
-fn write_after_pause_proves_no_more_than_the_leader_has_heard() {
-    // ZK1
-    const TTL_MS: u64 = 60_000;
-    let mut w = World::with(1, |config| config.session_ttl(Duration::from_millis(TTL_MS)));
-    w.server.granted_ms = TTL_MS as i32;
-    let (lock, _) = w.hold(0);
-    w.pass(10_000);
-    let stopped = w.now;
-    w.now = w.now + Duration::from_millis(40_000);
-    let writes = w.server.count(OpCode::Multi);
-    w.pass(0);
-    assert_eq!(w.server.count(OpCode::Multi), writes + 1);
-    assert!(ms_until(&w, stopped, lock) < TTL_MS, "{}", ms_until(&w, stopped, lock));
-    // Once the server has told its leader, a write proves as much as ever.
-    w.pass(2_500);
-    assert_eq!(w.server.count(OpCode::Multi), writes + 2);
-    assert!(ms_until(&w, w.now, lock) > TTL_MS - 10_000, "{}", ms_until(&w, w.now, lock));
-    assert_eq!(w.lost(0, lock), None);
-    w.pass(120_000);
-    assert_eq!(w.lost(0, lock), None);
-}
-
-/// Regression: the contacts that it counts from were forgotten, and no write proved anything.
-#[test]
-fn write_that_takes_two_ticks_proves_the_session() {
-    // ZK1
-    let mut now = Instant::from_millis(1_000);
-    let eighth = Duration::from_millis(3_000 / 8);
-    let mut locks = Locks::new(now, Config::parse("zk://h").unwrap(), ClientId::from_bits(1), 7).unwrap();
-    let lock = locks.acquire(now, &Acquire::new("l")).unwrap();
-    let Some(LocksOutput::Store(SessionOutput::Open { session, timeout })) = locks.poll_output() else { panic!() };
-    locks.handle_session(now, session, &SessionReport::Up { emitted: now, timeout, owner: 1 });
-    let mut calls = Vec::new();
-    while let Some(output) = locks.poll_output() {
-        if let LocksOutput::Send { call, request, .. } = output {
-            calls.push((call, request.op));
-        }
-    }
-    let [(create, Op::Write(MultiOp::Create { path, .. })), (list, Op::GetChildren { .. })] = &calls[..] else {
-        panic!("{calls:?}")
-    };
-    let path: alloc::boxed::Box<str> = alloc::format!("{path}0000000000").into();
-    let stat = Stat { czxid: 9, ephemeral_owner: 1, ..Stat::default() };
-    let names = core::iter::once(path.rsplit_once('/').unwrap().1).collect();
-    locks.handle_reply(now, *create, &Reply::Done(ReplyBody::Created { path, stat }));
-    locks.handle_reply(now, *list, &Reply::Done(ReplyBody::Children(names)));
-    locks.claim(now, lock).unwrap();
-    let renewal = loop {
-        match locks.poll_output() {
-            Some(LocksOutput::Send { call, request: Request { op: Op::Multi(_), .. }, .. }) => break call,
-            Some(_) => {}
-            None => {
-                now = locks.next_deadline().unwrap();
-                locks.handle_timeout(now);
-            }
-        }
-    };
-    let before = locks.valid_until(lock);
-    for _ in 0..14 {
-        now = now + eighth;
-        locks.handle_session(now, session, &SessionReport::Contact(now));
-    }
-    locks.handle_reply(now, renewal, &Reply::Done(ReplyBody::Multi([MultiResult::Checked].into())));
-    assert!(locks.valid_until(lock) > before, "{:?} {before:?}", locks.valid_until(lock));
 }
 
 #[test]

@@ -38,7 +38,10 @@ pub(super) struct Servers {
 
 pub(super) const SERVERS: Servers = Servers { faults: &[], members: &[3, 1], login: false, sync_limits: &[5, 10, 20] };
 
-const LOCKS: [&str; 2] = ["a", "b"];
+/// Short, so that sessions end and are opened again.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
+
+pub(super) const LOCKS: [&str; 2] = ["a", "b"];
 
 pub(super) fn draft(chance: &mut Chance, mix: &Mix, servers: &Servers) -> Draft {
     // The excuse is for watches of etcd, which are late by themselves.
@@ -50,6 +53,8 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix, servers: &Servers) -> Draft 
         tick,
         sync_limit: chance.pick(servers.sync_limits),
         session_ttl: drawn.session_ttl.min(tick * 20),
+        idle_timeout: IDLE_TIMEOUT,
+        revalidate: false,
         turn: drawn.turn,
         request_timeout: drawn.request_timeout,
         watch_own_after: drawn.watch_own_after,

@@ -5,6 +5,7 @@ use super::super::tls::Tls;
 use super::super::{Backend, Bounds, Draft, Scenario};
 use super::draw::{Fault, SERVERS, Servers, draft};
 use super::run::run;
+use super::stops::{self, Between};
 use crate::sim::chance::Chance;
 use crate::sim::check::Rule;
 
@@ -92,6 +93,16 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
             let servers = Servers { faults: &[(Fault::PauseAndIsolate, 8)], sync_limits: &[50, 20, 5], ..THREE };
             draft(chance, &Mix { kinds: &[(Kind::Reset, 2)], ..PLAIN }, &servers)
         },
+    ),
+    within_bounds(
+        "zookeeper-stops",
+        "members are stopped for long, some again and again, while clients with idle sessions take locks",
+        |chance| stops::draft(chance, Between::Round),
+    ),
+    within_bounds(
+        "zookeeper-revalidate",
+        "members are stopped again at once, while clients with the strictest setting take locks",
+        |chance| stops::draft(chance, Between::Nothing),
     ),
     within_bounds("zookeeper-behind", "followers apply what the leader commits much later", |chance| {
         use Kind::{Burst, Campaign, Cancel, Observe, Reset};

@@ -3,6 +3,7 @@
 mod draw;
 mod list;
 mod run;
+mod stops;
 
 use core::fmt;
 use core::time::Duration;
@@ -21,6 +22,10 @@ pub struct ZookeeperStore {
     pub sync_limit: u32,
     /// TTL of the session that the locks of a client share.
     pub session_ttl: Duration,
+    /// How long a client without locks keeps its session.
+    pub idle_timeout: Duration,
+    /// Whether each renewal continues the session on a new connection.
+    pub revalidate: bool,
     /// How long a client hands a lock over locally.
     pub turn: Duration,
     /// Timeout of a request.

@@ -81,6 +81,8 @@ fn build(plan: &Plan, store: &ZookeeperStore) -> Builder {
         let config = config
             .tick(store.tick)
             .session_ttl(store.session_ttl)
+            .idle_timeout(store.idle_timeout)
+            .revalidate(store.revalidate)
             .handover_window(store.turn)
             .request_timeout(store.request_timeout)
             .recheck(store.recheck);

@@ -4,6 +4,7 @@
 
 mod flawed;
 mod same_guid;
+mod stops;
 
 use alloc::format;
 use core::time::Duration;

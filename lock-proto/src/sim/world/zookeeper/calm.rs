@@ -51,12 +51,14 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         let rest = ttl * 3 + Duration::from_secs(30);
         let is_empty = |w: &Self| w.ephemerals().is_empty();
         if self.run_until(rest, is_empty) {
+            // A new connection of an idle session would end them.
+            self.check_watches(rest);
             self.hand_over_again(ttl * 2, is_empty);
         }
         if !self.run_until(rest, is_empty) {
             return self.report(Rule::Leftover, format!("left after {rest:?}: {}", self.ephemerals().join(", ")));
         }
-        self.check_watches();
+        self.check_watches(rest);
         let recheck = self.clients.iter().map(|process| process.own.recheck).max().unwrap_or_default();
         self.check_observers(rest + recheck);
         self.close_queries();
@@ -67,8 +69,11 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
     /// Checks that nobody watches the node of a contender once all are gone. Idle connections are
     /// closed a while later.
     // ZK3
-    fn check_watches(&mut self) {
+    fn check_watches(&mut self, rest: Duration) {
         const SOON: Duration = Duration::from_secs(1);
+        // A member that looks for a leader has not applied the end of the last node.
+        let members = self.hosts.len();
+        self.run_until(rest, |w| (0..members).all(|member| w.store.ensemble.is_serving(member)));
         self.run_until(SOON, |w| w.left_watch().is_none());
         if let Some(path) = self.left_watch() {
             let text = format!("{path} is still watched {SOON:?} after the last node");

@@ -261,3 +261,40 @@ fn equal_histories_give_equal_ensembles() {
     };
     assert_eq!(play(), play());
 }
+
+/// Regression: a member joined a leader that had been stopped since before the last election, and
+/// whose other follower could not tell it that it had left. The member forgot what was committed.
+#[test]
+fn leader_that_was_replaced_gets_no_followers() {
+    let mut kit = Kit::new(3);
+    kit.ensemble.freeze(kit.now, 0);
+    kit.run(ms(13 * SECOND));
+    let leader = kit.ensemble.leader().unwrap();
+    let other = 3 - leader;
+    kit.ensemble.create(kit.now, "/new", b"");
+    kit.run(ms(SECOND));
+    kit.ensemble.isolate(kit.now, leader);
+    kit.ensemble.crash(kit.now, other);
+    kit.ensemble.start(kit.now, other);
+    kit.ensemble.thaw(kit.now, 0);
+    for _ in 0..20 {
+        kit.run(ms(SECOND));
+        assert!(kit.ensemble.stat(other, "/new").is_some());
+    }
+    kit.ensemble.heal(kit.now, leader);
+    kit.run(ms(15 * SECOND));
+    assert!((0..3).all(|member| kit.ensemble.is_serving(member) && kit.ensemble.stat(member, "/new").is_some()));
+}
+
+#[test]
+fn new_leader_gives_a_session_the_timeout_of_its_creation() {
+    let mut kit = Kit::with(3, |config| config.session_timeouts(1, ms(20_000)..=ms(30_000)));
+    let created = kit.connect(0, 4_000, 0, 0);
+    let moved = kit.reconnect(created, 1);
+    let expires = |kit: &Kit| kit.ensemble.sessions()[0].expires.unwrap().since(kit.now);
+    assert!((ms(19_000)..ms(22_000)).contains(&expires(&kit)), "{:?}", expires(&kit));
+    kit.ok(moved, Op::Ping);
+    kit.ensemble.change_leader(kit.now);
+    kit.run(ms(SECOND));
+    assert!((ms(3_000)..ms(6_000)).contains(&expires(&kit)), "{:?}", expires(&kit));
+}
