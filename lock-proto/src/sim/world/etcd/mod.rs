@@ -16,7 +16,7 @@ mod tap;
 mod wire;
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -122,8 +122,9 @@ pub(crate) struct Own {
     /// Open streams by the world's numbers.
     streams: BTreeMap<StreamId, u64>,
     sent: u64,
-    /// Unanswered requests on each stream, oldest first, by the world's numbers.
-    pending: BTreeMap<StreamId, VecDeque<u64>>,
+    /// Unanswered requests on each stream, oldest first: the world's numbers, and the leases of
+    /// keep-alives.
+    pending: BTreeMap<StreamId, Vec<(u64, Option<i64>)>>,
     /// Leases that the client knows to be granted, and how long it knows that they live.
     granted: BTreeMap<i64, Instant>,
 }
