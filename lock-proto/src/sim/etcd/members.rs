@@ -23,7 +23,7 @@ pub(super) struct Member {
     /// It led when it was cut off.
     was_leader: bool,
     /// It is not cut off any more, but learns only then that another member leads.
-    // S16
+    // S1
     stale_until: Option<Instant>,
     /// Since when it has had no leader.
     leaderless_since: Option<Instant>,

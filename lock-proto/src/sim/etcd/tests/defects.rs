@@ -33,7 +33,7 @@ fn ttls(outputs: &[ClusterOutput]) -> Vec<(i64, i64)> {
 
 #[test]
 fn replaced_leader_reads_its_old_state_until_it_learns_of_new_one() {
-    // S16
+    // S1
     for (stale, seed) in (0..20).flat_map(|seed| [(false, seed), (true, seed)]) {
         let mut b = Bench::new(ClusterConfig::new(3, seed));
         b.cluster.set(b.now, Condition::StaleReads, stale);
@@ -57,7 +57,7 @@ fn replaced_leader_reads_its_old_state_until_it_learns_of_new_one() {
 
 #[test]
 fn member_that_did_not_lead_reads_new_state() {
-    // S16
+    // S1
     let mut b = Bench::three();
     b.cluster.set(b.now, Condition::StaleReads, true);
     b.cluster.isolate(b.now, 2);
@@ -69,7 +69,7 @@ fn member_that_did_not_lead_reads_new_state() {
 
 #[test]
 fn keep_alive_that_arrives_before_expiry_is_confirmed_after_revocation() {
-    // S16
+    // S1
     for defect in [false, true] {
         let mut b = Bench::three();
         b.cluster.set(b.now, Condition::RevokedKeepAlives, defect);
@@ -85,7 +85,7 @@ fn keep_alive_that_arrives_before_expiry_is_confirmed_after_revocation() {
 
 #[test]
 fn proxy_answers_keep_alives_of_each_lease_in_order() {
-    // S16
+    // S1
     let mut overtaken = 0;
     for seed in 0..20 {
         let mut b = Bench::new(ClusterConfig::new(3, seed).keep_alives_per_lease(true));
@@ -94,9 +94,9 @@ fn proxy_answers_keep_alives_of_each_lease_in_order() {
         }
         b.outputs();
         b.open(0, KEEP, StreamKind::KeepAlive);
-        [5, 6].map(|id| b.keep_alive(0, id));
+        [5, 6].into_iter().for_each(|id| b.keep_alive(0, id));
         assert_eq!(ttls(&b.outputs()), [(5, 8), (6, 8)]);
-        [5, 6, 5, 6].map(|id| b.keep_alive(0, id));
+        [5, 6, 5, 6].into_iter().for_each(|id| b.keep_alive(0, id));
         let answers = ttls(&b.pass(SECOND * 2));
         assert_eq!(answers.len(), 4);
         overtaken += u32::from(answers != [(5, 8), (6, 8), (5, 8), (6, 8)]);

@@ -9,7 +9,7 @@ use prost::Message as _;
 use super::wire::Wire;
 use super::{Etcd, EtcdClient};
 use crate::etcd::message::{Op, RequestOp, WatchRequestUnion};
-use crate::etcd::{Rpc, RpcReply, StreamId, StreamReceived, StreamSend};
+use crate::etcd::{Code, Rpc, RpcReply, StreamId, StreamReceived, StreamSend};
 use crate::id::ConnId;
 use crate::sim::fingerprint::encoded;
 use crate::sim::world::World;
@@ -20,6 +20,9 @@ pub(super) fn queue_of(key: &[u8]) -> &[u8] {
 
 impl<C: EtcdClient> World<Etcd<C>> {
     pub(super) fn note_call(&mut self, client: usize, conn: ConnId, number: u64, request: &Rpc) {
+        if let Rpc::Revoke(revoke) = request {
+            self.clients[client].own.revoking.insert(number, revoke.id);
+        }
         if !self.checker.checks_requests() {
             return;
         }
@@ -85,6 +88,12 @@ impl<C: EtcdClient> World<Etcd<C>> {
                 if let Some(link) = conn.and_then(|conn| self.network.find(client, conn)) {
                     self.checker.reply_received(link, *rpc);
                     // Data from a replaced connection is not a reply.
+                    let own = &mut self.clients[client].own;
+                    let gone = match reply {
+                        Ok(_) => true,
+                        Err(status) => status.code == Code::NotFound,
+                    };
+                    own.revoked.extend(own.revoking.remove(rpc).filter(|_| gone));
                     if let Ok(RpcReply::Grant(granted)) = reply {
                         let until = self.now + Duration::from_secs(granted.ttl.unsigned_abs());
                         self.clients[client].own.granted.insert(granted.id, until);
