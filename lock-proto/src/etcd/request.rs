@@ -168,7 +168,10 @@ pub enum Request {
     },
     /// Read the contender's key, and the newest keys created before `before`. With `ahead`, list
     /// others only if the direct predecessor is gone and the rest is unknown.
-    // E4
+    ///
+    /// A read of the key alone goes through etcd's log: the key counts as gone if it is not found.
+    /// Other reads may be outdated on servers with etcd issue 20418.
+    // E4, E14
     Look {
         /// The queue.
         queue: Queue,
@@ -333,8 +336,14 @@ impl Request {
                 let own = op_range(one(queue.key(*lease)));
                 let search = before.map(|before| op_range(newest(queue, before - 1, LISTED as i64)));
                 let Some(Ahead { next, rest }) = ahead else {
+                    // The delete is never executed. It makes etcd send the read through its log.
+                    let logged = search.is_none().then(|| op_delete(queue.key(*lease)));
                     let success = iter::once(own).chain(search).collect();
-                    return Some(Rpc::Txn(TxnRequest { success, ..TxnRequest::default() }));
+                    return Some(Rpc::Txn(TxnRequest {
+                        success,
+                        failure: logged.into_iter().collect(),
+                        ..TxnRequest::default()
+                    }));
                 };
                 let known = rest.iter().flatten().map(|older| op_range(one(older.key.clone())));
                 let there = [own.clone(), op_range(one(next.key.clone()))];
@@ -361,10 +370,9 @@ impl Request {
             Self::Delete { queue, lease, modified } => {
                 let key = queue.key(*lease);
                 let count = RangeRequest { count_only: true, ..range_of(queue) };
-                let delete = DeleteRangeRequest { key: key.clone(), ..DeleteRangeRequest::default() };
                 Rpc::Txn(TxnRequest {
                     compare: vec![unchanged(key.clone(), *modified)],
-                    success: vec![RequestOp { request: Some(Op::Delete(delete)) }],
+                    success: vec![op_delete(key.clone())],
                     failure: vec![op_range(one(key)), op_range(count)],
                 })
             }
@@ -557,6 +565,10 @@ fn unchanged(key: Bytes, modified: i64) -> Compare {
 fn op_put(key: Bytes, value: &Bytes, lease: LeaseId) -> RequestOp {
     let put = PutRequest { key, value: value.clone(), lease: lease.get(), ..PutRequest::default() };
     RequestOp { request: Some(Op::Put(put)) }
+}
+
+fn op_delete(key: Bytes) -> RequestOp {
+    RequestOp { request: Some(Op::Delete(DeleteRangeRequest { key, ..DeleteRangeRequest::default() })) }
 }
 
 const fn op_range(range: RangeRequest) -> RequestOp {

@@ -48,9 +48,13 @@ impl Cluster {
 
     /// Returns true if a member answers from what it has applied, whoever leads. What it has not
     /// applied must still be in the history, or the old state is lost.
-    fn reads_own_state(&self, call: &Pending) -> bool {
-        matches!(&call.request, Rpc::Range(range) if range.serializable)
-            && self.members[call.member].applied >= self.store.compacted()
+    pub(super) fn reads_own_state(&self, call: &Pending) -> bool {
+        let reads = match &call.request {
+            Rpc::Range(range) => range.serializable || self.reads_stale(call.member),
+            Rpc::Txn(txn) => txn::is_read_only(txn) && self.reads_stale(call.member),
+            Rpc::Grant(_) | Rpc::Revoke(_) | Rpc::Authenticate(_) | Rpc::MemberList(_) => false,
+        };
+        reads && self.members[call.member].applied >= self.store.compacted()
     }
 
     pub(super) fn answer(&mut self, call: &Pending) {
@@ -146,7 +150,7 @@ impl Cluster {
             return Err(Refusal::FUTURE_REVISION);
         }
         self.store.check_revision(range.revision)?;
-        // Only a serializable read may find its member behind.
+        // Only a serializable read, or a stale one, may find its member behind.
         let at = if range.revision <= 0 && applied < self.store.revision() { applied } else { range.revision };
         let found = txn::read(&self.store, &RangeRequest { revision: at, ..range.clone() }, &[]);
         Ok(RangeResponse { header: self.header_of(member, applied), ..found })
@@ -156,6 +160,11 @@ impl Cluster {
         self.caller(member, token)?.may_run(request)?;
         if self.conditions.contains(&Condition::NoSpace) && txn::puts(request) {
             return Err(Refusal::NO_SPACE);
+        }
+        let applied = self.members[member].applied;
+        if self.reads_stale(member) && txn::is_read_only(request) && applied < self.store.revision() {
+            let response = txn::run(&mut self.store.at(applied), request)?;
+            return Ok(TxnResponse { header: self.header_of(member, applied), ..response });
         }
         let response = txn::run(&mut self.store, request)?;
         Ok(TxnResponse { header: self.header(member), ..response })

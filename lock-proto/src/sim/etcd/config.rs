@@ -35,6 +35,7 @@ pub struct ClusterConfig {
     pub(super) max_message: usize,
     pub(super) users: BTreeMap<String, User>,
     pub(super) proposal_outcome: ProposalOutcome,
+    pub(super) keep_alives_per_lease: bool,
 }
 
 impl ClusterConfig {
@@ -56,6 +57,7 @@ impl ClusterConfig {
             max_message: 1_572_864 + 512 * 1024,
             users: BTreeMap::new(),
             proposal_outcome: ProposalOutcome::Random,
+            keep_alives_per_lease: false,
         }
     }
 
@@ -106,6 +108,14 @@ impl ClusterConfig {
     /// Adds a user. The first one turns authentication on.
     pub fn user(mut self, user: User) -> Self {
         self.users.insert(user.name.clone(), user);
+        self
+    }
+
+    /// Sets whether members answer keep-alives as etcd's gRPC proxy does: the first of a lease at once,
+    /// later ones up to a quarter of the TTL late, those of one lease in order, and those of different
+    /// leases in any order. Default: false.
+    pub const fn keep_alives_per_lease(mut self, on: bool) -> Self {
+        self.keep_alives_per_lease = on;
         self
     }
 

@@ -4,8 +4,8 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 
 use super::ClusterOutput;
+use super::keep_alive::KeepAlives;
 use super::watch::Watches;
-use crate::etcd::message::LeaseKeepAliveRequest;
 use crate::etcd::{Rpc, StreamKind, StreamSend};
 use crate::time::Instant;
 
@@ -33,8 +33,7 @@ pub(super) struct Stream {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
-    /// Keep-alives that wait for a leader, with their timeouts.
-    KeepAlive(VecDeque<(Instant, LeaseKeepAliveRequest)>),
+    KeepAlive(KeepAlives),
     /// The watches, and the time of the next progress notification.
     Watch(Watches, Instant),
 }

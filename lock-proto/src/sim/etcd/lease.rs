@@ -53,6 +53,13 @@ impl Leases {
         Some(lease.ttl)
     }
 
+    /// Renews a lease that exists, even if it has expired.
+    pub(super) fn refresh(&mut self, now: Instant, id: i64) {
+        if let Some(lease) = self.0.get_mut(&id) {
+            lease.expires = now + seconds(lease.ttl);
+        }
+    }
+
     /// Renews every lease for its full TTL plus `extra`, as a new leader does.
     pub(super) fn renew_all(&mut self, now: Instant, extra: Duration) {
         for lease in self.0.values_mut() {

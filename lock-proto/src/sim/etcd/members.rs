@@ -11,12 +11,20 @@ use super::{Cluster, ClusterOutput, Condition};
 use crate::etcd::message::WatchEvent;
 use crate::time::Instant;
 
+/// How long a replaced leader may answer reads before it learns of the new one, at most.
+const STALE_READS: Duration = Duration::from_millis(100);
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Member {
     /// The member id in headers.
     pub(super) id: u64,
     pub(super) up: bool,
     isolated: bool,
+    /// It led when it was cut off.
+    was_leader: bool,
+    /// It is not cut off any more, but learns only then that another member leads.
+    // S1
+    stale_until: Option<Instant>,
     /// Since when it has had no leader.
     leaderless_since: Option<Instant>,
     /// The last revision visible to its watches and replies.
@@ -37,6 +45,8 @@ impl Member {
             id: 0xe7cd_0000_0000_0001 + index as u64,
             up: true,
             isolated: false,
+            was_leader: false,
+            stale_until: None,
             leaderless_since: None,
             applied: 1,
             seen: 1,
@@ -57,14 +67,55 @@ impl Cluster {
     pub fn isolate(&mut self, now: Instant, member: usize) {
         self.advance(now);
         self.members[member].isolated = true;
+        self.members[member].stale_until = None;
         self.update_leadership();
     }
 
     /// Ends [`isolate`](Self::isolate).
     pub fn heal(&mut self, now: Instant, member: usize) {
         self.advance(now);
+        if self.members[member].stale_until.is_some() {
+            return;
+        }
+        let replaced = self.members[member].was_leader && self.members[member].isolated && self.leader.is_some();
+        if replaced && self.conditions.contains(&Condition::StaleReads) {
+            return self.begin_stale_reads(member);
+        }
         self.members[member].isolated = false;
         self.update_leadership();
+    }
+
+    /// A replaced leader answers reads from what it had applied, until it learns of the new one.
+    fn begin_stale_reads(&mut self, member: usize) {
+        let until = self.now + self.rng.duration(&(Duration::from_millis(1)..STALE_READS));
+        self.members[member].stale_until = Some(until);
+        // To itself it still leads.
+        self.members[member].leaderless_since = Some(self.now);
+        for call in core::mem::take(&mut self.pending) {
+            if call.member == member && self.reads_own_state(&call) {
+                self.answer(&call);
+            } else {
+                self.pending.push_back(call);
+            }
+        }
+    }
+
+    pub(super) fn reads_stale(&self, member: usize) -> bool {
+        self.members[member].stale_until.is_some()
+    }
+
+    pub(super) fn next_end_of_stale_reads(&self) -> Option<Instant> {
+        self.members.iter().filter_map(|member| member.stale_until).min()
+    }
+
+    pub(super) fn end_stale_reads(&mut self) {
+        for member in 0..self.members.len() {
+            if self.members[member].stale_until.is_some_and(|until| until <= self.now) {
+                self.members[member].stale_until = None;
+                self.members[member].isolated = false;
+                self.update_leadership();
+            }
+        }
     }
 
     /// Kills a member. Its connections are dropped, and pending calls get no reply. Accepted ones
@@ -242,6 +293,10 @@ impl Cluster {
 
     fn go_down(&mut self, member: usize, conns: &BTreeSet<u64>) {
         self.members[member].up = false;
+        self.members[member].was_leader = false;
+        if self.members[member].stale_until.take().is_some() {
+            self.members[member].isolated = false;
+        }
         self.outputs.extend(conns.iter().map(|conn| ClusterOutput::Dropped { conn: *conn }));
         self.update_leadership();
     }
@@ -249,7 +304,10 @@ impl Cluster {
     /// Updates the leadership and each member's view of it after a change.
     fn update_leadership(&mut self) {
         let quorum = !self.quorum_lost && self.connected().count() > self.members.len() / 2;
-        if self.leader.is_some_and(|leader| !quorum || !self.members[leader].is_connected()) {
+        if let Some(leader) = self.leader
+            && (!quorum || !self.members[leader].is_connected())
+        {
+            self.members[leader].was_leader = self.members[leader].isolated;
             self.leader = None;
         }
         self.election = match (self.leader, quorum) {
@@ -268,6 +326,7 @@ impl Cluster {
     /// A member has a leader again: it catches up and processes pending calls and keep-alives.
     fn rejoin(&mut self, member: usize) {
         let noticed = self.has_noticed(member);
+        self.members[member].was_leader = false;
         if self.members[member].leaderless_since.take().is_none() {
             return;
         }

@@ -66,6 +66,7 @@ mod calls;
 mod config;
 mod connection;
 mod gateway;
+mod keep_alive;
 mod lease;
 mod members;
 mod refusal;
@@ -95,7 +96,7 @@ pub use config::{ClusterConfig, ProposalOutcome};
 pub use gateway::{ReplyShape, UnaryCall};
 pub use user::User;
 
-/// A state in which a cluster rejects requests.
+/// A state in which a cluster rejects requests, or shows a defect that versions of etcd have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Condition {
@@ -103,6 +104,13 @@ pub enum Condition {
     TooManyRequests,
     /// The database has reached its quota. Requests that put a key or grant a lease are rejected.
     NoSpace,
+    /// A member that led when it was cut off, and is connected again after another was elected,
+    /// answers reads from its old state until it learns of that. It takes up to 100 ms. So do etcd
+    /// before 3.4.42, 3.5.28 and 3.6.9 after a pause (issue 20418).
+    StaleReads,
+    /// A keep-alive that arrives before its lease expires is answered with the TTL, although the
+    /// lease was revoked meanwhile. So do etcd before 3.4.38, 3.5.23 and 3.6.5 (issue 20547).
+    RevokedKeepAlives,
 }
 
 /// An output of a [`Cluster`].

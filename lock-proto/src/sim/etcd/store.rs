@@ -112,6 +112,12 @@ impl Store {
         found
     }
 
+    /// Returns the keys as they were at a revision that can be read, as a store without leases.
+    pub(super) fn at(&self, revision: i64) -> Self {
+        let keys = self.range_at(&Span::From(Bytes::new()), revision, &[]);
+        Self { revision, compacted: self.compacted, keys, ..Self::new() }
+    }
+
     pub(super) fn history(&self, first: i64, last: i64) -> impl Iterator<Item = (i64, &Vec<WatchEvent>)> {
         let range = (first <= last).then(|| self.history.range(first..=last));
         range.into_iter().flatten().map(|(revision, events)| (*revision, events))

@@ -1,25 +1,22 @@
 //! Keep-alive and watch streams.
 
-use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::connection::{Kind, Stream};
+use super::keep_alive::KeepAlives;
 use super::refusal::Refusal;
 use super::span::Span;
 use super::watch::{Watches, refused};
 use super::{Cluster, ClusterOutput};
-use crate::etcd::message::{
-    LeaseKeepAliveRequest, LeaseKeepAliveResponse, ResponseHeader, WatchCreateRequest, WatchRequest, WatchRequestUnion,
-    WatchResponse,
-};
+use crate::etcd::message::{ResponseHeader, WatchCreateRequest, WatchRequest, WatchRequestUnion, WatchResponse};
 use crate::etcd::{StreamKind, StreamReceived, StreamSend};
 
 impl Cluster {
     pub(super) fn open(&mut self, conn: u64, stream: u64, kind: StreamKind, token: Option<String>) {
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         let kind = match kind {
-            StreamKind::KeepAlive => Kind::KeepAlive(VecDeque::new()),
+            StreamKind::KeepAlive => Kind::KeepAlive(KeepAlives::default()),
             StreamKind::Watch => Kind::Watch(Watches::default(), self.now + self.config.progress_interval),
         };
         let member = connection.member;
@@ -45,8 +42,8 @@ impl Cluster {
         let member = connection.member;
         let Some(open) = connection.streams.get_mut(&stream) else { return };
         match (&mut open.kind, message) {
-            (Kind::KeepAlive(waiting), StreamSend::KeepAlive(request)) => {
-                waiting.push_back((self.now + self.config.request_timeout, request));
+            (Kind::KeepAlive(keep_alives), StreamSend::KeepAlive(request)) => {
+                keep_alives.push(self.now + self.config.request_timeout, request.id);
                 self.keep_alive(conn, stream);
             }
             (Kind::Watch(watches, _), StreamSend::Watch(WatchRequest { request })) => match request {
@@ -62,32 +59,6 @@ impl Cluster {
             },
             // The host is broken; a real server could not even decode the message.
             (Kind::KeepAlive(_), StreamSend::Watch(_)) | (Kind::Watch(..), StreamSend::KeepAlive(_)) => {}
-        }
-    }
-
-    /// Replies to the keep-alives of a stream, if its member has a leader.
-    pub(super) fn keep_alive(&mut self, conn: u64, stream: u64) {
-        let Some(connection) = self.connections.get_mut(&conn) else { return };
-        let member = connection.member;
-        if !self.has_leader(member) {
-            return;
-        }
-        let Some(Stream { kind: Kind::KeepAlive(waiting), .. }) =
-            self.connections.get_mut(&conn).and_then(|connection| connection.streams.get_mut(&stream))
-        else {
-            return;
-        };
-        for (_, LeaseKeepAliveRequest { id }) in core::mem::take(waiting) {
-            // The revision before the renewal: a lease alive at it was not revoked earlier.
-            let header = self.header_of(member, self.members[member].applied);
-            let ttl = self.store.leases_mut().renew(self.now, id).unwrap_or_else(|| {
-                // An expired lease is revoked before the reply.
-                let _ = self.store.revoke(id);
-                0
-            });
-            let message = StreamReceived::KeepAlive(LeaseKeepAliveResponse { header, id, ttl });
-            self.emit(ClusterOutput::Message { conn, stream, message });
-            self.publish();
         }
     }
 

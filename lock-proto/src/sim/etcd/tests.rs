@@ -8,9 +8,11 @@ use core::time::Duration;
 use super::*;
 use crate::etcd::Code;
 use crate::etcd::message::{
-    AuthenticateRequest, DeleteRangeRequest, LeaseGrantRequest, LeaseKeepAliveRequest, Op, PutRequest, RangeRequest,
-    RequestOp, TxnRequest, WatchCreateRequest, WatchRequest, WatchRequestUnion, WatchResponse,
+    AuthenticateRequest, DeleteRangeRequest, LeaseGrantRequest, LeaseKeepAliveRequest, Op, OpResponse, PutRequest,
+    RangeRequest, RequestOp, TxnRequest, WatchCreateRequest, WatchRequest, WatchRequestUnion, WatchResponse,
 };
+
+mod defects;
 
 const CALL: u64 = 1_000;
 const WATCH: u64 = 1;

@@ -24,14 +24,15 @@ impl Cluster {
             let inbox = connection.inbox.front().map(|(at, _)| *at);
             let outbox = connection.outbox.front().map(|(at, _)| *at);
             let streams = connection.streams.values().filter_map(|stream| match &stream.kind {
-                Kind::KeepAlive(waiting) => waiting.front().map(|(at, _)| *at),
+                Kind::KeepAlive(keep_alives) => keep_alives.next_due(),
                 Kind::Watch(watches, at) => watches.wants_progress().then_some(*at),
             });
             inbox.into_iter().chain(outbox).chain(streams)
         });
         let streams_end = (0..self.members.len()).filter_map(|member| self.streams_end(member));
         let pending = self.pending.front().map(|call| call.until);
-        boxes.chain(streams_end).chain(pending).chain(self.election).chain(self.sync).chain(self.next_revoke()).min()
+        let timers = [pending, self.election, self.sync, self.next_revoke(), self.next_end_of_stale_reads()];
+        boxes.chain(streams_end).chain(timers.into_iter().flatten()).min()
     }
 
     /// Returns the next time of work that runs every `interval`.
@@ -56,9 +57,11 @@ impl Cluster {
         if self.election.is_some_and(|at| at <= self.now) {
             self.elect();
         }
+        self.end_stale_reads();
         self.time_out();
         self.end_streams();
         self.revoke_expired();
+        self.keep_alives_due();
         if self.sync.is_some_and(|at| at <= self.now) {
             self.sync_watches();
         }
@@ -80,7 +83,7 @@ impl Cluster {
         }
         let now = self.now;
         self.end_where(|_, kind| match kind {
-            Kind::KeepAlive(waiting) => waiting.front().is_some_and(|(at, _)| *at <= now),
+            Kind::KeepAlive(keep_alives) => keep_alives.is_over(now),
             Kind::Watch(..) => false,
         });
     }

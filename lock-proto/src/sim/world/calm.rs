@@ -19,6 +19,9 @@ use crate::lock::{Acquire, DEFAULT_TTL, Machine as _};
 
 /// How long an application holds a lock while the world winds down.
 const FINAL_HOLD: Duration = Duration::from_millis(10);
+/// Observers that read less often than this must learn of every change by an event.
+// S8
+pub(super) const LONGEST_RECHECK: Duration = Duration::from_secs(30);
 /// Longer than any pause before a connection or a stream is opened again.
 const RECONNECT: Duration = Duration::from_secs(2);
 /// How often each lock is handed over after the faults, from one client to another.

@@ -14,6 +14,8 @@ use crate::sim::check::Rule;
 use crate::sim::direction::Direction;
 use crate::sim::etcd::Condition;
 
+/// No lease has a longer TTL.
+pub(super) const LONGEST_TTL: Duration = Duration::from_secs(8);
 const LOCKS: [&str; 2] = ["a", "b"];
 const ELECTION: &str = "e";
 /// A name whose keys lie in the key range of another lock, which must ignore them.
@@ -38,6 +40,8 @@ pub(in crate::sim::scenario) enum Kind {
     Quorum,
     ChangeLeader,
     Refuse,
+    /// A member is paused for long enough that another leads.
+    PauseLeader,
     Cut,
     CutAll,
     Reset,
@@ -68,11 +72,14 @@ pub(in crate::sim::scenario) struct Mix {
     pub(in crate::sim::scenario) kinds: &'static [(Kind, u64)],
     /// Maximum drift of a client's clock in either direction, in µs per second.
     pub(in crate::sim::scenario) drift: u64,
+    /// Numbers of members to choose from.
+    pub(in crate::sim::scenario) members: &'static [usize],
     pub(in crate::sim::scenario) login: bool,
     pub(in crate::sim::scenario) elections_only: bool,
     /// Calls may be executed after the client has given them up.
     pub(in crate::sim::scenario) late: bool,
-    /// Watched keys are read more often than by default.
+    /// Watched keys are also read without an event. Otherwise a watch that misses one is wrong, not
+    /// slow.
     pub(in crate::sim::scenario) recheck: bool,
     /// Clients still get data from ended connections.
     pub(in crate::sim::scenario) stale: bool,
@@ -84,13 +91,22 @@ pub(in crate::sim::scenario) struct Mix {
     pub(in crate::sim::scenario) credentials: bool,
     /// Clients know one member, and ask the cluster for the others.
     pub(in crate::sim::scenario) sync: bool,
+    /// Most locks have a TTL, and so a lease, of their own.
+    pub(in crate::sim::scenario) own_ttls: bool,
+    /// Keep-alives are answered per lease in some runs.
+    pub(in crate::sim::scenario) per_lease: bool,
+    /// Defects that the cluster has in one run of so many.
+    pub(in crate::sim::scenario) defects: &'static [(Condition, u64)],
 }
 
-const RECHECK: Duration = Duration::from_secs(30);
+/// Longer than any run: a client that misses a change never learns of it by a later read.
+// S8
+const NO_RECHECK: Duration = Duration::from_secs(20_000);
 
 pub(in crate::sim::scenario) const PLAIN: Mix = Mix {
     kinds: &[],
     drift: 8_000,
+    members: &[1, 3],
     login: false,
     elections_only: false,
     late: false,
@@ -101,6 +117,9 @@ pub(in crate::sim::scenario) const PLAIN: Mix = Mix {
     tls: Tls::Never,
     credentials: false,
     sync: false,
+    own_ttls: false,
+    per_lease: false,
+    defects: &[],
 };
 
 struct Drawing<'a> {
@@ -114,12 +133,13 @@ struct Drawing<'a> {
     tag: u32,
     elections_only: bool,
     late: bool,
+    own_ttls: bool,
 }
 
 pub(in crate::sim::scenario) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
     let seed = chance.next();
     let clients = 2 + chance.index(3);
-    let members = chance.pick(&[1, 3]);
+    let members = chance.pick(mix.members);
     let least = chance.millis(3);
     // Most networks are fast.
     let spread = if mix.fast { 5 } else { chance.pick(&[5, 5, 5, 100]) };
@@ -139,7 +159,8 @@ pub(in crate::sim::scenario) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
         late: if mix.late { Duration::from_millis(1_000) - chance.millis(400) } else { Duration::from_millis(2) },
         known: mix.sync.then_some(1),
         token_ttl: mix.login.then(|| Duration::from_secs(60) - chance.millis(58_000)),
-        recheck: if mix.recheck { chance.pick(&[RECHECK, Duration::from_secs(3)]) } else { RECHECK },
+        recheck: if mix.recheck { Duration::from_secs(chance.pick(&[30, 3])) } else { NO_RECHECK },
+        per_lease: false,
     };
     let (quiet, late) = (store.watch_quiet, store.late);
     let pace = |chance: &mut Chance| Pace {
@@ -172,6 +193,7 @@ pub(in crate::sim::scenario) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
         tag: 0,
         elections_only: mix.elections_only,
         late: mix.late,
+        own_ttls: mix.own_ttls,
     };
     for _ in 0..count {
         if drawing.chance.is_exhausted() {
@@ -187,6 +209,17 @@ pub(in crate::sim::scenario) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
     }
     if mix.tls == Tls::Sometimes {
         tls::sometimes(chance, &mut setup, &mut steps);
+    }
+    if mix.per_lease
+        && let Store::Etcd(store) = &mut setup.store
+    {
+        store.per_lease = chance.one_in(2);
+    }
+    for (condition, n) in mix.defects {
+        if chance.one_in(*n) {
+            let action = Action::Etcd(EtcdAction::Condition { condition: *condition, on: true });
+            steps.push(Step { at: Duration::ZERO, action });
+        }
     }
     // If only the watches are late, the client reopens the stream while other replies arrive.
     let slow = |step: &Step| matches!(&step.action, Action::Slow { latency, .. } if latency.end * 2 + late > quiet);
@@ -256,7 +289,7 @@ impl Drawing<'_> {
     }
 
     fn ttl(&mut self) -> Option<Duration> {
-        let own = self.chance.one_in(5);
+        let own = if self.own_ttls { !self.chance.one_in(3) } else { self.chance.one_in(5) };
         own.then(|| Duration::from_secs(1 + self.chance.below(6)))
     }
 
@@ -393,6 +426,19 @@ impl Drawing<'_> {
                 let condition = self.chance.pick(&[Condition::TooManyRequests, Condition::NoSpace]);
                 let state = |on| EtcdAction::Condition { condition, on };
                 self.for_a_while_in_etcd(state(true), state(false));
+            }
+            Kind::PauseLeader => {
+                // One of three members leads.
+                let member = self.member();
+                self.push(now, Action::PauseNode(member));
+                let after = Duration::from_millis(1_100) + self.chance.millis(3_000);
+                self.push(after, Action::ResumeNode(member));
+                // Connections break around that time, so that clients come back to the member.
+                for _ in 0..self.chance.below(2 * self.clients as u64) {
+                    let (client, node) = (self.client(), self.member());
+                    let after = after + self.chance.millis(80);
+                    self.push(after, Action::Reset { client, node });
+                }
             }
             Kind::Cut => {
                 let (client, node) = (self.client(), self.member());

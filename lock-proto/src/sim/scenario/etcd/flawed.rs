@@ -1,13 +1,13 @@
 //! Rewrites calls and replies between an etcd client and the world.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
 use crate::error::{ConfigError, Misuse};
-use crate::etcd::message::{COMPARE_MOD, DELETED, KeyValue, Op, OpResponse, TxnRequest};
+use crate::etcd::message::{COMPARE_MOD, DELETED, KeyValue, Op, OpResponse, TxnRequest, WatchResponse};
 use crate::etcd::{
-    Client, Config, Output, OwnerKey, Rpc, RpcId, RpcReply, Status, StreamId, StreamReceived, StreamSend,
+    Client, Config, Output, OwnerKey, Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend,
 };
 use crate::id::{ClientId, LockId};
 use crate::sim::etcd::EtcdClient;
@@ -44,11 +44,17 @@ pub enum EtcdFlaw {
     NeverWatchesAgain,
     /// A shutdown is reported to have left nothing, whatever is left.
     HidesLeftovers,
+    /// A watch is taken for one that was opened at the last revision that the client has read.
+    OpensWatchesInPast,
+    /// The replies to keep-alives are matched in the order of the requests, whatever their leases.
+    MixesLeases,
+    /// A keep-alive of a lease that was revoked counts as a renewal.
+    RenewsRevokedLease,
 }
 
 impl EtcdFlaw {
     /// Every flaw.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::SkipsOwnKey,
         Self::DeletesAnyRevision,
         Self::ForgetsDeletion,
@@ -61,6 +67,9 @@ impl EtcdFlaw {
         Self::NeverRenews,
         Self::NeverWatchesAgain,
         Self::HidesLeftovers,
+        Self::OpensWatchesInPast,
+        Self::MixesLeases,
+        Self::RenewsRevokedLease,
     ];
 }
 
@@ -78,6 +87,10 @@ pub(super) struct Rewriter {
     repeats: BTreeMap<RpcId, Output>,
     /// The latest revision that a transaction has shown.
     latest: i64,
+    /// The leases of the keep-alives without a reply, in order.
+    kept_alive: VecDeque<i64>,
+    /// The last TTL of each lease.
+    ttls: BTreeMap<i64, i64>,
 }
 
 pub(super) fn clients(
@@ -94,6 +107,8 @@ pub(super) fn clients(
             again: None,
             repeats: BTreeMap::new(),
             latest: 0,
+            kept_alive: VecDeque::new(),
+            ttls: BTreeMap::new(),
         };
         Ok(Flawed::new(Client::new(now, config, id, seed)?, rewriter))
     }
@@ -182,7 +197,10 @@ impl Rewriter {
                 | EtcdFlaw::WatchesOldest
                 | EtcdFlaw::NeverRenews
                 | EtcdFlaw::NeverWatchesAgain
-                | EtcdFlaw::HidesLeftovers,
+                | EtcdFlaw::HidesLeftovers
+                | EtcdFlaw::OpensWatchesInPast
+                | EtcdFlaw::MixesLeases
+                | EtcdFlaw::RenewsRevokedLease,
                 Rpc::Txn(_)
                 | Rpc::Range(_)
                 | Rpc::Grant(_)
@@ -238,6 +256,24 @@ impl EtcdClient for Flawed<Client, Rewriter> {
     }
 
     fn handle_message(&mut self, now: Instant, stream: StreamId, mut message: StreamReceived) {
+        if let StreamReceived::KeepAlive(response) = &mut message {
+            let asked = self.flaw.kept_alive.pop_front();
+            if self.flaw.flaw == EtcdFlaw::MixesLeases {
+                response.id = asked.unwrap_or(response.id);
+            }
+            if response.ttl > 0 {
+                self.flaw.ttls.insert(response.id, response.ttl);
+            } else if let (EtcdFlaw::RenewsRevokedLease, Some(ttl)) = (self.flaw.flaw, self.flaw.ttls.get(&response.id))
+            {
+                response.ttl = *ttl;
+            }
+        }
+        if let StreamReceived::Watch(WatchResponse { created: true, canceled: false, header: Some(header), .. }) =
+            &mut message
+            && self.flaw.flaw == EtcdFlaw::OpensWatchesInPast
+        {
+            header.revision = header.revision.min(self.flaw.latest);
+        }
         if let StreamReceived::Watch(response) = &mut message
             && self.flaw.flaw == EtcdFlaw::ForgetsDeletion
             && !self.flaw.looks.is_empty()
@@ -278,6 +314,11 @@ impl EtcdClient for Flawed<Client, Rewriter> {
         }
         if let Output::Disconnect { conn } = &output {
             self.flaw.connections.closed(*conn);
+        }
+        match &output {
+            Output::Send { message: StreamSend::KeepAlive(request), .. } => self.flaw.kept_alive.push_back(request.id),
+            Output::Open { stream, .. } if stream.kind() == StreamKind::KeepAlive => self.flaw.kept_alive.clear(),
+            _ => {}
         }
         if let Output::Connect { conn, .. } = &output {
             self.flaw.connections.opened(*conn);

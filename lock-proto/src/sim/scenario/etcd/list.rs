@@ -6,6 +6,7 @@ use super::draw::{Kind, Mix, PLAIN, draft};
 use super::run::run;
 use crate::sim::chance::Chance;
 use crate::sim::check::Rule;
+use crate::sim::etcd::Condition::{RevokedKeepAlives, StaleReads};
 
 /// Within the bounds every rule must hold.
 const fn within_bounds(name: &'static str, about: &'static str, draw: fn(&mut Chance) -> Draft) -> Scenario {
@@ -249,6 +250,43 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
             draft(chance, &Mix { kinds, login: true, credentials: true, ..PLAIN })
         },
     ),
+    within_bounds(
+        "etcd-stale-reads",
+        "leaders are paused until they are replaced, and answer reads from their old state (etcd issue 20418)",
+        |chance| {
+            use Kind::{Burst, Campaign, Cancel, Cut, KillClient, Observe, PauseClient, PauseLeader, Reset};
+            let kinds = &[
+                (PauseLeader, 20),
+                (Cancel, 6),
+                (Burst, 4),
+                (Campaign, 4),
+                (Observe, 3),
+                (Reset, 6),
+                (Cut, 2),
+                (PauseClient, 2),
+                (KillClient, 1),
+            ];
+            draft(chance, &Mix { kinds, members: &[3], defects: &[(StaleReads, 1)], ..PLAIN })
+        },
+    ),
+    within_bounds(
+        "etcd-keep-alives",
+        "keep-alives are answered per lease, or for a lease that was revoked (etcd issue 20547), while clients stop",
+        |chance| {
+            use Kind::{Burst, Cancel, ChangeLeader, CutAll, KillMember, PauseClient, Reset};
+            let kinds = &[
+                (CutAll, 8),
+                (PauseClient, 8),
+                (Cancel, 4),
+                (Burst, 4),
+                (Reset, 3),
+                (ChangeLeader, 2),
+                (KillMember, 2),
+            ];
+            let defects = &[(RevokedKeepAlives, 2)];
+            draft(chance, &Mix { kinds, own_ttls: true, per_lease: true, defects, ..PLAIN })
+        },
+    ),
     within_bounds("etcd-everything", "all faults within the bounds", |chance| {
         use Kind::{
             Burst, Campaign, Cancel, CancelWatches, ChangeLeader, Compact, Cut, CutAll, EndStreams, ExpireTokens,
@@ -282,6 +320,10 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
         ];
         let login = chance.one_in(3);
         let late = chance.one_in(4);
-        draft(chance, &Mix { kinds, login, late, service: 5_000, tls: Tls::Sometimes, ..PLAIN })
+        let defects = &[(StaleReads, 4), (RevokedKeepAlives, 4)];
+        draft(
+            chance,
+            &Mix { kinds, login, late, service: 5_000, tls: Tls::Sometimes, per_lease: true, defects, ..PLAIN },
+        )
     }),
 ];

@@ -36,6 +36,8 @@ pub struct EtcdStore {
     pub known: Option<usize>,
     /// Lifetime of an unused token, or `None` if clients do not log in.
     pub token_ttl: Option<Duration>,
+    /// Keep-alives are answered per lease and late, as etcd's gRPC proxy does.
+    pub per_lease: bool,
 }
 
 /// Actions specific to etcd.
@@ -65,7 +67,7 @@ pub enum EtcdAction {
         /// The holder's key, otherwise the newest in the queue.
         oldest: bool,
     },
-    /// A condition in which the cluster refuses requests begins or ends.
+    /// A condition of the cluster begins or ends.
     Condition {
         /// The condition.
         condition: Condition,
@@ -87,7 +89,7 @@ impl fmt::Display for EtcdAction {
             Self::KeepEvents(member) => write!(f, "the watches of member {member} report events again"),
             Self::ExpireTokens => f.write_str("every token becomes invalid"),
             Self::ReplaceKey { name, oldest } => write!(f, "the key of the {} of {name} is replaced", whose(oldest)),
-            Self::Condition { condition, on: true } => write!(f, "the cluster refuses: {condition:?}"),
+            Self::Condition { condition, on: true } => write!(f, "condition of the cluster: {condition:?}"),
             Self::Condition { condition, on: false } => write!(f, "the cluster recovers from {condition:?}"),
         }
     }

@@ -5,6 +5,7 @@ use core::time::Duration;
 use super::super::queue::QueueAction;
 use super::super::run::{PlanServers, Runner, TRIPS};
 use super::super::{Action, Backend, Bounds, Flaw, Outcome, Plan, Store};
+use super::draw::LONGEST_TTL;
 use super::flawed::clients;
 use super::{EtcdAction, EtcdStore};
 use crate::error::ConfigError;
@@ -126,9 +127,13 @@ fn build(plan: &Plan, store: &EtcdStore) -> Builder {
         builder = builder.clock(i, pace.offset, pace.drift_ppm);
     }
     let (token_ttl, obtains) = (store.token_ttl, setup.credentials.is_some());
-    builder = builder.cluster(move |cluster| match token_ttl {
-        Some(ttl) => cluster.user(User::new("app", "sesame").read_write("")).token_ttl(ttl),
-        None => cluster,
+    let per_lease = store.per_lease;
+    builder = builder.cluster(move |cluster| {
+        let cluster = cluster.keep_alives_per_lease(per_lease);
+        match token_ttl {
+            Some(ttl) => cluster.user(User::new("app", "sesame").read_write("")).token_ttl(ttl),
+            None => cluster,
+        }
     });
     let store = store.clone();
     builder.config(move |config| {
@@ -172,8 +177,10 @@ impl<C: EtcdClient> PlanServers for Etcd<C> {
             let most = (store.request_timeout / 4).saturating_sub(store.late);
             w.expect_kept(most);
             let trips = TRIPS + u32::from(plan.setup.tls.unwrap_or(0));
+            // A hold for a limited time begins with a keep-alive.
+            let extends = if store.per_lease { LONGEST_TTL / 4 } else { Duration::ZERO };
             // Calls are late, and their replies.
-            w.expect_prompt(trips, 2 * store.late * TRIPS + LATE_WATCH, most);
+            w.expect_prompt(trips, 2 * store.late * TRIPS + LATE_WATCH + extends, most);
         }
     }
 

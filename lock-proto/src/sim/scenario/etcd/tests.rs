@@ -113,6 +113,25 @@ fn taking_old_deletion_for_new_one_is_caught() {
     caught("etcd-calm", Flaw::TakesOldDeletions, Rule::Prompt);
 }
 
+/// A missed wake-up is not hidden: nobody reads the queue again.
+#[test]
+fn watch_that_opened_before_its_revision_is_caught() {
+    // S8, E5
+    caught("etcd-contention", Flaw::OpensWatchesInPast, Rule::Liveness);
+}
+
+#[test]
+fn mixing_up_replies_to_keep_alives_is_caught() {
+    // S1, E1
+    caught("etcd-keep-alives", Flaw::MixesLeases, Rule::TrueLoss);
+}
+
+#[test]
+fn counting_keep_alive_of_revoked_lease_is_caught() {
+    // S4, E1
+    caught("etcd-by-hand", Flaw::RenewsRevokedLease, Rule::Notified);
+}
+
 /// On a calm network, hand-overs between processes are caused by notifications.
 #[test]
 fn hand_overs_come_from_watches() {
@@ -152,5 +171,14 @@ fn late_reply_to_login_costs_no_connection() {
 fn waiters_for_two_creations_of_one_key_may_wake_together() {
     // E4
     let outcome = Plan::from_seed(Scenario::named("etcd-lost-events").unwrap(), 5_118).run();
+    assert!(outcome.violations.is_empty(), "{outcome}");
+}
+
+/// Regression of the checker: a paused member held the first request for a lease. The lease was
+/// granted by another member, and revoked. Then the first request was executed.
+#[test]
+fn lease_without_keys_of_late_grant_is_not_left_behind() {
+    // E1
+    let outcome = Plan::from_seed(Scenario::named("etcd-everything").unwrap(), 2_038).run();
     assert!(outcome.violations.is_empty(), "{outcome}");
 }

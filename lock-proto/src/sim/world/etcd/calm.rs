@@ -11,6 +11,7 @@ use crate::sim::check::Rule;
 use crate::sim::etcd::Condition;
 use crate::sim::trace::State;
 use crate::sim::world::World;
+use crate::sim::world::calm::LONGEST_RECHECK;
 
 /// Value of a key that no lock created.
 const UNRELATED: &str = "something else";
@@ -33,7 +34,9 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
         self.restore_quorum();
         self.delete_replaced();
-        for condition in [Condition::TooManyRequests, Condition::NoSpace] {
+        for condition in
+            [Condition::TooManyRequests, Condition::NoSpace, Condition::StaleReads, Condition::RevokedKeepAlives]
+        {
             self.change_condition(condition, false);
         }
         self.heal_all();
@@ -66,7 +69,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
             return self.report(Rule::Leftover, format!("left after {rest:?}: {}", left.join(", ")));
         }
         let recheck = self.clients.iter().map(|process| process.own.config.store.recheck).max().unwrap_or_default();
-        self.check_observers(rest + recheck);
+        self.check_observers(rest + recheck.min(LONGEST_RECHECK));
         self.close_queries();
         self.check_idle_traffic(ttl);
         self.shut_down_all(ttl);
@@ -86,11 +89,14 @@ impl<C: EtcdClient> World<Etcd<C>> {
             let sent = self.clients[client].own.sent - before;
             // Three keep-alives per TTL, less jitter and drift, plus the upkeep of the connection.
             // A client whose request timeout is below the round trip reconnects for each of them,
-            // with a login and its watches.
+            // with a login and its watches. While the reply to a keep-alive is late, it sends a small
+            // read for each half of a request timeout.
             let config = &self.clients[client].own.config;
+            let session_ttl = config.store.session_ttl.max(Duration::from_secs(1)).as_millis();
             let each = if config.request_timeout < self.network.round_trip() { 12 } else { 4 };
-            let lifetimes =
-                (ttl * 10).as_millis() / config.store.session_ttl.max(Duration::from_secs(1)).as_millis() + 1;
+            let late = self.store.cluster.answers_keep_alives_per_lease();
+            let reads = if late { 2 * session_ttl / config.request_timeout.as_millis().max(1) } else { 0 };
+            let (each, lifetimes) = (each + reads, (ttl * 10).as_millis() / session_ttl + 1);
             if u128::from(sent) > lifetimes * each + 20 {
                 self.report(Rule::Bounded, format!("client {client} sent {sent} messages with nothing to do"));
             }

@@ -20,6 +20,9 @@ impl<C: EtcdClient> World<Etcd<C>> {
             // A deleted key may be created again for another owner.
             self.clients[client].own.owners.remove(&lock);
         }
+        if matches!(event, Event::Renewed { .. }) {
+            self.check_renewal(client, lock);
+        }
         let Some(record) = self.clients[client].records.get(&lock) else { return };
         let Event::Granted(grant) = event else { return };
         let every = record.habits.write_every;
@@ -38,6 +41,18 @@ impl<C: EtcdClient> World<Etcd<C>> {
         }
         if let Some(every) = every {
             self.plan(self.now + every, client, Input::Chore(WriteAgain(lock)));
+        }
+    }
+
+    /// Checks that the client was not told that the lease of its renewed hold is gone.
+    // E1
+    fn check_renewal(&mut self, client: usize, lock: LockId) {
+        let own = &self.clients[client].own;
+        let lease = own.owners.get(&lock).map(|owner| owner.lease.get());
+        let until = lease.and_then(|lease| own.granted.get(&lease));
+        if until.is_some_and(|until| *until <= self.now) {
+            let text = format!("client {client} {lock} was renewed, although the reply says that its lease is gone");
+            self.report(Rule::Notified, text);
         }
     }
 

@@ -148,9 +148,12 @@ impl<C: EtcdClient> World<Etcd<C>> {
         });
     }
 
-    /// Begins or ends a condition in which requests are refused.
+    /// Begins or ends a condition. Refusals count as a fault, defects of the servers do not.
     pub fn set_condition(&mut self, condition: Condition, on: bool) {
-        self.note_fault();
+        match condition {
+            Condition::TooManyRequests | Condition::NoSpace => self.note_fault(),
+            Condition::StaleReads | Condition::RevokedKeepAlives => {}
+        }
         self.annotate(None, || format!("{condition:?} {}", if on { "begins" } else { "is over" }));
         self.change_condition(condition, on);
     }

@@ -16,7 +16,7 @@ mod tap;
 mod wire;
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -122,10 +122,14 @@ pub(crate) struct Own {
     /// Open streams by the world's numbers.
     streams: BTreeMap<StreamId, u64>,
     sent: u64,
-    /// Unanswered requests on each stream, oldest first, by the world's numbers.
-    pending: BTreeMap<StreamId, VecDeque<u64>>,
+    /// Unanswered requests on each stream, oldest first: the world's numbers, and the leases of
+    /// keep-alives.
+    pending: BTreeMap<StreamId, Vec<(u64, Option<i64>)>>,
     /// Leases that the client knows to be granted, and how long it knows that they live.
     granted: BTreeMap<i64, Instant>,
+    /// The leases of revocations in flight, and those whose revocation was confirmed.
+    revoking: BTreeMap<u64, i64>,
+    revoked: BTreeSet<i64>,
 }
 
 /// The application writes to the protected resource if it believes to hold the lock.
@@ -165,6 +169,8 @@ impl<C: EtcdClient> Servers for Etcd<C> {
             sent: 0,
             pending: BTreeMap::new(),
             granted: BTreeMap::new(),
+            revoking: BTreeMap::new(),
+            revoked: BTreeSet::new(),
         }
     }
 
@@ -270,8 +276,13 @@ impl<C: EtcdClient> Servers for Etcd<C> {
 
     fn left_of(w: &World<C>, client: usize) -> Option<String> {
         // Without a leader no lease ends, although its client knows that its time is over.
-        let own = &w.clients[client].own.granted;
-        let is_left = |lease: &Lease| own.get(&lease.id).is_some_and(|until| w.now < *until);
+        let own = &w.clients[client].own;
+        // A repeated grant may be executed after the revocation. A lease without keys is in nobody's
+        // way.
+        // E1
+        let is_late = |lease: &Lease| lease.keys.is_empty() && own.revoked.contains(&lease.id);
+        let lives = |lease: &Lease| own.granted.get(&lease.id).is_some_and(|until| w.now < *until);
+        let is_left = |lease: &Lease| lives(lease) && !is_late(lease);
         let left = w.store.cluster.leases().into_iter().find(is_left)?;
         Some(format!("lease {:x}", left.id))
     }

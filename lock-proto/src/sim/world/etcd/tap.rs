@@ -9,7 +9,7 @@ use prost::Message as _;
 use super::wire::Wire;
 use super::{Etcd, EtcdClient};
 use crate::etcd::message::{Op, RequestOp, WatchRequestUnion};
-use crate::etcd::{Rpc, RpcReply, StreamId, StreamReceived, StreamSend};
+use crate::etcd::{Code, Rpc, RpcReply, StreamId, StreamReceived, StreamSend};
 use crate::id::ConnId;
 use crate::sim::fingerprint::encoded;
 use crate::sim::world::World;
@@ -20,6 +20,9 @@ pub(super) fn queue_of(key: &[u8]) -> &[u8] {
 
 impl<C: EtcdClient> World<Etcd<C>> {
     pub(super) fn note_call(&mut self, client: usize, conn: ConnId, number: u64, request: &Rpc) {
+        if let Rpc::Revoke(revoke) = request {
+            self.clients[client].own.revoking.insert(number, revoke.id);
+        }
         if !self.checker.checks_requests() {
             return;
         }
@@ -45,24 +48,25 @@ impl<C: EtcdClient> World<Etcd<C>> {
 
     /// Notes a stream message of a client that expects a reply.
     pub(super) fn note_message(&mut self, client: usize, stream: StreamId, message: &StreamSend) {
-        let what = match message {
-            StreamSend::KeepAlive(request) => request.encode_to_vec(),
+        let (what, lease) = match message {
+            StreamSend::KeepAlive(request) => (request.encode_to_vec(), Some(request.id)),
             StreamSend::Watch(request) => match &request.request {
                 // Never repeated work: a client may open several watches for one key.
-                Some(WatchRequestUnion::Create(create)) => create.encode_to_vec(),
+                Some(WatchRequestUnion::Create(create)) => (create.encode_to_vec(), None),
                 Some(WatchRequestUnion::Cancel(_) | WatchRequestUnion::Progress(_)) | None => return,
             },
         };
         let Some(link) = self.network.find(client, stream.conn()) else { return };
         let number = self.next_number();
-        self.clients[client].own.pending.entry(stream).or_default().push_back(number);
+        self.clients[client].own.pending.entry(stream).or_default().push((number, lease));
         self.checker.request_sent(self.now, client, link, number, stream.kind().path(), what);
     }
 
     pub(super) fn note_close(&mut self, client: usize, stream: StreamId) {
         let Some(open) = self.clients[client].own.pending.remove(&stream) else { return };
         if let Some(link) = self.network.find(client, stream.conn()) {
-            self.checker.closed(self.now, link, Some(&Vec::from(open)), self.is_alive(client, link));
+            let open: Vec<u64> = open.into_iter().map(|(number, _)| number).collect();
+            self.checker.closed(self.now, link, Some(&open), self.is_alive(client, link));
         }
     }
 
@@ -70,7 +74,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
     fn note_denied(&mut self, client: usize, stream: StreamId) {
         let Some(sent) = self.clients[client].own.pending.remove(&stream) else { return };
         if let Some(link) = self.network.find(client, stream.conn()) {
-            sent.into_iter().for_each(|number| self.checker.reply_received(link, number));
+            sent.into_iter().for_each(|(number, _)| self.checker.reply_received(link, number));
         }
     }
 
@@ -84,6 +88,12 @@ impl<C: EtcdClient> World<Etcd<C>> {
                 if let Some(link) = conn.and_then(|conn| self.network.find(client, conn)) {
                     self.checker.reply_received(link, *rpc);
                     // Data from a replaced connection is not a reply.
+                    let own = &mut self.clients[client].own;
+                    let gone = match reply {
+                        Ok(_) => true,
+                        Err(status) => status.code == Code::NotFound,
+                    };
+                    own.revoked.extend(own.revoking.remove(rpc).filter(|_| gone));
                     if let Ok(RpcReply::Grant(granted)) = reply {
                         let until = self.now + Duration::from_secs(granted.ttl.unsigned_abs());
                         self.clients[client].own.granted.insert(granted.id, until);
@@ -93,25 +103,24 @@ impl<C: EtcdClient> World<Etcd<C>> {
             }
             Wire::Message { stream, message } => {
                 let Some(stream) = self.store.streams.get(stream).copied() else { return };
-                let answers = match message {
+                let (answers, lease) = match message {
                     StreamReceived::KeepAlive(response) => {
                         if let Some(until) = self.clients[client].own.granted.get_mut(&response.id) {
                             *until = self.now + Duration::from_secs(response.ttl.unsigned_abs());
                         }
-                        true
+                        (true, Some(response.id))
                     }
                     // The client closes the stream of a watch that was denied for its token.
                     StreamReceived::Watch(response) if response.created && response.canceled => {
                         return self.note_denied(client, stream);
                     }
-                    StreamReceived::Watch(response) => response.created,
+                    StreamReceived::Watch(response) => (response.created, None),
                 };
+                // A proxy answers the keep-alives of different leases in any order.
                 let pending = &mut self.clients[client].own.pending;
-                let Some(number) = pending.get_mut(&stream).filter(|_| answers).and_then(|pending| pending.pop_front())
-                else {
-                    return;
-                };
-                (stream, number)
+                let Some(pending) = pending.get_mut(&stream).filter(|_| answers) else { return };
+                let Some(place) = pending.iter().position(|(_, other)| *other == lease) else { return };
+                (stream, pending.remove(place).0)
             }
             Wire::Ended { .. } | Wire::Call { .. } | Wire::Open { .. } | Wire::Send { .. } | Wire::Close { .. } => {
                 return;

@@ -10,6 +10,7 @@ use super::{Zookeeper, ZookeeperClient};
 use crate::sim::check::Rule;
 use crate::sim::trace::State;
 use crate::sim::world::World;
+use crate::sim::world::calm::LONGEST_RECHECK;
 use crate::sim::zookeeper::Condition;
 
 impl<C: ZookeeperClient> World<Zookeeper<C>> {
@@ -60,7 +61,7 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         }
         self.check_watches(rest);
         let recheck = self.clients.iter().map(|process| process.own.recheck).max().unwrap_or_default();
-        self.check_observers(rest + recheck);
+        self.check_observers(rest + recheck.min(LONGEST_RECHECK));
         self.close_queries();
         self.check_idle_traffic(ttl);
         self.shut_down_all(ttl);
