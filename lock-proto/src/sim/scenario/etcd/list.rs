@@ -23,6 +23,11 @@ const fn beyond_bounds(
     Scenario { name, about, backend: Backend::Etcd, bounds, excused: &[Rule::MutualExclusion], draw, run }
 }
 
+/// Nor can a holder know how long the servers keep its lock.
+const fn wrong_clocks(scenario: Scenario) -> Scenario {
+    Scenario { excused: &[Rule::MutualExclusion, Rule::Validity], ..scenario }
+}
+
 pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
     within_bounds("etcd-contention", "clients contend; clients and members die, members come back", |chance| {
         use Kind::{KillClient, KillMember, Reset, StopMember};
@@ -39,11 +44,16 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
         use Kind::{CutAll, KillClient, PauseClient};
         draft(chance, &Mix { kinds: &[(PauseClient, 4), (KillClient, 2), (CutAll, 5)], drift: 9_800, ..PLAIN })
     }),
-    beyond_bounds("etcd-drift-beyond", "clocks drift further than allowed", "clocks drift by up to a half", |chance| {
-        use Kind::{CutAll, KillClient, PauseClient};
-        draft(chance, &Mix { kinds: &[(PauseClient, 4), (KillClient, 2), (CutAll, 8)], drift: 500_000, ..PLAIN })
-    }),
-    beyond_bounds(
+    wrong_clocks(beyond_bounds(
+        "etcd-drift-beyond",
+        "clocks drift further than allowed",
+        "clocks drift by up to a half",
+        |chance| {
+            use Kind::{CutAll, KillClient, PauseClient};
+            draft(chance, &Mix { kinds: &[(PauseClient, 4), (KillClient, 2), (CutAll, 8)], drift: 500_000, ..PLAIN })
+        },
+    )),
+    wrong_clocks(beyond_bounds(
         "etcd-suspended",
         "the machines of clients are suspended, and their clocks with them",
         "clocks stop while a machine is suspended",
@@ -51,7 +61,7 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
             use Kind::{Reset, SuspendClient};
             draft(chance, &Mix { kinds: &[(SuspendClient, 10), (Reset, 2)], ..PLAIN })
         },
-    ),
+    )),
     within_bounds(
         "etcd-partitions",
         "clients and members are partitioned, in one direction or both, and reconnected",

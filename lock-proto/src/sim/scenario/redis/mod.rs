@@ -128,6 +128,8 @@ impl fmt::Display for RedisAction {
 /// Rules that cannot hold if the server loses a lock, or expires it before the holder does. A
 /// resource accepts a stale write until it has seen a newer fencing token.
 const TWO_HOLDERS: &[Rule] = &[Rule::MutualExclusion, Rule::Ghost];
+/// The same, where a holder cannot know how long the server keeps the lock.
+const WRONG_CLOCKS: &[Rule] = &[Rule::MutualExclusion, Rule::Ghost, Rule::Validity];
 
 const fn within_bounds(
     name: &'static str,
@@ -145,6 +147,10 @@ const fn beyond_bounds(
 ) -> Scenario {
     let bounds = Bounds::Beyond(what);
     Scenario { name, about, backend: Backend::Redis, bounds, excused: TWO_HOLDERS, draw, run: run::run }
+}
+
+const fn wrong_clocks(scenario: Scenario) -> Scenario {
+    Scenario { excused: WRONG_CLOCKS, ..scenario }
 }
 
 /// Maximum drift within the bounds, in µs per second. The clocks of a client and a server may
@@ -188,19 +194,19 @@ pub(super) const DRIFT: Scenario =
         draw::draw(chance, &Recipe { rates: &[(Kind::Slow, 4), (Kind::LockAction, 1), (Kind::Pause, 1)], ..QUIET })
     });
 
-pub(super) const DRIFT_BEYOND: Scenario = beyond_bounds(
+pub(super) const DRIFT_BEYOND: Scenario = wrong_clocks(beyond_bounds(
     "redis-drift-beyond",
     "clocks run at paces that differ by up to a quarter",
     "clocks drift apart faster than the allowance",
     |chance| draw::draw(chance, &Recipe { drift: 120_000, fenced: true, rates: &[(Kind::Pause, 2)], ..QUIET }),
-);
+));
 
-pub(super) const SUSPENDED: Scenario = beyond_bounds(
+pub(super) const SUSPENDED: Scenario = wrong_clocks(beyond_bounds(
     "redis-suspended",
     "clients are suspended together with their clocks",
     "a client's clock stops",
     |chance| draw::draw(chance, &Recipe { fenced: true, rates: &[(Kind::Suspend, 4), (Kind::LockAction, 1)], ..QUIET }),
-);
+));
 
 pub(super) const PARTITIONS: Scenario = within_bounds(
     "redis-partitions",
@@ -269,7 +275,7 @@ pub(super) const WAKE: Scenario = within_bounds(
     },
 );
 
-pub(super) const CLOCK_JUMPS: Scenario = beyond_bounds(
+pub(super) const CLOCK_JUMPS: Scenario = wrong_clocks(beyond_bounds(
     "redis-clock-jumps",
     "the wall clocks of nodes are set, forward and back",
     "a server's clock is set",
@@ -277,7 +283,7 @@ pub(super) const CLOCK_JUMPS: Scenario = beyond_bounds(
         let rates = &[(Kind::Jump, 4), (Kind::Pause, 1), (Kind::LockAction, 1)];
         draw::draw(chance, &Recipe { fenced: true, rates, ..QUIET })
     },
-);
+));
 
 pub(super) const TOGETHER: Scenario = within_bounds(
     "redis-together",
@@ -411,7 +417,7 @@ pub(super) const FAIL_OVER: Scenario = within_bounds(
     },
 );
 
-pub(super) const FIRST_SIGHT: Scenario = beyond_bounds(
+pub(super) const FIRST_SIGHT: Scenario = wrong_clocks(beyond_bounds(
     "redis-first-sight",
     "quorum nodes restart empty and their clocks jump forward, before some client first connects",
     "a server reports a wrong uptime to a client that connects first",
@@ -419,7 +425,7 @@ pub(super) const FIRST_SIGHT: Scenario = beyond_bounds(
         let rates = &[(Kind::ForgetAndStep, 4), (Kind::Partition, 1), (Kind::LockAction, 1)];
         draw::draw(chance, &Recipe { nodes: &[3], clients: 3..6, names: &[1], rates, ..QUIET })
     },
-);
+));
 
 const TLS_RATES: &[(Kind, u64)] =
     &[(Kind::Handshake, 6), (Kind::LockAction, 2), (Kind::Reset, 2), (Kind::Crash, 1), (Kind::StopNode, 1)];
@@ -494,8 +500,11 @@ pub(super) const QUORUM: Scenario =
         draw::draw(chance, &Recipe { nodes: &[3, 5], rates: EVERY_RATE, tls: Tls::Sometimes, ..QUIET })
     });
 
-pub(super) const BEYOND: Scenario =
-    beyond_bounds("redis-beyond", "all faults, within the bounds and beyond", "clocks and data", |chance| {
+pub(super) const BEYOND: Scenario = wrong_clocks(beyond_bounds(
+    "redis-beyond",
+    "all faults, within the bounds and beyond",
+    "clocks and data",
+    |chance| {
         let rates = &[
             (Kind::LockAction, 2),
             (Kind::Abandon, 2),
@@ -513,7 +522,8 @@ pub(super) const BEYOND: Scenario =
             (Kind::Shutdown, 1),
         ];
         draw::draw(chance, &Recipe { drift: 60_000, fenced: true, rates, ..QUIET })
-    });
+    },
+));
 
 #[cfg(test)]
 mod tests;

@@ -24,6 +24,11 @@ const fn beyond_bounds(
     Scenario { name, about, backend: Backend::Zookeeper, bounds, excused: &[Rule::MutualExclusion], draw, run }
 }
 
+/// Nor can a holder know how long the servers keep its lock.
+const fn wrong_clocks(scenario: Scenario) -> Scenario {
+    Scenario { excused: &[Rule::MutualExclusion, Rule::Validity], ..scenario }
+}
+
 /// Three members.
 const THREE: Servers = Servers { members: &[3], ..SERVERS };
 
@@ -47,7 +52,7 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
             draft(chance, &Mix { kinds, drift: 9_800, ..PLAIN }, &servers)
         },
     ),
-    beyond_bounds(
+    wrong_clocks(beyond_bounds(
         "zookeeper-drift-beyond",
         "clocks drift further than allowed",
         "clocks drift by up to a half",
@@ -56,8 +61,8 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
             let kinds = &[(PauseClient, 4), (KillClient, 2), (CutAll, 8)];
             draft(chance, &Mix { kinds, drift: 500_000, ..PLAIN }, &SERVERS)
         },
-    ),
-    beyond_bounds(
+    )),
+    wrong_clocks(beyond_bounds(
         "zookeeper-suspended",
         "the machines of clients are suspended, and their clocks with them",
         "clocks stop while a machine is suspended",
@@ -65,7 +70,7 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
             use Kind::{Reset, SuspendClient};
             draft(chance, &Mix { kinds: &[(SuspendClient, 10), (Reset, 2)], ..PLAIN }, &SERVERS)
         },
-    ),
+    )),
     within_bounds(
         "zookeeper-partitions",
         "clients and members are partitioned, in one direction or both, and reconnected",
