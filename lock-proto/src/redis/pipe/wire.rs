@@ -416,13 +416,14 @@ impl Wire {
     }
 
     /// Resends the first call in flight ahead of `queued`. Returns false if a later command for the
-    /// same lock was already encoded.
+    /// same lock was already encoded, unless the order does not matter.
+    // P1
     pub(super) fn resend_first(&mut self) -> bool {
         let Some(sent) = self.flight.front() else { return false };
         let Job::Call { request, .. } = &sent.pending.job else { return false };
         let is_later = |later: &Sent| {
-            let key = if let Job::Call { request, .. } = &later.pending.job { Some(request.key()) } else { None };
-            later.start > sent.start && key == Some(request.key())
+            let Job::Call { request: other, .. } = &later.pending.job else { return false };
+            later.start > sent.start && other.key() == request.key() && !request.may_follow(other)
         };
         if self.flight.iter().any(is_later) {
             return false;
