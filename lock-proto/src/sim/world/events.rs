@@ -40,10 +40,12 @@ impl<S: Servers> World<S> {
             record.grant = Some(*grant);
             let habits = record.habits;
             if let Some(hold) = habits.hold {
-                self.plan(self.now + hold, client, Input::Release(lock));
+                self.plan(self.now + habits.claim.unwrap_or_default() + hold, client, Input::Release(lock));
             }
-            if habits.claim {
-                self.take(client, lock);
+            match habits.claim {
+                Some(Duration::ZERO) => self.take(client, lock),
+                Some(after) => self.plan(self.now + after, client, Input::Claim(lock)),
+                None => {}
             }
         }
         S::after_event(self, client, lock, &event);
@@ -63,7 +65,7 @@ impl<S: Servers> World<S> {
 
     /// Checks what a holder is told against what the servers know.
     // S3
-    fn check_servers(&mut self, client: usize, lock: LockId, event: &Event, until: Option<Instant>) {
+    pub(super) fn check_servers(&mut self, client: usize, lock: LockId, event: &Event, until: Option<Instant>) {
         if S::EXCUSED.contains(&Rule::Validity) {
             return;
         }

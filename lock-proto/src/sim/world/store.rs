@@ -137,6 +137,8 @@ pub(crate) trait Servers: Store + Sized {
 pub(super) enum Planned<S: Servers> {
     Input(usize, Input<S>),
     Write(S::Write),
+    /// The sockets of a client to a node take bytes again.
+    Writable(usize, usize),
     /// Servers stop accepting a password.
     Retire(String),
 }

@@ -9,7 +9,7 @@ use crate::sim::check::Rule;
 
 /// Within the bounds every rule must hold.
 const fn within_bounds(name: &'static str, about: &'static str, draw: fn(&mut Chance) -> Draft) -> Scenario {
-    Scenario { name, about, backend: Backend::Etcd, bounds: Bounds::Within, excused: &[], draw, run }
+    Scenario { name, about, backend: Backend::Etcd, bounds: Bounds::Within, weight: 1, excused: &[], draw, run }
 }
 
 /// Outside the bounds two clients may believe to hold a lock; stale writes must still be rejected.
@@ -20,7 +20,7 @@ const fn beyond_bounds(
     draw: fn(&mut Chance) -> Draft,
 ) -> Scenario {
     let bounds = Bounds::Beyond(what);
-    Scenario { name, about, backend: Backend::Etcd, bounds, excused: &[Rule::MutualExclusion], draw, run }
+    Scenario { name, about, backend: Backend::Etcd, bounds, weight: 1, excused: &[Rule::MutualExclusion], draw, run }
 }
 
 /// Nor can a holder know how long the servers keep its lock.
@@ -97,7 +97,8 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
             let kinds = &[(DeleteKey, 10), (RevokeLease, 10), (Reset, 3), (PauseClient, 2)];
             draft(chance, &Mix { kinds, ..PLAIN })
         },
-    ),
+    )
+    .weigh(4),
     within_bounds(
         "etcd-watches",
         "histories are compacted, watches cancelled and streams ended while clients wait",

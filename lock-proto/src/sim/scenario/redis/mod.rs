@@ -136,7 +136,16 @@ const fn within_bounds(
     about: &'static str,
     draw: fn(&mut super::Chance) -> super::Draft,
 ) -> Scenario {
-    Scenario { name, about, backend: Backend::Redis, bounds: Bounds::Within, excused: &[], draw, run: run::run }
+    Scenario {
+        name,
+        about,
+        backend: Backend::Redis,
+        bounds: Bounds::Within,
+        weight: 1,
+        excused: &[],
+        draw,
+        run: run::run,
+    }
 }
 
 const fn beyond_bounds(
@@ -146,7 +155,7 @@ const fn beyond_bounds(
     draw: fn(&mut super::Chance) -> super::Draft,
 ) -> Scenario {
     let bounds = Bounds::Beyond(what);
-    Scenario { name, about, backend: Backend::Redis, bounds, excused: TWO_HOLDERS, draw, run: run::run }
+    Scenario { name, about, backend: Backend::Redis, bounds, weight: 1, excused: TWO_HOLDERS, draw, run: run::run }
 }
 
 const fn wrong_clocks(scenario: Scenario) -> Scenario {
@@ -283,7 +292,8 @@ pub(super) const CLOCK_JUMPS: Scenario = wrong_clocks(beyond_bounds(
         let rates = &[(Kind::Jump, 4), (Kind::Pause, 1), (Kind::LockAction, 1)];
         draw::draw(chance, &Recipe { fenced: true, rates, ..QUIET })
     },
-));
+))
+.weigh(8);
 
 pub(super) const TOGETHER: Scenario = within_bounds(
     "redis-together",
@@ -352,7 +362,8 @@ pub(super) const STALE: Scenario =
     within_bounds("redis-stale", "replies and disconnects arrive from replaced connections", |chance| {
         let rates = &[(Kind::Replace, 10), (Kind::LockAction, 2), (Kind::Abandon, 2), (Kind::Bunch, 2)];
         draw::draw(chance, &Recipe { nodes: &[1, 1, 3], names: &[1, 3], stale: true, rates, ..QUIET })
-    });
+    })
+    .weigh(4);
 
 pub(super) const REFUSALS: Scenario = within_bounds(
     "redis-refusals",
@@ -371,7 +382,8 @@ pub(super) const EVICTION: Scenario = beyond_bounds(
         let rates = &[(Kind::Evict, 4), (Kind::Refuse, 1), (Kind::LockAction, 1)];
         draw::draw(chance, &Recipe { nodes: &[1], fenced: true, rates, ..QUIET })
     },
-);
+)
+.weigh(4);
 
 pub(super) const LOGINS: Scenario = within_bounds(
     "redis-logins",
@@ -471,6 +483,15 @@ pub(super) const CREDENTIALS_QUORUM: Scenario = within_bounds(
     "redis-credentials-quorum",
     "credentials for the nodes of a quorum expire and change; their source is slow, fails or is silent",
     |chance| draw_credentials(chance, &[3, 5]),
+);
+
+pub(super) const SOCKETS: Scenario = within_bounds(
+    "redis-sockets",
+    "sockets take nothing for a while, also logins whose credentials expire meanwhile",
+    |chance| {
+        let rates = &[(Kind::BlockSocket, 12), (Kind::ChangePasswords, 2), (Kind::LockAction, 2), (Kind::Reset, 1)];
+        draw::draw(chance, &Recipe { nodes: &[1, 1, 3], rates, credentials: true, ..QUIET })
+    },
 );
 
 /// All faults within the bounds.

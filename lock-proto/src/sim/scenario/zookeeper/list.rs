@@ -10,7 +10,7 @@ use crate::sim::check::Rule;
 
 /// Within the bounds every rule must hold.
 const fn within_bounds(name: &'static str, about: &'static str, draw: fn(&mut Chance) -> Draft) -> Scenario {
-    Scenario { name, about, backend: Backend::Zookeeper, bounds: Bounds::Within, excused: &[], draw, run }
+    Scenario { name, about, backend: Backend::Zookeeper, bounds: Bounds::Within, weight: 1, excused: &[], draw, run }
 }
 
 /// Outside the bounds two clients may believe to hold a lock; stale writes must still be rejected.
@@ -21,7 +21,16 @@ const fn beyond_bounds(
     draw: fn(&mut Chance) -> Draft,
 ) -> Scenario {
     let bounds = Bounds::Beyond(what);
-    Scenario { name, about, backend: Backend::Zookeeper, bounds, excused: &[Rule::MutualExclusion], draw, run }
+    Scenario {
+        name,
+        about,
+        backend: Backend::Zookeeper,
+        bounds,
+        weight: 1,
+        excused: &[Rule::MutualExclusion],
+        draw,
+        run,
+    }
 }
 
 /// Nor can a holder know how long the servers keep its lock.
@@ -97,7 +106,8 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
             let servers = Servers { faults: &[(Fault::PauseAndIsolate, 8)], sync_limits: &[50, 20, 5], ..THREE };
             draft(chance, &Mix { kinds: &[(Kind::Reset, 2)], ..PLAIN }, &servers)
         },
-    ),
+    )
+    .weigh(8),
     within_bounds("zookeeper-behind", "followers apply what the leader commits much later", |chance| {
         use Kind::{Burst, Campaign, Cancel, Observe, Reset};
         let kinds = &[(Reset, 8), (Cancel, 6), (Burst, 4), (Campaign, 4), (Observe, 3)];
@@ -121,6 +131,7 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
     Scenario {
         // A client may hand a lock over before it learns that its node is gone.
         excused: &[Rule::MutualExclusion, Rule::Fifo],
+        weight: 4,
         ..beyond_bounds(
             "zookeeper-by-hand",
             "nodes and sessions of holders and waiters are ended by hand",

@@ -199,7 +199,15 @@ impl<C: RedisClient> World<Redis<C>> {
     }
 
     fn data_changed(&mut self, node: usize) {
-        let clock = self.store.nodes[node].node.unix_micros(self.now);
+        let server = &self.store.nodes[node].node;
+        for key in &self.store.names {
+            if let Some((value, _)) = server.string(self.now, key)
+                && !self.checker.has_stored(node, key, value)
+            {
+                self.store.truth.restored(node, key, value);
+            }
+        }
+        let clock = server.unix_micros(self.now);
         self.checker.data_changed(node, clock);
     }
 

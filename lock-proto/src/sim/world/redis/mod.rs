@@ -253,9 +253,11 @@ impl<C: RedisClient> Servers for Redis<C> {
     }
 
     fn left_of(w: &World<C>, client: usize) -> Option<String> {
-        let is_own = |node: usize, name: &[u8]| {
-            let value = w.node(node).string(w.now, name);
-            value.is_some_and(|(value, _)| value.starts_with(&w.clients[client].own.token_prefix))
+        let is_own = |node: usize, name: &Arc<[u8]>| {
+            w.node(node).string(w.now, name).is_some_and(|(value, _)| {
+                let own = value.starts_with(&w.clients[client].own.token_prefix);
+                own && !w.store.truth.is_restored(node, name, value)
+            })
         };
         // On a quorum a lock is released as soon as most nodes lack the key.
         let nodes = 0..w.hosts.len();

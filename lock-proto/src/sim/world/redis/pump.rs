@@ -168,7 +168,7 @@ impl<C: RedisClient> World<Redis<C>> {
             let content = server.string(self.now, key);
             let early = self.checker.ended_early(node, key, content, clock);
             ended.extend(early.map(|value| (key.clone(), value.to_vec())));
-            if self.checker.stored(self.now, node, key, content)
+            if self.checker.note_stored(self.now, node, key, content)
                 && let Some((value, expires)) = content
             {
                 let until = expires.map_or(Instant::MAX, |at| server.when(at));

@@ -1,6 +1,6 @@
 //! What the nodes themselves know of locks, to judge what holders are told.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -15,6 +15,8 @@ pub(super) struct Truth {
     keys: BTreeMap<Arc<[u8]>, BTreeMap<Vec<u8>, Kept>>,
     /// When each node last lost data.
     lost_data: BTreeMap<usize, Instant>,
+    /// Tokens that a node has again from its earlier data: node, key and token.
+    restored: BTreeSet<(usize, Arc<[u8]>, Vec<u8>)>,
 }
 
 /// What is known of a token.
@@ -63,6 +65,16 @@ impl Truth {
         self.lost_data.insert(node, now);
     }
 
+    /// A node has this token again, which was deleted there.
+    pub(super) fn restored(&mut self, node: usize, key: &Arc<[u8]>, token: &[u8]) {
+        self.restored.insert((node, key.clone(), token.to_vec()));
+    }
+
+    /// Returns true if the node has this token only from earlier data. Its client need not know.
+    pub(super) fn is_restored(&self, node: usize, key: &Arc<[u8]>, token: &[u8]) -> bool {
+        !self.restored.is_empty() && self.restored.contains(&(node, key.clone(), token.to_vec()))
+    }
+
     pub(super) fn minted(&mut self, block: &MintedBlock) {
         self.of(&block.key, &block.token).minted.push((block.first, block.last));
     }
@@ -107,7 +119,7 @@ mod tests {
         // S3
         let (at, ms) = (Instant::from_millis, Duration::from_millis);
         let mut truth = Truth::default();
-        let mut end = |truth: &mut Truth, now, take| truth.end(at(now), 3, b"a", b"1", take, ms(100));
+        let end = |truth: &mut Truth, now, take| truth.end(at(now), 3, b"a", b"1", take, ms(100));
         assert_eq!(end(&mut truth, 0, false), Instant::ZERO);
         truth.lost_data(at(1), 1);
         for (node, until) in [(0, 500), (1, 400), (2, 300)] {
