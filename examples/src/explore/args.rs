@@ -20,7 +20,8 @@ use crate::cli::{Usage, usage};
 #[derive(Debug, Parser)]
 #[command(name = "explore", version, override_usage = USAGE, after_help = AFTER_HELP)]
 struct Options {
-    /// Scenario to run; `all` runs every scenario for each seed.
+    /// Scenario to run; `all` runs every scenario for each seed, and those that rarely show what
+    /// they alone can show with several.
     #[arg(long, value_name = "NAME")]
     scenario: Option<String>,
 

@@ -17,7 +17,7 @@ const REPORT_EVERY: Duration = Duration::from_millis(200);
 /// The runs of a search, and what it looks for.
 #[derive(Clone, Debug)]
 pub(super) struct Search {
-    /// Every seed runs with each of these scenarios.
+    /// Each seed is a round of all of these scenarios, of some with several seeds.
     pub(super) scenarios: Vec<&'static Scenario>,
     pub(super) seeds: Range<u64>,
     pub(super) changes: Changes,
@@ -100,13 +100,28 @@ impl Found {
 impl Search {
     #[must_use]
     pub(super) fn runs(&self) -> u64 {
-        (self.seeds.end - self.seeds.start).saturating_mul(self.scenarios.len() as u64)
+        (self.seeds.end - self.seeds.start).saturating_mul(self.round().count() as u64)
+    }
+
+    /// Returns the runs of a round: each scenario, and how many of its seeds come before in the
+    /// round. Alone a scenario gets one seed a round.
+    fn round(&self) -> impl Iterator<Item = (&'static Scenario, u64)> {
+        let weight = |scenario: &Scenario| if self.scenarios.len() == 1 { 1 } else { scenario.weight };
+        let heaviest = self.scenarios.iter().map(|scenario| weight(scenario)).max().unwrap_or(0);
+        (0..heaviest).flat_map(move |place| {
+            self.scenarios
+                .iter()
+                .filter(move |scenario| weight(scenario) > place)
+                .map(move |scenario| (*scenario, place))
+        })
     }
 
     fn plan(&self, number: u64) -> Plan {
-        let all = self.scenarios.len() as u64;
-        let scenario = self.scenarios[usize::try_from(number % all).unwrap_or(0)];
-        self.changes.apply(Plan::from_seed(scenario, self.seeds.start + number / all))
+        let all = self.round().count() as u64;
+        let (round, place) = (number / all, usize::try_from(number % all).unwrap_or(0));
+        let (scenario, before) = self.round().nth(place).unwrap_or((self.scenarios[0], 0));
+        let each = if self.scenarios.len() == 1 { 1 } else { scenario.weight };
+        self.changes.apply(Plan::from_seed(scenario, self.seeds.start + round * each + before))
     }
 
     /// Runs the search. Returns the first finding in order of seeds, then of scenarios, regardless
@@ -148,5 +163,34 @@ impl Search {
             }
         });
         (best.into_inner().unwrap_or_else(PoisonError::into_inner), counters.tally())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use lock_proto::sim::scenario::Origin;
+    use lock_proto::sim::scenarios;
+
+    use super::*;
+
+    #[test]
+    fn scenarios_get_seeds_by_weight() {
+        let jobs = NonZero::<usize>::MIN;
+        let scenarios: Vec<&Scenario> = scenarios().iter().collect();
+        let search = Search { scenarios, seeds: 10..13, changes: Changes::default(), find: None, jobs };
+        let mut seeds: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+        for plan in (0..search.runs()).map(|number| search.plan(number)) {
+            if let Origin::Seed(seed) = plan.origin {
+                seeds.entry(plan.scenario.name).or_default().push(seed);
+            }
+        }
+        for scenario in &search.scenarios {
+            assert_eq!(seeds[scenario.name], (10..10 + 3 * scenario.weight).collect::<Vec<u64>>(), "{}", scenario.name);
+        }
+        let heavy = search.scenarios.iter().copied().find(|scenario| scenario.weight > 1);
+        let alone = Search { scenarios: heavy.into_iter().collect(), ..search };
+        assert_eq!(alone.runs(), 3);
     }
 }

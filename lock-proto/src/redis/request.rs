@@ -249,6 +249,15 @@ impl Request {
         }
     }
 
+    /// Returns true if this has the same effect after `other`, which was sent later: a take after a
+    /// delete of earlier tokens.
+    pub(super) fn may_follow(&self, other: &Self) -> bool {
+        let (Self::Take { number, .. }, Self::Release { number: deleted, retired, .. }) = (self, other) else {
+            return false;
+        };
+        deleted != number && !retired.is_some_and(|retired| retired.contains(*number))
+    }
+
     /// Returns the TTL that a take or an extension gives to the key.
     pub(super) const fn ttl(&self) -> Option<Duration> {
         match self {

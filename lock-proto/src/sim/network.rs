@@ -124,6 +124,8 @@ pub(crate) struct Network<P> {
     latency: Range<Duration>,
     slow: BTreeMap<(usize, usize, Direction), Range<Duration>>,
     window: usize,
+    /// The sockets of a client to a node that take nothing.
+    full: BTreeSet<(usize, usize)>,
     rng: Rng,
 }
 
@@ -138,6 +140,7 @@ impl<P: Payload> Network<P> {
             latency,
             slow: BTreeMap::new(),
             window: 64 * 1024,
+            full: BTreeSet::new(),
             rng,
         }
     }
@@ -192,6 +195,9 @@ impl<P: Payload> Network<P> {
 
     /// Returns how much more the sender's kernel accepts.
     pub(crate) fn room(&self, link: &Link<P>, direction: Direction) -> usize {
+        if direction == Direction::ToNode && self.full.contains(&(link.client, link.node)) {
+            return 0;
+        }
         self.window.saturating_sub(link.paths[direction.index()].in_flight)
     }
 
@@ -286,6 +292,15 @@ impl<P: Payload> Network<P> {
 
     pub(crate) fn reset_latencies(&mut self) {
         self.slow.clear();
+    }
+
+    /// From now on the sockets of this client to this node take nothing, or bytes again.
+    pub(crate) fn set_full(&mut self, client: usize, node: usize, full: bool) {
+        if full {
+            self.full.insert((client, node));
+        } else {
+            self.full.remove(&(client, node));
+        }
     }
 
     pub(crate) fn is_quiet(&self) -> bool {

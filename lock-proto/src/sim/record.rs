@@ -37,8 +37,8 @@ pub(super) struct Record {
 /// What the application does automatically.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Habits {
-    /// Claim an offer as soon as it arrives.
-    pub(super) claim: bool,
+    /// Claim an offer this long after it arrives.
+    pub(super) claim: Option<Duration>,
     /// Release the lock this long after the grant.
     pub(super) hold: Option<Duration>,
     /// Write to the resource at this interval while the lock is held.

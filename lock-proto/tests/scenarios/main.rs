@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod counterexamples;
+mod flaws;
 mod model;
 mod record;
 mod same;
@@ -22,7 +23,7 @@ use std::time::Instant;
 use lock_proto::sim::scenario::{Bounds, Flaw};
 use lock_proto::sim::{Keep, Plan, Rule, Scenario, scenarios};
 
-/// Seeds per scenario in a plain `cargo test`.
+/// Seeds per scenario of weight 1 in a plain `cargo test`.
 const SEEDS: u64 = 40;
 
 fn number(name: &str) -> Option<u64> {
@@ -82,7 +83,7 @@ fn invariants_hold_under_faults_and_nothing_is_left_after() {
 /// Runs one scenario with each seed, and returns the commands that replay the first failures.
 fn run_seeds(scenario: &'static Scenario) -> Vec<String> {
     let first = number("LOCK_FIRST").unwrap_or(0);
-    let seeds = number("LOCK_SEEDS").unwrap_or(SEEDS);
+    let seeds = number("LOCK_SEEDS").unwrap_or(SEEDS * scenario.weight);
     let (began, mut grants, mut steps, mut time) = (Instant::now(), 0, 0, 0.0);
     let (mut failed, mut excused) = (Vec::new(), BTreeMap::new());
     for seed in first..first + seeds {
@@ -172,6 +173,6 @@ fn scenario_names_are_unique_and_excused_rules_match_bounds() {
     assert_eq!(names.len(), scenarios().len());
     for scenario in scenarios() {
         assert_eq!(scenario.bounds == Bounds::Within, scenario.excused.is_empty(), "{}", scenario.name);
-        assert!(Scenario::named(scenario.name).is_some());
+        assert!(Scenario::named(scenario.name).is_some() && scenario.weight > 0);
     }
 }

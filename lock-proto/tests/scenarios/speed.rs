@@ -32,7 +32,7 @@ fn short_plan(seed: u64) -> Plan {
         ttl: None,
         wait: Wait::Forever,
         renew: Renew::Auto,
-        claim: true,
+        claim: Some(Duration::ZERO),
         hold: Some(ms(1_500)),
         write_every: None,
     };

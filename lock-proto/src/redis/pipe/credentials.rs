@@ -1,6 +1,5 @@
 //! Credentials that the host supplies.
 
-use super::handshake::Step;
 use super::{Phase, Pipe, PipeConfig, PipeOutput};
 use crate::fault::Fault;
 use crate::id::ConnId;
@@ -28,16 +27,12 @@ impl Pipe {
             Phase::Up { .. } => {
                 if self.renewal.accept(self.now, credentials, &endpoint.login, *reconnect) {
                     self.expect_replies();
-                    self.wire.login(Step::Auth, &self.config.endpoint, self.renewal.login());
+                    let until = self.renewal.valid_until();
+                    self.wire.log_in_again(&self.config.endpoint, self.renewal.login(), until);
                 }
             }
             Phase::Closed | Phase::Connecting { .. } | Phase::LoggingIn { .. } | Phase::BackingOff { .. } => {}
         }
-    }
-
-    /// Returns when the credentials of an open connection expire that the socket has not taken yet.
-    pub(super) fn unsent_until(&self) -> Option<Instant> {
-        self.renewal.valid_until().filter(|_| self.wire.has_unsent_login())
     }
 
     pub(super) const fn requests_credentials(&self) -> bool {

@@ -374,7 +374,7 @@ impl Pipe {
                 }
             }
             Phase::Up { .. } => {
-                let stuck = [self.silent_until(), self.unsent_until()];
+                let stuck = [self.silent_until(), self.wire.unsent_login_until()];
                 if soonest(stuck).is_some_and(|until| until <= now) {
                     return self.fail(Fault::TimedOut.into(), true);
                 }
@@ -438,7 +438,7 @@ impl Pipe {
                 Some(self.waiting.earliest().map_or(until, |earliest| earliest.min(until)))
             }
             Phase::Up { .. } => {
-                soonest([self.silent_until(), self.unsent_until(), self.renewal.due(), self.idle_due()])
+                soonest([self.silent_until(), self.wire.unsent_login_until(), self.renewal.due(), self.idle_due()])
             }
             Phase::BackingOff { until, .. } => Some(until),
         }

@@ -19,7 +19,7 @@ use crate::redis::batch::{self, Kind, Plain};
 use crate::redis::request::{Form, Identity, Key, Request};
 use crate::redis::script::{self, Script};
 use crate::redis::url::{Endpoint, Protocol};
-use crate::time::{Instant, millis_up};
+use crate::time::{Instant, millis_up, soonest};
 use crate::url::Login;
 
 /// Bytes read at once while a frame is incomplete. Small, as bytes beyond its end are rescanned.
@@ -95,8 +95,10 @@ pub(super) struct Wire {
     /// Bytes encoded and bytes taken by the host since the connection was opened.
     encoded: u64,
     consumed: u64,
-    /// Where the last command with credentials ends.
+    /// Where the last command with credentials ends, and when the earliest expire of those that
+    /// the socket has not taken.
     login_end: u64,
+    login_until: Option<Instant>,
     inbox: Vec<u8>,
     scanner: Scanner,
     missing: usize,
@@ -137,9 +139,16 @@ impl Wire {
         }
     }
 
-    /// Returns true if the socket has not taken the last credentials yet.
-    pub(super) const fn has_unsent_login(&self) -> bool {
-        self.consumed < self.login_end
+    /// Logs in anew on an open connection. `until`: when the credentials expire.
+    pub(super) fn log_in_again(&mut self, at: &Endpoint, login: &Login, until: Option<Instant>) {
+        self.login_until = soonest([self.unsent_login_until(), until]);
+        self.login(Step::Auth, at, login);
+    }
+
+    /// Returns when credentials expire that the socket has not taken yet.
+    // N19
+    pub(super) fn unsent_login_until(&self) -> Option<Instant> {
+        self.login_until.filter(|_| self.consumed < self.login_end)
     }
 
     /// Encodes queued commands, up to the limits. Passes commands that have expired to `expired`.
@@ -416,13 +425,14 @@ impl Wire {
     }
 
     /// Resends the first call in flight ahead of `queued`. Returns false if a later command for the
-    /// same lock was already encoded.
+    /// same lock was already encoded, unless the order does not matter.
+    // P1
     pub(super) fn resend_first(&mut self) -> bool {
         let Some(sent) = self.flight.front() else { return false };
         let Job::Call { request, .. } = &sent.pending.job else { return false };
         let is_later = |later: &Sent| {
-            let key = if let Job::Call { request, .. } = &later.pending.job { Some(request.key()) } else { None };
-            later.start > sent.start && key == Some(request.key())
+            let Job::Call { request: other, .. } = &later.pending.job else { return false };
+            later.start > sent.start && other.key() == request.key() && !request.may_follow(other)
         };
         if self.flight.iter().any(is_later) {
             return false;

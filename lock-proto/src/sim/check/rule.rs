@@ -16,8 +16,13 @@ pub enum Rule {
     FenceGrows,
     /// The fencing counter stays behind its server's clock, so that losing it is harmless.
     FenceAhead,
+    /// A fencing token was minted by the server for this lock and client.
+    FenceMinted,
     /// A resource that checks fencing tokens accepts no write of an older grant after a newer one.
     StaleWrite,
+    /// No holder is told a later end of validity than that of its key, lease or session on most
+    /// servers. None is granted a lock by a key whose deletion its client was told of.
+    Validity,
     /// Waiters, holders and releasing clients learn of an end in time.
     Notified,
     /// On a single store, a loss to another client is reported only if there was one, and that of
@@ -57,11 +62,13 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::MutualExclusion,
         Self::FenceGrows,
         Self::FenceAhead,
+        Self::FenceMinted,
         Self::StaleWrite,
+        Self::Validity,
         Self::Notified,
         Self::TrueLoss,
         Self::OneOutcome,
@@ -87,7 +94,9 @@ impl Rule {
             Self::MutualExclusion => "one holder at a time",
             Self::FenceGrows => "fencing tokens grow",
             Self::FenceAhead => "the fence counter does not run ahead of the clock",
+            Self::FenceMinted => "fencing tokens come from the server",
             Self::StaleWrite => "no stale write is accepted",
+            Self::Validity => "no hold is believed longer than the servers keep it",
             Self::Notified => "every end is reported in time",
             Self::TrueLoss => "no loss or release is reported falsely",
             Self::OneOutcome => "one outcome per acquisition",

@@ -11,13 +11,24 @@ impl Checker {
     /// Reports the content of `key` on a node: its value, and its expiry by the node's clock. Call
     /// this whenever it may have changed.
     pub fn stored(&mut self, now: Instant, node: usize, key: &[u8], content: Option<(&[u8], Option<u64>)>) {
+        self.note_stored(now, node, key, content);
+    }
+
+    /// Like [`stored`](Self::stored). Returns true if there is a new value or another expiry.
+    pub(in crate::sim) fn note_stored(
+        &mut self,
+        now: Instant,
+        node: usize,
+        key: &[u8],
+        content: Option<(&[u8], Option<u64>)>,
+    ) -> bool {
         let Node { stored, changed, .. } = self.node(node);
         let Some((value, expires)) = content else {
             if let Some(seen) = stored.get_mut(key) {
                 seen.presence = Presence::Missing;
                 seen.missing = Some(now);
             }
-            return;
+            return false;
         };
         let seen = match stored.get_mut(key) {
             Some(seen) => seen,
@@ -29,12 +40,14 @@ impl Checker {
             seen.value.clear();
             seen.value.extend_from_slice(value);
             let changed = *changed;
-            return self.minted(key, value, changed);
+            self.minted(key, value, changed);
+            return true;
         }
         if presence == Presence::There && before.is_some_and(|before| expires.is_some_and(|new| new < before)) {
             let text = format!("the TTL of {} on node {node} was shortened", key.escape_ascii());
             self.report(now, Rule::ShortenedKey, text);
         }
+        before != expires
     }
 
     /// Returns the value last seen under `key` on a node, if `content` replaces it before its expiry
@@ -50,6 +63,12 @@ impl Checker {
         let same = content.is_some_and(|(value, _)| seen.value == value);
         let expired = seen.expires.is_some_and(|at| at <= clock);
         (!same && !expired).then_some(&*seen.value)
+    }
+
+    /// Returns whether a node had this value under `key` when it was last seen.
+    pub(in crate::sim) fn has_stored(&self, node: usize, key: &[u8], value: &[u8]) -> bool {
+        let seen = self.nodes.get(node).and_then(|node| node.stored.get(key));
+        seen.is_some_and(|seen| seen.presence != Presence::Missing && seen.value == value)
     }
 
     /// A process that is not a client creates the key of a free lock on the only node.

@@ -37,6 +37,11 @@ impl Cluster {
         self.store.range(&Span::From(Bytes::new())).map(|(key, entry)| entry.to_kv(key)).collect()
     }
 
+    /// Returns when a lease may be revoked, unless it is renewed before.
+    pub(in crate::sim) fn lease_expires(&self, id: i64) -> Option<Instant> {
+        self.store.leases().get(id).map(|lease| lease.expires)
+    }
+
     /// Returns a key, if it exists.
     #[must_use]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Option<KeyValue> {

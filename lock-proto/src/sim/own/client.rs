@@ -23,9 +23,18 @@ use crate::sim::rng::Rng;
 use crate::sim::world::redis::RedisClient;
 use crate::time::Instant;
 
-/// Rules that a lock may break and still lock.
-pub(super) const EXCUSED: [Rule; 7] =
-    [Rule::Fifo, Rule::OneWoken, Rule::Ghost, Rule::ShortenedKey, Rule::Prompt, Rule::Twice, Rule::Kept];
+/// Rules that a lock may break and still lock, and those that need its keys to be known.
+pub(super) const EXCUSED: [Rule; 9] = [
+    Rule::Fifo,
+    Rule::OneWoken,
+    Rule::Ghost,
+    Rule::ShortenedKey,
+    Rule::Prompt,
+    Rule::Twice,
+    Rule::Kept,
+    Rule::FenceMinted,
+    Rule::Validity,
+];
 /// How long a release may take before its outcome is unknown.
 const RELEASE_WITHIN: Duration = Duration::from_secs(2);
 

@@ -31,6 +31,7 @@ pub struct NodeConfig {
     pub(super) min_replicas: usize,
     pub(super) serve_stale: bool,
     pub(super) monitor: bool,
+    pub(super) record_mints: bool,
     pub(super) cluster: Option<Slots>,
     pub(super) login_limit: Option<Duration>,
     pub(super) refused: BTreeMap<String, String>,
@@ -67,6 +68,7 @@ impl NodeConfig {
             min_replicas: 0,
             serve_stale: true,
             monitor: false,
+            record_mints: false,
             cluster: None,
             login_limit: None,
             refused: BTreeMap::new(),
@@ -198,6 +200,12 @@ impl NodeConfig {
     /// Runs all other scripts by an interpreter.
     pub fn interpreter(mut self, interpreter: Arc<dyn Interpreter>) -> Self {
         self.scripts.set_interpreter(interpreter);
+        self
+    }
+
+    /// Enables [`Node::poll_minted`](super::Node::poll_minted). Default: no.
+    pub(in crate::sim) const fn record_mints(mut self) -> Self {
+        self.record_mints = true;
         self
     }
 

@@ -48,6 +48,11 @@ impl Node {
         self.dbs.get(&0)?.peek(self.wall_ms_at(now), key.as_ref())?.expires()
     }
 
+    /// Returns when the wall clock will show `unix_ms`, unless it is set.
+    pub(in crate::sim) fn when(&self, unix_ms: u64) -> Instant {
+        self.wall.when(unix_ms.saturating_mul(1_000_000))
+    }
+
     /// Returns the server's wall clock in µs since the Unix epoch.
     pub(in crate::sim) fn unix_micros(&self, now: Instant) -> u64 {
         self.wall.read(now.max(self.now)) / 1_000

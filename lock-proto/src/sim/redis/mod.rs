@@ -114,6 +114,16 @@ pub struct ExecutedCommand {
     pub args: Vec<Vec<u8>>,
 }
 
+/// Fencing tokens that a script minted for one lock.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(in crate::sim) struct MintedBlock {
+    pub(in crate::sim) key: Vec<u8>,
+    /// The value for which the lock was taken or extended.
+    pub(in crate::sim) token: Vec<u8>,
+    pub(in crate::sim) first: u64,
+    pub(in crate::sim) last: u64,
+}
+
 /// A simulated Redis server.
 ///
 /// Feed it events (`handle_*`). Then send the [`outgoing`](Self::outgoing) bytes of every
@@ -151,6 +161,8 @@ pub struct Node {
     evictions: u64,
     replication: Replication,
     seen: VecDeque<ExecutedCommand>,
+    /// Fencing tokens for which nobody has asked yet, if they are recorded.
+    minted: VecDeque<MintedBlock>,
     /// Some connection has used `WATCH`.
     watching: bool,
 }
@@ -182,6 +194,7 @@ impl Node {
             evictions: 0,
             replication: Replication::new(&config.run_id),
             seen: VecDeque::new(),
+            minted: VecDeque::new(),
             watching: false,
             config,
         }
@@ -367,6 +380,12 @@ impl Node {
     pub fn jump_back(&mut self, now: Instant, by: Duration) {
         self.advance(now);
         self.wall.jump_back(now, by);
+    }
+
+    /// Returns the next block of fencing tokens that was minted. Recorded only with
+    /// [`NodeConfig::record_mints`].
+    pub(in crate::sim) fn poll_minted(&mut self) -> Option<MintedBlock> {
+        self.minted.pop_front()
     }
 
     /// Returns when the next connection is closed because its login is too old.

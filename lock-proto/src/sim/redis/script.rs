@@ -4,11 +4,11 @@ use alloc::format;
 use alloc::string::ToString as _;
 use alloc::vec::Vec;
 
-use super::Node;
 use super::command::{Context, Running, STALE_DATA, lower};
 use super::number;
 use super::reply::Reply;
 use super::strings::NOT_AN_INTEGER;
+use super::{MintedBlock, Node};
 use crate::redis::CLIENT_PART;
 use crate::redis::script;
 
@@ -216,6 +216,7 @@ impl Node {
             Some(block) if *block != b"0" => Some(self.mint(context, arg(keys, 1)?, number(argv, 3)?, 1)?),
             Some(_) | None => None,
         };
+        self.record_minted(key, token, minted.as_ref(), 0);
         match left {
             Some(left) if left < number(argv, 2)? => {
                 self.call(context, &[b"PEXPIRE", key, ttl_text])?;
@@ -250,6 +251,14 @@ impl Node {
         Ok(Minted { first, count, ahead: (next - now).max(0.0) })
     }
 
+    /// Records the block of the lock at this place of a script.
+    fn record_minted(&mut self, key: &[u8], token: &[u8], minted: Option<&Minted>, place: usize) {
+        let Some(Minted { first, count, .. }) = minted.filter(|_| self.config.record_mints) else { return };
+        let first = first + count * place as f64;
+        let (first, last) = (first as u64, (first + count) as u64 - 1);
+        self.minted.push_back(MintedBlock { key: key.to_vec(), token: token.to_vec(), first, last });
+    }
+
     fn take_free(&mut self, context: &mut Context, keys: &[&[u8]], argv: &[&[u8]]) -> Result<Reply, Stop> {
         let Some((tokens, [ttl, _])) = argv.split_last_chunk() else { return Err(raise("no TTL")) };
         let (count, requested) = (tokens.len(), number(argv, argv.len() - 1)?);
@@ -261,7 +270,10 @@ impl Node {
         let mut answers = Vec::new();
         for (i, token) in tokens.iter().enumerate() {
             answers.push(match self.take_if_free(context, arg(keys, i)?, token, ttl) {
-                Ok(None) => "g".into(),
+                Ok(None) => {
+                    self.record_minted(arg(keys, i)?, token, (requested > 0.0).then_some(&minted), i);
+                    "g".into()
+                }
                 Ok(Some(left)) if count == 1 => return Ok(answer(&[0.0, left])),
                 Ok(Some(left)) => format!("{left:.0}"),
                 Err(stop) if i == 0 => return Err(stop),
@@ -332,6 +344,7 @@ impl Node {
             Some(_) => Some(self.mint(context, arg(keys, 1)?, number(argv, 2)?, 1)?),
             None => None,
         };
+        self.record_minted(key, token, minted.as_ref(), 0);
         if left < number(argv, 1)? {
             self.call(context, &[b"PEXPIRE", key, arg(argv, 1)?])?;
         }

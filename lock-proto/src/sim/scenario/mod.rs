@@ -19,6 +19,7 @@
 //! ```
 // S2
 
+mod claims;
 mod credentials;
 mod etcd;
 mod flaw;
@@ -84,6 +85,9 @@ pub struct Scenario {
     pub backend: Backend,
     /// Whether the bounds of the guarantees are kept.
     pub bounds: Bounds,
+    /// How many seeds it gets where others get one: more if it alone shows something, and rarely.
+    // S4
+    pub weight: u64,
     /// Rules that need not hold here. All others must.
     pub excused: &'static [Rule],
     pub(crate) draw: fn(&mut Chance) -> Draft,
@@ -105,6 +109,10 @@ impl Scenario {
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         scenarios().iter().find(|scenario| scenario.name == name)
+    }
+
+    const fn weigh(self, weight: u64) -> Self {
+        Self { weight, ..self }
     }
 
     /// Returns whether this rule must hold in every run of the scenario. A plan's settings may
@@ -156,6 +164,7 @@ const REDIS: &[Scenario] = &[
     redis::TLS_QUORUM,
     redis::CREDENTIALS,
     redis::CREDENTIALS_QUORUM,
+    redis::SOCKETS,
 ];
 
 const ALL: [Scenario; REDIS.len() + etcd::SCENARIOS.len() + zookeeper::SCENARIOS.len()] = {

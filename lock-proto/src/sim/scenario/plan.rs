@@ -124,8 +124,8 @@ pub enum Action {
         wait: Wait,
         /// How the lock is renewed.
         renew: Renew,
-        /// Claim the lock as soon as it is offered.
-        claim: bool,
+        /// Claim the lock this long after it is offered. `None`: only a later action does.
+        claim: Option<Duration>,
         /// Release the lock this long after the grant. With `None` a later action or the end of the
         /// first phase releases it.
         hold: Option<Duration>,
@@ -224,6 +224,15 @@ pub enum Action {
         /// Duration of the stall.
         span: Duration,
     },
+    /// The sockets of a client to a node take no bytes for a while.
+    BlockSocket {
+        /// The client.
+        client: usize,
+        /// The node.
+        node: usize,
+        /// How long.
+        span: Duration,
+    },
     /// From now on TLS handshakes between a client and a node go like this.
     Handshake {
         /// The client.
@@ -267,6 +276,7 @@ impl Action {
             | Self::Reset { client, .. }
             | Self::Slow { client, .. }
             | Self::Stall { client, .. }
+            | Self::BlockSocket { client, .. }
             | Self::Handshake { client, .. } => Some(client),
             Self::Redis(RedisAction::Redirect { client, .. }) => Some(client),
             Self::Queue(action) => action.client_mut(),

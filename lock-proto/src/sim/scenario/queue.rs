@@ -3,6 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 
+use super::show::show_claim;
 use crate::lock::{Renew, Wait};
 
 /// Actions specific to queue stores: elections, their members, and the queue of a lock.
@@ -23,8 +24,8 @@ pub enum QueueAction {
         wait: Wait,
         /// How the leadership is renewed.
         renew: Renew,
-        /// Claim the leadership as soon as it is offered.
-        claim: bool,
+        /// Claim the leadership this long after it is offered. `None`: only a later action does.
+        claim: Option<Duration>,
         /// Resign this long after the election.
         hold: Option<Duration>,
     },
@@ -100,7 +101,7 @@ impl fmt::Display for QueueAction {
                     Some(hold) => write!(f, ", resigns after {hold:?}")?,
                     None => f.write_str(", does not resign")?,
                 }
-                f.write_str(if *claim { "" } else { ", does not claim it" })
+                show_claim(f, *claim)
             }
             Self::Proclaim(tag) => write!(f, "#{tag} proclaims"),
             Self::Observe { client, tag, name, always: true } => {

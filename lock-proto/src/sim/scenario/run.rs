@@ -157,6 +157,7 @@ impl<S: PlanServers> Runner<S> {
                 self.w.slow(*client, *node, *direction, latency.clone());
             }
             Action::Stall { client, node, direction, span } => self.w.stall(*client, *node, *direction, *span),
+            Action::BlockSocket { client, node, span } => self.w.block_socket(*client, *node, *span),
             Action::Source(source) => self.w.set_source(*source),
             Action::ChangePasswords(keep) => self.w.change_passwords(*keep),
             Action::Handshake { client, node, handshake } => self.w.set_handshake(*client, *node, *handshake),

@@ -1,6 +1,7 @@
 //! Plans as text.
 
 use core::fmt;
+use core::time::Duration;
 
 use super::{Action, Bounds, Origin, Pace, Plan, Step};
 use crate::sim::world::Provider;
@@ -67,7 +68,7 @@ impl fmt::Display for Action {
                 if let Some(every) = write_every {
                     write!(f, ", writes every {every:?}")?;
                 }
-                f.write_str(if *claim { "" } else { ", does not claim it" })
+                show_claim(f, *claim)
             }
             Self::Claim(tag) => write!(f, "#{tag} is claimed"),
             Self::Extend(tag) => write!(f, "#{tag} is extended"),
@@ -91,6 +92,9 @@ impl fmt::Display for Action {
             Self::Stall { client, node, direction, span } => {
                 write!(f, "the connections of client {client} to node {node} lose packets {direction} for {span:?}")
             }
+            Self::BlockSocket { client, node, span } => {
+                write!(f, "the sockets of client {client} to node {node} take nothing for {span:?}")
+            }
             Self::Slow { client, node, direction, latency } => {
                 write!(f, "client {client}, node {node}: {latency:?} {direction}")
             }
@@ -102,5 +106,13 @@ impl fmt::Display for Action {
             Self::Etcd(action) => write!(f, "{action}"),
             Self::Zookeeper(action) => write!(f, "{action}"),
         }
+    }
+}
+
+pub(super) fn show_claim(f: &mut fmt::Formatter<'_>, claim: Option<Duration>) -> fmt::Result {
+    match claim {
+        Some(Duration::ZERO) => Ok(()),
+        Some(after) => write!(f, ", claims it after {after:?}"),
+        None => f.write_str(", does not claim it"),
     }
 }

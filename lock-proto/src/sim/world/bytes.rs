@@ -102,7 +102,7 @@ impl<S: ByteServers> World<S> {
     /// Schedules the writes of a holder.
     pub(super) fn write_while_held(&mut self, client: usize, lock: LockId) {
         let Some(record) = self.clients[client].records.get(&lock) else { return };
-        if let (Some(every), true) = (record.habits.write_every, record.habits.claim) {
+        if let (Some(every), Some(Duration::ZERO)) = (record.habits.write_every, record.habits.claim) {
             self.plan(self.now + every, client, Input::Chore(Chore::Look(lock, Some(every))));
         }
     }

@@ -52,7 +52,8 @@ impl<S: Servers> World<S> {
         for client in 0..self.clients.len() {
             for record in self.clients[client].records.values_mut() {
                 let habits = &mut record.habits;
-                (habits.claim, habits.hold) = (true, Some(habits.hold.map_or(FINAL_HOLD, |hold| hold.min(FINAL_HOLD))));
+                (habits.claim, habits.hold) =
+                    (Some(Duration::ZERO), Some(habits.hold.map_or(FINAL_HOLD, |hold| hold.min(FINAL_HOLD))));
             }
             for (lock, stage) in self.checker.live(client).collect::<Vec<(LockId, Stage)>>() {
                 match stage {

@@ -62,7 +62,7 @@ impl<S: Servers> World<S> {
     }
 
     fn start_campaign(&mut self, client: usize, want: &Acquire, value: &[u8], hold: Option<Duration>) -> LockId {
-        let claim = self.auto_claim || hold.is_some();
+        let claim = self.claims(hold);
         match self.try_campaign(client, want, value, claim, hold) {
             Ok(lock) => lock,
             Err(misuse) => self.fail(&format!("client {client} cannot campaign: {misuse}")),
@@ -79,7 +79,7 @@ impl<S: Servers> World<S> {
         client: usize,
         want: &Acquire,
         value: impl AsRef<[u8]>,
-        claim: bool,
+        claim: Option<Duration>,
         hold: Option<Duration>,
     ) -> Result<LockId, Misuse> {
         let value = Bytes::copy_from_slice(value.as_ref());

@@ -1,6 +1,7 @@
 //! Delivery and checks of the events of a machine.
 
 use alloc::format;
+use core::time::Duration;
 
 use super::super::check::Rule;
 use super::super::record::{Record, end_of_validity};
@@ -11,6 +12,9 @@ use super::store::Servers;
 use crate::id::LockId;
 use crate::lock::{Event, Loss, Machine as _, Release};
 use crate::time::Instant;
+
+/// Servers count in ms.
+const ROUNDING: Duration = Duration::from_millis(1);
 
 impl<S: Servers> World<S> {
     pub(super) fn deliver_event(&mut self, client: usize, lock: LockId, event: Event) {
@@ -25,6 +29,7 @@ impl<S: Servers> World<S> {
         self.check_extend(client, lock, &event);
         self.check_kept(client, lock, &event);
         self.check_gone(client, lock, &event);
+        self.check_servers(client, lock, &event, until);
         self.record_event(client, lock, &event, until);
         self.check();
         let Some(record) = self.clients[client].records.get_mut(&lock) else { return };
@@ -35,10 +40,12 @@ impl<S: Servers> World<S> {
             record.grant = Some(*grant);
             let habits = record.habits;
             if let Some(hold) = habits.hold {
-                self.plan(self.now + hold, client, Input::Release(lock));
+                self.plan(self.now + habits.claim.unwrap_or_default() + hold, client, Input::Release(lock));
             }
-            if habits.claim {
-                self.take(client, lock);
+            match habits.claim {
+                Some(Duration::ZERO) => self.take(client, lock),
+                Some(after) => self.plan(self.now + after, client, Input::Claim(lock)),
+                None => {}
             }
         }
         S::after_event(self, client, lock, &event);
@@ -53,6 +60,27 @@ impl<S: Servers> World<S> {
         if is_gone && S::is_stored(self, client, lock, event) {
             let text = format!("client {client} {lock} reports that its key is gone, and it exists: {event:?}");
             self.checker.report(self.now, Rule::TrueLoss, text);
+        }
+    }
+
+    /// Checks what a holder is told against what the servers know.
+    // S3
+    pub(super) fn check_servers(&mut self, client: usize, lock: LockId, event: &Event, until: Option<Instant>) {
+        if S::EXCUSED.contains(&Rule::Validity) {
+            return;
+        }
+        if let Event::Granted(grant) = event
+            && let Err(text) = S::check_minted(self, client, lock, grant)
+        {
+            self.checker.report(self.now, Rule::FenceMinted, format!("client {client} {lock} {text}"));
+        }
+        let Some(until) = until else { return };
+        let Some(kept) = S::kept_until(self, client, lock, event) else { return };
+        if until > self.now && until > kept + ROUNDING {
+            let name = self.clients[client].records.get(&lock).map(Record::escaped_name).unwrap_or_default();
+            let but = if kept == Instant::ZERO { "do not keep it".into() } else { format!("keep it until {kept}") };
+            let text = format!("client {client} {lock} believes to hold {name} until {until}, but the servers {but}");
+            self.checker.report(self.now, Rule::Validity, text);
         }
     }
 

@@ -8,7 +8,7 @@ use super::super::direction::Direction;
 use super::super::trace::{Lane, State, What};
 use super::World;
 use super::check::signed;
-use super::store::Servers;
+use super::store::{Planned, Servers};
 
 impl<S: Servers> World<S> {
     /// Pauses the client process, as by `SIGSTOP`. Its clock continues.
@@ -116,6 +116,16 @@ impl<S: Servers> World<S> {
         self.checker.waive_prompt();
         self.checker.waive_kept();
         self.network.slow(client, node, direction, latency);
+    }
+
+    /// The sockets of this client to this node take no bytes for `span`, as if the kernel had no
+    /// room for them. The client notices nothing but that they are not taken.
+    pub fn block_socket(&mut self, client: usize, node: usize, span: Duration) {
+        self.journal.write(self.now, format_args!("the sockets of c{client} to {}{node} take nothing", S::NODE));
+        self.note_fault();
+        self.annotate(Some(Lane::Client(client)), || format!("its sockets to node {node} take nothing for {span:?}"));
+        self.network.set_full(client, node, true);
+        self.agenda.plan(self.now + span, Planned::Writable(client, node));
     }
 
     /// Stalls the current connections between this client and this node in one direction for

@@ -29,7 +29,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::agenda::Agenda;
-use super::check::{Checker, Stage, Violation};
+use super::check::{Checker, Rule, Stage, Violation};
 use super::journal::Journal;
 use super::network::Network;
 use super::record::{Habits, Record};
@@ -121,8 +121,8 @@ impl<S: Servers> World<S> {
 
     /// Requests a lock for client `client`; the client may refuse.
     ///
-    /// `claim`: claim the lock as soon as it is offered. `hold`: release it this long after the
-    /// grant. `write_every`: interval of writes to the protected resource while the lock is held.
+    /// `claim`: claim the lock this long after it is offered. `hold`: release it this long after
+    /// the claim, or after the grant if there is none. `write_every`: interval of writes to the protected resource while the lock is held.
     ///
     /// # Errors
     ///
@@ -131,7 +131,7 @@ impl<S: Servers> World<S> {
         &mut self,
         client: usize,
         want: &Acquire,
-        claim: bool,
+        claim: Option<Duration>,
         hold: Option<Duration>,
         write_every: Option<Duration>,
     ) -> Result<LockId, Misuse> {
@@ -147,7 +147,7 @@ impl<S: Servers> World<S> {
         hold: Option<Duration>,
         request: impl FnOnce(&mut S::Client, Instant) -> Result<LockId, Misuse>,
     ) -> LockId {
-        let habits = Habits { claim: self.auto_claim || hold.is_some(), hold, write_every: None };
+        let habits = Habits { claim: self.claims(hold), hold, write_every: None };
         match self.try_start(client, want, verb, habits, request) {
             Ok(lock) => lock,
             Err(misuse) => self.fail(&format!("client {client} cannot {verb} {}: {misuse}", want.name.escape_ascii())),
@@ -177,6 +177,34 @@ impl<S: Servers> World<S> {
         self.check();
         self.pump_client(client);
         Ok(lock)
+    }
+
+    /// Returns when the application of a test claims.
+    fn claims(&self, hold: Option<Duration>) -> Option<Duration> {
+        (self.auto_claim || hold.is_some()).then_some(Duration::ZERO)
+    }
+
+    /// The application claims an offer after a while. By then its validity may be over.
+    fn claim_late(&mut self, client: usize, lock: LockId) {
+        let process = &self.clients[client];
+        let told = process.records.get(&lock).and_then(Record::valid_until);
+        let over = told.is_none_or(|until| until <= process.local(self.now));
+        let due = self.is_client_due(client);
+        self.journal.write(self.now, format_args!("c{client} {lock} claim"));
+        match self.verb(client, |machine, now| machine.claim(now, lock)) {
+            Ok(()) if over => self.checker.report(
+                self.now,
+                Rule::Validity,
+                format!("client {client} {lock} could claim an offer whose validity was over"),
+            ),
+            Ok(()) => {
+                self.checker.claimed(client, lock);
+                self.point(client, lock, || Point::Claimed);
+            }
+            // It is about to be withdrawn.
+            Err(_) if over || due => {}
+            Err(misuse) => self.halt(format!("client {client} {lock}: {misuse}")),
+        }
     }
 
     /// Claims an offered lock. Needed only if [`auto_claim`](Self::auto_claim) is off.

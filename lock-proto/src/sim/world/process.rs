@@ -42,6 +42,8 @@ pub(crate) enum Input<S: Servers> {
     Disconnected(ConnId, Fault),
     /// The source of credentials answers the request of this number.
     Credentials(ConnId, u64),
+    /// The application claims an offer.
+    Claim(LockId),
     /// The application releases a lock, held or lost.
     Release(LockId),
     Chore(S::Chore),

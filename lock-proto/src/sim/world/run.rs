@@ -14,7 +14,7 @@ use super::process::{Input, Process};
 use super::store::{Planned, Servers, label};
 use crate::fault::Fault;
 use crate::id::{ConnId, LockId, NodeId};
-use crate::lock::Machine as _;
+use crate::lock::{Event, Machine as _};
 use crate::time::Instant;
 use crate::tls::TlsFault;
 
@@ -87,6 +87,10 @@ impl<S: Servers> World<S> {
         } else if let Some(planned) = self.agenda.due(self.now) {
             match planned {
                 Planned::Input(client, input) => self.deliver_input(client, input),
+                Planned::Writable(client, node) => {
+                    self.network.set_full(client, node, false);
+                    self.pump_client(client);
+                }
                 Planned::Write(write) => S::write_arrives(self, write),
                 Planned::Retire(password) => self.retire(&password),
             }
@@ -278,6 +282,11 @@ impl<S: Servers> World<S> {
                 }
             }
             Input::Disconnected(conn, why) => self.disconnected(client, conn, why),
+            Input::Claim(lock) => {
+                if self.stage(client, lock) == Some(Stage::Offered) {
+                    self.claim_late(client, lock);
+                }
+            }
             Input::Release(lock) => {
                 if self.stage(client, lock).is_some_and(Stage::has_guard) {
                     self.release(client, lock);
@@ -363,7 +372,8 @@ impl<S: Servers> World<S> {
         }
     }
 
-    /// Checks that no holder was told a later end of validity than its machine knows.
+    /// Checks that no holder was told a later end of validity than its machine knows, and that this
+    /// is not later than the servers know.
     fn check_told(&mut self, client: usize) {
         let process = &self.clients[client];
         let later = |(lock, told): &(LockId, Instant)| {
@@ -373,6 +383,17 @@ impl<S: Servers> World<S> {
         if let Some((lock, told)) = told {
             let text = format!("client {client} {lock} was told that it is valid until {told}, and it is not");
             self.checker.report(self.now, Rule::Notified, text);
+        }
+        // Its guard may say more than it was told: an offer that was extended before the claim.
+        let process = &self.clients[client];
+        let more = |(lock, told): (LockId, Instant)| {
+            let valid_until = process.machine.valid_until(lock)?;
+            let until = process.when(valid_until);
+            (told + ROUNDING < until).then_some((lock, valid_until, until))
+        };
+        let found = self.checker.held(client).find_map(more);
+        if let Some((lock, valid_until, until)) = found {
+            self.check_servers(client, lock, &Event::Renewed { valid_until }, Some(until));
         }
     }
 

@@ -105,6 +105,12 @@ pub(crate) trait Servers: Store + Sized {
     /// has been there since the hold was last confirmed. On a quorum, a client may report a loss if
     /// it cannot prove that most nodes have the key.
     fn is_stored(w: &World<Self>, client: usize, lock: LockId, event: &Event) -> bool;
+    /// Returns until when the servers keep the hold of this event, as they know it, in true time;
+    /// `ZERO` if they do not. `None` if it is unknown. What something else than its client ended
+    /// counts until its client is told.
+    fn kept_until(w: &mut World<Self>, client: usize, lock: LockId, event: &Event) -> Option<Instant>;
+    /// Checks that the fencing token of a grant is the server's, if it has one.
+    fn check_minted(w: &World<Self>, client: usize, lock: LockId, grant: &Grant) -> Result<(), String>;
     /// Called after an event was delivered to a client and checked.
     fn after_event(w: &mut World<Self>, client: usize, lock: LockId, event: &Event);
     /// A leader is about to proclaim this value.
@@ -131,6 +137,8 @@ pub(crate) trait Servers: Store + Sized {
 pub(super) enum Planned<S: Servers> {
     Input(usize, Input<S>),
     Write(S::Write),
+    /// The sockets of a client to a node take bytes again.
+    Writable(usize, usize),
     /// Servers stop accepting a password.
     Retire(String),
 }

@@ -141,6 +141,13 @@ impl Ensemble {
         all.map(|(id, ms)| OpenSession { id: *id, timeout: timeout(*ms), expires: expires(*id) }).collect()
     }
 
+    /// Returns when the leader ends a session unless its client is heard; `Some(None)` if it has
+    /// ended, and `None` without a leader.
+    pub(in crate::sim) fn session_expires(&self, id: i64) -> Option<Option<Instant>> {
+        let leading = self.leader().and_then(|leader| self.members[leader].leading())?;
+        Some(leading.sessions.expires(id))
+    }
+
     /// Returns the last transaction that a member has applied.
     #[must_use]
     pub fn zxid(&self, member: usize) -> i64 {

@@ -238,6 +238,24 @@ fn login_that_socket_does_not_take_before_it_expires_ends_connection() {
     assert!(rig.pipe.is_up());
 }
 
+/// Regression: only the expiry of the last login counted, and an earlier one left after its own.
+#[test]
+fn earlier_login_that_socket_does_not_take_ends_connection_when_it_expires() {
+    // N19
+    let (mut rig, conn) = up();
+    rig.pass(Duration::from_secs(8));
+    requested(&mut rig, conn);
+    supply(&mut rig, conn, Some(Credentials::new("t2").valid_for(200 * MS)));
+    rig.pass(160 * MS);
+    requested(&mut rig, conn);
+    supply(&mut rig, conn, Some(Credentials::new("t3").valid_for(Duration::from_secs(10))));
+    assert_eq!(rig.pipe.next_deadline(), Some(rig.now + 40 * MS));
+    rig.pass(40 * MS);
+    let outputs = rig.outputs();
+    assert!(outputs.contains(&PipeOutput::Disconnect(conn, Some(fault(Fault::TimedOut)))), "{outputs:?}");
+    assert_eq!(rig.pipe.outgoing(conn), b"");
+}
+
 /// Regression: the question counted as a login, which the socket had to take before the earlier
 /// credentials expired.
 #[test]

@@ -112,6 +112,34 @@ fn script_fallback_never_overtakes_take_sent_after_noscript() {
     assert_eq!(rig.outputs(), [reply(a, Reply::Extended), granted(later)]);
 }
 
+/// A release and the next take were sent by hash, and the release again before the take's reply.
+#[test]
+fn take_is_resent_behind_later_delete_of_earlier_tokens() {
+    // P1
+    for (number, resent) in [(2, true), (1, false)] {
+        let (mut rig, conn) = known();
+        let next = |number| Request::Take {
+            key: key("a"),
+            number,
+            retired: Retired::default(),
+            ttl_ms: 10_000,
+            fence_block: 0,
+            clean: false,
+            waiting_ms: 0,
+        };
+        rig.send(next(3));
+        assert_eq!(rig.commands(conn), ["EVAL"]);
+        rig.receive(conn, b"*2\r\n:0\r\n:1\r\n");
+        assert_eq!(rig.outputs().len(), 1);
+        rig.send(next(number));
+        rig.send(release("a"));
+        assert_eq!(rig.commands(conn), ["EVALSHA", "EVALSHA"]);
+        rig.receive(conn, NOSCRIPT);
+        assert_eq!(rig.outputs().is_empty(), resent, "{number}");
+        assert_eq!(rig.commands(conn).len(), usize::from(resent));
+    }
+}
+
 #[test]
 fn resends_to_server_without_scripts_are_bounded() {
     let (mut rig, conn) = known();

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use super::super::queue::QueueAction;
 use super::super::tls::{self, Tls};
-use super::super::{Action, Draft, Pace, Setup, Step, Store, credentials};
+use super::super::{Action, Draft, Pace, Setup, Step, Store, claims, credentials};
 use super::{EtcdAction, EtcdStore};
 use crate::lock::{Renew, Wait};
 use crate::sim::chance::Chance;
@@ -136,7 +136,15 @@ struct Drawing<'a> {
     own_ttls: bool,
 }
 
-pub(in crate::sim::scenario) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
+pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
+    let mut draft = queue_draft(chance, mix);
+    let Store::Etcd(store) = &draft.setup.store else { return draft };
+    claims::sometimes_late(chance, &mut draft.steps, store.session_ttl);
+    draft
+}
+
+/// Draws what does not depend on the kind of queue store.
+pub(in crate::sim::scenario) fn queue_draft(chance: &mut Chance, mix: &Mix) -> Draft {
     let seed = chance.next();
     let clients = 2 + chance.index(3);
     let members = chance.pick(mix.members);
@@ -301,12 +309,12 @@ impl Drawing<'_> {
 
     fn acquire_by(&mut self, client: usize, name: &'static str) {
         let (tag, wait, renew, ttl) = (self.next_tag(), self.wait(), self.renew(), self.ttl());
-        let claim = !self.chance.one_in(12);
+        let claim = (!self.chance.one_in(12)).then_some(Duration::ZERO);
         let hold = self.hold();
         let write_every = self.chance.one_in(3).then(|| Duration::from_millis(20) + self.chance.millis(500));
         let want = Action::Acquire { client, tag, name, ttl, wait, renew, claim, hold, write_every };
         self.push(Duration::ZERO, want);
-        self.add_later_actions(tag, hold.is_none() || !claim);
+        self.add_later_actions(tag, hold.is_none() || claim.is_none());
     }
 
     fn hold(&mut self) -> Option<Duration> {
@@ -342,14 +350,14 @@ impl Drawing<'_> {
     fn campaign(&mut self, name: &'static str) {
         let (client, tag) = (self.client(), self.next_tag());
         let (ttl, wait, renew) = (self.ttl(), self.wait(), self.renew());
-        let claim = !self.chance.one_in(12);
+        let claim = (!self.chance.one_in(12)).then_some(Duration::ZERO);
         let hold = self.hold();
         self.queue(Duration::ZERO, QueueAction::Campaign { client, tag, name, ttl, wait, renew, claim, hold });
         for _ in 0..self.chance.below(3) {
             let after = self.fault_duration();
             self.queue(after, QueueAction::Proclaim(tag));
         }
-        self.add_later_actions(tag, hold.is_none() || !claim);
+        self.add_later_actions(tag, hold.is_none() || claim.is_none());
     }
 
     /// Drops an acquisition within a few round trips, in whatever state it is in.

@@ -10,6 +10,7 @@ use crate::etcd::{
     Client, Config, Output, OwnerKey, Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend,
 };
 use crate::id::{ClientId, LockId};
+use crate::lock::{Event, Fence};
 use crate::sim::etcd::EtcdClient;
 use crate::sim::scenario::flawed::{Connections, Flawed};
 use crate::time::Instant;
@@ -50,6 +51,12 @@ pub enum EtcdFlaw {
     MixesLeases,
     /// A keep-alive of a lease that was revoked counts as a renewal.
     RenewsRevokedLease,
+    /// Leases live a second shorter than the client believes.
+    ShortensLeases,
+    /// The deletion of an own key is not noticed.
+    IgnoresOwnDeletion,
+    /// The fencing token is that of the next revision.
+    ShiftsTokens,
 }
 
 impl EtcdFlaw {
@@ -70,6 +77,9 @@ impl EtcdFlaw {
         Self::OpensWatchesInPast,
         Self::MixesLeases,
         Self::RenewsRevokedLease,
+        Self::ShortensLeases,
+        Self::IgnoresOwnDeletion,
+        Self::ShiftsTokens,
     ];
 }
 
@@ -180,7 +190,14 @@ impl Rewriter {
         match (self.flaw, request) {
             (EtcdFlaw::DeletesAnyRevision, Rpc::Txn(txn)) => delete_anything(txn),
             (EtcdFlaw::WritesAnyRevision, Rpc::Txn(txn)) => write_anything(txn),
-            (EtcdFlaw::SkipsOwnKey | EtcdFlaw::ForgetsDeletion | EtcdFlaw::WatchesOldest, Rpc::Txn(txn)) => {
+            (EtcdFlaw::ShortensLeases, Rpc::Grant(grant)) => grant.ttl = (grant.ttl - 1).max(1),
+            (
+                EtcdFlaw::SkipsOwnKey
+                | EtcdFlaw::ForgetsDeletion
+                | EtcdFlaw::WatchesOldest
+                | EtcdFlaw::IgnoresOwnDeletion,
+                Rpc::Txn(txn),
+            ) => {
                 self.looks.extend(looked_for(txn).map(|own| (rpc, own)));
                 self.creates.extend(created(txn).map(|own| (rpc, own)));
             }
@@ -200,7 +217,10 @@ impl Rewriter {
                 | EtcdFlaw::HidesLeftovers
                 | EtcdFlaw::OpensWatchesInPast
                 | EtcdFlaw::MixesLeases
-                | EtcdFlaw::RenewsRevokedLease,
+                | EtcdFlaw::RenewsRevokedLease
+                | EtcdFlaw::ShortensLeases
+                | EtcdFlaw::IgnoresOwnDeletion
+                | EtcdFlaw::ShiftsTokens,
                 Rpc::Txn(_)
                 | Rpc::Range(_)
                 | Rpc::Grant(_)
@@ -213,6 +233,9 @@ impl Rewriter {
 
     fn reply(&mut self, rpc: RpcId, reply: &mut Result<RpcReply, Status>) {
         let (look, create) = (self.looks.remove(&rpc), self.creates.remove(&rpc));
+        if let (EtcdFlaw::ShortensLeases, Ok(RpcReply::Grant(granted))) = (self.flaw, &mut *reply) {
+            granted.ttl += 1;
+        }
         let Ok(RpcReply::Txn(txn)) = reply else { return };
         self.latest = self.latest.max(txn.header.map_or(0, |header| header.revision));
         if let (EtcdFlaw::WatchesOldest, Some(own)) = (self.flaw, &create)
@@ -288,6 +311,14 @@ impl EtcdClient for Flawed<Client, Rewriter> {
             let old = deleted.filter_map(|event| event.kv.as_mut()).filter(|kv| kv.mod_revision <= latest);
             old.for_each(|kv| kv.mod_revision = latest + 1);
         }
+        match (&mut message, self.flaw.flaw) {
+            (StreamReceived::KeepAlive(answer), EtcdFlaw::ShortensLeases) if answer.ttl > 0 => answer.ttl += 1,
+            (StreamReceived::Watch(response), EtcdFlaw::IgnoresOwnDeletion) => {
+                let is_own = |kv: &KeyValue| self.flaw.seen.contains_key(&kv.key);
+                response.events.retain(|event| event.kind != DELETED || !event.kv.as_ref().is_some_and(is_own));
+            }
+            _ => {}
+        }
         self.client.handle_message(now, stream, message);
     }
 
@@ -311,6 +342,11 @@ impl EtcdClient for Flawed<Client, Rewriter> {
         }
         if let (EtcdFlaw::HidesLeftovers, Output::Stopped { unreleased }) = (self.flaw.flaw, &mut output) {
             *unreleased = 0;
+        }
+        if let (EtcdFlaw::ShiftsTokens, Output::Event { event: Event::Granted(grant), .. }) =
+            (self.flaw.flaw, &mut output)
+        {
+            grant.fence = grant.fence.map(|fence| Fence::new(fence.get() + (1 << 16)));
         }
         if let Output::Disconnect { conn } = &output {
             self.flaw.connections.closed(*conn);

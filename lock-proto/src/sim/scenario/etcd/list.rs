@@ -10,7 +10,7 @@ use crate::sim::etcd::Condition::{RevokedKeepAlives, StaleReads};
 
 /// Within the bounds every rule must hold.
 const fn within_bounds(name: &'static str, about: &'static str, draw: fn(&mut Chance) -> Draft) -> Scenario {
-    Scenario { name, about, backend: Backend::Etcd, bounds: Bounds::Within, excused: &[], draw, run }
+    Scenario { name, about, backend: Backend::Etcd, bounds: Bounds::Within, weight: 1, excused: &[], draw, run }
 }
 
 /// Outside the bounds two clients may believe to hold a lock; stale writes must still be rejected.
@@ -21,7 +21,12 @@ const fn beyond_bounds(
     draw: fn(&mut Chance) -> Draft,
 ) -> Scenario {
     let bounds = Bounds::Beyond(what);
-    Scenario { name, about, backend: Backend::Etcd, bounds, excused: &[Rule::MutualExclusion], draw, run }
+    Scenario { name, about, backend: Backend::Etcd, bounds, weight: 1, excused: &[Rule::MutualExclusion], draw, run }
+}
+
+/// Nor can a holder know how long the servers keep its lock.
+const fn wrong_clocks(scenario: Scenario) -> Scenario {
+    Scenario { excused: &[Rule::MutualExclusion, Rule::Validity], ..scenario }
 }
 
 pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
@@ -40,11 +45,16 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
         use Kind::{CutAll, KillClient, PauseClient};
         draft(chance, &Mix { kinds: &[(PauseClient, 4), (KillClient, 2), (CutAll, 5)], drift: 9_800, ..PLAIN })
     }),
-    beyond_bounds("etcd-drift-beyond", "clocks drift further than allowed", "clocks drift by up to a half", |chance| {
-        use Kind::{CutAll, KillClient, PauseClient};
-        draft(chance, &Mix { kinds: &[(PauseClient, 4), (KillClient, 2), (CutAll, 8)], drift: 500_000, ..PLAIN })
-    }),
-    beyond_bounds(
+    wrong_clocks(beyond_bounds(
+        "etcd-drift-beyond",
+        "clocks drift further than allowed",
+        "clocks drift by up to a half",
+        |chance| {
+            use Kind::{CutAll, KillClient, PauseClient};
+            draft(chance, &Mix { kinds: &[(PauseClient, 4), (KillClient, 2), (CutAll, 8)], drift: 500_000, ..PLAIN })
+        },
+    )),
+    wrong_clocks(beyond_bounds(
         "etcd-suspended",
         "the machines of clients are suspended, and their clocks with them",
         "clocks stop while a machine is suspended",
@@ -52,7 +62,7 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
             use Kind::{Reset, SuspendClient};
             draft(chance, &Mix { kinds: &[(SuspendClient, 10), (Reset, 2)], ..PLAIN })
         },
-    ),
+    )),
     within_bounds(
         "etcd-partitions",
         "clients and members are partitioned, in one direction or both, and reconnected",
@@ -88,7 +98,8 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
             let kinds = &[(DeleteKey, 10), (RevokeLease, 10), (Reset, 3), (PauseClient, 2)];
             draft(chance, &Mix { kinds, ..PLAIN })
         },
-    ),
+    )
+    .weigh(4),
     within_bounds(
         "etcd-watches",
         "histories are compacted, watches cancelled and streams ended while clients wait",

@@ -106,6 +106,19 @@ fn hiding_what_a_shutdown_leaves_is_caught() {
     caught("etcd-shutdown", Flaw::HidesLeftovers, Rule::Leftover);
 }
 
+#[test]
+fn believing_a_lock_longer_than_the_store_keeps_it_is_caught() {
+    // S3, S4
+    caught("etcd-calm", Flaw::ShortensLeases, Rule::Validity);
+    caught("etcd-by-hand", Flaw::IgnoresOwnDeletion, Rule::Validity);
+}
+
+#[test]
+fn token_of_another_revision_is_caught() {
+    // S3, S4, E8
+    caught("etcd-calm", Flaw::ShiftsTokens, Rule::FenceMinted);
+}
+
 /// The client waits for a change that its reads never show.
 #[test]
 fn taking_old_deletion_for_new_one_is_caught() {
@@ -170,7 +183,7 @@ fn late_reply_to_login_costs_no_connection() {
 #[test]
 fn waiters_for_two_creations_of_one_key_may_wake_together() {
     // E4
-    let outcome = Plan::from_seed(Scenario::named("etcd-lost-events").unwrap(), 5_118).run();
+    let outcome = Plan::from_seed(Scenario::named("etcd-lost-events").unwrap(), 5_118).claiming_at_once().run();
     assert!(outcome.violations.is_empty(), "{outcome}");
 }
 

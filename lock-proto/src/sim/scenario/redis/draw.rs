@@ -14,7 +14,7 @@ use crate::sim::check::Rule;
 use crate::sim::direction::Direction;
 use crate::sim::redis::Condition;
 use crate::sim::scenario::tls::{self, Tls};
-use crate::sim::scenario::{Action, Draft, Pace, Setup, Step, Store, credentials};
+use crate::sim::scenario::{Action, Draft, Pace, Setup, Step, Store, claims, credentials};
 
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 const CONDITIONS: [Condition; 4] =
@@ -74,6 +74,8 @@ pub(super) enum Kind {
     ForgetAndStep,
     /// For a while connections to a node fail because of TLS.
     Handshake,
+    /// For a while sockets take nothing, some of them those of new connections.
+    BlockSocket,
     /// For a while the source of credentials does not work.
     Source,
     ChangePasswords,
@@ -196,6 +198,8 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
     if steps.iter().any(|step| loses_track(step, ttl)) {
         excused.push(Rule::Ghost);
     }
+    // After everything else, so that the rest of the run does not depend on it.
+    claims::sometimes_late(chance, &mut steps, ttl);
     Draft { setup, steps, excused }
 }
 
@@ -285,7 +289,7 @@ impl Drawing<'_> {
         let hold = if self.chance.one_in(4) { None } else { Some(self.span() / 2) };
         let ttl = self.chance.one_in(3).then(|| self.ttl / 2 + self.ttl / 16 * (tag % 8));
         let write_every = if self.chance.one_in(2) { None } else { Some(ms(5) + self.chance.millis(100)) };
-        let claim = !self.chance.one_in(16);
+        let claim = (!self.chance.one_in(16)).then_some(Duration::ZERO);
         let action = Action::Acquire { client, tag, name, ttl, wait, renew, claim, hold, write_every };
         self.push(Duration::ZERO, action);
         if self.drops > 0 && self.chance.one_in(20 / self.drops) {
@@ -396,6 +400,13 @@ impl Drawing<'_> {
                 let pairs = (self.setup.clients.len(), self.setup.nodes.len());
                 tls::add_failure(self.chance, pairs, self.setup.tls, &mut self.steps, (self.at, span));
             }
+            Kind::BlockSocket => {
+                let (client, node, span) = (self.client(), self.node(), self.span());
+                self.push(none, Action::BlockSocket { client, node, span });
+                if self.chance.one_in(2) {
+                    self.push(none, Action::Reset { client, node });
+                }
+            }
             Kind::Source => {
                 let span = self.span();
                 credentials::add_failure(self.chance, &mut self.steps, (self.at, span));
@@ -456,7 +467,7 @@ impl Drawing<'_> {
                     ttl: None,
                     wait: Wait::For(span / 2),
                     renew: Renew::Auto,
-                    claim: true,
+                    claim: Some(Duration::ZERO),
                     hold: None,
                     write_every: None,
                 },
@@ -485,7 +496,7 @@ impl Drawing<'_> {
                     ttl,
                     wait,
                     renew,
-                    claim: true,
+                    claim: Some(Duration::ZERO),
                     hold: Some(hold),
                     write_every: None,
                 },
@@ -520,7 +531,7 @@ impl Drawing<'_> {
                         ttl: None,
                         wait: Wait::For(trip * 20),
                         renew: Renew::Auto,
-                        claim: true,
+                        claim: Some(Duration::ZERO),
                         hold: Some(Duration::ZERO),
                         write_every: None,
                     };

@@ -9,7 +9,7 @@ use core::time::Duration;
 use crate::error::ConfigError;
 use crate::id::{ClientId, ConnId, LockId, NodeId, Role};
 use crate::lock::ByteClient;
-use crate::lock::{Event, Release};
+use crate::lock::{Event, Fence, Release, Token};
 use crate::redis::script::{self, Script};
 use crate::redis::{CLIENT_PART, Client, Config, Output};
 use crate::sim::redis::input::{self, Limits, Parsed};
@@ -57,11 +57,21 @@ pub enum RedisFlaw {
     NeverWaitsAgain,
     /// A shutdown is reported to have left nothing, whatever is left.
     HidesLeftovers,
+    /// Keys live shorter than the client believes.
+    ShortensTtl,
+    /// A refused renewal counts as done.
+    IgnoresRefusedRenewals,
+    /// Fencing tokens are those that follow the block which the server minted.
+    TokensPastBlock,
+    /// Hand-overs repeat the fencing token.
+    RepeatsTokens,
+    /// A node that restarted empty votes at once.
+    TrustsRestartedNodes,
 }
 
 impl RedisFlaw {
     /// Every flaw.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 21] = [
         Self::SameToken,
         Self::RenewsForEver,
         Self::DeletesAnything,
@@ -78,6 +88,11 @@ impl RedisFlaw {
         Self::NeverRenews,
         Self::NeverWaitsAgain,
         Self::HidesLeftovers,
+        Self::ShortensTtl,
+        Self::IgnoresRefusedRenewals,
+        Self::TokensPastBlock,
+        Self::RepeatsTokens,
+        Self::TrustsRestartedNodes,
     ];
 }
 
@@ -94,6 +109,8 @@ pub(super) struct Rewriter {
     /// Keys with an answered delete and no attempt since.
     deleted: BTreeSet<Vec<u8>>,
     connections: BTreeMap<(NodeId, Role), Connections>,
+    /// The fencing token of the first grant by each token.
+    fences: BTreeMap<Token, Fence>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -134,6 +151,35 @@ impl Request {
     }
 }
 
+/// Where a request has the TTL of a key.
+fn ttl_place(args: &[&[u8]]) -> Option<usize> {
+    let is = |script: &Script, code: &[u8]| code == script.sha1.as_bytes() || code == script.source.as_bytes();
+    let (code, keys) = (*args.get(1)?, || core::str::from_utf8(args.get(2)?).ok()?.parse::<usize>().ok());
+    if args[0] == b"SET" {
+        return args.iter().position(|arg| *arg == b"PX").map(|place| place + 1);
+    }
+    let place = if is(&script::TAKE, code) {
+        keys()? + 5
+    } else if is(&script::EXTEND, code) {
+        keys()? + 4
+    } else if is(&script::TAKE_FREE, code) {
+        args.len().checked_sub(2)?
+    } else if is(&script::EXTEND_MANY, code) {
+        args.len().checked_sub(1)?
+    } else {
+        return None;
+    };
+    Some(place).filter(|place| *place < args.len())
+}
+
+/// Moves the first token of a grant by the length of its block.
+fn past_block(reply: &[u8]) -> Option<Vec<u8>> {
+    let text = core::str::from_utf8(reply).ok()?.strip_prefix("*4\r\n:1\r\n:")?;
+    let mut numbers = text.split("\r\n:").map(|number| number.trim_end().parse::<u64>());
+    let (first, count, ahead) = (numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?);
+    Some(format!("*4\r\n:1\r\n:{}\r\n:{count}\r\n:{ahead}\r\n", first + count).into_bytes())
+}
+
 /// Whether an attempt found the lock held.
 fn is_refusal(reply: &[u8]) -> bool {
     reply == b"$-1\r\n" || reply == b"_\r\n" || reply.starts_with(b"*2\r\n:0\r\n")
@@ -152,6 +198,7 @@ pub(super) fn clients(
             ended: Vec::new(),
             deleted: BTreeSet::new(),
             connections: BTreeMap::new(),
+            fences: BTreeMap::new(),
         };
         assert_eq!(rewriter.mark.len(), CLIENT_PART);
         let mut flawed = Flawed::new(Client::new(now, config, id, seed)?, rewriter);
@@ -179,15 +226,26 @@ impl Rewriter {
             let is_token = self.flaw == RedisFlaw::SameToken && arg.starts_with(&self.mark);
             if is_token { [&self.mark[..], b"1"].concat() } else { arg.to_vec() }
         };
-        args.iter().map(rewrite).collect()
+        let mut rewritten: Vec<Vec<u8>> = args.iter().map(rewrite).collect();
+        if self.flaw == RedisFlaw::ShortensTtl
+            && let Some(arg) = ttl_place(args).and_then(|place| rewritten.get_mut(place))
+            && let Some(ttl) = core::str::from_utf8(arg).ok().and_then(|ttl| ttl.parse::<u64>().ok())
+        {
+            *arg = (ttl - ttl / 10).to_string().into_bytes();
+        }
+        rewritten
     }
 
     /// Rewrites a reply that identifies the server.
     fn reply(&mut self, node: NodeId, reply: &[u8]) -> Vec<u8> {
-        let text = String::from_utf8_lossy(reply).into_owned();
+        if self.flaw == RedisFlaw::TokensPastBlock {
+            return past_block(reply).unwrap_or_else(|| reply.to_vec());
+        }
+        let mut text = String::from_utf8_lossy(reply).into_owned();
         let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::to_string);
         let Some(run_id) = line("run_id:") else { return reply.to_vec() };
-        let uptime = line("uptime_in_seconds:").and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
+        let seconds = line("uptime_in_seconds:").unwrap_or_default();
+        let uptime = seconds.parse().ok().map(Duration::from_secs);
         let shown = match self.flaw {
             RedisFlaw::CountsEqualNodes => format!("{:02x}{}", node.index(), &run_id[2..]),
             RedisFlaw::TrustsUptime if uptime.is_some_and(|uptime| uptime >= self.quarantine) => {
@@ -211,7 +269,19 @@ impl Rewriter {
             | RedisFlaw::HidesRejections
             | RedisFlaw::NeverRenews
             | RedisFlaw::NeverWaitsAgain
-            | RedisFlaw::HidesLeftovers => run_id.clone(),
+            | RedisFlaw::HidesLeftovers
+            | RedisFlaw::ShortensTtl
+            | RedisFlaw::IgnoresRefusedRenewals
+            | RedisFlaw::TokensPastBlock
+            | RedisFlaw::RepeatsTokens => run_id.clone(),
+            RedisFlaw::TrustsRestartedNodes => {
+                // As long, because the length precedes it.
+                text = text.replace(
+                    &format!("uptime_in_seconds:{seconds}"),
+                    &format!("uptime_in_seconds:{}", "9".repeat(seconds.len())),
+                );
+                self.run_ids.entry(node).or_insert_with(|| run_id.clone()).clone()
+            }
         };
         text.replace(&run_id, &shown).into_bytes()
     }
@@ -222,6 +292,11 @@ impl Rewriter {
             || self.wires.values().any(|wire| wire.pending.iter().any(|one| matches!(one, Request::Take(_))));
         match request {
             Some(Request::TakeAgain) => Vec::new(),
+            Some(Request::Extend)
+                if self.flaw == RedisFlaw::IgnoresRefusedRenewals && matches!(reply.first(), Some(b':' | b'$')) =>
+            {
+                b":1\r\n".to_vec()
+            }
             Some(Request::Take(sent)) if self.flaw == RedisFlaw::RetriesAtOnce && is_refusal(reply) => {
                 let wire = self.wires.entry(conn).or_default();
                 wire.rewritten.extend_from_slice(&sent);
@@ -291,6 +366,14 @@ impl ByteClient for Flawed<Client, Rewriter> {
             return Some(match output {
                 Output::Event { lock, event: Event::Released(_) } if self.flaw.flaw == RedisFlaw::HidesLoss => {
                     Output::Event { lock, event: Event::Released(Release::Released) }
+                }
+                Output::Event { lock, event: Event::Granted(mut grant) }
+                    if self.flaw.flaw == RedisFlaw::RepeatsTokens =>
+                {
+                    if let Some(fence) = grant.fence {
+                        grant.fence = Some(*self.flaw.fences.entry(grant.token).or_insert(fence));
+                    }
+                    Output::Event { lock, event: Event::Granted(grant) }
                 }
                 Output::Stopped { .. } if self.flaw.flaw == RedisFlaw::HidesLeftovers => {
                     Output::Stopped { unreleased: 0 }

@@ -128,13 +128,24 @@ impl fmt::Display for RedisAction {
 /// Rules that cannot hold if the server loses a lock, or expires it before the holder does. A
 /// resource accepts a stale write until it has seen a newer fencing token.
 const TWO_HOLDERS: &[Rule] = &[Rule::MutualExclusion, Rule::Ghost];
+/// The same, where a holder cannot know how long the server keeps the lock.
+const WRONG_CLOCKS: &[Rule] = &[Rule::MutualExclusion, Rule::Ghost, Rule::Validity];
 
 const fn within_bounds(
     name: &'static str,
     about: &'static str,
     draw: fn(&mut super::Chance) -> super::Draft,
 ) -> Scenario {
-    Scenario { name, about, backend: Backend::Redis, bounds: Bounds::Within, excused: &[], draw, run: run::run }
+    Scenario {
+        name,
+        about,
+        backend: Backend::Redis,
+        bounds: Bounds::Within,
+        weight: 1,
+        excused: &[],
+        draw,
+        run: run::run,
+    }
 }
 
 const fn beyond_bounds(
@@ -144,7 +155,11 @@ const fn beyond_bounds(
     draw: fn(&mut super::Chance) -> super::Draft,
 ) -> Scenario {
     let bounds = Bounds::Beyond(what);
-    Scenario { name, about, backend: Backend::Redis, bounds, excused: TWO_HOLDERS, draw, run: run::run }
+    Scenario { name, about, backend: Backend::Redis, bounds, weight: 1, excused: TWO_HOLDERS, draw, run: run::run }
+}
+
+const fn wrong_clocks(scenario: Scenario) -> Scenario {
+    Scenario { excused: WRONG_CLOCKS, ..scenario }
 }
 
 /// Maximum drift within the bounds, in µs per second. The clocks of a client and a server may
@@ -188,19 +203,19 @@ pub(super) const DRIFT: Scenario =
         draw::draw(chance, &Recipe { rates: &[(Kind::Slow, 4), (Kind::LockAction, 1), (Kind::Pause, 1)], ..QUIET })
     });
 
-pub(super) const DRIFT_BEYOND: Scenario = beyond_bounds(
+pub(super) const DRIFT_BEYOND: Scenario = wrong_clocks(beyond_bounds(
     "redis-drift-beyond",
     "clocks run at paces that differ by up to a quarter",
     "clocks drift apart faster than the allowance",
     |chance| draw::draw(chance, &Recipe { drift: 120_000, fenced: true, rates: &[(Kind::Pause, 2)], ..QUIET }),
-);
+));
 
-pub(super) const SUSPENDED: Scenario = beyond_bounds(
+pub(super) const SUSPENDED: Scenario = wrong_clocks(beyond_bounds(
     "redis-suspended",
     "clients are suspended together with their clocks",
     "a client's clock stops",
     |chance| draw::draw(chance, &Recipe { fenced: true, rates: &[(Kind::Suspend, 4), (Kind::LockAction, 1)], ..QUIET }),
-);
+));
 
 pub(super) const PARTITIONS: Scenario = within_bounds(
     "redis-partitions",
@@ -269,7 +284,7 @@ pub(super) const WAKE: Scenario = within_bounds(
     },
 );
 
-pub(super) const CLOCK_JUMPS: Scenario = beyond_bounds(
+pub(super) const CLOCK_JUMPS: Scenario = wrong_clocks(beyond_bounds(
     "redis-clock-jumps",
     "the wall clocks of nodes are set, forward and back",
     "a server's clock is set",
@@ -277,7 +292,8 @@ pub(super) const CLOCK_JUMPS: Scenario = beyond_bounds(
         let rates = &[(Kind::Jump, 4), (Kind::Pause, 1), (Kind::LockAction, 1)];
         draw::draw(chance, &Recipe { fenced: true, rates, ..QUIET })
     },
-);
+))
+.weigh(8);
 
 pub(super) const TOGETHER: Scenario = within_bounds(
     "redis-together",
@@ -346,7 +362,8 @@ pub(super) const STALE: Scenario =
     within_bounds("redis-stale", "replies and disconnects arrive from replaced connections", |chance| {
         let rates = &[(Kind::Replace, 10), (Kind::LockAction, 2), (Kind::Abandon, 2), (Kind::Bunch, 2)];
         draw::draw(chance, &Recipe { nodes: &[1, 1, 3], names: &[1, 3], stale: true, rates, ..QUIET })
-    });
+    })
+    .weigh(4);
 
 pub(super) const REFUSALS: Scenario = within_bounds(
     "redis-refusals",
@@ -365,7 +382,8 @@ pub(super) const EVICTION: Scenario = beyond_bounds(
         let rates = &[(Kind::Evict, 4), (Kind::Refuse, 1), (Kind::LockAction, 1)];
         draw::draw(chance, &Recipe { nodes: &[1], fenced: true, rates, ..QUIET })
     },
-);
+)
+.weigh(4);
 
 pub(super) const LOGINS: Scenario = within_bounds(
     "redis-logins",
@@ -411,7 +429,7 @@ pub(super) const FAIL_OVER: Scenario = within_bounds(
     },
 );
 
-pub(super) const FIRST_SIGHT: Scenario = beyond_bounds(
+pub(super) const FIRST_SIGHT: Scenario = wrong_clocks(beyond_bounds(
     "redis-first-sight",
     "quorum nodes restart empty and their clocks jump forward, before some client first connects",
     "a server reports a wrong uptime to a client that connects first",
@@ -419,7 +437,7 @@ pub(super) const FIRST_SIGHT: Scenario = beyond_bounds(
         let rates = &[(Kind::ForgetAndStep, 4), (Kind::Partition, 1), (Kind::LockAction, 1)];
         draw::draw(chance, &Recipe { nodes: &[3], clients: 3..6, names: &[1], rates, ..QUIET })
     },
-);
+));
 
 const TLS_RATES: &[(Kind, u64)] =
     &[(Kind::Handshake, 6), (Kind::LockAction, 2), (Kind::Reset, 2), (Kind::Crash, 1), (Kind::StopNode, 1)];
@@ -467,6 +485,15 @@ pub(super) const CREDENTIALS_QUORUM: Scenario = within_bounds(
     |chance| draw_credentials(chance, &[3, 5]),
 );
 
+pub(super) const SOCKETS: Scenario = within_bounds(
+    "redis-sockets",
+    "sockets take nothing for a while, also logins whose credentials expire meanwhile",
+    |chance| {
+        let rates = &[(Kind::BlockSocket, 12), (Kind::ChangePasswords, 2), (Kind::LockAction, 2), (Kind::Reset, 1)];
+        draw::draw(chance, &Recipe { nodes: &[1, 1, 3], rates, credentials: true, ..QUIET })
+    },
+);
+
 /// All faults within the bounds.
 const EVERY_RATE: &[(Kind, u64)] = &[
     (Kind::LockAction, 3),
@@ -494,8 +521,11 @@ pub(super) const QUORUM: Scenario =
         draw::draw(chance, &Recipe { nodes: &[3, 5], rates: EVERY_RATE, tls: Tls::Sometimes, ..QUIET })
     });
 
-pub(super) const BEYOND: Scenario =
-    beyond_bounds("redis-beyond", "all faults, within the bounds and beyond", "clocks and data", |chance| {
+pub(super) const BEYOND: Scenario = wrong_clocks(beyond_bounds(
+    "redis-beyond",
+    "all faults, within the bounds and beyond",
+    "clocks and data",
+    |chance| {
         let rates = &[
             (Kind::LockAction, 2),
             (Kind::Abandon, 2),
@@ -513,7 +543,8 @@ pub(super) const BEYOND: Scenario =
             (Kind::Shutdown, 1),
         ];
         draw::draw(chance, &Recipe { drift: 60_000, fenced: true, rates, ..QUIET })
-    });
+    },
+));
 
 #[cfg(test)]
 mod tests;

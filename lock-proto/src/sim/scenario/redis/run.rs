@@ -199,7 +199,7 @@ impl<C: RedisClient> PlanServers for Redis<C> {
         if store.preconnect {
             for client in 0..plan.setup.clients.len() {
                 let want = Acquire::new(format!("meet {client}")).ttl(ttl).wait(Wait::Try);
-                let _ = w.try_acquire(client, &want, true, Some(Duration::ZERO), None);
+                let _ = w.try_acquire(client, &want, Some(Duration::ZERO), Some(Duration::ZERO), None);
             }
             w.run_for(CONNECT_TIME);
         }

@@ -241,7 +241,7 @@ fn text_of_edited_plan_says_so() {
 #[test]
 fn promoted_replica_has_wall_clock_of_primary() {
     // A9
-    let outcome = Plan::from_seed(Scenario::named("redis-beyond").unwrap(), 7_000_197).run();
+    let outcome = Plan::from_seed(Scenario::named("redis-beyond").unwrap(), 7_000_197).claiming_at_once().run();
     assert!(outcome.violations.is_empty(), "{outcome}");
 }
 
@@ -272,6 +272,58 @@ fn hand_over_after_restore_is_new_grant() {
     // A9
     let outcome = Plan::from_seed(Scenario::named("redis-bursts").unwrap(), 10_410).run();
     assert!(outcome.violations.iter().all(|found| found.rule != Rule::FenceGrows), "{outcome}");
+}
+
+/// Regression of the checker: a stale replica had a key again that its client had deleted. The
+/// client stopped, and could not know.
+#[test]
+fn key_that_stale_replica_brings_back_is_no_leftover() {
+    // S3
+    for seed in [540, 594, 848] {
+        let outcome = Plan::from_seed(Scenario::named("redis-beyond").unwrap(), seed).claiming_at_once().run();
+        assert!(outcome.violations.is_empty(), "{outcome}");
+    }
+}
+
+/// Regression: after `SCRIPT FLUSH` neither a release nor the next take was sent again, because a
+/// later command for the lock was on its way. The take counted as a failed attempt.
+#[test]
+fn flushed_scripts_delay_no_waiter() {
+    // P1, S8
+    let outcome = Plan::from_seed(Scenario::named("redis-strangers").unwrap(), 20_192).run();
+    assert!(outcome.violations.is_empty(), "{outcome}");
+}
+
+/// Regression: a socket took two logins at once, after the credentials of the first had expired.
+#[test]
+fn expired_login_does_not_leave_ahead_of_valid_one() {
+    // N19, S11
+    let outcome = Plan::from_seed(Scenario::named("redis-sockets").unwrap(), 21).run();
+    assert!(outcome.violations.is_empty(), "{outcome}");
+}
+
+#[test]
+fn believing_a_lock_longer_than_the_server_keeps_it_is_caught() {
+    // S3, S4
+    for name in ["redis-calm", "redis-quorum", "redis-eviction"] {
+        caught(name, Flaw::ShortensTtl, &[Rule::Validity]);
+    }
+    caught("redis-pauses", Flaw::IgnoresRefusedRenewals, &[Rule::Validity]);
+    caught("redis-eviction", Flaw::IgnoresRefusedRenewals, &[Rule::Validity]);
+}
+
+#[test]
+fn vote_of_node_that_restarted_empty_is_caught() {
+    // S3, S4, Q7
+    let plan = caught("redis-data-loss", Flaw::TrustsRestartedNodes, &[Rule::Validity]);
+    assert!(plan.steps.iter().any(|step| step.action.to_string().contains("starts empty")), "{plan}");
+}
+
+#[test]
+fn tokens_that_were_not_minted_are_caught() {
+    // S3, S4, A9
+    caught("redis-calm", Flaw::TokensPastBlock, &[Rule::FenceMinted]);
+    caught("redis-turns", Flaw::RepeatsTokens, &[Rule::FenceGrows]);
 }
 
 #[test]

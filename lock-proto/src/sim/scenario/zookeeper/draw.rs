@@ -3,9 +3,9 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::super::etcd::draw::{Mix, draft as draft_queue};
+use super::super::etcd::draw::{Mix, queue_draft};
 use super::super::queue::QueueAction;
-use super::super::{Action, Draft, EtcdAction, Setup, Step, Store};
+use super::super::{Action, Draft, EtcdAction, Setup, Step, Store, claims};
 use super::{ZookeeperAction, ZookeeperStore};
 use crate::sim::chance::Chance;
 use crate::sim::zookeeper::{Condition, Release};
@@ -45,7 +45,7 @@ pub(super) const LOCKS: [&str; 2] = ["a", "b"];
 
 pub(super) fn draft(chance: &mut Chance, mix: &Mix, servers: &Servers) -> Draft {
     // The excuse is for watches of etcd, which are late by themselves.
-    let Draft { mut setup, mut steps, .. } = draft_queue(chance, mix);
+    let Draft { mut setup, mut steps, .. } = queue_draft(chance, mix);
     let excused = Vec::new();
     let Store::Etcd(drawn) = setup.store else { return Draft { setup, steps, excused } };
     let tick = Duration::from_millis(chance.pick(&[200, 100]));
@@ -74,6 +74,9 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix, servers: &Servers) -> Draft 
             let at = chance.duration(&(Duration::ZERO..end));
             add(chance, *fault, &setup, at, &mut steps);
         }
+    }
+    if let Store::Zookeeper(store) = &setup.store {
+        claims::sometimes_late(chance, &mut steps, store.session_ttl);
     }
     Draft { setup, steps, excused }
 }
@@ -131,6 +134,7 @@ fn translate(action: &mut Action, members: usize) {
         | Action::Reset { node, .. }
         | Action::Slow { node, .. }
         | Action::Stall { node, .. }
+        | Action::BlockSocket { node, .. }
         | Action::Handshake { node, .. } => *node %= members,
         Action::Queue(QueueAction::Isolate(member) | QueueAction::Rejoin(member)) => *member %= members,
         Action::Etcd(EtcdAction::StopMember(member)) => *action = Action::KillNode(*member % members),

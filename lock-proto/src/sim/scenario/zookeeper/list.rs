@@ -11,7 +11,7 @@ use crate::sim::check::Rule;
 
 /// Within the bounds every rule must hold.
 const fn within_bounds(name: &'static str, about: &'static str, draw: fn(&mut Chance) -> Draft) -> Scenario {
-    Scenario { name, about, backend: Backend::Zookeeper, bounds: Bounds::Within, excused: &[], draw, run }
+    Scenario { name, about, backend: Backend::Zookeeper, bounds: Bounds::Within, weight: 1, excused: &[], draw, run }
 }
 
 /// Outside the bounds two clients may believe to hold a lock; stale writes must still be rejected.
@@ -22,7 +22,21 @@ const fn beyond_bounds(
     draw: fn(&mut Chance) -> Draft,
 ) -> Scenario {
     let bounds = Bounds::Beyond(what);
-    Scenario { name, about, backend: Backend::Zookeeper, bounds, excused: &[Rule::MutualExclusion], draw, run }
+    Scenario {
+        name,
+        about,
+        backend: Backend::Zookeeper,
+        bounds,
+        weight: 1,
+        excused: &[Rule::MutualExclusion],
+        draw,
+        run,
+    }
+}
+
+/// Nor can a holder know how long the servers keep its lock.
+const fn wrong_clocks(scenario: Scenario) -> Scenario {
+    Scenario { excused: &[Rule::MutualExclusion, Rule::Validity], ..scenario }
 }
 
 /// Three members.
@@ -48,7 +62,7 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
             draft(chance, &Mix { kinds, drift: 9_800, ..PLAIN }, &servers)
         },
     ),
-    beyond_bounds(
+    wrong_clocks(beyond_bounds(
         "zookeeper-drift-beyond",
         "clocks drift further than allowed",
         "clocks drift by up to a half",
@@ -57,8 +71,8 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
             let kinds = &[(PauseClient, 4), (KillClient, 2), (CutAll, 8)];
             draft(chance, &Mix { kinds, drift: 500_000, ..PLAIN }, &SERVERS)
         },
-    ),
-    beyond_bounds(
+    )),
+    wrong_clocks(beyond_bounds(
         "zookeeper-suspended",
         "the machines of clients are suspended, and their clocks with them",
         "clocks stop while a machine is suspended",
@@ -66,7 +80,7 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
             use Kind::{Reset, SuspendClient};
             draft(chance, &Mix { kinds: &[(SuspendClient, 10), (Reset, 2)], ..PLAIN }, &SERVERS)
         },
-    ),
+    )),
     within_bounds(
         "zookeeper-partitions",
         "clients and members are partitioned, in one direction or both, and reconnected",
@@ -93,7 +107,8 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
             let servers = Servers { faults: &[(Fault::PauseAndIsolate, 8)], sync_limits: &[50, 20, 5], ..THREE };
             draft(chance, &Mix { kinds: &[(Kind::Reset, 2)], ..PLAIN }, &servers)
         },
-    ),
+    )
+    .weigh(8),
     within_bounds(
         "zookeeper-stops",
         "members are stopped for long, some again and again, while clients with idle sessions take locks",
@@ -127,6 +142,7 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
     Scenario {
         // A client may hand a lock over before it learns that its node is gone.
         excused: &[Rule::MutualExclusion, Rule::Fifo],
+        weight: 4,
         ..beyond_bounds(
             "zookeeper-by-hand",
             "nodes and sessions of holders and waiters are ended by hand",

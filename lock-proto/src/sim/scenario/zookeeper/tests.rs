@@ -60,6 +60,18 @@ fn watching_predecessor_by_exists_is_caught() {
 }
 
 #[test]
+fn believing_a_lock_longer_than_its_session_is_caught() {
+    // S3, S4
+    caught("zookeeper-calm", Flaw::ShortensSessions, Rule::Validity);
+}
+
+#[test]
+fn token_of_another_transaction_is_caught() {
+    // S3, S4, ZK4
+    caught("zookeeper-calm", Flaw::ShiftsTokens, Rule::FenceMinted);
+}
+
+#[test]
 fn fencing_token_from_sequence_number_is_caught() {
     // S4, ZK4
     caught("zookeeper-cancel", Flaw::FencesBySequence, Rule::FenceGrows);
@@ -84,7 +96,7 @@ fn taking_refused_deletion_for_done_is_caught() {
 fn waiters_leave_sessions_whose_nodes_cannot_be_deleted() {
     // ZK6
     for seed in [91, 421, 422, 759, 962] {
-        let outcome = Plan::from_seed(Scenario::named("zookeeper-refusals").unwrap(), seed).run();
+        let outcome = Plan::from_seed(Scenario::named("zookeeper-refusals").unwrap(), seed).claiming_at_once().run();
         assert!(outcome.violations.is_empty(), "{outcome}");
     }
 }
@@ -134,7 +146,7 @@ fn forgetting_what_an_application_has_asked_is_caught() {
 #[test]
 fn sessions_that_expired_long_ago_cause_no_pause() {
     // S8
-    let outcome = Plan::from_seed(Scenario::named("zookeeper-expiry").unwrap(), 250).run();
+    let outcome = Plan::from_seed(Scenario::named("zookeeper-expiry").unwrap(), 250).claiming_at_once().run();
     assert!(outcome.violations.is_empty(), "{outcome}");
 }
 
@@ -167,7 +179,8 @@ fn waiter_does_not_wait_for_its_own_earlier_node() {
         ("zookeeper-everything", 860),
         ("zookeeper-everything", 1_207),
     ] {
-        let outcome = Plan::from_seed(Scenario::named(name).unwrap(), seed).run_keeping(Keep::Nothing);
+        let outcome =
+            Plan::from_seed(Scenario::named(name).unwrap(), seed).claiming_at_once().run_keeping(Keep::Nothing);
         assert!(outcome.violations.is_empty(), "{name}, seed {seed}: {outcome}");
     }
 }

@@ -211,6 +211,9 @@ impl<C: EtcdClient> World<Etcd<C>> {
     /// Revokes the lease of the oldest or newest key of this lock. Returns whether there was one.
     pub fn revoke_lease(&mut self, name: &str, oldest: bool) -> bool {
         let Some(key) = self.queue_keys(name, oldest) else { return false };
+        if let Some(expires) = self.store.cluster.lease_expires(key.lease) {
+            self.store.revoked.insert(key.lease, expires);
+        }
         self.on_cluster("a lease is revoked by hand", |cluster, now| cluster.revoke(now, key.lease))
     }
 

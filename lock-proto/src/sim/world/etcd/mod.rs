@@ -31,7 +31,7 @@ use super::process::Process;
 use super::store::{Servers, Store};
 use crate::etcd::{Client, Config, OwnerKey, Queue, RpcId, StreamId};
 use crate::id::{ClientId, ConnId, LockId};
-use crate::lock::Event;
+use crate::lock::{Event, Grant};
 use crate::sim::check::Rule;
 use crate::sim::etcd::{Cluster, Lease};
 use crate::sim::journal::Keep;
@@ -111,6 +111,8 @@ pub struct Etcd<C = Client> {
     /// Clients that reacted to the deletion of a key.
     woken: Woken<(Bytes, i64)>,
     recorded_state: Recorded,
+    /// When leases that were revoked by hand would have expired.
+    revoked: BTreeMap<i64, Instant>,
     clients: PhantomData<C>,
 }
 
@@ -130,6 +132,8 @@ pub(crate) struct Own {
     /// The leases of revocations in flight, and those whose revocation was confirmed.
     revoking: BTreeMap<u64, i64>,
     revoked: BTreeSet<i64>,
+    /// The last deletion of each key that a watch has told it of.
+    told: BTreeMap<Bytes, i64>,
 }
 
 /// The application writes to the protected resource if it believes to hold the lock.
@@ -171,6 +175,7 @@ impl<C: EtcdClient> Servers for Etcd<C> {
             granted: BTreeMap::new(),
             revoking: BTreeMap::new(),
             revoked: BTreeSet::new(),
+            told: BTreeMap::new(),
         }
     }
 
@@ -197,6 +202,7 @@ impl<C: EtcdClient> Servers for Etcd<C> {
             proclaimed: Proclaimed::new(),
             woken: Woken::default(),
             recorded_state: Recorded::default(),
+            revoked: BTreeMap::new(),
             clients: PhantomData,
         }
     }
@@ -285,6 +291,28 @@ impl<C: EtcdClient> Servers for Etcd<C> {
         let is_left = |lease: &Lease| lives(lease) && !is_late(lease);
         let left = w.store.cluster.leases().into_iter().find(is_left)?;
         Some(format!("lease {:x}", left.id))
+    }
+
+    fn kept_until(w: &mut World<C>, client: usize, lock: LockId, _: &Event) -> Option<Instant> {
+        let owner = w.clients[client].machine.owner(lock)?;
+        if w.clients[client].own.told.get(&owner.key).is_some_and(|deleted| *deleted > owner.create_revision) {
+            return Some(Instant::ZERO);
+        }
+        let lease = owner.lease.get();
+        let revoked = w.store.revoked.get(&lease).copied();
+        Some(w.store.cluster.lease_expires(lease).or(revoked).unwrap_or(w.now))
+    }
+
+    fn check_minted(w: &World<C>, client: usize, lock: LockId, grant: &Grant) -> Result<(), String> {
+        // E8
+        let process = &w.clients[client];
+        let (Some(fence), Some(owner)) = (grant.fence, process.machine.owner(lock)) else { return Ok(()) };
+        let Some(record) = process.records.get(&lock) else { return Ok(()) };
+        let revision = i64::try_from(fence.get() >> 16).unwrap_or(i64::MAX);
+        if revision > w.store.recorded {
+            return Err(format!("has a fencing token of revision {revision}, which is yet to come"));
+        }
+        w.store.queue_log.proves(&Queue::new(b"", &record.name), &OwnerKey { revision, ..owner })
     }
 
     fn after_event(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {

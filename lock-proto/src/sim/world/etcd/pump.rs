@@ -287,6 +287,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
             self.wake_client(client);
         }
         self.note_received(client, &wire, &deleted);
+        self.note_told(client, &wire, &deleted);
         self.note_login_reply(client, &wire);
         let process = &mut self.clients[client];
         let local = process.local(self.now);
@@ -316,6 +317,19 @@ impl<C: EtcdClient> World<Etcd<C>> {
         if !deleted.is_empty() {
             let looks = self.pump_calls(client);
             self.check_woken(client, &deleted, &looks);
+        }
+    }
+
+    /// Notes of which deletions the client is told, unless the connection was replaced.
+    fn note_told(&mut self, client: usize, wire: &Wire, deleted: &[(Bytes, i64)]) {
+        let Wire::Message { stream, .. } = wire else { return };
+        let conn = self.store.streams.get(stream).map(|stream| stream.conn());
+        if conn.is_some_and(|conn| self.network.find(client, conn).is_some()) {
+            let told = &mut self.clients[client].own.told;
+            for (key, revision) in deleted {
+                let last = told.entry(key.clone()).or_default();
+                *last = (*last).max(*revision);
+            }
         }
     }
 

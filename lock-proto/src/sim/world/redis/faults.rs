@@ -67,6 +67,9 @@ impl<C: RedisClient> World<Redis<C>> {
         self.journal
             .write(self.now, format_args!("n{node} started, {}", if keep_data { "with its data" } else { "empty" }));
         self.store.nodes[node].node.restart(self.now, keep_data);
+        if !keep_data {
+            self.store.truth.lost_data(self.now, node);
+        }
         while let Some(id) = self.store.nodes[node].node.poll_closed() {
             self.store.nodes[node].node.handle_disconnected(self.now, id);
         }
@@ -91,6 +94,7 @@ impl<C: RedisClient> World<Redis<C>> {
         self.kill_node(node);
         if let Some(mut replica) = self.store.nodes[node].replica.take() {
             replica.succeed(&self.store.nodes[node].node);
+            self.store.truth.lost_data(self.now, node);
             self.store.nodes[node].node = *replica;
         }
         self.annotate(Some(Lane::Node(node)), || "its replica is promoted".into());
@@ -195,7 +199,15 @@ impl<C: RedisClient> World<Redis<C>> {
     }
 
     fn data_changed(&mut self, node: usize) {
-        let clock = self.store.nodes[node].node.unix_micros(self.now);
+        let server = &self.store.nodes[node].node;
+        for key in &self.store.names {
+            if let Some((value, _)) = server.string(self.now, key)
+                && !self.checker.has_stored(node, key, value)
+            {
+                self.store.truth.restored(node, key, value);
+            }
+        }
+        let clock = server.unix_micros(self.now);
         self.checker.data_changed(node, clock);
     }
 

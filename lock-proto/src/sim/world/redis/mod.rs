@@ -9,6 +9,7 @@ mod model;
 mod pump;
 mod server;
 pub(in crate::sim) mod tap;
+mod truth;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -28,7 +29,7 @@ use super::handover::Cause;
 use super::process::Process;
 use super::store::{Servers, Store};
 use crate::id::{ClientId, ConnId, LockId};
-use crate::lock::Event;
+use crate::lock::{Event, Grant};
 use crate::redis::{CLIENT_PART, Client, Config, Identity};
 use crate::sim::check::Rule;
 use crate::sim::journal::Keep;
@@ -40,6 +41,7 @@ use builder::Setup;
 use model::{Model, has_token};
 use server::Server;
 use tap::Tap;
+use truth::Truth;
 
 pub use client::RedisClient;
 
@@ -62,6 +64,7 @@ pub struct Redis<C = Client> {
     gather: Duration,
     /// The naive model that runs beside the clients, if it does.
     model: Option<Box<Model>>,
+    truth: Truth,
     clients: PhantomData<C>,
 }
 
@@ -70,6 +73,8 @@ pub(crate) struct Own {
     /// Why the host has a write scheduled, if it has.
     pending_flush: Option<Cause>,
     request_timeout: Duration,
+    /// A node that may have lost a lock does not vote for so long.
+    quarantine: Duration,
     taps: BTreeMap<u64, Tap>,
     token_prefix: Vec<u8>,
 }
@@ -106,14 +111,22 @@ impl<C: RedisClient> Servers for Redis<C> {
     fn own(id: ClientId, config: &Config) -> Own {
         let mut token_prefix = Identity::new(id, &config.prefix).token(0).to_string().into_bytes();
         token_prefix.truncate(CLIENT_PART);
-        Own { pending_flush: None, request_timeout: config.request_timeout, taps: BTreeMap::new(), token_prefix }
+        Own {
+            pending_flush: None,
+            request_timeout: config.request_timeout,
+            quarantine: config.store.quarantine,
+            taps: BTreeMap::new(),
+            token_prefix,
+        }
     }
 
     fn servers(setup: Setup, keep: Keep, clients: &[Process<Self>]) -> Self {
         let counter = |process: &Process<Self>| {
             Identity::new(ClientId::from_bits(0), process.machine.prefix()).fence_key().to_vec()
         };
-        let server = |config: NodeConfig| Server::new(Node::new(Instant::ZERO, config.monitor(keep != Keep::Nothing)));
+        let server = |config: NodeConfig| {
+            Server::new(Node::new(Instant::ZERO, config.monitor(keep != Keep::Nothing).record_mints()))
+        };
         Self {
             nodes: setup.nodes.into_iter().map(server).collect(),
             names: BTreeSet::new(),
@@ -121,6 +134,7 @@ impl<C: RedisClient> Servers for Redis<C> {
             redirects: BTreeMap::new(),
             gather: setup.gather,
             model: None,
+            truth: Truth::default(),
             clients: PhantomData,
         }
     }
@@ -239,14 +253,36 @@ impl<C: RedisClient> Servers for Redis<C> {
     }
 
     fn left_of(w: &World<C>, client: usize) -> Option<String> {
-        let is_own = |node: usize, name: &[u8]| {
-            let value = w.node(node).string(w.now, name);
-            value.is_some_and(|(value, _)| value.starts_with(&w.clients[client].own.token_prefix))
+        let is_own = |node: usize, name: &Arc<[u8]>| {
+            w.node(node).string(w.now, name).is_some_and(|(value, _)| {
+                let own = value.starts_with(&w.clients[client].own.token_prefix);
+                own && !w.store.truth.is_restored(node, name, value)
+            })
         };
         // On a quorum a lock is released as soon as most nodes lack the key.
         let nodes = 0..w.hosts.len();
         let is_left = |name: &&Arc<[u8]>| nodes.clone().filter(|node| is_own(*node, name)).count() > nodes.len() / 2;
         w.store.names.iter().find(is_left).map(|name| format!("{}", name.escape_ascii()))
+    }
+
+    fn kept_until(w: &mut World<C>, client: usize, lock: LockId, event: &Event) -> Option<Instant> {
+        let (nodes, process) = (w.hosts.len(), &w.clients[client]);
+        let record = process.records.get(&lock)?;
+        let granted = if let Event::Granted(grant) = event { Some(grant) } else { None };
+        let token = granted.or(record.grant.as_ref())?.token.to_string();
+        // Clocks differ by up to a hundredth.
+        let quarantine = process.own.quarantine - process.own.quarantine / 50;
+        let (key, take) = (&record.name, granted.is_some());
+        Some(w.store.truth.end(w.now, nodes, key, token.as_bytes(), take, quarantine))
+    }
+
+    fn check_minted(w: &World<C>, client: usize, lock: LockId, grant: &Grant) -> Result<(), String> {
+        let (Some(fence), Some(record)) = (grant.fence, w.clients[client].records.get(&lock)) else { return Ok(()) };
+        let (fence, token) = (fence.get(), grant.token.to_string());
+        if w.store.truth.is_minted(&record.name, token.as_bytes(), fence) {
+            return Ok(());
+        }
+        Err(format!("has the fencing token {fence}, which was not minted for it"))
     }
 
     fn after_event(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {

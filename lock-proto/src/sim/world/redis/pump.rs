@@ -111,6 +111,9 @@ impl<C: RedisClient> World<Redis<C>> {
                 None => self.journal.write(self.now, format_args!("n{node}: {text}")),
             }
         }
+        while let Some(block) = self.store.nodes[node].node.poll_minted() {
+            self.store.truth.minted(&block);
+        }
         if self.hosts[node].busy_until.is_none() {
             self.answer(node);
         }
@@ -165,7 +168,12 @@ impl<C: RedisClient> World<Redis<C>> {
             let content = server.string(self.now, key);
             let early = self.checker.ended_early(node, key, content, clock);
             ended.extend(early.map(|value| (key.clone(), value.to_vec())));
-            self.checker.stored(self.now, node, key, content);
+            if self.checker.note_stored(self.now, node, key, content)
+                && let Some((value, expires)) = content
+            {
+                let until = expires.map_or(Instant::MAX, |at| server.when(at));
+                self.store.truth.keeps(self.now, node, key, value, until);
+            }
         }
         for key in &self.store.counters {
             let text = server.get(self.now, key).and_then(|text| core::str::from_utf8(text).ok());
@@ -175,6 +183,7 @@ impl<C: RedisClient> World<Redis<C>> {
         }
         for (key, value) in ended {
             self.check_left_alone(node, &key, &value);
+            self.store.truth.ended(node, &key, &value);
         }
         self.check_leftover_keys(node);
         self.check();
@@ -213,7 +222,7 @@ fn is_idle_owner<C: RedisClient>(process: &Process<Redis<C>>, value: &[u8]) -> b
 impl<C: RedisClient> World<Redis<C>> {
     /// Also while the rules are waived: after the faults they hold again.
     fn watches_requests(&self) -> bool {
-        self.expected.once || self.logins.is_on()
+        self.expected.once || self.logins.is_on() || !C::EXCUSED.contains(&Rule::Validity)
     }
 
     pub(super) fn note_requests(&mut self, client: usize, id: u64, conn: ConnId, bytes: &[u8]) {
@@ -235,7 +244,9 @@ impl<C: RedisClient> World<Redis<C>> {
                         self.checker.request_sent(self.now, client, id, number, TAKE, key);
                     }
                 }
-                Request::Work(kind, words) => self.checker.request_sent(self.now, client, id, number, kind, words),
+                Request::Work(kind, words) | Request::Extend { kind, words, .. } => {
+                    self.checker.request_sent(self.now, client, id, number, kind, words)
+                }
                 Request::Login(password) => logins.push(password),
                 Request::Wait | Request::Other => {}
             }
@@ -252,15 +263,23 @@ impl<C: RedisClient> World<Redis<C>> {
         let Some(id) = self.network.find(client, conn) else { return };
         let process = &mut self.clients[client];
         let Some(tap) = process.own.taps.get_mut(&id) else { return };
-        let mut logins = Vec::new();
+        let Some(node) = self.network.links.get(&id).map(|link| link.node) else { return };
+        let (mut logins, mut gone) = (Vec::new(), Vec::new());
         for response in tap.received(bytes) {
             match response {
                 Response::Login(password, accepted) => logins.push((password, accepted)),
                 Response::Reply(number) => self.checker.reply_received(id, number),
+                Response::Gone(key, token) => gone.push((key, token)),
                 Response::Signal(list) => {
                     let name = self.store.names.iter().find(|name| Key::new(b"", name).signal() == list);
                     process.reasons.notified(name.map(|name| name.to_vec()).unwrap_or_default());
                 }
+            }
+        }
+        for (key, token) in gone {
+            // A later write may have brought it back.
+            if self.node(node).string(self.now, &key).is_none_or(|(value, _)| value != token) {
+                self.store.truth.ended(node, &key, &token);
             }
         }
         for (password, accepted) in logins {

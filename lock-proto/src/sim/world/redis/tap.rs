@@ -28,6 +28,12 @@ pub(super) enum Request {
     },
     /// Equal to any other request of this kind with the same arguments.
     Work(&'static str, Vec<u8>),
+    /// Work that extends these locks: their keys and tokens.
+    Extend {
+        kind: &'static str,
+        words: Vec<u8>,
+        locks: Vec<(Vec<u8>, Vec<u8>)>,
+    },
     Wait,
     /// A login with this password.
     Login(Vec<u8>),
@@ -38,6 +44,8 @@ pub(super) enum Request {
 pub(super) enum Response {
     /// The reply to the request with this number.
     Reply(u64),
+    /// The node does not have this token under this key. Precedes the reply that says so.
+    Gone(Vec<u8>, Vec<u8>),
     /// The reply to a login with this password: accepted or not.
     Login(Vec<u8>, bool),
     /// A list element from this wake-up list.
@@ -79,6 +87,10 @@ impl Tap {
                 Some(Request::Login(password)) => {
                     found.push(Response::Login(password, !reply.starts_with(b"-WRONGPASS")))
                 }
+                Some(Request::Extend { locks, .. }) => {
+                    found.extend(lost(reply, locks));
+                    found.push(Response::Reply(number));
+                }
                 Some(Request::Take { .. } | Request::Work(..) | Request::Other) => found.push(Response::Reply(number)),
                 None => {}
             }
@@ -106,6 +118,16 @@ fn classify(args: &[&[u8]]) -> Request {
             let tokens = rest.len().saturating_sub(keys + 2);
             Request::Take { keys: rest.iter().take(tokens).map(|key| key.to_vec()).collect(), waits: false }
         }
+        [b"EVAL" | b"EVALSHA", code, count, rest @ ..] if is(&script::EXTEND, code) => {
+            let (key, token) = (rest.first(), rest.get(number(count).unwrap_or(0)));
+            let locks = key.zip(token).map(|(key, token)| (key.to_vec(), token.to_vec())).into_iter().collect();
+            Request::Extend { kind: script::EXTEND.name, words: rest.join(&b' '), locks }
+        }
+        [b"EVAL" | b"EVALSHA", code, count, rest @ ..] if is(&script::EXTEND_MANY, code) => {
+            let (keys, tokens) = rest.split_at(number(count).unwrap_or(0).min(rest.len()));
+            let locks = keys.iter().zip(tokens).map(|(key, token)| (key.to_vec(), token.to_vec())).collect();
+            Request::Extend { kind: script::EXTEND_MANY.name, words: rest.join(&b' '), locks }
+        }
         [b"EVAL" | b"EVALSHA", code, rest @ ..] => {
             let known = script::ALL.iter().find(|script| is(script, code));
             known.map_or(Request::Other, |script| Request::Work(script.name, rest.join(&b' ')))
@@ -115,6 +137,18 @@ fn classify(args: &[&[u8]]) -> Request {
         }
         _ => Request::Other,
     }
+}
+
+/// Returns the locks that an extension did not find: one number for all, or one word for each.
+fn lost(reply: &[u8], locks: Vec<(Vec<u8>, Vec<u8>)>) -> impl Iterator<Item = Response> {
+    let words = match reply[0] {
+        b':' => &reply[1..],
+        b'$' => reply.splitn(2, |byte| *byte == b'\n').nth(1).unwrap_or_default(),
+        _ => &[][..],
+    };
+    let is_lost = |word: &[u8]| matches!(word, b"0" | b"-1");
+    let found: Vec<bool> = words.trim_ascii().split(|byte| *byte == b' ').map(is_lost).collect();
+    locks.into_iter().zip(found).filter(|(_, lost)| *lost).map(|((key, token), _)| Response::Gone(key, token))
 }
 
 fn number<N: FromStr>(text: &[u8]) -> Option<N> {

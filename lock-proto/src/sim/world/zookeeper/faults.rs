@@ -131,6 +131,9 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
     /// whether there was one.
     pub fn end_session(&mut self, name: &str, oldest: bool) -> bool {
         let Some((_, session)) = self.contender(name, oldest) else { return false };
+        if let Some(expires) = self.store.ensemble.session_expires(session).flatten() {
+            self.store.ended.insert(session, expires);
+        }
         self.on_ensemble("a session is ended by hand", |ensemble, now| ensemble.expire_session(now, session));
         true
     }

@@ -36,7 +36,7 @@ use crate::tls::Tls;
 use crate::url::Target;
 use crate::zookeeper::{Client, Config};
 use builder::Setup;
-use queue_log::QueueLog;
+use queue_log::{QueueLog, queue_of};
 use tap::Tap;
 
 /// A [`world::World`](crate::sim::world::World) of ZooKeeper servers and [`Client`] machines.
@@ -85,6 +85,8 @@ pub struct Zookeeper<C = Client> {
     queue_log: QueueLog,
     /// Clients that reacted to the deletion of a node, by its path.
     woken: Woken<Box<str>>,
+    /// When sessions that were ended by hand would have expired.
+    ended: BTreeMap<i64, Instant>,
     clients: PhantomData<C>,
 }
 
@@ -102,6 +104,8 @@ pub(crate) struct Own {
     /// Queues about which it sent a request, since the last watch event.
     asked: BTreeSet<Box<str>>,
     sent: u64,
+    /// Nodes of whose deletion a watch has told it.
+    told: BTreeSet<Box<str>>,
 }
 
 impl<C: ZookeeperClient> Store for Zookeeper<C> {
@@ -143,6 +147,7 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
             sessions: BTreeMap::new(),
             asked: BTreeSet::new(),
             sent: 0,
+            told: BTreeSet::new(),
         }
     }
 
@@ -154,6 +159,7 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
             delayed: VecDeque::new(),
             queue_log: QueueLog::default(),
             woken: Woken::default(),
+            ended: BTreeMap::new(),
             clients: PhantomData,
         }
     }
@@ -249,6 +255,36 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
         let is_left = |session: &OpenSession| may_live(session) && session.expires.is_some();
         let left = w.store.ensemble.sessions().into_iter().find(is_left)?;
         Some(format!("session {:x}", left.id))
+    }
+
+    fn kept_until(w: &mut World<C>, client: usize, lock: LockId, event: &Event) -> Option<Instant> {
+        let process = &w.clients[client];
+        let granted = if let Event::Granted(grant) = event { Some(grant) } else { None };
+        let grant = granted.or(process.records.get(&lock)?.grant.as_ref())?;
+        let Some((path, session)) = w.store.queue_log.created_by(created(grant)?) else { return Some(Instant::ZERO) };
+        if process.own.told.contains(path) {
+            return Some(Instant::ZERO);
+        }
+        let ended = w.store.ended.get(&session).copied();
+        let expires = w.store.ensemble.session_expires(session)?;
+        Some(expires.or(ended).unwrap_or(w.now))
+    }
+
+    fn check_minted(w: &World<C>, client: usize, lock: LockId, grant: &Grant) -> Result<(), String> {
+        // ZK4
+        let process = &w.clients[client];
+        let (Some(czxid), Some(record)) = (created(grant), process.records.get(&lock)) else { return Ok(()) };
+        let queue = [b"/", &record.name[..]].concat();
+        let found = w.store.queue_log.created_by(czxid);
+        match found {
+            Some((path, session))
+                if queue_of(path).as_bytes() == queue && process.own.sessions.contains_key(&session) =>
+            {
+                Ok(())
+            }
+            Some((path, _)) => Err(format!("has a fencing token of {path}, which is not its node")),
+            None => Err(format!("has a fencing token of transaction {czxid:x}, which created no node")),
+        }
     }
 
     fn after_event(w: &mut World<C>, client: usize, lock: LockId, event: &Event) {

@@ -252,6 +252,7 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
         }
         // Run due timers first, so that the machine's next action is its reaction.
         self.wake_client(client);
+        self.clients[client].own.told.extend(deleted.iter().cloned());
         self.clients[client].own.asked.clear();
         for path in &deleted {
             let queue = queue_of(path).as_bytes();

@@ -45,6 +45,8 @@ pub(super) struct QueueLog {
     led: BTreeMap<Arc<str>, BTreeMap<i64, (i64, Instant)>>,
     /// The sessions of all nodes so far.
     owners: BTreeMap<Arc<str>, i64>,
+    /// All nodes so far, by the transaction that created them.
+    paths: BTreeMap<i64, Arc<str>>,
 }
 
 /// Returns the path of the queue that contains this node.
@@ -62,6 +64,7 @@ impl QueueLog {
         match (change.created, split_number(name)) {
             (Some(session), Some((_, number))) => {
                 self.owners.insert(change.path.clone(), session);
+                self.paths.insert(change.zxid, change.path.clone());
                 self.nodes.insert(change.path.clone(), Queued { session, czxid: change.zxid, number });
             }
             (Some(_), None) => {}
@@ -116,6 +119,12 @@ impl QueueLog {
     /// Returns the transactions that created the nodes which end with a session, or with a path.
     pub(super) fn created(&self, ends: impl Fn(&str, i64) -> bool) -> impl Iterator<Item = i64> {
         self.nodes.iter().filter(move |(path, node)| ends(path, node.session)).map(|(_, node)| node.czxid)
+    }
+
+    /// Returns the node that a transaction created, and its session, also if it was deleted since.
+    pub(super) fn created_by(&self, czxid: i64) -> Option<(&str, i64)> {
+        let path = self.paths.get(&czxid)?;
+        Some((path, self.last_owner(path)?))
     }
 
     /// Returns the session of a node, also of one that was deleted a while ago.

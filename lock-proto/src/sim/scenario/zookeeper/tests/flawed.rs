@@ -12,7 +12,8 @@ use crate::lock::{ByteClient, Event, Fence, Output};
 use crate::sim::scenario::flawed::{Connections, Flawed};
 use crate::time::Instant;
 use crate::zookeeper::codec::{
-    CreateMode, ErrorCode, Frames, MultiOp, MultiResult, Op, Reply, ReplyBody, ReplyHeader, Request, XID_PING,
+    ConnectRequest, ConnectResponse, CreateMode, ErrorCode, Frames, MultiOp, MultiResult, Op, Reply, ReplyBody,
+    ReplyHeader, Request, XID_PING,
 };
 use crate::zookeeper::{Client, Config};
 
@@ -43,6 +44,10 @@ pub(super) enum Flaw {
     ForgetsProclaims,
     /// Extensions have no answer.
     ForgetsExtensions,
+    /// Sessions live a quarter shorter than the client believes.
+    ShortensSessions,
+    /// The fencing token is that of the next transaction.
+    ShiftsTokens,
 }
 
 #[derive(Clone, Debug)]
@@ -92,6 +97,13 @@ impl Wire {
             let request = Request::decode(frame).ok().filter(|_| self.connected);
             self.connected = true;
             let Some(mut request) = request else {
+                if flaw == Flaw::ShortensSessions
+                    && let Ok(mut request) = ConnectRequest::decode(frame)
+                {
+                    request.timeout_ms -= request.timeout_ms / 4;
+                    request.encode(&mut self.rewritten);
+                    continue;
+                }
                 push_raw(frame, &mut self.rewritten);
                 continue;
             };
@@ -134,6 +146,13 @@ impl Wire {
         while let Ok(Some(frame)) = self.received.next(&mut bytes, usize::MAX) {
             let Some(session) = self.session else {
                 self.session = Some(same_guid.connected(frame));
+                if flaw == Flaw::ShortensSessions
+                    && let Ok(mut response) = ConnectResponse::decode(frame)
+                {
+                    response.timeout_ms += response.timeout_ms / 3;
+                    response.encode(out);
+                    continue;
+                }
                 push_raw(frame, out);
                 continue;
             };
@@ -203,6 +222,10 @@ impl ByteClient for Flawed<Client, Rewriter> {
         {
             let number = self.sequence(*lock);
             grant.fence = grant.fence.map(|fence| Fence::new(number << 16 | fence.get() & 0xffff));
+        }
+        if let (Flaw::ShiftsTokens, Output::Event { event: Event::Granted(grant), .. }) = (self.flaw.flaw, &mut output)
+        {
+            grant.fence = grant.fence.map(|fence| Fence::new(fence.get() + (1 << 16)));
         }
         Some(output)
     }
