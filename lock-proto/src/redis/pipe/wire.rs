@@ -137,7 +137,8 @@ impl Wire {
         }
     }
 
-    /// Returns true if the socket has not taken the last credentials yet.
+    /// Returns true if the host has not taken the last credentials yet. Its TLS may take them before
+    /// the socket does.
     pub(super) const fn has_unsent_login(&self) -> bool {
         self.consumed < self.login_end
     }
