@@ -279,7 +279,7 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         if !self.returned {
-            self.owner.shared.verb(|core, now, batch| core.abandon(now, &self.ticket, batch));
+            self.owner.shared.verb_of_drop(|core, now, batch| core.abandon(now, &self.ticket, batch));
         }
     }
 }
