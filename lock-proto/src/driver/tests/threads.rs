@@ -40,7 +40,8 @@ fn thread_ends_with_last_handle() {
 fn drop_leaves_wake_up_of_next_waiter_to_driver() {
     // D6
     let world = World::new();
-    let (client, mut driver) = world.client();
+    // Without fencing, a lock is handed over without the server.
+    let (client, mut driver) = world.client_with(1, World::config().fencing(false));
     let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
     world.settle(&mut driver);
     let woken = Arc::<Wakes>::default();
