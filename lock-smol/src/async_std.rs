@@ -20,35 +20,18 @@
 use ::async_std::task;
 use lock_proto::driver::{self, Client, ConnectError, Settings};
 
+pub use crate::connect::{connect, connect_quorum, connect_with};
 use crate::host::Smol;
 
-/// As [`crate::connect`].
+/// As [`connect_with`], with the driver as a task of async-std's executor instead of a thread.
+///
+/// As [`crate::connect_on_runtime`]: locks are lost if the tasks of the executor compute or block
+/// for long.
 ///
 /// # Errors
 ///
-/// As [`crate::connect`].
-pub fn connect(url: &str) -> Result<Client, ConnectError> {
-    connect_quorum([url])
-}
-
-/// As [`crate::connect_quorum`].
-///
-/// # Errors
-///
-/// As [`crate::connect_quorum`].
-pub fn connect_quorum<I>(urls: I) -> Result<Client, ConnectError>
-where
-    I: IntoIterator<Item: AsRef<str>>,
-{
-    connect_with(Settings::parse(urls)?)
-}
-
-/// As [`crate::connect_with`].
-///
-/// # Errors
-///
-/// As [`crate::connect_with`].
-pub fn connect_with(settings: impl Into<Settings>) -> Result<Client, ConnectError> {
+/// As [`connect_with`], but no thread is needed.
+pub fn connect_on_runtime(settings: impl Into<Settings>) -> Result<Client, ConnectError> {
     let (client, driver) = driver::connect(AsyncStd::new(), settings)?;
     // The driver ends once the last handle is dropped.
     drop(task::spawn(driver));

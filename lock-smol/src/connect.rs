@@ -1,19 +1,19 @@
-//! Clients whose driver runs on smol.
+//! Clients whose driver runs on smol: on a thread of its own, or as a task.
 
-use lock_proto::driver::{self, Client, ConnectError, Settings};
+use lock_proto::driver::{self, Client, ConnectError, Settings, connect_on_thread};
 
 use crate::host::Smol;
 
 /// Returns a client of the servers that a URL names, such as `redis://host`. [`Settings::parse`]
 /// has all forms of URLs.
 ///
-/// The client connects with its first request, and tries for as long as that request waits.
-/// [`Client::ping`] connects at once and reports what is wrong.
+/// Its driver runs on a thread of its own. The client connects with its first request, and tries for
+/// as long as that request waits. [`Client::ping`] connects at once and reports what is wrong.
 ///
 /// # Errors
 ///
 /// The URL is wrong, needs a feature that is not turned on, or names certificates that cannot be
-/// used; or the system has no random numbers.
+/// used; or the system has no random numbers, or no thread for the driver.
 pub fn connect(url: &str) -> Result<Client, ConnectError> {
     connect_quorum([url])
 }
@@ -34,11 +34,30 @@ where
 /// Returns a client with the given settings: [`Settings`], or the `Config` of a store, such as
 /// `redis::Config`.
 ///
+/// Its driver runs on a thread of its own, which ends soon after the last handle of the client is
+/// dropped. It needs none of the executor's threads.
+///
 /// # Errors
 ///
 /// A setting is out of range, certificates cannot be used, TLS is not compiled in, or the system
-/// has no random numbers.
+/// has no random numbers, or no thread for the driver.
 pub fn connect_with(settings: impl Into<Settings>) -> Result<Client, ConnectError> {
+    connect_on_thread(Smol::new(), settings, smol::block_on)
+}
+
+/// As [`connect_with`], with the driver as a task of smol's global executor instead of a thread.
+///
+/// This saves a thread, and wake-ups of threads. In return every lock depends on that executor. It
+/// has one thread unless `SMOL_THREADS` is set: **a task on it that computes or blocks for long
+/// stops all renewals**. Locks are then lost, and a loss or a timeout is noticed late.
+/// [`Guard::is_held`](crate::Guard::is_held) stays right. Use it only if no task of the executor runs
+/// longer between two awaits than a fraction of the TTL. For an executor of your own, spawn a
+/// [`Driver`](driver::Driver).
+///
+/// # Errors
+///
+/// As [`connect_with`], but no thread is needed.
+pub fn connect_on_runtime(settings: impl Into<Settings>) -> Result<Client, ConnectError> {
     let (client, driver) = driver::connect(Smol::new(), settings)?;
     // The driver ends once the last handle is dropped.
     smol::spawn(driver).detach();

@@ -49,9 +49,11 @@
 //! }
 //! ```
 //!
-//! [`connect`] spawns one task, the driver, on smol's global executor. All other types
-//! ([`Lock`], [`Guard`], [`Observer`]) are the same on every runtime and may be used and dropped on
-//! any thread.
+//! [`connect`] starts a thread, the driver. It renews the locks and wakes the tasks, so that a task
+//! that computes or blocks stops no renewal, and delays no loss and no timeout of the others. Share
+//! one client: its clones have one thread. With [`connect_on_runtime`] the driver is a task of smol's
+//! global executor instead. All other types ([`Lock`], [`Guard`], [`Observer`]) are the same on every
+//! runtime and may be used and dropped on any thread.
 //!
 //! The client connects with its first request. [`Client::ping`] connects at once, and reports a wrong
 //! password or an unreachable server.
@@ -81,7 +83,7 @@ mod connect;
 mod host;
 mod stream;
 
-pub use connect::{connect, connect_quorum, connect_with};
+pub use connect::{connect, connect_on_runtime, connect_quorum, connect_with};
 pub use host::Smol;
 pub use lock_proto;
 pub use lock_proto::driver::{

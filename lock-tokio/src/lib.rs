@@ -48,10 +48,12 @@
 //! }
 //! ```
 //!
-//! [`connect`] spawns one task, the driver, on the current runtime, which needs its I/O and time
-//! drivers (`enable_all`). All other types ([`Lock`], [`Guard`], [`Observer`]) are the same on
-//! every runtime and may be used and dropped on any thread. If the runtime ends first, holders are
-//! notified that their lock is lost.
+//! [`connect`] starts a thread, the driver. It renews the locks and wakes the tasks, so that a task
+//! that computes or blocks stops no renewal, and delays no loss and no timeout of the others. Share
+//! one client: its clones have one thread. With [`connect_on_runtime`] the driver is a task of the
+//! current runtime instead, which is faster with many tasks, but depends on them. All other types
+//! ([`Lock`], [`Guard`], [`Observer`]) are the same on every runtime and may be used and dropped on
+//! any thread.
 //!
 //! The client connects with its first request. [`Client::ping`] connects at once, and reports a wrong
 //! password or an unreachable server.
@@ -82,7 +84,7 @@ mod connect;
 mod host;
 mod stream;
 
-pub use connect::{connect, connect_quorum, connect_with};
+pub use connect::{connect, connect_on_runtime, connect_quorum, connect_with};
 pub use host::Tokio;
 pub use lock_proto;
 pub use lock_proto::driver::{

@@ -21,9 +21,16 @@ fn gone(redis: &Redis, key: &str) -> bool {
     wait_until(TIMEOUT, || redis.cli(&["EXISTS", key]) == "0")
 }
 
+fn settings(redis: &Redis) -> Config {
+    Config::parse(&redis.url()).unwrap()
+}
+
 #[test]
-fn connect_outside_runtime_fails() {
-    assert!(matches!(lock_tokio::connect("redis://127.0.0.1:6379"), Err(ConnectError::NoRuntime)));
+fn only_driver_on_runtime_needs_one() {
+    let redis = Redis::start();
+    let client = lock_tokio::connect(&redis.url()).unwrap();
+    assert!(client.lock("a").acquire_blocking().unwrap().is_held());
+    assert!(matches!(lock_tokio::connect_on_runtime(settings(&redis)), Err(ConnectError::NoRuntime)));
 }
 
 #[test]
@@ -31,7 +38,7 @@ fn runtime_without_io_or_timers_is_an_error() {
     for runtime in [Builder::new_current_thread().enable_time().build(), Builder::new_current_thread().build()] {
         let runtime = runtime.unwrap();
         let _inside = runtime.enter();
-        let result = lock_tokio::connect("redis://127.0.0.1:6379");
+        let result = lock_tokio::connect_on_runtime(Config::parse("redis://127.0.0.1:6379").unwrap());
         assert!(matches!(result, Err(ConnectError::IncompleteRuntime)), "{result:?}");
     }
 }
@@ -54,7 +61,7 @@ fn connect_error_names_cause() {
 fn blocked_executor_loses_lock_before_work_resumes() {
     let redis = Redis::start();
     single().block_on(async {
-        let client = lock_tokio::connect(&redis.url()).unwrap();
+        let client = lock_tokio::connect_on_runtime(settings(&redis)).unwrap();
         let ttl = Duration::from_millis(300);
         let guard = client.lock("a").ttl(ttl).acquire().await.unwrap();
         let steps = AtomicU32::new(0);
@@ -104,8 +111,7 @@ fn guards_move_between_tasks_and_threads() {
 fn driver_runs_in_user_task() {
     let redis = Redis::start();
     single().block_on(async {
-        let config = Config::parse(&redis.url()).unwrap();
-        let (client, driver) = driver::connect(Tokio::new(), config).unwrap();
+        let (client, driver) = driver::connect(Tokio::new(), settings(&redis)).unwrap();
         let task = tokio::spawn(driver);
         drop(client.lock("a").acquire().await.unwrap());
         drop(client);

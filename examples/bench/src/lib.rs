@@ -10,6 +10,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// Returns a client whose driver is a task of the current runtime, as the other libraries' are. The
+/// benchmark `threads` of `lock-tokio` measures what a thread of its own costs.
+///
+/// # Errors
+///
+/// As [`lock_tokio::connect_on_runtime`].
+pub fn connect(url: &str) -> Result<lock_tokio::Client, lock_tokio::ConnectError> {
+    lock_tokio::connect_on_runtime(lock_tokio::Settings::parse([url])?)
+}
+
 /// Excluded from the measurement, because the first cycles open connections.
 pub const WARM_UP: Duration = Duration::from_millis(300);
 

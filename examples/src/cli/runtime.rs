@@ -24,12 +24,13 @@ pub enum Runtime {
 }
 
 impl Runtime {
-    /// Creates a client whose driver runs on this runtime.
+    /// Creates a client whose driver runs on this runtime. The tools' tasks do not compute, and they
+    /// have up to thousands of clients.
     pub(crate) fn client(self, settings: Settings) -> Result<driver::Client, ConnectError> {
         Ok(match self {
-            Self::Tokio => lock_tokio::connect_with(settings)?,
-            Self::Smol => lock_smol::connect_with(settings)?,
-            Self::AsyncStd => lock_smol::async_std::connect_with(settings)?,
+            Self::Tokio => lock_tokio::connect_on_runtime(settings)?,
+            Self::Smol => lock_smol::connect_on_runtime(settings)?,
+            Self::AsyncStd => lock_smol::async_std::connect_on_runtime(settings)?,
         })
     }
 }

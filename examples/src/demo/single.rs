@@ -75,14 +75,14 @@ async fn stall(transcript: &Transcript, server: &Served, resource: &Arc<Resource
         .log(&format!("now a worker takes the lock (TTL {TTL:?}), and its whole process is paused for twice as long"));
     let (reports, mut received) = tokio::sync::mpsc::unbounded_channel();
     let (wake, woken) = mpsc::channel::<()>();
-    // The thread has its own runtime: when it sleeps, its driver sleeps too, and nothing is
-    // renewed.
+    // The thread has its own runtime, and the driver is a task of it: when the thread sleeps, the
+    // driver sleeps too, and nothing is renewed.
     let paused = std::thread::spawn({
         let (url, resource) = (server.url(), Arc::clone(resource));
         move || -> Result<(), Broken> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
-                let client = lock_tokio::connect(&url)?;
+                let client = lock_tokio::connect_on_runtime(lock_tokio::Settings::parse([&url])?)?;
                 let guard = client.lock(NAME).ttl(TTL).wait(TIMEOUT).acquire().await?;
                 let fence = guard.fence().map(|fence| fence.get()).ok_or("a fencing token")?;
                 let read = resource.value();

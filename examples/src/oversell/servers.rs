@@ -78,7 +78,8 @@ impl Shop<'_> {
     fn serve(&self, settings: &StoreSettings) -> Result<(), Failed> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(Failed::unreachable)?;
         runtime.block_on(async {
-            let client = lock_tokio::connect_with(settings.clone()).map_err(Failed::usage)?;
+            // A buyer that is stopped stops its driver too.
+            let client = lock_tokio::connect_on_runtime(settings.clone()).map_err(Failed::usage)?;
             let result = self.sell(&client).await;
             client.shutdown(self.ttl).await;
             result

@@ -33,6 +33,8 @@ struct Inner {
     kind: AcquireErrorKind,
     /// The password file that was not read, and why.
     unread_file: Option<Arc<str>>,
+    /// Nobody shut the client down: its driver was dropped.
+    abandoned: bool,
 }
 
 /// What went wrong in an [`AcquireError`].
@@ -62,7 +64,8 @@ pub enum AcquireErrorKind {
     /// The single attempt was granted, but the future was not polled for a third of the TTL (on
     /// ZooKeeper, of the validity), so the lock was released.
     Withdrawn,
-    /// The client is shutting down, or its driver is gone.
+    /// The client is shutting down, or its driver has ended with the runtime it was spawned on. The
+    /// message says which.
     ShutDown,
     /// The process was forked after the client was made. The child must make a new client, or it
     /// would act under the parent's identity.
@@ -78,9 +81,10 @@ impl AcquireError {
         name: &Arc<[u8]>,
         servers: &Servers,
         unread_file: Option<Arc<str>>,
+        abandoned: bool,
     ) -> Self {
         let name = if name.len() > MAX_NAME { Arc::default() } else { Arc::clone(name) };
-        Self(Box::new(Inner { what, name, servers: Arc::clone(servers), kind, unread_file }))
+        Self(Box::new(Inner { what, name, servers: Arc::clone(servers), kind, unread_file, abandoned }))
     }
 
     /// What went wrong.
@@ -226,6 +230,9 @@ impl fmt::Display for AcquireError {
             AcquireErrorKind::Withdrawn => {
                 f.write_str("granted, but released because the future was not polled in time")
             }
+            AcquireErrorKind::ShutDown if self.0.abandoned => f.write_str(
+                "the runtime of this client's driver has ended; make a client whose driver has a thread of its own",
+            ),
             AcquireErrorKind::ShutDown => f.write_str("the client was shut down"),
             AcquireErrorKind::Forked => {
                 f.write_str("the client belongs to the parent process; make one after the fork")
@@ -312,7 +319,7 @@ mod tests {
 
     fn error(kind: AcquireErrorKind) -> AcquireError {
         let servers = ["redis://a:1", "redis://b:2"].map(Box::from);
-        AcquireError::new(kind, "lock", &Arc::from(*b"job"), &Arc::from(servers), None)
+        AcquireError::new(kind, "lock", &Arc::from(*b"job"), &Arc::from(servers), None, false)
     }
 
     #[test]
@@ -345,7 +352,8 @@ mod tests {
     fn name_that_is_too_long_is_not_kept() {
         let misuse = Invalid::NameLength { len: 10_000_000, max: MAX_NAME };
         let kind = AcquireErrorKind::Misuse(misuse.into());
-        let error = AcquireError::new(kind, "lock", &alloc::vec![b'x'; 10_000_000].into(), &Servers::default(), None);
+        let error =
+            AcquireError::new(kind, "lock", &alloc::vec![b'x'; 10_000_000].into(), &Servers::default(), None, false);
         assert_eq!(error.to_string(), "lock: a lock's name must have 1 to 512 bytes, this one has 10000000");
         assert!(error.name().is_empty() && alloc::format!("{error:?}").len() < 200, "{error:?}");
     }

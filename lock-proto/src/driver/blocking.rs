@@ -104,10 +104,10 @@ fn block_within<F: Future>(shared: &Shared, limit: Duration, future: F) -> Optio
 /// # Threads without async
 ///
 /// Methods that end in `_blocking` or `_within` block the calling thread, and are for programs
-/// without async. They need a client whose driver runs on another thread: one of
-/// `lock_tokio::blocking::connect`, of `lock_smol::connect`, or of a runtime with several threads.
-/// Do not call them in async code: a runtime whose thread is blocked runs nothing else, and if that
-/// includes the driver, they never return.
+/// without async. They need a client whose driver has a thread of its own, which `connect` of the
+/// adapters and [`connect_on_thread`](super::connect_on_thread) give it. Do not call them in async
+/// code: a runtime whose thread is blocked runs nothing else. If the driver is a task of that
+/// runtime, they may never return, and all locks of the client are lost.
 impl Client {
     /// [`ping`](Self::ping), blocking.
     ///

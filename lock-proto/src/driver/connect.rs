@@ -31,11 +31,11 @@ pub enum ConnectError {
     /// The certificates of a URL with TLS cannot be used.
     #[error("TLS: {0}")]
     Tls(Box<str>),
-    /// There is no runtime to spawn the driver on.
+    /// There is no runtime to spawn the driver on. A driver with a thread of its own needs none.
     #[error("no runtime to spawn the driver on: call this inside one")]
     NoRuntime,
-    /// The system gave no thread, or no sockets and timers, for the driver of a blocking client.
-    #[error("no thread, sockets or timers for the driver")]
+    /// The system gave no thread, or no sockets and timers, for the driver.
+    #[error("no thread, sockets or timers for the driver: {0}")]
     Thread(#[source] io::Error),
     /// The runtime lacks sockets or timers.
     #[error("the runtime has no I/O or no timers: build it with `enable_all`")]

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::ops::RangeInclusive;
 use core::pin::Pin;
-use core::task::{Context, Poll};
+use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 
 use super::engine::Engine;
@@ -56,6 +56,8 @@ pub(super) struct EventLoop<H: Host, L: Links<H>> {
     links: L,
     timer: Option<Timer<H::Sleep>>,
     batch: Batch,
+    /// The waker that the handles have, or had.
+    waker: Option<Arc<Waker>>,
     /// A handle has called, and other tasks were let through first to add their requests.
     gathered: bool,
     /// Requests in flight at the end of the last iteration.
@@ -80,7 +82,17 @@ enum Step {
 
 impl<H: Host, L: Links<H>> EventLoop<H, L> {
     pub(super) fn new(host: H, shared: Arc<Shared<L::Engine>>, links: L) -> Self {
-        Self { host, shared, links, timer: None, batch: Batch::default(), gathered: false, in_flight: 0, woken: 0 }
+        Self {
+            host,
+            shared,
+            links,
+            timer: None,
+            batch: Batch::default(),
+            waker: None,
+            gathered: false,
+            in_flight: 0,
+            woken: 0,
+        }
     }
 
     /// Accepts a handle's call. Returns true to yield first, so that other woken tasks add
@@ -88,15 +100,16 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
     fn gather(&mut self, cx: &Context<'_>) -> bool {
         // Tasks that were woken before have run already.
         let gathered = self.gathered || self.batch.wakers() > 0 || (self.woken == 1 && self.links.alone_at_once());
+        // Cloned and dropped without the mutex: a waker is foreign code.
+        let same = self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
+        let waker = (!same).then(|| Arc::new(cx.waker().clone()));
         let (called, old) = self.shared.drive(&mut self.batch, |core, _| {
-            let called = core.driver_woken;
-            if called && !gathered {
-                return (true, None);
-            }
-            core.driver_woken = false;
-            let same = core.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
-            (false, if same { None } else { core.waker.replace(cx.waker().clone()) })
+            let old = waker.as_ref().and_then(|waker| core.waker.replace(Arc::clone(waker)));
+            let called = core.driver_woken && !gathered;
+            core.driver_woken &= called;
+            (called, old)
         });
+        self.waker = waker.or_else(|| self.waker.take());
         drop(old);
         self.gathered = called;
         if !called {
@@ -178,7 +191,7 @@ impl<H: Host, L: Links<H>> EventLoop<H, L> {
             let most = (self.in_flight / IN_FLIGHT_PER_WOKEN).clamp(*WOKEN_AT_ONCE.start(), *WOKEN_AT_ONCE.end());
             self.woken += self.batch.wakers().min(most);
             if self.batch.run_some(most) {
-                // The rest after these have run.
+                // The rest after these have run, and after what the sockets have.
                 cx.waker().wake_by_ref();
                 return match step {
                     Step::Busy | Step::Idle(_) => Poll::Pending,

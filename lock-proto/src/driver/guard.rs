@@ -21,9 +21,9 @@ use crate::time::Instant;
 /// outside of runtimes too. Use [`release`](Self::release) to learn the outcome. A guard may move
 /// between tasks and threads.
 ///
-/// The driver sends the release. If the program or the runtime ends right after the drop, as at the
-/// end of `main`, the request may never leave, and the lock stays until its TTL ends. Await
-/// [`release`](Self::release), or [`Client::shutdown`](super::Client::shutdown), before that.
+/// The driver sends the release. If the program ends right after the drop, as at the end of `main`, or
+/// the runtime of a driver that was spawned, the request may never leave, and the lock stays until
+/// its TTL ends. Await [`release`](Self::release), or [`Client::shutdown`](super::Client::shutdown), before that.
 #[must_use = "the lock is released as soon as its guard is dropped"]
 pub struct Guard {
     pub(super) hold: Hold,
@@ -279,7 +279,7 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         if !self.returned {
-            self.owner.shared.verb(|core, now, batch| core.abandon(now, &self.ticket, batch));
+            self.owner.shared.verb_of_drop(|core, now, batch| core.abandon(now, &self.ticket, batch));
         }
     }
 }

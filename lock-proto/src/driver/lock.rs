@@ -200,7 +200,7 @@ impl Acquiring {
 
     fn cancel(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            self.lock.owner.shared.verb(|core, now, batch| core.abandon(now, &ticket, batch));
+            self.lock.owner.shared.verb_of_drop(|core, now, batch| core.abandon(now, &ticket, batch));
         }
     }
 }

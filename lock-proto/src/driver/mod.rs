@@ -12,13 +12,13 @@
 //!  │ Mutex<machine>        │                           the only shared state
 //!  └──▲─────────────────┬──┘
 //!     │ facts           ▼ connect, bytes or calls, next deadline
-//!  Driver<H: Host>                                     one task, polled by your executor
+//!  Driver<H: Host>                                     a thread of its own, or one task of your executor
 //! ```
 //!
-//! Most people want `lock-tokio` or `lock-smol`, which bring a `Host` and spawn the driver. To port
-//! it to another executor, implement [`Host`], call [`connect`], and have the executor poll the
-//! [`Driver`]. `docs/porting.md` of the repository has an example, and `examples/port-template` is
-//! a port to start from.
+//! Most people want `lock-tokio` or `lock-smol`, which bring a `Host` and run the driver on a thread
+//! ([`connect_on_thread`]). To port it to another executor, implement [`Host`], call [`connect`], and
+//! have the executor poll the [`Driver`]. `docs/porting.md` of the repository has an example, and
+//! `examples/port-template` is a port to start from.
 //!
 //! ```
 //! use lock_proto::driver::{self, Client, ConnectError, Driver, Host, Settings};
@@ -84,6 +84,7 @@ mod slot;
 mod stream;
 #[cfg(all(test, feature = "sim"))]
 mod tests;
+mod thread;
 mod ticket;
 #[cfg(feature = "tls")]
 pub mod tls;
@@ -108,5 +109,6 @@ pub use outcome::Shutdown;
 pub use query::Observation;
 pub use resign::{LeadError, LeadershipEnd, ResignHandle, StopSignal};
 pub use settings::Settings;
+pub use thread::connect_on_thread;
 #[cfg(feature = "zookeeper")]
 pub use zookeeper::{OwnerNodeError, OwnerNodeExt};

@@ -82,7 +82,7 @@ impl Observation {
 
 impl Drop for Observation {
     fn drop(&mut self) {
-        let slot = self.owner.shared.verb(|core, now, _| {
+        let slot = self.owner.shared.verb_of_drop(|core, now, _| {
             if let Some(elections) = core.engine.machine_mut().elections() {
                 elections.close_query(now, self.query);
             }

@@ -93,8 +93,8 @@ impl Settings {
     /// cache. An error is logged, so it must not contain a secret. The driver asks again after a
     /// pause; an open connection stays. A panic counts as an error.
     ///
-    /// The driver's task runs the future, and drops it when the connection ends. The future must
-    /// not block.
+    /// The driver polls the future, on its own thread unless it was spawned elsewhere, and drops it
+    /// when the connection ends. The future must not block: no lock is renewed meanwhile.
     pub fn credentials<F, R>(mut self, source: F) -> Self
     where
         F: Fn(CredentialsRequest) -> R + Send + Sync + 'static,

@@ -1,10 +1,12 @@
 //! State shared by the driver and all handles: the machine, and one ticket per acquisition.
 
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::poll_fn;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Poll, Waker};
 use core::time::Duration;
 use std::sync::Mutex;
@@ -38,16 +40,20 @@ pub(super) struct Shared<E: ?Sized = dyn Engine> {
     fork: forkguard::Guard,
     /// Pretends a fork.
     #[cfg(test)]
-    pub(super) forked: core::sync::atomic::AtomicBool,
+    pub(super) forked: AtomicBool,
     pub(super) servers: Servers,
     pub(super) unread_file: UnreadFile,
     clock: Box<dyn Fn() -> Instant + Send + Sync>,
     /// The driver has ended.
     pub(super) stopped: event_listener::Event,
+    /// It was dropped, and nobody had shut the client down.
+    abandoned: AtomicBool,
     pub(super) core: Mutex<Core<E>>,
 }
 
-/// State under the mutex. No user code (wakers, log subscribers, drops) runs while it is locked.
+/// State under the mutex. No user code runs while it is locked: no waker is cloned, woken or dropped, no
+/// log subscriber called. A user's lock that is held around a call of a handle cannot deadlock with
+/// the driver.
 pub(super) struct Core<E: ?Sized = dyn Engine> {
     tickets: Vec<Option<Arc<Ticket>>>,
     pub(super) queries: Queries,
@@ -57,7 +63,10 @@ pub(super) struct Core<E: ?Sized = dyn Engine> {
     /// When the driver's timer fires. The end of time if there is none, or if it was set for so
     /// long that a suspend may delay it.
     pub(super) armed: Instant,
-    pub(super) waker: Option<Waker>,
+    /// Shared, so that a copy of it is no clone of the waker.
+    pub(super) waker: Option<Arc<Waker>>,
+    /// Tasks that a dropped guard or future left to the driver to wake.
+    left: Vec<Waker>,
     /// A handle has woken the driver, which has not run since.
     pub(super) driver_woken: bool,
     stopping: bool,
@@ -76,7 +85,7 @@ pub(super) struct Batch {
     pub(super) wakers: Vec<Waker>,
     pub(super) changed: Vec<Arc<Ticket>>,
     pub(super) extended: Vec<Arc<Ticket>>,
-    notes: Vec<(Arc<Ticket>, Note)>,
+    notes: VecDeque<(Arc<Ticket>, Note)>,
     /// Tickets that have ended. Dropped outside the mutex, as they may own the last waker of a
     /// task.
     ended: Vec<Arc<Ticket>>,
@@ -130,7 +139,14 @@ const fn blocked_level(why: Blocked) -> Level {
 
 impl Batch {
     pub(super) fn lost(&mut self, ticket: &Arc<Ticket>, loss: Loss) {
-        self.notes.push((Arc::clone(ticket), Note::Lost(loss)));
+        self.extended.push(Arc::clone(ticket));
+        self.note(ticket, Note::Lost(loss));
+    }
+
+    /// Logs this, after those who watch the ticket were notified: a line may take long to write.
+    fn note(&mut self, ticket: &Arc<Ticket>, note: Note) {
+        self.changed.push(Arc::clone(ticket));
+        self.notes.push_back((Arc::clone(ticket), note));
     }
 
     /// Runs everything. Must be called without any mutex held.
@@ -142,18 +158,12 @@ impl Batch {
         self.wakers.len()
     }
 
-    /// Runs everything, but wakes at most `most` waiting tasks. Returns true if some are left.
+    /// Notifies all who watch a ticket, but wakes at most `most` waiting tasks and logs as many
+    /// lines. Returns true if some are left.
     pub(super) fn run_some(&mut self, most: usize) -> bool {
         if self.is_quiet() {
             return self.wake_some(most);
         }
-        foreign_for_each(self.notes.drain(..), |(ticket, note)| {
-            foreign(|| note.log(&Name(&ticket.name)));
-            if matches!(note, Note::Lost(_)) {
-                ticket.extended.notify(usize::MAX);
-            }
-            ticket.changed.notify(usize::MAX);
-        });
         foreign_for_each(self.changed.drain(..), |ticket| {
             ticket.changed.notify(usize::MAX);
         });
@@ -161,7 +171,11 @@ impl Batch {
             ticket.extended.notify(usize::MAX);
         });
         foreign_for_each(self.ended.drain(..), drop);
-        self.wake_some(most)
+        let tasks_left = self.wake_some(most);
+        foreign_for_each(self.notes.drain(..most.min(self.notes.len())), |(ticket, note)| {
+            note.log(&Name(&ticket.name))
+        });
+        tasks_left || !self.notes.is_empty()
     }
 
     /// Only tasks that wait for a lock or a release: nearly always true.
@@ -184,6 +198,7 @@ impl<E: Engine> Shared<E> {
             alarms: Vec::new(),
             armed: Instant::MAX,
             waker: None,
+            left: Vec::new(),
             driver_woken: false,
             stopping: false,
             outcome: None,
@@ -202,6 +217,7 @@ impl<E: Engine> Shared<E> {
             unread_file: UnreadFile::default(),
             clock: Box::new(move || clock.now()),
             stopped: event_listener::Event::new(),
+            abandoned: AtomicBool::new(false),
             core: Mutex::new(core),
         })
     }
@@ -214,7 +230,8 @@ impl<E: Engine + ?Sized> Shared<E> {
 
     pub(super) fn error(&self, kind: AcquireErrorKind, what: &'static str, name: &Arc<[u8]>) -> AcquireError {
         let unread_file = if kind.lacks_credentials() { self.unread_file.get(self.is_forked()) } else { None };
-        AcquireError::new(kind, what, name, &self.servers, unread_file)
+        let abandoned = self.abandoned.load(Ordering::Acquire);
+        AcquireError::new(kind, what, name, &self.servers, unread_file, abandoned)
     }
 
     /// Returns whether the lock of this acquisition is held now.
@@ -225,7 +242,7 @@ impl<E: Engine + ?Sized> Shared<E> {
     /// Returns true in a forked process. Takes no mutex: a thread that the child lacks may hold it.
     pub(super) fn is_forked(&self) -> bool {
         #[cfg(test)]
-        if self.forked.load(core::sync::atomic::Ordering::Relaxed) {
+        if self.forked.load(Ordering::Relaxed) {
             return true;
         }
         // A copy, as a guard reports a fork only once.
@@ -242,6 +259,17 @@ impl<E: Engine + ?Sized> Shared<E> {
     /// nothing in a forked child, and returns `None`: the locks belong to the parent, and a thread
     /// that the child lacks may hold the mutex.
     pub(super) fn verb<R>(&self, work: impl FnOnce(&mut Core<E>, Instant, &mut Batch) -> R) -> Option<R> {
+        self.call(false, work)
+    }
+
+    /// As [`verb`](Self::verb), for the drop of a handle. The driver wakes the waiting tasks: a task
+    /// that is woken by this thread may have to wait until it is free, and what drops a handle may
+    /// compute for long after it.
+    pub(super) fn verb_of_drop<R>(&self, work: impl FnOnce(&mut Core<E>, Instant, &mut Batch) -> R) -> Option<R> {
+        self.call(true, work)
+    }
+
+    fn call<R>(&self, of_drop: bool, work: impl FnOnce(&mut Core<E>, Instant, &mut Batch) -> R) -> Option<R> {
         if self.is_forked() {
             return None;
         }
@@ -251,11 +279,14 @@ impl<E: Engine + ?Sized> Shared<E> {
         let now = self.now();
         let result = work(&mut core, now, &mut batch);
         core.drain(now, &mut batch);
+        if of_drop && !core.is_closed() {
+            core.left.append(&mut batch.wakers);
+        }
         let driver = core.take_driver_waker(now);
         drop(core);
         batch.run();
         if let Some(driver) = driver
-            && !foreign(|| driver.wake())
+            && !foreign(move || driver.wake_by_ref())
         {
             // The next call tries again.
             locked(&self.core).driver_woken = false;
@@ -269,6 +300,7 @@ impl<E: Engine + ?Sized> Shared<E> {
         let now = self.now();
         let result = work(&mut core, now);
         core.drain(now, batch);
+        batch.wakers.append(&mut core.left);
         result
     }
 
@@ -292,9 +324,11 @@ impl<E: Engine + ?Sized> Shared<E> {
         for ticket in tickets.iter().flatten() {
             left += u32::from(ticket.close(forked, &mut batch));
         }
+        self.abandoned.fetch_or(!core.stopping, Ordering::Release);
         core.stopping = true;
         core.queries.close(forked, &mut batch);
         core.pings.notify(&Err(Failure::ShuttingDown), forked, &mut batch);
+        batch.wakers.append(&mut core.left);
         let waker = core.waker.take();
         core.outcome.get_or_insert_with(|| Shutdown { unreleased: unreleased.unwrap_or(left) });
         drop(core);
@@ -363,14 +397,16 @@ impl<E: Engine + ?Sized> Core<E> {
             | Event::Proclaimed { .. }
             | Event::ProclaimFailed(_) => None,
         };
-        batch.notes.extend(note.map(|note| (Arc::clone(ticket), note)));
+        if let Some(note) = note {
+            batch.note(ticket, note);
+        }
         if ticket.apply(event, batch) {
             batch.ended.extend(slot.take());
         }
     }
 
     /// The driver's waker, if it has work and was not woken yet.
-    fn take_driver_waker(&mut self, now: Instant) -> Option<Waker> {
+    fn take_driver_waker(&mut self, now: Instant) -> Option<Arc<Waker>> {
         if self.driver_woken || !self.needs_driver(now) {
             return None;
         }
@@ -380,7 +416,9 @@ impl<E: Engine + ?Sized> Core<E> {
 
     fn needs_driver(&mut self, now: Instant) -> bool {
         let late = self.armed <= now;
-        late || self.engine.needs_driver() || self.next_deadline().is_some_and(|deadline| deadline < self.armed)
+        late || !self.left.is_empty()
+            || self.engine.needs_driver()
+            || self.next_deadline().is_some_and(|deadline| deadline < self.armed)
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
@@ -513,6 +551,6 @@ pub(super) struct Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.shared.verb(|core, now, _| core.orphaned(now));
+        self.shared.verb_of_drop(|core, now, _| core.orphaned(now));
     }
 }

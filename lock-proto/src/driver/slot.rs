@@ -36,6 +36,8 @@ impl<T> Slot<T> {
 
     /// Resolves to `None` after the last value.
     pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<Option<T>> {
+        // Cloning or dropping a waker is foreign code: not under the mutex.
+        let waker = cx.waker().clone();
         let mut state = locked(&self.0);
         if let Some(value) = state.latest.take() {
             return Poll::Ready(Some(value));
@@ -43,8 +45,7 @@ impl<T> Slot<T> {
         if state.ended {
             return Poll::Ready(None);
         }
-        // Dropping a waker may drop a task: not under the mutex.
-        let old = state.waker.replace(cx.waker().clone());
+        let old = state.waker.replace(waker);
         drop(state);
         drop(old);
         Poll::Pending

@@ -295,10 +295,12 @@ impl Ticket {
 
     /// Returns the progress of the acquisition. Registers the waker if it is still waiting.
     pub(super) fn poll_progress(&self, cx: &Context<'_>) -> Progress {
+        // Cloning or dropping a waker is foreign code: not under the mutex.
+        let waker = cx.waker().clone();
         let mut state = locked(&self.state);
         match &state.stage {
             Stage::Waiting => {
-                let old = watch(&mut state.waker, cx);
+                let old = state.waker.replace(waker);
                 drop(state);
                 drop(old);
                 Progress::Waiting
@@ -310,11 +312,12 @@ impl Ticket {
     }
 
     pub(super) fn poll_released(&self, cx: &Context<'_>) -> Poll<Release> {
+        let waker = cx.waker().clone();
         let mut state = locked(&self.state);
         if let Stage::Released(release) = state.stage {
             return Poll::Ready(release);
         }
-        let old = watch(&mut state.waker, cx);
+        let old = state.waker.replace(waker);
         drop(state);
         drop(old);
         Poll::Pending
@@ -427,14 +430,6 @@ pub(super) fn locked_if_possible<T: ?Sized>(mutex: &Mutex<T>, forked: bool) -> O
         Ok(guard) => Some(guard),
         Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
         Err(TryLockError::WouldBlock) => None,
-    }
-}
-
-/// Stores the waker. Returns the old one, which must be dropped without the mutex.
-fn watch(slot: &mut Option<Waker>, cx: &Context<'_>) -> Option<Waker> {
-    match slot {
-        Some(waker) if waker.will_wake(cx.waker()) => None,
-        Some(_) | None => slot.replace(cx.waker().clone()),
     }
 }
 

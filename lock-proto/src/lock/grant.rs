@@ -117,8 +117,9 @@ pub enum Loss {
     /// The maximal hold time is over, see [`Renew::AtMost`](super::Renew::AtMost).
     #[error("the maximal hold time is over")]
     MaxHold,
-    /// The client was shut down. It has released the lock, whether or not the guard still exists.
-    #[error("the client was shut down")]
+    /// The client was shut down, which has released the lock, whether or not the guard still exists.
+    /// Or its driver has ended, with its runtime for example.
+    #[error("the client was shut down, or the runtime of its driver has ended")]
     ShutDown,
     /// Nodes of the quorum turned out to be the same server, and too few others granted the lock.
     #[error("nodes of the quorum are the same server")]

@@ -17,7 +17,7 @@ async fn main() {
     args.end();
     let redis = Redis::start();
     let endpoint = Endpoint::parse(&redis.url()).expect("a URL of the testkit");
-    let client = lock_tokio::connect_with(Config::new([endpoint]).fencing(false)).expect("good settings");
+    let client = lock_tokio::connect_on_runtime(Config::new([endpoint]).fencing(false)).expect("good settings");
     drop(client.lock("warm-up").acquire().await.expect("granted"));
     let before = resident();
     let start = Instant::now();

@@ -119,7 +119,7 @@ fn usage(redis: &Redis) -> [f64; 3] {
 
 async fn ours(url: &str, span: Duration, tasks: usize, fencing: bool) -> Measured {
     let endpoint = Endpoint::parse(url).expect("a URL of the testkit");
-    let client = lock_tokio::connect_with(Config::new([endpoint]).fencing(fencing)).expect("good settings");
+    let client = lock_tokio::connect_on_runtime(Config::new([endpoint]).fencing(fencing)).expect("good settings");
     let measured = measure(tasks, span, |n, meter| {
         let client = client.clone();
         async move {

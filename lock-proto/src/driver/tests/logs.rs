@@ -10,7 +10,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::with_default;
 use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
-use super::world::{Answers, Task, address};
+use super::world::{Answers, Task, Wakes, address};
 use super::*;
 use crate::lock::Credentials;
 use crate::sim::redis::{Node, NodeConfig};
@@ -183,4 +183,33 @@ fn server_that_stops_is_lost_once() {
     assert_eq!(warnings, [1, 1], "{lines:#?}");
     // The end of validity is a time since boot: nobody could read it.
     assert_eq!(count(&lines, Level::WARN, "its validity ends soon lock=\"a\" remaining=1.5s"), 1, "{lines:#?}");
+}
+
+/// Regression: all lines were written in one turn, in which no reply was read, and those who watched
+/// a lock were notified after its line.
+#[test]
+fn many_log_lines_hold_up_neither_driver_nor_watchers() {
+    // D6
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let names = (0..300).map(|n| n.to_string());
+    let guards: Vec<_> =
+        names.map(|name| world.wait(&mut driver, client.lock(name).ttl(TTL).acquire()).unwrap()).collect();
+    world.settle(&mut driver);
+    let woken = Arc::<Wakes>::default();
+    let mut lost: Vec<_> = guards.iter().map(|guard| Box::pin(guard.lost())).collect();
+    for lost in &mut lost {
+        assert!(lost.as_mut().poll(&mut Context::from_waker(&Arc::clone(&woken).into())).is_pending());
+    }
+    let before = woken.count();
+    world.pause(TTL);
+    let log = Log::default();
+    let lines = || count(&locked(&log.0), Level::WARN, "lock lost");
+    let mut written = 0;
+    while with_default(log.clone(), || driver.poll()) {
+        assert_eq!(woken.count() - before, guards.len());
+        assert!(lines() - written <= 64, "{} lines in a turn", lines() - written);
+        written = lines();
+    }
+    assert_eq!(written, guards.len());
 }

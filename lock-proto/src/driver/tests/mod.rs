@@ -9,6 +9,7 @@ mod files;
 mod hold;
 mod logs;
 mod panics;
+mod threads;
 mod world;
 
 use alloc::boxed::Box;

@@ -112,7 +112,7 @@ impl Connector {
     }
 
     /// Takes the contents of [`files`](Self::files), in that order. If they cannot be used, the
-    /// last good ones stay in use.
+    /// last good ones stay in use. A part of a bundle can be used: replace files by renaming.
     pub fn refresh(&mut self, contents: Vec<io::Result<Vec<u8>>>) {
         let mut contents = contents.into_iter();
         let missing = || Err(io::ErrorKind::NotFound.into());

@@ -145,7 +145,8 @@ impl Wire {
         self.login(Step::Auth, at, login);
     }
 
-    /// Returns when credentials expire that the socket has not taken yet.
+    /// Returns when credentials expire that the host has not taken yet. Its TLS may take them before
+    /// the socket does.
     // N19
     pub(super) fn unsent_login_until(&self) -> Option<Instant> {
         self.login_until.filter(|_| self.consumed < self.login_end)

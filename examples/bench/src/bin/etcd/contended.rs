@@ -110,7 +110,7 @@ async fn run_cycles(client: &Client, name: &str, meter: &Meter, timer: &HandOver
 pub async fn clients(etcd: &Etcd, clients: usize, span: Duration) -> Outcome {
     let url = etcd.url();
     contest(etcd, clients, span, |_, meter, timer| {
-        let client = lock_tokio::connect(&url).expect("a URL of the testkit");
+        let client = lock_bench::connect(&url).expect("a URL of the testkit");
         async move {
             run_cycles(&client, "clients", &meter, &timer).await;
             client.shutdown(Duration::from_secs(5)).await;
@@ -120,7 +120,7 @@ pub async fn clients(etcd: &Etcd, clients: usize, span: Duration) -> Outcome {
 }
 
 pub async fn tasks(etcd: &Etcd, tasks: usize, span: Duration) -> Outcome {
-    let client = lock_tokio::connect(&etcd.url()).expect("a URL of the testkit");
+    let client = lock_bench::connect(&etcd.url()).expect("a URL of the testkit");
     let outcome = contest(etcd, tasks, span, |_, meter, timer| {
         let client = client.clone();
         async move { run_cycles(&client, "tasks", &meter, &timer).await }

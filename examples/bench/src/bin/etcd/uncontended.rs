@@ -46,7 +46,7 @@ pub async fn contest(etcd: &Etcd, tasks: usize, rounds: usize, span: Duration) {
 }
 
 pub async fn ours(etcd: &Etcd, tasks: usize, span: Duration) -> Measured {
-    let client = lock_tokio::connect(&etcd.url()).expect("a URL of the testkit");
+    let client = lock_bench::connect(&etcd.url()).expect("a URL of the testkit");
     let measured = measure(tasks, span, |n, meter| {
         let lock = client.lock(format!("ours {n}"));
         async move {
@@ -118,7 +118,7 @@ async fn guarded(etcd: &Etcd, tasks: usize, span: Duration) -> Measured {
 
 /// Prints the cost of uncontended cycles, counted by the server.
 pub async fn cost(etcd: &Etcd) {
-    let client = lock_tokio::connect(&etcd.url()).expect("a URL of the testkit");
+    let client = lock_bench::connect(&etcd.url()).expect("a URL of the testkit");
     let lock = client.lock("counted");
     let _ = lock.acquire().await.expect("granted").release().await;
     let before = Cost::read(etcd);

@@ -21,7 +21,7 @@ const ROUNDS: usize = 15;
 pub async fn contest(span: Duration) {
     let authority = Authority::new();
     let etcd = Etcd::builder().tls(authority.server()).start();
-    let ours = [etcd.url(), etcd.lock_url()].map(|url| lock_tokio::connect(&url).expect("a URL of the testkit"));
+    let ours = [etcd.url(), etcd.lock_url()].map(|url| lock_bench::connect(&url).expect("a URL of the testkit"));
     let bare = [RawEtcd::connect(&etcd).await, RawEtcd::connect_tls(tls_address(&etcd), trust(&authority)).await];
     let lease = bare[0].grant().await;
     for tasks in [1, 16] {

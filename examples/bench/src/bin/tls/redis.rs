@@ -17,7 +17,7 @@ const DELETE: &str =
 pub async fn contest(span: Duration) {
     let authority = Authority::new();
     let redis = Redis::builder().tls(authority.server()).start();
-    let ours = [redis.url(), redis.lock_url()].map(|url| lock_tokio::connect(&url).expect("a URL of the testkit"));
+    let ours = [redis.url(), redis.lock_url()].map(|url| lock_bench::connect(&url).expect("a URL of the testkit"));
     let peers = [connect(redis.url(), None).await, {
         let ca = fs::read(authority.ca()).expect("the authority's certificate");
         connect(format!("rediss://{}", redis.tls_address()), Some(ca)).await

@@ -118,7 +118,7 @@ async fn contend(etcd: &Etcd, Setup { clients, hold, span }: Setup) -> Outcome {
     let tasks: Vec<_> = all
         .iter()
         .map(|own| {
-            let client = lock_tokio::connect(&etcd.url()).expect("a URL of the testkit");
+            let client = lock_bench::connect(&etcd.url()).expect("a URL of the testkit");
             let (contest, own) = (Arc::clone(&contest), Arc::clone(own));
             tokio::spawn(async move { contest.run(client, &own).await })
         })

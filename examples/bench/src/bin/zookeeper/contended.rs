@@ -44,7 +44,7 @@ fn print(title: &str, Sample { rate, writes, packets, events, cpu }: &Sample) {
 async fn ours(server: &ZooKeeper, count: usize, span: Duration) -> Sample {
     let mut clients = Vec::new();
     for n in 0..count {
-        let client = lock_tokio::connect(&server.url()).expect("a URL of the testkit");
+        let client = lock_bench::connect(&server.url()).expect("a URL of the testkit");
         let _ = client.lock(format!("first-{n}")).acquire().await.expect("granted").release().await;
         clients.push(client);
     }

@@ -74,7 +74,7 @@ pub async fn contest(server: &ZooKeeper, tasks: usize, rounds: usize, span: Dura
 }
 
 async fn ours(server: &ZooKeeper, tasks: usize, span: Duration) -> Measured {
-    let client = lock_tokio::connect(&server.url()).expect("a URL of the testkit");
+    let client = lock_bench::connect(&server.url()).expect("a URL of the testkit");
     let measured = measure(tasks, span, |n, meter| {
         let lock = client.lock(format!("ours-{n}"));
         async move {
@@ -119,7 +119,7 @@ async fn bare(server: &ZooKeeper, tasks: usize, span: Duration, listed: bool) ->
 
 /// Prints the cost of uncontended cycles, counted by the server.
 pub async fn cost(server: &ZooKeeper) {
-    let client = lock_tokio::connect(&server.url()).expect("a URL of the testkit");
+    let client = lock_bench::connect(&server.url()).expect("a URL of the testkit");
     let lock = client.lock("counted");
     let _ = lock.acquire().await.expect("granted").release().await;
     let before = Count::read(server);

@@ -1,0 +1,98 @@
+//! The driver on a thread of its own, and what depends on the threads of its users.
+
+use alloc::string::ToString as _;
+use core::error::Error as _;
+use std::thread::Builder;
+
+use super::world::Wakes;
+use super::*;
+
+#[test]
+fn missing_thread_is_an_error_with_its_cause() {
+    // D6
+    let builder = Builder::new().stack_size(usize::MAX / 4);
+    let error = thread::spawn(builder, World::new(), World::config().into(), drop).unwrap_err();
+    assert!(matches!(error, ConnectError::Thread(_)), "{error:?}");
+    let cause = error.source().unwrap().to_string();
+    assert!(error.to_string().starts_with("no thread") && error.to_string().ends_with(&cause), "{error}");
+}
+
+#[test]
+fn thread_ends_with_last_handle() {
+    // D6
+    let ended = Arc::new(AtomicBool::new(false));
+    let at_end = Arc::clone(&ended);
+    let client = connect_on_thread(World::new(), World::config(), move |driver| {
+        let mut driver = world::Task::new(driver);
+        while !driver.is_done() {
+            driver.poll();
+            std::thread::yield_now();
+        }
+        at_end.store(true, Ordering::SeqCst);
+    });
+    drop(client.unwrap());
+    assert!(lock_testkit::wait_until(lock_testkit::TIMEOUT, || ended.load(Ordering::SeqCst)));
+}
+
+/// Regression: the waiter was woken by the thread that dropped the guard, on which its task then
+/// waited until that thread had computed.
+#[test]
+fn drop_leaves_wake_up_of_next_waiter_to_driver() {
+    // D6
+    let world = World::new();
+    // Without fencing, a lock is handed over without the server.
+    let (client, mut driver) = world.client_with(1, World::config().fencing(false));
+    let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
+    world.settle(&mut driver);
+    let woken = Arc::<Wakes>::default();
+    let mut waiting = client.lock("a").ttl(TTL).acquire();
+    let waker = Waker::from(Arc::clone(&woken));
+    assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
+    world.settle(&mut driver);
+    let before = (woken.count(), driver.wakes.count());
+    drop(guard);
+    assert_eq!((woken.count(), driver.wakes.count()), (before.0, before.1 + 1));
+    // It first lets other tasks add their requests.
+    while driver.poll() {}
+    assert_eq!(woken.count(), before.0 + 1);
+    assert!(matches!(poll(&mut waiting), Poll::Ready(Ok(_))));
+}
+
+/// A driver that ends has nobody left to do it.
+#[test]
+fn end_of_driver_wakes_waiters_of_dropped_guard() {
+    let world = World::new();
+    let (client, mut driver) = world.client();
+    let guard = world.wait(&mut driver, client.lock("a").ttl(TTL).acquire()).unwrap();
+    let woken = Arc::<Wakes>::default();
+    let mut waiting = client.lock("a").ttl(TTL).acquire();
+    let waker = Waker::from(Arc::clone(&woken));
+    assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
+    let before = woken.count();
+    drop(guard);
+    driver.kill();
+    assert!(woken.count() > before);
+    assert!(matches!(poll(&mut waiting), Poll::Ready(Err(_))));
+}
+
+/// Regression: nobody had shut the client down.
+#[test]
+fn error_after_end_of_runtime_names_it() {
+    let world = World::new();
+    for ends in [true, false] {
+        let (client, mut driver) = world.client();
+        let mut waiting = client.lock("a").acquire();
+        assert!(poll(&mut waiting).is_pending());
+        if ends {
+            driver.kill();
+        } else {
+            world.wait(&mut driver, client.shutdown(TTL));
+        }
+        let text = if ends { "the runtime of this client's driver has ended" } else { "the client was shut down" };
+        for mut waiting in [waiting, client.lock("b").acquire()] {
+            let Poll::Ready(Err(error)) = poll(&mut waiting) else { panic!("it waits") };
+            assert_eq!(*error.kind(), AcquireErrorKind::ShutDown);
+            assert!(error.to_string().contains(text), "{error}");
+        }
+    }
+}
