@@ -92,6 +92,8 @@ impl World {
                 busy |= self.bytes(client);
             }
             if !busy {
+                // M7
+                assert!(self.clients.iter().all(|client| client.links.timers_are_true()));
                 return;
             }
         }
