@@ -76,7 +76,8 @@ pub(crate) const fn class(code: ErrorCode) -> ErrorClass {
         | ErrorCode::AUTH_FAILED
         | ErrorCode::EPHEMERAL_ON_LOCAL_SESSION
         | ErrorCode::SESSION_CLOSED_REQUIRE_AUTH
-        | ErrorCode::QUOTA_EXCEEDED => ErrorClass::Refused,
+        | ErrorCode::QUOTA_EXCEEDED
+        | ErrorCode::REPLY_TOO_LONG => ErrorClass::Refused,
         ErrorCode(_) => ErrorClass::Unclear,
     }
 }
