@@ -3,7 +3,6 @@
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
-use alloc::format;
 use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
@@ -11,8 +10,7 @@ use core::time::Duration;
 use super::{Context, Nodes};
 use crate::id::{CallOwner, NodeId};
 use crate::lock::{
-    self, Answer, Cause, End, Loss, Need, QueueOutput, SessionCall, SessionEvent, SessionStore, State, refusal,
-    renew_at,
+    self, Answer, Cause, End, Loss, Need, QueueOutput, SessionCall, SessionEvent, SessionStore, State, renew_at,
 };
 use crate::time::{Instant, soonest};
 use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, MultiResult, Op, ReplyBody};
@@ -123,12 +121,9 @@ impl Session {
         self.heard(emitted, emitted);
         match self.state {
             State::Opening => {
-                let validity = match ctx.config.check_session(granted) {
+                let validity = match ctx.config.check_granted(self.requested, granted) {
                     Ok(validity) => validity,
-                    Err(invalid) => {
-                        let error = refusal(&format!("the session that it grants is too short: {invalid}"));
-                        return self.refuse(ctx, Answer::Rejected(error));
-                    }
+                    Err(error) => return self.refuse(ctx, Answer::Rejected(error)),
                 };
                 (self.state, self.own.owner, self.granted) = (State::Alive, owner, granted);
                 self.own.validity = validity;
@@ -136,7 +131,7 @@ impl Session {
                 Some(SessionEvent::Alive)
             }
             State::Checking | State::Alive => {
-                if granted < ctx.config.min_ttl() {
+                if ctx.config.check_granted(self.requested, granted).is_err() {
                     return self.lose(Loss::Expired);
                 }
                 self.adjust(ctx, emitted, granted);
