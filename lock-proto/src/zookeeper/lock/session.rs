@@ -15,10 +15,14 @@ use crate::lock::{
 use crate::time::{Instant, soonest};
 use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, MultiResult, Op, ReplyBody};
 use crate::zookeeper::output::SessionOutput;
+use crate::zookeeper::path::Guid;
 use crate::zookeeper::request::{Reply, Request, SessionReport};
 
 /// The most nodes that one renewal compares. The others are compared by the next ones.
 const MAX_CHECKS: usize = 64;
+
+/// The most attempts that are remembered of those whose create was never executed.
+const MAX_UNEXECUTED: usize = 16;
 
 /// The most contacts that are remembered: those of eight ticks, for writes that take long.
 const MAX_CONTACTS: usize = 64;
@@ -30,6 +34,10 @@ pub(crate) type Session = lock::Session<Nodes>;
 pub struct Connection {
     /// Since when there is no connection; `None` until an attempt has failed.
     down_since: Option<Instant>,
+    /// The first write on this connection has not been committed: requests of earlier connections
+    /// may still be executed.
+    // ZK6
+    undecided: bool,
     /// The session's id on the server.
     pub(super) owner: i64,
     /// How long a write proves the session.
@@ -46,6 +54,10 @@ pub struct Connection {
     contacts: VecDeque<Contact>,
     /// The next write proves nothing new before this.
     prove_after: Instant,
+    /// The last creates that were never executed, by what a server has shown. Should it be wrong,
+    /// their nodes are deleted.
+    // ZK6
+    pub(super) unexecuted: VecDeque<Guid>,
     /// The last failure, while it is not established.
     pub(super) down: Option<Answer>,
     /// Consecutive failures to connect, and how many of them refused for good.
@@ -115,7 +127,7 @@ impl Session {
 
     /// The session was created, or continues on a new connection.
     fn opened(&mut self, ctx: &mut Context, emitted: Instant, granted: Duration, owner: i64) -> Option<SessionEvent> {
-        (self.own.down_since, self.own.down) = (None, None);
+        (self.own.down_since, self.own.down, self.own.undecided) = (None, None, false);
         (self.own.failures, self.own.refusals) = (0, 0);
         // The leader has created it, or was asked whether it exists.
         self.heard(emitted, emitted);
@@ -134,11 +146,14 @@ impl Session {
                 if ctx.config.check_granted(self.requested, granted).is_err() {
                     return self.lose(Loss::Expired);
                 }
-                self.adjust(ctx, emitted, granted);
-                // The first write on a connection: all requests of earlier ones are decided before it.
+                let shortened = self.adjust(ctx, emitted, granted);
+                // The first write on a connection. Once it is committed, all requests of earlier ones
+                // are decided. Nothing else is sent before that.
                 // ZK6
+                self.own.undecided = true;
+                self.retry.forget_call();
                 self.send_renewal(ctx);
-                Some(SessionEvent::Up)
+                shortened
             }
             State::Lost(_) | State::Ending | State::Over(_) => None,
         }
@@ -147,10 +162,38 @@ impl Session {
     /// Adopts the timeout that this server granted. If it is shorter than that of the server
     /// before, the session may end before the last write of the former connection allowed.
     // T3
-    fn adjust(&mut self, ctx: &Context, emitted: Instant, granted: Duration) {
-        let validity = ctx.config.validity(granted);
-        self.until = self.until.min(emitted + validity);
+    fn adjust(&mut self, ctx: &Context, emitted: Instant, granted: Duration) -> Option<SessionEvent> {
+        let (validity, before) = (ctx.config.validity(granted), self.until);
+        self.until = before.min(emitted + validity);
         (self.granted, self.own.validity, self.own.prove_by) = (granted, validity, emitted + validity);
+        (self.until < before).then_some(SessionEvent::Shortened)
+    }
+
+    /// Returns true if there is a connection for the session, even one on which only renewals may
+    /// be sent so far.
+    fn is_connected(&self) -> bool {
+        self.own.down_since.is_none() && self.state == State::Alive
+    }
+
+    /// Returns true if renewals are due: for holds, or to decide the requests of earlier
+    /// connections.
+    fn needs_renewal(&self) -> bool {
+        self.need() == Need::Proof || self.own.undecided
+    }
+
+    /// The create of this attempt was never executed.
+    pub(super) fn forget_create(&mut self, guid: Guid) {
+        self.own.unexecuted.truncate(MAX_UNEXECUTED - 1);
+        self.own.unexecuted.push_front(guid);
+    }
+
+    /// A write was committed on this connection. The locks go on.
+    // ZK6
+    fn decided(&mut self, ctx: &mut Context) {
+        if mem::take(&mut self.own.undecided) {
+            self.own.down = None;
+            ctx.shared.sessions.emit(self.id, SessionEvent::Up);
+        }
     }
 
     /// The connection failed, or could not be opened.
@@ -244,7 +287,7 @@ impl Session {
     /// Renews the session by a write that a quorum must commit.
     // ZK1
     fn send_renewal(&mut self, ctx: &mut Context) {
-        if !Connection::is_up(self) || self.retry.is_in_flight() {
+        if !self.is_connected() || self.retry.is_in_flight() {
             return;
         }
         let (before, from) = (self.own.nodes.range(..self.own.next_check), self.own.nodes.range(self.own.next_check..));
@@ -267,7 +310,7 @@ impl SessionStore<Nodes> for Connection {
     }
 
     fn is_up(session: &Session) -> bool {
-        session.own.down_since.is_none() && session.state == State::Alive
+        session.is_connected() && !session.own.undecided
     }
 
     fn deadline(session: &Session) -> Option<(Instant, &'static str)> {
@@ -277,7 +320,7 @@ impl SessionStore<Nodes> for Connection {
         let (at, why) = match session.state {
             State::Opening => (session.retry.deadline(), "session"),
             State::Alive => {
-                let renews = session.need() == Need::Proof && Self::is_up(session);
+                let renews = session.needs_renewal() && session.is_connected();
                 (soonest([session.retry.deadline().filter(|_| renews), session.lost_at()]), "session")
             }
             State::Lost(_) => (session.end_at(), "end of a session"),
@@ -303,7 +346,7 @@ impl SessionStore<Nodes> for Connection {
                 }));
             }
             State::Alive if session.lost_at().is_some_and(|at| at <= ctx.now) => return session.lose(Loss::Expired),
-            State::Alive if session.need() == Need::Proof && session.retry.is_due(ctx.now) => session.send_renewal(ctx),
+            State::Alive if session.needs_renewal() && session.retry.is_due(ctx.now) => session.send_renewal(ctx),
             State::Opening | State::Checking | State::Alive | State::Lost(_) | State::Ending | State::Over(_) => {}
         }
         None
@@ -329,6 +372,7 @@ impl SessionStore<Nodes> for Connection {
             if results.contains(&MultiResult::Error(ErrorCode::SESSION_EXPIRED)) {
                 return session.reported(ctx, &SessionReport::Expired);
             }
+            session.decided(ctx);
             let checked = mem::take(&mut session.own.checking);
             let failed = results.iter().position(|result| *result == MultiResult::Error(ErrorCode::NO_NODE));
             if let Some((slot, path)) = failed.and_then(|place| checked.get(place))
@@ -347,6 +391,10 @@ impl SessionStore<Nodes> for Connection {
             return counts.then_some(SessionEvent::Renewed(proven));
         }
         ctx.back_off(&mut session.retry);
+        if let (true, Reply::Refused(_)) = (session.own.undecided, reply) {
+            session.own.down = Some(reply.answer());
+            ctx.shared.sessions.emit(session.id, SessionEvent::Down(reply.answer()));
+        }
         Some(SessionEvent::Unrenewed(call.emitted, reply.answer()))
     }
 

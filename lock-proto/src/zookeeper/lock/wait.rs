@@ -196,6 +196,8 @@ impl Lock {
     }
 
     fn judge(&mut self, ctx: &mut Context, names: &Names) {
+        let Some(session) = self.contention.session() else { return };
+        self.delete_late(ctx, session, names);
         let Contention::Waiting(Contender { node, .. }) = &self.contention else { return };
         let own = self.key.name_of(&node.path);
         let mut queue = Vec::new();

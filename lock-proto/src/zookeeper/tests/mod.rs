@@ -8,6 +8,7 @@ mod locks;
 mod server;
 mod sessions;
 mod tail;
+mod undecided;
 
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString as _};
