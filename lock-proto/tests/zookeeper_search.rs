@@ -10,10 +10,12 @@
 //! * a connection breaks, and what was sent on it is lost, or is executed later;
 //! * the server ends the session of a client;
 //! * somebody deletes the queue while it is empty, so that its numbers begin anew;
+//! * a server begins or ceases to reject requests, for a single client of two servers, the second
+//!   of which applies late what the first one commits;
 //! * time passes up to the next timer of a client or the server.
 //!
-//! The number of faults is bounded. Every state is checked: at most one client holds the lock, and
-//! fencing tokens grow with the grants.
+//! The number of faults is bounded. Every state is checked: at most one client holds the lock,
+//! fencing tokens grow with the grants, and a client with two nodes does not wait for its own.
 //!
 //! `LOCK_DEPTH=2` searches two choices deeper; `--nocapture` shows the counts.
 // S6
@@ -25,7 +27,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use lock_proto::sim::search::{Canon, Model, Search};
-use lock_proto::sim::zookeeper::{Ensemble, EnsembleConfig, EnsembleOutput};
+use lock_proto::sim::zookeeper::{Condition, Ensemble, EnsembleConfig, EnsembleOutput};
 use lock_proto::zookeeper::{Client, Config, Output};
 use lock_proto::{Acquire, ByteClient as _, ClientId, ConnId, Event, Fault, Instant, LockId, Machine as _, Wait};
 
@@ -42,6 +44,8 @@ struct World {
     breaks: u8,
     expiries: u8,
     deletions: u8,
+    /// How often servers begin to reject requests, of which there is one client.
+    throttles: u8,
     /// What is sent arrives at once. Histories can then be longer.
     instant: bool,
     flaw: Option<Flaw>,
@@ -67,6 +71,8 @@ enum Action {
     Break(usize, usize, bool),
     Expire(usize),
     DeleteQueue,
+    /// The servers begin or cease to reject requests.
+    Throttle(bool),
     Time,
 }
 
@@ -99,19 +105,22 @@ struct State {
     breaks: u8,
     expiries: u8,
     deletions: u8,
+    throttles: u8,
+    throttled: bool,
     fence: u64,
     reached: u64,
     violation: Option<String>,
     flaw: Option<Flaw>,
 }
 
-const SOMETIMES: [&str; 6] = [
+const SOMETIMES: [&str; 7] = [
     "a client waits",
     "both have held",
     "a session has ended",
     "a request was executed late",
     "a hold was lost",
     "the queue was deleted",
+    "a create was unanswered while servers reject requests",
 ];
 
 impl State {
@@ -135,7 +144,7 @@ impl State {
                         self.next_link += 1;
                         let id = self.next_link;
                         // Connecting is not a choice.
-                        self.ensemble.handle_connected(self.now, 0, id);
+                        self.ensemble.handle_connected(self.now, conn.node().index(), id);
                         let link = Link { conn, id, open: true, up: Vec::new(), down: VecDeque::new() };
                         self.clients[client].links.push(link);
                         let now = self.now;
@@ -181,10 +190,28 @@ impl State {
 
     fn cycle(&mut self, client: usize) {
         self.acquire(client);
-        self.deliver_all();
-        assert!(self.clients[client].held, "client {client} holds the lock");
+        self.run_until(|state| state.clients[client].held);
         self.release(client);
+        self.run_until(|state| state.contenders().is_empty());
+    }
+
+    /// Delivers everything. Servers that send to each other need time as well.
+    fn run_until(&mut self, done: impl Fn(&Self) -> bool) {
         self.deliver_all();
+        for _ in 0..1_000 {
+            if done(self) {
+                return;
+            }
+            self.pass();
+            self.deliver_all();
+        }
+        panic!("it is never done");
+    }
+
+    /// The sessions of the nodes in the queue.
+    fn contenders(&self) -> Vec<i64> {
+        let nodes = self.ensemble.nodes().into_iter().filter(|(path, _)| path.starts_with(CHILDREN));
+        nodes.map(|(_, stat)| stat.ephemeral_owner).collect()
     }
 
     /// Delivers until nothing is under way.
@@ -270,6 +297,50 @@ impl State {
         }
     }
 
+    /// Time passes up to the next timer. Returns true if it concerns a client.
+    fn pass(&mut self) -> bool {
+        let clients = self.clients.iter().filter_map(|client| client.machine.next_deadline());
+        let due = clients.chain(self.ensemble.next_deadline()).min().unwrap_or(self.now + TICK);
+        self.now = self.now.max(due);
+        let now = self.now;
+        self.ensemble.handle_timeout(now);
+        self.pump_server();
+        let mut concerned = self.clients.iter().any(|client| client.links.iter().any(|link| !link.down.is_empty()));
+        for client in &mut self.clients {
+            if client.machine.next_deadline().is_some_and(|at| at <= now) {
+                client.machine.handle_timeout(now);
+                concerned = true;
+            }
+        }
+        concerned
+    }
+
+    fn throttle(&mut self, on: bool) {
+        self.throttled = on;
+        self.ensemble.set(self.now, Condition::Throttled, on);
+        if on && self.clients[0].lock.is_some() && !self.clients[0].held {
+            self.reach(6);
+        }
+    }
+
+    /// Returns what remains wrong once nothing fails any more, if the only client has two nodes.
+    fn own_node_in_the_way(&self) -> Option<String> {
+        if self.contenders().len() < 2 {
+            return None;
+        }
+        let mut later = self.clone();
+        later.throttle(false);
+        let end = later.now + TICK * 600;
+        while later.now < end {
+            later.pass();
+            later.deliver_all();
+        }
+        let client = &later.clients[0];
+        let left = later.contenders().len();
+        (client.lock.is_some() != client.held || left > usize::from(client.held))
+            .then(|| format!("a client waits for its own node, or leaves it: {left} nodes"))
+    }
+
     fn deliver_to_server(&mut self, client: usize, link: usize) {
         let link = &mut self.clients[client].links[link];
         let (id, bytes, late) = (link.id, core::mem::take(&mut link.up), !link.open);
@@ -304,9 +375,10 @@ impl Model for World {
 
     fn initial_states(&self) -> Vec<State> {
         let now = Instant::from_nanos(EPOCH);
-        let config = EnsembleConfig::new(1, 7).tick(TICK).container_interval(None);
+        let (members, url) = if self.throttles > 0 { (2, "zk://h,i") } else { (1, "zk://h") };
+        let config = EnsembleConfig::new(members, 7).tick(TICK).container_interval(None);
         let process = |id| {
-            let config = Config::parse("zk://h").unwrap().tick(TICK).session_ttl(TICK * 10).request_timeout(TICK * 3);
+            let config = Config::parse(url).unwrap().tick(TICK).session_ttl(TICK * 10).request_timeout(TICK * 3);
             let machine = Client::new(now, config, ClientId::from_bits(id), 1).unwrap();
             Process { machine, links: Vec::new(), lock: None, held: false, left: self.acquisitions }
         };
@@ -318,14 +390,20 @@ impl Model for World {
             breaks: self.breaks,
             expiries: self.expiries,
             deletions: self.deletions,
+            throttles: self.throttles,
+            throttled: false,
             fence: 0,
             reached: 0,
             violation: None,
             flaw: None,
         };
         // Both have sessions, and the queue exists.
-        (0..2).for_each(|client| state.cycle(client));
-        if self.instant {
+        let clients = if self.throttles > 0 { 1 } else { 2 };
+        (0..clients).for_each(|client| state.cycle(client));
+        if self.throttles > 0 {
+            state.clients[1].left = 0;
+            state.ensemble.set_lag(state.now, 1, TICK);
+        } else if self.instant {
             // The next number of the first client is 2. It will need no list.
             state.ensemble.delete(state.now, QUEUE);
             (0..2).for_each(|_| state.cycle(0));
@@ -369,6 +447,9 @@ impl Model for World {
         let is_empty = || !state.ensemble.nodes().iter().any(|(path, _)| path.starts_with(CHILDREN));
         if state.deletions > 0 && state.ensemble.stat(0, QUEUE).is_some() && is_empty() {
             actions.push(Action::DeleteQueue);
+        }
+        if state.throttled || state.throttles > 0 {
+            actions.push(Action::Throttle(!state.throttled));
         }
         actions.push(Action::Time);
     }
@@ -416,18 +497,16 @@ impl Model for World {
                 next.ensemble.delete(now, QUEUE);
                 next.pump_server();
             }
+            Action::Throttle(on) => {
+                next.throttles -= u8::from(*on);
+                next.throttle(*on);
+            }
+            // The messages among servers are no choice.
+            Action::Time if self.throttles > 0 => {
+                let _ = (0..64).find(|_| next.pass());
+            }
             Action::Time => {
-                let clients = next.clients.iter().filter_map(|client| client.machine.next_deadline());
-                let due = clients.chain(next.ensemble.next_deadline()).min().unwrap_or(now + TICK);
-                next.now = now.max(due);
-                let now = next.now;
-                next.ensemble.handle_timeout(now);
-                next.pump_server();
-                for client in &mut next.clients {
-                    if client.machine.next_deadline().is_some_and(|at| at <= now) {
-                        client.machine.handle_timeout(now);
-                    }
-                }
+                next.pass();
             }
         }
         if self.instant {
@@ -447,14 +526,15 @@ impl Model for World {
         canon.now(state.now);
         state.ensemble.hash(canon);
         state.clients.hash(canon);
-        (state.breaks, state.expiries, state.deletions).hash(canon);
+        (state.breaks, state.expiries, state.deletions, state.throttles, state.throttled).hash(canon);
         // The transaction that created the node, which is an id, and the count of hand-overs.
         (state.fence >> 16, state.fence as u16).hash(canon);
     }
 
     fn check(&self, state: &State) -> Result<(), String> {
-        if let Some(text) = &state.violation {
-            return Err(text.clone());
+        let own = || if self.throttles > 0 { state.own_node_in_the_way() } else { None };
+        if let Some(text) = state.violation.clone().or_else(own) {
+            return Err(text);
         }
         let holds = |client: &Process| {
             let until = client.lock.filter(|_| client.held).and_then(|lock| client.machine.valid_until(lock));
@@ -491,7 +571,8 @@ fn explore(name: &str, world: World, depth: usize, floor: usize, reached: u64) {
 }
 
 /// The bytes of two clients in flight, without faults.
-const CALM: World = World { acquisitions: 1, breaks: 0, expiries: 0, deletions: 0, instant: false, flaw: None };
+const CALM: World =
+    World { acquisitions: 1, breaks: 0, expiries: 0, deletions: 0, throttles: 0, instant: false, flaw: None };
 
 #[test]
 fn two_clients_without_faults() {
@@ -517,6 +598,14 @@ fn queue_that_is_deleted_and_created() {
     // S6, ZK10
     let world = World { acquisitions: 3, deletions: 1, instant: true, ..CALM };
     explore("numbers", world, 10, 20_000, 0b100011);
+}
+
+/// The first write on the next connection may be rejected while the create is still to be executed.
+#[test]
+fn client_whose_connections_break_under_overload() {
+    // S6, ZK6
+    let world = World { breaks: 1, throttles: 2, instant: true, ..CALM };
+    explore("overload", world, 14, 10_000, 0b1000000);
 }
 
 /// What would be wrong is found.

@@ -222,6 +222,19 @@ pub(crate) fn with_ttl(settings: StoreSettings, ttl: Duration) -> Result<(StoreS
     })
 }
 
+/// Says that `--ttl` became longer, and why.
+pub(crate) fn raised_ttl(settings: &StoreSettings, requested: Option<Duration>, ttl: Duration) -> Option<String> {
+    let requested = requested.filter(|requested| *requested < ttl)?;
+    let why = match settings {
+        StoreSettings::ZooKeeper(config) => format!(
+            "on ZooKeeper a TTL has at least five ticks of the servers, {:?}; set tick_ms in the URL to their tickTime",
+            config.min_ttl()
+        ),
+        StoreSettings::Etcd(_) | StoreSettings::Redis(_) | _ => "etcd counts whole seconds".to_owned(),
+    };
+    Some(format!("--ttl {requested:?} became {ttl:?}: {why}"))
+}
+
 /// Names the option whose value the library rejects as a setting.
 pub(crate) fn invalid_option(error: ConfigError) -> Usage {
     let ConfigError::Duration { setting, .. } = error else { return Usage(error.to_string()) };

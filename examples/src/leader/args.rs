@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use clap::Parser;
 use lock_proto::driver::StoreSettings;
 
-use crate::cli::args::{self, Line, backends_or_default, parse_backends, time, with_ttl};
+use crate::cli::args::{self, Line, backends_or_default, parse_backends, raised_ttl, time, with_ttl};
 use crate::cli::{Usage, usage};
 
 /// Elections on etcd or ZooKeeper.
@@ -86,6 +86,8 @@ const DEMO_TTL: Duration = Duration::from_secs(2);
 pub(super) struct Args {
     pub(super) settings: StoreSettings,
     pub(super) role: Role,
+    /// What to tell the user first.
+    pub(super) notice: Option<String>,
 }
 
 /// A role in an election.
@@ -132,13 +134,15 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, default: Option<&O
         return usage("--ttl is for candidates: an observer has no leadership");
     }
     let backends = backends_or_default(backends, default, DEFAULT_BACKEND)?;
+    let asked = ttl;
     let ttl = ttl.or_else(|| (role == Role::Demo).then_some(DEMO_TTL));
     let settings = parse_backends(&backends)?;
     if !matches!(settings, StoreSettings::Etcd(_) | StoreSettings::ZooKeeper(_)) {
         return usage("elections need etcd://host[:port][,host[:port]...] or zk://host[:port]...");
     }
-    let (settings, _) = with_ttl(settings, ttl.unwrap_or(DEFAULT_TTL))?;
-    Ok(Parsed::Run(Box::new(Args { settings, role })))
+    let (settings, ttl) = with_ttl(settings, ttl.unwrap_or(DEFAULT_TTL))?;
+    let notice = raised_ttl(&settings, asked, ttl);
+    Ok(Parsed::Run(Box::new(Args { settings, role, notice })))
 }
 
 #[cfg(test)]
@@ -171,6 +175,14 @@ mod tests {
         let observer = run(&["--backend", url, "--name", "n", "--observe"], None);
         assert_eq!(observer.settings, StoreSettings::ZooKeeper(config(10_000)));
         assert_eq!(run(&["--name", "board", "--observe"], None).role, Role::Observer { name: b"board".to_vec() });
+    }
+
+    #[test]
+    fn user_is_told_of_ttl_that_became_longer() {
+        let notice = |ttl| run(&["--backend", "zk://a", "--name", "n", "--candidate", "me", "--ttl", ttl], None).notice;
+        assert!(notice("4s").unwrap().starts_with("--ttl 4s became 15s: "), "{:?}", notice("4s"));
+        assert_eq!(notice("15s"), None);
+        assert_eq!(run(&["--backend", "zk://a"], None).notice, None);
     }
 
     #[test]

@@ -37,6 +37,9 @@ fn start(args: impl IntoIterator<Item = OsString>, default: Option<&OsStr>) -> u
         print_error(&error);
         return exit::USAGE;
     }
+    if let Some(notice) = &args.notice {
+        print_error(notice);
+    }
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => block_on(runtime, run(args)),
         Err(error) => {
@@ -46,7 +49,7 @@ fn start(args: impl IntoIterator<Item = OsString>, default: Option<&OsStr>) -> u
     }
 }
 
-async fn run(Args { settings, role }: Args) -> u8 {
+async fn run(Args { settings, role, .. }: Args) -> u8 {
     let client = match lock_tokio::connect_with(settings.clone()) {
         Ok(client) => client,
         Err(error) => {

@@ -10,7 +10,8 @@ use lock_proto::{Backoff, DEFAULT_TTL, Wait};
 
 use super::child;
 use crate::cli::args::{
-    self, DEFAULT_BACKEND, Line, WakeMode, backends_or_default, invalid_option, parse_backends, time, with_ttl,
+    self, DEFAULT_BACKEND, Line, WakeMode, backends_or_default, invalid_option, parse_backends, raised_ttl, time,
+    with_ttl,
 };
 use crate::cli::runtime::Runtime;
 use crate::cli::{Usage, usage};
@@ -40,9 +41,9 @@ struct Options {
     backends: Vec<String>,
 
     /// TTL of the lock after its last renewal; etcd rounds it up to whole seconds, and on ZooKeeper
-    /// it is at least five ticks.
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time, default_value = "10s")]
-    ttl: Duration,
+    /// it is at least five ticks [default: 10s]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time)]
+    ttl: Option<Duration>,
 
     /// How long to wait for the lock: forever, 0 for a single attempt, or a duration.
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = read_wait, default_value = "forever")]
@@ -168,6 +169,8 @@ pub struct Args {
     pub grace: Duration,
     /// The command; `None` to hold the lock until interrupted.
     pub command: Option<CommandLine>,
+    /// What to tell the user first.
+    pub notice: Option<String>,
 }
 
 /// What the command line requests.
@@ -210,7 +213,8 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
         return usage("no command after --");
     }
     let backends = backends_or_default(options.backends, default_backends, DEFAULT_BACKEND)?;
-    let (settings, ttl) = with_ttl(parse_backends(&backends)?, options.ttl)?;
+    let (settings, ttl) = with_ttl(parse_backends(&backends)?, options.ttl.unwrap_or(DEFAULT_TTL))?;
+    let notice = raised_ttl(&settings, options.ttl, ttl);
     let grace = match options.grace {
         Grace::Time(time) => time,
         Grace::Fraction(divisor) => ttl / divisor,
@@ -229,7 +233,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, default_backends: Option<
         other @ (StoreSettings::Etcd(_) | StoreSettings::ZooKeeper(_) | _) => other,
     };
     let (name, runtime) = (options.name.into_vec(), options.runtime.of_tasks());
-    Ok(Parsed::Run(Box::new(Args { name, ttl, wait: options.wait, settings, runtime, grace, command })))
+    Ok(Parsed::Run(Box::new(Args { name, ttl, wait: options.wait, settings, runtime, grace, command, notice })))
 }
 
 fn read_wait(text: &str) -> Result<Wait, String> {

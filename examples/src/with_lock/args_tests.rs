@@ -99,6 +99,24 @@ fn zookeeper_session_ttl_is_at_least_five_ticks() {
 }
 
 #[test]
+fn user_is_told_of_ttl_that_became_longer() {
+    for (backend, ttl, told) in [
+        (
+            "zk://a",
+            "4s",
+            "--ttl 4s became 15s: on ZooKeeper a TTL has at least five ticks of the servers, 15s; set tick_ms",
+        ),
+        ("etcd://a", "1500ms", "--ttl 1.5s became 2s: etcd counts whole seconds"),
+    ] {
+        let notice = run(&["--backend", backend, "--ttl", ttl, "job"]).notice.unwrap();
+        assert!(notice.starts_with(told), "{notice}");
+    }
+    for line in [&["--backend", "zk://a", "--ttl", "15s", "job"][..], &["--backend", "zk://a", "job"], &["job"]] {
+        assert_eq!(run(line).notice, None, "{line:?}");
+    }
+}
+
+#[test]
 fn usage_error_names_cause() {
     for (line, part) in [
         (&["--ttl", "ten", "job"][..], "'ten'"),

@@ -52,6 +52,9 @@ fn run(args: impl IntoIterator<Item = OsString>, default_backends: Option<&OsStr
         print_error(&error);
         return exit::USAGE;
     }
+    if let Some(notice) = &args.notice {
+        print_error(notice);
+    }
     let (sender, events) = channel();
     if let Err(error) = forward_signals(sender.clone()) {
         print_error(&format_args!("signals cannot be watched: {error}"));

@@ -112,8 +112,11 @@ pub struct SessionCall {
 pub enum SessionEvent {
     /// It is usable for the first time.
     Alive,
-    /// It continues on a new connection: all watches are gone.
+    /// It continues on a new connection: all watches are gone. Requests of earlier connections
+    /// are decided.
     Up,
+    /// Another server granted a shorter TTL: validity ends earlier.
+    Shortened,
     /// It could not be opened, or the connection failed. The session tries again.
     Down(Answer),
     /// The servers refuse it.
@@ -366,7 +369,7 @@ impl<S: QueueStore> Sessions<S> {
         self.after(id);
     }
 
-    fn emit(&mut self, id: SessionId, event: SessionEvent) {
+    pub(crate) fn emit(&mut self, id: SessionId, event: SessionEvent) {
         if let SessionEvent::Renewed(_) = event {
             self.unknown = 0;
         } else if let SessionEvent::Lost(Loss::Gone) | SessionEvent::Ended(End::Refused) = event {
@@ -578,9 +581,9 @@ impl<S: QueueStore> QueueLock<S> {
             SessionEvent::Unrenewed(emitted, answer) => self.unrenewed(ctx, *emitted, answer),
             SessionEvent::Up => {
                 S::Watch::up(self, ctx);
-                // The server may have granted a shorter session.
                 self.watch(ctx);
             }
+            SessionEvent::Shortened => self.watch(ctx),
             SessionEvent::Alive
             | SessionEvent::Down(_)
             | SessionEvent::Refused(_)
@@ -614,6 +617,7 @@ impl<S: QueueStore> QueueLock<S> {
             (
                 SessionEvent::Alive
                 | SessionEvent::Up
+                | SessionEvent::Shortened
                 | SessionEvent::Renewed(_)
                 | SessionEvent::Unrenewed(..)
                 | SessionEvent::Gone(_),

@@ -9,7 +9,7 @@ use super::locks::Locks;
 use super::output::{LocksOutput, SessionOutput};
 use super::pipe::{Limits, Pipe, PipeConfig, PipeOutput};
 use super::request::{Reply, SessionReport};
-use crate::collections::burst;
+use crate::collections::{Waiting, burst};
 use crate::error::ConfigError;
 use crate::fault::Fault;
 use crate::id::{ClientId, ConnId, GENERATIONS, NodeId};
@@ -30,6 +30,9 @@ pub struct Links {
     pipes: BTreeMap<SessionId, Pipe>,
     /// Those that may have output.
     active: BTreeSet<SessionId>,
+    /// When each one is due.
+    // M7
+    timers: Waiting<SessionId>,
 }
 
 impl Links {
@@ -44,6 +47,20 @@ impl Links {
         f(pipe);
         self.active.insert(session);
         true
+    }
+
+    #[cfg(test)]
+    pub(super) fn timers_are_true(&self) -> bool {
+        self.timers.earliest() == self.pipes.values().filter_map(Pipe::next_deadline).min()
+    }
+
+    /// The pipe of a session has no output left: notes when it is due.
+    fn set_timer(&mut self, session: SessionId) {
+        let place = u64::from(session.0);
+        self.timers.take(place);
+        if let Some(at) = self.pipes.get(&session).and_then(Pipe::next_deadline) {
+            self.timers.put(place, session, at);
+        }
     }
 }
 
@@ -64,16 +81,13 @@ impl Transport for ZooKeeper {
     }
 
     fn links_timeout(links: &mut Links, now: Instant) {
-        for (session, pipe) in &mut links.pipes {
-            if pipe.next_deadline().is_some_and(|at| at <= now) {
-                pipe.handle_timeout(now);
-                links.active.insert(*session);
-            }
+        for session in links.timers.due(now).copied().collect::<Vec<_>>() {
+            links.input(session, |pipe| pipe.handle_timeout(now));
         }
     }
 
     fn links_deadline(links: &Links) -> Option<(Instant, &'static str)> {
-        links.pipes.values().filter_map(Pipe::next_deadline).min().map(|at| (at, "connection"))
+        links.timers.earliest().map(|at| (at, "connection"))
     }
 
     fn in_flight(links: &Links) -> usize {
@@ -181,6 +195,7 @@ impl Client {
                 PipeOutput::Event(event) => self.locks.handle_event(now, session, &event),
             }
         }
+        self.links.set_timer(session);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Settings of a ZooKeeper client, and their checks.
 
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -8,7 +9,8 @@ use super::codec::Acl;
 use super::path::Dialect;
 use super::url;
 use crate::error::{ConfigError, Invalid};
-use crate::lock::{self, DAY, QueueSettings, check_targets};
+use crate::lock::{self, DAY, QueueSettings, ServerError, check_targets, refusal};
+use crate::time::millis_up;
 use crate::url::{Login, Target, UrlError};
 
 /// Maximum number of servers of a client.
@@ -163,6 +165,28 @@ impl Config {
         }
     }
 
+    /// Checks the timeout that a server has granted for the requested one, and returns the
+    /// validity. Servers only raise a timeout to their `minSessionTimeout`. That is two of their
+    /// ticks, unless `zoo.cfg` sets it. Five or more ticks were requested, so the client's tick is
+    /// too small, or `minSessionTimeout` is set. Which one it is cannot be told.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the timeout, and what to set.
+    // ZK1
+    pub(crate) fn check_granted(&self, requested: Duration, granted: Duration) -> Result<Duration, ServerError> {
+        let too_short = |invalid| refusal(&format!("the session that it grants is too short: {invalid}"));
+        let asked = Duration::from_millis(millis_up(requested));
+        if granted <= asked {
+            return self.check_session(granted).map_err(too_short);
+        }
+        let tick_ms = millis_up(granted / 2);
+        Err(refusal(&format!(
+            "it raised the session from {asked:?} to {granted:?}: its tickTime is {tick_ms} ms, so set tick_ms={tick_ms}; \
+             or, if minSessionTimeout is set there, a TTL of {granted:?}"
+        )))
+    }
+
     /// Checks every setting.
     ///
     /// # Errors
@@ -187,7 +211,6 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
-    use alloc::format;
     use alloc::string::ToString as _;
 
     use crate::lock::Drift;

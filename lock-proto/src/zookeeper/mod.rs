@@ -1,4 +1,4 @@
-//! Locks and elections on ZooKeeper 3.5.1 or later, in one queue with Apache Curator; locks also
+//! Locks and elections on ZooKeeper 3.5.4 or later, in one queue with Apache Curator; locks also
 //! with kazoo.
 //!
 //! Each contender creates an ephemeral sequential node below the lock's path. The one with the

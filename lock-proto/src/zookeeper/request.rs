@@ -28,7 +28,8 @@ impl Rejection for ErrorCode {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum SessionReport {
     /// The session was created, or continues on a new connection, and the login was accepted. All
-    /// watches are gone.
+    /// watches are gone. If it continues, the hub sends nothing but a transaction until one is
+    /// answered with its results.
     Up {
         /// When it was requested.
         emitted: Instant,
@@ -76,7 +77,8 @@ pub(crate) const fn class(code: ErrorCode) -> ErrorClass {
         | ErrorCode::AUTH_FAILED
         | ErrorCode::EPHEMERAL_ON_LOCAL_SESSION
         | ErrorCode::SESSION_CLOSED_REQUIRE_AUTH
-        | ErrorCode::QUOTA_EXCEEDED => ErrorClass::Refused,
+        | ErrorCode::QUOTA_EXCEEDED
+        | ErrorCode::REPLY_TOO_LONG => ErrorClass::Refused,
         ErrorCode(_) => ErrorClass::Unclear,
     }
 }

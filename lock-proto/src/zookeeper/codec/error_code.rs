@@ -57,6 +57,7 @@ codes! {
     SESSION_CLOSED_REQUIRE_AUTH = -124, "the server demands a login by SASL";
     QUOTA_EXCEEDED = -125, "a quota of the node is used up";
     THROTTLED_OP = -127, "the server is overloaded";
+    REPLY_TOO_LONG = 1, "the reply has more than 4 MiB: do more than 75 000 clients wait for the lock?";
 }
 
 impl fmt::Display for ErrorCode {

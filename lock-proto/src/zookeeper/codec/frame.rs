@@ -10,7 +10,12 @@ pub struct Frames {
     partial: Vec<u8>,
     /// The last frame was taken from `partial`.
     taken: bool,
+    /// How many of the next bytes to drop: the rest of a frame that was [cut](Self::cut).
+    dropping: usize,
 }
+
+/// Length of the length and the header of a reply.
+const HEAD: usize = 20;
 
 /// A buffer that is at most this large is kept for the next frame.
 const KEPT: usize = 4096;
@@ -29,6 +34,9 @@ impl Frames {
             self.partial.clear();
             self.partial.shrink_to(KEPT);
         }
+        let dropped = self.dropping.min(bytes.len());
+        self.dropping -= dropped;
+        *bytes = bytes.split_at(dropped).1;
         if self.partial.is_empty()
             && let Some((header, rest)) = bytes.split_first_chunk()
             && let Some((frame, rest)) = rest.split_at_checked(length(*header, bytes, limit)?)
@@ -45,6 +53,19 @@ impl Frames {
         }
         self.taken = true;
         Ok(self.partial.get(4..whole))
+    }
+
+    /// Returns the header of the reply for which [`next`](Self::next) has returned
+    /// [`Breach::TooLong`], and drops the rest of that frame, also what has not arrived. `None` if
+    /// the header has not arrived.
+    pub fn cut(&mut self, bytes: &mut &[u8]) -> Option<[u8; HEAD - 4]> {
+        self.fill(bytes, HEAD);
+        let (length, header) = self.partial.split_first_chunk()?;
+        let header = *header.first_chunk()?;
+        let length = usize::try_from(i32::from_be_bytes(*length)).ok()?;
+        self.partial.clear();
+        self.dropping = (length + 4).saturating_sub(HEAD);
+        Some(header)
     }
 
     /// Appends received bytes until there are `wanted`. Memory grows with what has arrived, not

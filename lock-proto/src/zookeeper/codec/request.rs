@@ -209,6 +209,20 @@ impl Op {
         }
     }
 
+    /// Returns true if it sets a watch.
+    pub const fn watches(&self) -> bool {
+        match self {
+            Self::Exists { watch, .. } | Self::GetData { watch, .. } | Self::GetChildren { watch, .. } => *watch,
+            Self::Write(_)
+            | Self::Multi(_)
+            | Self::Sync { .. }
+            | Self::Ping
+            | Self::Auth { .. }
+            | Self::RemoveWatches { .. }
+            | Self::CloseSession => false,
+        }
+    }
+
     /// Returns the `xid` of operations that have a fixed one.
     pub const fn fixed_xid(&self) -> Option<i32> {
         match self {

@@ -3,11 +3,12 @@
 // ZK6, U1
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
-use super::{Contention, Context, Lock, Nodes};
+use super::{Context, Lock, Nodes};
 use crate::lock::{self, End, Loss, Release, Retry, SessionEvent, SessionId};
 use crate::time::Instant;
-use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, Op, ReplyBody};
+use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, Names, Op, ReplyBody};
 use crate::zookeeper::path::Guid;
 use crate::zookeeper::request::Reply;
 
@@ -57,10 +58,14 @@ impl lock::Cleanup<Nodes> for Cleanup {
             (Target::Creating { guid, .. }, Reply::Unknown(_)) => cleanup.target = Target::Search(*guid),
             (Target::Creating { .. }, Reply::Done(_) | Reply::Refused(_) | Reply::NotSent(_)) => return,
             (Target::Search(guid), Reply::Done(ReplyBody::Children(names))) => {
-                let Some(path) = lock.key.find(names, *guid) else { return };
+                let Some(path) = lock.key.find(names, *guid) else {
+                    return ctx.never_executed(cleanup.session, *guid);
+                };
                 cleanup.target = Target::Node(path);
             }
-            (Target::Search(_), Reply::Refused(ErrorCode::NO_NODE)) => return,
+            (Target::Search(guid), Reply::Refused(ErrorCode::NO_NODE)) => {
+                return ctx.never_executed(cleanup.session, *guid);
+            }
             (Target::Node(path), Reply::Done(_) | Reply::Refused(ErrorCode::NO_NODE)) => {
                 let outcome = if let Reply::Done(_) = reply { Release::Released } else { Release::Expired };
                 lock.store.own.deleted(ctx.now, path);
@@ -101,10 +106,34 @@ impl lock::Cleanup<Nodes> for Cleanup {
     }
 }
 
+impl Context {
+    /// A server has shown that there is no node of this attempt.
+    // ZK6
+    pub(super) fn never_executed(&mut self, session: SessionId, guid: Guid) {
+        self.session_step(session, |session, _| {
+            session.forget_create(guid);
+            None
+        });
+    }
+}
+
 impl Lock {
+    /// Deletes nodes of attempts that were taken for never executed.
+    // ZK6
+    pub(super) fn delete_late(&mut self, ctx: &mut Context, session: SessionId, names: &Names) {
+        let Some(found) = ctx.session(session) else { return };
+        let late = found.own.unexecuted.iter().filter_map(|guid| self.key.find(names, *guid));
+        for path in late.collect::<Vec<_>>() {
+            let target = Target::Node(path);
+            if !self.store.cleanups.iter().any(|cleanup| cleanup.target == target) {
+                self.schedule(ctx, session, target);
+            }
+        }
+    }
+
     pub(super) fn schedule(&mut self, ctx: &mut Context, session: SessionId, target: Target) {
         let shared = ctx.session(session).is_some_and(|found| found.shared);
-        let in_use = matches!(&self.contention, Contention::Entering(enter) if enter.session == session);
+        let in_use = self.contention.session() == Some(session);
         if ctx.is_lost(session) || !(shared || in_use) {
             return;
         }

@@ -122,8 +122,8 @@ impl Progress<Nodes> for Enter {
         }
     }
 
-    /// A write of the session comes first, so the outcome of the requests on earlier connections is
-    /// decided.
+    /// A write of the session was committed, so the outcome of the requests on earlier connections
+    /// is decided.
     // ZK6
     fn up(lock: &mut Lock, ctx: &mut Context) {
         let Contention::Entering(Self { session, step, .. }) = &mut lock.contention else { return };
@@ -345,7 +345,10 @@ impl Lock {
         let Contention::Entering(Enter { session, guid, .. }) = self.contention else { return };
         match (reply, path) {
             (Reply::Done(ReplyBody::Children(names)), None) => {
-                let Some(path) = self.key.find(names, guid) else { return self.enter(ctx, session) };
+                let Some(path) = self.key.find(names, guid) else {
+                    ctx.never_executed(session, guid);
+                    return self.enter(ctx, session);
+                };
                 match ctx.send(session, Op::GetData { path: path.clone(), watch: false }) {
                     Some(call) => self.step(Step::Verifying { call, path }),
                     None => self.search_later(ctx),
@@ -356,7 +359,10 @@ impl Lock {
                 // A server that is not to be trusted.
                 None => self.pause_entry(ctx),
             },
-            (Reply::Refused(ErrorCode::NO_NODE), _) => self.enter(ctx, session),
+            (Reply::Refused(ErrorCode::NO_NODE), _) => {
+                ctx.never_executed(session, guid);
+                self.enter(ctx, session);
+            }
             (Reply::Refused(_), _) if reply.is_refusal() => self.fail_refused(ctx, reply.answer()),
             // The server does not tell whether there is a node: it is deleted when it does.
             (Reply::Done(_) | Reply::Refused(_), _) => {

@@ -175,7 +175,7 @@ impl Lock {
             if !changed {
                 return self.lose(ctx, Loss::Gone);
             }
-            hold.watch = Watch::request(ctx, session, &event.path);
+            hold.watch.triggered(ctx, session, &event.path);
             return;
         }
         if self.contention.session() == Some(session) {

@@ -111,7 +111,11 @@ impl QueryStore<Nodes> for LeaderRead {
                 query.down(ctx, query.answer.clone());
                 query.read(ctx);
             }
-            SessionEvent::Renewed(_) | SessionEvent::Unrenewed(..) | SessionEvent::Gone(_) | SessionEvent::Leave => {}
+            SessionEvent::Shortened
+            | SessionEvent::Renewed(_)
+            | SessionEvent::Unrenewed(..)
+            | SessionEvent::Gone(_)
+            | SessionEvent::Leave => {}
         }
         false
     }

@@ -3,7 +3,6 @@
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
-use alloc::format;
 use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
@@ -11,16 +10,19 @@ use core::time::Duration;
 use super::{Context, Nodes};
 use crate::id::{CallOwner, NodeId};
 use crate::lock::{
-    self, Answer, Cause, End, Loss, Need, QueueOutput, SessionCall, SessionEvent, SessionStore, State, refusal,
-    renew_at,
+    self, Answer, Cause, End, Loss, Need, QueueOutput, SessionCall, SessionEvent, SessionStore, State, renew_at,
 };
 use crate::time::{Instant, soonest};
 use crate::zookeeper::codec::{ANY_VERSION, ErrorCode, MultiOp, MultiResult, Op, ReplyBody};
 use crate::zookeeper::output::SessionOutput;
+use crate::zookeeper::path::Guid;
 use crate::zookeeper::request::{Reply, Request, SessionReport};
 
 /// The most nodes that one renewal compares. The others are compared by the next ones.
 const MAX_CHECKS: usize = 64;
+
+/// The most attempts that are remembered of those whose create was never executed.
+const MAX_UNEXECUTED: usize = 16;
 
 /// The most contacts that are remembered: those of eight ticks, for writes that take long.
 const MAX_CONTACTS: usize = 64;
@@ -32,6 +34,10 @@ pub(crate) type Session = lock::Session<Nodes>;
 pub struct Connection {
     /// Since when there is no connection; `None` until an attempt has failed.
     down_since: Option<Instant>,
+    /// The first write on this connection has not been committed: requests of earlier connections
+    /// may still be executed.
+    // ZK6
+    undecided: bool,
     /// The session's id on the server.
     pub(super) owner: i64,
     /// The least timeout granted since the session's creation: a new leader gives a session the one
@@ -57,6 +63,10 @@ pub struct Connection {
     wrote: Instant,
     /// The next write proves nothing new before this.
     prove_after: Instant,
+    /// The last creates that were never executed, by what a server has shown. Should it be wrong,
+    /// their nodes are deleted.
+    // ZK6
+    pub(super) unexecuted: VecDeque<Guid>,
     /// The last failure, while it is not established.
     pub(super) down: Option<Answer>,
     /// Consecutive failures to connect, and how many of them refused for good.
@@ -126,18 +136,15 @@ impl Session {
 
     /// The session was created, or continues on a new connection.
     fn opened(&mut self, ctx: &mut Context, emitted: Instant, granted: Duration, owner: i64) -> Option<SessionEvent> {
-        (self.own.down_since, self.own.down) = (None, None);
+        (self.own.down_since, self.own.down, self.own.undecided) = (None, None, false);
         (self.own.failures, self.own.refusals) = (0, 0);
         // The leader has created it, or was asked whether it exists.
         self.own.connected = emitted;
         match self.state {
             State::Opening => {
-                let validity = match ctx.config.check_session(granted) {
+                let validity = match ctx.config.check_granted(self.requested, granted) {
                     Ok(validity) => validity,
-                    Err(invalid) => {
-                        let error = refusal(&format!("the session that it grants is too short: {invalid}"));
-                        return self.refuse(ctx, Answer::Rejected(error));
-                    }
+                    Err(error) => return self.refuse(ctx, Answer::Rejected(error)),
                 };
                 (self.state, self.own.owner, self.granted) = (State::Alive, owner, granted);
                 (self.own.least, self.own.validity) = (granted, validity);
@@ -145,14 +152,17 @@ impl Session {
                 Some(SessionEvent::Alive)
             }
             State::Checking | State::Alive => {
-                if granted < ctx.config.min_ttl() {
+                if ctx.config.check_granted(self.requested, granted).is_err() {
                     return self.lose(Loss::Expired);
                 }
-                self.adjust(ctx, emitted, granted);
-                // The first write on a connection: all requests of earlier ones are decided before it.
+                let shortened = self.adjust(ctx, emitted, granted);
+                // The first write on a connection. Once it is committed, all requests of earlier ones
+                // are decided. Nothing else is sent before that.
                 // ZK6
+                self.own.undecided = true;
+                self.retry.forget_call();
                 self.write(ctx);
-                Some(SessionEvent::Up)
+                shortened
             }
             State::Lost(_) | State::Ending | State::Over(_) => None,
         }
@@ -162,11 +172,39 @@ impl Session {
     /// before, the session may end before the last write of the former connection allowed. A longer
     /// one does not count.
     // T3, ZK1
-    fn adjust(&mut self, ctx: &Context, emitted: Instant, granted: Duration) {
+    fn adjust(&mut self, ctx: &Context, emitted: Instant, granted: Duration) -> Option<SessionEvent> {
         self.own.least = self.own.least.min(granted);
-        let validity = ctx.config.validity(self.own.least);
-        self.until = self.until.min(emitted + validity);
+        let (validity, before) = (ctx.config.validity(self.own.least), self.until);
+        self.until = before.min(emitted + validity);
         (self.granted, self.own.validity, self.own.prove_by) = (granted, validity, emitted + validity);
+        (self.until < before).then_some(SessionEvent::Shortened)
+    }
+
+    /// Returns true if there is a connection for the session, even one on which only renewals may
+    /// be sent so far.
+    fn is_connected(&self) -> bool {
+        self.own.down_since.is_none() && self.state == State::Alive
+    }
+
+    /// Returns true if renewals are due: for holds, or to decide the requests of earlier
+    /// connections.
+    fn needs_renewal(&self) -> bool {
+        self.need() == Need::Proof || self.own.undecided
+    }
+
+    /// The create of this attempt was never executed.
+    pub(super) fn forget_create(&mut self, guid: Guid) {
+        self.own.unexecuted.truncate(MAX_UNEXECUTED - 1);
+        self.own.unexecuted.push_front(guid);
+    }
+
+    /// A write was committed on this connection. The locks go on.
+    // ZK6
+    fn decided(&mut self, ctx: &mut Context) {
+        if mem::take(&mut self.own.undecided) {
+            self.own.down = None;
+            ctx.shared.sessions.emit(self.id, SessionEvent::Up);
+        }
     }
 
     /// The connection failed, or could not be opened.
@@ -306,7 +344,7 @@ impl Session {
     /// Renews the session, on a new connection if the present one cannot prove it.
     // ZK1
     fn send_renewal(&mut self, ctx: &mut Context) {
-        if !Connection::is_up(self) || self.retry.is_in_flight() {
+        if !self.is_connected() || self.retry.is_in_flight() {
             return;
         }
         if self.must_reconnect(ctx) { self.reconnect(ctx) } else { self.write(ctx) }
@@ -315,7 +353,7 @@ impl Session {
     /// Sends a write that a quorum must commit.
     // ZK1
     fn write(&mut self, ctx: &mut Context) {
-        if !Connection::is_up(self) || self.retry.is_in_flight() {
+        if !self.is_connected() || self.retry.is_in_flight() {
             return;
         }
         let (before, from) = (self.own.nodes.range(..self.own.next_check), self.own.nodes.range(self.own.next_check..));
@@ -338,7 +376,7 @@ impl SessionStore<Nodes> for Connection {
     }
 
     fn is_up(session: &Session) -> bool {
-        session.own.down_since.is_none() && session.state == State::Alive
+        session.is_connected() && !session.own.undecided
     }
 
     fn deadline(session: &Session) -> Option<(Instant, &'static str)> {
@@ -348,7 +386,7 @@ impl SessionStore<Nodes> for Connection {
         let (at, why) = match session.state {
             State::Opening => (session.retry.deadline(), "session"),
             State::Alive => {
-                let renews = session.need() == Need::Proof && Self::is_up(session);
+                let renews = session.needs_renewal() && session.is_connected();
                 (soonest([session.retry.deadline().filter(|_| renews), session.lost_at()]), "session")
             }
             State::Lost(_) => (session.end_at(), "end of a session"),
@@ -374,7 +412,7 @@ impl SessionStore<Nodes> for Connection {
                 }));
             }
             State::Alive if session.lost_at().is_some_and(|at| at <= ctx.now) => return session.lose(Loss::Expired),
-            State::Alive if session.need() == Need::Proof && session.retry.is_due(ctx.now) => session.send_renewal(ctx),
+            State::Alive if session.needs_renewal() && session.retry.is_due(ctx.now) => session.send_renewal(ctx),
             State::Opening | State::Checking | State::Alive | State::Lost(_) | State::Ending | State::Over(_) => {}
         }
         None
@@ -400,6 +438,7 @@ impl SessionStore<Nodes> for Connection {
             if results.contains(&MultiResult::Error(ErrorCode::SESSION_EXPIRED)) {
                 return session.reported(ctx, &SessionReport::Expired);
             }
+            session.decided(ctx);
             let checked = mem::take(&mut session.own.checking);
             let failed = results.iter().position(|result| *result == MultiResult::Error(ErrorCode::NO_NODE));
             if let Some((slot, path)) = failed.and_then(|place| checked.get(place))
@@ -418,6 +457,10 @@ impl SessionStore<Nodes> for Connection {
             return counts.then_some(SessionEvent::Renewed(proven));
         }
         ctx.back_off(&mut session.retry);
+        if let (true, Reply::Refused(_)) = (session.own.undecided, reply) {
+            session.own.down = Some(reply.answer());
+            ctx.shared.sessions.emit(session.id, SessionEvent::Down(reply.answer()));
+        }
         Some(SessionEvent::Unrenewed(call.emitted, reply.answer()))
     }
 

@@ -29,6 +29,15 @@ impl Watch {
         ctx.send(session, Op::GetData { path: path.into(), watch: true }).map_or(Self::None, Self::Requested)
     }
 
+    /// The node was written. A read in flight is executed after that, and shows it: a server that
+    /// reports events for ever causes no more requests.
+    // ZK9
+    pub(super) fn triggered(&mut self, ctx: &mut Context, session: SessionId, path: &str) {
+        if !matches!(self, Self::Requested(_)) {
+            *self = Self::request(ctx, session, path);
+        }
+    }
+
     pub(super) const fn answered(reply: &Reply) -> Self {
         if let Reply::Done(ReplyBody::Data { .. }) = reply { Self::Open } else { Self::None }
     }
@@ -187,6 +196,8 @@ impl Lock {
     }
 
     fn judge(&mut self, ctx: &mut Context, names: &Names) {
+        let Some(session) = self.contention.session() else { return };
+        self.delete_late(ctx, session, names);
         let Contention::Waiting(Contender { node, .. }) = &self.contention else { return };
         let own = self.key.name_of(&node.path);
         let mut queue = Vec::new();
@@ -238,7 +249,7 @@ impl Lock {
             if !changed {
                 return self.reenter(ctx);
             }
-            contender.own_watch = Watch::request(ctx, session, path);
+            contender.own_watch.triggered(ctx, session, path);
             return;
         }
         if let Ahead::Behind { path: predecessor, watch, .. } = &mut contender.ahead
@@ -247,7 +258,7 @@ impl Lock {
             if !changed {
                 return self.predecessor_gone(ctx);
             }
-            *watch = Watch::request(ctx, session, path);
+            watch.triggered(ctx, session, path);
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod credentials;
 mod interface;
+mod reply;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -17,16 +18,13 @@ use bytes::Bytes;
 pub use interface::{Limits, PipeConfig, PipeOutput};
 
 use self::wire::{Pending, Wire};
-use super::codec::{
-    ConnectRequest, ConnectResponse, ErrorCode, MultiResult, Op, OpCode, ReplyBody, ReplyHeader, XID_AUTH, XID_EVENT,
-    XID_PING,
-};
-use super::request::{Reply, SessionReport, class, server_error};
+use super::codec::{ConnectRequest, ConnectResponse, ErrorCode, Op};
+use super::request::{Reply, SessionReport, server_error};
 use crate::collections::{Waiting, burst};
 use crate::fault::{Breach, Fault};
 use crate::id::{CallId, ConnId, NodeId, Role};
 use crate::jitter::mix;
-use crate::lock::{Cause, ErrorClass, Failures, Patience, Renewal};
+use crate::lock::{Cause, Failures, Patience, Renewal, refusal};
 use crate::time::{Instant, millis_up, soonest};
 use crate::tls::TlsFault;
 
@@ -107,6 +105,11 @@ enum Mode {
     },
     Over,
 }
+
+/// ClickHouse Keeper opens another session instead. The former one, and its locks, live on until
+/// they time out.
+// ZK6
+const NOT_CONTINUED: &str = "the server did not continue the session but opened another one: ClickHouse Keeper, which does so, is not supported";
 
 /// A session that is too short is ended, which takes time as well.
 fn max_silence(granted: Duration, tick: Duration) -> Duration {
@@ -286,6 +289,13 @@ impl Pipe {
             let frame = match frames.next(&mut rest, self.config.limits.frame) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => break,
+                Err(Breach::TooLong) if self.is_up() => {
+                    let Some(head) = frames.cut(&mut rest) else { break };
+                    if let Err(cause) = self.handle_long_reply(&head) {
+                        return self.fail(cause, true);
+                    }
+                    continue;
+                }
                 Err(breach) => return self.fail(Fault::Protocol(breach).into(), true),
             };
             if let Err(cause) = self.handle_frame(frame) {
@@ -478,8 +488,11 @@ impl Pipe {
             self.expired();
             return Ok(());
         }
-        if response.read_only || (self.session != 0 && response.session_id != self.session) {
+        if response.read_only {
             return Err(breach(Breach::WrongReply));
+        }
+        if self.session != 0 && response.session_id != self.session {
+            return Err(refusal(NOT_CONTINUED).into());
         }
         self.session = response.session_id;
         self.password = response.password;
@@ -503,98 +516,6 @@ impl Pipe {
         self.report(SessionReport::Up { emitted, timeout: self.granted, owner: self.session });
         while let Some((pending, _)) = self.waiting.pop() {
             self.queue(pending);
-        }
-    }
-
-    fn handle_reply(&mut self, frame: &[u8]) -> Result<(), Cause> {
-        let (header, body) = ReplyHeader::decode(frame).map_err(breach)?;
-        match header.xid {
-            XID_EVENT => {
-                let event = ReplyBody::decode_event(body).map_err(breach)?;
-                self.outputs.push_back(PipeOutput::Event(event));
-                return Ok(());
-            }
-            XID_PING | XID_AUTH => {
-                let emitted = self.wire.unnumbered_done(header.xid);
-                let emitted = emitted.ok_or_else(|| breach(Breach::Unsolicited))?;
-                self.check(header.code)?;
-                match self.phase {
-                    Phase::Opening { step: Opening::LoggingIn { emitted }, .. } => self.established(emitted),
-                    Phase::Up { .. } if header.xid == XID_PING => self.contacted(emitted),
-                    Phase::Closed | Phase::Opening { .. } | Phase::Up { .. } | Phase::BackingOff { .. } => {}
-                }
-                return Ok(());
-            }
-            _ => {}
-        }
-        let sent = self.wire.first().filter(|sent| sent.xid == header.xid);
-        let sent = sent.ok_or_else(|| breach(Breach::Unsolicited))?;
-        self.last_zxid = self.last_zxid.max(header.zxid);
-        self.contacted(sent.emitted);
-        let reply = match header.code {
-            ErrorCode::OK => Reply::Done(ReplyBody::decode(sent.code, body).map_err(breach)?),
-            code => Reply::Refused(code),
-        };
-        // Servers of version 3.5 report errors of the session inside of a transaction.
-        let error = match &reply {
-            Reply::Done(ReplyBody::Multi(results)) => [ErrorCode::SESSION_EXPIRED, ErrorCode::SESSION_MOVED]
-                .into_iter()
-                .find(|code| results.contains(&MultiResult::Error(*code))),
-            Reply::Refused(code) => Some(*code),
-            Reply::Done(_) | Reply::Unknown(_) | Reply::NotSent(_) => None,
-        };
-        if error == Some(ErrorCode::SESSION_EXPIRED) {
-            // Neither this request nor one behind it was executed.
-            while let Some((call, _)) = self.wire.pop_unanswered() {
-                self.answer_unsent(call, false, &Fault::NotNeeded.into());
-            }
-            self.expired();
-            return Ok(());
-        }
-        if let Some(code) = error.filter(|code| matches!(class(*code), ErrorClass::Unclear | ErrorClass::Reconnect)) {
-            return Err(server_error(code).into());
-        }
-        self.wire.done();
-        if sent.code == OpCode::CloseSession {
-            self.ended(true);
-        } else if let Some(call) = sent.call {
-            self.outputs.push_back(PipeOutput::Reply { call, reply });
-        }
-        Ok(())
-    }
-
-    /// A reply shows that the server has heard of the session since `emitted`.
-    // ZK1
-    fn contacted(&mut self, emitted: Instant) {
-        if self.contact + self.contact_every <= self.now {
-            self.contact = self.now;
-            self.report(SessionReport::Contact(emitted));
-        }
-    }
-
-    /// Checks the reply to a ping or a login.
-    fn check(&mut self, code: ErrorCode) -> Result<(), Cause> {
-        match code {
-            ErrorCode::OK => Ok(()),
-            ErrorCode::SESSION_EXPIRED => {
-                self.expired();
-                Ok(())
-            }
-            ErrorCode::AUTH_FAILED => {
-                let mut error = server_error(code);
-                if self.renewal.reject(self.now, &error, self.config.reconnect) {
-                    if let (Phase::Opening { .. }, Some(conn)) = (&self.phase, self.current()) {
-                        // Queued requests stay queued.
-                        // N19
-                        self.outputs.push_back(PipeOutput::Disconnect(conn, Some(error.into())));
-                        self.connect();
-                        return Ok(());
-                    }
-                    error.class = ErrorClass::Reconnect;
-                }
-                Err(error.into())
-            }
-            code => Err(server_error(code).into()),
         }
     }
 

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "tests")]
 
+mod hostile;
+
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -8,7 +10,8 @@ use crate::id::CallOwner;
 use crate::lock::Credentials;
 use crate::url::Login;
 use crate::zookeeper::codec::{
-    ANY_VERSION, EventType, KeeperState, MultiOp, Reply as Frame, Request, Stat, WatcherEvent,
+    ANY_VERSION, EventType, KeeperState, MultiOp, MultiResult, Reply as Frame, ReplyBody, Request, Stat, WatcherEvent,
+    XID_AUTH, XID_PING,
 };
 use crate::zookeeper::url::parse_server;
 
@@ -99,6 +102,14 @@ fn call(n: u64) -> CallId {
 
 fn sync() -> Op {
     Op::Sync { path: "/".into() }
+}
+
+fn watch() -> Op {
+    Op::Exists { path: "/a".into(), watch: true }
+}
+
+fn event() -> WatcherEvent {
+    WatcherEvent { kind: EventType::Created, state: KeeperState::SyncConnected, path: "/a".into() }
 }
 
 fn synced(xid: i32, zxid: i64) -> Frame {
@@ -226,15 +237,16 @@ fn reply_to_ping_shows_no_more_than_that_this_ping_has_arrived() {
     assert!(outputs(&mut pipe).contains(&down), "there are no more");
 }
 
-/// A server that sends events is not silent.
+/// A server that sends the bytes of a long frame one by one is not silent.
 #[test]
 fn pings_without_replies_are_limited() {
     let mut pipe = pipe(1);
     pipe.config.limits.in_flight = 3;
     up(&mut pipe, 0);
-    let event = WatcherEvent { kind: EventType::Deleted, state: KeeperState::SyncConnected, path: "/a".into() };
+    let conn = pipe.current().unwrap();
+    pipe.handle_received(at(1), conn, &[0, 0, 1, 0]);
     let pings = |n: u64| {
-        receive(&mut pipe, n * 2_000, &Frame::event(event.clone()));
+        pipe.handle_received(at(n * 2_000), conn, &[0]);
         pipe.handle_timeout(at(n * 2_000));
         sent(&mut pipe).len()
     };
@@ -525,9 +537,12 @@ fn ending_session_asks_for_no_credentials() {
 fn events_arrive_between_replies_and_numbers_skip_negatives() {
     let mut pipe = pipe(1);
     up(&mut pipe, 1);
-    let event = WatcherEvent { kind: EventType::Deleted, state: KeeperState::SyncConnected, path: "/a".into() };
-    receive(&mut pipe, 2, &Frame::event(event.clone()));
-    assert_eq!(outputs(&mut pipe), [PipeOutput::Event(event)]);
+    pipe.send(at(2), call(0), watch());
+    sent(&mut pipe);
+    receive(&mut pipe, 2, &Frame::error(1, 1, ErrorCode::NO_NODE));
+    outputs(&mut pipe);
+    receive(&mut pipe, 2, &Frame::event(event()));
+    assert_eq!(outputs(&mut pipe), [PipeOutput::Event(event())]);
     pipe.wire = Wire::counting_from(i32::MAX - 1);
     pipe.send(at(3), call(1), sync());
     pipe.send(at(3), call(2), sync());

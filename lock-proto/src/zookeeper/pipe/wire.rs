@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::Limits;
 use crate::id::{CallId, CallOwner};
 use crate::time::Instant;
-use crate::zookeeper::codec::{Frames, Op, OpCode, Request};
+use crate::zookeeper::codec::{Frames, Op, OpCode, Request, XID_AUTH};
 
 /// A request, and the call that waits for its reply.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -16,7 +16,7 @@ pub(super) struct Pending {
     pub(super) op: Op,
 }
 
-/// A request without its reply.
+/// A request or a ping without its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Sent {
     pub(super) xid: i32,
@@ -30,12 +30,17 @@ pub(super) struct Sent {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Wire {
     queue: VecDeque<Pending>,
+    /// In the order of the replies. Pings too: the server answers one behind the requests before
+    /// it.
+    // ZK9
     sent: VecDeque<Sent>,
     out: Vec<u8>,
     xid: i32,
-    /// Pings and logins without their replies, and when they left. Each reply belongs to the oldest
-    /// one of its kind.
-    unnumbered: VecDeque<(i32, Instant)>,
+    /// The most events that may follow: each watch that was requested is triggered once.
+    // ZK9
+    watches: usize,
+    /// Number of logins without their replies. The server answers them at once.
+    logins: usize,
     pub(super) frames: Frames,
 }
 
@@ -78,11 +83,12 @@ impl Wire {
         while self.may_encode(limits)
             && let Some(Pending { call, op }) = self.queue.pop_front()
         {
+            self.watches += usize::from(op.watches());
             let xid = op.fixed_xid().unwrap_or_else(|| self.next_xid());
-            if xid > 0 {
-                self.sent.push_back(Sent { xid, code: op.code(), call, emitted: now });
+            if xid == XID_AUTH {
+                self.logins += 1;
             } else {
-                self.unnumbered.push_back((xid, now));
+                self.sent.push_back(Sent { xid, code: op.code(), call, emitted: now });
             }
             Request { xid, op }.encode(&mut self.out);
         }
@@ -96,7 +102,7 @@ impl Wire {
     }
 
     fn may_encode(&self, limits: &Limits) -> bool {
-        self.out.len() < limits.outgoing && self.sent.len() + self.unnumbered.len() < limits.in_flight
+        self.out.len() < limits.outgoing && self.sent.len() + self.logins < limits.in_flight
     }
 
     pub(super) fn has_outgoing(&self, limits: &Limits) -> bool {
@@ -118,20 +124,27 @@ impl Wire {
         self.sent.pop_front();
     }
 
-    /// Takes the oldest ping or login without a reply, and returns when it left.
-    // ZK1
-    pub(super) fn unnumbered_done(&mut self, xid: i32) -> Option<Instant> {
-        let place = self.unnumbered.iter().position(|(sent, _)| *sent == xid)?;
-        self.unnumbered.remove(place).map(|(_, emitted)| emitted)
+    /// A watch was triggered. Returns false if none is left that could have been.
+    pub(super) fn triggered(&mut self) -> bool {
+        let before = self.watches;
+        self.watches = before.saturating_sub(1);
+        before > 0
+    }
+
+    /// A login was answered. Returns false if none was outstanding.
+    pub(super) fn login_done(&mut self) -> bool {
+        let before = self.logins;
+        self.logins = before.saturating_sub(1);
+        before > 0
     }
 
     /// Returns true if no reply is expected.
     pub(super) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.sent.is_empty() && self.unnumbered.is_empty()
+        self.queue.is_empty() && self.sent.is_empty() && self.logins == 0
     }
 
     pub(super) fn in_flight(&self) -> usize {
-        self.sent.len()
+        self.sent.iter().filter(|sent| sent.code != OpCode::Ping).count()
     }
 
     /// Removes the next unanswered call. The flag is true if the host has seen its bytes: it may

@@ -273,3 +273,32 @@ fn tick_of_fractions_of_a_millisecond_is_rounded_up() {
     w.server.granted_ms = 0;
     w.hold(0);
 }
+
+/// `tick_ms` says 500, and servers whose ticks have 3 s grant at least two of them.
+#[test]
+fn session_that_servers_raise_is_refused_unless_as_much_is_requested() {
+    // ZK1
+    let config = |config: Config| config.tick(Duration::from_millis(500));
+    let mut w = World::with(1, config);
+    w.server.granted_ms = 6_000;
+    let lock = w.acquire(0);
+    let Some(Failure::Refused(report)) = w.failure(0, lock) else { panic!("{:?}", w.events) };
+    let text = alloc::format!("{report}");
+    assert!(
+        ["2.5s to 6s", "tick_ms=3000", "minSessionTimeout", "TTL of 6s"].iter().all(|part| text.contains(part)),
+        "{text}"
+    );
+    assert_eq!(w.server.sessions.len(), 0);
+    // Also on a later connection.
+    let mut w = World::with(1, config);
+    w.server.granted_ms = 0;
+    let (lock, _) = w.hold(0);
+    w.server.granted_ms = 6_000;
+    w.cut(0);
+    w.pass(100);
+    assert_eq!(w.lost(0, lock), Some(Loss::Expired));
+    // With `minSessionTimeout` the ticks may be short all the same.
+    let mut w = World::with(1, |from| config(from).session_ttl(Duration::from_secs(6)));
+    w.server.granted_ms = 6_000;
+    w.hold(0);
+}

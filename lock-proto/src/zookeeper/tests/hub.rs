@@ -3,7 +3,9 @@
 use super::*;
 use crate::id::CallId;
 use crate::lock::Cause;
-use crate::zookeeper::codec::{CreateMode, MultiOp, MultiResult, Names, Op, ReplyBody, Stat};
+use crate::zookeeper::codec::{
+    CreateMode, EventType, KeeperState, MultiOp, MultiResult, Names, Op, ReplyBody, Stat, WatcherEvent,
+};
 use crate::zookeeper::{Locks, LocksOutput, Reply, Request, SessionId, SessionOutput, SessionReport};
 
 /// A host of one hub, on a server on which nobody else contends.
@@ -201,4 +203,40 @@ fn any_number_of_contacts_keeps_a_lock_and_none_costs_connections() {
         let opened = host.opened - before;
         assert!((least..=least * 5).contains(&opened), "{ms:?}: {opened}");
     }
+}
+
+/// Regression: each of these events caused a read, though the one in flight would show the change.
+#[test]
+fn reports_of_changes_cause_one_read_at_a_time() {
+    // ZK9
+    let mut host = Host::new();
+    host.nodes.push("other-lock--000000001".into());
+    host.acquire();
+    host.answer(executed);
+    let watched = ["/l/other-lock--000000001".to_string(), alloc::format!("/l/{}", host.nodes[1])];
+    host.requests = 0;
+    for _ in 0..1_000 {
+        for path in &watched {
+            let (kind, state) = (EventType::DataChanged, KeeperState::SyncConnected);
+            let event = WatcherEvent { kind, state, path: path.as_str().into() };
+            host.locks.handle_event(host.now, host.session.unwrap(), &event);
+            host.outputs();
+        }
+    }
+    assert_eq!(host.requests, 2);
+    // So does the holder.
+    host.nodes.remove(0);
+    let gone =
+        WatcherEvent { kind: EventType::Deleted, state: KeeperState::SyncConnected, path: watched[0].as_str().into() };
+    host.locks.handle_event(host.now, host.session.unwrap(), &gone);
+    host.answer(executed);
+    assert!(host.granted());
+    host.requests = 0;
+    for _ in 0..1_000 {
+        let (kind, state) = (EventType::DataChanged, KeeperState::SyncConnected);
+        let event = WatcherEvent { kind, state, path: watched[1].as_str().into() };
+        host.locks.handle_event(host.now, host.session.unwrap(), &event);
+        host.outputs();
+    }
+    assert_eq!(host.requests, 1);
 }

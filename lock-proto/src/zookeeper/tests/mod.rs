@@ -8,6 +8,7 @@ mod locks;
 mod server;
 mod sessions;
 mod tail;
+mod undecided;
 mod validity;
 
 use alloc::collections::BTreeMap;
@@ -96,6 +97,8 @@ impl World {
                 busy |= self.bytes(client);
             }
             if !busy {
+                // M7
+                assert!(self.clients.iter().all(|client| client.links.timers_are_true()));
                 return;
             }
         }

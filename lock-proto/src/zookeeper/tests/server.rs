@@ -29,6 +29,8 @@ pub(super) struct Server {
     pub(super) unreadable: Option<&'static str>,
     /// Requests with these codes get no reply, and are executed or not.
     pub(super) mute: Option<(OpCode, bool)>,
+    /// The last of these that was not executed, and its session.
+    late: Option<(i64, Op)>,
     /// Requests with this code fail with this error.
     pub(super) refused: Option<(OpCode, ErrorCode)>,
     /// Transactions fail with this error of the session.
@@ -173,6 +175,8 @@ impl Server {
         {
             if executed {
                 let _ = self.execute(id, session, op);
+            } else {
+                self.late = Some((session, op));
             }
             return;
         }
@@ -186,6 +190,12 @@ impl Server {
             Err(code) => Reply::error(xid, self.zxid, code),
         };
         reply.encode(&mut self.conns.get_mut(&id).unwrap().out);
+    }
+
+    /// Executes the create that got no reply.
+    pub(super) fn execute_late(&mut self) {
+        let Some((session, Op::Write(MultiOp::Create { path, data, mode, .. }))) = self.late.take() else { panic!() };
+        self.create(session, &path, data, mode).unwrap();
     }
 
     fn execute(&mut self, id: ConnId, session: i64, op: Op) -> Result<ReplyBody, ErrorCode> {

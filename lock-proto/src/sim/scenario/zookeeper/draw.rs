@@ -23,6 +23,9 @@ pub(super) enum Fault {
     SetSequence,
     /// Servers refuse requests.
     Refuse,
+    /// Servers are overloaded: they reject requests and commit slowly, and a client loses its
+    /// connections.
+    Overload,
 }
 
 pub(super) struct Servers {
@@ -113,6 +116,20 @@ fn add(chance: &mut Chance, fault: Fault, setup: &Setup, at: Duration, steps: &m
             let before = i32::try_from(chance.below(4)).unwrap_or(0);
             let next = chance.pick(&[i32::MAX - (1 << 16), i32::MAX, i32::MIN + 5]).saturating_sub(before);
             push(at, Action::Zookeeper(ZookeeperAction::SetSequence { name, next }));
+        }
+        Fault::Overload => {
+            let (lag, condition) = (Duration::from_millis(50) + chance.millis(450), Condition::Throttled);
+            for member in 0..setup.nodes.len() {
+                push(at, Action::Zookeeper(ZookeeperAction::Delay { member, lag }));
+                push(at + after, Action::Zookeeper(ZookeeperAction::Delay { member, lag: Duration::ZERO }));
+            }
+            push(at, Action::Zookeeper(ZookeeperAction::Condition { condition, on: true }));
+            push(at + after, Action::Zookeeper(ZookeeperAction::Condition { condition, on: false }));
+            let client = chance.index(setup.clients.len());
+            for _ in 0..4 {
+                let reset = at + chance.duration(&(Duration::ZERO..after + Duration::from_millis(1)));
+                (0..setup.nodes.len()).for_each(|node| push(reset, Action::Reset { client, node }));
+            }
         }
         Fault::Refuse => {
             let condition = chance.pick(&[Condition::Throttled, Condition::NoDelete]);

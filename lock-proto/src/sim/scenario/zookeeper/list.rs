@@ -250,6 +250,16 @@ pub(in crate::sim::scenario) const SCENARIOS: &[Scenario] = &[
         draft(chance, &Mix { kinds, ..PLAIN }, &servers)
     }),
     within_bounds(
+        "zookeeper-throttled",
+        "servers are overloaded: they reject requests and commit slowly, and connections break",
+        |chance| {
+            use Kind::{Burst, Campaign, Cancel, Reset};
+            let kinds = &[(Reset, 4), (Burst, 8), (Cancel, 6), (Campaign, 3)];
+            let servers = Servers { faults: &[(Fault::Overload, 6)], ..THREE };
+            draft(chance, &Mix { kinds, ..PLAIN }, &servers)
+        },
+    ),
+    within_bounds(
         "zookeeper-tls",
         "certificates break for a while: handshakes fail, are cut, or take long, while connections break",
         |chance| {

@@ -101,6 +101,17 @@ fn waiters_leave_sessions_whose_nodes_cannot_be_deleted() {
     }
 }
 
+/// Regression: the list behind a first write that was rejected did not show the client's node, and
+/// it created another one. It then waited behind its own, and all others with it.
+#[test]
+fn clients_of_overloaded_servers_do_not_wait_for_their_own_nodes() {
+    // ZK6
+    for seed in [7, 14, 18, 85] {
+        let outcome = Plan::from_seed(Scenario::named("zookeeper-throttled").unwrap(), seed).run();
+        assert!(outcome.violations.is_empty(), "{outcome}");
+    }
+}
+
 #[test]
 fn letting_sessions_expire_is_caught() {
     // S4, S11
