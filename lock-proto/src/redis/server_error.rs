@@ -94,6 +94,17 @@ pub(crate) fn refuses_several(text: &str) -> bool {
         || ["run this command", "to run the '"].iter().any(|part| text.contains(part))
 }
 
+/// Returns true if the server refuses a command because of one of its keys, so that it may accept
+/// the same command with other keys.
+pub(crate) fn refuses_key(error: &ServerError) -> bool {
+    error.class == ErrorClass::KeyInUse || (error.class == ErrorClass::Refused && names_key(&error.text))
+}
+
+/// Returns true if an error says that the user lacks access to a key.
+fn names_key(text: &str) -> bool {
+    ["one of the keys", "to access a key"].iter().any(|part| text.contains(part))
+}
+
 /// Servers quote the arguments of unknown commands, including the password of a login.
 const QUOTED_ARGUMENTS: &str = ", with args beginning with";
 
@@ -124,7 +135,7 @@ impl ServerError {
             "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" => NO_CLUSTER,
             "LOCKFENCE" => FENCE_KEY,
             "NOPERM" | "ERR" if class == ErrorClass::Refused && names_script_command(text) => NEEDS_SCRIPTS,
-            "NOPERM" if ["one of the keys", "to access a key"].iter().any(|part| text.contains(part)) => NEEDS_KEYS,
+            "NOPERM" if names_key(text) => NEEDS_KEYS,
             _ if text.contains("executing the script can't run") => NAMED_IN_LOG,
             _ => "",
         };
@@ -269,6 +280,7 @@ mod tests {
             let error = ServerError::classify(text);
             assert_eq!(error.class, ErrorClass::Refused, "{text}");
             assert!(error.text.ends_with(NEEDS_KEYS), "{}", error.text);
+            assert!(refuses_key(&error), "{text}");
         }
     }
 
