@@ -21,8 +21,8 @@ pub enum Wake {
     /// poll, ten times slower, and up to forty times slower as they keep waiting: by default, one
     /// request every 2 s for each name that the client waits for.
     ///
-    /// If a client waits for more than 128 names, they take turns, so a wake-up may come 50 ms
-    /// later for each 128 of them. A name whose wake-up keys the server refuses is polled.
+    /// If a client waits for more than 128 names, they take turns, so a wake-up may come up to
+    /// 0.15 s later for each 128 of them. A name whose wake-up keys the server refuses is polled.
     #[default]
     Notify,
     /// Polling only. There is no second connection, and no key besides the lock and the fence
