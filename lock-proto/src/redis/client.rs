@@ -234,9 +234,7 @@ impl Client {
                 PipeOutput::Credentials(conn, request) => self.out.push_back(Output::Credentials { conn, request }),
                 PipeOutput::Disconnect(conn, why) => self.out.push_back(Output::Disconnect { conn, why }),
                 PipeOutput::Up(hello) => {
-                    // The node's name may lead to another server now.
-                    // P5
-                    link.listener.close(now, &mut link.wake, &mut events);
+                    link.listener.restart(now, &mut link.wake, &mut events);
                     link.changed = true;
                     let quorum = self.locks.config().is_quorum();
                     link.node_up_awaits_server_info = !quorum && self.locks.compares_identity(node);

@@ -18,7 +18,11 @@ pub const MAX_FENCE_BLOCK: u32 = 1_000;
 pub enum Wake {
     /// A release wakes one waiter over a second connection, which is open only while there are
     /// waiters. A quorum uses one of its nodes for this. In case a wake-up is lost, waiters still
-    /// poll, ten times slower, and up to forty times slower as they keep waiting.
+    /// poll, ten times slower, and up to forty times slower as they keep waiting: by default, one
+    /// request every 2 s for each name that the client waits for.
+    ///
+    /// If a client waits for more than 128 names, they take turns, so a wake-up may come up to
+    /// 0.15 s later for each 128 of them. A name whose wake-up keys the server refuses is polled.
     #[default]
     Notify,
     /// Polling only. There is no second connection, and no key besides the lock and the fence

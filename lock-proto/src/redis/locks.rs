@@ -74,8 +74,7 @@ impl Locks {
     // Q6, Q7
     pub fn handle_node_up(&mut self, now: Instant, node: NodeId, server: Option<&Result<ServerInfo, ServerError>>) {
         self.handle_timeout(now);
-        // The node's ACL may have changed.
-        self.ctx.shared.wake_refused.remove(node);
+        self.ctx.shared.wake_refusals.clear(node);
         self.identify(node, server);
         for slot in self.locks.slots() {
             self.step(slot, |lock, ctx| lock.node_up(ctx, node));

@@ -139,6 +139,17 @@ pub(crate) fn refuses_several(text: &str) -> bool {
         || ["run this command", "to run the '"].iter().any(|part| text.contains(part))
 }
 
+/// Returns true if the server refuses a command because of one of its keys, so that it may accept
+/// the same command with other keys.
+pub(crate) fn refuses_key(error: &ServerError) -> bool {
+    error.class == ErrorClass::KeyInUse || (error.class == ErrorClass::Refused && names_key(&error.text))
+}
+
+/// Returns true if an error says that the user lacks access to a key.
+fn names_key(text: &str) -> bool {
+    ["one of the keys", "to access a key"].iter().any(|part| text.contains(part))
+}
+
 /// Servers quote the arguments of unknown commands, including the password of a login.
 const QUOTED_ARGUMENTS: &str = ", with args beginning with";
 
@@ -176,7 +187,7 @@ impl ServerError {
             "LOCKFENCE" => FENCE_KEY,
             _ if class == ErrorClass::Refused && spans_slots(text) => NO_CLUSTER,
             _ if class == ErrorClass::Refused && no_scripts => NEEDS_SCRIPTS,
-            "NOPERM" if ["one of the keys", "to access a key"].iter().any(|part| text.contains(part)) => NEEDS_KEYS,
+            "NOPERM" if names_key(text) => NEEDS_KEYS,
             _ if text.contains("executing the script can't run") => NAMED_IN_LOG,
             _ if text.contains("called from") || text.contains("not allowed from script") => NEEDS_COMMANDS,
             _ => "",
@@ -322,6 +333,7 @@ mod tests {
             let error = ServerError::classify(text);
             assert_eq!(error.class, ErrorClass::Refused, "{text}");
             assert!(error.text.ends_with(NEEDS_KEYS), "{}", error.text);
+            assert!(refuses_key(&error), "{text}");
         }
     }
 

@@ -10,6 +10,7 @@ mod acquire;
 mod cancel;
 mod clock;
 mod loss;
+mod many_names;
 mod misuse;
 mod quorum;
 mod release;

@@ -1,10 +1,10 @@
 //! Passwords and ACLs: the commands and keys that a client needs, or can do without.
 
 use lock_testkit::Redis;
-use lock_tokio::redis::{Config, Wake};
+use lock_tokio::redis::{Config, WAITING_SUFFIX, Wake};
 use lock_tokio::{AcquireError, Backoff, Client, Guard, Release};
 
-use crate::kit::{LONG_TTL, assert_clean, client, endpoint, exists, in_time, ms, release, take, with};
+use crate::kit::{LONG_TTL, assert_clean, client, endpoint, exists, in_time, ms, release, take, wait_for, with};
 
 /// Commands that every lock needs.
 const NEEDED: [&str; 8] = ["eval", "evalsha", "get", "set", "pttl", "pexpire", "del", "time"];
@@ -138,6 +138,33 @@ async fn client_polls_without_wake_up_commands() {
         }
         assert_clean(&redis).await;
     }
+}
+
+/// Both clients may use the side keys of some names only. Those of the others cost a wake-up of no
+/// other name.
+// A7, U1
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forbidden_side_keys_do_not_disturb_other_names() {
+    let redis = Redis::start();
+    let all = [&NEEDED[..], &WAKING, &WAITING, &COMPARING].concat();
+    let never = Backoff::fixed(core::time::Duration::from_secs(300));
+    let config = user(&redis, &["good*", "bad?", "lock-proto:fence"], &all).poll(never);
+    let [ours, theirs] = [(); 2].map(|()| with(config.clone()));
+    let guards = [take(&theirs, "bad1", LONG_TTL).await, take(&theirs, "good1", LONG_TTL).await];
+    let second = take(&theirs, "good2", LONG_TTL).await;
+    let [bad, good, last] =
+        ["bad1", "good1", "good2"].map(|name| tokio::spawn(ours.lock(name).ttl(LONG_TTL).acquire()));
+    let marked = |name: &str| exists(&redis, &format!("{name}{WAITING_SUFFIX}"));
+    wait_for("they listen", || marked("good1") && marked("good2")).await;
+    // The announcement of the first one is refused.
+    for guard in guards {
+        release(guard).await;
+    }
+    release(in_time("the lock", good).await.unwrap().unwrap()).await;
+    release(second).await;
+    release(in_time("the lock", last).await.unwrap().unwrap()).await;
+    bad.abort();
+    assert_clean(&redis).await;
 }
 
 /// A user without access to the fence counter leaves nothing behind, and can disable fencing.

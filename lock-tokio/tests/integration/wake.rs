@@ -6,7 +6,7 @@ use std::time::Instant;
 use std::{env, thread};
 
 use lock_testkit::{Redis, TIMEOUT, spawn};
-use lock_tokio::redis::Config;
+use lock_tokio::redis::{Config, SIGNAL_SUFFIX};
 use lock_tokio::{Backoff, Client};
 use tokio::time::sleep;
 
@@ -235,6 +235,87 @@ async fn all_waiters_are_served_without_polling() {
     }
     while let Some(done) = in_time("everybody's turn", tasks.join_next()).await {
         done.unwrap();
+    }
+    assert_clean(&redis).await;
+}
+
+fn signal(name: &str) -> String {
+    format!("{name}{SIGNAL_SUFFIX}")
+}
+
+/// Scripts that clients have called so far.
+fn scripts(redis: &Redis) -> u64 {
+    let stats = redis.cli(&["INFO", "commandstats"]);
+    let calls = |line: &str| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next()?.parse().ok();
+    stats.lines().find_map(calls).unwrap_or(0)
+}
+
+/// Most names are beyond the first wait. All are polled slowly, and all are woken.
+// A6, A7
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_for_thousand_names_is_cheap_and_prompt() {
+    let redis = Redis::start();
+    let holder = waiter(&redis, "holder", NEVER);
+    let names: Vec<_> = (0..1_000).map(|n| format!("lock {n:04}")).collect();
+    let mut held = Vec::new();
+    for name in &names {
+        held.push(take(&holder, name, LONG_TTL).await);
+    }
+    let polling = waiter(&redis, "polling", Backoff::default());
+    let waiting: Vec<_> = names.iter().map(|name| tokio::spawn(polling.lock(name).ttl(LONG_TTL).acquire())).collect();
+    wait_for("it listens", || is_waiting(&redis, "polling")).await;
+    sleep(Duration::from_secs(2)).await;
+    let before = scripts(&redis);
+    sleep(Duration::from_secs(3)).await;
+    let polls = scripts(&redis) - before;
+    assert!(polls < 5_000, "{polls} requests in 3 s");
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    wait_for("it is gone", || !is_waiting(&redis, "polling")).await;
+
+    let listening = waiter(&redis, "listening", NEVER);
+    let mut waiting: Vec<_> =
+        names.iter().map(|name| tokio::spawn(listening.lock(name).ttl(LONG_TTL).acquire())).collect();
+    wait_for("it listens", || is_waiting(&redis, "listening")).await;
+    sleep(Duration::from_secs(1)).await;
+    // Some one by one, and the rest at once.
+    for place in [999, 500, 129, 0] {
+        release(held.swap_remove(place)).await;
+        drop(in_time("the lock", waiting.swap_remove(place)).await.unwrap().unwrap());
+    }
+    for guard in held {
+        release(guard).await;
+    }
+    for waiting in waiting {
+        drop(in_time("the lock", waiting).await.unwrap().unwrap());
+    }
+    assert_clean(&redis).await;
+}
+
+/// The server refuses a `BLPOP` as a whole if one of its keys is no list.
+// A7
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn poisoned_signal_keys_do_not_disturb_other_names() {
+    let redis = Redis::start();
+    let names: Vec<_> = (0..40).map(|n| format!("lock {n:02}")).collect();
+    let poisoned = |n: usize| n % 15 == 7;
+    for (n, name) in names.iter().enumerate().filter(|(n, _)| poisoned(*n)) {
+        redis.command(&["SET", &signal(name), &n.to_string(), "EX", "100"]);
+    }
+    let clients = ["holder", "waiter"].map(|name| waiter(&redis, name, NEVER));
+    let mut held = Vec::new();
+    for name in &names {
+        held.push(take(&clients[0], name, LONG_TTL).await);
+    }
+    let waiting: Vec<_> =
+        names.iter().map(|name| tokio::spawn(clients[1].lock(name).ttl(LONG_TTL).acquire())).collect();
+    wait_for("it listens", || is_waiting(&redis, "waiter")).await;
+    for (n, (guard, waiting)) in held.into_iter().zip(waiting).enumerate() {
+        release(guard).await;
+        if poisoned(n) {
+            waiting.abort();
+        } else {
+            drop(in_time("the lock", waiting).await.unwrap().unwrap());
+        }
     }
     assert_clean(&redis).await;
 }

@@ -11,7 +11,7 @@ use super::redlock::{FatalReason, Round, Verdict, Vote, answer_to_take};
 use super::watchdog::{Call, Hold};
 use super::{Contention, Lock, Waiter};
 use crate::id::NodeId;
-use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, Wait};
+use crate::lock::{Answer, Blocked, ErrorClass, Expiry, Failure, ServerError, Wait};
 use crate::redis::config::Wake;
 use crate::redis::request::{Reply, Request};
 use crate::time::millis_up;
@@ -99,7 +99,7 @@ impl Lock {
         if ctx.config.store.wake == Wake::Poll
             || self.tries <= 1
             || !(single || listens.is_some())
-            || ctx.shared.wake_refused.contains(node)
+            || ctx.refuses_wake(node, &self.key)
         {
             return 0;
         }
@@ -111,13 +111,13 @@ impl Lock {
 
     /// Repeats a refused attempt without the marker, whose key may be forbidden or on another
     /// cluster node. Returns false if no marker was set.
-    pub(super) fn try_unmarked(&mut self, ctx: &mut Context, node: NodeId) -> bool {
+    pub(super) fn try_unmarked(&mut self, ctx: &mut Context, node: NodeId, error: &ServerError) -> bool {
         let Contention::Trying(round) = &mut self.contention else { return false };
         if !round.marked.contains(node) {
             return false;
         }
         round.marked.remove(node);
-        ctx.shared.wake_refused.insert(node);
+        ctx.shared.wake_refusals.insert(ctx.now, node, &self.key, error);
         self.repeat_take(ctx, node);
         true
     }
@@ -174,9 +174,12 @@ impl Lock {
 
     pub(super) fn take_answered(&mut self, ctx: &mut Context, node: NodeId, take: Take, reply: &Reply) {
         let until = take.ttl.until(take.emitted, &ctx.config);
-        let refused = matches!(reply, Reply::Rejected(error) if error.class == ErrorClass::Refused);
         let of_round = matches!(&self.contention, Contention::Trying(round) if round.number == take.number);
-        if refused && of_round && self.try_unmarked(ctx, node) {
+        if let Reply::Rejected(error) = reply
+            && error.class == ErrorClass::Refused
+            && of_round
+            && self.try_unmarked(ctx, node, error)
+        {
             return;
         }
         let untold = matches!(reply, Reply::Busy { expires: Expiry::Unknown });

@@ -6,6 +6,7 @@ use core::mem;
 use core::time::Duration;
 
 use super::Redis;
+use super::wakeup::WakeRefusals;
 use crate::error::ConfigError;
 use crate::id::{CallOwner, ClientId, NodeId};
 use crate::lock::{self, Answer, ServerError};
@@ -115,8 +116,7 @@ pub struct Shared {
     pub(crate) nodes: Vec<Node>,
     /// Two nodes that are the same server.
     pub(crate) duplicates: Option<(NodeId, NodeId)>,
-    /// Nodes that refused a request because of its wake-up keys. Requests to them omit these keys.
-    pub(crate) wake_refused: NodeSet,
+    pub(crate) wake_refusals: WakeRefusals,
     pub(crate) verifications: Verifications,
 }
 
@@ -186,7 +186,7 @@ impl Context {
             identity: Identity::new(client, &config.prefix),
             nodes: config.nodes().iter().map(|_| Node::default()).collect(),
             duplicates: None,
-            wake_refused: NodeSet::default(),
+            wake_refusals: WakeRefusals::default(),
             verifications: Verifications::default(),
         };
         Ok(Self::with(now, config, seed, shared))
@@ -201,9 +201,14 @@ impl Context {
         self.shared.nodes.get(node.index())?.excluded(self.now)
     }
 
-    /// Returns true if a release at the node can wake waiters.
-    pub(crate) fn may_wake(&self, node: NodeId) -> bool {
-        self.excluded(node).is_none() && !self.shared.wake_refused.contains(node)
+    /// Returns true if a release of the lock at the node can wake waiters.
+    pub(crate) fn may_wake(&self, node: NodeId, key: &Key) -> bool {
+        self.excluded(node).is_none() && !self.refuses_wake(node, key)
+    }
+
+    /// Returns true if requests to the node omit the wake-up keys of the lock.
+    pub(crate) fn refuses_wake(&self, node: NodeId, key: &Key) -> bool {
+        self.shared.wake_refusals.contains(self.now, node, key)
     }
 
     /// Returns the maximum number of fencing tokens to mint; 0 for a quorum.

@@ -380,8 +380,11 @@ impl Lock {
             && let Some(delete) = cleanup.delete(serial)
         {
             let refused = matches!(reply, Reply::Rejected(error) if error.class == ErrorClass::Refused);
-            if refused && delete.announce {
-                ctx.shared.wake_refused.insert(node);
+            if let Reply::Rejected(error) = reply
+                && refused
+                && delete.announce
+            {
+                ctx.shared.wake_refusals.insert(ctx.now, node, &self.key, error);
             }
             let elsewhere = Reply::NotSent(Fault::NotNeeded.into());
             let (found, send) = match ctx.shared.away_until(ctx.now, node) {
@@ -534,7 +537,7 @@ impl Lock {
         let retired = self.retired(ctx);
         let cleanup = self.store.cleanups.of(node);
         let announce =
-            cleanup.announces() && ctx.config.store.wake == Wake::Notify && !ctx.shared.wake_refused.contains(node);
+            cleanup.announces() && ctx.config.store.wake == Wake::Notify && !ctx.refuses_wake(node, &self.key);
         let last = retired.last;
         let (number, retired) = cleanup.numbers_to_delete(retired);
         let request = Request::Release { key: self.key.clone(), number, retired, announce };

@@ -1,16 +1,58 @@
 //! Wake-up of the head of the queue by a release.
 // A7
 
+use alloc::collections::BTreeMap;
 use alloc::vec;
 
 use super::cleanup::Cleanup;
 use super::context::{Context, NodeSet};
 use super::{Contention, Lock};
 use crate::id::NodeId;
-use crate::lock::{Answer, Blocked, Expiry, Wait};
+use crate::lock::{Answer, Blocked, Expiry, ServerError, Wait};
 use crate::redis::config::Wake;
-use crate::redis::request::Request;
+use crate::redis::listener::{MAX_KEYS, RETRY_REFUSED};
+use crate::redis::request::{Key, Request};
+use crate::redis::server_error::refuses_key;
 use crate::time::Instant;
+
+/// The nodes that refused requests because of their wake-up keys, for a while or until the next
+/// connection. Requests to them omit these keys: those of one lock if the node refused a key, else
+/// all.
+// A7, U1
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct WakeRefusals {
+    nodes: NodeSet,
+    keys: BTreeMap<Key, NodeSet>,
+    /// When the refusals are over.
+    until: Option<Instant>,
+}
+
+impl WakeRefusals {
+    pub(super) fn insert(&mut self, now: Instant, node: NodeId, key: &Key, error: &ServerError) {
+        if self.until.is_none_or(|until| until <= now) {
+            *self = Self { until: Some(now + RETRY_REFUSED), ..Self::default() };
+        }
+        if !refuses_key(error) {
+            return self.nodes.insert(node);
+        }
+        if self.keys.len() >= MAX_KEYS {
+            // It is refused again if it is used again.
+            self.keys.pop_first();
+        }
+        self.keys.entry(key.clone()).or_default().insert(node);
+    }
+
+    pub(super) fn contains(&self, now: Instant, node: NodeId, key: &Key) -> bool {
+        self.until.is_some_and(|until| now < until)
+            && (self.nodes.contains(node) || self.keys.get(key).is_some_and(|nodes| nodes.contains(node)))
+    }
+
+    /// The node has a new connection. Its ACL may have changed.
+    pub(crate) fn clear(&mut self, node: NodeId) {
+        self.nodes.remove(node);
+        self.keys.values_mut().for_each(|nodes| nodes.remove(node));
+    }
+}
 
 /// Wake-up subscription of the head of the queue, from the first busy reply to the grant. In a
 /// quorum it is on one node: if every node woke a different waiter, none would get a majority.
@@ -99,7 +141,7 @@ impl Lock {
         let node = self.wake_node(ctx);
         match &self.store.subscription {
             Some(subscription) if node == Some(subscription.node) => return,
-            Some(subscription) if subscription.active && ctx.may_wake(subscription.node) => return,
+            Some(subscription) if subscription.active && ctx.may_wake(subscription.node, &self.key) => return,
             Some(subscription) => ctx.listen(subscription.node, &self.key, false),
             None => {}
         }
@@ -112,7 +154,8 @@ impl Lock {
     /// Returns the last reachable node, on which clients agree. A release reaches it last.
     fn wake_node(&self, ctx: &Context) -> Option<NodeId> {
         let nodes = || {
-            (0..ctx.shared.nodes.len()).rev().map(|index| NodeId::new(index as u16)).filter(|node| ctx.may_wake(*node))
+            let nodes = (0..ctx.shared.nodes.len()).rev().map(|index| NodeId::new(index as u16));
+            nodes.filter(|node| ctx.may_wake(*node, &self.key))
         };
         let reachable = |node: &NodeId| {
             let answer = self.store.answers.get(node.index());
