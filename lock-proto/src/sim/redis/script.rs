@@ -388,10 +388,9 @@ impl Node {
 
     /// Runs a write that changes nothing. A replica refuses it; other errors are ignored.
     fn refuse_on_replica(&mut self, context: &mut Context, write: &[&[u8]]) -> Result<(), Stop> {
-        match self.run(context, write) {
-            Reply::Error(text) if text.starts_with("READONLY") => Err(Stop(Reply::Error(text))),
-            _ => Ok(()),
-        }
+        let reply = self.run(context, write);
+        let refused = matches!(&reply, Reply::Error(text) if text.starts_with("READONLY"));
+        if refused { Err(Stop(reply)) } else { Ok(()) }
     }
 
     /// Wakes a waiter. Errors are ignored, like the result of a `pcall`.

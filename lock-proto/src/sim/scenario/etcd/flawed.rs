@@ -61,7 +61,7 @@ pub enum EtcdFlaw {
 
 impl EtcdFlaw {
     /// Every flaw.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 18] = [
         Self::SkipsOwnKey,
         Self::DeletesAnyRevision,
         Self::ForgetsDeletion,

@@ -79,7 +79,17 @@ impl Drawing<'_> {
         let (tag, wait, renew, hold) = (self.tag, Wait::Forever, Renew::Auto, Some(hold));
         self.push(
             at,
-            Action::Acquire { client, tag, name, ttl: None, wait, renew, claim: true, hold, write_every: None },
+            Action::Acquire {
+                client,
+                tag,
+                name,
+                ttl: None,
+                wait,
+                renew,
+                claim: Some(Duration::ZERO),
+                hold,
+                write_every: None,
+            },
         );
     }
 
