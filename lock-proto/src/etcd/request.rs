@@ -168,7 +168,10 @@ pub enum Request {
     },
     /// Read the contender's key, and the newest keys created before `before`. With `ahead`, list
     /// others only if the direct predecessor is gone and the rest is unknown.
-    // E4
+    ///
+    /// A read of the key alone goes through etcd's log: the key counts as gone if it is not found.
+    /// Other reads may be outdated on servers with etcd issue 20418.
+    // E4, E14
     Look {
         /// The queue.
         queue: Queue,
@@ -329,16 +332,27 @@ impl Request {
                     failure: vec![op_range(one(key)), some(2)],
                 })
             }
-            Self::Look { queue, lease, before, ahead } => {
+            Self::Look { queue, lease, before: None, .. } => {
+                let key = queue.key(*lease);
+                let read = op_range(one(key.clone()));
+                // The delete is executed if there is no key, and finds none. It makes etcd send the read
+                // through its log.
+                // E14
+                Rpc::Txn(TxnRequest {
+                    compare: vec![unchanged(key.clone(), 0)],
+                    success: vec![read.clone(), op_delete(key)],
+                    failure: vec![read],
+                })
+            }
+            Self::Look { queue, lease, before: Some(before), ahead } => {
                 let own = op_range(one(queue.key(*lease)));
-                let search = before.map(|before| op_range(newest(queue, before - 1, LISTED as i64)));
+                let search = op_range(newest(queue, before - 1, LISTED as i64));
                 let Some(Ahead { next, rest }) = ahead else {
-                    let success = iter::once(own).chain(search).collect();
-                    return Some(Rpc::Txn(TxnRequest { success, ..TxnRequest::default() }));
+                    return Some(Rpc::Txn(TxnRequest { success: vec![own, search], ..TxnRequest::default() }));
                 };
                 let known = rest.iter().flatten().map(|older| op_range(one(older.key.clone())));
                 let there = [own.clone(), op_range(one(next.key.clone()))];
-                let gone = search.filter(|_| rest.is_none());
+                let gone = rest.is_none().then_some(search);
                 Rpc::Txn(TxnRequest {
                     compare: vec![Compare {
                         target: COMPARE_CREATE,
@@ -361,10 +375,9 @@ impl Request {
             Self::Delete { queue, lease, modified } => {
                 let key = queue.key(*lease);
                 let count = RangeRequest { count_only: true, ..range_of(queue) };
-                let delete = DeleteRangeRequest { key: key.clone(), ..DeleteRangeRequest::default() };
                 Rpc::Txn(TxnRequest {
                     compare: vec![unchanged(key.clone(), *modified)],
-                    success: vec![RequestOp { request: Some(Op::Delete(delete)) }],
+                    success: vec![op_delete(key.clone())],
                     failure: vec![op_range(one(key)), op_range(count)],
                 })
             }
@@ -452,7 +465,10 @@ impl Request {
                 let key = queue.key(*lease);
                 older = answers.range()?.kvs.into_iter().find(|kv| *alone && kv.key != key);
             }
-            Self::Look { before: None, .. } if done => own = seen(&mut answers, revision)?,
+            Self::Look { before: None, .. } => {
+                own = seen(&mut answers, revision)?;
+                return Some(Found::Queue { revision, done: true, own, older, rest, all, others, long });
+            }
             Self::Look { before: Some(before), ahead, .. } => {
                 own = seen(&mut answers, revision)?;
                 let keys = match ahead {
@@ -472,7 +488,6 @@ impl Request {
                 (older, rest) = newest_first(keys);
                 return Some(Found::Queue { revision, done: true, own, older, rest, all, others, long });
             }
-            Self::Look { .. } => return None,
             Self::Put { before, .. } if done => {
                 skip_write(&mut answers)?;
                 own = Some(Seen { created: *before, modified: revision });
@@ -557,6 +572,10 @@ fn unchanged(key: Bytes, modified: i64) -> Compare {
 fn op_put(key: Bytes, value: &Bytes, lease: LeaseId) -> RequestOp {
     let put = PutRequest { key, value: value.clone(), lease: lease.get(), ..PutRequest::default() };
     RequestOp { request: Some(Op::Put(put)) }
+}
+
+fn op_delete(key: Bytes) -> RequestOp {
+    RequestOp { request: Some(Op::Delete(DeleteRangeRequest { key, ..DeleteRangeRequest::default() })) }
 }
 
 const fn op_range(range: RangeRequest) -> RequestOp {
