@@ -332,22 +332,27 @@ impl Request {
                     failure: vec![op_range(one(key)), some(2)],
                 })
             }
-            Self::Look { queue, lease, before, ahead } => {
+            Self::Look { queue, lease, before: None, .. } => {
+                let key = queue.key(*lease);
+                let read = op_range(one(key.clone()));
+                // The delete is executed if there is no key, and finds none. It makes etcd send the read
+                // through its log.
+                // E14
+                Rpc::Txn(TxnRequest {
+                    compare: vec![unchanged(key.clone(), 0)],
+                    success: vec![read.clone(), op_delete(key)],
+                    failure: vec![read],
+                })
+            }
+            Self::Look { queue, lease, before: Some(before), ahead } => {
                 let own = op_range(one(queue.key(*lease)));
-                let search = before.map(|before| op_range(newest(queue, before - 1, LISTED as i64)));
+                let search = op_range(newest(queue, before - 1, LISTED as i64));
                 let Some(Ahead { next, rest }) = ahead else {
-                    // The delete is never executed. It makes etcd send the read through its log.
-                    let logged = search.is_none().then(|| op_delete(queue.key(*lease)));
-                    let success = iter::once(own).chain(search).collect();
-                    return Some(Rpc::Txn(TxnRequest {
-                        success,
-                        failure: logged.into_iter().collect(),
-                        ..TxnRequest::default()
-                    }));
+                    return Some(Rpc::Txn(TxnRequest { success: vec![own, search], ..TxnRequest::default() }));
                 };
                 let known = rest.iter().flatten().map(|older| op_range(one(older.key.clone())));
                 let there = [own.clone(), op_range(one(next.key.clone()))];
-                let gone = search.filter(|_| rest.is_none());
+                let gone = rest.is_none().then_some(search);
                 Rpc::Txn(TxnRequest {
                     compare: vec![Compare {
                         target: COMPARE_CREATE,
@@ -460,7 +465,10 @@ impl Request {
                 let key = queue.key(*lease);
                 older = answers.range()?.kvs.into_iter().find(|kv| *alone && kv.key != key);
             }
-            Self::Look { before: None, .. } if done => own = seen(&mut answers, revision)?,
+            Self::Look { before: None, .. } => {
+                own = seen(&mut answers, revision)?;
+                return Some(Found::Queue { revision, done: true, own, older, rest, all, others, long });
+            }
             Self::Look { before: Some(before), ahead, .. } => {
                 own = seen(&mut answers, revision)?;
                 let keys = match ahead {
@@ -480,7 +488,6 @@ impl Request {
                 (older, rest) = newest_first(keys);
                 return Some(Found::Queue { revision, done: true, own, older, rest, all, others, long });
             }
-            Self::Look { .. } => return None,
             Self::Put { before, .. } if done => {
                 skip_write(&mut answers)?;
                 own = Some(Seen { created: *before, modified: revision });

@@ -5,7 +5,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 
 use crate::error::{ConfigError, Misuse};
-use crate::etcd::message::{COMPARE_MOD, DELETED, KeyValue, Op, OpResponse, TxnRequest, WatchResponse};
+use crate::etcd::message::{COMPARE_MOD, CompareWith, DELETED, KeyValue, Op, OpResponse, TxnRequest, WatchResponse};
 use crate::etcd::{
     Client, Config, Output, OwnerKey, Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend,
 };
@@ -128,7 +128,8 @@ pub(super) fn clients(
 fn delete_anything(txn: &mut TxnRequest) {
     for op in &mut txn.success {
         match &mut op.request {
-            Some(Op::Delete(_)) => txn.compare.clear(),
+            // A read of the key deletes it if there is none.
+            Some(Op::Delete(_)) => txn.compare.retain(|compare| compare.with == Some(CompareWith::ModRevision(0))),
             Some(Op::Txn(inner)) => delete_anything(inner),
             Some(Op::Range(_) | Op::Put(_)) | None => {}
         }

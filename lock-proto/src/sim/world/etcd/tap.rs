@@ -6,7 +6,7 @@ use core::time::Duration;
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::wire::Wire;
+use super::wire::{Wire, deletes_nothing};
 use super::{Etcd, EtcdClient};
 use crate::etcd::message::{Op, RequestOp, WatchRequestUnion};
 use crate::etcd::{Code, Rpc, RpcReply, StreamId, StreamReceived, StreamSend};
@@ -32,7 +32,7 @@ impl<C: EtcdClient> World<Etcd<C>> {
         let alone = match request {
             Rpc::Range(_) => true,
             Rpc::Txn(txn) => {
-                txn.compare.is_empty() && matches!(&txn.success[..], [RequestOp { request: Some(Op::Range(_)) }])
+                matches!(&txn.failure[..], [RequestOp { request: Some(Op::Range(_)) }]) && deletes_nothing(txn)
             }
             Rpc::Grant(_) | Rpc::Revoke(_) | Rpc::Authenticate(_) | Rpc::MemberList(_) => false,
         };

@@ -86,12 +86,20 @@ pub(super) fn ends(request: &Rpc, owner: &OwnerKey) -> bool {
     }
 }
 
+/// Returns true if the transaction deletes a key on condition that there is none: a read that goes
+/// through the log.
+// E14
+pub(in crate::sim) fn deletes_nothing(txn: &TxnRequest) -> bool {
+    txn.compare.iter().any(|compare| compare.with == Some(CompareWith::ModRevision(0)))
+}
+
 fn deletes(txn: &TxnRequest, key: &Bytes) -> bool {
-    txn.success.iter().any(|op| match &op.request {
-        Some(Op::Delete(delete)) => delete.key == *key,
-        Some(Op::Txn(inner)) => deletes(inner, key),
-        Some(Op::Range(_) | Op::Put(_)) | None => false,
-    })
+    !deletes_nothing(txn)
+        && txn.success.iter().any(|op| match &op.request {
+            Some(Op::Delete(delete)) => delete.key == *key,
+            Some(Op::Txn(inner)) => deletes(inner, key),
+            Some(Op::Range(_) | Op::Put(_)) | None => false,
+        })
 }
 
 impl fmt::Display for Wire {
