@@ -71,9 +71,9 @@ impl Drop for OwnRuntime {
 
 /// As [`connect_with`], with the driver as a task of the current runtime instead of a thread.
 ///
-/// This saves a thread, and two wake-ups of threads for each request. It is faster if many tasks
-/// use one client; `docs/benchmarks.md` of the repository has figures. In return every lock depends
-/// on that runtime. **A task that computes or blocks for long can stop all renewals, although other
+/// This saves a thread, and two wake-ups of threads for each request: up to a third of the time of a
+/// cycle, as `docs/benchmarks.md` of the repository shows. In return every lock depends on that
+/// runtime. **A task that computes or blocks for long can stop all renewals, although other
 /// workers are idle**: tokio runs a task that was woken last on the same worker next, which no other
 /// worker takes over, and a busy worker may be the one that waits for sockets and timers. Locks are
 /// then lost, and a loss or a timeout is noticed late. [`Guard::is_held`](crate::Guard::is_held)

@@ -51,7 +51,7 @@
 //! [`connect`] starts a thread, the driver. It renews the locks and wakes the tasks, so that a task
 //! that computes or blocks stops no renewal, and delays no loss and no timeout of the others. Share
 //! one client: its clones have one thread. With [`connect_on_runtime`] the driver is a task of the
-//! current runtime instead, which is faster with many tasks, but depends on them. All other types
+//! current runtime instead, which is faster, but depends on its tasks. All other types
 //! ([`Lock`], [`Guard`], [`Observer`]) are the same on every runtime and may be used and dropped on
 //! any thread.
 //!

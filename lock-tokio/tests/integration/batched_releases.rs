@@ -1,4 +1,5 @@
-//! Simultaneous releases, on one thread, so that all of them precede the driver's next poll.
+//! Simultaneous releases. The driver is a task of the same thread, so that all of them precede its
+//! next poll.
 // P4
 
 use core::time::Duration;
@@ -9,7 +10,7 @@ use lock_tokio::{Backoff, Client, Guard, Release};
 use tokio::task::JoinSet;
 
 use crate::kit::{
-    LONG_TTL, assert_clean, client, config, exists, in_time, put_data, release, scripts_run, take, wait_for, with,
+    LONG_TTL, assert_clean, config, exists, in_time, put_data, release, scripts_run, take, wait_for, with,
 };
 
 async fn acquire_all(client: &Client, names: impl IntoIterator<Item = impl AsRef<str>>) -> Vec<Guard> {
@@ -36,7 +37,7 @@ async fn release_all(redis: &Redis, guards: Vec<Guard>) -> (Vec<Release>, u64) {
 async fn forty_releases_take_three_commands() {
     // P4
     let redis = Redis::start();
-    let client = client(&redis);
+    let client = lock_tokio::connect_on_runtime(config(&redis)).unwrap();
     for flushed in [false, true] {
         let guards = acquire_all(&client, (0..40).map(|n| format!("lock {n}"))).await;
         if flushed {
