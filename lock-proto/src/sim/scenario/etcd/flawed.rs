@@ -352,10 +352,13 @@ impl EtcdClient for Flawed<Client, Rewriter> {
         if let Output::Disconnect { conn } = &output {
             self.flaw.connections.closed(*conn);
         }
-        match &output {
-            Output::Send { message: StreamSend::KeepAlive(request), .. } => self.flaw.kept_alive.push_back(request.id),
-            Output::Open { stream, .. } if stream.kind() == StreamKind::KeepAlive => self.flaw.kept_alive.clear(),
-            _ => {}
+        if let Output::Send { message: StreamSend::KeepAlive(request), .. } = &output {
+            self.flaw.kept_alive.push_back(request.id);
+        }
+        if let Output::Open { stream, .. } = &output
+            && stream.kind() == StreamKind::KeepAlive
+        {
+            self.flaw.kept_alive.clear();
         }
         if let Output::Connect { conn, .. } = &output {
             self.flaw.connections.opened(*conn);
