@@ -128,8 +128,10 @@ pub(crate) struct Own {
     pending: BTreeMap<StreamId, VecDeque<u64>>,
     /// Leases that the client knows to be granted, and how long it knows that they live.
     granted: BTreeMap<i64, Instant>,
-    /// The last deletion of each key that a watch has told it of.
+    /// The last deletion of each key that a watch of this key has told it of.
     told: BTreeMap<Bytes, i64>,
+    /// Watches of whole elections. They serve observers, not holders.
+    observing: BTreeSet<(StreamId, i64)>,
 }
 
 /// The application writes to the protected resource if it believes to hold the lock.
@@ -170,6 +172,7 @@ impl<C: EtcdClient> Servers for Etcd<C> {
             pending: BTreeMap::new(),
             granted: BTreeMap::new(),
             told: BTreeMap::new(),
+            observing: BTreeSet::new(),
         }
     }
 

@@ -8,7 +8,7 @@ use prost::Message as _;
 
 use super::wire::Wire;
 use super::{Etcd, EtcdClient};
-use crate::etcd::message::{Op, RequestOp, WatchRequestUnion};
+use crate::etcd::message::{Op, RequestOp, WatchRequest, WatchRequestUnion};
 use crate::etcd::{Rpc, RpcReply, StreamId, StreamReceived, StreamSend};
 use crate::id::ConnId;
 use crate::sim::fingerprint::encoded;
@@ -45,6 +45,11 @@ impl<C: EtcdClient> World<Etcd<C>> {
 
     /// Notes a stream message of a client that expects a reply.
     pub(super) fn note_message(&mut self, client: usize, stream: StreamId, message: &StreamSend) {
+        if let StreamSend::Watch(WatchRequest { request: Some(WatchRequestUnion::Create(create)) }) = message
+            && !create.range_end.is_empty()
+        {
+            self.clients[client].own.observing.insert((stream, create.watch_id));
+        }
         let what = match message {
             StreamSend::KeepAlive(request) => request.encode_to_vec(),
             StreamSend::Watch(request) => match &request.request {
