@@ -5,8 +5,8 @@
 //! selects one flaw; `LOCK_FLAW=none` searches with clients as they are, such as after a change by
 //! hand, and `LOCK_STORE=redis` only with those of one store.
 
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 

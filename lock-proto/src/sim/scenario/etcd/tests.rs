@@ -113,6 +113,17 @@ fn believing_a_lock_longer_than_the_store_keeps_it_is_caught() {
     caught("etcd-by-hand", Flaw::IgnoresOwnDeletion, Rule::Validity);
 }
 
+/// Regression of the checker: an observer's watch tells of the deletion of a leader's key, which the
+/// hold has not watched yet.
+#[test]
+fn holder_need_not_learn_from_observers_watch() {
+    // S3
+    for seed in [78, 251] {
+        let outcome = Plan::from_seed(Scenario::named("etcd-replaced").unwrap(), seed).claiming_at_once().run();
+        assert!(outcome.violations.is_empty(), "{outcome}");
+    }
+}
+
 #[test]
 fn token_of_another_revision_is_caught() {
     // S3, S4, E8

@@ -492,7 +492,8 @@ pub(super) const SOCKETS: Scenario = within_bounds(
         let rates = &[(Kind::BlockSocket, 12), (Kind::ChangePasswords, 2), (Kind::LockAction, 2), (Kind::Reset, 1)];
         draw::draw(chance, &Recipe { nodes: &[1, 1, 3], rates, credentials: true, ..QUIET })
     },
-);
+)
+.weigh(4);
 
 /// All faults within the bounds.
 const EVERY_RATE: &[(Kind, u64)] = &[

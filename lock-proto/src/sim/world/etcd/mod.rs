@@ -132,8 +132,10 @@ pub(crate) struct Own {
     /// The leases of revocations in flight, and those whose revocation was confirmed.
     revoking: BTreeMap<u64, i64>,
     revoked: BTreeSet<i64>,
-    /// The last deletion of each key that a watch has told it of.
+    /// The last deletion of each key that a watch of this key has told it of.
     told: BTreeMap<Bytes, i64>,
+    /// Watches of whole elections. They serve observers, not holders.
+    observing: BTreeSet<(StreamId, i64)>,
 }
 
 /// The application writes to the protected resource if it believes to hold the lock.
@@ -176,6 +178,7 @@ impl<C: EtcdClient> Servers for Etcd<C> {
             revoking: BTreeMap::new(),
             revoked: BTreeSet::new(),
             told: BTreeMap::new(),
+            observing: BTreeSet::new(),
         }
     }
 

@@ -322,10 +322,12 @@ impl<C: EtcdClient> World<Etcd<C>> {
 
     /// Notes of which deletions the client is told, unless the connection was replaced.
     fn note_told(&mut self, client: usize, wire: &Wire, deleted: &[(Bytes, i64)]) {
-        let Wire::Message { stream, .. } = wire else { return };
-        let conn = self.store.streams.get(stream).map(|stream| stream.conn());
-        if conn.is_some_and(|conn| self.network.find(client, conn).is_some()) {
-            let told = &mut self.clients[client].own.told;
+        let Wire::Message { stream, message: StreamReceived::Watch(response) } = wire else { return };
+        let Some(stream) = self.store.streams.get(stream).copied() else { return };
+        let own = &mut self.clients[client].own;
+        let is_for_holders = !own.observing.contains(&(stream, response.watch_id));
+        if is_for_holders && self.network.find(client, stream.conn()).is_some() {
+            let told = &mut own.told;
             for (key, revision) in deleted {
                 let last = told.entry(key.clone()).or_default();
                 *last = (*last).max(*revision);

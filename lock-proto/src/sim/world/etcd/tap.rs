@@ -8,7 +8,7 @@ use prost::Message as _;
 
 use super::wire::{Wire, deletes_nothing};
 use super::{Etcd, EtcdClient};
-use crate::etcd::message::{Op, RequestOp, WatchRequestUnion};
+use crate::etcd::message::{Op, RequestOp, WatchRequest, WatchRequestUnion};
 use crate::etcd::{Code, Rpc, RpcReply, StreamId, StreamReceived, StreamSend};
 use crate::id::ConnId;
 use crate::sim::fingerprint::encoded;
@@ -48,6 +48,11 @@ impl<C: EtcdClient> World<Etcd<C>> {
 
     /// Notes a stream message of a client that expects a reply.
     pub(super) fn note_message(&mut self, client: usize, stream: StreamId, message: &StreamSend) {
+        if let StreamSend::Watch(WatchRequest { request: Some(WatchRequestUnion::Create(create)) }) = message
+            && !create.range_end.is_empty()
+        {
+            self.clients[client].own.observing.insert((stream, create.watch_id));
+        }
         let (what, lease) = match message {
             StreamSend::KeepAlive(request) => (request.encode_to_vec(), Some(request.id)),
             StreamSend::Watch(request) => match &request.request {
