@@ -50,9 +50,10 @@ lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of th
 	$(CARGO) fmt $(EMBEDDING) --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	@# All combinations: .github/workflows/ci.yml.
-	for features in '' sim; do \
+	for features in '' redis,etcd,zookeeper; do \
 		$(CARGO) clippy -p lock-proto --no-default-features --features "$$features" -- -D warnings; \
 	done
+	$(CARGO) clippy -p lock-driver --no-default-features -- -D warnings
 	for features in redis etcd zookeeper,tls; do \
 		$(CARGO) clippy -p lock-tokio -p lock-smol --no-default-features --features "$$features" -- -D warnings; \
 	done
@@ -83,14 +84,16 @@ matrix: servers ## Run lock-tokio's tests on Redis 6.2, Valkey 9, etcd 3.5, ZooK
 # The commit to compare with, and how many seeds of each scenario.
 BASE ?= HEAD
 SEEDS ?= 1000
-DIGESTS = $(CARGO) test -p lock-proto --all-features --test scenarios -- --quiet --ignored --exact same::digests
+.PHONY: digests
+digests:
+	$(CARGO) test -p lock-sim --test scenarios -- --quiet --ignored --exact same::digests
 
 .PHONY: same-runs
 same-runs: ## Run SEEDS (1000) seeds of each scenario here and at BASE (HEAD): "facts" are requests and events, "log" every line.
 	@mkdir -p target/same
 	rm -rf target/same/base && git worktree prune && git worktree add --quiet --detach target/same/base $(BASE)
-	LOCK_SEEDS=$(SEEDS) LOCK_DIGESTS=$(CURDIR)/target/same/here.txt $(DIGESTS)
-	cd target/same/base && LOCK_SEEDS=$(SEEDS) LOCK_DIGESTS=$(CURDIR)/target/same/base.txt CARGO_TARGET_DIR=$(CURDIR)/target $(DIGESTS)
+	LOCK_SEEDS=$(SEEDS) LOCK_DIGESTS=$(CURDIR)/target/same/here.txt $(MAKE) digests
+	LOCK_SEEDS=$(SEEDS) LOCK_DIGESTS=$(CURDIR)/target/same/base.txt CARGO_TARGET_DIR=$(CURDIR)/target $(MAKE) -C target/same/base digests
 	git worktree remove --force target/same/base
 	diff target/same/base.txt target/same/here.txt && echo "the same: $$(wc -l <target/same/here.txt) scenarios of $(SEEDS) seeds, requests, events and logs"
 

@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant as Clock;
 
 use lock_proto::Instant;
-use lock_proto::sim::redis::{Node, NodeConfig};
+use lock_sim::redis::{Node, NodeConfig};
 
 /// Further connections are closed.
 const MAX_CLIENTS: usize = 256;

@@ -34,7 +34,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use lock_proto::driver::{BootClock, ConnectError, read_file};
+use lock_driver::{BootClock, ConnectError, read_file};
 use lock_proto::redis::{self, Config, Output};
 
 use certificates::Certificates;
@@ -84,7 +84,7 @@ impl Client {
     /// Creates a client for these nodes. It connects when the first lock is requested.
     ///
     /// TLS and logins are as the URLs say, password files included. What
-    /// [`Settings`](lock_proto::driver::Settings) adds in code is not supported: a source of
+    /// [`Settings`](lock_driver::Settings) adds in code is not supported: a source of
     /// credentials, a rustls configuration, and the permission for `#insecure`, which is an error.
     ///
     /// # Errors
@@ -92,7 +92,7 @@ impl Client {
     /// A setting is out of range, certificates cannot be used, or the system has no entropy for a
     /// unique client ID.
     pub fn start(config: Config) -> Result<Self, ConnectError> {
-        let (id, seed) = lock_proto::random_identity().map_err(ConnectError::Entropy)?;
+        let (id, seed) = lock_driver::random_identity().map_err(ConnectError::Entropy)?;
         let clock = BootClock::new();
         let certificates = Certificates::load(&config)?;
         let machine = redis::Client::new(clock.now(), config, id, seed)?;

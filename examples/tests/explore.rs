@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use lock_proto::sim::picture::Picture;
-use lock_proto::sim::scenario::Backend;
-use lock_proto::sim::{Plan, scenarios};
+use lock_sim::picture::Picture;
+use lock_sim::scenario::Backend;
+use lock_sim::{Plan, scenarios};
 
 /// A scenario beyond the bounds, in which a lock is soon held twice.
 const BEYOND: &str = "redis-promotion";

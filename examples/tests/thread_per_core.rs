@@ -11,8 +11,8 @@ use std::rc::Rc;
 use std::{io, thread};
 
 use futures_io::{AsyncRead, AsyncWrite};
+use lock_driver::{Address, BootClock, Host, Settings, connect};
 use lock_proto::Release;
-use lock_proto::driver::{Address, BootClock, Host, Settings, connect};
 use lock_testkit::{Etcd, Redis, TIMEOUT};
 use smol::net::TcpStream;
 

@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
-use lock_proto::sim::scenario::Flaw;
-use lock_proto::sim::{Keep, Plan, Scenario};
+use lock_sim::scenario::Flaw;
+use lock_sim::{Keep, Plan, Scenario};
 
 /// Scenarios selected by the first byte: some in which every rule holds, and some beyond the
 /// limits, in which fewer hold.
@@ -78,7 +78,7 @@ pub fn plan(target: &str, data: &[u8]) -> Option<Plan> {
 
 /// Clients of Redis nodes.
 ///
-/// Checks all rules of the scenario, see [`Rule`](lock_proto::sim::Rule): no two holders in true
+/// Checks all rules of the scenario, see [`Rule`](lock_sim::Rule): no two holders in true
 /// time, growing fencing tokens, no stale write, one end for each acquisition, timely reports of
 /// losses and bounded requests. After the faults every waiter is served and nothing is left behind.
 pub fn redis_ops(data: &[u8]) {
@@ -110,7 +110,7 @@ pub fn zk_ops(data: &[u8]) {
 /// Clients of one Redis node beside a naive lock: `SET key token NX PX ttl`, and scripts that
 /// compare the token.
 ///
-/// Checks the same rules as [`redis_ops`], and [`Rule::Model`](lock_proto::sim::Rule::Model).
+/// Checks the same rules as [`redis_ops`], and [`Rule::Model`](lock_sim::Rule::Model).
 pub fn redis_model(data: &[u8]) {
     play("redis_model", data, planted());
 }

@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use lock_proto::sim::scenario::Flaw;
-use lock_proto::sim::{Keep, Rule};
+use lock_sim::scenario::Flaw;
+use lock_sim::{Keep, Rule};
 
 /// Replays each file, and the file truncated at each of its first `cuts` bytes.
 fn replay(target: &str, run: fn(&[u8]), at_least: usize, cuts: usize) {

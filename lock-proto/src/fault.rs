@@ -99,7 +99,8 @@ pub enum Breach {
 
 impl Breach {
     /// Recognises a server of another protocol by the first bytes that it sends.
-    pub(crate) fn of_other_protocol(greeting: &[u8]) -> Option<Self> {
+    #[must_use]
+    pub fn of_other_protocol(greeting: &[u8]) -> Option<Self> {
         match greeting {
             [b'H', b'T', b'T', b'P', b'/', ..] => Some(Self::Http1),
             // An alert (RFC 8446, section 5.1).

@@ -76,6 +76,16 @@ impl LockId {
     pub const fn new(slot: u32, generation: u32) -> Self {
         Self { slot, generation }
     }
+
+    /// Returns the place of the acquisition in its client: below the most that there were at once.
+    pub const fn slot(self) -> u32 {
+        self.slot
+    }
+
+    /// Returns how many acquisitions had this place before.
+    pub const fn generation(self) -> u32 {
+        self.generation
+    }
 }
 
 impl fmt::Display for LockId {
@@ -86,7 +96,6 @@ impl fmt::Display for LockId {
 
 /// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
 pub enum Role {
     /// Carries the commands. Every client has one such connection to each node.
     Commands,
@@ -122,6 +131,11 @@ impl ConnId {
     /// Returns its purpose.
     pub const fn role(self) -> Role {
         self.role
+    }
+
+    /// Returns the number that tells it from earlier connections.
+    pub const fn generation(self) -> u64 {
+        self.generation
     }
 }
 

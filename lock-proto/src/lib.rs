@@ -5,29 +5,24 @@
 //! none, and every run can be replayed, simulated and searched.
 //!
 //! Applications usually want `lock-tokio` or `lock-smol`, which run these machines over real
-//! sockets. The following program drives a client by hand: it takes a lock and releases it. Its
-//! server is the simulated one of the feature `sim`, so that the program runs anywhere.
+//! sockets with the crate `lock-driver`. The following program drives a client by hand: it takes a
+//! lock and releases it. The bytes that a server would send are written out, so that the program
+//! runs anywhere; the crate `lock-sim` has simulated servers.
 //!
 //! ```
-//! # #[cfg(not(feature = "sim"))]
+//! # #[cfg(not(feature = "redis"))]
 //! # fn main() {}
-//! # #[cfg(feature = "sim")]
+//! # #[cfg(feature = "redis")]
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use lock_proto::redis::{Client, Config, Output};
-//! use lock_proto::sim::redis::{Node, NodeConfig};
 //! use lock_proto::{Acquire, ByteClient, ClientId, ConnId, Event, Instant, Machine, Release};
 //!
-//! /// Carries bytes until both sides are idle. A real host reads and writes a socket here.
-//! fn exchange(now: Instant, client: &mut Client, conn: ConnId, server: &mut Node) {
-//!     while client.has_outgoing(conn) {
-//!         let request = client.outgoing(conn).to_vec();
-//!         client.consume(conn, request.len());
-//!         server.handle_received(now, 1, &request);
-//!
-//!         let reply = server.outgoing(1).to_vec();
-//!         server.consume(1, reply.len());
-//!         client.handle_received(now, conn, &reply);
-//!     }
+//! /// Carries a request to the server, and its reply back. A real host writes and reads a socket.
+//! fn exchange(now: Instant, client: &mut Client, conn: ConnId, reply: &[u8]) {
+//!     let request = client.outgoing(conn).len();
+//!     assert!(request > 0);
+//!     client.consume(conn, request);
+//!     client.handle_received(now, conn, reply);
 //! }
 //!
 //! let now = Instant::from_millis(1); // from your clock
@@ -35,16 +30,14 @@
 //! let seed = 7; // 64 random bits, for jitter
 //! let config = Config::parse("redis://127.0.0.1:6379")?;
 //! let mut client = Client::new(now, config, id, seed)?;
-//! let mut server = Node::new(now, NodeConfig::new(1));
 //!
 //! // Request the lock. The client asks its host for a connection.
 //! let lock = client.acquire(now, &Acquire::new("invoice:42"))?;
 //! let Some(Output::Connect { conn, .. }) = client.poll_output() else { unreachable!() };
-//! server.handle_connected(now, 1);
 //! client.handle_connected(now, conn);
-//! exchange(now, &mut client, conn, &mut server);
 //!
-//! // The server granted it, with a fencing token. Claim it.
+//! // The script that takes the lock answers: granted, and the first of one fencing token.
+//! exchange(now, &mut client, conn, b"*4\r\n:1\r\n:1700000000000001\r\n:1\r\n:0\r\n");
 //! let Some(Output::Event { event: Event::Granted(grant), .. }) = client.poll_output() else {
 //!     unreachable!()
 //! };
@@ -52,9 +45,9 @@
 //! assert!(grant.fence.is_some());
 //! assert!(client.valid_until(lock) > Some(now));
 //!
-//! // Work under the lock, then release it.
+//! // Work under the lock, then release it. The script that deletes the key found it.
 //! client.release(now, lock)?;
-//! exchange(now, &mut client, conn, &mut server);
+//! exchange(now, &mut client, conn, b":1\r\n");
 //! let released = Event::Released(Release::Released);
 //! assert_eq!(client.poll_output(), Some(Output::Event { lock, event: released }));
 //! # Ok(())
@@ -67,8 +60,8 @@
 //!
 //! ```text
 //!  application        client.lock("invoice:42").acquire().await?      lock-tokio, lock-smol
-//!    driver           Driver<H: Host>: one loop over sockets          feature `driver`
-//!  ── pure from here down ──────────────────────────────────────────────────────────────────
+//!    driver           Driver<H: Host>: one loop over sockets          lock-driver
+//!  ── pure from here down: this crate ──────────────────────────────────────────────────────
 //!    redis::Client    the hub and its connections: bytes in, bytes out
 //!    redis::Locks     the hub: many locks, typed requests in and out  bring your own Redis client
 //!    redis::Pipe      one connection: RESP, login, pipelining, reconnect
@@ -90,6 +83,10 @@
 //!
 //! At `next_deadline`, call `expire`, then report what has arrived, and then call `handle_timeout`.
 //!
+//! What a host must carry out is exhaustive: a new kind of output is an incompatible change. What
+//! describes the world is `#[non_exhaustive]`: reasons, failures, losses, faults, settings. A host
+//! takes those that it does not know for the unfavourable case.
+//!
 //! The requirements that the machines meet are in `docs/spec` of the repository.
 //!
 //! # Features
@@ -99,18 +96,10 @@
 //! * `redis` (default): the machines for Redis and Valkey.
 //! * `etcd`: the machines for etcd.
 //! * `zookeeper`: the machines for ZooKeeper.
-//! * `std`: [`BootClock`](https://docs.rs/lock-proto/latest/lock_proto/struct.BootClock.html),
-//!   `random_identity` and `read_file`, for programs that embed a machine.
-//! * `driver`: the async driver and its handles, for runtime adapters. Implies `std`. It supports
-//!   Redis with the feature `redis`, etcd with the feature `grpc`, and ZooKeeper with `zookeeper`.
-//! * `grpc`: gRPC over HTTP/2 for the driver, on any runtime. Implies `driver` and `etcd`.
-//! * `tls-ring`, `tls-aws-lc-rs`: TLS by rustls for the driver, with that cryptography. `tls` is the
-//!   part that both share, and `tls-platform-roots` adds the platform's trust store.
-//! * `sim`: simulated servers, networks and clocks, to test lock code with. Needs the standard
-//!   library. Implies `redis`, `etcd` and `zookeeper`.
 //!
-//! With the features of stores alone the crate is `no_std` with `alloc`. Where `target_os` is not
-//! `none`, `redis` needs `RUSTFLAGS="--cfg lock_bare_metal"` for that.
+//! The crate is `no_std` with `alloc`. Where `target_os` is not `none`, `redis` needs
+//! `RUSTFLAGS="--cfg lock_bare_metal"` for that. The crate `lock-driver` has what a host takes from
+//! the operating system: `BootClock`, `random_identity` and `read_file`.
 
 // No std, no unsafe code, no I/O.
 // D1
@@ -123,23 +112,17 @@
 )]
 
 extern crate alloc;
-#[cfg(any(feature = "std", feature = "sim", test))]
+#[cfg(test)]
 extern crate std;
 
 // Every layer is public.
 // D5
-#[cfg(feature = "std")]
-mod clock;
 mod cluster_url;
 mod collections;
-#[cfg(feature = "driver")]
-pub mod driver;
 mod error;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 mod fault;
-#[cfg(feature = "std")]
-mod file;
 mod id;
 mod jitter;
 #[expect(unnameable_types, reason = "parts of `Locks`, which applications need not name")]
@@ -147,20 +130,14 @@ pub mod lock;
 mod parameters;
 #[cfg(feature = "redis")]
 pub mod redis;
-#[cfg(feature = "sim")]
-pub mod sim;
-mod time;
+pub mod time;
 mod tls;
-mod url;
+pub mod url;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
-#[cfg(feature = "std")]
-pub use clock::{BootClock, Clock, random_identity};
 pub use error::{ConfigError, Invalid, Misuse};
 pub use fault::{Breach, Fault};
-#[cfg(feature = "std")]
-pub use file::read_file;
 pub use id::{CallId, ClientId, ConnId, LockId, NodeId, Role};
 pub use lock::{
     Acquire, Answer, Backoff, Blocked, ByteClient, Cause, Credentials, CredentialsRequest, DEFAULT_TTL, Drift,

@@ -47,12 +47,15 @@ impl Instant {
         self.before(nanos(by))
     }
 
-    pub(crate) const fn after(self, nanos: u64) -> Self {
+    /// Returns the instant `nanos` nanoseconds later.
+    #[must_use]
+    pub const fn after(self, nanos: u64) -> Self {
         Self(self.0.saturating_add(nanos))
     }
 
     /// Returns the instant `nanos` nanoseconds earlier, but not before the origin.
-    pub(crate) const fn before(self, nanos: u64) -> Self {
+    #[must_use]
+    pub const fn before(self, nanos: u64) -> Self {
         Self(self.0.saturating_sub(nanos))
     }
 
@@ -79,7 +82,8 @@ impl fmt::Display for Instant {
 }
 
 /// Returns the earliest of the instants that are set.
-pub(crate) fn soonest<const N: usize>(all: [Option<Instant>; N]) -> Option<Instant> {
+#[must_use]
+pub fn soonest<const N: usize>(all: [Option<Instant>; N]) -> Option<Instant> {
     all.into_iter().fold(None, |first, at| match (first, at) {
         (Some(first), Some(at)) => Some(first.min(at)),
         (first, at) => first.or(at),
@@ -87,12 +91,14 @@ pub(crate) fn soonest<const N: usize>(all: [Option<Instant>; N]) -> Option<Insta
 }
 
 /// Whole nanoseconds of `d`, saturating.
-pub(crate) fn nanos(d: Duration) -> u64 {
+#[must_use]
+pub fn nanos(d: Duration) -> u64 {
     d.as_secs().saturating_mul(1_000_000_000).saturating_add(d.subsec_nanos().into())
 }
 
 /// Whole milliseconds of `d`, rounded up, saturating. Rounding up keeps a timer from firing early.
-pub(crate) fn millis_up(d: Duration) -> u64 {
+#[must_use]
+pub fn millis_up(d: Duration) -> u64 {
     d.as_secs().saturating_mul(1_000).saturating_add(d.subsec_nanos().div_ceil(1_000_000).into())
 }
 

@@ -25,6 +25,15 @@ pub struct Tls {
     pub insecure: bool,
 }
 
+impl Tls {
+    /// Trusts the CA certificates in this file.
+    #[must_use]
+    pub fn with_ca(mut self, file: &str) -> Self {
+        self.ca = Some(file.into());
+        self
+    }
+}
+
 /// Why TLS failed.
 // N5
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]

@@ -13,7 +13,6 @@ use crate::tls::{Tls, TlsFault};
 
 /// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Target {
     /// A TCP port.
     Tcp {
@@ -300,7 +299,11 @@ pub(crate) const MAX_CLIENT_NAME: usize = 256;
 const MAX_SHOWN: usize = 40;
 
 /// Splits a URL into its scheme, in lower case, and the text after `://`.
-pub(crate) fn parse_scheme<'a>(url: &'a str, expected: &'static str) -> Result<(String, &'a str), UrlError> {
+///
+/// # Errors
+///
+/// The text is no URL. `expected` shows schemes that would be.
+pub fn parse_scheme<'a>(url: &'a str, expected: &'static str) -> Result<(String, &'a str), UrlError> {
     if let Some(at) = url.bytes().position(|b| !b.is_ascii_graphic()) {
         return Err(UrlError::Character { at });
     }
@@ -417,7 +420,8 @@ pub(crate) fn decoded(text: &str, part: &'static str) -> Result<Box<str>, UrlErr
     }
 }
 
-pub(crate) fn shown(text: &str) -> Box<str> {
+/// Returns the first 40 bytes of a text, for an error message.
+pub fn shown(text: &str) -> Box<str> {
     text.get(..MAX_SHOWN).unwrap_or(text).into()
 }
 

@@ -18,7 +18,7 @@
 //! ```
 
 use ::async_std::task;
-use lock_proto::driver::{self, Client, ConnectError, Settings};
+use lock_driver::{Client, ConnectError, Settings};
 
 pub use crate::connect::{connect, connect_quorum, connect_with};
 use crate::host::Smol;
@@ -32,12 +32,12 @@ use crate::host::Smol;
 ///
 /// As [`connect_with`], but no thread is needed.
 pub fn connect_on_runtime(settings: impl Into<Settings>) -> Result<Client, ConnectError> {
-    let (client, driver) = driver::connect(AsyncStd::new(), settings)?;
+    let (client, driver) = lock_driver::connect(AsyncStd::new(), settings)?;
     // The driver ends once the last handle is dropped.
     drop(task::spawn(driver));
     Ok(client)
 }
 
-/// async-std as a [`Host`](driver::Host), to run a [`Driver`](driver::Driver) in your own task.
+/// async-std as a [`Host`](lock_driver::Host), to run a [`Driver`](lock_driver::Driver) in your own task.
 /// async-std uses the reactor of smol, so the host is the same.
 pub type AsyncStd = Smol;

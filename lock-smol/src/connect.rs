@@ -1,6 +1,6 @@
 //! Clients whose driver runs on smol: on a thread of its own, or as a task.
 
-use lock_proto::driver::{self, Client, ConnectError, Settings, connect_on_thread};
+use lock_driver::{Client, ConnectError, Settings, connect_on_thread};
 
 use crate::host::Smol;
 
@@ -52,13 +52,13 @@ pub fn connect_with(settings: impl Into<Settings>) -> Result<Client, ConnectErro
 /// stops all renewals**. Locks are then lost, and a loss or a timeout is noticed late.
 /// [`Guard::is_held`](crate::Guard::is_held) stays right. Use it only if no task of the executor runs
 /// longer between two awaits than a fraction of the TTL. For an executor of your own, spawn a
-/// [`Driver`](driver::Driver).
+/// [`Driver`](lock_driver::Driver).
 ///
 /// # Errors
 ///
 /// As [`connect_with`], but no thread is needed.
 pub fn connect_on_runtime(settings: impl Into<Settings>) -> Result<Client, ConnectError> {
-    let (client, driver) = driver::connect(Smol::new(), settings)?;
+    let (client, driver) = lock_driver::connect(Smol::new(), settings)?;
     // The driver ends once the last handle is dropped.
     smol::spawn(driver).detach();
     Ok(client)

@@ -6,14 +6,14 @@ use core::time::Duration;
 use std::io;
 use std::path::Path;
 
-use lock_proto::driver::{Address, BootClock, Host, read_file};
+use lock_driver::{Address, BootClock, Host, read_file};
 use smol::Timer;
 
 use crate::stream::Stream;
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Smol as a [`Host`], to run a [`Driver`](lock_proto::driver::Driver) in your own task.
+/// Smol as a [`Host`], to run a [`Driver`](lock_driver::Driver) in your own task.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Smol {
     clock: BootClock,

@@ -4,7 +4,8 @@
 //! # // A simulated server on loopback, so that this runs without any.
 //! # fn simulated_redis() -> String {
 //! #     use std::io::{Read, Write};
-//! #     use lock_proto::{Instant, sim::redis::{Node, NodeConfig}};
+//! #     use lock_proto::Instant;
+//! #     use lock_sim::redis::{Node, NodeConfig};
 //! #     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
 //! #     let url = format!("redis://{}", listener.local_addr().unwrap());
 //! #     std::thread::spawn(move || {
@@ -59,7 +60,7 @@
 //! password or an unreachable server.
 //!
 //! What a lock guarantees, on each store: see
-//! [`lock_proto::driver`](lock_proto::driver#guarantees).
+//! [`lock_driver`](lock_driver#guarantees).
 //!
 //! # Features
 //!
@@ -85,16 +86,17 @@ mod stream;
 
 pub use connect::{connect, connect_on_runtime, connect_quorum, connect_with};
 pub use host::Smol;
-pub use lock_proto;
-pub use lock_proto::driver::{
+pub use lock_driver;
+pub use lock_driver::{
     AcquireError, AcquireErrorKind, Acquiring, Campaigning, Client, ConnectError, Election, ExtendError, Guard,
     LeadError, Leadership, LeadershipEnd, Lock, Observation, Observer, ProclaimError, Protected, Releasing,
     ResignHandle, Settings, Shutdown, StopSignal, StoreSettings,
 };
 #[cfg(feature = "etcd")]
-pub use lock_proto::driver::{OwnerKeyError, OwnerKeyExt};
+pub use lock_driver::{OwnerKeyError, OwnerKeyExt};
 #[cfg(feature = "zookeeper")]
-pub use lock_proto::driver::{OwnerNodeError, OwnerNodeExt};
+pub use lock_driver::{OwnerNodeError, OwnerNodeExt};
+pub use lock_proto;
 #[cfg(feature = "etcd")]
 pub use lock_proto::etcd;
 #[cfg(feature = "redis")]

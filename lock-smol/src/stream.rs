@@ -5,7 +5,7 @@ use core::task::{Context, Poll};
 use std::io;
 
 use futures_io::{AsyncRead, AsyncWrite};
-use lock_proto::driver::Address;
+use lock_driver::Address;
 use smol::net::TcpStream;
 #[cfg(unix)]
 use smol::net::unix::UnixStream;

@@ -26,7 +26,7 @@ fn connect_error_names_cause() {
 fn hold_ends_when_executor_stalls_or_is_dropped() {
     let redis = Redis::start();
     let config = Config::parse(&redis.url()).unwrap();
-    let (client, driver) = lock_proto::driver::connect(Smol::new(), config).unwrap();
+    let (client, driver) = lock_driver::connect(Smol::new(), config).unwrap();
     let executor = smol::Executor::new();
     executor.spawn(driver).detach();
     let ttl = Duration::from_millis(300);

@@ -6,7 +6,7 @@ use std::io;
 use std::net::UdpSocket;
 use std::panic::catch_unwind;
 
-use lock_proto::driver::{self, Client, ConnectError, Settings, connect_on_thread};
+use lock_driver::{Client, ConnectError, Settings, connect_on_thread};
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::host::Tokio;
@@ -92,7 +92,7 @@ pub fn connect_on_runtime(settings: impl Into<Settings>) -> Result<Client, Conne
     if !has_io_and_timers() {
         return Err(ConnectError::IncompleteRuntime);
     }
-    let (client, driver) = driver::connect(Tokio::new(), settings)?;
+    let (client, driver) = lock_driver::connect(Tokio::new(), settings)?;
     // The driver ends once the last handle is dropped.
     drop(runtime.spawn(driver));
     Ok(client)

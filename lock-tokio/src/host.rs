@@ -6,11 +6,11 @@ use core::time::Duration;
 use std::io;
 use std::path::Path;
 
-use lock_proto::driver::{Address, BootClock, Host, read_file};
+use lock_driver::{Address, BootClock, Host, read_file};
 
 use crate::stream::Stream;
 
-/// Tokio as a [`Host`], to run a [`Driver`](lock_proto::driver::Driver) in a task of your own.
+/// Tokio as a [`Host`], to run a [`Driver`](lock_driver::Driver) in a task of your own.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tokio {
     clock: BootClock,

@@ -4,7 +4,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::io;
 
-use lock_proto::driver::Address;
+use lock_driver::Address;
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio::net::TcpStream;
 #[cfg(unix)]

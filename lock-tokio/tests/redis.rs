@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::thread;
 
 use lock_testkit::{Redis, TIMEOUT, wait_until};
-use lock_tokio::lock_proto::driver;
 use lock_tokio::redis::Config;
 use lock_tokio::{ConnectError, Loss, Tokio};
 use tokio::runtime::{Builder, Runtime};
@@ -111,7 +110,7 @@ fn guards_move_between_tasks_and_threads() {
 fn driver_runs_in_user_task() {
     let redis = Redis::start();
     single().block_on(async {
-        let (client, driver) = driver::connect(Tokio::new(), settings(&redis)).unwrap();
+        let (client, driver) = lock_driver::connect(Tokio::new(), settings(&redis)).unwrap();
         let task = tokio::spawn(driver);
         drop(client.lock("a").acquire().await.unwrap());
         drop(client);

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::net::TcpListener;
 use std::time::Instant as StdInstant;
 
-use lock_proto::driver::Settings;
+use lock_driver::Settings;
 use lock_proto::redis::{Config, Endpoint};
 use lock_proto::{etcd, zookeeper};
 use lock_testkit::{DeadAddress, Redis, TIMEOUT};

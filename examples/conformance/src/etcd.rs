@@ -3,8 +3,8 @@
 use core::time::Duration;
 use std::net::TcpListener;
 
+use lock_driver::{Client, OwnerKeyError, OwnerKeyExt as _};
 use lock_proto::Loss;
-use lock_proto::driver::{Client, OwnerKeyError, OwnerKeyExt as _};
 use lock_testkit::{Etcd, EtcdCluster, TIMEOUT};
 
 use crate::kit::MS;

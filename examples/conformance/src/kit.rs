@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
+use lock_driver::{Client, Guard, Host, Settings};
 use lock_proto::Release;
-use lock_proto::driver::{Client, Guard, Host, Settings};
 use lock_testkit::TIMEOUT;
 
 use crate::task::{Controls, Task, TestHost};

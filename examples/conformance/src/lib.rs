@@ -38,7 +38,7 @@ use std::io::{self, Write as _};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::{process, thread};
 
-use lock_proto::driver::{Client, ConnectError, Host, Settings};
+use lock_driver::{Client, ConnectError, Host, Settings};
 
 pub use kit::Kit;
 pub use lock_testkit::Server;
@@ -216,7 +216,7 @@ macro_rules! suite {
 }
 
 /// Acquires a lock on this server.
-pub async fn hold<R: Runtime>(kit: &Kit<R>, server: &Server) -> lock_proto::driver::Guard {
+pub async fn hold<R: Runtime>(kit: &Kit<R>, server: &Server) -> lock_driver::Guard {
     kit.take(&kit.with(server.settings()), "a").await
 }
 

@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::Instant;
 
-use lock_proto::driver::{AcquireErrorKind, Client, LeadError, ProclaimError};
+use lock_driver::{AcquireErrorKind, Client, LeadError, ProclaimError};
 use lock_proto::{Answer, Blocked, Breach, Cause, ElectionEvent, Fault, Leader, Loss, Release, Renew};
 use lock_testkit::TIMEOUT;
 

@@ -9,9 +9,7 @@ use std::io;
 use std::path::Path;
 use std::time::Instant;
 
-use lock_proto::driver::{
-    AcquireErrorKind, Client, ExtendError, Guard, Host as _, OwnerKeyError, OwnerKeyExt as _, Shutdown,
-};
+use lock_driver::{AcquireErrorKind, Client, ExtendError, Guard, Host as _, OwnerKeyError, OwnerKeyExt as _, Shutdown};
 use lock_proto::redis::{Config, Endpoint, Protocol};
 use lock_proto::{Answer, Loss, Release, Renew, Target};
 use lock_testkit::{Redis, TIMEOUT, Value};

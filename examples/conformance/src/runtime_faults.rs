@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant as StdInstant;
 
-use lock_proto::driver::{self, AcquireErrorKind, Guard};
+use lock_driver::{AcquireErrorKind, Guard};
 use lock_proto::{Loss, Release};
 use lock_testkit::{TIMEOUT, wait_until};
 
@@ -16,7 +16,7 @@ use crate::server::ServerSettings as _;
 use crate::task::{Controls, Task, TestHost};
 use crate::{Kit, Runtime, Server};
 
-async fn take<R: Runtime>(kit: &Kit<R>, server: &Server, client: &driver::Client, name: &str) -> Guard {
+async fn take<R: Runtime>(kit: &Kit<R>, server: &Server, client: &lock_driver::Client, name: &str) -> Guard {
     kit.in_time("acquire", server.with_short_ttl(client.lock(name)).acquire()).await.unwrap()
 }
 
@@ -50,7 +50,7 @@ pub fn guard_outliving_runtime_is_lost<R: Runtime>(server: Server) {
 /// The driver runs on one runtime, and its handles are used on another one too.
 pub fn client_works_on_two_runtimes<R: Runtime>(server: Server) {
     let (inside, over) = (AtomicU32::new(0), AtomicBool::new(false));
-    let work = async |kit: &Kit<R>, client: &driver::Client| {
+    let work = async |kit: &Kit<R>, client: &lock_driver::Client| {
         for _ in 0..20 {
             let guard = kit.take(client, "a").await;
             let done = guard.protect(async {

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use lock_proto::driver::{Lock, Settings};
+use lock_driver::{Lock, Settings};
 use lock_proto::{etcd, zookeeper};
 use lock_testkit::Server;
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Instant;
 
-use lock_proto::driver::AcquireErrorKind;
+use lock_driver::AcquireErrorKind;
 use lock_proto::{Loss, Release};
 use lock_testkit::TIMEOUT;
 
@@ -191,7 +191,7 @@ pub async fn killed_server_expires_hold_and_waiter_survives_outage<R: Runtime>(k
 pub async fn hundred_locks_are_renewed_past_ttl_and_released<R: Runtime>(kit: Kit<R>, server: Server) {
     let client = kit.with(server.settings());
     let locks: Vec<_> = (0..100).map(|n| server.with_short_ttl(client.lock(format!("lock {n}")))).collect();
-    let guards = kit.in_time("all of them", join_all(locks.iter().map(lock_proto::driver::Lock::acquire))).await;
+    let guards = kit.in_time("all of them", join_all(locks.iter().map(lock_driver::Lock::acquire))).await;
     let guards: Vec<_> = guards.into_iter().map(Result::unwrap).collect();
     kit.sleep(2 * server.ttl()).await;
     assert!(guards.iter().all(|guard| guard.is_held()), "renewed");

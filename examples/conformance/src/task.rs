@@ -11,8 +11,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
+use lock_driver::{Address, Client, Clock, ConnectError, Driver, Host, Settings, connect};
 use lock_proto::Instant;
-use lock_proto::driver::{Address, Client, Clock, ConnectError, Driver, Host, Settings, connect};
 
 /// A task of a scenario: a driver, or work with its handles.
 ///

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use lock_proto::etcd::RpcReply;
 use lock_proto::etcd::message::{LeaseGrantRequest, LeaseRevokeRequest};
-use lock_proto::sim::own::Call;
-use lock_proto::sim::own::etcd::{Context, Failed, OwnLock, Txn};
 use lock_proto::{Instant, Release};
+use lock_sim::own::Call;
+use lock_sim::own::etcd::{Context, Failed, OwnLock, Txn};
 
 #[derive(Clone, Debug, Hash)]
 pub struct Leased {

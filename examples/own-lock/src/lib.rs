@@ -5,7 +5,7 @@ pub mod leased;
 pub mod naive;
 pub mod redlock;
 
-use lock_proto::sim::{Keep, Plan, Rule, Scenario};
+use lock_sim::{Keep, Plan, Rule, Scenario};
 
 /// The body of the fuzz target: the input is the plan of a run.
 pub fn fuzz(data: &[u8]) {

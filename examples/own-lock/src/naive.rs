@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lock_proto::Release;
-use lock_proto::sim::own::{Call, Context, Lost, OwnLock};
-use lock_proto::sim::redis::Reply;
+use lock_sim::own::{Call, Context, Lost, OwnLock};
+use lock_sim::redis::Reply;
 
 #[derive(Clone, Debug, Hash)]
 pub struct Naive;

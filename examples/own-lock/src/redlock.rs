@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use lock_proto::Release;
-use lock_proto::sim::own::{Call, Context, Lost, OwnLock};
-use lock_proto::sim::redis::{Reply, ScriptFn};
+use lock_sim::own::{Call, Context, Lost, OwnLock};
+use lock_sim::redis::{Reply, ScriptFn};
 
 use crate::compared::{COMPARE_AND_DELETE, compare_and_delete};
 

@@ -4,10 +4,10 @@ use std::fs;
 use std::time::Duration;
 
 use lock_proto::Acquire;
-use lock_proto::sim::own::search::SmallWorld;
-use lock_proto::sim::own::{etcd, find};
-use lock_proto::sim::picture::Picture;
-use lock_proto::sim::{Rule, World};
+use lock_sim::own::search::SmallWorld;
+use lock_sim::own::{etcd, find};
+use lock_sim::picture::Picture;
+use lock_sim::{Rule, World};
 use own_lock::compared::Compared;
 use own_lock::leased::Leased;
 use own_lock::naive::Naive;

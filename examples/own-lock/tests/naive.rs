@@ -1,5 +1,5 @@
-use lock_proto::sim::Rule;
-use lock_proto::sim::own::find;
+use lock_sim::Rule;
+use lock_sim::own::find;
 use own_lock::naive::Naive;
 
 #[test]

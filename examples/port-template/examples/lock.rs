@@ -1,6 +1,6 @@
 //! Takes a lock and releases it: `cargo run --example lock -- redis://127.0.0.1:6379`.
 
-use lock_proto::driver::Settings;
+use lock_driver::Settings;
 use port_template::MyRuntime;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
 
-use lock_proto::driver::{self, Address, BootClock, Client, ConnectError, Host, Settings};
+use lock_driver::{Address, BootClock, Client, ConnectError, Host, Settings};
 use smol::io::{AsyncRead, AsyncWrite};
 use smol::net::unix::UnixStream;
 use smol::net::{TcpStream, resolve};
@@ -89,7 +89,7 @@ impl MyRuntime {
     ///
     /// The settings are out of range.
     pub fn connect(&self, settings: impl Into<Settings>) -> Result<Client, ConnectError> {
-        let (client, driver) = driver::connect(MyHost::default(), settings)?;
+        let (client, driver) = lock_driver::connect(MyHost::default(), settings)?;
         self.spawn(driver);
         Ok(client)
     }

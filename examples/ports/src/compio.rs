@@ -6,7 +6,7 @@ use std::io;
 
 use compio::io::compat::AsyncStream;
 use compio::net::{TcpStream, ToSocketAddrsAsync as _, UnixStream};
-use lock_proto::driver::{self, Address, BootClock, Client, ConnectError, Host, Settings};
+use lock_driver::{Address, BootClock, Client, ConnectError, Host, Settings};
 
 use crate::{LocalBoxFuture, Stream};
 
@@ -60,7 +60,7 @@ impl Host for Compio {
 ///
 /// Called outside a runtime of compio.
 pub fn connect(settings: impl Into<Settings>) -> Result<Client, ConnectError> {
-    let (client, driver) = driver::connect(Compio::default(), settings)?;
+    let (client, driver) = lock_driver::connect(Compio::default(), settings)?;
     compio::runtime::spawn(driver).detach();
     Ok(client)
 }

@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::io;
 use std::net::ToSocketAddrs as _;
 
-use lock_proto::driver::{self, Address, BootClock, Client, ConnectError, Host, Settings};
+use lock_driver::{Address, BootClock, Client, ConnectError, Host, Settings};
 use monoio::io::IntoPollIo as _;
 use monoio::net::{TcpStream, UnixStream};
 use tokio_util::compat::TokioAsyncReadCompatExt as _;
@@ -67,7 +67,7 @@ impl Host for Monoio {
 ///
 /// Called outside a runtime of monoio.
 pub fn connect(settings: impl Into<Settings>) -> Result<Client, ConnectError> {
-    let (client, driver) = driver::connect(Monoio::default(), settings)?;
+    let (client, driver) = lock_driver::connect(Monoio::default(), settings)?;
     drop(monoio::spawn(driver));
     Ok(client)
 }

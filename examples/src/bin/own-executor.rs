@@ -10,14 +10,14 @@ use std::process::ExitCode;
 use std::rc::Rc;
 
 use clap::Parser;
+use lock_driver::{AcquireError, Host as _, Settings};
 use lock_examples::cli;
 use lock_examples::cli::args::run_example;
 use lock_examples::cli::failed::check_servers;
 use lock_examples::host::Executor;
 use lock_examples::serve::Served;
 use lock_proto::Release;
-use lock_proto::driver::{self, AcquireError, Host as _, Settings};
-use lock_proto::sim::redis::NodeConfig;
+use lock_sim::redis::NodeConfig;
 
 const TASKS: u32 = 4;
 const ROUNDS: u32 = 5;
@@ -42,7 +42,7 @@ fn run(url: Option<String>) -> Result<(), Box<dyn Error>> {
 
     let executor = Executor::new()?;
     let host = executor.host();
-    let (client, driver) = driver::connect(host.clone(), Settings::parse([&url])?)?;
+    let (client, driver) = lock_driver::connect(host.clone(), Settings::parse([&url])?)?;
     executor.spawn(driver);
     executor.block_on(check_servers(&client)).map_err(|failed| failed.why)?;
 

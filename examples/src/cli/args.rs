@@ -15,7 +15,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches, ValueEnum, value_parser};
 use clap_complete::Shell;
 use clap_mangen::Man;
-use lock_proto::driver::{Settings, StoreSettings};
+use lock_driver::{Settings, StoreSettings};
 use lock_proto::redis::Wake;
 use lock_proto::{ConfigError, UrlError};
 

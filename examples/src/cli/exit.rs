@@ -1,7 +1,7 @@
 //! Exit codes: those of `sysexits.h` where one fits, and those of a shell for the command.
 
+use lock_driver::AcquireErrorKind;
 use lock_proto::Loss;
-use lock_proto::driver::AcquireErrorKind;
 
 /// Success.
 pub const SUCCESS: u8 = 0;

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use lock_proto::driver::{AcquireError, Client};
+use lock_driver::{AcquireError, Client};
 use lock_proto::{Answer, Fault};
 
 use super::exit;

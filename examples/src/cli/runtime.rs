@@ -1,7 +1,7 @@
 //! The async runtimes that a tool can use.
 
 use clap::ValueEnum;
-use lock_proto::driver::{self, ConnectError, Settings};
+use lock_driver::{ConnectError, Settings};
 
 /// Runs this future to completion. Dropping the runtime would wait for blocked name lookups and
 /// file reads.
@@ -26,7 +26,7 @@ pub enum Runtime {
 impl Runtime {
     /// Creates a client whose driver runs on this runtime. The tools' tasks do not compute, and they
     /// have up to thousands of clients.
-    pub(crate) fn client(self, settings: Settings) -> Result<driver::Client, ConnectError> {
+    pub(crate) fn client(self, settings: Settings) -> Result<lock_driver::Client, ConnectError> {
         Ok(match self {
             Self::Tokio => lock_tokio::connect_on_runtime(settings)?,
             Self::Smol => lock_smol::connect_on_runtime(settings)?,

@@ -7,8 +7,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand};
+use lock_driver::StoreSettings;
 use lock_proto::Target;
-use lock_proto::driver::StoreSettings;
 
 use super::contender::{Peers, Store};
 use super::job::{Job, Workload};

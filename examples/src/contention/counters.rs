@@ -8,8 +8,8 @@ use std::net::{TcpStream, ToSocketAddrs as _};
 
 use super::process;
 use crate::cli::args::parse_backends;
+use lock_driver::StoreSettings;
 use lock_proto::Target;
-use lock_proto::driver::StoreSettings;
 use lock_proto::redis::Endpoint;
 use lock_testkit::{Connection, Value, http_get};
 

@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lock_proto::driver::{AcquireError, Client, Guard};
+use lock_driver::{AcquireError, Client, Guard};
 use smol::channel::{Sender, unbounded};
 
 use super::job::Job;

@@ -4,7 +4,7 @@ use core::num::NonZeroUsize;
 use core::time::Duration;
 
 use clap::ValueEnum;
-use lock_proto::driver::StoreSettings;
+use lock_driver::StoreSettings;
 use lock_proto::redis::Wake;
 use lock_proto::{Backoff, DEFAULT_TTL, MAX_TTL};
 

@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use futures_util::future::join_all;
+use lock_driver::{Client, Guard, Lock};
 use lock_proto::Release;
-use lock_proto::driver::{Client, Guard, Lock};
 
 use super::Failed;
 use super::contender::Contender;

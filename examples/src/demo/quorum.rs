@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lock_proto::sim::redis::NodeConfig;
+use lock_sim::redis::NodeConfig;
 
 use super::Broken;
 use super::resource::Resource;

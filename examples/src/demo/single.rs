@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
-use lock_proto::sim::redis::NodeConfig;
+use lock_sim::redis::NodeConfig;
 use lock_tokio::Loss;
 
 use super::Broken;

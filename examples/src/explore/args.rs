@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::{fs, thread};
 
 use clap::Parser;
-use lock_proto::sim::scenario::{Flaw, Origin};
-use lock_proto::sim::{Plan, Rule, Scenario, scenarios};
+use lock_sim::scenario::{Flaw, Origin};
+use lock_sim::{Plan, Rule, Scenario, scenarios};
 
 use super::search::Search;
 use crate::cli::args::{self, Line, count, time};

@@ -11,10 +11,10 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use lock_proto::sim::picture::Picture;
-use lock_proto::sim::scenario::{Bounds, Origin};
-use lock_proto::sim::trace::Trace;
-use lock_proto::sim::{Outcome, Plan, scenarios};
+use lock_sim::picture::Picture;
+use lock_sim::scenario::{Bounds, Origin};
+use lock_sim::trace::Trace;
+use lock_sim::{Outcome, Plan, scenarios};
 
 use args::{Draw, Parsed, parse};
 use panic_hook::without_panic_messages;
@@ -210,7 +210,7 @@ mod tests {
 
     use core::num::NonZero;
 
-    use lock_proto::sim::{Rule, Scenario};
+    use lock_sim::{Rule, Scenario};
 
     use super::args::Changes;
     use super::*;

@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
-use lock_proto::sim::{Keep, Outcome, Plan, Rule, Scenario};
+use lock_sim::{Keep, Outcome, Plan, Rule, Scenario};
 
 use super::args::Changes;
 use super::panic_hook::without_panic_messages;
@@ -170,8 +170,8 @@ impl Search {
 mod tests {
     use std::collections::BTreeMap;
 
-    use lock_proto::sim::scenario::Origin;
-    use lock_proto::sim::scenarios;
+    use lock_sim::scenario::Origin;
+    use lock_sim::scenarios;
 
     use super::*;
 

@@ -8,12 +8,12 @@
 //! # fn main() -> Result<(), Box<dyn core::error::Error>> {
 //! # use lock_examples::serve::Served;
 //! use lock_examples::host::Executor;
-//! use lock_proto::driver::{self, Settings};
+//! use lock_driver::{Settings};
 //!
-//! # let server = Served::start(lock_proto::sim::redis::NodeConfig::new(1))?;
+//! # let server = Served::start(lock_sim::redis::NodeConfig::new(1))?;
 //! # let url = server.url();
 //! let executor = Executor::new()?;
-//! let (client, driver) = driver::connect(executor.host(), Settings::parse([url])?)?;
+//! let (client, driver) = lock_driver::connect(executor.host(), Settings::parse([url])?)?;
 //! executor.spawn(driver);
 //! executor.block_on(async {
 //!     let guard = client.lock("invoice:42").acquire().await?;
@@ -37,8 +37,8 @@ use std::net::ToSocketAddrs as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Wake;
 
+use lock_driver::{Address, BootClock, Host};
 use lock_proto::Instant;
-use lock_proto::driver::{Address, BootClock, Host};
 
 pub use stream::Stream;
 

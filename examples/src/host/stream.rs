@@ -8,7 +8,7 @@ use std::thread;
 
 use futures_channel::oneshot;
 use futures_io::{AsyncRead, AsyncWrite};
-use lock_proto::driver::Address;
+use lock_driver::Address;
 
 use super::{BoxFuture, Reactor, Sockets};
 

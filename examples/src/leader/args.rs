@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt as _;
 
 use clap::Parser;
-use lock_proto::driver::StoreSettings;
+use lock_driver::StoreSettings;
 
 use crate::cli::args::{self, Line, backends_or_default, parse_backends, raised_ttl, time, with_ttl};
 use crate::cli::{Usage, usage};

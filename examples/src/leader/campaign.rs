@@ -5,7 +5,7 @@ use core::future::poll_fn;
 use core::pin::Pin;
 use core::task::Poll;
 
-use lock_proto::driver::{LeadError, Leadership, OwnerKeyExt as _, OwnerNodeExt as _};
+use lock_driver::{LeadError, Leadership, OwnerKeyExt as _, OwnerNodeExt as _};
 use lock_proto::{ElectionEvent, Fence, Loss, Release};
 use lock_tokio::Client;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -105,8 +105,6 @@ pub(super) async fn observe(client: &Client, name: &[u8]) -> u8 {
             Some(ElectionEvent::NoLeader) => print_line(&format_args!("nobody {shown}")),
             Some(ElectionEvent::Disconnected) => print_line(&format_args!("disconnected {shown}")),
             Some(ElectionEvent::Failed(failure)) => return report_failure(&election.error(failure)),
-            // Later versions may add more.
-            Some(_) => {}
             None => return exit::UNREACHABLE,
         }
     }

@@ -5,8 +5,8 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use lock_driver::{LeadershipEnd, Observer, ResignHandle, StopSignal, StoreSettings};
 use lock_proto::Fence;
-use lock_proto::driver::{LeadershipEnd, Observer, ResignHandle, StopSignal, StoreSettings};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tokio::{select, time};

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lock_proto::driver::{LeadershipEnd, Observation, Observer, ResignHandle, StoreSettings};
+use lock_driver::{LeadershipEnd, Observation, Observer, ResignHandle, StoreSettings};
 use lock_proto::{ElectionEvent, Fence, Release};
 use lock_tokio::Client;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -195,7 +195,6 @@ impl Watcher<'_> {
                     continue;
                 }
                 ElectionEvent::Failed(failure) => return Err(failure.into()),
-                _ => continue,
             };
             match &seen {
                 Some(value) => self.transcript.log(&format!("the observer sees \"{}\"", value.escape_ascii())),

@@ -9,7 +9,7 @@ mod demo;
 
 use std::ffi::{OsStr, OsString};
 
-use lock_proto::driver::{AcquireError, StoreSettings};
+use lock_driver::{AcquireError, StoreSettings};
 
 use args::{Args, Parsed, Role, parse};
 

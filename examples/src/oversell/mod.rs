@@ -12,8 +12,8 @@ use core::fmt;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use lock_proto::sim::{Rng, World};
 use lock_proto::{Acquire, Event, Instant, LockId};
+use lock_sim::{Rng, World};
 
 pub use self::program::main;
 pub use self::servers::run_sale_on;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::thread;
 
 use clap::Parser;
-use lock_proto::driver::StoreSettings;
+use lock_driver::StoreSettings;
 
 use super::{BUYERS, Locking, Outcome, STOCK, Stall, TTL, run_sale, run_sale_on};
 use crate::cli::args::{parse_backends, parse_or_exit};

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use lock_proto::driver::StoreSettings;
+use lock_driver::StoreSettings;
 use lock_tokio::Client;
 use tokio::runtime::Builder;
 use tokio::time::sleep;

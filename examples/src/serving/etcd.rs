@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use lock_proto::Instant;
 use lock_proto::etcd::message::{LeaseKeepAliveRequest, WatchRequest};
 use lock_proto::etcd::{Code, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
-use lock_proto::sim::etcd::{Cluster, ClusterConfig, ClusterOutput, UnaryCall};
+use lock_sim::etcd::{Cluster, ClusterConfig, ClusterOutput, UnaryCall};
 use prost::Message as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, oneshot};

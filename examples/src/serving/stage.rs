@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 
-use lock_proto::sim::redis::{Node, NodeConfig};
+use lock_sim::redis::{Node, NodeConfig};
 
 use super::command::{Command, Server};
 use super::etcd::ServedCluster;

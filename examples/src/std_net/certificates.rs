@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use lock_proto::driver::ConnectError;
-use lock_proto::driver::tls::{Connector, Session};
+use lock_driver::ConnectError;
+use lock_driver::read_file;
+use lock_driver::tls::{Connector, Session};
 use lock_proto::redis::Config;
-use lock_proto::{Fault, Target, TlsFault, read_file};
+use lock_proto::{Fault, Target, TlsFault};
 
 /// One connector for each server, so that later connections resume sessions of earlier ones.
 pub(super) struct Certificates {

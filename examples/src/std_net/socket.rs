@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use lock_proto::driver::tls::{Plaintext, Session, TlsError};
+use lock_driver::tls::{Plaintext, Session, TlsError};
 use lock_proto::{Fault, Target, TlsFault};
 
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -43,7 +43,7 @@ impl Socket {
             (Target::Unix { path }, None) => Stream::Unix(UnixStream::connect(&**path).map_err(failed)?),
             // Never TLS without a session.
             // N4
-            (Target::Tcp { .. } | Target::Tls { .. } | Target::Unix { .. } | _, _) => {
+            (Target::Tcp { .. } | Target::Tls { .. } | Target::Unix { .. }, _) => {
                 return Err(failed(ErrorKind::Unsupported.into()));
             }
         };

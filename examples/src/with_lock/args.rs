@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt as _;
 
 use clap::{Parser, ValueEnum};
-use lock_proto::driver::StoreSettings;
+use lock_driver::StoreSettings;
 use lock_proto::{Backoff, DEFAULT_TTL, Wait};
 
 use super::child;

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::sync::mpsc::Sender;
 
 use futures_util::FutureExt as _;
-use lock_proto::driver::{AcquireError, AcquireErrorKind, Acquiring, Client, Guard, OwnerKeyExt as _, Shutdown};
+use lock_driver::{AcquireError, AcquireErrorKind, Acquiring, Client, Guard, OwnerKeyExt as _, Shutdown};
 use lock_proto::etcd::OwnerKey;
 use lock_proto::{Blocked, Fence, Loss, Release, Wait};
 use rustix::process::Signal;
@@ -99,7 +99,7 @@ pub(super) fn acquiring(client: &Client, args: &Args, events: &Sender<MainEvent>
     let acquiring = match args.wait {
         Wait::Try => lock.try_acquire(),
         Wait::For(limit) => lock.wait(limit).acquire(),
-        Wait::Forever | _ => lock.acquire(),
+        Wait::Forever => lock.acquire(),
     };
     let events = events.clone();
     acquiring.on_blocked(move |why| {

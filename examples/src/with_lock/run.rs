@@ -6,7 +6,7 @@ use std::fs::File;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use lock_proto::driver::BootClock;
+use lock_driver::BootClock;
 use lock_proto::{Instant, Loss, Release};
 use rustix::process::{Signal, getpgrp};
 use rustix::termios::tcgetpgrp;

@@ -3,8 +3,8 @@
 use std::sync::mpsc::Sender;
 use std::thread;
 
+use lock_driver::{Client, ConnectError, Guard};
 use lock_proto::Release;
-use lock_proto::driver::{Client, ConnectError, Guard};
 use smol::channel::{Receiver, bounded};
 use smol::future::or;
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
+use lock_driver::{AcquireError, Acquiring, Client, Guard};
 use lock_proto::Release;
-use lock_proto::driver::{AcquireError, Acquiring, Client, Guard};
 
 use super::args::Args;
 use super::event::{Held, LockHandle, MainEvent, acquiring};

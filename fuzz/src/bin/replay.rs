@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use std::{env, fs};
 
 use lock_fuzz::{TARGETS, plan, plays_worlds};
-use lock_proto::sim::scenario::{Flaw, Origin};
-use lock_proto::sim::{Keep, Plan};
+use lock_sim::scenario::{Flaw, Origin};
+use lock_sim::{Keep, Plan};
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::{fs, io};
 
+use lock_driver::tls::Connector;
 use lock_proto::Tls;
-use lock_proto::driver::tls::Connector;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, PKCS_ED25519, SerialNumber,
     date_time_ymd,

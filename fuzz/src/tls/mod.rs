@@ -6,8 +6,8 @@ mod certificates;
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 
+use lock_driver::tls::{Connector, Plaintext, Session, TlsError};
 use lock_proto::TlsFault;
-use lock_proto::driver::tls::{Connector, Plaintext, Session, TlsError};
 use rustls::{ServerConfig, ServerConnection};
 
 use certificates::{Identity, Offer, Setup, Shown};

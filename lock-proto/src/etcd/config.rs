@@ -97,8 +97,7 @@ impl Config {
     }
 
     /// Keeps the first endpoints.
-    #[cfg(feature = "sim")]
-    pub(crate) fn known_members(mut self, count: usize) -> Self {
+    pub fn known_members(mut self, count: usize) -> Self {
         self.store.own.endpoints.truncate(count);
         self
     }

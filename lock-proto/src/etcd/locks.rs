@@ -36,8 +36,7 @@ impl Locks {
     }
 
     /// Starts numbering calls and watches after these numbers, before any request. A search tells
-    /// ids apart by their size: see [`Canon`](crate::sim::search::Canon).
-    #[cfg(feature = "sim")]
+    /// ids apart by their size: see `lock_sim::search::Canon`.
     #[must_use]
     pub const fn count_from(mut self, calls: u64, watches: u64) -> Self {
         self.ctx.serial = calls;

@@ -121,7 +121,7 @@ impl fmt::Debug for Queue {
 }
 
 /// Maximum number of predecessors in a reply. Up to this length, all of a queue is known at once.
-pub(crate) const LISTED: usize = 12;
+pub const LISTED: usize = 12;
 
 /// A queue with more keys is long: reading it costs the server more than one extra request does.
 const LONG: i64 = 128;

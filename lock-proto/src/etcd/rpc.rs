@@ -24,6 +24,11 @@ impl RpcId {
         Self { conn, serial }
     }
 
+    /// Returns the number of the call.
+    pub const fn serial(self) -> u64 {
+        self.serial
+    }
+
     /// Returns the connection that carries the call.
     pub const fn conn(self) -> ConnId {
         self.conn
@@ -43,6 +48,11 @@ impl StreamId {
     #[must_use]
     pub const fn new(conn: ConnId, kind: StreamKind, serial: u64) -> Self {
         Self { conn, kind, serial }
+    }
+
+    /// Returns the number of the stream.
+    pub const fn serial(self) -> u64 {
+        self.serial
     }
 
     /// Returns the connection that carries the stream.
@@ -211,5 +221,23 @@ impl Code {
             Code::Unauthenticated,
         ];
         if 0 <= number && number < ALL.len() as i32 { ALL[number as usize] } else { Self::Unknown }
+    }
+}
+
+impl From<LeaseGrantRequest> for Rpc {
+    fn from(request: LeaseGrantRequest) -> Self {
+        Self::Grant(request)
+    }
+}
+
+impl From<LeaseRevokeRequest> for Rpc {
+    fn from(request: LeaseRevokeRequest) -> Self {
+        Self::Revoke(request)
+    }
+}
+
+impl From<RangeRequest> for Rpc {
+    fn from(request: RangeRequest) -> Self {
+        Self::Range(request)
     }
 }

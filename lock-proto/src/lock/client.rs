@@ -88,6 +88,11 @@ impl<S: Store + Transport> Client<S> {
         self.locks.config()
     }
 
+    /// Returns true if no lock is held or waited for, and nothing is left to clean up.
+    pub fn is_idle(&self) -> bool {
+        self.locks.is_idle()
+    }
+
     pub(crate) fn verb<R>(&mut self, now: Instant, f: impl FnOnce(&mut Locks<S>, Instant) -> R) -> R {
         let result = f(&mut self.locks, now);
         S::route(self);

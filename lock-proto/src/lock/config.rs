@@ -14,19 +14,24 @@ use crate::url::Target;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use = "a Config does nothing until it is given to a client"]
 pub struct Config<T> {
-    pub(crate) prefix: Vec<u8>,
-    pub(crate) request_timeout: Duration,
-    pub(crate) connect_timeout: Duration,
+    /// Set by [`Self::prefix`].
+    pub prefix: Vec<u8>,
+    /// Set by [`Self::request_timeout`].
+    pub request_timeout: Duration,
+    /// Set by [`Self::connect_timeout`].
+    pub connect_timeout: Duration,
     pub(crate) release_within: Duration,
     pub(crate) drift: Drift,
     pub(crate) at_risk: Option<Duration>,
     pub(crate) handover_window: Duration,
     pub(crate) reconnect: Backoff,
     pub(crate) max_locks: u32,
-    pub(crate) request_credentials: bool,
+    /// Set by [`Self::request_credentials`].
+    pub request_credentials: bool,
     pub(crate) idle_timeout: Duration,
     pub(crate) ping_after: Duration,
-    pub(crate) store: T,
+    /// The settings of the store.
+    pub store: T,
 }
 
 /// A setting's name, its value, and the allowed range.

@@ -74,7 +74,6 @@ pub struct Leader {
 
 /// Event of a query or an observation of an election.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum ElectionEvent {
     /// This candidate leads, with this value. Emitted again when the value changes.
     Leader(Leader),

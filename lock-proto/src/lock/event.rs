@@ -11,7 +11,6 @@ use crate::time::Instant;
 
 /// An event of one acquisition.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Event {
     /// The acquisition waits, for this reason. Emitted when the reason changes.
     Blocked(Blocked),
@@ -117,8 +116,8 @@ pub enum Failure {
 }
 
 impl Failure {
-    #[cfg(feature = "driver")]
-    pub(crate) const fn report_mut(&mut self) -> Option<&mut Report> {
+    /// Returns the report, for a host that waited longer than the machine knows.
+    pub const fn report_mut(&mut self) -> Option<&mut Report> {
         match self {
             Self::TimedOut(report)
             | Self::KeyInUse(report)

@@ -255,7 +255,6 @@ impl<S: Store> Locks<S> {
     }
 
     /// Returns true if there is no lock and nothing to clean up.
-    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn is_idle(&self) -> bool {
         self.locks.iter().next().is_none()
     }

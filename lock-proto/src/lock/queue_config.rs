@@ -11,10 +11,13 @@ use crate::url::{Login, UrlError};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct QueueSettings<T> {
     pub(crate) login: Login,
-    pub(crate) session_ttl: Duration,
+    /// Set by [`Config::session_ttl`].
+    pub session_ttl: Duration,
     pub(crate) watch_own_after: Option<Duration>,
-    pub(crate) recheck: Duration,
-    pub(crate) own: T,
+    /// Set by [`Config::recheck`].
+    pub recheck: Duration,
+    /// The settings of this store alone.
+    pub own: T,
 }
 
 impl<T> QueueSettings<T> {

@@ -5,7 +5,6 @@ use core::time::Duration;
 
 /// How long to wait for a lock that is held elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Wait {
     /// Make exactly one attempt; none if the lock is held or waited for in this client.
     Try,
@@ -17,7 +16,8 @@ pub enum Wait {
 
 impl Wait {
     /// Turns a wait of zero into one attempt.
-    pub(crate) const fn or_try(self) -> Self {
+    #[must_use]
+    pub const fn or_try(self) -> Self {
         match self {
             Self::For(Duration::ZERO) => Self::Try,
             Self::Try | Self::For(_) | Self::Forever => self,
@@ -27,7 +27,6 @@ impl Wait {
 
 /// What renews the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Renew {
     /// The watchdog, as long as the guard is held.
     Auto,

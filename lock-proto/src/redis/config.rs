@@ -55,7 +55,8 @@ pub struct Settings {
     pub(crate) poll: Backoff,
     pub(crate) wake: Wake,
     pub(crate) handover_pause: Duration,
-    pub(crate) quarantine: Duration,
+    /// Set by [`Config::quarantine`].
+    pub quarantine: Duration,
     pub(crate) unknown_age: UnknownAge,
 }
 

@@ -38,8 +38,7 @@ impl Locks {
     }
 
     /// Starts the numbers of tokens and calls after these values, for a search that orders numbers
-    /// (see [`Canon`](crate::sim::search::Canon)). Call it before the first request.
-    #[cfg(feature = "sim")]
+    /// (see `lock_sim::search::Canon`). Call it before the first request.
     #[must_use]
     pub const fn count_from(mut self, tokens: u64, calls: u64) -> Self {
         self.ctx.number = tokens;

@@ -30,9 +30,7 @@ pub use request::{
     FENCE_NAME, FenceBlock, Form, Identity, Key, RESERVED, Reply, Request, SIGNAL_SUFFIX, Value, WAITING_SUFFIX,
 };
 pub use token::{CLIENT_PART, Retired};
-#[cfg(feature = "driver")]
-pub(crate) use url::scheme;
-pub use url::{Endpoint, Protocol};
+pub use url::{Endpoint, Protocol, scheme};
 
 /// Maximum number of nodes in a quorum.
 pub const MAX_NODES: usize = 15;

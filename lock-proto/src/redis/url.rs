@@ -29,7 +29,6 @@ pub struct Endpoint {
 
 /// Version of the Redis protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Protocol {
     /// RESP2, which every server supports.
     #[default]
@@ -190,8 +189,9 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The scheme for messages.
-pub(crate) const fn scheme(target: &Target) -> &'static str {
+/// Returns the scheme of a server's URL, for messages.
+#[must_use]
+pub const fn scheme(target: &Target) -> &'static str {
     match target {
         Target::Tcp { .. } => "redis://",
         Target::Tls { .. } => "rediss://",

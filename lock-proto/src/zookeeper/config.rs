@@ -31,7 +31,8 @@ pub struct Settings {
     pub(crate) servers: Vec<Target>,
     pub(crate) chroot: Box<str>,
     pub(crate) dialect: Dialect,
-    pub(crate) tick: Duration,
+    /// Set by [`Config::tick`].
+    pub tick: Duration,
     pub(crate) revalidate: bool,
     pub(crate) vacate_within: Duration,
 }
@@ -150,7 +151,8 @@ impl Config {
     /// Returns how long a lock is valid after the emission of a write of a session with this
     /// timeout.
     // ZK1, T1
-    pub(crate) fn validity(&self, timeout: Duration) -> Duration {
+    #[must_use]
+    pub fn validity(&self, timeout: Duration) -> Duration {
         self.drift.validity(timeout).saturating_sub(self.store.own.tick.saturating_mul(LOST_TICKS))
     }
 

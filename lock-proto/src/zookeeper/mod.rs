@@ -30,6 +30,6 @@ pub use config::{Config, MAX_SERVERS, MIN_TICKS};
 pub use lock::OwnerNode;
 pub use locks::Locks;
 pub use output::{LocksOutput, SessionOutput};
-pub use path::{Dialect, Queue};
+pub use path::{Dialect, Queue, is_exhausted};
 pub use pipe::{Limits, Pipe, PipeConfig, PipeOutput};
 pub use request::{Reply, Request, SessionReport};

@@ -81,7 +81,8 @@ const OWN_LENGTH: usize = 46;
 const LAST_NUMBERS: i32 = 1 << 16;
 
 /// Returns true if the queue must be emptied, so that its numbers begin anew.
-pub(crate) const fn is_exhausted(sequence: i32) -> bool {
+#[must_use]
+pub const fn is_exhausted(sequence: i32) -> bool {
     sequence < 0 || sequence > i32::MAX - LAST_NUMBERS
 }
 

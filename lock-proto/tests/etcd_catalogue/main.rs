@@ -5,8 +5,6 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
 
 mod acquire;
-#[cfg(feature = "sim")]
-mod batching;
 mod bounds;
 mod cached_watches;
 mod contract;

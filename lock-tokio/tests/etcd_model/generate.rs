@@ -7,8 +7,8 @@ use lock_proto::etcd::message::{
     WatchRequestUnion,
 };
 use lock_proto::etcd::{Ahead, LeaseId, Older, Queue, Request, Rpc};
-use lock_proto::sim::Rng;
-use lock_proto::sim::etcd::Cluster;
+use lock_sim::Rng;
+use lock_sim::etcd::Cluster;
 
 /// How deep transactions are nested.
 const DEPTH: usize = 2;

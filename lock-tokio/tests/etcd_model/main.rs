@@ -9,7 +9,7 @@ mod pair;
 mod real;
 mod special;
 
-use lock_proto::sim::etcd::{ClusterConfig, User};
+use lock_sim::etcd::{ClusterConfig, User};
 use lock_testkit::Etcd;
 use pair::Pair;
 

@@ -10,7 +10,7 @@ use lock_proto::etcd::message::{
     TxnRequest, TxnResponse, WatchRequest, WatchRequestUnion, WatchResponse,
 };
 use lock_proto::etcd::{Rpc, RpcReply, Status, StreamKind, StreamReceived, StreamSend};
-use lock_proto::sim::etcd::{Cluster, ClusterConfig, ClusterOutput};
+use lock_sim::etcd::{Cluster, ClusterConfig, ClusterOutput};
 use lock_testkit::Etcd;
 use tokio::runtime::Runtime;
 

@@ -11,7 +11,7 @@ use lock_proto::etcd::message::{
     WatchCreateRequest, WatchRequest, WatchRequestUnion,
 };
 use lock_proto::etcd::{Rpc, Status, StreamKind, StreamSend};
-use lock_proto::sim::etcd::{Cluster, ClusterConfig, ClusterOutput, Condition};
+use lock_sim::etcd::{Cluster, ClusterConfig, ClusterOutput, Condition};
 use lock_testkit::{Etcd, EtcdCluster};
 use tokio::runtime::Runtime;
 

@@ -10,7 +10,9 @@ use fred::types::{ClusterHash, CustomCommand, Resp3Frame};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use lock_proto::redis::{Config, Form, Locks, LocksOutput, Reply, Request, ServerInfo, Value};
-use lock_proto::{Acquire, BootClock, Breach, CallId, Cause, Event, Fault, LockId, NodeId, random_identity};
+use lock_proto::{Acquire, Breach, CallId, Cause, Event, Fault, LockId, NodeId};
+use lock_driver::BootClock;
+use lock_driver::random_identity;
 
 /// How long a server may be silent. Much less than the TTL.
 const SILENCE: Duration = Duration::from_millis(500);

@@ -9,7 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use lock_proto::redis::{Config, Form, Locks, LocksOutput, Reply, Request, ServerInfo, Value};
-use lock_proto::{Acquire, BootClock, Breach, Cause, Event, Fault, Instant, LockId, NodeId, random_identity};
+use lock_proto::{Acquire, Breach, Cause, Event, Fault, Instant, LockId, NodeId};
+use lock_driver::BootClock;
+use lock_driver::random_identity;
 use redis::ConnectionLike as _;
 
 /// How long a server may be silent. Much less than the TTL.

@@ -12,10 +12,10 @@ use std::thread;
 use std::time::Duration;
 
 use lock_proto::redis::{Client, Config, Output};
-use lock_proto::{
-    Acquire, BootClock, ByteClient as _, ConnId, Credentials, CredentialsRequest, Event, Fault, LockId, Machine as _,
-    Target, random_identity, read_file,
-};
+use lock_proto::{Acquire, ByteClient as _, ConnId, Credentials, CredentialsRequest, Event, Fault, LockId, Machine as _, Target};
+use lock_driver::BootClock;
+use lock_driver::random_identity;
+use lock_driver::read_file;
 
 /// How long connecting may take. Much less than the TTL, because it blocks.
 const CONNECT: Duration = Duration::from_millis(500);

@@ -15,7 +15,7 @@ use std::net::ToSocketAddrs as _;
 use std::rc::Rc;
 
 use futures_io::{AsyncRead, AsyncWrite};
-use lock_proto::driver::{Address, BootClock, Host};
+use lock_driver::{Address, BootClock, Host};
 use mio::net::{TcpStream, UnixStream};
 
 use crate::{LocalBoxFuture, Stream};

@@ -14,8 +14,8 @@ use std::task::Wake;
 
 use embassy_executor::raw::TaskStorage;
 use embassy_executor::{Executor, Spawner};
+use lock_driver::BootClock;
 use lock_proto::Instant;
-use lock_proto::driver::BootClock;
 use mio::event::Source;
 
 use super::Embassy;

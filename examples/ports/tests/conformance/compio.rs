@@ -2,7 +2,7 @@
 
 use compio::runtime::Runtime;
 use lock_conformance::Task;
-use lock_proto::driver::{Client, ConnectError, Settings};
+use lock_driver::{Client, ConnectError, Settings};
 use ports::compio::{Compio, connect};
 
 struct OnCompio(Runtime);

@@ -4,7 +4,7 @@ use super::Report;
 use super::axis::Axis;
 use super::plan::Method;
 use crate::contention::outcome::{Outcome, Time};
-use lock_proto::sim::picture::svg::{Anchor, Escaped, Svg};
+use lock_sim::picture::svg::{Anchor, Escaped, Svg};
 
 const WIDTH: f64 = 940.0;
 /// The right end of the row titles.

@@ -6,7 +6,7 @@ use super::Report;
 use super::charts::{self, COMMANDS, CPU, FAIRNESS};
 use super::findings::{findings, headlines};
 use super::text::{COLUMNS, heading, remark, row};
-use lock_proto::sim::picture::svg::Escaped;
+use lock_sim::picture::svg::Escaped;
 
 const STYLE: &str = include_str!("style.css");
 

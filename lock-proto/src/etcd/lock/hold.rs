@@ -29,6 +29,14 @@ pub struct OwnerKey {
     pub lease: LeaseId,
 }
 
+impl OwnerKey {
+    /// Creates the key of a holder, for a client of your own. `mod_revision` proves ownership.
+    #[must_use]
+    pub const fn new(key: Bytes, create_revision: i64, mod_revision: i64, lease: LeaseId) -> Self {
+        Self { key, create_revision, mod_revision, revision: mod_revision, lease }
+    }
+}
+
 /// The watch on the key of a hold.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HoldWatch {

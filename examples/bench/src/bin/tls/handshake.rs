@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use lock_bench::median;
 use lock_proto::Tls;
-use lock_proto::driver::tls::{Connector, Session};
+use lock_driver::tls::{Connector, Session};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, PKCS_RSA_SHA256};
 use rsa::RsaPrivateKey;
 use rsa::pkcs8::{EncodePrivateKey as _, LineEnding};

@@ -1,0 +1,203 @@
+//! Carries the machine's requests for credentials to the source in the settings, or to a file.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::task::{Context, Poll};
+use std::sync::Mutex;
+
+use super::foreign::{foreign, foreign_value};
+use super::host::{Host, Reading};
+use super::reads::Reads;
+use super::settings::{HostSettings, SupplyError, Supplying};
+use super::ticket::{locked, locked_if_possible};
+use lock_proto::Target;
+use lock_proto::{ConnId, NodeId};
+use lock_proto::{Credentials, CredentialsRequest, ServerError};
+
+/// A password file that was not read. The handles name it in errors.
+#[derive(Clone, Default)]
+pub(super) struct UnreadFile(Arc<Mutex<Option<Unread>>>);
+
+struct Unread {
+    node: NodeId,
+    /// The path, and why it was not read.
+    why: Arc<str>,
+}
+
+impl UnreadFile {
+    pub(super) fn get(&self, forked: bool) -> Option<Arc<str>> {
+        locked_if_possible(&self.0, forked)?.as_ref().map(|unread| Arc::clone(&unread.why))
+    }
+
+    /// A read begins. Until it ends, an earlier reason stands.
+    fn begin(&self, node: NodeId, path: &str) {
+        locked(&self.0).get_or_insert_with(|| Unread { node, why: alloc::format!("{path}: not read yet").into() });
+    }
+
+    fn end(&self, node: NodeId, result: &Result<Credentials, SupplyError>) {
+        let mut unread = locked(&self.0);
+        match result {
+            Err(error) => *unread = Some(Unread { node, why: error.to_string().into() }),
+            Ok(_) => drop(unread.take_if(|unread| unread.node == node)),
+        }
+    }
+}
+
+/// Requests under way, at most one for each connection.
+pub(super) struct CredentialRequests {
+    settings: HostSettings,
+    unread: UnreadFile,
+    open: Vec<(ConnId, Target, Request)>,
+    reads: Reads,
+    /// The last failures on each node. Repetitions are logged at level debug.
+    last: BTreeMap<NodeId, LastFailures>,
+}
+
+#[derive(Default)]
+struct LastFailures {
+    /// Why there were no credentials.
+    failure: Option<String>,
+    /// Why the server rejected them.
+    rejected: Option<ServerError>,
+}
+
+enum Request {
+    OfSource(Supplying),
+    OfFile(Box<str>, Reading),
+}
+
+impl Request {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Credentials, SupplyError>> {
+        match self {
+            Self::OfSource(supplying) => {
+                foreign_value(|| supplying.as_mut().poll(cx)).unwrap_or_else(|| Poll::Ready(Err(panicked())))
+            }
+            Self::OfFile(path, reading) => reading.as_mut().poll(cx).map(|content| {
+                let content = content.map_err(|error| Failed(alloc::format!("{path}: {error}")))?;
+                Ok(Credentials::new(&password(path, content)?))
+            }),
+        }
+    }
+}
+
+impl CredentialRequests {
+    pub(super) const fn new(settings: HostSettings, unread: UnreadFile) -> Self {
+        Self { settings, unread, open: Vec::new(), reads: Reads::new(), last: BTreeMap::new() }
+    }
+
+    /// Begins a request, in place of an earlier one of this connection.
+    pub(super) fn begin<H: Host>(&mut self, host: &H, conn: ConnId, request: CredentialsRequest) {
+        self.cancel(conn);
+        let rejected = &mut self.last.entry(conn.node()).or_default().rejected;
+        let last = core::mem::replace(rejected, request.rejected.clone());
+        if let Some(error) = &request.rejected {
+            if last == request.rejected {
+                tracing::debug!(%conn, server = %request.target, %error, "credentials rejected again");
+            } else {
+                tracing::warn!(%conn, server = %request.target, %error, "credentials rejected, requesting others");
+            }
+        }
+        let target = request.target.clone();
+        let request = match (&self.settings.credentials, &request.login.password_file) {
+            (Some(source), _) => {
+                let supplying = foreign_value(|| source(request));
+                Request::OfSource(supplying.unwrap_or_else(|| Box::pin(async { Err(panicked()) })))
+            }
+            (None, Some(path)) => {
+                self.unread.begin(conn.node(), path);
+                let (path, reading) = self.reads.read(host, path);
+                Request::OfFile(path, reading)
+            }
+            // The driver lets the machine ask only if there is one of them.
+            (None, None) => return,
+        };
+        self.open.push((conn, target, request));
+    }
+
+    /// Drops the request of a connection that has ended.
+    pub(super) fn cancel(&mut self, conn: ConnId) {
+        let Some(place) = self.open.iter().position(|(id, ..)| *id == conn) else { return };
+        match self.open.swap_remove(place) {
+            (.., Request::OfFile(path, reading)) => self.reads.keep([(path, reading)]),
+            (.., Request::OfSource(supplying)) => {
+                foreign(|| drop(supplying));
+            }
+        }
+    }
+
+    /// Returns the next answer: `None` in it if there are no credentials.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Option<(ConnId, Option<Credentials>)> {
+        for place in 0..self.open.len() {
+            let (conn, target, request) = self.open.get_mut(place)?;
+            let Poll::Ready(result) = request.poll(cx) else { continue };
+            if matches!(request, Request::OfFile(..)) {
+                self.unread.end(conn.node(), &result);
+            }
+            let failure = &mut self.last.entry(conn.node()).or_default().failure;
+            let last = core::mem::replace(failure, result.as_ref().err().map(ToString::to_string));
+            if let Err(error) = &result {
+                if last == *failure {
+                    tracing::debug!(%conn, server = %target, %error, "still no credentials");
+                } else {
+                    tracing::warn!(%conn, server = %target, %error, "no credentials");
+                }
+            }
+            let answer = (*conn, result.ok());
+            let answered = self.open.swap_remove(place);
+            foreign(|| drop(answered));
+            return Some(answer);
+        }
+        None
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.open.clear();
+        self.reads = Reads::new();
+    }
+
+    /// Forgets the requests without dropping them, in a forked process.
+    pub(super) fn leak(&mut self) {
+        core::mem::forget((core::mem::take(&mut self.open), core::mem::take(&mut self.reads)));
+    }
+}
+
+fn panicked() -> SupplyError {
+    Failed("the source of credentials panicked".to_string()).into()
+}
+
+/// The content of a password file. Editors end it with a newline.
+fn password(path: &str, content: Vec<u8>) -> Result<String, Failed> {
+    let text = String::from_utf8(content).map_err(|_| Failed(alloc::format!("{path}: not UTF-8")))?;
+    let password = text.strip_suffix('\n').map_or(&*text, |line| line.strip_suffix('\r').unwrap_or(line));
+    if password.is_empty() {
+        return Err(Failed(alloc::format!("{path}: no password in it")));
+    }
+    Ok(password.to_string())
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Failed(String);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn password_file_may_end_with_one_newline() {
+        for (content, expected) in [
+            (&b"secret"[..], Some("secret")),
+            (b"secret\n", Some("secret")),
+            (b"secret\r\n", Some("secret")),
+            (b" a b \n\n", Some(" a b \n")),
+            (b"", None),
+            (b"\n", None),
+            (b"\xff\n", None),
+        ] {
+            assert_eq!(password("f", content.to_vec()).ok().as_deref(), expected, "{content:?}");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The members of an etcd cluster in a small world.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString as _};
+use alloc::vec::Vec;
+
+use super::{EPOCH, Place, Small, Wish};
+use crate::etcd::{Cluster, ClusterConfig, ClusterOutput, EtcdClient as _};
+use crate::own::etcd::{Calls, OwnClient, OwnLock};
+use crate::search::Canon;
+use crate::world::etcd::Wire;
+use lock_proto::Instant;
+use lock_proto::etcd::{Config, Endpoint, Output, RpcId, StreamId, StreamKind};
+use lock_proto::{ClientId, ConnId};
+
+/// The number of a stream at its member says its kind.
+const fn number(stream: StreamId) -> u64 {
+    stream.serial() << 1 | matches!(stream.kind(), StreamKind::Watch) as u64
+}
+
+const fn stream(conn: ConnId, number: u64) -> StreamId {
+    let kind = if number & 1 == 1 { StreamKind::Watch } else { StreamKind::KeepAlive };
+    StreamId::new(conn, kind, number >> 1)
+}
+
+/// Returns what a client sends by this output, and its connection.
+fn request(output: Output) -> Option<(ConnId, Wire)> {
+    match output {
+        Output::Call { rpc, request, .. } => Some((rpc.conn(), Wire::Call { rpc: rpc.serial(), token: None, request })),
+        Output::Open { stream, .. } => {
+            Some((stream.conn(), Wire::Open { stream: number(stream), kind: stream.kind(), token: None }))
+        }
+        Output::Send { stream, message } => Some((stream.conn(), Wire::Send { stream: number(stream), message })),
+        Output::Close { stream } => Some((stream.conn(), Wire::Close { stream: number(stream) })),
+        Output::Connect { .. }
+        | Output::Disconnect { .. }
+        | Output::Event { .. }
+        | Output::Election { .. }
+        | Output::Credentials { .. }
+        | Output::Stopped { .. } => None,
+    }
+}
+
+fn show(wires: &[Wire]) -> String {
+    wires.iter().map(Wire::to_string).collect::<Vec<_>>().join("; ")
+}
+
+impl<L: OwnLock> Small<L> for Calls {
+    type Servers = Cluster;
+    type Request = Vec<Wire>;
+    type Reply = Vec<Wire>;
+
+    const NODE: &'static str = "member";
+    const RESTARTS: &'static str = "restarts";
+
+    fn servers(_: &L, count: usize) -> Cluster {
+        Cluster::new(EPOCH, ClusterConfig::new(count, 1))
+    }
+
+    fn client(members: usize, id: ClientId, lock: L) -> OwnClient<L> {
+        let endpoints = (0..members).filter_map(|member| Endpoint::parse(&format!("member{member}")).ok());
+        OwnClient::of_cluster(&Config::new(endpoints), id, 1, lock)
+    }
+
+    fn poll(client: &mut OwnClient<L>, _: &[ConnId]) -> Option<Wish<Vec<Wire>>> {
+        if let Some((conn, first)) = client.transport.poll_request().and_then(request) {
+            let rest = core::iter::from_fn(|| client.transport.poll_request().and_then(request));
+            return Some(Wish::Send(conn, core::iter::once(first).chain(rest.map(|(_, wire)| wire)).collect()));
+        }
+        Some(match client.poll_output()? {
+            Output::Connect { conn, .. } => Wish::Connect(conn),
+            Output::Disconnect { conn } => Wish::Disconnect(conn),
+            Output::Event { lock, event } => Wish::Event(lock, event),
+            Output::Call { .. } | Output::Open { .. } | Output::Send { .. } | Output::Close { .. } => Wish::Nothing,
+            Output::Election { .. } | Output::Credentials { .. } | Output::Stopped { .. } => Wish::Nothing,
+        })
+    }
+
+    fn deliver(client: &mut OwnClient<L>, now: Instant, conn: ConnId, replies: Vec<Wire>) {
+        for reply in replies {
+            match reply {
+                Wire::Reply { rpc, reply } => client.handle_reply(now, RpcId::new(conn, rpc), reply),
+                Wire::Message { stream: number, message } => client.handle_message(now, stream(conn, number), message),
+                Wire::Ended { stream: number, status } => client.handle_stream_ended(now, stream(conn, number), status),
+                // Only clients send these.
+                Wire::Call { .. } | Wire::Open { .. } | Wire::Send { .. } | Wire::Close { .. } => {}
+            }
+        }
+    }
+
+    fn connect(cluster: &mut Cluster, now: Instant, (member, conn): Place) {
+        cluster.handle_connected(now, member, conn);
+    }
+
+    fn disconnect(cluster: &mut Cluster, now: Instant, (_, conn): Place) {
+        cluster.handle_disconnected(now, conn);
+    }
+
+    fn execute(cluster: &mut Cluster, now: Instant, (_, conn): Place, requests: &Vec<Wire>) {
+        requests.iter().for_each(|request| match request {
+            Wire::Call { rpc, request, .. } => cluster.handle_call(now, conn, *rpc, None, request),
+            Wire::Open { stream, kind, .. } => cluster.handle_open(now, conn, *stream, *kind, None),
+            Wire::Send { stream, message } => cluster.handle_send(now, conn, *stream, message),
+            Wire::Close { stream } => cluster.handle_close(now, conn, *stream),
+            // Only members send these.
+            Wire::Reply { .. } | Wire::Message { .. } | Wire::Ended { .. } => {}
+        });
+    }
+
+    fn restart(cluster: &mut Cluster, now: Instant, member: usize) {
+        cluster.crash(now, member);
+        cluster.start(now, member);
+    }
+
+    fn pass(cluster: &mut Cluster, now: Instant) {
+        cluster.handle_timeout(now);
+    }
+
+    fn collect(cluster: &mut Cluster, _: &[Place]) -> Vec<(u64, Vec<Wire>)> {
+        let mut found = BTreeMap::<u64, Vec<Wire>>::new();
+        while let Some(output) = cluster.poll_output() {
+            let conn = output.conn();
+            let reply = match output {
+                ClusterOutput::Reply { rpc, reply, .. } => Wire::Reply { rpc, reply },
+                ClusterOutput::Message { stream, message, .. } => Wire::Message { stream, message },
+                ClusterOutput::Ended { stream, status, .. } => Wire::Ended { stream, status },
+                // The connections of a member that restarts are cut by the search.
+                ClusterOutput::Dropped { .. } => continue,
+            };
+            found.entry(conn).or_default().push(reply);
+        }
+        found.into_iter().collect()
+    }
+
+    fn next(cluster: &Cluster, _: Instant) -> Option<Instant> {
+        cluster.next_deadline()
+    }
+
+    fn hash_servers(cluster: &Cluster, _: Instant, canon: &mut Canon) {
+        cluster.hash_data(canon);
+    }
+
+    fn show_request(requests: &Vec<Wire>) -> String {
+        show(requests)
+    }
+
+    fn show_reply(replies: &Vec<Wire>) -> String {
+        show(replies)
+    }
+}

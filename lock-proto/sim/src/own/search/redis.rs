@@ -1,0 +1,135 @@
+//! Redis nodes in a small world.
+
+use alloc::format;
+use alloc::string::{String, ToString as _};
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::{EPOCH, Place, Small, Wish};
+use crate::own::client::OwnClient;
+use crate::own::connections::Connections;
+use crate::own::lock::OwnLock;
+use crate::redis::input::{self, Limits, Parsed};
+use crate::redis::{Node, NodeConfig, Reply};
+use crate::search::Canon;
+use lock_proto::ByteClient as _;
+use lock_proto::Instant;
+use lock_proto::lock::Output;
+use lock_proto::redis::{Config, Endpoint};
+use lock_proto::{ClientId, ConnId};
+
+impl<L: OwnLock> Small<L> for Connections {
+    type Servers = Vec<Node>;
+    type Request = Vec<u8>;
+    type Reply = Vec<u8>;
+
+    const NODE: &'static str = "node";
+    const RESTARTS: &'static str = "restarts without its data";
+
+    fn servers(lock: &L, count: usize) -> Vec<Node> {
+        let node = |node| {
+            let config = NodeConfig::new(node as u64 + 1).uptime(Duration::from_secs(3_600));
+            let scripts = lock.scripts().iter();
+            Node::new(EPOCH, scripts.fold(config, |config, (source, run)| config.script(source, *run)))
+        };
+        (0..count).map(node).collect()
+    }
+
+    fn client(nodes: usize, id: ClientId, lock: L) -> OwnClient<L> {
+        let endpoints = (0..nodes).filter_map(|node| Endpoint::parse(&format!("redis://node{node}")).ok());
+        OwnClient::new(&Config::new(endpoints), id, 1, lock)
+    }
+
+    fn poll(client: &mut OwnClient<L>, open: &[ConnId]) -> Option<Wish<Vec<u8>>> {
+        if let Some(output) = client.poll_output() {
+            return Some(match output {
+                Output::Connect { conn, .. } => Wish::Connect(conn),
+                Output::Disconnect { conn, .. } => Wish::Disconnect(conn),
+                Output::Event { lock, event } => Wish::Event(lock, event),
+                Output::Election { .. } | Output::Credentials { .. } | Output::Stopped { .. } => Wish::Nothing,
+            });
+        }
+        let conn = open.iter().copied().find(|conn| client.has_outgoing(*conn))?;
+        let bytes = client.outgoing(conn).to_vec();
+        client.consume(conn, bytes.len());
+        Some(Wish::Send(conn, bytes))
+    }
+
+    fn deliver(client: &mut OwnClient<L>, now: Instant, conn: ConnId, bytes: Vec<u8>) {
+        client.handle_received(now, conn, &bytes);
+    }
+
+    fn connect(nodes: &mut Vec<Node>, now: Instant, (node, number): Place) {
+        nodes[node].handle_connected(now, number);
+    }
+
+    fn disconnect(nodes: &mut Vec<Node>, now: Instant, (node, number): Place) {
+        nodes[node].handle_disconnected(now, number);
+    }
+
+    fn execute(nodes: &mut Vec<Node>, now: Instant, (node, number): Place, bytes: &Vec<u8>) {
+        nodes[node].handle_received(now, number, bytes);
+    }
+
+    fn restart(nodes: &mut Vec<Node>, now: Instant, node: usize) {
+        nodes[node].restart(now, false);
+    }
+
+    fn pass(nodes: &mut Vec<Node>, now: Instant) {
+        nodes.iter_mut().for_each(|node| node.handle_timeout(now));
+    }
+
+    fn collect(nodes: &mut Vec<Node>, open: &[Place]) -> Vec<(u64, Vec<u8>)> {
+        let mut found = Vec::new();
+        for (node, number) in open {
+            let bytes = nodes[*node].outgoing(*number).to_vec();
+            if !bytes.is_empty() {
+                nodes[*node].consume(*number, bytes.len());
+                found.push((*number, bytes));
+            }
+        }
+        found
+    }
+
+    fn next(nodes: &Vec<Node>, now: Instant) -> Option<Instant> {
+        nodes
+            .iter()
+            .flat_map(|node| [node.next_deadline(), node.next_expiry(now)])
+            .flatten()
+            .filter(|at| *at > now)
+            .min()
+    }
+
+    fn hash_servers(nodes: &Vec<Node>, now: Instant, canon: &mut Canon) {
+        nodes.iter().for_each(|node| node.hash_data(now, canon));
+    }
+
+    fn show_request(bytes: &Vec<u8>) -> String {
+        let mut bytes = &bytes[..];
+        let limits = Limits { max_bulk: bytes.len(), authenticated: true };
+        let mut texts = Vec::new();
+        loop {
+            let mut args = Vec::new();
+            let Parsed::Request { len } = input::parse(bytes, limits, &mut args) else { break };
+            // The first line of a script is enough.
+            let words = args.iter().map(|arg| arg.escape_ascii().to_string());
+            let words = words.map(|word| word.split("\\n").next().unwrap_or_default().into());
+            texts.push(words.collect::<Vec<String>>().join(" "));
+            bytes = &bytes[len..];
+        }
+        texts.join("; ")
+    }
+
+    fn show_reply(bytes: &Vec<u8>) -> String {
+        let mut bytes = &bytes[..];
+        let mut texts = Vec::new();
+        while let Some((reply, len)) = Reply::decode(bytes) {
+            texts.push(match reply.bytes() {
+                Some(bytes) => bytes.escape_ascii().to_string(),
+                None => format!("{reply:?}"),
+            });
+            bytes = &bytes[len..];
+        }
+        texts.join("; ")
+    }
+}

@@ -1,0 +1,237 @@
+//! Scenarios: named situations, each of which yields a different run for every seed.
+//!
+//! A [`Scenario`] defines the possible faults, whether they stay within the bounds of the
+//! guarantees, and which rules must hold. A [`Plan`] is one run as plain data: settings, and a
+//! timed list of actions and faults. It is drawn from a seed or a byte string, and can be printed,
+//! changed, [shrunk](Plan::shrink) and run.
+//!
+//! A run has two phases. First the listed steps happen; then the faults end, every waiter must be
+//! served, and nothing may be left behind.
+//!
+//! ```
+//! use lock_sim::{Plan};
+//!
+//! for scenario in lock_sim::scenarios() {
+//!     let plan = Plan::from_seed(scenario, 7);
+//!     let outcome = plan.run();
+//!     assert!(outcome.violations.is_empty(), "{}\n{plan}\n{outcome}", plan.replay());
+//! }
+//! ```
+// S2
+
+mod claims;
+mod credentials;
+mod etcd;
+mod flaw;
+mod flawed;
+mod plan;
+mod queue;
+mod redis;
+mod run;
+mod show;
+mod shrink;
+mod tls;
+mod zookeeper;
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::any::Any;
+use core::fmt;
+use core::time::Duration;
+
+use super::chance::Chance;
+use super::check::{Rule, Violation};
+use super::journal::Keep;
+use super::trace::Trace;
+use super::world::Handovers;
+
+pub use etcd::{EtcdAction, EtcdFlaw, EtcdStore};
+pub use flaw::Flaw;
+pub use plan::{Action, Origin, Pace, Plan, Setup, Step, Store};
+pub use queue::QueueAction;
+pub use redis::{RedisAction, RedisFlaw, RedisStore};
+pub use zookeeper::{ZookeeperAction, ZookeeperStore};
+
+/// The kind of store of a scenario.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Backend {
+    /// One Redis node, or a quorum of several.
+    Redis,
+    /// An etcd cluster.
+    Etcd,
+    /// A ZooKeeper ensemble.
+    Zookeeper,
+}
+
+/// Whether a scenario stays within the bounds of the guarantees: clocks agree within the drift
+/// allowance, and servers keep their data as promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Bounds {
+    /// Within the bounds.
+    Within,
+    /// Outside the bounds, for this reason.
+    Beyond(&'static str),
+}
+
+/// A named situation.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// The name by which [`Scenario::named`] finds it.
+    pub name: &'static str,
+    /// A description in one sentence.
+    pub about: &'static str,
+    /// The kind of store.
+    pub backend: Backend,
+    /// Whether the bounds of the guarantees are kept.
+    pub bounds: Bounds,
+    /// How many seeds it gets where others get one: more if it alone shows something, and rarely.
+    // S4
+    pub weight: u64,
+    /// Rules that need not hold here. All others must.
+    pub excused: &'static [Rule],
+    pub(crate) draw: fn(&mut Chance) -> Draft,
+    /// Runs a plan with this much of a log, and with a trace on request. The outcome has all
+    /// violations, excused or not.
+    pub(crate) run: fn(&Plan, Keep, bool) -> (Outcome, Trace),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Draft {
+    pub(crate) setup: Setup,
+    pub(crate) steps: Vec<Step>,
+    /// Rules that need not hold with these settings, in addition to the scenario's.
+    pub(crate) excused: Vec<Rule>,
+}
+
+impl Scenario {
+    /// Returns the scenario of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Self> {
+        scenarios().iter().find(|scenario| scenario.name == name)
+    }
+
+    const fn weigh(self, weight: u64) -> Self {
+        Self { weight, ..self }
+    }
+
+    /// Returns whether this rule must hold in every run of the scenario. A plan's settings may
+    /// excuse more rules: without fencing tokens, for example, a stale write cannot be rejected.
+    #[must_use]
+    pub fn promises(&self, rule: Rule) -> bool {
+        !self.excused.contains(&rule)
+    }
+}
+
+/// Returns all scenarios.
+#[must_use]
+pub const fn scenarios() -> &'static [Scenario] {
+    &ALL
+}
+
+const REDIS: &[Scenario] = &[
+    redis::CONTENTION,
+    redis::PAUSES,
+    redis::DRIFT,
+    redis::DRIFT_BEYOND,
+    redis::SUSPENDED,
+    redis::PARTITIONS,
+    redis::DATA_LOSS,
+    redis::NAMES,
+    redis::FAIL_OVER,
+    redis::FIRST_SIGHT,
+    redis::FORGETFUL,
+    redis::PROMOTION,
+    redis::CANCEL,
+    redis::TURNS,
+    redis::SHUTDOWN,
+    redis::WAKE,
+    redis::CLOCK_JUMPS,
+    redis::TOGETHER,
+    redis::STRANGERS,
+    redis::LATE,
+    redis::CALM,
+    redis::SLOW,
+    redis::STALE,
+    redis::REFUSALS,
+    redis::LOGINS,
+    redis::EVICTION,
+    redis::EVERYTHING,
+    redis::QUORUM,
+    redis::BEYOND,
+    redis::BURSTS,
+    redis::TLS,
+    redis::TLS_QUORUM,
+    redis::CREDENTIALS,
+    redis::CREDENTIALS_QUORUM,
+    redis::SOCKETS,
+];
+
+const ALL: [Scenario; REDIS.len() + etcd::SCENARIOS.len() + zookeeper::SCENARIOS.len()] = {
+    let mut all = [REDIS[0]; REDIS.len() + etcd::SCENARIOS.len() + zookeeper::SCENARIOS.len()];
+    let (mut i, etcd_end) = (0, REDIS.len() + etcd::SCENARIOS.len());
+    while i < all.len() {
+        all[i] = if i < REDIS.len() {
+            REDIS[i]
+        } else if i < etcd_end {
+            etcd::SCENARIOS[i - REDIS.len()]
+        } else {
+            zookeeper::SCENARIOS[i - etcd_end]
+        };
+        i += 1;
+    }
+    all
+};
+
+/// The result of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Violations of rules that must hold.
+    pub violations: Vec<Violation>,
+    /// Violations of excused rules.
+    pub excused: Vec<Violation>,
+    /// Number of grants.
+    pub grants: u64,
+    /// How locks went from one client to another before the first fault.
+    pub handovers: Handovers,
+    /// Number of machine calls, clients and servers.
+    pub steps: u64,
+    /// Number of network steps.
+    pub network_steps: u64,
+    /// Simulated time.
+    pub time: Duration,
+    /// Digest of the log and its number of lines, if a log was written.
+    pub digest: (u64, u64),
+    /// Digest of the clients' requests and events, without names, if a log was written.
+    pub fingerprint: u64,
+    /// The end of the log, if it was kept.
+    pub log: String,
+    /// Whether any grant had a fencing token.
+    pub fenced: bool,
+}
+
+impl Outcome {
+    /// Returns whether this rule was violated, excused or not.
+    #[must_use]
+    pub fn has(&self, rule: Rule) -> bool {
+        self.violations.iter().chain(&self.excused).any(|found| found.rule == rule)
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} grants, {} steps, {:?} simulated", self.grants, self.steps, self.time)?;
+        for violation in &self.violations {
+            writeln!(f, "BROKEN {violation}")?;
+        }
+        for violation in &self.excused {
+            writeln!(f, "not promised: {violation}")?;
+        }
+        f.write_str(&self.log)
+    }
+}
+
+fn panic_text(panic: &Box<dyn Any + Send>) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| String::from(*text));
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a word".into())
+}

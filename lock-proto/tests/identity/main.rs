@@ -1,7 +1,0 @@
-//! Addresses that come to lead to another server.
-// Q6, Q7
-#![cfg(feature = "sim")]
-#![allow(clippy::unwrap_used, clippy::panic, clippy::wildcard_enum_match_arm, reason = "a test may panic")]
-
-mod hub;
-mod worlds;
