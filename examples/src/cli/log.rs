@@ -32,7 +32,7 @@ pub(crate) fn show_log(tool: &'static str) -> Result<(), Usage> {
     // An event that cannot be formatted is dropped: the message about it would be written at once.
     let lines = layer().event_format(Line(tool)).with_writer(|| Stderr).with_ansi(false);
     let shown = tracing_subscriber::registry()
-        .with(Targets::new().with_target("lock_proto", level))
+        .with(Targets::new().with_target("lock_driver", level))
         .with(lines.log_internal_errors(false));
     // Fails if there is a subscriber already.
     let _ = tracing::subscriber::set_global_default(shown);

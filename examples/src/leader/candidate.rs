@@ -95,7 +95,7 @@ impl Candidate {
                     _ = &mut killed => Ok(()),
                 }
             };
-            // Dropping the runtime drops the driver and its connection, so a killed candidate
+            // Dropping the runtime drops the driver on it and its connection, so a killed candidate
             // cleans nothing up, like a killed process.
             let end = match new_runtime() {
                 Ok(runtime) => runtime.block_on(campaign),
@@ -133,7 +133,7 @@ async fn run(
     resource: &Resource,
     report: &impl Fn(Progress),
 ) -> Result<(), Broken> {
-    let client = lock_tokio::connect_with(settings)?;
+    let client = lock_tokio::connect_on_runtime(settings)?;
     let mut leadership = client.election(name).campaign(candidate).await?;
     report(Progress::Elected(leadership.fence().ok_or("a leadership has a fencing token")?));
     let value = format!("{candidate}, at work");
