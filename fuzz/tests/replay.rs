@@ -190,7 +190,7 @@ fn commands_of_guide_name_what_exists() {
     ];
     for word in words.filter(is_path).filter(|word| !made.iter().any(|part| word.contains(part))) {
         let path = word.trim_end_matches('.').split('#').next().unwrap_or_default();
-        let places = ["", "fuzz", "lock-proto/src/sim/scenario"];
+        let places = ["", "fuzz", "lock-proto/sim/src/scenario"];
         assert!(places.iter().any(|place| root.join(place).join(path).exists()), "{word} is no file");
     }
     assert_eq!(lock_fuzz::TARGETS.len(), manifest.matches("path = \"fuzz_targets/").count());

@@ -33,7 +33,8 @@ pub struct Settings {
     pub(crate) dialect: Dialect,
     /// Set by [`Config::tick`].
     pub tick: Duration,
-    pub(crate) revalidate: bool,
+    /// Set by [`Config::revalidate`].
+    pub revalidate: bool,
     pub(crate) vacate_within: Duration,
 }
 

@@ -163,7 +163,8 @@ async fn fence_grows_after_promotion_of_stale_replica() {
 #[tokio::test]
 async fn fence_grows_in_batch_after_counter_was_set_back() {
     let redis = Redis::start();
-    let client = client(&redis);
+    // On this thread the driver runs when all tasks have made their requests.
+    let client = lock_tokio::connect_on_runtime(config(&redis)).unwrap();
     for _ in 0..5 {
         let last = fence(&client, "lock 0").await;
         redis.cli(&["SET", FENCE_NAME, "5"]);

@@ -461,7 +461,7 @@ impl Plan {
         let model = if self.model { "LOCK_MODEL=1 " } else { "" };
         let changed = if self.is_as_drawn() { "" } else { "  # as drawn; then changed" };
         format!(
-            "LOCK_SCENARIO={name} {from} {flaw}{model}cargo test -p lock-proto --features sim --test scenarios -- --nocapture replay{changed}"
+            "LOCK_SCENARIO={name} {from} {flaw}{model}cargo test -p lock-sim --test scenarios -- --nocapture replay{changed}"
         )
     }
 }

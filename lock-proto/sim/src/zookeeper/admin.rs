@@ -148,6 +148,15 @@ impl Ensemble {
         Some(leading.sessions.expires(id))
     }
 
+    /// Returns true if the leader was stopped, and has run for less than three quarters of a tick
+    /// since. In that time it asks its followers of which sessions they have heard.
+    pub(crate) fn is_catching_up(&self, now: Instant) -> bool {
+        self.leader().is_some_and(|leader| {
+            let awake = self.members[leader].awake;
+            awake > Instant::ZERO && now < awake + self.config.tick * 3 / 4
+        })
+    }
+
     /// Returns the last transaction that a member has applied.
     #[must_use]
     pub fn zxid(&self, member: usize) -> i64 {

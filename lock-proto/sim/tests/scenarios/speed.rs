@@ -1,4 +1,4 @@
-//! Speed of the simulation: `cargo test --release -p lock-proto --features sim --test scenarios --
+//! Speed of the simulation: `cargo test --release -p lock-sim --test scenarios --
 //! --ignored speed --nocapture`.
 //!
 //! Budgets on one core: a million machine steps a second, twenty thousand short scenarios a minute.

@@ -61,6 +61,8 @@ pub struct Connection {
     heard: Instant,
     /// When the last committed write left.
     wrote: Instant,
+    /// How long replies take on this connection, as a moving average.
+    usual: Duration,
     /// The next write proves nothing new before this.
     prove_after: Instant,
     /// The last creates that were never executed, by what a server has shown. Should it be wrong,
@@ -118,6 +120,9 @@ impl Session {
                 let known_at = ctx.now + ctx.config.report_within();
                 // More than eight in a tick would displace those that a write can prove.
                 let spacing = ctx.config.store.own.tick / 8;
+                // A single reply that was held up counts for little.
+                let took = ctx.now.since(*emitted).min(self.own.usual * 2 + spacing);
+                self.own.usual = (self.own.usual * 7 + took) / 8;
                 if self.own.contacts.front().is_none_or(|newest| newest.known_at + spacing <= known_at) {
                     self.own.contacts.truncate(MAX_CONTACTS - 1);
                     self.own.contacts.push_front(Contact { emitted: *emitted, known_at });
@@ -140,6 +145,7 @@ impl Session {
         (self.own.failures, self.own.refusals) = (0, 0);
         // The leader has created it, or was asked whether it exists.
         self.own.connected = emitted;
+        self.own.usual = ctx.now.since(emitted).min(ctx.config.store.own.tick);
         match self.state {
             State::Opening => {
                 let validity = match ctx.config.check_granted(self.requested, granted) {
@@ -266,9 +272,11 @@ impl Session {
         let tick = ctx.config.store.own.tick;
         self.own.heard = self.own.heard.max(self.own.connected);
         // The leader may have been stopped before the write: it hears of the contacts within the
-        // time for a report, unless it ends the session before. If the write took long, the leader
-        // may have been stopped until it handled the write, and may be stopped again before that.
-        let by = if ctx.now.since(emitted) <= tick / 4 { emitted } else { self.own.wrote };
+        // time for a report, unless it ends the session before. If the write took longer than the
+        // network explains, the leader may have been stopped until it handled the write, and may be
+        // stopped again before that.
+        let is_slow = ctx.now.since(emitted) > self.own.usual * 2 + tick / 4;
+        let by = if is_slow { self.own.wrote } else { emitted };
         if !ctx.config.store.own.revalidate
             && ctx.now < self.proven_by_contacts_until(ctx)
             && let Some(known) = self.own.contacts.iter().find(|contact| contact.known_at <= by)

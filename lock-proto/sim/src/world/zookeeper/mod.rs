@@ -97,6 +97,7 @@ pub(crate) struct Own {
     silence: Duration,
     recheck: Duration,
     tick: Duration,
+    revalidate: bool,
     taps: BTreeMap<u64, Tap>,
     /// All sessions that the client has had, and when it last sent something on each, by its clock;
     /// `None` once a server has refused it as expired.
@@ -143,6 +144,7 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
             silence: config.request_timeout.min(config.validity(config.min_ttl()) / 2),
             recheck: config.store.recheck,
             tick: config.store.own.tick,
+            revalidate: config.store.own.revalidate,
             taps: BTreeMap::new(),
             sessions: BTreeMap::new(),
             asked: BTreeSet::new(),
@@ -267,6 +269,12 @@ impl<C: ZookeeperClient> Servers for Zookeeper<C> {
         }
         let ended = w.store.ended.get(&session).copied();
         let expires = w.store.ensemble.session_expires(session)?;
+        // A leader that goes on has not heard yet what its followers have. The client counts on it to
+        // run until it has, unless it is told not to.
+        // ZK1
+        if expires.is_some() && !process.own.revalidate && w.store.ensemble.is_catching_up(w.now) {
+            return None;
+        }
         Some(expires.or(ended).unwrap_or(w.now))
     }
 
