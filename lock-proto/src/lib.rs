@@ -133,6 +133,8 @@ pub mod redis;
 pub mod time;
 mod tls;
 pub mod url;
+#[cfg(test)]
+mod variants;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
