@@ -55,7 +55,7 @@ lint: ## Formatting, clippy, file sizes, rules for the adapters, citations of th
 	done
 	$(CARGO) clippy -p lock-driver --no-default-features -- -D warnings
 	for features in redis etcd zookeeper,tls; do \
-		$(CARGO) clippy -p lock-tokio -p lock-smol --no-default-features --features "$$features" -- -D warnings; \
+		$(CARGO) clippy -p lock-driver -p lock-tokio -p lock-smol --no-default-features --features "$$features" -- -D warnings; \
 	done
 	.ci/check-lines
 	.ci/check-adapters

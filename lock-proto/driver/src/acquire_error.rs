@@ -196,7 +196,7 @@ fn write_answer(f: &mut dyn fmt::Write, server: &str, answer: &Answer) -> fmt::R
         Answer::RecentlyRestarted => write!(f, "{server} restarted too recently to count"),
         Answer::UnstableIdentity => write!(f, "{server} is a different server at each connection"),
         Answer::Rejected(error) => write!(f, "{server} refused: {}", error.text),
-        answer => write!(f, "{server}: {answer:?}"),
+        Answer::Taken(_) | Answer::Unreachable(_) | Answer::Unknown(_) | _ => write!(f, "{server}: {answer:?}"),
     }
 }
 

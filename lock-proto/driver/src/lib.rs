@@ -49,6 +49,10 @@
 
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(
+    not(any(feature = "redis", feature = "etcd", feature = "zookeeper")),
+    allow(dead_code, unreachable_code, unused_variables, reason = "no driver runs without a store")
+)]
 
 extern crate alloc;
 
@@ -57,6 +61,7 @@ mod acquire_error;
 mod address;
 mod backend;
 mod blocking;
+#[cfg(any(feature = "redis", feature = "zookeeper"))]
 mod bytes;
 mod client;
 mod clock;

@@ -1,7 +1,7 @@
 //! Compares the simulated ensemble with a real ZooKeeper server: both get the same generated
 //! requests on several connections, and every reply and event must match.
 // S14
-#![cfg(all(unix))]
+#![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod frames;

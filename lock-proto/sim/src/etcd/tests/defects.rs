@@ -10,13 +10,13 @@ fn read(b: &mut Bench, conn: u64) -> Vec<(Option<i64>, i64)> {
     b.call(conn, &Rpc::Txn(TxnRequest { success: vec![in_txn], ..TxnRequest::default() }));
     let seen = |output: ClusterOutput| {
         let ClusterOutput::Reply { reply: Ok(reply), .. } = output else { return None };
-        let (header, kvs) = match reply {
-            RpcReply::Range(found) => (found.header, found.kvs),
-            RpcReply::Txn(txn) => {
-                let Some(OpResponse::Range(found)) = txn.responses[0].response.clone() else { return None };
-                (txn.header, found.kvs)
-            }
-            _ => return None,
+        let (header, kvs) = if let RpcReply::Range(found) = reply {
+            (found.header, found.kvs)
+        } else if let RpcReply::Txn(txn) = reply {
+            let Some(OpResponse::Range(found)) = txn.responses[0].response.clone() else { return None };
+            (txn.header, found.kvs)
+        } else {
+            return None;
         };
         Some((kvs.first().map(|kv| kv.create_revision), header.unwrap().revision))
     };
@@ -24,9 +24,9 @@ fn read(b: &mut Bench, conn: u64) -> Vec<(Option<i64>, i64)> {
 }
 
 fn ttls(outputs: &[ClusterOutput]) -> Vec<(i64, i64)> {
-    let answer = |output: &ClusterOutput| match output {
-        ClusterOutput::Message { message: StreamReceived::KeepAlive(answer), .. } => Some((answer.id, answer.ttl)),
-        _ => None,
+    let answer = |output: &ClusterOutput| {
+        let ClusterOutput::Message { message: StreamReceived::KeepAlive(answer), .. } = output else { return None };
+        Some((answer.id, answer.ttl))
     };
     outputs.iter().filter_map(answer).collect()
 }
