@@ -32,6 +32,18 @@ impl<T> Waiting<T> {
         self.next = self.next.max(place + 1);
     }
 
+    /// Moves the deadline of an entry. Returns false if there is none.
+    pub(crate) fn reschedule(&mut self, place: u64, deadline: Instant) -> bool {
+        let Some((before, _)) = self.entries.get_mut(&place) else { return false };
+        if *before != deadline {
+            // In this order the set is never empty, which would free its memory.
+            self.deadlines.insert((deadline, place));
+            self.deadlines.remove(&(*before, place));
+            *before = deadline;
+        }
+        true
+    }
+
     pub(crate) fn take(&mut self, place: u64) -> Option<(T, Instant)> {
         let (deadline, entry) = self.entries.remove(&place)?;
         self.deadlines.remove(&(deadline, place));

@@ -57,9 +57,10 @@ impl Links {
     /// The pipe of a session has no output left: notes when it is due.
     fn set_timer(&mut self, session: SessionId) {
         let place = u64::from(session.0);
-        self.timers.take(place);
-        if let Some(at) = self.pipes.get(&session).and_then(Pipe::next_deadline) {
-            self.timers.put(place, session, at);
+        match self.pipes.get(&session).and_then(Pipe::next_deadline) {
+            Some(at) if self.timers.reschedule(place, at) => {}
+            Some(at) => self.timers.put(place, session, at),
+            None => drop(self.timers.take(place)),
         }
     }
 }

@@ -224,7 +224,7 @@ pub(in crate::scenario) fn queue_draft(chance: &mut Chance, mix: &Mix) -> Draft 
         store.per_lease = chance.one_in(2);
     }
     for (condition, n) in mix.defects {
-        if chance.one_in(*n) {
+        if !steps.is_empty() && chance.one_in(*n) {
             let action = Action::Etcd(EtcdAction::Condition { condition: *condition, on: true });
             steps.push(Step { at: Duration::ZERO, action });
         }

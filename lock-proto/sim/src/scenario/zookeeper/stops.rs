@@ -33,8 +33,10 @@ pub(super) fn draft(chance: &mut Chance, between: Between) -> Draft {
     let (tick, ttl, patience) = (store.tick, store.session_ttl, store.request_timeout);
     let mut run = Drawing { chance, steps: Vec::new(), tag: 0, clients };
     let mut at = Duration::ZERO;
-    let rounds = if run.chance.is_exhausted() { 0 } else { 2 + run.chance.below(4) };
-    for _ in 0..rounds {
+    for _ in 0..2 + run.chance.below(4) {
+        if run.chance.is_exhausted() {
+            break;
+        }
         // All have a session.
         for client in 0..clients {
             run.acquire(at, client, LOCKS[client % LOCKS.len()], MS);
