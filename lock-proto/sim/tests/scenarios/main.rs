@@ -155,7 +155,7 @@ fn same_seed_gives_same_bytes() {
 #[test]
 fn any_bytes_make_plan_and_fewer_bytes_make_smaller_plan() {
     for scenario in scenarios() {
-        assert!(Plan::from_bytes(scenario, &[]).is_empty());
+        assert!(Plan::from_bytes(scenario, &[]).is_empty(), "{}", scenario.name);
         let bytes: Vec<u8> = (0..=255).cycle().take(700).collect();
         let (long, brief) = (Plan::from_bytes(scenario, &bytes), Plan::from_bytes(scenario, &bytes[..200]));
         assert!(long.len() > brief.len(), "{}", scenario.name);

@@ -55,7 +55,7 @@ fn run_clients<C: ZookeeperClient>(
     let Store::Zookeeper(store) = &plan.setup.store else { return Default::default() };
     let world = build(plan, store).keep(keep).traced(traced).machine(make).build();
     let (members, foreign, exhausted) = (plan.setup.nodes.len(), 0, BTreeSet::new());
-    let run = Run { request_timeout: store.request_timeout, members, foreign, exhausted };
+    let run = Run { tick: store.tick, request_timeout: store.request_timeout, members, foreign, exhausted };
     Runner::new(plan, world, run, None, store.session_ttl).run(plan)
 }
 
@@ -92,6 +92,7 @@ fn build(plan: &Plan, store: &ZookeeperStore) -> Builder {
 }
 
 pub(crate) struct Run {
+    tick: Duration,
     request_timeout: Duration,
     members: usize,
     foreign: u32,
@@ -106,7 +107,8 @@ impl<C: ZookeeperClient> PlanServers for Zookeeper<C> {
         if plan.scenario.bounds == Bounds::Within {
             let most = r.own.request_timeout / 4;
             r.w.expect_once();
-            r.w.expect_kept(most);
+            // A session is proven a few round trips late, and the shortest ones last five ticks.
+            r.w.expect_kept(most.min(r.own.tick / 2));
             let trips = TRIPS + u32::from(plan.setup.tls.unwrap_or(0));
             r.w.expect_prompt(trips, COMMIT * TRIPS, most);
         }

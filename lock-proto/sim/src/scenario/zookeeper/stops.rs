@@ -34,6 +34,9 @@ pub(super) fn draft(chance: &mut Chance, between: Between) -> Draft {
     let mut run = Drawing { chance, steps: Vec::new(), tag: 0, clients };
     let mut at = Duration::ZERO;
     for _ in 0..2 + run.chance.below(4) {
+        if run.chance.is_exhausted() {
+            break;
+        }
         // All have a session.
         for client in 0..clients {
             run.acquire(at, client, LOCKS[client % LOCKS.len()], MS);
