@@ -57,8 +57,9 @@ impl Acquisition {
         matches!(self.stage, Stage::Offered | Stage::Held) && self.due.is_some_and(|until| until > now)
     }
 
-    /// Returns the stage that `event` leads to, or an error if it may not come now.
-    pub(super) fn next(&self, event: &Event) -> Result<Stage, String> {
+    /// Returns the stage that `event` leads to, or an error if it may not come now. `stopping`: the
+    /// client was shut down.
+    pub(super) fn next(&self, event: &Event, stopping: bool) -> Result<Stage, String> {
         use Stage::{Held, Lost, Offered, Over, Releasing, Waiting};
         let stage = self.stage;
         match (event, stage) {
@@ -72,6 +73,8 @@ impl Acquisition {
             | (Event::Extended | Event::ExtendFailed(_), Held)
             | (Event::Proclaimed { .. } | Event::ProclaimFailed(_), Held) => Ok(stage),
             (Event::Lost(_), Offered | Held) => Ok(Lost),
+            // The client stops before the guard is returned.
+            (Event::Released(_), Lost) if stopping => Ok(Over),
             // The hold was over, or nearly so, when it was released; overdue events come first.
             (Event::AtRisk { .. } | Event::ProclaimFailed(_) | Event::NotReleased(_), Releasing) => Ok(Releasing),
             (Event::Lost(_), Releasing) if !self.lost => Ok(Releasing),

@@ -112,6 +112,8 @@ struct Client {
     /// The number of open queries and observations of elections.
     queries: u64,
     over: BTreeSet<LockId>,
+    /// Lost holds whose guards were not returned before the client stopped.
+    left_guards: BTreeSet<LockId>,
     stop_by: Option<Instant>,
     gone: bool,
     /// For each node: the level of the bucket, in billionths of a request, and since when.
@@ -269,6 +271,7 @@ impl Checker {
             self.mark_free(client, lock);
         }
         let state = self.client(client);
+        let stopping = state.stop_by.is_some();
         let Some(acquisition) = state.live.get_mut(&lock) else {
             let why = if state.over.contains(&lock) { "which is over" } else { "which was never requested" };
             return self.report(
@@ -277,13 +280,17 @@ impl Checker {
                 format!("client {client} emits an event of {lock}, {why}: {event:?}"),
             );
         };
-        let stage = match acquisition.next(event) {
+        let stage = match acquisition.next(event, stopping) {
             Ok(stage) => stage,
             Err(found) => return self.report(now, Rule::OneOutcome, format!("client {client} {lock}: {found}")),
         };
         let renewed_late = matches!(event, Event::Renewed { .. }) && acquisition.due.is_none_or(|until| until <= now);
         acquisition.lost |= matches!(event, Event::Lost(_));
+        let left = acquisition.stage == Stage::Lost && stage == Stage::Over;
         acquisition.stage = stage;
+        if left {
+            state.left_guards.insert(lock);
+        }
         match stage {
             Stage::Over => return self.ends(client, lock),
             Stage::Lost => {
@@ -393,6 +400,14 @@ impl Checker {
             .get(client)
             .into_iter()
             .flat_map(|state| state.live.iter().map(|(lock, acquisition)| (*lock, acquisition.stage)))
+    }
+
+    /// Returns the lost holds whose guards exist, also after the client has stopped. Their keys are
+    /// left alone.
+    // H6
+    pub(super) fn lost_guards(&self, client: usize) -> impl Iterator<Item = LockId> {
+        let left = self.clients.get(client).into_iter().flat_map(|state| state.left_guards.iter().copied());
+        left.chain(self.live(client).filter(|(_, stage)| *stage == Stage::Lost).map(|(lock, _)| lock))
     }
 
     /// Returns the number of grants.

@@ -1,5 +1,6 @@
 //! Draws applications that claim late.
 
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::queue::QueueAction;
@@ -7,20 +8,37 @@ use super::{Action, Step};
 use crate::chance::Chance;
 
 /// In one run of four, half of the applications claim late: up to a third of the TTL after the
-/// offer, which is then withdrawn. `ttl` is that of requests without one.
+/// offer, which is then withdrawn. `ttl` is that of requests without one. If the run has pauses,
+/// half of these clients are paused around the offer until it is over: they claim before their
+/// timers have run.
 // H5
-pub(super) fn sometimes_late(chance: &mut Chance, steps: &mut [Step], ttl: Duration) {
+pub(super) fn sometimes_late(chance: &mut Chance, steps: &mut Vec<Step>, ttl: Duration) {
     if !chance.one_in(4) {
         return;
     }
-    for step in steps {
-        let (Action::Acquire { claim: Some(after), ttl: own, .. }
-        | Action::Queue(QueueAction::Campaign { claim: Some(after), ttl: own, .. })) = &mut step.action
+    let mut late = Vec::new();
+    for step in &mut *steps {
+        let (Action::Acquire { client, claim: Some(after), ttl: own, .. }
+        | Action::Queue(QueueAction::Campaign { client, claim: Some(after), ttl: own, .. })) = &mut step.action
         else {
             continue;
         };
+        let ttl = own.unwrap_or(ttl);
         if chance.one_in(2) {
-            *after = chance.duration(&(Duration::ZERO..own.unwrap_or(ttl) / 3));
+            *after = chance.duration(&(Duration::ZERO..ttl / 3));
+            late.push((*client, step.at, *after, ttl));
+        }
+    }
+    // Drawn last, so that the rest of the run does not depend on it.
+    if !steps.iter().any(|step| matches!(step.action, Action::PauseClient(_))) {
+        return;
+    }
+    for (client, at, after, ttl) in late {
+        if chance.one_in(2) {
+            let paused = at + chance.duration(&(Duration::ZERO..after));
+            let resumed = paused + ttl + chance.duration(&(Duration::ZERO..ttl / 2));
+            steps.push(Step { at: paused, action: Action::PauseClient(client) });
+            steps.push(Step { at: resumed, action: Action::ResumeClient(client) });
         }
     }
 }

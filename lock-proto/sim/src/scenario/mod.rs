@@ -24,6 +24,7 @@ mod credentials;
 mod etcd;
 mod flaw;
 mod flawed;
+mod lost;
 mod plan;
 mod queue;
 mod redis;

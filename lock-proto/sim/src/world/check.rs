@@ -274,13 +274,16 @@ mod tests {
     }
 
     /// The client deletes the key, or ends the session, of a hold that the application has yet to
-    /// return.
-    fn delete_lost<S: Servers>(mut w: World<S>) {
+    /// return. `shuts_down`: it is shut down at that moment.
+    fn delete_lost<S: Servers>(mut w: World<S>, shuts_down: bool) {
         w.expect_violation();
         let lock = w.acquire(0, Acquire::new("a").renew(Renew::AtMost(Duration::from_secs(1))));
         w.expect(Duration::from_secs(5), "lost", |w| w.stage(0, lock) == Some(Stage::Lost));
         assert!(w.violations().is_empty());
         let _ = w.try_verb(0, |machine, now| machine.release(now, lock));
+        if shuts_down {
+            w.shutdown(0, Duration::from_secs(5));
+        }
         w.run_for(Duration::from_millis(100));
         let found: Vec<_> = w.violations().iter().map(|found| found.rule).collect();
         assert!(found.contains(&Rule::ShortenedKey), "{found:?}");
@@ -289,9 +292,11 @@ mod tests {
     #[test]
     fn key_of_lost_hold_must_be_left_alone() {
         // S3, H6
-        delete_lost(crate::World::redis(1).build());
-        delete_lost(crate::World::redis(3).build());
-        delete_lost(etcd::World::cluster(1).build());
-        delete_lost(zookeeper::World::zookeeper(1).build());
+        for shuts_down in [false, true] {
+            delete_lost(crate::World::redis(1).build(), shuts_down);
+            delete_lost(crate::World::redis(3).build(), shuts_down);
+            delete_lost(etcd::World::cluster(1).build(), shuts_down);
+            delete_lost(zookeeper::World::zookeeper(1).build(), shuts_down);
+        }
     }
 }

@@ -274,8 +274,10 @@ impl<S: Servers> World<S> {
         let stop_by = self.after(client, within);
         self.check_overdue(client);
         self.checker.shut_down(client, stop_by);
+        // Lost holds are left to their guards.
+        // H6
         let held: Vec<LockId> =
-            self.checker.live(client).filter(|(_, stage)| stage.has_guard()).map(|(id, _)| id).collect();
+            self.checker.live(client).filter(|(_, stage)| *stage == Stage::Held).map(|(id, _)| id).collect();
         for lock in held {
             self.point(client, lock, || Point::Released);
             self.checker.release_requested(client, lock, Some(stop_by));

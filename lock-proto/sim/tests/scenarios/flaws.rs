@@ -1,5 +1,5 @@
-//! How soon planted flaws are found: `cargo test --release -p lock-proto --features sim --test
-//! scenarios -- --ignored planted --nocapture`.
+//! How soon planted flaws are found: `cargo test --release -p lock-sim --test scenarios -- --ignored
+//! planted --nocapture`.
 //!
 //! Runs are those of `explore --scenario all`, without the scenarios of other stores. `LOCK_FLAW`
 //! selects one flaw; `LOCK_FLAW=none` searches with clients as they are, such as after a change by

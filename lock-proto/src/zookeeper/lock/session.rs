@@ -59,8 +59,9 @@ pub struct Connection {
     connected: Instant,
     /// When the latest request left of which the leader has heard, by what writes have proven.
     heard: Instant,
-    /// When the last committed write left.
+    /// When the last committed write left, and when its reply came.
     wrote: Instant,
+    committed: Instant,
     /// How long replies take on this connection, as a moving average.
     usual: Duration,
     /// The next write proves nothing new before this.
@@ -274,16 +275,18 @@ impl Session {
         // The leader may have been stopped before the write: it hears of the contacts within the
         // time for a report, unless it ends the session before. If the write took longer than the
         // network explains, the leader may have been stopped until it handled the write, and may be
-        // stopped again before that.
+        // stopped again before that. Then only an earlier write counts: one that was committed
+        // before this one left, not one that the leader has handled together with it.
         let is_slow = ctx.now.since(emitted) > self.own.usual * 2 + tick / 4;
-        let by = if is_slow { self.own.wrote } else { emitted };
+        let earlier = if self.own.committed <= emitted { self.own.wrote } else { Instant::ZERO };
+        let by = if is_slow { earlier } else { emitted };
         if !ctx.config.store.own.revalidate
             && ctx.now < self.proven_by_contacts_until(ctx)
             && let Some(known) = self.own.contacts.iter().find(|contact| contact.known_at <= by)
         {
             self.own.heard = self.own.heard.max(known.emitted);
         }
-        self.own.wrote = emitted;
+        (self.own.wrote, self.own.committed) = (emitted, ctx.now);
         let proven = emitted.min(self.own.heard + tick * 7 / 4);
         self.prolong(proven, self.own.validity);
         let next = renew_at(ctx.seed ^ self.own.owner.unsigned_abs(), emitted, self.own.validity);

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use super::super::queue::QueueAction;
 use super::super::tls::{self, Tls};
-use super::super::{Action, Draft, Pace, Setup, Step, Store, claims, credentials};
+use super::super::{Action, Draft, Pace, Setup, Step, Store, claims, credentials, lost};
 use super::{EtcdAction, EtcdStore};
 use crate::chance::Chance;
 use crate::check::Rule;
@@ -140,6 +140,7 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix) -> Draft {
     let mut draft = queue_draft(chance, mix);
     let Store::Etcd(store) = &draft.setup.store else { return draft };
     claims::sometimes_late(chance, &mut draft.steps, store.session_ttl);
+    lost::sometimes_before_shutdown(chance, &mut draft.steps, store.session_ttl);
     draft
 }
 

@@ -11,7 +11,7 @@ use crate::check::Rule;
 use crate::direction::Direction;
 use crate::redis::Condition;
 use crate::scenario::tls::{self, Tls};
-use crate::scenario::{Action, Draft, Pace, Setup, Step, Store, claims, credentials};
+use crate::scenario::{Action, Draft, Pace, Setup, Step, Store, claims, credentials, lost};
 use lock_proto::Backoff;
 use lock_proto::redis::{MAX_FENCE_BLOCK, Protocol, Wake};
 use lock_proto::{Renew, Wait};
@@ -200,6 +200,7 @@ pub(super) fn draw(chance: &mut Chance, recipe: &Recipe) -> Draft {
     }
     // After everything else, so that the rest of the run does not depend on it.
     claims::sometimes_late(chance, &mut steps, ttl);
+    lost::sometimes_before_shutdown(chance, &mut steps, ttl);
     Draft { setup, steps, excused }
 }
 

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::super::etcd::draw::{Mix, queue_draft};
 use super::super::queue::QueueAction;
-use super::super::{Action, Draft, EtcdAction, Setup, Step, Store, claims};
+use super::super::{Action, Draft, EtcdAction, Setup, Step, Store, claims, lost};
 use super::{ZookeeperAction, ZookeeperStore};
 use crate::chance::Chance;
 use crate::zookeeper::{Condition, Release};
@@ -80,6 +80,7 @@ pub(super) fn draft(chance: &mut Chance, mix: &Mix, servers: &Servers) -> Draft 
     }
     if let Store::Zookeeper(store) = &setup.store {
         claims::sometimes_late(chance, &mut steps, store.session_ttl);
+        lost::sometimes_before_shutdown(chance, &mut steps, store.session_ttl);
     }
     Draft { setup, steps, excused }
 }

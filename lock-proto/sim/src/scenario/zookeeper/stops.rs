@@ -26,7 +26,11 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 pub(super) fn draft(chance: &mut Chance, between: Between) -> Draft {
     // Followers seldom give their leader up before a session ends.
     let servers = Servers { members: &[3], sync_limits: &[50, 50, 20, 10], ..SERVERS };
-    let Draft { mut setup, excused, .. } = draft_servers(chance, &PLAIN, &servers);
+    let Draft { mut setup, steps, excused } = draft_servers(chance, &PLAIN, &servers);
+    // A byte string may end before anything is stopped.
+    if chance.is_exhausted() {
+        return Draft { setup, steps, excused };
+    }
     let clients = setup.clients.len();
     let Store::Zookeeper(store) = &mut setup.store else { return Draft { setup, steps: Vec::new(), excused } };
     (store.idle_timeout, store.revalidate) = (IDLE_TIMEOUT, between == Between::Nothing);

@@ -373,9 +373,11 @@ impl<C: EtcdClient> World<Etcd<C>> {
     fn check_left_alone(&mut self, client: usize, request: &Rpc) {
         let checker = &self.checker;
         let owners = &mut self.clients[client].own.owners;
-        owners.retain(|lock, _| checker.stage(client, *lock).is_some_and(|stage| stage != Stage::Over));
-        let lost = |lock: &LockId| checker.stage(client, *lock) == Some(Stage::Lost);
-        let found = owners.iter().find(|(lock, owner)| ends(request, owner) && lost(lock));
+        let lost: Vec<LockId> = checker.lost_guards(client).collect();
+        owners.retain(|lock, _| {
+            checker.stage(client, *lock).is_some_and(|stage| stage != Stage::Over) || lost.contains(lock)
+        });
+        let found = owners.iter().find(|(lock, owner)| ends(request, owner) && lost.contains(lock));
         if let Some((lock, owner)) = found {
             let text = format!("client {client} deletes {} while the guard of {lock} exists", owner.key.escape_ascii());
             self.report(Rule::ShortenedKey, text);

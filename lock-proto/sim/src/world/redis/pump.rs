@@ -5,19 +5,20 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::label::command;
+use super::model::has_token;
 use super::tap::{Request, Response, reply_len};
 use super::{Redis, RedisClient};
-use crate::check::{Rule, Stage, TAKE};
+use crate::check::{Rule, TAKE};
 use crate::direction::Direction;
 use crate::network::Packet;
 use crate::trace::State;
 use crate::world::World;
 use crate::world::handover::Cause;
 use crate::world::process::Process;
-use lock_proto::ConnId;
 use lock_proto::Fault;
 use lock_proto::Instant;
 use lock_proto::redis::Key;
+use lock_proto::{ConnId, LockId};
 
 impl<C: RedisClient> World<Redis<C>> {
     /// Returns a node's next deadline, or `None` while it does not run.
@@ -191,8 +192,12 @@ impl<C: RedisClient> World<Redis<C>> {
 
     /// Checks that the key of a lost hold does not end before its expiry while its guard exists.
     fn check_left_alone(&mut self, node: usize, key: &[u8], value: &[u8]) {
-        let lost = |client| self.with_token(client, key, value).find(|(_, stage)| *stage == Stage::Lost);
-        if let Some((client, (lock, _))) = (0..self.clients.len()).find_map(|client| Some((client, lost(client)?))) {
+        let is_own = |client: usize, lock: &LockId| {
+            let records = &self.clients[client].records;
+            records.get(lock).is_some_and(|record| *record.name == *key && has_token(record, value))
+        };
+        let lost = |client| self.checker.lost_guards(client).find(|lock| is_own(client, lock));
+        if let Some((client, lock)) = (0..self.clients.len()).find_map(|client| Some((client, lost(client)?))) {
             let text = format!(
                 "{} was deleted on node {node} while the guard of client {client} {lock} exists",
                 key.escape_ascii()

@@ -7,7 +7,7 @@ use core::time::Duration;
 use super::queue_log::queue_of;
 use super::tap::{Received, path_of};
 use super::{Zookeeper, ZookeeperClient, created, label};
-use crate::check::{Rule, Stage};
+use crate::check::Rule;
 use crate::direction::Direction;
 use crate::network::Packet;
 use crate::record::Record;
@@ -145,8 +145,8 @@ impl<C: ZookeeperClient> World<Zookeeper<C>> {
                 && (lapsed.is_zero() || record.valid_until().is_some_and(|until| now < until + lapsed))
         };
         let is_ended = |lock: &LockId| process.records.get(lock).is_some_and(is_ended);
-        let found = self.checker.live(client).find(|(lock, stage)| *stage == Stage::Lost && is_ended(lock));
-        if let Some((lock, _)) = found {
+        let found = self.checker.lost_guards(client).find(is_ended);
+        if let Some(lock) = found {
             let text = format!("client {client} sends {op:?} while the guard of {lock} exists");
             self.report(Rule::ShortenedKey, text);
         }
