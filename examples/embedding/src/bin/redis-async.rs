@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use lock_proto::redis::{Config, Form, Locks, LocksOutput, Reply, Request, ServerInfo, Value};
-use lock_proto::{Acquire, Breach, CallId, Cause, Event, Fault, LockId, NodeId};
 use lock_driver::BootClock;
 use lock_driver::random_identity;
+use lock_proto::redis::{Config, Form, Locks, LocksOutput, Reply, Request, ServerInfo, Value};
+use lock_proto::{Acquire, Breach, CallId, Cause, Event, Fault, LockId, NodeId};
 use redis::AsyncConnectionConfig;
 use redis::aio::{ConnectionLike as _, MultiplexedConnection};
 use std::collections::VecDeque;

@@ -8,10 +8,10 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use lock_proto::redis::{Config, Form, Locks, LocksOutput, Reply, Request, ServerInfo, Value};
-use lock_proto::{Acquire, Breach, Cause, Event, Fault, Instant, LockId, NodeId};
 use lock_driver::BootClock;
 use lock_driver::random_identity;
+use lock_proto::redis::{Config, Form, Locks, LocksOutput, Reply, Request, ServerInfo, Value};
+use lock_proto::{Acquire, Breach, Cause, Event, Fault, Instant, LockId, NodeId};
 use redis::ConnectionLike as _;
 
 /// How long a server may be silent. Much less than the TTL.

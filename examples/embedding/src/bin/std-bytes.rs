@@ -11,11 +11,13 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use lock_proto::redis::{Client, Config, Output};
-use lock_proto::{Acquire, ByteClient as _, ConnId, Credentials, CredentialsRequest, Event, Fault, LockId, Machine as _, Target};
 use lock_driver::BootClock;
 use lock_driver::random_identity;
 use lock_driver::read_file;
+use lock_proto::redis::{Client, Config, Output};
+use lock_proto::{
+    Acquire, ByteClient as _, ConnId, Credentials, CredentialsRequest, Event, Fault, LockId, Machine as _, Target,
+};
 
 /// How long connecting may take. Much less than the TTL, because it blocks.
 const CONNECT: Duration = Duration::from_millis(500);

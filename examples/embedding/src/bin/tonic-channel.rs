@@ -6,13 +6,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
+use lock_driver::BootClock;
+use lock_driver::random_identity;
 use lock_proto::etcd::message::{LeaseKeepAliveRequest, WatchRequest};
 use lock_proto::etcd::{
     Client, Code, Config, Output, Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend,
 };
 use lock_proto::{Acquire, ConnId, Event, Fault, LockId, Loss, Machine as _, Secret, Target};
-use lock_driver::BootClock;
-use lock_driver::random_identity;
 use prost::Message;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tonic::client::Grpc;

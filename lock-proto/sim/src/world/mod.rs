@@ -62,7 +62,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 ///
 /// Clients and servers are identified by index. Time jumps from one event or deadline to the next.
 ///
-/// Checkers are always on (see [`Rule`](super::Rule)). A name never has two valid holders in true
+/// Checkers are always on (see [`Rule`]). A name never has two valid holders in true
 /// time. Fencing tokens increase. Every acquisition gets a legal sequence of events with exactly
 /// one end. Losses are reported in time. Each store adds its own checks. A violation panics with
 /// the seed and the end of the log, unless [`expect_violation`](Self::expect_violation) was called.

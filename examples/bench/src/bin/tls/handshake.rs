@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use lock_bench::median;
-use lock_proto::Tls;
 use lock_driver::tls::{Connector, Session};
+use lock_proto::Tls;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, PKCS_RSA_SHA256};
 use rsa::RsaPrivateKey;
 use rsa::pkcs8::{EncodePrivateKey as _, LineEnding};
