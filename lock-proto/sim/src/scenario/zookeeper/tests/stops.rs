@@ -97,6 +97,17 @@ fn writes_that_wait_at_stopped_leader_together_prove_nothing_for_each_other() {
     assert!(outcome.violations.is_empty(), "{outcome}");
 }
 
+/// Regression: on a slow network each write seemed to have waited at a stopped leader, so contacts did
+/// not count, and holds were lost while the client replaced its connection.
+#[test]
+fn slow_network_loses_no_hold() {
+    // ZK1
+    for (scenario, seed) in [("zookeeper-pauses", 19), ("zookeeper-wakes", 19), ("zookeeper-drift", 23)] {
+        let outcome = Plan::from_seed(Scenario::named(scenario).unwrap(), seed).run();
+        assert!(outcome.violations.is_empty(), "{outcome}");
+    }
+}
+
 /// Regression: the session was valid for the timeout of the second server, and a new leader gave it
 /// that of the first one.
 #[test]
