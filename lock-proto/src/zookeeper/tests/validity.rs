@@ -233,6 +233,29 @@ fn slow_write_proves_no_more_than_was_known_before_the_last_one() {
     }
 }
 
+/// Regression: a lock's write and a renewal waited at a stopped leader together. The first of them
+/// counted as proof, for the second one, that the leader had run in between.
+#[test]
+fn writes_that_wait_together_prove_nothing_for_each_other() {
+    // ZK1
+    let ttl = Duration::from_secs(60);
+    let stopped = Duration::from_secs(5);
+    let mut renewal = Renewal::of_session(ttl);
+    renewal.locks.acquire(renewal.now, &Acquire::new("m")).unwrap();
+    let create = loop {
+        if let LocksOutput::Send { call, request, .. } = renewal.locks.poll_output().unwrap()
+            && let Op::Write(MultiOp::Create { path, .. }) = request.op
+        {
+            let path = alloc::format!("{path}0000000000").into();
+            let stat = Stat { czxid: 10, ephemeral_owner: 1, ..Stat::default() };
+            break (call, Reply::Done(ReplyBody::Created { path, stat }));
+        }
+    };
+    renewal.locks.handle_reply(renewal.now + stopped, create.0, &create.1);
+    let validity = Duration::from_millis(60_000 - 6_000 - 602);
+    assert_eq!(renewal.answered_after(stopped), Instant::from_millis(1_000 + 5_250) + validity);
+}
+
 /// Regression: the contacts that it counts from were forgotten, and no write proved anything.
 #[test]
 fn write_that_takes_two_ticks_proves_the_session() {

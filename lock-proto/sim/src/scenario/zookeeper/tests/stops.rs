@@ -88,15 +88,6 @@ fn connection_with_pings_under_way_is_replaced() {
     }
 }
 
-/// Regression: a lock's write and a renewal waited at a stopped leader together. The first of them
-/// counted as proof, for the second one, that the leader had run in between.
-#[test]
-fn writes_that_wait_at_stopped_leader_together_prove_nothing_for_each_other() {
-    // ZK1
-    let outcome = Plan::from_seed(Scenario::named("zookeeper-stops").unwrap(), 46).run();
-    assert!(outcome.violations.is_empty(), "{outcome}");
-}
-
 /// Regression: on a slow network each write seemed to have waited at a stopped leader, so contacts did
 /// not count, and holds were lost while the client replaced its connection.
 #[test]
