@@ -1,5 +1,5 @@
-//! What may grow, listed: `lock-driver` and `lock-sim` have wildcard arms for these types. Whoever adds a
-//! variant looks at those arms, and lists it here.
+//! Lists the types that may grow. `lock-driver` and `lock-sim` have wildcard arms for them: look at
+//! those arms when you add a variant, and list it here.
 
 use crate::{Answer, Blocked, Cause, Failure, Fault, Loss, Misuse, Release};
 

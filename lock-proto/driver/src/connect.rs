@@ -24,8 +24,8 @@ pub enum ConnectError {
     /// The URL needs a store that was not compiled in.
     #[error("the URL needs the feature `{feature}`, which is not turned on")]
     MissingFeature {
-        /// The feature of the adapter. In `lock-proto` itself that for etcd is `grpc`, and that for
-        /// TLS `tls-ring` or `tls-aws-lc-rs`.
+        /// The feature of the adapter. In `lock-driver` itself that for TLS is `tls-ring` or
+        /// `tls-aws-lc-rs`.
         feature: &'static str,
     },
     /// The certificates of a URL with TLS cannot be used.

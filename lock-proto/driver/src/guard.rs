@@ -21,9 +21,10 @@ use lock_proto::{Fence, Loss, Release, Report, Token};
 /// outside of runtimes too. Use [`release`](Self::release) to learn the outcome. A guard may move
 /// between tasks and threads.
 ///
-/// The driver sends the release. If the program ends right after the drop, as at the end of `main`, or
-/// the runtime of a driver that was spawned, the request may never leave, and the lock stays until
-/// its TTL ends. Await [`release`](Self::release), or [`Client::shutdown`](super::Client::shutdown), before that.
+/// The driver sends the release. If the program ends right after the drop, as at the end of `main`,
+/// or the runtime of a driver that was spawned, the request may never leave, and the lock stays
+/// until its TTL ends. Await [`release`](Self::release), or
+/// [`Client::shutdown`](super::Client::shutdown), before that.
 #[must_use = "the lock is released as soon as its guard is dropped"]
 pub struct Guard {
     pub(super) hold: Hold,

@@ -1,8 +1,8 @@
 //! Exhaustive search over real ZooKeeper clients: all ways in which two of them, with sessions, can
 //! meet at one server.
 //!
-//! The server is [`sim::zookeeper::Ensemble`](lock_sim::zookeeper::Ensemble) with one
-//! member, and the explorer [`sim::search`](lock_sim::search), breadth first. Every possible
+//! The server is [`lock_sim::zookeeper::Ensemble`] with one
+//! member, and the explorer [`lock_sim::search`], breadth first. Every possible
 //! next event is a choice, and every choice is tried:
 //!
 //! * a client requests the lock, releases it, or drops its wait;

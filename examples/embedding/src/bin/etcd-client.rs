@@ -12,8 +12,7 @@ use etcd_client::{
     Compare, CompareOp, ConnectOptions, EventType, GetOptions, LeaseGrantOptions, PutOptions, SortOrder, SortTarget,
     Txn, TxnOp, WatchFilterType, WatchOptions,
 };
-use lock_driver::BootClock;
-use lock_driver::random_identity;
+use lock_driver::{BootClock, random_identity};
 use lock_proto::etcd::message::{BY_CREATE, CompareWith, DESCEND, KeyValue, Op, RangeRequest, RequestOp, TxnRequest};
 use lock_proto::etcd::{Code, Config, Locks, LocksOutput, Reply, Request, Rpc, RpcReply, Status, WatchId, WatchOutput};
 use lock_proto::{Acquire, CallId, ErrorClass, Event, Fault, LockId, Loss, ServerError};

@@ -9,8 +9,7 @@ use fred::prelude::{Builder, Client as Fred, ClientLike as _, Config as FredConf
 use fred::types::{ClusterHash, CustomCommand, Resp3Frame};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use lock_driver::BootClock;
-use lock_driver::random_identity;
+use lock_driver::{BootClock, random_identity};
 use lock_proto::redis::{Config, Form, Locks, LocksOutput, Reply, Request, ServerInfo, Value};
 use lock_proto::{Acquire, Breach, CallId, Cause, Event, Fault, LockId, NodeId};
 

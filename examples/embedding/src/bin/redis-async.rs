@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use lock_driver::BootClock;
-use lock_driver::random_identity;
+use lock_driver::{BootClock, random_identity};
 use lock_proto::redis::{Config, Form, Locks, LocksOutput, Reply, Request, ServerInfo, Value};
 use lock_proto::{Acquire, Breach, CallId, Cause, Event, Fault, LockId, NodeId};
 use redis::AsyncConnectionConfig;

@@ -8,8 +8,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use lock_driver::BootClock;
-use lock_driver::random_identity;
+use lock_driver::{BootClock, random_identity};
 use lock_proto::redis::{Config, Form, Locks, LocksOutput, Reply, Request, ServerInfo, Value};
 use lock_proto::{Acquire, Breach, Cause, Event, Fault, Instant, LockId, NodeId};
 use redis::ConnectionLike as _;

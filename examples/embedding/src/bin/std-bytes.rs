@@ -11,9 +11,8 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use lock_driver::BootClock;
-use lock_driver::random_identity;
 use lock_driver::read_file;
+use lock_driver::{BootClock, random_identity};
 use lock_proto::redis::{Client, Config, Output};
 use lock_proto::{
     Acquire, ByteClient as _, ConnId, Credentials, CredentialsRequest, Event, Fault, LockId, Machine as _, Target,

@@ -6,8 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
-use lock_driver::BootClock;
-use lock_driver::random_identity;
+use lock_driver::{BootClock, random_identity};
 use lock_proto::etcd::message::{LeaseKeepAliveRequest, WatchRequest};
 use lock_proto::etcd::{
     Client, Code, Config, Output, Rpc, RpcId, RpcReply, Status, StreamId, StreamKind, StreamReceived, StreamSend,

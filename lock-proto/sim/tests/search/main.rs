@@ -1,7 +1,7 @@
 //! Exhaustive search over the real hubs: all ways in which two clients can meet at 1 or 3 nodes.
 //!
 //! The hubs are the real [`redis::Locks`](lock_proto::redis::Locks). The nodes implement the
-//! minimum that the typed requests need. The explorer is [`sim::search`](lock_sim::search),
+//! minimum that the typed requests need. The explorer is [`lock_sim::search`],
 //! breadth first, so that counterexamples are as short as possible.
 //!
 //! Every possible next event is a choice, and every choice is tried:
